@@ -1,5 +1,5 @@
 -- steer: reads or changes the operators' instructions for all workers, and records which workers
--- follow them. The specification is src/gate/fleet/board.rs; src/rules/steering.rs describes the
+-- follow them. The specification is src/gate/fleet/instruction_board.rs; src/rules/steering.rs describes the
 -- instructions. Needs clock.lua before it.
 --
 -- KEYS[1]  the board (HASH): 'version' is a number that each change raises; "i:NAME" is an

@@ -38,10 +38,10 @@ use crate::broker::amqp::AmqpBroker;
 use crate::config::{Config, ConfigSource};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::{Engine, EngineEnd, Stop};
-use crate::gate::fleet::registry::{Named, Registry};
+use crate::gate::fleet::registry::{NamedPolicy, Registry};
 use crate::gate::link::Links;
 use crate::gate::redis::RedisGate;
-use crate::gate::{GateError, Start};
+use crate::gate::{EarlierStarts, GateError};
 use crate::handler::PreparingHandler;
 use crate::metrics::Metrics;
 use crate::rules::delays;
@@ -137,7 +137,7 @@ pub struct Worker<H> {
     handler: Arc<H>,
     seen: PipelineState,
     gate: Arc<RedisGate>,
-    own: Named,
+    own: NamedPolicy,
     fresh: bool,
     source: Option<ConfigSource>,
     /// The recording of new jobs, or `None`.
@@ -152,7 +152,7 @@ impl<H> Worker<H> {
             RedisGate::connect_by(&shared_state.links, &config.redis.url, &config.redis.prefix)
                 .map_err(AppError::Redis)?
                 .watching(config.rate_limiter.policy.memory());
-        let own = Named::new(config.rate_limiter.policy.clone()).map_err(AppError::Limits)?;
+        let own = NamedPolicy::new(config.rate_limiter.policy.clone()).map_err(AppError::Limits)?;
         shared_state.seen.config.set(&config);
         Ok(Self {
             config,
@@ -239,7 +239,7 @@ impl<H: PreparingHandler> Worker<H> {
         let mut settings = settings(&config);
         settings.holding = settings.holding.looked_for();
         let start = if fresh {
-            Some(Start::Fresh)
+            Some(EarlierStarts::Fresh)
         } else {
             tokio::select! {
                 start = earlier_starts(&config, &settings.levels, &health, &stop) => start,
@@ -273,7 +273,7 @@ impl<H: PreparingHandler> Worker<H> {
             gate: Arc::clone(&gate),
         };
         let steward = Steward::new(config, registry, news, (Arc::clone(&metrics), in_force));
-        let steward = steward.after_others(start != Start::Idle);
+        let steward = steward.after_others(start != EarlierStarts::Idle);
         let broker = Arc::new(broker);
         tasks.spawn("what agrees with the other workers", steward.run(reload));
         tasks.spawn(

@@ -48,7 +48,7 @@ pub use engine::Stop;
 pub use handler::{
     Answered, Attempt, Fate, Handler, LateEnd, Outcome, Permit, PreparingHandler, Trouble,
 };
-pub use rules::answers::{Pushback, Quota, Quotas, Seen};
+pub use rules::answers::{LimitInfo, Pushback, Quota, Quotas};
 pub use rules::job::{Job, Properties, Value};
 pub use rules::tenant::{Tenant, TenantError};
 pub use telemetry::{TelemetryError, init_log};

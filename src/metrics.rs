@@ -25,7 +25,7 @@ use crate::broker::{DeliverySource, MessageKind, PublishError};
 use crate::engine::facts::{Census, ResultOutcome, TenantLoads};
 use crate::gate::Primaries;
 use crate::handler::Outcome;
-use crate::rules::lateness::Heard;
+use crate::rules::lateness::CallSignal;
 use crate::rules::steering::Hold;
 
 /// Defines the type of one label with a few fixed values. The label's name depends on the metric.
@@ -46,7 +46,7 @@ label!(Kind, kind);
 label!(Server, server);
 label!(Reloaded, result);
 label!(EndReport, told_by);
-label!(Whose, whose);
+label!(BreakerOwner, whose);
 label!(InState, state);
 
 /// All metrics of a worker. Counting is cheap and works from any thread.
@@ -84,7 +84,7 @@ pub struct Metrics {
     draining: Gauge,
     diverted: Counter,
     breaker_open: Gauge,
-    breaker_opened: Family<Whose, Counter>,
+    breaker_opened: Family<BreakerOwner, Counter>,
     config_reloads: Family<Reloaded, Counter>,
     restarts: Counter,
     exec_restarts: Counter,
@@ -159,11 +159,11 @@ impl Metrics {
 
     /// Counts a call that arrived later than the guard covers and is therefore charged from its
     /// arrival. `heard` says how its arrival was learned.
-    pub fn late_call(&self, heard: Heard, late: Duration) {
+    pub fn late_call(&self, heard: CallSignal, late: Duration) {
         let told_by = match heard {
-            Heard::Acked { .. } => "acknowledgement",
-            Heard::Answered => "answer",
-            Heard::Nothing => "nothing",
+            CallSignal::Acked { .. } => "acknowledgement",
+            CallSignal::Answered => "answer",
+            CallSignal::Nothing => "nothing",
         };
         self.late_calls.get_or_create(&EndReport { told_by }).inc();
         self.late_seconds.inc_by(late.as_secs_f64());
@@ -315,7 +315,9 @@ impl Metrics {
     /// Counts that a failure reported by this worker opened a breaker: the one of a `tenant` or of
     /// the `api`.
     pub fn breaker_opened(&self, whose: &'static str) {
-        self.breaker_opened.get_or_create(&Whose { whose }).inc();
+        self.breaker_opened
+            .get_or_create(&BreakerOwner { whose })
+            .inc();
     }
 
     /// Counts a configuration reload, applied or refused.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kit::servers::{shared_redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Ask, Gate, Start, TenantAsk};
+use sluicegate::gate::{EarlierStarts, Gate, Question, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
@@ -30,7 +30,10 @@ pub async fn pulse(tenants: usize) {
     let gate = || RedisGate::connect(&url, &unique("pulse")).expect("a good url");
     let memory = Duration::from_millis(limits.memory_ms());
     let gates = [gate(), gate().watching(memory)];
-    gates[1].begin(Start::Idle).await.expect("a first start");
+    gates[1]
+        .begin(EarlierStarts::Idle)
+        .await
+        .expect("a first start");
     let batch: Vec<TenantAsk> = (0..tenants)
         .map(|n| TenantAsk {
             tenant: Tenant::parse(&format!("t{n}")).expect("a good id"),
@@ -38,7 +41,7 @@ pub async fn pulse(tenants: usize) {
             limits: limits.clone(),
             budget: 1,
             permits: String::new(),
-            asks: vec![Ask {
+            asks: vec![Question {
                 ticket: None,
                 cost: 1,
                 again: false,

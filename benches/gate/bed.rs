@@ -7,13 +7,13 @@ use kit::servers::{Redis, unique};
 use redis::aio::ConnectionManager;
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, Ask, Gate, Start, TenantAsk, Ticket};
+use sluicegate::gate::{Answer, EarlierStarts, Gate, Question, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
 /// A new job.
-pub const FRESH: Ask = Ask {
+pub const FRESH: Question = Question {
     ticket: None,
     cost: 1,
     again: false,
@@ -93,11 +93,14 @@ impl Bed {
     /// Returns the gate as workers use it, with the pulse that detects data loss.
     pub async fn watching(mut self) -> Self {
         self.gate = self.gate.watching(Duration::from_secs(3600));
-        self.gate.begin(Start::Fresh).await.expect("Redis answers");
+        self.gate
+            .begin(EarlierStarts::Fresh)
+            .await
+            .expect("Redis answers");
         self
     }
 
-    pub fn tenant_ask(&self, tenant: &str, asks: &[Ask]) -> TenantAsk {
+    pub fn tenant_ask(&self, tenant: &str, asks: &[Question]) -> TenantAsk {
         TenantAsk {
             tenant: Tenant::parse(tenant).expect("a good id"),
             labels: Labels::default(),
@@ -109,7 +112,7 @@ impl Bed {
     }
 
     /// Makes one round trip for one tenant.
-    pub async fn ask(&self, tenant: &str, asks: &[Ask]) {
+    pub async fn ask(&self, tenant: &str, asks: &[Question]) {
         self.send(&[self.tenant_ask(tenant, asks)]).await;
     }
 

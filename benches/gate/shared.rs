@@ -1,7 +1,7 @@
 //! A partition that all tenants share, with few and with many waiting tenants: the cost of a
 //! decision, and the memory per tenant in Redis.
 
-use sluicegate::gate::Ask;
+use sluicegate::gate::Question;
 use sluicegate::rules::limit::Algorithm;
 use sluicegate::rules::scope::Scope;
 
@@ -26,7 +26,7 @@ async fn full(max: u64) -> Bed {
 /// Measures a new job of a waiting tenant, and the first tenant's job that comes back.
 async fn decisions(bed: &Bed, first: &str) -> String {
     let ticket = bed.ticket(first).await;
-    let back = Ask {
+    let back = Question {
         ticket: Some(ticket),
         cost: 1,
         again: false,

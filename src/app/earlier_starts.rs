@@ -8,7 +8,7 @@ use crate::broker::amqp::in_use;
 use crate::config::Config;
 use crate::engine::Stop;
 use crate::engine::outage::Outage;
-use crate::gate::Start;
+use crate::gate::EarlierStarts;
 use crate::rules::delays::DelayLevels;
 use crate::rules::retry::Reconnect;
 
@@ -20,7 +20,7 @@ pub(super) async fn earlier_starts(
     levels: &DelayLevels,
     health: &Health,
     stop: &Stop,
-) -> Option<Start> {
+) -> Option<EarlierStarts> {
     let answered = async {
         let began = Instant::now();
         let mut outage = Outage::new("RabbitMQ");
@@ -33,10 +33,14 @@ pub(super) async fn earlier_starts(
                     tokio::time::sleep(pauses.next(rand::random())).await;
                 }
                 // The session that follows reports the error.
-                Err(_) => return Start::Unknown,
+                Err(_) => return EarlierStarts::Unknown,
                 Ok(used) => {
                     outage.over(began.elapsed());
-                    return if used { Start::Unknown } else { Start::Idle };
+                    return if used {
+                        EarlierStarts::Unknown
+                    } else {
+                        EarlierStarts::Idle
+                    };
                 }
             }
         }

@@ -18,8 +18,8 @@ use crate::config::{Config, ConfigErrors};
 use crate::engine::action::{Changeable, Update};
 use crate::engine::outage::Outage;
 use crate::gate::GateError;
-use crate::gate::fleet::registry::{Agreed, Named, Registry};
-use crate::gate::fleet::{Eased, Fleet};
+use crate::gate::fleet::registry::{NamedPolicy, Registry, RegistryAgreement};
+use crate::gate::fleet::{EasedTenants, EnforcedPolicies};
 use crate::metrics::Metrics;
 use crate::operator::wake::wake_eased;
 use crate::rules::retry::RetryPolicy;
@@ -89,14 +89,14 @@ pub struct Steward {
     running: Config,
     registry: Registry,
     /// A policy that Redis does not know yet.
-    next: Option<Named>,
-    last: Option<Fleet>,
+    next: Option<NamedPolicy>,
+    last: Option<EnforcedPolicies>,
     /// The operators' instructions that the engine follows, or `None` before the first ones.
     steering: Option<Arc<Steering>>,
     /// Whether the engine is known to enforce `last`.
     applied: bool,
     /// Tenants whose limits were eased and whose waiting jobs are still to be woken.
-    eased: Eased,
+    eased: EasedTenants,
     /// Whether jobs may already have been waiting when this worker started.
     jobs_wait: bool,
     agreed_until: Instant,
@@ -123,7 +123,7 @@ impl Steward {
             last: None,
             steering: None,
             applied: true,
-            eased: Eased::default(),
+            eased: EasedTenants::default(),
             jobs_wait: false,
             agreed_until: started,
             outage: Outage::new("Redis"),
@@ -203,7 +203,7 @@ impl Steward {
             error!(reason = %why, "configuration refused, the old one stays effective; it takes a restart");
             return false;
         }
-        let next = match Named::new(applied.rate_limiter.policy.clone()) {
+        let next = match NamedPolicy::new(applied.rate_limiter.policy.clone()) {
             Ok(next) => next,
             Err(why) => {
                 self.metrics.reloaded(false);
@@ -256,7 +256,7 @@ impl Steward {
             .await
         {
             Ok(()) => {
-                self.eased = Eased::default();
+                self.eased = EasedTenants::default();
                 self.agree().await;
             }
             Err(why) => debug!(reason = %why, "jobs that wait are not woken yet: trying again"),
@@ -290,7 +290,7 @@ impl Steward {
         }
     }
 
-    async fn agreed(&mut self, agreed: Agreed) {
+    async fn agreed(&mut self, agreed: RegistryAgreement) {
         // The limits come first: a job that an operator's instruction wakes must ask under them.
         self.enforce(&agreed).await;
         // This comes before any job may start under this agreement.
@@ -313,13 +313,13 @@ impl Steward {
 
     /// Makes the engine enforce the agreed policies if they have changed. The new deadline is sent
     /// later.
-    async fn enforce(&mut self, agreed: &Agreed) {
+    async fn enforce(&mut self, agreed: &RegistryAgreement) {
         let fleet = &agreed.fleet;
         let same = self.last.as_ref().is_some_and(|last| last.is_like(fleet));
         if same && self.applied {
             return;
         }
-        let before = self.last.as_ref().map_or(1, Fleet::policies);
+        let before = self.last.as_ref().map_or(1, EnforcedPolicies::policies);
         if fleet.policies() != before {
             info!(
                 policies = fleet.policies(),
@@ -330,8 +330,8 @@ impl Steward {
         let eased = match &self.last {
             Some(last) => fleet.eases(last),
             // Waiting jobs got their turns under limits that are no longer known.
-            None if self.jobs_wait && agreed.is_new && fleet.is_settled() => Eased::All,
-            None => Eased::default(),
+            None if self.jobs_wait && agreed.is_new && fleet.is_settled() => EasedTenants::All,
+            None => EasedTenants::default(),
         };
         self.eased = std::mem::take(&mut self.eased).and(eased);
         // The engine does not ask the gate before its first agreement.
@@ -348,7 +348,7 @@ impl Steward {
     }
 
     /// Makes the engine follow the operators' instructions. Returns true if it does.
-    async fn followed(&mut self, agreed: &Agreed) -> bool {
+    async fn followed(&mut self, agreed: &RegistryAgreement) -> bool {
         let known = self.steering.as_deref();
         if known != Some(&agreed.steering) {
             let steering = Arc::new(agreed.steering.clone());
@@ -423,7 +423,7 @@ mod tests {
     async fn a_global_limit_is_refused_while_the_prefix_that_it_needs_is_not_in_force() {
         let running = parse("", "max-requests: 5");
         let gate = RedisGate::connect(&running.redis.url, &running.redis.prefix);
-        let own = Named::new(running.rate_limiter.policy.clone()).expect("small");
+        let own = NamedPolicy::new(running.rate_limiter.policy.clone()).expect("small");
         let registry = Registry::new(Arc::new(gate.expect("no server is asked")), own);
         let metrics = Arc::new(Metrics::new());
         let (updates, _engine) = mpsc::channel(8);

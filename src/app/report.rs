@@ -10,9 +10,9 @@ use tracing::debug;
 
 use crate::admin::{PipelineState, Readiness};
 use crate::gate::redis::RedisGate;
-use crate::rules::report::{EVERY_MS, Report};
+use crate::rules::report::{REPORT_INTERVAL_MS, Report};
 
-const REPORT_INTERVAL: Duration = Duration::from_millis(EVERY_MS);
+const REPORT_INTERVAL: Duration = Duration::from_millis(REPORT_INTERVAL_MS);
 
 /// Reports the load of one worker.
 #[derive(Clone)]

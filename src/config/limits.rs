@@ -10,7 +10,7 @@ use super::parse::{self, what};
 use super::suggest::{closest, hint};
 use super::yaml::{Raw, YamlField};
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
-use crate::rules::policy::{Own, Pattern, Policy};
+use crate::rules::policy::{EntryLimits, Pattern, Policy};
 use crate::rules::scope::{MAX_PARTS, Scope};
 use crate::rules::tenant::MAX_TENANT_BYTES;
 
@@ -115,14 +115,14 @@ impl LimitsReader<'_> {
         &mut self,
         tree: &Tree,
         plans: &BTreeMap<String, Option<Limits>>,
-    ) -> Option<Vec<(Pattern, Own)>> {
+    ) -> Option<Vec<(Pattern, EntryLimits)>> {
         let mut tenants = Some(Vec::new());
         for entry in self.mappings(tree, TENANTS, "{acme: {max-requests: 50}}") {
             let pattern = self.pattern(&entry);
             let own = if entry.field("plan").is_some() {
-                self.plan_of(&entry, plans).map(Own::Plan)
+                self.plan_of(&entry, plans).map(EntryLimits::Plan)
             } else {
-                self.set(&entry, &["plan"]).map(Own::Limits)
+                self.set(&entry, &["plan"]).map(EntryLimits::Limits)
             };
             match (&mut tenants, pattern, own) {
                 (Some(list), Some(pattern), Some(own)) => list.push((pattern, own)),

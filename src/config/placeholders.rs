@@ -8,16 +8,16 @@ use super::error::shown;
 use super::job::field;
 use super::parse::ValueError;
 use super::suggest::hint;
-use crate::rules::job::call::{Carried, Part, Place, Source, Template};
+use crate::rules::job::call::{Carried, Template, TemplatePart, ValuePlace, ValueSource};
 
 /// Maximum number of placeholders in a text. Each value may have 3 KiB when encoded, and no URL is
 /// that long in all.
 const MAX_PLACEHOLDERS: usize = 8;
-const JOB_SOURCES: [(&str, Source); 4] = [
-    ("tenant", Source::Tenant),
-    ("id", Source::Id),
-    ("attempt", Source::Attempt),
-    ("secret:tenant", Source::Secret),
+const JOB_SOURCES: [(&str, ValueSource); 4] = [
+    ("tenant", ValueSource::Tenant),
+    ("id", ValueSource::Id),
+    ("attempt", ValueSource::Attempt),
+    ("secret:tenant", ValueSource::Secret),
 ];
 const ALL_FORMS: &str =
     "{tenant}, {id}, {attempt}, {header:NAME}, {json:/pointer} or {secret:tenant}";
@@ -27,7 +27,7 @@ const MARK: &str = "sluicegate-placeholder-";
 /// A part of a text.
 enum TextToken<'t> {
     Literal(&'t str),
-    Placeholder(Source),
+    Placeholder(ValueSource),
 }
 
 /// Splits `text` at its placeholders and adds these to `carried`. A brace that starts none is
@@ -91,14 +91,16 @@ pub(super) fn header(
             TextToken::Literal(text) if HeaderValue::from_bytes(text.as_bytes()).is_err() => {
                 return Err("has control characters".to_owned());
             }
-            TextToken::Literal(text) => Part::Literal(text.to_owned()),
+            TextToken::Literal(text) => TemplatePart::Literal(text.to_owned()),
             TextToken::Placeholder(source) => {
-                carried.used(source, Place::Header, key);
-                Part::Value(source, Place::Header)
+                carried.used(source, ValuePlace::Header, key);
+                TemplatePart::Value(source, ValuePlace::Header)
             }
         });
     }
-    let has_some = parts.iter().any(|part| matches!(part, Part::Value(..)));
+    let has_some = parts
+        .iter()
+        .any(|part| matches!(part, TemplatePart::Value(..)));
     Ok(has_some.then_some(Template(parts)))
 }
 
@@ -145,9 +147,13 @@ pub(super) fn target(
     let mut parts = Vec::new();
     let path = &parsed[Position::BeforePath..Position::AfterPath];
     let query = &parsed[Position::AfterPath..Position::AfterQuery];
-    for (text, place) in [(path, Place::Path), (query, Place::Query)] {
+    for (text, place) in [(path, ValuePlace::Path), (query, ValuePlace::Query)] {
         let mut pieces = text.split(MARK);
-        parts.extend(pieces.next().map(|text| Part::Literal(text.to_owned())));
+        parts.extend(
+            pieces
+                .next()
+                .map(|text| TemplatePart::Literal(text.to_owned())),
+        );
         for piece in pieces {
             let known = piece.split_once('-').and_then(|(number, text)| {
                 Some((*sources.get(number.parse::<usize>().ok()?)?, text))
@@ -158,10 +164,10 @@ pub(super) fn target(
                 ));
             };
             carried.used(source, place, key);
-            parts.push(Part::Value(source, place));
-            parts.push(Part::Literal(text.to_owned()));
+            parts.push(TemplatePart::Value(source, place));
+            parts.push(TemplatePart::Literal(text.to_owned()));
         }
     }
-    parts.retain(|part| !matches!(part, Part::Literal(text) if text.is_empty()));
+    parts.retain(|part| !matches!(part, TemplatePart::Literal(text) if text.is_empty()));
     Ok(Some(Template(parts)))
 }

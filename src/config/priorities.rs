@@ -6,7 +6,7 @@ use super::error::shown;
 use super::parse::{self, ValueError};
 use super::yaml::Raw;
 use crate::rules::headers::is_name;
-use crate::rules::job::priority::{MOST_WEIGHT, Priorities};
+use crate::rules::job::priority::{MAX_WEIGHT_SUM, Priorities};
 
 const MUST: &str = "a mapping of levels to weights, such as {high: 4, normal: 2, low: 1}";
 /// Maximum length of a level's name in bytes.
@@ -25,7 +25,7 @@ pub(super) fn priorities(raw: &Raw) -> Result<Priorities, ValueError> {
                 "{called} names no level: it has 1 to {MAX_LEVEL_BYTES} bytes, no control characters, and no spaces at its ends"
             ));
         }
-        let weight = parse::integer(&field.raw, 1, MOST_WEIGHT.into());
+        let weight = parse::integer(&field.raw, 1, MAX_WEIGHT_SUM.into());
         let weight = weight.map_err(|words| format!("{called} {words}"))?;
         if levels.iter().any(|(name, _)| *name == field.name) {
             return Err(format!("{called} is set twice"));
@@ -34,9 +34,9 @@ pub(super) fn priorities(raw: &Raw) -> Result<Priorities, ValueError> {
     }
     let all = Priorities::new(levels);
     let sum: u32 = all.levels().iter().map(|(_, weight)| weight).sum();
-    if sum > MOST_WEIGHT {
+    if sum > MAX_WEIGHT_SUM {
         return Err(format!(
-            "has weights of {sum} together, with 1 for the level normal if it is not named; {MOST_WEIGHT} at most can be: {{high: 4, low: 1}} shares as {{high: 32, low: 8}} does"
+            "has weights of {sum} together, with 1 for the level normal if it is not named; {MAX_WEIGHT_SUM} at most can be: {{high: 4, low: 1}} shares as {{high: 32, low: 8}} does"
         ));
     }
     Ok(all)
@@ -46,7 +46,7 @@ pub(super) fn schema() -> Json {
     json!({
         "type": "object",
         "propertyNames": {"minLength": 1, "maxLength": MAX_LEVEL_BYTES},
-        "additionalProperties": {"type": "integer", "minimum": 1, "maximum": MOST_WEIGHT},
+        "additionalProperties": {"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT_SUM},
     })
 }
 

@@ -15,7 +15,7 @@ use super::shown_value::{ShownValue, ShownValues};
 use super::yaml::Raw;
 use crate::rules::answers::ThrottleScope;
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
-use crate::rules::policy::{Own, Policy};
+use crate::rules::policy::{EntryLimits, Policy};
 use crate::rules::scope::Scope;
 
 /// `rate-limiter`
@@ -60,8 +60,10 @@ impl RateLimiter {
         }
         if !policy.tenants().is_empty() {
             let tenants = policy.tenants().iter().map(|(pattern, own)| match own {
-                Own::Limits(limits) => (pattern, set(limits.own())),
-                Own::Plan(name) => (pattern, ShownValue::map([("plan", ShownValue::text(name))])),
+                EntryLimits::Limits(limits) => (pattern, set(limits.own())),
+                EntryLimits::Plan(name) => {
+                    (pattern, ShownValue::map([("plan", ShownValue::text(name))]))
+                }
             });
             values.set(&TENANTS.key, ShownValue::names(tenants));
         }

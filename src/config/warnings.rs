@@ -9,7 +9,7 @@ use super::load::Config;
 use super::parse::show as show_duration;
 use super::results::ResultsTo;
 use crate::rules::limit::{Algorithm, Large, Limits};
-use crate::rules::policy::{Own, Policy, Source};
+use crate::rules::policy::{EntryLimits, LimitsSource, Policy};
 use crate::rules::scope::Scope;
 
 impl Config {
@@ -65,7 +65,7 @@ impl Config {
         for (source, limits) in sources(&self.rate_limiter.policy) {
             // Limits that all tenants share are reported with the common limits.
             let mut large: Vec<_> = limits.large().collect();
-            large.retain(|large| source == Source::Common || !large.limit.is_global());
+            large.retain(|large| source == LimitsSource::Common || !large.limit.is_global());
             found.extend(large.iter().map(|large| large_log(&source, large)));
         }
         self.small_shares(&mut found);
@@ -102,23 +102,23 @@ fn idle_forward(forward: &Forward, found: &mut Vec<String>) {
 }
 
 /// Returns each set of limits, with its place in the configuration.
-fn sources(policy: &Policy) -> impl Iterator<Item = (Source<'_>, &Limits)> {
+fn sources(policy: &Policy) -> impl Iterator<Item = (LimitsSource<'_>, &Limits)> {
     let plans = policy.plans().iter();
-    let plans = plans.map(|(name, limits)| (Source::Plan(name), limits));
+    let plans = plans.map(|(name, limits)| (LimitsSource::Plan(name), limits));
     let own = policy
         .tenants()
         .iter()
         .filter_map(|(pattern, own)| match own {
-            Own::Limits(limits) => Some((Source::Tenant(pattern), limits)),
-            Own::Plan(_) => None,
+            EntryLimits::Limits(limits) => Some((LimitsSource::Tenant(pattern), limits)),
+            EntryLimits::Plan(_) => None,
         });
-    std::iter::once((Source::Common, policy.default_limits()))
+    std::iter::once((LimitsSource::Common, policy.default_limits()))
         .chain(plans)
         .chain(own)
 }
 
 /// Describes a limit that keeps an entry for each of many calls.
-fn large_log(source: &Source<'_>, large: &Large<'_>) -> String {
+fn large_log(source: &LimitsSource<'_>, large: &Large<'_>) -> String {
     let limit = large.limit;
     let whose = match limit.scope() {
         Scope::Tenant => "for a tenant that uses it up",
@@ -174,10 +174,10 @@ fn open_admin(admin: &Admin, found: &mut Vec<String>) {
 
 /// Adds limits that can never bind because another limit enforced with them is stricter in every
 /// respect.
-fn idle_limits(source: &Source<'_>, limits: &Limits, found: &mut Vec<String>) {
+fn idle_limits(source: &LimitsSource<'_>, limits: &Limits, found: &mut Vec<String>) {
     for (at, idle) in limits.iter().enumerate() {
         // Limits that all tenants share are reported with the common limits only.
-        if idle.is_global() && *source != Source::Common {
+        if idle.is_global() && *source != LimitsSource::Common {
             continue;
         }
         let stricter = limits.iter().enumerate().find(|(other, limit)| {
@@ -197,7 +197,7 @@ fn idle_limits(source: &Source<'_>, limits: &Limits, found: &mut Vec<String>) {
         }
     }
     for shadow in limits.shadows() {
-        if shadow.is_global() && *source != Source::Common {
+        if shadow.is_global() && *source != LimitsSource::Common {
             continue;
         }
         if let Some(stricter) = limits.iter().find(|limit| limit.implies(shadow)) {
@@ -218,7 +218,7 @@ fn idle_tenants(policy: &Policy, found: &mut Vec<String>) {
         if let Some((first, _)) = before.iter().find(|(first, _)| first.covers(pattern)) {
             found.push(format!(
                 "{} never counts: {first} comes before it, and the first that fits counts",
-                Source::Tenant(pattern)
+                LimitsSource::Tenant(pattern)
             ));
         }
     }
@@ -236,10 +236,10 @@ fn idle_plans(policy: &Policy, found: &mut Vec<String>) {
     }
     for name in policy.plans().keys() {
         let mut owners = policy.tenants().iter();
-        if !owners.any(|(_, own)| *own == Own::Plan(name.clone())) {
+        if !owners.any(|(_, own)| *own == EntryLimits::Plan(name.clone())) {
             found.push(format!(
                 "{}: no tenant has this plan: no entry of rate-limiter.tenants names it, and rate-limiter.plan-header is not set",
-                Source::Plan(name)
+                LimitsSource::Plan(name)
             ));
         }
     }

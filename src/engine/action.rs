@@ -8,17 +8,18 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::broker::{Outgoing, Reply, Tag};
-use crate::gate::fleet::Fleet;
+use crate::gate::fleet::EnforcedPolicies;
 use crate::gate::fleet::registry::ClockReading;
 use crate::gate::{
-    Candidate, Event, Lesson, Rule, ShardId, Suspected, TenantAsk, TenantSettled, Whose,
+    BreakerEvent, BreakerScope, Candidate, LimitEvidence, Rule, ShardId, Suspected, TenantAsk,
+    TenantSettled,
 };
 use crate::handler::LateEnd;
 use crate::rules::answers::{Quotas, ThrottleScope};
 use crate::rules::delays::{DelayLevels, QueueNames};
 use crate::rules::holding::Holding;
 use crate::rules::job::{Fields, Job};
-use crate::rules::lateness::Look;
+use crate::rules::lateness::CallCheck;
 use crate::rules::policy::Policy;
 use crate::rules::retry::RetryPolicy;
 use crate::rules::steering::{Sighted, Steering};
@@ -79,7 +80,7 @@ pub enum Update {
     /// asked.
     Agreed {
         /// The policies of all workers, or `None` if they have not changed.
-        fleet: Option<Fleet>,
+        fleet: Option<EnforcedPolicies>,
         /// End of the agreement. After that, no job asks before another exchange.
         until: Instant,
         /// The store's clock, if the exchange read it.
@@ -145,7 +146,7 @@ pub enum Action {
         deadline: Duration,
         /// When to look at the call while it is in flight (scheduler time), for
         /// [`super::scheduler::Scheduler::heard_of`].
-        look: Option<Look>,
+        look: Option<CallCheck>,
     },
     /// Wait for the end of an abandoned call, then call
     /// [`super::scheduler::Scheduler::abandoned_is_over`].
@@ -172,7 +173,7 @@ pub enum Action {
     Advertised(Vec<(Tenant, Quotas)>),
     /// Store the lessons of answers for adaptive limits, then call
     /// [`super::scheduler::Scheduler::learned`]. No job waits for it.
-    Learn(Vec<Lesson>),
+    Learn(Vec<LimitEvidence>),
     /// Return all deliveries to their queues, for other workers, because no job may start here.
     Rest,
     /// Take one delivery from each queue.
@@ -185,7 +186,7 @@ pub enum Action {
     /// [`super::scheduler::Scheduler::sighted`].
     Sighted(Vec<Sighted>),
     /// Report to the breakers how calls ended, then call [`super::scheduler::Scheduler::reported`].
-    Report(Rule, Vec<(Whose, Event)>),
+    Report(Rule, Vec<(BreakerScope, BreakerEvent)>),
     /// Store notes on calls of suspects in one shard, then call
     /// [`super::scheduler::Scheduler::suspected`].
     Suspect(ShardId, Vec<Suspected>),
@@ -203,7 +204,7 @@ pub struct Block {
     /// The job that waits until the throttle is stored, or `None`.
     pub key: Option<JobKey>,
     /// The tenant, or all of them.
-    pub whose: Whose,
+    pub whose: BreakerScope,
     /// End of the throttle (scheduler time).
     pub until: Duration,
     /// The API's reason.
@@ -211,5 +212,5 @@ pub struct Block {
     /// Number of failed attempts to store it.
     pub failures: u32,
     /// The lesson for adaptive limits, which is sent once the throttle is stored.
-    pub lesson: Option<Box<Lesson>>,
+    pub lesson: Option<Box<LimitEvidence>>,
 }

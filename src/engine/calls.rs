@@ -12,14 +12,14 @@ use crate::engine::watch::{CallWatch, heard_at_the_end, watched};
 use crate::gate::LEASE_MS;
 use crate::handler::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
 use crate::rules::job::Job;
-use crate::rules::lateness::Heard;
+use crate::rules::lateness::CallSignal;
 
 /// The end of a call.
 pub(super) struct CallEnd {
     pub attempt: Attempt,
     pub took: Duration,
     /// The finding about its arrival that its end allows.
-    pub heard: Option<Heard>,
+    pub heard: Option<CallSignal>,
 }
 
 /// Prepares a call. Also returns how long that took.

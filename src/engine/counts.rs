@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::engine::facts::{Death, Decision, Fact, JobFields, ResultOutcome, WaitPlace};
-use crate::gate::Whose;
+use crate::gate::BreakerScope;
 use crate::metrics::Metrics;
 
 /// Counts `fact` if it has a metric.
@@ -64,8 +64,8 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
         Fact::LimitSunk { limit, lowered, .. } => metrics.limit_lowered(limit, *lowered),
         Fact::LimitWhole { limit, lowered, .. } => metrics.limit_whole(limit, *lowered),
         Fact::Breaker(whose, true, _) => metrics.breaker_opened(match whose {
-            Whose::Tenant(_) => "tenant",
-            Whose::Api => "api",
+            BreakerScope::Tenant(_) => "tenant",
+            BreakerScope::Api => "api",
         }),
         Fact::Diverted => metrics.diverted(),
         Fact::Held(hold) => metrics.set_held(*hold),

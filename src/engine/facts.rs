@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::{DeliverySource, MessageKind, PublishError};
-use crate::gate::{GateError, Whose};
+use crate::gate::{BreakerScope, GateError};
 use crate::handler::Outcome;
 use crate::rules::decision::Tally;
-use crate::rules::lateness::Heard;
+use crate::rules::lateness::CallSignal;
 use crate::rules::limit::Limits;
-use crate::rules::promise::Off;
-use crate::rules::report::{LeftOut, OfTenant};
+use crate::rules::promise::PromiseGap;
+use crate::rules::report::{LeftOut, ReportedTenant};
 use crate::rules::scope::Labels;
 use crate::rules::steering::Hold;
 use crate::rules::tenant::Tenant;
@@ -184,7 +184,7 @@ pub enum Fact {
     /// A job starts this long after its time. It is named if that is late.
     Started(Duration, Option<JobFields>),
     /// A job with a promise starts, and missed its promised turn by this much.
-    Promised(Off),
+    Promised(PromiseGap),
     /// A new job has been in the work queue for this long, according to its publisher's timestamp.
     Queued(Duration),
     /// The permit of an admitted job expired before the call was sent.
@@ -196,7 +196,7 @@ pub enum Fact {
     /// A call of the handler ended after this time, or was not made (`None`).
     Called(Outcome, Option<Duration>),
     /// A call arrived this much later than the guard covers, and counts for that much longer.
-    LateCall(Heard, Duration),
+    LateCall(CallSignal, Duration),
     /// A late answer could not be counted, because the guard budget is used up.
     LateCallNotCounted,
     /// The API throttled a tenant, or all tenants.
@@ -204,7 +204,7 @@ pub enum Fact {
         /// The tenant of the throttled job.
         tenant: Tenant,
         /// The throttled tenant, or all of them.
-        whose: Whose,
+        whose: BreakerScope,
         /// How long they are throttled.
         duration: Duration,
         /// The API's reason, or `None` if an answer that was no refusal said that nothing is left.
@@ -213,7 +213,7 @@ pub enum Fact {
     /// A throttle could not be stored in the gate.
     ThrottleUntold {
         /// The throttled tenant, or all of them.
-        whose: Whose,
+        whose: BreakerScope,
         /// The API's reason.
         by: String,
         /// How long the throttle still lasts.
@@ -315,7 +315,7 @@ pub enum Fact {
     /// Failed calls could not be reported to the breakers.
     FailuresUntold(GateError),
     /// A breaker opened (true) or closed, for this reason.
-    Breaker(Whose, bool, String),
+    Breaker(BreakerScope, bool, String),
     /// All tenants are throttled for this time, as another worker reported for this reason.
     AllStopped(Duration, String),
     /// This many calls of a job crashed their workers. It runs alone: no other such job runs with
@@ -410,7 +410,7 @@ pub struct TenantLoads {
     /// Waiting jobs in memory.
     pub waiting: u64,
     /// The busiest tenants.
-    pub busiest: Vec<OfTenant>,
+    pub busiest: Vec<ReportedTenant>,
     /// The sum over all other tenants.
     pub left_out: LeftOut,
     /// How the API seems to count where it refuses calls within the limits; `None`: it does not.

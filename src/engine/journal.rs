@@ -11,7 +11,7 @@ use tracing::{debug, error, info, warn};
 use self::line_limiter::{LineKind, LineLimiter, Summary};
 use crate::engine::facts::{ClosedBy, Fact, JobFields, NoDecision, ResultOutcome};
 use crate::engine::scheduler::millis;
-use crate::gate::Whose;
+use crate::gate::BreakerScope;
 use crate::rules::scope::Labels;
 use crate::rules::steering::Hold;
 use crate::rules::trace::Context;
@@ -345,26 +345,32 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
 }
 
 /// Logs that a breaker opened or closed.
-fn breaker(limiter: &mut LineLimiter, now: Duration, whose: &Whose, is_open: bool, by: &str) {
+fn breaker(
+    limiter: &mut LineLimiter,
+    now: Duration,
+    whose: &BreakerScope,
+    is_open: bool,
+    by: &str,
+) {
     match (whose, is_open) {
-        (Whose::Tenant(tenant), true) => {
+        (BreakerScope::Tenant(tenant), true) => {
             if limiter.may_log(now, LineKind::BreakerOpened) {
                 warn!(%tenant, by, "calls of this tenant stop, but for one probe at a time; its jobs wait and use no attempt");
             } else {
                 debug!(%tenant, by, "calls of this tenant stop");
             }
         }
-        (Whose::Tenant(tenant), false) => {
+        (BreakerScope::Tenant(tenant), false) => {
             let at_info = limiter.may_log(now, LineKind::BreakerClosed);
             info_if!(at_info, %tenant, "calls of this tenant succeed again");
         }
-        (Whose::Api, true) => {
+        (BreakerScope::Api, true) => {
             warn!(
                 by,
                 "calls of the API stop, but for one probe at a time; jobs wait and use no attempt"
             );
         }
-        (Whose::Api, false) => info!("calls of the API succeed again"),
+        (BreakerScope::Api, false) => info!("calls of the API succeed again"),
     }
 }
 
@@ -400,10 +406,10 @@ fn shown(labels: &Labels) -> Option<DisplayValue<&Labels>> {
     (!labels.is_empty()).then(|| display(labels))
 }
 
-fn words(whose: &Whose) -> String {
+fn words(whose: &BreakerScope) -> String {
     match whose {
-        Whose::Tenant(tenant) => format!("tenant {tenant}"),
-        Whose::Api => "all tenants".to_owned(),
+        BreakerScope::Tenant(tenant) => format!("tenant {tenant}"),
+        BreakerScope::Api => "all tenants".to_owned(),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::gate::{
 };
 use crate::handler::{Attempt, Permit, PreparingHandler};
 use crate::rules::job::InBody;
-use crate::rules::lateness::Heard;
+use crate::rules::lateness::CallSignal;
 
 /// The report of a task.
 pub(super) enum TaskReport<R> {
@@ -71,7 +71,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
     pub(super) async fn perform(
         &self,
         actions: Vec<Action>,
-        (started, heard): (Instant, &mpsc::Sender<(JobKey, Heard)>),
+        (started, heard): (Instant, &mpsc::Sender<(JobKey, CallSignal)>),
         tasks: &mut JoinSet<TaskReport<H::Ready>>,
         prepared: &mut PreparedCalls<H::Ready>,
     ) {

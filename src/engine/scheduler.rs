@@ -113,11 +113,11 @@ use crate::broker::{Delivery, MessageKind};
 use crate::engine::action::{Action, Changeable, JobKey, ResultTarget, SchedulerSettings};
 use crate::engine::facts::{Fact, Gauges};
 use crate::engine::shards::Shards;
-use crate::gate::fleet::Fleet;
+use crate::gate::fleet::EnforcedPolicies;
 use crate::gate::{GateError, SettleReplies, ShardId};
 use crate::rules::delays::delivery_window;
 use crate::rules::job::{Fields, InBody};
-use crate::rules::lateness::Heard;
+use crate::rules::lateness::CallSignal;
 use crate::rules::pacing::Pacing;
 use crate::rules::refusals::Refusals;
 
@@ -249,7 +249,7 @@ impl Scheduler {
 
     /// Renews the agreement with the other workers: `fleet` is in force from now on (`None`: no
     /// change), and the gate may be asked until `until`.
-    pub fn agreed(&mut self, fleet: Option<Fleet>, until: Duration) {
+    pub fn agreed(&mut self, fleet: Option<EnforcedPolicies>, until: Duration) {
         self.agreement.renew(fleet, until);
         // A pause of some seconds may be left from an outage.
         self.admission.ends_pause();
@@ -518,7 +518,7 @@ impl Scheduler {
     }
 
     /// Records a finding about a call in flight, which may have ended meanwhile.
-    pub fn record_finding(&mut self, now: Duration, key: JobKey, heard: Heard) {
+    pub fn record_finding(&mut self, now: Duration, key: JobKey, heard: CallSignal) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };

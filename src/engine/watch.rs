@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::engine::action::JobKey;
 use crate::handler::{Fate, Permit};
-use crate::rules::lateness::{CLOSE, Heard, Look};
+use crate::rules::lateness::{CLOSE, CallCheck, CallSignal};
 
 /// Minimum time before a call that had not arrived is looked at again, and the part of its age that
 /// is waited if that is longer: 1 / this.
@@ -22,11 +22,11 @@ pub(super) struct CallWatch {
     /// The job.
     pub key: JobKey,
     /// When to look, in scheduler time. Its patience counts from when the call is made.
-    pub look: Look,
+    pub look: CallCheck,
     /// When the scheduler's time began.
     pub started: Instant,
     /// Receives the findings.
-    pub heard: mpsc::Sender<(JobKey, Heard)>,
+    pub heard: mpsc::Sender<(JobKey, CallSignal)>,
 }
 
 /// Waits for `call`, which `permit` allows, and meanwhile reports findings that the scheduler would
@@ -44,7 +44,7 @@ pub(super) async fn watched<T>(
         heard,
     } = watch;
     let written = Instant::now();
-    let Look {
+    let CallCheck {
         at,
         closely,
         patience,
@@ -69,9 +69,11 @@ pub(super) async fn watched<T>(
         let now = Instant::now();
         let told = match has_arrived {
             true if !closely && now <= in_time + MIN_RECHECK_DELAY => return (call.await, false),
-            true => heard.try_send((*key, Heard::Acked { closely })).is_ok(),
+            true => heard
+                .try_send((*key, CallSignal::Acked { closely }))
+                .is_ok(),
             false if now >= patient_until => {
-                if heard.try_send((*key, Heard::Nothing)).is_ok() {
+                if heard.try_send((*key, CallSignal::Nothing)).is_ok() {
                     patient_until = now + patience / 2;
                 }
                 false
@@ -92,19 +94,19 @@ pub(super) async fn watched<T>(
 
 /// Returns the finding that the end of a call allows, or `None` if it allows none. `is_late`: see
 /// [`watched`].
-pub(super) fn heard_at_the_end(fate: &Fate, permit: &Permit, is_late: bool) -> Option<Heard> {
+pub(super) fn heard_at_the_end(fate: &Fate, permit: &Permit, is_late: bool) -> Option<CallSignal> {
     match fate {
         Fate::Unwritten => None,
         // An answered call has arrived, which needs no look at its connection.
         Fate::Answered if !permit.is_watched() => None,
         // The call had not arrived at the last look. So its lateness is certain, and no doubt is
         // left as with other answers.
-        Fate::Answered if is_late => Some(Heard::Acked { closely: false }),
-        Fate::Answered => Some(Heard::Answered),
+        Fate::Answered if is_late => Some(CallSignal::Acked { closely: false }),
+        Fate::Answered => Some(CallSignal::Answered),
         // An acknowledged arrival was reported already. Any other call may be arriving only now.
         Fate::Unknown | Fate::Abandoned { .. } => {
             let has_arrived = permit.has_arrived()?;
-            (!has_arrived).then_some(Heard::Nothing)
+            (!has_arrived).then_some(CallSignal::Nothing)
         }
     }
 }
@@ -121,8 +123,12 @@ mod tests {
 
     /// Returns the watch of a call that was asked for at `started`: in time within 50 ms, given up
     /// after ten times that.
-    fn watch(closely: bool, started: Instant, heard: mpsc::Sender<(JobKey, Heard)>) -> CallWatch {
-        let look = Look {
+    fn watch(
+        closely: bool,
+        started: Instant,
+        heard: mpsc::Sender<(JobKey, CallSignal)>,
+    ) -> CallWatch {
+        let look = CallCheck {
             at: MS * 50,
             closely,
             patience: MS * 500,
@@ -137,7 +143,7 @@ mod tests {
 
     /// Returns the findings and their times for a call that arrives after `arrives_ms` and is
     /// answered after `answer_ms`.
-    async fn heard_of(arrives_ms: u32, answer_ms: u32, closely: bool) -> Vec<(u128, Heard)> {
+    async fn heard_of(arrives_ms: u32, answer_ms: u32, closely: bool) -> Vec<(u128, CallSignal)> {
         let (sender, mut receiver) = mpsc::channel(8);
         let started = Instant::now();
         let permit = Permit::until(started + MS * 25);
@@ -173,7 +179,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_late_one_is_told_of_when_it_arrives() {
         let heard = heard_of(230, 2000, false).await;
-        let [(at, Heard::Acked { closely: false })] = heard[..] else {
+        let [(at, CallSignal::Acked { closely: false })] = heard[..] else {
             panic!("{heard:?}");
         };
         assert!((230..260).contains(&at), "{at}");
@@ -182,16 +188,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_that_does_not_arrive_is_told_of_again_and_again() {
         let heard = heard_of(1200, 2000, false).await;
-        let nothing = heard.iter().filter(|(_, heard)| *heard == Heard::Nothing);
+        let nothing = heard
+            .iter()
+            .filter(|(_, heard)| *heard == CallSignal::Nothing);
         assert_eq!(nothing.count(), 3, "{heard:?}");
-        let last = Heard::Acked { closely: false };
+        let last = CallSignal::Acked { closely: false };
         assert!(heard.last().is_some_and(|(_, heard)| *heard == last));
     }
 
     #[tokio::test(start_paused = true)]
     async fn looked_at_closely_it_is_told_of_at_once() {
         let heard = heard_of(30, 200, true).await;
-        let [(at, Heard::Acked { closely: true })] = heard[..] else {
+        let [(at, CallSignal::Acked { closely: true })] = heard[..] else {
             panic!("{heard:?}");
         };
         assert!((30..=32).contains(&at), "{at}");
@@ -209,7 +217,7 @@ mod tests {
         let ((), is_late) = watched(pin!(call), &permit, &watch(false, started, sender)).await;
         assert!(is_late);
         let heard = heard_at_the_end(&Fate::Answered, &permit, is_late);
-        assert_eq!(heard, Some(Heard::Acked { closely: false }));
+        assert_eq!(heard, Some(CallSignal::Acked { closely: false }));
     }
 
     #[tokio::test(start_paused = true)]

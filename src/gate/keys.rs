@@ -1,7 +1,7 @@
 //! The names of a tenant's keys. Scripts receive every key they touch as an argument.
 
-use crate::rules::algorithms::Keys as By;
-use crate::rules::breaker::Whose;
+use crate::rules::algorithms::KeyLayout as By;
+use crate::rules::breaker::BreakerScope;
 use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{DEFAULT_LIMIT, Limit, Unit};
 use crate::rules::slots::hash_tag;
@@ -87,10 +87,10 @@ impl Keys {
 
     /// Returns the key of the HASH with the breaker: the tenant's waitlist, or a key for the whole
     /// API.
-    pub fn breaker(&self, whose: &Whose) -> String {
+    pub fn breaker(&self, whose: &BreakerScope) -> String {
         match whose {
-            Whose::Tenant(tenant) => self.waitlist(tenant),
-            Whose::Api => format!("{}:line", self.base(&Partition::Api)),
+            BreakerScope::Tenant(tenant) => self.waitlist(tenant),
+            BreakerScope::Api => format!("{}:line", self.base(&Partition::Api)),
         }
     }
 
@@ -109,7 +109,7 @@ impl Keys {
     }
 
     /// Returns the key of a worker's answer about a job that an operator asked for, a STRING; named
-    /// like [`Keys::suspect`].
+    /// like [`KeyLayout::suspect`].
     pub fn sighting(&self, tenant: &Tenant, job: &str) -> String {
         let base = self.base(&Partition::Tenant(tenant.clone()));
         format!("{base}:%sighting:{}", tenant::encode(job))
@@ -203,13 +203,13 @@ impl Keys {
         }
     }
 
-    /// Returns the key of the policy registry, a HASH; `tag` as for [`Keys::epoch`].
+    /// Returns the key of the policy registry, a HASH; `tag` as for [`KeyLayout::epoch`].
     pub fn policies(&self, tag: Option<u32>) -> String {
         self.shared("%policies", tag)
     }
 
     /// Returns the key of the board of operators' instructions, a HASH that `lua/steer.lua`
-    /// describes; `tag` as for [`Keys::epoch`].
+    /// describes; `tag` as for [`KeyLayout::epoch`].
     pub fn board(&self, tag: Option<u32>) -> String {
         self.shared("%board", tag)
     }

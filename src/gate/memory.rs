@@ -10,13 +10,13 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 
 use crate::gate::{
-    Candidate, Change, Deduped, DedupedAll, Event, Gate, GateError, Inspection, LearnedAll, Lesson,
-    Replies, Rule, SettleReplies, Standings, Suspected, TenantAsk, TenantReply, TenantSettled,
-    Verdict, Verdicts, Whose,
+    BreakerEvent, BreakerScope, Candidate, Change, Deduped, DedupedAll, Gate, GateError,
+    Inspection, LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings,
+    SuspectDecision, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts,
 };
 use crate::rules::answers::Quotas;
 use crate::rules::crash::{KEEP_MS, Suspect};
-use crate::rules::dedupe::First;
+use crate::rules::dedupe::FirstJob;
 use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Limits, ceil_ms};
 use crate::rules::model::{Scopes, State};
@@ -43,7 +43,7 @@ struct States {
     /// By tenant and job: what is known of each, and until when.
     suspects: HashMap<(Tenant, String), (Suspect, u64)>,
     /// By tenant and dedupe key: who was the first.
-    firsts: HashMap<(Tenant, String), First>,
+    firsts: HashMap<(Tenant, String), FirstJob>,
     /// How many there may be of each before the next sweep.
     sweep_at: usize,
 }
@@ -89,7 +89,7 @@ impl States {
         }
     }
 
-    fn suspect(&mut self, suspected: &Suspected, now_ms: u64) -> Verdict {
+    fn suspect(&mut self, suspected: &Suspected, now_ms: u64) -> SuspectDecision {
         let Suspected {
             tenant,
             job,
@@ -111,7 +111,7 @@ impl States {
     fn dedupe(&mut self, candidate: &Candidate, now_ms: u64) -> Deduped {
         let key = (candidate.tenant.clone(), candidate.key.clone());
         let mut known = self.firsts.remove(&key);
-        let deduped = First::ask(&mut known, now_ms, candidate);
+        let deduped = FirstJob::ask(&mut known, now_ms, candidate);
         self.firsts.extend(known.map(|first| (key, first)));
         deduped
     }
@@ -191,10 +191,10 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
 }
 
 /// Where what concerns these calls is kept.
-fn partition_of(whose: &Whose) -> Partition {
+fn partition_of(whose: &BreakerScope) -> Partition {
     match whose {
-        Whose::Tenant(tenant) => Partition::Tenant(tenant.clone()),
-        Whose::Api => Partition::Api,
+        BreakerScope::Tenant(tenant) => Partition::Tenant(tenant.clone()),
+        BreakerScope::Api => Partition::Api,
     }
 }
 
@@ -232,15 +232,24 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         Ok(batch.iter().map(|_| Ok(())).collect())
     }
 
-    async fn block(&self, whose: &Whose, duration: Duration, by: &str) -> Result<(), GateError> {
+    async fn block(
+        &self,
+        whose: &BreakerScope,
+        duration: Duration,
+        by: &str,
+    ) -> Result<(), GateError> {
         self.with_partition(partition_of(whose), |state, now| {
             state.block(now, ceil_ms(duration), by);
         });
         Ok(())
     }
 
-    async fn report(&self, rule: &Rule, batch: &[(Whose, Event)]) -> Result<Standings, GateError> {
-        let report = |(whose, event): &(Whose, Event)| {
+    async fn report(
+        &self,
+        rule: &Rule,
+        batch: &[(BreakerScope, BreakerEvent)],
+    ) -> Result<Standings, GateError> {
+        let report = |(whose, event): &(BreakerScope, BreakerEvent)| {
             Ok(self.with_partition(partition_of(whose), |state, now| {
                 state.report(now, rule, event)
             }))
@@ -280,9 +289,9 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         Ok(())
     }
 
-    async fn learn(&self, batch: &[Lesson]) -> Result<LearnedAll, GateError> {
-        let learn = |lesson: &Lesson| {
-            let Lesson {
+    async fn learn(&self, batch: &[LimitEvidence]) -> Result<LearnedAll, GateError> {
+        let learn = |lesson: &LimitEvidence| {
+            let LimitEvidence {
                 tenant,
                 labels,
                 limits,
@@ -295,8 +304,8 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         Ok(batch.iter().map(learn).collect())
     }
 
-    async fn change(&self, whose: &Whose, change: &Change) -> Result<u64, GateError> {
-        if let (Whose::Tenant(tenant), Change::Reset) = (whose, change) {
+    async fn change(&self, whose: &BreakerScope, change: &Change) -> Result<u64, GateError> {
+        if let (BreakerScope::Tenant(tenant), Change::Reset) = (whose, change) {
             self.with_partition(Partition::Global, |state, now| {
                 state.fair_queue.leave(&tenant.key(), now);
             });

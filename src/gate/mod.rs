@@ -1,11 +1,10 @@
 //! The gate: one atomic decision per job, one round trip per batch.
 
-pub mod boards;
 pub mod epoch;
 mod fault;
 pub mod fleet;
+pub mod instructions;
 pub mod keys;
-pub mod lines;
 pub(crate) mod link;
 pub mod memory;
 mod primaries;
@@ -15,6 +14,7 @@ pub(crate) mod reply;
 pub mod reports;
 pub mod scripts;
 pub mod store;
+pub mod tenant_standings;
 mod watches;
 
 use std::collections::hash_map::DefaultHasher;
@@ -22,16 +22,16 @@ use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-pub use crate::gate::epoch::Start;
+pub use crate::gate::epoch::EarlierStarts;
 use crate::rules::answers::Quotas;
-pub use crate::rules::breaker::{Event, Rule, Standing, Whose};
-pub use crate::rules::crash::{Note, Suspected, Verdict};
+pub use crate::rules::breaker::{BreakerEvent, BreakerScope, Rule, Standing};
+pub use crate::rules::crash::{Note, SuspectDecision, Suspected};
 pub use crate::rules::decision::{
-    Answer, Ask, Change, End, Inspection, LEASE_MS, Receipt, Sequences, Settled, TenantAsk,
-    TenantReply, TenantSettled, Ticket, Usage,
+    Answer, Change, End, Inspection, LEASE_MS, Question, Receipt, Sequences, Settled, TenantAsk,
+    TenantReply, TenantSettled, Ticket, UsageOfLimit,
 };
 pub use crate::rules::dedupe::{Candidate, Deduped};
-pub use crate::rules::learned::{Evidence, Lesson, Sunk};
+pub use crate::rules::learned::{Evidence, LimitEvidence, Sunk};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::steering::Sighted;
@@ -105,7 +105,7 @@ pub type SettleReplies = Vec<Result<(), GateError>>;
 pub type Standings = Vec<Result<Standing, GateError>>;
 
 /// One verdict per note of [`Gate::suspect`].
-pub type Verdicts = Vec<Result<Verdict, GateError>>;
+pub type Verdicts = Vec<Result<SuspectDecision, GateError>>;
 
 /// One answer per candidate of [`Gate::dedupe`].
 pub type DedupedAll = Vec<Result<Deduped, GateError>>;
@@ -154,7 +154,7 @@ pub trait Gate: Send + Sync + 'static {
     /// [`Inspection::blocked_by`].
     fn block(
         &self,
-        whose: &Whose,
+        whose: &BreakerScope,
         duration: Duration,
         by: &str,
     ) -> impl Future<Output = Result<(), GateError>> + Send;
@@ -165,7 +165,7 @@ pub trait Gate: Send + Sync + 'static {
     fn report(
         &self,
         rule: &Rule,
-        batch: &[(Whose, Event)],
+        batch: &[(BreakerScope, BreakerEvent)],
     ) -> impl Future<Output = Result<Standings, GateError>> + Send;
 
     /// Writes notes about calls of suspects ([`crate::rules::crash`]), and asks whether other
@@ -201,7 +201,7 @@ pub trait Gate: Send + Sync + 'static {
     /// error; the outer error applies to the whole batch.
     fn learn(
         &self,
-        batch: &[Lesson],
+        batch: &[LimitEvidence],
     ) -> impl Future<Output = Result<LearnedAll, GateError>> + Send {
         let nothing = batch.iter().map(|_| Ok(Vec::new())).collect();
         std::future::ready(Ok(nothing))
@@ -212,7 +212,7 @@ pub trait Gate: Send + Sync + 'static {
     /// milliseconds since the Unix epoch, or 0 if it has no end.
     fn change(
         &self,
-        whose: &Whose,
+        whose: &BreakerScope,
         change: &Change,
     ) -> impl Future<Output = Result<u64, GateError>> + Send;
 

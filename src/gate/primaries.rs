@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::time::Instant;
 
 use crate::gate::keys::Keys;
-use crate::gate::link::{Link, Shard, Shards, slot_of};
+use crate::gate::link::{Link, PrimaryLink, Shards, slot_of};
 use crate::gate::{GateError, ShardId};
 use crate::rules::slots::{SLOTS, Slots};
 
@@ -20,7 +20,7 @@ use crate::rules::slots::{SLOTS, Slots};
 pub struct Primary {
     /// The primary and those of its slots that can have keys with this prefix. Without a cluster it
     /// has no slots.
-    pub shard: Shard,
+    pub shard: PrimaryLink,
     /// The key of the epoch.
     pub epoch: String,
     /// The key of the registry of policies.
@@ -32,14 +32,14 @@ pub struct Primary {
 }
 
 /// All primaries, as of the last known state of the cluster.
-pub type All = Arc<Vec<Arc<Primary>>>;
+pub type AllPrimaries = Arc<Vec<Arc<Primary>>>;
 
 /// Finds the primaries, and tracks at which of them workers agree on policies.
 pub struct Finder {
     keys: Keys,
     /// The slot of all keys, if the prefix has a hash tag.
     only: Option<Slots>,
-    last: Mutex<Option<(Shards, All)>>,
+    last: Mutex<Option<(Shards, AllPrimaries)>>,
     /// Until when jobs may start at each primary, by its registry's key. `None` if agreements are
     /// not used.
     agreed: Mutex<Option<HashMap<String, Instant>>>,
@@ -57,7 +57,7 @@ impl Finder {
     }
 
     /// Returns all primaries. `anew` ignores the cached state of the cluster.
-    pub async fn all(&self, link: &Link, anew: bool) -> Result<All, GateError> {
+    pub async fn all(&self, link: &Link, anew: bool) -> Result<AllPrimaries, GateError> {
         let shards = link.shards(anew).await?;
         let mut last = lock(&self.last);
         if let Some((known, primaries)) = &*last
@@ -73,7 +73,7 @@ impl Finder {
             let slot = slots.highest()?;
             Some(self.primary(shard.with(slots), Some(slot)))
         });
-        let primaries: All = Arc::new(primaries.map(Arc::new).collect());
+        let primaries: AllPrimaries = Arc::new(primaries.map(Arc::new).collect());
         *last = Some((shards, Arc::clone(&primaries)));
         Ok(primaries)
     }
@@ -94,7 +94,7 @@ impl Finder {
         (self.only.as_ref()).map_or_else(|| slots.clone(), |only| slots.both(only))
     }
 
-    fn primary(&self, shard: Shard, slot: Option<u16>) -> Primary {
+    fn primary(&self, shard: PrimaryLink, slot: Option<u16>) -> Primary {
         let tag = slot.filter(|_| self.only.is_none()).map(tag);
         Primary {
             shard,

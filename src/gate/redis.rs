@@ -15,23 +15,23 @@ use std::time::Duration;
 use ::redis::Value;
 use tokio::time::Instant;
 
-use calls::Call;
-pub use health::Health;
-pub use outlook::Look;
+use calls::ScriptCall;
+pub use health::ServerHealth;
+pub use outlook::PrimaryOutlook;
 
 use crate::config::RedisServers;
 use crate::gate::keys::Keys;
 use crate::gate::link::{Link, Links, slot_of};
-use crate::gate::primaries::{All, Finder};
+use crate::gate::primaries::{AllPrimaries, Finder};
 pub use crate::gate::refusal::NODE_OF_A_CLUSTER;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script, Shortcut};
 use crate::gate::store::{Meaning, Store};
 use crate::gate::watches::Watches;
 use crate::gate::{
-    Candidate, Change, DedupedAll, Event, Gate, GateError, Inspection, LearnedAll, Lesson,
-    Primaries, Replies, Rule, SettleReplies, ShardId, Standings, Start, Suspected, TenantAsk,
-    TenantSettled, Verdicts, Whose,
+    BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, EarlierStarts, Gate, GateError,
+    Inspection, LearnedAll, LimitEvidence, Primaries, Replies, Rule, SettleReplies, ShardId,
+    Standings, Suspected, TenantAsk, TenantSettled, Verdicts,
 };
 use crate::rules::answers::Quotas;
 use crate::rules::layout::Layout;
@@ -118,7 +118,7 @@ impl RedisGate {
     ///
     /// # Errors
     /// [`GateError`] if no job may be admitted yet. The call need not be repeated.
-    pub async fn begin(&self, start: Start) -> Result<(), GateError> {
+    pub async fn begin(&self, start: EarlierStarts) -> Result<(), GateError> {
         if let Some(watch) = &self.watch {
             watch.set_start(start);
             let clock = self.test_clock();
@@ -183,9 +183,9 @@ impl RedisGate {
         (tenant, labels): (&'a Tenant, &Labels),
         limits: &'a [Limit],
         more: Vec<Vec<u8>>,
-    ) -> Call<'a> {
+    ) -> ScriptCall<'a> {
         let layout = Layout::of(limits, tenant, labels);
-        Call {
+        ScriptCall {
             script: script(limits, &layout),
             tenant,
             meaning: Meaning::Itself,
@@ -205,7 +205,7 @@ impl RedisGate {
         script: &'static Script,
         tenant: &'a Tenant,
         more: Vec<Vec<u8>>,
-    ) -> Call<'a> {
+    ) -> ScriptCall<'a> {
         self.call(|_, _| script, (tenant, &Labels::default()), &[], more)
     }
 
@@ -214,12 +214,12 @@ impl RedisGate {
     fn call_whose<'a>(
         &self,
         script: &'static Script,
-        (whose, nobody): (&'a Whose, &'a Tenant),
+        (whose, nobody): (&'a BreakerScope, &'a Tenant),
         more: Vec<Vec<u8>>,
-    ) -> Call<'a> {
+    ) -> ScriptCall<'a> {
         let tenant = match whose {
-            Whose::Tenant(tenant) => tenant,
-            Whose::Api => nobody,
+            BreakerScope::Tenant(tenant) => tenant,
+            BreakerScope::Api => nobody,
         };
         let mut call = self.call_tenant(script, tenant, more);
         call.keys.names = vec![self.keys.breaker(whose)];
@@ -249,7 +249,7 @@ impl RedisGate {
     }
 
     /// Returns the policy registries: one, or one per primary of a cluster.
-    pub(in crate::gate) async fn registries(&self) -> Result<All, GateError> {
+    pub(in crate::gate) async fn registries(&self) -> Result<AllPrimaries, GateError> {
         self.finder.all(&self.link, true).await
     }
 
@@ -352,7 +352,12 @@ impl Gate for RedisGate {
         Ok(replies.into_iter().map(|reply| reply.map(drop)).collect())
     }
 
-    async fn block(&self, whose: &Whose, duration: Duration, by: &str) -> Result<(), GateError> {
+    async fn block(
+        &self,
+        whose: &BreakerScope,
+        duration: Duration,
+        by: &str,
+    ) -> Result<(), GateError> {
         let more = vec![ceil_ms(duration).to_string().into_bytes(), by.into()];
         let nobody = nobody("the-api")?;
         let mut call = self.call_whose(scripts::block(), (whose, &nobody), more);
@@ -360,7 +365,11 @@ impl Gate for RedisGate {
         self.run_one(call).await.map(drop)
     }
 
-    async fn report(&self, rule: &Rule, batch: &[(Whose, Event)]) -> Result<Standings, GateError> {
+    async fn report(
+        &self,
+        rule: &Rule,
+        batch: &[(BreakerScope, BreakerEvent)],
+    ) -> Result<Standings, GateError> {
         let api = nobody("the-api")?;
         let calls = (batch.iter())
             .map(|one @ (whose, event)| {
@@ -426,10 +435,10 @@ impl Gate for RedisGate {
         replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
-    async fn learn(&self, batch: &[Lesson]) -> Result<LearnedAll, GateError> {
+    async fn learn(&self, batch: &[LimitEvidence]) -> Result<LearnedAll, GateError> {
         let calls = (batch.iter())
             .map(|lesson| {
-                let Lesson {
+                let LimitEvidence {
                     tenant,
                     labels,
                     limits,
@@ -446,9 +455,9 @@ impl Gate for RedisGate {
         Ok(replies.into_iter().map(decode).collect())
     }
 
-    async fn change(&self, whose: &Whose, change: &Change) -> Result<u64, GateError> {
+    async fn change(&self, whose: &BreakerScope, change: &Change) -> Result<u64, GateError> {
         let mut more = reply::change_arguments(change);
-        if let Whose::Tenant(tenant) = whose {
+        if let BreakerScope::Tenant(tenant) = whose {
             more.push(tenant.key().into_bytes());
         }
         let nobody = nobody("the-api")?;

@@ -12,14 +12,14 @@ pub use self::inspection::inspected;
 pub use self::learned::{learn_arguments, learned};
 use crate::gate::keys::CallKeys;
 use crate::gate::{
-    Answer, Candidate, Change, Deduped, End, Event, GateError, LEASE_MS, Note, Rule, Sequences,
-    Settled, Standing, Suspected, TenantAsk, TenantReply, Ticket, Verdict,
+    Answer, BreakerEvent, Candidate, Change, Deduped, End, GateError, LEASE_MS, Note, Rule,
+    Sequences, Settled, Standing, SuspectDecision, Suspected, TenantAsk, TenantReply, Ticket,
 };
 use crate::rules::crash;
 use crate::rules::decision::Tally;
 use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Limit, Unit};
-use crate::rules::shadow::AGAIN;
+use crate::rules::shadow::REPEATED_FLAG;
 
 /// Approximate size of a limit in a command, in bytes.
 pub const LIMIT_BYTES: usize = 92;
@@ -94,8 +94,8 @@ pub fn acquire_arguments(ask: &TenantAsk) -> Vec<Vec<u8>> {
         let (generation, number) = one.ticket.map_or((0, 0), |t| (t.generation, t.number));
         let cost = match (has_shadows, one.again) {
             (false, _) => one.cost,
-            (true, false) => one.cost.min(AGAIN - 1),
-            (true, true) => one.cost.min(AGAIN - 1) | AGAIN,
+            (true, false) => one.cost.min(REPEATED_FLAG - 1),
+            (true, true) => one.cost.min(REPEATED_FLAG - 1) | REPEATED_FLAG,
         };
         jobs.extend(generation.to_be_bytes());
         jobs.extend(number.to_be_bytes());
@@ -150,18 +150,18 @@ pub fn change_arguments(change: &Change) -> Vec<Vec<u8>> {
 }
 
 /// Returns the arguments of `report`.
-pub fn report_arguments(rule: &Rule, event: &Event) -> Vec<Vec<u8>> {
+pub fn report_arguments(rule: &Rule, event: &BreakerEvent) -> Vec<Vec<u8>> {
     let (what, started_ms, of, by, jitter) = match event {
-        Event::Failed {
+        BreakerEvent::Failed {
             started_ms,
             of,
             by,
             jitter,
         } => ("failed", *started_ms, of.as_str(), by.as_str(), *jitter),
-        Event::Sound => ("sound", 0, "", "", 0),
-        Event::Probe => ("probe", 0, "", "", 0),
-        Event::Release { started_ms } => ("release", *started_ms, "", "", 0),
-        Event::Look => ("look", 0, "", "", 0),
+        BreakerEvent::Sound => ("sound", 0, "", "", 0),
+        BreakerEvent::Probe => ("probe", 0, "", "", 0),
+        BreakerEvent::Release { started_ms } => ("release", *started_ms, "", "", 0),
+        BreakerEvent::Look => ("look", 0, "", "", 0),
     };
     let arguments = [
         what.to_owned(),
@@ -232,7 +232,7 @@ pub fn crash_arguments(suspected: &Suspected) -> Vec<Vec<u8>> {
 }
 
 /// Parses the reply of `crash`.
-pub fn suspected(reply: &Value) -> Result<Verdict, GateError> {
+pub fn suspected(reply: &Value) -> Result<SuspectDecision, GateError> {
     let decode = || {
         let Value::Array(values) = reply else {
             return None;
@@ -243,10 +243,14 @@ pub fn suspected(reply: &Value) -> Result<Verdict, GateError> {
         };
         let crashes = u32::try_from(more);
         match verdict {
-            0 => Some(Verdict::Wait { ms: more }),
-            1 => Some(Verdict::Go),
-            2 => crashes.ok().map(|crashes| Verdict::Dead { crashes }),
-            3 => crashes.ok().map(|crashes| Verdict::Alone { crashes }),
+            0 => Some(SuspectDecision::Wait { ms: more }),
+            1 => Some(SuspectDecision::Go),
+            2 => crashes
+                .ok()
+                .map(|crashes| SuspectDecision::Dead { crashes }),
+            3 => crashes
+                .ok()
+                .map(|crashes| SuspectDecision::Alone { crashes }),
             _ => None,
         }
     };

@@ -4,12 +4,12 @@
 use std::collections::BTreeSet;
 
 use crate::gate::GateError;
-use crate::gate::boards;
+use crate::gate::instructions;
 use crate::gate::redis::RedisGate;
-use crate::rules::report::view::{Said, View};
+use crate::rules::report::view::{FleetReport, Said};
 
 /// Maximum number of workers whose reports are read.
-const MOST_WORKERS: usize = 1_000;
+const MAX_WORKERS: usize = 1_000;
 /// Maximum number of reports read in one round trip.
 const AT_ONCE: usize = 64;
 
@@ -17,10 +17,10 @@ const AT_ONCE: usize = 64;
 #[derive(Debug, Default)]
 pub struct Fleet {
     /// The workers' reports.
-    pub view: View,
+    pub view: FleetReport,
     /// Operators' instructions at each board that answered.
-    pub boards: Vec<boards::Seen>,
-    /// Number of live workers whose reports were not read because of `MOST_WORKERS`.
+    pub boards: Vec<instructions::BoardView>,
+    /// Number of live workers whose reports were not read because of `MAX_WORKERS`.
     pub unasked: usize,
     /// Errors of boards or reports in a cluster that could not be read. There may be more workers.
     pub failed: Vec<GateError>,
@@ -32,7 +32,7 @@ pub struct Fleet {
 /// [`GateError`] if none of it can be read.
 pub async fn see(gate: &RedisGate) -> Result<Fleet, GateError> {
     let mut fleet = Fleet::default();
-    for board in boards::see_each(gate).await? {
+    for board in instructions::see_each(gate).await? {
         match board {
             Ok(board) => fleet.boards.push(board),
             Err(why) => fleet.failed.push(why),
@@ -45,8 +45,8 @@ pub async fn see(gate: &RedisGate) -> Result<Fleet, GateError> {
     let workers = fleet.boards.iter().flat_map(|board| &board.workers);
     let names: BTreeSet<&String> = workers.map(|(name, _)| name).collect();
     let mut names: Vec<String> = names.into_iter().cloned().collect();
-    fleet.unasked = names.len().saturating_sub(MOST_WORKERS);
-    names.truncate(MOST_WORKERS);
+    fleet.unasked = names.len().saturating_sub(MAX_WORKERS);
+    names.truncate(MAX_WORKERS);
     let mut said: Vec<(String, Said)> = Vec::with_capacity(names.len());
     for some in names.chunks(AT_ONCE) {
         for (name, report) in some.iter().zip(gate.reports(some).await?) {
@@ -58,6 +58,6 @@ pub async fn see(gate: &RedisGate) -> Result<Fleet, GateError> {
         }
     }
     let now_ms = fleet.boards.iter().map(|board| board.now_ms).max();
-    fleet.view = View::of(now_ms.unwrap_or_default(), said);
+    fleet.view = FleetReport::of(now_ms.unwrap_or_default(), said);
     Ok(fleet)
 }

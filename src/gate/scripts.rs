@@ -12,7 +12,7 @@ use crate::rules::{fair_queue, forecast, learned, model, shadow, waitlist};
 
 /// Constants of the rules that scripts use as well. No file in `lua/` sets them.
 pub const SHARED: [(&str, u64); 33] = [
-    ("AGAIN", shadow::AGAIN as u64),
+    ("AGAIN", shadow::REPEATED_FLAG as u64),
     ("AHEAD_MS", waitlist::AHEAD_MS),
     ("CALLS", learned::CALLS),
     ("DEBT", bucket::DEBT),
@@ -27,10 +27,10 @@ pub const SHARED: [(&str, u64); 33] = [
     ("LATEST_MS", bucket::LATEST_MS),
     ("LEARNED_MS", learned::LEARNED_MS),
     ("LEASE_MS", held::LEASE_MS),
-    ("LOOK_MS", held::LOOK_MS),
+    ("LOOK_MS", held::MAX_CHECK_DELAY_MS),
     ("MARK_MS", model::MARK_MS),
     ("MAX_REACH", waitlist::MAX_REACH),
-    ("MOST_BEHIND_MS", shadow::MOST_BEHIND_MS),
+    ("MOST_BEHIND_MS", shadow::MAX_BEHIND_MS),
     ("NEVER", learned::NEVER),
     ("PAST", learned::PAST as u64),
     ("PATIENCE", learned::PATIENCE),

@@ -7,7 +7,8 @@ use ::redis::{Cmd, Value};
 use futures_util::future::BoxFuture;
 
 use crate::gate::{
-    Candidate, Change, Event, GateError, Lesson, Rule, Suspected, TenantAsk, TenantSettled, Whose,
+    BreakerEvent, BreakerScope, Candidate, Change, GateError, LimitEvidence, Rule, Suspected,
+    TenantAsk, TenantSettled,
 };
 use crate::rules::answers::Quotas;
 use crate::rules::limit::Limits;
@@ -55,9 +56,9 @@ pub enum Meaning<'a> {
     /// `settle`
     Settle(&'a TenantSettled),
     /// `block`
-    Block(&'a Whose, Duration, &'a str),
+    Block(&'a BreakerScope, Duration, &'a str),
     /// `report`
-    Report(&'a Rule, &'a (Whose, Event)),
+    Report(&'a Rule, &'a (BreakerScope, BreakerEvent)),
     /// `crash`
     Suspect(&'a Suspected),
     /// `dedupe`
@@ -65,9 +66,9 @@ pub enum Meaning<'a> {
     /// `quota`
     Advertised(&'a Tenant, Quotas),
     /// `learn`
-    Learn(&'a Lesson),
+    Learn(&'a LimitEvidence),
     /// `change`
-    Change(&'a Whose, &'a Change),
+    Change(&'a BreakerScope, &'a Change),
     /// `inspect`
     Inspect(&'a Tenant, &'a Labels, &'a Limits),
 }

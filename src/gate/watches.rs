@@ -8,10 +8,10 @@ use ::redis::Pipeline;
 use futures_util::future::{join_all, try_join_all};
 use tokio::time::Instant;
 
-use crate::gate::epoch::{At, Sent, Watch};
-use crate::gate::link::{self, Link, Shard};
-use crate::gate::primaries::{All, Finder, Primary};
-use crate::gate::{GateError, Primaries, Start};
+use crate::gate::epoch::{SentPulse, Watch, WatchTarget};
+use crate::gate::link::{self, Link, PrimaryLink};
+use crate::gate::primaries::{AllPrimaries, Finder, Primary};
+use crate::gate::{EarlierStarts, GateError, Primaries};
 use crate::rules::slots::Slots;
 
 /// How long an answer of a primary counts as proof that it works, while other primaries fail.
@@ -19,13 +19,13 @@ const LATELY: Duration = Duration::from_secs(1);
 
 /// The state in a primary's last answer.
 #[derive(Clone, Copy)]
-enum State {
+enum PrimaryState {
     Admitting,
     Recovering,
     Away,
 }
 
-impl State {
+impl PrimaryState {
     fn of<T>(answer: &Result<T, GateError>) -> Self {
         match answer {
             Ok(_) => Self::Admitting,
@@ -39,21 +39,21 @@ impl State {
 
 /// All watches of a worker.
 pub struct Watches {
-    inner: Mutex<Inner>,
+    inner: Mutex<WatchesState>,
 }
 
-struct Inner {
+struct WatchesState {
     /// The watches by the key of the epoch.
     watches: BTreeMap<String, Arc<Watch>>,
     /// The longest and the shortest look-back of any limit in a question.
     span: Duration,
     shortest: Duration,
     /// Knowledge of starts before the worker began.
-    start: Option<Start>,
+    start: Option<EarlierStarts>,
     /// Since when questions at each epoch have failed.
     failing: BTreeMap<String, Instant>,
     /// The last state of the primary with each epoch.
-    states: BTreeMap<String, State>,
+    states: BTreeMap<String, PrimaryState>,
     /// Whether the first look at the primaries is done. Any primary seen later is new.
     begun: bool,
 }
@@ -62,7 +62,7 @@ impl Watches {
     /// Creates the watches of a new worker. `span` is the longest look-back of its limits.
     pub fn new(span: Duration) -> Self {
         Self {
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(WatchesState {
                 watches: BTreeMap::new(),
                 span,
                 shortest: span,
@@ -74,7 +74,7 @@ impl Watches {
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, WatchesState> {
         // Nothing panics while it holds the lock.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,7 +90,7 @@ impl Watches {
     }
 
     /// Sets the knowledge of starts before the worker began.
-    pub fn set_start(&self, start: Start) {
+    pub fn set_start(&self, start: EarlierStarts) {
         let mut inner = self.inner();
         inner.start = Some(start);
         inner
@@ -100,7 +100,7 @@ impl Watches {
     }
 
     /// Returns the watches over `primaries`, in their order.
-    fn over(&self, primaries: &All) -> Vec<Arc<Watch>> {
+    fn over(&self, primaries: &AllPrimaries) -> Vec<Arc<Watch>> {
         let mut inner = self.inner();
         let (span, shortest, begun) = (inner.span, inner.shortest, inner.begun);
         let start = inner.start.filter(|_| !begun).unwrap_or_default();
@@ -132,7 +132,11 @@ impl Watches {
     }
 
     /// Returns all watches but that of `primary`, each with the primary that has its key.
-    fn others(&self, primaries: &All, primary: &Primary) -> Vec<(Arc<Watch>, Shard)> {
+    fn others(
+        &self,
+        primaries: &AllPrimaries,
+        primary: &Primary,
+    ) -> Vec<(Arc<Watch>, PrimaryLink)> {
         if primaries.len() < 2 && self.inner().watches.len() < 2 {
             return Vec::new();
         }
@@ -152,10 +156,10 @@ impl Watches {
     pub async fn ready(
         &self,
         (link, finder): (&Link, &Finder),
-        primaries: &All,
+        primaries: &AllPrimaries,
         primary: &Primary,
         clock: Option<u64>,
-    ) -> Result<(Arc<Watch>, Sent), GateError> {
+    ) -> Result<(Arc<Watch>, SentPulse), GateError> {
         let mut all = primaries.iter().zip(self.over(primaries));
         let Some((_, watch)) = all.find(|(known, _)| known.epoch == primary.epoch) else {
             let why = format!("{}: its slots move", primary.shard.name());
@@ -192,9 +196,9 @@ impl Watches {
         let mut all = Primaries::default();
         for state in self.inner().states.values() {
             match state {
-                State::Admitting => all.admitting += 1,
-                State::Recovering => all.recovering += 1,
-                State::Away => all.away += 1,
+                PrimaryState::Admitting => all.admitting += 1,
+                PrimaryState::Recovering => all.recovering += 1,
+                PrimaryState::Away => all.away += 1,
             }
         }
         all
@@ -203,7 +207,7 @@ impl Watches {
     /// Records the result of a question at `primary`.
     pub fn note<T>(&self, primary: &Primary, answer: &Result<T, GateError>) {
         let mut inner = self.inner();
-        let state = State::of(answer);
+        let state = PrimaryState::of(answer);
         inner.states.insert(primary.epoch.clone(), state);
         if answer.is_ok() {
             inner.failing.remove(&primary.epoch);
@@ -281,7 +285,7 @@ impl Watches {
         let done = join_all(beats).await;
         let states = primaries.iter().zip(&done);
         self.inner().states = states
-            .map(|(primary, beat)| (primary.epoch.clone(), State::of(beat)))
+            .map(|(primary, beat)| (primary.epoch.clone(), PrimaryState::of(beat)))
             .collect();
         if link.is_cluster() {
             self.tidy(link, finder, &primaries, &watches).await;
@@ -291,7 +295,13 @@ impl Watches {
 
     /// Makes epochs give up slots that other epochs claim by now, and deletes epochs that belong to
     /// no primary any more.
-    async fn tidy(&self, link: &Link, finder: &Finder, primaries: &All, current: &[Arc<Watch>]) {
+    async fn tidy(
+        &self,
+        link: &Link,
+        finder: &Finder,
+        primaries: &AllPrimaries,
+        current: &[Arc<Watch>],
+    ) {
         for (primary, watch) in primaries.iter().zip(current) {
             let others = current
                 .iter()
@@ -335,9 +345,9 @@ fn at<'a>(
     (link, finder): (&'a Link, &'a Finder),
     primary: &'a Primary,
     clock: Option<u64>,
-    others: &'a [(Arc<Watch>, Shard)],
-) -> At<'a> {
-    At {
+    others: &'a [(Arc<Watch>, PrimaryLink)],
+) -> WatchTarget<'a> {
+    WatchTarget {
         link,
         finder,
         primary,

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::rules::answers::Seen;
+use crate::rules::answers::LimitInfo;
 pub use crate::rules::breaker::Trouble;
 use crate::rules::job::Job;
 use crate::rules::tenant::Tenant;
@@ -169,9 +169,9 @@ impl Future for LateEnd {
 pub struct Attempt {
     /// Verdict on the job.
     pub outcome: Outcome,
-    /// Information in the answer, or [`Seen::default`] if there was none. Its `actual_cost`
+    /// Information in the answer, or [`LimitInfo::default`] if there was none. Its `actual_cost`
     /// corrects the job's charge.
-    pub seen: Seen,
+    pub seen: LimitInfo,
     /// Fate of the call, which decides about its permit.
     pub fate: Fate,
     /// The party at fault, for the breakers (`dispatch.breaker`), or `None` if the API is sound.
@@ -209,7 +209,7 @@ impl From<Outcome> for Attempt {
         let failed = matches!(outcome, Outcome::Retry { .. });
         Self {
             outcome,
-            seen: Seen::default(),
+            seen: LimitInfo::default(),
             fate,
             trouble: failed.then_some(Trouble::Failing),
             answered: None,

@@ -225,7 +225,7 @@ impl Metrics {
     }
 
     /// Records by how much a job missed its promise: the turn that it was given when it was denied.
-    pub fn promised(&self, off: promise::Off) {
+    pub fn promised(&self, off: promise::PromiseGap) {
         let of_sign = &self.load.forecast_error[usize::from(off.is_late)];
         of_sign.observe(Duration::from_millis(off.ms).as_secs_f64());
         if off.is_kept {

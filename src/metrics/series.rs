@@ -13,7 +13,8 @@ use super::learned::LearnedLimits;
 use super::load::LoadMetrics;
 use super::shadows::Shadows;
 use super::{
-    Decision, EndReport, Kind, Metrics, OutcomeLabel, Queue, Reason, Reloaded, Server, Where, Whose,
+    BreakerOwner, Decision, EndReport, Kind, Metrics, OutcomeLabel, Queue, Reason, Reloaded,
+    Server, Where,
 };
 use crate::gate::Primaries;
 
@@ -300,7 +301,7 @@ impl Metrics {
             drop(self.results.get_or_create(&OutcomeLabel { outcome }));
         }
         for whose in ["api", "tenant"] {
-            drop(self.breaker_opened.get_or_create(&Whose { whose }));
+            drop(self.breaker_opened.get_or_create(&BreakerOwner { whose }));
         }
         for kind in ["returned", "nacked", "refused", "unconfirmed", "down"] {
             drop(self.publish_failures.get_or_create(&Kind { kind }));

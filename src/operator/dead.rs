@@ -15,7 +15,7 @@ use super::steer::followed;
 use crate::broker::amqp::{Client, FetchedMessage};
 use crate::broker::{Message, Outgoing};
 use crate::config::{Config, TenantField};
-use crate::gate::boards::drop_all;
+use crate::gate::instructions::drop_all;
 use crate::gate::redis::RedisGate;
 use crate::rules::headers::ROUTING_KEY;
 use crate::rules::job::{self, Field};

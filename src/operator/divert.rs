@@ -9,7 +9,7 @@ use super::NotDone;
 use super::steer::{Followers, followed};
 use crate::broker::amqp::Client;
 use crate::config::Config;
-use crate::gate::boards::{Seen, drop_all, put, see};
+use crate::gate::instructions::{BoardView, drop_all, put, see};
 use crate::gate::redis::RedisGate;
 use crate::rules::delays::{DelayLevels, QueueNames};
 use crate::rules::steering::Instruction;
@@ -151,7 +151,7 @@ impl Undiverted {
 }
 
 /// Returns when the diversion of `tenant` ends (ms) and its queue, or `None` if it is not diverted.
-fn until(seen: &[Seen], tenant: &Tenant) -> Option<(u64, Arc<str>)> {
+fn until(seen: &[BoardView], tenant: &Tenant) -> Option<(u64, Arc<str>)> {
     let posted = seen.iter().flat_map(|board| &board.posted);
     let all = posted.filter_map(|(instruction, until_ms)| match instruction {
         Instruction::Divert(of, queue) if of == tenant => Some((*until_ms, Arc::clone(queue))),

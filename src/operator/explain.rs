@@ -21,14 +21,16 @@ use super::recovery::Recovery;
 use super::text::plain;
 use super::times::{at, when};
 use crate::config::Config;
-use crate::gate::fleet::registry::{self, Named};
+use crate::gate::fleet::registry::{self, NamedPolicy};
 use crate::gate::redis::RedisGate;
-use crate::gate::{Gate as _, GateError, Inspection, Standing, Ticket, boards};
-use crate::rules::forecast::{Asked, End, Place, Schedule, Sure, end};
+use crate::gate::{Gate as _, GateError, Inspection, Standing, Ticket, instructions};
+use crate::rules::forecast::{
+    Certainty, ForecastEnd, ForecastRequest, ForecastTarget, Schedule, end,
+};
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
-use crate::rules::steering::{Hold, Sighting, State, Steering, Waits, WaitsFor};
+use crate::rules::steering::{Hold, SightedState, Sighting, Steering, WaitState, WaitsFor};
 
 /// Maximum difference at which the turn that a job was given and the gate's current one count as
 /// the same. A job asks the gate at the turn that it was given last.
@@ -63,7 +65,7 @@ pub struct JobExplanation {
     place: Option<WaitlistPosition>,
     causes: Vec<Cause>,
     starts_ms: Option<u64>,
-    sure: Sure,
+    sure: Certainty,
     why: String,
     letters: DeadLetterSearch,
 }
@@ -86,7 +88,7 @@ pub async fn explain(
         place: None,
         causes: Vec::new(),
         starts_ms: None,
-        sure: Sure::Unknown,
+        sure: Certainty::Unknown,
         why: "no worker has it in its memory".to_owned(),
         letters: DeadLetterSearch::None,
     };
@@ -97,7 +99,7 @@ pub async fn explain(
     let Some(waits) = &seen.waits else {
         let why = match seen.state {
             state if state.is_end() => "it waits no more",
-            State::Running => "it is being called",
+            SightedState::Running => "it is being called",
             _ => "its worker does not say what it waits for",
         };
         explained.why = why.to_owned();
@@ -105,17 +107,17 @@ pub async fn explain(
     };
     let tenant = &explained.which.tenant;
     let policy = &config.rate_limiter.policy;
-    let registry::Seen { known, now_ms, .. } = registry::look(gate).await?;
-    let own = Named::new(policy.clone())?;
+    let registry::RegisteredPolicies { known, now_ms, .. } = registry::look(gate).await?;
+    let own = NamedPolicy::new(policy.clone())?;
     let mut fleet = known.fleet(Arc::clone(&own.policy), &own.id, now_ms);
     let limits = fleet.limits(tenant, waits.plan.as_deref());
     let labels = Labels::told(&waits.labels);
     let found = gate.inspect(tenant, &labels, &limits).await?;
     let (all, recovery) = around(gate, tenant, &limits, policy).await?;
-    let boards = boards::see(gate).await?;
-    let asked = Asked {
-        place: Place::Job(ticket(&seen, waits), seen.cost),
-        ..Asked::as_it_is(&limits, not_before(&recovery, &all))
+    let boards = instructions::see(gate).await?;
+    let asked = ForecastRequest {
+        place: ForecastTarget::Job(ticket(&seen, waits), seen.cost),
+        ..ForecastRequest::as_it_is(&limits, not_before(&recovery, &all))
     };
     let [schedule, _] = gate.forecast((tenant, &labels), &limits, &asked).await?;
     let shares = !Layout::of(&limits, tenant, &labels).shared.is_empty();
@@ -124,7 +126,7 @@ pub async fn explain(
         found: &found,
         all: &all,
         recovery: &recovery,
-        steering: &boards::in_force(&boards),
+        steering: &instructions::in_force(&boards),
         paused_until_ms: held(&boards).map(|(_, until_ms)| until_ms),
     };
     let causes = causes((&explained.which, &seen, waits), &limits, &turn, &beside);
@@ -132,7 +134,7 @@ pub async fn explain(
     Ok(explained)
 }
 
-fn ticket(seen: &Sighting, waits: &Waits) -> Option<Ticket> {
+fn ticket(seen: &Sighting, waits: &WaitState) -> Option<Ticket> {
     Some(Ticket {
         generation: waits.generation?,
         number: seen.ticket?,
@@ -150,9 +152,9 @@ struct ExplainContext<'a> {
 
 /// Returns every cause for which the job waits.
 fn causes(
-    (which, seen, waits): (&JobRef, &Sighting, &Waits),
+    (which, seen, waits): (&JobRef, &Sighting, &WaitState),
     limits: &Limits,
-    turn: &End,
+    turn: &ForecastEnd,
     around: &ExplainContext<'_>,
 ) -> Vec<Cause> {
     let mut causes = Vec::new();
@@ -243,8 +245,8 @@ impl JobExplanation {
     /// Fills in the job's causes, place and start.
     fn fill_in(
         &mut self,
-        (seen, waits): (&Sighting, &Waits),
-        (schedule, turn): (&Schedule, End),
+        (seen, waits): (&Sighting, &WaitState),
+        (schedule, turn): (&Schedule, ForecastEnd),
         around: &ExplainContext<'_>,
         causes: Vec<Cause>,
     ) {
@@ -263,43 +265,43 @@ impl JobExplanation {
         let doubts = turn.doubts.words();
         let (sure, why) = match waits.what {
             _ if is_away => (
-                Sure::Unknown,
+                Certainty::Unknown,
                 "it is not called while its tenant is diverted",
             ),
             _ if is_stopped => (
-                Sure::Unknown,
+                Certainty::Unknown,
                 "it starts after an operator resumes the workers",
             ),
             WaitsFor::Breaker | WaitsFor::Agreement | WaitsFor::Redis | WaitsFor::Other => (
-                Sure::Unknown,
+                Certainty::Unknown,
                 "it starts once that is over, and not before its turn",
             ),
             WaitsFor::Slot | WaitsFor::Connection => (
-                Sure::Estimated,
+                Certainty::Estimated,
                 "its turn is known, and not when a worker is free for it",
             ),
             what if what.is_time() => (
-                Sure::Estimated,
+                Certainty::Estimated,
                 "it asks for its turn when that time has come, behind those that wait then",
             ),
             _ if seen.queue.contains(".delay.") => (
-                Sure::Estimated,
+                Certainty::Estimated,
                 "it waits in a delay queue's window, and others ahead of it may be in delay queues",
             ),
             WaitsFor::Turn if told > turn.at_ms + SAME_TURN_MS => (
-                Sure::Estimated,
+                Certainty::Estimated,
                 "its turn is earlier by now, and it asks at the one that it was told",
             ),
             _ => match turn.sure {
-                Sure::Exact => (
-                    Sure::Exact,
+                Certainty::Exact => (
+                    Certainty::Exact,
                     "by the gate's count, while the limits stay what they are and those ahead come in time",
                 ),
                 sure => (sure, doubts.as_str()),
             },
         };
         (self.sure, self.why) = (sure, why.to_owned());
-        if self.sure == Sure::Unknown {
+        if self.sure == Certainty::Unknown {
             self.starts_ms = None;
         }
     }
@@ -313,7 +315,7 @@ impl JobExplanation {
     /// it cancelled it.
     pub fn may_be_dead(&self) -> bool {
         let seen = self.shown.seen.as_ref();
-        seen.is_none_or(|seen| seen.state == State::Cancelled)
+        seen.is_none_or(|seen| seen.state == SightedState::Cancelled)
     }
 
     /// Adds the result of the search among the dead letters.

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use super::fullness::Fullness;
 use crate::config::Config;
-use crate::gate::boards;
-use crate::gate::lines::lines;
+use crate::gate::instructions;
 use crate::gate::redis::RedisGate;
 use crate::gate::reports::Fleet;
-use crate::rules::report::view::{Row, Sort, Worker};
+use crate::gate::tenant_standings::read_standings;
+use crate::rules::report::view::{ReportedWorker, Row, Sort};
 use crate::rules::tenant::Tenant;
 
 /// Tenants to show.
@@ -41,21 +41,21 @@ impl BusiestTenants {
         };
         let tenants: Vec<Tenant> = shown.rows.iter().map(|row| row.tenant.clone()).collect();
         let policy = &config.rate_limiter.policy;
-        let lines = match tenants.is_empty() {
+        let standings = match tenants.is_empty() {
             true => Ok(Vec::new()),
             false => {
-                let steering = boards::in_force(&fleet.boards);
+                let steering = instructions::in_force(&fleet.boards);
                 let how = (&config.job.priorities, &steering);
-                lines(gate, policy, how, &tenants).await
+                read_standings(gate, policy, how, &tenants).await
             }
         };
-        match lines {
-            Ok(lines) => {
-                for (row, line) in shown.rows.iter_mut().zip(lines) {
-                    match line {
-                        Ok(stands) => {
-                            row.told(stands.line);
-                            let full = stands.limits.iter();
+        match standings {
+            Ok(standings) => {
+                for (row, standing) in shown.rows.iter_mut().zip(standings) {
+                    match standing {
+                        Ok(standing) => {
+                            row.told(standing.line);
+                            let full = standing.limits.iter();
                             let full = full.map(|(limit, usage)| Fullness::of(limit, usage));
                             let mut full: Vec<Fullness> = full.collect();
                             // The gate's state is newer than the worker's report.
@@ -65,7 +65,7 @@ impl BusiestTenants {
                             {
                                 row.waits_for.clone_from(&last.name);
                             }
-                            let shadows = stands.shadows.iter();
+                            let shadows = standing.shadows.iter();
                             full.extend(shadows.map(|(limit, usage, tried)| {
                                 Fullness::of_shadow(limit, usage, tried)
                             }));
@@ -129,7 +129,7 @@ impl BusiestTenants {
 
 /// Returns the workers as JSON.
 pub fn workers_as_json(fleet: &Fleet) -> Value {
-    let worker = |worker: &Worker| {
+    let worker = |worker: &ReportedWorker| {
         let report = &worker.report;
         let load = &report.load;
         json!({

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::config::show_duration;
-use crate::gate::Usage;
+use crate::gate::UsageOfLimit;
 use crate::rules::decision::{Tally, Tried};
 use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::scope::Scope;
@@ -39,7 +39,7 @@ pub struct Fullness {
 
 impl Fullness {
     /// Describes `limit` with its `usage`.
-    pub fn of(limit: &Limit, usage: &Usage) -> Self {
+    pub fn of(limit: &Limit, usage: &UsageOfLimit) -> Self {
         let is_one = !limit.scope().is_part();
         Self {
             name: limit.name().to_owned(),
@@ -59,7 +59,7 @@ impl Fullness {
     }
 
     /// Describes the shadow limit `limit` with its `usage` and the effect that it would have had.
-    pub fn of_shadow(limit: &Limit, usage: &Usage, tried: &Tried) -> Self {
+    pub fn of_shadow(limit: &Limit, usage: &UsageOfLimit, tried: &Tried) -> Self {
         Self {
             name: limit.tried_for().unwrap_or(limit.name()).to_owned(),
             next_ms: 0,
@@ -87,8 +87,8 @@ impl Fullness {
 mod tests {
     use super::*;
 
-    fn usage(count: u64, max: u32) -> Usage {
-        Usage {
+    fn usage(count: u64, max: u32) -> UsageOfLimit {
+        UsageOfLimit {
             max,
             set: max,
             override_until_ms: 0,

@@ -10,26 +10,26 @@ use super::steer::{Followers, WorkerLoad, followed, loads};
 use super::text::count;
 use super::times::when;
 use crate::broker::amqp::Client;
-use crate::gate::boards::{Seen, Versions, drop_all, see};
+use crate::gate::instructions::{BoardView, Versions, drop_all, see};
 use crate::gate::redis::RedisGate;
 use crate::rules::steering::{ALL, Hold, Instruction};
 
 /// Returns the instruction to all workers on these boards, and when it ends (ms).
-pub fn held(seen: &[Seen]) -> Option<(Hold, u64)> {
+pub fn held(seen: &[BoardView]) -> Option<(Hold, u64)> {
     let until = |hold| until(seen, hold).map(|until_ms| (hold, until_ms));
     until(Hold::Paused).or_else(|| until(Hold::Draining))
 }
 
 /// Returns when the instruction `hold` to all workers ends (ms), or `None` if it is not on these
 /// boards.
-pub fn until(seen: &[Seen], hold: Hold) -> Option<u64> {
+pub fn until(seen: &[BoardView], hold: Hold) -> Option<u64> {
     let posted = seen.iter().flat_map(|board| &board.posted);
     let of_all = posted.filter(|(instruction, _)| *instruction == Instruction::All(hold));
     of_all.map(|(_, until_ms)| *until_ms).max()
 }
 
 /// Describes the instruction to all workers in one line; empty if there is none.
-pub fn held_in_words(seen: &[Seen]) -> String {
+pub fn held_in_words(seen: &[BoardView]) -> String {
     let now_ms = seen
         .iter()
         .map(|board| board.now_ms)

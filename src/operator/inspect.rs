@@ -31,11 +31,13 @@ use super::text::plain;
 use super::times::when;
 use super::{NotDone, hold, limits, trials};
 use crate::config::Config;
-use crate::gate::boards::{self, Seen};
-use crate::gate::fleet::registry::{self, Named};
+use crate::gate::fleet::registry::{self, NamedPolicy};
+use crate::gate::instructions::{self, BoardView};
 use crate::gate::redis::RedisGate;
-use crate::gate::{Event, Gate as _, GateError, Inspection, Rule, Standing, Usage, Whose};
-use crate::rules::forecast::Asked;
+use crate::gate::{
+    BreakerEvent, BreakerScope, Gate as _, GateError, Inspection, Rule, Standing, UsageOfLimit,
+};
+use crate::rules::forecast::ForecastRequest;
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::policy::Policy;
 use crate::rules::scope::Scope;
@@ -46,7 +48,7 @@ use crate::rules::tenant::Tenant;
 const MIN_SHOWN_ROUND_TRIP_MS: u64 = 10;
 
 /// An effective limit and its usage.
-type LimitUsage<'a> = (&'a Limit, &'a Usage);
+type LimitUsage<'a> = (&'a Limit, &'a UsageOfLimit);
 
 /// Everything known of a tenant.
 pub struct Inspected {
@@ -84,12 +86,12 @@ pub async fn inspect(
 ) -> Result<Inspected, NotDone> {
     let policy = &config.rate_limiter.policy;
     let (source, _) = limits::of(policy, &tenant, plan)?;
-    let registry::Seen {
+    let registry::RegisteredPolicies {
         known,
         now_ms,
         failed,
     } = registry::look(gate).await?;
-    let own = Named::new(policy.clone())?;
+    let own = NamedPolicy::new(policy.clone())?;
     let limits = (known.fleet(Arc::clone(&own.policy), &own.id, now_ms)).limits(&tenant, plan);
     let given = labels(limits.all())?;
     let would_be = match what_if {
@@ -108,7 +110,10 @@ pub async fn inspect(
         // The inspection says when each limit alone would admit the last job. Several limits hold
         // each other up, so the forecast replaces that time. If the forecast fails, the time of the
         // inspection stands.
-        let (whose, asked) = ((&tenant, &given.labels), Asked::as_it_is(&limits, 0));
+        let (whose, asked) = (
+            (&tenant, &given.labels),
+            ForecastRequest::as_it_is(&limits, 0),
+        );
         let waits = (priorities, found.widest);
         if let Ok(all) = forecast::forecast(gate, whose, &limits, (&[], &asked), waits).await {
             let ends_ms = all.ends_at_ms().saturating_sub(found.now_ms);
@@ -141,7 +146,7 @@ pub async fn inspect(
         .filter(|other| other.id != own.id)
         .map(|other| OtherPolicy::new((policy, other), (&known, now_ms), (&tenant, plan)))
         .collect();
-    let with_max = |(limit, usage): (&Limit, &Usage)| limit.clone().with_max(usage.max);
+    let with_max = |(limit, usage): (&Limit, &UsageOfLimit)| limit.clone().with_max(usage.max);
     let ours: Vec<Limit> = limits.iter().zip(&found.limits).map(with_max).collect();
     Ok(Inspected {
         source: source.to_string(),
@@ -172,7 +177,7 @@ pub(super) async fn around(
     limits: &Limits,
     policy: &Policy,
 ) -> Result<(Result<Standing, GateError>, Recovery), GateError> {
-    let look = [(Whose::Api, Event::Look)];
+    let look = [(BreakerScope::Api, BreakerEvent::Look)];
     // The API's breaker may be on an unavailable primary of a cluster, and the tenant on another
     // one.
     let all = (gate.report(&Rule::NONE, &look).await?).into_iter().next();
@@ -193,7 +198,7 @@ fn would_be(
     tenant: &Tenant,
     changes: &[WhatIf],
     (now, given): (&Limits, &GivenLabels),
-) -> Result<Asked, NotDone> {
+) -> Result<ForecastRequest, NotDone> {
     if let Some(hint) = given.hint() {
         return Err(NotDone::Wrong(format!(
             "what-if: there is a backlog for each {}; say which: {hint}",
@@ -378,7 +383,7 @@ impl Inspected {
 struct PostedInstructions {
     steering: Steering,
     words: String,
-    seen: Vec<Seen>,
+    seen: Vec<BoardView>,
 }
 
 impl PostedInstructions {
@@ -397,13 +402,13 @@ impl Deref for PostedInstructions {
 }
 
 async fn held_by_operator(gate: &RedisGate) -> Result<PostedInstructions, String> {
-    let seen = boards::see(gate).await;
+    let seen = instructions::see(gate).await;
     let seen = seen.map_err(|why| plain(&why.to_string(), 200))?;
     let mut words = hold::held_in_words(&seen);
     if !words.is_empty() {
         words = format!("all       {words}\n");
     }
-    let steering = boards::in_force(&seen);
+    let steering = instructions::in_force(&seen);
     Ok(PostedInstructions {
         steering,
         words,

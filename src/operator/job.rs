@@ -7,10 +7,10 @@ use tokio::time::{Instant, sleep};
 
 use super::NotDone;
 use super::steer::{Followers, POLL_INTERVAL, followed};
-use crate::gate::boards::{Seen, Versions, drop_all, put, see};
+use crate::gate::instructions::{BoardView, Versions, drop_all, put, see};
 use crate::gate::redis::RedisGate;
 use crate::rules::limit::ceil_ms;
-use crate::rules::steering::{Instruction, MAX_ID_BYTES, Sighting, State};
+use crate::rules::steering::{Instruction, MAX_ID_BYTES, SightedState, Sighting};
 use crate::rules::tenant::Tenant;
 
 /// Time left for answers that are under way when a wait ends.
@@ -99,8 +99,8 @@ impl JobRef {
     }
 
     /// Returns the request to cancel this job that is already in force, if any.
-    fn known(&self, seen: &[Seen]) -> Option<(u64, u64, Versions)> {
-        let posted = |board: &Seen| {
+    fn known(&self, seen: &[BoardView]) -> Option<(u64, u64, Versions)> {
+        let posted = |board: &BoardView| {
             board.posted.iter().find_map(|(instruction, until_ms)| {
                 let Instruction::Cancel(tenant, id, number) = instruction else {
                     return None;
@@ -148,16 +148,16 @@ impl JobRef {
             let followers = Followers::of(&see(gate).await?, &versions);
             let state = sighting.as_ref().map(|sighting| sighting.state);
             // Another worker might still call a copy of the job until all workers follow.
-            let is_over = matches!(state, Some(State::Cancelled | State::Done));
+            let is_over = matches!(state, Some(SightedState::Cancelled | SightedState::Done));
             if is_over && followers.are_all() || Instant::now() >= until {
                 break (sighting, followers);
             }
             sleep(POLL_INTERVAL).await;
         };
         let state = match seen.as_ref().map(|sighting| sighting.state) {
-            Some(State::Cancelled) if followers.are_all() => CancelState::Cancelled,
-            Some(State::Done) => CancelState::Done,
-            Some(State::Running) => CancelState::Running,
+            Some(SightedState::Cancelled) if followers.are_all() => CancelState::Cancelled,
+            Some(SightedState::Done) => CancelState::Done,
+            Some(SightedState::Running) => CancelState::Running,
             _ => CancelState::Requested,
         };
         Ok(Cancelling {

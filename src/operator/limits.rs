@@ -2,7 +2,7 @@
 
 use crate::config::{closest, show_duration};
 use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use crate::rules::policy::{Policy, Source};
+use crate::rules::policy::{LimitsSource, Policy};
 use crate::rules::scope::Scope;
 use crate::rules::tenant::Tenant;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ pub fn of<'a>(
     policy: &'a Policy,
     tenant: &Tenant,
     plan: Option<&str>,
-) -> Result<(Source<'a>, &'a Limits), NotDone> {
+) -> Result<(LimitsSource<'a>, &'a Limits), NotDone> {
     if let Some(name) = plan.filter(|name| policy.plan(name).is_none()) {
         let hint = match closest(name, policy.plans().keys().map(String::as_str)) {
             Some(meant) => format!("; did you mean {meant}?"),

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::NotDone;
 use super::text::plain;
 use crate::gate::GateError;
-use crate::gate::fleet::registry::{self, Named};
+use crate::gate::fleet::registry::{self, NamedPolicy};
 use crate::gate::fleet::{IDLE_MS, Registered};
 use crate::gate::redis::RedisGate;
 use crate::rules::policy::{Policy, differing};
@@ -41,7 +41,7 @@ pub struct OtherPolicies {
 /// [`NotDone::Redis`]
 pub async fn others(gate: &RedisGate, policy: &Policy) -> Result<OtherPolicies, NotDone> {
     let seen = registry::look(gate).await?;
-    let own = Named::new(policy.clone())?;
+    let own = NamedPolicy::new(policy.clone())?;
     let all = seen.known.policies().iter();
     let all: Vec<&Registered> = all.filter(|other| other.id != own.id).collect();
     let is_kept = |other: &Registered| other.used_ms + IDLE_MS >= seen.now_ms;

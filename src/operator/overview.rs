@@ -6,7 +6,7 @@ use super::recovery::Recovery;
 use crate::config::Config;
 use crate::gate::redis::RedisGate;
 use crate::gate::reports::{self, Fleet};
-use crate::gate::{Event, Gate as _, GateError, Rule, Standing, Whose};
+use crate::gate::{BreakerEvent, BreakerScope, Gate as _, GateError, Rule, Standing};
 use crate::rules::report::view::Sort;
 
 /// Selects tenants.
@@ -55,7 +55,7 @@ impl Overview {
         let mut fleet = reports::see(gate).await?;
         let policy = &config.rate_limiter.policy;
         let looks = gate.outlook(None, policy.default_limits(), policy).await?;
-        let asked = [(Whose::Api, Event::Look)];
+        let asked = [(BreakerScope::Api, BreakerEvent::Look)];
         let all = gate.report(&Rule::NONE, &asked).await?.into_iter().next();
         let shown = match wanted {
             None => None,

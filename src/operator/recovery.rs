@@ -3,7 +3,7 @@
 
 use crate::gate::GateError;
 use crate::gate::epoch::outlook::Outlook;
-use crate::gate::redis::Look;
+use crate::gate::redis::PrimaryOutlook;
 use serde_json::{Value, json};
 
 use super::text::plain;
@@ -29,11 +29,11 @@ pub enum Recovery {
     Unread(String),
 }
 
-impl From<Result<Look, GateError>> for Recovery {
-    fn from(look: Result<Look, GateError>) -> Self {
+impl From<Result<PrimaryOutlook, GateError>> for Recovery {
+    fn from(look: Result<PrimaryOutlook, GateError>) -> Self {
         match look {
             Err(why) => Self::Unread(plain(&why.to_string(), 200)),
-            Ok(Look {
+            Ok(PrimaryOutlook {
                 outlook, now_ms, ..
             }) => match outlook {
                 Outlook::Open => Self::Over,

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::text::count;
 use crate::config::{parse_duration, show_duration};
 use crate::gate::GateError;
-use crate::gate::boards::{Seen, Versions, followers, see};
+use crate::gate::instructions::{BoardView, Versions, followers, see};
 use crate::gate::redis::RedisGate;
 
 /// Maximum duration of an instruction.
@@ -56,7 +56,7 @@ pub struct Followers {
 
 impl Followers {
     /// Counts the workers on the boards `seen` that follow `versions`.
-    pub fn of(seen: &[Seen], versions: &Versions) -> Self {
+    pub fn of(seen: &[BoardView], versions: &Versions) -> Self {
         let (all, not_yet) = followers(seen, versions);
         Self {
             all: all.len(),
@@ -93,7 +93,7 @@ pub async fn followed(
     gate: &RedisGate,
     versions: &Versions,
     most: Duration,
-) -> Result<(Vec<Seen>, Followers), GateError> {
+) -> Result<(Vec<BoardView>, Followers), GateError> {
     let until = Instant::now() + most;
     loop {
         let seen = see(gate).await?;
@@ -119,7 +119,7 @@ pub struct WorkerLoad {
 }
 
 /// Returns the latest reports of all workers, by worker name.
-pub fn loads(seen: &[Seen]) -> BTreeMap<String, WorkerLoad> {
+pub fn loads(seen: &[BoardView]) -> BTreeMap<String, WorkerLoad> {
     let mut loads: BTreeMap<String, WorkerLoad> = BTreeMap::new();
     for (name, worker) in seen.iter().flat_map(|board| &board.workers) {
         let numbers: Vec<u64> = (worker.says.split(' '))

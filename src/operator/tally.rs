@@ -2,7 +2,7 @@
 
 use super::times::span;
 use crate::rules::decision::Tally;
-use crate::rules::shadow::MOST_BEHIND_MS;
+use crate::rules::shadow::MAX_BEHIND_MS;
 
 /// Formats a number with thousands separators: `4,000`.
 fn grouped(number: u64) -> String {
@@ -50,7 +50,7 @@ pub fn never(tally: &Tally) -> String {
     if tally.never == 0 {
         return String::new();
     }
-    let (never, most) = (grouped(tally.never), span(MOST_BEHIND_MS));
+    let (never, most) = (grouped(tally.never), span(MAX_BEHIND_MS));
     format!(
         "; {never} for more than {most}, or for ever: it would not keep up, or they cost more than the whole limit"
     )

@@ -6,9 +6,9 @@ use super::wake::wake;
 use super::{NotDone, trials};
 use crate::config::closest;
 use crate::gate::redis::RedisGate;
-use crate::gate::{Change, Gate as _, Whose};
+use crate::gate::{BreakerScope, Change, Gate as _};
 use crate::rules::limit::{Limit, Limits};
-use crate::rules::policy::{Policy, Source};
+use crate::rules::policy::{LimitsSource, Policy};
 use crate::rules::tenant::Tenant;
 
 /// Parses a tenant's name.
@@ -62,7 +62,7 @@ pub async fn change(
 /// # Errors
 /// [`NotDone::Redis`]
 pub async fn resume_all(gate: &RedisGate) -> Result<Value, NotDone> {
-    gate.change(&Whose::Api, &Change::Resume).await?;
+    gate.change(&BreakerScope::Api, &Change::Resume).await?;
     wake(gate, None, None).await?;
     Ok(json!({"tenant": null, "change": "resume"}))
 }
@@ -71,7 +71,7 @@ pub async fn resume_all(gate: &RedisGate) -> Result<Value, NotDone> {
 pub(super) fn sets<'a>(policy: &'a Policy, tenant: &Tenant) -> Vec<&'a Limits> {
     let (source, own) = policy.find(tenant, None);
     let mut sets = vec![own];
-    if source == Source::Common && policy.plan_header().is_some() {
+    if source == LimitsSource::Common && policy.plan_header().is_some() {
         // The tenant's jobs may name any plan.
         sets.extend(policy.plans().values());
     }

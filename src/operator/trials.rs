@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::NotDone;
 use super::steer::{Followers, followed};
 use super::tenant::sets;
-use crate::gate::boards::{Ends, Seen, drop_all, put, see};
+use crate::gate::instructions::{BoardView, EndInstruction, drop_all, put, see};
 use crate::gate::redis::RedisGate;
 use crate::rules::limit::Limit;
 use crate::rules::policy::Policy;
@@ -109,9 +109,9 @@ pub async fn end(
 
 /// Returns the trial to end when the configured `max` returns (`None`: any trial of this limit) or
 /// an operator sets `max` (only a trial of the same number).
-pub(super) fn ended_by(tenant: &Tenant, limit: &str, max: Option<u32>) -> Ends {
+pub(super) fn ended_by(tenant: &Tenant, limit: &str, max: Option<u32>) -> EndInstruction {
     let tried = |max| Instruction::Try(tenant.clone(), limit.to_owned(), max);
-    Ends {
+    EndInstruction {
         name: tried(0).name(),
         text: max.map(|max| tried(max).text()),
     }
@@ -119,7 +119,7 @@ pub(super) fn ended_by(tenant: &Tenant, limit: &str, max: Option<u32>) -> Ends {
 
 /// Returns the end (ms) and the `max` of the trial of this limit. If the boards of a cluster
 /// differ, returns the trial that ends last.
-fn find(seen: &[Seen], tenant: &Tenant, limit: &str) -> Option<(u64, u32)> {
+fn find(seen: &[BoardView], tenant: &Tenant, limit: &str) -> Option<(u64, u32)> {
     let posted = seen.iter().flat_map(|board| &board.posted);
     let all = posted.filter_map(|(instruction, until_ms)| match instruction {
         Instruction::Try(of, name, max) if of == tenant && name == limit => Some((*until_ms, *max)),
@@ -128,12 +128,12 @@ fn find(seen: &[Seen], tenant: &Tenant, limit: &str) -> Option<(u64, u32)> {
     all.max()
 }
 
-fn max_of(seen: &[Seen], tenant: &Tenant, limit: &str) -> Option<u32> {
+fn max_of(seen: &[BoardView], tenant: &Tenant, limit: &str) -> Option<u32> {
     find(seen, tenant, limit).map(|(_, max)| max)
 }
 
 /// Returns when the trial of this limit ends (ms), or `None` if there is none.
-pub(super) fn until(seen: &[Seen], tenant: &Tenant, limit: &str) -> Option<u64> {
+pub(super) fn until(seen: &[BoardView], tenant: &Tenant, limit: &str) -> Option<u64> {
     find(seen, tenant, limit).map(|(until_ms, _)| until_ms)
 }
 

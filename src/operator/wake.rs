@@ -2,8 +2,8 @@
 //! once.
 
 use crate::gate::GateError;
-use crate::gate::boards::{Ends, Seen, put_instead, see};
-use crate::gate::fleet::Eased;
+use crate::gate::fleet::EasedTenants;
+use crate::gate::instructions::{BoardView, EndInstruction, put_instead, see};
 use crate::gate::redis::RedisGate;
 use crate::rules::steering::{Instruction, MAX_WAKES, WAKE_KEPT_MS};
 use crate::rules::tenant::Tenant;
@@ -18,11 +18,11 @@ use crate::rules::tenant::Tenant;
 pub async fn wake(
     gate: &RedisGate,
     tenant: Option<&Tenant>,
-    ends: Option<Ends>,
+    ends: Option<EndInstruction>,
 ) -> Result<(), GateError> {
     let seen = see(gate).await?;
     let is_other = |instruction: &Instruction| matches!(instruction, Instruction::Wake(Some(of), _) if Some(of) != tenant);
-    let others = |board: &Seen| {
+    let others = |board: &BoardView| {
         let posted = board.posted.iter();
         posted.filter(|(it, _)| is_other(it)).count()
     };
@@ -43,13 +43,17 @@ pub async fn wake(
 ///
 /// # Errors
 /// Returns the errors of [`wake`].
-pub async fn wake_eased(gate: &RedisGate, worker: &str, eased: &Eased) -> Result<(), GateError> {
+pub async fn wake_eased(
+    gate: &RedisGate,
+    worker: &str,
+    eased: &EasedTenants,
+) -> Result<(), GateError> {
     if !is_first(&see(gate).await?, worker) {
         return Ok(());
     }
     match eased {
-        Eased::All => wake(gate, None, None).await,
-        Eased::Tenants(tenants) => {
+        EasedTenants::All => wake(gate, None, None).await,
+        EasedTenants::Tenants(tenants) => {
             for tenant in tenants {
                 wake(gate, Some(tenant), None).await?;
             }
@@ -59,7 +63,7 @@ pub async fn wake_eased(gate: &RedisGate, worker: &str, eased: &Eased) -> Result
 }
 
 /// Returns true if no live worker has a name that sorts before `worker`.
-fn is_first(seen: &[Seen], worker: &str) -> bool {
+fn is_first(seen: &[BoardView], worker: &str) -> bool {
     let mut names = seen.iter().flat_map(|board| &board.workers);
     names.all(|(name, _)| worker <= name.as_str())
 }
@@ -68,8 +72,8 @@ fn is_first(seen: &[Seen], worker: &str) -> bool {
 /// before, even if the clock of some primary was ahead when they were chosen and was set back
 /// since. A board's version never decreases and is at least the clock at each change, so on one of
 /// the boards it is at least the last number.
-fn next(seen: &[Seen]) -> u64 {
-    let of_board = |board: &Seen| {
+fn next(seen: &[BoardView]) -> u64 {
+    let of_board = |board: &BoardView| {
         let numbers = (board.posted.iter()).filter_map(|(instruction, _)| match instruction {
             Instruction::Wake(_, number) => Some(*number),
             _ => None,
@@ -86,11 +90,11 @@ mod tests {
 
     #[test]
     fn one_of_the_workers_that_live_is_the_first() {
-        let board = |names: &[&str]| Seen {
+        let board = |names: &[&str]| BoardView {
             workers: (names.iter())
                 .map(|name| ((*name).to_owned(), Default::default()))
                 .collect(),
-            ..Seen::default()
+            ..BoardView::default()
         };
         let seen = [board(&["b", "c"]), board(&["c", "a"])];
         let first = ["a", "b", "c"].map(|name| is_first(&seen, name));
@@ -100,13 +104,13 @@ mod tests {
 
     #[test]
     fn the_next_number_is_the_latest_clock_and_above_all_before() {
-        let board = |now_ms, version, wakes: &[u64]| Seen {
+        let board = |now_ms, version, wakes: &[u64]| BoardView {
             now_ms,
             version,
             posted: (wakes.iter())
                 .map(|number| (Instruction::Wake(None, *number), u64::MAX))
                 .collect(),
-            ..Seen::default()
+            ..BoardView::default()
         };
         assert_eq!(next(&[board(100, 90, &[90]), board(200, 90, &[90])]), 200);
         // The clocks were set back, or do not advance.

@@ -17,16 +17,16 @@ mod terms;
 
 pub use fixed::SteppedBack;
 pub use held::LEASE_MS;
-pub use stored::Stored;
+pub use stored::StoredUsage;
 pub use table::Algorithm;
-pub(in crate::rules) use table::State;
+pub(in crate::rules) use table::LimitState;
 pub use terms::{Terms, Unit};
 
 use crate::rules::clock::Clock;
 
 /// How a limit's keys in Redis are named, and which type they have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keys {
+pub enum KeyLayout {
     /// One key for each limit.
     Own {
         /// The part of the key's name that identifies the algorithm.
@@ -60,10 +60,10 @@ pub trait Rules: Sync {
     }
 
     /// Returns where the algorithm keeps its state.
-    fn keys(&self) -> Keys;
+    fn keys(&self) -> KeyLayout;
 
     /// Returns the data that Redis stores for a partition with a used-up quota.
-    fn stored(&self, terms: &Terms) -> Stored;
+    fn stored(&self, terms: &Terms) -> StoredUsage;
 
     /// Returns the burst of a limit of `max` requests that sets none, or `None` if the algorithm has no bursts.
     fn default_burst(&self, max: u32) -> Option<u32> {
@@ -134,7 +134,7 @@ pub trait Usage {
 
     /// Advances the state to `clock`: drops units that no longer count, and repairs times that lie in the future because the clock
     /// was stepped back.
-    fn load(&mut self, terms: &Terms, clock: Clock, around: &mut Around<'_>);
+    fn load(&mut self, terms: &Terms, clock: Clock, around: &mut PartitionContext<'_>);
 
     /// Returns the number of units that count against `terms`.
     fn count(&self, terms: &Terms, now_ms: u64) -> u64;
@@ -146,18 +146,18 @@ pub trait Usage {
     fn take(&mut self, terms: &Terms, clock: Clock, cost: u64, permit: &str) -> u64;
 
     /// Corrects the charge of a call that has ended to the units that it used.
-    fn settle(&mut self, terms: &Terms, clock: Clock, ended: &Ended<'_>);
+    fn settle(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>);
 
     /// Counts a call from now because it arrived later than the guard covers. Only for algorithms that
     /// [count arrivals](Rules::counts_arrivals). Returns true if usage has changed.
-    fn late(&mut self, terms: &Terms, clock: Clock, ended: &Ended<'_>) -> bool {
+    fn late(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>) -> bool {
         let _ = (terms, clock, ended);
         false
     }
 
     /// Renews the lease of a call that may be in flight for another `for_ms`. Only for algorithms that
     /// [hold leases](Rules::holds_leases).
-    fn keep(&mut self, terms: &Terms, clock: Clock, ended: &Ended<'_>, for_ms: u64) {
+    fn keep(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>, for_ms: u64) {
         let _ = (terms, clock, ended, for_ms);
     }
 
@@ -173,7 +173,7 @@ pub trait Usage {
 
 /// The state of the partition that a load needs in addition to the limit's own.
 #[derive(Debug)]
-pub struct Around<'a> {
+pub struct PartitionContext<'a> {
     /// How long a call usually holds a lease.
     pub usual: u64,
     /// The start of the newest fixed window seen so far.
@@ -184,7 +184,7 @@ pub struct Around<'a> {
 
 /// A call that is settled, renewed or counted late.
 #[derive(Debug, Clone, Copy)]
-pub struct Ended<'a> {
+pub struct ReportedCall<'a> {
     /// When the call was admitted.
     pub started_ms: u64,
     /// The call's sequence number; 0 if it has none.
@@ -197,7 +197,7 @@ pub struct Ended<'a> {
     pub used: Option<u64>,
 }
 
-impl Ended<'_> {
+impl ReportedCall<'_> {
     /// Returns the charged cost in units of `terms`.
     fn charged(&self, terms: &Terms) -> u64 {
         terms.unit().of(self.cost)

@@ -17,14 +17,14 @@ use crate::rules::tenant::Tenant;
 
 /// The calls that a breaker stops.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Whose {
+pub enum BreakerScope {
     /// The calls of one tenant.
     Tenant(Tenant),
     /// The calls of all tenants: the API's breaker.
     Api,
 }
 
-impl From<Tenant> for Whose {
+impl From<Tenant> for BreakerScope {
     fn from(tenant: Tenant) -> Self {
         Self::Tenant(tenant)
     }
@@ -68,7 +68,7 @@ impl Rule {
 
 /// A report to a breaker, or a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum BreakerEvent {
     /// A call failed.
     Failed {
         /// The store's clock when the call or its preparation started; 0 if the call is certainly not a probe.
@@ -77,7 +77,8 @@ pub enum Event {
         of: String,
         /// The reason, for operators.
         by: String,
-        /// A number from 0 to [`MOST_JITTER`], so that tenants whose breakers opened together do not probe together.
+        /// A number from 0 to [`MAX_JITTER`], so that tenants whose breakers opened together do not
+        /// probe together.
         jitter: u32,
     },
     /// A call succeeded, or its answer shows that the API works.
@@ -94,11 +95,11 @@ pub enum Event {
 }
 
 /// The highest jitter, which makes a wait a quarter shorter.
-pub const MOST_JITTER: u32 = 1000;
+pub const MAX_JITTER: u32 = 1000;
 /// Stands for calls of several jobs or tenants that have failed. No encoded name has this form.
 const SEVERAL: &str = "*";
 
-/// The state of a breaker after an [`Event`].
+/// The state of a breaker after an [`BreakerEvent`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Standing {
     /// The store's clock, in milliseconds since the epoch.
@@ -126,11 +127,11 @@ pub struct Breaker {
     failures: u64,
     of: String,
     by: String,
-    open: Option<Open>,
+    open: Option<OpenState>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Open {
+struct OpenState {
     since_ms: u64,
     /// No probe is made before this time.
     until_ms: u64,
@@ -140,7 +141,7 @@ struct Open {
     lease_ms: u64,
 }
 
-impl Open {
+impl OpenState {
     /// Returns true if a call that began at `started_ms` is the probe. Calls from before the breaker opened began earlier. A call that
     /// could not be prepared never starts: it is the probe if its preparation began while the breaker was half-open.
     fn is_probe(&self, started_ms: u64) -> bool {
@@ -234,7 +235,7 @@ impl Breaker {
         }
     }
 
-    /// Records the failure of a call that began at `started_ms`. The other arguments are those of [`Event::Failed`]. Returns true if this
+    /// Records the failure of a call that began at `started_ms`. The other arguments are those of [`BreakerEvent::Failed`]. Returns true if this
     /// opens the breaker.
     pub fn failed(
         &mut self,
@@ -245,7 +246,7 @@ impl Breaker {
         jitter: u32,
     ) -> bool {
         self.failures += 1;
-        let until = |wait: u64| now + wait - wait * u64::from(jitter.min(MOST_JITTER)) / 4000;
+        let until = |wait: u64| now + wait - wait * u64::from(jitter.min(MAX_JITTER)) / 4000;
         if let Some(open) = &mut self.open {
             if open.is_probe(started_ms) {
                 open.wait_ms = (open.wait_ms * 2).min(rule.longest_wait_ms);
@@ -265,7 +266,7 @@ impl Breaker {
         if self.failures < u64::from(rule.failures) || self.of != SEVERAL {
             return false;
         }
-        self.open = Some(Open {
+        self.open = Some(OpenState {
             since_ms: now,
             until_ms: until(rule.first_wait_ms),
             wait_ms: rule.first_wait_ms,

@@ -50,7 +50,7 @@ pub enum Note {
 
 /// The store's decision on a suspect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SuspectDecision {
     /// The job may ask for its permit, and the note is stored. Also the reply to all notes except for [`Note::Begin`].
     Go,
     /// Calls of the job have crashed workers, so it must be called alone. The note is not stored.
@@ -82,12 +82,12 @@ pub struct Suspect {
 
 impl Suspect {
     /// Applies a note that the owner `by` wrote at `now` (milliseconds since the epoch).
-    pub fn hear(&mut self, now: u64, by: &str, note: Note) -> Verdict {
+    pub fn hear(&mut self, now: u64, by: &str, note: Note) -> SuspectDecision {
         // The clock may have been stepped back.
         self.until_ms = self.until_ms.min(now + LEASE_MS);
         let is_own = self.by == by;
         let verdict = match note {
-            Note::Begin { .. } if self.until_ms > now && !is_own => Verdict::Wait {
+            Note::Begin { .. } if self.until_ms > now && !is_own => SuspectDecision::Wait {
                 ms: self.until_ms - now,
             },
             Note::Begin { most, alone } => {
@@ -101,7 +101,7 @@ impl Suspect {
                 if self.until_ms > 0 && is_own {
                     self.until_ms = now + LEASE_MS;
                 }
-                Verdict::Go
+                SuspectDecision::Go
             }
             Note::End { answered } => {
                 if answered {
@@ -110,7 +110,7 @@ impl Suspect {
                 if is_own {
                     self.until_ms = 0;
                 }
-                Verdict::Go
+                SuspectDecision::Go
             }
         };
         if self.until_ms == 0 {
@@ -119,19 +119,19 @@ impl Suspect {
         verdict
     }
 
-    fn begin(&mut self, now: u64, by: &str, most: u32, alone: bool) -> Verdict {
+    fn begin(&mut self, now: u64, by: &str, most: u32, alone: bool) -> SuspectDecision {
         let crashes = self.crashes;
         if crashes >= most {
             // A dead letter that is replayed, or that could not be published, gets one more call.
             self.crashes = most.saturating_sub(1);
-            return Verdict::Dead { crashes };
+            return SuspectDecision::Dead { crashes };
         }
         if crashes > 0 && !alone {
-            return Verdict::Alone { crashes };
+            return SuspectDecision::Alone { crashes };
         }
         self.until_ms = now + LEASE_MS;
         by.clone_into(&mut self.by);
-        Verdict::Go
+        SuspectDecision::Go
     }
 
     /// Returns true if there is nothing to remember.
@@ -156,17 +156,17 @@ mod tests {
         let (mut suspect, mut now) = (Suspect::default(), 1_000);
         for (crashes, by) in ["a", "b", "c"].into_iter().enumerate() {
             let alone = crashes > 0;
-            assert_eq!(suspect.hear(now, by, begin(3, alone)), Verdict::Go);
+            assert_eq!(suspect.hear(now, by, begin(3, alone)), SuspectDecision::Go);
             // The job comes back at once and waits: it is not yet known whether the worker crashed.
             let ms = LEASE_MS - 5;
-            let wait = Verdict::Wait { ms };
+            let wait = SuspectDecision::Wait { ms };
             assert_eq!(suspect.hear(now + 5, "other", begin(3, true)), wait);
             now += LEASE_MS;
         }
-        let dead = Verdict::Dead { crashes: 3 };
+        let dead = SuspectDecision::Dead { crashes: 3 };
         assert_eq!(suspect.hear(now, "d", begin(3, true)), dead);
         // Replayed, the job gets one call; likewise if the dead letter was not confirmed.
-        assert_eq!(suspect.hear(now, "e", begin(3, true)), Verdict::Go);
+        assert_eq!(suspect.hear(now, "e", begin(3, true)), SuspectDecision::Go);
         assert_eq!(suspect.hear(now + LEASE_MS, "f", begin(3, true)), dead);
     }
 
@@ -175,7 +175,7 @@ mod tests {
         let mut suspect = Suspect::default();
         for now in 1..=50 {
             let by = now.to_string();
-            assert_eq!(suspect.hear(now, &by, begin(1, false)), Verdict::Go);
+            assert_eq!(suspect.hear(now, &by, begin(1, false)), SuspectDecision::Go);
             suspect.hear(now, &by, ENDED);
             assert!(suspect.is_clear());
         }
@@ -185,15 +185,15 @@ mod tests {
     fn who_has_crashes_is_begun_alone_and_an_answer_clears_it() {
         let mut suspect = Suspect::default();
         suspect.hear(0, "a", begin(5, false));
-        let (now, alone) = (LEASE_MS, Verdict::Alone { crashes: 1 });
+        let (now, alone) = (LEASE_MS, SuspectDecision::Alone { crashes: 1 });
         assert_eq!(suspect.hear(now, "b", begin(5, false)), alone);
         let again = suspect.hear(now, "b", begin(5, false));
         assert_eq!(again, alone, "it is not noted");
-        assert_eq!(suspect.hear(now, "b", begin(5, true)), Verdict::Go);
+        assert_eq!(suspect.hear(now, "b", begin(5, true)), SuspectDecision::Go);
         suspect.hear(now, "b", ENDED);
         let again = suspect.hear(now, "b", begin(5, false));
         assert_eq!(again, alone, "it was not called");
-        assert_eq!(suspect.hear(now, "b", begin(5, true)), Verdict::Go);
+        assert_eq!(suspect.hear(now, "b", begin(5, true)), SuspectDecision::Go);
         suspect.hear(now, "b", ANSWERED);
         assert!(suspect.is_clear());
     }
@@ -206,7 +206,7 @@ mod tests {
             suspect.hear(now, "a", Note::Renew);
             let ms = LEASE_MS - 4_999;
             let other = suspect.hear(now + 4_999, "b", begin(1, false));
-            assert_eq!(other, Verdict::Wait { ms });
+            assert_eq!(other, SuspectDecision::Wait { ms });
         }
         suspect.hear(3_600_000, "a", ENDED);
         // The renewal was on its way when the call ended.
@@ -219,17 +219,20 @@ mod tests {
         let mut suspect = Suspect::default();
         suspect.hear(0, "a", begin(5, false));
         // The reply to the first note was lost, so it is sent again.
-        assert_eq!(suspect.hear(5, "a", begin(5, false)), Verdict::Go);
+        assert_eq!(suspect.hear(5, "a", begin(5, false)), SuspectDecision::Go);
         suspect.hear(10_000, "b", ENDED);
         suspect.hear(10_000, "b", Note::Renew);
         let ms = 5 + LEASE_MS - 10_000;
         let wait = suspect.hear(10_000, "b", begin(5, false));
-        assert_eq!(wait, Verdict::Wait { ms });
+        assert_eq!(wait, SuspectDecision::Wait { ms });
         // A worker that hung for longer is alive after all: its answer clears the job's crashes, and the other worker's call goes on.
-        assert_eq!(suspect.hear(30_000, "b", begin(5, true)), Verdict::Go);
+        assert_eq!(
+            suspect.hear(30_000, "b", begin(5, true)),
+            SuspectDecision::Go
+        );
         suspect.hear(31_000, "a", ANSWERED);
         let wait = suspect.hear(31_000, "c", begin(1, false));
-        assert_eq!(wait, Verdict::Wait { ms: 19_000 });
+        assert_eq!(wait, SuspectDecision::Wait { ms: 19_000 });
         suspect.hear(32_000, "b", ENDED);
         assert!(suspect.is_clear());
     }
@@ -240,8 +243,8 @@ mod tests {
         suspect.hear(9_000_000, "a", begin(2, false));
         let ms = LEASE_MS;
         let wait = suspect.hear(1_000, "b", begin(2, false));
-        assert_eq!(wait, Verdict::Wait { ms });
+        assert_eq!(wait, SuspectDecision::Wait { ms });
         let after = suspect.hear(1_000 + LEASE_MS, "b", begin(2, true));
-        assert_eq!(after, Verdict::Go);
+        assert_eq!(after, SuspectDecision::Go);
     }
 }

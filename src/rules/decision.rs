@@ -29,7 +29,7 @@ impl Ticket {
 
 /// The question of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ask {
+pub struct Question {
     /// The ticket that it was given earlier, or `None` for a new job.
     pub ticket: Option<Ticket>,
     /// The job's cost, at least 1.
@@ -53,7 +53,7 @@ pub struct TenantAsk {
     /// name.
     pub permits: String,
     /// The jobs, in the order of their arrival.
-    pub asks: Vec<Ask>,
+    pub asks: Vec<Question>,
 }
 
 /// The sequence numbers of a start in the sliding logs of its [`Layout`](crate::rules::layout::Layout)'s partitions, in that order; 0
@@ -239,9 +239,9 @@ pub struct Inspection {
     /// The store's clock, in milliseconds since the epoch.
     pub now_ms: u64,
     /// The usage of each enforced limit, in the order of the question.
-    pub limits: Vec<Usage>,
+    pub limits: Vec<UsageOfLimit>,
     /// The usage of each shadow limit, and the results of its trial.
-    pub shadows: Vec<(Usage, Tried)>,
+    pub shadows: Vec<(UsageOfLimit, Tried)>,
     /// Units in the waitlist.
     pub waiting: u64,
     /// The largest cost in the waitlist; 0 if it is empty.
@@ -264,7 +264,7 @@ pub struct Inspection {
 
 /// The usage of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Usage {
+pub struct UsageOfLimit {
     /// The effective `max`: as set, or lower if a lower value was learned.
     pub max: u32,
     /// The `max` that is set, by the configuration or by an operator.
@@ -294,7 +294,7 @@ pub struct Tally {
     pub starts: u64,
     /// Starts that would have waited.
     pub waited: u64,
-    /// Starts among `waited` that would have waited for more than a day ([`MOST_BEHIND_MS`](crate::rules::shadow::MOST_BEHIND_MS)) or that
+    /// Starts among `waited` that would have waited for more than a day ([`MAX_BEHIND_MS`](crate::rules::shadow::MAX_BEHIND_MS)) or that
     /// cost more than the whole limit.
     pub never: u64,
     /// The longest wait of the other starts, in milliseconds.

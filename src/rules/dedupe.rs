@@ -38,14 +38,14 @@ pub enum Deduped {
 
 /// The store's record of the first job with a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct First {
+pub struct FirstJob {
     /// Until when no other job can be the first, in milliseconds since the epoch.
     until_ms: u64,
     by: String,
     job: String,
 }
 
-impl First {
+impl FirstJob {
     /// Answers a job that asks at `now_ms`. `known` is the store's record, which is updated.
     pub fn ask(known: &mut Option<Self>, now_ms: u64, candidate: &Candidate) -> Deduped {
         let Candidate { by, job, .. } = candidate;
@@ -94,7 +94,8 @@ mod tests {
     #[test]
     fn one_is_the_first_until_the_time_is_over() {
         let mut known = None;
-        let ask = |known: &mut _, now, job, by| First::ask(known, now, &candidate(job, by, false));
+        let ask =
+            |known: &mut _, now, job, by| FirstJob::ask(known, now, &candidate(job, by, false));
         assert_eq!(ask(&mut known, 5, "1", "w-1"), Deduped::First);
         let left_ms = 1;
         let second = ask(&mut known, 1_004, "2", "w-2");
@@ -107,7 +108,7 @@ mod tests {
     #[test]
     fn the_first_stays_it_when_it_asks_again_or_is_delivered_again() {
         let mut known = None;
-        let mut ask = |job, by, before| First::ask(&mut known, 7, &candidate(job, by, before));
+        let mut ask = |job, by, before| FirstJob::ask(&mut known, 7, &candidate(job, by, before));
         assert_eq!(ask("1", "w-1", false), Deduped::First);
         // The answer was lost.
         assert_eq!(ask("1", "w-1", false), Deduped::First);

@@ -8,7 +8,7 @@
 //! A flow is two numbers: the tag behind which its units wait, and the tag of its last unit. So the size of a fair queue depends on the
 //! number of waitlists and not on the number of jobs. For up to [`IDLE`] waitlists without waiting jobs the queue remembers the tag of
 //! the next unit, so that a flow whose job has just started does not overtake waiting flows. The turn of a unit is the number of units
-//! with lower tags ([`View::before`]).
+//! with lower tags ([`FlowView::before`]).
 //!
 //! Like a waitlist, a fair queue only advises; usage decides. So a flow whose jobs vanished costs other flows a few turns: it is removed
 //! when it has let its turns pass, or when quota was left unclaimed. If its jobs still exist, it joins again when the next one asks.
@@ -82,12 +82,12 @@ impl FairQueue {
     }
 
     /// Returns the other flows as `name` sees them, if at most `most` units can start at one moment.
-    pub fn view(&self, name: &str, most: u64) -> View {
+    pub fn view(&self, name: &str, most: u64) -> FlowView {
         let own = self.known(name);
         let fresh = self.now.max(self.joined + JOIN);
         let lowest = self.flows.values().map(|(front, _)| *front).min();
         let origin = own.map_or(fresh, |(front, _)| front);
-        View {
+        FlowView {
             flows: self.flows.values().copied().collect(),
             own,
             origin,
@@ -216,7 +216,7 @@ impl FairQueue {
 
 /// The other flows as one flow sees them during a call of the script.
 #[derive(Debug)]
-pub struct View {
+pub struct FlowView {
     flows: Vec<(u64, u64)>,
     own: Option<(u64, u64)>,
     origin: u64,
@@ -230,7 +230,7 @@ pub struct View {
     each: u64,
 }
 
-impl View {
+impl FlowView {
     /// Returns how many units of other flows have lower tags than the flow's `nth` unit, from 1, counted from the start of the call. The
     /// number is exact for the first units, and for later ones if no other flow ends shortly before them; it is never too high. But a large
     /// job counts as a whole as soon as its first unit does, because it needs all of its quota at once.

@@ -12,13 +12,13 @@ use crate::rules::usage::{Clock, PartitionUsage};
 /// Maximum number of units of a waitlist that the gate is asked about, evenly spread.
 pub(crate) const POINTS: u64 = 64;
 /// Maximum number of jobs that start one by one in a forecast; the others follow at the pace of the limits.
-const MOST_STEPS: u64 = 20_000;
+const MAX_STEPS: u64 = 20_000;
 /// Maximum number of times that the earliest start of a job is computed. Each time gives a later moment; one time per limit is usual.
-const MOST_LOOKS: usize = 256;
+const MAX_LOOKS: usize = 256;
 
 /// When the tenant's jobs may start again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opens {
+pub enum OpeningTime {
     /// When the present suspension ends.
     AsItIs,
     /// Now, as if an operator resumed the tenant.
@@ -29,7 +29,7 @@ pub enum Opens {
 
 /// The unit whose turn is forecast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ForecastTarget {
     /// The last unit of the waitlist.
     Last,
     /// A job of this cost, with the ticket that it was given, or a new job behind all waiting jobs.
@@ -38,28 +38,28 @@ pub enum Place {
 
 /// A request to the gate for a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct ForecastRequest {
     /// The limits to compute turns for.
     pub limits: Vec<Limit>,
     /// Whether to use each limit's own `max` even if an operator has set another one.
     pub as_said: Vec<bool>,
     /// When jobs may start,
-    pub opens: Opens,
+    pub opens: OpeningTime,
     /// but no earlier than this (ms), for reasons that the tenant's state does not contain; 0 if there are none.
     pub not_before_ms: u64,
     /// The unit whose turn is requested.
-    pub place: Place,
+    pub place: ForecastTarget,
 }
 
-impl Asked {
+impl ForecastRequest {
     /// Returns a request for the limits as they are enforced.
     pub fn as_it_is(limits: &[Limit], not_before_ms: u64) -> Self {
         Self {
             limits: limits.to_vec(),
             as_said: vec![false; limits.len()],
-            opens: Opens::AsItIs,
+            opens: OpeningTime::AsItIs,
             not_before_ms,
-            place: Place::Last,
+            place: ForecastTarget::Last,
         }
     }
 }
@@ -103,7 +103,7 @@ impl Turn {
 
 /// The certainty of a forecast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Sure {
+pub enum Certainty {
     /// Counted by the gate, and correct while the limits and the jobs ahead do not change.
     Exact,
     /// Depends on something unknown: how long calls take, what other waitlists of a shared limit do, what each job costs, or how a learned
@@ -113,7 +113,7 @@ pub enum Sure {
     Unknown,
 }
 
-impl Sure {
+impl Certainty {
     /// Returns the name for programs.
     pub fn word(self) -> &'static str {
         match self {
@@ -126,7 +126,7 @@ impl Sure {
 
 /// The unknowns that a forecast depends on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Doubts {
+pub struct ForecastUnknowns {
     /// The duration of calls, because a limit counts calls in flight.
     pub leases: bool,
     /// The cost of each job, because only the sum is known.
@@ -139,7 +139,7 @@ pub struct Doubts {
     pub counter: bool,
 }
 
-impl Doubts {
+impl ForecastUnknowns {
     /// Returns the doubts of both forecasts.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -171,25 +171,25 @@ impl Doubts {
         format!("{}: that is not known", words.join(", "))
     }
 
-    fn sure(self) -> Sure {
+    fn sure(self) -> Certainty {
         match self == Self::default() {
-            true => Sure::Exact,
-            false => Sure::Estimated,
+            true => Certainty::Exact,
+            false => Certainty::Estimated,
         }
     }
 }
 
 /// The forecast start of the last unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct End {
+pub struct ForecastEnd {
     /// The start in milliseconds since the epoch, or now if no job waits.
     pub at_ms: u64,
     /// The limit that allows the start last, or `None` if no job waits.
     pub limit: Option<usize>,
     /// The certainty of the forecast,
-    pub sure: Sure,
+    pub sure: Certainty,
     /// and the reasons why it is not exact.
-    pub doubts: Doubts,
+    pub doubts: ForecastUnknowns,
 }
 
 /// Returns the units that the gate is asked about for a place of `units` units.
@@ -200,13 +200,13 @@ pub(crate) fn points(units: u64) -> impl Iterator<Item = u64> {
 
 /// Returns when the last unit of `schedule` starts, which was requested for the limits `asked`. `shares` means that some of them also
 /// count the starts of other waitlists.
-pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> End {
+pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> ForecastEnd {
     let Some(last) = schedule.turns.last() else {
-        return End {
+        return ForecastEnd {
             at_ms: schedule.now_ms,
             limit: None,
-            sure: Sure::Exact,
-            doubts: Doubts::default(),
+            sure: Certainty::Exact,
+            doubts: ForecastUnknowns::default(),
         };
     };
     let in_force = |(limit, max): (&Limit, &u32)| limit.clone().with_max(*max);
@@ -216,7 +216,7 @@ pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> End {
     // A counter weights earlier starts together with future ones, which turns under each limit alone do not show.
     let weighs = |limit: &Limit| limit.algorithm() == Algorithm::SlidingCounter;
     let mixed = own.len() > 1 && own.iter().any(weighs);
-    let doubts = Doubts {
+    let doubts = ForecastUnknowns {
         leases: own.len() < limits.len(),
         costs: schedule.jobs < schedule.units,
         others: shares,
@@ -231,7 +231,7 @@ pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> End {
         false => (0, None),
     };
     if at_ms <= by_turns {
-        return End {
+        return ForecastEnd {
             at_ms: by_turns,
             limit: latest,
             sure,
@@ -242,7 +242,7 @@ pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> End {
         let name = own[own_index].name();
         limits.iter().position(|limit| limit.name() == name)
     };
-    End {
+    ForecastEnd {
         at_ms,
         limit: held_up_by.and_then(index).or(latest),
         sure,
@@ -259,7 +259,7 @@ fn one_by_one(limits: &[Limit], schedule: &Schedule) -> (u64, Option<usize>) {
     let mut turns = schedule.turns.iter().peekable();
     let (mut at, mut by) = (schedule.opens_ms, None);
     let (mut units, mut told) = (0, 0);
-    for job in 0..jobs.min(MOST_STEPS) {
+    for job in 0..jobs.min(MAX_STEPS) {
         // Costs are as even as whole units allow.
         let until = schedule.units * (job + 1) / jobs;
         let cost = until - units;
@@ -270,7 +270,7 @@ fn one_by_one(limits: &[Limit], schedule: &Schedule) -> (u64, Option<usize>) {
         if told > at {
             (at, by) = (told, None);
         }
-        for _ in 0..MOST_LOOKS {
+        for _ in 0..MAX_LOOKS {
             let clock = clock(at);
             usage.load(limits, clock, 1);
             let allowed = limits.iter().map(|limit| {
@@ -290,7 +290,7 @@ fn one_by_one(limits: &[Limit], schedule: &Schedule) -> (u64, Option<usize>) {
     let behind = schedule.turns.iter().rfind(|turn| turn.unit <= units);
     let late = at.saturating_sub(behind.map_or(at, Turn::latest));
     match schedule.turns.last() {
-        Some(last) if jobs > MOST_STEPS => (last.latest() + late, by),
+        Some(last) if jobs > MAX_STEPS => (last.latest() + late, by),
         _ => (at, by),
     }
 }

@@ -13,8 +13,8 @@ pub const UNKNOWN: Duration = Duration::from_secs(20);
 /// Share of the timeout reserved for preparing a call, acks and confirms: 1 / this.
 const RESERVE: u32 = 10;
 /// Minimum and maximum share of the timeout for waiting: 1 / this.
-const LEAST: u32 = 15;
-const MOST: u32 = 2;
+const MIN_SHARE: u32 = 15;
+const MAX_SHARE: u32 = 2;
 
 /// The times that bound how long one worker may hold a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Holding {
 
     /// Returns the maximum duration of a call that fits into `timeout`.
     pub fn longest_call(timeout: Duration) -> Duration {
-        timeout - timeout / RESERVE - timeout / LEAST
+        timeout - timeout / RESERVE - timeout / MIN_SHARE
     }
 
     /// Returns RabbitMQ's `consumer_timeout`, as far as it is known.
@@ -75,7 +75,7 @@ impl Holding {
     /// Returns the maximum time for which a job may wait unacked.
     pub fn longest(&self) -> Duration {
         let left = (self.timeout - self.timeout / RESERVE).saturating_sub(self.call);
-        left.clamp(self.timeout / LEAST, self.timeout / MOST)
+        left.clamp(self.timeout / MIN_SHARE, self.timeout / MAX_SHARE)
     }
 }
 

@@ -15,7 +15,7 @@ mod traced;
 use bytes::Bytes;
 
 pub use self::body::InBody;
-use self::call::{Carried, Values};
+use self::call::{Carried, PlaceholderValues};
 pub use self::carried::{lasting, postponed};
 use self::dedupe::Dedupe;
 pub use self::labels::labels;
@@ -140,7 +140,7 @@ pub struct Job {
     pub body: Bytes,
     /// The values of the placeholders in the HTTP handler's URL and headers.
     #[doc(hidden)]
-    pub values: Values,
+    pub values: PlaceholderValues,
     /// The message of the job.
     #[doc(hidden)]
     pub published: Published,
@@ -160,7 +160,7 @@ impl Job {
             content_type: None,
             content_encoding: None,
             body: body.into(),
-            values: Values::default(),
+            values: PlaceholderValues::default(),
             published: Published::default(),
             trace: None,
         }
@@ -208,7 +208,7 @@ pub struct Claims {
     /// How many times the job was put into a delay queue.
     pub waits: u32,
     /// The values that its call takes from it.
-    pub values: Values,
+    pub values: PlaceholderValues,
 }
 
 /// The time until which a job was delayed, by the store's clock.

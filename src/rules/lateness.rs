@@ -14,8 +14,8 @@
 
 use std::time::Duration;
 
+use super::latency::LatencyEstimator;
 use super::limit::Algorithm;
-use super::way::Way;
 
 /// The longest guard that `auto` selects.
 pub const AUTO_GUARD: Duration = Duration::from_millis(50);
@@ -44,7 +44,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// A signal about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard {
+pub enum CallSignal {
     /// The machine at the other end of the connection has acknowledged the call.
     Acked {
         /// Whether the call was watched for this from the moment in which it was written.
@@ -58,7 +58,7 @@ pub enum Heard {
 
 /// A call in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Call {
+pub struct CallInFlight {
     /// When the question was sent.
     pub asked_at: Duration,
     /// The shortest guard of its limits, which the time of an answer is compared with. `None` if all are buckets: the time that an API
@@ -74,7 +74,7 @@ pub struct Call {
 
 /// The judgment on when a call arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Timeliness {
     /// Within the covered time.
     InTime,
     /// Later than covered by this much: the call must count from now.
@@ -83,7 +83,7 @@ pub enum Verdict {
     Unpaid,
 }
 
-impl Verdict {
+impl Timeliness {
     fn of(late: Duration) -> Self {
         match late.is_zero() {
             true => Self::InTime,
@@ -94,7 +94,7 @@ impl Verdict {
 
 /// When and how a call is checked while it is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
+pub struct CallCheck {
     /// Time of the first check. A call that was acknowledged by then is in time.
     pub at: Duration,
     /// Whether to watch the call closely, from the moment in which it is written.
@@ -107,8 +107,8 @@ pub struct Look {
 /// The durations of loops, and the state of the purse.
 #[derive(Debug)]
 pub struct Lateness {
-    acks: Way,
-    answers: Way,
+    acks: LatencyEstimator,
+    answers: LatencyEstimator,
     purse: f64,
     minute: Duration,
     closely: u32,
@@ -117,8 +117,8 @@ pub struct Lateness {
 impl Default for Lateness {
     fn default() -> Self {
         Self {
-            acks: Way::default(),
-            answers: Way::default(),
+            acks: LatencyEstimator::default(),
+            answers: LatencyEstimator::default(),
             purse: PURSE,
             minute: Duration::ZERO,
             closely: 0,
@@ -128,13 +128,13 @@ impl Default for Lateness {
 
 impl Lateness {
     /// Returns when to check a call whose question was sent at `asked_at`.
-    pub fn look(&mut self, now: Duration, call: &Call) -> Look {
+    pub fn look(&mut self, now: Duration, call: &CallInFlight) -> CallCheck {
         if now >= self.minute + MINUTE {
             (self.minute, self.closely) = (now, 0);
         }
         let closely = self.closely < CLOSELY;
         self.closely += u32::from(closely);
-        Look {
+        CallCheck {
             at: call.asked_at + self.acks.base() + call.tolerance,
             closely,
             patience: call.window / 2,
@@ -143,31 +143,38 @@ impl Lateness {
 
     /// Judges whether `call` arrived in time by the signal `heard` at `now`. `budget` is the part of a window that a call pays into the
     /// purse.
-    pub fn judge(&mut self, now: Duration, call: &Call, heard: Heard, budget: f64) -> Verdict {
+    pub fn judge(
+        &mut self,
+        now: Duration,
+        call: &CallInFlight,
+        heard: CallSignal,
+        budget: f64,
+    ) -> Timeliness {
         let took = now.saturating_sub(call.asked_at);
-        let beyond =
-            |way: &Way, tolerance| took.saturating_sub(way.base() + tolerance + call.covered);
+        let beyond = |way: &LatencyEstimator, tolerance| {
+            took.saturating_sub(way.base() + tolerance + call.covered)
+        };
         match heard {
-            Heard::Acked { closely } => {
+            CallSignal::Acked { closely } => {
                 if closely {
                     self.acks.learn(now, took.saturating_sub(CLOSE_ERROR));
                 }
-                Verdict::of(beyond(&self.acks, call.tolerance))
+                Timeliness::of(beyond(&self.acks, call.tolerance))
             }
-            Heard::Nothing => Verdict::of(beyond(&self.acks, call.tolerance)),
-            Heard::Answered => {
+            CallSignal::Nothing => Timeliness::of(beyond(&self.acks, call.tolerance)),
+            CallSignal::Answered => {
                 self.answers.learn(now, took);
                 self.purse = (self.purse + budget).min(PURSE);
                 let Some(guard) = call.guard else {
-                    return Verdict::InTime;
+                    return Timeliness::InTime;
                 };
-                let verdict = Verdict::of(beyond(&self.answers, guard));
-                if verdict == Verdict::InTime {
+                let verdict = Timeliness::of(beyond(&self.answers, guard));
+                if verdict == Timeliness::InTime {
                     return verdict;
                 }
                 let price = took.as_secs_f64() / call.window.as_secs_f64().max(f64::MIN_POSITIVE);
                 if price > self.purse || budget == 0.0 {
-                    return Verdict::Unpaid;
+                    return Timeliness::Unpaid;
                 }
                 self.purse -= price;
                 verdict
@@ -185,14 +192,14 @@ impl Lateness {
 mod tests {
     use proptest::prelude::*;
 
-    use super::Verdict::{InTime, Late, Unpaid};
+    use super::Timeliness::{InTime, Late, Unpaid};
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
-    const ACKED: Heard = Heard::Acked { closely: true };
+    const ACKED: CallSignal = CallSignal::Acked { closely: true };
 
-    fn call(asked_ms: u32) -> Call {
-        Call {
+    fn call(asked_ms: u32) -> CallInFlight {
+        CallInFlight {
             asked_at: MS * asked_ms,
             guard: Some(MS * 50),
             tolerance: MS * 50,
@@ -202,7 +209,12 @@ mod tests {
     }
 
     /// Returns the judgment on a call by a signal after `after_ms`.
-    fn judged(late: &mut Lateness, call: &Call, after_ms: u32, heard: Heard) -> Verdict {
+    fn judged(
+        late: &mut Lateness,
+        call: &CallInFlight,
+        after_ms: u32,
+        heard: CallSignal,
+    ) -> Timeliness {
         late.judge(call.asked_at + MS * after_ms, call, heard, 0.01)
     }
 
@@ -210,7 +222,7 @@ mod tests {
     fn before_the_way_is_known_a_call_counts_from_when_it_was_heard_of() {
         let mut late = Lateness::default();
         assert_eq!(
-            judged(&mut late, &call(0), 290, Heard::Answered),
+            judged(&mut late, &call(0), 290, CallSignal::Answered),
             Late(MS * 240)
         );
         assert_eq!(judged(&mut late, &call(0), 50, ACKED), InTime);
@@ -228,7 +240,7 @@ mod tests {
         assert_eq!((look.at, look.patience), (MS * 1350, MS * 500));
         assert_eq!(judged(&mut late, &call(1000), 350, ACKED), InTime);
         assert_eq!(judged(&mut late, &call(1000), 530, ACKED), Late(MS * 180));
-        let heard = Heard::Acked { closely: false };
+        let heard = CallSignal::Acked { closely: false };
         assert_eq!(judged(&mut late, &call(1000), 530, heard), Late(MS * 180));
     }
 
@@ -237,13 +249,13 @@ mod tests {
         let mut late = Lateness::default();
         let mut call = call(0);
         assert_eq!(
-            judged(&mut late, &call, 500, Heard::Nothing),
+            judged(&mut late, &call, 500, CallSignal::Nothing),
             Late(MS * 450)
         );
         call.covered = MS * 500;
         assert_eq!(judged(&mut late, &call, 550, ACKED), InTime);
         assert_eq!(
-            judged(&mut late, &call, 750, Heard::Nothing),
+            judged(&mut late, &call, 750, CallSignal::Nothing),
             Late(MS * 200)
         );
     }
@@ -251,7 +263,7 @@ mod tests {
     #[test]
     fn a_bucket_is_corrected_by_acknowledgements_and_not_by_answers() {
         let mut late = Lateness::default();
-        let bucket = Call {
+        let bucket = CallInFlight {
             guard: None,
             tolerance: MS * 3,
             window: MS * 100,
@@ -264,30 +276,39 @@ mod tests {
         assert_eq!((look.at, look.patience), (MS * 5, MS * 50));
         assert_eq!(judged(&mut late, &bucket, 5, ACKED), InTime);
         assert_eq!(judged(&mut late, &bucket, 45, ACKED), Late(MS * 40));
-        assert_eq!(judged(&mut late, &bucket, 900, Heard::Answered), InTime);
+        assert_eq!(
+            judged(&mut late, &bucket, 900, CallSignal::Answered),
+            InTime
+        );
     }
 
     #[test]
     fn answers_are_believed_as_far_as_the_purse_lasts() {
         let mut late = Lateness::default();
         for n in 0..20 {
-            assert_eq!(judged(&mut late, &call(n), 20, Heard::Answered), InTime);
+            assert_eq!(
+                judged(&mut late, &call(n), 20, CallSignal::Answered),
+                InTime
+            );
         }
         // The full purse holds a whole window.
         for n in 0..3 {
             assert_eq!(
-                judged(&mut late, &call(n), 300, Heard::Answered),
+                judged(&mut late, &call(n), 300, CallSignal::Answered),
                 Late(MS * 230),
                 "{n}"
             );
         }
-        assert_eq!(judged(&mut late, &call(9), 300, Heard::Answered), Unpaid);
+        assert_eq!(
+            judged(&mut late, &call(9), 300, CallSignal::Answered),
+            Unpaid
+        );
         // Each call pays 10 ms, and a late one costs 300.
         for n in 0..20 {
-            judged(&mut late, &call(n), 20, Heard::Answered);
+            judged(&mut late, &call(n), 20, CallSignal::Answered);
         }
         assert_eq!(
-            judged(&mut late, &call(9), 300, Heard::Answered),
+            judged(&mut late, &call(9), 300, CallSignal::Answered),
             Late(MS * 230)
         );
     }
@@ -319,7 +340,7 @@ mod tests {
             let mut longer = Duration::ZERO;
             for (n, took) in loops.iter().enumerate() {
                 let call = call(u32::try_from(n).expect("few") * 10);
-                if let Late(_) = judged(&mut late, &call, *took, Heard::Answered) {
+                if let Late(_) = judged(&mut late, &call, *took, CallSignal::Answered) {
                     longer += MS * *took;
                 }
             }

@@ -82,7 +82,7 @@ pub enum Evidence {
 
 /// A report to the gate about an answer to one tenant's job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lesson {
+pub struct LimitEvidence {
     /// The tenant.
     pub tenant: Tenant,
     /// The labels of the job that was answered.
@@ -93,7 +93,7 @@ pub struct Lesson {
     pub evidence: Evidence,
 }
 
-/// The effect of a [`Lesson`] on one limit.
+/// The effect of a [`LimitEvidence`] on one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sunk {
     /// The index of the limit.

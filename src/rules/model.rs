@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, HashMap};
 
 pub use self::scopes::Scopes;
 use crate::rules::answers::Quotas;
-use crate::rules::breaker::{Breaker, Event, Rule, Standing};
+use crate::rules::breaker::{Breaker, BreakerEvent, Rule, Standing};
 use crate::rules::decision::Change;
 use crate::rules::fair_queue::FairQueue;
 use crate::rules::layout::Layout;
 use crate::rules::learned::AllLearned;
 use crate::rules::limit::Limit;
-use crate::rules::shadow::Trial;
+use crate::rules::shadow::ShadowTrial;
 use crate::rules::usage::{Clock, PartitionUsage};
 use crate::rules::waitlist::{KEEP_MS, Waitlist};
 
@@ -51,7 +51,7 @@ pub struct State {
     /// What the API says of its own limits, and since when.
     quotas: (Quotas, u64),
     /// What shadows have seen; by their limits: with other numbers it is another trial.
-    trials: HashMap<Limit, Trial>,
+    trials: HashMap<Limit, ShadowTrial>,
     /// Until when each call of [`Scopes::settle`] is remembered.
     marks: BTreeMap<String, u64>,
     /// When the waitlist and the fair queue, with all that their hash keeps, are forgotten; 0: there is nothing to forget.
@@ -162,16 +162,16 @@ impl State {
     }
 
     /// The breaker is told how a call ended, or asked for the next probe.
-    pub fn report(&mut self, now: u64, rule: &Rule, event: &Event) -> Standing {
+    pub fn report(&mut self, now: u64, rule: &Rule, event: &BreakerEvent) -> Standing {
         let was_open = self.breaker.is_open();
         let mut standing = Standing::default();
         let closings = (self.blocked, self.paused);
         self.pull_back(now);
-        if *event != Event::Look {
+        if *event != BreakerEvent::Look {
             self.breaker.pull_back(now);
         }
         match event {
-            Event::Failed {
+            BreakerEvent::Failed {
                 started_ms,
                 of,
                 by,
@@ -180,20 +180,20 @@ impl State {
                 let whose = (*started_ms, of.as_str());
                 standing.has_changed = self.breaker.failed(now, rule, whose, by, *jitter);
             }
-            Event::Sound => standing.has_changed = self.breaker.reset(),
-            Event::Probe => {
+            BreakerEvent::Sound => standing.has_changed = self.breaker.reset(),
+            BreakerEvent::Probe => {
                 standing.is_granted = was_open && self.closed(now) == 0;
                 if standing.is_granted {
                     self.breaker.begin_probe(now);
                 }
             }
-            Event::Release { started_ms } => self.breaker.release(*started_ms),
-            Event::Look => {}
+            BreakerEvent::Release { started_ms } => self.breaker.release(*started_ms),
+            BreakerEvent::Look => {}
         }
         let writes = match event {
-            Event::Failed { .. } => true,
-            Event::Probe | Event::Release { .. } => was_open,
-            Event::Sound | Event::Look => false,
+            BreakerEvent::Failed { .. } => true,
+            BreakerEvent::Probe | BreakerEvent::Release { .. } => was_open,
+            BreakerEvent::Sound | BreakerEvent::Look => false,
         };
         if writes {
             let kept = now.max(self.breaker.kept_until());
@@ -214,7 +214,7 @@ impl State {
             },
             ..standing
         };
-        if *event == Event::Look {
+        if *event == BreakerEvent::Look {
             // It writes nothing.
             (self.blocked, self.paused) = closings;
         }
@@ -314,7 +314,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::rules::decision::{Answer, Ask, End, Receipt, Sequences, Settled};
+    use crate::rules::decision::{Answer, End, Question, Receipt, Sequences, Settled};
     use crate::rules::limit::Algorithm;
 
     #[test]
@@ -340,7 +340,7 @@ mod tests {
                 },
             );
         }
-        let ask = Ask {
+        let ask = Question {
             ticket: None,
             cost: 5,
             again: false,

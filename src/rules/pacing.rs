@@ -16,7 +16,7 @@ use super::limit::{Limit, Limits};
 use super::tenant::Tenant;
 
 /// The smallest margin: both clocks count whole milliseconds, and the latencies of calls differ by about one.
-const LEAST_MARGIN: Duration = Duration::from_millis(3);
+const MIN_MARGIN: Duration = Duration::from_millis(3);
 /// The largest margin: the longest guard of `auto`.
 const LARGEST_MARGIN: Duration = Duration::from_millis(50);
 /// The margin is at most a distance divided by this.
@@ -31,7 +31,7 @@ const FALL_PART: u32 = 256;
 /// The first refusal adds the distance divided by this; each further refusal doubles it.
 const FIRST_PART: u64 = 100;
 /// Starts are kept apart by at most `window / max` plus this part of it.
-const MOST_PART: u64 = 2;
+const MAX_PART: u64 = 2;
 /// Maximum number of refusals that count.
 const MAX_REFUSALS: u32 = 7;
 /// Time without a refusal after which one refusal less counts.
@@ -43,18 +43,18 @@ const MAX_TENANTS: usize = 10_000;
 #[derive(Debug)]
 pub struct Pacing {
     margin: Duration,
-    refused: HashMap<Tenant, Refused, RandomState>,
+    refused: HashMap<Tenant, TenantRefusals, RandomState>,
     swept: Duration,
 }
 
 /// The refusals of one tenant's calls.
 #[derive(Debug, Clone, Copy)]
-struct Refused {
+struct TenantRefusals {
     times: u32,
     at: Duration,
 }
 
-impl Refused {
+impl TenantRefusals {
     /// Returns how many of the refusals count.
     fn left(&self, now: Duration) -> u32 {
         let passed = now.saturating_sub(self.at).as_secs() / RELAX_INTERVAL.as_secs();
@@ -66,7 +66,7 @@ impl Refused {
 impl Default for Pacing {
     fn default() -> Self {
         Self {
-            margin: LEAST_MARGIN,
+            margin: MIN_MARGIN,
             refused: HashMap::default(),
             swept: Duration::ZERO,
         }
@@ -94,13 +94,13 @@ impl Pacing {
             0 => 0,
             times => (distance << (times - 1)) / FIRST_PART,
         };
-        let apart = (margin + widened).min(distance / MOST_PART);
+        let apart = (margin + widened).min(distance / MAX_PART);
         u32::try_from(apart).unwrap_or(u32::MAX)
     }
 
     /// Reduces the margin after a call.
     pub fn called(&mut self) {
-        self.margin -= (self.margin - LEAST_MARGIN) / FALL_PART;
+        self.margin -= (self.margin - MIN_MARGIN) / FALL_PART;
     }
 
     /// Raises the margin after a call that was `late` beyond what the margin covers.
@@ -125,7 +125,7 @@ impl Pacing {
                 refused.at = now;
             }
         } else if self.has_room(now) {
-            let first = Refused { times: 1, at: now };
+            let first = TenantRefusals { times: 1, at: now };
             self.refused.insert(tenant.clone(), first);
         }
     }

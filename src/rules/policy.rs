@@ -18,7 +18,7 @@ pub struct Policy {
     common: Limits,
     plans: BTreeMap<String, Limits>,
     /// Sorted as in the configuration: the first matching pattern counts.
-    tenants: Vec<(Pattern, Own)>,
+    tenants: Vec<(Pattern, EntryLimits)>,
     /// The indexes in `tenants` of exact IDs, of which there may be thousands, and of prefixes.
     exact: HashMap<String, usize>,
     prefixes: Vec<usize>,
@@ -36,7 +36,7 @@ pub enum Pattern {
 
 /// The limits that an entry of `rate-limiter.tenants` sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Own {
+pub enum EntryLimits {
     /// Limits of the entry itself.
     Limits(Limits),
     /// The limits of a plan.
@@ -45,7 +45,7 @@ pub enum Own {
 
 /// The part of `rate-limiter` that sets a tenant's limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source<'a> {
+pub enum LimitsSource<'a> {
     /// The common limits.
     Common,
     /// The plan that the job names.
@@ -80,10 +80,10 @@ impl Policy {
     }
 
     /// Sets the entries for single tenants. Each also gets the common limits that all tenants share. The first matching entry counts.
-    pub fn with_tenants(self, tenants: Vec<(Pattern, Own)>) -> Self {
+    pub fn with_tenants(self, tenants: Vec<(Pattern, EntryLimits)>) -> Self {
         let tenants = tenants.into_iter().map(|(pattern, own)| match own {
-            Own::Limits(limits) => (pattern, Own::Limits(self.with_global(limits))),
-            Own::Plan(_) => (pattern, own),
+            EntryLimits::Limits(limits) => (pattern, EntryLimits::Limits(self.with_global(limits))),
+            EntryLimits::Plan(_) => (pattern, own),
         });
         let tenants: Vec<_> = tenants.collect();
         let (mut exact, mut prefixes) = (HashMap::new(), Vec::new());
@@ -137,22 +137,24 @@ impl Policy {
     }
 
     /// Returns the same as [`Policy::limits`], and where the limits come from.
-    pub fn find(&self, tenant: &Tenant, plan: Option<&str>) -> (Source<'_>, &Limits) {
+    pub fn find(&self, tenant: &Tenant, plan: Option<&str>) -> (LimitsSource<'_>, &Limits) {
         let id = tenant.as_str();
         let exact = self.exact.get(id).copied();
         let prefix = (self.prefixes.iter().copied()).find(|at| self.tenants[*at].0.fits(id));
         let own = exact.into_iter().chain(prefix).min();
         let own = own.map(|at| &self.tenants[at]);
         let found = match own {
-            Some((pattern, Own::Limits(limits))) => Some((Source::Tenant(pattern), limits)),
-            Some((pattern, Own::Plan(name))) => self
+            Some((pattern, EntryLimits::Limits(limits))) => {
+                Some((LimitsSource::Tenant(pattern), limits))
+            }
+            Some((pattern, EntryLimits::Plan(name))) => self
                 .plan(name)
-                .map(|limits| (Source::TenantPlan(pattern, name), limits)),
+                .map(|limits| (LimitsSource::TenantPlan(pattern, name), limits)),
             None => plan
                 .and_then(|name| self.plans.get_key_value(name))
-                .map(|(name, limits)| (Source::Plan(name), limits)),
+                .map(|(name, limits)| (LimitsSource::Plan(name), limits)),
         };
-        found.unwrap_or((Source::Common, &self.common))
+        found.unwrap_or((LimitsSource::Common, &self.common))
     }
 
     /// Returns the plans by name.
@@ -161,7 +163,7 @@ impl Policy {
     }
 
     /// Returns the entries for single tenants, in order of precedence.
-    pub fn tenants(&self) -> &[(Pattern, Own)] {
+    pub fn tenants(&self) -> &[(Pattern, EntryLimits)] {
         &self.tenants
     }
 
@@ -173,8 +175,8 @@ impl Policy {
     /// Returns all sets of limits.
     pub fn all(&self) -> impl Iterator<Item = &Limits> {
         let own = self.tenants.iter().filter_map(|(_, own)| match own {
-            Own::Limits(limits) => Some(limits),
-            Own::Plan(_) => None,
+            EntryLimits::Limits(limits) => Some(limits),
+            EntryLimits::Plan(_) => None,
         });
         std::iter::once(&self.common)
             .chain(self.plans.values())
@@ -224,7 +226,7 @@ impl fmt::Display for Pattern {
     }
 }
 
-impl fmt::Display for Source<'_> {
+impl fmt::Display for LimitsSource<'_> {
     /// Writes the key in the configuration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -261,7 +263,7 @@ mod tests {
 
     #[test]
     fn the_first_entry_that_fits_counts_then_the_plan_then_the_common_limits() {
-        let entry = |text: &str, max| (Pattern::parse(text), Own::Limits(limits(max)));
+        let entry = |text: &str, max| (Pattern::parse(text), EntryLimits::Limits(limits(max)));
         let plans = [
             ("free".to_owned(), limits(1)),
             ("pro".to_owned(), limits(9)),
@@ -271,7 +273,10 @@ mod tests {
             .with_tenants(vec![
                 entry("acme", 10),
                 entry("trial-9", 11),
-                (Pattern::parse("trial-*"), Own::Plan("free".to_owned())),
+                (
+                    Pattern::parse("trial-*"),
+                    EntryLimits::Plan("free".to_owned()),
+                ),
                 entry("trial-7", 12),
                 entry("acme*", 13),
             ]);
@@ -304,8 +309,8 @@ mod tests {
             Policy::common(common.clone())
                 .with_plans([("pro".to_owned(), limits(9))].into())
                 .with_tenants(vec![
-                    (Pattern::parse("acme"), Own::Limits(limits(7))),
-                    (Pattern::parse("b*"), Own::Plan("pro".to_owned())),
+                    (Pattern::parse("acme"), EntryLimits::Limits(limits(7))),
+                    (Pattern::parse("b*"), EntryLimits::Plan("pro".to_owned())),
                 ])
         };
         for (tenant, plan, own) in [

@@ -18,7 +18,7 @@ pub struct Promise {
 
 /// The difference between a promise and the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Off {
+pub struct PromiseGap {
     /// The difference in milliseconds.
     pub ms: u64,
     /// Whether the start was later than promised.
@@ -29,9 +29,9 @@ pub struct Off {
 
 impl Promise {
     /// Returns the difference for a job that starts at `now_ms` of the store's clock.
-    pub fn off(self, now_ms: u64) -> Off {
+    pub fn off(self, now_ms: u64) -> PromiseGap {
         let ms = self.at_ms.abs_diff(now_ms);
-        Off {
+        PromiseGap {
             ms,
             is_late: now_ms > self.at_ms,
             is_kept: ms <= NEAR_MS.max(self.wait_ms / PART_OF_WAIT),

@@ -29,7 +29,7 @@ const MAX_TENANTS: usize = 10_000;
 /// Counts calls of tenants with at least one refused call.
 #[derive(Debug, Default)]
 pub struct Refusals {
-    tenants: HashMap<Tenant, Counts, RandomState>,
+    tenants: HashMap<Tenant, CallCounts, RandomState>,
     swept: Duration,
     /// The last advice, and when it was given.
     advised: Option<(Duration, String)>,
@@ -37,7 +37,7 @@ pub struct Refusals {
 
 /// The calls of one tenant since its first refusal.
 #[derive(Debug, Clone, Copy, Default)]
-struct Counts {
+struct CallCounts {
     calls: u32,
     refused: u32,
     /// Refusals of calls that were in flight together count as one throttling.
@@ -45,7 +45,7 @@ struct Counts {
     at: Duration,
 }
 
-impl Counts {
+impl CallCounts {
     fn called(&mut self) {
         self.calls += 1;
         if self.calls >= MAX_CALLS {
@@ -70,7 +70,7 @@ impl Refusals {
             if !self.has_room(now) {
                 return;
             }
-            self.tenants.insert(tenant.clone(), Counts::default());
+            self.tenants.insert(tenant.clone(), CallCounts::default());
         }
         if let Some(counts) = self.tenants.get_mut(tenant) {
             counts.called();
@@ -98,7 +98,7 @@ impl Refusals {
 
     fn advice(&self, tenant: &Tenant, limits: &[Limit]) -> Option<String> {
         let counts = self.tenants.get(tenant)?;
-        let Counts {
+        let CallCounts {
             calls,
             refused,
             throttlings,

@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 use crate::rules::tenant::Tenant;
 
 /// Interval between two reports of a worker, in milliseconds.
-pub const EVERY_MS: u64 = 2_000;
+pub const REPORT_INTERVAL_MS: u64 = 2_000;
 /// How long a report is kept, in milliseconds. A worker without a report is considered gone.
 pub const KEPT_MS: u64 = 10_000;
 /// Maximum number of tenants in a report.
-pub const MOST_TENANTS: usize = 100;
+pub const MAX_TENANTS: usize = 100;
 /// Maximum size of a report in bytes.
 pub const MAX_BYTES: usize = 32 << 10;
 /// Maximum number of notes in a report.
-const MOST_LINES: usize = 8;
+const MAX_NOTES: usize = 8;
 /// Maximum number of characters of a note or a name.
-const MOST_CHARS: usize = 200;
+const MAX_CHARS: usize = 200;
 
 /// The format that is written. A change of the meaning increments it; an addition does not.
 const FORMAT: u32 = 1;
@@ -66,7 +66,7 @@ pub struct Report {
     pub over_ms: u64,
     /// The worker's busiest tenants.
     #[serde(default)]
-    pub tenants: Vec<OfTenant>,
+    pub tenants: Vec<ReportedTenant>,
     /// The sums over all other tenants.
     #[serde(default)]
     pub left_out: LeftOut,
@@ -95,7 +95,7 @@ pub struct Load {
 
 /// The state of a tenant at one worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OfTenant {
+pub struct ReportedTenant {
     /// The tenant.
     #[serde(with = "name")]
     pub tenant: Tenant,
@@ -173,7 +173,7 @@ mod name {
     }
 }
 
-impl OfTenant {
+impl ReportedTenant {
     /// Returns an entry for `tenant` without any counts.
     pub fn new(tenant: Tenant) -> Self {
         Self {
@@ -191,7 +191,7 @@ impl OfTenant {
 
 impl LeftOut {
     /// Adds the counts of `tenant` to the sums.
-    pub fn add(&mut self, tenant: &OfTenant) {
+    pub fn add(&mut self, tenant: &ReportedTenant) {
         self.tenants = self.tenants.saturating_add(1);
         self.waiting = self.waiting.saturating_add(tenant.waiting);
         self.running = self.running.saturating_add(tenant.running);
@@ -205,15 +205,15 @@ impl LeftOut {
     }
 }
 
-/// Returns the busiest of `all`, at most [`MOST_TENANTS`], by picking in turn the first of each order that operators can sort by. Adds
+/// Returns the busiest of `all`, at most [`MAX_TENANTS`], by picking in turn the first of each order that operators can sort by. Adds
 /// the others to `left_out`.
-pub fn busiest(mut all: Vec<OfTenant>, left_out: &mut LeftOut) -> Vec<OfTenant> {
-    if all.len() <= MOST_TENANTS {
+pub fn busiest(mut all: Vec<ReportedTenant>, left_out: &mut LeftOut) -> Vec<ReportedTenant> {
+    if all.len() <= MAX_TENANTS {
         all.sort_unstable_by(|one, two| one.tenant.cmp(&two.tenant));
         return all;
     }
-    type By = fn(&OfTenant) -> u64;
-    let orders: [By; 5] = [
+    type SortKey = fn(&ReportedTenant) -> u64;
+    let orders: [SortKey; 5] = [
         |it| it.waiting,
         |it| it.line_ends_ms,
         |it| it.denials,
@@ -224,15 +224,15 @@ pub fn busiest(mut all: Vec<OfTenant>, left_out: &mut LeftOut) -> Vec<OfTenant> 
     let marks: Vec<u64> = all.iter().map(|it| mark(it.tenant.as_str())).collect();
     let firsts = orders.map(|by| first_by(&marks, |at| by(&all[at])));
     let places =
-        (0..MOST_TENANTS).flat_map(|place| firsts.iter().map(move |first| first.get(place)));
-    let named = each_once(places.flatten().copied(), MOST_TENANTS);
+        (0..MAX_TENANTS).flat_map(|place| firsts.iter().map(move |first| first.get(place)));
+    let named = each_once(places.flatten().copied(), MAX_TENANTS);
     let is_named: HashSet<usize> = named.iter().copied().collect();
     let others = all
         .iter()
         .enumerate()
         .filter(|(at, _)| !is_named.contains(at));
     others.for_each(|(_, other)| left_out.add(other));
-    let mut all: Vec<Option<OfTenant>> = all.into_iter().map(Some).collect();
+    let mut all: Vec<Option<ReportedTenant>> = all.into_iter().map(Some).collect();
     named.into_iter().filter_map(|at| all[at].take()).collect()
 }
 
@@ -240,9 +240,9 @@ pub fn busiest(mut all: Vec<OfTenant>, left_out: &mut LeftOut) -> Vec<OfTenant> 
 fn first_by(marks: &[u64], value: impl Fn(usize) -> u64) -> Vec<usize> {
     let mut places: Vec<usize> = (0..marks.len()).filter(|at| value(*at) > 0).collect();
     let order = |at: &usize| (Reverse(value(*at)), marks[*at]);
-    if places.len() > MOST_TENANTS {
-        places.select_nth_unstable_by_key(MOST_TENANTS - 1, order);
-        places.truncate(MOST_TENANTS);
+    if places.len() > MAX_TENANTS {
+        places.select_nth_unstable_by_key(MAX_TENANTS - 1, order);
+        places.truncate(MAX_TENANTS);
     }
     places.sort_unstable_by_key(order);
     places
@@ -264,7 +264,7 @@ impl Report {
     /// Returns the text of the report, at most [`MAX_BYTES`] long. Tenants at the end that do not fit are added to `left_out`.
     pub fn write(mut self) -> String {
         self.format = FORMAT;
-        self.notes.truncate(MOST_LINES);
+        self.notes.truncate(MAX_NOTES);
         let texts = [
             &mut self.host,
             &mut self.version,
@@ -292,7 +292,7 @@ impl Report {
     /// Returns a [`ReportError`] if `text` is not a report that this version reads.
     pub fn read(text: &str) -> Result<Self, ReportError> {
         #[derive(Deserialize)]
-        struct Head {
+        struct ReportHead {
             format: u32,
         }
         let broken = |why: serde_json::Error| ReportError::Broken(why.to_string());
@@ -300,7 +300,7 @@ impl Report {
             let why = format!("it has {} bytes", text.len());
             return Err(ReportError::Broken(why));
         }
-        let head: Head = serde_json::from_str(text).map_err(broken)?;
+        let head: ReportHead = serde_json::from_str(text).map_err(broken)?;
         match head.format {
             FORMAT => serde_json::from_str(text).map_err(broken),
             other => Err(ReportError::Format(other)),
@@ -308,9 +308,9 @@ impl Report {
     }
 }
 
-/// Truncates `text` to [`MOST_CHARS`] characters.
+/// Truncates `text` to [`MAX_CHARS`] characters.
 fn cut(text: &mut String) {
-    if let Some((at, _)) = text.char_indices().nth(MOST_CHARS) {
+    if let Some((at, _)) = text.char_indices().nth(MAX_CHARS) {
         text.truncate(at);
     }
 }

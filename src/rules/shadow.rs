@@ -14,17 +14,17 @@ use crate::rules::usage::PartitionUsage;
 
 /// Maximum wait in a trial, in milliseconds: a day. A start that would have waited longer counts as one that would never have
 /// happened, and does not delay others.
-pub const MOST_BEHIND_MS: u64 = 86_400_000;
+pub const MAX_BEHIND_MS: u64 = 86_400_000;
 /// Time after its last start at which a trial is forgotten, in milliseconds: a week.
 pub const TRIAL_MS: u64 = 604_800_000;
 /// Flag added to the cost of a job that starts again, in a question to the store. Costs are lower.
-pub const AGAIN: u32 = 1 << 31;
+pub const REPEATED_FLAG: u32 = 1 << 31;
 /// Maximum number of times that the algorithm is asked for one start, because its first answer may be too early.
 pub const TRIES: u64 = 4;
 
 /// The trial of one limit in one partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Trial {
+pub struct ShadowTrial {
     /// The starts as they would have been.
     usage: PartitionUsage,
     tally: Tally,
@@ -35,7 +35,7 @@ pub struct Trial {
     heard: u64,
 }
 
-impl Trial {
+impl ShadowTrial {
     /// Records that a job of `cost` starts at `clock`. Returns the tally of this start.
     pub fn start(&mut self, limit: &Limit, clock: Clock, cost: u64) -> Tally {
         let now = clock.now_ms;
@@ -79,7 +79,7 @@ impl Trial {
             };
             self.usage.load(limits, clock, 0);
             let earliest = self.usage.nth(limit, at, units);
-            if earliest > now + MOST_BEHIND_MS {
+            if earliest > now + MAX_BEHIND_MS {
                 return never;
             }
             if earliest <= at || tries == TRIES {
@@ -145,7 +145,7 @@ mod tests {
     fn a_burst_queues_up_as_it_would_have() {
         // Ten in any second. Of 100 jobs that arrive at once, ten start at once, and ten in each second after.
         let limit = shadow(Algorithm::SlidingWindow, 10, 1_000);
-        let mut trial = Trial::default();
+        let mut trial = ShadowTrial::default();
         for _ in 0..100 {
             trial.start(&limit, at(0), 1);
         }
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn what_never_would_have_started_holds_up_nothing() {
         let limit = shadow(Algorithm::TokenBucket, 1, 3_600_000);
-        let mut trial = Trial::default();
+        let mut trial = ShadowTrial::default();
         for _ in 0..100 {
             trial.start(&limit, at(0), 1);
         }
@@ -178,7 +178,7 @@ mod tests {
         } = trial.tried(BEGIN).tally;
         // A bucket's refill takes a little longer than its window.
         assert_eq!((waited, never), (99, 76));
-        assert!(worst_ms <= MOST_BEHIND_MS && worst_ms > MOST_BEHIND_MS - 3_601_000);
+        assert!(worst_ms <= MAX_BEHIND_MS && worst_ms > MAX_BEHIND_MS - 3_601_000);
         // The job costs more than the whole limit.
         let large = trial.start(&limit, at(0), 2);
         assert_eq!((large.never, large.waited, large.worst_ms), (1, 1, 0));
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_clock_that_was_stepped_back_leaves_the_counts_and_no_backlog() {
         let limit = shadow(Algorithm::FixedWindow, 1, 60_000);
-        let mut trial = Trial::default();
+        let mut trial = ShadowTrial::default();
         for _ in 0..10 {
             trial.start(&limit, at(3_600_000), 1);
         }
@@ -207,7 +207,7 @@ mod tests {
             steps in prop::collection::vec((0..400_u64, 1..4_u64), 1..120),
         ) {
             let limit = shadow(Algorithm::ALL[which], max, 1_000);
-            let (mut trial, mut now) = (Trial::default(), BEGIN);
+            let (mut trial, mut now) = (ShadowTrial::default(), BEGIN);
             let mut starts: Vec<(u64, u64)> = Vec::new();
             for (pause, cost) in steps {
                 // Half of the jobs arrive at the same moment.

@@ -100,9 +100,9 @@ impl fmt::Debug for Slots {
 /// The slots whose starts an epoch knows, each from a time on (in milliseconds of its primary's clock; 0 means always). Before that time
 /// jobs may have started in the slot without the epoch's knowledge.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Claims(BTreeMap<u64, Slots>);
+pub struct SlotOwnership(BTreeMap<u64, Slots>);
 
-impl Claims {
+impl SlotOwnership {
     /// Claims all of `slots` for all time.
     pub fn always(slots: Slots) -> Self {
         let mut claims = Self::default();
@@ -110,7 +110,7 @@ impl Claims {
         claims
     }
 
-    /// Parses the text that [`Claims::text`] writes: `0-99 100-120@1700000000000`. Ranges that cannot be parsed are not claimed.
+    /// Parses the text that [`SlotOwnership::text`] writes: `0-99 100-120@1700000000000`. Ranges that cannot be parsed are not claimed.
     pub fn parse(text: &str) -> Self {
         let mut claims = Self::default();
         for word in text.split_whitespace() {
@@ -184,15 +184,15 @@ mod tests {
     #[test]
     fn claims_are_what_their_text_says() {
         for text in ["", "0-16383", "5", "0-5460 6000 7000-7001@1700000000000"] {
-            assert_eq!(Claims::parse(text).text(), text);
+            assert_eq!(SlotOwnership::parse(text).text(), text);
         }
-        let odd = Claims::parse("9-7 x 3-4@soon 1@7 20000 16383-40000");
+        let odd = SlotOwnership::parse("9-7 x 3-4@soon 1@7 20000 16383-40000");
         assert_eq!(odd.text(), "16383 1@7");
     }
 
     #[test]
     fn a_slot_has_one_claim() {
-        let mut claims = Claims::always(Slots::range(0, 99));
+        let mut claims = SlotOwnership::always(Slots::range(0, 99));
         claims.set(&Slots::range(50, 120), 7);
         assert_eq!(claims.text(), "0-49 50-120@7");
         assert_eq!(

@@ -151,7 +151,7 @@ fn decode(key: &str) -> Option<String> {
 
 /// The requests of operators about one job, each by its number.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct JobRequests {
     /// The request to cancel the job.
     pub cancel: Option<u64>,
     /// The request to report the job's state.
@@ -163,7 +163,7 @@ pub struct Wish {
 pub struct Steering {
     /// The stop for all workers.
     pub hold: Option<Hold>,
-    jobs: HashMap<Tenant, HashMap<String, Wish>>,
+    jobs: HashMap<Tenant, HashMap<String, JobRequests>>,
     diverted: HashMap<Tenant, Arc<str>>,
     /// The `max` to try, by the limit's name.
     tried: HashMap<Tenant, BTreeMap<String, u32>>,
@@ -202,7 +202,7 @@ impl Steering {
         all
     }
 
-    fn wish(&mut self, tenant: Tenant, id: String) -> &mut Wish {
+    fn wish(&mut self, tenant: Tenant, id: String) -> &mut JobRequests {
         self.jobs.entry(tenant).or_default().entry(id).or_default()
     }
 
@@ -212,7 +212,7 @@ impl Steering {
     }
 
     /// Returns the requests for a job.
-    pub fn of_job(&self, tenant: &Tenant, id: &str) -> Option<Wish> {
+    pub fn of_job(&self, tenant: &Tenant, id: &str) -> Option<JobRequests> {
         self.jobs.get(tenant)?.get(id).copied()
     }
 
@@ -245,7 +245,7 @@ impl Steering {
 /// The state of a job when a worker saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum SightedState {
     /// The job waits in a worker's memory for its turn.
     Waiting,
     /// The job asks for its permit, or its call is being prepared.
@@ -260,7 +260,7 @@ pub enum State {
     Diverted,
 }
 
-impl State {
+impl SightedState {
     /// Returns true if workers do not have the job any more.
     pub fn is_end(self) -> bool {
         match self {
@@ -278,7 +278,7 @@ pub struct Sighting {
     /// The number of the request to show the job.
     pub show: Option<u64>,
     /// The state of the job.
-    pub state: State,
+    pub state: SightedState,
     /// When it had this state, by the store's clock in milliseconds; 0 if not known.
     pub at_ms: u64,
     /// The number of the next attempt, or of the running one.
@@ -296,12 +296,12 @@ pub struct Sighting {
     /// The limit that denied the job last.
     pub limit: Option<String>,
     /// The reason why the job waits, or `None` if it does not wait.
-    pub waits: Option<Waits>,
+    pub waits: Option<WaitState>,
 }
 
 /// The reason why a job waits, and its waitlist.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waits {
+pub struct WaitState {
     /// The reason, as far as its worker knows.
     pub what: WaitsFor,
     /// The plan that the job names.
@@ -453,7 +453,7 @@ mod tests {
         }
         let show = Instruction::Show(tenant("a"), "1".to_owned(), 9);
         let all = Steering::of([job(7), show]);
-        let wish = Wish {
+        let wish = JobRequests {
             cancel: Some(7),
             show: Some(9),
         };

@@ -70,14 +70,14 @@ fn hex(text: &str) -> Option<u128> {
 
 /// The trace data in a job's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Said {
+pub struct TraceClaim {
     /// The parent of the job's spans: the publisher's span, or the first of ours.
     pub parent: Context,
     /// The span of its first call.
     pub first_call: Option<u64>,
 }
 
-impl Said {
+impl TraceClaim {
     /// Parses the text that [`Display`](fmt::Display) writes. Returns `None` if it is anything else.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (parent, first_call) = match text.split_once(':') {
@@ -95,7 +95,7 @@ impl Said {
     }
 }
 
-impl fmt::Display for Said {
+impl fmt::Display for TraceClaim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.parent)?;
         match self.first_call {
@@ -161,7 +161,7 @@ impl Sampler {
 
 /// A denial of a job, which then has to wait.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct TracedDenial {
     /// When the job was denied (the scheduler's time).
     pub at: Duration,
     /// The job's limits.
@@ -174,11 +174,11 @@ pub struct Told {
 
 /// The subject of a span.
 #[derive(Debug, Clone)]
-pub enum About {
+pub enum SpanSubject {
     /// The wait of a job, which may be denied several times.
     Wait {
         /// The first denials.
-        told: Vec<Told>,
+        told: Vec<TracedDenial>,
         /// The number of further denials.
         more: u32,
     },
@@ -197,7 +197,7 @@ pub enum About {
 #[derive(Debug, Clone)]
 pub struct Span {
     /// The subject.
-    pub about: About,
+    pub about: SpanSubject,
     /// The identity of the span.
     pub context: Context,
     /// The parent.
@@ -276,8 +276,8 @@ mod tests {
     fn what_a_job_carries_is_read_as_it_was_written() {
         let parent = Context::parse(GOOD).expect("a context");
         for first_call in [None, Some(1), Some(u64::MAX)] {
-            let said = Said { parent, first_call };
-            assert_eq!(Said::parse(&said.to_string()), Some(said));
+            let said = TraceClaim { parent, first_call };
+            assert_eq!(TraceClaim::parse(&said.to_string()), Some(said));
         }
         for end in [
             ":",
@@ -286,7 +286,7 @@ mod tests {
             ":xxxxxxxxxxxxxxxx",
             ":00f067aa0ba902b7:",
         ] {
-            assert_eq!(Said::parse(&format!("{GOOD}{end}")), None, "{end}");
+            assert_eq!(TraceClaim::parse(&format!("{GOOD}{end}")), None, "{end}");
         }
     }
 

@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::rules::algorithms::{Around, Ended, Keys, State, SteppedBack, Usage};
+use crate::rules::algorithms::{
+    KeyLayout, LimitState, PartitionContext, ReportedCall, SteppedBack, Usage,
+};
 pub use crate::rules::clock::Clock;
 use crate::rules::decision::{End, LEASE_MS, Settled};
 use crate::rules::limit::{Algorithm, Limit, Unit};
@@ -16,7 +18,7 @@ use crate::rules::limit::{Algorithm, Limit, Unit};
 /// limit has a state of its own ([`Limit::shares_state`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PartitionUsage {
-    states: BTreeMap<Own, State>,
+    states: BTreeMap<LimitIdentity, LimitState>,
     /// The start of the newest fixed window seen. It is stored in the waitlist's hash: a clock that is stepped back must not open a
     /// window whose count was forgotten.
     newest: u64,
@@ -25,7 +27,7 @@ pub struct PartitionUsage {
 }
 
 /// Identifies the state of one limit, or the shared log if the name is `None`.
-type Own = (
+type LimitIdentity = (
     Algorithm,
     Option<Arc<str>>,
     (u64, u64),
@@ -33,7 +35,7 @@ type Own = (
     Unit,
 );
 
-fn own(limit: &Limit) -> Own {
+fn own(limit: &Limit) -> LimitIdentity {
     let algorithm = limit.algorithm();
     if has_log(limit) {
         return log_of_all(algorithm);
@@ -45,10 +47,10 @@ fn own(limit: &Limit) -> Own {
 
 /// Returns true if the limit's algorithm keeps one log for all its limits.
 fn has_log(limit: &Limit) -> bool {
-    limit.algorithm().rules().keys() == Keys::Log
+    limit.algorithm().rules().keys() == KeyLayout::Log
 }
 
-fn log_of_all(algorithm: Algorithm) -> Own {
+fn log_of_all(algorithm: Algorithm) -> LimitIdentity {
     (algorithm, None, (0, 0), None, Unit::Cost)
 }
 
@@ -65,7 +67,7 @@ impl PartitionUsage {
     fn note_span(&mut self, limits: &[Limit], clock: Clock) {
         let longest = limits.iter().filter(|limit| has_log(limit));
         if let Some(longest) = longest.max_by_key(|limit| limit.span())
-            && let State::SlidingWindow(log) = self.state_mut(longest)
+            && let LimitState::SlidingWindow(log) = self.state_mut(longest)
         {
             log.note(longest.span(), clock);
         }
@@ -96,19 +98,19 @@ impl PartitionUsage {
             // A shadow must not record a window for the enforced limits that only the shadow has seen.
             let mut unknown = SteppedBack::default();
             let mut around = match limit.is_shadow() {
-                true => Around {
+                true => PartitionContext {
                     usual,
                     newest: 0,
                     stepped: &mut unknown,
                 },
-                false => Around {
+                false => PartitionContext {
                     usual,
                     newest: self.newest,
                     stepped: &mut self.stepped,
                 },
             };
-            let state =
-                (self.states.entry(own(limit))).or_insert_with(|| State::new(limit.algorithm()));
+            let state = (self.states.entry(own(limit)))
+                .or_insert_with(|| LimitState::new(limit.algorithm()));
             state.get_mut().load(limit.terms(), clock, &mut around);
         }
         let newer = newest > self.newest;
@@ -186,7 +188,7 @@ impl PartitionUsage {
         cost: u64,
     ) {
         let Settled { receipt, end } = settled;
-        let mut ended = Ended {
+        let mut ended = ReportedCall {
             started_ms: receipt.started_ms,
             sequence,
             permit: &receipt.permit,
@@ -210,7 +212,7 @@ impl PartitionUsage {
     }
 
     /// Counts a call that arrived later than the guard covers.
-    fn late(&mut self, limits: &[Limit], clock: Clock, ended: &Ended<'_>) {
+    fn late(&mut self, limits: &[Limit], clock: Clock, ended: &ReportedCall<'_>) {
         let mut in_log = false;
         for limit in once_for_a_log(limits) {
             let state = self.state_mut(limit).get_mut();
@@ -222,7 +224,7 @@ impl PartitionUsage {
     }
 
     /// Renews the leases of a call that may be in flight for another `for_ms`.
-    fn keep(&mut self, limits: &[Limit], clock: Clock, ended: &Ended<'_>, for_ms: u64) {
+    fn keep(&mut self, limits: &[Limit], clock: Clock, ended: &ReportedCall<'_>, for_ms: u64) {
         for limit in limits {
             if limit.algorithm().holds_leases() {
                 let state = self.state_mut(limit).get_mut();
@@ -249,7 +251,7 @@ impl PartitionUsage {
     pub fn add_foreign(&mut self, score: u64) {
         let algorithm = Algorithm::SlidingWindow;
         let log = self.states.entry(log_of_all(algorithm));
-        if let State::SlidingWindow(log) = log.or_insert_with(|| State::new(algorithm)) {
+        if let LimitState::SlidingWindow(log) = log.or_insert_with(|| LimitState::new(algorithm)) {
             log.add_foreign(score);
         }
     }
@@ -263,9 +265,9 @@ impl PartitionUsage {
         self.states[&own(limit)].get()
     }
 
-    fn state_mut(&mut self, limit: &Limit) -> &mut State {
+    fn state_mut(&mut self, limit: &Limit) -> &mut LimitState {
         let state = self.states.entry(own(limit));
-        state.or_insert_with(|| State::new(limit.algorithm()))
+        state.or_insert_with(|| LimitState::new(limit.algorithm()))
     }
 }
 

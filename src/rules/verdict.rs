@@ -54,7 +54,7 @@ pub enum Ruling {
 
 /// A body for the job's result.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct ResultBody {
     /// The bytes.
     pub body: Bytes,
     /// Their content type.
@@ -75,7 +75,7 @@ pub struct Verdict {
     /// The status of an answer, for the result.
     pub status: Option<u16>,
     /// The body of an answer, for the result.
-    pub said: Option<Said>,
+    pub said: Option<ResultBody>,
 }
 
 impl Verdict {
@@ -97,7 +97,7 @@ pub struct NoVerdict(String);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Word {
+enum OutcomeWord {
     Done,
     Retry,
     Snooze,
@@ -110,9 +110,9 @@ struct After(Duration);
 
 impl<'de> Deserialize<'de> for After {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Seen;
+        struct AfterVisitor;
         const MUST: &str = "a number of seconds, or a text such as \"500ms\", \"10s\" or \"5m\"";
-        impl Visitor<'_> for Seen {
+        impl Visitor<'_> for AfterVisitor {
             type Value = Duration;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(MUST)
@@ -128,7 +128,7 @@ impl<'de> Deserialize<'de> for After {
                 duration(text).ok_or_else(|| E::custom(format!("after must be {MUST}")))
             }
         }
-        let after = from.deserialize_any(Seen)?;
+        let after = from.deserialize_any(AfterVisitor)?;
         if after > MAX_AFTER {
             return Err(D::Error::custom("after is more than 365 days"));
         }
@@ -138,10 +138,10 @@ impl<'de> Deserialize<'de> for After {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct WrittenVerdict {
     call: Option<u64>,
     id: Option<String>,
-    outcome: Word,
+    outcome: OutcomeWord,
     after: Option<After>,
     reason: Option<String>,
     cost: Option<u32>,
@@ -160,22 +160,24 @@ pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
     if text.len() > MAX_VERDICT {
         return Err(NoVerdict(format!("it is longer than {MAX_VERDICT} bytes")));
     }
-    let written: Written = match serde_json::from_slice(text) {
+    let written: WrittenVerdict = match serde_json::from_slice(text) {
         Ok(written) => written,
         Err(why) => return Err(NoVerdict(format!("it is no verdict: {}", explained(&why)))),
     };
     let after = written.after.map(|After(after)| after);
     let reason = one_line(written.reason.as_deref());
     let ruling = match (written.outcome, after) {
-        (Word::Snooze, Some(after)) => Ruling::Snooze { after },
-        (Word::Snooze, None) => return wrong("snooze needs after: when the job is to run again"),
-        (Word::Done | Word::Reject, Some(_)) => {
+        (OutcomeWord::Snooze, Some(after)) => Ruling::Snooze { after },
+        (OutcomeWord::Snooze, None) => {
+            return wrong("snooze needs after: when the job is to run again");
+        }
+        (OutcomeWord::Done | OutcomeWord::Reject, Some(_)) => {
             return wrong("only retry, snooze and throttled have after");
         }
-        (Word::Done, None) => Ruling::Done,
-        (Word::Reject, None) => Ruling::Reject { reason },
-        (Word::Retry, after) => Ruling::Retry { after, reason },
-        (Word::Throttled, after) => Ruling::Throttled { after, reason },
+        (OutcomeWord::Done, None) => Ruling::Done,
+        (OutcomeWord::Reject, None) => Ruling::Reject { reason },
+        (OutcomeWord::Retry, after) => Ruling::Retry { after, reason },
+        (OutcomeWord::Throttled, after) => Ruling::Throttled { after, reason },
     };
     if written
         .status
@@ -208,7 +210,7 @@ pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
         ruling,
         cost: written.cost,
         status: written.status,
-        said: body.map(|(body, kind)| Said {
+        said: body.map(|(body, kind)| ResultBody {
             body,
             content_type: own_type.or(kind.map(str::to_owned)),
         }),
@@ -254,13 +256,13 @@ fn duration(text: &str) -> Option<Duration> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Ready {
+struct ReadyMessage {
     ready: bool,
 }
 
 /// Returns true if `text` reports that the program is ready for a job: `{"ready": true}`.
 pub fn is_ready(text: &[u8]) -> bool {
-    serde_json::from_slice::<Ready>(text).is_ok_and(|said| said.ready)
+    serde_json::from_slice::<ReadyMessage>(text).is_ok_and(|said| said.ready)
 }
 
 #[cfg(test)]

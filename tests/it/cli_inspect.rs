@@ -7,7 +7,7 @@ use kit::api::{Api, Reply};
 use kit::servers::{Redis, shared_redis};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use sluicegate::gate::fleet::registry::{Named, Registry};
+use sluicegate::gate::fleet::registry::{NamedPolicy, Registry};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
@@ -122,7 +122,7 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
     let register = async |yaml: &str| {
         let config = config(yaml);
         let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
-        let named = Named::new(config.rate_limiter.policy).expect("small");
+        let named = NamedPolicy::new(config.rate_limiter.policy).expect("small");
         let mut registry = Registry::new(gate.into(), named);
         registry.exchange().await.expect("agreed");
     };

@@ -12,7 +12,7 @@ use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Ask, Gate, TenantAsk};
+use sluicegate::gate::{Gate, Question, TenantAsk};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::Field;
@@ -329,7 +329,7 @@ async fn inspect_tells_what_is_used_and_who_waits() {
         budget: 100,
         permits: String::new(),
         asks: vec![
-            Ask {
+            Question {
                 ticket: None,
                 cost: 1,
                 again: false

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Ask, Gate, TenantAsk};
+use sluicegate::gate::{Gate, Question, TenantAsk};
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
 use sluicegate::rules::scope::Labels;
@@ -28,7 +28,7 @@ async fn ask(yaml: &str, tenant: &str, number: usize) {
     let config = config(yaml);
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
     let tenant = Tenant::parse(tenant).expect("a tenant");
-    let fresh = Ask {
+    let fresh = Question {
         ticket: None,
         cost: 1,
         again: false,

@@ -13,13 +13,13 @@ use kit::{Bed, jobs, until};
 use rustix::process::Signal;
 use serde_json::Value;
 use sluicegate::config::SecretUrl;
-use sluicegate::gate::fleet::registry::{Named, Registry};
+use sluicegate::gate::fleet::registry::{NamedPolicy, Registry};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::reports::{self, see};
 use sluicegate::rules::limit::Algorithm;
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::report::view::Sort;
-use sluicegate::rules::report::{KEPT_MS, MAX_BYTES, MOST_TENANTS, OfTenant, Report};
+use sluicegate::rules::report::{KEPT_MS, MAX_BYTES, MAX_TENANTS, Report, ReportedTenant};
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
@@ -193,7 +193,7 @@ fn is_bounded_and_complete(prefix: &str, seen: &reports::Fleet) {
     let waiting: u64 = view.workers.iter().map(|it| it.report.waiting).sum();
     let named: u64 = view.tenants.iter().map(|row| row.waiting).sum();
     assert_eq!(named + view.left_out.waiting, waiting);
-    assert!(view.tenants.len() <= 2 * MOST_TENANTS);
+    assert!(view.tenants.len() <= 2 * MAX_TENANTS);
     let keys = keys_of(prefix);
     assert!(keys.len() <= 2, "{keys:?}");
     for key in keys {
@@ -235,10 +235,10 @@ async fn a_look_can_be_taken_again_and_again() {
 async fn speak(gate: &Arc<RedisGate>, number: usize) -> Vec<Registry> {
     let mut workers = Vec::new();
     for pid in 0..number {
-        let own = Named::new(Policy::from(limit(Algorithm::SlidingWindow, 5, LONG)));
+        let own = NamedPolicy::new(Policy::from(limit(Algorithm::SlidingWindow, 5, LONG)));
         let mut worker = Registry::new(Arc::clone(gate), own.expect("it is small"));
         worker.exchange().await.expect("all answer");
-        let mut acme = OfTenant::new(tenant("acme"));
+        let mut acme = ReportedTenant::new(tenant("acme"));
         (acme.waiting, acme.starts) = (1, 2);
         let report = Report {
             pid: u32::try_from(pid).expect("small"),

@@ -12,7 +12,7 @@ use sluicegate::config::RedisServers;
 use sluicegate::gate::fleet::registry;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::reports;
-use sluicegate::gate::{Gate, GateError, Start};
+use sluicegate::gate::{EarlierStarts, Gate, GateError};
 use sluicegate::rules::limit::{Algorithm, Limits};
 use sluicegate::rules::report::Report;
 
@@ -48,7 +48,7 @@ fn gate(servers: &RedisServers, prefix: &str, algorithm: Algorithm) -> LimitedGa
 async fn a_workers_gate_is_allowed(servers: &RedisServers, prefix: &str, limits: &Limits) {
     let worker = RedisGate::connect(servers, prefix).expect("good urls");
     let worker = worker.watching(Duration::from_secs(60));
-    worker.begin(Start::Fresh).await.expect("allowed");
+    worker.begin(EarlierStarts::Fresh).await.expect("allowed");
     let worker = LimitedGate::new(worker, limits.clone());
     assert_eq!(started(&ask(&worker, "t", 1, &[FRESH]).await), 1);
     worker.ping().await.expect("allowed");

@@ -9,7 +9,7 @@ use kit::servers::{Redis, shared_redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{
-    Answer, Ask, End, Gate, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
+    Answer, End, Gate, Question, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
 };
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
@@ -50,7 +50,7 @@ async fn work(
     };
     for _ in 0..40 {
         redis.ctl(&["CONFIG", "RESETSTAT"]);
-        let asked = Ask { ticket, ..FRESH };
+        let asked = Question { ticket, ..FRESH };
         let answers = ask(gate, "t", 0, &[asked]).await;
         assert!(matches!(&answers[..], [it] if is_right(it)), "{answers:?}");
         let stats = redis.ctl(&["INFO", "commandstats"]);
@@ -124,7 +124,7 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
     let mut gate = LimitedGate::new(gate.expect("a good url"), limit(1_000_000));
     let mut receipts = Vec::new();
     for _ in 0..STARTS / 1000 {
-        let fresh = |number| Ask {
+        let fresh = |number| Question {
             ticket: None,
             cost: cost(number),
             again: false,

@@ -7,7 +7,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Gate, GateError, Note, Suspected, Verdict};
+use sluicegate::gate::{Gate, GateError, Note, SuspectDecision, Suspected};
 use sluicegate::rules::crash::{KEEP_MS, LEASE_MS};
 
 fn connect(prefix: &str) -> RedisGate {
@@ -70,10 +70,10 @@ async fn the_script_says_what_the_model_says() {
                 assert_eq!(redis, model, "seed {seed}, step {step}: {said:?}");
                 assert_eq!(again.expect("decided"), model, "through the store");
                 verdicts[match model {
-                    Verdict::Go => 0,
-                    Verdict::Wait { .. } => 1,
-                    Verdict::Alone { .. } => 2,
-                    Verdict::Dead { .. } => 3,
+                    SuspectDecision::Go => 0,
+                    SuspectDecision::Wait { .. } => 1,
+                    SuspectDecision::Alone { .. } => 2,
+                    SuspectDecision::Dead { .. } => 3,
                 }] += 1;
             }
         }
@@ -100,7 +100,7 @@ async fn a_batch_is_one_round_trip_and_leaves_nothing_of_what_is_over() {
     assert!(
         verdicts
             .iter()
-            .all(|verdict| matches!(verdict, Ok(Verdict::Go)))
+            .all(|verdict| matches!(verdict, Ok(SuspectDecision::Go)))
     );
     let redis = shared_redis();
     let keys = redis.ctl(&["keys", &format!("{prefix}:*")]);
@@ -135,5 +135,5 @@ async fn a_key_of_another_type_is_named() {
         other => panic!("{other:?}"),
     };
     assert!(why.contains(&key) && why.contains("list"), "{why}");
-    assert!(matches!(verdicts[1], Ok(Verdict::Go)));
+    assert!(matches!(verdicts[1], Ok(SuspectDecision::Go)));
 }

@@ -9,7 +9,7 @@ use kit::redis_topologies::replicated;
 use kit::servers::{Redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Ask, Gate, GateError, Start, TenantAsk, Ticket};
+use sluicegate::gate::{EarlierStarts, Gate, GateError, Question, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -50,7 +50,10 @@ impl Fleet {
     async fn new(url: &str, limits: &Limits) -> Self {
         let prefix = unique("epoch");
         let gates: Vec<_> = (0..2).map(|_| watching(url, &prefix, limits)).collect();
-        for (gate, start) in gates.iter().zip([Start::Idle, Start::Unknown]) {
+        for (gate, start) in gates
+            .iter()
+            .zip([EarlierStarts::Idle, EarlierStarts::Unknown])
+        {
             gate.begin(start).await.expect("a first start is no loss");
         }
         Self {
@@ -66,7 +69,7 @@ impl Fleet {
     async fn round(&mut self) {
         for (gate, ticket) in self.gates.iter().zip(&mut self.tickets) {
             let asked = Instant::now();
-            let job = Ask {
+            let job = Question {
                 ticket: *ticket,
                 cost: 1,
                 again: false,
@@ -136,7 +139,7 @@ async fn a_first_start_is_none_and_an_empty_redis_may_be_one() {
         let replies = gate.ask(&[gate.question("t", 1, &[FRESH])]).await?;
         Ok::<_, GateError>(started(decided(&replies, 0)))
     };
-    for start in [Start::Idle, Start::Fresh] {
+    for start in [EarlierStarts::Idle, EarlierStarts::Fresh] {
         let gate = watching(redis.url(), &unique("first"), &limits);
         gate.begin(start).await.expect("it may start");
         assert_eq!(ask(&gate).await.expect("a decision"), 1);
@@ -155,7 +158,9 @@ async fn a_first_start_is_none_and_an_empty_redis_may_be_one() {
     let shown = careful.inspect(&tenant("t")).await.expect("it answers");
     assert_eq!((shown.limits[0].count, shown.waiting), (0, 0));
     let told = watching(redis.url(), &prefix, &limits);
-    told.begin(Start::Fresh).await.expect("it may start");
+    told.begin(EarlierStarts::Fresh)
+        .await
+        .expect("it may start");
     careful.ping().await.expect("it is open for all");
     assert_eq!(ask(&careful).await.expect("a decision"), 1);
 }
@@ -468,7 +473,7 @@ async fn only_the_epoch_has_no_expiry_and_workers_that_are_gone_leave_it() {
         redis.ctl(&["hset", &epoch, &format!("w:{old}"), "7:1000"]);
     }
     let gate = watching(redis.url(), &prefix, &limits);
-    gate.begin(Start::Idle).await.expect("it may start");
+    gate.begin(EarlierStarts::Idle).await.expect("it may start");
     gate.ask(&[gate.question("t", 1, &[FRESH; 3])])
         .await
         .expect("a decision");
@@ -498,7 +503,7 @@ async fn a_worker_that_waits_is_heard_of_until_it_ends() {
     let prefix = unique("waits");
     let limits: Limits = limit(Algorithm::SlidingWindow, 1, LONG).into();
     let gate = watching(redis.url(), &prefix, &limits);
-    let begun = gate.begin(Start::Unknown).await;
+    let begun = gate.begin(EarlierStarts::Unknown).await;
     assert!(matches!(begun, Err(GateError::Cold { .. })), "{begun:?}");
     let heard = || {
         let fields = redis.ctl(&["hkeys", &format!("{prefix}:%epoch")]);
@@ -514,7 +519,7 @@ async fn a_batch_with_its_pulse_is_one_round_trip() {
     let redis = Redis::start();
     let limits: Limits = limit(Algorithm::SlidingWindow, 100, LONG).into();
     let gate = watching(redis.url(), &unique("trips"), &limits);
-    gate.begin(Start::Idle).await.expect("it may start");
+    gate.begin(EarlierStarts::Idle).await.expect("it may start");
     let batch: Vec<_> = (0..20)
         .map(|n| gate.question(&format!("t{n}"), 1, &[FRESH]))
         .collect();

@@ -10,7 +10,8 @@ use rand::{Rng, SeedableRng};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{
-    Answer, Ask, Change, Evidence, Gate, Inspection, Lesson, Sunk, TenantAsk, TenantReply,
+    Answer, Change, Evidence, Gate, Inspection, LimitEvidence, Question, Sunk, TenantAsk,
+    TenantReply,
 };
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::{Labels, Scope};
@@ -54,7 +55,7 @@ fn sets() -> Vec<Limits> {
 #[derive(Debug)]
 enum Step {
     Ask(TenantAsk),
-    Learn(Lesson),
+    Learn(LimitEvidence),
     Change(Change),
 }
 
@@ -95,7 +96,7 @@ fn any(random: &mut SmallRng, limits: &Limits, now_ms: u64, started: &[(u64, u32
             budget: 100,
             permits: format!("p{now_ms}"),
             asks: (0..random.random_range(1..40))
-                .map(|_| Ask {
+                .map(|_| Question {
                     ticket: None,
                     cost: random.random_range(1..3),
                     again: false,
@@ -119,7 +120,7 @@ fn any(random: &mut SmallRng, limits: &Limits, now_ms: u64, started: &[(u64, u32
                     Evidence::Advertised(limits.iter().map(max).collect())
                 }
             };
-            Step::Learn(Lesson {
+            Step::Learn(LimitEvidence {
                 tenant: of,
                 labels: Labels::default(),
                 limits: limits.clone(),
@@ -244,7 +245,7 @@ async fn what_is_learned_costs_a_decision_no_command_more_than_an_operators_limi
         (adaptive.change(&set, &by_operator).await).expect("it answers");
         let set = cost(&redis, &adaptive, "set").await;
         let told = async |id: &str, evidence| {
-            let lesson = [Lesson {
+            let lesson = [LimitEvidence {
                 tenant: tenant(id),
                 labels: Labels::default(),
                 limits: adaptive.limits.clone(),

@@ -11,7 +11,7 @@ use kit::servers::{shared_redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, Ask, Gate, TenantAsk, Ticket};
+use sluicegate::gate::{Answer, Gate, Question, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 
@@ -35,7 +35,7 @@ async fn starts_of_second(gate: &impl Gate, clock: &AtomicU64, sets: &[Limits; 2
                 limits: limits.clone(),
                 budget: 1,
                 permits: unique("permit"),
-                asks: vec![Ask {
+                asks: vec![Question {
                     ticket: tickets[which],
                     cost: 1,
                     again: false,

@@ -20,12 +20,12 @@ use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::scripts::Shortcut;
 use sluicegate::gate::{
-    Ask, Change, End, Gate, GateError, Lesson, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
-    Whose,
+    BreakerScope, Change, End, Gate, GateError, LimitEvidence, Question, Receipt, Settled,
+    TenantAsk, TenantSettled, Ticket,
 };
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::decision::Answer;
-use sluicegate::rules::forecast::{Asked, Opens, Place};
+use sluicegate::rules::forecast::{ForecastRequest, ForecastTarget, OpeningTime};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::{Labels, Scope};
@@ -191,7 +191,7 @@ impl Bench {
             match step {
                 Step::Ask { budget, jobs } => {
                     let generation = world.at(&layout.waitlist).waitlist.generation;
-                    let asks: Vec<Ask> =
+                    let asks: Vec<Question> =
                         (jobs.iter()).map(|j| ask(j, tickets, generation)).collect();
                     calls += 1;
                     let permits = format!("p{calls}");
@@ -244,7 +244,7 @@ impl Bench {
                 Step::Report { event, millis_ago } => {
                     let event = event.event(clock.now_ms - millis_ago);
                     let standing = world.at(&own).report(clock.now_ms, &RULE, &event);
-                    let batch = [(Whose::Tenant(tenant.clone()), event)];
+                    let batch = [(BreakerScope::Tenant(tenant.clone()), event)];
                     let told = self.hears(gate.report(&RULE, &batch))?.remove(0);
                     prop_assert_eq!(heard(told)?, standing);
                 }
@@ -287,7 +287,7 @@ impl Bench {
                     let evidence = evidence(started, clock.now_ms, *after_ms, told);
                     let expected =
                         world.with(&layout, |scopes| scopes.learn(limits, clock, &evidence));
-                    let lesson = Lesson {
+                    let lesson = LimitEvidence {
                         tenant: tenant.clone(),
                         labels: labels.clone(),
                         limits: limits.clone(),
@@ -369,25 +369,25 @@ impl Bench {
 
 /// Returns questions for forecasts as things stand and under other conditions, which vary with the
 /// clock.
-fn what_if(limits: &[Limit], clock: Clock, ticket: Option<&(Ticket, u32)>) -> [Asked; 2] {
+fn what_if(limits: &[Limit], clock: Clock, ticket: Option<&(Ticket, u32)>) -> [ForecastRequest; 2] {
     let turn = clock.now_ms as usize;
     let place = match (turn % 3, ticket) {
-        (0, Some((ticket, cost))) => Place::Job(Some(*ticket), *cost),
-        (1, Some((_, cost))) => Place::Job(None, *cost),
-        _ => Place::Last,
+        (0, Some((ticket, cost))) => ForecastTarget::Job(Some(*ticket), *cost),
+        (1, Some((_, cost))) => ForecastTarget::Job(None, *cost),
+        _ => ForecastTarget::Last,
     };
     let not_before_ms = clock.now_ms - 500 + clock.now_ms % 1_000;
-    let as_it_is = Asked {
+    let as_it_is = ForecastRequest {
         place,
-        ..Asked::as_it_is(limits, not_before_ms)
+        ..ForecastRequest::as_it_is(limits, not_before_ms)
     };
     let half = |limit: &Limit| limit.clone().with_max(limit.max() / 2 + 1);
-    let would_be = Asked {
+    let would_be = ForecastRequest {
         limits: limits.iter().map(half).collect(),
         as_said: (0..limits.len())
             .map(|at| (at + turn).is_multiple_of(2))
             .collect(),
-        opens: [Opens::AsItIs, Opens::Now, Opens::In(777)][turn % 3],
+        opens: [OpeningTime::AsItIs, OpeningTime::Now, OpeningTime::In(777)][turn % 3],
         ..as_it_is.clone()
     };
     [as_it_is, would_be]
@@ -561,7 +561,7 @@ fn lines_that_start_at_once_do_not_pile_up_where_others_wait() {
     let all = limit("all", Algorithm::SlidingWindow, (5_000, 1000, 0)).with_scope(Scope::Global);
     let limits: Limits = all.into();
     let mut world = World::default();
-    let mut ask = |ids: Vec<String>, ask: Ask| -> Vec<Answer> {
+    let mut ask = |ids: Vec<String>, ask: Question| -> Vec<Answer> {
         let clock = Clock::from_micros(bench.clock.load(Ordering::SeqCst));
         let asks = vec![ask];
         let batch = ids.into_iter().map(|id| TenantAsk {
@@ -588,7 +588,7 @@ fn lines_that_start_at_once_do_not_pile_up_where_others_wait() {
         });
         answers.collect()
     };
-    let costs = |cost| Ask {
+    let costs = |cost| Question {
         ticket: None,
         cost,
         again: false,
@@ -616,7 +616,7 @@ fn lines_that_start_at_once_do_not_pile_up_where_others_wait() {
         );
         bench.clock.fetch_add(600_000, Ordering::SeqCst);
     }
-    let back = Ask {
+    let back = Question {
         ticket: Some(ticket),
         cost: 1,
         again: false,

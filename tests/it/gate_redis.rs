@@ -8,7 +8,7 @@ use redis::Commands;
 use sluicegate::config::{RedisServers, RedisTopology, SecretUrl};
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, Ask, Change, Gate, GateError, TenantAsk};
+use sluicegate::gate::{Answer, Change, Gate, GateError, Question, TenantAsk};
 use sluicegate::rules::layout::Layout;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::model::State;
@@ -479,7 +479,7 @@ async fn a_cluster_holds_a_tenant_in_one_slot() {
                 FRESH,
                 FRESH,
                 FRESH,
-                Ask {
+                Question {
                     ticket: None,
                     cost: 2,
                     again: false,

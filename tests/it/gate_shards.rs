@@ -8,9 +8,9 @@ use kit::gate::{FRESH, LONG, LimitedGate, limit, started, tenant, waits};
 use kit::redis_topologies::{RedisCluster, address, replicated, shared_cluster, until};
 use kit::servers::{Redis, unique};
 use sluicegate::gate::fleet::AGREED_FOR_MS;
-use sluicegate::gate::fleet::registry::{Named, Registry, look};
+use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, look};
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Ask, Gate, GateError, Start, TenantAsk, Ticket};
+use sluicegate::gate::{EarlierStarts, Gate, GateError, Question, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
 
@@ -74,7 +74,10 @@ impl Fleet {
         limits: &Limits,
     ) -> Self {
         let gates: Vec<_> = (0..2).map(|_| watching(cluster, &prefix, limits)).collect();
-        for (gate, start) in gates.iter().zip([Start::Idle, Start::Unknown]) {
+        for (gate, start) in gates
+            .iter()
+            .zip([EarlierStarts::Idle, EarlierStarts::Unknown])
+        {
             gate.begin(start).await.expect("a first start is no loss");
         }
         let flow = |id| Flow {
@@ -102,7 +105,7 @@ impl Fleet {
                     gate.question(
                         &flow.id,
                         1,
-                        &[Ask {
+                        &[Question {
                             ticket,
                             cost: 1,
                             again: false,
@@ -233,7 +236,9 @@ async fn a_first_start_is_none_and_costs_no_more_round_trips() {
         other => panic!("{other:?}"),
     }
     let told = watching(cluster, &prefix, &limits);
-    told.begin(Start::Fresh).await.expect("it may start");
+    told.begin(EarlierStarts::Fresh)
+        .await
+        .expect("it may start");
     careful.ping().await.expect("it is open for all");
     for gate in [&careful, &told] {
         assert_eq!(started_of(gate).await.expect("a decision"), 60);
@@ -338,10 +343,10 @@ async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
     let ids = tenants_of(&cluster, &prefix, 1).concat();
     let limits = much(LONG);
     let gate = Arc::new(watching(&cluster, &prefix, &limits).gate);
-    gate.begin(Start::Idle).await.expect("it may start");
+    gate.begin(EarlierStarts::Idle).await.expect("it may start");
     let named = |max| {
         let limit = limit(Algorithm::SlidingWindow, max, 1_000);
-        Named::new(Policy::from(limit)).expect("small")
+        NamedPolicy::new(Policy::from(limit)).expect("small")
     };
     let mut registry = Registry::new(Arc::clone(&gate), named(1));
     let agreed = registry.exchange().await.expect("all primaries answer");

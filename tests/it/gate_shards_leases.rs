@@ -19,7 +19,7 @@ use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Stop};
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{End, Gate, GateError, Receipt, Settled, TenantSettled, Whose};
+use sluicegate::gate::{BreakerScope, End, Gate, GateError, Receipt, Settled, TenantSettled};
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::job::Job;
@@ -51,7 +51,9 @@ async fn what_a_lost_primary_does_not_hear_the_others_do() {
     let cluster = RedisCluster::start(&[]);
     // The suspension of all tenants is on the primary that will be lost.
     let prefix = std::iter::repeat_with(|| unique("places"))
-        .find(|prefix| cluster.owner(&Keys::new(prefix).in_cluster().breaker(&Whose::Api)) == 1)
+        .find(|prefix| {
+            cluster.owner(&Keys::new(prefix).in_cluster().breaker(&BreakerScope::Api)) == 1
+        })
         .expect("one of three has it");
     let ids = tenants_of(&cluster, &prefix, 1).concat();
     let gate = LimitedGate::new(gate(&cluster, &prefix), one_at_a_time());

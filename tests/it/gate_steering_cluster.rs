@@ -7,15 +7,15 @@ use std::time::{Duration, SystemTime};
 use kit::gate::{FRESH, LONG, limit, started, tenant};
 use kit::redis_topologies::{RedisCluster, shared_cluster};
 use kit::servers::{Redis, unique};
-use sluicegate::gate::boards::{Seen, drop_all, followers, in_force, put, see};
-use sluicegate::gate::fleet::registry::{Named, Registry};
+use sluicegate::gate::fleet::registry::{NamedPolicy, Registry};
+use sluicegate::gate::instructions::{BoardView, drop_all, followers, in_force, put, see};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Candidate, Change, Deduped, Gate};
 use sluicegate::operator::tenant::change;
 use sluicegate::operator::trials::Trial;
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::policy::Policy;
-use sluicegate::rules::steering::{Hold, Instruction, Sighted, Sighting, State, Steering};
+use sluicegate::rules::steering::{Hold, Instruction, Sighted, SightedState, Sighting, Steering};
 
 use crate::gate_topology::{connect, tenants_of};
 
@@ -97,7 +97,7 @@ fn sighting() -> Sighting {
     Sighting {
         cancel: Some(7),
         show: None,
-        state: State::Waiting,
+        state: SightedState::Waiting,
         at_ms: 1,
         attempt: 1,
         cost: 1,
@@ -132,7 +132,7 @@ async fn the_first_with_a_key_goes_along_with_its_slot_and_a_lost_primary_is_fel
 
 /// Returns a worker's view of all boards.
 fn worker(gate: &Arc<RedisGate>) -> Registry {
-    let own = Named::new(Policy::from(much())).expect("it is small");
+    let own = NamedPolicy::new(Policy::from(much())).expect("it is small");
     Registry::new(Arc::clone(gate), own)
 }
 
@@ -201,8 +201,8 @@ async fn what_is_asked_is_on_the_board_of_each_primary_until_it_is_dropped() {
 }
 
 /// Returns the number of the only wake instruction for `id`, which must be the same on each board.
-fn wake_of(seen: &[Seen], id: &str) -> u64 {
-    let numbers = |board: &Seen| -> Vec<u64> {
+fn wake_of(seen: &[BoardView], id: &str) -> u64 {
+    let numbers = |board: &BoardView| -> Vec<u64> {
         let posted = board.posted.iter();
         let wakes = posted.filter_map(|(it, _)| match it {
             Instruction::Wake(Some(of), number) if *of == tenant(id) => Some(*number),
@@ -248,7 +248,7 @@ async fn a_trial_and_a_diverted_tenant_are_known_at_all_primaries_and_the_limit_
     let queue = steering.diverts(&tenant(id)).map(|queue| &**queue);
     assert_eq!(queue, Some("jobs.diverted"));
     let seen = async || see(&gate).await.expect("all answer");
-    let trials = |seen: &[Seen]| -> Vec<usize> {
+    let trials = |seen: &[BoardView]| -> Vec<usize> {
         let is_trial = |(it, _): &&(Instruction, u64)| matches!(it, Instruction::Try(..));
         let all = seen.iter().map(|board| board.posted.iter());
         all.map(|posted| posted.filter(is_trial).count()).collect()

@@ -12,11 +12,11 @@ use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::config::SecretUrl;
-use sluicegate::gate::boards::{self, Ends};
-use sluicegate::gate::fleet::registry::{Agreed, Named, Registry, look};
+use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, RegistryAgreement, look};
+use sluicegate::gate::instructions::{self, EndInstruction};
 use sluicegate::gate::memory::store::MemoryStore;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Gate, GateError, Start, TenantAsk};
+use sluicegate::gate::{EarlierStarts, Gate, GateError, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::scope::Labels;
@@ -42,8 +42,8 @@ fn policy(max: u64) -> Policy {
     Policy::from(Limit::new("default", algorithm, max, WINDOW, Duration::ZERO).expect("in range"))
 }
 
-fn named(max: u64) -> Named {
-    Named::new(policy(max)).expect("it is small")
+fn named(max: u64) -> NamedPolicy {
+    NamedPolicy::new(policy(max)).expect("it is small")
 }
 
 struct Worker {
@@ -72,7 +72,7 @@ fn heard<T: Debug>(result: Result<T, GateError>) -> String {
 /// A worker's action.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    Begin(Start),
+    Begin(EarlierStarts),
     Beat,
     Ask,
     Leave,
@@ -128,7 +128,7 @@ impl Worker {
                     self.registry.follows(agreed);
                 }
                 heard(agreed.map(|agreed| {
-                    let Agreed {
+                    let RegistryAgreement {
                         fleet, steering, ..
                     } = agreed;
                     let wishes = ["1", "ä:2"].map(|id| steering.of_job(&tenant("t:{x}"), id));
@@ -136,22 +136,22 @@ impl Worker {
                 }))
             }
             Step::Put(number, for_ms) => {
-                heard(boards::put(&self.gate, &instruction(number), for_ms).await)
+                heard(instructions::put(&self.gate, &instruction(number), for_ms).await)
             }
             Step::Instead(ends, text, number, for_ms) => {
-                let ends = Ends {
+                let ends = EndInstruction {
                     name: instruction(ends).name(),
                     text: text.map(str::to_owned),
                 };
                 let instruction = instruction(number);
-                let put = boards::put_instead(&self.gate, Some(ends), &instruction, for_ms);
+                let put = instructions::put_instead(&self.gate, Some(ends), &instruction, for_ms);
                 heard(put.await)
             }
             Step::Drop(number) => {
                 let names = [instruction(number).name()];
-                heard(boards::drop_all(&self.gate, &names).await)
+                heard(instructions::drop_all(&self.gate, &names).await)
             }
-            Step::See => heard(boards::see(&self.gate).await.map(|mut seen| {
+            Step::See => heard(instructions::see(&self.gate).await.map(|mut seen| {
                 for board in &mut seen {
                     board
                         .posted
@@ -218,7 +218,11 @@ async fn the_store_in_memory_answers_as_redis_does() {
                     random.random_range(1..400_000),
                 ),
                 0 => Step::Begin(
-                    [Start::Unknown, Start::Idle, Start::Fresh][random.random_range(0..3)],
+                    [
+                        EarlierStarts::Unknown,
+                        EarlierStarts::Idle,
+                        EarlierStarts::Fresh,
+                    ][random.random_range(0..3)],
                 ),
                 1 | 2 => Step::Beat,
                 3..6 => Step::Ask,

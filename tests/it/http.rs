@@ -20,7 +20,7 @@ use kit::settings;
 use sluicegate::config::Http;
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Attempt, Outcome, Permit};
-use sluicegate::rules::answers::{Answers, Meaning, Quotas, Seen, Which};
+use sluicegate::rules::answers::{AnswerPattern, Answers, Consequence, LimitInfo, Quotas};
 use sluicegate::rules::job::Job;
 use sluicegate::rules::tenant::Tenant;
 use tokio::net::TcpSocket;
@@ -172,12 +172,12 @@ async fn a_downstream_may_ask_for_a_pause() {
 async fn what_an_answer_means_is_configured() {
     let mut answers = Answers::default();
     for (which, meaning) in [
-        ("409", Meaning::Retry),
-        ("404", Meaning::Done),
-        ("5xx+retry-after", Meaning::Throttle),
-        ("202", Meaning::Reject),
+        ("409", Consequence::Retry),
+        ("404", Consequence::Done),
+        ("5xx+retry-after", Consequence::Throttle),
+        ("202", Consequence::Reject),
     ] {
-        answers.set(Which::parse(which).expect(which), meaning);
+        answers.set(AnswerPattern::parse(which).expect(which), meaning);
     }
     for (status, headers, expected) in [
         ("409 Conflict", "", "retry None"),
@@ -207,7 +207,7 @@ async fn what_an_answer_says_of_limits_is_passed_on() {
         let Attempt { outcome, seen, .. } = handler.attempt(&job("1"), permit()).await;
         assert_eq!(outcome == Outcome::Done, expected, "{outcome:?}");
         let eight = Some(Duration::from_secs(8));
-        let all = Seen {
+        let all = LimitInfo {
             refused: None,
             used_up: eight,
             rounding: Duration::from_secs(1),
@@ -230,7 +230,7 @@ async fn what_an_answer_says_of_limits_is_passed_on() {
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
     let Attempt { outcome, seen, .. } = handler.attempt(&job("1"), permit()).await;
     assert!(matches!(outcome, Outcome::Retry { .. }), "{outcome:?}");
-    assert_eq!(seen, Seen::default());
+    assert_eq!(seen, LimitInfo::default());
 }
 
 #[tokio::test]

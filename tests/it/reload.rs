@@ -13,7 +13,7 @@ use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
 use sluicegate::gate::GateError;
-use sluicegate::gate::fleet::registry::{Named, Registry, look};
+use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, look};
 use sluicegate::gate::fleet::{MARGIN_MS, MAX_POLICIES};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::handler::{Handler, Outcome, Permit};
@@ -21,7 +21,7 @@ use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Job;
 use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::policy::{Own, Pattern, Policy};
+use sluicegate::rules::policy::{EntryLimits, Pattern, Policy};
 use tempfile::TempDir;
 
 use crate::PROGRAM;
@@ -344,8 +344,8 @@ fn policy(max: u64) -> Policy {
     limit.expect("in range").into()
 }
 
-fn named(max: u64) -> Named {
-    Named::new(policy(max)).expect("small")
+fn named(max: u64) -> NamedPolicy {
+    NamedPolicy::new(policy(max)).expect("small")
 }
 
 /// Returns a gate with a clock that the test controls, and its prefix.
@@ -448,10 +448,10 @@ async fn what_differs_in_short_windows_is_not_kept_for_the_longest() {
         limit.expect("in range")
     };
     for max in 1..=2 * MAX_POLICIES as u64 {
-        let slow = Own::Limits(of(9, 86_400 * SECOND).into());
+        let slow = EntryLimits::Limits(of(9, 86_400 * SECOND).into());
         let policy = Policy::from(of(max, SECOND));
         let policy = policy.with_tenants(vec![(Pattern::parse("slow"), slow)]);
-        let mut worker = Registry::new(Arc::clone(&gate), Named::new(policy).expect("small"));
+        let mut worker = Registry::new(Arc::clone(&gate), NamedPolicy::new(policy).expect("small"));
         let agreed = worker.exchange().await.expect("there is room");
         assert!(agreed.fleet.policies() <= 5, "edit {max}");
         clock.fetch_add((MARGIN_MS + 2_000) * 1_000, Ordering::Relaxed);

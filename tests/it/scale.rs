@@ -20,7 +20,7 @@ use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Exchange
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Gate, Start};
+use sluicegate::gate::{EarlierStarts, Gate};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::limit::Algorithm;
 
@@ -69,7 +69,7 @@ async fn work(keys: &str, servers: &[Redis]) -> Vec<Scripts> {
     let gate = RedisGate::connect(configured(keys), &unique("scale")).expect("a good url");
     let memory = Duration::from_millis(limit.memory_ms());
     let gate = LimitedGate::new(gate.watching(memory), limit);
-    gate.begin(Start::Fresh).await.expect("all answer");
+    gate.begin(EarlierStarts::Fresh).await.expect("all answer");
     let batch: Vec<_> = (0..TENANTS)
         .map(|n| gate.question(&format!("tenant-{n}"), 1, &[FRESH]))
         .collect();

@@ -14,7 +14,7 @@ use kit::{Bed, jobs, until};
 use serde_json::Value;
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, Ask, Gate, TenantAsk};
+use sluicegate::gate::{Answer, Gate, Question, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
@@ -340,7 +340,7 @@ async fn a_decision_without_shadows_costs_what_it_did_and_a_shadow_a_few_command
             limits: limits.clone(),
             budget: 1,
             permits: String::new(),
-            asks: vec![Ask {
+            asks: vec![Question {
                 ticket: None,
                 cost: 1,
                 again: false,

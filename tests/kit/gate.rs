@@ -9,7 +9,7 @@ use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::memory::store::MemoryStore;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, Ask, Gate, GateError, Inspection, Replies, TenantAsk, Ticket};
+use sluicegate::gate::{Answer, Gate, GateError, Inspection, Question, Replies, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
@@ -26,7 +26,7 @@ pub mod shares;
 pub const BEGIN_US: u64 = 4_102_444_800_000_000;
 
 /// A job that asks for the first time.
-pub const FRESH: Ask = Ask {
+pub const FRESH: Question = Question {
     ticket: None,
     cost: 1,
     again: false,
@@ -61,7 +61,7 @@ impl<G: Gate> LimitedGate<G> {
     }
 
     /// Returns a question of one tenant.
-    pub fn question(&self, id: &str, budget: u32, asks: &[Ask]) -> TenantAsk {
+    pub fn question(&self, id: &str, budget: u32, asks: &[Question]) -> TenantAsk {
         TenantAsk {
             tenant: tenant(id),
             labels: Labels::default(),
@@ -159,7 +159,7 @@ pub async fn ask(
     gate: &LimitedGate<impl Gate>,
     id: &str,
     budget: u32,
-    asks: &[Ask],
+    asks: &[Question],
 ) -> Vec<Answer> {
     let batch = [gate.question(id, budget, asks)];
     let replies = gate.gate.ask(&batch).await.expect("the gate answers");

@@ -2,7 +2,7 @@
 
 use kit::certificates::TestCertificates;
 use sluicegate::config::{Config, Fields, Method, TenantField};
-use sluicegate::rules::job::call::{Part, Place, Source};
+use sluicegate::rules::job::call::{TemplatePart, ValuePlace, ValueSource};
 
 fn parse(keys: &str) -> Result<Config, String> {
     let yaml = format!("dispatch: {{http: {{{keys}}}}}\n");
@@ -16,8 +16,8 @@ fn wrong(keys: &str) -> String {
     errors.split_once(": ").expect("a place").1.to_owned()
 }
 
-fn literal(text: &str) -> Part {
-    Part::Literal(text.to_owned())
+fn literal(text: &str) -> TemplatePart {
+    TemplatePart::Literal(text.to_owned())
 }
 
 #[test]
@@ -25,16 +25,16 @@ fn a_url_is_cut_where_jobs_have_parts_in_it() {
     let url = "https://u:p{a}@h:8443/v1/{tenant}/ä/{json:/a~1b}?k=ä&q={header:x-q}&{json:/a~1b}";
     let config = parse(&format!("url: '{url}'")).expect("valid");
     let http = config.dispatch.http.expect("a url");
-    let (path, query) = (Place::Path, Place::Query);
+    let (path, query) = (ValuePlace::Path, ValuePlace::Query);
     let expected = [
         literal("/v1/"),
-        Part::Value(Source::Tenant, path),
+        TemplatePart::Value(ValueSource::Tenant, path),
         literal("/%C3%A4/"),
-        Part::Value(Source::Field(0), path),
+        TemplatePart::Value(ValueSource::Field(0), path),
         literal("?k=%C3%A4&q="),
-        Part::Value(Source::Field(1), query),
+        TemplatePart::Value(ValueSource::Field(1), query),
         literal("&"),
-        Part::Value(Source::Field(0), query),
+        TemplatePart::Value(ValueSource::Field(0), query),
     ];
     assert!(http.target.expect("placeholders").0 == expected);
     let Fields { call, .. } = config.job;

@@ -16,9 +16,9 @@ use sluicegate::engine::action::{SchedulerSettings, Update};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, EngineEnd, Stop};
 use sluicegate::gate::{
-    Answer, Candidate, Change, Deduped, DedupedAll, Event as CallEvent, Gate, GateError,
-    Inspection, Note, Replies, Rule, Sequences, SettleReplies, Standings, Suspected, TenantAsk,
-    TenantReply, TenantSettled, Verdict, Verdicts, Whose,
+    Answer, BreakerEvent as CallEvent, BreakerScope, Candidate, Change, Deduped, DedupedAll, Gate,
+    GateError, Inspection, Note, Replies, Rule, Sequences, SettleReplies, Standings,
+    SuspectDecision, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts,
 };
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
@@ -127,10 +127,14 @@ impl Gate for OpeningGate {
         self.settled.fetch_add(batch.len(), Ordering::Relaxed);
         Ok(vec![Ok(()); batch.len()])
     }
-    async fn block(&self, _: &Whose, _: Duration, _: &str) -> Result<(), GateError> {
+    async fn block(&self, _: &BreakerScope, _: Duration, _: &str) -> Result<(), GateError> {
         Ok(())
     }
-    async fn report(&self, _: &Rule, _: &[(Whose, CallEvent)]) -> Result<Standings, GateError> {
+    async fn report(
+        &self,
+        _: &Rule,
+        _: &[(BreakerScope, CallEvent)],
+    ) -> Result<Standings, GateError> {
         Err(GateError::Refused("not in this test".into()))
     }
     async fn suspect(&self, batch: &[Suspected]) -> Result<Verdicts, GateError> {
@@ -147,7 +151,7 @@ impl Gate for OpeningGate {
             noted.lock().unwrap().extend(notes);
         });
         arrives.await.expect("no panic");
-        Ok(batch.iter().map(|_| Ok(Verdict::Go)).collect())
+        Ok(batch.iter().map(|_| Ok(SuspectDecision::Go)).collect())
     }
     async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupedAll, GateError> {
         Ok(vec![Ok(Deduped::First); batch.len()])
@@ -155,7 +159,7 @@ impl Gate for OpeningGate {
     async fn advertised(&self, _: &[(Tenant, Quotas)]) -> Result<(), GateError> {
         Ok(())
     }
-    async fn change(&self, _: &Whose, _: &Change) -> Result<u64, GateError> {
+    async fn change(&self, _: &BreakerScope, _: &Change) -> Result<u64, GateError> {
         Err(GateError::Refused("not in this test".into()))
     }
     async fn inspect(&self, _: &Tenant, _: &Labels, _: &Limits) -> Result<Inspection, GateError> {

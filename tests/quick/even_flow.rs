@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
-use sluicegate::rules::decision::{Answer, Ask};
+use sluicegate::rules::decision::{Answer, Question};
 use sluicegate::rules::lateness::auto_guard;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::model::State;
@@ -101,7 +101,7 @@ fn arrivals(limits: &Limits, count: usize, seed: u64, pauses: bool) -> Vec<u64> 
     let mut times = Vec::new();
     let mut ticket = None;
     while times.len() < count {
-        let ask = Ask {
+        let ask = Question {
             ticket,
             cost: 1,
             again: false,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kit::sources::{self, files, quoted};
 use sluicegate::broker::topology::Topology;
 use sluicegate::config::QueueType;
-use sluicegate::gate::Whose;
+use sluicegate::gate::BreakerScope;
 use sluicegate::gate::keys::Keys;
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::delays::DelayLevels;
@@ -225,7 +225,7 @@ fn keys() -> BTreeMap<String, &'static str> {
     let mut found = BTreeMap::from([
         (keys.epoch(None), "hash"),
         (keys.policies(None), "hash"),
-        (keys.breaker(&Whose::Api), "hash"),
+        (keys.breaker(&BreakerScope::Api), "hash"),
         (keys.board(None), "hash"),
         (keys.audit(), "zset"),
         (keys.report("WORKER"), "string"),

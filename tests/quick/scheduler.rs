@@ -8,13 +8,13 @@ use sluicegate::broker::{Delivery, DeliverySource, Message, Outgoing, PublishErr
 use sluicegate::engine::action::{Action, Block, Changeable, JobKey, SchedulerSettings};
 use sluicegate::engine::facts::Fact;
 use sluicegate::engine::scheduler::Scheduler;
-use sluicegate::gate::fleet::{Fleet, Known, Registered};
+use sluicegate::gate::fleet::{EnforcedPolicies, Registered, RegistryKnowledge};
 use sluicegate::gate::{
-    Answer, Candidate, End, Event, GateError, Lesson, Sequences, ShardId, Suspected, TenantAsk,
-    TenantReply, TenantSettled, Ticket, Whose,
+    Answer, BreakerEvent, BreakerScope, Candidate, End, GateError, LimitEvidence, Sequences,
+    ShardId, Suspected, TenantAsk, TenantReply, TenantSettled, Ticket,
 };
 use sluicegate::handler::{Attempt, Fate, Outcome};
-use sluicegate::rules::answers::{Pushback, Quotas, Seen, ThrottleScope};
+use sluicegate::rules::answers::{LimitInfo, Pushback, Quotas, ThrottleScope};
 use sluicegate::rules::delays::{DelayLevels, QueueNames, Trip};
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::holding::Holding;
@@ -51,7 +51,7 @@ pub struct Done {
     pub acked: Vec<u64>,
     pub settled: Vec<TenantSettled>,
     pub blocked: Vec<(Block, Duration)>,
-    pub reported: Vec<(Whose, Event)>,
+    pub reported: Vec<(BreakerScope, BreakerEvent)>,
     pub advertised: Vec<(Tenant, Quotas)>,
     /// Abandoned calls whose ends are awaited.
     pub awaited: Vec<(String, Duration)>,
@@ -62,7 +62,7 @@ pub struct Done {
     /// Answers about jobs that operators asked for.
     pub sighted: Vec<Sighted>,
     /// Lessons for adaptive limits.
-    pub lessons: Vec<Lesson>,
+    pub lessons: Vec<LimitEvidence>,
     /// Whether new jobs are wanted.
     pub new: Vec<bool>,
     /// How many times deliveries were returned, and taken again.
@@ -630,9 +630,9 @@ fn throttles_that_repeat_name_the_algorithm_that_fits_the_api() {
     let mut key = desk.start_one();
     for _ in 0..3 {
         let refused = Attempt {
-            seen: Seen {
+            seen: LimitInfo {
                 refused: Some(Pushback { after: None }),
-                ..Seen::default()
+                ..LimitInfo::default()
             },
             fate: Fate::Answered,
             ..Outcome::Throttled {
@@ -813,8 +813,8 @@ fn policy(max: u64) -> Arc<Policy> {
 }
 
 /// Returns the policies of a worker with 20 per second next to one with `max` per second.
-fn fleet_with(max: u64) -> Fleet {
-    let mut known = Known::default();
+fn fleet_with(max: u64) -> EnforcedPolicies {
+    let mut known = RegistryKnowledge::default();
     let other = Registered {
         id: "other".to_owned(),
         policy: policy(max),
@@ -1211,9 +1211,9 @@ fn what_the_downstream_says_of_its_limits_is_told_once_and_holds_nobody_up() {
     let mut told = Vec::new();
     for _ in 0..3 {
         let key = desk.start_one();
-        let seen = Seen {
+        let seen = LimitInfo {
             quotas: Quotas::read("10/1"),
-            ..Seen::default()
+            ..LimitInfo::default()
         };
         let attempt = Attempt {
             seen,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate::broker::DeliverySource;
 use sluicegate::engine::action::{JobKey, SchedulerSettings};
-use sluicegate::gate::{Event, GateError, Rule, Standing, Whose};
+use sluicegate::gate::{BreakerEvent, BreakerScope, GateError, Rule, Standing};
 use sluicegate::handler::{Attempt, Fate, Outcome, Trouble};
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::{Field, Job};
@@ -69,22 +69,22 @@ fn granted() -> Standing {
 
 /// Returns the reports as text.
 pub fn words(done: &Done) -> Vec<String> {
-    let word = |(whose, event): &(Whose, Event)| {
+    let word = |(whose, event): &(BreakerScope, BreakerEvent)| {
         let whose = match whose {
-            Whose::Tenant(tenant) => tenant.as_str(),
-            Whose::Api => "api",
+            BreakerScope::Tenant(tenant) => tenant.as_str(),
+            BreakerScope::Api => "api",
         };
         let event = match event {
-            Event::Failed { started_ms, of, .. } => {
+            BreakerEvent::Failed { started_ms, of, .. } => {
                 let what = if *started_ms == 0 { "" } else { "probe " };
                 // The IDs of these jobs are random.
                 let of = if of.len() > 9 { "job" } else { of };
                 format!("{what}failed of {of:?}")
             }
-            Event::Sound => "sound".to_owned(),
-            Event::Probe => "may I?".to_owned(),
-            Event::Release { .. } => "release".to_owned(),
-            Event::Look => "look".to_owned(),
+            BreakerEvent::Sound => "sound".to_owned(),
+            BreakerEvent::Probe => "may I?".to_owned(),
+            BreakerEvent::Release { .. } => "release".to_owned(),
+            BreakerEvent::Look => "look".to_owned(),
         };
         format!("{whose}: {event}")
     };
@@ -166,7 +166,7 @@ fn a_failure_of_a_tenant_alone_is_not_told_to_the_api() {
     // The start of its preparation tells whether it was a probe.
     let done = desk.step(MS);
     assert_eq!(words(&done), ["a: probe failed of \"job\""]);
-    let (_, Event::Failed { started_ms, .. }) = &done.reported[0] else {
+    let (_, BreakerEvent::Failed { started_ms, .. }) = &done.reported[0] else {
         panic!("{:?}", done.reported)
     };
     assert!(*started_ms >= STORE_MS, "{started_ms}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate::broker::DeliverySource;
 use sluicegate::engine::action::{JobKey, SchedulerSettings};
-use sluicegate::gate::{Standing, Whose};
+use sluicegate::gate::{BreakerScope, Standing};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::answers::ThrottleScope;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
@@ -71,17 +71,17 @@ fn close(desk: &mut Desk) {
 #[test]
 fn whom_a_429_closes_follows_the_limits_or_is_set() {
     use ThrottleScope as Set;
-    let mine = Whose::Tenant(Tenant::parse("a").expect("a tenant"));
+    let mine = BreakerScope::Tenant(Tenant::parse("a").expect("a tenant"));
     for (scope, scopes, expected) in [
-        (Set::Auto, &[Scope::Global][..], &Whose::Api),
+        (Set::Auto, &[Scope::Global][..], &BreakerScope::Api),
         (Set::Auto, &[Scope::Tenant], &mine),
         // Either scope may be meant, so the narrower one is throttled.
         (Set::Auto, &[Scope::Global, Scope::Tenant], &mine),
         (Set::Tenant, &[Scope::Global], &mine),
-        (Set::Global, &[Scope::Tenant], &Whose::Api),
+        (Set::Global, &[Scope::Tenant], &BreakerScope::Api),
     ] {
         let mut desk = scoped(scope, scopes);
-        let key = start(&mut desk, *expected == Whose::Api);
+        let key = start(&mut desk, *expected == BreakerScope::Api);
         desk.scheduler.finished(desk.now, key, MS, refused());
         let blocked = desk.step(MS).blocked;
         assert_eq!(blocked.len(), 1);

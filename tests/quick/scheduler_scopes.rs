@@ -9,7 +9,7 @@ use proptest::test_runner::Config;
 use proptest::{prop_assert, prop_assert_eq, proptest};
 use sluicegate::broker::{DeliverySource, Message, Outgoing};
 use sluicegate::engine::action::JobKey;
-use sluicegate::gate::fleet::{Known, Registered};
+use sluicegate::gate::fleet::{Registered, RegistryKnowledge};
 use sluicegate::gate::{Answer, End, GateError, ShardId, TenantAsk, TenantReply};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::HeaderValue;
@@ -230,7 +230,7 @@ fn a_value_that_tells_nothing_apart_is_a_dead_letter_or_empty_for_the_limits_of_
     // The same limits are those of another worker.
     let mut desk = Desk::new(4);
     let own: Policy = limit("default", Scope::Tenant).into();
-    let mut known = Known::default();
+    let mut known = RegistryKnowledge::default();
     let other = Registered {
         id: "other".to_owned(),
         policy: Arc::new(limit("path", path()).into()),

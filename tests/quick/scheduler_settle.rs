@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use sluicegate::broker::DeliverySource;
-use sluicegate::gate::{End, GateError, SettleReplies, ShardId, TenantSettled, Whose};
+use sluicegate::gate::{BreakerScope, End, GateError, SettleReplies, ShardId, TenantSettled};
 use sluicegate::handler::{Attempt, Fate, LateEnd, Outcome};
-use sluicegate::rules::answers::{Quotas, Seen};
+use sluicegate::rules::answers::{LimitInfo, Quotas};
 use sluicegate::rules::job::TenantField;
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::tenant::Tenant;
@@ -238,9 +238,9 @@ fn the_lease_of_a_call_that_was_given_up_is_held_until_it_ends() {
 fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
     let minute = Duration::from_secs(60);
     let done = Attempt {
-        seen: Seen {
+        seen: LimitInfo {
             used_up: Some(minute),
-            ..Seen::default()
+            ..LimitInfo::default()
         },
         fate: Fate::Answered,
         ..Outcome::Done.into()
@@ -255,7 +255,7 @@ fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
         let mut told = desk.actions().blocked;
         assert_eq!((told.len(), told[0].1), (1, minute));
         assert_eq!(told[0].0.key.is_some(), waits);
-        let a = Whose::Tenant(Tenant::parse("a").expect("a tenant"));
+        let a = BreakerScope::Tenant(Tenant::parse("a").expect("a tenant"));
         for pause_ms in [100, 200] {
             let (block, _) = told.remove(0);
             assert!(!desk.scheduler.is_idle());
@@ -294,11 +294,11 @@ fn our_limits_decide_where_they_keep_the_apis_and_its_headers_only_round() {
         let mut desk = Desk::new(4);
         let key = desk.start_one();
         let done = Attempt {
-            seen: Seen {
+            seen: LimitInfo {
                 used_up: Some(used_up * second),
                 rounding: 2 * second,
                 quotas: Quotas::read(quotas),
-                ..Seen::default()
+                ..LimitInfo::default()
             },
             fate: Fate::Answered,
             ..Outcome::Done.into()

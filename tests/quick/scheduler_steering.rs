@@ -9,7 +9,7 @@ use sluicegate::gate::{GateError, ShardId};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Field;
-use sluicegate::rules::steering::{Hold, Instruction, State, Steering};
+use sluicegate::rules::steering::{Hold, Instruction, SightedState, Steering};
 use sluicegate::rules::tenant::Tenant;
 
 use crate::scheduler::{CAPACITY, Desk, Done, MS, START, message, wait};
@@ -71,7 +71,7 @@ fn sent(done: &Done, queue: &str) -> Vec<String> {
     there.map(|(_, outgoing)| id(&outgoing.message)).collect()
 }
 
-fn states(done: &Done) -> Vec<(&str, State)> {
+fn states(done: &Done) -> Vec<(&str, SightedState)> {
     let all = done.sighted.iter();
     all.map(|it| (it.job.as_str(), it.sighting.state)).collect()
 }
@@ -85,7 +85,7 @@ fn a_cancelled_job_leaves_at_once_where_it_waits_in_memory_and_the_others_stay()
     assert_eq!(sent(&done, "jobs.dead"), ["1"]);
     let reason = done.published[0].1.message.header("x-sluicegate-reason");
     assert_eq!(reason, Field::Text("cancelled by an operator"));
-    assert_eq!(states(&done), [("1", State::Cancelled)]);
+    assert_eq!(states(&done), [("1", SightedState::Cancelled)]);
     let key = done.published[0].0;
     desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
     assert_eq!(desk.actions().acked, [1]);
@@ -143,14 +143,14 @@ fn a_call_in_flight_goes_on_and_is_told_and_only_the_next_one_is_not_made() {
     assert!(done.published.is_empty());
     assert_eq!(
         states(&done),
-        [("1", State::Running), ("2", State::Running)]
+        [("1", SightedState::Running), ("2", SightedState::Running)]
     );
     desk.scheduler.sighted(desk.now, &Ok(()));
     desk.scheduler
         .finished(desk.now, keys[0], MS, Outcome::Done);
     let done = desk.step(MS);
     assert_eq!(done.acked, [1]);
-    assert_eq!(states(&done), [("1", State::Done)]);
+    assert_eq!(states(&done), [("1", SightedState::Done)]);
     desk.scheduler.sighted(desk.now, &Ok(()));
     let failed = Outcome::Retry {
         after: None,
@@ -175,7 +175,7 @@ fn what_could_not_be_told_is_told_again_unless_there_is_news_or_nobody_asks() {
         panic!("{:?}", done.sighted)
     };
     let seen = &told.sighting;
-    assert_eq!((seen.state, seen.show), (State::Waiting, Some(9)));
+    assert_eq!((seen.state, seen.show), (SightedState::Waiting, Some(9)));
     assert_eq!((seen.wait_ms, seen.ticket), (Some(400), Some(4)));
     assert_eq!(seen.limit.as_deref(), Some("default"));
     assert_eq!((seen.queue.as_str(), seen.attempt), ("jobs", 1));
@@ -184,7 +184,7 @@ fn what_could_not_be_told_is_told_again_unless_there_is_news_or_nobody_asks() {
     assert!(desk.step(MS * 100).sighted.is_empty(), "after a second");
     desk.step(MS * 320);
     let done = desk.step(MS * 600);
-    assert_eq!(states(&done), [("1", State::Waiting)]);
+    assert_eq!(states(&done), [("1", SightedState::Waiting)]);
     assert_eq!(done.sighted[0].sighting.wait_ms, None, "news");
     steer(&mut desk, []);
     desk.scheduler.sighted(desk.now, &lost());

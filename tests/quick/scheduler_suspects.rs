@@ -5,7 +5,7 @@ use std::time::Duration;
 use lapin::BasicProperties;
 use sluicegate::broker::{DeliverySource, Message};
 use sluicegate::engine::action::{JobKey, SchedulerSettings};
-use sluicegate::gate::{GateError, Note, ShardId, Verdict};
+use sluicegate::gate::{GateError, Note, ShardId, SuspectDecision};
 use sluicegate::handler::{Attempt, Fate, Outcome};
 use sluicegate::rules::crash::LEASE_MS;
 use sluicegate::rules::headers::{self, HeaderValue};
@@ -16,7 +16,7 @@ use crate::scheduler::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-const ALONE: Verdict = Verdict::Alone { crashes: 2 };
+const ALONE: SuspectDecision = SuspectDecision::Alone { crashes: 2 };
 
 /// Returns jobs with their own IDs.
 fn jobs(ids: &[&str]) -> Vec<Message> {
@@ -52,7 +52,7 @@ impl Desk {
         self.deliver_marked(DeliverySource::Fresh, true, jobs(ids))
     }
 
-    fn heard(&mut self, verdicts: &[Verdict]) -> Done {
+    fn heard(&mut self, verdicts: &[SuspectDecision]) -> Done {
         let verdicts = verdicts.iter().copied().map(Ok).collect();
         self.scheduler
             .suspected(self.now, ShardId::default(), Ok(verdicts));
@@ -62,7 +62,7 @@ impl Desk {
     /// Starts a suspect.
     fn suspect_runs(&mut self, id: &str) -> JobKey {
         assert_eq!(words(&self.again(&[id])), [format!("{id}: begin")]);
-        assert_eq!(self.heard(&[Verdict::Go]).asked.len(), 1);
+        assert_eq!(self.heard(&[SuspectDecision::Go]).asked.len(), 1);
         self.answer(MS, vec![vec![START]]).dispatched[0].0
     }
 
@@ -110,12 +110,12 @@ fn a_suspect_is_noted_before_it_asks_and_until_it_has_ended() {
         (words(&done), done.asked.len()),
         (vec!["x: begin".into()], 0)
     );
-    let done = desk.heard(&[Verdict::Go]);
+    let done = desk.heard(&[SuspectDecision::Go]);
     assert_eq!((words(&done), done.asked.len()), (vec![], 1));
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
     let renewed = desk.step(Duration::from_millis(LEASE_MS / 4));
     assert_eq!(words(&renewed), ["x: renew"]);
-    desk.heard(&[Verdict::Go]);
+    desk.heard(&[SuspectDecision::Go]);
     let retry = Outcome::Retry {
         after: Some(60 * SECOND),
         reason: "502".to_owned(),
@@ -125,7 +125,7 @@ fn a_suspect_is_noted_before_it_asks_and_until_it_has_ended() {
     assert_eq!(words(&done), ["x: answered"]);
     let (_, moved) = &done.published[0];
     assert_eq!(moved.message.header(headers::SUSPECT), Field::Missing);
-    desk.heard(&[Verdict::Go]);
+    desk.heard(&[SuspectDecision::Go]);
     assert!(desk.scheduler.final_notes().is_empty());
 }
 
@@ -134,20 +134,20 @@ fn a_note_ends_with_what_it_was_for_whatever_the_way() {
     // It must wait and gives up its slot.
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
-    desk.heard(&[Verdict::Go]);
+    desk.heard(&[SuspectDecision::Go]);
     let mut told = words(&desk.answer(MS, vec![vec![wait(60_000, 1)]]));
     let done = desk.step(MS);
     told.extend(words(&done));
     assert_eq!(told, ["x: end"]);
 
     // Its session is lost before it starts, or while the note is written.
-    for verdict in [None, Some(Verdict::Go)] {
+    for verdict in [None, Some(SuspectDecision::Go)] {
         let mut desk = Desk::new(8);
         desk.again(&["x"]);
         verdict.map(|verdict| desk.heard(&[verdict]));
         desk.scheduler.session_down();
         let mut told = words(&desk.step(MS));
-        told.extend(words(&desk.heard(&[Verdict::Go])));
+        told.extend(words(&desk.heard(&[SuspectDecision::Go])));
         assert_eq!(told, ["x: end"], "{verdict:?}");
     }
 
@@ -157,8 +157,8 @@ fn a_note_ends_with_what_it_was_for_whatever_the_way() {
     assert_eq!(words(&desk.ends(key, Outcome::Late)), ["x: end"]);
     // Its permit is returned first.
     (desk.scheduler).settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
-    assert_eq!(words(&desk.heard(&[Verdict::Go])), ["x: begin"]);
-    desk.heard(&[Verdict::Go]);
+    assert_eq!(words(&desk.heard(&[SuspectDecision::Go])), ["x: begin"]);
+    desk.heard(&[SuspectDecision::Go]);
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
     let unwritten = Attempt {
         fate: Fate::Unwritten,
@@ -193,7 +193,7 @@ fn a_worker_that_ends_in_order_leaves_no_note() {
     desk.scheduler.drain();
     desk.ends(key, Outcome::Done);
     assert!(!desk.scheduler.is_idle());
-    desk.heard(&[Verdict::Go]);
+    desk.heard(&[SuspectDecision::Go]);
     assert!(desk.scheduler.is_idle());
 }
 
@@ -211,12 +211,12 @@ fn no_more_are_noted_than_have_slots_and_nobody_spins() {
         .next_tick(desk.now)
         .expect("they are renewed");
     assert!(next > desk.now + 4 * SECOND, "{next:?}");
-    desk.heard(&[Verdict::Go; 2]);
+    desk.heard(&[SuspectDecision::Go; 2]);
     let done = desk.answer(MS, vec![vec![START, START]]);
     let next = desk.ends(done.dispatched[0].0, Outcome::Done);
     assert_eq!(words(&next), ["1: answered"]);
-    assert_eq!(words(&desk.heard(&[Verdict::Go])), ["3: begin"]);
-    desk.heard(&[Verdict::Go]);
+    assert_eq!(words(&desk.heard(&[SuspectDecision::Go])), ["3: begin"]);
+    desk.heard(&[SuspectDecision::Go]);
     // A call that has yet to be prepared keeps its note.
     let done = desk.answer(MS, vec![vec![CAPACITY]]);
     assert_eq!(words(&done), [""; 0]);
@@ -227,7 +227,7 @@ fn no_more_are_noted_than_have_slots_and_nobody_spins() {
 fn who_may_be_under_way_elsewhere_waits_in_a_delay_queue_and_is_a_suspect_still() {
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
-    let done = desk.heard(&[Verdict::Wait { ms: 19_000 }]);
+    let done = desk.heard(&[SuspectDecision::Wait { ms: 19_000 }]);
     let (_, moved) = &done.published[0];
     assert_eq!(moved.message.header(headers::SUSPECT), Field::Int(0));
     let moved = moved.clone();
@@ -244,7 +244,7 @@ fn who_may_be_under_way_elsewhere_waits_in_a_delay_queue_and_is_a_suspect_still(
     // A short wait is spent here.
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
-    let done = desk.heard(&[Verdict::Wait { ms: 300 }]);
+    let done = desk.heard(&[SuspectDecision::Wait { ms: 300 }]);
     assert!(done.published.is_empty());
     assert_eq!(words(&desk.step(301 * MS)), ["x: begin"]);
 }
@@ -260,16 +260,16 @@ fn those_with_crashes_are_begun_one_at_a_time() {
     assert_eq!(moved.message.header(headers::SUSPECT), Field::Int(2));
     // A job that has not crashed is called at the same time.
     assert_eq!(words(&desk.again(&["3"])), [""; 0]);
-    let done = desk.heard(&[Verdict::Go]);
+    let done = desk.heard(&[SuspectDecision::Go]);
     assert_eq!(words(&done), ["3: begin"]);
-    desk.heard(&[Verdict::Go]);
+    desk.heard(&[SuspectDecision::Go]);
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
     assert_eq!(words(&desk.ends(key, Outcome::Done)), ["1: answered"]);
     desk.answer(MS, vec![vec![START]]);
     // Its turn ends when the gate knows that its call has ended.
     let done = desk.again(&["4"]);
     assert_eq!(words(&done), [""; 0]);
-    let done = desk.heard(&[Verdict::Go]);
+    let done = desk.heard(&[SuspectDecision::Go]);
     assert_eq!(words(&done), ["4: begin"]);
     assert_eq!(words(&desk.heard(&[ALONE])), ["4: alone"]);
 }
@@ -278,7 +278,7 @@ fn those_with_crashes_are_begun_one_at_a_time() {
 fn who_has_ended_too_many_workers_is_a_dead_letter() {
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
-    let done = desk.heard(&[Verdict::Dead { crashes: 5 }]);
+    let done = desk.heard(&[SuspectDecision::Dead { crashes: 5 }]);
     let (_, letter) = &done.published[0];
     assert_eq!(&*letter.queue, "jobs.dead");
     let reason = "5 of its calls ended their workers (retry.max-crashes)";
@@ -314,12 +314,12 @@ fn a_gate_that_cannot_be_told_lets_suspects_wait_as_all_jobs_do() {
     let mut told = words(&done);
     told.extend((0..10).flat_map(|_| words(&desk.step(200 * MS))));
     assert_eq!(told, ["x: end"]);
-    assert_eq!(words(&desk.heard(&[Verdict::Go])), ["x: begin"]);
+    assert_eq!(words(&desk.heard(&[SuspectDecision::Go])), ["x: begin"]);
 
     // If only one tenant's primary fails, only its jobs wait.
     let mut desk = Desk::new(8);
     desk.again(&["x", "y"]);
-    let verdicts = vec![Err(away()), Ok(Verdict::Go)];
+    let verdicts = vec![Err(away()), Ok(SuspectDecision::Go)];
     desk.scheduler.suspected(desk.now, shard, Ok(verdicts));
     let done = desk.step(3 * MS);
     assert_eq!((done.published.len(), done.asked.len()), (1, 1));

@@ -7,7 +7,7 @@ use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Field;
-use sluicegate::rules::trace::{About, Context, Sampler, Span};
+use sluicegate::rules::trace::{Context, Sampler, Span, SpanSubject};
 
 use crate::scheduler::{Desk, MS, START, by_header, message, settings, usual, wait};
 
@@ -83,7 +83,7 @@ fn a_wait_a_call_and_a_result_belong_to_the_publishers_span() {
         panic!("one span");
     };
     assert_eq!(waited.parent, Some(publisher));
-    let About::Wait { told, more } = &waited.about else {
+    let SpanSubject::Wait { told, more } = &waited.about else {
         panic!("{waited:?}");
     };
     assert_eq!((told.len(), *more), (16, 4), "a bounded number is told");
@@ -106,13 +106,13 @@ fn a_wait_a_call_and_a_result_belong_to_the_publishers_span() {
     assert!(called.ended - called.began == 15 * MS && called.first_call.is_none());
     assert!(matches!(
         called.about,
-        About::Call {
+        SpanSubject::Call {
             outcome: "done",
             reason: None
         }
     ));
     assert_eq!((told.context, told.parent), (result, Some(publisher)));
-    assert!(matches!(told.about, About::Result) && told.ended - told.began == MS);
+    assert!(matches!(told.about, SpanSubject::Result) && told.ended - told.began == MS);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::gate::{Event, Rule, Standings, Whose};
+use sluicegate::gate::{BreakerEvent, BreakerScope, Rule, Standings};
 
 use super::history::History;
 use super::plan::{Plan, ms, pick};
@@ -93,13 +93,13 @@ impl Away {
 }
 
 /// Counts the failures that may use an attempt: those that met, and left, all breakers closed.
-pub fn note(history: &mut History, batch: &[(Whose, Event)], standings: &Standings) {
+pub fn note(history: &mut History, batch: &[(BreakerScope, BreakerEvent)], standings: &Standings) {
     let mut tenant_is_open = false;
     for ((whose, event), standing) in batch.iter().zip(standings) {
         let open = standing.as_ref().is_ok_and(|standing| standing.is_open);
         match (whose, event) {
-            (Whose::Tenant(_), Event::Failed { .. }) => tenant_is_open = open,
-            (Whose::Api, Event::Failed { .. }) => {
+            (BreakerScope::Tenant(_), BreakerEvent::Failed { .. }) => tenant_is_open = open,
+            (BreakerScope::Api, BreakerEvent::Failed { .. }) => {
                 history.closed_failures += u64::from(!open && !tenant_is_open);
                 tenant_is_open = false;
             }

@@ -3,7 +3,7 @@
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use sluicegate::gate::{Change, Event, Gate, Standings, Whose};
+use sluicegate::gate::{BreakerEvent, BreakerScope, Change, Gate, Standings};
 use sluicegate::rules::answers::ThrottleScope;
 use tokio::time::Instant;
 
@@ -39,9 +39,14 @@ impl Heard {
     }
 
     /// Its answer is there: what was known before it was sent counts no more.
-    pub fn hears(&mut self, number: u64, batch: &[(Whose, Event)], standings: &Standings) {
+    pub fn hears(
+        &mut self,
+        number: u64,
+        batch: &[(BreakerScope, BreakerEvent)],
+        standings: &Standings,
+    ) {
         for ((whose, _), standing) in batch.iter().zip(standings) {
-            if let (Whose::Api, Ok(standing)) = (whose, standing) {
+            if let (BreakerScope::Api, Ok(standing)) = (whose, standing) {
                 self.facts.retain(|(_, _, sent)| *sent >= number);
                 (self.facts).push((standing.named_until_ms, Instant::now(), number));
             }
@@ -70,7 +75,7 @@ pub fn asks(life: &Life) {
 pub async fn resume(world: &World) {
     if world.plan.seed >= CLOSES_ALL && world.below(4) == 0 {
         world.note(format_args!("operator: all are resumed"));
-        let done = world.gate.change(&Whose::Api, &Change::Resume).await;
+        let done = world.gate.change(&BreakerScope::Api, &Change::Resume).await;
         assert!(done.is_ok(), "the gate in memory never fails");
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use sluicegate::gate::LEASE_MS;
 use sluicegate::handler::{Attempt, Fate, Handler, LateEnd, Outcome, Permit, Trouble};
-use sluicegate::rules::answers::{Quotas, Seen};
+use sluicegate::rules::answers::{LimitInfo, Quotas};
 use sluicegate::rules::job::Job;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
@@ -119,7 +119,7 @@ impl Handler for SimHandler {
         if world.dice(|t| t.panic) {
             panic(world, job);
         }
-        let (reply, mut seen) = (answered.ok().and_then(Result::ok), Seen::default());
+        let (reply, mut seen) = (answered.ok().and_then(Result::ok), LimitInfo::default());
         let has_arrived = reply.is_some();
         let outcome = match &reply {
             Some(Answered { reply, .. }) => match reply {

@@ -20,11 +20,11 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use simulator::environment::in_simulated_time;
-use sluicegate::gate::Start;
-use sluicegate::gate::fleet::registry::Named;
+use sluicegate::gate::EarlierStarts;
+use sluicegate::gate::fleet::registry::NamedPolicy;
 use sluicegate::gate::memory::store::MemoryStore;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::policy::{Own, Pattern, Policy};
+use sluicegate::rules::policy::{EntryLimits, Pattern, Policy};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 
@@ -82,13 +82,13 @@ fn limits((_, max, window): (&str, u64, Duration), (algorithm, more): (Algorithm
     limit.into()
 }
 
-fn policy(how: (Algorithm, u64)) -> Named {
+fn policy(how: (Algorithm, u64)) -> NamedPolicy {
     let own = TENANTS.map(|tenant| {
         let limits = limits(tenant, how);
-        (Pattern::parse(tenant.0), Own::Limits(limits))
+        (Pattern::parse(tenant.0), EntryLimits::Limits(limits))
     });
     let policy = Policy::common(limits(TENANTS[0], how)).with_tenants(own.to_vec());
-    Named::new(policy).expect("it is small")
+    NamedPolicy::new(policy).expect("it is small")
 }
 
 /// What is known of the worker that has a slot by now.
@@ -115,7 +115,7 @@ struct World {
     bug: Bug,
     /// It may throw keys away.
     evicts: bool,
-    policies: Vec<Named>,
+    policies: Vec<NamedPolicy>,
     random: RefCell<SmallRng>,
     starts: RefCell<[Vec<Duration>; TENANTS.len()]>,
     calls: RefCell<Vec<Call>>,
@@ -161,7 +161,7 @@ impl World {
         sleep(wait).await;
     }
 
-    fn any_policy(&self) -> Named {
+    fn any_policy(&self) -> NamedPolicy {
         let at = self.below(self.policies.len() as u64);
         self.policies[usize::try_from(at).expect("small")].clone()
     }
@@ -178,7 +178,7 @@ impl World {
     /// What the policies say of a tenant's limits.
     fn limits(&self, tenant: usize) -> impl Iterator<Item = Limits> {
         let name = worker::tenant(tenant);
-        let limits = move |it: &Named| it.policy.limits(&name, None).clone();
+        let limits = move |it: &NamedPolicy| it.policy.limits(&name, None).clone();
         self.policies.iter().map(limits)
     }
 
@@ -262,10 +262,10 @@ fn world(seed: u64, bug: Bug) -> World {
 }
 
 /// What a worker says when it starts: the first one knows that nothing was started before.
-fn first_word(slot: usize) -> Start {
+fn first_word(slot: usize) -> EarlierStarts {
     match slot {
-        0 => Start::Idle,
-        _ => Start::Unknown,
+        0 => EarlierStarts::Idle,
+        _ => EarlierStarts::Unknown,
     }
 }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::gate::{
-    Answer, Candidate, Change, DedupedAll, End, Event, Gate, GateError, Inspection, LearnedAll,
-    Lesson, Replies, Rule, SettleReplies, Standings, Suspected, TenantAsk, TenantReply,
-    TenantSettled, Verdicts, Whose,
+    Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, End, Gate, GateError,
+    Inspection, LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings, Suspected,
+    TenantAsk, TenantReply, TenantSettled, Verdicts,
 };
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::limit::{Limits, ceil_ms};
@@ -116,14 +116,19 @@ impl Gate for SimGate {
         replies
     }
 
-    async fn block(&self, whose: &Whose, duration: Duration, by: &str) -> Result<(), GateError> {
+    async fn block(
+        &self,
+        whose: &BreakerScope,
+        duration: Duration,
+        by: &str,
+    ) -> Result<(), GateError> {
         let (whose, by) = (whose.clone(), by.to_owned());
         if by == THROTTLED {
             match &whose {
-                Whose::Tenant(tenant) => {
+                BreakerScope::Tenant(tenant) => {
                     self.0.world.history().tenant(tenant.as_str()).closings += 1;
                 }
-                Whose::Api => self.0.world.history().closings_of_all += 1,
+                BreakerScope::Api => self.0.world.history().closings_of_all += 1,
             }
         }
         self.call("block", |world| async move {
@@ -131,12 +136,12 @@ impl Gate for SimGate {
             let until = world.now_us() / 1000 + ceil_ms(duration);
             let mut history = world.history();
             match &whose {
-                Whose::Tenant(tenant) => {
+                BreakerScope::Tenant(tenant) => {
                     let record = history.tenant(tenant.as_str());
                     record.closed_until = record.closed_until.max(until);
                     history.note(format_args!("{tenant} is closed for {duration:?}"));
                 }
-                Whose::Api => history.note(format_args!("all are closed for {duration:?}")),
+                BreakerScope::Api => history.note(format_args!("all are closed for {duration:?}")),
             }
             result
         })
@@ -180,7 +185,11 @@ impl Gate for SimGate {
         .await
     }
 
-    async fn report(&self, rule: &Rule, batch: &[(Whose, Event)]) -> Result<Standings, GateError> {
+    async fn report(
+        &self,
+        rule: &Rule,
+        batch: &[(BreakerScope, BreakerEvent)],
+    ) -> Result<Standings, GateError> {
         let (rule, sent) = (*rule, batch.to_vec());
         let number = self.0.heard().sends();
         let standings = self.call("report", |world| async move {
@@ -236,7 +245,7 @@ impl Gate for SimGate {
         .await
     }
 
-    async fn learn(&self, batch: &[Lesson]) -> Result<LearnedAll, GateError> {
+    async fn learn(&self, batch: &[LimitEvidence]) -> Result<LearnedAll, GateError> {
         let batch = batch.to_vec();
         self.call(
             "learn",
@@ -245,7 +254,7 @@ impl Gate for SimGate {
         .await
     }
 
-    async fn change(&self, whose: &Whose, change: &Change) -> Result<u64, GateError> {
+    async fn change(&self, whose: &BreakerScope, change: &Change) -> Result<u64, GateError> {
         self.0.world.gate.change(whose, change).await
     }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use kit::gate::{decided, tenant};
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::{
-    Answer, Ask, Change, End, Gate, LEASE_MS, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
-    Whose,
+    Answer, BreakerScope, Change, End, Gate, LEASE_MS, Question, Receipt, Settled, TenantAsk,
+    TenantSettled, Ticket,
 };
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
@@ -36,7 +36,7 @@ async fn still(algorithm: Algorithm, step_ms: u64) -> u64 {
             limits: limits.clone(),
             budget: 1,
             permits: String::new(),
-            asks: vec![Ask {
+            asks: vec![Question {
                 ticket,
                 cost: 1,
                 again: false,
@@ -111,7 +111,7 @@ async fn one(
         limits: limits.clone(),
         budget: 1,
         permits: permits.to_owned(),
-        asks: vec![Ask {
+        asks: vec![Question {
             ticket,
             cost: 1,
             again: false,
@@ -132,7 +132,7 @@ async fn a_tenant_that_is_closed_opens_when_it_would_have() {
     for closed_ms in [500, 60_000] {
         let closed = Duration::from_millis(closed_ms);
         let blocked = waits(limit.clone(), HOUR_MS, async |gate, _| {
-            gate.block(&Whose::Tenant(tenant("acme")), closed, "429")
+            gate.block(&BreakerScope::Tenant(tenant("acme")), closed, "429")
                 .await
                 .expect("it answers");
         });
@@ -140,7 +140,7 @@ async fn a_tenant_that_is_closed_opens_when_it_would_have() {
             duration_ms: closed_ms,
         };
         let paused = waits(limit.clone(), HOUR_MS, async |gate, _| {
-            gate.change(&Whose::Tenant(tenant("acme")), &pause)
+            gate.change(&BreakerScope::Tenant(tenant("acme")), &pause)
                 .await
                 .expect("it answers");
         });

@@ -7,7 +7,7 @@ use std::time::Duration;
 use kit::gate::tenant;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
-use sluicegate::gate::{Answer, Ask};
+use sluicegate::gate::{Answer, Question};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::model::{Scopes, State};
@@ -104,7 +104,7 @@ struct Start {
 /// Plays `steps` on the model. Returns all starts, and when each limit was counted with, by its partition.
 fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Limit)>) {
     let mut states: HashMap<Partition, State> = HashMap::new();
-    let mut waiting: HashMap<(usize, (usize, usize)), Vec<Ask>> = HashMap::new();
+    let mut waiting: HashMap<(usize, (usize, usize)), Vec<Question>> = HashMap::new();
     let (mut starts, mut asked, mut now) = (Vec::new(), Vec::new(), 1_700_000_000_000);
     for step in steps {
         now += step.pause;
@@ -116,7 +116,7 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Li
         }
         let mut asks = std::mem::take(waiting.entry((step.set, step.who)).or_default());
         let fresh = step.costs.iter();
-        asks.extend(fresh.map(|cost| Ask {
+        asks.extend(fresh.map(|cost| Question {
             ticket: None,
             cost: *cost,
             again: false,
@@ -143,7 +143,7 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Li
                     layout: layout.clone(),
                 }),
                 Answer::Wait { ticket, .. } => {
-                    let again = Ask {
+                    let again = Question {
                         ticket: Some(ticket),
                         ..ask
                     };

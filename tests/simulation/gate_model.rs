@@ -6,7 +6,7 @@ use kit::gate::BEGIN_US;
 use kit::gate::history::{Family, IssuedTickets, RULE, Step, World, ask, history, labels_of, sets};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
-use sluicegate::gate::{Ask, End, Receipt, Settled, Ticket};
+use sluicegate::gate::{End, Question, Receipt, Settled, Ticket};
 use sluicegate::rules::decision::Answer;
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Unit};
@@ -52,7 +52,7 @@ fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<Start> {
     for step in steps {
         match step {
             Step::Ask { budget, jobs } => {
-                let asks: Vec<Ask> = jobs
+                let asks: Vec<Question> = jobs
                     .iter()
                     .map(|j| ask(j, &tickets, state.waitlist.generation))
                     .collect();
@@ -130,8 +130,8 @@ fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByPartitio
             Step::Ask { budget, jobs } => {
                 let generation = world.at(&layout.waitlist).waitlist.generation;
                 let asked = jobs.iter().map(|j| ask(j, tickets, generation));
-                let asks: Vec<Ask> = asked
-                    .map(|ask| Ask {
+                let asks: Vec<Question> = asked
+                    .map(|ask| Question {
                         cost: ask.cost.max(1),
                         ..ask
                     })

@@ -8,7 +8,7 @@ use kit::gate::{decided, tenant};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::gate::memory::MemoryGate;
-use sluicegate::gate::{Answer, Ask, Gate, TenantAsk};
+use sluicegate::gate::{Answer, Gate, Question, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::{Labels, Scope};
 
@@ -249,7 +249,7 @@ async fn lines_whose_fronts_vanished_do_not_wait_for_each_other() {
                 limits: limits.clone(),
                 budget: 1,
                 permits: String::new(),
-                asks: vec![Ask {
+                asks: vec![Question {
                     ticket,
                     cost,
                     again: false,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::rules::decision::{Answer, Ask, Ticket};
+use sluicegate::rules::decision::{Answer, Question, Ticket};
 use sluicegate::rules::delays::{lead_ms, stay_ms};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
@@ -188,7 +188,7 @@ pub fn run(scenario: Scenario) -> Outcome {
         }
         questions += 1;
 
-        let ask = Ask {
+        let ask = Question {
             ticket: event
                 .ticket
                 .map(|(generation, number)| Ticket { generation, number }),

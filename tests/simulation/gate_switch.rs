@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::gate::fleet::{AGREED_FOR_MS, Fleet, Known, MARGIN_MS, Registered, memory_ms};
-use sluicegate::gate::{Answer, Ask, Change};
+use sluicegate::gate::fleet::{
+    AGREED_FOR_MS, EnforcedPolicies, MARGIN_MS, Registered, RegistryKnowledge, memory_ms,
+};
+use sluicegate::gate::{Answer, Change, Question};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::model::{Scopes, State};
@@ -51,8 +53,8 @@ impl Shared {
 
 struct Worker {
     policy: usize,
-    known: Known,
-    fleet: Fleet,
+    known: RegistryKnowledge,
+    fleet: EnforcedPolicies,
     agreed_ms: Option<u64>,
     next_exchange_ms: u64,
 }
@@ -88,8 +90,8 @@ impl World {
         let policies: Vec<_> = policies.into_iter().map(Arc::new).collect();
         let worker = |(at, policy): (usize, &usize)| Worker {
             policy: *policy,
-            known: Known::default(),
-            fleet: Fleet::alone(Arc::clone(&policies[*policy])),
+            known: RegistryKnowledge::default(),
+            fleet: EnforcedPolicies::alone(Arc::clone(&policies[*policy])),
             agreed_ms: None,
             next_exchange_ms: EPOCH_MS + 300 * at as u64,
         };
@@ -126,7 +128,7 @@ impl World {
         one.policy = next;
         let own = Arc::clone(&self.policies[next]);
         one.fleet = match self.alone {
-            true => Fleet::alone(own),
+            true => EnforcedPolicies::alone(own),
             false => one.known.fleet(own, &next.to_string(), self.now_ms),
         };
         one.agreed_ms = Some(self.now_ms);
@@ -141,8 +143,8 @@ impl World {
                 let own = Arc::clone(&self.policies[policy]);
                 self.workers[worker] = Worker {
                     policy,
-                    known: Known::default(),
-                    fleet: Fleet::alone(own),
+                    known: RegistryKnowledge::default(),
+                    fleet: EnforcedPolicies::alone(own),
                     agreed_ms: None,
                     next_exchange_ms: self.now_ms + ms,
                 };
@@ -183,7 +185,7 @@ impl World {
                 .unwrap_or_default()
         });
         let clock = Clock::from_micros(self.now_ms * 1_000);
-        let asks = [Ask {
+        let asks = [Question {
             ticket: None,
             cost: 1,
             again: false,

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::Config;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::rules::decision::{Answer, Ask, Ticket};
+use sluicegate::rules::decision::{Answer, Question, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::usage::Clock;
@@ -75,7 +75,7 @@ impl Attack<'_> {
             None => (None, cost),
         };
         let limits = slice::from_ref(self.limit);
-        let asks = [Ask {
+        let asks = [Question {
             ticket,
             cost,
             again: false,

@@ -22,7 +22,7 @@ use sluicegate::gate::Gate;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::handler::{Attempt, Fate, Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::answers::{Pushback, Quotas, Seen, ThrottleScope};
+use sluicegate::rules::answers::{LimitInfo, Pushback, Quotas, ThrottleScope};
 use sluicegate::rules::delays::{self, DelayLevels};
 use sluicegate::rules::holding::Holding;
 use sluicegate::rules::job::{Fields, Job, TenantField, ValueField};
@@ -330,10 +330,10 @@ impl Handler for ToApi {
             }
         };
         Attempt {
-            seen: Seen {
+            seen: LimitInfo {
                 refused,
                 quotas,
-                ..Seen::default()
+                ..LimitInfo::default()
             },
             fate: Fate::Answered,
             ..outcome.into()

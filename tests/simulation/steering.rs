@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use sluicegate::engine::action::Update;
-use sluicegate::gate::boards::LIVE_MS;
-use sluicegate::gate::fleet::board::{Board, SILENT_MS};
+use sluicegate::gate::fleet::instruction_board::{Board, SILENT_MS};
+use sluicegate::gate::instructions::LIVE_MS;
 use sluicegate::rules::steering::{
-    ALL, CANCELLED, Hold, Instruction, MAX_INSTRUCTIONS, State, Steering,
+    ALL, CANCELLED, Hold, Instruction, MAX_INSTRUCTIONS, SightedState, Steering,
 };
 use sluicegate::rules::tenant::Tenant;
 use tokio::sync::{mpsc, oneshot};
@@ -210,7 +210,7 @@ async fn cancel(world: &World) {
         let seen = world.gate.sighting(&tenant, &planned.id);
         let seen = seen.filter(|seen| seen.cancel == Some(number));
         match seen.map(|seen| seen.state) {
-            Some(State::Cancelled) if all_follow(world, version) => break,
+            Some(SightedState::Cancelled) if all_follow(world, version) => break,
             _ if world.finish.is_cancelled() => return,
             _ => {}
         }

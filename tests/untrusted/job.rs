@@ -11,14 +11,14 @@ use lapin::protocol::basic::{gen_properties, parse_properties};
 use sluicegate::broker::Message;
 use sluicegate::rules::delays::Trip;
 use sluicegate::rules::headers::{self, HeaderValue};
-use sluicegate::rules::job::call::{Carried, Part, Place, Source, Template};
+use sluicegate::rules::job::call::{Carried, Template, TemplatePart, ValuePlace, ValueSource};
 use sluicegate::rules::job::dedupe::Dedupe;
 use sluicegate::rules::job::priority::Priorities;
 use sluicegate::rules::job::{
     self, Claims, Field, Fields, Job, Published, TenantField, ValueField,
 };
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use sluicegate::rules::policy::{Own, Pattern, Policy};
+use sluicegate::rules::policy::{EntryLimits, Pattern, Policy};
 use sluicegate::rules::scope::{MAX_VALUE_BYTES, Scope};
 use sluicegate::rules::tenant::Tenant;
 use sluicegate::rules::trace::Context;
@@ -184,17 +184,17 @@ fn fields(how: u8) -> Fields {
 
 /// Returns templates for each place that contain a value of each kind, and the fields that they
 /// carry.
-fn carried() -> (Carried, [(Place, Template); 3]) {
+fn carried() -> (Carried, [(ValuePlace, Template); 3]) {
     let mut carried = Carried::default();
     let values = [
-        Source::Tenant,
-        Source::Id,
+        ValueSource::Tenant,
+        ValueSource::Id,
         carried.field(ValueField::Header("x-path".to_owned())),
         carried.field(ValueField::Json("/d".to_owned())),
     ];
-    let templates = [Place::Path, Place::Query, Place::Header].map(|place| {
-        let begin = Part::Literal(
-            if place == Place::Query {
+    let templates = [ValuePlace::Path, ValuePlace::Query, ValuePlace::Header].map(|place| {
+        let begin = TemplatePart::Literal(
+            if place == ValuePlace::Query {
                 "/?q="
             } else {
                 "/v1/"
@@ -203,7 +203,10 @@ fn carried() -> (Carried, [(Place, Template); 3]) {
         );
         let parts = values.map(|source| {
             carried.used(source, place, "dispatch.http.url");
-            [Part::Value(source, place), Part::Literal("/".to_owned())]
+            [
+                TemplatePart::Value(source, place),
+                TemplatePart::Literal("/".to_owned()),
+            ]
         });
         let parts = std::iter::once(begin).chain(parts.into_iter().flatten());
         (place, Template(parts.collect()))
@@ -227,7 +230,7 @@ fn called(message: &Message, fields: &Fields, policy: &Policy) {
     job.values = claims.values;
     for (place, template) in templates {
         let text = template.render(&job, "");
-        if place == Place::Header {
+        if place == ValuePlace::Header {
             http::HeaderValue::from_bytes(text.as_bytes()).expect("a header's value");
             continue;
         }
@@ -241,7 +244,7 @@ fn called(message: &Message, fields: &Fields, policy: &Policy) {
             "it leads where it should"
         );
         let parts = text.split('/').count();
-        assert_eq!(parts, 7 - usize::from(place == Place::Query), "{text}");
+        assert_eq!(parts, 7 - usize::from(place == ValuePlace::Query), "{text}");
     }
     if let Some(text) = job.values.forwarded(0) {
         http::HeaderValue::from_bytes(text.as_bytes()).expect("a header's value");
@@ -267,7 +270,10 @@ fn policy(how: u8) -> Policy {
     }
     let free = Limits::from(limit("free", Scope::Tenant));
     (common.with_plans([("free".to_owned(), free)].into()))
-        .with_tenants(vec![(Pattern::parse("t*"), Own::Plan("free".to_owned()))])
+        .with_tenants(vec![(
+            Pattern::parse("t*"),
+            EntryLimits::Plan("free".to_owned()),
+        )])
         .with_plan_header("x-plan".to_owned())
 }
 

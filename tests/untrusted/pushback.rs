@@ -2,8 +2,8 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use sluicegate::rules::answers::{Answers, Meaning};
-use sluicegate::rules::answers::{Excess, Quotas, Verdict, verdict};
+use sluicegate::rules::answers::{Answers, Consequence};
+use sluicegate::rules::answers::{Excess, Interpretation, Quotas, verdict};
 use sluicegate::rules::limit::{Algorithm, Limit};
 
 /// Maximum time for which an answer closes a tenant.
@@ -32,7 +32,7 @@ pub fn check(data: &[u8]) {
     let now = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let headers = || lines.iter().map(|(name, value)| (name.as_str(), *value));
     let all = verdict(&Answers::default(), status, headers(), now);
-    let Verdict {
+    let Interpretation {
         meaning,
         seen: said,
     } = all;
@@ -41,7 +41,7 @@ pub fn check(data: &[u8]) {
     };
     wait(said.refused.and_then(|pushback| pushback.after));
     wait(said.used_up);
-    assert_eq!(said.refused.is_some(), meaning == Meaning::Throttle);
+    assert_eq!(said.refused.is_some(), meaning == Consequence::Throttle);
     match status {
         429 => assert!(said.refused.is_some()),
         400..=599 => {}

@@ -1,12 +1,14 @@
 //! Data other than policies that workers store in Redis for each other: the epoch, slots, quotas, a
 //! job's ticket, and reports.
 
-use sluicegate::gate::epoch::{Known, Memory, Start, Step, Stored, decide};
+use sluicegate::gate::epoch::{
+    EarlierStarts, EpochFields, NextStep, ServerIdentity, WorkerKnowledge, decide,
+};
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::headers::read_ticket;
-use sluicegate::rules::report::view::{Sort, View};
+use sluicegate::rules::report::view::{FleetReport, Sort};
 use sluicegate::rules::report::{MAX_BYTES, Report};
-use sluicegate::rules::slots::Claims;
+use sluicegate::rules::slots::SlotOwnership;
 
 /// Any time of Redis's clock.
 const NOW_MS: u64 = 1_700_000_000_000;
@@ -26,9 +28,9 @@ pub fn check(data: &[u8]) {
         .lines()
         .filter_map(|line| line.split_once(' '))
         .collect();
-    let stored = Stored::parse(fields.iter().copied());
+    let stored = EpochFields::parse(fields.iter().copied());
     let claims = stored.claims.text();
-    assert_eq!(Claims::parse(&claims), stored.claims, "{claims}");
+    assert_eq!(SlotOwnership::parse(&claims), stored.claims, "{claims}");
     for (_, value) in &fields {
         let quotas = Quotas::read(value);
         assert_eq!(Quotas::read(&quotas.text()), quotas);
@@ -41,26 +43,26 @@ pub fn check(data: &[u8]) {
         .map(|(_, value)| format!("{}\n", value.replace(';', "\n")))
         .collect();
     let info = format!("{said}{INFO}");
-    let Some(memory) = Memory::parse(&info) else {
+    let Some(memory) = ServerIdentity::parse(&info) else {
         return;
     };
     let _ = memory.whole_ms(&info);
-    for start in [Start::Unknown, Start::Idle] {
-        let known = Known {
+    for start in [EarlierStarts::Unknown, EarlierStarts::Idle] {
+        let known = WorkerKnowledge {
             worker: "me".to_owned(),
             span_ms: 60_000,
             start,
-            ..Known::default()
+            ..WorkerKnowledge::default()
         };
         step(&stored, &known, &memory);
     }
-    let known = Known {
+    let known = WorkerKnowledge {
         worker: "me".to_owned(),
         epoch: Some((stored.id.clone(), memory.text())),
         pulse: 7,
         idle_ms: Some(5),
         span_ms: 60_000,
-        ..Known::default()
+        ..WorkerKnowledge::default()
     };
     step(&stored, &known, &memory);
 }
@@ -75,7 +77,7 @@ fn joined(reports: Vec<Report>) {
     }
     let named = |(at, report): (usize, Report)| (at.to_string(), Some(Ok(report)));
     let said = reports.into_iter().enumerate().map(named).collect();
-    let view = View::of(NOW_MS, said);
+    let view = FleetReport::of(NOW_MS, said);
     for row in &view.tenants {
         assert!(row.starts.is_finite() && row.denials.is_finite());
         for until_ms in [row.closed_until_ms, row.line_ends_ms] {
@@ -87,18 +89,18 @@ fn joined(reports: Vec<Report>) {
     }
 }
 
-fn step(stored: &Stored, known: &Known, memory: &Memory) {
+fn step(stored: &EpochFields, known: &WorkerKnowledge, memory: &ServerIdentity) {
     match decide(stored, known, memory, NOW_MS, "new") {
-        Step::Go { .. } => {
+        NextStep::Go { .. } => {
             assert!(stored.cold <= NOW_MS && stored.run == memory.text() && !stored.id.is_empty());
         }
-        Step::Wait { until, .. } => assert!(until > NOW_MS),
-        Step::Write(fields) => {
+        NextStep::Wait { until, .. } => assert!(until > NOW_MS),
+        NextStep::Write(fields) => {
             assert!(!fields.is_empty());
             let fields = fields
                 .iter()
                 .map(|(name, value)| (name.as_str(), value.as_str()));
-            let written = Stored::parse(fields);
+            let written = EpochFields::parse(fields);
             assert!(written.cold < u64::MAX, "nothing would ever start");
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::config::Config;
-use sluicegate::rules::answers::{Answers, Meaning, verdict};
+use sluicegate::rules::answers::{Answers, Consequence, verdict};
 use sluicegate::rules::job::Job;
 use sluicegate::{Attempt, Fate, Handler, LateEnd, Outcome, Permit, Trouble};
 use tokio::time::{Instant, sleep};
@@ -243,13 +243,13 @@ impl Handler for ApiHandler {
         let verdict = verdict(&self.answers, status, headers, now);
         let reason = format!("the API answered {status}");
         let outcome = match verdict.meaning {
-            Meaning::Done => Outcome::Done,
-            Meaning::Throttle => Outcome::Throttled {
+            Consequence::Done => Outcome::Done,
+            Consequence::Throttle => Outcome::Throttled {
                 after: verdict.seen.refused.and_then(|refused| refused.after),
                 reason,
             },
-            Meaning::Reject => Outcome::Reject { reason },
-            Meaning::Retry => Outcome::Retry {
+            Consequence::Reject => Outcome::Reject { reason },
+            Consequence::Retry => Outcome::Retry {
                 after: None,
                 reason,
             },

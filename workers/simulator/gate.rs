@@ -10,9 +10,9 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::{
-    Answer, Candidate, Change, DedupedAll, Event, Gate, GateError, Inspection, LearnedAll, Lesson,
-    Replies, Rule, SettleReplies, Standings, Suspected, TenantAsk, TenantSettled, Ticket, Verdicts,
-    Whose,
+    Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, Gate, GateError, Inspection,
+    LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings, Suspected, TenantAsk,
+    TenantSettled, Ticket, Verdicts,
 };
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::decision::Tally;
@@ -175,12 +175,21 @@ impl Gate for GateConnection {
         self.there_and_back(self.gate.settle(batch)).await
     }
 
-    async fn block(&self, whose: &Whose, duration: Duration, by: &str) -> Result<(), GateError> {
+    async fn block(
+        &self,
+        whose: &BreakerScope,
+        duration: Duration,
+        by: &str,
+    ) -> Result<(), GateError> {
         self.there_and_back(self.gate.block(whose, duration, by))
             .await
     }
 
-    async fn report(&self, rule: &Rule, batch: &[(Whose, Event)]) -> Result<Standings, GateError> {
+    async fn report(
+        &self,
+        rule: &Rule,
+        batch: &[(BreakerScope, BreakerEvent)],
+    ) -> Result<Standings, GateError> {
         self.there_and_back(self.gate.report(rule, batch)).await
     }
 
@@ -200,11 +209,11 @@ impl Gate for GateConnection {
         self.there_and_back(self.gate.advertised(batch)).await
     }
 
-    async fn learn(&self, batch: &[Lesson]) -> Result<LearnedAll, GateError> {
+    async fn learn(&self, batch: &[LimitEvidence]) -> Result<LearnedAll, GateError> {
         self.there_and_back(self.gate.learn(batch)).await
     }
 
-    async fn change(&self, whose: &Whose, change: &Change) -> Result<u64, GateError> {
+    async fn change(&self, whose: &BreakerScope, change: &Change) -> Result<u64, GateError> {
         self.there_and_back(self.gate.change(whose, change)).await
     }
 

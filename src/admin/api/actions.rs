@@ -15,7 +15,7 @@ use super::pipelines::{PipelineContext, PipelineContexts};
 use super::problem::ApiProblem;
 use super::reads::{WORKER_TIMEOUT, dead, filter, wait, which};
 use crate::gate::Change;
-use crate::gate::boards::put;
+use crate::gate::instructions::put;
 use crate::operator::audit::{self, AuditEntry};
 use crate::operator::dead::{self as letters, Filter};
 use crate::operator::job::JobRef;

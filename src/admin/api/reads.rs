@@ -12,7 +12,7 @@ use super::pipelines::{PipelineContext, PipelineContexts};
 use super::problem::ApiProblem;
 use crate::admin::{PipelineStates, Readiness};
 use crate::broker::amqp::Client;
-use crate::gate::{boards, reports};
+use crate::gate::{instructions, reports};
 use crate::operator::dead::{Dead, Filter};
 use crate::operator::explain::explain;
 use crate::operator::explain::letters::DeadLetterSearch;
@@ -23,7 +23,7 @@ use crate::operator::job::JobRef;
 use crate::operator::labels::{GivenLabels, value};
 use crate::operator::{NotDone, audit, limits, other_policies, steer, tenant};
 use crate::rules::limit::Limits;
-use crate::rules::policy::Own;
+use crate::rules::policy::EntryLimits;
 use crate::rules::report::view::Sort;
 use crate::rules::steering::Instruction;
 
@@ -120,10 +120,12 @@ async fn in_force(context: &PipelineContext, input: &RequestInput) -> Result<Val
     let tenants = policy.tenants();
     let rows = tenants.iter().skip(offset).take(limit);
     let rows = rows.map(|(pattern, own)| match own {
-        Own::Limits(set) => {
+        EntryLimits::Limits(set) => {
             json!({"tenant": pattern.to_string(), "plan": null, "limits": all(set)})
         }
-        Own::Plan(plan) => json!({"tenant": pattern.to_string(), "plan": plan, "limits": null}),
+        EntryLimits::Plan(plan) => {
+            json!({"tenant": pattern.to_string(), "plan": plan, "limits": null})
+        }
     });
     let others = other_policies::others(&context.gate, policy).await?;
     Ok(json!({
@@ -254,7 +256,7 @@ async fn among_letters(
 }
 
 async fn instructions(context: &PipelineContext) -> Result<Value, NotDone> {
-    let seen = boards::see(&context.gate).await?;
+    let seen = instructions::see(&context.gate).await?;
     let now_ms = seen.iter().map(|board| board.now_ms).max();
     let held = held(&seen);
     let (mut diverted, mut cancelled, mut tried) = (Vec::new(), Vec::new(), Vec::new());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fitness::WantedJobs;
-use crate::gate::fleet::{AGREED_FOR_MS, Fleet};
+use crate::gate::fleet::{AGREED_FOR_MS, EnforcedPolicies};
 use crate::rules::limit::Limits;
 use crate::rules::policy::Policy;
 use crate::rules::tenant::Tenant;
@@ -28,7 +28,7 @@ pub(super) enum TakingChange {
 #[derive(Debug)]
 pub(super) struct Agreement {
     /// The worker's own policy and those of other workers.
-    fleet: Fleet,
+    fleet: EnforcedPolicies,
     /// Until when the gate may be asked, or `None` if this worker needs no agreement.
     until: Option<Duration>,
     /// Which deliveries the worker takes now.
@@ -41,7 +41,7 @@ impl Agreement {
     /// Creates the agreement of a worker that needs none.
     pub(super) fn alone(own: Policy) -> Self {
         Self {
-            fleet: Fleet::alone(Arc::new(own)),
+            fleet: EnforcedPolicies::alone(Arc::new(own)),
             until: None,
             taking: WantedJobs::All,
             paused: false,
@@ -55,7 +55,7 @@ impl Agreement {
 
     /// Renews the agreement: `fleet` is in force (`None`: no change), and the gate may be asked
     /// until `until`.
-    pub(super) fn renew(&mut self, fleet: Option<Fleet>, until: Duration) {
+    pub(super) fn renew(&mut self, fleet: Option<EnforcedPolicies>, until: Duration) {
         if let Some(fleet) = fleet {
             self.fleet = fleet;
         }

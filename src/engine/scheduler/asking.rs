@@ -12,7 +12,7 @@ use super::queues::TenantShare;
 use super::suspects::AskPermission;
 use crate::engine::action::JobKey;
 use crate::engine::facts::Fact;
-use crate::gate::{Ask, ShardId, TenantAsk, TenantReply};
+use crate::gate::{Question, ShardId, TenantAsk, TenantReply};
 use crate::rules::job::{self, Claims};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
@@ -220,7 +220,7 @@ impl Scheduler {
             let (ask, question) = &mut questions[at];
             let (ticket, cost, again) = (job.claims.ticket, job.claims.cost, job.again);
             ask.budget += u32::from(!unready);
-            ask.asks.push(Ask {
+            ask.asks.push(Question {
                 ticket,
                 cost,
                 again,

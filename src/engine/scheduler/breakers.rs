@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::api_throttle::{ApiThrottle, LOOK_INTERVAL};
 use crate::engine::action::JobKey;
-use crate::gate::{Event, GateError, Rule, Standings, Whose};
+use crate::gate::{BreakerEvent, BreakerScope, GateError, Rule, Standings};
 use crate::rules::breaker::Trouble;
 use crate::rules::tenant::{self, Tenant};
 
@@ -69,7 +69,7 @@ pub struct FailedJob {
 
 #[derive(Debug)]
 struct BreakerReport {
-    events: Vec<(Whose, Event)>,
+    events: Vec<(BreakerScope, BreakerEvent)>,
     job: Option<FailedJob>,
 }
 
@@ -80,7 +80,7 @@ pub enum ReportOutcome {
     /// `None`: this is not known.
     Failed(FailedJob, Option<bool>),
     /// A breaker opened (true) or closed, for this reason.
-    Changed(Whose, bool, String),
+    Changed(BreakerScope, bool, String),
     /// The API is closed to all tenants for this time, as another worker reported for this reason.
     Closed(Duration, String),
 }
@@ -173,8 +173,8 @@ impl Breakers {
     /// Records that the job that asked as the probe did not start.
     pub fn not_started(&mut self) {
         if let ApiBreaker::Granted { now_ms } = self.api {
-            let release = Event::Release { started_ms: now_ms };
-            self.queue_report(vec![(Whose::Api, release)], None);
+            let release = BreakerEvent::Release { started_ms: now_ms };
+            self.queue_report(vec![(BreakerScope::Api, release)], None);
             self.api = ApiBreaker::Open {
                 look_at: Duration::ZERO,
                 free: false,
@@ -211,7 +211,9 @@ impl Breakers {
 
     /// Returns true if failures are queued that only this worker knows.
     fn has_unreported_failures(&self) -> bool {
-        let fails = |(_, event): &(Whose, Event)| matches!(event, Event::Failed { .. });
+        let fails = |(_, event): &(BreakerScope, BreakerEvent)| {
+            matches!(event, BreakerEvent::Failed { .. })
+        };
         let reports = self.sent.iter().flatten().chain(&self.waiting);
         reports.flat_map(|report| &report.events).any(fails)
     }
@@ -238,7 +240,7 @@ impl Breakers {
             self.api = ApiBreaker::Asking;
         }
         let by: String = reason.chars().take(MAX_REASON_CHARS).collect();
-        let failed = |started_ms, of| Event::Failed {
+        let failed = |started_ms, of| BreakerEvent::Failed {
             started_ms,
             of,
             by: by.clone(),
@@ -253,18 +255,22 @@ impl Breakers {
             self.record_failures(ended.tenant, true);
         }
         let own = (
-            Whose::Tenant(ended.tenant.clone()),
+            BreakerScope::Tenant(ended.tenant.clone()),
             failed(ended.began_ms, tenant::encode(ended.id)),
         );
         let events = match trouble {
-            Trouble::Failing => vec![own, (Whose::Api, failed(started_ms, ended.tenant.key()))],
+            Trouble::Failing => vec![
+                own,
+                (BreakerScope::Api, failed(started_ms, ended.tenant.key())),
+            ],
             Trouble::Tenant | Trouble::Local => {
-                let release = |started_ms| (Whose::Api, Event::Release { started_ms });
+                let release =
+                    |started_ms| (BreakerScope::Api, BreakerEvent::Release { started_ms });
                 std::iter::once(own).chain(probe.map(release)).collect()
             }
             Trouble::Unreachable => {
                 let mut events = self.release_own(ended);
-                events.push((Whose::Api, failed(started_ms, String::new())));
+                events.push((BreakerScope::Api, failed(started_ms, String::new())));
                 events
             }
         };
@@ -276,9 +282,12 @@ impl Breakers {
         let mut events = Vec::new();
         if self.may_have_failures(ended.tenant) {
             self.failing.remove(ended.tenant);
-            events.push((Whose::Tenant(ended.tenant.clone()), Event::Sound));
+            events.push((
+                BreakerScope::Tenant(ended.tenant.clone()),
+                BreakerEvent::Sound,
+            ));
         }
-        let sound = (Whose::Api, Event::Sound);
+        let sound = (BreakerScope::Api, BreakerEvent::Sound);
         let is_queued = |report: &BreakerReport| report.events.last() == Some(&sound);
         if self.api != ApiBreaker::Sound && !self.waiting.back().is_some_and(is_queued) {
             self.api = ApiBreaker::Failing;
@@ -293,7 +302,7 @@ impl Breakers {
     pub fn no_outcome(&mut self, ended: &EndedCall<'_>) {
         let mut events = self.release_own(ended);
         if let Some(started_ms) = self.probe(ended.key) {
-            events.push((Whose::Api, Event::Release { started_ms }));
+            events.push((BreakerScope::Api, BreakerEvent::Release { started_ms }));
             self.api = ApiBreaker::Asking;
         }
         if !events.is_empty() {
@@ -302,7 +311,7 @@ impl Breakers {
     }
 
     /// Returns the events that end the tenant's probe, if the call was that probe.
-    fn release_own(&self, ended: &EndedCall<'_>) -> Vec<(Whose, Event)> {
+    fn release_own(&self, ended: &EndedCall<'_>) -> Vec<(BreakerScope, BreakerEvent)> {
         match ended.has_started {
             true => self.release(ended.tenant, ended.began_ms),
             false => Vec::new(),
@@ -311,16 +320,16 @@ impl Breakers {
 
     /// Returns the event that ends the probe of `tenant`, if the call that started at `started_ms`
     /// may have been the probe.
-    fn release(&self, tenant: &Tenant, started_ms: u64) -> Vec<(Whose, Event)> {
+    fn release(&self, tenant: &Tenant, started_ms: u64) -> Vec<(BreakerScope, BreakerEvent)> {
         let release = || {
-            let tenant = Whose::Tenant(tenant.clone());
-            (tenant, Event::Release { started_ms })
+            let tenant = BreakerScope::Tenant(tenant.clone());
+            (tenant, BreakerEvent::Release { started_ms })
         };
         let known = started_ms > 0 && self.may_have_failures(tenant);
         known.then(release).into_iter().collect()
     }
 
-    fn queue_report(&mut self, events: Vec<(Whose, Event)>, job: Option<FailedJob>) {
+    fn queue_report(&mut self, events: Vec<(BreakerScope, BreakerEvent)>, job: Option<FailedJob>) {
         self.waiting.push_back(BreakerReport { events, job });
     }
 
@@ -330,14 +339,18 @@ impl Breakers {
         match self.api {
             ApiBreaker::Open { look_at, free } if look_at <= now || free && wants => {
                 self.api = ApiBreaker::Asking;
-                let event = if wants { Event::Probe } else { Event::Look };
-                self.queue_report(vec![(Whose::Api, event)], None);
+                let event = if wants {
+                    BreakerEvent::Probe
+                } else {
+                    BreakerEvent::Look
+                };
+                self.queue_report(vec![(BreakerScope::Api, event)], None);
             }
             ApiBreaker::Sound | ApiBreaker::Failing
                 if (wants || now < self.api_throttle.until())
                     && self.api_throttle.should_ask(now, &watches) =>
             {
-                self.queue_report(vec![(Whose::Api, Event::Look)], None);
+                self.queue_report(vec![(BreakerScope::Api, BreakerEvent::Look)], None);
             }
             _ => {}
         }
@@ -382,7 +395,7 @@ impl Breakers {
     }
 
     /// Returns the reports to send now: none while a request is in flight.
-    pub fn send(&mut self) -> Option<(Rule, Vec<(Whose, Event)>)> {
+    pub fn send(&mut self) -> Option<(Rule, Vec<(BreakerScope, BreakerEvent)>)> {
         let rule = self.rule.unwrap_or(Rule::NONE);
         if self.sent.is_some() || self.waiting.is_empty() {
             return None;
@@ -412,7 +425,7 @@ impl Breakers {
             for (whose, event) in events {
                 let Some(Ok(standing)) = standings.next() else {
                     open = open.filter(|open| *open);
-                    if whose == Whose::Api {
+                    if whose == BreakerScope::Api {
                         self.api_throttle.store_replied(now, None);
                         if self.api == ApiBreaker::Asking {
                             let look_at = now + LOOK_INTERVAL;
@@ -424,7 +437,7 @@ impl Breakers {
                     }
                     continue;
                 };
-                if standing.is_open && matches!(event, Event::Failed { .. }) {
+                if standing.is_open && matches!(event, BreakerEvent::Failed { .. }) {
                     open = Some(true);
                 }
                 if standing.has_changed {
@@ -436,8 +449,10 @@ impl Breakers {
                     ));
                 }
                 match &whose {
-                    Whose::Tenant(tenant) => self.record_failures(tenant, standing.failures > 0),
-                    Whose::Api => {
+                    BreakerScope::Tenant(tenant) => {
+                        self.record_failures(tenant, standing.failures > 0)
+                    }
+                    BreakerScope::Api => {
                         let left = standing.named_until_ms.saturating_sub(standing.now_ms);
                         let left = Duration::from_millis(left);
                         if self.api_throttle.store_replied(now, Some(left)) {
@@ -445,16 +460,16 @@ impl Breakers {
                         }
                         let wait = standing.closed_until_ms.saturating_sub(standing.now_ms);
                         // A worker that wants no probe would find the breaker half-open each time.
-                        let free = event == Event::Look && wait == 0;
+                        let free = event == BreakerEvent::Look && wait == 0;
                         let wait = match event {
-                            Event::Look => LOOK_INTERVAL,
+                            BreakerEvent::Look => LOOK_INTERVAL,
                             _ => Duration::from_millis(wait).min(LOOK_INTERVAL),
                         };
                         let look_at = now + wait;
                         self.api = match self.api {
                             // This only checked what the API itself said.
                             api @ (ApiBreaker::Sound | ApiBreaker::Failing)
-                                if event == Event::Look =>
+                                if event == BreakerEvent::Look =>
                             {
                                 api
                             }

@@ -13,7 +13,7 @@ use crate::engine::action::{Action, JobKey};
 use crate::engine::facts::{Death, Fact};
 use crate::gate::{GateError, Standings};
 use crate::handler::{Outcome, Trouble};
-use crate::rules::breaker::MOST_JITTER;
+use crate::rules::breaker::MAX_JITTER;
 
 /// How long a job waits in memory while the API's breaker is open. There it costs nothing, and
 /// fills the prefetch so that no others come. Then it takes a short delay queue: another worker may
@@ -111,7 +111,7 @@ impl Scheduler {
                     reason: reason.clone(),
                     has_called: trouble != Trouble::Unreachable,
                 });
-                let jitter = self.random.random_range(0..=MOST_JITTER);
+                let jitter = self.random.random_range(0..=MAX_JITTER);
                 self.breakers
                     .failed(&ended, (trouble, reason), jitter, failed);
                 waits

@@ -27,7 +27,7 @@ use crate::gate::{Answer, GateError, Receipt, Replies, ShardId, TenantReply};
 use crate::handler::{Attempt, Fate, Outcome};
 use crate::rules::headers::{self, HeaderValue, Headers};
 use crate::rules::job::{self, InBody};
-use crate::rules::steering::State;
+use crate::rules::steering::SightedState;
 use crate::rules::tenant::Tenant;
 
 /// A tenant's jobs that ask again, with their positions among those that asked.
@@ -412,7 +412,7 @@ impl Scheduler {
         match outcome {
             Outcome::Throttled { after, reason } => self.throttled(now, key, after, reason),
             Outcome::Done => {
-                self.sight(now, key, State::Done);
+                self.sight(now, key, SightedState::Done);
                 if !stale {
                     self.done(now, key);
                 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::engine::action::JobKey;
 use crate::engine::shards::Shards;
-use crate::gate::{GateError, Note, ShardId, Suspected, Verdict, Verdicts};
+use crate::gate::{GateError, Note, ShardId, SuspectDecision, Suspected, Verdicts};
 use crate::rules::crash::LEASE_MS;
 use crate::rules::tenant::Tenant;
 
@@ -167,7 +167,7 @@ impl Notes {
         now: Duration,
         shard: ShardId,
         result: Result<Verdicts, GateError>,
-    ) -> Vec<(JobKey, Result<Verdict, GateError>)> {
+    ) -> Vec<(JobKey, Result<SuspectDecision, GateError>)> {
         let Some(outbox) = self.outboxes.get_mut(&shard) else {
             return Vec::new();
         };
@@ -188,7 +188,7 @@ impl Notes {
             failure = failed.cloned().or(failure);
             match suspected.note {
                 Note::Begin { .. } => {
-                    if matches!(&reply, Ok(verdict) if *verdict != Verdict::Go) {
+                    if matches!(&reply, Ok(verdict) if *verdict != SuspectDecision::Go) {
                         self.calls.remove(&key);
                         self.alone.take_if(|alone| *alone == key);
                     }
@@ -287,7 +287,7 @@ impl NoteOutbox {
 mod tests {
     use super::*;
 
-    const GO: Result<Verdict, GateError> = Ok(Verdict::Go);
+    const GO: Result<SuspectDecision, GateError> = Ok(SuspectDecision::Go);
     const SECOND: Duration = Duration::from_secs(1);
 
     fn tenant() -> Tenant {

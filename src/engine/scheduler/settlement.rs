@@ -14,7 +14,7 @@ use crate::gate::{
     End, GateError, LEASE_MS, Receipt, SettleReplies, Settled, ShardId, TenantSettled,
 };
 use crate::handler::Fate;
-use crate::rules::lateness::{self, Heard, Lateness, Look, Verdict};
+use crate::rules::lateness::{self, CallCheck, CallSignal, Lateness, Timeliness};
 use crate::rules::limit::Unit;
 use crate::rules::tenant::Tenant;
 
@@ -51,7 +51,7 @@ impl Settlement {
     }
 
     /// Records that a job starts. Returns when to look at its call.
-    pub(super) fn started(&mut self, now: Duration, started: &StartRecord) -> Option<Look> {
+    pub(super) fn started(&mut self, now: Duration, started: &StartRecord) -> Option<CallCheck> {
         self.ledger.started(&started.limits);
         let call = started.call()?;
         Some(self.lateness.look(now, &call))
@@ -64,14 +64,14 @@ impl Settlement {
         now: Duration,
         tenant: &Tenant,
         started: &mut StartRecord,
-        heard: Heard,
+        heard: CallSignal,
         budget: f64,
     ) -> Option<Fact> {
         let call = started.call()?;
         let late = match self.lateness.judge(now, &call, heard, budget) {
-            Verdict::InTime => return None,
-            Verdict::Unpaid => return Some(Fact::LateCallNotCounted),
-            Verdict::Late(late) => late,
+            Timeliness::InTime => return None,
+            Timeliness::Unpaid => return Some(Fact::LateCallNotCounted),
+            Timeliness::Late(late) => late,
         };
         started.covered += late + call.tolerance;
         self.ledger.add_start(tenant, started, End::Late);
@@ -247,7 +247,7 @@ impl Settlement {
 impl StartRecord {
     /// Returns the data by which the call's lateness is judged, or `None` if no limit can be
     /// corrected by it.
-    fn call(&self) -> Option<lateness::Call> {
+    fn call(&self) -> Option<lateness::CallInFlight> {
         let guard = Duration::from_millis(self.limits.guard_ms());
         let by_guard = self.limits.iter().filter(|limit| {
             let rules = limit.algorithm().rules();
@@ -255,7 +255,7 @@ impl StartRecord {
         });
         let by_guard = by_guard.map(|limit| (guard, Duration::from_millis(limit.window_ms())));
         let tolerances = by_guard.clone().chain(self.kept_apart());
-        Some(lateness::Call {
+        Some(lateness::CallInFlight {
             asked_at: self.asked_at,
             guard: by_guard.clone().next().map(|_| guard),
             tolerance: tolerances.clone().map(|(tolerance, _)| tolerance).min()?,

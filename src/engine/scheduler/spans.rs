@@ -3,7 +3,7 @@
 //!
 //! A job's spans belong to its publisher's span. Without one, the first wait is the root, and the
 //! others belong to it. A job that goes through a delay queue carries this in a header
-//! (`rules::trace::Said`).
+//! (`rules::trace::TraceClaim`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::engine::facts::Fact;
 use crate::handler::Outcome;
 use crate::rules::headers::{HeaderValue, Headers, TRACE, TRACEPARENT};
 use crate::rules::job::traced;
-use crate::rules::trace::{About, Context, Said, Sampler, Span};
+use crate::rules::trace::{Context, Sampler, Span, SpanSubject, TraceClaim};
 
 /// Maximum length of a failure's reason, in characters.
 const MAX_REASON_CHARS: usize = 300;
@@ -62,7 +62,12 @@ impl JobTraces {
     }
 
     /// Begins the trace of a job that arrived. Its wait began `before` ago.
-    fn begin(&mut self, now: Duration, said: Option<Said>, before: Duration) -> Option<Box<Trace>> {
+    fn begin(
+        &mut self,
+        now: Duration,
+        said: Option<TraceClaim>,
+        before: Duration,
+    ) -> Option<Box<Trace>> {
         let sampler = self.sampler?;
         let id = self.id();
         let trace = match said {
@@ -92,7 +97,13 @@ impl JobTraces {
 }
 
 /// Returns the job's current span, which ends now.
-fn ended(now: Duration, job: &JobEntry, trace: &Trace, queue: &Arc<str>, about: About) -> Span {
+fn ended(
+    now: Duration,
+    job: &JobEntry,
+    trace: &Trace,
+    queue: &Arc<str>,
+    about: SpanSubject,
+) -> Span {
     Span {
         about,
         context: trace.span,
@@ -178,7 +189,7 @@ impl Scheduler {
         let is_made = *by != Outcome::Late;
         if trace.span.sampled && is_made {
             let reason = reason.map(|text| text.chars().take(MAX_REASON_CHARS).collect());
-            let about = About::Call { outcome, reason };
+            let about = SpanSubject::Call { outcome, reason };
             let mut span = ended(now, job, &trace, &self.settings.names.fresh, about);
             span.began = now.saturating_sub(took).max(trace.since);
             span.first_call = trace.first_call;
@@ -205,7 +216,7 @@ impl Scheduler {
         let Some(trace) = (self.jobs.get(&key)).and_then(|job| job.trace.as_deref()) else {
             return;
         };
-        let said = Said {
+        let said = TraceClaim {
             parent: trace.root,
             first_call: trace.first_call,
         };
@@ -223,7 +234,7 @@ impl Scheduler {
         let context = trace.root.beside(self.traces.id());
         headers.push((TRACEPARENT, HeaderValue::Text(context.to_string())));
         let queue = &self.settings.names.fresh;
-        let span = ended(trace.since, job, trace, queue, About::Result);
+        let span = ended(trace.since, job, trace, queue, SpanSubject::Result);
         let parent = Some(trace.root);
         Some(OpenSpan(Span {
             context,

@@ -16,7 +16,7 @@ use crate::gate::GateError;
 use crate::rules::headers;
 use crate::rules::limit::Limits;
 use crate::rules::steering::{
-    CANCELLED, DIVERTED, Hold, Sighted, Sighting, State, Steering, Waits, Wish,
+    CANCELLED, DIVERTED, Hold, JobRequests, Sighted, SightedState, Sighting, Steering, WaitState,
 };
 use crate::rules::tenant::Tenant;
 
@@ -36,7 +36,7 @@ pub(super) struct SteeringState {
 
 impl SteeringState {
     /// Returns the instructions on the job.
-    fn wish(&self, job: &JobEntry) -> Option<Wish> {
+    fn wish(&self, job: &JobEntry) -> Option<JobRequests> {
         let id = job.message.id().filter(|_| job.has_own_id)?;
         self.now.of_job(&job.claims.tenant, id)
     }
@@ -113,7 +113,7 @@ impl Scheduler {
             .wish(job)
             .is_some_and(|wish| wish.cancel.is_some())
         {
-            self.sight(now, key, State::Cancelled);
+            self.sight(now, key, SightedState::Cancelled);
             self.bury(now, key, Death::Cancelled, CANCELLED);
             return true;
         }
@@ -121,7 +121,7 @@ impl Scheduler {
             return false;
         };
         let headers = headers::dead(job.claims.attempt, DIVERTED, None);
-        self.sight(now, key, State::Diverted);
+        self.sight(now, key, SightedState::Diverted);
         self.facts.push(Fact::Diverted);
         self.leave(now, key, (queue, headers), None);
         true
@@ -136,7 +136,7 @@ impl Scheduler {
         if self.remove_if_unwanted(key, now) {
             return true;
         }
-        self.sight(now, key, State::Waiting);
+        self.sight(now, key, SightedState::Waiting);
         false
     }
 
@@ -148,14 +148,14 @@ impl Scheduler {
     }
 
     /// Reports the state of the job if an operator asked for it.
-    pub(super) fn sight(&mut self, now: Duration, key: JobKey, state: State) {
+    pub(super) fn sight(&mut self, now: Duration, key: JobKey, state: SightedState) {
         if self.steering.now.leaves_jobs_alone() {
             return;
         }
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
-        let Some(Wish { cancel, show }) = self.steering.wish(job) else {
+        let Some(JobRequests { cancel, show }) = self.steering.wish(job) else {
             return;
         };
         let (tenant, plan) = (&job.claims.tenant, job.claims.plan.clone());
@@ -164,7 +164,7 @@ impl Scheduler {
             true => None,
             false => self.waits_for(now, job),
         };
-        let waits = what.map(|what| Waits {
+        let waits = what.map(|what| WaitState {
             what,
             plan,
             labels: (self.labels_of(job, &limits).iter())
@@ -238,10 +238,10 @@ impl Scheduler {
 }
 
 /// Returns the state of a job in memory.
-fn state_of(job: &JobEntry) -> State {
+fn state_of(job: &JobEntry) -> SightedState {
     match job.phase {
-        Phase::Running => State::Running,
-        Phase::Noting | Phase::Asking | Phase::Preparing => State::Asking,
-        _ => State::Waiting,
+        Phase::Running => SightedState::Running,
+        Phase::Noting | Phase::Asking | Phase::Preparing => SightedState::Asking,
+        _ => SightedState::Waiting,
     }
 }

@@ -10,7 +10,7 @@ use super::Scheduler;
 use super::entry::{JobEntry, Phase, SlotState};
 use crate::engine::action::{Action, JobKey};
 use crate::engine::facts::{Death, Fact};
-use crate::gate::{GateError, ShardId, Suspected, Verdict, Verdicts};
+use crate::gate::{GateError, ShardId, SuspectDecision, Suspected, Verdicts};
 
 /// Delay before a job that can't run alone yet tries again, if it can wait in memory.
 const ALONE_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -77,20 +77,20 @@ impl Scheduler {
                 continue;
             };
             match verdict {
-                Ok(Verdict::Go) => back.push(key),
-                Ok(Verdict::Alone { crashes }) => {
+                Ok(SuspectDecision::Go) => back.push(key),
+                Ok(SuspectDecision::Alone { crashes }) => {
                     self.facts
                         .push(Fact::CalledAlone(job.log_fields(), crashes));
                     job.claims.suspect = Some(crashes);
                     back.push(key);
                 }
-                Ok(Verdict::Wait { ms }) => {
+                Ok(SuspectDecision::Wait { ms }) => {
                     self.facts.push(Fact::SuspectWaits(job.log_fields(), ms));
                     let wait = Duration::from_millis(ms);
                     self.let_go(key);
                     self.delay(now, key, wait);
                 }
-                Ok(Verdict::Dead { crashes }) => {
+                Ok(SuspectDecision::Dead { crashes }) => {
                     let reason =
                         format!("{crashes} of its calls ended their workers (retry.max-crashes)");
                     self.bury(now, key, Death::Crashed, &reason);

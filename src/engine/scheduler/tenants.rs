@@ -12,7 +12,7 @@ use super::questions::GateQuestion;
 use crate::engine::facts::TenantLoads;
 use crate::gate::{Answer, TenantReply};
 use crate::rules::job::Claims;
-use crate::rules::report::{LeftOut, OfTenant, busiest};
+use crate::rules::report::{LeftOut, ReportedTenant, busiest};
 use crate::rules::tenant::Tenant;
 
 /// Maximum number of tenants that are counted separately. Tenants whose jobs did nothing lately
@@ -114,8 +114,8 @@ impl Tallies {
 impl Scheduler {
     /// Returns the state of the tenants. Starts and denials are those since the last call.
     pub fn tenants(&mut self, now: Duration) -> TenantLoads {
-        let mut all: HashMap<&Tenant, OfTenant, RandomState> = HashMap::default();
-        let new = |tenant: &Tenant| OfTenant::new(tenant.clone());
+        let mut all: HashMap<&Tenant, ReportedTenant, RandomState> = HashMap::default();
+        let new = |tenant: &Tenant| ReportedTenant::new(tenant.clone());
         for (tenant, tally) in &self.tallies.tenants {
             let one = all.entry(tenant).or_insert_with(|| new(tenant));
             (one.starts, one.denials) = (tally.starts, tally.denials);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::rules::limit::Limits;
-use crate::rules::trace::{About, Context, Told};
+use crate::rules::trace::{Context, SpanSubject, TracedDenial};
 
 /// Maximum number of waits that one span lists. Further waits are only counted.
 const MAX_WAITS_PER_SPAN: usize = 16;
@@ -19,7 +19,7 @@ pub(super) struct Trace {
     pub(super) span: Context,
     pub(super) since: Duration,
     pub(super) before: Duration,
-    pub(super) told: Vec<Told>,
+    pub(super) told: Vec<TracedDenial>,
     pub(super) more: u32,
     pub(super) first_call: Option<u64>,
 }
@@ -40,7 +40,7 @@ impl Trace {
             self.more = self.more.saturating_add(1);
             return;
         }
-        self.told.push(Told {
+        self.told.push(TracedDenial {
             at: now,
             limits: limits.clone(),
             limit,
@@ -59,8 +59,8 @@ impl Trace {
     }
 
     /// Takes the events of its wait.
-    pub(super) fn wait(&mut self) -> About {
-        About::Wait {
+    pub(super) fn wait(&mut self) -> SpanSubject {
+        SpanSubject::Wait {
             told: std::mem::take(&mut self.told),
             more: self.more,
         }

@@ -4,12 +4,12 @@
 #[cfg(test)]
 mod tests;
 
-use super::memory::Memory;
+use super::server_identity::ServerIdentity;
 #[cfg(test)]
-use super::shard::Handed;
+use super::shard::HandedClaims;
 use super::shard::Shard;
-use super::stored::{Gap, Pulse, Stored};
-use crate::rules::slots::Claims;
+use super::stored::{EpochFields, Gap, Pulse};
+use crate::rules::slots::SlotOwnership;
 
 /// Minimum time, in milliseconds, that admissions wait after a change of server, even when all
 /// known workers have vouched. A worker that joined just before, and whose joining was lost, must
@@ -27,7 +27,7 @@ const ROUNDING_MS: u64 = 100;
 
 /// A worker's own knowledge.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct WorkerKnowledge {
     /// Its name in the hash.
     pub worker: String,
     /// The epoch and the server identity that its pulses belong to.
@@ -42,7 +42,7 @@ pub struct Known {
     /// milliseconds.
     pub shortest_ms: u64,
     /// Knowledge of starts before the worker began. It matters until the worker has found an epoch.
-    pub start: Start,
+    pub start: EarlierStarts,
     /// Whether it has seen an epoch, closed or not. Other workers may have started jobs under it.
     pub seen: bool,
     /// The primary, in a cluster.
@@ -51,7 +51,7 @@ pub struct Known {
 
 /// Knowledge of earlier starts when a worker begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Start {
+pub enum EarlierStarts {
     /// Jobs wait for their turn or other workers are alive, so jobs were started lately, or nothing
     /// was checked.
     #[default]
@@ -65,7 +65,7 @@ pub enum Start {
 
 /// A worker's next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum NextStep {
     /// Write these fields, where an empty value deletes a field, and decide again.
     Write(Vec<(String, String)>),
     /// Admit no job now. Look again no later than this time of Redis's clock.
@@ -102,7 +102,7 @@ const DOUBTED: &str = "it restarted or failed over, and not all workers have con
 /// All workers have vouched.
 const SETTLING: &str = "it restarted or failed over, and no worker misses a call; waiting for a moment for further workers";
 
-impl Known {
+impl WorkerKnowledge {
     /// Returns the time since its last pulse if its last start may still count, so that it matters
     /// whether Redis has it.
     fn recent(&self) -> Option<u64> {
@@ -112,7 +112,13 @@ impl Known {
 
 /// Returns a worker's next step at `now` by Redis's clock. `new_id` names the epoch that it may
 /// begin.
-pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id: &str) -> Step {
+pub fn decide(
+    stored: &EpochFields,
+    known: &WorkerKnowledge,
+    memory: &ServerIdentity,
+    now: u64,
+    new_id: &str,
+) -> NextStep {
     let run = memory.text();
     let span = known.span_ms;
     let new = known.epoch.is_none();
@@ -126,8 +132,8 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
             _ if !new || (known.seen && stored.id.is_empty()) => (whole.with(now, span), EMPTIED),
             // The claims already express the wait.
             _ if later => (whole, ""),
-            Start::Unknown => (whole.with(now, span), UNKNOWN),
-            Start::Idle | Start::Fresh => (whole, ""),
+            EarlierStarts::Unknown => (whole.with(now, span), UNKNOWN),
+            EarlierStarts::Idle | EarlierStarts::Fresh => (whole, ""),
         };
         let mut fields = close(gap, why);
         fields.extend([field("id", new_id), field("run", &run), field("next", "")]);
@@ -135,21 +141,24 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
         if let Some(shard) = &known.shard {
             let (sure, claims) = if new && later {
                 let sure = shard.sure(now);
-                (sure, shard.claims(&Claims::default(), sure, now, span))
+                (
+                    sure,
+                    shard.claims(&SlotOwnership::default(), sure, now, span),
+                )
             } else {
                 let sure = if new { shard.sure(now) } else { now };
-                (sure, Claims::always(shard.owned.clone()))
+                (sure, SlotOwnership::always(shard.owned.clone()))
             };
             fields.extend([
                 field("slots", &claims.text()),
                 field("sure", &sure.to_string()),
             ]);
         }
-        return Step::Write(fields);
+        return NextStep::Write(fields);
     }
-    if new && !later && known.start == Start::Fresh {
+    if new && !later && known.start == EarlierStarts::Fresh {
         // Workers that know of starts close it again.
-        let claims = (known.shard.as_ref()).map(|shard| Claims::always(shard.owned.clone()));
+        let claims = (known.shard.as_ref()).map(|shard| SlotOwnership::always(shard.owned.clone()));
         let claims = claims.filter(|claims| *claims != stored.claims);
         let evicted = memory.evicted_since(&stored.evicted);
         if stored.cold > now || stored.run != run || evicted || claims.is_some() {
@@ -157,11 +166,11 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
             fields.extend([field("run", &run), field("next", "")]);
             fields.push(field("evicted", &memory.evicted_text()));
             fields.extend(claims.map(|claims| field("slots", &claims.text())));
-            return Step::Write(fields);
+            return NextStep::Write(fields);
         }
     }
     if let Some(gap) = stored.gap(now).pulled_back(now + ROUNDING_MS) {
-        return Step::Write(close(gap, &stored.why));
+        return NextStep::Write(close(gap, &stored.why));
     }
     // Any key may have been evicted, at any time.
     if memory.evicted_since(&stored.evicted) {
@@ -169,7 +178,7 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
         fields.push(field("evicted", &memory.evicted_text()));
         let sure = known.shard.as_ref().map(|_| now.to_string());
         fields.extend(sure.map(|sure| field("sure", &sure)));
-        return Step::Write(fields);
+        return NextStep::Write(fields);
     }
     let own = stored.workers.get(&known.worker);
     let number = own.map_or(0, |own| own.number);
@@ -191,7 +200,7 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
                 false => now,
             };
             let gap = stored.gap(now).with(lost + ROUNDING_MS, span);
-            return Step::Write(close(gap, why));
+            return NextStep::Write(close(gap, why));
         }
     }
     if stored.run != run {
@@ -200,23 +209,23 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     if let Some(shard) = &known.shard {
         let claims = shard.claims(&stored.claims, stored.sure.unwrap_or(now), now, span);
         if claims != stored.claims {
-            return Step::Write(vec![field("slots", &claims.text())]);
+            return NextStep::Write(vec![field("slots", &claims.text())]);
         }
     }
     // Announces this worker before it may start jobs. If the server fails, the others then wait for
     // its confirmation, even if its first pulse is lost together with the server.
     if own.is_none_or(|own| own.at.saturating_add(SETTLE_MS) <= now) {
         let here = format!("{number}:{now}");
-        return Step::Write(vec![field(&format!("w:{}", known.worker), &here)]);
+        return NextStep::Write(vec![field(&format!("w:{}", known.worker), &here)]);
     }
     let opens = stored.gap(now).opens_at(known.shortest_ms);
     if opens > now {
-        return Step::Wait {
+        return NextStep::Wait {
             until: opens,
             why: stored.why.clone(),
         };
     }
-    Step::Go {
+    NextStep::Go {
         epoch: (stored.id.clone(), run),
         pulse: number,
     }
@@ -224,15 +233,20 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
 
 /// Decides on a server that the epoch has not been confirmed for. No worker admits jobs until it
 /// is confirmed.
-fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> Step {
+fn another_memory(
+    stored: &EpochFields,
+    known: &WorkerKnowledge,
+    memory: &ServerIdentity,
+    now: u64,
+) -> NextStep {
     let run = memory.text();
     let confirmed = || vec![field("run", &run), field("next", "")];
     if memory.continues(&stored.run) {
-        return Step::Write(confirmed());
+        return NextStep::Write(confirmed());
     }
     let Some(pending) = stored.pending_at(&run, now) else {
         let next = format!("{now}:{}:{run}", now + known.span_ms);
-        return Step::Write(vec![field("next", &next)]);
+        return NextStep::Write(vec![field("next", &next)]);
     };
     // This worker's starts are in this dataset, or it has closed admissions until they no longer
     // count. A server that fails over while closed does not stay closed any longer.
@@ -240,7 +254,7 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
         && own.vouched != run
     {
         let vouched = format!("{}:{}:{run}", own.number, own.at);
-        return Step::Write(vec![field(&format!("w:{}", known.worker), &vouched)]);
+        return NextStep::Write(vec![field(&format!("w:{}", known.worker), &vouched)]);
     }
     // Pulses older than a span belong to starts that no longer count.
     let counts = |pulse: &&Pulse| pulse.at.saturating_add(known.span_ms) > pending.since;
@@ -248,7 +262,7 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
     let all = others.all(|pulse| pulse.vouched == run);
     // If no worker vouches, the hash may be from before the first pulse.
     let somebody = stored.workers.values().any(|pulse| pulse.vouched == run);
-    let first = known.epoch.is_none() && known.start == Start::Idle;
+    let first = known.epoch.is_none() && known.start == EarlierStarts::Idle;
     let settled = pending.since + SETTLE_MS;
     // A start that no longer counts for any question needs no proof. A question that looks back
     // further then waits for its whole span.
@@ -281,11 +295,11 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
             // lost.
             fields.push(field("sure", &now.to_string()));
         }
-        return Step::Write(fields);
+        return NextStep::Write(fields);
     }
     // A known loss says more than a doubt.
     let why = if stored.cold > now { &stored.why } else { why };
-    Step::Wait {
+    NextStep::Wait {
         until: until
             .min(given_up)
             .max(stored.gap(now).opens_at(known.shortest_ms)),

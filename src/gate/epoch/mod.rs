@@ -16,19 +16,21 @@
 //! passed since. Each question is asked once its own longest span has passed ([`Gap::opens_at`]): a
 //! tenant with a window of a day does not delay the others.
 //!
-//! [`decide()`], [`Stored`], [`Memory`], [`shard`] and [`outlook`] are pure. [`kept`] models what
-//! `lua/pulse.lua` and `lua/epoch.lua` do with the hash. `watch` does the I/O: it is one worker's
-//! view of one primary.
+//! [`decide()`], [`EpochFields`], [`ServerIdentity`], [`shard`] and [`outlook`] are pure. [`hash`]
+//! models what `lua/pulse.lua` and `lua/epoch.lua` do with the hash. `watch` does the I/O: it is
+//! one worker's view of one primary.
 
 mod decide;
-pub mod kept;
-pub mod memory;
+pub mod hash;
 pub mod outlook;
+pub mod server_identity;
 pub mod shard;
 mod stored;
 mod watch;
 
-pub use self::decide::{DOUBT_MS, FORGET_MS, Known, SETTLE_MS, Start, Step, decide};
-pub use self::memory::Memory;
-pub use self::stored::{Gap, Pending, Pulse, Stored};
-pub(crate) use self::watch::{At, Sent, Watch};
+pub use self::decide::{
+    DOUBT_MS, EarlierStarts, FORGET_MS, NextStep, SETTLE_MS, WorkerKnowledge, decide,
+};
+pub use self::server_identity::ServerIdentity;
+pub use self::stored::{EpochFields, Gap, Pending, Pulse};
+pub(crate) use self::watch::{SentPulse, Watch, WatchTarget};

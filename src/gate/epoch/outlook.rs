@@ -5,9 +5,9 @@
 //! rules. The observer acts as a worker without knowledge of its own. It proves nothing, so real
 //! workers may resume sooner, but not later.
 
-use super::kept::Kept;
+use super::hash::EpochHash;
 use super::shard::Shard;
-use super::{Known, Memory, Start, Step, Stored, decide};
+use super::{EarlierStarts, EpochFields, NextStep, ServerIdentity, WorkerKnowledge, decide};
 use crate::rules::slots::Slots;
 
 /// Maximum number of steps from any state to a decision, with some to spare.
@@ -34,7 +34,7 @@ pub enum Outlook {
 
 /// The jobs an observer asks about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Question {
+pub struct OutlookQuestion {
     /// The longest look-back of these jobs' limits, in milliseconds.
     pub span_ms: u64,
     /// The longest look-back of any job's limits, in milliseconds.
@@ -44,35 +44,40 @@ pub struct Question {
 }
 
 /// Returns the findings of workers that look at `hash` on `memory` at `now` by Redis's clock.
-pub fn outlook(mut hash: Kept, question: &Question, memory: &Memory, now: u64) -> Outlook {
-    let known = Known {
+pub fn outlook(
+    mut hash: EpochHash,
+    question: &OutlookQuestion,
+    memory: &ServerIdentity,
+    now: u64,
+) -> Outlook {
+    let known = WorkerKnowledge {
         span_ms: question.longest_ms.max(question.span_ms),
         shortest_ms: question.span_ms,
-        start: Start::Unknown,
+        start: EarlierStarts::Unknown,
         shard: (question.slots.as_ref()).map(|(owned, _)| Shard {
             owned: owned.clone(),
             ..Shard::default()
         }),
-        ..Known::default()
+        ..WorkerKnowledge::default()
     };
     for _ in 0..STEPS {
         let fields = hash.fields().map(|(name, value)| (&**name, &**value));
-        let stored = Stored::parse(fields);
+        let stored = EpochFields::parse(fields);
         if stored.id.is_empty() {
             return Outlook::Unknown;
         }
         match decide(&stored, &known, memory, now, "") {
-            Step::Write(changed) => {
+            NextStep::Write(changed) => {
                 let changed = changed.iter().map(|(name, value)| (&**name, &**value));
                 hash.change(std::iter::empty(), changed);
             }
-            Step::Wait { until, why } => {
+            NextStep::Wait { until, why } => {
                 return Outlook::Waits {
                     until_ms: until,
                     why,
                 };
             }
-            Step::Go { .. } => {
+            NextStep::Go { .. } => {
                 let asked = question.slots.as_ref().map(|(_, asked)| asked);
                 let claims = stored.claims.iter().filter(|(_, claimed)| {
                     asked.is_some_and(|asked| !claimed.both(asked).is_empty())
@@ -98,8 +103,8 @@ mod tests {
     const NOW: u64 = 1_000_000;
     const MINUTE: u64 = 60_000;
 
-    fn memory(process: &str) -> Memory {
-        Memory {
+    fn memory(process: &str) -> ServerIdentity {
+        ServerIdentity {
             process: process.to_owned(),
             history: "h".to_owned(),
             before: "0".to_owned(),
@@ -109,15 +114,19 @@ mod tests {
     }
 
     /// Returns the outlook for an epoch on the server `p` with these fields.
-    fn seen(fields: &[(&str, &str)], question: &Question, memory: &Memory) -> Outlook {
+    fn seen(
+        fields: &[(&str, &str)],
+        question: &OutlookQuestion,
+        memory: &ServerIdentity,
+    ) -> Outlook {
         let run = self::memory("p").text();
         let all = [("id", "e"), ("run", run.as_str())];
         let all = all.iter().chain(fields).copied();
         outlook(all.collect(), question, memory, NOW)
     }
 
-    fn of(span_ms: u64, longest_ms: u64) -> Question {
-        Question {
+    fn of(span_ms: u64, longest_ms: u64) -> OutlookQuestion {
+        OutlookQuestion {
             span_ms,
             longest_ms,
             slots: None,
@@ -135,7 +144,7 @@ mod tests {
     fn a_whole_memory_is_open_and_one_that_nobody_looked_at_is_unknown() {
         let question = of(1_000, MINUTE);
         assert_eq!(seen(&[], &question, &memory("p")), Outlook::Open);
-        let nothing = Kept::default();
+        let nothing = EpochHash::default();
         let unknown = outlook(nothing, &question, &memory("p"), NOW);
         assert_eq!(unknown, Outlook::Unknown);
     }
@@ -174,7 +183,7 @@ mod tests {
 
     #[test]
     fn what_was_evicted_is_seen_before_a_worker_writes_it() {
-        let evicting = Memory {
+        let evicting = ServerIdentity {
             evicted: 3,
             ..memory("p")
         };
@@ -187,7 +196,7 @@ mod tests {
     fn slots_wait_by_themselves() {
         let claims = [("slots", "0-99 100-199@1030000"), ("sure", "1")];
         let at = |first, last| {
-            let question = Question {
+            let question = OutlookQuestion {
                 slots: Some((Slots::range(0, 199), Slots::range(first, last))),
                 ..of(1_000, MINUTE)
             };

@@ -8,7 +8,7 @@
 //! Its uptime, or the time when its data was last confirmed, rules that out.
 
 use super::Gap;
-use crate::rules::slots::{Claims, Slots};
+use crate::rules::slots::{SlotOwnership, Slots};
 
 /// A primary of a Redis Cluster as a worker sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Shard {
     /// The slots that it owns.
     pub owned: Slots,
     /// The claims that other epochs gave up for it.
-    pub handed: Vec<Handed>,
+    pub handed: Vec<HandedClaims>,
     /// Whether it appeared after the worker began, so that the worker's start says nothing about
     /// it.
     pub later: bool,
@@ -26,7 +26,7 @@ pub struct Shard {
 
 /// Claims that another epoch gave up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Handed {
+pub struct HandedClaims {
     /// The handed-over slots.
     pub slots: Slots,
     /// How long the other epoch could not have admitted jobs there, in milliseconds.
@@ -35,11 +35,17 @@ pub struct Handed {
     pub sure: Option<u64>,
 }
 
-impl Handed {
+impl HandedClaims {
     /// Returns the claims on `slots` that an epoch gives up. Usage that the epoch lacks (`gap`) is
     /// missing at the new primary as well, where it is not recorded, so the slots wait there until
     /// the gap no longer counts for any question.
-    pub fn of(claims: &Claims, slots: &Slots, gap: Gap, now: u64, sure: Option<u64>) -> Vec<Self> {
+    pub fn of(
+        claims: &SlotOwnership,
+        slots: &Slots,
+        gap: Gap,
+        now: u64,
+        sure: Option<u64>,
+    ) -> Vec<Self> {
         let handed = claims.iter().map(|(from, known)| Self {
             slots: known.both(slots),
             wait_ms: from.max(gap.until).saturating_sub(now),
@@ -63,7 +69,7 @@ impl Shard {
 
     /// Returns the slots to claim, given the claims `stored`, on a server that has lost nothing
     /// since `sure`.
-    pub fn claims(&self, stored: &Claims, sure: u64, now: u64, span: u64) -> Claims {
+    pub fn claims(&self, stored: &SlotOwnership, sure: u64, now: u64, span: u64) -> SlotOwnership {
         // Slots that are gone stay claimed until they are handed over.
         let mut claims = stored.clone();
         let new = self.owned.without(&claims.slots());
@@ -98,22 +104,22 @@ mod tests {
 
     fn shard(owned: &str) -> Shard {
         Shard {
-            owned: Claims::parse(owned).slots(),
+            owned: SlotOwnership::parse(owned).slots(),
             later: true,
             ..Shard::default()
         }
     }
 
-    fn handed(slots: &str, wait_ms: u64, sure: Option<u64>) -> Handed {
-        Handed {
-            slots: Claims::parse(slots).slots(),
+    fn handed(slots: &str, wait_ms: u64, sure: Option<u64>) -> HandedClaims {
+        HandedClaims {
+            slots: SlotOwnership::parse(slots).slots(),
             wait_ms,
             sure,
         }
     }
 
     fn claims(shard: &Shard, stored: &str, sure: u64) -> String {
-        let stored = Claims::parse(stored);
+        let stored = SlotOwnership::parse(stored);
         let next = shard.claims(&stored, sure, NOW, SPAN);
         // Writing them again changes nothing.
         assert_eq!(shard.claims(&next, sure, NOW + 1, SPAN), next);
@@ -149,13 +155,13 @@ mod tests {
 
     #[test]
     fn what_an_epoch_lacks_its_slots_lack_elsewhere() {
-        let given = Claims::parse("0-9 10-20@1002000");
+        let given = SlotOwnership::parse("0-9 10-20@1002000");
         let waits = |until| {
             let gap = Gap {
                 since: Some(NOW - 1),
                 until,
             };
-            let all = Handed::of(&given, &Slots::range(5, 12), gap, NOW, None);
+            let all = HandedClaims::of(&given, &Slots::range(5, 12), gap, NOW, None);
             let said = all.iter().map(|it| (it.slots.runs(), it.wait_ms));
             said.collect::<Vec<_>>()
         };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::rules::slots::Claims;
+use crate::rules::slots::SlotOwnership;
 
 /// A worker's pulse.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct Pending {
 
 /// The contents of the hash.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Stored {
+pub struct EpochFields {
     /// The epoch's ID. Empty if there is no epoch.
     pub id: String,
     /// The server identity that was last confirmed.
@@ -45,17 +45,17 @@ pub struct Stored {
     /// The changed server, while it is not confirmed.
     pub pending: Option<Pending>,
     /// The slots that the epoch covers, in a cluster.
-    pub claims: Claims,
+    pub claims: SlotOwnership,
     /// Since when nothing was lost, in a cluster.
     pub sure: Option<u64>,
     /// The server's evictions when the loss was last handled
-    /// ([`Memory::evicted_text`](super::Memory::evicted_text)).
+    /// ([`ServerIdentity::evicted_text`](super::ServerIdentity::evicted_text)).
     pub evicted: String,
     /// All workers that asked lately.
     pub workers: BTreeMap<String, Pulse>,
 }
 
-impl Stored {
+impl EpochFields {
     /// Parses the fields of the hash. Unreadable values count as missing, which is the safe choice.
     pub fn parse<'a>(fields: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut stored = Self::default();
@@ -72,7 +72,7 @@ impl Stored {
                     stored.lost = numbers.and_then(parse);
                 }
                 "next" => stored.pending = Pending::parse(value),
-                "slots" => stored.claims = Claims::parse(value),
+                "slots" => stored.claims = SlotOwnership::parse(value),
                 "evicted" => value.clone_into(&mut stored.evicted),
                 "sure" => stored.sure = value.parse().ok(),
                 _ => {
@@ -132,7 +132,7 @@ impl Gap {
     }
 }
 
-impl Stored {
+impl EpochFields {
     /// Returns the state of `memory` as the unconfirmed server. A first sighting later than `now`
     /// means that the clock was stepped back, and does not count.
     pub fn pending_at(&self, memory: &str, now: u64) -> Option<&Pending> {

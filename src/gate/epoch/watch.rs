@@ -17,19 +17,21 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use ulid::Ulid;
 
-use crate::gate::epoch::memory::NO_EVICTION;
+use crate::gate::epoch::server_identity::NO_EVICTION;
 use crate::gate::epoch::shard;
-use crate::gate::epoch::{Gap, Known, Memory, Start, Step, Stored, decide};
-use crate::gate::link::{Link, Shard};
+use crate::gate::epoch::{
+    EarlierStarts, EpochFields, Gap, NextStep, ServerIdentity, WorkerKnowledge, decide,
+};
+use crate::gate::link::{Link, PrimaryLink};
 use crate::gate::primaries::{Finder, Primary};
 use crate::gate::{GateError, refusal};
-use crate::rules::slots::{Claims, Slots};
+use crate::rules::slots::{SlotOwnership, Slots};
 
 /// Maximum number of steps from any state to a decision, with some to spare for concurrent writes
 /// of other workers.
 const STEPS: usize = 12;
 /// Delay before a refused batch is retried, so that retries are prompt but not a busy loop.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const BATCH_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// One worker's view of one primary.
 pub struct Watch {
@@ -39,29 +41,29 @@ pub struct Watch {
     later: bool,
     span_ms: AtomicU64,
     shortest_ms: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<WatchState>,
     /// Held by the task that looks, while the others wait for its findings.
     looking: tokio::sync::Mutex<()>,
 }
 
 /// The place a watch looks at.
-pub struct At<'a> {
+pub struct WatchTarget<'a> {
     pub link: &'a Link,
     pub finder: &'a Finder,
     pub primary: &'a Primary,
     /// Replaces Redis's clock, in microseconds.
     pub clock: Option<u64>,
     /// The watches over other epochs, each with the primary that has it.
-    pub others: &'a [(Arc<Watch>, Shard)],
+    pub others: &'a [(Arc<Watch>, PrimaryLink)],
 }
 
 /// The hash as it was read.
 type Fields = BTreeMap<String, String>;
 
 /// What a primary reported.
-struct Read {
+struct PrimaryReport {
     fields: Fields,
-    memory: Memory,
+    memory: ServerIdentity,
     /// Its maxmemory-policy, or `None` if it does not report it.
     policy: Option<String>,
     now: u64,
@@ -69,8 +71,8 @@ struct Read {
     owned: Option<(Slots, u64)>,
 }
 
-struct State {
-    start: Start,
+struct WatchState {
+    start: EarlierStarts,
     epoch: Option<(String, String)>,
     /// Whether any look has found an epoch.
     seen: bool,
@@ -88,18 +90,18 @@ struct State {
     /// The maxmemory-policy in the last log line.
     told_policy: Option<String>,
     /// The other findings when it was last sound.
-    found: Found,
+    found: EpochFindings,
 }
 
 /// What a sound epoch holds besides its identity.
 #[derive(Clone, Default)]
-struct Found {
+struct EpochFindings {
     /// The primary's name in a cluster.
     node: String,
     /// The slots that the primary was assumed to have.
     mapped: Slots,
     /// The claims, and their text in the hash.
-    claims: Arc<Claims>,
+    claims: Arc<SlotOwnership>,
     slots: String,
     sure: Option<u64>,
     /// The missing usage, and its text in the hash.
@@ -115,7 +117,7 @@ struct Found {
 }
 
 /// The state that a batch's pulse was sent with.
-pub struct Sent {
+pub struct SentPulse {
     version: u64,
     epoch: (String, String),
     history: String,
@@ -125,7 +127,7 @@ pub struct Sent {
     why: String,
     cold: String,
     slots: String,
-    claims: Arc<Claims>,
+    claims: Arc<SlotOwnership>,
     clock: Option<(u64, Instant)>,
 }
 
@@ -138,8 +140,8 @@ impl Watch {
             later,
             span_ms: AtomicU64::new(0),
             shortest_ms: AtomicU64::new(u64::MAX),
-            state: Mutex::new(State {
-                start: Start::Unknown,
+            state: Mutex::new(WatchState {
+                start: EarlierStarts::Unknown,
                 epoch: None,
                 seen: false,
                 history: String::new(),
@@ -150,7 +152,7 @@ impl Watch {
                 told: None,
                 partly: false,
                 told_policy: None,
-                found: Found::default(),
+                found: EpochFindings::default(),
             }),
             looking: tokio::sync::Mutex::new(()),
         };
@@ -165,7 +167,7 @@ impl Watch {
 
     /// Returns whether the watch was last sound at this primary, in a cluster, or `None` if it was
     /// never sound.
-    pub fn was_at(&self, shard: &Shard) -> Option<bool> {
+    pub fn was_at(&self, shard: &PrimaryLink) -> Option<bool> {
         let state = self.state();
         (state.epoch.is_some()).then(|| state.found.node == shard.name())
     }
@@ -184,11 +186,11 @@ impl Watch {
     }
 
     /// Sets the knowledge of starts before the worker began.
-    pub fn set_start(&self, start: Start) {
+    pub fn set_start(&self, start: EarlierStarts) {
         self.state().start = start;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WatchState> {
         // No code panics while it holds the lock, so the state is consistent even if the lock is
         // poisoned.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -196,11 +198,11 @@ impl Watch {
 
     /// Returns the state to send the next batch's pulse with, if the primary still has the slots
     /// `mapped`. `None` means that the watch must look first.
-    fn sent(&self, mapped: Option<&Slots>) -> Option<Sent> {
+    fn sent(&self, mapped: Option<&Slots>) -> Option<SentPulse> {
         let state = self.state();
         let known = mapped.is_none_or(|mapped| *mapped == state.found.mapped);
         let epoch = state.epoch.clone().filter(|_| state.sound && known)?;
-        Some(Sent {
+        Some(SentPulse {
             version: state.version,
             epoch,
             history: state.history.clone(),
@@ -219,7 +221,7 @@ impl Watch {
     ///
     /// # Errors
     /// [`GateError::Cold`] while they don't, or the error that keeps Redis from answering.
-    pub async fn ready(&self, at: &At<'_>) -> Result<Sent, GateError> {
+    pub async fn ready(&self, at: &WatchTarget<'_>) -> Result<SentPulse, GateError> {
         let mapped = &at.primary.shard.slots;
         if let Some(sent) = self.sent(Some(mapped)) {
             return Ok(sent);
@@ -233,7 +235,8 @@ impl Watch {
             let read = self.read(at).await?;
             self.tell_policy(read.policy.as_deref());
             let now = at.clock.map_or(read.now, |micros| micros / 1000);
-            let stored = Stored::parse(read.fields.iter().map(|(n, v)| (n.as_str(), v.as_str())));
+            let stored =
+                EpochFields::parse(read.fields.iter().map(|(n, v)| (n.as_str(), v.as_str())));
             self.state().seen |= !stored.id.is_empty();
             let mut known = self.known();
             if let Some((owned, whole_ms)) = read.owned {
@@ -258,13 +261,13 @@ impl Watch {
                 });
             }
             match decide(&stored, &known, &read.memory, now, &Ulid::new().to_string()) {
-                Step::Write(changed) => self.write(at, &read.fields, &changed).await?,
-                Step::Wait { until, why } => {
+                NextStep::Write(changed) => self.write(at, &read.fields, &changed).await?,
+                NextStep::Wait { until, why } => {
                     return Err(self.cold(Duration::from_millis(until.saturating_sub(now)), why));
                 }
-                Step::Go { epoch, pulse } => {
+                NextStep::Go { epoch, pulse } => {
                     let field = |name: &str| read.fields.get(name).cloned().unwrap_or_default();
-                    let found = Found {
+                    let found = EpochFindings {
                         node: at.primary.shard.name().to_owned(),
                         mapped: mapped.clone(),
                         slots: field("slots"),
@@ -291,7 +294,7 @@ impl Watch {
 
     /// Ends this worker, which starts no more jobs, so that the others don't wait for it. A Redis
     /// that has this write also has all starts of the worker.
-    pub async fn leave(&self, link: &Link, shard: &Shard) -> Result<(), GateError> {
+    pub async fn leave(&self, link: &Link, shard: &PrimaryLink) -> Result<(), GateError> {
         // Not if it started jobs and is not sure that this Redis has them. A worker that only
         // waited has started none.
         if self.sent(None).is_none() && self.last_pulse().is_some() {
@@ -314,10 +317,10 @@ impl Watch {
         format!("w:{}", self.worker)
     }
 
-    fn known(&self) -> Known {
+    fn known(&self) -> WorkerKnowledge {
         let state = self.state();
         let millis = |last: Instant| u64::try_from(last.elapsed().as_millis()).unwrap_or(u64::MAX);
-        Known {
+        WorkerKnowledge {
             worker: self.worker.clone(),
             epoch: state.epoch.clone(),
             pulse: state.pulse,
@@ -330,7 +333,7 @@ impl Watch {
         }
     }
 
-    fn go(&self, epoch: (String, String), history: String, pulse: u64, found: Found) {
+    fn go(&self, epoch: (String, String), history: String, pulse: u64, found: EpochFindings) {
         let mut state = self.state();
         let waited = state.told.take().is_some();
         let before = std::mem::replace(&mut state.partly, found.gap.until > 0);

@@ -37,12 +37,12 @@ pub struct Registered {
 
 /// A worker's knowledge of the registry.
 #[derive(Debug, Clone, Default)]
-pub struct Known {
+pub struct RegistryKnowledge {
     policies: Vec<Registered>,
     superseded: Vec<(String, u64)>,
 }
 
-impl Known {
+impl RegistryKnowledge {
     /// Takes the policies `registered` of an exchange at `now_ms` by Redis's clock. Policies that
     /// are missing there are kept for as long as they must be enforced, since Redis may have lost
     /// them.
@@ -93,7 +93,7 @@ impl Known {
     }
 
     /// Returns what a worker with the policy `own`, called `id`, enforces after an exchange at `now_ms`.
-    pub fn fleet(&self, own: Arc<Policy>, id: &str, now_ms: u64) -> Fleet {
+    pub fn fleet(&self, own: Arc<Policy>, id: &str, now_ms: u64) -> EnforcedPolicies {
         self.fleet_of(own, id, now_ms, None)
     }
 
@@ -104,14 +104,14 @@ impl Known {
         id: &str,
         now_ms: u64,
         in_use: Option<&BTreeSet<String>>,
-    ) -> Fleet {
+    ) -> EnforcedPolicies {
         let others = self.policies.iter().filter(|known| known.id != id);
-        let other = |known: &Registered| Other {
+        let other = |known: &Registered| ForeignPolicy {
             policy: Arc::clone(&known.policy),
             idle: known.used_ms + IDLE_MS < now_ms
                 || in_use.is_some_and(|ids| !ids.contains(&known.id)),
         };
-        Fleet {
+        EnforcedPolicies {
             own,
             others: others.map(other).collect(),
             joined: HashMap::new(),
@@ -135,7 +135,7 @@ pub fn memory_ms(policy: &Policy) -> u64 {
 
 /// A policy of other workers, or a former policy of this one.
 #[derive(Debug, Clone)]
-struct Other {
+struct ForeignPolicy {
     policy: Arc<Policy>,
     /// Whether no worker has it in force.
     idle: bool,
@@ -143,14 +143,14 @@ struct Other {
 
 /// The policies that a worker enforces: its own and others.
 #[derive(Debug, Clone)]
-pub struct Fleet {
+pub struct EnforcedPolicies {
     pub(super) own: Arc<Policy>,
-    others: Vec<Other>,
+    others: Vec<ForeignPolicy>,
     /// The combined limits by tenant and plan.
     joined: HashMap<Tenant, Vec<(Option<String>, Limits)>>,
 }
 
-impl Fleet {
+impl EnforcedPolicies {
     /// Returns the fleet of a worker that knows no other policy.
     pub fn alone(own: Arc<Policy>) -> Self {
         Self {
@@ -184,7 +184,9 @@ impl Fleet {
 
     /// Returns true if both enforce the same policies.
     pub fn is_like(&self, other: &Self) -> bool {
-        let same = |one: &Other, two: &Other| one.idle == two.idle && one.policy == two.policy;
+        let same = |one: &ForeignPolicy, two: &ForeignPolicy| {
+            one.idle == two.idle && one.policy == two.policy
+        };
         self.own == other.own
             && self.others.len() == other.others.len()
             && (self.others.iter().zip(&other.others)).all(|(one, two)| same(one, two))
@@ -224,7 +226,7 @@ impl Fleet {
 
     pub(super) fn join(&self, tenant: &Tenant, plan: Option<&str>) -> Limits {
         let own = self.own.limits(tenant, plan);
-        let of = |other: &Other| -> Limits {
+        let of = |other: &ForeignPolicy| -> Limits {
             // If the header differs, the job may have another plan, or none.
             let same_header = other.policy.plan_header() == self.own.plan_header();
             let plan = plan.filter(|_| same_header);
@@ -243,7 +245,7 @@ mod tests {
 
     use super::*;
     use crate::rules::limit::{Algorithm, Limit, Unit};
-    use crate::rules::policy::{Own, Pattern};
+    use crate::rules::policy::{EntryLimits, Pattern};
 
     fn limit(name: &str, algorithm: Algorithm, max: u64, ms: u64) -> Limit {
         let window = Duration::from_millis(ms);
@@ -260,7 +262,7 @@ mod tests {
     }
 
     fn joined(own: &Policy, others: Vec<Registered>, now_ms: u64, tenant: &str) -> Limits {
-        let mut known = Known::default();
+        let mut known = RegistryKnowledge::default();
         known.learn(others, now_ms);
         let tenant = Tenant::parse(tenant).expect("a tenant");
         let mut fleet = known.fleet(Arc::new(own.clone()), "own", now_ms);
@@ -334,7 +336,7 @@ mod tests {
     #[test]
     fn a_clock_that_was_stepped_back_keeps_nothing_for_ever() {
         let own = Policy::from(limit("default", Algorithm::FixedWindow, 5, 1_000));
-        let mut known = Known::default();
+        let mut known = RegistryKnowledge::default();
         known.learn(vec![registered("a", own, 9_000_000)], 9_000_000);
         known.learn(Vec::new(), 5_000);
         assert_eq!(known.dropped_at("a"), Some(5_000 + 1_000 + MARGIN_MS));
@@ -374,7 +376,7 @@ mod tests {
         let common = || Limits::from(limit("default", Algorithm::SlidingWindow, 5, 1_000));
         let own = Policy::common(common());
         let acme = limit("default", Algorithm::LeakyBucket, 9, 1_000);
-        let acme = (Pattern::parse("acme"), Own::Limits(acme.into()));
+        let acme = (Pattern::parse("acme"), EntryLimits::Limits(acme.into()));
         let other = Policy::common(common()).with_tenants(vec![acme]);
         let others = || vec![registered("other", other.clone(), 1_000)];
         assert_eq!(joined(&own, others(), 1_000, "globex"), common());

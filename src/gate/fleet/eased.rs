@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::Fleet;
+use super::EnforcedPolicies;
 use super::superseded::Classes;
 use crate::rules::limit::Limit;
-use crate::rules::policy::{Own, Pattern, Policy};
+use crate::rules::policy::{EntryLimits, Pattern, Policy};
 use crate::rules::tenant::Tenant;
 
 /// Maximum number of pairs of tenant and plan that are compared. With more, all tenants count as eased.
@@ -15,20 +15,20 @@ const MAX_TENANTS: usize = 10;
 
 /// The tenants whose limits were eased.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Eased {
+pub enum EasedTenants {
     /// The tenants in this set.
     Tenants(BTreeSet<Tenant>),
     /// All tenants.
     All,
 }
 
-impl Default for Eased {
+impl Default for EasedTenants {
     fn default() -> Self {
         Self::Tenants(BTreeSet::new())
     }
 }
 
-impl Eased {
+impl EasedTenants {
     /// Returns true if no tenant's limits were eased.
     pub fn is_nobody(&self) -> bool {
         matches!(self, Self::Tenants(tenants) if tenants.is_empty())
@@ -50,23 +50,23 @@ impl Eased {
 }
 
 /// Returns the tenant that an entry of `rate-limiter.tenants` names exactly.
-fn exact((pattern, _): &(Pattern, Own)) -> Option<&str> {
+fn exact((pattern, _): &(Pattern, EntryLimits)) -> Option<&str> {
     match pattern {
         Pattern::Exactly(id) => Some(id),
         Pattern::Prefix(_) => None,
     }
 }
 
-impl Fleet {
+impl EnforcedPolicies {
     /// Returns the tenants whose jobs may start earlier than under `before`.
-    pub fn eases(&self, before: &Self) -> Eased {
+    pub fn eases(&self, before: &Self) -> EasedTenants {
         if before.policies() == 1 && before.own() == self.own() {
-            return Eased::default();
+            return EasedTenants::default();
         }
         let all = self.each().chain(before.each());
         let classes = Classes::of(all.clone());
         if classes.of.len() > MAX_CLASSES {
-            return Eased::All;
+            return EasedTenants::All;
         }
         let exact: BTreeSet<&str> = all.flat_map(Policy::tenants).filter_map(exact).collect();
         let mut tenants = BTreeSet::new();
@@ -77,11 +77,11 @@ impl Fleet {
                 continue;
             }
             if !exact.contains(tenant.as_str()) || tenants.len() == MAX_TENANTS {
-                return Eased::All;
+                return EasedTenants::All;
             }
             tenants.insert(tenant.clone());
         }
-        Eased::Tenants(tenants)
+        EasedTenants::Tenants(tenants)
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::gate::fleet::{Known, Registered};
+    use crate::gate::fleet::{Registered, RegistryKnowledge};
     use crate::rules::limit::Algorithm;
 
     fn limit(algorithm: Algorithm, max: u64) -> Limit {
@@ -100,8 +100,8 @@ mod tests {
     }
 
     /// Returns the fleet of a worker with `own` when `old` is registered. Another worker has `old` in force only if `in_use`.
-    fn beside(own: &Policy, old: &Policy, in_use: bool) -> Fleet {
-        let mut known = Known::default();
+    fn beside(own: &Policy, old: &Policy, in_use: bool) -> EnforcedPolicies {
+        let mut known = RegistryKnowledge::default();
         let registered = Registered {
             id: "old".to_owned(),
             policy: Arc::new(old.clone()),
@@ -129,7 +129,10 @@ mod tests {
         let sliding = |max| limit(Algorithm::SlidingWindow, max);
         let with = |max, tenants: &[(&str, u64)]| {
             let own = |(name, max): &(&str, u64)| {
-                (Pattern::parse(name), Own::Limits(sliding(*max).into()))
+                (
+                    Pattern::parse(name),
+                    EntryLimits::Limits(sliding(*max).into()),
+                )
             };
             Policy::from(sliding(max)).with_tenants(tenants.iter().map(own).collect())
         };
@@ -137,7 +140,7 @@ mod tests {
             let tenants = names
                 .iter()
                 .map(|name| Tenant::parse(name).expect("a tenant"));
-            Eased::Tenants(tenants.collect())
+            EasedTenants::Tenants(tenants.collect())
         };
         let many: Vec<String> = (0..=MAX_TENANTS).map(|n| format!("t{n}")).collect();
         let many = |max| {
@@ -146,7 +149,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         for (what, old, new, eased) in [
-            ("raised", with(10, &[]), with(40, &[]), Eased::All),
+            ("raised", with(10, &[]), with(40, &[]), EasedTenants::All),
             ("lowered", with(40, &[]), with(10, &[]), named(&[])),
             (
                 "one tenant",
@@ -158,7 +161,7 @@ mod tests {
                 "a prefix",
                 with(10, &[("a*", 3)]),
                 with(10, &[("a*", 4)]),
-                Eased::All,
+                EasedTenants::All,
             ),
             (
                 "a new exception",
@@ -166,21 +169,26 @@ mod tests {
                 with(10, &[("a", 11)]),
                 named(&["a"]),
             ),
-            ("many", with(10, &many(3)), with(10, &many(4)), Eased::All),
+            (
+                "many",
+                with(10, &many(3)),
+                with(10, &many(4)),
+                EasedTenants::All,
+            ),
         ] {
             let (before, after) = (beside(&new, &old, true), beside(&new, &old, false));
             assert_eq!(after.eases(&before), eased, "{what}");
             assert_eq!(
-                Fleet::alone(Arc::new(new.clone())).eases(&before),
+                EnforcedPolicies::alone(Arc::new(new.clone())).eases(&before),
                 eased,
                 "{what}: gone"
             );
             // Nothing is eased while both are enforced. Afterwards it is eased only once.
-            let alone = Fleet::alone(Arc::new(old.clone()));
+            let alone = EnforcedPolicies::alone(Arc::new(old.clone()));
             assert!(before.eases(&alone).is_nobody(), "{what}");
             assert!(after.eases(&after).is_nobody(), "{what}");
             assert!(
-                Fleet::alone(Arc::new(new.clone()))
+                EnforcedPolicies::alone(Arc::new(new.clone()))
                     .eases(&after)
                     .is_nobody(),
                 "{what}"
@@ -193,20 +201,23 @@ mod tests {
             after.eases(&before).is_nobody(),
             "a bucket's is enforced until it is dropped"
         );
-        assert_eq!(Fleet::alone(Arc::new(new)).eases(&after), Eased::All);
+        assert_eq!(
+            EnforcedPolicies::alone(Arc::new(new)).eases(&after),
+            EasedTenants::All
+        );
     }
 
     #[test]
     fn eased_tenants_add_up() {
         let of = |number: usize| {
             let tenant = Tenant::parse(&format!("t{number}")).expect("a tenant");
-            Eased::Tenants([tenant].into())
+            EasedTenants::Tenants([tenant].into())
         };
-        let both = of(1).and(of(2)).and(Eased::default());
-        assert!(matches!(&both, Eased::Tenants(two) if two.len() == 2));
-        assert_eq!(both.and(Eased::All), Eased::All);
-        let all = (0..=MAX_TENANTS).fold(Eased::default(), |all, it| all.and(of(it)));
-        assert_eq!(all, Eased::All);
-        assert!(Eased::default().is_nobody() && !Eased::All.is_nobody());
+        let both = of(1).and(of(2)).and(EasedTenants::default());
+        assert!(matches!(&both, EasedTenants::Tenants(two) if two.len() == 2));
+        assert_eq!(both.and(EasedTenants::All), EasedTenants::All);
+        let all = (0..=MAX_TENANTS).fold(EasedTenants::default(), |all, it| all.and(of(it)));
+        assert_eq!(all, EasedTenants::All);
+        assert!(EasedTenants::default().is_nobody() && !EasedTenants::All.is_nobody());
     }
 }

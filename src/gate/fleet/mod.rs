@@ -64,18 +64,19 @@
 //! tenants only. A limit that all tenants share is then continued for all of them, so that both
 //! policies count in one state.
 //!
-//! [`Fleet`], `superseded` and [`text`] are pure. [`shelf`] models what `lua/policies.lua` does
-//! with the registry. [`registry`] does the I/O: a worker's exchanges.
+//! [`EnforcedPolicies`], `superseded` and [`text`] are pure. [`shelf`] models what
+//! `lua/policies.lua` does with the registry. [`registry`] does the I/O: a worker's exchanges.
 
 mod agree;
-pub mod board;
 mod eased;
+pub mod instruction_board;
 pub mod registry;
 pub mod shelf;
 mod superseded;
 pub mod text;
 
 pub use self::agree::{
-    AGREED_FOR_MS, Fleet, IDLE_MS, Known, MARGIN_MS, MAX_POLICIES, Registered, memory_ms,
+    AGREED_FOR_MS, EnforcedPolicies, IDLE_MS, MARGIN_MS, MAX_POLICIES, Registered,
+    RegistryKnowledge, memory_ms,
 };
-pub use self::eased::Eased;
+pub use self::eased::EasedTenants;

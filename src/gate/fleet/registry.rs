@@ -11,11 +11,12 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use crate::gate::GateError;
-use crate::gate::boards;
 use crate::gate::fleet::text::{self, MAX_TEXT};
 use crate::gate::fleet::{
-    AGREED_FOR_MS, Fleet, IDLE_MS, Known, MARGIN_MS, MAX_POLICIES, Registered, memory_ms,
+    AGREED_FOR_MS, EnforcedPolicies, IDLE_MS, MARGIN_MS, MAX_POLICIES, Registered,
+    RegistryKnowledge, memory_ms,
 };
+use crate::gate::instructions;
 use crate::gate::redis::RedisGate;
 use crate::rules::policy::Policy;
 use crate::rules::steering::Steering;
@@ -29,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A policy with its name in the registry.
 #[derive(Debug, Clone)]
-pub struct Named {
+pub struct NamedPolicy {
     /// The name: the SHA-1 of its text, in hex.
     pub id: String,
     /// The policy itself.
@@ -37,7 +38,7 @@ pub struct Named {
     text: String,
 }
 
-impl Named {
+impl NamedPolicy {
     /// Names `policy`.
     ///
     /// # Errors
@@ -71,9 +72,9 @@ pub struct ClockReading {
 
 /// The result of an exchange.
 #[derive(Debug)]
-pub struct Agreed {
+pub struct RegistryAgreement {
     /// The policies to enforce.
-    pub fleet: Fleet,
+    pub fleet: EnforcedPolicies,
     /// When the result expires. The gate must not be asked later without another exchange.
     pub until: Instant,
     /// Redis's clock; in a cluster, the earliest of the primaries' clocks.
@@ -91,26 +92,26 @@ pub struct Agreed {
 /// agreed on at the tenant's primary, so that a lost primary affects only its own tenants.
 pub struct Registry {
     gate: Arc<RedisGate>,
-    own: Named,
+    own: NamedPolicy,
     /// The worker's name on the boards, and its report there.
     name: String,
     says: String,
     /// The state of each registry by its key.
-    known: BTreeMap<String, Heard>,
+    known: BTreeMap<String, RegistryState>,
 }
 
 /// The known state of one registry.
 #[derive(Debug, Clone)]
-struct Heard {
-    known: Known,
-    board: boards::Known,
+struct RegistryState {
+    known: RegistryKnowledge,
+    board: instructions::BoardCopy,
     /// The policies that workers report as in force, or `None` if they were not asked.
     in_use: Option<BTreeSet<String>>,
     /// Redis's clock at the last exchange.
     clock: ClockReading,
 }
 
-impl Heard {
+impl RegistryState {
     /// Returns Redis's clock as of now.
     fn now_ms(&self) -> u64 {
         let since = self.clock.read_at.elapsed().as_millis();
@@ -121,7 +122,7 @@ impl Heard {
 
 impl Registry {
     /// Creates the view of a worker that will have `own` in force. It knows nothing yet.
-    pub fn new(gate: Arc<RedisGate>, own: Named) -> Self {
+    pub fn new(gate: Arc<RedisGate>, own: NamedPolicy) -> Self {
         Self {
             gate,
             own,
@@ -132,7 +133,7 @@ impl Registry {
     }
 
     /// Returns the policy in force.
-    pub fn own(&self) -> &Named {
+    pub fn own(&self) -> &NamedPolicy {
         &self.own
     }
 
@@ -152,7 +153,7 @@ impl Registry {
     }
 
     /// Records that the worker follows `agreed.steering`. The next exchange reports it.
-    pub fn follows(&mut self, agreed: &Agreed) {
+    pub fn follows(&mut self, agreed: &RegistryAgreement) {
         for (key, heard) in &mut self.known {
             if agreed.registries.contains(key) {
                 heard.board.follows = heard.board.version;
@@ -164,7 +165,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`GateError`] if nothing new was learned.
-    pub async fn exchange(&mut self) -> Result<Agreed, GateError> {
+    pub async fn exchange(&mut self) -> Result<RegistryAgreement, GateError> {
         self.switch_to(self.own.clone()).await
     }
 
@@ -173,7 +174,7 @@ impl Registry {
     ///
     /// # Errors
     /// [`GateError`] if nothing was changed.
-    pub async fn switch_to(&mut self, next: Named) -> Result<Agreed, GateError> {
+    pub async fn switch_to(&mut self, next: NamedPolicy) -> Result<RegistryAgreement, GateError> {
         let mut mine = vec![&self.own];
         if next.id != self.own.id {
             mine.push(&next);
@@ -216,7 +217,7 @@ impl Registry {
         for (primary, exchanged) in primaries.iter().zip(join_all(exchanges).await) {
             match exchanged {
                 Ok((known, board, in_use, clock)) => {
-                    let heard = Heard {
+                    let heard = RegistryState {
                         known,
                         board,
                         in_use,
@@ -258,14 +259,14 @@ impl Registry {
         let boards = self.known.values();
         let in_force = boards.flat_map(|heard| heard.board.in_force(heard.now_ms()));
         let steering = Steering::of(in_force);
-        let alone = Fleet::alone(Arc::clone(&self.own.policy));
-        let fleet = fleets.fold(alone, Fleet::joined_with);
-        let is_new = |heard: &Heard| {
+        let alone = EnforcedPolicies::alone(Arc::clone(&self.own.policy));
+        let fleet = fleets.fold(alone, EnforcedPolicies::joined_with);
+        let is_new = |heard: &RegistryState| {
             let mut known = heard.known.policies().iter();
             known.any(|it| it.id == self.own.id && it.since_ms >= heard.clock.ms)
         };
         let is_new = self.known.values().all(is_new);
-        Ok(Agreed {
+        Ok(RegistryAgreement {
             fleet,
             until,
             clock: clocks.into_iter().min_by_key(|clock| clock.ms),
@@ -277,7 +278,7 @@ impl Registry {
 
     /// Allows starts at the primaries of this exchange, in a cluster. Call it once `agreed.fleet`
     /// is enforced: a primary that was unavailable may have a policy that was not known here.
-    pub fn open(&self, agreed: &Agreed) {
+    pub fn open(&self, agreed: &RegistryAgreement) {
         for registry in &agreed.registries {
             self.gate.agree(registry, Some(agreed.until));
         }
@@ -286,9 +287,9 @@ impl Registry {
 
 /// The policies of all workers.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct RegisteredPolicies {
     /// The policies.
-    pub known: Known,
+    pub known: RegistryKnowledge,
     /// Redis's clock in milliseconds.
     pub now_ms: u64,
     /// The errors of primaries in a cluster that could not be read. The result is complete only if
@@ -300,12 +301,12 @@ pub struct Seen {
 ///
 /// # Errors
 /// [`GateError`] with the reason if no registry can be read.
-pub async fn look(gate: &RedisGate) -> Result<Seen, GateError> {
+pub async fn look(gate: &RedisGate) -> Result<RegisteredPolicies, GateError> {
     let primaries = gate.registries().await?;
-    let mut seen = Seen::default();
+    let mut seen = RegisteredPolicies::default();
     let looks = primaries
         .iter()
-        .map(|primary| exchange(gate, &primary.policies, &[], Known::default()));
+        .map(|primary| exchange(gate, &primary.policies, &[], RegistryKnowledge::default()));
     for looked in join_all(looks).await {
         match looked {
             Ok((known, clock)) => {
@@ -330,7 +331,7 @@ pub async fn look(gate: &RedisGate) -> Result<Seen, GateError> {
 
 /// Returns the policies that workers report as in force. Reports older than [`IDLE_MS`] do not count.
 async fn in_use(gate: &RedisGate, board: &str) -> Result<BTreeSet<String>, GateError> {
-    let said = boards::said_lately(gate, board, IDLE_MS).await?;
+    let said = instructions::said_lately(gate, board, IDLE_MS).await?;
     let policy = |says: &String| says.rsplit(' ').next().map(str::to_owned);
     Ok(said.iter().filter_map(policy).collect())
 }
@@ -339,9 +340,9 @@ async fn in_use(gate: &RedisGate, board: &str) -> Result<BTreeSet<String>, GateE
 async fn exchange(
     gate: &RedisGate,
     registry: &str,
-    mine: &[&Named],
-    mut known: Known,
-) -> Result<(Known, ClockReading), GateError> {
+    mine: &[&NamedPolicy],
+    mut known: RegistryKnowledge,
+) -> Result<(RegistryKnowledge, ClockReading), GateError> {
     let mut with_text = false;
     for _ in 0..TRIES {
         let mut more = vec![MAX_POLICIES.to_string(), mine.len().to_string()];
@@ -407,7 +408,11 @@ fn head(reply: &Value) -> Option<(u64, String, &[Value])> {
 }
 
 /// Parses the policies in the reply: those with a text, and those with a known text.
-fn decode(rest: &[Value], mine: &[&Named], known: &Known) -> Result<Vec<Registered>, GateError> {
+fn decode(
+    rest: &[Value],
+    mine: &[&NamedPolicy],
+    known: &RegistryKnowledge,
+) -> Result<Vec<Registered>, GateError> {
     let (chunks, []) = rest.as_chunks::<4>() else {
         return Err(broken("its reply has another form"));
     };

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 
 /// The registry in the store, by the policies' names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Shelf(BTreeMap<String, Entry>);
+pub struct Shelf(BTreeMap<String, PolicyEntry>);
 
 /// One policy. Times are in milliseconds of the store's clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Entry {
+pub struct PolicyEntry {
     /// The policy's text.
     pub text: String,
     /// When it was first registered.
@@ -22,7 +22,7 @@ pub struct Entry {
 
 /// A policy that a worker reports as in force.
 #[derive(Debug, Clone, Copy)]
-pub struct Said<'a> {
+pub struct PolicyClaim<'a> {
     /// The policy's name.
     pub id: &'a str,
     /// How long it is kept after its last use, in milliseconds.
@@ -33,7 +33,7 @@ pub struct Said<'a> {
 
 /// The reason why nothing was registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unsaid {
+pub enum NotRegistered {
     /// The store lacks the text of a policy.
     Text,
     /// The store has no room for one more policy.
@@ -46,14 +46,14 @@ impl Shelf {
     /// given time. With an empty `mine`, nothing changes. Returns all remaining policies.
     ///
     /// # Errors
-    /// [`Unsaid`] if nothing was registered.
+    /// [`NotRegistered`] if nothing was registered.
     pub fn exchange(
         &mut self,
         now_ms: u64,
         most: usize,
-        mine: &[Said<'_>],
+        mine: &[PolicyClaim<'_>],
         superseded: &[(&str, u64)],
-    ) -> Result<BTreeMap<String, Entry>, Unsaid> {
+    ) -> Result<BTreeMap<String, PolicyEntry>, NotRegistered> {
         let mut left = self.0.clone();
         // A time later than now means that the clock was stepped back.
         for entry in left.values_mut() {
@@ -72,16 +72,18 @@ impl Shelf {
         self.0.retain(|id, _| left.contains_key(id));
         let new = mine.iter().filter(|said| !left.contains_key(said.id));
         if new.clone().any(|said| said.text.is_empty()) {
-            return Err(Unsaid::Text);
+            return Err(NotRegistered::Text);
         }
         if new.clone().count() > 0 && left.len() + new.count() > most {
-            return Err(Unsaid::Full);
+            return Err(NotRegistered::Full);
         }
         for said in mine {
-            let entry = left.entry(said.id.to_owned()).or_insert_with(|| Entry {
-                since_ms: now_ms,
-                ..Entry::default()
-            });
+            let entry = left
+                .entry(said.id.to_owned())
+                .or_insert_with(|| PolicyEntry {
+                    since_ms: now_ms,
+                    ..PolicyEntry::default()
+                });
             (entry.used_ms, entry.kept_ms) = (now_ms, said.kept_ms);
             if !said.text.is_empty() {
                 said.text.clone_into(&mut entry.text);

@@ -24,7 +24,7 @@ use crate::rules::tenant::Tenant;
 const CROWDED: usize = 4;
 /// Maximum number of pairs of tenant and plan that are compared. With more, all policies are
 /// enforced.
-const MOST_CLASSES: usize = 8_192;
+const MAX_COMPARED: usize = 8_192;
 
 /// Returns those of `policies` that others supersede at `now_ms`. The remaining policies allow no
 /// more than all of them together.
@@ -33,7 +33,7 @@ pub fn superseded(policies: &[Registered], now_ms: u64) -> Vec<&Registered> {
         return Vec::new();
     }
     let classes = Classes::of(policies.iter().map(|known| &*known.policy));
-    if classes.of.len() > MOST_CLASSES {
+    if classes.of.len() > MAX_COMPARED {
         return Vec::new();
     }
     let rows: Vec<Option<Vec<&Limits>>> = policies
@@ -129,7 +129,7 @@ mod tests {
 
     use super::*;
     use crate::rules::limit::Algorithm;
-    use crate::rules::policy::Own;
+    use crate::rules::policy::EntryLimits;
 
     const NOW: u64 = 1_000_000_000;
     const DAY: u64 = 86_400_000;
@@ -147,8 +147,14 @@ mod tests {
     /// An edit of one tenant with a window of a day beside others.
     fn edit(number: u64, day: u64, ago: u64) -> Registered {
         let tenants = vec![
-            (Pattern::parse("slow"), Own::Limits(limits(day, DAY))),
-            (Pattern::parse("acme-*"), Own::Limits(limits(7, 2_000))),
+            (
+                Pattern::parse("slow"),
+                EntryLimits::Limits(limits(day, DAY)),
+            ),
+            (
+                Pattern::parse("acme-*"),
+                EntryLimits::Limits(limits(7, 2_000)),
+            ),
         ];
         Registered {
             id: format!("{number:03}"),
@@ -233,8 +239,8 @@ mod tests {
                 };
                 let plans = [("free".to_owned(), of(plan))].into();
                 let mut tenants = Vec::new();
-                tenants.extend(own.map(|kind| (Pattern::parse("ab"), Own::Limits(of(kind)))));
-                tenants.extend(prefix.map(|kind| (Pattern::parse("a*"), Own::Limits(of(kind)))));
+                tenants.extend(own.map(|kind| (Pattern::parse("ab"), EntryLimits::Limits(of(kind)))));
+                tenants.extend(prefix.map(|kind| (Pattern::parse("a*"), EntryLimits::Limits(of(kind)))));
                 Policy::common(of(common)).with_plan_header("plan".to_owned()).with_plans(plans).with_tenants(tenants)
             };
             let all: Vec<Registered> = (all.into_iter().enumerate())

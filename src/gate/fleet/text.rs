@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use crate::rules::policy::{Own, Pattern, Policy};
+use crate::rules::policy::{EntryLimits, Pattern, Policy};
 use crate::rules::scope::Scope;
 
 /// The format. A change in what a text means, or that this version would refuse, gets the next
@@ -28,18 +28,18 @@ pub enum TextError {
 }
 
 #[derive(Deserialize)]
-struct Head {
+struct PolicyHead {
     format: u32,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Whole {
+struct PolicyRecord {
     format: u32,
     /// The sets of enforced limits. The other fields refer to them by index.
-    sets: Vec<Vec<One>>,
+    sets: Vec<Vec<LimitRecord>>,
     /// The shadow limits by set. They do not change what is enforced.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    shadows: BTreeMap<usize, Vec<One>>,
+    shadows: BTreeMap<usize, Vec<LimitRecord>>,
     common: usize,
     plans: BTreeMap<String, usize>,
     tenants: Vec<(String, Target)>,
@@ -51,7 +51,7 @@ struct Whole {
 
 /// Name, algorithm, max, window and guard in milliseconds, burst, unit, and scope.
 #[derive(Serialize, Deserialize)]
-struct One(String, String, u32, u64, u64, u32, String, String);
+struct LimitRecord(String, String, u32, u64, u64, u32, String, String);
 
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
@@ -62,14 +62,14 @@ enum Target {
 
 /// Sets of limits without duplicates.
 #[derive(Default)]
-struct Sets<'a> {
-    all: Vec<Vec<One>>,
+struct LimitSets<'a> {
+    all: Vec<Vec<LimitRecord>>,
     bands: Vec<(usize, usize, u8)>,
-    shadows: BTreeMap<usize, Vec<One>>,
+    shadows: BTreeMap<usize, Vec<LimitRecord>>,
     places: HashMap<Vec<&'a Limit>, usize>,
 }
 
-impl<'a> Sets<'a> {
+impl<'a> LimitSets<'a> {
     fn place(&mut self, limits: impl Iterator<Item = &'a Limit>) -> usize {
         let (all, all_shadows, bands) = (&mut self.all, &mut self.shadows, &mut self.bands);
         let place = |set: &Vec<&Limit>| {
@@ -77,9 +77,9 @@ impl<'a> Sets<'a> {
             let (shadows, enforced): (Vec<_>, Vec<_>) = set.partition(|limit| limit.is_shadow());
             let learning = enforced.iter().enumerate();
             bands.extend(learning.filter_map(|(at, limit)| Some((all.len(), at, limit.band()?))));
-            all.push(enforced.into_iter().map(One::of).collect());
+            all.push(enforced.into_iter().map(LimitRecord::of).collect());
             if !shadows.is_empty() {
-                let shadows = shadows.into_iter().map(One::of).collect();
+                let shadows = shadows.into_iter().map(LimitRecord::of).collect();
                 all_shadows.insert(all.len() - 1, shadows);
             }
             all.len() - 1
@@ -90,7 +90,7 @@ impl<'a> Sets<'a> {
 
 /// Writes `policy` as text.
 pub fn write(policy: &Policy) -> String {
-    let mut sets = Sets::default();
+    let mut sets = LimitSets::default();
     let common = sets.place(policy.default_limits().all().iter());
     // Limits that all tenants share are written with the common ones, and added again by the
     // reader.
@@ -101,13 +101,13 @@ pub fn write(policy: &Policy) -> String {
         .collect();
     let tenants = policy.tenants().iter().map(|(pattern, own)| {
         let target = match own {
-            Own::Limits(limits) => Target::Set(place(limits)),
-            Own::Plan(name) => Target::Plan(name.clone()),
+            EntryLimits::Limits(limits) => Target::Set(place(limits)),
+            EntryLimits::Plan(name) => Target::Plan(name.clone()),
         };
         (pattern.to_string(), target)
     });
     let tenants = tenants.collect();
-    let whole = Whole {
+    let whole = PolicyRecord {
         format: FORMAT,
         sets: sets.all,
         shadows: sets.shadows,
@@ -126,16 +126,17 @@ pub fn write(policy: &Policy) -> String {
 /// [`TextError`] if `text` is not a policy.
 pub fn read(text: &str) -> Result<Policy, TextError> {
     let broken = |why: &dyn std::fmt::Display| TextError::Broken(why.to_string());
-    let head: Head = serde_json::from_str(text).map_err(|why| broken(&why))?;
+    let head: PolicyHead = serde_json::from_str(text).map_err(|why| broken(&why))?;
     if head.format != FORMAT {
         return Err(TextError::Format(head.format));
     }
-    let whole: Whole = serde_json::from_str(text).map_err(|why| broken(&why))?;
+    let whole: PolicyRecord = serde_json::from_str(text).map_err(|why| broken(&why))?;
     let mut sets = Vec::with_capacity(whole.sets.len());
     for (place, set) in whole.sets.iter().enumerate() {
         let shadows = whole.shadows.get(&place).into_iter().flatten();
         let shadows = shadows.map(|one| one.limit()?.in_shadow().ok());
-        let limits: Option<Vec<Limit>> = set.iter().map(One::limit).chain(shadows).collect();
+        let limits: Option<Vec<Limit>> =
+            set.iter().map(LimitRecord::limit).chain(shadows).collect();
         let mut limits = limits.ok_or_else(|| broken(&"a limit is out of range"))?;
         for &(_, at, percent) in whole.bands.iter().filter(|(set, ..)| *set == place) {
             if let Some(limit) = limits.get_mut(at) {
@@ -164,8 +165,8 @@ pub fn read(text: &str) -> Result<Policy, TextError> {
     let mut tenants = Vec::with_capacity(whole.tenants.len());
     for (pattern, target) in whole.tenants {
         let own = match target {
-            Target::Set(at) => Own::Limits(own(at)?),
-            Target::Plan(name) => Own::Plan(name),
+            Target::Set(at) => EntryLimits::Limits(own(at)?),
+            Target::Plan(name) => EntryLimits::Plan(name),
         };
         tenants.push((Pattern::parse(&pattern), own));
     }
@@ -178,7 +179,7 @@ pub fn read(text: &str) -> Result<Policy, TextError> {
     })
 }
 
-impl One {
+impl LimitRecord {
     fn of(limit: &Limit) -> Self {
         Self(
             limit.name().to_owned(),
@@ -237,12 +238,15 @@ mod tests {
         Policy::common(one.clone())
             .with_plans(plans.into())
             .with_tenants(vec![
-                (Pattern::parse("trial-*"), Own::Plan("free".to_owned())),
+                (
+                    Pattern::parse("trial-*"),
+                    EntryLimits::Plan("free".to_owned()),
+                ),
                 (
                     Pattern::parse("acme"),
-                    Own::Limits(limits("b", Algorithm::LeakyBucket)),
+                    EntryLimits::Limits(limits("b", Algorithm::LeakyBucket)),
                 ),
-                (Pattern::parse("a*"), Own::Limits(one)),
+                (Pattern::parse("a*"), EntryLimits::Limits(one)),
             ])
             .with_plan_header("x-plan".to_owned())
     }
@@ -277,7 +281,7 @@ mod tests {
         let plan = Limits::from(limit("only", Scope::RoutingKey));
         let policy = Policy::common(common.expect("four names"))
             .with_plans([("pro".to_owned(), plan.clone())].into())
-            .with_tenants(vec![(Pattern::parse("a*"), Own::Limits(plan))]);
+            .with_tenants(vec![(Pattern::parse("a*"), EntryLimits::Limits(plan))]);
         let text = write(&policy);
         assert_eq!(read(&text), Ok(policy));
         assert_eq!(text.matches("global").count(), 1, "{text}");

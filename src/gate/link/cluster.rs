@@ -12,7 +12,7 @@ use futures_util::future::{join_all, select_ok};
 use super::node::Node;
 use super::parcel::Parcel;
 use super::slots::{self, Address};
-use super::{Answers, Request, Shard, Shards};
+use super::{Answers, PrimaryLink, Request, Shards};
 use crate::gate::GateError;
 use crate::gate::fault::Fault;
 use crate::rules::slots::Slots;
@@ -49,7 +49,7 @@ struct Map {
 }
 
 /// A request without an answer yet.
-struct Open {
+struct OpenRequest {
     index: usize,
     slot: Slot,
     /// The node it was redirected to, and whether for this request only (`ASK`).
@@ -72,10 +72,10 @@ impl Cluster {
     /// Sends as [`super::Link::send`] does.
     pub async fn send(&self, requests: &[Request<'_>]) -> Result<Answers, GateError> {
         self.fresh_map().await?;
-        let mut open: Vec<Open> = requests
+        let mut open: Vec<OpenRequest> = requests
             .iter()
             .enumerate()
-            .map(|(index, request)| Open {
+            .map(|(index, request)| OpenRequest {
                 index,
                 slot: Slot::for_key(request.key),
                 sent_on: None,
@@ -91,7 +91,7 @@ impl Cluster {
             if open.is_empty() {
                 break;
             }
-            let mut parcels: Vec<(Arc<Node>, Parcel, Vec<Open>)> = Vec::new();
+            let mut parcels: Vec<(Arc<Node>, Parcel, Vec<OpenRequest>)> = Vec::new();
             for request in open.drain(..) {
                 let Some((node, asking)) = self.way_of(&request) else {
                     let key = requests[request.index].key;
@@ -215,7 +215,7 @@ impl Cluster {
     }
 
     /// Returns the node for a request, and whether it was redirected there for this request only.
-    fn way_of(&self, request: &Open) -> Option<(Arc<Node>, bool)> {
+    fn way_of(&self, request: &OpenRequest) -> Option<(Arc<Node>, bool)> {
         match &request.sent_on {
             Some(way) => Some(way.clone()),
             None => Some((self.map().slots.get(&request.slot).cloned()?, false)),
@@ -306,7 +306,7 @@ impl Cluster {
         let old = std::mem::take(&mut map.nodes);
         let known: HashMap<Address, Arc<Node>> = old;
         map.slots.clear();
-        let mut shards: Vec<Shard> = Vec::new();
+        let mut shards: Vec<PrimaryLink> = Vec::new();
         for range in ranges {
             if let Some(node) = known.get(&range.primary) {
                 map.nodes.insert(range.primary.clone(), Arc::clone(node));
@@ -314,12 +314,12 @@ impl Cluster {
             let Some(node) = self.node(&mut map, range.primary) else {
                 continue;
             };
-            let same = |shard: &&mut Shard| {
+            let same = |shard: &&mut PrimaryLink| {
                 (shard.node.as_ref()).is_some_and(|known| Arc::ptr_eq(known, &node))
             };
             match shards.iter_mut().find(same) {
                 Some(shard) => shard.slots.add(range.first, range.last),
-                None => shards.push(Shard {
+                None => shards.push(PrimaryLink {
                     node: Some(Arc::clone(&node)),
                     slots: Slots::range(range.first, range.last),
                 }),
@@ -359,8 +359,8 @@ async fn ask(node: &Node, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> 
 }
 
 /// Returns true if both lists have the same nodes with the same slots.
-fn same_shards(one: &[Shard], two: &[Shard]) -> bool {
-    let same = |(one, two): (&Shard, &Shard)| {
+fn same_shards(one: &[PrimaryLink], two: &[PrimaryLink]) -> bool {
+    let same = |(one, two): (&PrimaryLink, &PrimaryLink)| {
         let nodes = one.node.as_ref().zip(two.node.as_ref());
         nodes.is_some_and(|(one, two)| Arc::ptr_eq(one, two)) && one.slots == two.slots
     };

@@ -25,7 +25,7 @@ use self::parcel::Parcel;
 use self::sentinel::Sentinel;
 pub use self::shared::Links;
 pub use self::slots::{owned, redirect, slot_of};
-use self::stored::Stored;
+use self::stored::StoreLink;
 use crate::config::{Pems, RedisServers, RedisTopology, SecretUrl};
 use crate::gate::GateError;
 use crate::gate::scripts::Script;
@@ -49,14 +49,14 @@ pub type Answers = Vec<Result<Value, GateError>>;
 
 /// One primary.
 #[derive(Clone)]
-pub struct Shard {
+pub struct PrimaryLink {
     /// The node, in a cluster.
     node: Option<Arc<Node>>,
     /// The node's slots as far as they are known, in a cluster.
     pub slots: Slots,
 }
 
-impl Shard {
+impl PrimaryLink {
     /// Returns the same primary restricted to `slots`.
     pub fn with(&self, slots: Slots) -> Self {
         Self {
@@ -72,23 +72,23 @@ impl Shard {
 }
 
 /// All primaries. A new `Arc` means that something has changed.
-pub type Shards = Arc<Vec<Shard>>;
+pub type Shards = Arc<Vec<PrimaryLink>>;
 
 /// The connections to Redis, shared by all callers.
 pub struct Link {
     servers: RedisServers,
-    way: Way,
+    way: LinkKind,
     /// The primary, wherever it is, if there is no cluster.
     only: Shards,
     round_trips: Arc<AtomicU64>,
 }
 
-enum Way {
+enum LinkKind {
     Single(Node),
     Cluster(Cluster),
     Sentinel(Sentinel),
     /// A store in place of servers.
-    Store(Stored),
+    Store(StoreLink),
 }
 
 impl Link {
@@ -96,15 +96,15 @@ impl Link {
     pub fn to(store: Arc<dyn Store>) -> Self {
         let round_trips = Arc::default();
         let servers = RedisServers::from(&SecretUrl::new("redis://memory"));
-        let way = Way::Store(Stored::new(store, Arc::clone(&round_trips)));
+        let way = LinkKind::Store(StoreLink::new(store, Arc::clone(&round_trips)));
         Self::by(&servers, way, round_trips)
     }
 
-    fn by(servers: &RedisServers, way: Way, round_trips: Arc<AtomicU64>) -> Self {
+    fn by(servers: &RedisServers, way: LinkKind, round_trips: Arc<AtomicU64>) -> Self {
         Self {
             servers: servers.clone(),
             way,
-            only: Arc::new(vec![Shard {
+            only: Arc::new(vec![PrimaryLink {
                 node: None,
                 slots: Slots::default(),
             }]),
@@ -123,14 +123,14 @@ impl Link {
                 let Some(node) = nodes.pop() else {
                     return Err(GateError::Refused("redis.url is empty".to_owned()));
                 };
-                Way::Single(node)
+                LinkKind::Single(node)
             }
             RedisTopology::Cluster => {
                 let seeds = nodes(servers, pems, &round_trips)?;
-                Way::Cluster(Cluster::new(seeds, Arc::clone(&round_trips))?)
+                LinkKind::Cluster(Cluster::new(seeds, Arc::clone(&round_trips))?)
             }
             RedisTopology::Sentinel(sentinels) => {
-                Way::Sentinel(Sentinel::new(servers, sentinels, pems, &round_trips)?)
+                LinkKind::Sentinel(Sentinel::new(servers, sentinels, pems, &round_trips)?)
             }
         };
         Ok(Self::by(servers, way, round_trips))
@@ -144,17 +144,17 @@ impl Link {
     /// Returns true if keys live on several nodes, so that one node's error affects only some
     /// requests.
     pub fn is_cluster(&self) -> bool {
-        matches!(self.way, Way::Cluster(_))
+        matches!(self.way, LinkKind::Cluster(_))
     }
 
     /// Returns the minimum round-trip time, in a cluster that of the nearest primary, or `None` if
     /// it is not known for all of them yet.
     pub fn base(&self) -> Option<Duration> {
         match &self.way {
-            Way::Single(node) => node.base(),
-            Way::Sentinel(sentinel) => sentinel.base(),
-            Way::Cluster(cluster) => cluster.base(),
-            Way::Store(stored) => stored.base(),
+            LinkKind::Single(node) => node.base(),
+            LinkKind::Sentinel(sentinel) => sentinel.base(),
+            LinkKind::Cluster(cluster) => cluster.base(),
+            LinkKind::Store(stored) => stored.base(),
         }
     }
 
@@ -178,32 +178,34 @@ impl Link {
         // Boxed, since the futures of the rarer variants would make every caller's future large and
         // deep.
         match &self.way {
-            Way::Single(node) => {
+            LinkKind::Single(node) => {
                 let parcel = parcel(requests);
                 let answers = node.send(parcel.pipeline()).await?;
                 Ok(parcel.unpack(answers))
             }
-            Way::Sentinel(sentinel) => {
+            LinkKind::Sentinel(sentinel) => {
                 let parcel = parcel(requests);
                 let answers = Box::pin(sentinel.send(parcel.pipeline())).await?;
                 Ok(parcel.unpack(answers))
             }
-            Way::Cluster(cluster) => Box::pin(cluster.send(&requests)).await,
-            Way::Store(stored) => stored.ask(&requests).await,
+            LinkKind::Cluster(cluster) => Box::pin(cluster.send(&requests)).await,
+            LinkKind::Store(stored) => stored.ask(&requests).await,
         }
     }
 
     /// Returns all primaries. `anew` first renews the map of a cluster.
     pub async fn shards(&self, anew: bool) -> Result<Shards, GateError> {
         match &self.way {
-            Way::Cluster(cluster) => Box::pin(cluster.shards(anew)).await,
-            Way::Single(_) | Way::Sentinel(_) | Way::Store(_) => Ok(Arc::clone(&self.only)),
+            LinkKind::Cluster(cluster) => Box::pin(cluster.shards(anew)).await,
+            LinkKind::Single(_) | LinkKind::Sentinel(_) | LinkKind::Store(_) => {
+                Ok(Arc::clone(&self.only))
+            }
         }
     }
 
     /// Makes the link look up the primaries again before their next use.
     pub fn doubt(&self) {
-        if let Way::Cluster(cluster) = &self.way {
+        if let LinkKind::Cluster(cluster) = &self.way {
             cluster.doubt();
         }
     }
@@ -212,10 +214,10 @@ impl Link {
     /// error.
     pub async fn send_to(
         &self,
-        shard: &Shard,
+        shard: &PrimaryLink,
         requests: Vec<Request<'_>>,
     ) -> Result<Answers, GateError> {
-        let (Way::Cluster(cluster), Some(node)) = (&self.way, &shard.node) else {
+        let (LinkKind::Cluster(cluster), Some(node)) = (&self.way, &shard.node) else {
             return self.send(requests).await;
         };
         let mut parcel = Parcel::default();
@@ -235,12 +237,16 @@ impl Link {
     }
 
     /// Makes one round trip to `shard`.
-    pub async fn on(&self, shard: &Shard, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
+    pub async fn on(
+        &self,
+        shard: &PrimaryLink,
+        pipeline: &Pipeline,
+    ) -> Result<Vec<Value>, GateError> {
         match (&self.way, &shard.node) {
-            (Way::Single(node), _) => node.send(pipeline).await,
-            (Way::Sentinel(sentinel), _) => Box::pin(sentinel.send(pipeline)).await,
-            (Way::Store(stored), _) => stored.send(pipeline).await,
-            (Way::Cluster(cluster), Some(node)) => {
+            (LinkKind::Single(node), _) => node.send(pipeline).await,
+            (LinkKind::Sentinel(sentinel), _) => Box::pin(sentinel.send(pipeline)).await,
+            (LinkKind::Store(stored), _) => stored.send(pipeline).await,
+            (LinkKind::Cluster(cluster), Some(node)) => {
                 let answers = Box::pin(cluster.at(node, pipeline)).await?;
                 let moved = |answer: &Value| matches!(answer, Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK"));
                 if answers.iter().any(moved) {
@@ -248,7 +254,7 @@ impl Link {
                 }
                 Ok(answers)
             }
-            (Way::Cluster(_), None) => Err(GateError::Refused(format!(
+            (LinkKind::Cluster(_), None) => Err(GateError::Refused(format!(
                 "{}: a cluster has several primaries",
                 self.servers
             ))),
@@ -260,9 +266,9 @@ impl Link {
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.add_command(command);
         let name = match &self.way {
-            Way::Single(node) => node.name().to_owned(),
-            Way::Sentinel(_) | Way::Store(_) => self.servers.to_string(),
-            Way::Cluster(cluster) => return Box::pin(cluster.on_primaries(&pipeline)).await,
+            LinkKind::Single(node) => node.name().to_owned(),
+            LinkKind::Sentinel(_) | LinkKind::Store(_) => self.servers.to_string(),
+            LinkKind::Cluster(cluster) => return Box::pin(cluster.on_primaries(&pipeline)).await,
         };
         let mut all = Vec::new();
         for shard in self.only.iter() {

@@ -11,7 +11,7 @@ use ::redis::{Client, ConnectionInfo, Pipeline, RedisResult, Value};
 use crate::gate::GateError;
 use crate::gate::fault::Fault;
 use crate::gate::refusal;
-use crate::rules::way::Way;
+use crate::rules::latency::LatencyEstimator;
 
 /// How long Redis may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,16 +28,16 @@ pub struct Node {
     client: Client,
     /// The server's name in errors. It contains no secret.
     name: String,
-    current: Mutex<Current>,
+    current: Mutex<CurrentConnection>,
     /// Round-trip times, by the time since `made`.
-    way: Mutex<Way>,
+    way: Mutex<LatencyEstimator>,
     made: Instant,
     round_trips: Arc<AtomicU64>,
 }
 
 /// The current connection.
 #[derive(Default)]
-struct Current {
+struct CurrentConnection {
     manager: Option<ConnectionManager>,
     /// The connection's number. A task that saw a connection fail drops that connection, and not
     /// its successor.

@@ -11,11 +11,11 @@ use crate::gate::{GateError, refusal};
 pub struct Parcel {
     pipeline: Pipeline,
     /// The purpose of each command in the pipeline.
-    steps: Vec<Step>,
+    steps: Vec<ParcelStep>,
 }
 
 #[derive(Clone, Copy)]
-enum Step {
+enum ParcelStep {
     /// Loads the script with this SHA.
     Load(&'static str),
     /// Announces that another node redirected the next command here while its slot moves.
@@ -32,17 +32,17 @@ impl Parcel {
             && !self
                 .steps
                 .iter()
-                .any(|step| matches!(step, Step::Load(known) if *known == script.sha))
+                .any(|step| matches!(step, ParcelStep::Load(known) if *known == script.sha))
         {
             self.pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
-            self.steps.push(Step::Load(&script.sha));
+            self.steps.push(ParcelStep::Load(&script.sha));
         }
         if asking {
             self.pipeline.cmd("ASKING");
-            self.steps.push(Step::Asking);
+            self.steps.push(ParcelStep::Asking);
         }
         self.pipeline.add_command(command);
-        self.steps.push(Step::Request(sha));
+        self.steps.push(ParcelStep::Request(sha));
     }
 
     pub fn pipeline(&self) -> &Pipeline {
@@ -56,11 +56,11 @@ impl Parcel {
         let mut unpacked = Answers::with_capacity(self.steps.len());
         for (step, answer) in self.steps.iter().zip(answers) {
             match (step, answer) {
-                (Step::Load(sha), Value::ServerError(error)) => {
+                (ParcelStep::Load(sha), Value::ServerError(error)) => {
                     failed.push((sha, refusal::refused(&error, "SCRIPT LOAD")));
                 }
-                (Step::Load(_) | Step::Asking, _) => {}
-                (Step::Request(script), answer) => {
+                (ParcelStep::Load(_) | ParcelStep::Asking, _) => {}
+                (ParcelStep::Request(script), answer) => {
                     let failed = failed.iter().find(|(sha, _)| Some(*sha) == *script);
                     unpacked.push(failed.map_or(Ok(answer), |(_, why)| Err(why.clone())));
                 }

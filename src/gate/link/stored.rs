@@ -11,18 +11,18 @@ use super::node::TIMEOUT_IN_ALL;
 use super::{Answers, Request};
 use crate::gate::GateError;
 use crate::gate::store::{Command, Store};
-use crate::rules::way::Way;
+use crate::rules::latency::LatencyEstimator;
 
 /// The connection to one store, shared by all callers.
-pub struct Stored {
+pub struct StoreLink {
     store: Arc<dyn Store>,
     /// Round-trip times, by the time since `made`.
-    way: Mutex<Way>,
+    way: Mutex<LatencyEstimator>,
     made: Instant,
     round_trips: Arc<AtomicU64>,
 }
 
-impl Stored {
+impl StoreLink {
     pub fn new(store: Arc<dyn Store>, round_trips: Arc<AtomicU64>) -> Self {
         Self {
             store,

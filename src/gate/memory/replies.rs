@@ -2,16 +2,18 @@
 
 use ::redis::Value;
 
-use crate::gate::{Answer, Deduped, Inspection, Standing, Sunk, TenantReply, Usage, Verdict};
+use crate::gate::{
+    Answer, Deduped, Inspection, Standing, Sunk, SuspectDecision, TenantReply, UsageOfLimit,
+};
 use crate::rules::decision::Tally;
 
 /// Of `crash`.
-pub fn suspected(verdict: &Verdict) -> Value {
+pub fn suspected(verdict: &SuspectDecision) -> Value {
     let (word, more) = match *verdict {
-        Verdict::Wait { ms } => (0, ms),
-        Verdict::Go => (1, 0),
-        Verdict::Dead { crashes } => (2, crashes.into()),
-        Verdict::Alone { crashes } => (3, crashes.into()),
+        SuspectDecision::Wait { ms } => (0, ms),
+        SuspectDecision::Go => (1, 0),
+        SuspectDecision::Dead { crashes } => (2, crashes.into()),
+        SuspectDecision::Alone { crashes } => (3, crashes.into()),
     };
     Value::Array([1, 0, word, more].map(integer).to_vec())
 }
@@ -91,7 +93,7 @@ pub fn inspected(seen: &Inspection) -> Value {
     let shadows = seen.shadows.iter().map(|(usage, _)| usage);
     let usage = seen.limits.iter().chain(shadows).flat_map(|usage| {
         let max = u64::from(usage.max);
-        let Usage { count, free, .. } = *usage;
+        let UsageOfLimit { count, free, .. } = *usage;
         [
             max,
             usage.override_until_ms,

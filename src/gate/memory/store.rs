@@ -11,11 +11,11 @@ use futures_util::future::BoxFuture;
 
 use super::replies::{self, error, integer, text};
 use super::{MemoryGate, States};
-use crate::gate::epoch::Memory;
-use crate::gate::epoch::kept::{Beat, Kept};
-use crate::gate::epoch::memory::NO_EVICTION;
-use crate::gate::fleet::board::{Board, Full};
-use crate::gate::fleet::shelf::{Said, Shelf, Unsaid};
+use crate::gate::epoch::ServerIdentity;
+use crate::gate::epoch::hash::{Beat, EpochHash};
+use crate::gate::epoch::server_identity::NO_EVICTION;
+use crate::gate::fleet::instruction_board::{Board, BoardFull};
+use crate::gate::fleet::shelf::{NotRegistered, PolicyClaim, Shelf};
 use crate::gate::store::{Command, Meaning, Store};
 use crate::gate::{Gate, GateError, scripts};
 use crate::rules::layout::Partition;
@@ -32,7 +32,7 @@ pub struct MemoryStore<C> {
 /// All that can be lost but the partitions, by key.
 #[derive(Clone, Default)]
 struct Hashes {
-    epochs: BTreeMap<String, Arc<Kept>>,
+    epochs: BTreeMap<String, Arc<EpochHash>>,
     registries: BTreeMap<String, Arc<Shelf>>,
     boards: BTreeMap<String, Arc<Board>>,
     sightings: BTreeMap<String, String>,
@@ -40,7 +40,7 @@ struct Hashes {
 
 struct Server {
     hashes: Hashes,
-    memory: Memory,
+    memory: ServerIdentity,
     /// How many processes and histories there were.
     number: u64,
     /// By their SHA.
@@ -57,7 +57,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryStore<C> {
             gate: MemoryGate::new(clock),
             server: Mutex::new(Server {
                 hashes: Hashes::default(),
-                memory: Memory {
+                memory: ServerIdentity {
                     process: "p0".to_owned(),
                     history: "h0".to_owned(),
                     before: "0".to_owned(),
@@ -279,7 +279,7 @@ impl Server {
     }
 
     fn info(&self) -> String {
-        let Memory {
+        let ServerIdentity {
             process,
             history,
             before,
@@ -348,8 +348,8 @@ impl Server {
         let mut word = || words.next().unwrap_or_default();
         let number = |word: &str| word.parse::<u64>().unwrap_or(0);
         let (most, count) = (word().parse().unwrap_or(0), number(word()));
-        let mine: Vec<Said<'_>> = (0..count)
-            .map(|_| Said {
+        let mine: Vec<PolicyClaim<'_>> = (0..count)
+            .map(|_| PolicyClaim {
                 id: word(),
                 kept_ms: number(word()),
                 text: word(),
@@ -362,8 +362,8 @@ impl Server {
         let shelf = self.hashes.registries.entry(key.to_owned()).or_default();
         let (word, all) = match Arc::make_mut(shelf).exchange(now_ms, most, &mine, &superseded) {
             Ok(all) => ("ok", all),
-            Err(Unsaid::Text) => ("text", BTreeMap::new()),
-            Err(Unsaid::Full) => ("full", BTreeMap::new()),
+            Err(NotRegistered::Text) => ("text", BTreeMap::new()),
+            Err(NotRegistered::Full) => ("full", BTreeMap::new()),
         };
         let mut reply = vec![integer(1), integer(now_ms), text(word)];
         for (id, entry) in &all {
@@ -400,7 +400,7 @@ impl Server {
                 let ends = (!ended.is_empty()).then_some((ended, its_text));
                 Value::Array(match board.put_instead(now_ms, ends, instruction, most) {
                     Ok(version) => head("ok", version),
-                    Err(Full) => head("full", board.version()),
+                    Err(BoardFull) => head("full", board.version()),
                 })
             }
             [_, "look", known, worker, follows, says, silent_ms, _] => {

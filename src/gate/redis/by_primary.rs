@@ -7,11 +7,11 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 
 use super::RedisGate;
-use super::calls::Call;
+use super::calls::ScriptCall;
 use super::watched::Answers;
 use crate::gate::GateError;
 use crate::gate::link::slot_of;
-use crate::gate::primaries::{All, Primary};
+use crate::gate::primaries::{AllPrimaries, Primary};
 use crate::gate::watches::Watches;
 
 impl RedisGate {
@@ -19,8 +19,8 @@ impl RedisGate {
     pub(super) async fn run_by_primary(
         &self,
         watches: &Watches,
-        primaries: &All,
-        calls: Vec<Call<'_>>,
+        primaries: &AllPrimaries,
+        calls: Vec<ScriptCall<'_>>,
     ) -> Result<Answers, GateError> {
         let unknown = |key: &str| {
             let why = format!("no node has the slot of {key}");
@@ -30,7 +30,7 @@ impl RedisGate {
             .iter()
             .map(|call| unknown(call.keys.waitlist()))
             .collect();
-        let mut parts: Vec<(usize, Vec<usize>, Vec<Call<'_>>)> = Vec::new();
+        let mut parts: Vec<(usize, Vec<usize>, Vec<ScriptCall<'_>>)> = Vec::new();
         for (index, call) in calls.into_iter().enumerate() {
             let slot = slot_of(call.keys.waitlist());
             let Some(at) = primaries.iter().position(|p| p.shard.slots.contains(slot)) else {

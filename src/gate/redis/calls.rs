@@ -4,9 +4,9 @@ use ::redis::{Cmd, ServerError, Value};
 
 use super::RedisGate;
 use crate::gate::GateError;
-use crate::gate::epoch::{Sent, Watch};
+use crate::gate::epoch::{SentPulse, Watch};
 use crate::gate::keys::CallKeys;
-use crate::gate::link::{Request, Shard};
+use crate::gate::link::{PrimaryLink, Request};
 use crate::gate::refusal;
 use crate::gate::reply::{self, LIMIT_BYTES};
 use crate::gate::scripts::Script;
@@ -25,15 +25,15 @@ const OTHER_BYTES: usize = 128;
 const OTHER_ARGUMENTS: usize = 7;
 
 /// The end of a pipeline of admitting calls.
-pub(super) struct Pulse<'a> {
+pub(super) struct PipelinePulse<'a> {
     pub(super) watch: &'a Watch,
-    pub(super) sent: Sent,
+    pub(super) sent: SentPulse,
     /// The primary that has all keys of the calls.
-    pub(super) shard: &'a Shard,
+    pub(super) shard: &'a PrimaryLink,
 }
 
 /// One script call: its content and its purpose.
-pub(super) struct Call<'a> {
+pub(super) struct ScriptCall<'a> {
     pub(super) script: &'static Script,
     pub(super) tenant: &'a Tenant,
     pub(super) meaning: Meaning<'a>,
@@ -59,8 +59,8 @@ impl RedisGate {
     /// jobs: they count only if Redis still has all usage.
     pub(super) async fn run(
         &self,
-        mut calls: Vec<Call<'_>>,
-        pulse: Option<Pulse<'_>>,
+        mut calls: Vec<ScriptCall<'_>>,
+        pulse: Option<PipelinePulse<'_>>,
     ) -> Result<Vec<Result<Value, GateError>>, GateError> {
         let mut replies: Vec<_> = calls.iter().map(|_| Ok(Value::Nil)).collect();
         let mut open: Vec<usize> = (0..calls.len()).collect();
@@ -76,7 +76,7 @@ impl RedisGate {
                 .map(|index| self.request(&calls[*index]))
                 .collect();
             let mut answers = match &pulse {
-                Some(Pulse { watch, sent, shard }) => {
+                Some(PipelinePulse { watch, sent, shard }) => {
                     requests.push(watch.request(sent, &self.test_micros(), load_pulse));
                     self.link.send_to(shard, requests).await?
                 }
@@ -143,7 +143,7 @@ impl RedisGate {
         )))
     }
 
-    fn request<'c>(&self, call: &'c Call<'_>) -> Request<'c> {
+    fn request<'c>(&self, call: &'c ScriptCall<'_>) -> Request<'c> {
         // Without enough capacity, a command is copied each time it grows.
         let texts = (call.keys.names.iter().map(String::len)).chain(call.more.iter().map(Vec::len));
         let bytes = texts.sum::<usize>() + LIMIT_BYTES * call.limits.len() + OTHER_BYTES;
@@ -182,13 +182,13 @@ impl RedisGate {
     }
 
     /// Runs one call and returns its reply.
-    pub(super) async fn run_one(&self, call: Call<'_>) -> Result<Value, GateError> {
+    pub(super) async fn run_one(&self, call: ScriptCall<'_>) -> Result<Value, GateError> {
         let replies = self.run(vec![call], None).await?;
         replies.into_iter().next().unwrap_or(Ok(Value::Nil))
     }
 
     /// Finds the key that has another type than expected.
-    async fn explain(&self, call: &Call<'_>, error: &ServerError) -> GateError {
+    async fn explain(&self, call: &ScriptCall<'_>, error: &ServerError) -> GateError {
         let names = &call.keys.names;
         let request = |name: &'_ String| {
             let mut command = ::redis::cmd("TYPE");
@@ -208,7 +208,7 @@ impl RedisGate {
     }
 }
 
-impl Call<'_> {
+impl ScriptCall<'_> {
     fn words(&self) -> String {
         format!(
             "{} of tenant {} ({})",

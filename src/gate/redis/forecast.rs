@@ -3,7 +3,7 @@
 use super::RedisGate;
 use crate::gate::GateError;
 use crate::gate::{reply, scripts};
-use crate::rules::forecast::{Asked, Schedule};
+use crate::rules::forecast::{ForecastRequest, Schedule};
 use crate::rules::limit::Limit;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
@@ -19,7 +19,7 @@ impl RedisGate {
         &self,
         (tenant, labels): (&Tenant, &Labels),
         as_it_is: &[Limit],
-        would_be: &Asked,
+        would_be: &ForecastRequest,
     ) -> Result<[Schedule; 2], GateError> {
         let both = [as_it_is, &would_be.limits].concat();
         let more = reply::forecast_arguments(as_it_is.len(), would_be);

@@ -8,10 +8,10 @@ use futures_util::future::join_all;
 use super::RedisGate;
 use crate::gate::refusal;
 use crate::gate::{Gate, GateError};
+use crate::rules::latency::SAMPLES;
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
-use crate::rules::way::SAMPLES;
 
 /// Number of pings in a measurement, and the time between two. With pauses, one delay does not
 /// affect all of them.
@@ -21,7 +21,7 @@ const APART: Duration = Duration::from_millis(5);
 /// The findings of [`RedisGate::check`]. In a cluster they describe the first primary with a
 /// problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Health {
+pub struct ServerHealth {
     /// `redis` or `valkey`.
     pub server: &'static str,
     /// The version, such as `7.0.15`.
@@ -83,8 +83,8 @@ impl RedisGate {
     ///
     /// # Errors
     /// [`GateError`] with the obstacle.
-    pub async fn check(&self, limits: &Limits) -> Result<Health, GateError> {
-        let mut found: Option<Health> = None;
+    pub async fn check(&self, limits: &Limits) -> Result<ServerHealth, GateError> {
+        let mut found: Option<ServerHealth> = None;
         for (node, answer) in self.link.on_primaries(::redis::cmd("INFO")).await? {
             let info = match answer {
                 // A user with the documented permissions only may not call `INFO`.
@@ -94,8 +94,8 @@ impl RedisGate {
                 }
                 value => ::redis::from_redis_value(value).unwrap_or_default(),
             };
-            let health = Health::from_info(&info);
-            if found.as_ref().is_none_or(Health::is_good) {
+            let health = ServerHealth::from_info(&info);
+            if found.as_ref().is_none_or(ServerHealth::is_good) {
                 found = Some(health);
             }
         }
@@ -110,7 +110,7 @@ impl RedisGate {
     }
 }
 
-impl Health {
+impl ServerHealth {
     /// Parses the reply of `INFO`. Its fields stay empty if the user may not call `INFO`.
     fn from_info(info: &str) -> Self {
         let field = |name: &str| {

@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use super::RedisGate;
 use crate::gate::GateError;
 use crate::gate::epoch::outlook::Outlook;
-use crate::gate::epoch::{At, Watch};
+use crate::gate::epoch::{Watch, WatchTarget};
 use crate::gate::link::slot_of;
 use crate::gate::primaries::Primary;
 use crate::rules::limit::Limits;
@@ -15,7 +15,7 @@ use crate::rules::tenant::Tenant;
 
 /// The findings at one primary.
 #[derive(Debug, Clone)]
-pub struct Look {
+pub struct PrimaryOutlook {
     /// The primary's name in a cluster, else empty.
     pub primary: String,
     /// Redis's clock, in milliseconds since the Unix epoch.
@@ -36,7 +36,7 @@ impl RedisGate {
         tenant: Option<&Tenant>,
         limits: &Limits,
         policy: &Policy,
-    ) -> Result<Vec<Result<Look, GateError>>, GateError> {
+    ) -> Result<Vec<Result<PrimaryOutlook, GateError>>, GateError> {
         let longest_ms = u64::try_from(policy.memory().as_millis()).unwrap_or(u64::MAX);
         let spans = (limits.memory_ms(), longest_ms);
         let slot = tenant.map(|tenant| slot_of(&self.keys.waitlist(tenant)));
@@ -52,7 +52,7 @@ impl RedisGate {
         });
         let looks = asked.map(|(primary, slots)| async move {
             let (outlook, now_ms) = self.look_at(primary, spans, &slots).await?;
-            Ok(Look {
+            Ok(PrimaryOutlook {
                 primary: primary.shard.name().to_owned(),
                 now_ms,
                 outlook,
@@ -67,7 +67,7 @@ impl RedisGate {
         spans: (u64, u64),
         slots: &Slots,
     ) -> Result<(Outlook, u64), GateError> {
-        let at = At {
+        let at = WatchTarget {
             link: &self.link,
             finder: &self.finder,
             primary,

@@ -5,10 +5,10 @@
 use ::redis::Value;
 
 use super::RedisGate;
-use super::calls::{Call, Pulse};
+use super::calls::{PipelinePulse, ScriptCall};
 use crate::gate::GateError;
 use crate::gate::link::slot_of;
-use crate::gate::primaries::{All, Primary};
+use crate::gate::primaries::{AllPrimaries, Primary};
 use crate::gate::watches::Watches;
 
 pub(super) type Answers = Vec<Result<Value, GateError>>;
@@ -17,7 +17,7 @@ impl RedisGate {
     /// Runs admitting calls, as [`RedisGate::run`] does.
     pub(super) async fn run_watched(
         &self,
-        calls: Vec<Call<'_>>,
+        calls: Vec<ScriptCall<'_>>,
         watches: &Watches,
     ) -> Result<Answers, GateError> {
         let primaries = self.finder.all(&self.link, false).await?;
@@ -36,9 +36,9 @@ impl RedisGate {
     pub(super) async fn run_at(
         &self,
         watches: &Watches,
-        primaries: &All,
+        primaries: &AllPrimaries,
         primary: &Primary,
-        calls: Vec<Call<'_>>,
+        calls: Vec<ScriptCall<'_>>,
     ) -> Result<Answers, GateError> {
         let (clock, at) = (self.test_clock(), (&*self.link, &self.finder));
         let (watch, sent) = watches.ready(at, primaries, primary, clock).await?;
@@ -62,7 +62,7 @@ impl RedisGate {
         if open.is_empty() {
             return Ok(answers);
         }
-        let pulse = Pulse {
+        let pulse = PipelinePulse {
             watch: &watch,
             sent,
             shard: &primary.shard,

@@ -4,21 +4,23 @@ use ::redis::Value;
 
 use super::{number, unreadable};
 use crate::gate::GateError;
-use crate::rules::forecast::{Asked, Opens, POINTS, Place, Schedule, Turn};
+use crate::rules::forecast::{
+    ForecastRequest, ForecastTarget, OpeningTime, POINTS, Schedule, Turn,
+};
 
 /// Returns the arguments of `forecast` after the limits. The first `as_it_is` limits are the
 /// current ones.
-pub fn forecast_arguments(as_it_is: usize, asked: &Asked) -> Vec<Vec<u8>> {
+pub fn forecast_arguments(as_it_is: usize, asked: &ForecastRequest) -> Vec<Vec<u8>> {
     let said = asked.limits.iter().zip(&asked.as_said);
     let said = said.filter(|(_, as_said)| **as_said);
     let opens = match asked.opens {
-        Opens::AsItIs => String::new(),
-        Opens::Now => "now".to_owned(),
-        Opens::In(ms) => ms.to_string(),
+        OpeningTime::AsItIs => String::new(),
+        OpeningTime::Now => "now".to_owned(),
+        OpeningTime::In(ms) => ms.to_string(),
     };
     let (cost, ticket) = match asked.place {
-        Place::Last => (0, None),
-        Place::Job(ticket, cost) => (cost.max(1), ticket),
+        ForecastTarget::Last => (0, None),
+        ForecastTarget::Job(ticket, cost) => (cost.max(1), ticket),
     };
     let (generation, number) = ticket.map_or((0, 0), |it| (it.generation, it.number));
     let arguments = [

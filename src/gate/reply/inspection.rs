@@ -4,7 +4,7 @@ use ::redis::Value;
 
 use super::learned::learned_each;
 use super::{number, unreadable};
-use crate::gate::{GateError, Inspection, Usage};
+use crate::gate::{GateError, Inspection, UsageOfLimit};
 use crate::rules::answers::Quotas;
 use crate::rules::decision::{Tally, Tried};
 
@@ -39,7 +39,7 @@ pub fn inspected(reply: &Value, limits: usize, shadows: usize) -> Result<Inspect
         let (tried, []) = tried.as_chunks::<6>() else {
             return None;
         };
-        let mut usage: Vec<Usage> = (rest.as_chunks::<8>().0.iter())
+        let mut usage: Vec<UsageOfLimit> = (rest.as_chunks::<8>().0.iter())
             .map(usage)
             .collect::<Option<_>>()?;
         let of_shadows = usage.split_off(limits);
@@ -83,7 +83,7 @@ fn tried_of(numbers: &[u64; 6]) -> Tried {
     }
 }
 
-fn usage(numbers: &[u64; 8]) -> Option<Usage> {
+fn usage(numbers: &[u64; 8]) -> Option<UsageOfLimit> {
     let &[
         max,
         override_until_ms,
@@ -95,7 +95,7 @@ fn usage(numbers: &[u64; 8]) -> Option<Usage> {
         calls,
     ] = numbers;
     let max = u32::try_from(max).ok()?;
-    Some(Usage {
+    Some(UsageOfLimit {
         max,
         set: max,
         override_until_ms,

@@ -13,7 +13,7 @@ use super::result_fields::ResultFields;
 use super::text::one_line;
 use super::tokens::AccessToken;
 use crate::handler::{Answered, Attempt, Fate, Outcome, Trouble};
-use crate::rules::answers::{Answers, Meaning, Pushback, Verdict, verdict};
+use crate::rules::answers::{Answers, Consequence, Interpretation, Pushback, verdict};
 
 /// Number of bytes of a body that are kept: the part that is shown, and room for a secret that
 /// crosses its end.
@@ -73,7 +73,7 @@ impl AnswerReader {
             .refused
             .filter(|_| answer.status == StatusCode::TOO_MANY_REQUESTS);
         // Another status that is mapped to a retry is no failure of the API.
-        let fails = verdict.meaning == Meaning::Retry && answer.status.is_server_error();
+        let fails = verdict.meaning == Consequence::Retry && answer.status.is_server_error();
         Attempt {
             outcome,
             seen,
@@ -83,18 +83,18 @@ impl AnswerReader {
         }
     }
 
-    fn outcome(&self, answer: &HttpAnswer, verdict: &Verdict) -> Outcome {
+    fn outcome(&self, answer: &HttpAnswer, verdict: &Interpretation) -> Outcome {
         let after = verdict.seen.refused.and_then(|Pushback { after }| after);
         match verdict.meaning {
-            Meaning::Done => Outcome::Done,
-            Meaning::Throttle => Outcome::Throttled {
+            Consequence::Done => Outcome::Done,
+            Consequence::Throttle => Outcome::Throttled {
                 after,
                 reason: self.reason(answer),
             },
-            Meaning::Reject => Outcome::Reject {
+            Consequence::Reject => Outcome::Reject {
                 reason: self.reason(answer),
             },
-            Meaning::Retry => failed(self.reason(answer)),
+            Consequence::Retry => failed(self.reason(answer)),
         }
     }
 

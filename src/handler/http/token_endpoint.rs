@@ -24,7 +24,7 @@ use super::proxy::Proxy;
 use super::requests::{AGENT, uri};
 use crate::config::{ClientAuth, OAuth2, TENANT};
 use crate::rules::breaker::Trouble;
-use crate::rules::job::call::{Place, encode};
+use crate::rules::job::call::{ValuePlace, encode};
 use crate::rules::tenant::Tenant;
 use crate::shortage;
 
@@ -133,7 +133,7 @@ impl Endpoint {
         let name = tenant.as_str();
         let mut url = self.oauth2.token_url.expose().to_owned();
         if url.contains(TENANT) {
-            if let Some(why) = Place::Path.refuses(name) {
+            if let Some(why) = ValuePlace::Path.refuses(name) {
                 return Err(format!(
                     "the tenant {why}, which the token's url can't have"
                 ));

@@ -18,7 +18,7 @@ fn seen(what: WaitsFor, wait_ms: Option<u64>) -> Sighting {
     Sighting {
         cancel: None,
         show: Some(1),
-        state: State::Waiting,
+        state: SightedState::Waiting,
         at_ms: NOW,
         attempt: 2,
         cost: 1,
@@ -27,7 +27,7 @@ fn seen(what: WaitsFor, wait_ms: Option<u64>) -> Sighting {
         wait_ms,
         ticket: Some(7),
         limit: Some("default".to_owned()),
-        waits: Some(Waits {
+        waits: Some(WaitState {
             what,
             plan: None,
             labels: BTreeMap::new(),
@@ -94,7 +94,7 @@ fn explained(
         place: None,
         causes: Vec::new(),
         starts_ms: None,
-        sure: Sure::Unknown,
+        sure: Certainty::Unknown,
         why: String::new(),
         letters: DeadLetterSearch::None,
     };
@@ -114,7 +114,7 @@ fn a_job_in_its_line_starts_at_its_turn() {
     assert_eq!(causes_of(&told), ["limit"]);
     assert_eq!(
         (told.starts_ms, told.sure),
-        (Some(NOW + 4_000), Sure::Exact)
+        (Some(NOW + 4_000), Certainty::Exact)
     );
     assert_eq!(
         told.in_words(),
@@ -133,25 +133,29 @@ sure      exact: by the gate's count, while the limits stay what they are and th
     let earlier = explained(&seen, 1_000, (0, Steering::default()));
     assert_eq!(
         (earlier.starts_ms, earlier.sure),
-        (Some(NOW + 4_000), Sure::Estimated)
+        (Some(NOW + 4_000), Certainty::Estimated)
     );
 }
 
 #[test]
 fn each_thing_that_holds_it_up_is_named() {
     for (what, name, sure) in [
-        (WaitsFor::DelayedStart, "delayed-start", Sure::Estimated),
-        (WaitsFor::Retry, "retry", Sure::Estimated),
-        (WaitsFor::Later, "later", Sure::Estimated),
-        (WaitsFor::Breaker, "breaker", Sure::Unknown),
-        (WaitsFor::Agreement, "agreement", Sure::Unknown),
-        (WaitsFor::Slot, "worker-slot", Sure::Estimated),
-        (WaitsFor::Redis, "redis", Sure::Unknown),
-        (WaitsFor::Connection, "connection", Sure::Estimated),
+        (
+            WaitsFor::DelayedStart,
+            "delayed-start",
+            Certainty::Estimated,
+        ),
+        (WaitsFor::Retry, "retry", Certainty::Estimated),
+        (WaitsFor::Later, "later", Certainty::Estimated),
+        (WaitsFor::Breaker, "breaker", Certainty::Unknown),
+        (WaitsFor::Agreement, "agreement", Certainty::Unknown),
+        (WaitsFor::Slot, "worker-slot", Certainty::Estimated),
+        (WaitsFor::Redis, "redis", Certainty::Unknown),
+        (WaitsFor::Connection, "connection", Certainty::Estimated),
     ] {
         let told = explained(&seen(what, Some(9_000)), 4_000, (0, Steering::default()));
         assert_eq!((causes_of(&told), told.sure), (vec![name], sure));
-        let starts = (sure != Sure::Unknown).then_some(NOW + 9_000);
+        let starts = (sure != Certainty::Unknown).then_some(NOW + 9_000);
         assert_eq!(told.starts_ms, starts, "{name}");
     }
     let told = explained(&seen(WaitsFor::Nothing, None), 0, (0, Steering::default()));
@@ -177,7 +181,7 @@ fn what_stops_its_tenant_or_all_comes_first() {
     let told = explained(&seen, 4_000, (0, Steering::of([divert])));
     assert_eq!(
         (causes_of(&told), told.sure),
-        (vec!["divert", "limit"], Sure::Unknown)
+        (vec!["divert", "limit"], Certainty::Unknown)
     );
 }
 
@@ -190,6 +194,6 @@ fn a_job_in_the_window_of_a_delay_queue_is_estimated() {
     let told = explained(&seen, 4_000, (0, Steering::default()));
     assert_eq!(
         (told.starts_ms, told.sure),
-        (Some(NOW + 4_000), Sure::Estimated)
+        (Some(NOW + 4_000), Certainty::Estimated)
     );
 }

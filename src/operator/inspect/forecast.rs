@@ -9,7 +9,7 @@ use super::what_if::WhatIf;
 use crate::gate::GateError;
 use crate::gate::redis::RedisGate;
 use crate::operator::times::{span, when};
-use crate::rules::forecast::{Asked, Doubts, End, Sure, end};
+use crate::rules::forecast::{Certainty, ForecastEnd, ForecastRequest, ForecastUnknowns, end};
 use crate::rules::job::priority::Priorities;
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Limit, Limits};
@@ -33,12 +33,12 @@ pub(super) struct Forecast {
 struct BacklogEnd {
     at_ms: u64,
     limit: Option<String>,
-    sure: Sure,
-    doubts: Doubts,
+    sure: Certainty,
+    doubts: ForecastUnknowns,
 }
 
 impl BacklogEnd {
-    fn of(end: End, limits: &[Limit]) -> Self {
+    fn of(end: ForecastEnd, limits: &[Limit]) -> Self {
         let limit = end.limit.and_then(|index| limits.get(index));
         Self {
             at_ms: end.at_ms,
@@ -68,7 +68,7 @@ pub(super) async fn forecast(
     gate: &RedisGate,
     (tenant, labels): (&Tenant, &Labels),
     limits: &Limits,
-    (changes, would_be): (&[WhatIf], &Asked),
+    (changes, would_be): (&[WhatIf], &ForecastRequest),
     (priorities, widest): (&Priorities, u64),
 ) -> Result<Forecast, GateError> {
     let levels = priorities.waitlists();
@@ -104,7 +104,7 @@ pub(super) async fn forecast(
 }
 
 /// Returns notes on the changed limits, of which `max` would be in force.
-fn notes(would_be: &Asked, max: &[u32], widest: u64) -> Vec<String> {
+fn notes(would_be: &ForecastRequest, max: &[u32], widest: u64) -> Vec<String> {
     let all = would_be.limits.iter().zip(max).zip(&would_be.as_said);
     let said = all.filter(|(_, is_said)| **is_said).map(|(it, _)| it);
     let notes = said.flat_map(|(limit, max)| {
@@ -132,7 +132,7 @@ impl Forecast {
         self.as_it_is.at_ms
     }
 
-    fn sure(&self) -> Sure {
+    fn sure(&self) -> Certainty {
         self.as_it_is.sure.max(self.would_be.sure)
     }
 
@@ -174,7 +174,7 @@ impl Forecast {
         };
         let doubts = self.as_it_is.doubts.and(self.would_be.doubts);
         let sure = match self.sure() {
-            Sure::Exact => "exact, while the limits stay so and nobody else comes".to_owned(),
+            Certainty::Exact => "exact, while the limits stay so and nobody else comes".to_owned(),
             _ => format!("estimated: {}", doubts.words()),
         };
         // Writing to a String can't fail.
@@ -201,8 +201,8 @@ mod tests {
         let ends = |at_ms| BacklogEnd {
             at_ms,
             limit: Some("default".to_owned()),
-            sure: Sure::Exact,
-            doubts: Doubts::default(),
+            sure: Certainty::Exact,
+            doubts: ForecastUnknowns::default(),
         };
         let now_ms = 1_700_000_000_000;
         let forecast = Forecast {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::gate::Usage;
+use crate::gate::UsageOfLimit;
 use crate::operator::text::count;
 use crate::operator::times::at;
 use crate::rules::learned::Learned;
@@ -14,7 +14,7 @@ fn refused_at(learned: &Learned) -> u64 {
 }
 
 /// Returns lines to print below the limit's line; empty if nothing was learned.
-pub(super) fn in_words(limit: &Limit, usage: &Usage, now_ms: u64) -> String {
+pub(super) fn in_words(limit: &Limit, usage: &UsageOfLimit, now_ms: u64) -> String {
     let Some(learned) = &usage.learned else {
         return String::new();
     };
@@ -59,7 +59,7 @@ pub(super) fn in_words(limit: &Limit, usage: &Usage, now_ms: u64) -> String {
 }
 
 /// Returns the learned state as JSON, or `null` if there is none.
-pub(super) fn as_json(usage: &Usage) -> Value {
+pub(super) fn as_json(usage: &UsageOfLimit) -> Value {
     let Some(learned) = &usage.learned else {
         return Value::Null;
     };
@@ -86,7 +86,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::rules::decision::{Answer, Ask};
+    use crate::rules::decision::{Answer, Question};
     use crate::rules::learned::Evidence;
     use crate::rules::limit::Algorithm;
     use crate::rules::model::State;
@@ -104,7 +104,7 @@ mod tests {
         );
         let limits = [limit.expect("a limit").with_band(50)];
         let mut state = State::default();
-        let ask = Ask {
+        let ask = Question {
             ticket: None,
             cost: 1,
             again: false,

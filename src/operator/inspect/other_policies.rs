@@ -1,6 +1,6 @@
 //! Limits of other workers' policies, which are enforced together with this one.
 
-use crate::gate::fleet::{Known, Registered};
+use crate::gate::fleet::{Registered, RegistryKnowledge};
 use crate::rules::policy::{Policy, differing};
 use crate::rules::tenant::Tenant;
 use serde::Serialize;
@@ -33,7 +33,7 @@ impl OtherPolicy {
     /// Compares the limits of `tenant` in the policy `other` with those in `own`.
     pub(super) fn new(
         (own, other): (&Policy, &Registered),
-        (known, now_ms): (&Known, u64),
+        (known, now_ms): (&RegistryKnowledge, u64),
         (tenant, plan): (&Tenant, Option<&str>),
     ) -> Self {
         let lines = |policy: &Policy| {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::Inspected;
 use super::description::describe;
-use crate::gate::Usage;
+use crate::gate::UsageOfLimit;
 use crate::operator::fullness::Fullness;
 use crate::operator::labels::GivenLabels;
 use crate::operator::times::{at, span};
@@ -15,7 +15,7 @@ use crate::rules::limit::Limit;
 /// A shadow limit, its usage, and the starts and waits that it recorded.
 pub(super) struct ShadowUsage<'a> {
     limit: &'a Limit,
-    usage: &'a Usage,
+    usage: &'a UsageOfLimit,
     tried: &'a Tried,
     /// The trial's details if an operator tries this limit.
     set: Option<TrialDetails<'a>>,

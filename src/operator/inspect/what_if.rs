@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::config::{closest, parse_duration};
 use crate::operator::{NotDone, steer};
-use crate::rules::forecast::{Asked, Opens};
+use crate::rules::forecast::{ForecastRequest, OpeningTime};
 use crate::rules::limit::{Algorithm, Limit, LimitError, Limits, MAX_REQUESTS, ceil_ms};
 use crate::rules::scope::Scope;
 
@@ -125,8 +125,8 @@ pub(super) fn hypothetical(
     changes: &[WhatIf],
     limits: &Limits,
     of_plan: impl Fn(&str) -> Result<Limits, NotDone>,
-) -> Result<Asked, NotDone> {
-    let mut asked = Asked::as_it_is(limits, 0);
+) -> Result<ForecastRequest, NotDone> {
+    let mut asked = ForecastRequest::as_it_is(limits, 0);
     let mut said: Vec<String> = Vec::new();
     // A change of plan comes first: the other changes then apply to that plan's limits.
     let plans = |change: &&WhatIf| matches!(change.what, Hypothesis::Plan(_));
@@ -136,15 +136,15 @@ pub(super) fn hypothetical(
             Hypothesis::Plan(plan) => {
                 let new = of_plan(plan)?;
                 same_parts(limits, &new).map_err(|why| change.wrong(why))?;
-                asked = Asked::as_it_is(&new, 0);
+                asked = ForecastRequest::as_it_is(&new, 0);
                 "plan".to_owned()
             }
             Hypothesis::Resume => {
-                asked.opens = Opens::Now;
+                asked.opens = OpeningTime::Now;
                 "its pause".to_owned()
             }
             Hypothesis::Pause(ms) => {
-                asked.opens = Opens::In(*ms);
+                asked.opens = OpeningTime::In(*ms);
                 "its pause".to_owned()
             }
             Hypothesis::Limit(name, number) => {

@@ -2,7 +2,7 @@
 //! its capacity. They differ in the capacity alone: GCRA (ATM Forum TM 4.1, the virtual scheduling algorithm) is
 //! the bucket of `burst` tokens, whose usual burst of 1 spaces the starts evenly.
 
-use super::{Around, Ended, Keys, Rules, Stored, Terms, Usage};
+use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
 /// The algorithm whose burst is `max` unless it is said.
@@ -21,8 +21,8 @@ macro_rules! both {
             include_str!("../../../lua/bucket.lua")
         }
 
-        fn stored(&self, _: &Terms) -> Stored {
-            Stored::Text(44)
+        fn stored(&self, _: &Terms) -> StoredUsage {
+            StoredUsage::Text(44)
         }
 
         fn saves_up(&self) -> bool {
@@ -85,8 +85,8 @@ impl Rules for Token {
         "`burst` at once, refilled with L in W"
     }
 
-    fn keys(&self) -> Keys {
-        Keys::Own {
+    fn keys(&self) -> KeyLayout {
+        KeyLayout::Own {
             kind: "token",
             holds: "string",
         }
@@ -108,8 +108,8 @@ impl Rules for Leaky {
         "one each W / L, and `burst` at once"
     }
 
-    fn keys(&self) -> Keys {
-        Keys::Own {
+    fn keys(&self) -> KeyLayout {
+        KeyLayout::Own {
             kind: "leaky",
             holds: "string",
         }
@@ -157,7 +157,7 @@ pub(crate) const DEBT: u64 = 1 << 52;
 pub(crate) const LATEST_MS: u64 = (1 << 48) - 1;
 
 impl Usage for Bucket {
-    fn load(&mut self, terms: &Terms, clock: Clock, _: &mut Around<'_>) {
+    fn load(&mut self, terms: &Terms, clock: Clock, _: &mut PartitionContext<'_>) {
         let now = clock.now_ms;
         let span = terms.span();
         let Level {
@@ -225,7 +225,7 @@ impl Usage for Bucket {
 
     /// The call arrives now at the latest, and the API's bucket was at most full then. So this one holds at most what a start of now
     /// would leave, and the next start keeps its distance from now.
-    fn late(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) -> bool {
+    fn late(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) -> bool {
         let charged = ended.charged(terms).saturating_mul(self.live.span);
         let left = highest_at_start(terms).saturating_sub_unsigned(charged);
         self.live.tokens = self.live.tokens.min(left);
@@ -235,7 +235,7 @@ impl Usage for Bucket {
 
     /// Had it not been charged, a bucket that was full in between would have let that flow over. So only what still
     /// had room at its highest level since then is given back, or what can't have flowed in again since.
-    fn settle(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) {
+    fn settle(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) {
         let started = ended.started_ms;
         let mut tokens = (-ended.change(terms)).saturating_mul(self.live.span.cast_signed());
         if tokens > 0 {

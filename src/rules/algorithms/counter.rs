@@ -5,7 +5,7 @@
 //! last milliseconds of an aligned window. Otherwise the last unit of a window could start only exactly at its end, which belongs
 //! to the next window, and a steady load could use only max - 1 units of each window.
 
-use super::{Around, Ended, Keys, Rules, Stored, Terms, Usage};
+use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
 /// The algorithm.
@@ -28,15 +28,15 @@ impl Rules for Counter {
         include_str!("../../../lua/sliding_counter.lua")
     }
 
-    fn keys(&self) -> Keys {
-        Keys::Own {
+    fn keys(&self) -> KeyLayout {
+        KeyLayout::Own {
             kind: "counter",
             holds: "string",
         }
     }
 
-    fn stored(&self, _: &Terms) -> Stored {
-        Stored::Text(22)
+    fn stored(&self, _: &Terms) -> StoredUsage {
+        StoredUsage::Text(22)
     }
 
     fn saves_up(&self) -> bool {
@@ -82,15 +82,15 @@ impl Rules for Counter {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SlidingCounter {
     /// The counts that the last start wrote.
-    stored: Counts,
+    stored: WindowCounts,
     /// The counts as of the last load.
-    live: Counts,
+    live: WindowCounts,
     /// When the last load was, in milliseconds since the epoch.
     at: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Counts {
+struct WindowCounts {
     /// The length of the windows that the counts belong to; 0 if nothing has been counted.
     span: u64,
     index: u64,
@@ -99,12 +99,12 @@ struct Counts {
 }
 
 impl Usage for SlidingCounter {
-    fn load(&mut self, terms: &Terms, clock: Clock, _: &mut Around<'_>) {
+    fn load(&mut self, terms: &Terms, clock: Clock, _: &mut PartitionContext<'_>) {
         let now = clock.now_ms;
         let (span, index) = (terms.span(), now / terms.span());
         let mut live = self.stored;
         if self.end() <= now {
-            live = Counts::default();
+            live = WindowCounts::default();
         }
         live.span = span;
         // An index in the future means that the clock was stepped back. Its units count from now.
@@ -130,7 +130,7 @@ impl Usage for SlidingCounter {
         0
     }
 
-    fn settle(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) {
+    fn settle(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) {
         let (change, live) = (ended.change(terms), &mut self.live);
         match live.index.checked_sub(ended.started_ms / live.span) {
             Some(0) => live.current = live.current.saturating_add_signed(change),
@@ -154,7 +154,7 @@ impl Usage for SlidingCounter {
     }
 }
 
-impl Counts {
+impl WindowCounts {
     /// Returns the counts as they will be in the window `index` if nothing starts before.
     fn at(self, index: u64) -> Self {
         let (current, previous) = match index - self.index {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Around, Ended, Keys, Rules, Stored, Terms, Usage};
+use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
 /// The algorithm.
@@ -29,13 +29,13 @@ impl Rules for FixedWindow {
         Some(include_str!("../../../lua/fixed_shortcut.lua"))
     }
 
-    fn keys(&self) -> Keys {
-        Keys::Windows
+    fn keys(&self) -> KeyLayout {
+        KeyLayout::Windows
     }
 
     /// A number that Redis stores inside the key's object, so it takes no memory of its own.
-    fn stored(&self, _: &Terms) -> Stored {
-        Stored::Text(0)
+    fn stored(&self, _: &Terms) -> StoredUsage {
+        StoredUsage::Text(0)
     }
 
     fn is_aligned(&self) -> bool {
@@ -166,7 +166,7 @@ impl Usage for FixedWindows {
         self.counts.retain(|_, (_, end)| *end > now_ms);
     }
 
-    fn load(&mut self, terms: &Terms, clock: Clock, around: &mut Around<'_>) {
+    fn load(&mut self, terms: &Terms, clock: Clock, around: &mut PartitionContext<'_>) {
         let (now, span, newest) = (clock.now_ms, terms.span(), around.newest);
         self.index = now / span;
         let start = self.index * span;
@@ -193,7 +193,7 @@ impl Usage for FixedWindows {
     }
 
     /// Corrects the current window only: an earlier window no longer counts.
-    fn settle(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) {
+    fn settle(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) {
         if ended.started_ms / terms.span() == self.index
             && let Some((count, _)) = self.counts.get_mut(&self.index)
         {
@@ -202,7 +202,7 @@ impl Usage for FixedWindows {
     }
 
     /// Counts the call in the current window as well if it started in another one, each time it is reported.
-    fn late(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) -> bool {
+    fn late(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) -> bool {
         let is_other = ended.started_ms / terms.span() != self.index;
         if is_other {
             self.add(terms, ended.charged(terms));

@@ -2,7 +2,7 @@
 //! that. Calls in flight always count, so at most L calls arrive in any window, however long each takes: an arrival lies between
 //! the start and the end of its call.
 
-use super::{Around, Ended, Keys, Rules, Stored, Terms, Usage};
+use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
 /// Time after its last renewal at which a lease expires, in milliseconds: its worker must have died, because a worker renews its
@@ -29,8 +29,8 @@ macro_rules! both {
             true
         }
 
-        fn stored(&self, terms: &Terms) -> Stored {
-            Stored::Entries {
+        fn stored(&self, terms: &Terms) -> StoredUsage {
+            StoredUsage::Entries {
                 most: terms.max().into(),
                 compact: 50,
                 linked: 126,
@@ -77,8 +77,8 @@ impl Rules for Strict {
         "L in any W, calls in flight included"
     }
 
-    fn keys(&self) -> Keys {
-        Keys::Own {
+    fn keys(&self) -> KeyLayout {
+        KeyLayout::Own {
             kind: "strict",
             holds: "zset",
         }
@@ -100,8 +100,8 @@ impl Rules for Concurrency {
         "L calls in flight"
     }
 
-    fn keys(&self) -> Keys {
-        Keys::Own {
+    fn keys(&self) -> KeyLayout {
+        KeyLayout::Own {
             kind: "running",
             holds: "zset",
         }
@@ -116,7 +116,7 @@ impl Rules for Concurrency {
 
 /// Maximum delay before the gate checks again whether a call that takes longer than usual has ended, in milliseconds. The delay
 /// is longer if an eighth of the usual duration is longer.
-pub(crate) const LOOK_MS: u64 = 500;
+pub(crate) const MAX_CHECK_DELAY_MS: u64 = 500;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
@@ -150,7 +150,7 @@ impl Lease {
 }
 
 impl Usage for Held {
-    fn load(&mut self, terms: &Terms, clock: Clock, around: &mut Around<'_>) {
+    fn load(&mut self, terms: &Terms, clock: Clock, around: &mut PartitionContext<'_>) {
         let now = clock.now_ms;
         self.leases.retain(|lease| lease.end + terms.span() > now);
         // An end more than a lease from now means that the clock was stepped back.
@@ -188,7 +188,7 @@ impl Usage for Held {
         0
     }
 
-    fn settle(&mut self, terms: &Terms, clock: Clock, ended: &Ended<'_>) {
+    fn settle(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>) {
         let Some(at) = self.find(ended.permit, ended.charged(terms)) else {
             return;
         };
@@ -208,7 +208,7 @@ impl Usage for Held {
     }
 
     /// Takes a missing lease again, since the store may have lost data meanwhile. Renews it for at most [`LEASE_MS`].
-    fn keep(&mut self, terms: &Terms, clock: Clock, ended: &Ended<'_>, for_ms: u64) {
+    fn keep(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>, for_ms: u64) {
         let (permit, units) = (ended.permit, ended.charged(terms));
         if self.find(permit, units).is_none() {
             self.add(clock, permit, units);
@@ -250,7 +250,7 @@ impl Held {
         let elapsed = lease.elapsed(self.now);
         match self.usual.checked_sub(elapsed) {
             None | Some(0) => (elapsed - self.usual)
-                .min(LOOK_MS)
+                .min(MAX_CHECK_DELAY_MS)
                 .max(self.usual / 8)
                 .max(1),
             Some(left) => left,
@@ -296,7 +296,7 @@ mod tests {
     }
 
     fn load(held: &mut Held, terms: &Terms, clock: Clock, usual: u64) {
-        let mut around = Around {
+        let mut around = PartitionContext {
             usual,
             newest: 0,
             stepped: &mut SteppedBack::default(),
@@ -338,7 +338,7 @@ mod tests {
             held.units()
         };
         let keep = |held: &mut Held, ms, permit, for_ms| {
-            let ended = Ended {
+            let ended = ReportedCall {
                 started_ms: NOW,
                 sequence: 0,
                 permit,
@@ -372,7 +372,7 @@ mod tests {
             let terms = terms(algorithm, 1, span);
             let mut held = Held::default();
             held.add(at(0), "p", 1);
-            let ended = Ended {
+            let ended = ReportedCall {
                 started_ms: NOW,
                 sequence: 0,
                 permit: "p",

@@ -2,7 +2,7 @@
 //! its segment for a whole window and guard. So at most L start in any window, as with a log of every start, but in the memory of
 //! 192 counters, however large L is. The price is that a start counts for up to one segment longer.
 
-use super::{Around, Ended, Keys, Rules, Stored, Terms, Usage};
+use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
 /// Number of segments in a window and its guard; fewer if segments would be shorter than a millisecond.
@@ -28,17 +28,17 @@ impl Rules for SlidingSegments {
         include_str!("../../../lua/sliding_segments.lua")
     }
 
-    fn keys(&self) -> Keys {
-        Keys::Own {
+    fn keys(&self) -> KeyLayout {
+        KeyLayout::Own {
             kind: "segments",
             holds: "string",
         }
     }
 
     /// One number for the state, and two for each segment with starts. The last segment reaches beyond the window, hence one more.
-    fn stored(&self, terms: &Terms) -> Stored {
+    fn stored(&self, terms: &Terms) -> StoredUsage {
         let segments = least(terms).div_ceil(self.margin(terms)) + 1;
-        Stored::Text(6 + 14 * segments.min(terms.max().into()))
+        StoredUsage::Text(6 + 14 * segments.min(terms.max().into()))
     }
 
     /// Window and guard, rounded up to whole segments, minus a millisecond. So a unit that starts as soon as a segment expires starts in
@@ -111,7 +111,7 @@ impl Segments {
 }
 
 impl Usage for Segments {
-    fn load(&mut self, terms: &Terms, clock: Clock, _: &mut Around<'_>) {
+    fn load(&mut self, terms: &Terms, clock: Clock, _: &mut PartitionContext<'_>) {
         (self.length, self.span) = (terms.margin(), terms.span());
         self.current = clock.now_ms / self.length;
         let mut live: Vec<Segment> = Vec::new();
@@ -180,7 +180,7 @@ impl Usage for Segments {
 
     /// Leaves an expired segment alone. After a step of the clock a start may have been moved to another segment, so its units are not
     /// given back: that could give back units of other starts.
-    fn settle(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) {
+    fn settle(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) {
         let index = ended.started_ms / self.length;
         if index <= self.pulled && ended.change(terms) < 0 {
             return;
@@ -218,7 +218,7 @@ mod tests {
         let mut segments = Segments::default();
         let load = |segments: &mut Segments, ms: u64| {
             let clock = Clock::from_micros((NOW + ms) * 1000);
-            let mut around = Around {
+            let mut around = PartitionContext {
                 usual: 1,
                 newest: 0,
                 stepped: &mut SteppedBack::default(),
@@ -234,7 +234,7 @@ mod tests {
         segments.take(&terms, clock, 1, "b");
         let clock = load(&mut segments, 30_001);
         segments.take(&terms, clock, 5, "c");
-        let ended = Ended {
+        let ended = ReportedCall {
             started_ms,
             sequence: 0,
             permit: "a",
@@ -247,7 +247,7 @@ mod tests {
         // Without a step of the clock, unused units are given back.
         let clock = load(&mut segments, 72_000);
         segments.take(&terms, clock, 4, "d");
-        let ended = Ended {
+        let ended = ReportedCall {
             started_ms: clock.now_ms,
             permit: "d",
             ..ended

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use super::span::LongestSpan;
-use super::{Around, Ended, Keys, Rules, Stored, Terms, Unit, Usage};
+use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Unit, Usage};
 use crate::rules::clock::Clock;
 
 /// The algorithm.
@@ -37,12 +37,12 @@ impl Rules for SlidingWindow {
         Some(include_str!("../../../lua/sliding_shortcut.lua"))
     }
 
-    fn keys(&self) -> Keys {
-        Keys::Log
+    fn keys(&self) -> KeyLayout {
+        KeyLayout::Log
     }
 
-    fn stored(&self, terms: &Terms) -> Stored {
-        Stored::Entries {
+    fn stored(&self, terms: &Terms) -> StoredUsage {
+        StoredUsage::Entries {
             most: terms.max().into(),
             compact: 33,
             linked: 110,
@@ -87,7 +87,7 @@ impl Rules for SlidingWindow {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlidingLog {
     /// Sorted by score.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LogEntry>,
     /// Number of entries of late calls; if it is 0, [`SlidingLog::find`] skips the search for them.
     moved: usize,
     /// How far back the limits that share the log count.
@@ -95,7 +95,7 @@ pub struct SlidingLog {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+struct LogEntry {
     /// When the call started, in milliseconds since the epoch, rounded up.
     score: u64,
     /// The call's cost, or `None` if it was given back.
@@ -109,7 +109,7 @@ struct Entry {
     up_to: (u64, u64),
 }
 
-impl Entry {
+impl LogEntry {
     fn units(&self, unit: Unit) -> u64 {
         self.cost.map_or(0, |cost| unit.of(cost))
     }
@@ -129,13 +129,13 @@ impl SlidingLog {
     }
 
     fn counted(&self, terms: &Terms, at: u64) -> u64 {
-        let over = |entry: &Entry| entry.score + terms.span() <= at;
+        let over = |entry: &LogEntry| entry.score + terms.span() <= at;
         let first = self.entries.get(self.entries.partition_point(over));
         first.map_or(0, |first| self.units_from(first, terms.unit()))
     }
 
     /// Returns the units of `first`, an entry of the log, and of all entries after it.
-    fn units_from(&self, first: &Entry, unit: Unit) -> u64 {
+    fn units_from(&self, first: &LogEntry, unit: Unit) -> u64 {
         let all = self.entries.back().map_or(0, |it| it.units_up_to(unit));
         all - first.units_up_to(unit) + first.units(unit)
     }
@@ -154,7 +154,7 @@ impl SlidingLog {
         cost: u64,
         (sequence, moved): (u64, Option<(u64, u64)>),
     ) {
-        let entry = Entry {
+        let entry = LogEntry {
             score,
             cost: Some(cost),
             sequence,
@@ -186,8 +186,9 @@ impl SlidingLog {
             0 => None,
             _ => newest_first().find(|at| self.entries[*at].moved == receipt),
         };
-        let ours =
-            |e: &Entry| e.sequence == sequence && e.moved.is_none() && started.contains(&e.score);
+        let ours = |e: &LogEntry| {
+            e.sequence == sequence && e.moved.is_none() && started.contains(&e.score)
+        };
         let at = moved.or_else(|| newest_first().find(|at| ours(&self.entries[*at])));
         at.filter(|_| sequence > 0)
     }
@@ -200,7 +201,7 @@ impl SlidingLog {
 
     /// Returns the first moment after which at most `rest` units started. More than `rest` must count.
     fn left_at(&self, terms: &Terms, rest: u64) -> u64 {
-        let leaves_more = |entry: &Entry| self.units_from(entry, terms.unit()) > rest;
+        let leaves_more = |entry: &LogEntry| self.units_from(entry, terms.unit()) > rest;
         let behind = self.entries.partition_point(leaves_more);
         let reached = behind.checked_sub(1).map(|at| self.entries[at].score);
         reached.unwrap_or(0)
@@ -209,7 +210,7 @@ impl SlidingLog {
 
 impl Usage for SlidingLog {
     /// Drops entries that no [noted](SlidingLog::note) span counts any more.
-    fn load(&mut self, _: &Terms, clock: Clock, _: &mut Around<'_>) {
+    fn load(&mut self, _: &Terms, clock: Clock, _: &mut PartitionContext<'_>) {
         let longest = self.spans.longest();
         while (self.entries.front()).is_some_and(|first| first.score + longest <= clock.now_ms) {
             let over = self.entries.pop_front();
@@ -247,7 +248,7 @@ impl Usage for SlidingLog {
     }
 
     /// Does not change an entry that was given back.
-    fn settle(&mut self, _: &Terms, _: Clock, ended: &Ended<'_>) {
+    fn settle(&mut self, _: &Terms, _: Clock, ended: &ReportedCall<'_>) {
         if let Some(at) = self.find(ended.started_ms, ended.sequence) {
             let entry = &mut self.entries[at];
             entry.cost = entry.cost.and(ended.used);
@@ -256,7 +257,7 @@ impl Usage for SlidingLog {
     }
 
     /// Counts the call from now, as a new entry at the end of the log.
-    fn late(&mut self, _: &Terms, clock: Clock, ended: &Ended<'_>) -> bool {
+    fn late(&mut self, _: &Terms, clock: Clock, ended: &ReportedCall<'_>) -> bool {
         let newest = self.entries.back().map_or(0, |e| e.score);
         let Some(at) = self.find(ended.started_ms, ended.sequence) else {
             return false;
@@ -286,20 +287,20 @@ mod tests {
     const START: u64 = 1_700_000_000_000;
 
     #[derive(Debug, Clone)]
-    enum Step {
+    enum LogStep {
         Take { cost: u64 },
         Settle { which: usize, used: Option<u64> },
         Late { which: usize },
         Foreign { before_ms: u64 },
     }
 
-    fn steps() -> impl Strategy<Value = Vec<(Step, i64)>> {
+    fn steps() -> impl Strategy<Value = Vec<(LogStep, i64)>> {
         let step = prop_oneof![
-            4 => (1..9u64).prop_map(|cost| Step::Take { cost }),
+            4 => (1..9u64).prop_map(|cost| LogStep::Take { cost }),
             2 => (any::<usize>(), proptest::option::of(0..9u64))
-                .prop_map(|(which, used)| Step::Settle { which, used }),
-            1 => any::<usize>().prop_map(|which| Step::Late { which }),
-            1 => (0..500u64).prop_map(|before_ms| Step::Foreign { before_ms }),
+                .prop_map(|(which, used)| LogStep::Settle { which, used }),
+            1 => any::<usize>().prop_map(|which| LogStep::Late { which }),
+            1 => (0..500u64).prop_map(|before_ms| LogStep::Foreign { before_ms }),
         ];
         // The clock is sometimes stepped back.
         let by = prop_oneof![9 => 0..300i64, 1 => -300..0i64];
@@ -308,7 +309,7 @@ mod tests {
 
     /// Counts by a walk through all entries, as the expected value.
     fn walk(log: &SlidingLog, terms: &Terms, at: u64) -> u64 {
-        let counts = |entry: &&Entry| entry.score + terms.span() > at;
+        let counts = |entry: &&LogEntry| entry.score + terms.span() > at;
         let entries = log.entries.iter().filter(counts);
         entries.map(|entry| entry.units(terms.unit())).sum()
     }
@@ -331,28 +332,28 @@ mod tests {
                 let clock = Clock::from_micros(now * 1000);
                 log.note(terms.span(), clock);
                 let stepped = &mut SteppedBack::default();
-                log.load(&terms, clock, &mut Around { usual: 1, newest: 0, stepped });
+                log.load(&terms, clock, &mut PartitionContext { usual: 1, newest: 0, stepped });
                 let ended = |which: usize, used| {
                     let at = which.checked_rem(receipts.len())?;
                     let (started_ms, sequence, cost) = receipts[at];
-                    Some(Ended { started_ms, sequence, permit: "", cost, used })
+                    Some(ReportedCall { started_ms, sequence, permit: "", cost, used })
                 };
                 match step {
-                    Step::Take { cost } => {
+                    LogStep::Take { cost } => {
                         let sequence = log.take(&terms, clock, cost, "");
                         receipts.push((now, sequence, cost));
                     }
-                    Step::Settle { which, used } => {
+                    LogStep::Settle { which, used } => {
                         if let Some(ended) = ended(which, used) {
                             log.settle(&terms, clock, &ended);
                         }
                     }
-                    Step::Late { which } => {
+                    LogStep::Late { which } => {
                         if let Some(ended) = ended(which, Some(1)) {
                             log.late(&terms, clock, &ended);
                         }
                     }
-                    Step::Foreign { before_ms } => log.add_foreign(now - before_ms),
+                    LogStep::Foreign { before_ms } => log.add_foreign(now - before_ms),
                 }
                 let mut units = 0;
                 for entry in log.entries.iter().rev() {

@@ -10,7 +10,7 @@ const SKIPLIST_BYTES: u64 = 800;
 
 /// The data that Redis stores for a partition with a used-up quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stored {
+pub enum StoredUsage {
     /// A text of at most this many bytes.
     Text(u64),
     /// A sorted set with an entry for each start.
@@ -24,7 +24,7 @@ pub enum Stored {
     },
 }
 
-impl Stored {
+impl StoredUsage {
     /// Returns true if the size grows with the limit.
     pub fn is_log(self) -> bool {
         matches!(self, Self::Entries { .. })

@@ -2,7 +2,7 @@
 
 use super::{Rules, Usage, bucket, counter, fixed, held, segments, sliding};
 
-/// Generates [`Algorithm`] and [`State`] from rows of `Name: its rules, its state`.
+/// Generates [`Algorithm`] and [`LimitState`] from rows of `Name: its rules, its state`.
 macro_rules! algorithms {
     (
         use_algo { $($(#[$doc:meta])* $name:ident: $rules:expr, $state:ty;)+ }
@@ -33,12 +33,12 @@ macro_rules! algorithms {
 
         /// The state of one limit.
         #[derive(Debug, Clone, PartialEq, Eq)]
-        pub enum State {
+        pub enum LimitState {
             $($name($state),)+
             $($other($other_state),)+
         }
 
-        impl State {
+        impl LimitState {
             /// Returns an empty state for `algorithm`.
             pub fn new(algorithm: Algorithm) -> Self {
                 match algorithm {

@@ -15,6 +15,6 @@ mod status;
 mod throttle_scope;
 
 pub use advertised::{Excess, MAX_QUOTAS, Quota, Quotas};
-pub use pushback::{Pushback, Seen, Verdict, verdict};
-pub use status::{Answers, Meaning, Which};
+pub use pushback::{Interpretation, LimitInfo, Pushback, verdict};
+pub use status::{AnswerPattern, Answers, Consequence};
 pub use throttle_scope::ThrottleScope;

@@ -16,17 +16,17 @@ mod value;
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
-use quota::{Counter, State};
-use value::{SECOND, Wait, When, count, date_ms, epoch_ms, number_ms, when};
+use quota::{CounterHeader, QuotaState};
+use value::{HeaderWait, SECOND, Wait, count, date_ms, epoch_ms, number_ms, when};
 
 use super::advertised::{Quota, Quotas};
-use super::status::{Answers, Meaning, Says};
+use super::status::{AnswerSigns, Answers, Consequence};
 
 /// Maximum duration of a throttle (68 years, the largest delta that RFC 9111 demands).
-const LONGEST: Duration = Duration::from_secs(1 << 31);
+const MAX_THROTTLE: Duration = Duration::from_secs(1 << 31);
 /// Minimum duration of a throttle. Shorter waits and past dates are rounded up to it: most forms count whole seconds, and a refusal
 /// does not mean "at once".
-const SHORTEST: Duration = Duration::from_secs(1);
+const MIN_THROTTLE: Duration = Duration::from_secs(1);
 
 /// Maximum number of headers of the older forms that are read.
 const MAX_COUNTERS: usize = 64;
@@ -40,16 +40,16 @@ pub struct Pushback {
 
 /// The meaning of an answer for its job, and what its headers show of limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Verdict {
+pub struct Interpretation {
     /// The consequence for the job.
-    pub meaning: Meaning,
+    pub meaning: Consequence,
     /// The data on limits in its headers.
-    pub seen: Seen,
+    pub seen: LimitInfo,
 }
 
 /// The data on limits in an answer's headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Seen {
+pub struct LimitInfo {
     /// The pause to make if the API refused the call because of its limits: the tenant is throttled, and the job waits. Limits with
     /// `adaptive` learn from a throttled call if this is set.
     pub refused: Option<Pushback>,
@@ -73,18 +73,18 @@ pub fn verdict<'a>(
     status: u16,
     headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     now: SystemTime,
-) -> Verdict {
-    let said = Said::read(headers, now);
-    let says = Says {
+) -> Interpretation {
+    let said = LimitHeaders::read(headers, now);
+    let says = AnswerSigns {
         retry_after: said.retry_after().is_some(),
         nothing_left: said.nothing_left(),
     };
     let meaning = answers.meaning(status, says);
-    let throttles = meaning == Meaning::Throttle;
+    let throttles = meaning == Consequence::Throttle;
     let used_up = said.used_up().filter(|_| !throttles);
-    Verdict {
+    Interpretation {
         meaning,
-        seen: Seen {
+        seen: LimitInfo {
             refused: throttles.then(|| said.refusal()),
             used_up: used_up.map(|wait| wait.time),
             rounding: used_up.map_or(Duration::ZERO, |wait| wait.rounding),
@@ -96,28 +96,28 @@ pub fn verdict<'a>(
 
 /// Returns the pause for a requested wait, within the bounds.
 fn bounded(wait: Duration) -> Duration {
-    wait.clamp(SHORTEST, LONGEST)
+    wait.clamp(MIN_THROTTLE, MAX_THROTTLE)
 }
 
 /// The relevant headers.
 #[derive(Debug, Default)]
-struct Said {
+struct LimitHeaders {
     /// The answer's time, in milliseconds since the epoch. The true time may be up to `now_rounding` later.
     now_ms: u64,
     now_rounding: Duration,
     is_cached: bool,
-    retry_after: Vec<When>,
+    retry_after: Vec<HeaderWait>,
     /// All `RateLimit` lines, joined as in RFC 9110.
     rate_limit: Vec<u8>,
     /// All `RateLimit-Policy` lines, joined likewise.
     policy: Vec<u8>,
     /// The older headers, by the suffix of their name: `""`, or a window such as `-minute`.
-    counters: Vec<(String, Counter)>,
+    counters: Vec<(String, CounterHeader)>,
     /// The value of each `x-actual-cost`, or `None` if it is malformed.
     costs: Vec<Option<u32>>,
 }
 
-impl Said {
+impl LimitHeaders {
     fn read<'a>(headers: impl IntoIterator<Item = (&'a str, &'a [u8])>, now: SystemTime) -> Self {
         let mut said = Self::default();
         let mut date: Option<&[u8]> = None;
@@ -159,11 +159,11 @@ impl Said {
             return;
         };
         let (suffix, counter) = if let Some(suffix) = field.strip_prefix("reset") {
-            (suffix, when(value).map(Counter::Reset))
+            (suffix, when(value).map(CounterHeader::Reset))
         } else if let Some(suffix) = field.strip_prefix("remaining") {
-            (suffix, number_ms(value).map(Counter::RemainingMs))
+            (suffix, number_ms(value).map(CounterHeader::RemainingMs))
         } else if let Some(suffix) = field.strip_prefix("limit") {
-            (suffix, Some(Counter::Limit(quota::policies(value))))
+            (suffix, Some(CounterHeader::Limit(quota::policies(value))))
         } else {
             return;
         };
@@ -204,12 +204,12 @@ impl Said {
         let is_one = |quotas: &[Quota]| quotas.iter().any(|quota| quota.limit == 1);
         let counts_more = |suffix: &str| {
             !self.counters.iter().any(|(of, counter)| {
-                of == suffix && matches!(counter, Counter::Limit(quotas) if is_one(quotas))
+                of == suffix && matches!(counter, CounterHeader::Limit(quotas) if is_one(quotas))
             })
         };
         let mut counters = self.counters.iter();
         let states = quota::states(&self.rate_limit);
-        let used_up = |state: &State| state.remaining == Some(0) && state.limit != Some(1);
+        let used_up = |state: &QuotaState| state.remaining == Some(0) && state.limit != Some(1);
         counters.any(|(suffix, counter)| counter.is_used_up() && counts_more(suffix))
             || (states.iter().any(used_up) && !is_one(&quota::policies(&self.policy)))
     }
@@ -219,7 +219,7 @@ impl Said {
         waits.max()
     }
 
-    fn wait(&self, when: When) -> Wait {
+    fn wait(&self, when: HeaderWait) -> Wait {
         when.wait(self.now_ms, self.now_rounding)
     }
 
@@ -229,7 +229,7 @@ impl Said {
             return None;
         }
         let states = quota::states(&self.rate_limit);
-        let used_up = |state: &State| (state.remaining? == 0).then_some(state.reset)?;
+        let used_up = |state: &QuotaState| (state.remaining? == 0).then_some(state.reset)?;
         let times = states.iter().filter_map(used_up);
         times.map(Wait::seconds).max()
     }
@@ -244,8 +244,8 @@ impl Said {
             let mut counters = self.counters.iter();
             counters.any(|(of, counter)| of == suffix && counter.is_used_up())
         };
-        let reset = |(suffix, counter): &(String, Counter)| match counter {
-            Counter::Reset(when) if (refused && suffix.is_empty()) || used_up(suffix) => {
+        let reset = |(suffix, counter): &(String, CounterHeader)| match counter {
+            CounterHeader::Reset(when) if (refused && suffix.is_empty()) || used_up(suffix) => {
                 Some(self.wait(*when))
             }
             _ => None,

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// The consequence of an answer for its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Meaning {
+pub enum Consequence {
     /// `done`: the job is acked.
     Done,
     /// `retry`: the job failed for now, which uses an attempt.
@@ -16,7 +16,7 @@ pub enum Meaning {
     Reject,
 }
 
-impl Meaning {
+impl Consequence {
     /// All meanings with their names in the configuration.
     pub const NAMES: [(&str, Self); 4] = [
         ("done", Self::Done),
@@ -34,7 +34,7 @@ impl Meaning {
 
 /// The answers that a line of the table applies to: `409`, `5xx`, or either with `+retry-after`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Which {
+pub struct AnswerPattern {
     status: Status,
     /// Whether the line applies only to answers with a readable `Retry-After`.
     retry_after: bool,
@@ -47,10 +47,10 @@ enum Status {
     Class(u16),
 }
 
-/// The suffix in the text form of a [`Which`].
+/// The suffix in the text form of a [`AnswerPattern`].
 const RETRY_AFTER: &str = "+retry-after";
 
-impl Which {
+impl AnswerPattern {
     /// Parses the text that [`Display`](fmt::Display) writes. Returns `None` if it is no status from 100 to 599 and no class from `1xx` to
     /// `5xx`.
     pub fn parse(text: &str) -> Option<Self> {
@@ -73,7 +73,7 @@ impl Which {
     }
 }
 
-impl fmt::Display for Which {
+impl fmt::Display for AnswerPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.status {
             Status::One(status) => write!(f, "{status}")?,
@@ -86,22 +86,22 @@ impl fmt::Display for Which {
     }
 }
 
-const fn one(status: u16) -> Which {
-    Which {
+const fn one(status: u16) -> AnswerPattern {
+    AnswerPattern {
         status: Status::One(status),
         retry_after: false,
     }
 }
 
-const fn class(digit: u16) -> Which {
-    Which {
+const fn class(digit: u16) -> AnswerPattern {
+    AnswerPattern {
         status: Status::Class(digit),
         retry_after: false,
     }
 }
 
-const fn with_retry_after(which: Which) -> Which {
-    Which {
+const fn with_retry_after(which: AnswerPattern) -> AnswerPattern {
+    AnswerPattern {
         retry_after: true,
         ..which
     }
@@ -109,24 +109,24 @@ const fn with_retry_after(which: Which) -> Which {
 
 /// The default meanings. 423 and 425 are temporary by definition. A 403 with a `Retry-After` is a rate limit as well, such as GitHub's
 /// secondary rate limit.
-const DEFAULTS: [(Which, Meaning); 11] = [
-    (class(2), Meaning::Done),
-    (class(3), Meaning::Reject),
-    (class(4), Meaning::Reject),
-    (with_retry_after(one(403)), Meaning::Throttle),
-    (one(408), Meaning::Retry),
-    (one(423), Meaning::Retry),
-    (one(425), Meaning::Retry),
-    (one(429), Meaning::Throttle),
-    (class(5), Meaning::Retry),
-    (with_retry_after(one(503)), Meaning::Throttle),
+const DEFAULTS: [(AnswerPattern, Consequence); 11] = [
+    (class(2), Consequence::Done),
+    (class(3), Consequence::Reject),
+    (class(4), Consequence::Reject),
+    (with_retry_after(one(403)), Consequence::Throttle),
+    (one(408), Consequence::Retry),
+    (one(423), Consequence::Retry),
+    (one(425), Consequence::Retry),
+    (one(429), Consequence::Throttle),
+    (class(5), Consequence::Retry),
+    (with_retry_after(one(503)), Consequence::Throttle),
     // No request asks for another protocol.
-    (class(1), Meaning::Retry),
+    (class(1), Consequence::Retry),
 ];
 
 /// Signs in an answer, besides the status, that decide its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Says {
+pub struct AnswerSigns {
     /// Whether it has a `Retry-After` that can be read.
     pub retry_after: bool,
     /// Whether nothing is left of a limit of more than one call.
@@ -136,23 +136,23 @@ pub struct Says {
 /// The table of meanings: the defaults, and the configured lines that replace or refine them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answers {
-    own: BTreeMap<Which, Meaning>,
+    own: BTreeMap<AnswerPattern, Consequence>,
 }
 
 impl Answers {
     /// Adds a line. Returns false if there already was one for the same answers.
-    pub fn set(&mut self, which: Which, meaning: Meaning) -> bool {
+    pub fn set(&mut self, which: AnswerPattern, meaning: Consequence) -> bool {
         self.own.insert(which, meaning).is_none()
     }
 
     /// Lets a 401 be retried unless it is configured, for calls whose access token is renewed then.
     pub fn renewing_tokens(mut self) -> Self {
-        self.own.entry(one(401)).or_insert(Meaning::Retry);
+        self.own.entry(one(401)).or_insert(Consequence::Retry);
         self
     }
 
     /// Returns the configured lines.
-    pub fn own(&self) -> impl ExactSizeIterator<Item = (Which, Meaning)> {
+    pub fn own(&self) -> impl ExactSizeIterator<Item = (AnswerPattern, Consequence)> {
         self.own.iter().map(|(which, meaning)| (*which, *meaning))
     }
 
@@ -161,26 +161,26 @@ impl Answers {
     ///
     /// A 4xx or 5xx counts as a refusal if nothing is left (GitHub's primary rate limit is a 403), unless a configured line names this very
     /// status, or its class is `done`.
-    pub fn meaning(&self, status: u16, says: Says) -> Meaning {
+    pub fn meaning(&self, status: u16, says: AnswerSigns) -> Consequence {
         let [one, class] = [one(status), class(status / 100)];
         let lines = [with_retry_after(one), one, with_retry_after(class), class];
-        let fits = |which: &Which| says.retry_after || !which.retry_after;
+        let fits = |which: &AnswerPattern| says.retry_after || !which.retry_after;
         let line = lines.into_iter().filter(fits).find_map(|which| {
             let meaning = self.line(which)?;
             let chosen = which.status == one.status && self.own.contains_key(&which);
             Some((meaning, chosen))
         });
         // No line matches a status such as 600.
-        let (meaning, chosen) = line.unwrap_or((Meaning::Retry, false));
-        let fails = matches!(meaning, Meaning::Retry | Meaning::Reject);
+        let (meaning, chosen) = line.unwrap_or((Consequence::Retry, false));
+        let fails = matches!(meaning, Consequence::Retry | Consequence::Reject);
         let is_refusal = says.nothing_left && (400..600).contains(&status);
         match is_refusal && fails && !chosen {
-            true => Meaning::Throttle,
+            true => Consequence::Throttle,
             false => meaning,
         }
     }
 
-    fn line(&self, which: Which) -> Option<Meaning> {
+    fn line(&self, which: AnswerPattern) -> Option<Consequence> {
         let default = || DEFAULTS.iter().find(|(known, _)| *known == which);
         let own = self.own.get(&which).copied();
         own.or_else(|| default().map(|(_, meaning)| *meaning))
@@ -189,13 +189,13 @@ impl Answers {
 
 #[cfg(test)]
 mod tests {
-    use super::Meaning::{Done, Reject, Retry, Throttle};
+    use super::Consequence::{Done, Reject, Retry, Throttle};
     use super::*;
 
     #[track_caller]
-    fn check(answers: &Answers, status: u16, plain: Meaning, with_retry_after: Meaning) {
+    fn check(answers: &Answers, status: u16, plain: Consequence, with_retry_after: Consequence) {
         let meanings = [false, true].map(|retry_after| {
-            let says = Says {
+            let says = AnswerSigns {
                 retry_after,
                 nothing_left: false,
             };
@@ -214,10 +214,10 @@ mod tests {
             ("4xx", Retry),
             ("3xx", Retry),
         ] {
-            answers.set(Which::parse(which).expect(which), meaning);
+            answers.set(AnswerPattern::parse(which).expect(which), meaning);
         }
         let nothing_left = |answers: &Answers, status, retry_after| {
-            let says = Says {
+            let says = AnswerSigns {
                 retry_after,
                 nothing_left: true,
             };
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(nothing_left(&answers, 410, false), Throttle);
         assert_eq!(nothing_left(&answers, 410, true), Reject);
         let mut answers = Answers::default();
-        answers.set(Which::parse("4xx").expect("a class"), Done);
+        answers.set(AnswerPattern::parse("4xx").expect("a class"), Done);
         assert_eq!(nothing_left(&answers, 404, false), Done);
     }
 
@@ -274,9 +274,9 @@ mod tests {
             ("4xx+retry-after", Done),
             ("404", Done),
         ] {
-            assert!(answers.set(Which::parse(which).expect(which), meaning));
+            assert!(answers.set(AnswerPattern::parse(which).expect(which), meaning));
         }
-        assert!(!answers.set(Which::parse("404").expect("a status"), Reject));
+        assert!(!answers.set(AnswerPattern::parse("404").expect("a status"), Reject));
         check(&answers, 404, Reject, Reject);
         check(&answers, 400, Retry, Done);
         check(&answers, 429, Throttle, Throttle);
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn a_line_reads_as_it_is_written() {
         for text in ["409", "100", "599+retry-after", "5xx", "4xx+retry-after"] {
-            let which = Which::parse(text).expect(text);
+            let which = AnswerPattern::parse(text).expect(text);
             assert_eq!(which.to_string(), text);
         }
         for text in [
@@ -311,7 +311,7 @@ mod tests {
             "99999",
             "٤xx",
         ] {
-            assert_eq!(Which::parse(text), None, "{text:?}");
+            assert_eq!(AnswerPattern::parse(text), None, "{text:?}");
         }
     }
 }

@@ -12,7 +12,7 @@ const MAX_TEXT: usize = 1024;
 
 /// The value at a pointer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Found {
+pub enum FoundValue {
     /// No value, or null.
     #[default]
     Missing,
@@ -24,7 +24,7 @@ pub enum Found {
     Other(&'static str),
 }
 
-impl Found {
+impl FoundValue {
     /// Returns the value as a field of a message.
     pub fn field(&self) -> Field<'_> {
         match self {
@@ -38,7 +38,7 @@ impl Found {
 
 /// The values in a body: the tenant, the cost, the deadline, and those for its call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InBody(Result<Vec<Found>, String>);
+pub struct InBody(Result<Vec<FoundValue>, String>);
 
 /// Number of values before those for calls: the tenant, the cost and the deadline.
 const BEFORE_CALLS: usize = 3;
@@ -75,7 +75,7 @@ impl InBody {
     /// Returns the value with the index `place`. `what` names it in errors.
     pub(super) fn found(&self, place: usize, what: &str) -> Result<Field<'_>, BadMessage> {
         match &self.0 {
-            Ok(found) => Ok(found.get(place).map_or(Field::Missing, Found::field)),
+            Ok(found) => Ok(found.get(place).map_or(Field::Missing, FoundValue::field)),
             Err(why) => Err(BadMessage(format!(
                 "no {what}: the body is not JSON: {why}"
             ))),
@@ -87,7 +87,7 @@ impl InBody {
         match &self.0 {
             Ok(found) => Ok(found
                 .get(BEFORE_CALLS + number)
-                .map_or(Field::Missing, Found::field)),
+                .map_or(Field::Missing, FoundValue::field)),
             Err(why) => Err(format!("can't be read: the body is not JSON: {why}")),
         }
     }
@@ -129,13 +129,13 @@ fn tokens(pointer: &str) -> Vec<String> {
 ///
 /// # Errors
 /// Returns why the body is not JSON.
-pub fn find(body: &[u8], pointers: &[&str]) -> Result<Vec<Found>, String> {
+pub fn find(body: &[u8], pointers: &[&str]) -> Result<Vec<FoundValue>, String> {
     let paths: Vec<Vec<String>> = pointers.iter().map(|pointer| tokens(pointer)).collect();
-    let mut found = vec![Found::Missing; paths.len()];
+    let mut found = vec![FoundValue::Missing; paths.len()];
     let wanted = paths
         .iter()
         .enumerate()
-        .map(|(index, path)| Wanted { index, path });
+        .map(|(index, path)| PendingPointer { index, path });
     let mut reader = serde_json::Deserializer::from_slice(body);
     Seek {
         wanted: wanted.collect(),
@@ -149,32 +149,32 @@ pub fn find(body: &[u8], pointers: &[&str]) -> Result<Vec<Found>, String> {
 
 /// A pointer, and the rest of its tokens at the current value.
 #[derive(Clone, Copy)]
-struct Wanted<'p> {
+struct PendingPointer<'p> {
     index: usize,
     path: &'p [String],
 }
 
 /// Reads a value that is on the path to a wanted value, or is wanted itself.
 struct Seek<'p, 'f> {
-    wanted: Vec<Wanted<'p>>,
-    found: &'f mut [Found],
+    wanted: Vec<PendingPointer<'p>>,
+    found: &'f mut [FoundValue],
 }
 
 impl<'p> Seek<'p, '_> {
     /// Sets `value` for the pointers that end here. The value has no parts, so other pointers find nothing.
-    fn is(self, value: &Found) {
-        for Wanted { index, path } in self.wanted {
+    fn is(self, value: &FoundValue) {
+        for PendingPointer { index, path } in self.wanted {
             self.found[index] = match path {
                 [] => value.clone(),
-                _ => Found::Missing,
+                _ => FoundValue::Missing,
             };
         }
     }
 
     /// Returns the pointers whose next token satisfies `here`.
-    fn within(&self, here: impl Fn(&str) -> bool) -> Vec<Wanted<'p>> {
-        let next = |wanted: &Wanted<'p>| match wanted.path {
-            [token, path @ ..] if here(token) => Some(Wanted {
+    fn within(&self, here: impl Fn(&str) -> bool) -> Vec<PendingPointer<'p>> {
+        let next = |wanted: &PendingPointer<'p>| match wanted.path {
+            [token, path @ ..] if here(token) => Some(PendingPointer {
                 index: wanted.index,
                 path,
             }),
@@ -185,10 +185,10 @@ impl<'p> Seek<'p, '_> {
 
     /// Prepares for the parts of a list or an object, which is itself no usable value for any pointer.
     fn enter(&mut self, kind: &'static str) {
-        for Wanted { index, path } in &self.wanted {
+        for PendingPointer { index, path } in &self.wanted {
             self.found[*index] = match path {
-                [] => Found::Other(kind),
-                _ => Found::Missing,
+                [] => FoundValue::Other(kind),
+                _ => FoundValue::Missing,
             };
         }
     }
@@ -210,37 +210,37 @@ impl<'de> Visitor<'de> for Seek<'_, '_> {
     }
 
     fn visit_unit<E>(self) -> Result<(), E> {
-        self.is(&Found::Missing);
+        self.is(&FoundValue::Missing);
         Ok(())
     }
 
     fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        self.is(&Found::Other("true or false"));
+        self.is(&FoundValue::Other("true or false"));
         Ok(())
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<(), E> {
-        self.is(&Found::Int(number));
+        self.is(&FoundValue::Int(number));
         Ok(())
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<(), E> {
         self.is(&match i64::try_from(number) {
-            Ok(number) => Found::Int(number),
-            Err(_) => Found::Text(number.to_string()),
+            Ok(number) => FoundValue::Int(number),
+            Err(_) => FoundValue::Text(number.to_string()),
         });
         Ok(())
     }
 
     fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        self.is(&Found::Other("a fraction, or beyond 64 bits"));
+        self.is(&FoundValue::Other("a fraction, or beyond 64 bits"));
         Ok(())
     }
 
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
         self.is(&match text.len() {
-            0..=MAX_TEXT => Found::Text(text.to_owned()),
-            _ => Found::Other("a text of more than 1,024 bytes"),
+            0..=MAX_TEXT => FoundValue::Text(text.to_owned()),
+            _ => FoundValue::Other("a text of more than 1,024 bytes"),
         });
         Ok(())
     }
@@ -272,7 +272,7 @@ impl<'de> Visitor<'de> for Seek<'_, '_> {
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut parts: A) -> Result<(), A::Error> {
         self.enter("an object");
-        while let Some(wanted) = parts.next_key_seed(Key(&self))? {
+        while let Some(wanted) = parts.next_key_seed(KeyReader(&self))? {
             if wanted.is_empty() {
                 parts.next_value::<IgnoredAny>()?;
             } else {
@@ -285,18 +285,18 @@ impl<'de> Visitor<'de> for Seek<'_, '_> {
 }
 
 /// Reads a key, and returns the pointers that lead into its value.
-struct Key<'s, 'p, 'f>(&'s Seek<'p, 'f>);
+struct KeyReader<'s, 'p, 'f>(&'s Seek<'p, 'f>);
 
-impl<'de, 'p> DeserializeSeed<'de> for Key<'_, 'p, '_> {
-    type Value = Vec<Wanted<'p>>;
+impl<'de, 'p> DeserializeSeed<'de> for KeyReader<'_, 'p, '_> {
+    type Value = Vec<PendingPointer<'p>>;
 
     fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
         reader.deserialize_str(self)
     }
 }
 
-impl<'de, 'p> Visitor<'de> for Key<'_, 'p, '_> {
-    type Value = Vec<Wanted<'p>>;
+impl<'de, 'p> Visitor<'de> for KeyReader<'_, 'p, '_> {
+    type Value = Vec<PendingPointer<'p>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a key")
@@ -315,18 +315,20 @@ mod tests {
     use super::*;
 
     /// Returns the value at `pointer` in a parsed tree.
-    fn in_tree(tree: &Value, pointer: &str) -> Found {
+    fn in_tree(tree: &Value, pointer: &str) -> FoundValue {
         match tree.pointer(pointer) {
-            None | Some(Value::Null) => Found::Missing,
-            Some(Value::Bool(_)) => Found::Other("true or false"),
-            Some(Value::String(text)) => Found::Text(text.clone()),
-            Some(Value::Number(n)) if n.is_f64() => Found::Other("a fraction, or beyond 64 bits"),
+            None | Some(Value::Null) => FoundValue::Missing,
+            Some(Value::Bool(_)) => FoundValue::Other("true or false"),
+            Some(Value::String(text)) => FoundValue::Text(text.clone()),
+            Some(Value::Number(n)) if n.is_f64() => {
+                FoundValue::Other("a fraction, or beyond 64 bits")
+            }
             Some(Value::Number(n)) => match n.as_i64() {
-                Some(n) => Found::Int(n),
-                None => Found::Text(n.to_string()),
+                Some(n) => FoundValue::Int(n),
+                None => FoundValue::Text(n.to_string()),
             },
-            Some(Value::Array(_)) => Found::Other("a list"),
-            Some(Value::Object(_)) => Found::Other("an object"),
+            Some(Value::Array(_)) => FoundValue::Other("a list"),
+            Some(Value::Object(_)) => FoundValue::Other("an object"),
         }
     }
 
@@ -357,7 +359,7 @@ mod tests {
         ) {
             let body = serde_json::to_vec(&tree).expect("a tree is JSON");
             let pointers: Vec<&str> = pointers.iter().map(String::as_str).collect();
-            let expected: Vec<Found> = pointers.iter().map(|at| in_tree(&tree, at)).collect();
+            let expected: Vec<FoundValue> = pointers.iter().map(|at| in_tree(&tree, at)).collect();
             prop_assert_eq!(find(&body, &pointers), Ok(expected));
         }
 
@@ -391,9 +393,9 @@ mod tests {
         let long = |length| serde_json::to_vec(&"x".repeat(length)).expect("JSON");
         assert_eq!(
             find(&long(1024), &[""]),
-            Ok(vec![Found::Text("x".repeat(1024))])
+            Ok(vec![FoundValue::Text("x".repeat(1024))])
         );
-        let other = Found::Other("a text of more than 1,024 bytes");
+        let other = FoundValue::Other("a text of more than 1,024 bytes");
         assert_eq!(find(&long(1025), &[""]), Ok(vec![other]));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! `{tenant}`, `{id}` and `{attempt}` are the job's own, `{header:NAME}` and `{json:/pointer}` are from its message, and
 //! `{secret:tenant}` belongs to its tenant. The configuration determines which of them a call needs ([`Carried`]). They are read once,
-//! together with the other data of a message ([`Values`]): a message that lacks one of them is invalid, and takes neither a wait nor a
+//! together with the other data of a message ([`PlaceholderValues`]): a message that lacks one of them is invalid, and takes neither a wait nor a
 //! permit. A value never changes where a call goes: it is encoded for its place, and rejected if it could select another path.
 
 use std::borrow::Cow;
@@ -17,7 +17,7 @@ pub const MAX_FORWARDED: usize = 8192;
 
 /// The place of a value, which determines the values allowed and their encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ValuePlace {
     /// The path of a URL.
     Path,
     /// The query of a URL.
@@ -28,7 +28,7 @@ pub enum Place {
 
 /// The source of a placeholder's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum ValueSource {
     /// `{tenant}`
     Tenant,
     /// `{id}`
@@ -43,23 +43,23 @@ pub enum Source {
 
 /// A part of a [`Template`].
 #[derive(Clone, PartialEq, Eq)]
-pub enum Part {
+pub enum TemplatePart {
     /// Text that is the same for all jobs.
     Literal(String),
     /// The value of a placeholder.
-    Value(Source, Place),
+    Value(ValueSource, ValuePlace),
 }
 
 /// A text with placeholders. The literal parts may contain secrets, so `Debug` does not show them.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub struct Template(pub Vec<Part>);
+pub struct Template(pub Vec<TemplatePart>);
 
 impl fmt::Debug for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for part in &self.0 {
             match part {
-                Part::Literal(_) => f.write_str("***")?,
-                Part::Value(source, _) => write!(f, "{source}")?,
+                TemplatePart::Literal(_) => f.write_str("***")?,
+                TemplatePart::Value(source, _) => write!(f, "{source}")?,
             }
         }
         Ok(())
@@ -73,8 +73,8 @@ impl Template {
         let mut text = String::new();
         for part in &self.0 {
             match part {
-                Part::Literal(literal) => text.push_str(literal),
-                Part::Value(source, place) => {
+                TemplatePart::Literal(literal) => text.push_str(literal),
+                TemplatePart::Value(source, place) => {
                     place.write(&source.value(job, secret), &mut text);
                 }
             }
@@ -84,29 +84,30 @@ impl Template {
 
     /// Returns the whole text with its secrets, for comparisons. Must never be printed.
     pub fn expose(&self) -> String {
-        let part = |part: &Part| match part {
-            Part::Literal(text) => text.clone(),
-            Part::Value(source, _) => format!("{source:?}"),
+        let part = |part: &TemplatePart| match part {
+            TemplatePart::Literal(text) => text.clone(),
+            TemplatePart::Value(source, _) => format!("{source:?}"),
         };
         self.0.iter().map(part).collect()
     }
 
     /// Returns true if the text contains the secret of the job's tenant.
     pub fn has_secret(&self) -> bool {
-        let is_one = |part: &Part| matches!(part, Part::Value(Source::Secret, _));
+        let is_one =
+            |part: &TemplatePart| matches!(part, TemplatePart::Value(ValueSource::Secret, _));
         self.0.iter().any(is_one)
     }
 
     /// Iterates over the literal parts.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
-            Part::Literal(text) => Some(text.as_str()),
-            Part::Value(..) => None,
+            TemplatePart::Literal(text) => Some(text.as_str()),
+            TemplatePart::Value(..) => None,
         })
     }
 }
 
-impl Source {
+impl ValueSource {
     fn value<'j>(self, job: &'j Job, secret: &'j str) -> Cow<'j, str> {
         match self {
             Self::Secret => Cow::Borrowed(secret),
@@ -121,7 +122,7 @@ impl Source {
     }
 }
 
-impl Place {
+impl ValuePlace {
     /// Returns why `value` is not allowed in this place, or `None` if it is.
     pub(crate) fn refuses(self, value: &str) -> Option<&'static str> {
         match self {
@@ -166,8 +167,8 @@ fn is_dots(part: &str) -> bool {
 /// A placeholder, its place, and the configuration key that contains it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Use {
-    source: Source,
-    place: Place,
+    source: ValueSource,
+    place: ValuePlace,
     key: &'static str,
 }
 
@@ -182,12 +183,12 @@ pub struct Carried {
 
 /// The values of a job for the placeholders of [`Carried`], and its forwarded headers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Values {
+pub struct PlaceholderValues {
     fields: Vec<String>,
     forwarded: Vec<Option<String>>,
 }
 
-impl Values {
+impl PlaceholderValues {
     /// Returns the value of the header with this index in [`Carried::forward`], if the job has it.
     pub fn forwarded(&self, number: usize) -> Option<&str> {
         self.forwarded.get(number)?.as_deref()
@@ -196,16 +197,16 @@ impl Values {
 
 impl Carried {
     /// Adds `field`, unless it is known, and returns the source for its placeholder.
-    pub fn field(&mut self, field: ValueField) -> Source {
+    pub fn field(&mut self, field: ValueField) -> ValueSource {
         let known = self.fields.iter().position(|known| *known == field);
-        Source::Field(known.unwrap_or_else(|| {
+        ValueSource::Field(known.unwrap_or_else(|| {
             self.fields.push(field);
             self.fields.len() - 1
         }))
     }
 
     /// Records that `source` is used at `place` in the configuration key `key`.
-    pub fn used(&mut self, source: Source, place: Place, key: &'static str) {
+    pub fn used(&mut self, source: ValueSource, place: ValuePlace, key: &'static str) {
         self.uses.push(Use { source, place, key });
     }
 
@@ -232,8 +233,8 @@ impl Carried {
         (tenant, id): (&str, &str),
         header: impl Fn(&str) -> Field<'m>,
         json: impl Fn(usize) -> Result<Field<'m>, String>,
-    ) -> Result<Values, String> {
-        let mut values = Values::default();
+    ) -> Result<PlaceholderValues, String> {
+        let mut values = PlaceholderValues::default();
         let mut pointer = 0;
         for (number, field) in self.fields.iter().enumerate() {
             let found = match field {
@@ -244,15 +245,15 @@ impl Carried {
                 }
             };
             let value = found.and_then(|found| text(found, MAX_VALUE));
-            let value = value.map_err(|why| self.explain(Source::Field(number), &why))?;
+            let value = value.map_err(|why| self.explain(ValueSource::Field(number), &why))?;
             values.fields.push(value);
         }
         for used in &self.uses {
             let value = match used.source {
-                Source::Tenant => tenant,
-                Source::Id => id,
-                Source::Attempt | Source::Secret => continue,
-                Source::Field(number) => values.fields.get(number).map_or("", String::as_str),
+                ValueSource::Tenant => tenant,
+                ValueSource::Id => id,
+                ValueSource::Attempt | ValueSource::Secret => continue,
+                ValueSource::Field(number) => values.fields.get(number).map_or("", String::as_str),
             };
             if let Some(why) = used.place.refuses(value) {
                 let name = self.name(used.source);
@@ -264,7 +265,7 @@ impl Carried {
                 Field::Missing => None,
                 found => Some(
                     text(found, MAX_FORWARDED)
-                        .and_then(|value| match Place::Header.refuses(&value) {
+                        .and_then(|value| match ValuePlace::Header.refuses(&value) {
                             Some(why) => Err(why.to_owned()),
                             None => Ok(value),
                         })
@@ -279,7 +280,7 @@ impl Carried {
         Ok(values)
     }
 
-    fn explain(&self, source: Source, why: &str) -> String {
+    fn explain(&self, source: ValueSource, why: &str) -> String {
         let (name, mut uses) = (self.name(source), self.uses.iter());
         let used = uses.find(|used| used.source == source);
         match used {
@@ -288,13 +289,13 @@ impl Carried {
         }
     }
 
-    fn name(&self, source: Source) -> String {
+    fn name(&self, source: ValueSource) -> String {
         match source {
-            Source::Tenant => "the tenant".to_owned(),
-            Source::Id => "the job's id".to_owned(),
-            Source::Attempt => "the attempt".to_owned(),
-            Source::Secret => "the tenant's secret".to_owned(),
-            Source::Field(number) => match self.fields.get(number) {
+            ValueSource::Tenant => "the tenant".to_owned(),
+            ValueSource::Id => "the job's id".to_owned(),
+            ValueSource::Attempt => "the attempt".to_owned(),
+            ValueSource::Secret => "the tenant's secret".to_owned(),
+            ValueSource::Field(number) => match self.fields.get(number) {
                 Some(ValueField::Header(name)) => format!("header {name}"),
                 Some(ValueField::Json(pointer)) => format!("json:{pointer}"),
                 None => "a value".to_owned(),
@@ -317,7 +318,7 @@ fn text(found: Field<'_>, longest: usize) -> Result<String, String> {
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for ValueSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tenant => "{tenant}",

@@ -8,7 +8,7 @@ pub const DEDUPE_KEY: &str = "x-dedupe-key";
 /// Header with the period in milliseconds, if it is to be shorter than the configured one; 0 disables deduplication of the job.
 pub const DEDUPE_FOR: &str = "x-dedupe-for";
 /// Maximum length of a key in bytes. A longer one makes the job a dead letter.
-const LONGEST: usize = 255;
+const MAX_KEY_BYTES: usize = 255;
 
 /// A dedupe key and its period.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,9 +49,9 @@ pub(super) fn read(
             ));
         }
     };
-    if key.is_empty() || key.len() > LONGEST || key.contains(char::is_control) {
+    if key.is_empty() || key.len() > MAX_KEY_BYTES || key.contains(char::is_control) {
         return Err(format!(
-            "header {DEDUPE_KEY} has {} bytes; a dedupe key has 1 to {LONGEST}, and no control characters",
+            "header {DEDUPE_KEY} has {} bytes; a dedupe key has 1 to {MAX_KEY_BYTES}, and no control characters",
             key.len()
         ));
     }

@@ -10,18 +10,18 @@ impl Job {
     /// Returns the job as one line of JSON, with the newline. It begins with the number of the call, so that a shell can read it.
     pub(crate) fn line(&self, call: u64) -> Vec<u8> {
         // Numbers and texts can always be written as JSON, so this does not fail.
-        let mut line = serde_json::to_vec(&Line(self, call)).unwrap_or_default();
+        let mut line = serde_json::to_vec(&JobObject(self, call)).unwrap_or_default();
         line.push(b'\n');
         line
     }
 }
 
-struct Line<'a>(&'a Job, u64);
-struct Headers<'a>(&'a [(&'a str, Value<'a>)]);
-struct Others<'a>(&'a Properties<'a>);
-struct Written<'a>(&'a Value<'a>);
+struct JobObject<'a>(&'a Job, u64);
+struct HeadersObject<'a>(&'a [(&'a str, Value<'a>)]);
+struct PropertiesObject<'a>(&'a Properties<'a>);
+struct ValueObject<'a>(&'a Value<'a>);
 
-impl Serialize for Line<'_> {
+impl Serialize for JobObject<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let Self(job, call) = self;
         let mut map = to.serialize_map(None)?;
@@ -31,8 +31,8 @@ impl Serialize for Line<'_> {
         map.serialize_entry("cost", &job.cost)?;
         map.serialize_entry("attempt", &job.attempt)?;
         map.serialize_entry("routing_key", job.routing_key())?;
-        map.serialize_entry("headers", &Headers(&job.headers()))?;
-        map.serialize_entry("properties", &Others(&job.properties()))?;
+        map.serialize_entry("headers", &HeadersObject(&job.headers()))?;
+        map.serialize_entry("properties", &PropertiesObject(&job.properties()))?;
         let kinds = [
             ("content_type", &job.content_type),
             ("content_encoding", &job.content_encoding),
@@ -53,13 +53,17 @@ impl Serialize for Line<'_> {
     }
 }
 
-impl Serialize for Headers<'_> {
+impl Serialize for HeadersObject<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_map(self.0.iter().map(|(name, value)| (*name, Written(value))))
+        to.collect_map(
+            self.0
+                .iter()
+                .map(|(name, value)| (*name, ValueObject(value))),
+        )
     }
 }
 
-impl Serialize for Others<'_> {
+impl Serialize for PropertiesObject<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let of = self.0;
         let mut map = to.serialize_map(None)?;
@@ -85,7 +89,7 @@ impl Serialize for Others<'_> {
     }
 }
 
-impl Serialize for Written<'_> {
+impl Serialize for ValueObject<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             Value::Text(text) => to.serialize_str(text),
@@ -99,8 +103,8 @@ impl Serialize for Written<'_> {
             Value::Bool(value) => to.serialize_bool(*value),
             Value::Time(seconds) => to.serialize_u64(*seconds),
             Value::Nothing => to.serialize_unit(),
-            Value::List(list) => to.collect_seq(list.iter().map(Written)),
-            Value::Table(table) => Headers(table).serialize(to),
+            Value::List(list) => to.collect_seq(list.iter().map(ValueObject)),
+            Value::Table(table) => HeadersObject(table).serialize(to),
         }
     }
 }
@@ -151,7 +155,7 @@ mod tests {
             ),
             ("table", Value::Table(vec![("a", Value::Int(-1))])),
         ];
-        let headers = serde_json::to_value(Headers(&values)).expect("JSON");
+        let headers = serde_json::to_value(HeadersObject(&values)).expect("JSON");
         let expected = json!({
             "bytes": {"base64": "/w=="}, "nan": null, "list": [null, true, 7], "table": {"a": -1},
         });

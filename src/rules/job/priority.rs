@@ -10,7 +10,7 @@ pub use crate::rules::headers::LEVEL as PRIORITY;
 /// The level of jobs that name none.
 pub const NORMAL: &str = "normal";
 /// Maximum sum of all weights, which is the number of a tenant's waitlists.
-pub const MOST_WEIGHT: u32 = 32;
+pub const MAX_WEIGHT_SUM: u32 = 32;
 
 /// The levels and their weights; empty if jobs have no levels.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

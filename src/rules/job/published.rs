@@ -112,12 +112,12 @@ impl Eq for Published {}
 
 /// A message that a handler's test makes.
 #[derive(Debug, Clone, Default)]
-struct Made {
+struct TestMessage {
     routing_key: String,
     headers: BTreeMap<String, String>,
 }
 
-impl Carrier for Made {
+impl Carrier for TestMessage {
     fn routing_key(&self) -> &str {
         &self.routing_key
     }
@@ -168,7 +168,7 @@ impl Job {
         headers: impl IntoIterator<Item = (N, V)>,
     ) -> Self {
         let headers = headers.into_iter();
-        let made = Made {
+        let made = TestMessage {
             routing_key: routing_key.into(),
             headers: headers.map(|(n, v)| (n.into(), v.into())).collect(),
         };

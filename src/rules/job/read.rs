@@ -2,7 +2,7 @@
 
 use std::fmt::Arguments;
 
-use super::call::Values;
+use super::call::PlaceholderValues;
 use super::labels::label;
 use super::start;
 use super::{
@@ -63,7 +63,7 @@ pub fn read_with(
         None => None,
     };
     let values = match fields.call.is_nothing() {
-        true => Values::default(),
+        true => PlaceholderValues::default(),
         false => {
             let (id, header) = (message.id().unwrap_or_default(), |name: &str| {
                 message.header(name)

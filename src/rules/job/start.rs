@@ -15,12 +15,12 @@ pub const NOT_BEFORE: &str = "x-not-before";
 /// The earliest start that a publisher set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DelayedStart {
-    delay: Option<Delay>,
+    delay: Option<DelayHeader>,
     not_before_ms: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Delay {
+struct DelayHeader {
     ms: u64,
     /// The latest time at which the job can have been published, if known.
     published_ms: Option<u64>,
@@ -30,7 +30,7 @@ impl DelayedStart {
     /// Returns the time of the start for a job that was first seen at `seen_ms`: the later one of both headers. A delay counts from
     /// there, or from publishing if that was earlier.
     pub fn at_ms(&self, seen_ms: u64) -> u64 {
-        let delayed = self.delay.map(|Delay { ms, published_ms }| {
+        let delayed = self.delay.map(|DelayHeader { ms, published_ms }| {
             let from = published_ms.map_or(seen_ms, |published| published.min(seen_ms));
             from.saturating_add(ms)
         });
@@ -61,7 +61,7 @@ pub fn read(message: &impl Envelope, max_ms: u64) -> Result<Option<DelayedStart>
         Field::Missing => None,
         found => Some(read_time(found)?),
     };
-    let delay = delay.map(|ms| Delay {
+    let delay = delay.map(|ms| DelayHeader {
         ms,
         published_ms: message.published_ms(),
     });
@@ -149,13 +149,13 @@ mod tests {
 
     const MAX: u64 = 1_000_000;
 
-    struct Fake(
+    struct FakeHeaders(
         &'static [(&'static str, Field<'static>)],
         /// When the message was published.
         Option<u64>,
     );
 
-    impl Envelope for Fake {
+    impl Envelope for FakeHeaders {
         fn id(&self) -> Option<&str> {
             None
         }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     fn at(headers: &'static [(&'static str, Field<'static>)], published: Option<u64>) -> u64 {
-        let start = read(&Fake(headers, published), MAX).expect("it can be used");
+        let start = read(&FakeHeaders(headers, published), MAX).expect("it can be used");
         start.expect("it says so").at_ms(50_000)
     }
 
@@ -216,15 +216,18 @@ mod tests {
             Field::Text("-99999999999999999999"),
         ] {
             let headers: &'static [_] = Box::leak(Box::new([(DELAY, over)]));
-            assert_eq!(read(&Fake(headers, None), MAX), Ok(None), "{over:?}");
-            assert_eq!(super::over(&Fake(headers, None)), None);
+            assert_eq!(read(&FakeHeaders(headers, None), MAX), Ok(None), "{over:?}");
+            assert_eq!(super::over(&FakeHeaders(headers, None)), None);
         }
         let delayed = [(DELAY, Field::Int(5)), (DELAY, Field::Text("5"))];
         for header in delayed {
             let headers: &'static [_] = Box::leak(Box::new([header]));
-            assert_eq!(super::over(&Fake(headers, None)), Some(-5));
+            assert_eq!(super::over(&FakeHeaders(headers, None)), Some(-5));
         }
-        assert_eq!(read(&Fake(&[(DELAY, Field::Int(5))], None), 0), Ok(None));
+        assert_eq!(
+            read(&FakeHeaders(&[(DELAY, Field::Int(5))], None), 0),
+            Ok(None)
+        );
     }
 
     #[test]
@@ -271,14 +274,17 @@ mod tests {
             ),
         ] {
             let headers: &'static [_] = Box::leak(Box::new([(name, field)]));
-            let error = read(&Fake(headers, None), MAX).expect_err(why);
+            let error = read(&FakeHeaders(headers, None), MAX).expect_err(why);
             assert!(error.starts_with(why), "{error}");
         }
     }
 
     #[test]
     fn a_time_that_is_too_far_away_is_known_by_the_clock() {
-        let start = read(&Fake(&[(NOT_BEFORE, Field::Text("5000"))], None), MAX);
+        let start = read(
+            &FakeHeaders(&[(NOT_BEFORE, Field::Text("5000"))], None),
+            MAX,
+        );
         let start = start.expect("it can be used").expect("it says so");
         assert_eq!(start.too_far(4_000_000, MAX), None);
         let why = start.too_far(3_999_999, MAX).expect("one more");

@@ -2,13 +2,13 @@
 
 use crate::rules::headers::{TRACE, TRACEPARENT};
 use crate::rules::job::{Envelope, Field};
-use crate::rules::trace::{Context, Said};
+use crate::rules::trace::{Context, TraceClaim};
 
 /// Returns the trace data in `message`. Our own header counts only in our own queues (`returned`); the publisher's counts in all queues.
-pub fn traced(message: &impl Envelope, returned: bool) -> Option<Said> {
+pub fn traced(message: &impl Envelope, returned: bool) -> Option<TraceClaim> {
     if returned
         && let Field::Text(text) = message.header(TRACE)
-        && let Some(said) = Said::parse(text)
+        && let Some(said) = TraceClaim::parse(text)
     {
         return Some(said);
     }
@@ -17,5 +17,5 @@ pub fn traced(message: &impl Envelope, returned: bool) -> Option<Said> {
     };
     let parent = Context::parse(text)?;
     let first_call = None;
-    Some(Said { parent, first_call })
+    Some(TraceClaim { parent, first_call })
 }

@@ -1,7 +1,7 @@
 //! Relations between two limits: whether one makes the other redundant, shares its state, or can continue its count.
 
 use super::Limit;
-use crate::rules::algorithms::Keys;
+use crate::rules::algorithms::KeyLayout;
 use crate::rules::algorithms::LEASE_MS;
 
 impl Limit {
@@ -76,7 +76,7 @@ impl Limit {
         if self.scope != before.scope {
             return false;
         }
-        if self.algorithm().rules().keys() == Keys::Log {
+        if self.algorithm().rules().keys() == KeyLayout::Log {
             before.algorithm() == self.algorithm() && before.span() >= self.span()
         } else if self.algorithm().has_burst() {
             self.terms == before.terms && self.shares_state(before)
@@ -94,7 +94,7 @@ mod tests {
 
     use super::super::{Algorithm, Limits, Unit};
     use super::*;
-    use crate::rules::decision::{Answer, Ask, Change};
+    use crate::rules::decision::{Answer, Change, Question};
     use crate::rules::model::State;
     use crate::rules::scope::Scope;
     use crate::rules::usage::Clock;
@@ -118,7 +118,7 @@ mod tests {
 
     /// Returns true if a job starts now. The waitlist is empty, so only usage matters.
     fn starts(state: &mut State, limits: &[Limit], clock: Clock, cost: u32) -> bool {
-        let ask = [Ask {
+        let ask = [Question {
             ticket: None,
             cost,
             again: false,

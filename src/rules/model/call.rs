@@ -4,8 +4,8 @@ mod turns;
 
 use self::turns::most_of;
 use super::State;
-use crate::rules::decision::{Answer, Ask, Sequences, Tally, Ticket};
-use crate::rules::fair_queue::{FairQueue, View};
+use crate::rules::decision::{Answer, Question, Sequences, Tally, Ticket};
+use crate::rules::fair_queue::{FairQueue, FlowView};
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
 use crate::rules::usage::Clock;
@@ -17,7 +17,7 @@ pub(super) struct Call<'a> {
     states: &'a mut [State],
     layout: &'a Layout,
     /// For each shared partition what the waitlist, or the tenant, sees of the others.
-    views: Vec<View>,
+    views: Vec<FlowView>,
     /// Those that are enforced.
     limits: &'a [Limit],
     /// These and the shadows behind them, to which a start is charged.
@@ -92,7 +92,7 @@ impl<'a> Call<'a> {
         1..=self.layout.shared.len()
     }
 
-    pub(super) fn decide(&mut self, ask: &Ask, permit: &str) -> Answer {
+    pub(super) fn decide(&mut self, ask: &Question, permit: &str) -> Answer {
         let now = self.clock.now_ms;
         let cost = u64::from(ask.cost).max(1);
         // A lower limit of an operator, or of other workers, lets a job that costs more start alone; it is charged all the same, and

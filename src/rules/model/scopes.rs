@@ -4,7 +4,9 @@ mod schedule;
 
 use super::call::Call;
 use super::{MARK_MS, State};
-use crate::rules::decision::{Answer, Ask, End, Inspection, Settled, Tally, Tried, Usage};
+use crate::rules::decision::{
+    Answer, End, Inspection, Question, Settled, Tally, Tried, UsageOfLimit,
+};
 use crate::rules::fair_queue::reach;
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
@@ -48,7 +50,7 @@ impl<'a> Scopes<'a> {
         clock: Clock,
         budget: u32,
         permits: &str,
-        asks: &[Ask],
+        asks: &[Question],
     ) -> (Vec<Answer>, u64) {
         let now = clock.now_ms;
         self.states[self.layout.control].forget_overrides(now);
@@ -173,7 +175,7 @@ impl<'a> Scopes<'a> {
             let state = call.state(partition);
             let (set, override_until_ms) =
                 (self.override_of(limit, now)).unwrap_or((configured.max(), 0));
-            Usage {
+            UsageOfLimit {
                 max: limit.max(),
                 set,
                 override_until_ms,
@@ -201,7 +203,7 @@ impl<'a> Scopes<'a> {
             }
         };
         let partitions = self.layout.partitions.iter().copied();
-        let mut usages: Vec<Usage> = (in_force.iter().zip(limits))
+        let mut usages: Vec<UsageOfLimit> = (in_force.iter().zip(limits))
             .zip(partitions)
             .map(usage)
             .collect();
@@ -209,7 +211,7 @@ impl<'a> Scopes<'a> {
         for (usage, learned) in usages.iter_mut().zip(self.learned_of(limits, now)) {
             usage.learned = learned;
         }
-        let tried = |(usage, (limit, partition)): (Usage, (&Limit, &usize))| {
+        let tried = |(usage, (limit, partition)): (UsageOfLimit, (&Limit, &usize))| {
             let trial = self.states[*partition].trials.get(limit);
             (
                 usage,

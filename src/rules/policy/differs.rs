@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{Own, Policy};
+use super::{EntryLimits, Policy};
 use crate::rules::limit::{Algorithm, Limit};
 
 /// The name of a limit without a name in the configuration: its keys are in `rate-limiter` itself, or in the tenant or plan.
@@ -34,13 +34,13 @@ pub fn differing(one: &Policy, other: &Policy) -> Vec<String> {
         let all = policy.tenants.iter().rev();
         // The first match counts.
         let all = all.map(|(pattern, own)| (pattern.to_string(), own));
-        all.collect::<HashMap<String, &Own>>()
+        all.collect::<HashMap<String, &EntryLimits>>()
     });
     let tenants: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
     for name in tenants {
         let key = format!("tenants.{name}");
         match (ours.get(name), theirs.get(name)) {
-            (Some(Own::Limits(one)), Some(Own::Limits(other))) => {
+            (Some(EntryLimits::Limits(one)), Some(EntryLimits::Limits(other))) => {
                 of_limits(&mut keys, &key, (one.own(), other.own()));
             }
             (one, other) if one == other => {}

@@ -1,14 +1,14 @@
 use super::*;
 
-fn tenant(name: &str) -> OfTenant {
-    OfTenant::new(Tenant::parse(name).expect("a tenant"))
+fn tenant(name: &str) -> ReportedTenant {
+    ReportedTenant::new(Tenant::parse(name).expect("a tenant"))
 }
 
-fn names(tenants: &[OfTenant]) -> Vec<&str> {
+fn names(tenants: &[ReportedTenant]) -> Vec<&str> {
     tenants.iter().map(|it| it.tenant.as_str()).collect()
 }
 
-fn full(tenants: Vec<OfTenant>) -> Report {
+fn full(tenants: Vec<ReportedTenant>) -> Report {
     Report {
         at_ms: 1_700_000_000_000,
         host: "host-1".to_owned(),
@@ -57,7 +57,7 @@ fn few_tenants_are_all_named_and_nothing_is_left_out() {
 
 #[test]
 fn of_many_tenants_the_first_by_each_order_are_named_and_the_others_are_summed_up() {
-    let mut all: Vec<OfTenant> = (0..100_000)
+    let mut all: Vec<ReportedTenant> = (0..100_000)
         .map(|number| {
             let mut one = tenant(&format!("t-{number:05}"));
             (one.waiting, one.starts, one.denials) = (1, 2, 3);
@@ -65,7 +65,7 @@ fn of_many_tenants_the_first_by_each_order_are_named_and_the_others_are_summed_u
         })
         .collect();
     for (at, change) in [
-        (90_000, (|it| it.waiting = 50) as fn(&mut OfTenant)),
+        (90_000, (|it| it.waiting = 50) as fn(&mut ReportedTenant)),
         (91_000, |it| it.line_ends_ms = 50),
         (92_000, |it| it.denials = 50),
         (93_000, |it| it.closed_until_ms = 50),
@@ -79,10 +79,10 @@ fn of_many_tenants_the_first_by_each_order_are_named_and_the_others_are_summed_u
         ..LeftOut::default()
     };
     let named = busiest(all, &mut left_out);
-    assert_eq!(named.len(), MOST_TENANTS);
+    assert_eq!(named.len(), MAX_TENANTS);
     let firsts = ["t-90000", "t-91000", "t-92000", "t-93000", "t-94000"];
     assert_eq!(names(&named)[..5], firsts);
-    let sum = |by: fn(&OfTenant) -> u64| named.iter().map(by).sum::<u64>();
+    let sum = |by: fn(&ReportedTenant) -> u64| named.iter().map(by).sum::<u64>();
     assert_eq!(left_out.tenants, 99_900);
     assert_eq!(left_out.waiting + sum(|it| it.waiting), 100_000 + 49);
     assert_eq!(left_out.starts + sum(|it| it.starts), 200_000 + 48 + 7);
@@ -97,7 +97,7 @@ fn a_report_has_a_bound_and_says_what_it_cut() {
         (one.waiting, one.waits_for) = (2, "l".repeat(64));
         one
     };
-    let mut report = full((0..MOST_TENANTS).map(long).collect());
+    let mut report = full((0..MAX_TENANTS).map(long).collect());
     report.host = "é".repeat(10_000);
     report.notes = vec!["\u{1}".repeat(10_000); 100];
     let text = report.write();

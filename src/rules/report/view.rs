@@ -5,16 +5,16 @@ mod sort;
 use std::collections::BTreeMap;
 
 pub use self::sort::Sort;
-use super::{KEPT_MS, LeftOut, OfTenant, Report, ReportError};
+use super::{KEPT_MS, LeftOut, Report, ReportError, ReportedTenant};
 use crate::rules::tenant::Tenant;
 
 /// All workers, and the tenants that they report.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct View {
+pub struct FleetReport {
     /// Redis's clock in milliseconds.
     pub now_ms: u64,
     /// The workers with a report, sorted by host.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<ReportedWorker>,
     /// The names of live workers without a report: they have just started, or their version is older.
     pub silent: Vec<String>,
     /// The names of workers whose reports can't be read, and why.
@@ -22,12 +22,12 @@ pub struct View {
     /// The reported tenants, sorted by name.
     pub tenants: Vec<Row>,
     /// The sums over all tenants that the reports leave out.
-    pub left_out: Others,
+    pub left_out: OmittedTenants,
 }
 
 /// A worker with a report.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Worker {
+pub struct ReportedWorker {
     /// The worker's name on the board.
     pub name: String,
     /// The age of the report, in milliseconds.
@@ -71,7 +71,7 @@ pub struct Row {
 
 /// The state of a tenant according to the gate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Line {
+pub struct WaitlistState {
     /// Units in its waitlists, wherever their jobs are, or `None` if limits tell its jobs apart by a header value or the routing key: then
     /// the gate does not know which waitlists it has.
     pub waiting: Option<u64>,
@@ -85,7 +85,7 @@ pub struct Line {
 
 /// The sums over tenants that reports leave out.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Others {
+pub struct OmittedTenants {
     /// Maximum number of tenants: several workers may leave out the same tenant.
     pub tenants: u64,
     /// Whether there are more.
@@ -103,7 +103,7 @@ pub struct Others {
 /// The entry under a worker's name: its report, an error if it can't be read, or `None` if there is none.
 pub type Said = Option<Result<Report, ReportError>>;
 
-impl View {
+impl FleetReport {
     /// Returns the view of these workers at `now_ms` by Redis's clock. Leaves out workers that stopped in an orderly way.
     pub fn of(now_ms: u64, said: Vec<(String, Said)>) -> Self {
         let mut view = Self {
@@ -130,7 +130,7 @@ impl View {
                 Some(Ok(report)) => report,
             };
             let tenants = std::mem::take(&mut report.tenants);
-            let whole = |named: fn(&OfTenant) -> u64, others: u64| {
+            let whole = |named: fn(&ReportedTenant) -> u64, others: u64| {
                 let all = tenants.iter().map(named).fold(others, u64::saturating_add);
                 rate(all, report.over_ms)
             };
@@ -150,7 +150,7 @@ impl View {
                 row.or_insert_with_key(Row::new)
                     .add(&tenant, report.over_ms);
             }
-            view.workers.push(Worker {
+            view.workers.push(ReportedWorker {
                 name,
                 age_ms: match report.at_ms {
                     0 => 0,
@@ -173,7 +173,8 @@ impl View {
         let rows = rows.into_values().map(|row| row.at(now_ms));
         view.tenants = rows.filter(Row::has_news).collect();
         view.workers.sort_unstable_by(|one, two| {
-            let key = |it: &Worker| (it.report.host.clone(), it.report.pid, it.name.clone());
+            let key =
+                |it: &ReportedWorker| (it.report.host.clone(), it.report.pid, it.name.clone());
             key(one).cmp(&key(two))
         });
         view
@@ -197,7 +198,7 @@ fn rate(number: u64, over_ms: u64) -> f64 {
     }
 }
 
-impl Others {
+impl OmittedTenants {
     fn add(&mut self, other: &LeftOut, over_ms: u64) {
         self.tenants = self.tenants.saturating_add(other.tenants);
         self.uncounted |= other.uncounted;
@@ -226,7 +227,7 @@ impl Row {
         }
     }
 
-    fn add(&mut self, one: &OfTenant, over_ms: u64) {
+    fn add(&mut self, one: &ReportedTenant, over_ms: u64) {
         self.waiting = self.waiting.saturating_add(one.waiting);
         self.running = self.running.saturating_add(one.running);
         self.starts += rate(one.starts, over_ms);
@@ -240,7 +241,7 @@ impl Row {
     }
 
     /// Replaces the workers' numbers by the state at the gate, which is newer.
-    pub fn told(&mut self, line: Line) {
+    pub fn told(&mut self, line: WaitlistState) {
         self.in_line = line.waiting;
         self.closed_until_ms = line.closed_until_ms;
         self.closed_by = line.closed_by;
@@ -290,13 +291,13 @@ mod tests {
 
     const NOW: u64 = 1_700_000_000_000;
 
-    fn tenant(name: &str, change: impl FnOnce(&mut OfTenant)) -> OfTenant {
-        let mut one = OfTenant::new(Tenant::parse(name).expect("a tenant"));
+    fn tenant(name: &str, change: impl FnOnce(&mut ReportedTenant)) -> ReportedTenant {
+        let mut one = ReportedTenant::new(Tenant::parse(name).expect("a tenant"));
         change(&mut one);
         one
     }
 
-    fn report(host: &str, tenants: Vec<OfTenant>) -> Report {
+    fn report(host: &str, tenants: Vec<ReportedTenant>) -> Report {
         Report {
             at_ms: NOW - 500,
             host: host.to_owned(),
@@ -306,12 +307,12 @@ mod tests {
         }
     }
 
-    fn view(said: Vec<Said>) -> View {
+    fn view(said: Vec<Said>) -> FleetReport {
         let names = ('a'..).map(String::from);
-        View::of(NOW, names.zip(said).collect())
+        FleetReport::of(NOW, names.zip(said).collect())
     }
 
-    fn row<'a>(view: &'a View, name: &str) -> &'a Row {
+    fn row<'a>(view: &'a FleetReport, name: &str) -> &'a Row {
         let mut rows = view.tenants.iter();
         rows.find(|row| row.tenant.as_str() == name).expect(name)
     }
@@ -353,7 +354,7 @@ mod tests {
         assert_eq!(workers, [("h1", 500), ("h2", 500)]);
         let rates = view.workers.iter().map(|it| (it.starts, it.denials));
         assert_eq!(rates.collect::<Vec<_>>(), [(1.5, 0.0), (2.0, 5.0)]);
-        assert_eq!(view.left_out, Others::default());
+        assert_eq!(view.left_out, OmittedTenants::default());
         assert!(view.silent.is_empty() && view.unread.is_empty());
         assert!(!row(&view, "beta").at_least);
     }
@@ -372,11 +373,11 @@ mod tests {
         let joined = view(vec![Some(Ok(cut.clone())), Some(Ok(whole.clone()))]);
         assert!(!row(&joined, "acme").at_least, "both name it");
         assert!(row(&joined, "beta").at_least, "it may be one of the five");
-        let left_out = Others {
+        let left_out = OmittedTenants {
             tenants: 5,
             waiting: 9,
             starts: 2.0,
-            ..Others::default()
+            ..OmittedTenants::default()
         };
         assert_eq!(joined.left_out, left_out);
         // A worker without a readable report may know of any tenant.
@@ -392,7 +393,7 @@ mod tests {
         let mut last = report("h", Vec::new());
         last.stopped = true;
         let view = view(vec![Some(Ok(last))]);
-        assert_eq!(view, View::of(NOW, Vec::new()));
+        assert_eq!(view, FleetReport::of(NOW, Vec::new()));
     }
 
     #[test]
@@ -418,24 +419,24 @@ mod tests {
             it.waits_for = "hour".to_owned();
         });
         let view = view(vec![Some(Ok(report("h", vec![acme])))]);
-        let told = |line: Line| {
+        let told = |line: WaitlistState| {
             let mut row = row(&view, "acme").clone();
             row.told(line);
             row
         };
-        let row = told(Line {
+        let row = told(WaitlistState {
             waiting: Some(0),
-            ..Line::default()
+            ..WaitlistState::default()
         });
         assert_eq!(
             (row.in_line, row.line_ends_ms, row.closed_until_ms),
             (Some(0), 0, 0)
         );
         assert_eq!(row.waits_for, "", "nothing waits");
-        let row = told(Line {
+        let row = told(WaitlistState {
             closed_until_ms: NOW + 1_000,
             closed_by: "429 from the API".to_owned(),
-            ..Line::default()
+            ..WaitlistState::default()
         });
         assert_eq!(
             (row.in_line, row.line_ends_ms),

@@ -8,7 +8,7 @@ use opentelemetry::trace::{
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
-use crate::rules::trace::{About, Context, Span, Told};
+use crate::rules::trace::{Context, Span, SpanSubject, TracedDenial};
 
 fn named(context: Context, is_remote: bool) -> SpanContext {
     SpanContext::new(
@@ -41,12 +41,12 @@ pub(super) fn data(
     ];
     let (mut events, mut links) = (SpanEvents::default(), SpanLinks::default());
     let (name, span_kind, status) = match span.about {
-        About::Wait { told, more } => {
+        SpanSubject::Wait { told, more } => {
             events.dropped_count = more;
             events.events = told
                 .into_iter()
                 .map(
-                    |Told {
+                    |TracedDenial {
                          at: told,
                          limits,
                          limit,
@@ -63,7 +63,7 @@ pub(super) fn data(
                 .collect();
             ("sluicegate wait", SpanKind::Consumer, Status::Unset)
         }
-        About::Call { outcome, reason } => {
+        SpanSubject::Call { outcome, reason } => {
             attributes.push(KeyValue::new("sluicegate.outcome", outcome));
             let status = match outcome {
                 "done" => Status::Ok,
@@ -71,7 +71,7 @@ pub(super) fn data(
             };
             ("sluicegate call", SpanKind::Client, status)
         }
-        About::Result => ("sluicegate result", SpanKind::Producer, Status::Unset),
+        SpanSubject::Result => ("sluicegate result", SpanKind::Producer, Status::Unset),
     };
     if let Some(first) = span.first_call {
         let first = named(span.context.beside(first), true);
@@ -106,7 +106,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn span(about: About) -> Span {
+    fn span(about: SpanSubject) -> Span {
         let context = Context {
             trace: 0xa,
             span: 0xb,
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    fn of(about: About) -> SpanData {
+    fn of(about: SpanSubject) -> SpanData {
         let wall = SystemTime::UNIX_EPOCH + 1_000 * SECOND;
         let scope = InstrumentationScope::builder("test").build();
         data(span(about), (10 * SECOND, wall), scope)
@@ -136,13 +136,13 @@ mod tests {
     #[test]
     fn times_are_this_machines_and_a_wait_begins_in_its_delay_queue() {
         let limit = Limit::new("hourly", Algorithm::SlidingWindow, 5, SECOND, SECOND / 20);
-        let told = Told {
+        let told = TracedDenial {
             at: 8 * SECOND,
             limits: Limits::from(limit.expect("a limit")),
             limit: 0,
             ttl_ms: 1_500,
         };
-        let data = of(About::Wait {
+        let data = of(SpanSubject::Wait {
             told: vec![told],
             more: 3,
         });
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_call_that_failed_says_why_and_is_linked_to_the_first() {
         let call = |outcome, reason: Option<&str>| {
-            of(About::Call {
+            of(SpanSubject::Call {
                 outcome,
                 reason: reason.map(str::to_owned),
             })

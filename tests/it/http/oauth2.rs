@@ -249,8 +249,8 @@ async fn a_token_that_the_api_refuses_is_renewed_at_once_unless_it_is_young() {
 
     // The configured meaning of a 401 counts.
     let mut answers = Answers::default();
-    let which = Which::parse("401").expect("a status");
-    assert!(answers.set(which, Meaning::Reject));
+    let which = AnswerPattern::parse("401").expect("a status");
+    assert!(answers.set(which, Consequence::Reject));
     let again = Endpoint::start(3600).await;
     let http = Http {
         answers,

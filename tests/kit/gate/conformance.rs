@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use sluicegate::gate::{Answer, Ask, Change, Event, Gate, Rule, TenantAsk, Ticket, Usage, Whose};
+use sluicegate::gate::{
+    Answer, BreakerEvent, BreakerScope, Change, Gate, Question, Rule, TenantAsk, Ticket,
+    UsageOfLimit,
+};
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::limit::Algorithm;
 
@@ -57,7 +60,7 @@ pub async fn conforms(
         &long,
         "a",
         1,
-        &[Ask {
+        &[Question {
             ticket: Some(first),
             cost: 1,
             again: false,
@@ -73,7 +76,7 @@ pub async fn conforms(
         &long,
         "a",
         1,
-        &[Ask {
+        &[Question {
             ticket: Some(foreign),
             cost: 1,
             again: false,
@@ -88,12 +91,12 @@ pub async fn conforms(
         "costs",
         9,
         &[
-            Ask {
+            Question {
                 ticket: None,
                 cost: 3,
                 again: false,
             },
-            Ask {
+            Question {
                 ticket: None,
                 cost: 0,
                 again: false,
@@ -109,7 +112,7 @@ pub async fn conforms(
         &long,
         "costs",
         9,
-        &[Ask {
+        &[Question {
             ticket: None,
             cost: 99,
             again: false,
@@ -126,7 +129,7 @@ pub async fn conforms(
         .inspect(&tenant("budget"))
         .await
         .expect("the gate answers");
-    let Usage { count, free, .. } = shown.limits[0];
+    let UsageOfLimit { count, free, .. } = shown.limits[0];
     assert_eq!((count, free, shown.waiting), (2, 3, 0));
 
     // Closed tenant: no job starts, waits last until it opens, and a shorter block does not open it sooner.
@@ -143,15 +146,17 @@ pub async fn conforms(
     let shown = long.inspect(&closed).await.expect("the gate answers");
     assert_eq!(shown.blocked_by, "429 from the downstream");
     assert!(shown.blocked_until_ms > shown.now_ms + 990_000);
-    let Usage { next_ms, free, .. } = shown.limits[0];
+    let UsageOfLimit { next_ms, free, .. } = shown.limits[0];
     assert!(next_ms > 990_000 && free == 0 && shown.waiting == 1);
 
     // Closes a tenant: no job starts, waits last until it opens, and a shorter block does not open
     // it sooner.
-    let (all, how) = (Whose::Api, "429 for all");
+    let (all, how) = (BreakerScope::Api, "429 for all");
     (long.block(&all, Duration::from_secs(1000), how).await).expect("the gate answers");
     let look = async || {
-        let told = long.report(&Rule::NONE, &[(Whose::Api, Event::Look)]).await;
+        let told = long
+            .report(&Rule::NONE, &[(BreakerScope::Api, BreakerEvent::Look)])
+            .await;
         let told = told.expect("the gate answers").remove(0);
         told.expect("the gate answers")
     };
@@ -182,7 +187,7 @@ pub async fn conforms(
         duration_ms,
     };
     change(set).await;
-    let returned = Ask {
+    let returned = Question {
         ticket: Some(paused.0),
         cost: 1,
         again: false,
@@ -236,7 +241,7 @@ pub async fn conforms(
         &short,
         id,
         9,
-        &[Ask {
+        &[Question {
             ticket: Some(ticket),
             cost: 1,
             again: false,

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use sluicegate::gate::{Ask, Change, End, Event, Evidence, LEASE_MS, Receipt, Rule, Ticket};
+use sluicegate::gate::{
+    BreakerEvent, Change, End, Evidence, LEASE_MS, Question, Receipt, Rule, Ticket,
+};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::model::{Scopes, State};
@@ -72,18 +74,18 @@ pub enum BreakerReport {
 }
 
 impl BreakerReport {
-    pub fn event(self, started_ms: u64) -> Event {
+    pub fn event(self, started_ms: u64) -> BreakerEvent {
         match self {
-            Self::Failed { of, jitter } => Event::Failed {
+            Self::Failed { of, jitter } => BreakerEvent::Failed {
                 started_ms,
                 of: of.to_owned(),
                 by: format!("502, {started_ms}"),
                 jitter,
             },
-            Self::Sound => Event::Sound,
-            Self::Probe => Event::Probe,
-            Self::Release => Event::Release { started_ms },
-            Self::Look => Event::Look,
+            Self::Sound => BreakerEvent::Sound,
+            Self::Probe => BreakerEvent::Probe,
+            Self::Release => BreakerEvent::Release { started_ms },
+            Self::Look => BreakerEvent::Look,
         }
     }
 }
@@ -414,27 +416,27 @@ pub fn labels_of(limits: &[Limit], who: usize) -> Labels {
 }
 
 /// Returns the question of `job`, once the tickets that were given out are known.
-pub fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask {
+pub fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Question {
     match job {
         Job::Return { which } if !tickets.is_empty() => {
             let (ticket, cost) = *which.get(tickets);
-            Ask {
+            Question {
                 ticket: Some(ticket),
                 cost,
                 again: ticket.number.is_multiple_of(2),
             }
         }
-        Job::Return { .. } => Ask {
+        Job::Return { .. } => Question {
             ticket: None,
             cost: 1,
             again: false,
         },
-        Job::Fresh { cost } => Ask {
+        Job::Fresh { cost } => Question {
             ticket: None,
             cost: *cost,
             again: cost.is_multiple_of(3),
         },
-        Job::HadItsTurn { cost } => Ask {
+        Job::HadItsTurn { cost } => Question {
             ticket: Some(Ticket::HAD_ITS_TURN),
             cost: *cost,
             again: false,
@@ -445,7 +447,7 @@ pub fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask {
             cost,
         } => {
             let generation = generation.saturating_add_signed(*off);
-            Ask {
+            Question {
                 ticket: Some(Ticket {
                     generation,
                     number: *number,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate::gate::{
-    Answer, Ask, Change, End, Gate, Inspection, Receipt, Sequences, Settled, TenantAsk,
+    Answer, Change, End, Gate, Inspection, Question, Receipt, Sequences, Settled, TenantAsk,
     TenantReply, TenantSettled, Ticket,
 };
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
@@ -48,7 +48,7 @@ impl<'a, G: Gate> Desk<'a, G> {
         (format!("{}-{id}", self.name), labels)
     }
 
-    async fn reply(&self, whose: &str, asks: &[Ask]) -> (TenantAsk, TenantReply) {
+    async fn reply(&self, whose: &str, asks: &[Question]) -> (TenantAsk, TenantReply) {
         let (id, labels) = self.who(whose);
         let ask = TenantAsk {
             tenant: tenant(&id),
@@ -63,31 +63,31 @@ impl<'a, G: Gate> Desk<'a, G> {
         (ask, replies.remove(0).expect("a decision"))
     }
 
-    async fn ask(&self, whose: &str, asks: &[Ask]) -> Vec<Answer> {
+    async fn ask(&self, whose: &str, asks: &[Question]) -> Vec<Answer> {
         self.reply(whose, asks).await.1.answers
     }
 
     /// Asks again for jobs with `tickets`. Returns the number that start, and the tickets of the
     /// others.
     async fn back(&self, whose: &str, tickets: &[Ticket]) -> (usize, Vec<Ticket>) {
-        let back = |ticket: &Ticket| Ask {
+        let back = |ticket: &Ticket| Question {
             ticket: Some(*ticket),
             cost: 1,
             again: false,
         };
-        let asks: Vec<Ask> = tickets.iter().map(back).collect();
+        let asks: Vec<Question> = tickets.iter().map(back).collect();
         let answers = self.ask(whose, &asks).await;
         (started(&answers), tickets_of(&answers))
     }
 
     /// Starts jobs of these costs. Returns their receipts.
     async fn start(&self, whose: &str, costs: &[u32]) -> Vec<Receipt> {
-        let fresh = |cost: &u32| Ask {
+        let fresh = |cost: &u32| Question {
             ticket: None,
             cost: *cost,
             again: false,
         };
-        let asks: Vec<Ask> = costs.iter().map(fresh).collect();
+        let asks: Vec<Question> = costs.iter().map(fresh).collect();
         let (ask, reply) = self.reply(whose, &asks).await;
         let receipt = |(n, answer): (usize, &Answer)| match answer {
             Answer::Start { sequences, .. } => Receipt {
@@ -419,7 +419,7 @@ async fn places_are_held_until_their_calls_end(gate: &impl Gate) {
         cost: 1,
     };
     let tickets = tickets_of(&reply.answers);
-    let back = |ticket| Ask {
+    let back = |ticket| Question {
         ticket,
         cost: 1,
         again: false,

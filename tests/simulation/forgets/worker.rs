@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::gate::fleet::Fleet;
+use sluicegate::gate::fleet::EnforcedPolicies;
 use sluicegate::gate::fleet::registry::Registry;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::store::Store;
 use sluicegate::gate::{
-    Answer, Ask, End, Gate, GateError, Receipt, Settled, Start, TenantAsk, TenantReply,
-    TenantSettled, Ticket,
+    Answer, EarlierStarts, End, Gate, GateError, Question, Receipt, Settled, TenantAsk,
+    TenantReply, TenantSettled, Ticket,
 };
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::scope::Labels;
@@ -46,7 +46,7 @@ pub async fn keep(world: Rc<World>, slot: usize) {
         world.pass(20_000).await;
         world.away.set(false);
         world.begun.set(world.now());
-        start = Start::Unknown;
+        start = EarlierStarts::Unknown;
     }
 }
 
@@ -71,7 +71,7 @@ struct Worker<'a> {
     slot: usize,
     name: String,
     gate: Arc<RedisGate>,
-    fleet: RefCell<Fleet>,
+    fleet: RefCell<EnforcedPolicies>,
     /// Until when it may ask.
     agreed: Cell<Instant>,
     /// It asks nothing more.
@@ -95,7 +95,7 @@ impl<'a> Worker<'a> {
             slot,
             name: format!("w{slot}-{number}"),
             gate: Arc::new(gate),
-            fleet: RefCell::new(Fleet::alone(own.policy)),
+            fleet: RefCell::new(EnforcedPolicies::alone(own.policy)),
             agreed: Cell::new(Instant::now()),
             ends: Cell::new(false),
             running: RefCell::default(),
@@ -104,7 +104,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    async fn live(&self, start: Start) {
+    async fn live(&self, start: EarlierStarts) {
         let world = self.world;
         world.note(&format!("{} begins", self.name));
         // It may not be able to say it at once: it asks all the same.
@@ -201,7 +201,7 @@ impl<'a> Worker<'a> {
                 _ => registry.own().clone(),
             };
             if world.bug == Bug::Alone {
-                *self.fleet.borrow_mut() = Fleet::alone(next.policy);
+                *self.fleet.borrow_mut() = EnforcedPolicies::alone(next.policy);
                 self.agreed.set(Instant::now() + 5 * EXCHANGE_EVERY);
             } else if let Ok(agreed) = registry.switch_to(next).await {
                 registry.open(&agreed);
@@ -264,7 +264,7 @@ impl<'a> Worker<'a> {
             labels: Labels::default(),
             budget: 1,
             permits: format!("{}-{}", self.name, self.asked.get()),
-            asks: vec![Ask {
+            asks: vec![Question {
                 ticket,
                 cost: 1,
                 again: false,

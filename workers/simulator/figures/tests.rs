@@ -5,7 +5,7 @@ use sluicegate::rules::limit::{Algorithm, Limit};
 use super::*;
 use crate::history::{EarlyEnd, RecordedCall, RecordedWait, StopReason};
 use crate::table;
-use sluicegate::rules::policy::{Own, Pattern};
+use sluicegate::rules::policy::{EntryLimits, Pattern};
 
 fn limit(algorithm: Algorithm, max: u64) -> Limit {
     let second = Duration::from_secs(1);
@@ -152,7 +152,7 @@ fn the_busiest_quota_is_busy_for_long() {
     history.calls.insert(0, alone);
     let one = limit(Algorithm::SlidingWindow, 1);
     let three = limit(Algorithm::SlidingWindow, 3);
-    let b = Own::Limits(one.into());
+    let b = EntryLimits::Limits(one.into());
     let policy = Policy::from(three).with_tenants(vec![(Pattern::Exactly("b".into()), b)]);
     let figures = Figures::of(&policy, &jobs, &history);
     assert!((0.6..0.7).contains(&figures.used), "{}", figures.used);

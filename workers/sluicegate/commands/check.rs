@@ -14,7 +14,7 @@ use serde_json::{Value as Json, json};
 use sluicegate::broker::amqp::MOVED_AT_ONCE;
 use sluicegate::config::{Config, PipelineName, Pipelines};
 use sluicegate::rules::limit::Limits;
-use sluicegate::rules::policy::Source;
+use sluicegate::rules::policy::LimitsSource;
 use sluicegate::rules::tenant::Tenant;
 use tokio::time::timeout;
 
@@ -57,7 +57,7 @@ pub struct CheckArgs {
 /// The findings on one pipeline.
 struct Checked<'a> {
     name: &'a PipelineName,
-    source: Source<'a>,
+    source: LimitsSource<'a>,
     limits: &'a Limits,
     findings: Findings,
     /// The measurements as JSON.
@@ -117,7 +117,7 @@ pub async fn run(
         let policy = &config.rate_limiter.policy;
         let (source, limits) = match &tenant {
             Some(tenant) => limits::of(policy, tenant, args.plan.as_deref())?,
-            None => (Source::Common, policy.default_limits()),
+            None => (LimitsSource::Common, policy.default_limits()),
         };
         let mut findings = Findings::default();
         findings.add(Severity::Ok, "config", "is valid");

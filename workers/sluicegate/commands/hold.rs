@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Config, Pipelines, show_duration};
-use sluicegate::gate::boards::{Seen, Versions, put, see};
+use sluicegate::gate::instructions::{BoardView, Versions, put, see};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::hold::{
     self, RemainingWork, draining, in_delay_queues, in_work_queues, paused,
@@ -256,7 +256,7 @@ impl DrainingPipeline {
 
 /// Returns true if no worker had a job between its report in `before` and its next one. The delay
 /// queues were empty in between, so there was no job anywhere.
-async fn still(gate: &RedisGate, before: &[Seen], end: Instant) -> Result<bool, Failure> {
+async fn still(gate: &RedisGate, before: &[BoardView], end: Instant) -> Result<bool, Failure> {
     let looked_at = (see(gate).await?.iter()).map(|board| board.now_ms).max();
     let first = loads(before);
     loop {

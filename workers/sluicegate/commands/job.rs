@@ -11,7 +11,7 @@ use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::job::{CancelState, JobRef, JobState};
 use sluicegate::operator::tenant::parse;
 use sluicegate::rules::limit::ceil_ms;
-use sluicegate::rules::steering::{Sighting, State};
+use sluicegate::rules::steering::{SightedState, Sighting};
 
 use super::audit::note;
 use super::steer::{FOLLOW_TIMEOUT, span, wait};
@@ -203,12 +203,12 @@ pub fn nobody_has_it(job: &str, shown: &JobState, config: &Config) -> Failure {
 /// Describes a job's state, one line per item.
 pub fn in_words(job: &str, seen: &Sighting) -> String {
     let state = match seen.state {
-        State::Waiting => "waits in a worker's memory",
-        State::Asking => "asks for its permit",
-        State::Running => "is being called",
-        State::Done => "was called, and is done",
-        State::Cancelled => "was cancelled: it is a dead letter",
-        State::Diverted => "went to another queue: its tenant is diverted",
+        SightedState::Waiting => "waits in a worker's memory",
+        SightedState::Asking => "asks for its permit",
+        SightedState::Running => "is being called",
+        SightedState::Done => "was called, and is done",
+        SightedState::Cancelled => "was cancelled: it is a dead letter",
+        SightedState::Diverted => "went to another queue: its tenant is diverted",
     };
     let mut text = format!("{job} {state}\n");
     let mut line = |name: &str, value: String| text += &format!("{name:<10}{value}\n");
@@ -247,7 +247,7 @@ mod tests {
         let sighting = Sighting {
             cancel: None,
             show: Some(1),
-            state: State::Waiting,
+            state: SightedState::Waiting,
             at_ms: 1_700_000_000_000,
             attempt: 2,
             cost: 3,

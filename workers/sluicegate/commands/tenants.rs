@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use sluicegate::config::Pipelines;
 use sluicegate::gate::reports::Fleet;
 use sluicegate::operator::fleet::BusiestTenants;
-use sluicegate::rules::report::MOST_TENANTS;
+use sluicegate::rules::report::MAX_TENANTS;
 use sluicegate::rules::report::view::{Row, Sort};
 
 use super::per_pipeline::{PerPipeline, PipelineOutput};
@@ -139,7 +139,7 @@ fn left_out(fleet: &Fleet) -> String {
         false => format!("up to {} others", others.tenants),
     };
     format!(
-        "a worker names {MOST_TENANTS} tenants at most; {tenants} have {}, {} in flight, {:.1} starts and {:.1} denials a second\n",
+        "a worker names {MAX_TENANTS} tenants at most; {tenants} have {}, {} in flight, {:.1} starts and {:.1} denials a second\n",
         count(others.waiting, "waiting job"),
         count(others.running, "call"),
         others.starts,
@@ -173,16 +173,16 @@ fn cells(row: &Row, now_ms: u64) -> [String; 9] {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use sluicegate::rules::report::view::{Line, View};
-    use sluicegate::rules::report::{LeftOut, OfTenant, Report};
+    use sluicegate::rules::report::view::{FleetReport, WaitlistState};
+    use sluicegate::rules::report::{LeftOut, Report, ReportedTenant};
     use sluicegate::rules::tenant::Tenant;
 
     use super::*;
 
     const NOW: u64 = 1_700_000_000_000;
 
-    fn tenant(name: &str, change: impl FnOnce(&mut OfTenant)) -> OfTenant {
-        let mut one = OfTenant::new(Tenant::parse(name).expect("a tenant"));
+    fn tenant(name: &str, change: impl FnOnce(&mut ReportedTenant)) -> ReportedTenant {
+        let mut one = ReportedTenant::new(Tenant::parse(name).expect("a tenant"));
         change(&mut one);
         one
     }
@@ -191,7 +191,7 @@ mod tests {
         let names = ('a'..).map(String::from);
         let said = names.zip(reports.into_iter().map(|it| Some(Ok(it))));
         Fleet {
-            view: View::of(NOW, said.collect()),
+            view: FleetReport::of(NOW, said.collect()),
             ..Fleet::default()
         }
     }
@@ -240,7 +240,7 @@ mod tests {
              beta                     -       0      0       0.0       0.0   1m 0s        -  -\n\
              a worker names 100 tenants at most; up to 1200 others have 1 waiting job, 0 calls in flight, 1.5 starts and 0.0 denials a second\n"
         );
-        let beta = Line {
+        let beta = WaitlistState {
             waiting: Some(700),
             ends_ms: NOW + 3_600_000,
             closed_until_ms: NOW + 61_000,

@@ -7,7 +7,7 @@ use sluicegate::config::Pipelines;
 use sluicegate::gate::reports::Fleet;
 use sluicegate::operator::fleet::workers_as_json;
 use sluicegate::operator::other_policies::others;
-use sluicegate::rules::report::view::Worker;
+use sluicegate::rules::report::view::ReportedWorker;
 
 use super::per_pipeline::{PerPipeline, PipelineOutput};
 use super::table::{Side, look_at, table};
@@ -79,7 +79,7 @@ fn in_words(fleet: &Fleet) -> String {
     text + &fleet::gaps(fleet)
 }
 
-fn cells(worker: &Worker) -> [String; 8] {
+fn cells(worker: &ReportedWorker) -> [String; 8] {
     let report = &worker.report;
     let load = &report.load;
     let notes = plain(&report.notes.join("; "), 400);
@@ -103,7 +103,7 @@ fn cells(worker: &Worker) -> [String; 8] {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use sluicegate::rules::report::view::{Said, View};
+    use sluicegate::rules::report::view::{FleetReport, Said};
     use sluicegate::rules::report::{Load, Report, ReportError};
 
     use super::*;
@@ -111,7 +111,7 @@ mod tests {
     fn fleet(said: Vec<(&str, Said)>) -> Fleet {
         let said = said.into_iter().map(|(name, said)| (name.to_owned(), said));
         Fleet {
-            view: View::of(1_700_000_000_000, said.collect()),
+            view: FleetReport::of(1_700_000_000_000, said.collect()),
             ..Fleet::default()
         }
     }

@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use super::super::Scheduler;
 use super::super::entry::StartRecord;
 use crate::engine::facts::Fact;
-use crate::gate::{Evidence, GateError, LearnedAll, Lesson, Sunk};
+use crate::gate::{Evidence, GateError, LearnedAll, LimitEvidence, Sunk};
 use crate::handler::Outcome;
 use crate::rules::answers::{Excess, Quotas};
 use crate::rules::limit::{Limit, Limits, Unit, ceil_ms};
@@ -32,8 +32,8 @@ type LimitKey = (Option<Tenant>, String);
 #[derive(Debug, Default)]
 pub(in crate::engine::scheduler) struct Lessons {
     /// The lesson of the answer that is being handled. It is stored after its throttle.
-    refused: Option<Box<Lesson>>,
-    open: Vec<Lesson>,
+    refused: Option<Box<LimitEvidence>>,
+    open: Vec<LimitEvidence>,
     sent: Option<Vec<(Tenant, Limits)>>,
     /// When each limit was lowered, and when it is whole again.
     lowered: HashMap<LimitKey, (Duration, Duration), RandomState>,
@@ -61,8 +61,8 @@ impl Learner {
         })
     }
 
-    fn lesson(&self, tenant: &Tenant, evidence: Evidence) -> Lesson {
-        Lesson {
+    fn lesson(&self, tenant: &Tenant, evidence: Evidence) -> LimitEvidence {
+        LimitEvidence {
             tenant: tenant.clone(),
             labels: self.labels.clone(),
             limits: self.limits.clone(),
@@ -119,13 +119,13 @@ impl Lessons {
     }
 
     /// Takes the lesson that goes with the throttle of the answer that is being handled.
-    pub(super) fn take_refused(&mut self) -> Option<Box<Lesson>> {
+    pub(super) fn take_refused(&mut self) -> Option<Box<LimitEvidence>> {
         self.refused.take()
     }
 
     /// Records the lesson of a refused call. The throttle lasts for `left`, and stops all tenants
     /// if `stops_all`.
-    pub(super) fn refused(&mut self, mut lesson: Lesson, stops_all: bool, left: Duration) {
+    pub(super) fn refused(&mut self, mut lesson: LimitEvidence, stops_all: bool, left: Duration) {
         // If only one tenant is stopped, the other tenants still use shared limits.
         let mut learn = (lesson.limits.iter()).filter(|limit| limit.band().is_some());
         let is_unused = stops_all || learn.all(|limit| !limit.is_global());
@@ -145,14 +145,14 @@ impl Lessons {
         }
     }
 
-    fn add(&mut self, lesson: Lesson) {
+    fn add(&mut self, lesson: LimitEvidence) {
         if self.open.len() < MAX_LESSONS {
             self.open.push(lesson);
         }
     }
 
     /// Returns the lessons to store now: none while a request is in flight.
-    pub(in crate::engine::scheduler) fn send(&mut self) -> Option<Vec<Lesson>> {
+    pub(in crate::engine::scheduler) fn send(&mut self) -> Option<Vec<LimitEvidence>> {
         if self.sent.is_some() || self.open.is_empty() {
             return None;
         }
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn what_all_share_is_used_by_others_while_one_tenant_is_throttled() {
         let told = |limits: Limits, stops_all| {
-            let lesson = Lesson {
+            let lesson = LimitEvidence {
                 tenant: tenant(1),
                 labels: Labels::default(),
                 limits,

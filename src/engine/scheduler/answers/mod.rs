@@ -20,8 +20,8 @@ use super::entry::Phase;
 use super::queues::QueuePosition;
 use crate::engine::action::{Action, Block, JobKey};
 use crate::engine::facts::Fact;
-use crate::gate::{GateError, Whose};
-use crate::rules::answers::{Excess, Quotas, Seen, ThrottleScope};
+use crate::gate::{BreakerScope, GateError};
+use crate::rules::answers::{Excess, LimitInfo, Quotas, ThrottleScope};
 use crate::rules::limit::Limit;
 use crate::rules::tenant::Tenant;
 
@@ -89,7 +89,7 @@ impl Scheduler {
         now: Duration,
         key: JobKey,
         called: bool,
-        seen: &Seen,
+        seen: &LimitInfo,
     ) -> bool {
         let is_refused = seen.refused.is_some();
         let Some(job) = self.jobs.get(&key) else {
@@ -111,7 +111,7 @@ impl Scheduler {
     /// Handles an answer that was no refusal but announced that the next one would be. The answer
     /// gives the end of the throttle in whole seconds. If our limits respect the API's, they decide
     /// from the earliest time that this can mean.
-    pub(super) fn throttle_used_up(&mut self, now: Duration, key: JobKey, seen: &Seen) {
+    pub(super) fn throttle_used_up(&mut self, now: Duration, key: JobKey, seen: &LimitInfo) {
         let (Some(job), Some(used_up)) = (self.jobs.get(&key), seen.used_up) else {
             return;
         };
@@ -148,8 +148,8 @@ impl Scheduler {
 
     fn throttle(&mut self, now: Duration, block: Block) {
         match &block.whose {
-            Whose::Api => self.breakers.throttled(block.until, false),
-            Whose::Tenant(tenant) => self.queues.pause(tenant),
+            BreakerScope::Api => self.breakers.throttled(block.until, false),
+            BreakerScope::Tenant(tenant) => self.queues.pause(tenant),
         }
         let duration = block.until.saturating_sub(now);
         self.throttles.begin();
@@ -167,18 +167,20 @@ impl Scheduler {
     /// waits for it is delayed, and the throttle is stored again later.
     pub fn blocked(&mut self, now: Duration, mut block: Block, result: Result<(), GateError>) {
         self.throttles.end();
-        if let Whose::Tenant(tenant) = &block.whose {
+        if let BreakerScope::Tenant(tenant) = &block.whose {
             self.queues.resume(tenant);
         }
         // Nothing starts anymore, so calls that are refused from now on belong to the same event.
         if let Some(lesson) = block.lesson.take() {
             let left = block.until.saturating_sub(now);
-            let stops_all = block.whose == Whose::Api;
+            let stops_all = block.whose == BreakerScope::Api;
             self.lessons.refused(*lesson, stops_all, left);
         }
         let key = block.key;
         match &result {
-            Ok(()) if block.whose == Whose::Api => self.breakers.throttled(block.until, true),
+            Ok(()) if block.whose == BreakerScope::Api => {
+                self.breakers.throttled(block.until, true)
+            }
             Ok(()) => {}
             Err(why) => self.throttle_not_stored(now, block, why),
         }
@@ -252,9 +254,9 @@ impl Scheduler {
 }
 
 /// Returns which tenants a refused job of `tenant` throttles, given its limits.
-fn throttled_by(scope: ThrottleScope, limits: &[Limit], tenant: &Tenant) -> Whose {
+fn throttled_by(scope: ThrottleScope, limits: &[Limit], tenant: &Tenant) -> BreakerScope {
     match scope.closes_all(limits) {
-        true => Whose::Api,
-        false => Whose::Tenant(tenant.clone()),
+        true => BreakerScope::Api,
+        false => BreakerScope::Tenant(tenant.clone()),
     }
 }

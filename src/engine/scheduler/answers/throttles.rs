@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::engine::action::Block;
-use crate::rules::breaker::Whose;
+use crate::rules::breaker::BreakerScope;
 
 /// Delay before the first retry. It doubles with each failure.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -18,7 +18,7 @@ const MAX_TENANTS: usize = 1024;
 /// Throttles that are being stored, and those to retry: for each tenant, the one that ends last.
 #[derive(Debug, Default)]
 pub struct Throttles {
-    waiting: BTreeMap<Whose, (Duration, Block)>,
+    waiting: BTreeMap<BreakerScope, (Duration, Block)>,
     /// Number of throttles being stored.
     under_way: usize,
 }
@@ -92,7 +92,7 @@ mod tests {
     fn block(tenant: &str, until_ms: u32) -> Block {
         Block {
             key: None,
-            whose: Whose::Tenant(Tenant::parse(tenant).expect("a tenant")),
+            whose: BreakerScope::Tenant(Tenant::parse(tenant).expect("a tenant")),
             until: until_ms * MS,
             by: "a test".to_owned(),
             failures: 0,

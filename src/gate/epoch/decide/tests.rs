@@ -12,8 +12,8 @@ const SPAN: u64 = 60_000;
 /// The look-back of some questions.
 const SHORT: u64 = 5_000;
 
-fn memory(process: &str, history: &str, before: &str) -> Memory {
-    Memory {
+fn memory(process: &str, history: &str, before: &str) -> ServerIdentity {
+    ServerIdentity {
         process: process.to_owned(),
         history: history.to_owned(),
         before: before.to_owned(),
@@ -22,19 +22,19 @@ fn memory(process: &str, history: &str, before: &str) -> Memory {
     }
 }
 
-fn first() -> Memory {
+fn first() -> ServerIdentity {
     memory("p1", "h1", "0")
 }
 
-fn restarted() -> Memory {
+fn restarted() -> ServerIdentity {
     memory("p2", "h2", "0")
 }
 
 /// The hash and its server. Workers' steps are written as the script does it.
 #[derive(Clone)]
-struct Bed {
+struct EpochBed {
     now: u64,
-    memory: Memory,
+    memory: ServerIdentity,
     fields: BTreeMap<String, String>,
     /// The hash after each write.
     written: Vec<BTreeMap<String, String>>,
@@ -43,7 +43,7 @@ struct Bed {
     gaps: BTreeMap<String, (u64, Gap)>,
 }
 
-impl Bed {
+impl EpochBed {
     fn new() -> Self {
         Self {
             now: 1_000_000,
@@ -55,19 +55,19 @@ impl Bed {
         }
     }
 
-    fn stored(&self) -> Stored {
-        Stored::parse(self.fields.iter().map(|(n, v)| (n.as_str(), v.as_str())))
+    fn stored(&self) -> EpochFields {
+        EpochFields::parse(self.fields.iter().map(|(n, v)| (n.as_str(), v.as_str())))
     }
 
     /// Takes a worker's steps for one look. Returns `None` if it may admit jobs, else until when it
     /// waits and why.
-    fn look(&mut self, worker: &mut Known) -> Option<(u64, String)> {
+    fn look(&mut self, worker: &mut WorkerKnowledge) -> Option<(u64, String)> {
         for _ in 0..6 {
             self.epochs += 1;
             let id = format!("e{}", self.epochs);
             worker.seen |= !self.stored().id.is_empty();
             match decide(&self.stored(), worker, &self.memory, self.now, &id) {
-                Step::Go { epoch, pulse } => {
+                NextStep::Go { epoch, pulse } => {
                     worker.epoch = Some(epoch);
                     worker.pulse = pulse;
                     let stored = self.stored();
@@ -75,8 +75,8 @@ impl Bed {
                     self.gaps.insert(worker.worker.clone(), gap);
                     return None;
                 }
-                Step::Wait { until, why } => return Some((until, why)),
-                Step::Write(fields) => {
+                NextStep::Wait { until, why } => return Some((until, why)),
+                NextStep::Write(fields) => {
                     for (name, value) in fields {
                         if value.is_empty() {
                             self.fields.remove(&name);
@@ -92,13 +92,13 @@ impl Bed {
     }
 
     /// Asks a question with the longest look-back, with the pulse that pulse.lua makes.
-    fn pulse(&mut self, worker: &mut Known) -> bool {
+    fn pulse(&mut self, worker: &mut WorkerKnowledge) -> bool {
         self.asks(worker, SPAN)
     }
 
     /// Asks a question with the look-back `span`. Returns true if all usage that counts for it is
     /// known.
-    fn asks(&mut self, worker: &mut Known, span: u64) -> bool {
+    fn asks(&mut self, worker: &mut WorkerKnowledge, span: u64) -> bool {
         let stored = self.stored();
         let known = Some((stored.id, stored.run.clone()));
         let sound = worker.epoch == known
@@ -118,7 +118,7 @@ impl Bed {
         sound
     }
 
-    fn pass(&mut self, millis: u64, workers: &mut [&mut Known]) {
+    fn pass(&mut self, millis: u64, workers: &mut [&mut WorkerKnowledge]) {
         self.now += millis;
         for worker in workers {
             worker.idle_ms = worker.idle_ms.map(|idle| idle + millis);
@@ -126,20 +126,23 @@ impl Bed {
     }
 }
 
-fn worker(name: &str, start: Start) -> Known {
-    Known {
+fn worker(name: &str, start: EarlierStarts) -> WorkerKnowledge {
+    WorkerKnowledge {
         worker: name.to_owned(),
         span_ms: SPAN,
         shortest_ms: SPAN,
         start,
-        ..Known::default()
+        ..WorkerKnowledge::default()
     }
 }
 
 /// Returns two workers that both have pulses.
-fn running() -> (Bed, Known, Known) {
-    let mut bed = Bed::new();
-    let (mut a, mut b) = (worker("a", Start::Idle), worker("b", Start::Unknown));
+fn running() -> (EpochBed, WorkerKnowledge, WorkerKnowledge) {
+    let mut bed = EpochBed::new();
+    let (mut a, mut b) = (
+        worker("a", EarlierStarts::Idle),
+        worker("b", EarlierStarts::Unknown),
+    );
     for worker in [&mut a, &mut b] {
         assert_eq!(bed.look(worker), None);
         assert!(bed.pulse(worker));
@@ -149,17 +152,17 @@ fn running() -> (Bed, Known, Known) {
 
 #[test]
 fn a_first_start_is_no_loss_and_an_unexplained_empty_redis_may_be_one() {
-    for start in [Start::Idle, Start::Fresh] {
-        assert_eq!(Bed::new().look(&mut worker("a", start)), None);
+    for start in [EarlierStarts::Idle, EarlierStarts::Fresh] {
+        assert_eq!(EpochBed::new().look(&mut worker("a", start)), None);
     }
-    let mut bed = Bed::new();
-    let mut careful = worker("a", Start::Unknown);
+    let mut bed = EpochBed::new();
+    let mut careful = worker("a", EarlierStarts::Unknown);
     let (until, why) = bed.look(&mut careful).expect("it waits");
     assert_eq!(until, bed.now + SPAN);
     assert!(why.contains("--skip-recovery-wait"), "{why}");
     // An operator's declaration counts. That no job waits does not.
-    assert!(bed.look(&mut worker("b", Start::Idle)).is_some());
-    assert_eq!(bed.look(&mut worker("c", Start::Fresh)), None);
+    assert!(bed.look(&mut worker("b", EarlierStarts::Idle)).is_some());
+    assert_eq!(bed.look(&mut worker("c", EarlierStarts::Fresh)), None);
     assert_eq!(bed.look(&mut careful), None);
     bed.pass(SPAN, &mut []);
     assert_eq!(bed.look(&mut careful), None);
@@ -187,10 +190,10 @@ fn who_knows_of_starts_closes_an_epoch_that_was_begun_in_error() {
     let (mut bed, mut a, _) = running();
     bed.pass(1_000, &mut [&mut a]);
     bed.fields.clear();
-    assert_eq!(bed.look(&mut worker("new", Start::Idle)), None);
+    assert_eq!(bed.look(&mut worker("new", EarlierStarts::Idle)), None);
     let (until, _) = bed.look(&mut a).expect("it waits");
     assert_eq!(until, bed.now + SPAN + ROUNDING_MS);
-    assert!(bed.look(&mut worker("new", Start::Idle)).is_some());
+    assert!(bed.look(&mut worker("new", EarlierStarts::Idle)).is_some());
 }
 
 #[test]
@@ -203,7 +206,7 @@ fn a_restart_with_all_data_goes_on_when_all_have_vouched() {
     let settling = bed.look(&mut b).expect("it waits");
     assert_eq!(settling, (bed.now + SETTLE_MS, SETTLING.to_owned()));
     // A worker without pulses can't speed it up.
-    assert!(bed.look(&mut worker("new", Start::Idle)).is_some());
+    assert!(bed.look(&mut worker("new", EarlierStarts::Idle)).is_some());
     bed.pass(SETTLE_MS, &mut [&mut a, &mut b]);
     for worker in [&mut a, &mut b] {
         assert_eq!(bed.look(worker), None);
@@ -283,7 +286,7 @@ fn what_a_worker_that_died_started_counts_though_nothing_says_it() {
 fn a_worker_whose_joining_was_lost_objects() {
     let (mut bed, mut a, mut b) = running();
     let snapshot = bed.fields.clone();
-    let mut c = worker("c", Start::Unknown);
+    let mut c = worker("c", EarlierStarts::Unknown);
     assert_eq!(bed.look(&mut c), None);
     assert!(bed.pulse(&mut c));
     bed.fields = snapshot;
@@ -303,16 +306,16 @@ fn a_worker_whose_joining_was_lost_objects() {
 
 #[test]
 fn a_memory_from_before_the_first_pulse_proves_nothing() {
-    let mut bed = Bed::new();
-    let mut a = worker("a", Start::Idle);
+    let mut bed = EpochBed::new();
+    let mut a = worker("a", EarlierStarts::Idle);
     assert_eq!(bed.look(&mut a), None);
     // It is in the hash before its first pulse, and after a restart without that entry.
     assert!(bed.fields.remove("w:a").is_some());
     bed.memory = restarted();
     // Other usage is not known, unless no job waits.
-    let look = bed.look(&mut worker("b", Start::Unknown));
+    let look = bed.look(&mut worker("b", EarlierStarts::Unknown));
     assert_eq!(look.map(|w| w.1).as_deref(), Some(DOUBTED));
-    let look = bed.look(&mut worker("c", Start::Idle));
+    let look = bed.look(&mut worker("c", EarlierStarts::Idle));
     assert_eq!(look.map(|w| w.1).as_deref(), Some(SETTLING));
 }
 
@@ -362,8 +365,14 @@ fn what_is_no_number_keeps_the_gate_closed() {
 fn info_names_the_memory() {
     let info =
         "# Server\r\nrun_id:ab12\r\n# Replication\r\nmaster_replid:cd\r\nmaster_replid2:00\r\n";
-    assert_eq!(Memory::parse(info), Some(memory("ab12", "cd", "00")));
-    assert_eq!(Memory::parse("run_id:ab12\r\nmaster_replid:\r\n"), None);
+    assert_eq!(
+        ServerIdentity::parse(info),
+        Some(memory("ab12", "cd", "00"))
+    );
+    assert_eq!(
+        ServerIdentity::parse("run_id:ab12\r\nmaster_replid:\r\n"),
+        None
+    );
 }
 
 #[test]
@@ -410,15 +419,18 @@ fn info_says_what_was_evicted_and_what_may_be() {
         ),
         ("maxmemory:9\r\nmaxmemory_policy:allkeys-lru\r\n", 0, true),
     ] {
-        let memory = Memory::parse(&format!("{names}{more}")).expect("it has its names");
+        let memory = ServerIdentity::parse(&format!("{names}{more}")).expect("it has its names");
         assert_eq!((memory.evicted, memory.evicts), (evicted, evicts), "{more}");
     }
 }
 
 #[test]
 fn who_waited_beside_an_epoch_does_not_take_an_emptied_memory_for_a_new_one() {
-    let mut bed = Bed::new();
-    let (mut idle, mut other) = (worker("a", Start::Idle), worker("b", Start::Unknown));
+    let mut bed = EpochBed::new();
+    let (mut idle, mut other) = (
+        worker("a", EarlierStarts::Idle),
+        worker("b", EarlierStarts::Unknown),
+    );
     assert!(bed.look(&mut other).is_some());
     assert!(bed.look(&mut idle).is_some());
     bed.pass(SPAN, &mut [&mut idle, &mut other]);

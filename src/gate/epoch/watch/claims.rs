@@ -6,19 +6,24 @@ use std::time::Duration;
 
 use ::redis::{Pipeline, Value, from_redis_value_ref};
 
-use super::pulse::Kind;
-use super::{At, LOOK_AGAIN, Sent, Watch};
-use crate::gate::epoch::shard::Handed;
-use crate::gate::link::{Link, Shard};
+use super::pulse::PulseKind;
+use super::{BATCH_RETRY_DELAY, SentPulse, Watch, WatchTarget};
+use crate::gate::epoch::shard::HandedClaims;
+use crate::gate::link::{Link, PrimaryLink};
 use crate::gate::{GateError, scripts};
-use crate::rules::slots::{Claims, Slots};
+use crate::rules::slots::{SlotOwnership, Slots};
 
 impl Watch {
     /// Checks that the epoch covers `slot` by now. Used in a cluster.
     ///
     /// # Errors
     /// [`GateError::Cold`] if it does not yet.
-    pub fn speaks_for(&self, sent: &Sent, slot: u16, clock: Option<u64>) -> Result<(), GateError> {
+    pub fn speaks_for(
+        &self,
+        sent: &SentPulse,
+        slot: u16,
+        clock: Option<u64>,
+    ) -> Result<(), GateError> {
         let (wait, why) = match (sent.claims.from(slot), sent.now(clock)) {
             (Some(0), _) => return Ok(()),
             (Some(from), Some(now)) if from <= now => return Ok(()),
@@ -32,7 +37,7 @@ impl Watch {
                 )
             }
             (None, _) => (
-                LOOK_AGAIN,
+                BATCH_RETRY_DELAY,
                 format!("slot {slot} is not known yet: it moves"),
             ),
         };
@@ -44,22 +49,22 @@ impl Watch {
     async fn hand_over(
         &self,
         link: &Link,
-        shard: &Shard,
+        shard: &PrimaryLink,
         slots: &Slots,
         memory: &str,
-    ) -> Option<Vec<Handed>> {
+    ) -> Option<Vec<HandedClaims>> {
         let sent = self.sent(None)?;
         let given = sent.claims.slots().both(slots);
         if given.is_empty() {
             return None;
         }
-        let mut rest = Claims::clone(&sent.claims);
+        let mut rest = SlotOwnership::clone(&sent.claims);
         rest.keep(&sent.claims.slots().without(&given));
         let found = self.state().found.clone();
         let mut pipeline = Pipeline::with_capacity(4);
         let script = scripts::pulse();
         pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
-        pipeline.add_command(self.pulse(&sent, "", Kind::Proof));
+        pipeline.add_command(self.pulse(&sent, "", PulseKind::Proof));
         let read = [
             ("id", sent.epoch.0.as_str()),
             ("run", &sent.epoch.1),
@@ -81,11 +86,11 @@ impl Watch {
             state.found.claims = Arc::new(rest);
         }
         let sure = found.sure.filter(|_| sent.epoch.1 == memory);
-        Some(Handed::of(&sent.claims, &given, sent.gap, now, sure))
+        Some(HandedClaims::of(&sent.claims, &given, sent.gap, now, sure))
     }
 
     /// Drops claims that `others` have by now.
-    pub async fn forget(&self, link: &Link, shard: &Shard, others: &Slots) {
+    pub async fn forget(&self, link: &Link, shard: &PrimaryLink, others: &Slots) {
         let mapped = self.state().found.mapped.clone();
         let gone = others.without(&mapped);
         self.hand_over(link, shard, &gone, "").await;
@@ -102,11 +107,11 @@ impl Watch {
 /// Asks the other epochs for slots that are `owned` here but not claimed yet.
 pub(super) async fn ask_for(
     owned: &Slots,
-    claims: &Claims,
+    claims: &SlotOwnership,
     memory: &str,
     now: u64,
-    at: &At<'_>,
-) -> Vec<Handed> {
+    at: &WatchTarget<'_>,
+) -> Vec<HandedClaims> {
     let sound = claims.iter().filter(|(from, _)| *from <= now);
     let sound = sound.fold(Slots::default(), |all, (_, slots)| all.either(slots));
     let mut wanted = owned.without(&sound);

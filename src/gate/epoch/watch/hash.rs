@@ -3,9 +3,9 @@
 use ::redis::Value;
 use ::redis::{Pipeline, from_redis_value_ref};
 
-use super::{At, Fields, Read, Watch};
-use crate::gate::epoch::Memory;
-use crate::gate::epoch::memory::policy;
+use super::{Fields, PrimaryReport, Watch, WatchTarget};
+use crate::gate::epoch::ServerIdentity;
+use crate::gate::epoch::server_identity::policy;
 use crate::gate::{GateError, link, scripts};
 
 /// The sections of `INFO` with the server's identity and evictions. Redis 6.2 takes one section at
@@ -13,7 +13,7 @@ use crate::gate::{GateError, link, scripts};
 const INFO: [&str; 4] = ["server", "replication", "stats", "memory"];
 
 impl Watch {
-    pub(super) async fn read(&self, at: &At<'_>) -> Result<Read, GateError> {
+    pub(super) async fn read(&self, at: &WatchTarget<'_>) -> Result<PrimaryReport, GateError> {
         let mut pipeline = Pipeline::with_capacity(4 + INFO.len());
         pipeline.cmd("HGETALL").arg(&self.key);
         pipeline.cmd("TIME");
@@ -46,7 +46,7 @@ impl Watch {
         let fields: Fields = from_redis_value_ref(hash).map_err(|_| unreadable())?;
         let text = |value| from_redis_value_ref::<String>(value).unwrap_or_default();
         let info = sections.iter().map(text).collect::<Vec<_>>().join("\n");
-        let memory = Memory::parse(&info).ok_or_else(unreadable)?;
+        let memory = ServerIdentity::parse(&info).ok_or_else(unreadable)?;
         let (seconds, micros): (u64, u64) = from_redis_value_ref(time).map_err(|_| unreadable())?;
         let owned = match more {
             [id, slots] => {
@@ -55,7 +55,7 @@ impl Watch {
             }
             _ => None,
         };
-        Ok(Read {
+        Ok(PrimaryReport {
             fields,
             memory,
             policy: policy(&info).map(str::to_owned),
@@ -67,7 +67,7 @@ impl Watch {
     /// Writes `changed` if the hash is still as it was read. In either case it must be read again.
     pub(super) async fn write(
         &self,
-        at: &At<'_>,
+        at: &WatchTarget<'_>,
         read: &Fields,
         changed: &[(String, String)],
     ) -> Result<(), GateError> {
@@ -124,18 +124,18 @@ fn unchanged<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gate::epoch::Stored;
-    use crate::gate::epoch::kept::{Beat, Kept};
+    use crate::gate::epoch::EpochFields;
+    use crate::gate::epoch::hash::{Beat, EpochHash};
 
     const OWN: &str = "w:1";
 
-    fn memory() -> Memory {
+    fn memory() -> ServerIdentity {
         let info = "run_id:a\nmaster_replid:h\nmaster_replid2:0\nsecond_repl_offset:-1\n";
-        Memory::parse(info).expect("a server")
+        ServerIdentity::parse(info).expect("a server")
     }
 
     /// Makes one pulse of the worker.
-    fn beat(kept: &mut Kept) -> u64 {
+    fn beat(kept: &mut EpochHash) -> u64 {
         let beat = Beat {
             id: "i",
             run: "r",
@@ -150,7 +150,7 @@ mod tests {
     }
 
     /// Writes a decision based on `read`. Returns whether it was written.
-    fn write(kept: &mut Kept, read: &Fields, changed: &[(&str, &str)]) -> bool {
+    fn write(kept: &mut EpochHash, read: &Fields, changed: &[(&str, &str)]) -> bool {
         let changed: Vec<_> = changed
             .iter()
             .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
@@ -160,19 +160,20 @@ mod tests {
         kept.change(before.into_iter(), new)
     }
 
-    fn fields(kept: &Kept) -> Fields {
+    fn fields(kept: &EpochHash) -> Fields {
         kept.fields().map(|(n, v)| (n.clone(), v.clone())).collect()
     }
 
-    fn pulse(kept: &Kept) -> u64 {
-        let stored = Stored::parse(kept.fields().map(|(n, v)| (n.as_str(), v.as_str())));
+    fn pulse(kept: &EpochHash) -> u64 {
+        let stored = EpochFields::parse(kept.fields().map(|(n, v)| (n.as_str(), v.as_str())));
         stored.workers.get("1").map_or(0, |pulse| pulse.number)
     }
 
     #[test]
     fn no_pulse_is_set_back() {
         for worker in [None, Some((OWN, "4:1000"))] {
-            let mut kept = Kept::from_iter([("id", "i"), ("run", "r")].into_iter().chain(worker));
+            let mut kept =
+                EpochHash::from_iter([("id", "i"), ("run", "r")].into_iter().chain(worker));
             let read = fields(&kept);
             let number = pulse(&kept);
             let name = format!("{number}:1500");
@@ -192,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_pulse_in_the_same_moment_keeps_nothing_else_from_being_written() {
-        let mut kept = Kept::from_iter([("id", "i"), ("run", "r"), (OWN, "4:1000")]);
+        let mut kept = EpochHash::from_iter([("id", "i"), ("run", "r"), (OWN, "4:1000")]);
         let read = fields(&kept);
         beat(&mut kept);
         assert!(write(&mut kept, &read, &[("why", "because")]));

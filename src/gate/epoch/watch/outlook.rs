@@ -1,9 +1,9 @@
 //! A look at the epoch by an observer that starts no jobs. `gate::epoch::outlook` draws the
 //! conclusions.
 
-use super::{At, Watch};
+use super::{Watch, WatchTarget};
 use crate::gate::GateError;
-use crate::gate::epoch::outlook::{Outlook, Question, outlook};
+use crate::gate::epoch::outlook::{Outlook, OutlookQuestion, outlook};
 use crate::rules::slots::Slots;
 
 impl Watch {
@@ -14,7 +14,7 @@ impl Watch {
     /// [`GateError`] if they are not known.
     pub async fn outlook(
         &self,
-        at: &At<'_>,
+        at: &WatchTarget<'_>,
         spans: (u64, u64),
         slots: &Slots,
     ) -> Result<(Outlook, u64), GateError> {
@@ -27,7 +27,7 @@ impl Watch {
             return Err(GateError::Unreachable(why));
         }
         let now = at.clock.map_or(read.now, |micros| micros / 1000);
-        let question = Question {
+        let question = OutlookQuestion {
             span_ms: spans.0,
             longest_ms: spans.1,
             slots: read.owned.map(|(owned, _)| (owned, slots.clone())),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::redis::{Cmd, Pipeline, Value, from_redis_value_ref};
 use tokio::time::Instant;
 
-use super::{At, Found, LOOK_AGAIN, Sent, Watch};
+use super::{BATCH_RETRY_DELAY, EpochFindings, SentPulse, Watch, WatchTarget};
 use crate::gate::epoch::FORGET_MS;
 use crate::gate::link::Request;
 use crate::gate::store::Meaning;
@@ -18,7 +18,7 @@ const SWEEP: u32 = 16;
 
 /// The purpose of a pulse.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PulseKind {
     /// Ends a batch.
     Batch,
     /// Proves that the data is complete here and now.
@@ -31,7 +31,7 @@ pub(super) enum Kind {
 /// stepped back.
 const STEP_MS: u64 = 1_000;
 
-impl Sent {
+impl SentPulse {
     /// Returns the clock by which the epoch's times were measured, in milliseconds: Redis's clock
     /// as if it was never stepped back. `clock` is a test's clock in microseconds.
     pub(super) fn now(&self, clock: Option<u64>) -> Option<u64> {
@@ -39,7 +39,7 @@ impl Sent {
     }
 }
 
-impl Found {
+impl EpochFindings {
     /// Takes another reading of Redis's clock, so that a worker's clock may run at another pace.
     fn learn_clock(&mut self, now: u64) {
         let expected = self.clock.map_or(0, goes_on);
@@ -57,16 +57,16 @@ fn goes_on((then, at): (u64, Instant)) -> u64 {
 impl Watch {
     /// Returns the pulse that ends a pipeline of decisions. `load` is set if Redis lacks the
     /// script.
-    pub fn request(&self, sent: &Sent, micros: &str, load: bool) -> Request<'_> {
+    pub fn request(&self, sent: &SentPulse, micros: &str, load: bool) -> Request<'_> {
         Request {
             key: &self.key,
-            command: self.pulse(sent, micros, Kind::Batch),
+            command: self.pulse(sent, micros, PulseKind::Batch),
             load: load.then(scripts::pulse),
             meaning: Meaning::Itself,
         }
     }
 
-    pub(super) fn pulse(&self, sent: &Sent, micros: &str, kind: Kind) -> Cmd {
+    pub(super) fn pulse(&self, sent: &SentPulse, micros: &str, kind: PulseKind) -> Cmd {
         let silent = 2 * self.span_ms.load(Ordering::Relaxed) + FORGET_MS;
         let mut command = ::redis::cmd("EVALSHA");
         command
@@ -79,11 +79,15 @@ impl Watch {
             .arg(&sent.history)
             .arg(self.field())
             .arg(silent)
-            .arg(if kind == Kind::Heartbeat { SWEEP } else { 0 })
+            .arg(if kind == PulseKind::Heartbeat {
+                SWEEP
+            } else {
+                0
+            })
             .arg(&sent.slots);
         // The check takes a sixth of a single decision, so batches make it only if evictions are
         // possible. Heartbeats always do, and notice a changed policy.
-        if sent.evicts || kind != Kind::Batch {
+        if sent.evicts || kind != PulseKind::Batch {
             command.arg(sent.evicted);
         } else {
             command.arg("");
@@ -96,7 +100,7 @@ impl Watch {
     ///
     /// # Errors
     /// [`GateError::Cold`] if they don't.
-    pub fn beaten(&self, sent: &Sent, answer: &Value) -> Result<(), GateError> {
+    pub fn beaten(&self, sent: &SentPulse, answer: &Value) -> Result<(), GateError> {
         let numbers: Vec<u64> = from_redis_value_ref(answer).unwrap_or_default();
         let mut state = self.state();
         if let [1, now, pulse] = numbers[..]
@@ -114,7 +118,7 @@ impl Watch {
             state.version += 1;
         }
         Err(GateError::Cold {
-            wait: LOOK_AGAIN,
+            wait: BATCH_RETRY_DELAY,
             why: "it changed while jobs were decided".to_owned(),
         })
     }
@@ -123,7 +127,12 @@ impl Watch {
     ///
     /// # Errors
     /// [`GateError::Cold`] if it is not yet.
-    pub fn opens(&self, sent: &Sent, span_ms: u64, clock: Option<u64>) -> Result<(), GateError> {
+    pub fn opens(
+        &self,
+        sent: &SentPulse,
+        span_ms: u64,
+        clock: Option<u64>,
+    ) -> Result<(), GateError> {
         let at = sent.gap.opens_at(span_ms);
         let now = sent.now(clock);
         if at == 0 || now.is_some_and(|now| at <= now) {
@@ -137,7 +146,7 @@ impl Watch {
 
     /// Makes a pulse without decisions. It proves that this worker is alive, and notices changes by
     /// others.
-    pub async fn heartbeat(&self, at: &At<'_>) -> Result<(), GateError> {
+    pub async fn heartbeat(&self, at: &WatchTarget<'_>) -> Result<(), GateError> {
         let micros = at
             .clock
             .map_or_else(String::new, |micros| micros.to_string());
@@ -151,7 +160,7 @@ impl Watch {
                 .cmd("SCRIPT")
                 .arg("LOAD")
                 .arg(&scripts::pulse().source);
-            pipeline.add_command(self.pulse(&sent, &micros, Kind::Heartbeat));
+            pipeline.add_command(self.pulse(&sent, &micros, PulseKind::Heartbeat));
             match at.link.on(&at.primary.shard, &pipeline).await?.as_slice() {
                 [Value::ServerError(error), _] => {
                     return Err(refusal::refused(error, "SCRIPT LOAD"));
@@ -177,11 +186,11 @@ mod tests {
         Value::Array(numbers.iter().map(|number| Value::Int(*number)).collect())
     }
 
-    fn sound() -> (Watch, Sent) {
+    fn sound() -> (Watch, SentPulse) {
         let watch = Watch::new("p:%epoch".to_owned(), Duration::from_secs(1), false);
         assert!(watch.sent(None).is_none(), "nothing is known yet");
         let epoch = ("id".to_owned(), "run".to_owned());
-        watch.go(epoch, "history".to_owned(), 0, Found::default());
+        watch.go(epoch, "history".to_owned(), 0, EpochFindings::default());
         let sent = watch.sent(None).expect("it is sound");
         (watch, sent)
     }
@@ -193,9 +202,9 @@ mod tests {
             since: Some(1_000),
             until: 61_000,
         };
-        let found = Found {
+        let found = EpochFindings {
             gap,
-            ..Found::default()
+            ..EpochFindings::default()
         };
         watch.go(
             ("id".to_owned(), "run".to_owned()),
@@ -229,7 +238,7 @@ mod tests {
         assert!(watch.beaten(&sent, &late).is_err());
         // Nor when admissions are open again: its decisions may be lost.
         let epoch = ("id".to_owned(), "run2".to_owned());
-        watch.go(epoch, "other".to_owned(), 3, Found::default());
+        watch.go(epoch, "other".to_owned(), 3, EpochFindings::default());
         assert!(watch.beaten(&sent, &late).is_err());
         assert_eq!(watch.known().pulse, 3);
         let sent = watch

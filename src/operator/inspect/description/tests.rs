@@ -1,5 +1,5 @@
 use crate::config::Config;
-use crate::gate::Usage;
+use crate::gate::UsageOfLimit;
 use crate::rules::answers::Quotas;
 use crate::rules::learned::Learned;
 use crate::rules::scope::{Labels, Scope};
@@ -9,8 +9,8 @@ use crate::operator::advertised as api;
 
 const NOW: u64 = 1_700_000_000_000;
 
-fn usage(count: u64, free: u64, next_ms: u64) -> Usage {
-    Usage {
+fn usage(count: u64, free: u64, next_ms: u64) -> UsageOfLimit {
+    UsageOfLimit {
         max: 5,
         set: 5,
         override_until_ms: 0,
@@ -33,11 +33,15 @@ fn given(missing: &[Scope]) -> GivenLabels {
     }
 }
 
-fn shown(usage: Usage, change: impl FnOnce(&mut Inspection)) -> String {
+fn shown(usage: UsageOfLimit, change: impl FnOnce(&mut Inspection)) -> String {
     shown_after(&Recovery::Over, usage, change)
 }
 
-fn shown_after(recovery: &Recovery, usage: Usage, change: impl FnOnce(&mut Inspection)) -> String {
+fn shown_after(
+    recovery: &Recovery,
+    usage: UsageOfLimit,
+    change: impl FnOnce(&mut Inspection),
+) -> String {
     let mut found = Inspection {
         now_ms: NOW,
         limits: vec![usage],
@@ -92,12 +96,12 @@ why       no job is admitted before the suspension ends, in 12.3s (Tue, 14 Nov 2
 
 #[test]
 fn where_nothing_costs_more_than_one_calls_and_jobs_are_counted() {
-    let of_one = |count, calls, widest| Usage {
+    let of_one = |count, calls, widest| UsageOfLimit {
         calls,
         widest,
         ..usage(count, 5 - count, 350)
     };
-    let show = |usage: Usage, widest| {
+    let show = |usage: UsageOfLimit, widest| {
         shown(usage, |found| {
             found.waiting = 2;
             found.widest = widest;
@@ -125,7 +129,7 @@ fn where_nothing_costs_more_than_one_calls_and_jobs_are_counted() {
         };
         assert!(text.contains(waits), "{text}");
     }
-    let shared = Usage {
+    let shared = UsageOfLimit {
         waiting: 9,
         ..of_one(3, Some(3), 1)
     };
@@ -145,7 +149,7 @@ fn what_was_not_said_is_not_guessed() {
     };
     let limits = [limit("all", &Scope::Global), limit("path", &path)];
     let (free, full) = (usage(0, 5, 0), usage(5, 0, 350));
-    let show = |usages: [&Usage; 2], missing: &[Scope]| {
+    let show = |usages: [&UsageOfLimit; 2], missing: &[Scope]| {
         let found = Inspection {
             quotas: Quotas::default(),
             quotas_at_ms: 0,
@@ -196,7 +200,7 @@ fn what_was_not_said_is_not_guessed() {
 
 #[test]
 fn others_that_wait_for_what_they_share_are_counted() {
-    let shared = |waiting| Usage {
+    let shared = |waiting| UsageOfLimit {
         waiting,
         ..usage(3, 2, 0)
     };
@@ -240,7 +244,7 @@ fn nothing_is_said_of_what_is_over() {
 
 #[test]
 fn it_says_why_a_job_waits_and_what_an_operator_set() {
-    let operators = Usage {
+    let operators = UsageOfLimit {
         max: 1,
         set: 1,
         override_until_ms: NOW + 1_000,
@@ -282,7 +286,7 @@ fn what_an_operator_set_stands_beside_what_was_learned() {
         NOW - 60_000
     ));
     let show = |set: u32, max: u32| {
-        let usage = Usage {
+        let usage = UsageOfLimit {
             max,
             set,
             override_until_ms: NOW + 1_000,
@@ -314,7 +318,7 @@ fn what_an_operator_set_stands_beside_what_was_learned() {
 
 #[test]
 fn a_job_that_costs_more_than_an_operator_allows_starts_alone() {
-    let operators = |widest| Usage {
+    let operators = |widest| UsageOfLimit {
         max: 3,
         set: 3,
         override_until_ms: NOW + 1_000,

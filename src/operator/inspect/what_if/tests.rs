@@ -16,7 +16,7 @@ fn no_plan(name: &str) -> Result<Limits, NotDone> {
     Err(NotDone::Wrong(format!("no plan {name}")))
 }
 
-fn ask(texts: &[&str], limits: &Limits) -> Result<Asked, String> {
+fn ask(texts: &[&str], limits: &Limits) -> Result<ForecastRequest, String> {
     let changes = texts.iter().map(|text| WhatIf::parse(text));
     let changes: Vec<WhatIf> = changes.collect::<Result<_, _>>()?;
     hypothetical(&changes, limits, no_plan).map_err(|why| why.to_string())
@@ -30,12 +30,12 @@ fn what_is_said_is_what_would_be_enforced() {
         (asked.limits[0].max(), asked.limits[0].window_ms()),
         (200, 120_000)
     );
-    assert_eq!((asked.as_said[0], asked.opens), (true, Opens::Now));
+    assert_eq!((asked.as_said[0], asked.opens), (true, OpeningTime::Now));
     let two = limits(&["day", "second"]);
     let asked = ask(&["second.max-requests=1", "pause=10m"], &two).expect("fine");
     let max: Vec<u32> = asked.limits.iter().map(Limit::max).collect();
     assert_eq!((max, asked.as_said), (vec![100, 1], vec![false, true]));
-    assert_eq!(asked.opens, Opens::In(600_000));
+    assert_eq!(asked.opens, OpeningTime::In(600_000));
 }
 
 #[test]

@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use sfv::{BareItem, Dictionary, Item, List, ListEntry, Parameters, Parser};
 
-use super::LONGEST;
-use super::value::When;
+use super::MAX_THROTTLE;
+use super::value::HeaderWait;
 use crate::rules::answers::advertised::{Quota, Quotas};
 
 /// One header of the older forms.
 #[derive(Debug)]
-pub(super) enum Counter {
+pub(super) enum CounterHeader {
     /// `…-Limit`: a number, or a list as in the drafts until -06: `100, 100;w=60`, the limit and then its policies.
     Limit(Vec<Quota>),
     /// `…-Remaining`, in thousandths.
     RemainingMs(u64),
     /// `…-Reset`
-    Reset(When),
+    Reset(HeaderWait),
 }
 
-impl Counter {
+impl CounterHeader {
     /// Returns true if nothing remains.
     pub(super) fn is_used_up(&self) -> bool {
         matches!(self, Self::RemainingMs(0))
@@ -28,7 +28,7 @@ impl Counter {
 
 /// The state of a policy: a member of `RateLimit`.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct QuotaState {
     /// Only in -07.
     pub(super) limit: Option<u64>,
     pub(super) remaining: Option<u64>,
@@ -36,9 +36,9 @@ pub(super) struct State {
 }
 
 /// Returns the members of `RateLimit`, or none if one is broken (RFC 9651, 4.2).
-pub(super) fn states(field: &[u8]) -> Vec<State> {
+pub(super) fn states(field: &[u8]) -> Vec<QuotaState> {
     if let Ok(list) = Parser::new(field).parse::<List>() {
-        let state = |item: &Item| State {
+        let state = |item: &Item| QuotaState {
             limit: None,
             remaining: integer(item.params.get("r")),
             reset: seconds(item.params.get("t")),
@@ -52,7 +52,7 @@ pub(super) fn states(field: &[u8]) -> Vec<State> {
         ListEntry::Item(item) => Some(&item.bare_item),
         ListEntry::InnerList(_) => None,
     };
-    vec![State {
+    vec![QuotaState {
         limit: integer(member("limit")),
         remaining: integer(member("remaining")),
         reset: seconds(member("reset")),
@@ -75,7 +75,11 @@ pub(super) fn policies(field: &[u8]) -> Vec<Quota> {
 }
 
 /// Returns all limits in the headers. The structured fields take precedence over the older ones.
-pub(super) fn all(rate_limit: &[u8], policy: &[u8], counters: &[(String, Counter)]) -> Quotas {
+pub(super) fn all(
+    rate_limit: &[u8],
+    policy: &[u8],
+    counters: &[(String, CounterHeader)],
+) -> Quotas {
     let states = states(rate_limit).into_iter();
     let left = states.filter_map(|state| {
         let (limit, window) = (state.limit?, None);
@@ -87,8 +91,8 @@ pub(super) fn all(rate_limit: &[u8], policy: &[u8], counters: &[(String, Counter
     }
     let counted = counters.iter().flat_map(|(suffix, counter)| {
         let quotas = match counter {
-            Counter::Limit(quotas) => quotas.as_slice(),
-            Counter::RemainingMs(_) | Counter::Reset(_) => &[],
+            CounterHeader::Limit(quotas) => quotas.as_slice(),
+            CounterHeader::RemainingMs(_) | CounterHeader::Reset(_) => &[],
         };
         quotas.iter().map(|quota| Quota {
             window: quota.window.or(window_of(suffix)),
@@ -131,7 +135,7 @@ fn window(params: &Parameters) -> Option<Duration> {
 }
 
 fn seconds(item: Option<&BareItem>) -> Option<Duration> {
-    integer(item).map(|seconds| Duration::from_secs(seconds).min(LONGEST))
+    integer(item).map(|seconds| Duration::from_secs(seconds).min(MAX_THROTTLE))
 }
 
 fn integer(item: Option<&BareItem>) -> Option<u64> {

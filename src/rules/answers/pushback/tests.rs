@@ -1,4 +1,4 @@
-mod seen;
+mod limit_info;
 
 use std::time::UNIX_EPOCH;
 
@@ -314,7 +314,7 @@ proptest! {
         let now = UNIX_EPOCH + Duration::from_secs(now.into());
         let headers = headers.iter().map(|(name, value)| (*name, value.as_slice()));
         let after = pushback(429, headers, now).and_then(|p| p.after);
-        prop_assert!(after.is_none_or(|after| (SHORTEST..=LONGEST).contains(&after)));
+        prop_assert!(after.is_none_or(|after| (MIN_THROTTLE..=MAX_THROTTLE).contains(&after)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// A wait as in a header, in milliseconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum When {
+pub(super) enum HeaderWait {
     /// This long from now.
     In(u64),
     /// Until this time since the epoch.
@@ -36,7 +36,7 @@ impl Wait {
     }
 }
 
-impl When {
+impl HeaderWait {
     /// Returns the wait from `now_ms`, or 0 if the time has passed. The true time may be up to `now_rounding` later than `now_ms`.
     pub(super) fn wait(self, now_ms: u64, now_rounding: Duration) -> Wait {
         let of_value = |ms: u64| match ms.is_multiple_of(1_000) {
@@ -55,14 +55,14 @@ impl When {
 }
 
 /// Parses a number or a date.
-pub(super) fn when(value: &[u8]) -> Option<When> {
+pub(super) fn when(value: &[u8]) -> Option<HeaderWait> {
     let Some(ms) = number_ms(value) else {
-        return date_ms(value).map(When::At);
+        return date_ms(value).map(HeaderWait::At);
     };
     Some(match ms / 1_000 {
-        n if n > EPOCH_MS => When::At(n),
-        n if n > EPOCH_S => When::At(ms),
-        _ => When::In(ms),
+        n if n > EPOCH_MS => HeaderWait::At(n),
+        n if n > EPOCH_S => HeaderWait::At(ms),
+        _ => HeaderWait::In(ms),
     })
 }
 

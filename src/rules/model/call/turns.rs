@@ -1,7 +1,7 @@
 //! When units may start, by the limits, the waitlist and the turns of the others. Nothing is changed here.
 
 use super::Call;
-use crate::rules::forecast::Place;
+use crate::rules::forecast::ForecastTarget;
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::waitlist::{AHEAD_MS, reach};
 
@@ -62,9 +62,9 @@ impl Call<'_> {
     }
 
     /// How many units there are up to a place, and how many of them are its own.
-    pub(in crate::rules::model) fn up_to(&self, place: Place) -> (u64, u64) {
+    pub(in crate::rules::model) fn up_to(&self, place: ForecastTarget) -> (u64, u64) {
         let waitlist = self.waitlist();
-        let Place::Job(ticket, cost) = place else {
+        let ForecastTarget::Job(ticket, cost) = place else {
             return (waitlist.waiting(), 1);
         };
         let own = match self.counts_cost() {

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::rules::decision::{Ask, Change, Usage};
+use crate::rules::decision::{Change, Question, UsageOfLimit};
 use crate::rules::learned::*;
 use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::model::State;
@@ -38,7 +38,7 @@ impl Bench {
     }
 
     fn start(&mut self, jobs: usize) {
-        let ask = Ask {
+        let ask = Question {
             ticket: None,
             cost: 1,
             again: false,
@@ -70,7 +70,7 @@ impl Bench {
         }
     }
 
-    fn usage(&mut self) -> Usage {
+    fn usage(&mut self) -> UsageOfLimit {
         let (limits, clock) = (&self.limits, self.clock());
         self.state
             .alone(limits, |scopes| scopes.inspect(limits, clock).limits[0])
@@ -213,7 +213,7 @@ fn of_several_limits_the_one_learns_that_is_used_the_most_and_explains_the_wait(
     let clock = Clock::from_micros(BEGIN * 1_000);
     let which = |after_ms| {
         let mut state = State::default();
-        let ask = Ask {
+        let ask = Question {
             ticket: None,
             cost: 1,
             again: false,

@@ -2,7 +2,7 @@
 
 use super::Scopes;
 use crate::rules::decision::Change;
-use crate::rules::forecast::{Asked, Opens, Schedule, Turn, points};
+use crate::rules::forecast::{ForecastRequest, OpeningTime, Schedule, Turn, points};
 use crate::rules::limit::Limit;
 use crate::rules::model::State;
 use crate::rules::model::call::Call;
@@ -10,7 +10,7 @@ use crate::rules::usage::Clock;
 
 impl Scopes<'_> {
     /// When the units of the waitlist have their turns, if `asked` is what is enforced. Nothing is changed by it.
-    pub fn schedule(&self, asked: &Asked, clock: Clock) -> Schedule {
+    pub fn schedule(&self, asked: &ForecastRequest, clock: Clock) -> Schedule {
         let now = clock.now_ms;
         let limits = self.in_force_as(&asked.limits, &asked.as_said, now);
         let set = (asked.limits.iter().zip(&asked.as_said)).map(|(limit, as_said)| match as_said {
@@ -28,9 +28,11 @@ impl Scopes<'_> {
         let control = &mut states.states[self.layout.control];
         control.pull_back(now);
         match asked.opens {
-            Opens::AsItIs => {}
-            Opens::Now => drop(control.change(now, &Change::Resume)),
-            Opens::In(duration_ms) => drop(control.change(now, &Change::Pause { duration_ms })),
+            OpeningTime::AsItIs => {}
+            OpeningTime::Now => _ = control.change(now, &Change::Resume),
+            OpeningTime::In(duration_ms) => {
+                _ = control.change(now, &Change::Pause { duration_ms });
+            }
         }
         let opens_ms = now.max(asked.not_before_ms).max(control.closed_until(now));
         let mut call = Call::new(&mut states.states, self.layout, &limits, clock, opens_ms, 0);

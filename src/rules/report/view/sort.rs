@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::HashSet;
 
-use super::{Row, View};
+use super::{FleetReport, Row};
 
 /// The criterion by which tenants are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl Sort {
     }
 }
 
-impl View {
+impl FleetReport {
     /// Returns the tenants to ask the gate about so that the first `most` by `sort` are correct. For [`Sort::Waiting`] this includes the
     /// tenants with the longest waitlists, of which workers may have few jobs in memory.
     pub fn first(&self, sort: Sort, most: usize) -> Vec<Row> {
@@ -56,13 +56,13 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::report::{OfTenant, Report};
+    use crate::rules::report::{Report, ReportedTenant};
     use crate::rules::tenant::Tenant;
 
     const NOW: u64 = 1_700_000_000_000;
 
-    fn tenant(name: &str, change: impl FnOnce(&mut OfTenant)) -> OfTenant {
-        let mut one = OfTenant::new(Tenant::parse(name).expect("a tenant"));
+    fn tenant(name: &str, change: impl FnOnce(&mut ReportedTenant)) -> ReportedTenant {
+        let mut one = ReportedTenant::new(Tenant::parse(name).expect("a tenant"));
         change(&mut one);
         one
     }
@@ -83,7 +83,7 @@ mod tests {
             tenants: all,
             ..Report::default()
         };
-        let view = View::of(NOW, vec![("a".to_owned(), Some(Ok(report)))]);
+        let view = FleetReport::of(NOW, vec![("a".to_owned(), Some(Ok(report)))]);
         let names =
             |rows: &[Row]| -> String { rows.iter().map(|row| row.tenant.as_str()).collect() };
         let sorted = |sort: Sort, most| {

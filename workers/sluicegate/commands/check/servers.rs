@@ -7,7 +7,7 @@ use sluicegate::broker::BrokerError;
 use sluicegate::broker::amqp::{Confirms, QueueState, confirms, inventory};
 use sluicegate::config::{Config, Http, RedisTopology, ResultsTo, show_duration};
 use sluicegate::gate::GateError;
-use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
+use sluicegate::gate::redis::{NODE_OF_A_CLUSTER, RedisGate, ServerHealth};
 use sluicegate::gate::reports::{self, Fleet};
 use sluicegate::handler::http::{Reach, reach};
 use sluicegate::operator::other_policies::{OtherPolicies, others as others_of};
@@ -15,7 +15,7 @@ use sluicegate::operator::{NotDone, hold};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::holding::Holding;
 use sluicegate::rules::limit::Limits;
-use sluicegate::rules::report::view::View;
+use sluicegate::rules::report::view::FleetReport;
 use sluicegate::rules::tenant::Tenant;
 
 use super::destination;
@@ -294,7 +294,7 @@ pub(super) async fn redis(
 }
 
 /// Returns the server's properties and the times of some round trips.
-async fn looked_at(config: &Config) -> Result<(Health, Vec<Duration>), GateError> {
+async fn looked_at(config: &Config) -> Result<(ServerHealth, Vec<Duration>), GateError> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     let limits = config.rate_limiter.policy.default_limits();
     let health = gate.check(limits).await?;
@@ -354,7 +354,7 @@ async fn fleet(config: &Config) -> Result<Fleet, GateError> {
 }
 
 /// Returns what workers have concluded from refused calls, as one of them says it: they call the same API.
-fn advice_in_words(view: &View) -> Option<String> {
+fn advice_in_words(view: &FleetReport) -> Option<String> {
     let all = view.workers.iter().map(|worker| &*worker.report.advice);
     let some: Vec<&str> = all.filter(|advice| !advice.is_empty()).collect();
     let workers = count(some.len() as u64, "worker");

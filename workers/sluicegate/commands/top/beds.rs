@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use sluicegate::broker::Message;
 use sluicegate::config::{Config, PipelineName, Pipelines};
-use sluicegate::gate::boards::Seen;
+use sluicegate::gate::instructions::BoardView;
 use sluicegate::gate::reports::Fleet;
 use sluicegate::operator::dead::{LetterList, SearchProgress};
 use sluicegate::operator::fleet::BusiestTenants;
@@ -16,8 +16,8 @@ use sluicegate::operator::overview::Overview;
 use sluicegate::operator::recovery::Recovery;
 use sluicegate::rules::decision::Tally;
 use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::report::view::{Line, Sort, View as Workers};
-use sluicegate::rules::report::{Load, OfTenant, Report};
+use sluicegate::rules::report::view::{FleetReport as Workers, Sort, WaitlistState};
+use sluicegate::rules::report::{Load, Report, ReportedTenant};
 use sluicegate::rules::scope::Scope;
 use sluicegate::rules::steering::{Hold, Instruction};
 use sluicegate::rules::tenant::Tenant;
@@ -44,8 +44,8 @@ pub fn model() -> Model {
     Model::new(pipelines(""), Sort::Waiting, NOW)
 }
 
-fn of(name: &str, change: impl FnOnce(&mut OfTenant)) -> OfTenant {
-    let mut one = OfTenant::new(tenant(name));
+fn of(name: &str, change: impl FnOnce(&mut ReportedTenant)) -> ReportedTenant {
+    let mut one = ReportedTenant::new(tenant(name));
     change(&mut one);
     one
 }
@@ -137,20 +137,20 @@ pub fn picture() -> Box<Overview> {
     let mut rows = fleet.view.first(Sort::Waiting, 99);
     for row in &mut rows {
         let line = match row.tenant.as_str() {
-            "acme" => Line {
+            "acme" => WaitlistState {
                 waiting: Some(700),
                 ends_ms: NOW + 724_000,
-                ..Line::default()
+                ..WaitlistState::default()
             },
-            "beta" => Line {
+            "beta" => WaitlistState {
                 waiting: Some(0),
                 closed_until_ms: NOW + 60_500,
                 closed_by: "429 from\nthe API".to_owned(),
-                ..Line::default()
+                ..WaitlistState::default()
             },
-            _ => Line {
+            _ => WaitlistState {
                 waiting: Some(0),
-                ..Line::default()
+                ..WaitlistState::default()
             },
         };
         row.told(line);
@@ -195,10 +195,10 @@ pub fn picture() -> Box<Overview> {
 /// open breaker.
 pub fn stopped() -> Box<Overview> {
     let mut picture = picture();
-    picture.fleet.boards = vec![Seen {
+    picture.fleet.boards = vec![BoardView {
         now_ms: NOW,
         posted: vec![(Instruction::All(Hold::Paused), NOW + 3_600_000)],
-        ..Seen::default()
+        ..BoardView::default()
     }];
     picture.recovery = vec![Recovery::Waits {
         now_ms: NOW,

@@ -3,11 +3,11 @@
 use super::*;
 
 fn slots(text: &str) -> crate::rules::slots::Slots {
-    Claims::parse(text).slots()
+    SlotOwnership::parse(text).slots()
 }
 
 /// Puts a worker at a primary with the slots `owned`.
-fn at(mut worker: Known, owned: &str, later: bool) -> Known {
+fn at(mut worker: WorkerKnowledge, owned: &str, later: bool) -> WorkerKnowledge {
     worker.shard = Some(Shard {
         owned: slots(owned),
         later,
@@ -19,8 +19,8 @@ fn at(mut worker: Known, owned: &str, later: bool) -> Known {
 
 #[test]
 fn an_epoch_speaks_for_the_slots_of_its_primary_and_for_others_after_a_span() {
-    let mut bed = Bed::new();
-    let mut a = at(worker("a", Start::Idle), "0-99", false);
+    let mut bed = EpochBed::new();
+    let mut a = at(worker("a", EarlierStarts::Idle), "0-99", false);
     assert_eq!(bed.look(&mut a), None);
     assert_eq!(bed.fields["slots"], "0-99");
     a = at(a, "0-100", false);
@@ -36,12 +36,12 @@ fn an_epoch_speaks_for_the_slots_of_its_primary_and_for_others_after_a_span() {
 
 #[test]
 fn a_primary_that_came_later_has_an_epoch_that_speaks_for_nothing_yet() {
-    let mut bed = Bed::new();
-    let start = Start::Idle;
+    let mut bed = EpochBed::new();
+    let start = EarlierStarts::Idle;
     assert_eq!(bed.look(&mut at(worker("a", start), "7", true)), None);
     assert_eq!(bed.fields["slots"], format!("7@{}", bed.now + SPAN));
     // A new worker of an operator who skips the wait claims all slots.
-    let mut fresh = at(worker("b", Start::Fresh), "7", false);
+    let mut fresh = at(worker("b", EarlierStarts::Fresh), "7", false);
     assert_eq!(bed.look(&mut fresh), None);
     assert_eq!(bed.fields["slots"], "7");
 }
@@ -51,10 +51,10 @@ fn an_epoch_that_moves_takes_the_place_of_another_primarys() {
     let (mut bed, _, _) = running();
     bed.fields.insert("slots".to_owned(), "50-99".to_owned());
     bed.memory = memory("other", "h7", "0");
-    let mut moved = at(worker("c", Start::Unknown), "0-10 99", true);
+    let mut moved = at(worker("c", EarlierStarts::Unknown), "0-10 99", true);
     let sure = bed.now - 5;
     if let Some(shard) = &mut moved.shard {
-        shard.handed = vec![Handed {
+        shard.handed = vec![HandedClaims {
             slots: slots("0-10"),
             wait_ms: 0,
             sure: Some(sure),
@@ -69,14 +69,14 @@ fn an_epoch_that_moves_takes_the_place_of_another_primarys() {
 
 #[test]
 fn an_epoch_that_came_with_its_slot_does_not_speak_for_those_that_stayed() {
-    let mut bed = Bed::new();
-    let mut a = at(worker("a", Start::Idle), "0-99 200", false);
+    let mut bed = EpochBed::new();
+    let mut a = at(worker("a", EarlierStarts::Idle), "0-99 200", false);
     assert_eq!(bed.look(&mut a), None);
     assert!(bed.pulse(&mut a));
     // Slot 200 moves to another primary, and the hash with it. No worker there proves that nothing
     // was lost.
     bed.memory = memory("other", "h7", "0");
-    for known in [a, worker("b", Start::Unknown)] {
+    for known in [a, worker("b", EarlierStarts::Unknown)] {
         let mut bed = bed.clone();
         let mut there = at(known, "100-200", true);
         assert!(bed.look(&mut there).is_some());
@@ -90,8 +90,8 @@ fn an_epoch_that_came_with_its_slot_does_not_speak_for_those_that_stayed() {
 
 #[test]
 fn a_primary_that_failed_over_is_not_sure_of_what_came_before() {
-    let mut bed = Bed::new();
-    let mut a = at(worker("a", Start::Idle), "0-99", false);
+    let mut bed = EpochBed::new();
+    let mut a = at(worker("a", EarlierStarts::Idle), "0-99", false);
     assert_eq!(bed.look(&mut a), None);
     assert_eq!(bed.fields["sure"], (bed.now - 2 * SPAN).to_string());
     assert!(bed.pulse(&mut a));

@@ -63,7 +63,7 @@ fn who_gives_up_waiting_leaves_the_longer_span_of_who_saw_it_first() {
     bed.memory = restarted();
     let until = bed.now + SPAN;
     assert_eq!(bed.look(&mut a), Some((until, DOUBTED.to_owned())));
-    let mut short = worker("c", Start::Unknown);
+    let mut short = worker("c", EarlierStarts::Unknown);
     (short.span_ms, short.shortest_ms) = (SHORT, SHORT);
     bed.pass(DOUBT_MS, &mut [&mut a]);
     assert_eq!(bed.look(&mut short), None);

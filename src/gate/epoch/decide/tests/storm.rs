@@ -8,15 +8,15 @@ use super::*;
 
 /// All writes in order, marked as starts or other changes. A loss removes the last ones.
 struct Storm {
-    bed: Bed,
+    bed: EpochBed,
     /// Each write with the hash after it.
-    log: Vec<(Entry, BTreeMap<String, String>)>,
+    log: Vec<(StormEntry, BTreeMap<String, String>)>,
     /// When the lost starts were made.
     lost: Vec<u64>,
 }
 
 #[derive(Clone, Copy)]
-enum Entry {
+enum StormEntry {
     Change,
     Start { at: u64 },
 }
@@ -77,12 +77,12 @@ impl Storm {
     fn note(&mut self) {
         let changes = self.bed.written.drain(..);
         self.log
-            .extend(changes.map(|fields| (Entry::Change, fields)));
+            .extend(changes.map(|fields| (StormEntry::Change, fields)));
     }
 
     /// Acts as a worker with jobs whose limits look back for `span`, or as an idle worker every 2
     /// s. Returns true if it started a job.
-    fn works(&mut self, worker: &mut Known, span: u64) -> bool {
+    fn works(&mut self, worker: &mut WorkerKnowledge, span: u64) -> bool {
         if !self.bed.asks(worker, span) {
             let waits = self.bed.look(worker).is_some();
             self.note();
@@ -92,7 +92,7 @@ impl Storm {
         }
         let now = self.bed.now;
         self.log
-            .push((Entry::Start { at: now }, self.bed.fields.clone()));
+            .push((StormEntry::Start { at: now }, self.bed.fields.clone()));
         let forgotten = self.lost.iter().find(|at| **at + span > now);
         assert_eq!(forgotten, None, "at {now} {} starts", worker.worker);
         true
@@ -101,7 +101,7 @@ impl Storm {
     fn fails_over(&mut self, lost: usize) {
         let left = self.log.len().saturating_sub(lost);
         for (entry, _) in self.log.drain(left..) {
-            if let Entry::Start { at } = entry {
+            if let StormEntry::Start { at } = entry {
                 self.lost.push(at);
             }
         }
@@ -116,8 +116,8 @@ impl Storm {
 
     fn evicts(&mut self) {
         let starts = self.log.iter().filter_map(|(entry, _)| match entry {
-            Entry::Start { at } => Some(*at),
-            Entry::Change => None,
+            StormEntry::Start { at } => Some(*at),
+            StormEntry::Change => None,
         });
         self.lost.extend(starts);
         self.bed.memory.evicted += 1;
@@ -129,14 +129,14 @@ proptest! {
     #[test]
     fn whatever_is_lost_nothing_starts_while_a_lost_start_counts(rounds in rounds()) {
         let mut storm = Storm {
-            bed: Bed::new(),
+            bed: EpochBed::new(),
             log: Vec::new(),
             lost: Vec::new(),
         };
         let mut workers = [
-            worker("a", Start::Idle),
-            worker("b", Start::Unknown),
-            worker("c", Start::Unknown),
+            worker("a", EarlierStarts::Idle),
+            worker("b", EarlierStarts::Unknown),
+            worker("c", EarlierStarts::Unknown),
         ];
         // One worker dies at a time, and only if another one has seen its entry. Otherwise no
         // worker could know of its starts.
@@ -157,7 +157,7 @@ proptest! {
                     Blow::Eviction => storm.evicts(),
                     Blow::Death(lost, rounds) if may_go => {
                         storm.fails_over(lost);
-                        workers[at] = worker(&format!("w{number}"), Start::Unknown);
+                        workers[at] = worker(&format!("w{number}"), EarlierStarts::Unknown);
                         workers[at].shortest_ms = SHORT;
                         heard[at] = 0;
                         away = Some((at, number + rounds));

@@ -6,8 +6,10 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use crate::rules::decision::{Answer, Ask, Change, Ticket};
-use crate::rules::forecast::{Asked, End, Opens, Place, Schedule, Sure, end};
+use crate::rules::decision::{Answer, Change, Question, Ticket};
+use crate::rules::forecast::{
+    Certainty, ForecastEnd, ForecastRequest, ForecastTarget, OpeningTime, Schedule, end,
+};
 use crate::rules::layout::Layout;
 use crate::rules::learned::Evidence;
 use crate::rules::limit::{Algorithm, Limit, Unit};
@@ -68,7 +70,7 @@ impl Backlog {
     /// True: it started.
     fn asks(&mut self, limits: &[Limit], ticket: Option<Ticket>, cost: u32) -> bool {
         let now = self.now;
-        let ask = Ask {
+        let ask = Question {
             ticket,
             cost,
             again: false,
@@ -104,7 +106,7 @@ impl Backlog {
         }
     }
 
-    fn schedule(&mut self, asked: &Asked) -> Schedule {
+    fn schedule(&mut self, asked: &ForecastRequest) -> Schedule {
         let layout = Layout::alone(&asked.limits);
         let state = std::mem::take(&mut self.state);
         let mut state = Some(state);
@@ -114,8 +116,8 @@ impl Backlog {
         schedule
     }
 
-    fn forecast(&mut self, limits: &[Limit]) -> End {
-        let schedule = self.schedule(&Asked::as_it_is(limits, 0));
+    fn forecast(&mut self, limits: &[Limit]) -> ForecastEnd {
+        let schedule = self.schedule(&ForecastRequest::as_it_is(limits, 0));
         end(limits, &schedule, false)
     }
 
@@ -148,7 +150,7 @@ proptest! {
         let forecast = backlog.forecast(&limits);
         let (before, waits) = (backlog.now, !backlog.waiting.is_empty());
         let ends = backlog.ends(&limits);
-        prop_assert_eq!(forecast.sure, Sure::Exact);
+        prop_assert_eq!(forecast.sure, Certainty::Exact);
         if waits {
             // The last of the waitlist may go half a second ahead of its turn, if there is room.
             prop_assert!(forecast.at_ms.abs_diff(ends) <= 1, "{:?} {} {}", forecast, ends, before);
@@ -185,11 +187,11 @@ fn with_several_limits_it_is_as_good() {
         let off = (forecast.at_ms - now).abs_diff(wait);
         let counts = |limit: &Limit| limit.algorithm() == Algorithm::SlidingCounter;
         if limits.iter().any(counts) {
-            assert_eq!(forecast.sure, Sure::Estimated);
+            assert_eq!(forecast.sure, Certainty::Estimated);
             let span = limits.iter().map(Limit::span).max().unwrap_or(0);
             assert!(off <= span, "{off} of {wait}: {forecast:?} {limits:?}");
         } else {
-            assert_eq!(forecast.sure, Sure::Exact);
+            assert_eq!(forecast.sure, Certainty::Exact);
             exact += 1;
             kept += u32::from(off <= 100.max(wait / 50));
         }
@@ -211,7 +213,7 @@ fn costs_are_known_as_a_sum() {
         let jobs: Vec<(u64, u32)> = (0..300).map(|job| (0, 1 + job % 4)).collect();
         let mut backlog = Backlog::of(&limits, &jobs);
         let forecast = backlog.forecast(&limits);
-        assert_eq!(forecast.sure, Sure::Estimated);
+        assert_eq!(forecast.sure, Certainty::Estimated);
         let now = backlog.now;
         let wait = backlog.ends(&limits) - now;
         let off = (forecast.at_ms - now).abs_diff(wait);
@@ -228,10 +230,10 @@ fn what_if_is_what_happens_when_it_is_done() {
     for algorithm in algorithms() {
         let limits = [limit("one", algorithm, 5, 1_000, 0).with_unit(Unit::Calls)];
         let jobs = vec![(0, 1); 200];
-        let raised = Asked {
+        let raised = ForecastRequest {
             limits: vec![limits[0].clone().with_max(20)],
             as_said: vec![true],
-            ..Asked::as_it_is(&limits, 0)
+            ..ForecastRequest::as_it_is(&limits, 0)
         };
         let mut backlog = Backlog::of(&limits, &jobs);
         let before = backlog.forecast(&limits);
@@ -260,9 +262,9 @@ fn what_if_is_what_happens_when_it_is_done() {
         // That is in force now, whatever the configuration says; unless the question says otherwise.
         let mut backlog = Backlog::of(&limits, &jobs);
         backlog.state.change(backlog.now, &change);
-        let as_said = Asked {
+        let as_said = ForecastRequest {
             as_said: vec![true],
-            ..Asked::as_it_is(&limits, 0)
+            ..ForecastRequest::as_it_is(&limits, 0)
         };
         let schedule = backlog.schedule(&as_said);
         assert_eq!(end(&limits, &schedule, false).at_ms, before.at_ms);
@@ -288,11 +290,11 @@ fn what_was_learned_stays_in_force_whatever_an_operator_would_set() {
         });
     }
     let before = backlog.forecast(&limits);
-    assert_eq!(before.sure, Sure::Estimated, "it rises again");
-    let would_be = |max| Asked {
+    assert_eq!(before.sure, Certainty::Estimated, "it rises again");
+    let would_be = |max| ForecastRequest {
         limits: vec![limits[0].clone().with_max(max)],
         as_said: vec![true],
-        ..Asked::as_it_is(&limits, 0)
+        ..ForecastRequest::as_it_is(&limits, 0)
     };
     for (max, in_force) in [(40, 10), (5, 5)] {
         let asked = would_be(max);
@@ -327,17 +329,17 @@ fn a_pause_is_as_long_as_it_is_said_to_be_and_nobody_starts_before_the_recovery_
     backlog.state.change(backlog.now, &pause);
     let now = backlog.now;
     let mut at = |opens, not_before_ms| {
-        let asked = Asked {
+        let asked = ForecastRequest {
             opens,
-            ..Asked::as_it_is(&limits, not_before_ms)
+            ..ForecastRequest::as_it_is(&limits, not_before_ms)
         };
         let schedule = backlog.schedule(&asked);
         end(&limits, &schedule, false).at_ms - now
     };
-    assert_eq!(at(Opens::AsItIs, 0), 62_000);
-    assert_eq!(at(Opens::Now, 0), 3_000);
-    assert_eq!(at(Opens::In(10_000), 0), 12_000);
-    assert_eq!(at(Opens::Now, now + 30_000), 32_000);
+    assert_eq!(at(OpeningTime::AsItIs, 0), 62_000);
+    assert_eq!(at(OpeningTime::Now, 0), 3_000);
+    assert_eq!(at(OpeningTime::In(10_000), 0), 12_000);
+    assert_eq!(at(OpeningTime::Now, now + 30_000), 32_000);
     let mut nobody = Backlog::of(&limits, &[]);
     assert_eq!(nobody.forecast(&limits).at_ms, BEGIN);
 }
@@ -354,9 +356,9 @@ fn each_job_has_a_place_and_a_new_one_is_behind_all() {
         .collect();
     assert_eq!(tickets.len(), 15);
     let mut at = |ticket| {
-        let asked = Asked {
-            place: Place::Job(ticket, 1),
-            ..Asked::as_it_is(&limits, 0)
+        let asked = ForecastRequest {
+            place: ForecastTarget::Job(ticket, 1),
+            ..ForecastRequest::as_it_is(&limits, 0)
         };
         let schedule = backlog.schedule(&asked);
         assert_eq!(schedule.waiting, 15);
@@ -386,7 +388,7 @@ fn a_backlog_of_any_size_is_looked_at_in_bounded_steps() {
     state.waitlist.jobs = 3_000_000;
     let mut state = Some(state);
     let scopes = Scopes::take(&layout, |_| state.take().expect("there is one"));
-    let schedule = scopes.schedule(&Asked::as_it_is(&limits, 0), clock(BEGIN));
+    let schedule = scopes.schedule(&ForecastRequest::as_it_is(&limits, 0), clock(BEGIN));
     assert_eq!(schedule.turns.len(), 64);
     let end = end(&limits, &schedule, false);
     let minutes = (end.at_ms - BEGIN) / 60_000;

@@ -8,7 +8,7 @@ use sluicegate::operator::overview::Overview;
 use sluicegate::operator::recovery::Recovery;
 use sluicegate::operator::text::{count, plain};
 use sluicegate::operator::times::span;
-use sluicegate::rules::report::view::Worker;
+use sluicegate::rules::report::view::ReportedWorker;
 use sluicegate::rules::steering::Hold;
 
 use super::parts::{Column, Side, bar, fit, list, wrapped};
@@ -74,7 +74,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
 /// Returns the sums over all workers.
 fn all(picture: &Overview) -> String {
     let workers = &picture.fleet.view.workers;
-    let sum = |of: fn(&Worker) -> u64| workers.iter().map(of).fold(0, u64::saturating_add);
+    let sum = |of: fn(&ReportedWorker) -> u64| workers.iter().map(of).fold(0, u64::saturating_add);
     let calls = sum(|it| it.report.load.running);
     let slots = sum(|it| it.report.load.slots);
     let waiting = count(sum(|it| it.report.waiting), "job");
@@ -85,11 +85,11 @@ fn all(picture: &Overview) -> String {
     )
 }
 
-fn name(worker: &Worker) -> String {
+fn name(worker: &ReportedWorker) -> String {
     format!("{}:{}", plain(&worker.report.host, 40), worker.report.pid)
 }
 
-fn state(worker: &Worker) -> &'static str {
+fn state(worker: &ReportedWorker) -> &'static str {
     match (worker.report.ready, worker.report.notes.is_empty()) {
         (true, true) => "ready",
         (true, false) => "ready, but",
@@ -97,7 +97,7 @@ fn state(worker: &Worker) -> &'static str {
     }
 }
 
-fn cells(worker: &Worker, is_wide: bool, theme: Theme) -> Vec<Line<'static>> {
+fn cells(worker: &ReportedWorker, is_wide: bool, theme: Theme) -> Vec<Line<'static>> {
     let report = &worker.report;
     let load = &report.load;
     let used = format!("{:.0} %", load.saturation * 100.0);
@@ -181,7 +181,7 @@ fn pipeline(pipeline: &PipelineModel, now_ms: u64, theme: Theme) -> Vec<Line<'st
         return vec![name, none(), none(), none(), state];
     };
     let workers = &picture.fleet.view.workers;
-    let sum = |of: fn(&Worker) -> u64| workers.iter().map(of).fold(0, u64::saturating_add);
+    let sum = |of: fn(&ReportedWorker) -> u64| workers.iter().map(of).fold(0, u64::saturating_add);
     let ready = workers.iter().filter(|it| it.report.ready).count();
     let mut states = Vec::new();
     if away {

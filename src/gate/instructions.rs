@@ -6,7 +6,7 @@ use ::redis::Value;
 use futures_util::future::join_all;
 
 use crate::gate::GateError;
-use crate::gate::fleet::board::{Follower, KEPT_MS, Posted, SILENT_MS};
+use crate::gate::fleet::instruction_board::{Follower, KEPT_MS, PostedInstruction, SILENT_MS};
 use crate::gate::redis::RedisGate;
 use crate::rules::steering::{Instruction, MAX_INSTRUCTIONS, Steering};
 
@@ -16,14 +16,14 @@ pub const LIVE_MS: u64 = 10_000;
 
 /// A worker's copy of one board.
 #[derive(Debug, Clone, Default)]
-pub(in crate::gate) struct Known {
+pub(in crate::gate) struct BoardCopy {
     pub(in crate::gate) version: u64,
     posted: Vec<(Instruction, u64)>,
     /// The version that the worker has applied.
     pub(in crate::gate) follows: u64,
 }
 
-impl Known {
+impl BoardCopy {
     /// Returns the instructions in force at `now_ms` by the store's clock.
     pub(in crate::gate) fn in_force(&self, now_ms: u64) -> impl Iterator<Item = Instruction> {
         let posted = self.posted.iter();
@@ -38,7 +38,7 @@ impl Known {
         board: &str,
         (name, says): (&str, &str),
     ) -> Result<Self, GateError> {
-        let Looked {
+        let BoardSnapshot {
             version, posted, ..
         } = look(gate, board, self.version, (name, self.follows, says)).await?;
         if let Some(posted) = posted {
@@ -64,8 +64,8 @@ pub(in crate::gate) async fn said_lately(
 }
 
 /// Parses instructions and drops those that this version does not know.
-fn known(posted: Vec<(String, Posted)>) -> Vec<(Instruction, u64)> {
-    let read = |(name, Posted { until_ms, text }): (String, Posted)| {
+fn known(posted: Vec<(String, PostedInstruction)>) -> Vec<(Instruction, u64)> {
+    let read = |(name, PostedInstruction { until_ms, text }): (String, PostedInstruction)| {
         Some((Instruction::read(&name, &text)?, until_ms))
     };
     posted.into_iter().filter_map(read).collect()
@@ -73,7 +73,7 @@ fn known(posted: Vec<(String, Posted)>) -> Vec<(Instruction, u64)> {
 
 /// One board as an operator sees it.
 #[derive(Debug, Clone, Default)]
-pub struct Seen {
+pub struct BoardView {
     /// The board's key.
     pub board: String,
     /// Redis's clock, in milliseconds.
@@ -90,7 +90,7 @@ pub struct Seen {
 ///
 /// # Errors
 /// The first error of any primary.
-pub async fn see(gate: &RedisGate) -> Result<Vec<Seen>, GateError> {
+pub async fn see(gate: &RedisGate) -> Result<Vec<BoardView>, GateError> {
     see_each(gate).await?.into_iter().collect()
 }
 
@@ -98,7 +98,7 @@ pub async fn see(gate: &RedisGate) -> Result<Vec<Seen>, GateError> {
 ///
 /// # Errors
 /// [`GateError`] if the primaries are not known.
-pub async fn see_each(gate: &RedisGate) -> Result<Vec<Result<Seen, GateError>>, GateError> {
+pub async fn see_each(gate: &RedisGate) -> Result<Vec<Result<BoardView, GateError>>, GateError> {
     let primaries = gate.registries().await?;
     let looks = primaries.iter().map(async |primary| {
         let board = &primary.board;
@@ -106,7 +106,7 @@ pub async fn see_each(gate: &RedisGate) -> Result<Vec<Result<Seen, GateError>>, 
         let live = |(_, worker): &(String, Follower)| {
             worker.at_ms.saturating_add(LIVE_MS) >= looked.now_ms
         };
-        Ok(Seen {
+        Ok(BoardView {
             board: board.clone(),
             now_ms: looked.now_ms,
             version: looked.version,
@@ -118,7 +118,7 @@ pub async fn see_each(gate: &RedisGate) -> Result<Vec<Result<Seen, GateError>>, 
 }
 
 /// Returns all instructions in force at `seen`.
-pub fn in_force(seen: &[Seen]) -> Steering {
+pub fn in_force(seen: &[BoardView]) -> Steering {
     let posted = seen.iter().flat_map(|board| &board.posted);
     Steering::of(posted.map(|(instruction, _)| instruction.clone()))
 }
@@ -127,7 +127,7 @@ pub fn in_force(seen: &[Seen]) -> Steering {
 pub type Versions = Vec<(String, u64)>;
 
 /// Returns the names of all live workers at `seen`, and of those that don't follow `versions` yet.
-pub fn followers(seen: &[Seen], versions: &Versions) -> (Vec<String>, Vec<String>) {
+pub fn followers(seen: &[BoardView], versions: &Versions) -> (Vec<String>, Vec<String>) {
     let (mut all, mut not_yet) = (Vec::new(), Vec::new());
     for board in seen {
         let version = versions.iter().find(|(key, _)| *key == board.board);
@@ -161,7 +161,7 @@ pub async fn put(
 
 /// An instruction that ends when another is posted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ends {
+pub struct EndInstruction {
     /// The instruction's name.
     pub name: String,
     /// Ends the instruction only if it has this text. `None` ends it in any case.
@@ -174,12 +174,12 @@ pub struct Ends {
 /// Like [`put`].
 pub async fn put_instead(
     gate: &RedisGate,
-    ends: Option<Ends>,
+    ends: Option<EndInstruction>,
     instruction: &Instruction,
     for_ms: u64,
 ) -> Result<Versions, GateError> {
     let (ended, its_text) = match ends {
-        Some(Ends { name, text }) => (name, text.unwrap_or_default()),
+        Some(EndInstruction { name, text }) => (name, text.unwrap_or_default()),
         None => (String::new(), String::new()),
     };
     let words = vec![
@@ -220,11 +220,11 @@ async fn change(gate: &RedisGate, words: Vec<String>) -> Result<Versions, GateEr
     join_all(changes).await.into_iter().collect()
 }
 
-struct Looked {
+struct BoardSnapshot {
     now_ms: u64,
     version: u64,
     /// The board's instructions, or `None` if the known version is still current.
-    posted: Option<Vec<(String, Posted)>>,
+    posted: Option<Vec<(String, PostedInstruction)>>,
     workers: Vec<(String, Follower)>,
 }
 
@@ -233,7 +233,7 @@ async fn look(
     board: &str,
     version: u64,
     (name, follows, says): (&str, u64, &str),
-) -> Result<Looked, GateError> {
+) -> Result<BoardSnapshot, GateError> {
     let words = vec![
         "look".to_owned(),
         version.to_string(),
@@ -247,20 +247,20 @@ async fn look(
     decode(&reply).ok_or_else(broken)
 }
 
-struct Head {
+struct BoardHead {
     now_ms: u64,
     is_full: bool,
     version: u64,
 }
 
-fn head(reply: &Value) -> Option<(Head, &[Value])> {
+fn head(reply: &Value) -> Option<(BoardHead, &[Value])> {
     let Value::Array(values) = reply else {
         return None;
     };
     let [_, now, word, version, rest @ ..] = values.as_slice() else {
         return None;
     };
-    let head = Head {
+    let head = BoardHead {
         now_ms: number(now)?,
         is_full: text(word)? == "full",
         version: number(version)?,
@@ -268,10 +268,10 @@ fn head(reply: &Value) -> Option<(Head, &[Value])> {
     Some((head, rest))
 }
 
-fn decode(reply: &Value) -> Option<Looked> {
+fn decode(reply: &Value) -> Option<BoardSnapshot> {
     let (head, rest) = head(reply)?;
     let (count, rest) = rest.split_first()?;
-    let mut looked = Looked {
+    let mut looked = BoardSnapshot {
         now_ms: head.now_ms,
         version: head.version,
         posted: None,
@@ -285,7 +285,7 @@ fn decode(reply: &Value) -> Option<Looked> {
     let posted = posted.as_chunks::<3>().0.iter().map(|[name, until, said]| {
         let until_ms = number(until)?;
         let text = text(said)?;
-        Some((self::text(name)?, Posted { until_ms, text }))
+        Some((self::text(name)?, PostedInstruction { until_ms, text }))
     });
     looked.posted = Some(posted.collect::<Option<_>>()?);
     let (workers, []) = workers.as_chunks::<4>() else {
@@ -329,13 +329,13 @@ mod tests {
             follows,
             says: String::new(),
         };
-        let board = |key: &str, workers: &[(&str, u64)]| Seen {
+        let board = |key: &str, workers: &[(&str, u64)]| BoardView {
             board: key.to_owned(),
             workers: workers
                 .iter()
                 .map(|(name, follows)| ((*name).to_owned(), worker(*follows)))
                 .collect(),
-            ..Seen::default()
+            ..BoardView::default()
         };
         let seen = [
             board("one", &[("a", 7), ("b", 6)]),

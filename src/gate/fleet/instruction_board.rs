@@ -13,13 +13,13 @@ pub const KEPT_MS: u64 = 400 * 86_400_000;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Board {
     version: u64,
-    instructions: BTreeMap<String, Posted>,
+    instructions: BTreeMap<String, PostedInstruction>,
     workers: BTreeMap<String, Follower>,
 }
 
 /// An instruction without its name. Times are in milliseconds of the store's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Posted {
+pub struct PostedInstruction {
     /// When it ends.
     pub until_ms: u64,
     /// The instruction's text.
@@ -39,7 +39,7 @@ pub struct Follower {
 
 /// The board has too many instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Full;
+pub struct BoardFull;
 
 impl Board {
     fn change(&mut self, now_ms: u64) -> u64 {
@@ -56,7 +56,7 @@ impl Board {
     /// Puts `text` in force under `name` from `now_ms` until `until_ms`. Returns the new version.
     ///
     /// # Errors
-    /// [`Full`] if there are `most` other instructions.
+    /// [`BoardFull`] if there are `most` other instructions.
     pub fn put(
         &mut self,
         now_ms: u64,
@@ -64,7 +64,7 @@ impl Board {
         until_ms: u64,
         text: &str,
         most: usize,
-    ) -> Result<u64, Full> {
+    ) -> Result<u64, BoardFull> {
         self.put_instead(now_ms, None, (name, until_ms, text), most)
     }
 
@@ -72,31 +72,33 @@ impl Board {
     /// given, it ends only if it has that text.
     ///
     /// # Errors
-    /// [`Full`] if there are `most` other instructions and none ended.
+    /// [`BoardFull`] if there are `most` other instructions and none ended.
     pub fn put_instead(
         &mut self,
         now_ms: u64,
         ends: Option<(&str, Option<&str>)>,
         (name, until_ms, text): (&str, u64, &str),
         most: usize,
-    ) -> Result<u64, Full> {
+    ) -> Result<u64, BoardFull> {
         self.instructions
             .retain(|_, posted| posted.until_ms > now_ms);
-        let says = |posted: &Posted, said: Option<&str>| said.is_none_or(|it| posted.text == it);
+        let says = |posted: &PostedInstruction, said: Option<&str>| {
+            said.is_none_or(|it| posted.text == it)
+        };
         let ended = ends.and_then(|(other, said)| {
             let posted = self.instructions.get(other)?;
             says(posted, said).then_some(other)
         });
         let stays = |other: &&String| **other != name && ended != Some(other.as_str());
         if self.instructions.keys().filter(stays).count() >= most {
-            return Err(Full);
+            return Err(BoardFull);
         }
         if let Some(ended) = ended {
             self.instructions.remove(ended);
         }
         let text = text.to_owned();
         self.instructions
-            .insert(name.to_owned(), Posted { until_ms, text });
+            .insert(name.to_owned(), PostedInstruction { until_ms, text });
         Ok(self.change(now_ms))
     }
 
@@ -126,7 +128,7 @@ impl Board {
     }
 
     /// Returns the instructions in force at `now_ms`, by name.
-    pub fn instructions(&self, now_ms: u64) -> impl Iterator<Item = (&String, &Posted)> {
+    pub fn instructions(&self, now_ms: u64) -> impl Iterator<Item = (&String, &PostedInstruction)> {
         let all = self.instructions.iter();
         all.filter(move |(_, posted)| posted.until_ms > now_ms)
     }
@@ -152,7 +154,7 @@ mod tests {
         assert_eq!(board.put(10, "try", 90, "7", 1), Ok(10));
         let wake = ("wake", 90, "1");
         let other = Some(("try", Some("8")));
-        assert_eq!(board.put_instead(11, other, wake, 1), Err(Full));
+        assert_eq!(board.put_instead(11, other, wake, 1), Err(BoardFull));
         assert_eq!(board.put_instead(11, other, wake, 2), Ok(11));
         assert_eq!(board.instructions(11).count(), 2, "it says something else");
         let whatever = Some(("try", None));
@@ -173,7 +175,7 @@ mod tests {
     fn instructions_end_by_themselves_and_make_room() {
         let mut board = Board::default();
         assert_eq!(board.put(10, "a", 20, "x", 1), Ok(10));
-        assert_eq!(board.put(10, "b", 20, "x", 1), Err(Full));
+        assert_eq!(board.put(10, "b", 20, "x", 1), Err(BoardFull));
         assert_eq!(board.put(11, "a", 30, "y", 1), Ok(11), "it is replaced");
         assert_eq!(board.instructions(29).count(), 1);
         assert_eq!(board.instructions(30).count(), 0);

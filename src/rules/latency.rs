@@ -20,23 +20,23 @@ const KEPT: usize = 32;
 
 /// The measured round trips.
 #[derive(Debug, Clone, Default)]
-pub struct Way {
+pub struct LatencyEstimator {
     /// The spans, newest last.
-    spans: VecDeque<Span>,
+    spans: VecDeque<MinuteSamples>,
     /// Number of round trips in all spans, counted up to [`SAMPLES`].
     samples: usize,
 }
 
 /// The round trips of one minute.
 #[derive(Debug, Clone)]
-struct Span {
+struct MinuteSamples {
     begun: Duration,
     number: usize,
     /// The shortest round trips, sorted.
     shortest: Vec<Duration>,
 }
 
-impl Span {
+impl MinuteSamples {
     fn learn(&mut self, took: Duration) {
         self.number += 1;
         let at = self.shortest.partition_point(|shorter| *shorter <= took);
@@ -55,7 +55,7 @@ impl Span {
     }
 }
 
-impl Way {
+impl LatencyEstimator {
     /// Records a round trip of duration `took` that ended now.
     pub fn learn(&mut self, now: Duration, took: Duration) {
         self.samples = (self.samples + 1).min(SAMPLES);
@@ -66,7 +66,7 @@ impl Way {
                 if self.spans.len() == SPANS {
                     self.spans.pop_front();
                 }
-                self.spans.push_back(Span {
+                self.spans.push_back(MinuteSamples {
                     begun: now,
                     number: 1,
                     shortest: vec![took],
@@ -82,7 +82,7 @@ impl Way {
 
     /// Returns the base, or zero until it is known.
     pub fn base(&self) -> Duration {
-        let least = self.spans.iter().map(Span::base).min();
+        let least = self.spans.iter().map(MinuteSamples::base).min();
         least.filter(|_| self.is_known()).unwrap_or_default()
     }
 }
@@ -96,7 +96,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn learnt(way: &mut Way, now: Duration, ways_ms: impl IntoIterator<Item = u32>) {
+    fn learnt(way: &mut LatencyEstimator, now: Duration, ways_ms: impl IntoIterator<Item = u32>) {
         for took in ways_ms {
             way.learn(now, MS * took);
         }
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_base_is_zero_until_it_is_known_and_then_at_most_the_shortest_way() {
-        let mut way = Way::default();
+        let mut way = LatencyEstimator::default();
         learnt(&mut way, MINUTE, 500..519);
         assert_eq!((way.is_known(), way.base()), (false, Duration::ZERO));
         learnt(&mut way, MINUTE, [600]);
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_shorter_way_counts_at_once_and_for_ten_minutes() {
-        let mut way = Way::default();
+        let mut way = LatencyEstimator::default();
         learnt(&mut way, MINUTE, [500; 100]);
         assert_eq!(way.base(), MS * 500);
         learnt(&mut way, MINUTE * 2, [40; 2]);
@@ -129,11 +129,11 @@ mod tests {
 
     #[test]
     fn one_that_is_much_shorter_than_the_others_is_believed_more_than_they_are() {
-        let mut way = Way::default();
+        let mut way = LatencyEstimator::default();
         learnt(&mut way, MINUTE, [40]);
         learnt(&mut way, MINUTE, [500; 99]);
         assert_eq!(way.base(), Duration::ZERO);
-        let mut jitter = Way::default();
+        let mut jitter = LatencyEstimator::default();
         learnt(&mut jitter, MINUTE, (0..2000).map(|n| 40 + n % 50));
         assert_eq!(jitter.base(), MS * 40);
     }
@@ -143,7 +143,7 @@ mod tests {
         fn it_is_never_more_than_the_shortest_way_of_ten_minutes(
             ways in prop::collection::vec((0_u32..40, 0_u32..1000), 1..400),
         ) {
-            let (mut way, mut now, mut seen) = (Way::default(), Duration::ZERO, Vec::new());
+            let (mut way, mut now, mut seen) = (LatencyEstimator::default(), Duration::ZERO, Vec::new());
             for (pause_s, took) in ways {
                 now += Duration::from_secs(pause_s.into());
                 way.learn(now, MS * took);

@@ -4,33 +4,33 @@ use std::sync::Arc;
 
 use futures_util::future::{join_all, try_join_all};
 
-use crate::gate::fleet::registry::{self, Named};
+use crate::gate::fleet::registry::{self, NamedPolicy};
 use crate::gate::redis::RedisGate;
-use crate::gate::{Gate as _, GateError, Usage};
+use crate::gate::{Gate as _, GateError, UsageOfLimit};
 use crate::rules::decision::Tried;
 use crate::rules::job::priority::Priorities;
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::policy::Policy;
-use crate::rules::report::view::Line;
+use crate::rules::report::view::WaitlistState;
 use crate::rules::scope::{Labels, Scope};
 use crate::rules::steering::Steering;
 use crate::rules::tenant::Tenant;
 
 /// Maximum number of waitlists that are read.
-const MOST_LOOKS: usize = 1_000;
+const MAX_TENANTS_READ: usize = 1_000;
 /// Maximum number of tenants that are read at once.
 const AT_ONCE: usize = 20;
 
 /// A tenant's state at the gate.
 #[derive(Debug, Clone, Default)]
-pub struct Stands {
+pub struct TenantStanding {
     /// The tenant's waiting jobs and suspension.
-    pub line: Line,
+    pub line: WaitlistState,
     /// The tenant's limits with their usage. For a limit that tells jobs apart by a value, this is
     /// the usage of jobs without that value.
-    pub limits: Vec<(Limit, Usage)>,
+    pub limits: Vec<(Limit, UsageOfLimit)>,
     /// The tenant's shadow limits with their usage and trials.
-    pub shadows: Vec<(Limit, Usage, Tried)>,
+    pub shadows: Vec<(Limit, UsageOfLimit, Tried)>,
 }
 
 /// Returns the state of the first of `tenants`, up to 1,000 waitlists in total. The limits are
@@ -40,14 +40,14 @@ pub struct Stands {
 /// # Errors
 /// [`GateError`] if no tenant's state can be read. In a cluster, a single tenant's error is its
 /// own: other tenants are on other primaries.
-pub async fn lines(
+pub async fn read_standings(
     gate: &RedisGate,
     policy: &Policy,
     (priorities, steering): (&Priorities, &Steering),
     tenants: &[Tenant],
-) -> Result<Vec<Result<Stands, GateError>>, GateError> {
-    let own = Named::new(policy.clone())?;
-    let registry::Seen { known, now_ms, .. } = registry::look(gate).await?;
+) -> Result<Vec<Result<TenantStanding, GateError>>, GateError> {
+    let own = NamedPolicy::new(policy.clone())?;
+    let registry::RegisteredPolicies { known, now_ms, .. } = registry::look(gate).await?;
     let mut fleet = known.fleet(Arc::clone(&own.policy), &own.id, now_ms);
     let levels = priorities.waitlists();
     let mut waitlists: Vec<Labels> = levels
@@ -56,8 +56,8 @@ pub async fn lines(
     if waitlists.is_empty() {
         waitlists.push(Labels::default());
     }
-    let most = MOST_LOOKS / waitlists.len().min(MOST_LOOKS);
-    let mut lines = Vec::new();
+    let most = MAX_TENANTS_READ / waitlists.len().min(MAX_TENANTS_READ);
+    let mut standings = Vec::new();
     for some in tenants[..most.min(tenants.len())].chunks(AT_ONCE) {
         let some: Vec<_> = (some.iter())
             .map(|tenant| {
@@ -68,9 +68,9 @@ pub async fn lines(
         let looks = some
             .iter()
             .map(|(tenant, limits)| line(gate, tenant, limits, &waitlists));
-        lines.extend(join_all(looks).await);
+        standings.extend(join_all(looks).await);
     }
-    Ok(lines)
+    Ok(standings)
 }
 
 /// Reads all `waitlists` of a tenant and merges them into one line.
@@ -79,11 +79,11 @@ async fn line(
     tenant: &Tenant,
     limits: &Limits,
     waitlists: &[Labels],
-) -> Result<Stands, GateError> {
+) -> Result<TenantStanding, GateError> {
     let looks = waitlists
         .iter()
         .map(|labels| gate.inspect(tenant, labels, limits));
-    let mut line = Line::default();
+    let mut line = WaitlistState::default();
     let (mut waiting, mut usages, mut tried) = (0, Vec::new(), Vec::new());
     for found in try_join_all(looks).await? {
         waiting += found.waiting;
@@ -98,7 +98,7 @@ async fn line(
     let mut scopes = limits.iter().map(Limit::scope);
     let by_value = scopes.any(|scope| matches!(scope, Scope::Header(_) | Scope::RoutingKey));
     line.waiting = (!by_value).then_some(waiting);
-    Ok(Stands {
+    Ok(TenantStanding {
         line,
         limits: limits.iter().cloned().zip(usages).collect(),
         shadows: (limits.shadows().iter().cloned().zip(tried))

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::Memory;
+use super::ServerIdentity;
 
 /// The hash as the store has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Kept(BTreeMap<String, String>);
+pub struct EpochHash(BTreeMap<String, String>);
 
 /// What a worker's pulse is sent with: the epoch as the worker knows it.
 #[derive(Debug, Clone, Copy)]
@@ -29,14 +29,14 @@ pub struct Beat<'a> {
     pub cold: &'a str,
 }
 
-impl<'a> FromIterator<(&'a str, &'a str)> for Kept {
+impl<'a> FromIterator<(&'a str, &'a str)> for EpochHash {
     fn from_iter<T: IntoIterator<Item = (&'a str, &'a str)>>(fields: T) -> Self {
         let fields = fields.into_iter();
         Self(fields.map(|(n, v)| (n.to_owned(), v.to_owned())).collect())
     }
 }
 
-impl Kept {
+impl EpochHash {
     /// Its fields and their values.
     pub fn fields(&self) -> impl Iterator<Item = (&String, &String)> {
         self.0.iter()
@@ -52,7 +52,7 @@ impl Kept {
     }
 
     /// The worker's next pulse at `now_ms`; `None`: something is not as the worker knows it, and nothing was changed.
-    pub fn beat(&mut self, beat: &Beat<'_>, memory: &Memory, now_ms: u64) -> Option<u64> {
+    pub fn beat(&mut self, beat: &Beat<'_>, memory: &ServerIdentity, now_ms: u64) -> Option<u64> {
         let same = self.is("id", beat.id)
             && self.is("run", beat.run)
             && self.is("cold", beat.cold)

@@ -3,7 +3,7 @@
 /// The identity of a server's dataset and its evictions. It changes whenever writes may have been
 /// lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Memory {
+pub struct ServerIdentity {
     /// `run_id`: changes with each process.
     pub process: String,
     /// `master_replid`: changes with each process and each promotion, and when replication begins
@@ -17,7 +17,7 @@ pub struct Memory {
     pub evicts: bool,
 }
 
-impl Memory {
+impl ServerIdentity {
     /// Parses the reply of `INFO`. Returns `None` if it lacks one of the three IDs.
     pub fn parse(info: &str) -> Option<Self> {
         let name = |name: &str| {
@@ -50,7 +50,7 @@ impl Memory {
         }
     }
 
-    /// Returns true if the process evicted keys since `text` ([`Memory::evicted_text`]) was
+    /// Returns true if the process evicted keys since `text` ([`ServerIdentity::evicted_text`]) was
     /// written, or before any worker looked. A count that went down was reset and says nothing
     /// about earlier evictions.
     pub(super) fn evicted_since(&self, text: &str) -> bool {

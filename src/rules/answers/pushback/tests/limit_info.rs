@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn see(status: u16, headers: &[(&str, &str)]) -> Seen {
+fn see(status: u16, headers: &[(&str, &str)]) -> LimitInfo {
     let mut all = vec![("Date", DATE)];
     all.extend_from_slice(headers);
     let all = all.iter().map(|(name, value)| (*name, value.as_bytes()));
@@ -138,7 +138,7 @@ fn something_left_closes_nothing() {
 fn what_a_cache_has_kept_counts_no_more() {
     let limit = ("RateLimit", r#""a";r=0;t=30"#);
     let reset = ("X-RateLimit-Reset", "30");
-    assert_eq!(see(200, &[limit, ("Age", "7")]), Seen::default());
+    assert_eq!(see(200, &[limit, ("Age", "7")]), LimitInfo::default());
     assert_eq!(
         see(429, &[limit, reset, ("Age", "7")]).refused,
         Some(Pushback { after: None })
@@ -296,15 +296,15 @@ proptest! {
     ) {
         let now = UNIX_EPOCH + Duration::from_secs(now.into());
         let headers = || headers.iter().map(|(name, value)| (*name, value.as_slice()));
-        let Verdict { meaning, seen } = verdict(&Answers::default(), status, headers(), now);
+        let Interpretation { meaning, seen } = verdict(&Answers::default(), status, headers(), now);
         for wait in [seen.refused.and_then(|refused| refused.after), seen.used_up] {
-            prop_assert!(wait.is_none_or(|wait| (SHORTEST..=LONGEST).contains(&wait)));
+            prop_assert!(wait.is_none_or(|wait| (MIN_THROTTLE..=MAX_THROTTLE).contains(&wait)));
         }
         prop_assert!(seen.refused.is_none() || seen.used_up.is_none());
-        prop_assert_eq!(seen.refused.is_some(), meaning == Meaning::Throttle);
+        prop_assert_eq!(seen.refused.is_some(), meaning == Consequence::Throttle);
         for quota in seen.quotas.iter() {
             prop_assert!(quota.limit > 0);
-            prop_assert!(quota.window.is_none_or(|window| !window.is_zero() && window <= LONGEST));
+            prop_assert!(quota.window.is_none_or(|window| !window.is_zero() && window <= MAX_THROTTLE));
         }
     }
 }
