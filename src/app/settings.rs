@@ -6,7 +6,7 @@ use tracing::info;
 
 use crate::app::reload::changeable;
 use crate::config::{self, Config};
-use crate::engine::action::{ResultSettings, ResultTarget, SchedulerSettings};
+use crate::engine::action::{EngineSettings, ResultSettings, ResultTarget};
 use crate::gate::Rule;
 use crate::rules::delays::DelayLevels;
 use crate::rules::holding::Holding;
@@ -14,9 +14,9 @@ use crate::rules::limit::{Algorithm, ceil_ms};
 use crate::rules::policy::Policy;
 
 /// Returns the scheduler's settings.
-pub fn settings(config: &Config) -> SchedulerSettings {
+pub fn settings(config: &Config) -> EngineSettings {
     let levels = DelayLevels::new(config.delay.max_delay);
-    SchedulerSettings {
+    EngineSettings {
         policy: config.rate_limiter.policy.clone(),
         fields: config.job.clone(),
         live: changeable(config),

@@ -27,7 +27,7 @@ use crate::rules::tenant::Tenant;
 
 /// The scheduler's part of the configuration.
 #[derive(Debug, Clone)]
-pub struct SchedulerSettings {
+pub struct EngineSettings {
     /// The limits of each tenant, until an [`Update`] replaces them.
     pub policy: Policy,
     /// The fields of a message from which a job's tenant, cost and other values are read.

@@ -110,7 +110,7 @@ use self::spans::JobTraces;
 use self::steering::SteeringState;
 use self::tenants::Tallies;
 use crate::broker::{Delivery, MessageKind};
-use crate::engine::action::{Action, Changeable, JobKey, ResultTarget, SchedulerSettings};
+use crate::engine::action::{Action, Changeable, EngineSettings, JobKey, ResultTarget};
 use crate::engine::facts::{Fact, Gauges};
 use crate::engine::shards::Shards;
 use crate::gate::fleet::EnforcedPolicies;
@@ -123,7 +123,7 @@ use crate::rules::refusals::Refusals;
 
 /// The jobs in the worker's memory, and the state that decides about them.
 pub struct Scheduler {
-    settings: SchedulerSettings,
+    settings: EngineSettings,
     random: SmallRng,
     /// The jobs, until they leave.
     jobs: HashMap<JobKey, JobEntry, RandomState>,
@@ -189,7 +189,7 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// Creates a scheduler without jobs. `seed` makes its jitter repeatable.
-    pub fn new(settings: SchedulerSettings, seed: u64) -> Self {
+    pub fn new(settings: EngineSettings, seed: u64) -> Self {
         let delays = settings.names.delays();
         let window = delivery_window(settings.prefetch, settings.live.concurrency);
         Self {

@@ -14,7 +14,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use sluicegate::broker::{
     Broker, BrokerEvent, Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag,
 };
-use sluicegate::engine::action::{Changeable, SchedulerSettings};
+use sluicegate::engine::action::{Changeable, EngineSettings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Stop};
 use sluicegate::gate::keys::Keys;
@@ -185,9 +185,9 @@ fn deliveries(id: &str, tags: std::ops::Range<u64>) -> BrokerEvent {
     BrokerEvent::Deliveries(tags.map(delivery).collect())
 }
 
-fn settings() -> SchedulerSettings {
+fn settings() -> EngineSettings {
     let open = kit::settings::open(JOBS);
-    SchedulerSettings {
+    EngineSettings {
         policy: one_at_a_time().into(),
         // All waiting jobs stay in memory.
         prefetch: 16 * JOBS,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate::config::{Config, Http, SecretUrl};
-use sluicegate::engine::action::{Changeable, SchedulerSettings};
+use sluicegate::engine::action::{Changeable, EngineSettings};
 use sluicegate::rules::answers::ThrottleScope;
 use sluicegate::rules::delays::{DelayLevels, QueueNames};
 use sluicegate::rules::holding::Holding;
@@ -22,7 +22,7 @@ pub fn http(url: impl Into<String>) -> Http {
 }
 
 /// Returns settings of a scheduler whose limits admit everything, for `jobs` concurrent calls.
-pub fn open(jobs: usize) -> SchedulerSettings {
+pub fn open(jobs: usize) -> EngineSettings {
     let second = Duration::from_secs(1);
     let limit = Limit::new(
         "default",
@@ -32,7 +32,7 @@ pub fn open(jobs: usize) -> SchedulerSettings {
         second / 20,
     );
     let levels = DelayLevels::new(300 * second);
-    SchedulerSettings {
+    EngineSettings {
         policy: limit.expect("a limit").into(),
         fields: Fields {
             tenant: TenantField::Header("x-tenant".into()),

@@ -12,7 +12,7 @@ use sluicegate::admin::Health;
 use sluicegate::broker::{
     Broker, BrokerEvent, Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag,
 };
-use sluicegate::engine::action::{SchedulerSettings, Update};
+use sluicegate::engine::action::{EngineSettings, Update};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, EngineEnd, Stop};
 use sluicegate::gate::{
@@ -321,7 +321,7 @@ async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
     let stop = Stop::default();
     let gate = OpeningGate::after(Duration::ZERO);
     let one = Limit::concurrent("running", 1);
-    let settings = SchedulerSettings {
+    let settings = EngineSettings {
         policy: one.expect("a limit").into(),
         ..settings::open(JOBS)
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sluicegate::broker::{Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag};
-use sluicegate::engine::action::{Action, Block, Changeable, JobKey, SchedulerSettings};
+use sluicegate::engine::action::{Action, Block, Changeable, EngineSettings, JobKey};
 use sluicegate::engine::facts::Fact;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::fleet::{EnforcedPolicies, Registered, RegistryKnowledge};
@@ -84,9 +84,9 @@ pub fn by_header() -> TenantField {
     TenantField::Header("x-tenant".into())
 }
 
-pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> SchedulerSettings {
+pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> EngineSettings {
     let levels = DelayLevels::new(Duration::from_secs(300));
-    SchedulerSettings {
+    EngineSettings {
         policy,
         fields: Fields {
             tenant,
@@ -129,7 +129,7 @@ impl Desk {
         Self::of(settings(concurrency, policy, tenant))
     }
 
-    pub fn of(settings: SchedulerSettings) -> Self {
+    pub fn of(settings: EngineSettings) -> Self {
         let mut scheduler = Scheduler::new(settings, 7);
         scheduler.session_up(1);
         Self {

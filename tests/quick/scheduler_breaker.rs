@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sluicegate::broker::DeliverySource;
-use sluicegate::engine::action::{JobKey, SchedulerSettings};
+use sluicegate::engine::action::{EngineSettings, JobKey};
 use sluicegate::gate::{BreakerEvent, BreakerScope, GateError, Rule, Standing};
 use sluicegate::handler::{Attempt, Fate, Outcome, Trouble};
 use sluicegate::rules::headers::HeaderValue;
@@ -23,7 +23,7 @@ const RULE: Rule = Rule {
 };
 
 pub fn desk() -> Desk {
-    Desk::of(SchedulerSettings {
+    Desk::of(EngineSettings {
         breaker: Some(RULE),
         ..settings(8, usual(), by_header())
     })

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sluicegate::broker::DeliverySource;
-use sluicegate::engine::action::{JobKey, SchedulerSettings};
+use sluicegate::engine::action::{EngineSettings, JobKey};
 use sluicegate::gate::{BreakerScope, Standing};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::answers::ThrottleScope;
@@ -43,7 +43,7 @@ fn scoped(throttle_scope: ThrottleScope, scopes: &[Scope]) -> Desk {
     };
     let limits = scopes.iter().enumerate().map(limit).collect();
     let policy = Policy::common(Limits::new(limits).expect("limits"));
-    Desk::of(SchedulerSettings {
+    Desk::of(EngineSettings {
         throttle_scope,
         ..settings(8, policy, by_header())
     })

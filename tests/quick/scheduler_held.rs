@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sluicegate::broker::{DeliverySource, Outgoing};
-use sluicegate::engine::action::SchedulerSettings;
+use sluicegate::engine::action::EngineSettings;
 use sluicegate::gate::{GateError, ShardId};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::holding::Holding;
@@ -16,7 +16,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Returns a desk with a RabbitMQ timeout of 100 s and calls of up to 10 s, so that jobs wait for
 /// up to 50 s.
 fn desk(concurrency: usize) -> Desk {
-    Desk::of(SchedulerSettings {
+    Desk::of(EngineSettings {
         holding: Holding::new(100 * SECOND, 10 * SECOND),
         ..settings(concurrency, usual(), by_header())
     })
@@ -113,7 +113,7 @@ fn a_shorter_timeout_counts_for_what_is_there_already() {
 
 #[test]
 fn while_the_timeout_is_not_known_jobs_wait_for_a_moment_only() {
-    let mut desk = Desk::of(SchedulerSettings {
+    let mut desk = Desk::of(EngineSettings {
         holding: Holding::new(100 * SECOND, 10 * SECOND).looked_for(),
         ..settings(1, usual(), by_header())
     });

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lapin::BasicProperties;
 use sluicegate::broker::{DeliverySource, Message};
-use sluicegate::engine::action::{JobKey, SchedulerSettings};
+use sluicegate::engine::action::{EngineSettings, JobKey};
 use sluicegate::gate::{GateError, Note, ShardId, SuspectDecision};
 use sluicegate::handler::{Attempt, Fate, Outcome};
 use sluicegate::rules::crash::LEASE_MS;
@@ -327,7 +327,7 @@ fn a_gate_that_cannot_be_told_lets_suspects_wait_as_all_jobs_do() {
 
 #[test]
 fn nothing_is_counted_where_max_crashes_is_zero() {
-    let mut settings: SchedulerSettings = settings(8, usual(), by_header());
+    let mut settings: EngineSettings = settings(8, usual(), by_header());
     settings.live.retry.max_crashes = 0;
     let mut desk = Desk::of(settings);
     let done = desk.again(&["x"]);

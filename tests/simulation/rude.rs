@@ -15,7 +15,7 @@ use rand::{Rng, SeedableRng};
 use sluicegate::admin::Health;
 use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::broker::{Broker, Message, Outgoing};
-use sluicegate::engine::action::{Changeable, SchedulerSettings};
+use sluicegate::engine::action::{Changeable, EngineSettings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Stop};
 use sluicegate::gate::Gate;
@@ -341,8 +341,8 @@ impl Handler for ToApi {
     }
 }
 
-fn settings(limit: &Limit, broker: &MemoryBroker) -> SchedulerSettings {
-    SchedulerSettings {
+fn settings(limit: &Limit, broker: &MemoryBroker) -> EngineSettings {
+    EngineSettings {
         policy: Policy::common(limit.clone().into()),
         fields: Fields {
             tenant: TenantField::Header("x-tenant".into()),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use simulator::environment;
 use sluicegate::broker::Broker;
 use sluicegate::engine::EngineEnd;
-use sluicegate::engine::action::{Changeable, SchedulerSettings};
+use sluicegate::engine::action::{Changeable, EngineSettings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::delays::DelayLevels;
@@ -29,8 +29,8 @@ use super::world::{Life, World};
 /// More polls than this at one moment: the engine spins.
 const MOST_POLLS: u32 = 1000;
 
-fn settings(plan: &Plan, broker: &SimBroker) -> SchedulerSettings {
-    SchedulerSettings {
+fn settings(plan: &Plan, broker: &SimBroker) -> EngineSettings {
+    EngineSettings {
         policy: mixed::policy(&plan.limits, plan.others.as_ref()),
         fields: Fields {
             tenant: TenantField::Header("x-tenant".into()),

@@ -8,7 +8,7 @@ use sluicegate::admin::Health;
 use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::broker::{Broker, BrokerEvent};
 use sluicegate::engine::Engine;
-use sluicegate::engine::action::SchedulerSettings;
+use sluicegate::engine::action::EngineSettings;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::delays::{self, DelayLevels};
@@ -90,7 +90,7 @@ pub fn engine<B, G, H>(
 }
 
 /// Returns `settings` with the queue names of the worker's `client`.
-pub fn settings(mut settings: SchedulerSettings, client: &MemoryBroker) -> SchedulerSettings {
+pub fn settings(mut settings: EngineSettings, client: &MemoryBroker) -> EngineSettings {
     settings.names = client.names();
     settings
 }

@@ -10,7 +10,7 @@ use sluicegate::app::scheduler_settings;
 use sluicegate::broker::{Broker as _, BrokerEvent, DeliverySource, Outgoing};
 use sluicegate::config::{Config, TenantField, ValueField};
 use sluicegate::engine::Stop;
-use sluicegate::engine::action::SchedulerSettings;
+use sluicegate::engine::action::EngineSettings;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::Gate as _;
 use sluicegate::metrics::Metrics;
@@ -91,7 +91,7 @@ pub fn simulate(
 }
 
 /// Returns the scheduler settings that `config` gives for jobs built by [`SimulatedJob::message`].
-fn settings(config: &Config) -> SchedulerSettings {
+fn settings(config: &Config) -> EngineSettings {
     let mut settings = scheduler_settings(config);
     settings.fields.tenant = TenantField::Header(TENANT.to_owned());
     settings.fields.cost = ValueField::Header(headers::COST.to_owned());

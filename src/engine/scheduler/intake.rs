@@ -9,7 +9,7 @@ use super::due_time::DueTime;
 use super::entry::{JobEntry, Phase, SlotState};
 use super::report_limiter::ReportLimiter;
 use crate::broker::{Delivery, DeliverySource, Message, Tag};
-use crate::engine::action::{JobKey, SchedulerSettings};
+use crate::engine::action::{EngineSettings, JobKey};
 use crate::rules::job::{self, BadMessage, InBody};
 use crate::rules::policy::Policy;
 
@@ -101,7 +101,7 @@ impl Intake {
         now: Duration,
         delivery: Delivery,
         inside: &InBody,
-        settings: &SchedulerSettings,
+        settings: &EngineSettings,
         policy: &Policy,
     ) -> Result<JobEntry, Box<Invalid>> {
         let tag = delivery.tag;
