@@ -135,7 +135,7 @@ keys! {
         .example("5s")
         .live()
         .about("The longest that one answer of the API (429, 403 or 503 with Retry-After, or a failure that says that nothing is left) can throttle a tenant.")
-        .note("A 429 that names no time throttles it for the shortest window of the job's limits (a second where all of them are `max-concurrent`).");
+        .note("A 429 that names no time throttles it for the shortest window of the job's limits (a second where all of them are `max-concurrent`). An even flow (`leaky-bucket-algo`, or `burst: 1`) is throttled for the distance between two starts, twice as long with each further 429, up to the window.");
     THROTTLE_SCOPE: ThrottleScope = choice("rate-limiter.throttle-scope")
         .default("auto")
         .example("global")

@@ -325,6 +325,10 @@ impl Limit {
     pub fn is_shadow(&self) -> bool {
         self.shadow
     }
+    /// Returns true if starts keep a distance from each other: the limit is a bucket of one unit.
+    pub fn is_even(&self) -> bool {
+        self.algorithm().has_burst() && self.burst() == 1
+    }
     /// Returns true if all tenants share the limit.
     pub fn is_global(&self) -> bool {
         self.scope == Scope::Global
