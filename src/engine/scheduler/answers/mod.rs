@@ -134,7 +134,7 @@ impl Scheduler {
                 key: None,
                 whose,
                 until: now + duration,
-                by: "the API's RateLimit: nothing is left".to_owned(),
+                by: "the API's RateLimit header: the quota is exhausted".to_owned(),
                 failures: 0,
                 lesson: None,
             },
