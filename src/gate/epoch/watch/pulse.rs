@@ -115,7 +115,7 @@ impl Watch {
         }
         Err(GateError::Cold {
             wait: LOOK_AGAIN,
-            why: "it changed while jobs were decided".to_owned(),
+            why: "it changed during decisions".to_owned(),
         })
     }
 
