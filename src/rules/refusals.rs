@@ -17,7 +17,8 @@ use super::tenant::Tenant;
 const MIN_THROTTLINGS: u32 = 3;
 /// Advice is given if at least one of this many calls is refused.
 const REFUSED_PART: u32 = 20;
-/// An API is assumed to want an even flow if at most one of this many parts of the limit passes between two throttlings.
+/// An API is assumed to require an even flow if at most one of this many parts of the limit passes
+/// between two throttlings.
 const EVEN_PART: u32 = 4;
 /// Number of calls of a tenant after which the counts are halved, so that older calls count less.
 const MAX_CALLS: u32 = 400;
@@ -145,8 +146,8 @@ impl Refusals {
             ),
             _ => (
                 match is_even {
-                    true => "want an even flow",
-                    false => "estimate, or to count in other windows",
+                    true => "require an even flow",
+                    false => "estimate, or count in other windows",
                 },
                 format!("use {}", Algorithm::LeakyBucket.name()),
             ),
@@ -201,9 +202,14 @@ mod tests {
     fn the_pattern_of_refusals_names_the_algorithm_that_fits() {
         use Algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
         for (algorithm, burst, seems, what) in [
-            (SlidingWindow, (1, 19), "want an even flow", "leaky-bucket"),
-            (FixedWindow, (2, 18), "want an even flow", "leaky-bucket"),
-            (TokenBucket, (1, 9), "want an even flow", "leaky-bucket"),
+            (
+                SlidingWindow,
+                (1, 19),
+                "require an even flow",
+                "leaky-bucket",
+            ),
+            (FixedWindow, (2, 18), "require an even flow", "leaky-bucket"),
+            (TokenBucket, (1, 9), "require an even flow", "leaky-bucket"),
             (SlidingWindow, (12, 8), "estimate", "leaky-bucket"),
             (FixedWindow, (19, 2), "other windows", "sliding-window"),
             (LeakyBucket, (5, 1), "allow less", "lower max-requests"),
@@ -213,8 +219,8 @@ mod tests {
         }
         assert_eq!(
             advice(Algorithm::SlidingWindow, 3, (12, 8)).expect("advice"),
-            "24 of 48 calls were refused although the limit default was kept: the API seems to estimate, or to count in other \
-             windows; use leaky-bucket-algo",
+            "24 of 48 calls were refused although the limit default was kept: the API seems to \
+             estimate, or count in other windows; use leaky-bucket-algo",
             "from the first refusal on"
         );
     }
