@@ -35,7 +35,7 @@ impl Input {
             .filter(|param| param.place == ParamLocation::Path);
         for (param, given) in params.zip(path) {
             let decoded = percent_decode_str(given).decode_utf8();
-            let words = || format!("{}: is no percent-encoded UTF-8", param.name);
+            let words = || format!("{}: is not percent-encoded UTF-8", param.name);
             let text = decoded.map_err(|_| Problem::wrong(words()))?;
             input.take(param, text.as_ref().into())?;
         }
@@ -77,8 +77,8 @@ impl Input {
             return Ok(());
         }
         let object = serde_json::from_slice::<Map<String, Value>>(bytes);
-        let object =
-            object.map_err(|why| Problem::wrong(format!("the body is no JSON object: {why}")))?;
+        let object = object
+            .map_err(|why| Problem::wrong(format!("the body is not a JSON object: {why}")))?;
         self.take_fields(route, object)
     }
 
@@ -168,7 +168,7 @@ fn fits(kind: ParamKind, value: &Value) -> Result<(), String> {
         },
         ParamKind::Span => match text(value).and_then(|text| parse_duration(&text)) {
             Some(_) => Ok(()),
-            None => Err("must be a span, such as \"90s\" or \"1h\"".to_owned()),
+            None => Err("must be a duration, such as \"90s\" or \"1h\"".to_owned()),
         },
         ParamKind::Rate => match text(value).map(|text| text.parse::<Rate>()) {
             Some(Ok(_)) => Ok(()),
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(input.texts("header").collect::<Vec<_>>(), ["x=1", "y=2"]);
         let letters = route("/dead/letters");
         for (route, path, query, words) in [
-            (tenant, "%ff", "", "no percent-encoded UTF-8"),
+            (tenant, "%ff", "", "not percent-encoded UTF-8"),
             (tenant, "a", "plan=p&plan=p", "plan: is given twice"),
             (tenant, "a", "plam=p", "did you mean plan?"),
             (tenant, "a", "plan=", "must be a text of 1 to 255 bytes"),

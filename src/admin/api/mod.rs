@@ -223,13 +223,14 @@ pub fn actions() -> impl Iterator<Item = &'static str> {
 }
 
 fn nothing_here() -> Problem {
-    let words = "there is nothing here; /api/v1/openapi.json says what there is";
+    let words = "this path does not exist; /api/v1/openapi.json lists all paths";
     Problem::new(StatusCode::NOT_FOUND, words)
 }
 
 fn too_late() -> Problem {
     let words = format!(
-        "not done within {ANSWER_TIMEOUT:?}; an action may be done all the same: /audit says what was begun"
+        "not finished within {ANSWER_TIMEOUT:?}; an action may still complete: /audit lists \
+        started actions"
     );
     Problem::new(StatusCode::GATEWAY_TIMEOUT, words)
 }
@@ -237,7 +238,7 @@ fn too_late() -> Problem {
 // The signature that `map_err` needs.
 #[expect(clippy::needless_pass_by_value)]
 fn ended(why: JoinError) -> Problem {
-    let words = format!("it has ended by an error: {why}");
+    let words = format!("internal error: {why}");
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, words)
 }
 
