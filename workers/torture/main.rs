@@ -179,7 +179,7 @@ async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
         verdict.findings.push(checker::Finding::Left { messages });
     }
     if strangers > 0 {
-        let how = format!("{strangers} dead letters have an id that nobody published");
+        let how = format!("{strangers} dead letters have an unknown id");
         verdict
             .findings
             .push(checker::Finding::Worker { worker: 0, how });
@@ -209,7 +209,7 @@ fn keep_history(args: &Args, plan: &Plan, events: &[Event]) -> Result<(), Failur
     }
     history::write(&path, events).map_err(|error| {
         Failure(format!(
-            "the history can't go to {}: {error}",
+            "the history can't be written to {}: {error}",
             path.display()
         ))
     })?;
@@ -366,6 +366,6 @@ async fn run(
         ended??;
     }
     bed.history.add(What::Draining);
-    say(&"everything is whole; waiting for the rest");
+    say(&"all faults are mended; waiting for the remaining jobs");
     Ok(())
 }

@@ -75,7 +75,7 @@ impl Operator {
             let said = read(&output.stdout);
             let (said, all_follow) = said.ok_or_else(|| {
                 let text = String::from_utf8_lossy(&output.stdout);
-                Failure::new(format!("job cancel says what nobody understands: {text}"))
+                Failure::new(format!("job cancel has an unexpected answer: {text}"))
             })?;
             self.history.add(What::Asked {
                 job,
