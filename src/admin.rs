@@ -152,7 +152,7 @@ impl Health {
             (
                 &self.disagrees,
                 false,
-                "the workers do not agree on the limits, so no job is admitted; the log says why",
+                "the workers do not agree on the limits, so no job is admitted; see the log",
             ),
             (
                 &self.paused,
@@ -191,7 +191,7 @@ impl Health {
         let line = |number: usize, what| {
             (number > 0 && admitting > 0).then(|| {
                 format!(
-                    "{number} of {all} Redis primaries {what}: no job of its tenants is admitted"
+                    "{number} of {all} Redis primaries {what}: their tenants' jobs are not admitted"
                 )
             })
         };
@@ -200,14 +200,18 @@ impl Health {
             line(away, "does not answer"),
         ];
         let draining = self.draining.load(Ordering::Relaxed).then(|| {
-            "an operator drains all workers: no new job is taken; sluicegate resume --all ends it"
+            "an operator is draining all workers: no new job is taken; sluicegate resume --all \
+            ends it"
                 .to_owned()
         });
         let stuck = self.stuck.iter().zip(MessageKind::NAMES);
         let stuck = stuck.filter_map(|(number, (_, kind))| {
             let number = number.load(Ordering::Relaxed);
             (number > 0).then(|| {
-                format!("stuck: RabbitMQ does not take {number} messages ({kind}); the log names a queue")
+                format!(
+                    "stuck: RabbitMQ does not accept {number} messages ({kind}); the log \
+                    names a queue"
+                )
             })
         });
         let lines = lines.into_iter().flatten().chain(draining);
@@ -229,7 +233,7 @@ pub fn show_recovery(health: &Health, metrics: &Metrics, recovering: bool, prima
 pub enum AdminError {
     /// Another process listens on the address.
     #[error(
-        "admin.listen: {0} is in use; name another address, or {any} for any free port",
+        "admin.listen: {0} is in use; set another address, or {any} for any free port",
         any = with_any_port(.0)
     )]
     Taken(SocketAddr),

@@ -63,7 +63,9 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 pub enum AppError {
     /// The configuration names no destination for jobs, and there is no handler.
     #[error(
-        "nothing says where jobs go: set dispatch.http.url (an API, such as http://127.0.0.1:8080/), dispatch.exec.command (a program) or dispatch.forward (a queue of other workers)"
+        "jobs have no destination: set dispatch.http.url (an API, such as \
+        http://127.0.0.1:8080/), dispatch.exec.command (a program) or dispatch.forward (a queue \
+        of other workers)"
     )]
     NoHandler,
     /// The HTTP client can't be built.
@@ -93,7 +95,7 @@ pub enum AppError {
     #[error("can't listen for signals: {0}")]
     Signals(#[doc(hidden)] std::io::Error),
     /// A task that the worker can't do without has ended.
-    #[error("the worker can't go on: {0}")]
+    #[error("the worker can't continue: {0}")]
     Ended(#[doc(hidden)] TaskEnd),
 }
 
@@ -252,7 +254,7 @@ impl<H: PreparingHandler> Worker<H> {
         // queues finds the epoch, too. If this fails, the next ping or batch tries again. The gate
         // reports a recovery wait itself, and the steward reports an unavailable Redis.
         if let Err(why @ GateError::Refused(_)) = gate.begin(start).await {
-            error!(reason = %why, "no job is admitted; trying again");
+            error!(reason = %why, "no job is admitted; retrying");
         }
         // If Redis is unavailable, the latency is measured when it is back.
         let _ = gate.measure().await;
@@ -275,20 +277,20 @@ impl<H: PreparingHandler> Worker<H> {
         let steward = Steward::new(config, registry, news, (Arc::clone(&metrics), in_force));
         let steward = steward.after_others(start != EarlierStarts::Idle);
         let broker = Arc::new(broker);
-        tasks.spawn("what agrees with the other workers", steward.run(reload));
         tasks.spawn(
-            "what tells the fleet of this worker",
-            reporter.clone().run(),
+            "the task that agrees on limits with other workers",
+            steward.run(reload),
         );
-        tasks.spawn("what keeps the pulse in Redis", {
+        tasks.spawn("the task that writes reports", reporter.clone().run());
+        tasks.spawn("the task that watches Redis", {
             let (gate, health, metrics) = (gate.clone(), health.clone(), metrics.clone());
             async move { watch_redis(&gate, &health, &metrics, StartPhase::Runs).await }
         });
-        tasks.spawn("what speaks to RabbitMQ", {
+        tasks.spawn("the RabbitMQ task", {
             let broker = Arc::clone(&broker);
             async move { broker.failed().await }
         });
-        tasks.spawn("what shows the backlog", {
+        tasks.spawn("the task that measures the backlog", {
             let (mut backlog, metrics) = (broker.backlog(), metrics.clone());
             async move {
                 while backlog.changed().await.is_ok() {
@@ -308,7 +310,7 @@ impl<H: PreparingHandler> Worker<H> {
         };
         let running = engine.run_updated(scheduler, events, updates, stop.clone());
         let moving = moved(running, stop.clone());
-        let ended = tasks.run("what moves the jobs", moving, &stop.soft).await;
+        let ended = tasks.run("the engine", moving, &stop.soft).await;
         drop(tasks);
         // If Redis misses this, other workers may wait one window after a restart of Redis. Nothing
         // else depends on it.
@@ -379,13 +381,13 @@ fn process_tasks(
     stop: &Stop,
 ) -> Tasks {
     let mut tasks = Tasks::default();
-    tasks.watch("what answers at admin.listen", &admin.task);
+    tasks.watch("the admin server", &admin.task);
     if let Some(signals) = signals {
-        tasks.watch("what listens for signals", signals);
+        tasks.watch("the signal handler", signals);
     }
     if let Some(manager) = ServiceManager::of_environment() {
         let telling = manager.tell(Arc::clone(board), stop.soft.clone());
-        tasks.spawn("what tells the service manager", telling);
+        tasks.spawn("the task that notifies the service manager", telling);
     }
     tasks
 }
@@ -399,7 +401,7 @@ async fn moved(engine: impl Future<Output = EngineEnd>, stop: Stop) -> Result<()
             // The task that cut the engine off may report its reason in a moment. Its report stops
             // the worker.
             let _ = timeout(REASON_TIMEOUT, stop.soft.cancelled()).await;
-            Err("RabbitMQ brings no deliveries any more".to_owned())
+            Err("RabbitMQ sends no more deliveries".to_owned())
         }
     }
 }
@@ -421,12 +423,12 @@ mod tests {
                 EngineEnd::Panicked("it panicked: x".to_owned()),
                 Some("panicked: x"),
             ),
-            (EngineEnd::Deaf, Some("no deliveries any more")),
+            (EngineEnd::Deaf, Some("no more deliveries")),
             (EngineEnd::Stopped, None),
         ] {
             let (mut tasks, stop) = (Tasks::default(), Stop::default());
             let moving = moved(async { over }, stop.clone());
-            let ended = tasks.run("what moves the jobs", moving, &stop.soft).await;
+            let ended = tasks.run("the engine", moving, &stop.soft).await;
             let why = ended.err().map(|why| AppError::Ended(why).to_string());
             assert_eq!(why.is_some(), part.is_some());
             assert!(part.is_none_or(|part| why.is_some_and(|why| why.contains(part))));
@@ -436,13 +438,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_engine_that_is_cut_off_leaves_the_word_to_what_did_it() {
         let (mut tasks, stop) = (Tasks::default(), Stop::default());
-        tasks.spawn("what speaks to RabbitMQ", async {
+        tasks.spawn("the RabbitMQ task", async {
             tokio::time::sleep(Duration::from_millis(5)).await;
             "it was told to"
         });
         let moving = moved(async { EngineEnd::Deaf }, stop.clone());
-        let ended = tasks.run("what moves the jobs", moving, &stop.soft).await;
+        let ended = tasks.run("the engine", moving, &stop.soft).await;
         let why = ended.expect_err("it can't go on").to_string();
-        assert_eq!(why, "what speaks to RabbitMQ ended: it was told to");
+        assert_eq!(why, "the RabbitMQ task ended: it was told to");
     }
 }

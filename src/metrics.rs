@@ -352,7 +352,7 @@ impl Metrics {
         self.set_tenants(TenantLoads::default());
     }
 
-    /// Sets the number of policies that are enforced together.
+    /// Sets the number of policies enforced together.
     pub fn set_policies(&self, number: usize) {
         self.active_policies
             .set(i64::try_from(number).unwrap_or(i64::MAX));

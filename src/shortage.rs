@@ -40,12 +40,14 @@ fn in_words(errno: Errno) -> Option<&'static str> {
         }
         Errno::NFILE => "this machine has no file descriptor left: raise fs.file-max",
         Errno::AGAIN => {
-            "this process may start no more processes or threads: raise its limit (TasksMax, ulimit -u)"
+            "this process can't start more processes or threads: raise its limit (TasksMax, \
+            ulimit -u)"
         }
         Errno::NOMEM | Errno::NOBUFS => "this machine or container has no memory left",
         Errno::NOSPC | Errno::DQUOT => "this machine has no disk space left",
         Errno::ADDRNOTAVAIL => {
-            "this machine has no free local port or no address to connect from: see net.ipv4.ip_local_port_range"
+            "this machine has no free local port or no address to connect from: see \
+            net.ipv4.ip_local_port_range"
         }
         _ => return None,
     })

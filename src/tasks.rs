@@ -43,7 +43,7 @@ async fn catch_panic<R>(task: impl Future<Output = R>) -> Result<R, String> {
 pub fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("without a word")
+        .unwrap_or("no message")
 }
 
 /// A task whose end can be awaited by several callers.
@@ -142,7 +142,7 @@ impl Tasks {
                 return first.and(end);
             }
             if let (Ok(()), Err(ended)) = (&first, end) {
-                error!(reason = %ended, "stopping: the worker can't go on without it");
+                error!(reason = %ended, "stopping: the worker can't continue without this task");
                 stop.cancel();
                 first = Err(ended);
             }

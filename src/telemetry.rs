@@ -30,11 +30,12 @@ fn may_be_said(of: &Metadata<'_>) -> bool {
 pub enum TelemetryError {
     /// `log.level` is not a valid filter.
     #[error(
-        "log.level: {0:?} is no filter: {1}; use a level (error, warn, info, debug, trace), or target=level pairs"
+        "log.level: {0:?} is not a valid filter: {1}; use a level (error, warn, info, debug, \
+        trace), or target=level pairs"
     )]
     Filter(String, String),
     /// A `tracing` subscriber is already set.
-    #[error("logging is set up already: {0}")]
+    #[error("logging is already set up: {0}")]
     Twice(String),
 }
 
@@ -80,7 +81,7 @@ mod tests {
         };
         let why = init(&log).expect_err("there is no such level").to_string();
         assert!(
-            why.starts_with("log.level: \"sluicegate=loud\" is no filter: "),
+            why.starts_with("log.level: \"sluicegate=loud\" is not a valid filter: "),
             "{why}"
         );
     }

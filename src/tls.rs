@@ -84,7 +84,8 @@ pub(crate) fn advice(why: &(dyn Error + 'static), section: &str) -> Option<Strin
     match failure(why)? {
         rustls::Error::AlertReceived(alert) => match alert {
             AlertDescription::CertificateRequired => Some(format!(
-                "the server wants a certificate of ours: set {section}.cert-file and {section}.key-file"
+                "the server requires a client certificate: set {section}.cert-file and \
+                {section}.key-file"
             )),
             AlertDescription::UnknownCA
             | AlertDescription::BadCertificate
@@ -94,18 +95,20 @@ pub(crate) fn advice(why: &(dyn Error + 'static), section: &str) -> Option<Strin
             | AlertDescription::CertificateUnknown
             | AlertDescription::DecryptError
             | AlertDescription::AccessDenied => Some(format!(
-                "the server does not accept our certificate: see who signed {section}.cert-file, and until when it is valid"
+                "the server rejects the client certificate: check the issuer and the expiry of \
+                {section}.cert-file"
             )),
             // TLS 1.2 has no alert of its own for a missing client certificate.
             AlertDescription::HandshakeFailure => Some(format!(
-                "the server may want a certificate of ours: {section}.cert-file and {section}.key-file"
+                "the server may require a client certificate: {section}.cert-file and \
+                {section}.key-file"
             )),
             _ => None,
         },
         rustls::Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => Some(format!(
-            "nobody that is trusted signed the server's certificate: see {section}.ca-file"
+            "the server's certificate is not signed by a trusted authority: see {section}.ca-file"
         )),
         // `openssl req -x509` makes such certificates. rustls exposes no type for this webpki
         // error.
@@ -113,7 +116,8 @@ pub(crate) fn advice(why: &(dyn Error + 'static), section: &str) -> Option<Strin
             if why.to_string().contains("CaUsedAsEndEntity") =>
         {
             Some(
-                "the server shows the certificate of an authority (CA:TRUE): let that authority sign one for the server, or make it with CA:FALSE"
+                "the server uses the certificate of an authority (CA:TRUE): use one that the \
+                authority signed, or create it with CA:FALSE"
                     .to_owned(),
             )
         }
@@ -123,7 +127,8 @@ pub(crate) fn advice(why: &(dyn Error + 'static), section: &str) -> Option<Strin
             | CertificateError::NotValidYet
             | CertificateError::NotValidYetContext { .. },
         ) => Some(
-            "the server's certificate is not valid at this machine's time: renew it, or set the clock"
+            "the server's certificate is not valid at this machine's time: renew it, or correct \
+            the clock"
                 .to_owned(),
         ),
         _ => None,
@@ -146,9 +151,12 @@ pub(crate) fn setup_advice(why: &(dyn Error + 'static), section: &str) -> Option
     };
     advice(why, section).or_else(|| {
         let closed = causes(why).any(|cause| cause.downcast_ref().is_some_and(closed));
-        closed.then(|| format!(
-            "the server ended it: it may want a certificate that it accepts, {section}.cert-file and {section}.key-file; its log says why"
-        ))
+        closed.then(|| {
+            format!(
+                "the server closed the connection: it may require a valid client certificate, \
+            {section}.cert-file and {section}.key-file; see its log"
+            )
+        })
     })
 }
 

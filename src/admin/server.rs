@@ -205,7 +205,7 @@ async fn see(shown: &ServerState, is_open: bool, request: Request, next: Next) -
         None => {
             let challenge = challenge(request.headers());
             let headers = [(header::WWW_AUTHENTICATE, challenge)];
-            let words = "this needs the header `Authorization: Bearer` with admin.token\n";
+            let words = "the header `Authorization: Bearer` with admin.token is required\n";
             (StatusCode::UNAUTHORIZED, headers, words).into_response()
         }
     }

@@ -61,14 +61,14 @@ pub(super) async fn run(
         let goes_on = !stop.soft.is_cancelled();
         tokio::select! {
             why = tasks.first_end(), if ended.is_ok() => {
-                error!(reason = %why, "stopping: no pipeline can go on without it");
+                error!(reason = %why, "stopping: a task of all pipelines ended");
                 ended = Err(why);
                 stop.soft.cancel();
             }
             Some(kept) = all.keepers.join_next() => {
                 match kept {
                     Ok(name) => all.has_ended(name),
-                    Err(why) => error!(reason = %why, "what keeps a pipeline running has ended"),
+                    Err(why) => error!(reason = %why, "the keeper of a pipeline has ended"),
                 }
             }
             () = stop.soft.cancelled(), if goes_on => {}
@@ -78,7 +78,7 @@ pub(super) async fn run(
     drop(tasks);
     traces.end().await;
     admin.stop().await;
-    info!("all pipelines are stopped");
+    info!("all pipelines have stopped");
     ended.map_err(AppError::Ended)
 }
 
@@ -177,29 +177,29 @@ impl PipelineSet {
         };
         let wrong = match new.each().len() {
             _ if !new.are_named() => {
-                Some("it has no `pipelines` any more, which takes a restart".to_owned())
+                Some("the file no longer has `pipelines`, which requires a restart".to_owned())
             }
-            0 => Some("the pipeline that this process runs is not there any more".to_owned()),
+            0 => Some("the pipeline that this process runs no longer exists".to_owned()),
             _ => self.wrong(&new),
         };
         if let Some(why) = wrong {
             self.metrics().for_each(|metrics| metrics.reloaded(false));
             error!(
                 reason = why,
-                "configuration refused, the old one stays effective"
+                "configuration refused: the old one stays in force"
             );
             return;
         }
         let (old_admin, old_log) = (&self.shared.admin, &self.shared.log);
         if (old_admin, old_log) != (&new.admin, &new.log) {
-            warn!("configuration changed: admin and log take a restart of the process");
+            warn!("configuration changed: admin and log require a restart of the process");
         }
         let changed = self.apply(&new);
         if changed {
             log_warnings(&new);
         } else if asked {
             self.metrics().for_each(|metrics| metrics.reloaded(true));
-            info!("configuration read again: nothing has changed");
+            info!("configuration read again: no changes");
         }
         self.shared = new;
     }
@@ -221,7 +221,7 @@ impl PipelineSet {
         let mut changed = false;
         for (name, running) in &self.running {
             if !new.each().contains_key(name) && !running.wanted.borrow().end {
-                info!(pipeline = %name, "pipeline removed: it takes no more jobs");
+                info!(pipeline = %name, "pipeline removed: taking no more jobs");
                 running.wanted.send_modify(|wanted| wanted.end = true);
                 changed = true;
             }
@@ -255,7 +255,7 @@ fn change(name: &PipelineName, running: &RunningPipeline, config: &Config) -> bo
     let anew = old.end || !restart.is_empty();
     if anew {
         let keys = restart.join(", ");
-        info!(pipeline = %name, keys, "configuration applied: the pipeline is stopped and started again");
+        info!(pipeline = %name, keys, "configuration applied: the pipeline is restarted");
         running.seen.metrics.reloaded(true);
     }
     running.wanted.send_modify(|wanted| {

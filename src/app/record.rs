@@ -81,7 +81,7 @@ impl Recording {
                 warn!(
                     file = %path.display(),
                     reason = %why,
-                    "nothing is recorded: no file can be made for it"
+                    "nothing is recorded: the file can't be created"
                 );
             })
             .ok()
@@ -113,8 +113,9 @@ impl Recording {
         info!(
             file = %path.display(),
             max_bytes = recorded.max_bytes,
-            names = if recorded.with_names { "as they are" } else { "as numbers" },
-            "new jobs are recorded: times, costs, levels, plans, tenants and labels; no ids and no bodies"
+            names = if recorded.with_names { "unchanged" } else { "as numbers" },
+            "recording new jobs: times, costs, levels, plans, tenants and labels; no ids and no \
+            bodies"
         );
         Ok(recording)
     }
@@ -170,7 +171,8 @@ impl Recording {
     pub fn end(&self) {
         let is_empty = fs::metadata(&self.path).is_ok_and(|file| file.len() == 0);
         if is_empty && let Err(why) = fs::remove_file(&self.path) {
-            warn!(file = %self.path.display(), reason = %why, "the recording is empty, and stays");
+            warn!(file = %self.path.display(), reason = %why, "the recording is empty; its file \
+                is kept");
         }
     }
 
@@ -207,7 +209,7 @@ impl Writer {
     fn run(mut self, messages: &Receiver<WriterMessage>, left_out: &AtomicU64) {
         let written = self.write_all(messages, left_out);
         if let Err(why) = written.and_then(|()| self.file.flush()) {
-            warn!(reason = %why, "the recording ends: its file can't be written");
+            warn!(reason = %why, "recording stopped: its file can't be written");
         }
     }
 
@@ -246,7 +248,7 @@ impl Writer {
                 info!(
                     max_bytes = self.recorded.max_bytes,
                     jobs = self.jobs,
-                    "the recording is as long as it may be"
+                    "recording stopped: its file has reached its maximum size"
                 );
                 return Ok(());
             }

@@ -69,11 +69,12 @@ impl LoggedLatency {
         self.0 = base;
         let round_trip_ms = u64::try_from(base.as_millis()).unwrap_or(u64::MAX);
         if base.is_zero() {
-            info!("Redis is near again");
+            info!("Redis's latency is normal again");
         } else {
             info!(
                 round_trip_ms,
-                "Redis is far away: each job gets its permit that much later, and has a worker slot until then"
+                "Redis's latency is high: each permit comes that much later, and its job occupies \
+                a worker slot until then"
             );
         }
     }

@@ -167,10 +167,10 @@ impl Steward {
             Ok(pipelines) if !pipelines.are_named() => pipelines,
             Ok(_) => {
                 self.metrics.reloaded(false);
-                let why = "it has `pipelines` now, which takes a restart";
+                let why = "the file now has `pipelines`, which requires a restart";
                 error!(
                     reason = why,
-                    "configuration refused, the old one stays effective"
+                    "configuration refused: the old one stays in force"
                 );
                 return;
             }
@@ -193,21 +193,22 @@ impl Steward {
         if applied == self.running && restart.is_empty() {
             if asked {
                 self.metrics.reloaded(true);
-                info!("configuration read again: nothing has changed");
+                info!("configuration read again: no changes");
             }
             return false;
         }
         // The new file is consistent in itself, but the old prefix stays effective.
         if let Some(why) = applied.redis.misfit(&applied.rate_limiter.policy) {
             self.metrics.reloaded(false);
-            error!(reason = %why, "configuration refused, the old one stays effective; it takes a restart");
+            error!(reason = %why, "configuration refused: the old one stays in force; a restart \
+                is required");
             return false;
         }
         let next = match NamedPolicy::new(applied.rate_limiter.policy.clone()) {
             Ok(next) => next,
             Err(why) => {
                 self.metrics.reloaded(false);
-                error!(reason = %why, "configuration refused, the old one stays effective");
+                error!(reason = %why, "configuration refused: the old one stays in force");
                 return false;
             }
         };
@@ -215,7 +216,7 @@ impl Steward {
         if !restart.is_empty() {
             warn!(
                 keys = restart.join(", "),
-                "configuration changed: these take a restart"
+                "configuration changed: these keys require a restart"
             );
         }
         if changeable(&applied) != changeable(&self.running) {
@@ -259,7 +260,7 @@ impl Steward {
                 self.eased = EasedTenants::default();
                 self.agree().await;
             }
-            Err(why) => debug!(reason = %why, "jobs that wait are not woken yet: trying again"),
+            Err(why) => debug!(reason = %why, "waiting jobs could not be woken: retrying"),
         }
     }
 
@@ -272,12 +273,13 @@ impl Steward {
                 Ok(agreed) => {
                     info!(
                         policy = next.id,
-                        "configuration applied: new limits, with the old ones for one longest window",
+                        "configuration applied: new limits, with the old ones enforced for one \
+                        longest window",
                     );
                     Ok(agreed)
                 }
                 Err(why) => {
-                    warn!(reason = %why, "the new limits are not effective yet: trying again");
+                    warn!(reason = %why, "the new limits are not in force yet: retrying");
                     self.next = Some(next);
                     self.registry.exchange().await
                 }
@@ -321,10 +323,7 @@ impl Steward {
         }
         let before = self.last.as_ref().map_or(1, EnforcedPolicies::policies);
         if fleet.policies() != before {
-            info!(
-                policies = fleet.policies(),
-                "policies that are enforced together"
-            );
+            info!(policies = fleet.policies(), "policies enforced together");
         }
         self.metrics.set_policies(fleet.policies());
         let eased = match &self.last {
@@ -403,7 +402,7 @@ pub fn refuse<'a>(errors: &ConfigErrors, metrics: impl IntoIterator<Item = &'a M
         .into_iter()
         .for_each(|metrics| metrics.reloaded(false));
     for line in errors.to_string().lines() {
-        error!("configuration refused, the old one stays effective: {line}");
+        error!("configuration refused: the old one stays in force: {line}");
     }
 }
 

@@ -50,8 +50,8 @@ impl Reporter {
         // An unreachable Redis is logged elsewhere.
         match said {
             Ok(Ok(())) => {}
-            Ok(Err(why)) => debug!(reason = %why, "the fleet was not told of this worker"),
-            Err(_) => debug!("the fleet was not told of this worker in time"),
+            Ok(Err(why)) => debug!(reason = %why, "this worker's report was not written"),
+            Err(_) => debug!("this worker's report was not written in time"),
         }
     }
 

@@ -83,6 +83,6 @@ pub(super) fn log_policy(policy: &Policy) {
     }
     let (plans, tenants) = (policy.plans().len(), policy.tenants().len());
     if plans + tenants > 0 {
-        info!(plans, tenants, "enforcing limits of plans and tenants too");
+        info!(plans, tenants, "enforcing limits of plans and tenants");
     }
 }

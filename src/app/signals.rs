@@ -22,7 +22,7 @@ pub(super) fn listen(stop: &Stop) -> std::io::Result<WatchedTask> {
                 _ = term.recv() => "SIGTERM",
                 _ = int.recv() => "SIGINT",
             };
-            warn!(signal = name, "asked to stop");
+            warn!(signal = name, "received a signal to stop");
             token.cancel();
         }
         // Further signals change nothing, and the task must not end.

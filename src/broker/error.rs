@@ -14,11 +14,12 @@ pub enum BrokerError {
     #[error("amqp.url: {0}; write amqp://USER:PASSWORD@HOST:PORT/VHOST, amqps:// for TLS")]
     Url(String),
     /// `amqp.queue` leads to queue names that AMQP does not allow.
-    #[error("amqp.queue: the name has {0} bytes; at most {max} are allowed", max = crate::rules::delays::MAX_WORK_QUEUE_BYTES)]
+    #[error("amqp.queue: the name is {0} bytes long; the maximum is {max}", max = crate::rules::delays::MAX_WORK_QUEUE_BYTES)]
     QueueName(usize),
     /// No server answers there, or not in time.
     #[error(
-        "RabbitMQ at {at} can't be reached: {reason}; see that it runs and that amqp.url is right"
+        "RabbitMQ at {at} can't be reached: {reason}; check that it is running and that amqp.url \
+        is correct"
     )]
     Unreachable {
         /// The URL, redacted.
@@ -38,7 +39,8 @@ pub enum BrokerError {
     },
     /// A limit of the broker, of its virtual host or of its user: connections, channels or queues.
     #[error(
-        "RabbitMQ at {at} is at a limit: {reason}; raise it (docs/DEPLOYMENT.md has what a worker needs)"
+        "RabbitMQ at {at} has reached a limit: {reason}; raise it (docs/DEPLOYMENT.md lists what \
+        a worker needs)"
     )]
     Limit {
         /// The URL, redacted.
@@ -54,7 +56,8 @@ pub enum BrokerError {
     },
     /// 530: the virtual host does not exist, or the user may not access it.
     #[error(
-        "RabbitMQ at {at} refused the virtual host: {reason}; create it, permit it to the user, or correct amqp.url"
+        "RabbitMQ at {at} refused the virtual host: {reason}; create it, give the user access to \
+        it, or correct amqp.url"
     )]
     Vhost {
         /// The URL, redacted.
@@ -64,7 +67,8 @@ pub enum BrokerError {
     },
     /// 404: the queue does not exist.
     #[error(
-        "RabbitMQ at {at} has no queue '{queue}': see that amqp.queue is right; run and publish create its queues"
+        "RabbitMQ at {at} has no queue '{queue}'; check amqp.queue, or let `run` or `publish` \
+        create the queues"
     )]
     NoQueue {
         /// The URL, redacted.
@@ -74,7 +78,8 @@ pub enum BrokerError {
     },
     /// 403 for a queue.
     #[error(
-        "RabbitMQ at {at} forbids it: {reason}; docs/DEPLOYMENT.md has the permissions that the user needs"
+        "RabbitMQ at {at} denied permission: {reason}; docs/DEPLOYMENT.md lists the permissions \
+        that the user needs"
     )]
     Forbidden {
         /// The URL, redacted.
@@ -97,7 +102,8 @@ pub enum BrokerError {
 
 /// A queue that exists with other arguments than ours.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the queue '{queue}' exists with {argument} = {found}, but {argument} = {wanted} is wanted: {}", self.advice())]
+#[error("the queue '{queue}' exists with {argument} = {found}, but {argument} = {wanted} is \
+    required: {}", self.advice())]
 pub struct QueueDiffers {
     /// The queue's name.
     pub queue: String,
@@ -164,7 +170,7 @@ impl BrokerError {
     pub(crate) fn from_lapin(at: &str, error: &lapin::Error) -> Self {
         let at = at.to_owned();
         if let ErrorKind::ChannelsLimitReached = error.kind() {
-            let reason = "a connection has no more channels (channel_max)".to_owned();
+            let reason = "the connection has no free channels (channel_max)".to_owned();
             return Self::Limit { at, reason };
         }
         let ErrorKind::ProtocolError(refusal) = error.kind() else {
@@ -239,27 +245,35 @@ mod tests {
         for (text, line) in [
             (
                 "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'jobs.delay.50' in vhost '/': received the value '5' of type 'signedint' but current is the value '6' of type 'signedint'",
-                "the queue 'jobs.delay.50' exists with x-message-ttl = 6, but x-message-ttl = 5 is wanted: delete the queue once it is empty, or use another amqp.queue",
+                "the queue 'jobs.delay.50' exists with x-message-ttl = 6, but x-message-ttl = 5 \
+                is required: delete the queue once it is empty, or use another amqp.queue",
             ),
             (
                 "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'jobs' in vhost 'v': received the value 'quorum' of type 'longstr' but current is the value 'classic' of type 'longstr'",
-                "the queue 'jobs' exists with x-queue-type = classic, but x-queue-type = quorum is wanted: set amqp.queue-type: classic, delete the queue once it is empty, or use another amqp.queue",
+                "the queue 'jobs' exists with x-queue-type = classic, but x-queue-type = quorum \
+                is required: set amqp.queue-type: classic, delete the queue once it is empty, or \
+                use another amqp.queue",
             ),
             (
                 "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'jobs' in vhost '/': received 'true' but current is 'false'",
-                "the queue 'jobs' exists with durable = false, but durable = true is wanted: delete the queue once it is empty, or use another amqp.queue",
+                "the queue 'jobs' exists with durable = false, but durable = true is required: \
+                delete the queue once it is empty, or use another amqp.queue",
             ),
             (
                 "PRECONDITION_FAILED - inequivalent arg 'x-delivery-limit' for queue 'jobs' in vhost '/': received the value '1' of type 'signedint' but current is none",
-                "the queue 'jobs' exists with x-delivery-limit = none, but x-delivery-limit = 1 is wanted: delete the queue once it is empty, or use another amqp.queue",
+                "the queue 'jobs' exists with x-delivery-limit = none, but x-delivery-limit = 1 \
+                is required: delete the queue once it is empty, or use another amqp.queue",
             ),
             (
                 "PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'jobs' in vhost '/': received the value '' of type 'longstr' but current is none",
-                "the queue 'jobs' exists with x-dead-letter-exchange = none, but x-dead-letter-exchange = '' is wanted: delete the queue once it is empty, or use another amqp.queue",
+                "the queue 'jobs' exists with x-dead-letter-exchange = none, but \
+                x-dead-letter-exchange = '' is required: delete the queue once it is empty, or \
+                use another amqp.queue",
             ),
             (
                 "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'cut off...",
-                "the queue 'cut off...' exists with x-message-ttl = ?, but x-message-ttl = ? is wanted: delete the queue once it is empty, or use another amqp.queue",
+                "the queue 'cut off...' exists with x-message-ttl = ?, but x-message-ttl = ? is \
+                required: delete the queue once it is empty, or use another amqp.queue",
             ),
         ] {
             let read = QueueDiffers::parse(text).map(|differs| differs.to_string());

@@ -178,13 +178,13 @@ impl MessageKind {
 pub enum PublishError {
     /// The queue does not exist (the broker returned the mandatory message), or a result's exchange
     /// does not.
-    #[error("no queue takes it")]
+    #[error("no queue received it")]
     Returned,
     /// The broker refused it (the queue is full or unavailable).
     #[error("the broker refused it")]
     Nacked,
     /// The broker closed the channel or the connection over this message, which was alone on it.
-    #[error("the broker closed the connection over it: {0}")]
+    #[error("the broker closed the connection because of it: {0}")]
     Refused(String),
     /// The broker does not confirm the message, but still answers on the same connection: the
     /// message's queue may have lost its majority. The message may or may not have been stored.

@@ -12,37 +12,40 @@ use super::shown_value::{ShownValue, ShownValues};
 use super::yaml::Raw;
 
 /// Form of a token that [`token`] accepts.
-const MUST: &str = "16 to 512 letters, digits and -._~+/=, such as openssl rand -hex 32 prints";
+const MUST: &str = "16 to 512 letters, digits and -._~+/=, such as the output of openssl rand \
+    -hex 32";
 
 keys! {
     LISTEN: SocketAddr = text("admin.listen", "address:port", listen_schema, listen)
         .default("127.0.0.1:9464")
         .example("[::1]:0")
-        .about("Where /metrics, /livez, /readyz, /api/v1 and the page (/ui) are served.")
-        .note("Port 0 takes any free one and logs it.");
+        .about("Address of /metrics, /livez, /readyz, /api/v1 and the page (/ui).")
+        .note("Port 0 uses any free port and logs it.");
     TOKEN: Secret = text(
         "admin.token",
-        "16 to 512 letters, digits and `-._~+/=`, such as `openssl rand -hex 32` prints",
+        "16 to 512 letters, digits and `-._~+/=`, such as the output of `openssl rand -hex 32`",
         token_schema,
         |raw| token(parse::secret(raw, MUST)?),
     )
         .secret()
         .example("0123456789abcdef")
-        .about("What a request must show, as Authorization: Bearer TOKEN.")
-        .note("Without it everybody who can connect sees the metrics, and /api/v1 answers to this machine alone.");
-    TOKEN_FILE: String = file("admin.token-file").about("A file that holds `admin.token`.");
+        .about("Token that requests must carry, as Authorization: Bearer TOKEN.")
+        .note("Without it, all clients that can connect see the metrics, and /api/v1 answers only \
+            this machine.");
+    TOKEN_FILE: String = file("admin.token-file").about("File that contains `admin.token`.");
     OPERATOR: Secret = text(
         "admin.operator-token",
-        "16 to 512 letters, digits and `-._~+/=`, other ones than those of `admin.token`",
+        "16 to 512 letters, digits and `-._~+/=`, different from `admin.token`",
         token_schema,
         |raw| token(parse::secret(raw, MUST)?),
     )
         .secret()
         .example("fedcba9876543210")
-        .about("What a request to /api/v1 must show that changes something: pause, limit, replay. It can read, too.")
-        .note("Without it nothing can be changed by HTTP.");
+        .about("Token for requests to /api/v1 that change something: pause, limit, replay. It can \
+            read, too.")
+        .note("Without it, nothing can be changed over HTTP.");
     OPERATOR_FILE: String =
-        file("admin.operator-token-file").about("A file that holds `admin.operator-token`.");
+        file("admin.operator-token-file").about("File that contains `admin.operator-token`.");
 }
 
 /// `admin`
@@ -80,7 +83,8 @@ impl ConfigInput {
             && token == operator
         {
             let key = self.set_of(&OPERATOR, &OPERATOR_FILE);
-            let words = "is that of admin.token: who may only look could change everything; it must be another one";
+            let words = "equals admin.token, so read-only clients could change everything; use a \
+                different token";
             return self.wrong(key, words);
         }
         Some(Admin {
@@ -108,7 +112,7 @@ fn token(text: &str) -> Result<Secret, ValueError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-._~+/=".contains(c);
     if !text.chars().all(fits) {
         return Err(format!(
-            "has a character that a Bearer token can't have; it must be {MUST}"
+            "has a character that is invalid in a Bearer token; it must be {MUST}"
         ));
     }
     if !(16..=512).contains(&text.len()) {

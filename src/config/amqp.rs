@@ -39,44 +39,55 @@ keys! {
     URL: Vec<SecretUrl> = url("amqp.url", URLS.schemes, true, |raw| URLS.several(raw))
         .default("amqp://guest:guest@127.0.0.1:5672/%2f")
         .example("amqp://h/v")
-        .about("RabbitMQ, with user, password and virtual host.")
-        .note("Several urls are nodes of one [cluster](DEPLOYMENT.md#a-cluster-of-rabbitmq).");
-    URL_FILE: String = file("amqp.url-file").about("A file that holds `amqp.url`.");
+        .about("RabbitMQ's URL, with user, password and virtual host.")
+        .note("Several URLs are nodes of one [cluster](DEPLOYMENT.md#a-cluster-of-rabbitmq).");
+    URL_FILE: String = file("amqp.url-file").about("File that contains `amqp.url`.");
     CA_FILE: String = pem("amqp.ca-file")
-        .about("The authorities whose certificates are accepted with amqps://, instead of the system's.")
+        .about("Certificate authorities to trust with amqps://, instead of the system's.")
         .note("See [TLS](DEPLOYMENT.md#tls).");
     CERT_FILE: String = pem("amqp.cert-file")
-        .about("The certificate that workers show, and those that sign it.");
-    KEY_FILE: String = pem("amqp.key-file").about("Its private key, without a passphrase.");
+        .about("Client certificate of workers, with its chain.");
+    KEY_FILE: String = pem("amqp.key-file").about("Private key of the client certificate, without \
+        a passphrase.");
     QUEUE: String = text("amqp.queue", "1 to 200 bytes, not `amq.…`", queue_schema, queue)
         .default("jobs")
         .example("orders")
         .about("The work queue.")
-        .note("The 38 queues of its own are named after it (`.due`, `.recheck`, `.dead`, and the 35 delay queues `.delay.from-…`).");
+        .note("Sluicegate's 38 other queues are named after it (`.due`, `.recheck`, `.dead`, and \
+            the 35 delay queues `.delay.from-…`).");
     QUEUES: BTreeMap<String, u16> = tree(
         "amqp.queues",
-        "names of queues with their weights, 1 to 100, or a list of names; 16 at most",
+        "names of queues with their weights, 1 to 100, or a list of names; at most 16",
         queues_schema,
         queues,
     )
         .example("{orders: 3, orders-bulk: 1}")
-        .about("More queues of new jobs, and how many jobs a worker takes from each beside the others.")
-        .note("`amqp.queue` is one of them, with the weight 1 unless it is named here; the queues of retries and dead letters are named after it alone. See [several queues](PIPELINES.md#several-queues-of-one-pipeline).");
+        .about("Additional queues of new jobs, and each queue's share of the jobs that a worker \
+            takes.")
+        .note("`amqp.queue` is one of them, with weight 1 unless it is listed here; the queues \
+            for retries and dead letters are named after it alone. See [several \
+            queues](PIPELINES.md#several-queues-of-one-pipeline).");
     QUEUE_TYPE: QueueType = choice("amqp.queue-type")
         .default("quorum")
         .example("classic")
         .about("The type of the work queues.")
-        .note("Delay queues are always quorum queues, since no other kind keeps jobs through a crash.");
+        .note("Delay queues are always quorum queues, since no other type keeps jobs through a \
+            crash.");
     PREFETCH: u16 = integer::<_, 1, 65_535>("amqp.prefetch", "jobs")
         .default("500")
         .example("7")
-        .about("How many jobs one worker holds unacked from each of its two main queues.")
-        .note("From each of the 35 delay queues it holds an eighth of that, and `dispatch.concurrency` more (as it was at the start). More hides the way to the broker, less gives an even spread over workers. It bounds a worker's memory: with large bodies lower it (docs/GUARANTEES.md, *What strangers can make it take*).");
+        .about("Number of unacked jobs that a worker holds from each of its two main queues.")
+        .note("From each of the 35 delay queues it holds an eighth of that plus \
+            `dispatch.concurrency` (as of the start). A higher value hides the latency to the \
+            broker, a lower one spreads jobs evenly over workers. It bounds a worker's memory: \
+            lower it if bodies are large (docs/GUARANTEES.md, *What strangers can make it take*).");
     CONSUMER_TIMEOUT: Duration = duration::<{ 10 * SECOND }, { 7 * DAY }>("amqp.consumer-timeout")
         .default("30m")
         .example("10m")
-        .about("RabbitMQ's `consumer_timeout`: how long a job may be unacked.")
-        .note("A worker lets jobs that wait go before, so that RabbitMQ closes no session. Set it where RabbitMQ has a shorter one, in rabbitmq.conf, a policy (`consumer-timeout`) or a queue's `x-consumer-timeout`.");
+        .about("RabbitMQ's `consumer_timeout`: the longest time that a job may be unacked.")
+        .note("A worker returns waiting jobs before that, so that RabbitMQ closes no session. Set \
+            it if RabbitMQ has a shorter one, in rabbitmq.conf, a policy (`consumer-timeout`) or \
+            a queue's `x-consumer-timeout`.");
 }
 
 /// `amqp`
@@ -212,7 +223,9 @@ pub(super) fn too_short(timeout: Duration, call: Duration) -> Option<ValueError>
     let longest = Holding::longest_call(timeout);
     (call > longest).then(|| {
         format!(
-            "is {}, which leaves {} for a call, and the timeout of dispatch is {}: RabbitMQ would take back jobs that are called; lower that, or raise both this and consumer_timeout in RabbitMQ",
+            "is {}, which leaves {} for a call, but the timeout of dispatch is {}: RabbitMQ would \
+            take back jobs during their calls; lower that timeout, or raise both this key and \
+            consumer_timeout in RabbitMQ",
             show_duration(timeout),
             show_duration(longest),
             show_duration(call)
@@ -235,12 +248,12 @@ fn named(name: &str, must: &str) -> Result<String, ValueError> {
     }
     if name.starts_with("amq.") {
         return Err(format!(
-            "is {}; RabbitMQ keeps names that begin with `amq.` for itself",
+            "is {}; RabbitMQ reserves names that begin with `amq.`",
             shown(name)
         ));
     }
     if name.contains(char::is_control) {
-        return Err("has a control character; no queue name of ours may have one".to_owned());
+        return Err("has a control character, which queue names must not contain".to_owned());
     }
     Ok(name.to_owned())
 }
@@ -273,9 +286,9 @@ fn queues(raw: &Raw) -> Result<BTreeMap<String, u16>, ValueError> {
     };
     let (number, queues) = (weights.len(), BTreeMap::from_iter(weights));
     match queues.len() {
-        0 => Err(format!("has none; it must be {MUST}")),
+        0 => Err(format!("is empty; it must be {MUST}")),
         len if len < number => Err("names a queue twice".to_owned()),
-        len if len > MAX_QUEUES => Err(format!("has {len} queues; {MAX_QUEUES} are the most")),
+        len if len > MAX_QUEUES => Err(format!("has {len} queues; the maximum is {MAX_QUEUES}")),
         _ => Ok(queues),
     }
 }
@@ -289,7 +302,8 @@ fn own_queue(queue: &str, queues: &BTreeMap<String, u16>) -> Option<String> {
         .keys()
         .find(|name| *name != queue && names.has(name))?;
     Some(format!(
-        "has {}, which is one of the queues for retries and dead letters of {}; jobs come back from there anyway",
+        "has {}, which is one of the queues for retries and dead letters of {}; remove it, since \
+        workers consume these queues anyway",
         shown(own),
         shown(queue)
     ))

@@ -48,16 +48,18 @@ pub(super) fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
     };
     let differ = |f: &dyn Fn(&Url) -> bool| others.iter().any(f);
     if differ(&|url| url.scheme() != first.scheme()) {
-        Some("names servers with and without TLS; give all of them one scheme")
+        Some("has servers with and without TLS; use the same scheme for all")
     } else if differ(&|url| {
         (url.username(), url.password()) != (first.username(), first.password())
     }) {
         Some(
-            "names servers with different users or passwords; they must be nodes of one cluster, which has one login",
+            "has servers with different users or passwords; nodes of one cluster must have the \
+            same login",
         )
     } else if differ(&|url| vhost(url) != vhost(first)) {
         Some(
-            "names different virtual hosts; they must be nodes of one cluster, which has all of them",
+            "has servers with different virtual hosts; nodes of one cluster must have the same \
+            virtual host",
         )
     } else {
         None

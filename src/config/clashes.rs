@@ -42,7 +42,8 @@ fn queues(own: &Config, theirs: &Config, other: &PipelineName) -> Option<String>
     let same = (own_new.iter().find(|queue| theirs.has(queue)))
         .or_else(|| their_new.iter().find(|queue| own.has(queue)))?;
     Some(format!(
-        "has the queue {same:?}, which the pipeline {other} has on the same RabbitMQ; give amqp.queue or amqp.queues of one of them other names"
+        "has the queue {same:?}, which the pipeline {other} also uses on the same RabbitMQ; \
+        change amqp.queue or amqp.queues of one of them"
     ))
 }
 
@@ -61,7 +62,8 @@ fn keys(own: &Config, theirs: &Config, other: &PipelineName) -> Option<String> {
     let (own, theirs) = (&own.redis.prefix, &theirs.redis.prefix);
     if own == theirs {
         return Some(format!(
-            "has the prefix {own:?}, which the pipeline {other} has in the same Redis, so their limits would be counted together; set redis.prefix of one of them to another one, or leave it out"
+            "has the prefix {own:?}, which the pipeline {other} also uses in the same Redis, so \
+            their limits would be counted together; change or remove redis.prefix of one of them"
         ));
     }
     let (short, long) = match own.len() < theirs.len() {
@@ -72,7 +74,9 @@ fn keys(own: &Config, theirs: &Config, other: &PipelineName) -> Option<String> {
     // No tenant's key continues with `%`.
     (!rest.starts_with('%')).then(|| {
         format!(
-            "has the prefix {own:?}, and the pipeline {other} has {theirs:?} in the same Redis; keys of one can have names of the other's, so neither may begin with the other and a colon"
+            "has the prefix {own:?}, and the pipeline {other} has {theirs:?} in the same Redis, \
+            so their keys could collide; choose prefixes of which neither begins with the other \
+            and a colon"
         )
     })
 }

@@ -11,13 +11,15 @@ keys! {
         .default("500ms")
         .example("1s")
         .live()
-        .about("The longest wait that is spent in the worker's memory; longer ones are spent in RabbitMQ.");
+        .about("Longest wait in the worker's memory; longer waits are spent in RabbitMQ.");
     MAX_DELAY: Duration = duration::<SECOND, DAY>("delay.max-delay")
         .default("5m")
         .example("90s")
         .at_least("delay.max-in-memory")
-        .about("The longest trip through RabbitMQ, so a changed limit reaches every job within this.")
-        .note("A job that waits longer is asked about again after each trip. More than 10m counts as 10m. The delay queues are the same whatever it is.");
+        .about("Longest stay in a delay queue, and so the time within which a changed limit \
+            reaches every job.")
+        .note("A job that waits longer asks again after each stay. Values above 10m count as 10m. \
+            The delay queues do not depend on it.");
 }
 
 /// `delay`

@@ -17,11 +17,12 @@ keys! {
         .default("64")
         .example("3")
         .live()
-        .about("How many calls one worker has in flight at once.");
+        .about("Maximum number of calls in flight per worker.");
     SHUTDOWN_TIMEOUT: Duration = duration::<0, HOUR>("dispatch.shutdown-timeout")
         .default("30s")
         .example("0")
-        .about("How long calls in flight may take after SIGTERM; those that have not ended then are made again elsewhere.");
+        .about("Time that calls in flight have to finish after SIGTERM; other workers repeat the \
+            unfinished ones.");
 }
 
 /// `dispatch`

@@ -60,7 +60,7 @@ pub(super) fn parse(
         };
         if of.is_some() && SHARED.iter().any(|shared| is_in(&plain, shared)) {
             let words =
-                "sets a key that is for all pipelines together; leave the pipeline out of its name";
+                "sets a key that applies to all pipelines; remove the pipeline from its name";
             problems.push(ConfigProblem::new(at, words));
             continue;
         }
@@ -112,11 +112,14 @@ fn is_in(name: &str, path: &str) -> bool {
 
 fn of_no_pipeline(at: Origin, names: &[PipelineName]) -> ConfigProblem {
     let words = match names {
-        [] => "sets a key of a pipeline, and the file has none below `pipelines`".to_owned(),
+        [] => "sets a key of a pipeline, but the file has no `pipelines`".to_owned(),
         names => {
             let begins: Vec<String> = names.iter().map(PipelineName::env_prefix).collect();
             let begins = begins.join("…, ");
-            format!("sets a key of no pipeline of the file; theirs begin with {begins}…")
+            format!(
+                "sets a key of an unknown pipeline; variables of the file's pipelines begin \
+                with {begins}…"
+            )
         }
     };
     ConfigProblem::new(at, words)
@@ -134,7 +137,7 @@ fn unknown(at: Origin, name: &str, begin: &str) -> ConfigProblem {
     let within = |key: &&&ConfigKey| name.starts_with(&format!("{}__", key.env_name()));
     if let Some(tree) = KEYS.iter().filter(|key| key.is_tree()).find(within) {
         let words = format!(
-            "sets no key; {} is set as a whole, as YAML text in {}",
+            "sets no key; set {} as a whole, as YAML text in {}",
             tree.path,
             full(&tree.env_name())
         );

@@ -146,7 +146,7 @@ impl std::error::Error for ConfigErrors {}
 pub(super) fn shown(text: &str) -> String {
     const MAX_SHOWN_CHARS: usize = 60;
     if text.contains("://") || text.contains('@') {
-        return "a text that is not shown, since it may hold a password".to_owned();
+        return "a text that is not shown, since it may contain a password".to_owned();
     }
     if text.chars().count() > MAX_SHOWN_CHARS {
         let start: String = text.chars().take(MAX_SHOWN_CHARS).collect();

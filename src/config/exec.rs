@@ -25,16 +25,17 @@ keys! {
         command,
     )
         .example("[python3, worker.py]")
-        .about("The program that is given jobs, in place of an API.")
-        .note("It is no line for a shell. See [commands](HANDLERS.md#programs).");
+        .about("Program that processes jobs instead of an API.")
+        .note("It runs without a shell. See [commands](HANDLERS.md#programs).");
     TIMEOUT: Duration = duration::<1, MAX_CALL_MS>("dispatch.exec.timeout")
         .default("10s")
         .example("2m")
-        .about("How long a program may take for one job; then it is killed, and the job is tried again.");
+        .about("Time that a program has for one job; after that it is killed, and the job is \
+            retried.");
     START_TIMEOUT: Duration = duration::<1, { 10 * MINUTE }>("dispatch.exec.start-timeout")
         .default("30s")
         .example("2m")
-        .about("How long a program may take from its start until it is ready for jobs.");
+        .about("Time that a program has from its start until it is ready for jobs.");
 }
 
 /// `dispatch.exec`
@@ -79,7 +80,11 @@ impl ConfigInput {
                 (true, _) => &TIMEOUT.key,
                 _ => &START_TIMEOUT.key,
             };
-            return self.wrong(key, "is of no use without dispatch.exec.command");
+            return self.wrong(
+                key,
+                "has no effect without dispatch.exec.command; set that or \
+                remove this key",
+            );
         };
         Some(Some(Exec {
             command,
@@ -90,7 +95,10 @@ impl ConfigInput {
 
     /// Reports that the command is set together with `other`.
     pub(super) fn exec_with<T>(&mut self, other: &str) -> Option<T> {
-        let words = format!("is set, and so is {other}: jobs go one way; keep one of them");
+        let words = format!(
+            "is set together with {other}, but jobs have only one destination; \
+            keep one of them"
+        );
         self.wrong(&COMMAND.key, words)
     }
 }
@@ -103,7 +111,7 @@ fn command(raw: &Raw) -> Result<Vec<String>, ValueError> {
     if items.is_empty() || items.len() > MAX_WORDS {
         let number = items.len();
         return Err(format!(
-            "has {number} texts; it must be {MUST}, of up to {MAX_WORDS} texts"
+            "has {number} entries; it must be {MUST}, with at most {MAX_WORDS} entries"
         ));
     }
     let mut words = Vec::new();
@@ -113,14 +121,15 @@ fn command(raw: &Raw) -> Result<Vec<String>, ValueError> {
             Raw::Int(number) => number.to_string(),
             Raw::Bool(_) | Raw::Float | Raw::Null => {
                 return Err(format!(
-                    "has an entry that YAML reads as no text; put it in quotes: it must be {MUST}"
+                    "has an entry that YAML does not read as text; put it in quotes: it must be \
+                    {MUST}"
                 ));
             }
-            _ => return Err(format!("has an entry that is no text; it must be {MUST}")),
+            _ => return Err(format!("has an entry that is not text; it must be {MUST}")),
         };
         if word.len() > MAX_WORD_BYTES || word.contains('\0') {
             return Err(format!(
-                "has a text with a zero byte, or of more than {MAX_WORD_BYTES} bytes"
+                "has an entry with a zero byte or with more than {MAX_WORD_BYTES} bytes"
             ));
         }
         words.push(word);

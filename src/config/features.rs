@@ -32,7 +32,8 @@ impl ConfigInput {
         let missing = parts.iter().filter(|part| !part.is_there);
         for part in missing {
             let words = format!(
-                "this worker is built without it; switch on the feature `{}` of sluicegate in its Cargo.toml, or remove the key",
+                "this worker was built without it; enable the feature `{}` of sluicegate in its \
+                Cargo.toml, or remove the key",
                 part.feature
             );
             let set = self
@@ -77,7 +78,8 @@ mod tests {
             .iter()
             .map(ConfigProblem::to_string)
             .collect();
-        let words = "this worker is built without it; switch on the feature `http` of sluicegate in its Cargo.toml, or remove the key";
+        let words = "this worker was built without it; enable the feature `http` of sluicegate in \
+            its Cargo.toml, or remove the key";
         assert_eq!(
             said,
             [

@@ -67,7 +67,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<(Parsed, Vec<ConfigProblem
         }
         Some(_) => walk.problems.push(ConfigProblem::new(
             in_file(&walk.name, Position { line: 1, column: 1 }),
-            "the file must hold keys, such as `amqp:` with `  url: …` below it",
+            "the file must contain keys, such as `amqp:` with `  url: …` below it",
         )),
     }
     let entries = walk.take_entries();
@@ -108,14 +108,15 @@ impl Walk {
         let map = match raw {
             Raw::Map(map) if !map.is_empty() => map,
             _ => {
-                let words = "must hold at least one pipeline, such as `orders:` with its sections below it; leave it out where there is only one";
+                let words = "must contain at least one pipeline, such as `orders:` with its \
+                    sections below it; remove it if there is only one pipeline";
                 self.problems.push(ConfigProblem::of(&at, PIPELINES, words));
                 Vec::new()
             }
         };
         if map.len() > MAX_PIPELINES {
             let words = format!(
-                "has {} pipelines; {MAX_PIPELINES} are the most of one process",
+                "has {} pipelines; the maximum per process is {MAX_PIPELINES}",
                 map.len()
             );
             self.problems.push(ConfigProblem::of(&at, PIPELINES, words));
@@ -136,7 +137,7 @@ impl Walk {
                 Raw::Null => {}
                 _ => {
                     let key = format!("{PIPELINES}.{name}");
-                    let words = "is a single value; it must hold sections, indented below it";
+                    let words = "is a single value; it must contain sections, indented below it";
                     self.problems.push(ConfigProblem::of(&at, &key, words));
                 }
             }
@@ -160,12 +161,13 @@ impl Walk {
             };
             let within = |path: &str| format!("{}{path}", self.within);
             if !self.within.is_empty() && path == PIPELINES {
-                let words = "is in another pipeline; all stand side by side at the top level";
+                let words = "is inside another pipeline; list all pipelines side by side at the \
+                    top level";
                 (self.problems).push(ConfigProblem::of(&at, &within(&path), words));
                 continue;
             }
             if !self.within.is_empty() && SHARED.contains(&path.as_str()) {
-                let words = "is for all pipelines together; write it at the top level";
+                let words = "applies to all pipelines; write it at the top level";
                 (self.problems).push(ConfigProblem::of(&at, &within(&path), words));
                 continue;
             }
@@ -180,7 +182,7 @@ impl Walk {
                     self.problems.push(ConfigProblem::of(
                         &at,
                         &within(key.path),
-                        "holds keys; it must be a single value",
+                        "contains keys; it must be a single value",
                     ))
                 }
                 (Some(key), raw) => self.entries.push(KeyEntry {
@@ -194,7 +196,7 @@ impl Walk {
                     _ => self.problems.push(ConfigProblem::of(
                         &at,
                         &within(&path),
-                        "is a single value; it must hold keys, indented below it",
+                        "is a single value; it must contain keys, indented below it",
                     )),
                 },
                 (None, _) => {

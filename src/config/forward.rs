@@ -19,12 +19,13 @@ const MAX_CALL_MS: u64 = 25 * MINUTE;
 keys! {
     EXCHANGE: String = text(
         "dispatch.forward.exchange",
-        "the name of an exchange; empty: the default exchange, where the routing key is a queue's name",
+        "name of an exchange; empty for the default exchange, whose routing keys are names of \
+        queues",
         || json!({"type": "string", "maxLength": MAX_NAME_BYTES, "pattern": PATTERN}),
         |raw| name_or_empty(raw, "the name of an exchange, of up to 255 bytes"),
     )
         .example("work")
-        .about("The exchange that each job is published to when its turn has come, in place of a call of an API.")
+        .about("Exchange that admitted jobs are published to instead of calling an API.")
         .note("It must exist. See [forwarding](HANDLERS.md#forwarding).");
     ROUTING_KEY: String = text(
         "dispatch.forward.routing-key",
@@ -33,16 +34,18 @@ keys! {
         |raw| name_or_empty(raw, "a routing key of up to 255 bytes"),
     )
         .example("work.{tenant}")
-        .about("The routing key of jobs that are forwarded; without it, that with which each was published.");
+        .about("Routing key of forwarded jobs; without it, each job keeps its own.");
     DONE: bool = boolean("dispatch.forward.done")
         .default("false")
         .example("true")
-        .about("Whether a job is done only when the worker that got it says so.")
-        .note("Then `max-concurrent` counts it until then. See [forwarding](HANDLERS.md#until-a-job-is-done).");
+        .about("Whether a job is done only when the receiving worker reports it.")
+        .note("`max-concurrent` counts it until then. See \
+            [forwarding](HANDLERS.md#until-a-job-is-done).");
     TIMEOUT: Duration = duration::<1, MAX_CALL_MS>("dispatch.forward.timeout")
         .default("60s")
         .example("2m")
-        .about("How long a worker may take to say that a job is done; then the job is tried again.");
+        .about("Time that a receiving worker has to report that a job is done; after that the job \
+            is retried.");
 }
 
 fn key_schema() -> Json {
@@ -114,13 +117,14 @@ impl ConfigInput {
                 (true, _) => &DONE.key,
                 _ => &TIMEOUT.key,
             };
-            let words =
-                "is of no use without dispatch.forward.exchange or dispatch.forward.routing-key";
+            let words = "has no effect without dispatch.forward.exchange or dispatch.forward.routing-key; \
+                set one of them or remove this key";
             return self.wrong(key, words);
         }
         let no_exchange = exchange.as_ref().is_none_or(String::is_empty);
         if no_exchange && routing_key.as_ref().is_some_and(String::is_empty) {
-            let words = "is empty, and so is the exchange: no queue has such a name; name the queue of your workers";
+            let words = "is empty, and so is the exchange, but no queue has an empty name; set it \
+                to the queue of your workers";
             return self.wrong(&ROUTING_KEY.key, words);
         }
         let routing_key = match routing_key {
@@ -132,7 +136,7 @@ impl ConfigInput {
                     Err(words) => return self.wrong(&ROUTING_KEY.key, words),
                 };
                 if of_jobs.as_ref().is_some_and(Template::has_secret) {
-                    let words = "has {secret:tenant}; a routing key is no place for a secret";
+                    let words = "has {secret:tenant}; a routing key must not contain a secret";
                     return self.wrong(&ROUTING_KEY.key, words);
                 }
                 Some(RoutingKey { text, of_jobs })
@@ -155,7 +159,8 @@ impl ConfigInput {
             return Some(());
         };
         let words = format!(
-            "is {}, a queue of Sluicegate: jobs would come back; name the queue of your workers",
+            "is {}, a queue of Sluicegate, so jobs would come back; set it to the queue of your \
+            workers",
             shown(&own.text)
         );
         self.wrong(&ROUTING_KEY.key, words)
@@ -164,7 +169,10 @@ impl ConfigInput {
     /// Reports that a target is set together with `other`.
     pub(super) fn forward_with<T>(&mut self, other: &str) -> Option<T> {
         let key = self.set_of(&EXCHANGE, &ROUTING_KEY);
-        let words = format!("is set, and so is {other}: jobs go one way; keep one of them");
+        let words = format!(
+            "is set together with {other}, but jobs have only one destination; \
+            keep one of them"
+        );
         self.wrong(key, words)
     }
 }

@@ -30,7 +30,8 @@ pub(super) fn after_prefix(name: &str) -> Result<String, ValueError> {
 fn free(name: &str) -> Result<String, ValueError> {
     if is_reserved(name) {
         return Err(format!(
-            "names the header {}, which Sluicegate or RabbitMQ sets on a job's way; use one that publishers set",
+            "names the header {}, which Sluicegate or RabbitMQ sets; use a header that publishers \
+            set",
             shown(name)
         ));
     }

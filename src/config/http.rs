@@ -52,12 +52,12 @@ const SIGN_PATTERN: &str =
 /// Parses the URL of a proxy, which has no path.
 fn proxy(raw: &Raw) -> Result<SecretUrl, ValueError> {
     let url = PROXIES.one(raw)?;
-    let parsed = Url::parse(url.expose()).map_err(|err| format!("is no url: {err}"))?;
+    let parsed = Url::parse(url.expose()).map_err(|err| format!("is not a valid URL: {err}"))?;
     let is_bare = parsed.path() == "/" && parsed.query().is_none() && parsed.fragment().is_none();
     match (url.has_scheme("http"), is_bare) {
         (true, true) => Ok(url),
         _ => Err(format!(
-            "must be a url such as {}, without a path",
+            "must be a URL such as {}, without a path",
             PROXIES.example
         )),
     }
@@ -75,26 +75,29 @@ fn sign_secrets(raw: &Raw) -> Result<String, ValueError> {
 keys! {
     URL: SecretUrl = url("dispatch.http.url", URLS.schemes, false, |raw| URLS.one(raw))
         .example("http://h/")
-        .about("Where each job is sent; run needs it.")
-        .note("`http://` is HTTP/1.1, `https://` is HTTP/2 where the API offers it, else HTTP/1.1. Its path and query may have [placeholders](HANDLERS.md#what-a-call-carries).");
-    URL_FILE: String = file("dispatch.http.url-file").about("A file that holds `dispatch.http.url`.");
+        .about("URL of the API; `run` requires it.")
+        .note("`http://` uses HTTP/1.1, `https://` uses HTTP/2 if the API offers it, otherwise \
+            HTTP/1.1. Path and query can have [placeholders](HANDLERS.md#what-a-call-carries).");
+    URL_FILE: String = file("dispatch.http.url-file").about("File that contains `dispatch.http.url`.");
     METHOD: Method = choice("dispatch.http.method")
         .default("POST")
         .example("PUT")
-        .about("The method of each call.")
+        .about("Method of each call.")
         .note("With `GET` and `DELETE` the job's body is not sent.");
     HEADERS: Raw = tree(
         "dispatch.http.headers",
-        "mapping of up to 32 names to texts of 1 to 1024 bytes; none that belong to the connection, the body or the job (`host`, `content-…`, `x-tenant`, …)",
+        "mapping of up to 32 names to texts of 1 to 1024 bytes; not the headers of the \
+        connection, the body or the job (`host`, `content-…`, `x-tenant`, …)",
         http_headers::schema,
         as_written,
     )
         .secret()
         .example("{x-api-key: k}")
         .about("Headers of each call; their values are never shown.")
-        .note("Such as `{x-api-key: \"…\", user-agent: shop}`; values may have [placeholders](HANDLERS.md#what-a-call-carries).");
+        .note("Such as `{x-api-key: \"…\", user-agent: shop}`; values can have \
+            [placeholders](HANDLERS.md#what-a-call-carries).");
     HEADERS_FILE: String = file_with("dispatch.http.headers-file", http_headers::path)
-        .about("A file that holds more headers, written the same way.")
+        .about("File with more headers in the same form.")
         .note("Such as `authorization: Bearer …`.");
     FORWARD_HEADERS: Vec<String> = tree(
         "dispatch.http.forward-headers",
@@ -103,7 +106,7 @@ keys! {
         http_headers::forwarded,
     )
         .example("[traceparent]")
-        .about("Headers of a job that its call carries too, if the job has them.")
+        .about("Job headers that are copied to the call.")
         .note("Such as `[traceparent, x-request-id]`. A value is a text or a whole number.");
     IDEMPOTENCY_KEY: Option<String> = text(
         "dispatch.http.idempotency-key",
@@ -113,19 +116,22 @@ keys! {
     )
         .default("false")
         .example("true")
-        .about("The header idempotency-key of each call: APIs that know it do the same work once, however often a job is called.");
+        .about("Header idempotency-key of each call. APIs that support it do the same work once, \
+            however often a job is called.");
     SECRETS_FOLDER: String = folder("dispatch.http.secrets-folder")
-        .about("A folder with a file for each tenant, which holds what `{secret:tenant}` stands for in its calls.")
+        .about("Folder with one file per tenant, which contains the value of `{secret:tenant}` in \
+            its calls.")
         .note("See [secrets of tenants](HANDLERS.md#secrets-of-tenants).");
     DEFAULT_SECRET_FILE: String = file_with("dispatch.http.default-secret-file", |raw| {
-        parse::text(raw, "the path of a file with the secret of tenants that have none").map(str::to_owned)
+        parse::text(raw, "the path of a file with the secret of tenants without a file of their \
+            own").map(str::to_owned)
     })
-        .about("A file that holds what `{secret:tenant}` stands for where a tenant has no file of its own.")
-        .note("Without it a job of such a tenant becomes a dead letter.");
+        .about("File with the value of `{secret:tenant}` for tenants without a file of their own.")
+        .note("Without it, a job of such a tenant becomes a dead letter.");
     SIGN: Sign = choice("dispatch.http.sign")
         .default("none")
         .example("standard-webhooks")
-        .about("How calls are signed, so that a receiver knows who sent them.")
+        .about("How calls are signed, so that receivers can verify the sender.")
         .note("See [signatures](HANDLERS.md#signatures).");
     SIGN_SECRETS: String = text(
         "dispatch.http.sign-secrets",
@@ -135,20 +141,21 @@ keys! {
     )
         .secret()
         .example("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-        .about("The keys that calls are signed with: two while receivers change from one to the other.");
+        .about("Keys that sign calls; use two while receivers change from one to the other.");
     SIGN_SECRETS_FILE: String = file("dispatch.http.sign-secrets-file")
-        .about("A file that holds `dispatch.http.sign-secrets`.");
+        .about("File that contains `dispatch.http.sign-secrets`.");
     CA_FILE: String = pem("dispatch.http.ca-file")
-        .about("The authorities whose certificates are accepted with https://, instead of the system's.")
+        .about("Certificate authorities to trust with https://, instead of the system's.")
         .note("See [TLS](DEPLOYMENT.md#tls).");
     CERT_FILE: String = pem("dispatch.http.cert-file")
-        .about("The certificate that workers show, and those that sign it.");
-    KEY_FILE: String = pem("dispatch.http.key-file").about("Its private key, without a passphrase.");
+        .about("Client certificate of workers, with its chain.");
+    KEY_FILE: String = pem("dispatch.http.key-file").about("Private key of the client \
+        certificate, without a passphrase.");
     HTTP2: bool = boolean("dispatch.http.http2")
         .default("true")
         .example("false")
-        .about("Whether HTTP/2 is spoken where an https:// API offers it.")
-        .note("`false` is for one that offers it and does not keep to it.");
+        .about("Whether to use HTTP/2 if an https:// API offers it.")
+        .note("Set `false` if the API's HTTP/2 is broken.");
     PROXY: SecretUrl = text(
         "dispatch.http.proxy",
         "`http://host:port`, or `http://user:password@host:port`",
@@ -157,19 +164,23 @@ keys! {
     )
         .secret()
         .example("http://proxy:3128")
-        .about("The proxy that calls and requests for access tokens go through.")
-        .note("Without it, that of `HTTPS_PROXY` or `HTTP_PROXY`, but for hosts in `NO_PROXY`. See [proxies](HANDLERS.md#proxies).");
-    PROXY_FILE: String = file("dispatch.http.proxy-file").about("A file that holds `dispatch.http.proxy`.");
+        .about("Proxy for calls and requests for access tokens.")
+        .note("Default: `HTTPS_PROXY` or `HTTP_PROXY`, except for hosts in `NO_PROXY`. See \
+            [proxies](HANDLERS.md#proxies).");
+    PROXY_FILE: String = file("dispatch.http.proxy-file").about("File that contains `dispatch.http.proxy`.");
     TIMEOUT: Duration = duration::<1, MAX_CALL_MS>("dispatch.http.timeout")
         .default("10s")
         .example("2m")
-        .about("How long one call may take, with the connection set-up before it.")
-        .note("RabbitMQ takes a job back after 30 minutes.");
+        .about("Longest duration of a call, including the connection set-up.")
+        .note("RabbitMQ takes back a job after 30 minutes.");
     ABANDONED: Duration = duration::<0, LEASE_MS>("dispatch.http.abandoned")
         .default("60s")
         .example("0")
-        .about("How long a call that got no answer in time counts as in flight for guard: strict and max-concurrent.")
-        .note("It ends earlier if the worker detects the call's end. An API that hung may read the call later: set it to the longest time that the API hangs; with 0 such calls do not count.");
+        .about("How long a timed-out call counts as in flight for guard: strict and \
+            max-concurrent.")
+        .note("It ends earlier if the worker detects the call's end. A hanging API may read the \
+            call later: set this to the longest time that the API hangs. With 0, such calls do \
+            not count.");
     ANSWERS: Answers = tree(
         "dispatch.http.answers",
         "mapping of statuses to `done`, `retry`, `throttle`, `reject`",
@@ -177,7 +188,7 @@ keys! {
         answers,
     )
         .example("{409: retry}")
-        .about("What an answer means for its job, where that is not the default.")
+        .about("Meanings of answers that differ from the default.")
         .note("See [answers](HANDLERS.md#what-an-answer-means).");
 }
 
@@ -362,7 +373,7 @@ impl ConfigInput {
         carried.forward.clone_from(&forward);
         if let Some(twice) = forward.iter().find(|name| headers.has_named(name)) {
             let words = format!(
-                "{} is one of dispatch.http.headers, too; keep one of them",
+                "{} is also in dispatch.http.headers; keep one of them",
                 shown(twice)
             );
             return self.wrong(&FORWARD_HEADERS.key, words);
@@ -396,7 +407,7 @@ impl ConfigInput {
         let Some(KeyEntry { path, at, .. }) = set else {
             return Some(());
         };
-        let words = format!("is of no use: jobs go by {way}; remove one of them");
+        let words = format!("has no effect with {way}; remove one of them");
         let problem = ConfigProblem::of(at, path, words);
         self.problems.push(problem);
         None
@@ -417,8 +428,9 @@ impl ConfigInput {
                 .iter()
                 .find(|name| headers.has_named(name))
             {
-                let words =
-                    format!("sets {name}, and so does dispatch.http.headers; keep one of them");
+                let words = format!(
+                    "sets {name}, and dispatch.http.headers sets it, too; keep one of them"
+                );
                 return self.wrong(&SIGN.key, words);
             }
         }
@@ -439,7 +451,7 @@ impl ConfigInput {
         if headers.has(&IDEMPOTENCY_HEADER) {
             return self.wrong(
                 key,
-                "is set, and so is this header in dispatch.http.headers; keep one of them",
+                "sets a header that dispatch.http.headers sets, too; keep one of them",
             );
         }
         match placeholders::header(text, key.path, carried) {

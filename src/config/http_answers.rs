@@ -19,7 +19,7 @@ pub(super) fn answers(raw: &Raw) -> Result<Answers, ValueError> {
     for field in fields {
         let called = shown(&field.name);
         let which = AnswerPattern::parse(&field.name)
-            .ok_or_else(|| format!("{called} names no answers; it must be {STATUS}"))?;
+            .ok_or_else(|| format!("{called} is not a status; it must be {STATUS}"))?;
         let meaning = parse::choice(&field.raw, &Consequence::NAMES)
             .map_err(|words| format!("{called} {words}"))?;
         if !answers.set(which, meaning) {

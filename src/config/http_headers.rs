@@ -148,7 +148,10 @@ fn add(
     for (number, field) in (1..).zip(fields) {
         // YAML reads `x-api-key:secret` without a space, and `a, b=secret`, as names of keys.
         let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| {
-            format!("the name of header {number} has characters that no name may have (is the space behind its colon missing?)")
+            format!(
+                "the name of header {number} has invalid characters (is the space after the \
+                colon missing?)"
+            )
         })?;
         let called = shown(&field.name);
         if matches!(field.raw, Raw::Null) {
@@ -159,7 +162,8 @@ fn add(
         }
         if has_user && name == AUTHORIZATION {
             return Err(
-                "sets authorization, and so does the user in dispatch.http.url; keep one of them"
+                "sets authorization, and the user in dispatch.http.url sets it, too; keep one of \
+                them"
                     .to_owned(),
             );
         }
@@ -167,7 +171,7 @@ fn add(
             Raw::Text(text) => value(text).ok_or_else(|| {
                 format!("the value of {called} must be 1 to {MAX_VALUE_BYTES} bytes, without control characters and spaces at its ends")
             }),
-            _ => Err(format!("the value of {called} is no text; put it in quotes")),
+            _ => Err(format!("the value of {called} is not text; put it in quotes")),
         }?;
         if headers.has(&name) {
             return Err(format!("{called} is set twice"));
@@ -180,7 +184,9 @@ fn add(
             None => drop(headers.same.insert(name, value)),
         }
         if headers.same.len() + headers.of_jobs.len() > MAX_HEADERS {
-            return Err(format!("there are more than {MAX_HEADERS} headers"));
+            return Err(format!(
+                "there are too many headers; the maximum is {MAX_HEADERS}"
+            ));
         }
     }
     Ok(())
@@ -226,19 +232,19 @@ pub(super) fn idempotency_schema() -> Json {
 
 /// Parses `dispatch.http.forward-headers`, names of headers as publishers write them.
 pub(super) fn forwarded(raw: &Raw) -> Result<Vec<String>, ValueError> {
-    const MUST: &str = "a list of headers' names, such as [traceparent, x-request-id]";
+    const MUST: &str = "a list of header names, such as [traceparent, x-request-id]";
     let Raw::List(items) = raw else {
         return Err(wrong(raw, MUST));
     };
     let name = |raw: &Raw| match raw {
         Raw::Text(name) => Ok(name.clone()),
-        _ => Err(format!("has an entry that is no text; it must be {MUST}")),
+        _ => Err(format!("has an entry that is not text; it must be {MUST}")),
     };
     let names =
         (items.iter().map(|item| name(&item.raw))).collect::<Result<Vec<String>, ValueError>>()?;
     if names.len() > MAX_HEADERS {
         return Err(format!(
-            "has {} names; {MAX_HEADERS} are enough",
+            "has {} names; the maximum is {MAX_HEADERS}",
             names.len()
         ));
     }
@@ -246,17 +252,17 @@ pub(super) fn forwarded(raw: &Raw) -> Result<Vec<String>, ValueError> {
     for name in &names {
         let called = shown(name);
         let header = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| format!("{called} has characters that no header of HTTP may have"))?;
+            .map_err(|_| format!("{called} has characters that are invalid in an HTTP header"))?;
         if is_ours(header.as_str()) {
             return Err(format!("{called} is set by Sluicegate itself"));
         }
         if is_reserved(name) {
             return Err(format!(
-                "names the header {called}, which Sluicegate or RabbitMQ sets on a job's way"
+                "names the header {called}, which Sluicegate or RabbitMQ sets"
             ));
         }
         if seen.contains(&header) {
-            return Err(format!("{called} stands there twice"));
+            return Err(format!("{called} is listed twice"));
         }
         seen.push(header);
     }

@@ -27,7 +27,7 @@ const PATTERN: &str = "^[ -~]{1,1024}$";
 /// Placeholder for the tenant's name.
 pub const TENANT: &str = "{tenant}";
 const NO_SECRET: &str =
-    "has {secret:tenant}, which only dispatch.http.oauth2.client-secret can have";
+    "has {secret:tenant}, which only dispatch.http.oauth2.client-secret can contain";
 
 fn schema() -> serde_json::Value {
     json!({"type": "string", "pattern": PATTERN, "not": {"pattern": "\\{(id|attempt|(secret|header|json):[^}]*)\\}"}})
@@ -68,7 +68,7 @@ fn no_others(text: &str) -> Result<(), ValueError> {
         if name != "tenant" && (is_of_calls || !near.is_empty()) {
             let name = shown(&format!("{{{name}}}"));
             return Err(format!(
-                "has the placeholder {name}, which there is not; it must be {TENANT}{near}"
+                "has the unknown placeholder {name}; it must be {TENANT}{near}"
             ));
         }
     }
@@ -86,7 +86,7 @@ fn client_secret(raw: &Raw) -> Result<Secret, ValueError> {
     let is_near = text.starts_with("{secret:") && text.ends_with('}');
     if !is_all && (is_near || text.contains(OF_TENANTS) || text.contains(TENANT)) {
         return Err(format!(
-            "must be {OF_TENANTS} alone, or have no placeholder"
+            "must be {OF_TENANTS} alone, or contain no placeholder"
         ));
     }
     Ok(Secret::new(text))
@@ -107,40 +107,43 @@ fn token_url(raw: &Raw) -> Result<SecretUrl, ValueError> {
     match (text.find(TENANT), server_ends) {
         _ if text.contains(OF_TENANTS) => Err(NO_SECRET.to_owned()),
         (Some(_), _) if text[behind..].contains(TENANT) => {
-            Err("has {tenant} behind a #, which is never sent".to_owned())
+            Err("has {tenant} after a #, but that part is never sent".to_owned())
         }
         (Some(at), Some(end)) if at > end => Ok(url),
         (None, _) => Ok(url),
-        _ => Err("has {tenant} before its path; no job chooses a server".to_owned()),
+        _ => Err("has {tenant} before its path, but jobs must not choose the server".to_owned()),
     }
 }
 
 keys! {
     TOKEN_URL: SecretUrl = url("dispatch.http.oauth2.token-url", URLS.schemes, false, token_url)
         .example("http://h/token")
-        .about("Where the access token of each call is fetched by OAuth2 client credentials; setting it switches this on.")
+        .about("URL that issues access tokens (OAuth2 client credentials); setting it enables \
+            them.")
         .note("See [access tokens](HANDLERS.md#access-tokens).");
     CLIENT_ID: String = text("dispatch.http.oauth2.client-id", "text of 1 to 1024 ASCII characters", schema, plain)
         .example("sluicegate")
-        .about("The client's name at the token's url.")
-        .note("`{tenant}` in it, in the url's path, in `scope` or in `audience` makes a token of its own for each tenant.");
+        .about("Client's name at the token URL.")
+        .note("`{tenant}` in it, in the URL's path, in `scope` or in `audience` requests one \
+            token per tenant.");
     CLIENT_SECRET: Secret = text("dispatch.http.oauth2.client-secret", "text of 1 to 1024 ASCII characters", secret_schema, client_secret)
         .secret()
         .example("hunter2")
-        .about("The client's secret.")
-        .note("`{secret:tenant}` is that of the job's tenant, and makes a token of its own for each.");
+        .about("Client's secret.")
+        .note("`{secret:tenant}` is the secret of the job's tenant and requests one token per \
+            tenant.");
     CLIENT_SECRET_FILE: String = file("dispatch.http.oauth2.client-secret-file")
-        .about("A file that holds `dispatch.http.oauth2.client-secret`.");
+        .about("File that contains `dispatch.http.oauth2.client-secret`.");
     CLIENT_AUTH: ClientAuth = choice("dispatch.http.oauth2.client-auth")
         .default("basic")
         .example("post")
-        .about("How the client says its secret: as HTTP Basic authorization, or in the body.");
+        .about("How the client sends its secret: as HTTP Basic authorization, or in the body.");
     SCOPE: String = text("dispatch.http.oauth2.scope", "scopes with spaces between them", schema, plain)
         .example("orders:write")
-        .about("What the token is asked for.");
+        .about("Scope that is requested for the token.");
     AUDIENCE: String = text("dispatch.http.oauth2.audience", "text of 1 to 1024 ASCII characters", schema, plain)
         .example("https://api.example.com")
-        .about("Whom the token is for, where the token's url wants to know.");
+        .about("Audience that is requested for the token.");
 }
 
 /// `dispatch.http.oauth2`
@@ -257,12 +260,16 @@ impl ConfigInput {
             let set = KEYS.iter().copied().find(is_set);
             return match set {
                 None => Some(None),
-                Some(key) => self.wrong(key, "is of no use without dispatch.http.oauth2.token-url"),
+                Some(key) => self.wrong(
+                    key,
+                    "has no effect without \
+                    dispatch.http.oauth2.token-url; set that or remove this key",
+                ),
             };
         };
         if has_user(&token_url) {
             let words =
-                "has a user; name the client in dispatch.http.oauth2.client-id and client-secret";
+                "contains a user; set dispatch.http.oauth2.client-id and client-secret instead";
             return self.wrong(key, words);
         }
         let Some(client_secret) = client_secret else {
@@ -283,7 +290,7 @@ impl ConfigInput {
             None
         };
         if let Some(other) = other {
-            let words = format!("sets authorization, and so does {other}; keep one of them");
+            let words = format!("sets authorization, and {other} sets it, too; keep one of them");
             return self.wrong(key, words);
         }
         Some(Some(OAuth2 {

@@ -62,7 +62,7 @@ impl NamedValue for Sign {
 /// The mistake in the text, without any part of it.
 pub fn signing_keys(text: &str) -> Result<Vec<Vec<u8>>, &'static str> {
     const MUST: &str =
-        "must hold one or two keys such as whsec_… in base64, of 24 to 64 bytes each";
+        "must contain one or two keys such as whsec_… in base64, of 24 to 64 bytes each";
     let key = |word: &str| {
         let bytes = BASE64_STANDARD.decode(word.strip_prefix(KEY_PREFIX)?);
         bytes.ok().filter(|key| KEY_BYTES.contains(&key.len()))
@@ -82,11 +82,11 @@ impl ConfigInput {
         let is_folder = |path: &Path| {
             path.is_dir()
                 .then_some(())
-                .ok_or("is no folder that can be read")
+                .ok_or("is not a readable folder")
         };
         let is_file = |path: &Path| match std::fs::File::open(path) {
             Ok(_) => Ok(()),
-            Err(_) => Err("is no file that can be read"),
+            Err(_) => Err("is not a readable file"),
         };
         let folder = self.existing(folder, is_folder);
         let default = self.existing(default, is_file);
@@ -109,13 +109,18 @@ impl ConfigInput {
             (false, Some(used)) => {
                 let (folder, default) = (folder.key.path, default.key.path);
                 let words = format!(
-                    "nothing says what {{secret:tenant}} stands for: set {folder} to a folder with a file for each tenant, or {default}"
+                    "{{secret:tenant}} has no value: set {folder} to a folder with a file for \
+                    each tenant, or {default}"
                 );
                 self.wrong(used, words)
             }
             (true, None) => {
                 let key = self.set_of(folder, default);
-                self.wrong(key, "is of no use: write {secret:tenant} in dispatch.http.url, headers, sign-secrets or oauth2.client-secret")
+                self.wrong(
+                    key,
+                    "has no effect: use {secret:tenant} in dispatch.http.url, \
+                    headers, sign-secrets or oauth2.client-secret, or remove this key",
+                )
             }
             (is_set, _) => Some(is_set.then_some(files)),
         }

@@ -128,7 +128,7 @@ impl ConfigInput {
         let path = setting.key.path;
         let (at, key, parsed) = match self.layers.iter().find_map(|entries| pair(entries)) {
             Some((Some(_), Some(entry))) => {
-                let words = format!("{path} is set too; keep one of them");
+                let words = format!("{path} is also set; keep one of them");
                 (entry.at, &file.key, Err(words))
             }
             Some((Some(entry), _)) => (entry.at, &setting.key, (setting.read)(&entry.raw)),
@@ -136,7 +136,7 @@ impl ConfigInput {
                 let text = self.named_file(&entry, file);
                 let parsed = text.and_then(|text| {
                     (setting.read)(&Raw::Text(text))
-                        .map_err(|words| format!("the text of the file {words}"))
+                        .map_err(|words| format!("the file's text {words}"))
                 });
                 (entry.at, &file.key, parsed)
             }

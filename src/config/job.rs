@@ -27,37 +27,45 @@ keys! {
     )
         .default("header:x-tenant")
         .example("json:/customer/id")
-        .about("Where a job says whose limit it uses.")
-        .note("The routing key is the one that it was published with. With `all` no job names a tenant: all are those of the tenant `all`.");
+        .about("Where a job names its tenant.")
+        .note("The routing key is the one that the job was published with. With `all`, all jobs \
+            belong to the tenant `all`.");
     COST: ValueField = text(
         "job.cost",
-        "`header:NAME`, `json:/pointer`; in the job a whole number from 1",
+        "`header:NAME`, `json:/pointer`; the job's value is a whole number from 1",
         || field_schema("^(header:.+|json:/.*)$"),
         value_field,
     )
         .default("header:x-cost")
         .example("json:/tokens")
-        .about("Where a job says how many units it uses; a job that says nothing uses 1.")
-        .note("A cost above what its tenant's limits allow at once is never admitted: the job goes to `jobs.dead`.");
+        .about("Where a job states its cost in units; the default cost is 1.")
+        .note("A job whose cost exceeds its tenant's limits can never be admitted and goes to \
+            `jobs.dead`.");
     DEADLINE: ValueField = text(
         "job.deadline",
-        "`header:NAME`, `json:/pointer`; in the job a time of RFC 3339 (`2026-01-31T12:00:00Z`), an AMQP timestamp, or a number of seconds since 1970, from 100000000000 on of milliseconds",
+        "`header:NAME`, `json:/pointer`; the job's value is a time of RFC 3339 \
+        (`2026-01-31T12:00:00Z`), an AMQP timestamp, or a number of seconds since 1970 (of \
+        milliseconds from 100000000000 on)",
         || field_schema("^(header:.+|json:/.*)$"),
         value_field,
     )
         .example("header:x-deadline")
-        .about("Where a job says until when it may be called.")
+        .about("Where a job states its deadline, after which it is not called.")
         .note("See [jobs that expire](HANDLERS.md#jobs-that-expire).");
     MAX_DELAYED_START: Duration = duration::<0, { 366 * DAY }>("job.max-delayed-start")
         .default("30d")
         .example("7d")
-        .about("By how much a publisher may delay a job's start (`x-delay`, `x-not-before`); one that asks for more goes to `jobs.dead`.")
-        .note("With 0 both headers mean nothing. See [jobs that start later](HANDLERS.md#jobs-that-start-later).");
+        .about("Longest delay that a publisher can request (`x-delay`, `x-not-before`); a job \
+            that requests more goes to `jobs.dead`.")
+        .note("With 0, both headers are ignored. See [jobs that start \
+            later](HANDLERS.md#jobs-that-start-later).");
     DEDUPE_FOR: Duration = duration::<0, { 7 * DAY }>("job.dedupe-for")
         .default("0s")
         .example("10m")
-        .about("For how long one job of a tenant with one `x-dedupe-key` is called: within it the others are dropped, and counted.")
-        .note("With 0 the header means nothing. See [jobs that are published twice](HANDLERS.md#jobs-that-are-published-twice).");
+        .about("Time within which only one job per tenant and `x-dedupe-key` is called; the \
+            others are dropped and counted.")
+        .note("With 0, the header is ignored. See [jobs that are published \
+            twice](HANDLERS.md#jobs-that-are-published-twice).");
     PRIORITIES: Priorities = tree(
         "job.priorities",
         "mapping of levels to weights",
@@ -65,8 +73,11 @@ keys! {
         priorities::priorities,
     )
         .example("{high: 4, low: 1}")
-        .about("Levels of a tenant's jobs (`x-priority`), and how many turns each has while jobs of others wait.")
-        .note("All weights together are 32 at most. A job that names no level is `normal`, of weight 1 unless it is set. See [jobs that go first](HANDLERS.md#jobs-that-go-first).");
+        .about("Priority levels of a tenant's jobs (`x-priority`), with each level's share of \
+            turns while other levels wait.")
+        .note("The sum of all weights is at most 32. A job without a level is `normal`, with \
+            weight 1 unless it is listed here. See [jobs that go \
+            first](HANDLERS.md#jobs-that-go-first).");
 }
 
 /// Adds the section's values to `values`.

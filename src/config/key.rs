@@ -112,7 +112,7 @@ impl ConfigKey {
             ValueKind::Url { schemes, several } => {
                 let one = format!("`{}://` or `{}://`", schemes[0], schemes[1]);
                 match several {
-                    true => format!("{one}; several with commas between them, or as a list"),
+                    true => format!("{one}; several separated by commas, or as a list"),
                     false => one,
                 }
             }
@@ -266,7 +266,7 @@ pub(super) const fn url<T>(
 /// Declares a key that names a file with the value of another key.
 pub(super) const fn file(path: &'static str) -> Setting<String> {
     file_with(path, |raw| {
-        parse::text(raw, "the path of a file that holds it").map(str::to_owned)
+        parse::text(raw, "the path of a file that contains it").map(str::to_owned)
     })
 }
 

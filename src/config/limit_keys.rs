@@ -37,40 +37,48 @@ keys! {
         .default("60")
         .example("1500ms")
         .live()
-        .about("The window.");
+        .about("Length of the window.");
     MAX_REQUESTS: u64 = integer::<_, 1, MAX_UNITS>("rate-limiter.max-requests", "units")
         .default("5")
         .example("7")
         .live()
-        .about("How many units each tenant can use in a window.")
-        .note("A sliding log of a million takes about 120 MB of Redis per tenant.");
+        .about("Units that each tenant can use per window.")
+        .note("A sliding log of a million units takes about 120 MB of Redis memory per tenant.");
     BURST: u64 = integer::<_, 1, MAX_UNITS>("rate-limiter.burst", "units")
         .example("9")
         .live()
-        .about("How many units a bucket admits at once.")
-        .note("Left out, it is `max-requests` for the token bucket and 1 for the leaky one. The other algorithms have none.");
+        .about("Units that a bucket admits at once.")
+        .note("The default is `max-requests` for the token bucket and 1 for the leaky bucket. \
+            Other algorithms have no burst.");
     UNIT: Unit = choice("rate-limiter.unit")
         .default("cost")
         .example("calls")
         .live()
-        .about("What a limit counts: each call once, or its cost.")
-        .note("In a list in which an item says `unit: cost`, items without a unit count calls. With such common `limits`, those of plans and tenants do, too, unless `rate-limiter.unit` (or the plan's) is set.");
+        .about("What a limit counts: calls, or their cost.")
+        .note("If an item of a list sets `unit: cost`, items without a unit count calls. If the \
+            common `limits` are such a list, this also applies to plans and tenants, unless \
+            `rate-limiter.unit` (or the plan's) is set.");
     GUARD: GuardSetting = text(
         "rate-limiter.guard",
-        "`auto`: 50 ms, less for windows below 200 ms and for buckets whose window is below 1250 ms; a duration below half the window; or `strict`, for `sliding-window-algo`: a unit is available again a window after the answer, and calls in flight always count, so the limit holds at any latency",
+        "`auto`: 50 ms, less for windows below 200 ms and for buckets whose window is below 1250 \
+        ms; a duration below half the window; or `strict`, for `sliding-window-algo`: a unit \
+        becomes available one window after the answer, and calls in flight always count, so the \
+        limit holds at any latency",
         || shape::duration(Duration::ZERO, MAX_WINDOW, &["auto", "strict"]),
         guard,
     )
         .default("auto")
         .example("10ms")
         .live()
-        .about("How much the latency from the gate to the API can vary without effect; it costs guard / window of the throughput.")
-        .note("With `sliding-window-algo` and `fixed-window-algo`, a call that is later than that counts from when the worker detects it. See [the guard](LIMITS.md#the-guard).");
+        .about("Variation of the latency from the gate to the API that is absorbed; it costs \
+            guard / window of the throughput.")
+        .note("With `sliding-window-algo` and `fixed-window-algo`, a later call counts from when \
+            the worker detects it. See [the guard](LIMITS.md#the-guard).");
     GUARD_BUDGET: f64 = text("rate-limiter.guard-budget", "`0%` to `100%`", guard_budget_schema, guard_budget)
         .default("1%")
         .example("7%")
         .live()
-        .about("How much of the quota answers that come late may cost.")
+        .about("Share of the quota that late answers can cost.")
         .note("See [the guard](LIMITS.md#the-guard).");
     SCOPE: Scope = text(
         "rate-limiter.scope",
@@ -81,7 +89,8 @@ keys! {
         .default("tenant")
         .example("routing-key")
         .live()
-        .about("Who shares the limit: each tenant has its own, all tenants share one, or each value of a header or routing key within a tenant has its own.")
+        .about("Which jobs share the quota: one quota per tenant, one for all tenants, or one per \
+            value of a header or routing key within a tenant.")
         .note("See [scopes](LIMITS.md#scopes).");
     ADAPTIVE: Option<u8> = tree(
         "rate-limiter.adaptive",
@@ -92,18 +101,22 @@ keys! {
         .default("off")
         .example("60%..100%")
         .live()
-        .about("To how many percent the limit may sink where the API answers 429 within it, or advertises less.")
+        .about("Lowest percentage to which the limit sinks when the API answers 429 within it or \
+            advertises less.")
         .note("It never rises above `max-requests`. See [learned limits](LIMITS.md#learned-limits).");
     SHADOW: bool = boolean("rate-limiter.shadow")
         .default("false")
         .example("false")
         .live()
-        .about("Whether the limit only counts: it denies nothing, and metrics and `inspect` say which jobs it would have made wait, and for how long.")
-        .note("For a limit beside others, in `rate-limiter.limits`, a plan's or a tenant's: one at least must be enforced. See [try a limit first](LIMITS.md#try-a-limit-first).");
+        .about("Whether the limit only counts: it denies nothing, and metrics and `inspect` show \
+            how many jobs would have waited, and for how long.")
+        .note("For an additional limit in `rate-limiter.limits`, of a plan or of a tenant; at \
+            least one limit must be enforced. See [try a limit \
+            first](LIMITS.md#try-a-limit-first).");
     LIMITS: Raw = tree("rate-limiter.limits", "list of up to 16 limits", || reference("limits"), as_written)
         .example("[{name: a, window-size: 1}, {name: b, max-requests: 3}]")
         .live()
-        .about("Several limits at once: all must allow a job.")
+        .about("Several limits, all of which must admit a job.")
         .note("See [several limits](LIMITS.md#several-limits).");
     PLANS: Raw = tree(
         "rate-limiter.plans",
@@ -113,7 +126,7 @@ keys! {
     )
         .example("{a: {max-requests: 1}}")
         .live()
-        .about("Sets of limits by name.")
+        .about("Named sets of limits.")
         .note("See [plans](LIMITS.md#plans-and-tenants).");
     TENANTS: Raw = tree(
         "rate-limiter.tenants",
@@ -123,24 +136,32 @@ keys! {
     )
         .example("{a: {max-requests: 1}}")
         .live()
-        .about("What single tenants have instead; the first entry that fits counts.")
+        .about("Limits or plans of single tenants; the first matching entry applies.")
         .note("See [plans](LIMITS.md#plans-and-tenants).");
     PLAN_HEADER: String = text("rate-limiter.plan-header", "a header's name", name_schema, header_name)
         .example("x-plan")
         .live()
-        .about("The header in which a job names its tenant's plan.")
-        .note("**Only trusted publishers may be able to set it**: who sets it chooses the limits. `rate-limiter.tenants` wins over it; a plan that does not exist makes a dead letter.");
+        .about("Header in which a job names its tenant's plan.")
+        .note("**Only trusted publishers may set it**, since it chooses the limits. \
+            `rate-limiter.tenants` takes precedence; a job with an unknown plan becomes a dead \
+            letter.");
     MAX_THROTTLE: Duration = duration::<SECOND, { 7 * DAY }>("rate-limiter.max-throttle")
         .default("1h")
         .example("5s")
         .live()
-        .about("The longest that one answer of the API (429, 403 or 503 with Retry-After, or a failure that says that nothing is left) can throttle a tenant.")
-        .note("A 429 that names no time throttles it for the shortest window of the job's limits (a second where all of them are `max-concurrent`).");
+        .about("Longest time that one answer of the API (429, 403 or 503 with Retry-After, or a \
+            failure that reports an exhausted quota) can throttle a tenant.")
+        .note("A 429 without a time throttles for the shortest window of the job's limits (one \
+            second if all of them are `max-concurrent`). An even flow (`leaky-bucket-algo`, or \
+            `burst: 1`) is throttled for the distance between two starts, twice as long with each \
+            further 429, up to the window.");
     THROTTLE_SCOPE: ThrottleScope = choice("rate-limiter.throttle-scope")
         .default("auto")
         .example("global")
-        .about("Whom such an answer throttles: its tenant, or all; auto: all where each limit of the job has scope: global, else its tenant.")
-        .note("All workers stop within two seconds; `sluicegate tenant resume --all` ends it.");
+        .about("Which tenants such an answer throttles: the job's tenant, or all; auto: all if \
+            each limit of the job has scope: global, otherwise the job's tenant.")
+        .note("All workers stop within two seconds; `sluicegate tenant resume --all` ends the \
+            throttle.");
 }
 
 /// Key of an item that limits calls in flight. It is not in [`KEYS`], since it is allowed in a list
@@ -148,7 +169,7 @@ keys! {
 pub(super) const MAX_CONCURRENT: &str = "max-concurrent";
 pub(super) static CONCURRENT: Setting<u64> =
     integer::<_, 1, MAX_UNITS>("rate-limiter.limits[].max-concurrent", "calls")
-        .about("How many calls can be in flight at once, of all workers together.");
+        .about("Maximum number of calls in flight over all workers.");
 /// The keys of one limit.
 pub(super) const FLAT: [&ConfigKey; 9] = [
     &USE_ALGO.key,
@@ -219,14 +240,14 @@ fn adaptive(raw: &Raw) -> Result<Option<u8>, ValueError> {
         Raw::Map(fields) => match fields.as_slice() {
             [only] if only.name == "within" => {
                 parse_text(&only.raw, "a band, such as 50%..100%")
-                    .map_err(|words| format!("has a within that {words}"))?
+                    .map_err(|words| format!("has a `within` that {words}"))?
             }
             [] => return Err(format!("sets nothing; it must be {MUST}")),
             fields => {
                 let other = fields.iter().find(|field| field.name != "within");
-                let other = other.map_or("within twice", |field| &field.name);
+                let other = other.map_or("`within` twice", |field| &field.name);
                 return Err(format!(
-                    "has {}, and within is its only key; it must be {MUST}",
+                    "has {}, but `within` is its only key; it must be {MUST}",
                     shown(other)
                 ));
             }
@@ -241,13 +262,14 @@ fn adaptive(raw: &Raw) -> Result<Option<u8>, ValueError> {
     };
     if high != 100 {
         return Err(format!(
-            "ends at {high}%; a band ends at 100%, since a limit that has learned nothing is max-requests: set that to another number instead"
+            "ends at {high}%; a band must end at 100%, since an adaptive limit starts at \
+            max-requests; change max-requests instead"
         ));
     }
     match u8::try_from(low) {
         Ok(low @ 1..100) => Ok(Some(low)),
         _ => Err(format!(
-            "begins at {low}%; a band begins at 1% to 99%, such as 50%..100%"
+            "begins at {low}%; a band must begin at 1% to 99%, such as 50%..100%"
         )),
     }
 }
@@ -279,7 +301,7 @@ fn scope(raw: &Raw) -> Result<Scope, ValueError> {
         (Some(name), _) => after_prefix(name).map(Scope::Header),
         (None, Some(scope)) => Ok(scope),
         (None, None) => Err(format!(
-            "is {}, an unknown scope; there are tenant, global, header:NAME and routing-key{}",
+            "is {}, an unknown scope; use tenant, global, header:NAME or routing-key{}",
             shown(text),
             hint(text, ["tenant", "global", "routing-key"])
         )),
@@ -288,7 +310,7 @@ fn scope(raw: &Raw) -> Result<Scope, ValueError> {
 
 /// Parses `rate-limiter.limits[…].name`.
 pub(super) fn limit_name(raw: &Raw) -> Result<String, ValueError> {
-    const MUST: &str = "1 to 32 of the characters a-z, 0-9 and -, beginning with a letter";
+    const MUST: &str = "1 to 32 characters a-z, 0-9 and -, beginning with a letter";
     let name = parse_text(raw, MUST)?;
     if is_name(name) {
         return Ok(name.to_owned());
@@ -342,7 +364,7 @@ fn limit_schema() -> Json {
     let name = json!({
         "type": "string",
         "pattern": "^[a-z][a-z0-9-]{0,31}$",
-        "description": "The limit's name; what it has counted is kept under it.",
+        "description": "Name of the limit; its usage is stored under this name.",
     });
     let mut properties = flat_schema();
     let scope = properties[SCOPE.key.name()].clone();
@@ -400,4 +422,5 @@ fn names_schema(longest: usize, schema: &Json) -> Json {
 }
 
 /// Reason why `max-concurrent` is rejected outside of a list.
-pub(super) const LIST_ONLY: &str = "is a limit of its own; put it into a list, such as limits: [{name: minute}, {name: running, max-concurrent: 5}]";
+pub(super) const LIST_ONLY: &str = "is a separate limit; put it into a list, such as limits: \
+    [{name: minute}, {name: running, max-concurrent: 5}]";

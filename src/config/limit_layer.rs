@@ -140,7 +140,8 @@ fn with_band(limit: Limit, layers: &[&LimitLayer]) -> Result<Limit, ConfigProble
                 return Ok(limit);
             }
             let words = format!(
-                "is set, and so is scope {}: a 429 says nothing of a part of a tenant's jobs; learned limits have scope tenant or global",
+                "is set with scope {}, but a 429 concerns all of a tenant's jobs; adaptive limits \
+                need scope tenant or global",
                 limit.scope()
             );
             Err(ConfigProblem::of(&band.at, &band.key, words))
@@ -200,7 +201,8 @@ fn build_of_tenant(
         (GuardSetting::Strict, Algorithm::SlidingWindow) => (Algorithm::Strict, Duration::ZERO),
         (GuardSetting::Strict, other) => {
             let words = format!(
-                "is strict, which only sliding-window-algo can be, not {}; use a duration, such as 50ms",
+                "is strict, which only sliding-window-algo supports, not {}; use a duration, such \
+                as 50ms",
                 other.name()
             );
             return Some(Err(ConfigProblem::of(&guard.at, &guard.key, words)));
@@ -216,7 +218,8 @@ fn build_of_tenant(
                 false => (&guard.at, &guard.key),
             };
             let words = format!(
-                "the guard is {} and the window {}; the guard must be shorter than half the window",
+                "the guard is {} and the window is {}; the guard must be shorter than half the \
+                window",
                 show(within),
                 show(window.value)
             );

@@ -102,7 +102,7 @@ impl LimitsReader<'_> {
         for plan in self.mappings(tree, PLANS, "{free: {max-requests: 5}}") {
             let name = plan.name.to_owned();
             if name.is_empty() || name.len() > 64 {
-                let words = format!("has {} bytes; a plan's name has 1 to 64", name.len());
+                let words = format!("has {} bytes; a plan's name must have 1 to 64", name.len());
                 self.wrong::<()>(&plan.at, &plan.path, words);
             }
             let set = self.set(&plan, &[]);
@@ -135,18 +135,18 @@ impl LimitsReader<'_> {
     fn pattern(&mut self, entry: &Mapping<'_>) -> Option<Pattern> {
         let text = entry.name;
         let wrong = if text.is_empty() || text.len() > MAX_TENANT_BYTES {
-            format!("a tenant's id has 1 to {MAX_TENANT_BYTES} bytes")
+            format!("it must have 1 to {MAX_TENANT_BYTES} bytes")
         } else if text.contains(char::is_control) {
-            "a tenant's id has no control character".to_owned()
+            "it must not contain control characters".to_owned()
         } else if text.strip_suffix('*').unwrap_or(text).contains('*') {
-            "a * can only be at the end, for all ids that begin with what is before it".to_owned()
+            "it can have a * only at its end, which matches all ids with that prefix".to_owned()
         } else {
             return Some(Pattern::parse(text));
         };
         self.wrong(
             &entry.at,
             &entry.path,
-            format!("is no tenant's id: {wrong}"),
+            format!("is not a tenant id: {wrong}"),
         )
     }
 
@@ -162,7 +162,7 @@ impl LimitsReader<'_> {
         if let Some(other) = entry.fields.iter().find(|field| field.name != "plan") {
             let at = entry.at.inside(other.at);
             let words = format!(
-                "is set next to a plan, which has all limits; keep the plan or {}",
+                "is set next to a plan, which defines all limits; keep the plan or {}",
                 shown(&other.name)
             );
             return self.wrong(&at, &below(&entry.path, &other.name), words);
@@ -172,7 +172,7 @@ impl LimitsReader<'_> {
             Ok(name) if plans.contains_key(name) => Some(name.to_owned()),
             Ok(name) => {
                 let hint = hint(name, plans.keys().map(String::as_str));
-                let words = format!("is {}, and {PLANS} has no such plan{hint}", shown(name));
+                let words = format!("is {}, but {PLANS} has no such plan{hint}", shown(name));
                 self.wrong(&at, &key, words)
             }
         }
@@ -187,7 +187,10 @@ impl LimitsReader<'_> {
             Raw::Map(fields) => fields,
             Raw::Null => return Vec::new(),
             other => {
-                let words = format!("is {}; it must hold names, such as {example}", what(other));
+                let words = format!(
+                    "is {}; it must contain names, such as {example}",
+                    what(other)
+                );
                 self.wrong::<()>(at, path, words);
                 return Vec::new();
             }
@@ -207,7 +210,7 @@ impl LimitsReader<'_> {
                     self.wrong::<()>(&at, &path, words);
                 }
                 other => {
-                    let words = format!("is {}; it must hold keys", what(other));
+                    let words = format!("is {}; it must contain keys", what(other));
                     self.wrong::<()>(&at, &path, words);
                 }
             }
@@ -226,7 +229,8 @@ impl LimitsReader<'_> {
             }
             None if self.is_global(DEFAULT_LIMIT) => {
                 let words = format!(
-                    "its limit would be called {DEFAULT_LIMIT}, as the global one that is enforced with it; give one of them a name, such as limits: [{{name: minute}}]"
+                    "its limit would have the name {DEFAULT_LIMIT}, like the global limit that is \
+                    enforced with it; name one of them, such as limits: [{{name: minute}}]"
                 );
                 self.wrong(&mapping.at, &mapping.path, words)
             }
@@ -265,7 +269,9 @@ impl LimitsReader<'_> {
                 } else if name == "scope" && layer.is_global() && self.global.is_some() {
                     layer.broken = true;
                     let words = format!(
-                        "is global: the quota of all tenants is the same for each; put this limit into {LIMITS}, and it is enforced with those of plans and tenants"
+                        "is global, but the quota of all tenants can't differ by plan or tenant; \
+                        move this limit to {LIMITS}, where it is enforced together with limits of \
+                        plans and tenants"
                     );
                     self.wrong::<()>(&at, &key, words);
                 }
@@ -278,7 +284,8 @@ impl LimitsReader<'_> {
                         LimitError::Shadow(Algorithm::Concurrency).to_string()
                     } else {
                         format!(
-                            "is set next to {other}; calls in flight are a limit of their own, with a name and a scope and no other key"
+                            "is set next to {other}; a limit of calls in flight has only a name \
+                            and a scope"
                         )
                     };
                     layer.broken = true;
@@ -318,7 +325,7 @@ impl LimitsReader<'_> {
                 return self.wrong(
                     at,
                     path,
-                    format!("is an empty list; it must hold limits, {EXAMPLE}"),
+                    format!("is an empty list; it must contain limits, {EXAMPLE}"),
                 );
             }
             other => {
@@ -330,10 +337,10 @@ impl LimitsReader<'_> {
         if items.len() + global > MAX_LIMITS {
             let beside = match global {
                 0 => String::new(),
-                global => format!(", and {global} global ones are enforced with them"),
+                global => format!(", and {global} global limits are enforced with them"),
             };
             let words = format!(
-                "has {} limits{beside}; {MAX_LIMITS} at most are enforced together",
+                "has {} limits{beside}; at most {MAX_LIMITS} are enforced together",
                 items.len()
             );
             return self.wrong(at, path, words);
@@ -403,7 +410,8 @@ impl LimitsReader<'_> {
     ) -> Option<String> {
         let taken = |name: &str| {
             format!(
-                "is {name}, the name of a global limit of {LIMITS}, which is enforced with this one; each needs a name of its own"
+                "is {name}, the name of a global limit of {LIMITS} that is enforced with this \
+                one; use another name"
             )
         };
         let Some(field) = item.field("name") else {
@@ -414,7 +422,7 @@ impl LimitsReader<'_> {
             if only {
                 return Some(DEFAULT_LIMIT.to_owned());
             }
-            let words = "has no name; each of several limits needs one of its own";
+            let words = "has no name; each of several limits needs its own name";
             return self.wrong(&item.at, &item.path, words);
         };
         let (at, key) = (item.at.inside(field.at), format!("{}.name", item.path));

@@ -15,7 +15,7 @@ keys! {
     FORMAT: LogFormat = choice("log.format")
         .default("text")
         .example("json")
-        .about("Lines for people, or one JSON object a line.");
+        .about("Format of the log: text lines, or one JSON object per line.");
     LEVEL: String = text(
         "log.level",
         "`off`, `error`, `warn`, `info`, `debug`, `trace`, or a list of `target=level`",
@@ -24,8 +24,9 @@ keys! {
     )
         .default("info")
         .example("warn,sluicegate=debug")
-        .about("What is logged.")
-        .note("The AMQP client is silent unless it is named: `info,lapin=debug`. Its `trace` is never shown, since it holds the password.");
+        .about("Log level, also per target.")
+        .note("The AMQP client is silent unless it is named: `info,lapin=debug`. Its `trace` is \
+            never logged, since it contains the password.");
 }
 
 /// `log`

@@ -34,7 +34,7 @@ pub(super) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, ValueError> 
         Raw::Text(text) if !text.is_empty() => Ok(text),
         Raw::Text(_) => Err(format!("is empty; it must be {must}")),
         Raw::Bool(_) | Raw::Int(_) | Raw::Float => Err(format!(
-            "is read by YAML as {}; put it in quotes",
+            "is read as {} by YAML; put it in quotes",
             what(raw)
         )),
         Raw::Null | Raw::List(_) | Raw::Map(_) => Err(wrong(raw, must)),
@@ -48,7 +48,7 @@ pub(super) fn secret<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, ValueError
         Raw::List(_) => Err(format!("is a list; it must be {must}")),
         Raw::Null => Err(format!("is empty; it must be {must}")),
         _ => Err(format!(
-            "is no text (numbers need quotes); it must be {must}"
+            "is not text (numbers need quotes); it must be {must}"
         )),
     }
 }

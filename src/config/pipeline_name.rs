@@ -67,7 +67,8 @@ const PATTERN: &str = "^[a-z0-9]+(-[a-z0-9]+)*$";
 /// Returns why `text` is not a valid name.
 pub(super) fn wrong_name(text: &str) -> String {
     format!(
-        "{} is no name of a pipeline; it must be 1 to {MAX_NAME_BYTES} letters a-z and digits, with single hyphens between them, such as orders or orders-bulk",
+        "{} is not a valid pipeline name; it must be 1 to {MAX_NAME_BYTES} letters a-z and \
+        digits, with single hyphens between them, such as orders or orders-bulk",
         shown(text)
     )
 }

@@ -77,7 +77,7 @@ impl Pipelines {
             match value.into_string() {
                 Ok(value) => env.push((name, value)),
                 Err(_) if name.starts_with(PREFIX) => {
-                    let words = "its value is not UTF-8 text";
+                    let words = "is not UTF-8 text";
                     problems.push(ConfigProblem::new(Origin::Env(name), words));
                 }
                 Err(_) => {}
@@ -159,7 +159,8 @@ impl Pipelines {
             (None, Some((_, config))) => Ok(config),
             (at, _) => {
                 let at = at.clone().unwrap_or(Origin::Default);
-                let words = "this program works on one pipeline; give it a file with the sections of that one at its top level";
+                let words = "this program supports one pipeline; use a file with its sections at \
+                    the top level";
                 Err(ConfigErrors::new(vec![ConfigProblem::of(
                     &at, PIPELINES, words,
                 )]))
@@ -202,7 +203,7 @@ impl Pipelines {
             return match (all.next(), all.next()) {
                 (Some(only), None) => Ok(only),
                 _ => Err(format!(
-                    "there are {} pipelines: {}; say which with --pipeline NAME",
+                    "there are {} pipelines: {}; select one with --pipeline NAME",
                     self.each.len(),
                     self.names()
                 )),
@@ -218,7 +219,8 @@ impl Pipelines {
         Err(match self.are_named() {
             true => format!("there is no pipeline {name:?}; there are: {there}{hint}"),
             false => format!(
-                "there is no pipeline {name:?}; a configuration without `{PIPELINES}` is one, called {there}"
+                "there is no pipeline {name:?}; a configuration without `{PIPELINES}` has one, \
+                called {there}"
             ),
         })
     }
@@ -358,7 +360,8 @@ fn named(
     let queues = queues.into_iter().flatten().filter(|_| !takes_queue);
     let idle = queues.map(|entry| {
         format!(
-            "{}: {}: no pipeline has it: of several, each has queues of its own, one by its name unless it names another",
+            "{}: {}: no pipeline uses it: each of several pipelines has its own queues, named \
+            after the pipeline by default",
             entry.at, entry.path
         )
     });

@@ -54,7 +54,7 @@ fn tokens<'t>(text: &'t str, carried: &mut Carried) -> Result<Vec<TextToken<'t>>
                 None => {
                     let words = JOB_SOURCES.iter().map(|(word, _)| *word);
                     return Err(format!(
-                        "has the placeholder {}, which there is not; it must be {ALL_FORMS}{}",
+                        "has the unknown placeholder {}; it must be {ALL_FORMS}{}",
                         shown(&format!("{{{name}}}")),
                         hint(name, words)
                     ));
@@ -63,7 +63,9 @@ fn tokens<'t>(text: &'t str, carried: &mut Carried) -> Result<Vec<TextToken<'t>>
         };
         count += 1;
         if count > MAX_PLACEHOLDERS {
-            return Err(format!("has more than {MAX_PLACEHOLDERS} placeholders"));
+            return Err(format!(
+                "has too many placeholders; the maximum is {MAX_PLACEHOLDERS}"
+            ));
         }
         tokens.push(TextToken::Literal(&text[literal..open]));
         tokens.push(TextToken::Placeholder(source));
@@ -122,7 +124,7 @@ pub(super) fn target(
     // A brace in a password is literal.
     if (server.rsplit('@').next()).is_some_and(|host| host.contains('{')) {
         return Err(
-            "has a placeholder in front of its path; scheme, host and port never come from a job"
+            "has a placeholder before its path, but jobs must not set the scheme, host or port"
                 .to_owned(),
         );
     }
@@ -140,9 +142,9 @@ pub(super) fn target(
     if sources.is_empty() {
         return Ok(None);
     }
-    let parsed = Url::parse(&marked).map_err(|err| format!("is no url: {err}"))?;
+    let parsed = Url::parse(&marked).map_err(|err| format!("is not a valid URL: {err}"))?;
     if parsed.fragment().is_some_and(|text| text.contains(MARK)) {
-        return Err("has a placeholder behind a #, which is never sent".to_owned());
+        return Err("has a placeholder after a #, but that part is never sent".to_owned());
     }
     let mut parts = Vec::new();
     let path = &parsed[Position::BeforePath..Position::AfterPath];
@@ -160,7 +162,7 @@ pub(super) fn target(
             });
             let Some((source, text)) = known else {
                 return Err(format!(
-                    "has {MARK} in it, which stands for a placeholder here"
+                    "contains {MARK}, which is reserved for placeholders"
                 ));
             };
             carried.used(source, place, key);

@@ -22,7 +22,8 @@ pub(super) fn priorities(raw: &Raw) -> Result<Priorities, ValueError> {
         let called = shown(&field.name);
         if !is_name(&field.name) || field.name.len() > MAX_LEVEL_BYTES {
             return Err(format!(
-                "{called} names no level: it has 1 to {MAX_LEVEL_BYTES} bytes, no control characters, and no spaces at its ends"
+                "{called} is not a valid level: it must have 1 to {MAX_LEVEL_BYTES} bytes, no \
+                control characters, and no spaces at its ends"
             ));
         }
         let weight = parse::integer(&field.raw, 1, MAX_WEIGHT_SUM.into());
@@ -36,7 +37,9 @@ pub(super) fn priorities(raw: &Raw) -> Result<Priorities, ValueError> {
     let sum: u32 = all.levels().iter().map(|(_, weight)| weight).sum();
     if sum > MAX_WEIGHT_SUM {
         return Err(format!(
-            "has weights of {sum} together, with 1 for the level normal if it is not named; {MAX_WEIGHT_SUM} at most can be: {{high: 4, low: 1}} shares as {{high: 32, low: 8}} does"
+            "has weights with a sum of {sum}, including 1 for the level normal if it is not \
+            listed; the maximum is {MAX_WEIGHT_SUM}: {{high: 4, low: 1}} has the same effect as \
+            {{high: 32, low: 8}}"
         ));
     }
     Ok(all)
@@ -77,9 +80,9 @@ mod tests {
             ("high", "a mapping of levels to weights"),
             ("{high: 0}", "1 to 32"),
             ("{high: 1.5}", "1 to 32"),
-            ("{high: 32}", "weights of 33 together"),
-            ("{'': 1}", "names no level"),
-            ("{' high': 1}", "names no level"),
+            ("{high: 32}", "weights with a sum of 33"),
+            ("{'': 1}", "is not a valid level"),
+            ("{' high': 1}", "is not a valid level"),
         ] {
             let error = read(levels).expect_err(levels);
             assert!(

@@ -169,15 +169,15 @@ fn deaf(policy: &Policy, scope: ThrottleScope) -> Option<String> {
         ThrottleScope::Auto => return None,
         ThrottleScope::Tenant => (
             limits.find(|limit| limit.is_global())?,
-            "a 429 concerns its tenant alone, so a limit of all tenants can't learn from it",
+            "a 429 concerns only its tenant, so a limit of all tenants can't learn from it",
         ),
         ThrottleScope::Global => (
             limits.find(|limit| !limit.is_global())?,
-            "a 429 concerns all tenants, so a limit of one of them can't learn from it",
+            "a 429 concerns all tenants, so a limit of one tenant can't learn from it",
         ),
     };
     Some(format!(
-        "is {}, and the limit {} is adaptive: {words}; make it auto, or leave adaptive out",
+        "is {}, but the limit {} is adaptive: {words}; set it to auto, or remove adaptive",
         scope.name(),
         limit.name()
     ))

@@ -28,34 +28,40 @@ keys! {
     URL: Vec<SecretUrl> = url("redis.url", URLS.schemes, true, |raw| URLS.several(raw))
         .default("redis://127.0.0.1:6379")
         .example("redis://h")
-        .about("Redis 6.2 or newer, or Valkey; it must not evict keys (maxmemory-policy noeviction).")
-        .note("Several urls are nodes of one Redis Cluster. `rediss://` is TLS.");
-    URL_FILE: String = file("redis.url-file").about("A file that holds `redis.url`.");
+        .about("URL of Redis (6.2 or newer) or Valkey; it must not evict keys (maxmemory-policy \
+            noeviction).")
+        .note("Several URLs are nodes of one Redis Cluster. `rediss://` uses TLS.");
+    URL_FILE: String = file("redis.url-file").about("File that contains `redis.url`.");
     CLUSTER: bool = boolean("redis.cluster")
         .example("true")
-        .about("Whether redis.url is of a Redis Cluster, also where it is one url.")
-        .note("Some clouds give one address for all nodes. Without it several urls are a cluster, and one is not.");
+        .about("Whether redis.url belongs to a Redis Cluster, even if it is a single URL.")
+        .note("Some clouds have one address for all nodes. By default, several URLs are a \
+            cluster, and a single URL is not.");
     SENTINELS: Vec<SecretUrl> =
         url("redis.sentinels", URLS.schemes, true, |raw| SENTINEL_URLS.several(raw))
             .example("redis://h:26379")
-            .about("The sentinels that know the primary, whose name is then the host in redis.url.");
-    SENTINELS_FILE: String = file("redis.sentinels-file").about("A file that holds `redis.sentinels`.");
+            .about("Sentinels that know the primary; redis.url then has the primary's name as its \
+                host.");
+    SENTINELS_FILE: String = file("redis.sentinels-file").about("File that contains `redis.sentinels`.");
     CA_FILE: String = pem("redis.ca-file")
-        .about("The authorities whose certificates are accepted with rediss://, instead of the system's.")
+        .about("Certificate authorities to trust with rediss://, instead of the system's.")
         .note("See [TLS](DEPLOYMENT.md#tls).");
     CERT_FILE: String = pem("redis.cert-file")
-        .about("The certificate that workers show, and those that sign it.");
-    KEY_FILE: String = pem("redis.key-file").about("Its private key, without a passphrase.");
+        .about("Client certificate of workers, with its chain.");
+    KEY_FILE: String = pem("redis.key-file").about("Private key of the client certificate, \
+        without a passphrase.");
     PREFIX: String = text(
         "redis.prefix",
-        "1 to 128 bytes, no spaces, no control characters; braces only as one hash tag, such as `{rlaas}:rate_limit`: then a cluster keeps all keys in one slot, so on one primary",
+        "1 to 128 bytes, no spaces, no control characters; braces only as one hash tag, such as \
+        `{rlaas}:rate_limit`, which keeps all keys of a cluster in one slot, so on one primary",
         prefix_schema,
         prefix,
     )
         .default("rlaas:rate_limit")
         .example("p")
-        .about("What every key begins with; workers with one prefix share their limits.")
-        .note("The epoch is `PREFIX:%epoch`, in a cluster `PREFIX:{NUMBER}:%epoch` for each primary, the only key that never expires.");
+        .about("Prefix of all keys; workers with the same prefix share their limits.")
+        .note("The only key that never expires is the epoch, `PREFIX:%epoch`, or \
+            `PREFIX:{NUMBER}:%epoch` for each primary of a cluster.");
 }
 
 /// `redis`
@@ -75,7 +81,10 @@ impl Redis {
             self.url.topology == RedisTopology::Cluster && hash_tag(&self.prefix).is_none();
         scattered.then(|| {
             format!(
-                "the limit {} is global, so in a Redis Cluster its keys and those of all tenants must share a slot: give redis.prefix a hash tag, such as {{rlaas}}:rate_limit (then one primary decides for all tenants, and the others have nothing to do), or use one Redis",
+                "the limit {} is global, so in a Redis Cluster its keys and the keys of all \
+                tenants must share a slot: give redis.prefix a hash tag, such as \
+                {{rlaas}}:rate_limit (one primary then decides for all tenants, and the others \
+                are idle), or use a single Redis",
                 global.name()
             )
         })
@@ -120,18 +129,19 @@ impl ConfigInput {
         let url_key = self.set_of(&URL, &URL_FILE);
         let topology = match (sentinels, cluster) {
             (Some(_), Some(true)) => {
-                let words = "is true, and redis.sentinels is set; keep one of them";
+                let words = "is true and redis.sentinels is set; keep one of them";
                 return self.wrong(&CLUSTER.key, words);
             }
             (Some(_), _) if urls.len() > 1 => {
                 return self.wrong(
                     url_key,
-                    "names several servers; with redis.sentinels it names the primary, such as redis://user:password@NAME/0",
+                    "has several servers; with redis.sentinels it must name only the primary, \
+                    such as redis://user:password@NAME/0",
                 );
             }
             (Some(sentinels), _) => RedisTopology::Sentinel(sentinels),
             (None, Some(false)) if urls.len() > 1 => {
-                let words = "is false, and redis.url names several servers; give one";
+                let words = "is false, but redis.url has several servers; keep one";
                 return self.wrong(&CLUSTER.key, words);
             }
             (None, cluster) if cluster == Some(true) || urls.len() > 1 => RedisTopology::Cluster,
@@ -141,7 +151,10 @@ impl ConfigInput {
             return self.wrong(url_key, words);
         }
         if topology == RedisTopology::Cluster && has_database(&urls) {
-            return self.wrong(url_key, "names a database; a cluster has database 0 alone");
+            return self.wrong(
+                url_key,
+                "selects a database, but a cluster has only database 0",
+            );
         }
         let mut encrypted = has_tls(&urls);
         if let RedisTopology::Sentinel(sentinels) = &topology {
@@ -152,7 +165,7 @@ impl ConfigInput {
             }
         }
         if !encrypted {
-            self.tls_unused(TLS, "the urls begin with rediss://")?;
+            self.tls_unused(TLS, "the URLs begin with rediss://")?;
         }
         Some(RedisServers {
             urls,

@@ -68,9 +68,9 @@ pub(super) fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
     let first = all.first()?;
     let differ = |f: fn(&Url) -> (&str, Option<&str>)| all.iter().any(|url| f(url) != f(first));
     if differ(|url| (url.scheme(), None)) {
-        Some("names servers with and without TLS; give all of them one scheme")
+        Some("has servers with and without TLS; use the same scheme for all")
     } else if differ(|url| (url.username(), url.password())) {
-        Some("names servers with different users or passwords; all of them must have one login")
+        Some("has servers with different users or passwords; all must have the same login")
     } else {
         None
     }

@@ -20,7 +20,8 @@ keys! {
     TO: ResultsTo = choice("dispatch.results.to")
         .default("none")
         .example("reply-to")
-        .about("Who is told how a job ended: nobody, the queue in the job's reply_to, or an exchange.")
+        .about("Where the result of a job is sent: nowhere, to the queue in the job's reply_to, \
+            or to an exchange.")
         .note("See [answers back](HANDLERS.md#answers-back).");
     EXCHANGE: String = text(
         "dispatch.results.exchange",
@@ -29,7 +30,7 @@ keys! {
         |raw| name(raw, "the name of an exchange, of up to 255 bytes"),
     )
         .example("results")
-        .about("The exchange that all results go to with `to: exchange`.")
+        .about("Exchange for all results with `to: exchange`.")
         .note("It must exist.");
     ROUTING_KEY: String = text(
         "dispatch.results.routing-key",
@@ -38,7 +39,7 @@ keys! {
         |raw| name_or_empty(raw, "a routing key of up to 255 bytes"),
     )
         .example("done")
-        .about("The routing key of results with `to: exchange`.");
+        .about("Routing key of results with `to: exchange`.");
     HEADERS: Vec<String> = tree(
         "dispatch.results.headers",
         "list of up to 32 names of headers",
@@ -46,12 +47,12 @@ keys! {
         headers,
     )
         .example("[location]")
-        .about("Headers of the API's answer that its result carries, each as `x-answer-NAME`.")
+        .about("Headers of the API's answer that are copied to the result, as `x-answer-NAME`.")
         .note("Such as `[location, x-request-id]`.");
     MAX_BODY: usize = integer::<_, 0, MAX_BODY_BYTES>("dispatch.results.max-body", "bytes")
         .default("65536")
         .example("0")
-        .about("How much of the body of the API's answer a result carries.");
+        .about("Maximum size of the answer's body in a result.");
 }
 
 /// `dispatch.results.to`
@@ -131,8 +132,8 @@ impl ConfigInput {
         let max_body = self.get(&MAX_BODY);
         let (to, exchange) = (to?, exchange?);
         if to == ResultsTo::Exchange && exchange.is_none() {
-            let words =
-                "is exchange: set dispatch.results.exchange, too, to the name of one that exists";
+            let words = "is exchange, so dispatch.results.exchange must be set to the name of an existing \
+                exchange";
             return self.wrong(&TO.key, words);
         }
         let headers = headers?.unwrap_or_default();
@@ -151,20 +152,20 @@ impl ConfigInput {
 }
 
 fn headers(raw: &Raw) -> Result<Vec<String>, ValueError> {
-    const MUST: &str = "a list of headers' names, such as [location, x-request-id]";
+    const MUST: &str = "a list of header names, such as [location, x-request-id]";
     let Raw::List(items) = raw else {
         return Err(wrong(raw, MUST));
     };
     if items.len() > MAX_HEADERS {
         return Err(format!(
-            "has {} names; {MAX_HEADERS} are enough",
+            "has {} names; the maximum is {MAX_HEADERS}",
             items.len()
         ));
     }
     let mut names: Vec<String> = Vec::new();
     for item in items {
         let Raw::Text(text) = &item.raw else {
-            return Err(format!("has an entry that is no text; it must be {MUST}"));
+            return Err(format!("has an entry that is not text; it must be {MUST}"));
         };
         let called = shown(text);
         // AMQP names are limited to 255 bytes, including the prefix of the header.
@@ -174,11 +175,11 @@ fn headers(raw: &Raw) -> Result<Vec<String>, ValueError> {
             .filter(|_| fits);
         let Some(name) = name else {
             return Err(format!(
-                "{called} has characters that no header of HTTP may have, or too many"
+                "{called} is too long or has characters that are invalid in an HTTP header"
             ));
         };
         if names.iter().any(|known| known == name.as_str()) {
-            return Err(format!("{called} stands there twice"));
+            return Err(format!("{called} is listed twice"));
         }
         names.push(name.as_str().to_owned());
     }

@@ -11,31 +11,35 @@ keys! {
         .default("5")
         .example("9")
         .live()
-        .about("How many attempts (408, 5xx, no connection) may fail before a job is a dead letter.")
-        .note("It goes to `jobs.dead`. Waiting for the limit is no attempt.");
+        .about("Number of attempts that may fail (408, 5xx, no connection) before a job becomes a \
+            dead letter.")
+        .note("It goes to `jobs.dead`. Waiting for a limit uses no attempt.");
     INITIAL_INTERVAL: Duration = duration::<1, DAY>("retry.initial-interval")
         .default("1s")
         .example("10ms")
         .live()
-        .about("The first pause between attempts; pauses grow exponentially, with jitter.");
+        .about("First pause between attempts; pauses grow exponentially, with jitter.");
     MAX_INTERVAL: Duration = duration::<1, DAY>("retry.max-interval")
         .default("5m")
         .example("1d")
         .live()
         .at_least("retry.initial-interval")
-        .about("The longest pause between attempts.");
+        .about("Longest pause between attempts.");
     GIVE_UP_AFTER: Duration = duration::<SECOND, { 365 * DAY }>("retry.give-up-after")
         .default("7d")
         .example("1h")
         .live()
-        .about("How long after its first call a job that still fails, or is still throttled (429), is a dead letter.")
-        .note("Time before the first call does not count.");
+        .about("Time after its first call after which a job that still fails or is throttled \
+            (429) becomes a dead letter.")
+        .note("Waiting before the first call does not count.");
     MAX_CRASHES: u32 = integer::<_, 0, 1_000>("retry.max-crashes", "crashes")
         .default("5")
         .example("0")
         .live()
-        .about("How often a job's calls may end their workers before it is a dead letter; 0: any number of times.")
-        .note("The first is not counted: only a job that RabbitMQ delivers again is watched. Lost sessions, and workers that end in order, count nothing; an answer clears the job.");
+        .about("Number of times that a job's calls may crash their workers before it becomes a \
+            dead letter; 0: unlimited.")
+        .note("The first crash does not count, since only redelivered jobs are watched. Lost \
+            sessions and orderly worker shutdowns do not count; an answer resets the count.");
 }
 
 /// `retry`

@@ -10,7 +10,7 @@ use super::shape;
 /// Returns the schema (draft 2020-12) of a configuration file: each key with its description,
 /// default and bounds. Mistakes that involve several keys are found by loading only.
 pub fn json_schema() -> Json {
-    let mut root = section("The configuration of Sluicegate");
+    let mut root = section("Configuration of Sluicegate");
     root["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
     root["$defs"] = limit_keys::definitions().into();
     for key in KEYS {
@@ -21,14 +21,15 @@ pub fn json_schema() -> Json {
             let path = parts[..=depth].join(".");
             at = &mut at["properties"][parts[depth]];
             if at.is_null() {
-                *at = section(&format!("The keys of {path}."));
+                *at = section(&format!("Keys of {path}."));
             }
         }
         at["properties"][key.name()] = shape::documented(key);
     }
     root["$defs"]["pipeline"] = pipeline(&root);
     root["properties"][PIPELINES] = json!({
-        "description": "Several pipelines in one process, each with its name; what a pipeline leaves out it takes from the top level.",
+        "description": "Several named pipelines in one process; a pipeline takes the keys that it \
+            omits from the top level.",
         "type": "object",
         "minProperties": 1,
         "maxProperties": MAX_PIPELINES,
@@ -41,7 +42,7 @@ pub fn json_schema() -> Json {
 /// Returns the schema of one pipeline: the sections of the top level in `root`, except sections
 /// that all pipelines share.
 fn pipeline(root: &Json) -> Json {
-    let mut pipeline = section("The sections of one pipeline.");
+    let mut pipeline = section("Sections of one pipeline.");
     let sections = root["properties"].as_object();
     let names = sections.into_iter().flatten().map(|(name, _)| name);
     for name in names.filter(|name| !SHARED.contains(&name.as_str())) {

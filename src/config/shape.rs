@@ -38,7 +38,7 @@ pub(super) fn documented(key: &ConfigKey) -> Json {
     };
     let applied = match key.applies_at {
         AppliesAt::Live => "A change applies to a running worker.",
-        AppliesAt::Restart => "A change takes a restart.",
+        AppliesAt::Restart => "A change requires a restart.",
     };
     let values = key.values();
     let description = format!("{} Value: {values}. {applied}", key.about).replace('`', "");

@@ -86,7 +86,7 @@ impl Identity {
         let key = pem("key-file", &self.key_file)?;
         let Ok(der) = PrivateKeyDer::from_pem_slice(&key) else {
             return Err(wrong(format!(
-                "{} holds no private key that can be read; it must be a PEM file without a passphrase",
+                "{} contains no readable private key; it must be a PEM file without a passphrase",
                 name(&self.key_file)
             )));
         };
@@ -118,7 +118,7 @@ fn certificates(key: &'static str, file: &Path) -> Result<Vec<u8>, TlsError> {
         return Ok(text);
     }
     let words = format!(
-        "{} holds no certificate that can be read; it must be a PEM file",
+        "{} contains no readable certificate; it must be a PEM file",
         name(file)
     );
     Err(TlsError { key, words })

@@ -38,11 +38,11 @@ impl ConfigInput {
             }),
             (None, None) => None,
             (Some(_), None) => {
-                let words = format!("needs its key too: set {}", key_key.key.path);
+                let words = format!("requires its private key: set {}", key_key.key.path);
                 return self.wrong(&cert_key.key, words);
             }
             (None, Some(_)) => {
-                let words = format!("needs its certificate too: set {}", cert_key.key.path);
+                let words = format!("requires its certificate: set {}", cert_key.key.path);
                 return self.wrong(&key_key.key, words);
             }
         };
@@ -66,7 +66,7 @@ impl ConfigInput {
         match unused {
             None => Some(()),
             Some(key) => {
-                let words = format!("is of no use without TLS; let {begin}");
+                let words = format!("has no effect without TLS; let {begin}");
                 self.wrong(&key.key, words)
             }
         }

@@ -19,7 +19,7 @@ pub(super) struct UrlForm {
 
 impl UrlForm {
     fn must(&self) -> String {
-        format!("a url such as {}", self.example)
+        format!("a URL such as {}", self.example)
     }
 
     /// Parses one URL.
@@ -32,13 +32,13 @@ impl UrlForm {
         let must = self.must();
         let text = match raw {
             Raw::List(urls) => yaml::joined(urls)
-                .ok_or_else(|| format!("holds no urls alone; each must be {must}"))?,
+                .ok_or_else(|| format!("has an entry that is not a URL; each must be {must}"))?,
             raw => parse::secret(raw, &must)?.to_owned(),
         };
         let urls = split(&text, self.schemes[0]);
         if urls.len() > MAX_SERVERS {
             let count = urls.len();
-            return Err(format!("names {count} servers; {MAX_SERVERS} are enough"));
+            return Err(format!("has {count} servers; the maximum is {MAX_SERVERS}"));
         }
         urls.iter().map(|url| self.url(url)).collect()
     }
@@ -53,12 +53,13 @@ impl UrlForm {
         }
         let url = Url::parse(text).map_err(|err| match err {
             url::ParseError::RelativeUrlWithoutBase => {
-                format!("is no url: it has no scheme; it must be {must}")
+                format!("is not a valid URL: it has no scheme; it must be {must}")
             }
             url::ParseError::InvalidPort => format!(
-                "has a port that is no number; it must be {must} (in a password, write : / @ and # percent-encoded)"
+                "has an invalid port; it must be {must} (in a password, write : / @ and # \
+                percent-encoded)"
             ),
-            other => format!("is no url: {other}; it must be {must}"),
+            other => format!("is not a valid URL: {other}; it must be {must}"),
         })?;
         if !schemes.contains(&url.scheme()) {
             return Err(format!(
@@ -71,7 +72,7 @@ impl UrlForm {
             return Err(format!("has no :// after its scheme; it must be {must}"));
         }
         if url.host_str().is_none_or(str::is_empty) {
-            return Err(format!("names no host; it must be {must}"));
+            return Err(format!("has no host; it must be {must}"));
         }
         if misplaced_at(&url) {
             return Err("has an @ after the host; in a user or a password, write : / @ and # percent-encoded (%3A %2F %40 %23)".to_owned());
@@ -82,10 +83,11 @@ impl UrlForm {
                 "has a virtual host with a bare /; write it percent-encoded, such as /%2f for the default one".to_owned(),
             ),
             "redis" if url.query().is_some() || url.fragment().is_some() => Err(
-                "has a ? or # after the host, which would mean nothing; the number of the database is its path, such as /0".to_owned(),
+                "has a ? or # after the host, which has no meaning here; write the database \
+                number as the path, such as /0".to_owned(),
             ),
             "redis" if !path.is_empty() && path.parse::<u16>().is_err() => {
-                Err("has a path that is no database number, such as /0".to_owned())
+                Err("has a path that is not a database number, such as /0".to_owned())
             }
             _ => Ok(SecretUrl::new(text)),
         }

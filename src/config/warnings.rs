@@ -27,7 +27,7 @@ impl Config {
         let http = self.dispatch.http.as_ref();
         if http.is_some_and(|http| http.sign == Sign::None && http.sign_secrets.is_some()) {
             found.push(
-                "dispatch.http.sign-secrets: no call is signed: dispatch.http.sign is none"
+                "dispatch.http.sign-secrets: has no effect, since dispatch.http.sign is none"
                     .to_owned(),
             );
         }
@@ -37,7 +37,11 @@ impl Config {
             limits.any(|limit| limit.algorithm() == Algorithm::Concurrency)
         };
         if handed_over && sources(policy).any(counts_running) {
-            found.push("max-concurrent: it ends when a job is handed over, since dispatch.forward.done is false".to_owned());
+            found.push(
+                "max-concurrent: counts a job only until it is forwarded, since \
+                dispatch.forward.done is false"
+                    .to_owned(),
+            );
         }
         if let Some(forward) = &self.dispatch.forward {
             idle_forward(forward, &mut found);
@@ -45,14 +49,26 @@ impl Config {
         let results = &self.dispatch.results;
         let is_told = results.to != ResultsTo::None;
         if is_told && handed_over {
-            found.push("dispatch.results: a result says that its job was handed over, not that it is done, since dispatch.forward.done is false".to_owned());
+            found.push(
+                "dispatch.results: a result means that its job was forwarded, not that it \
+                is done, since dispatch.forward.done is false"
+                    .to_owned(),
+            );
         }
         let is_other = self.dispatch.exec.is_some() || self.dispatch.forward.is_some();
         if is_told && is_other && !results.headers.is_empty() {
-            found.push("dispatch.results.headers: no result has them: only what dispatch.http calls answers with headers".to_owned());
+            found.push(
+                "dispatch.results.headers: has no effect, since only dispatch.http \
+                receives answers with headers"
+                    .to_owned(),
+            );
         }
         if results.to != ResultsTo::Exchange && results.exchange.is_some() {
-            found.push("dispatch.results.exchange: no result goes there: dispatch.results.to is not exchange".to_owned());
+            found.push(
+                "dispatch.results.exchange: has no effect, since dispatch.results.to is \
+                not exchange"
+                    .to_owned(),
+            );
         }
         found
     }
@@ -82,7 +98,9 @@ impl Config {
             .filter(|(_, share)| shares.len() > 1 && usize::from(*share) < slots);
         found.extend(small.map(|(queue, share)| {
             format!(
-                "amqp.queues: while the other queues are empty, {queue:?} has {share} of amqp.prefetch ({prefetch}), and fills no more of dispatch.concurrency ({slots}); raise amqp.prefetch, or its weight"
+                "amqp.queues: even if the other queues are empty, {queue:?} has only {share} of \
+                amqp.prefetch ({prefetch}) and can't fill dispatch.concurrency ({slots}); raise \
+                amqp.prefetch or the queue's weight"
             )
         }));
     }
@@ -91,11 +109,16 @@ impl Config {
 /// Adds warnings about a forward without effect.
 fn idle_forward(forward: &Forward, found: &mut Vec<String>) {
     if forward.exchange.is_empty() && forward.routing_key.is_none() {
-        found.push("dispatch.forward.exchange: is the default exchange, and jobs keep their routing keys: those that were published to amqp.queue by its name would come back, and become dead letters; set dispatch.forward.routing-key".to_owned());
+        found.push(
+            "dispatch.forward.exchange: is the default exchange, and jobs keep their \
+            routing keys, so jobs that were published directly to amqp.queue would come back and \
+            become dead letters; set dispatch.forward.routing-key"
+                .to_owned(),
+        );
     }
     if !forward.done && forward.timeout != Forward::TIMEOUT {
         found.push(
-            "dispatch.forward.timeout: nobody is waited for: dispatch.forward.done is false"
+            "dispatch.forward.timeout: has no effect, since dispatch.forward.done is false"
                 .to_owned(),
         );
     }
@@ -134,12 +157,15 @@ fn large_log(source: &LimitsSource<'_>, large: &Large<'_>) -> String {
     let longer = show_duration(longer);
     let also = match limit.algorithm() {
         Algorithm::Strict => {
-            "it needs a guard in place of strict, and does not count calls in flight"
+            "it requires a guard other than strict and does not count calls in flight"
         }
-        _ => "a call later than the guard does not count from its arrival",
+        _ => "it does not count calls that come later than the guard from their arrival",
     };
     format!(
-        "{source}: the limit {} keeps an entry for each call: {bytes} of Redis {whose}; use-algo: {} takes {less}, with the same worst case ({} in any window) and the same burst ({} at once). It gives up {:.1} % of the quota, since a call counts for up to {longer} longer; and {also}",
+        "{source}: the limit {} keeps an entry for each call: {bytes} of Redis {whose}; use-algo: \
+        {} takes {less}, with the same worst case ({} in any window) and the same burst ({} at \
+        once). It loses {:.1} % of the quota, since a call counts for up to {longer} longer, and \
+        {also}",
         limit.name(),
         large.instead.algorithm().name(),
         large.instead.worst_case(),
@@ -166,7 +192,8 @@ fn in_words(bytes: u64) -> String {
 fn open_admin(admin: &Admin, found: &mut Vec<String>) {
     if admin.token.is_none() && !admin.listen.ip().to_canonical().is_loopback() {
         found.push(format!(
-            "admin.listen: {} can be reached by other machines, and shows everybody the metrics; set admin.token, unless the network lets only those in who may see them",
+            "admin.listen: {} can be reached from other machines, and the metrics need no token; \
+            set admin.token, unless the network restricts access",
             admin.listen
         ));
     }
@@ -190,7 +217,8 @@ fn idle_limits(source: &LimitsSource<'_>, limits: &Limits, found: &mut Vec<Strin
                 scope => format!(" (scope: {scope})"),
             };
             found.push(format!(
-                "{source}: the limit {} can never bind: {}{scope} is stricter in every respect",
+                "{source}: the limit {} never has an effect: {}{scope} is stricter in every \
+                respect",
                 idle.name(),
                 stricter.name()
             ));
@@ -202,7 +230,8 @@ fn idle_limits(source: &LimitsSource<'_>, limits: &Limits, found: &mut Vec<Strin
         }
         if let Some(stricter) = limits.iter().find(|limit| limit.implies(shadow)) {
             found.push(format!(
-                "{source}: the shadow limit {} would never make a job wait: {} is enforced, and stricter in every respect",
+                "{source}: the shadow limit {} would never make a job wait: the enforced limit {} \
+                is stricter in every respect",
                 shadow.name(),
                 stricter.name()
             ));
@@ -217,7 +246,7 @@ fn idle_tenants(policy: &Policy, found: &mut Vec<String>) {
         let before = &tenants[..at];
         if let Some((first, _)) = before.iter().find(|(first, _)| first.covers(pattern)) {
             found.push(format!(
-                "{} never counts: {first} comes before it, and the first that fits counts",
+                "{} never applies: {first} comes first and matches the same tenants",
                 LimitsSource::Tenant(pattern)
             ));
         }
@@ -229,7 +258,8 @@ fn idle_plans(policy: &Policy, found: &mut Vec<String>) {
     if let Some(header) = policy.plan_header() {
         if policy.plans().is_empty() {
             found.push(format!(
-                "rate-limiter.plan-header: there are no rate-limiter.plans, so every job with {header} is a dead letter"
+                "rate-limiter.plan-header: rate-limiter.plans is empty, so every job with \
+                {header} becomes a dead letter"
             ));
         }
         return;
@@ -238,7 +268,8 @@ fn idle_plans(policy: &Policy, found: &mut Vec<String>) {
         let mut owners = policy.tenants().iter();
         if !owners.any(|(_, own)| *own == EntryLimits::Plan(name.clone())) {
             found.push(format!(
-                "{}: no tenant has this plan: no entry of rate-limiter.tenants names it, and rate-limiter.plan-header is not set",
+                "{}: no tenant can have this plan: no entry of rate-limiter.tenants names it, and \
+                rate-limiter.plan-header is not set",
                 LimitsSource::Plan(name)
             ));
         }

@@ -159,7 +159,7 @@ fn syntax_error(text: &str, err: &serde_saphyr::Error) -> SyntaxError {
     let Some(location) = err.location() else {
         return SyntaxError {
             at: None,
-            message: "is not a YAML document that can be read".to_owned(),
+            message: "is not a readable YAML document".to_owned(),
         };
     };
     let said = UserMessageFormatter.format_message(err.without_snippet());
@@ -173,7 +173,8 @@ fn syntax_error(text: &str, err: &serde_saphyr::Error) -> SyntaxError {
     // A header's secret may follow any name.
     let secret = secret || text.contains("headers");
     let message = if secret || said.contains("://") || said.contains('@') {
-        "is not valid YAML (quote texts with special characters; the parser's words may hold a secret and are not shown)"
+        "is not valid YAML (quote texts with special characters; details may contain a secret and \
+        are not shown)"
             .to_owned()
     } else {
         format!("is not valid YAML: {said}")

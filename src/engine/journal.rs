@@ -65,10 +65,12 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
             }
         }
         Fact::LeftDelayQueueEarly(queue) => {
-            warn!(%queue, "jobs leave delay queues before their time: a policy (message-ttl or delivery-limit) matches these queues; remove it");
+            warn!(%queue, "jobs leave delay queues too early: a policy (message-ttl or \
+                delivery-limit) matches these queues; remove it");
         }
         Fact::NoClock(tenant, jobs, why) => {
-            warn!(%tenant, jobs, reason = %why, "Redis's clock can't be read: returning jobs wait for it");
+            warn!(%tenant, jobs, reason = %why, "Redis's clock can't be read: returning jobs wait \
+                until it can");
         }
         Fact::MustWait {
             job: JobFields { id, tenant, trace },
@@ -86,7 +88,7 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
                 count,
                 ttl_ms = wait_ms,
                 place = ticket,
-                "denied: it waits for its turn",
+                "denied: the job waits for its turn",
             );
         }
         Fact::TenantClosed { tenant, by, wait } => {
@@ -97,7 +99,7 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
                     info_if!(at_info, %tenant, limit, wait_ms, "tenant closed: its jobs wait for a limit");
                 }
                 ClosedBy::Suspension => {
-                    info_if!(at_info, %tenant, wait_ms, "tenant closed: it is suspended");
+                    info_if!(at_info, %tenant, wait_ms, "tenant closed: suspended");
                 }
             }
         }
@@ -113,12 +115,14 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
             let timeout_ms = timeout.as_millis();
             warn!(
                 timeout_ms,
-                "RabbitMQ's consumer_timeout is shorter than amqp.consumer-timeout: jobs that wait are let go sooner"
+                "RabbitMQ's consumer_timeout is shorter than amqp.consumer-timeout: waiting jobs \
+                are returned earlier"
             );
             if !fits {
                 error!(
                     timeout_ms,
-                    "RabbitMQ's consumer_timeout is too short for the longest call: RabbitMQ takes back jobs that are called"
+                    "RabbitMQ's consumer_timeout is shorter than the longest call: RabbitMQ takes \
+                    back jobs during their calls"
                 );
             }
         }
@@ -133,10 +137,12 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
             match what {
                 NoDecision::Refused(wait) => {
                     let wait_s = wait.as_secs();
-                    error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this tenant: its jobs wait, those of other tenants continue");
+                    error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this \
+                        tenant: its jobs wait, other tenants' jobs continue");
                 }
                 NoDecision::Away => {
-                    error!(%tenant, labels, jobs, reason = %why, "no decision for this tenant: its jobs wait, those of other tenants continue");
+                    error!(%tenant, labels, jobs, reason = %why, "no decision for this tenant: \
+                        its jobs wait, other tenants' jobs continue");
                 }
                 NoDecision::Known => {
                     debug!(%tenant, labels, jobs, reason = %why, "no decision for this tenant");
@@ -153,11 +159,13 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
                 took_ms,
                 base_ms,
                 good_for_ms,
-                "all permits expire: answers of Redis take longer than usual by more than half of guard, so no job is called; raise guard, or bring Redis closer"
+                "all permits expire: Redis's answers are late by more than half the guard, so no \
+                job is called; raise guard, or move Redis closer"
             );
         }
         Fact::DelayedStart(JobFields { id, tenant, trace }, ms) => {
-            debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, ms, "its publisher delays its start");
+            debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, ms, "start \
+                delayed by the publisher");
         }
         Fact::Throttled {
             tenant,
@@ -169,10 +177,11 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
             let at_info = limiter.may_log(now, LineKind::Throttled);
             match reason {
                 Some(reason) => {
-                    info_if!(at_info, %tenant, whose, duration_ms, reason, "the API throttles");
+                    info_if!(at_info, %tenant, whose, duration_ms, reason, "throttled by the API");
                 }
                 None => {
-                    info_if!(at_info, %tenant, whose, duration_ms, "the API says that nothing is left");
+                    info_if!(at_info, %tenant, whose, duration_ms, "the API reports an exhausted \
+                        quota");
                 }
             }
         }
@@ -185,9 +194,11 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
         } => {
             let (whose, left_ms) = (words(whose), millis(*left));
             if *again {
-                warn!(whose, by, left_ms, reason = %why, "a throttle could not be stored: trying again; until then workers may call");
+                warn!(whose, by, left_ms, reason = %why, "a throttle could not be stored: \
+                    retrying; workers may call until it is stored");
             } else {
-                warn!(whose, by, left_ms, reason = %why, "gave up storing a throttle: workers may call");
+                warn!(whose, by, left_ms, reason = %why, "a throttle could not be stored: giving \
+                    up; workers may call");
             }
         }
         Fact::TriedAgain {
@@ -197,14 +208,17 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
             reason,
         } => {
             let (at_info, wait_ms) = (limiter.may_log(now, LineKind::Failed), millis(*wait));
-            info_if!(at_info, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, attempt, wait_ms, reason, "failed: tried again later");
+            info_if!(at_info, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, attempt, wait_ms, reason, "job \
+                failed: it will be retried");
         }
         Fact::FailedWhileOpen(JobFields { id, tenant, trace }, reason) => {
             let at_info = limiter.may_log(now, LineKind::Failed);
-            info_if!(at_info, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, reason, "failed while a breaker is open: no attempt is used");
+            info_if!(at_info, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, reason, "job \
+                failed while a breaker was open: no attempt is used");
         }
         Fact::Duplicate(JobFields { id, tenant, trace }, left_ms) => {
-            debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, left_ms, "a duplicate: another job with its dedupe key was seen before");
+            debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, left_ms, "duplicate: \
+                another job with the same dedupe key was seen before");
         }
         Fact::DeadLetter(JobFields { id, tenant, trace }, _, reason) => {
             if limiter.may_log(now, LineKind::Dead) {
@@ -215,7 +229,8 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
         }
         Fact::PublishFailed(why, is_first) => {
             if *is_first {
-                warn!(reason = %why, "publish not confirmed: the job stays where it was, the publish is tried again");
+                warn!(reason = %why, "publish not confirmed: the job stays in its queue, and the \
+                    publish is retried");
             }
         }
         Fact::Stuck {
@@ -225,7 +240,8 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
             since,
         } => {
             let (kind, since_s) = (kind.name(), since.as_secs());
-            warn!(kind, messages, %routing_key, since_s, "stuck: RabbitMQ does not take these messages; other jobs continue");
+            warn!(kind, messages, %routing_key, since_s, "stuck: RabbitMQ does not accept these \
+                messages; other jobs continue");
         }
         Fact::ResultLost {
             job,
@@ -237,13 +253,15 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
             if *is_news {
                 let reason = match sent {
                     ResultOutcome::Refused => {
-                        "the queue or RabbitMQ refuses it, or does not confirm it, or too many wait for it"
+                        "the queue or RabbitMQ refuses the result or does not confirm it, or too \
+                        many results wait for the queue"
                     }
                     _ => {
-                        "there is no such queue or exchange, or it is one of the worker's own queues"
+                        "the queue or exchange does not exist, or is one of the worker's own queues"
                     }
                 };
-                warn!(job.id = job, %exchange, %routing_key, reason, "a result has no target: its job ends without");
+                warn!(job.id = job, %exchange, %routing_key, reason, "result not delivered: its \
+                    job ends without a result");
             }
         }
         Fact::UsageLost(calls, why) => {
@@ -254,7 +272,7 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
             debug!(reason = %why, "advertised limits could not be stored");
         }
         Fact::LessonUntold(why) => {
-            debug!(reason = %why, "what limits were to learn could not be stored");
+            debug!(reason = %why, "changes of learned limits could not be stored");
         }
         Fact::LimitSunk {
             whose,
@@ -275,7 +293,7 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
                 to,
                 max,
                 whole_in_s,
-                "limit lowered: the API gives less than it says"
+                "limit lowered: the API admits less than the limit"
             );
         }
         Fact::LimitWhole {
@@ -286,23 +304,25 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
         } => {
             let (at_info, lowered_s) = (limiter.may_log(now, LineKind::Whole), after.as_secs());
             let tenant = whose.as_ref().map(display);
-            info_if!(at_info, tenant, limit, lowered_s, "limit whole again");
+            info_if!(at_info, tenant, limit, lowered_s, "limit restored");
         }
         Fact::Unfit(reason) => {
             warn!(
                 reason,
-                "this worker can't make calls: it returns its jobs to their queues, and tries a few from time to time"
+                "this worker can't make calls: it returns its jobs to their queues and tries some \
+                from time to time"
             );
         }
         Fact::Fit => info!("this worker can make calls again"),
         Fact::Short(reason) => {
             warn!(
                 reason,
-                "this worker lacks what calls need; their jobs wait and use no attempt"
+                "this worker lacks resources for calls: jobs wait and use no attempt"
             );
         }
         Fact::FailuresUntold(why) => {
-            warn!(reason = %why, "failed calls could not be reported to the breakers: they use no attempts");
+            warn!(reason = %why, "failed calls could not be reported to the breakers: they use no \
+                attempts");
         }
         Fact::Breaker(whose, is_open, by) => breaker(limiter, now, whose, *is_open, by),
         Fact::AllStopped(left, by) => {
@@ -311,16 +331,18 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
         }
         Fact::CalledAlone(JobFields { id, tenant, trace }, crashes) => {
             let at_info = limiter.may_log(now, LineKind::Alone);
-            info_if!(at_info, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, crashes, "calls of this job ended their workers: no other such job is called with it");
+            info_if!(at_info, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, crashes, "calls \
+                of this job crashed their workers: no other such job is called at the same time");
         }
         Fact::SuspectWaits(JobFields { id, tenant, trace }, ms) => {
-            debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, ms, "another call of this job may be in flight: it waits");
+            debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, ms, "another \
+                call of this job may be in flight: the job waits");
         }
         Fact::Held(Some(Hold::Paused)) => {
             warn!("an operator paused all workers: no job is called or taken");
         }
         Fact::Held(Some(Hold::Draining)) => {
-            warn!("an operator drains all workers: no new job is taken");
+            warn!("an operator is draining all workers: no new job is taken");
         }
         Fact::Held(None) => info!("an operator resumed all workers"),
         // These are counted or traced.
@@ -355,22 +377,24 @@ fn breaker(
     match (whose, is_open) {
         (BreakerScope::Tenant(tenant), true) => {
             if limiter.may_log(now, LineKind::BreakerOpened) {
-                warn!(%tenant, by, "calls of this tenant stop, but for one probe at a time; its jobs wait and use no attempt");
+                warn!(%tenant, by, "breaker of this tenant open: only one probe at a time is \
+                    called; its jobs wait and use no attempt");
             } else {
-                debug!(%tenant, by, "calls of this tenant stop");
+                debug!(%tenant, by, "breaker of this tenant open");
             }
         }
         (BreakerScope::Tenant(tenant), false) => {
             let at_info = limiter.may_log(now, LineKind::BreakerClosed);
-            info_if!(at_info, %tenant, "calls of this tenant succeed again");
+            info_if!(at_info, %tenant, "breaker of this tenant closed: calls succeed again");
         }
         (BreakerScope::Api, true) => {
             warn!(
                 by,
-                "calls of the API stop, but for one probe at a time; jobs wait and use no attempt"
+                "breaker of the API open: only one probe at a time is called; jobs wait and use \
+                no attempt"
             );
         }
-        (BreakerScope::Api, false) => info!("calls of the API succeed again"),
+        (BreakerScope::Api, false) => info!("breaker of the API closed: calls succeed again"),
     }
 }
 
@@ -379,17 +403,20 @@ fn log_summary(rest: &Summary) {
     let Summary { kind, more, within } = rest;
     let within_s = within.as_secs();
     match kind {
-        LineKind::Closed => info!(more, within_s, "more tenants were closed"),
-        LineKind::Opened => info!(more, within_s, "more tenants are open again"),
-        LineKind::BreakerOpened => warn!(more, within_s, "calls of more tenants stop"),
-        LineKind::BreakerClosed => info!(more, within_s, "calls of more tenants succeed again"),
+        LineKind::Closed => info!(more, within_s, "more tenants closed"),
+        LineKind::Opened => info!(more, within_s, "more tenants opened again"),
+        LineKind::BreakerOpened => warn!(more, within_s, "breakers of more tenants opened"),
+        LineKind::BreakerClosed => info!(more, within_s, "breakers of more tenants closed"),
         LineKind::Throttled => info!(more, within_s, "the API throttled more calls"),
-        LineKind::Lowered => info!(more, within_s, "more limits were lowered"),
-        LineKind::Whole => info!(more, within_s, "more limits are whole again"),
+        LineKind::Lowered => info!(more, within_s, "more limits lowered"),
+        LineKind::Whole => info!(more, within_s, "more limits restored"),
         LineKind::Failed => info!(more, within_s, "more jobs failed"),
         LineKind::Dead => warn!(more, within_s, "more dead letters"),
         LineKind::Invalid => warn!(more, within_s, "more invalid messages"),
-        LineKind::Alone => info!(more, within_s, "more jobs whose calls ended their workers"),
+        LineKind::Alone => info!(
+            more,
+            within_s, "more jobs whose calls crashed their workers"
+        ),
     }
 }
 

@@ -167,15 +167,17 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             tokio::select! {
                 biased;
                 () = &mut hard => {
-                    warn!(running = scheduler.running(), "ending at once: calls in flight will be made again");
+                    warn!(running = scheduler.running(), "ending at once: calls in flight will be \
+                        repeated");
                     break;
                 }
                 () = sleep_for(give_up_at) => {
-                    warn!(running = scheduler.running(), "shutdown-timeout is over: calls in flight will be made again");
+                    warn!(running = scheduler.running(), "shutdown-timeout has passed: calls in \
+                        flight will be repeated");
                     break;
                 }
                 () = &mut soft, if give_up_at.is_none() => {
-                    info!(running = scheduler.running(), "stopping: no more jobs are taken");
+                    info!(running = scheduler.running(), "stopping: taking no more jobs");
                     give_up_at = Some(Instant::now() + self.shutdown_timeout);
                     self.health.set_consuming(false);
                     scheduler.drain();
@@ -285,7 +287,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             let jobs = words.len();
             warn!(
                 jobs,
-                "the end of these calls could not be stored: each may count as a crash"
+                "the end of calls could not be stored: each may count as a crash"
             );
         }
     }
@@ -307,13 +309,13 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 scheduler.timeout_is_unknown(now);
             }
             BrokerEvent::Resting => {
-                warn!("returned all deliveries to their queues; taking none for now");
+                warn!("returned all deliveries to their queues: taking none for now");
                 self.health.set_consuming(false);
                 scheduler.session_down();
             }
             BrokerEvent::Down { reason } => {
                 // The broker itself logs once a minute that RabbitMQ is unreachable.
-                info!(reason, "RabbitMQ: the session is gone");
+                info!(reason, "RabbitMQ: session lost");
                 self.health.set_no_session(reason);
                 self.health.set_consuming(false);
                 self.metrics.set_up("rabbitmq", false);

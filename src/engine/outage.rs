@@ -32,7 +32,8 @@ impl Outage {
         };
         self.state = Some((since, now));
         let down_s = now.saturating_sub(since).as_secs();
-        error!(server = self.server, down_s, reason = %why, "a server is unavailable, and no job is admitted; trying again");
+        error!(server = self.server, down_s, reason = %why, "a server is unavailable: no job is \
+            admitted; retrying");
         true
     }
 

@@ -212,7 +212,8 @@ async fn change(gate: &RedisGate, words: Vec<String>) -> Result<Versions, GateEr
         let (head, _) = head(&reply).ok_or_else(broken)?;
         match head.is_full {
             true => Err(GateError::Refused(format!(
-                "{MAX_INSTRUCTIONS} instructions are in force, and no more can be: end some, or stop a whole tenant with tenant pause or tenant divert"
+                "{MAX_INSTRUCTIONS} instructions are in force, which is the maximum; end some, or \
+                stop a whole tenant with tenant pause or tenant divert"
             ))),
             false => Ok((primary.board.clone(), head.version)),
         }
@@ -315,7 +316,7 @@ fn text(value: &Value) -> Option<String> {
 }
 
 fn broken() -> GateError {
-    GateError::Refused("the board of instructions: its reply has another form".to_owned())
+    GateError::Refused("the board of instructions: the reply has an unknown form".to_owned())
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ pub enum GateError {
     Unreachable(String),
     /// The store answers that it can't be used now: it is starting, is a replica, or requires a
     /// login. Time or a new connection may fix it.
-    #[error("Redis can't be used now: {0}")]
+    #[error("Redis is temporarily unavailable: {0}")]
     Unusable(String),
     /// The store refused (out of memory, read-only replica, no permission, wrong type).
     #[error("Redis refused: {0}")]

@@ -15,11 +15,11 @@ pub const NODE_OF_A_CLUSTER: &str = "this is a node of a Redis Cluster; set redi
 pub fn broken(error: &RedisError, server: &str) -> GateError {
     match error.code() {
         Some(code @ ("WRONGPASS" | "NOAUTH" | "NOPERM")) => GateError::Refused(format!(
-            "{server}: {code}: the user or the password is not accepted; check redis.url"
+            "{server}: {code}: wrong user or password; check redis.url"
         )),
-        _ if error.kind() == ::redis::ErrorKind::AuthenticationFailed => GateError::Refused(
-            format!("{server}: the user or the password is not accepted; check redis.url"),
-        ),
+        _ if error.kind() == ::redis::ErrorKind::AuthenticationFailed => {
+            GateError::Refused(format!("{server}: wrong user or password; check redis.url"))
+        }
         _ => GateError::Unreachable(match advice(error) {
             Some(advice) => format!("{server}: {error} ({advice})"),
             None => format!("{server}: {error}"),
@@ -38,19 +38,20 @@ pub fn refused(error: &ServerError, what: &str) -> GateError {
     let (code, fault) = (fault::code(error), Fault::of(error));
     let todo = match code {
         "READONLY" => {
-            "this is a replica; if it stays one, point redis.url at the primary, or name its sentinels in redis.sentinels"
+            "this is a replica; unless it is promoted, point redis.url at the primary, or set \
+            redis.sentinels"
         }
-        "LOADING" => "it starts, or copies the data of another server",
+        "LOADING" => "it is starting or copying data from another server",
         "BUSY" | "UNKILLABLE" => "it is stuck in a script",
-        "NOAUTH" => "it asks for a password: put the user and the password into redis.url",
+        "NOAUTH" => "it requires a password: put the user and the password into redis.url",
         "NOREPLICAS" => "too few replicas follow this primary (min-replicas-to-write)",
         "OOM" => "Redis has no memory left; raise maxmemory or remove other data",
         _ if is_forbidden(error) => {
-            "the user of redis.url may not do it; docs/DEPLOYMENT.md has the ACL rule with all that is needed"
+            "the user of redis.url lacks a permission; docs/DEPLOYMENT.md has the required ACL rule"
         }
-        "MISCONF" => "Redis can't save its data and stops writing; look at its log",
+        "MISCONF" => "Redis can't save its data and refuses writes; see its log",
         "MOVED" | "ASK" | "CROSSSLOT" => NODE_OF_A_CLUSTER,
-        _ => "look at the log of Redis",
+        _ => "see the log of Redis",
     };
     let details = error.details().unwrap_or_default();
     let words = format!("{what}: {} {details}: {todo}", error.code());
@@ -87,7 +88,8 @@ pub fn is_unreadable(error: &ServerError) -> bool {
 pub fn unreadable(error: &ServerError, what: &str) -> GateError {
     let details = error.details().unwrap_or_default();
     GateError::Refused(format!(
-        "{what}: these keys hold what this version does not write ({details}): delete them, or set another redis.prefix"
+        "{what}: keys have values that this version does not write ({details}): delete them, or \
+        set another redis.prefix"
     ))
 }
 
@@ -97,7 +99,7 @@ pub fn wrong_type(keys: &CallKeys, types: &[Value], error: &ServerError) -> Gate
     let found = wanted.zip(types).find_map(|((name, wanted), kind)| {
         let kind: String = ::redis::from_redis_value_ref(kind).ok()?;
         (kind != *wanted && kind != "none")
-            .then(|| format!("the key {name} holds a {kind}, not a {wanted}"))
+            .then(|| format!("the key {name} contains a {kind}, not a {wanted}"))
     });
     let details = error.details().unwrap_or_default();
     let what = found
@@ -115,5 +117,7 @@ fn wrong_value(keys: &CallKeys, details: &str) -> Option<String> {
     let (what, _) = what.split_once(';')?;
     let index = number.parse::<usize>().ok()?.checked_sub(1)?;
     let name = keys.names.get(index)?;
-    Some(format!("the key {name} holds something else than {what}"))
+    Some(format!(
+        "the key {name} contains something other than {what}"
+    ))
 }

@@ -420,6 +420,6 @@ fn number(value: &Value) -> Option<u64> {
 
 fn unreadable(script: &str) -> GateError {
     GateError::Refused(format!(
-        "the reply of {script} is not what its header says; is a proxy between this worker and Redis?"
+        "the reply of {script} has an unexpected form; is a proxy between this worker and Redis?"
     ))
 }

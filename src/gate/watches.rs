@@ -162,7 +162,7 @@ impl Watches {
     ) -> Result<(Arc<Watch>, SentPulse), GateError> {
         let mut all = primaries.iter().zip(self.over(primaries));
         let Some((_, watch)) = all.find(|(known, _)| known.epoch == primary.epoch) else {
-            let why = format!("{}: its slots move", primary.shard.name());
+            let why = format!("{}: its slots are moving", primary.shard.name());
             return Err(GateError::Unreachable(why));
         };
         let others = self.others(primaries, primary);
@@ -393,7 +393,7 @@ async fn retire(
         return Ok(());
     }
     Err(GateError::Unreachable(format!(
-        "{}: its slots move",
+        "{}: its slots are moving",
         primary.shard.name()
     )))
 }

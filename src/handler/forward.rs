@@ -84,21 +84,22 @@ impl<F: Forwarding> ForwardHandler<F> {
         if key.len() > MAX_NAME_BYTES {
             let length = key.len();
             return Err(format!(
-                "its routing key would have {length} bytes; {MAX_NAME_BYTES} are possible"
+                "its routing key would be {length} bytes long; the maximum is {MAX_NAME_BYTES}"
             ));
         }
         if self.exchange.is_empty() && self.own.has(&key) {
             return Err(format!(
-                "it would come back: dispatch.forward sends it to {key}, which is a queue of Sluicegate"
+                "it would come back: dispatch.forward sends it to {key}, a queue of Sluicegate"
             ));
         }
         if Reply::is_direct_target(&self.exchange, &key) {
             return Err(format!(
-                "dispatch.forward would send it to {key}: that is a client's direct reply-to, which is no queue and may drop it"
+                "dispatch.forward would send it to {key}, a client's direct reply-to, which is \
+                not a queue and may drop it"
             ));
         }
         let message = job.published.message::<Message>();
-        let message = message.ok_or("it came as no message")?;
+        let message = message.ok_or("it did not come as a message")?;
         let mut set = Vec::new();
         let expected = self.forwarder.done_queue().map(|queue| {
             let token = token();
@@ -123,11 +124,11 @@ impl<F: Forwarding> ForwardHandler<F> {
         let within = self.timeout;
         match timeout(within, expected.end()).await {
             Ok(Some(body)) => report_attempt(&body, &job.id),
-            Ok(None) => retry("nobody waits for its end any more").into(),
+            Ok(None) => retry("its end is no longer awaited").into(),
             Err(_) => Attempt {
                 fate: abandoned(expected),
                 ..retry(format!(
-                    "no worker said that it is done within {within:?} (dispatch.forward.timeout)"
+                    "no worker reported it done within {within:?} (dispatch.forward.timeout)"
                 ))
                 .into()
             },
@@ -153,17 +154,17 @@ fn report_attempt(body: &[u8], id: &str) -> Attempt {
     }
     let why = match verdict::read(body) {
         Ok(verdict) if verdict.call.is_some() => {
-            "it names a call, which only programs of dispatch.exec are given".to_owned()
+            r#"it has a "call", which only programs of dispatch.exec get"#.to_owned()
         }
         Ok(verdict) if verdict.id.as_ref().is_none_or(|of| of == id) => {
             return verdicts::attempt(verdict);
         }
-        Ok(_) => "it has the id of another job".to_owned(),
+        Ok(_) => "it has another job's id".to_owned(),
         Err(why) => why.to_string(),
     };
     Attempt {
         fate: Fate::Answered,
-        ..retry(format!("what the worker said of it can't be used: {why}")).into()
+        ..retry(format!("the worker's answer is invalid: {why}")).into()
     }
 }
 
@@ -186,7 +187,7 @@ impl<F: Forwarding> PreparingHandler for ForwardHandler<F> {
         let up = timeout(CONNECT_TIMEOUT, self.forwarder.up()).await;
         up.map_err(|_| {
             let why = format!(
-                "RabbitMQ takes no jobs for workers: no connection within {CONNECT_TIMEOUT:?}"
+                "RabbitMQ accepts no jobs for workers: no connection within {CONNECT_TIMEOUT:?}"
             );
             unprepared(Trouble::Unreachable, why)
         })
@@ -262,9 +263,9 @@ mod tests {
         );
         for (body, word) in [
             (&br#"{"outcome":"done","id":"8"}"#[..], "another job"),
-            (br#"{"outcome":"done","call":1}"#, "names a call"),
-            (b"ok", "no verdict"),
-            (b"\xff", "no verdict"),
+            (br#"{"outcome":"done","call":1}"#, "has a \"call\""),
+            (b"ok", "not a verdict"),
+            (b"\xff", "not a verdict"),
         ] {
             let attempt = report_attempt(body, "7");
             let Outcome::Retry { reason, .. } = &attempt.outcome else {

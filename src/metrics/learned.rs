@@ -25,13 +25,14 @@ impl LearnedLimits {
             decreases: register(
                 r,
                 "limit_decreases",
-                "Times that an answer of the API to this worker lowered a limit, by limit",
+                "Times that an answer to this worker lowered a limit, by limit",
                 Family::default(),
             ),
             lowered: register(
                 r,
                 "limits_lowered",
-                "Tenants whose limit answers of the API to this worker lowered, and which is not whole yet, by limit",
+                "Tenants whose limit was lowered by answers to this worker and is not yet \
+                restored, by limit",
                 Family::default(),
             ),
             limits: Mutex::default(),

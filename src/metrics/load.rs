@@ -72,12 +72,11 @@ pub(super) struct LoadMetrics {
 impl LoadMetrics {
     pub(super) fn register(r: &mut Registry) -> Self {
         let start_delay = HistogramWithExemplars::new(BUCKETS.into_iter());
-        let help =
-            "By how much jobs start after their time: their arrival, or the end of their last wait";
+        let help = "Delay of starts after the job's arrival or the end of its last wait";
         r.register_with_unit("start_delay", help, Unit::Seconds, start_delay.clone());
         let forecast_error =
             Family::<OffLabel, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS));
-        let help = "By how much jobs start before or after the first turn that they were told";
+        let help = "Difference between a job's start and the first turn that it was promised";
         r.register_with_unit(
             "forecast_error",
             help,
@@ -92,68 +91,70 @@ impl LoadMetrics {
             forecasts_kept: register(
                 r,
                 "forecasts_kept",
-                "Jobs that started within 2 % of their wait or 100 ms of the first turn that they were told",
+                "Jobs that started within 2 % of their wait or 100 ms of the first turn that they \
+                were promised",
                 Counter::default(),
             ),
             backlog: register(
                 r,
                 "backlog_jobs",
-                "Jobs in RabbitMQ's queues, without those that workers have in memory; NaN: not known",
+                "Jobs in RabbitMQ's queues, excluding jobs in workers' memory; NaN: unknown",
                 Family::default(),
             ),
             tenants: register(
                 r,
                 "tenants",
-                "Tenants that this worker knows: with a job that waits in its memory, or suspended",
+                "Tenants with a job waiting in this worker's memory, and suspended tenants",
                 Family::default(),
             ),
             quota_idle: register(
                 r,
                 "quota_idle",
-                "Jobs in memory whose time came over a second ago, by what they lack: 0 is right",
+                "Jobs in memory that have been due for over a second, by what they lack; should \
+                be 0",
                 Family::default(),
             ),
             oldest: register(
                 r,
                 "oldest_ready_seconds",
-                "How long ago the time came of the job in memory that waits for its start the longest",
+                "Time that the oldest due job in memory has waited for its start",
                 Gauge::default(),
             ),
             late_starts: register(
                 r,
                 "late_starts",
-                "Jobs that started over a second after their time",
+                "Jobs that started over a second late",
                 Counter::default(),
             ),
             queued: register_seconds(
                 r,
                 "queued",
-                "Ages of new jobs when they were taken, by the timestamp that their publisher set",
+                "Ages of new jobs when taken, by their publisher's timestamp",
                 Histogram::new(BUCKETS),
             ),
             denials: register(
                 r,
                 "denials",
-                "Jobs that were denied, by the limit that makes them wait the longest",
+                "Denied jobs, by the limit with the longest wait",
                 Family::default(),
             ),
             limits: Mutex::default(),
             worker_slots: register(
                 r,
                 "worker_slots",
-                "Calls that this worker can make at once",
+                "Maximum number of calls in flight of this worker",
                 Gauge::default(),
             ),
             slot_seconds: register(
                 r,
                 "slot_seconds",
-                "Time for which worker slots were taken, all together",
+                "Total time for which worker slots were taken",
                 Counter::default(),
             ),
             saturation: register(
                 r,
                 "saturation",
-                "Share of the worker slots that were taken in the last seconds, from 0 to 1",
+                "Share of worker slots taken in the last seconds, from 0 to 1",
                 Gauge::default(),
             ),
         }

@@ -49,13 +49,13 @@ impl Metrics {
             gate_round_trips: register(
                 r,
                 "gate_round_trips",
-                "Questions to Redis for decisions",
+                "Requests to Redis for decisions",
                 Counter::default(),
             ),
             gate_failures: register(
                 r,
                 "gate_failures",
-                "Questions to Redis without an answer",
+                "Requests to Redis without an answer",
                 Counter::default(),
             ),
             gate_seconds: register_seconds(
@@ -74,25 +74,26 @@ impl Metrics {
             late_calls: register(
                 r,
                 "late_calls",
-                "Calls that came later than the guard covers and count from when the worker detected it, by how",
+                "Calls that came later than the guard covers and count from their detection, by \
+                how they were detected",
                 Family::default(),
             ),
             late_seconds: register(
                 r,
                 "late_calls_seconds",
-                "Time for which late calls count longer",
+                "Additional time for which late calls count",
                 Counter::default(),
             ),
             late_not_counted: register(
                 r,
                 "late_calls_not_counted",
-                "Late answers for which guard-budget was used up",
+                "Late answers for which guard-budget was exhausted",
                 Counter::default(),
             ),
             way_base: register(
                 r,
                 "way_base_seconds",
-                "Shortest time from a question to Redis to the acknowledged call",
+                "Shortest time from a request to Redis to the acknowledged call",
                 Gauge::default(),
             ),
             dispatches: register(r, "dispatches", "Calls, by outcome", Family::default()),
@@ -105,19 +106,20 @@ impl Metrics {
             delays: register(
                 r,
                 "delays",
-                "Delays begun, by where: in memory, or in a delay queue",
+                "Delays started, by place: in memory or in a delay queue",
                 Family::default(),
             ),
             duplicates: register(
                 r,
                 "duplicates",
-                "Jobs that were dropped, since another one with their dedupe key was seen before",
+                "Dropped jobs whose dedupe key was seen before",
                 Counter::default(),
             ),
             spans_lost: register(
                 r,
                 "spans_lost",
-                "Spans of traces that were not sent: too many waited, or the collector did not take them",
+                "Trace spans that were not sent: too many waited, or the collector did not accept \
+                them",
                 Counter::default(),
             ),
             delayed_starts: register(
@@ -141,19 +143,19 @@ impl Metrics {
             results: register(
                 r,
                 "results",
-                "Results of jobs, by what became of them",
+                "Results of jobs, by outcome",
                 Family::default(),
             ),
             publish_failures: register(
                 r,
                 "publish_failures",
-                "Publishes that were not confirmed and were tried again",
+                "Unconfirmed publishes, which were retried",
                 Family::default(),
             ),
             stuck: register(
                 r,
                 "stuck_messages",
-                "Messages that wait because RabbitMQ takes none for their queue or exchange",
+                "Messages that wait because RabbitMQ accepts none for their queue or exchange",
                 Family::default(),
             ),
             disconnects: register(r, "disconnects", "Connections lost", Family::default()),
@@ -179,19 +181,20 @@ impl Metrics {
             draining: register(
                 r,
                 "draining",
-                "1 while an operator lets workers take no new jobs (sluicegate drain)",
+                "1 while an operator drains all workers (sluicegate drain)",
                 Gauge::default(),
             ),
             diverted: register(
                 r,
                 "diverted_jobs",
-                "Jobs that went to another queue since their tenant is diverted",
+                "Jobs moved to another queue because their tenant is diverted",
                 Counter::default(),
             ),
             gate_recovering: register(
                 r,
                 "gate_recovering",
-                "1 during a recovery wait: Redis (in a cluster, at least one primary) may have lost data and admits no job",
+                "1 during a recovery wait: Redis (in a cluster, at least one primary) may have \
+                lost data and admits no job",
                 Gauge::default(),
             ),
             primaries: register(
@@ -203,7 +206,7 @@ impl Metrics {
             breaker_open: register(
                 r,
                 "breaker_open",
-                "1 while this worker makes only probes, since calls of the API failed in a row",
+                "1 while this worker makes only probes because calls of the API failed in a row",
                 Gauge::default(),
             ),
             breaker_opened: register(
@@ -215,25 +218,25 @@ impl Metrics {
             config_reloads: register(
                 r,
                 "config_reloads",
-                "Configurations that were read again, by what became of them",
+                "Configurations read again, by result",
                 Family::default(),
             ),
             restarts: register(
                 r,
                 "pipeline_restarts",
-                "Times that the pipeline ended by an error and was started again",
+                "Restarts of the pipeline after an error",
                 Counter::default(),
             ),
             exec_restarts: register(
                 r,
                 "exec_restarts",
-                "Programs of dispatch.exec that ended, or were of no use, and were replaced",
+                "Programs of dispatch.exec that ended or failed and were replaced",
                 Counter::default(),
             ),
             active_policies: register(
                 r,
                 "active_policies",
-                "Policies that are enforced together",
+                "Policies enforced together",
                 Gauge::default(),
             ),
             calls_in_flight: register(r, "calls_in_flight", "Calls in flight", Gauge::default()),

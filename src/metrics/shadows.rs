@@ -41,19 +41,20 @@ impl Shadows {
             waits: register(
                 r,
                 "shadow_waits",
-                "Jobs that started, and that the shadow limit would have made wait",
+                "Started jobs that the shadow limit would have made wait",
                 Family::default(),
             ),
             never: register(
                 r,
                 "shadow_never",
-                "Those of sluicegate_shadow_waits_total that would have waited for more than a day, or cost more than the whole limit",
+                "Jobs of sluicegate_shadow_waits_total that would have waited for more than a day \
+                or cost more than the whole limit",
                 Family::default(),
             ),
             longest: register(
                 r,
                 "shadow_longest_wait_seconds",
-                "Longest wait that the shadow limit would have caused, since the worker started",
+                "Longest wait that the shadow limit would have caused since the worker started",
                 Family::default(),
             ),
             known: Mutex::default(),

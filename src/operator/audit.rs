@@ -129,7 +129,7 @@ fn entry(text: &str) -> Option<Value> {
 
 async fn run(gate: &RedisGate, words: Vec<String>) -> Result<(u64, Vec<String>), NotDone> {
     let reply = gate.run_audit(words).await?;
-    let broken = || GateError::Refused("the audit: its reply has another form".to_owned());
+    let broken = || GateError::Refused("the audit: its reply has an unknown form".to_owned());
     let Reply::Array(values) = &reply else {
         return Err(broken().into());
     };

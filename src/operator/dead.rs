@@ -69,12 +69,13 @@ impl LetterChange {
     pub fn check(self, filter: &Filter, all: bool, config: &Config) -> Result<(), NotDone> {
         if !all && filter.is_all() {
             return Err(NotDone::Wrong(
-                "which dead letters? name --reason, --tenant or --id, or all with --all".to_owned(),
+                "no dead letters selected; give --reason, --tenant or --id, or --all".to_owned(),
             ));
         }
         if config.job.tenant == TenantField::RoutingKey && matches!(self, Self::Replay(_)) {
             return Err(NotDone::Wrong(
-                "job.tenant is routing-key, which a dead letter may have lost: publish it to your exchange again"
+                "job.tenant is routing-key, which a dead letter may have lost; publish the job to \
+                your exchange again"
                     .to_owned(),
             ));
         }
@@ -221,11 +222,12 @@ impl Dead<'_> {
         let found = self.next(&filter, &mut look).await?;
         let missing = || match look.left {
             0 => NotDone::Missing(format!(
-                "{} holds no dead letter with the id {id:?}",
+                "{} has no dead letter with the id {id:?}",
                 self.queue
             )),
             left => NotDone::Failed(format!(
-                "no dead letter with the id {id:?} among those that were looked at in time; {left} are left in {}",
+                "no dead letter with the id {id:?} among those that were read in time; {left} are \
+                left in {}",
                 self.queue
             )),
         };
@@ -389,7 +391,7 @@ impl Dead<'_> {
         let (_, followers) = followed(&gate, &versions, self.follow_within).await?;
         if !followers.are_all() {
             return Err(NotDone::Failed(format!(
-                "cancelled jobs are not replayed yet: {}; run it again",
+                "cancelled jobs were not replayed: {}; run the command again",
                 followers.in_words()
             )));
         }

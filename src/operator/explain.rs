@@ -89,7 +89,7 @@ pub async fn explain(
         causes: Vec::new(),
         starts_ms: None,
         sure: Certainty::Unknown,
-        why: "no worker has it in its memory".to_owned(),
+        why: "no worker has it in memory".to_owned(),
         letters: DeadLetterSearch::None,
     };
     let Some(seen) = explained.shown.seen.clone() else {
@@ -98,9 +98,9 @@ pub async fn explain(
     explained.now_ms = seen.at_ms;
     let Some(waits) = &seen.waits else {
         let why = match seen.state {
-            state if state.is_end() => "it waits no more",
+            state if state.is_end() => "it no longer waits",
             SightedState::Running => "it is being called",
-            _ => "its worker does not say what it waits for",
+            _ => "its worker does not report what it waits for",
         };
         explained.why = why.to_owned();
         return Ok(explained);
@@ -166,13 +166,15 @@ fn causes(
         });
     };
     if around.steering.hold == Some(Hold::Paused) {
-        let words = "an operator, who has paused all workers: sluicegate resume --all ends it";
+        let words = "an operator's pause of all workers; sluicegate resume --all ends it";
         add("pause", words.to_owned(), around.paused_until_ms);
     }
     if let Some(queue) = around.steering.diverts(&which.tenant) {
         let queue = plain(queue, 255);
-        let words =
-            format!("nothing: its tenant is diverted, so it goes to {queue} and is not called");
+        let words = format!(
+            "nothing: its tenant is diverted, so the job moves to {queue} and is not \
+                called"
+        );
         add("divert", words, None);
     }
     if let Recovery::Waits { until_ms, why, .. } = around.recovery {
@@ -184,7 +186,7 @@ fn causes(
     {
         let until = Some(all.closed_until_ms).filter(|until| *until > all.now_ms);
         let words = format!(
-            "the end of what suspends all tenants: {}",
+            "the end of the suspension of all tenants: {}",
             plain(&all.by, 200)
         );
         add("all-suspended", words, until);
@@ -192,7 +194,7 @@ fn causes(
     let found = around.found;
     if found.blocked_until_ms > found.now_ms {
         let words = format!(
-            "the end of what suspends its tenant: {}",
+            "the end of its tenant's suspension: {}",
             plain(&found.blocked_by, 200)
         );
         add("suspended", words, Some(found.blocked_until_ms));
@@ -208,31 +210,32 @@ fn causes(
             add("limit", words, Some(turn.at_ms));
         }
         WaitsFor::DelayedStart => {
-            let words = "the time that its publisher said (x-delay, x-not-before)";
+            let words = "the start time set by its publisher (x-delay, x-not-before)";
             add("delayed-start", words.to_owned(), told);
         }
         WaitsFor::Retry => {
-            let words = format!("its attempt {}, after one that failed", seen.attempt);
+            let words = format!("its attempt {}, after a failed attempt", seen.attempt);
             add("retry", words, told);
         }
         WaitsFor::Later => {
-            let words = "a time before which it does not ask: its call was put off, or a server was unavailable";
+            let words = "a time before which it does not ask: its call was postponed, or a server \
+                was unavailable";
             add("later", words.to_owned(), told);
         }
         WaitsFor::Breaker => {
-            let words = "the circuit breaker, which has stopped calls since the API fails";
+            let words = "the circuit breaker, which stopped calls because the API fails";
             add("breaker", words.to_owned(), None);
         }
         WaitsFor::Agreement => {
             let words =
-                "workers that may admit jobs: they are paused, or do not agree on the limits yet";
+                "workers that can admit jobs: they are paused or do not yet agree on the limits";
             add("agreement", words.to_owned(), None);
         }
         WaitsFor::Slot => {
-            let words = "a worker slot: all calls that its worker can make at once are being made (dispatch.concurrency)";
+            let words = "a worker slot: all slots of its worker are taken (dispatch.concurrency)";
             add("worker-slot", words.to_owned(), None);
         }
-        WaitsFor::Redis => add("redis", "an answer of Redis".to_owned(), None),
+        WaitsFor::Redis => add("redis", "an answer from Redis".to_owned(), None),
         WaitsFor::Connection => {
             add("connection", "a connection to the API".to_owned(), None);
         }
@@ -274,28 +277,29 @@ impl JobExplanation {
             ),
             WaitsFor::Breaker | WaitsFor::Agreement | WaitsFor::Redis | WaitsFor::Other => (
                 Certainty::Unknown,
-                "it starts once that is over, and not before its turn",
+                "it starts after that, and not before its turn",
             ),
             WaitsFor::Slot | WaitsFor::Connection => (
                 Certainty::Estimated,
-                "its turn is known, and not when a worker is free for it",
+                "its turn is known, but not when a worker has a free slot",
             ),
             what if what.is_time() => (
                 Certainty::Estimated,
-                "it asks for its turn when that time has come, behind those that wait then",
+                "it asks for its turn at that time, behind the jobs that wait then",
             ),
             _ if seen.queue.contains(".delay.") => (
                 Certainty::Estimated,
-                "it waits in a delay queue's window, and others ahead of it may be in delay queues",
+                "it waits in a delay queue's window, and jobs ahead of it may be in delay queues",
             ),
             WaitsFor::Turn if told > turn.at_ms + SAME_TURN_MS => (
                 Certainty::Estimated,
-                "its turn is earlier by now, and it asks at the one that it was told",
+                "its turn has moved forward, but it asks at the time that it was given",
             ),
             _ => match turn.sure {
                 Certainty::Exact => (
                     Certainty::Exact,
-                    "by the gate's count, while the limits stay what they are and those ahead come in time",
+                    "as computed by the gate, if the limits do not change and the jobs ahead ask \
+                    in time",
                 ),
                 sure => (sure, doubts.as_str()),
             },
@@ -323,7 +327,7 @@ impl JobExplanation {
     pub fn with(mut self, letters: DeadLetterSearch) -> Self {
         self.letters = letters;
         if self.letter().is_some() {
-            self.why = "it is a dead letter, and is not called unless it is replayed".to_owned();
+            self.why = "it is a dead letter and is not called unless it is replayed".to_owned();
         }
         self
     }
@@ -387,12 +391,12 @@ impl JobExplanation {
             );
         }
         if let Some(WaitlistPosition { units, waiting }) = self.place {
-            line("place", format!("{units} of {waiting} in its line"));
+            line("place", format!("{units} of {waiting} in the waitlist"));
         }
         let starts = match self.starts_ms {
             Some(at_ms) if at_ms <= self.now_ms => "now".to_owned(),
             Some(at_ms) => when(self.now_ms, at_ms - self.now_ms),
-            None => "not known".to_owned(),
+            None => "unknown".to_owned(),
         };
         if let Some(found) = self.letter() {
             return text + &found.in_words(&self.which);

@@ -40,7 +40,7 @@ pub fn held_in_words(seen: &[BoardView]) -> String {
     };
     let what = match hold {
         Hold::Paused => "paused all workers",
-        Hold::Draining => "drains all workers, which take no new jobs",
+        Hold::Draining => "is draining all workers, which take no new jobs",
     };
     let ends = when(now_ms, until_ms.saturating_sub(now_ms));
     format!("an operator {what}; it ends {ends}, or by sluicegate resume --all")

@@ -201,7 +201,7 @@ fn would_be(
 ) -> Result<ForecastRequest, NotDone> {
     if let Some(hint) = given.hint() {
         return Err(NotDone::Wrong(format!(
-            "what-if: there is a backlog for each {}; say which: {hint}",
+            "what-if: there is a backlog per {}; select one: {hint}",
             given.lacking()
         )));
     }
@@ -247,7 +247,8 @@ impl Inspected {
             if let Some(queue) = held.diverts(&self.tenant) {
                 let queue = plain(queue, 255);
                 let words = format!(
-                    "its jobs go to {queue} instead of being called: `tenant undivert` ends it"
+                    "its jobs move to {queue} instead of being called: `tenant undivert` ends the \
+                    divert"
                 );
                 return Some(("divert", words));
             }
@@ -262,7 +263,7 @@ impl Inspected {
         let own_ms = self.found.blocked_until_ms.saturating_sub(now_ms);
         let until = match left_ms {
             0 if all.is_open => {
-                "one call of any tenant at a time is made until one succeeds".to_owned()
+                "one call at a time is made over all tenants until one succeeds".to_owned()
             }
             _ => format!(
                 "no job of any tenant is called before it ends, {}",
@@ -341,7 +342,7 @@ impl Inspected {
         text += &match &self.all {
             Ok(all) => all_suspended(all),
             Err(why) => {
-                format!("all       whether all tenants are suspended is not known: {why}\n")
+                format!("all       it is unknown whether all tenants are suspended: {why}\n")
             }
         };
         match &self.held {
@@ -349,16 +350,19 @@ impl Inspected {
                 text += &held.words;
                 if let Some(queue) = held.diverts(&self.tenant) {
                     let queue = plain(queue, 255);
-                    text += &format!("diverted  its jobs go to {queue}; tenant undivert ends it\n");
+                    text += &format!(
+                        "diverted  its jobs move to {queue}; tenant undivert ends \
+                        the divert\n"
+                    );
                 }
             }
-            Err(why) => text += &format!("all       what operators ask is not known: {why}\n"),
+            Err(why) => text += &format!("all       operators' instructions are unknown: {why}\n"),
         }
         text += &advertised::in_words(found, &self.advertised);
         let round_trip_ms = self.round_trip_ms;
         if round_trip_ms >= MIN_SHOWN_ROUND_TRIP_MS {
             text += &format!(
-                "redis     a round trip takes {round_trip_ms} ms: each permit comes that much later\n"
+                "redis     a round trip takes {round_trip_ms} ms, which delays each permit\n"
             );
         }
         for other in &self.others {
@@ -366,7 +370,7 @@ impl Inspected {
         }
         for why in &self.unread {
             text += &format!(
-                "also      the other policies at a primary of the cluster are not known: {why}\n"
+                "also      the other policies at a primary of the cluster are unknown: {why}\n"
             );
         }
         if let Some(forecast) = &self.forecast {
@@ -431,6 +435,6 @@ fn all_suspended(all: &Standing) -> String {
 fn hint(policy: &Policy, plan: Option<&str>) -> Option<String> {
     let header = policy.plan_header().filter(|_| plan.is_none())?;
     Some(format!(
-        "a job that names a plan in {header} may have others: --plan"
+        "a job that names a plan in {header} may have other limits: --plan"
     ))
 }

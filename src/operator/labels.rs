@@ -25,7 +25,8 @@ pub struct GivenLabels {
 pub fn value(text: &str) -> Result<String, String> {
     if text.len() > MAX_VALUE_BYTES || text.contains(char::is_control) {
         return Err(format!(
-            "no job has such a value: it has at most {MAX_VALUE_BYTES} bytes, and no control characters"
+            "the value is invalid: it must have at most {MAX_VALUE_BYTES} bytes and no control \
+            characters"
         ));
     }
     Ok(text.to_owned())
@@ -61,7 +62,7 @@ impl GivenLabels {
         scopes.dedup();
         if let Some((other, value)) = said.iter().find(|(scope, _)| !scopes.contains(scope)) {
             let there = match scopes.as_slice() {
-                [] => "no limit tells this tenant's jobs apart".to_owned(),
+                [] => "no limit of this tenant is per header or routing key".to_owned(),
                 scopes => format!("there are {}", listed(scopes)),
             };
             return Err(NotDone::Wrong(format!(

@@ -30,8 +30,8 @@ pub fn of<'a>(
     Ok(policy.find(tenant, plan))
 }
 
-/// Describes a limit:
-/// `at most 5 units of cost in any 1m, for all tenants together: sliding-window-algo, guard 50ms; worst case in any window: 5`.
+/// Describes a limit: `at most 5 units of cost in any 1m, for all tenants together:
+/// sliding-window-algo, guard 50ms; worst case in any window: 5`.
 pub fn in_words(limit: &Limit) -> String {
     let max = u64::from(limit.max());
     let what = match limit.unit() {
@@ -63,7 +63,7 @@ pub fn in_words(limit: &Limit) -> String {
 /// Returns a limit's line in the output of `check`: `day: at most …`, and whether it is a shadow.
 pub fn line(limit: &Limit) -> String {
     let shadow = match limit.is_shadow() {
-        true => " (shadow: it counts, and denies nothing)",
+        true => " (shadow: it counts but denies nothing)",
         false => "",
     };
     format!("{}: {}{shadow}", limit.name(), in_words(limit))
@@ -74,8 +74,8 @@ fn whose(scope: &Scope) -> String {
     match scope {
         Scope::Tenant => String::new(),
         Scope::Global => ", for all tenants together".to_owned(),
-        Scope::RoutingKey => ", for each routing key".to_owned(),
-        Scope::Header(name) => format!(", for each value of the header {name}"),
+        Scope::RoutingKey => ", per routing key".to_owned(),
+        Scope::Header(name) => format!(", per value of the header {name}"),
     }
 }
 

@@ -32,7 +32,7 @@ use crate::gate::GateError;
 /// The reason why an action or query failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NotDone {
-    /// The request makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     Wrong(String),
     /// The requested object does not exist.
@@ -52,7 +52,7 @@ pub enum NotDone {
 /// Returns advice if Redis can't be reached.
 fn redis_hint(error: &GateError) -> &'static str {
     match error {
-        GateError::Unreachable(_) => "; see that it runs and that redis.url is right",
+        GateError::Unreachable(_) => "; check that it is running and that redis.url is correct",
         _ => "",
     }
 }

@@ -67,8 +67,8 @@ impl PolicyGroup {
 }
 
 impl OtherPolicies {
-    /// Describes the policies that workers have in one line, naming at most `most` keys:
-    /// `another configuration is enforced as well: minute.max-requests, tenants.acme and 12 more differ`.
+    /// Describes the policies that workers have in one line, naming at most `most` keys: `another
+    /// configuration is also enforced: minute.max-requests, tenants.acme and 12 more differ`.
     /// Returns `None` if there are none.
     pub fn in_words(&self, most: usize) -> Option<String> {
         let PolicyGroup { number, differ } = &self.kept;
@@ -80,8 +80,8 @@ impl OtherPolicies {
             (more, false) => format!("at least {more} other configurations are"),
         };
         let how = match self.in_force {
-            true => "enforced as well",
-            false => "enforced, and this one by no worker",
+            true => "also enforced",
+            false => "enforced, but no worker enforces this one",
         };
         Some(format!("{which} {how}: {}", keys_in_words(differ, most)))
     }
@@ -115,7 +115,7 @@ impl OtherPolicies {
 /// Formats keys as `minute.max-requests, tenants.acme and 12 more differ`.
 pub fn keys_in_words(keys: &[String], most: usize) -> String {
     if keys.is_empty() {
-        return "it says the same in another form".to_owned();
+        return "it is equivalent".to_owned();
     }
     let shown: Vec<String> = keys.iter().take(most).map(|key| plain(key, 40)).collect();
     let more = match keys.len() - shown.len() {
@@ -151,11 +151,12 @@ mod tests {
         };
         assert_eq!(
             words(1, &["max-requests"], true),
-            "another configuration is enforced as well: max-requests differs"
+            "another configuration is also enforced: max-requests differs"
         );
         assert_eq!(
             words(2, &["a", "tenants.\u{1b}[2J", "c", "d"], false),
-            "2 other configurations are enforced, and this one by no worker: a, tenants.\\u{1b}[2J and 2 more differ"
+            "2 other configurations are enforced, but no worker enforces this one: a, \
+            tenants.\\u{1b}[2J and 2 more differ"
         );
         let left = OtherPolicies {
             left: group(1, &["max-requests"]),
@@ -165,7 +166,8 @@ mod tests {
         assert_eq!(
             left.left_in_words(2).as_deref(),
             Some(
-                "another configuration, which no worker has any more, counts until its windows have passed: max-requests differs"
+                "another configuration, which no worker has any more, counts until its windows \
+                have passed: max-requests differs"
             )
         );
         assert_eq!((left.number(), left.keys()), (1, vec!["max-requests"]));

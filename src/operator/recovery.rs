@@ -60,10 +60,12 @@ impl Recovery {
         }
     }
 
-    /// Returns the latest end while no job is admitted: `in 42.0s (Tue, …) at most`.
+    /// Returns the latest end while no job is admitted: `in 42.0s (Tue, …) at the latest`.
     pub fn end(&self) -> Option<String> {
         match self {
-            Self::Waits { now_ms, .. } => Some(format!("{} at most", when(*now_ms, self.in_ms()))),
+            Self::Waits { now_ms, .. } => {
+                Some(format!("{} at the latest", when(*now_ms, self.in_ms())))
+            }
             _ => None,
         }
     }
@@ -77,10 +79,10 @@ impl Recovery {
                 Some(format!("ends {end}: Redis may have lost data: {why}"))
             }
             Self::NoWorker => Some(
-                "is not known: Redis is new or was emptied, and the next worker that looks decides"
+                "unknown: Redis is new or was emptied, and the next worker that checks it decides"
                     .to_owned(),
             ),
-            Self::Unread(why) => Some(format!("is not known: {why}")),
+            Self::Unread(why) => Some(format!("unknown: {why}")),
         }
     }
 

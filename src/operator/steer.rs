@@ -73,11 +73,11 @@ impl Followers {
     pub fn in_words(&self) -> String {
         let Self { all, following } = self;
         match (*all, *following) {
-            (0, _) => "no worker runs".to_owned(),
+            (0, _) => "no worker is running".to_owned(),
             (1, 1) => "1 worker follows".to_owned(),
             (all, following) if all == following => format!("{all} workers follow"),
             (all, following) => format!(
-                "{following} of {} so far; the others follow within some seconds, or admit no job",
+                "{following} of {} so far; the others follow within seconds or admit no job",
                 count(all as u64, "worker")
             ),
         }
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn followers_are_counted_in_words() {
         let words = |all, following| Followers { all, following }.in_words();
-        assert_eq!(words(0, 0), "no worker runs");
+        assert_eq!(words(0, 0), "no worker is running");
         assert_eq!(words(1, 1), "1 worker follows");
         assert_eq!(words(2, 2), "2 workers follow");
         assert!(words(2, 1).starts_with("1 of 2 workers so far"));

@@ -21,7 +21,7 @@ fn grouped(number: u64) -> String {
 pub fn in_words(tally: &Tally) -> String {
     let (starts, waited) = (grouped(tally.starts), grouped(tally.waited));
     let mut text = match (tally.starts, tally.waited) {
-        (0, _) => return "has seen no start".to_owned(),
+        (0, _) => return "has counted no start".to_owned(),
         (_, 0) => return format!("would have made none of {starts} wait"),
         _ => format!("would have made {waited} of {starts} wait"),
     };
@@ -52,7 +52,8 @@ pub fn never(tally: &Tally) -> String {
     }
     let (never, most) = (grouped(tally.never), span(MAX_BEHIND_MS));
     format!(
-        "; {never} for more than {most}, or for ever: it would not keep up, or they cost more than the whole limit"
+        "; {never} for more than {most} or forever: the limit would not keep up, or the jobs cost \
+        more than the whole limit"
     )
 }
 
@@ -69,7 +70,7 @@ mod tests {
             worst_ms,
         };
         for (tally, words, few) in [
-            (tally(0, 0, 0, 0), "has seen no start", "no start yet"),
+            (tally(0, 0, 0, 0), "has counted no start", "no start yet"),
             (
                 tally(1_234_567, 0, 0, 0),
                 "would have made none of 1,234,567 wait",
@@ -82,7 +83,8 @@ mod tests {
             ),
             (
                 tally(40, 12, 3, 86_000_000),
-                "would have made 12 of 40 wait, the longest 23h 53m; 3 for more than 1d 0h, or for ever: it would not keep up, or they cost more than the whole limit",
+                "would have made 12 of 40 wait, the longest 23h 53m; 3 for more than 1d 0h or \
+                forever: the limit would not keep up, or the jobs cost more than the whole limit",
                 "12 of 40 would wait, longest 23h 53m",
             ),
         ] {

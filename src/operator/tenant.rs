@@ -102,7 +102,8 @@ pub fn limit_name(
     let is_global = |name: &str| own.global().any(|limit| limit.name() == name);
     if let Some(wanted) = wanted.filter(|wanted| is_global(wanted)) {
         return Err(NotDone::Wrong(format!(
-            "the limit {wanted} is one of all tenants together (scope: global), not {tenant}'s; change it in the configuration, and workers apply it while they run"
+            "the limit {wanted} is global (scope: global), not {tenant}'s own; change it in the \
+            configuration, which running workers apply"
         )));
     }
     let is_shadow = |name: &str| {
@@ -111,12 +112,13 @@ pub fn limit_name(
     };
     if let Some(wanted) = wanted.filter(|wanted| is_shadow(wanted) && !names.contains(wanted)) {
         return Err(NotDone::Wrong(format!(
-            "the limit {wanted} is a shadow ({source}): it denies nothing, whatever its max-requests; to enforce it, take shadow: true out of the configuration, and workers apply that while they run"
+            "the limit {wanted} is a shadow ({source}) and denies nothing; to enforce it, remove \
+            shadow: true from the configuration, which running workers apply"
         )));
     }
     if names.is_empty() {
         return Err(NotDone::Wrong(format!(
-            "{tenant} has no limit of its own ({source}): all are of all tenants together (scope: global)"
+            "{tenant} has no limit of its own ({source}): all its limits are global (scope: global)"
         )));
     }
     let list = names.join(", ");
@@ -218,7 +220,8 @@ rate-limiter:
                 "a",
                 Some("all"),
                 Err(
-                    "the limit all is one of all tenants together (scope: global), not a's; change it in the configuration, and workers apply it while they run",
+                    "the limit all is global (scope: global), not a's own; change it in the \
+                    configuration, which running workers apply",
                 ),
             ),
             (
@@ -226,7 +229,8 @@ rate-limiter:
                 "a",
                 None,
                 Err(
-                    "a has no limit of its own (rate-limiter): all are of all tenants together (scope: global)",
+                    "a has no limit of its own (rate-limiter): all its limits are global (scope: \
+                    global)",
                 ),
             ),
         ] {

@@ -170,7 +170,7 @@ pub enum End {
     /// The call is still in flight: its leases are renewed for another [`LEASE_MS`].
     Running,
     /// The worker abandoned the call, which may still arrive or be worked on: its leases are kept for `for_ms` milliseconds from now (at
-    /// most [`LEASE_MS`]). With 0 the call is known to have ended. Its charge stays as it is.
+    /// most [`LEASE_MS`]). With 0 the call is known to have ended. Its charge does not change.
     Abandoned {
         /// How long the leases are kept.
         for_ms: u64,

@@ -106,7 +106,7 @@ pub fn deadline_ms(text: &str) -> Option<u64> {
     Some(u64::try_from(ms).unwrap_or(0))
 }
 
-/// Converts a number of seconds or milliseconds since the epoch, told apart by its size, to milliseconds.
+/// Converts a number of seconds or milliseconds since the epoch, distinguished by its size, to milliseconds.
 pub fn epoch_ms(number: u64) -> u64 {
     match number {
         0..FROM_MS => number * 1000,

@@ -106,8 +106,9 @@ impl Turn {
 pub enum Certainty {
     /// Counted by the gate, and correct while the limits and the jobs ahead do not change.
     Exact,
-    /// Depends on something unknown: how long calls take, what other waitlists of a shared limit do, what each job costs, or how a learned
-    /// limit rises. Or a sliding counter is one of several limits.
+    /// Depends on something unknown: the duration of calls, what other waitlists of a shared limit
+    /// do, the cost of each job, or how a learned limit rises. Or a sliding counter is one of
+    /// several limits.
     Estimated,
     /// No forecast is possible.
     Unknown,
@@ -152,23 +153,23 @@ impl ForecastUnknowns {
         }
     }
 
-    /// Returns a text for people: `how long calls take, what each job costs: that is not known`.
+    /// Returns a text for people: `the duration of calls, the cost of each job: that is not known`.
     pub fn words(self) -> String {
         let all = [
-            (self.leases, "how long calls take"),
-            (self.costs, "what each job costs"),
-            (self.others, "what others do that share a limit"),
-            (self.learned, "how a limit rises that has learned"),
+            (self.leases, "the duration of calls"),
+            (self.costs, "the cost of each job"),
+            (self.others, "other jobs that share a limit"),
+            (self.learned, "the recovery of a learned limit"),
             (
                 self.counter,
-                "what a sliding counter beside other limits will weigh",
+                "the weight of a sliding counter next to other limits",
             ),
         ];
         let words: Vec<&str> = (all.iter())
             .filter(|(is_so, _)| *is_so)
             .map(|(_, words)| *words)
             .collect();
-        format!("{}: that is not known", words.join(", "))
+        format!("depends on {}", words.join(", "))
     }
 
     fn sure(self) -> Certainty {

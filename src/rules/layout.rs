@@ -9,7 +9,7 @@ use crate::rules::tenant::Tenant;
 
 impl Labels {
     /// Returns the labels for each scope of `limits` that is a part of a tenant, with the values that `value` returns. A job without a
-    /// value has the empty value, and shares it with all other such jobs. Labels that only shadows tell apart are kept separately.
+    /// value has the empty value, and shares it with all other such jobs. Labels that only shadow limits distinguish are kept separately.
     pub fn of(limits: &[Limit], mut value: impl FnMut(&Scope) -> String) -> Self {
         let (mut labels, mut beside) = (Vec::new(), Vec::new());
         // Shadows come after all enforced limits.

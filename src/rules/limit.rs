@@ -51,7 +51,8 @@ pub enum LimitError {
     Window(Duration),
     /// The guard is half of the window or longer.
     #[error(
-        "guard is {guard:?}, but the window is {window:?}; the guard must be shorter than half the window"
+        "guard is {guard:?}, but the window is {window:?}; the guard must be shorter than half \
+        the window"
     )]
     Guard {
         /// The guard.
@@ -63,32 +64,36 @@ pub enum LimitError {
     #[error("burst is {0}; it must be from 1 to {MAX_REQUESTS}")]
     Burst(u64),
     /// A burst is set, but the algorithm has none.
-    #[error("burst has no meaning for {}; it belongs to token-bucket-algo and leaky-bucket-algo", .0.name())]
+    #[error("burst has no meaning for {}; use it with token-bucket-algo or leaky-bucket-algo", .0.name())]
     NoBurst(Algorithm),
     /// The name is invalid.
     #[error(
-        "the limit's name is {0:?}; it must have 1 to 32 of the characters a-z, 0-9 and -, and begin with a letter"
+        "the limit's name is {0:?}; it must have 1 to 32 characters a-z, 0-9 and -, beginning \
+        with a letter"
     )]
     Name(String),
     /// Two limits have the same name.
-    #[error("two limits are called {0:?}; each needs a name of its own")]
+    #[error("two limits have the name {0:?}; give each its own name")]
     SameName(String),
     /// There is no limit, or more than [`MAX_LIMITS`].
-    #[error("{0} limits; there must be from 1 to {MAX_LIMITS}")]
+    #[error("there are {0} limits; there must be 1 to {MAX_LIMITS}")]
     Number(usize),
     /// A shadow of a limit that counts calls until they have ended.
     #[error(
-        "shadow has no meaning for {}: how long a job would have waited depends on when the calls before it would have ended, and they were never held back", if *.0 == Algorithm::Strict { "guard: strict" } else { .0.name() }
+        "shadow has no meaning for {}: a job's wait would depend on the ends of earlier calls, \
+        which the shadow limit did not delay", if *.0 == Algorithm::Strict { "guard: strict" } else { .0.name() }
     )]
     Shadow(Algorithm),
     /// All limits are shadows.
     #[error(
-        "each limit is a shadow, so nothing would be limited; enforce one beside it, such as {{name: most, max-requests: 1000000, window-size: 1, use-algo: token-bucket-algo}}"
+        "each limit is a shadow, so nothing would be limited; add an enforced limit, such as \
+        {{name: most, max-requests: 1000000, window-size: 1, use-algo: token-bucket-algo}}"
     )]
     NothingEnforced,
     /// More than [`MAX_PARTS`] different scopes that are parts of a tenant.
     #[error(
-        "{0} different headers (or the routing key) in the scopes of limits that are enforced together; {MAX_PARTS} at most can be"
+        "the scopes of limits that are enforced together use {0} different headers or the routing \
+        key; the maximum is {MAX_PARTS}"
     )]
     Parts(usize),
 }
@@ -324,6 +329,10 @@ impl Limit {
     /// Returns true if the limit only counts and denies nothing.
     pub fn is_shadow(&self) -> bool {
         self.shadow
+    }
+    /// Returns true if starts keep a distance from each other: the limit is a bucket of one unit.
+    pub fn is_even(&self) -> bool {
+        self.algorithm().has_burst() && self.burst() == 1
     }
     /// Returns true if all tenants share the limit.
     pub fn is_global(&self) -> bool {

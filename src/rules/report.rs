@@ -147,7 +147,7 @@ pub enum ReportError {
     #[error("it has format {0}, and this version of sluicegate reads {FORMAT}")]
     Format(u32),
     /// Another program wrote the text, or it is damaged.
-    #[error("it is no report: {0}")]
+    #[error("it is not a report: {0}")]
     Broken(String),
 }
 

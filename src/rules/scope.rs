@@ -68,7 +68,7 @@ impl fmt::Display for Scope {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Labels(
     pub(super) Vec<(Scope, String)>,
-    /// The values that only shadow limits tell apart: jobs that differ in them share a waitlist.
+    /// The values that only shadow limits distinguish: jobs that differ in them share a waitlist.
     pub(super) Vec<(Scope, String)>,
 );
 
@@ -84,7 +84,7 @@ impl Labels {
         Self(all, Vec::new())
     }
 
-    /// Returns true if the tenant's jobs are not told apart.
+    /// Returns true if no limit separates the tenant's jobs.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -116,7 +116,7 @@ impl Labels {
         self.0.iter().map(part).collect::<Vec<_>>().join(":")
     }
 
-    /// Returns only the labels that enforced limits tell apart.
+    /// Returns only the labels that enforced limits distinguish.
     pub(super) fn waiting(&self) -> Self {
         Self(self.0.clone(), Vec::new())
     }

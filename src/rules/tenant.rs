@@ -19,7 +19,7 @@ pub enum TenantError {
     #[error("the tenant is empty")]
     Empty,
     /// The text is longer than 255 bytes; the number is its length.
-    #[error("the tenant has {0} bytes; at most {MAX_TENANT_BYTES} are allowed")]
+    #[error("the tenant has {0} bytes; the maximum is {MAX_TENANT_BYTES}")]
     TooLong(usize),
     /// The text contains a control character, which no header or log line may contain; the number is its position.
     #[error("the tenant has a control character at byte {0}")]

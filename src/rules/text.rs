@@ -69,7 +69,7 @@ impl Visitor<'_> for NameVisitor {
     type Value = Name;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text or a whole number of 64 bits")
+        f.write_str("a text or a 64-bit integer")
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<Name, E> {
@@ -107,10 +107,7 @@ mod tests {
         assert_eq!(read("null"), Ok(None));
         for json in ["42.0", "1e3", "18446744073709551616", "true", "[1]", "{}"] {
             let why = read(json).expect_err(json);
-            assert!(
-                why.contains("expected a text or a whole number of 64 bits"),
-                "{why}"
-            );
+            assert!(why.contains("expected a text or a 64-bit integer"), "{why}");
         }
     }
 

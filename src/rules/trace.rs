@@ -125,7 +125,7 @@ impl Sampler {
             Some(text) => match text.parse::<f64>() {
                 Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
                 _ => Err(format!(
-                    "OTEL_TRACES_SAMPLER_ARG: {text:?} is no share from 0 to 1"
+                    "OTEL_TRACES_SAMPLER_ARG: {text:?} is not a share from 0 to 1"
                 )),
             },
         };
@@ -139,7 +139,8 @@ impl Sampler {
             "traceidratio" => ratio()?,
             _ => {
                 return Err(format!(
-                    "OTEL_TRACES_SAMPLER: {name:?} is not known; use always_on, always_off or traceidratio, each also with parentbased_ before it"
+                    "OTEL_TRACES_SAMPLER: {name:?} is unknown; use always_on, always_off or \
+                    traceidratio, optionally prefixed with parentbased_"
                 ));
             }
         };

@@ -162,17 +162,25 @@ pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
     }
     let written: WrittenVerdict = match serde_json::from_slice(text) {
         Ok(written) => written,
-        Err(why) => return Err(NoVerdict(format!("it is no verdict: {}", explained(&why)))),
+        Err(why) => {
+            return Err(NoVerdict(format!(
+                "it is not a verdict: {}",
+                explained(&why)
+            )));
+        }
     };
     let after = written.after.map(|After(after)| after);
     let reason = one_line(written.reason.as_deref());
     let ruling = match (written.outcome, after) {
         (OutcomeWord::Snooze, Some(after)) => Ruling::Snooze { after },
         (OutcomeWord::Snooze, None) => {
-            return wrong("snooze needs after: when the job is to run again");
+            return wrong(
+                "snooze requires after, the time until the job runs \
+            again",
+            );
         }
         (OutcomeWord::Done | OutcomeWord::Reject, Some(_)) => {
-            return wrong("only retry, snooze and throttled have after");
+            return wrong("only retry, snooze and throttled can have after");
         }
         (OutcomeWord::Done, None) => Ruling::Done,
         (OutcomeWord::Reject, None) => Ruling::Reject { reason },
@@ -183,21 +191,21 @@ pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
         .status
         .is_some_and(|status| !(100..=999).contains(&status))
     {
-        return wrong("status is no number from 100 to 999");
+        return wrong("status is not a number from 100 to 999");
     }
     let own_type = written.content_type;
     if own_type
         .as_ref()
         .is_some_and(|text| text.len() > MAX_TYPE || text.contains(char::is_control))
     {
-        return wrong("content_type is no name of a type");
+        return wrong("content_type is not a valid type name");
     }
     let body = match (written.body, written.body_base64) {
         (Some(_), Some(_)) => return wrong("it has both body and body_base64"),
         (None, None) => None,
         (None, Some(text)) => match BASE64_STANDARD.decode(text) {
             Ok(bytes) => Some((Bytes::from(bytes), None)),
-            Err(_) => return wrong("body_base64 is no base64"),
+            Err(_) => return wrong("body_base64 is not valid base64"),
         },
         (Some(Json::String(text)), None) => {
             Some((Bytes::from(text), Some("text/plain; charset=utf-8")))

@@ -77,7 +77,7 @@ async fn a_worker_is_ready_when_nothing_is_missing() {
         away,
     };
     health.set_primaries(primaries(2, 1, 0));
-    let line = "1 of 3 Redis primaries may have lost data: no job of its tenants is admitted\n";
+    let line = "1 of 3 Redis primaries may have lost data: their tenants' jobs are not admitted\n";
     assert!(ready().await.ends_with(&format!("\r\n\r\nready\n{line}")));
     health.set_primaries(primaries(1, 0, 0));
     assert!(ready().await.ends_with("\r\n\r\nready\n"));
@@ -139,7 +139,7 @@ async fn a_taken_port_is_named() {
     };
     assert!(matches!(why, AdminError::Taken(_)));
     let expected = format!(
-        "admin.listen: {} is in use; name another address, or 127.0.0.1:0 for any free port",
+        "admin.listen: {} is in use; set another address, or 127.0.0.1:0 for any free port",
         admin.listen
     );
     assert_eq!(why.to_string(), expected);

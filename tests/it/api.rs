@@ -429,7 +429,7 @@ async fn actions_do_what_the_commands_do_and_are_written_down() {
 
     // Invalid requests are refused and not audited.
     for (path, body, words) in [
-        ("/tenants/acme/limit", json!({}), "say one of max"),
+        ("/tenants/acme/limit", json!({}), "give either max"),
         (
             "/tenants/acme/limit",
             json!({"max": 0}),
@@ -450,7 +450,7 @@ async fn actions_do_what_the_commands_do_and_are_written_down() {
             json!({"for": "366d"}),
             "from 1s to 365d",
         ),
-        ("/tenants/acme/pause", json!([]), "no JSON object"),
+        ("/tenants/acme/pause", json!([]), "not a JSON object"),
         ("/tenants/%00/pause", json!({}), "control character"),
         ("/tenants/%ff/pause", json!({}), "percent-encoded"),
         (
@@ -463,7 +463,7 @@ async fn actions_do_what_the_commands_do_and_are_written_down() {
             json!({"wait": "6s"}),
             "at most 5s",
         ),
-        ("/dead/replay", json!({}), "which dead letters?"),
+        ("/dead/replay", json!({}), "no dead letters selected"),
         (
             "/dead/drop",
             json!({"all": true, "tenant": "a"}),
@@ -519,7 +519,7 @@ async fn actions_do_what_the_commands_do_and_are_written_down() {
     let failed = entries[0]["failed"].as_str().expect("why");
     assert!(failed.contains("own queues"), "{failed}");
     assert_eq!(
-        run.worker.count(&["an operator asks by HTTP"]),
+        run.worker.count(&["operator action over HTTP"]),
         entries.len() - 1
     );
     run.worker.stop();

@@ -48,7 +48,7 @@ async fn pipelines_are_named_and_what_is_in_force_is_shown_after_a_change() {
     assert_eq!(names(&all), ["one", "two"]);
     assert_eq!(all["pipelines"][0]["queue"], file.queue("one"));
     let problem = port.get("/tenants/acme").await.is(400);
-    let words = "there are 2 pipelines: one, two; say which with ?pipeline=NAME";
+    let words = "there are 2 pipelines: one, two; select one with ?pipeline=NAME";
     assert_eq!(problem["detail"], words);
     let problem = port.get("/tenants/acme?pipeline=tow").await.is(404);
     let words = "there is no pipeline \"tow\"; there are: one, two; did you mean two?";
@@ -266,10 +266,12 @@ async fn what_was_begun_is_finished_also_for_those_who_left() {
     });
     // The action is audited first. The rest begins with a connection to RabbitMQ.
     run.worker
-        .says(&["an operator asks by HTTP", "drain"])
+        .says(&["operator action over HTTP", "drain"])
         .await;
     asking.abort();
-    run.worker.says(&["an operator drains all workers"]).await;
+    run.worker
+        .says(&["an operator is draining all workers"])
+        .await;
     run.worker.stop();
 }
 
@@ -319,7 +321,7 @@ async fn what_commands_change_is_written_down_too() {
     let drop = move || sluicegate(&yaml, &["dead", "drop", "--all"]);
     let done = tokio::task::spawn_blocking(drop).await.expect("no panic");
     let done = done.exited(0);
-    let note = "note: this is not written to the audit: Redis can't be reached: ";
+    let note = "note: the audit log was not written: Redis can't be reached: ";
     assert!(done.err.starts_with(note), "{done:?}");
     // Views do not.
     let yaml = run.yaml.clone();

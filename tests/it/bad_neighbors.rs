@@ -147,7 +147,7 @@ async fn a_reply_queue_that_confirms_nothing_stops_no_other_tenant_and_its_jobs_
         assert!(round > 0 || results(&worker) == 0);
         if round == 0 {
             worker
-                .says(&["stuck: RabbitMQ does not take", "kind=\"result\""])
+                .says(&["stuck: RabbitMQ does not accept", "kind=\"result\""])
                 .await;
             let stuck = counted(&worker, "sluicegate_stuck_messages{kind=\"result\"}");
             assert!(stuck > 0);
@@ -192,7 +192,7 @@ async fn dead_letters_that_are_refused_stop_no_good_job_and_are_not_lost() {
     bed.publish(&yaml, jobs("good", 200)).await;
     until("good jobs run", || called(&api, "good") == 200).await;
     worker
-        .says(&["stuck: RabbitMQ does not take", "kind=\"dead-letter\""])
+        .says(&["stuck: RabbitMQ does not accept", "kind=\"dead-letter\""])
         .await;
     assert!(counted(&worker, "sluicegate_stuck_messages{kind=\"dead-letter\"}") > 0);
     let ready = worker.get("/readyz").unwrap_or_default();
@@ -235,7 +235,7 @@ async fn dead_letters_that_are_not_confirmed_stop_no_job_that_waits() {
     bed.publish(&yaml, jobs("good", 150)).await;
     until("good jobs run", || called(&api, "good") >= 150).await;
     worker
-        .says(&["stuck: RabbitMQ does not take", "kind=\"dead-letter\""])
+        .says(&["stuck: RabbitMQ does not accept", "kind=\"dead-letter\""])
         .await;
     stand_still(&rabbit, &dead, false);
     worker.stop();

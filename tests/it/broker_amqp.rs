@@ -82,7 +82,7 @@ async fn a_queue_with_other_arguments_is_named_with_what_differs() {
     let error = refusal(server, &queue, QueueType::Quorum).await;
     let line = error.to_string();
     assert!(
-        line.contains("exists with x-queue-type = classic, but x-queue-type = quorum is wanted"),
+        line.contains("exists with x-queue-type = classic, but x-queue-type = quorum is required"),
         "{line}"
     );
     assert!(line.contains("set amqp.queue-type: classic"), "{line}");

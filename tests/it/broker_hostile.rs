@@ -43,7 +43,7 @@ fn unusable() -> Vec<(&'static str, Vec<u8>)> {
             "a header's name is not UTF-8",
             headers(&entry(b"x-\xff", b't', &[1])),
         ),
-        ("a name in a header's table is not UTF-8", headers(&table)),
+        ("a key in a header's table is not UTF-8", headers(&table)),
         (
             "message-id is not UTF-8",
             [&[0, 0x80][..], &short(b"\xc3\x28")].concat(),

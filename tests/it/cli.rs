@@ -217,18 +217,20 @@ fn wrong_usage_is_exit_code_2() {
     for cost in ["-1", "abc", "0", "1.5"] {
         let args = ["publish", "--tenant", "a", "--cost", cost];
         let done = sluicegate("", &args).exited(2);
-        let says = done.err.contains("a cost is a whole number from 1\n");
+        let says = done
+            .err
+            .contains("a cost must be a whole number of at least 1\n");
         assert!(says, "{cost}: {}", done.err);
     }
     let done = sluicegate("", &["publish", "jobs.jsonl"]).exited(2);
     assert_eq!(
         done.err,
-        "error: the job: names no tenant: give --tenant, or --file FILE for lines\n"
+        "error: the job has no tenant: give --tenant, or --file FILE for jobs in lines\n"
     );
     let done = sluicegate("", &["dead", "drop"]).exited(2);
     assert_eq!(
         done.err,
-        "error: which dead letters? name --reason, --tenant or --id, or all with --all\n"
+        "error: no dead letters selected; give --reason, --tenant or --id, or --all\n"
     );
     let done = sluicegate("", &["tenant", "limit", "a", "5", "--limit", "defult"]).exited(2);
     assert_eq!(
@@ -244,7 +246,8 @@ fn wrong_usage_is_exit_code_2() {
     let done = sluicegate("", &["run"]).exited(2);
     assert_eq!(
         done.err,
-        "error: sluicegate.yaml: dispatch.http.url: is not set; run needs to know where jobs go: there, to dispatch.exec.command or by dispatch.forward\n"
+        "error: sluicegate.yaml: dispatch.http.url: is not set; run needs a destination for jobs: \
+        set dispatch.http.url, dispatch.exec.command or dispatch.forward\n"
     );
 }
 
@@ -379,7 +382,8 @@ rate-limiter:
   idle: at most 1000 calls in any 1s: sliding-window-algo, guard 50ms; worst case in any window: 1000
 ";
     assert!(done.out.ends_with(limits), "{}", done.out);
-    let warning = "warn  config    rate-limiter.plans.pro: the limit idle can never bind: requests is stricter in every respect\n";
+    let warning = "warn  config    rate-limiter.plans.pro: the limit idle never has an effect: \
+        requests is stricter in every respect\n";
     assert!(done.out.contains(warning), "{}", done.out);
 
     let of = |args: &[&str]| {
@@ -424,8 +428,8 @@ redis: {url: 'redis://:hunter2@127.0.0.1:1/0'}
             done.err
         );
         let hints = [
-            "; see that it runs and that redis.url is right\n",
-            "; see that it runs and that amqp.url is right\n",
+            "; check that it is running and that redis.url is correct\n",
+            "; check that it is running and that amqp.url is correct\n",
         ];
         let hinted = hints.iter().any(|hint| done.err.ends_with(hint));
         assert!(
@@ -523,10 +527,11 @@ rate-limiter:
     };
     assert_eq!(
         plan,
-        "warn  config    rate-limiter.plans.pro: the limit default keeps an entry for each call: 1.3 MB of Redis for a tenant that \
-         uses it up; use-algo: sliding-segments-algo takes 3.2 kB, with the same worst case (10000 in any window) and the same burst \
-         (10000 at once). It gives up 0.5 % of the quota, since a call counts for up to 19s longer; and a call later than the \
-         guard does not count from its arrival"
+        "warn  config    rate-limiter.plans.pro: the limit default keeps an entry for each call: \
+         1.3 MB of Redis for a tenant that uses it up; use-algo: sliding-segments-algo takes 3.2 \
+         kB, with the same worst case (10000 in any window) and the same burst (10000 at once). \
+         It loses 0.5 % of the quota, since a call counts for up to 19s longer, and it does not \
+         count calls that come later than the guard from their arrival"
     );
     assert!(
         tenant.contains("rate-limiter.tenants.acme: ") && tenant.contains("calls in flight"),

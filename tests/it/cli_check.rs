@@ -68,7 +68,7 @@ async fn it_measures_all_ways_and_leaves_no_queue_and_calls_nobody() {
         "ok    rabbitmq  a publish is confirmed in ",
         "ok    redis     a round trip takes ",
         &format!(
-            "ok    api       http://{} is there: TCP takes ",
+            "ok    api       http://{} accepts connections: TCP takes ",
             api.door.address
         ),
         "ok    capacity  ",
@@ -160,7 +160,9 @@ async fn an_api_that_refuses_calls_within_the_limit_is_a_warning_that_names_an_a
     let worker = PROGRAM.start(&yaml);
     assert_eq!(line(), None);
     bed.publish(&yaml, jobs("acme", 5)).await;
-    worker.says(&["the API seems to want an even flow"]).await;
+    worker
+        .says(&["the API seems to require an even flow"])
+        .await;
     until("a worker says so", || line().is_some()).await;
     let line = line().expect("said");
     assert!(line.starts_with("warn  api       1 worker: "), "{line}");
@@ -193,7 +195,7 @@ async fn a_rabbitmq_that_takes_nothing_is_a_warning() {
     let yaml = Bed::on(rabbit.url(), shared_redis().url()).yaml(LIMITS, "http://127.0.0.1:9/", "");
     rabbit.ctl(&["set_vm_memory_high_watermark", "0.0000001"]);
     let out = sluicegate(&yaml, &["check"]).exited(0).out;
-    let blocked = "warn  rabbitmq  a publish was not confirmed: it blocks publishing";
+    let blocked = "warn  rabbitmq  a publish was not confirmed: it blocks publishes";
     assert!(out.contains(blocked), "{out}");
     let queues = rabbit.ctl(&["list_queues", "name", "--silent"]);
     assert_eq!(queues.trim(), "", "its own queue is deleted");
@@ -219,11 +221,11 @@ async fn a_terminal_sees_how_far_it_is_and_nobody_else_does() {
     let api = Api::start().await;
     let yaml = bed().yaml(LIMITS, &api.url(), "");
     let shown = on_a_terminal(&yaml, "check");
-    for what in ["looking at RabbitMQ", "looking at Redis"] {
+    for what in ["checking RabbitMQ", "checking Redis"] {
         assert!(shown.contains(what), "{what}: {shown}");
     }
     assert!(shown.contains("ok    capacity  "), "{shown}");
     let done = sluicegate(&yaml, &["check"]).exited(0);
     assert_eq!(done.err, "");
-    assert!(!done.out.contains("looking at"), "{}", done.out);
+    assert!(!done.out.contains("checking"), "{}", done.out);
 }

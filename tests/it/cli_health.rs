@@ -164,7 +164,7 @@ fn what_is_no_worker_is_not_well() {
         }
     });
     let other_speech = sluicegate(&yaml, &["health"]).exited(1);
-    let says = format!("error: {listen}: is no worker's admin port: ");
+    let says = format!("error: {listen}: is not a worker's admin port: ");
     assert!(other_speech.err.starts_with(&says), "{other_speech:?}");
     other.join().expect("no panic");
 }

@@ -41,11 +41,7 @@ fn a_file_that_is_there_stays_unless_it_is_forced() {
     let file = folder.path().join("sluicegate.yaml");
     std::fs::write(&file, "mine").expect("written");
     let done = init(folder.path(), &API).exited(2);
-    assert!(
-        done.err.contains("is there already; --force"),
-        "{}",
-        done.err
-    );
+    assert!(done.err.contains("already exists; --force"), "{}", done.err);
     assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "mine");
     let printed = init(folder.path(), &[&API[..], &["--output", "-"]].concat()).exited(0);
     init(folder.path(), &[&API[..], &["--force"]].concat()).exited(0);

@@ -53,8 +53,8 @@ async fn advertised(yaml: &str, tenant: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_api_says_of_its_limits_is_shown_with_a_warning_where_it_is_lower() {
-    const WARNING: &str = "the API says that it takes 3 calls in 3600s, and the limit default lets 5 through: set its \
-                           max-requests to 3";
+    const WARNING: &str = "the API allows 3 calls in 3600s, but the limit default admits 5: set \
+                           its max-requests to 3";
     let mut headers = vec![("ratelimit-policy", "\"default\";q=3;w=3600, 900;w=86400")];
     let yaml = yaml();
     let shown = inspect(&yaml, "acme");
@@ -131,7 +131,7 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
 
     // Only the other policy is in force.
     let worker = Running::configured(&other, UnusedHandler);
-    let only = "another configuration is enforced, and this one by no worker: default, calls";
+    let only = "another configuration is enforced, but no worker enforces this one: default, calls";
     let begun = Instant::now();
     while !check(&own).contains(only) {
         assert!(begun.elapsed() < PATIENCE, "{}", check(&own));
@@ -182,7 +182,7 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
             text.contains("also      another configuration, until "),
             "{text}"
         );
-        assert!(text.contains(" or longer: "), "{text}");
+        assert!(text.contains("until at least "), "{text}");
         assert!(text.contains(&format!("\n  limit  {beside}")), "{text}");
         assert_eq!(
             others[0]["differing_keys"].as_array().map(Vec::len),
@@ -190,7 +190,7 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
         );
         assert!(!text.contains("no worker has"), "{text}");
     }
-    let line = "another configuration is enforced as well: default, calls, tenants.acme differ";
+    let line = "another configuration is also enforced: default, calls, tenants.acme differ";
     let checked = check(&own);
     assert!(
         checked.contains(&format!("warn  redis     {line}; inspect TENANT")),
@@ -222,12 +222,12 @@ async fn inspect_and_check_say_until_when_nothing_starts_after_redis_lost_data()
     let redis = Redis::start();
     let yaml = yaml().replace(shared_redis().url(), redis.url());
     let check = || sluicegate(&yaml, &["check"]).exited(0).out;
-    let unlooked = "Redis is new or was emptied, and the next worker that looks decides\n";
+    let unlooked = "Redis is new or was emptied, and the next worker that checks it decides\n";
     let found = inspect(&yaml, "acme");
     assert_eq!(found["recovery_wait_until_ms"], Value::Null, "{found}");
     assert!(text(&yaml, "acme").contains(unlooked));
     assert!(check().contains(&format!(
-        "ok    redis     whether jobs are admitted is not known: {unlooked}"
+        "ok    redis     whether jobs are admitted is unknown: {unlooked}"
     )));
 
     let worker = Running::configured(&yaml, UnusedHandler);
@@ -237,7 +237,7 @@ async fn inspect_and_check_say_until_when_nothing_starts_after_redis_lost_data()
     .await;
     assert_eq!(found["waits_for"], Value::Null);
     assert!(text(&yaml, "acme").contains("why       a job of cost 1 is admitted now\n"));
-    assert!(check().contains("ok    redis     has lost no data: jobs are admitted\n"));
+    assert!(check().contains("ok    redis     has lost no data; jobs are admitted\n"));
 
     redis.ctl(&["flushall"]);
     let is_told = |found: &Value| found["recovery_wait_until_ms"].as_u64() > Some(0);

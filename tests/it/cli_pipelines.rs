@@ -156,7 +156,7 @@ async fn all_pipelines_are_paused_drained_and_resumed_unless_one_is_named() {
     for part in [
         "pipeline orders\nno new jobs are taken until ",
         "pipeline mail\nno new jobs are taken until ",
-        "pipeline orders\ndrained: nothing is left to be finished; the work queue has 3 jobs, ",
+        "pipeline orders\ndrained: no job is left to finish; the work queue has 3 jobs, ",
     ] {
         assert!(text.contains(part), "{text}");
     }
@@ -180,13 +180,13 @@ async fn a_drain_waits_for_all_and_names_what_is_not_empty() {
     })
     .await;
     let drained = two.runs(&["drain", "--wait", "2s"]).exited(1);
-    let says = "error: mail: not empty within 2s: 0 calls in flight, ";
+    let says = "error: mail: not drained within 2s: 0 calls in flight, ";
     assert!(drained.err.contains(says), "{drained:?}");
     assert!(
         !drained.err.contains("orders: not empty"),
         "it waited for both: {drained:?}"
     );
-    let says = "pipeline orders\ndrained: nothing is left";
+    let says = "pipeline orders\ndrained: no job is left";
     assert!(drained.out.contains(says), "{drained:?}");
     let drained = two.runs(&["drain", "--wait", "0s", "--json"]).exited(1);
     assert_eq!(drained.err, "", "the JSON says it");

@@ -21,7 +21,8 @@ fn check_shows_whose_quota_a_limit_is() {
     let done = sluicegate(LIMITS, &["check", "--offline", "--tenant", "a"]).exited(0);
     for line in [
         "  all: at most 100 units of cost in any 1h, for all tenants together: sliding-window-algo,",
-        "  path: at most 5 units of cost in any 1h, for each value of the header x-path: sliding-window-algo,",
+        "  path: at most 5 units of cost in any 1h, per value of the header x-path: \
+        sliding-window-algo,",
         "  own: at most 5 units of cost in any 1h: sliding-window-algo,",
     ] {
         assert!(done.out.contains(line), "{}", done.out);
@@ -88,7 +89,7 @@ fn a_limit_of_all_tenants_is_no_tenants_to_change() {
     let done = sluicegate(&yaml, &limit("all")).exited(2);
     assert!(
         done.err
-            .contains("the limit all is one of all tenants together (scope: global), not a's;"),
+            .contains("the limit all is global (scope: global), not a's own;"),
         "{}",
         done.err
     );

@@ -168,13 +168,13 @@ async fn publish_reads_lines_and_says_which_are_bad() {
         done.err
     );
     assert!(
-        errors[1].starts_with("error: line 1203: is no job"),
+        errors[1].starts_with("error: line 1203: is not a job"),
         "{}",
         done.err
     );
     assert_eq!(
         errors[2],
-        "error: not published: 2 bad lines, and 0 jobs that RabbitMQ refused"
+        "error: not published: 2 bad lines, and 0 jobs refused by RabbitMQ"
     );
 
     let client = client(&yaml).await;
@@ -207,7 +207,7 @@ async fn publish_reads_lines_and_says_which_are_bad() {
     assert_eq!(done.out, format!("confirmed 1 job in {queue}\n"));
     let why = "floating point `7.5`, expected a text or a whole number";
     assert!(
-        done.err.contains("error: line 3: is no job"),
+        done.err.contains("error: line 3: is not a job"),
         "{}",
         done.err
     );
@@ -387,8 +387,8 @@ async fn inspect_tells_what_is_used_and_who_waits() {
     for line in [
         "used    0 of 5, 5 free",
         "next    now",
-        "recovery  is not known: Redis is new or was emptied",
-        "why       a job of cost 1 is admitted once a worker has looked at Redis",
+        "recovery  unknown: Redis is new or was emptied",
+        "why       a job of cost 1 is admitted once a worker has checked Redis",
         "waitlist  no job waits",
         "suspended no",
     ] {
@@ -403,7 +403,7 @@ async fn looking_at_dead_letters_leaves_them_there() {
     // A misspelled name must not look like an empty queue, and looking must not create it.
     for _ in 0..2 {
         let none = sluicegate(&yaml, &["dead", "list"]).exited(1);
-        let no_queue = format!(" has no queue '{queue}.dead': see that amqp.queue is right");
+        let no_queue = format!(" has no queue '{queue}.dead'; check amqp.queue");
         assert!(none.err.contains(&no_queue), "{}", none.err);
         assert_eq!(none.out, "");
     }
@@ -472,7 +472,7 @@ async fn looking_at_dead_letters_leaves_them_there() {
     let done = sluicegate(&yaml, &["dead", "show", "9"]).exited(1);
     assert_eq!(
         done.err,
-        format!("error: {queue}.dead holds no dead letter with the id \"9\"\n")
+        format!("error: {queue}.dead has no dead letter with the id \"9\"\n")
     );
     buried(&client, 3).await;
 }

@@ -329,7 +329,7 @@ async fn a_drained_fleet_finishes_what_it_has_and_takes_no_new_job_until_it_resu
     assert_eq!(done["workers_following"], 2, "{done}");
     fleet.publish("acme", ids("new", 0..2)).await;
     let done = fleet.runs(&["drain", "--wait", "1s"]).await.exited(1);
-    assert!(done.err.contains("not empty within 1s: "), "{}", done.err);
+    assert!(done.err.contains("not drained within 1s: "), "{}", done.err);
     assert!(done.err.contains("1 call in flight"), "{}", done.err);
     fleet.calls.go.add_permits(1);
     // A job in flight to a worker that stopped consuming returns a moment later.
@@ -416,7 +416,7 @@ async fn jobs_of_a_diverted_tenant_wait_elsewhere_until_they_are_brought_back() 
         .exited(0);
     let done = fleet.runs(&["tenant", "undivert", "acme", "--back"]).await;
     let done = done.exited(0).out;
-    assert!(done.contains("are not diverted any more"), "{done}");
+    assert!(done.contains("are no longer diverted"), "{done}");
     assert!(done.contains("replayed 3 jobs"), "{done}");
     fleet.calls.are(9).await;
     holds(&rabbit, queue, 0).await;
@@ -467,7 +467,7 @@ async fn dead_letters_are_replayed_not_faster_than_asked_and_ctrl_c_loses_none()
     let said = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{said}");
     assert!(
-        said.contains("interrupted: the others are still in"),
+        said.contains("interrupted: the other dead letters are still in"),
         "{said}"
     );
     holds(&rabbit, &dead, 1).await;

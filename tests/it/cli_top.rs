@@ -273,7 +273,7 @@ async fn who_waits_longest_is_found_and_paused_and_resumed() {
         ])
         .await;
     assert!(text.contains("\\u{202e}evil\\u{200b}日本"), "{text}");
-    assert!(text.contains("the last has its turn in 1d "), "{text}");
+    assert!(text.contains("the last starts in 1d "), "{text}");
     top.types("3");
     top.shows(&["[3 Limits]", "1/1", "#]"]).await;
 
@@ -284,10 +284,10 @@ async fn who_waits_longest_is_found_and_paused_and_resumed() {
     top.types("\r");
     top.shows(&[
         "tenant many",
-        "state     open, and jobs wait",
+        "state     open, jobs wait",
         "line      39 waiting, ends in 1d ",
-        "why       the limit default is used up",
-        "what inspect says",
+        "why       the limit default is exhausted",
+        "output of inspect",
         "source    rate-limiter",
         "limit     default: at most 1 call",
     ])
@@ -301,7 +301,7 @@ async fn who_waits_longest_is_found_and_paused_and_resumed() {
     // Needs a confirmation, and is not done without a yes.
     top.types("p\r");
     top.shows(&[
-        "Pause many for 1h: no worker starts a job of it.",
+        "Pause many for 1h: no worker starts its jobs.",
         "Do it? (y/N)",
     ])
     .await;
@@ -334,7 +334,7 @@ async fn who_waits_longest_is_found_and_paused_and_resumed() {
     top.types("r");
     top.shows(&["Resume many: its pause"]).await;
     top.types("y");
-    top.shows(&["resumed many", "state     open, and jobs wait"])
+    top.shows(&["resumed many", "state     open, jobs wait"])
         .await;
     assert_eq!(two.suspended("many"), None);
 
@@ -345,16 +345,16 @@ async fn who_waits_longest_is_found_and_paused_and_resumed() {
     top.types("y");
     top.shows(&["max-requests is 5 until", "/5*"]).await;
     top.types("cy");
-    top.shows(&["max-requests is the configured one"]).await;
+    top.shows(&["max-requests is as configured"]).await;
     // A tried limit denies nothing and shows what it would do. Then it is enforced, or ended.
     top.types("t5\r\r");
     top.shows(&["Try max-requests 5 for the limit default of many for 1h"])
         .await;
     top.types("y");
     top.shows(&[
-        "max-requests 5 is tried until",
+        "trying max-requests 5 until",
         ": 2 workers follow",
-        "shadow, has seen no start",
+        "shadow, has counted no start",
         "e enforce the trial  x end it",
     ])
     .await;
@@ -364,11 +364,14 @@ async fn who_waits_longest_is_found_and_paused_and_resumed() {
         .await;
     assert!(!text.contains("shadow"), "{text}");
     top.types("t7\r\ry");
-    top.shows(&["max-requests 7 is tried until", "x end it"])
+    top.shows(&["trying max-requests 7 until", "x end it"])
         .await;
     top.types("xy");
-    top.shows(&["max-requests 7 is tried no more: 2 workers follow", "t try"])
-        .await;
+    top.shows(&[
+        "max-requests 7 is no longer tried: 2 workers follow",
+        "t try",
+    ])
+    .await;
     top.types("zy");
     top.shows(&["reset the waitlist of many"]).await;
     let actions: Vec<Value> = (two.audit().await.iter())
@@ -424,7 +427,7 @@ async fn dead_letters_are_shown_and_replayed() {
     top.types("4");
     // Later dead letters are fetched with the key.
     let begun = Instant::now();
-    while !top.text().contains("4 dead letters, the newest first") {
+    while !top.text().contains("4 dead letters, newest first") {
         assert!(begun.elapsed() < PATIENCE, "{}", top.text());
         top.types("f");
         tokio::time::sleep(500 * MS).await;
@@ -459,7 +462,7 @@ async fn a_server_that_hangs_leaves_the_screen_alive() {
         "",
     );
     let top = Top::start(&yaml, &[], (24, 80));
-    top.shows(&["no worker runs: none was heard of in the last 10 s"])
+    top.shows(&["no worker is running: no report in the last 10 s"])
         .await;
     block_in_place(|| redis.pause());
     top.shows(&[
@@ -495,7 +498,7 @@ async fn a_configuration_that_changes_is_read_again() {
     top.types("/acme\r");
     top.shows(&["tenant acme", "0/1 "]).await;
     top.has_file(&yaml("max-requests: 37, window-size: 1h"));
-    top.shows(&["0/37 ", "the configuration has changed, and was read again"])
+    top.shows(&["0/37 ", "the changed configuration was read"])
         .await;
     // An unusable configuration leaves the old one in use, and is reported for as long as it is
     // there.

@@ -153,7 +153,7 @@ async fn publish_says_when_a_job_may_start() {
     assert_eq!(jobs[0].header("x-delay"), Field::Int(10_000));
     assert_eq!(jobs[1].header("x-not-before"), Field::Text(at));
     for (more, why) in [
-        (&["--delay", "soon"][..], "a duration is"),
+        (&["--delay", "soon"][..], "a duration must be"),
         (&["--delay", "31d"], "job.max-delayed-start"),
         (
             &["--not-before", "tomorrow"],

@@ -159,11 +159,11 @@ fn what_makes_no_demo_is_told() {
     for (args, why) in [
         (
             ["--scenario", "costs", "--seconds", "9"],
-            "--seconds goes with --scenario limit only",
+            "--seconds requires --scenario limit",
         ),
         (
             ["--scenario", "limits", "--algo", "fixed-window-algo"],
-            "--algo fixed-window-algo goes with --scenario limit only",
+            "--algo fixed-window-algo requires --scenario limit",
         ),
     ] {
         let done = sluicegate("", &[&["demo"], &args[..]].concat()).exited(2);

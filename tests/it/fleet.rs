@@ -181,7 +181,7 @@ async fn a_thousand_tenants_at_two_workers_are_seen_until_these_stop_and_die() {
     two.workers[0].signal(Signal::KILL);
     until("no worker", || two.are(0)).await;
     let text = two.text(&["workers"]);
-    assert_eq!(text, "no worker runs: none was heard of in the last 10 s\n");
+    assert_eq!(text, "no worker is running: no report in the last 10 s\n");
     assert_eq!(two.text(&["tenants"]), text);
     until("no report", || keys_of(&two.bed.name).is_empty()).await;
 }

@@ -299,8 +299,8 @@ async fn explain_says_where_each_job_stands_and_when_it_starts() {
     ];
     let nobody = slow.runs(&nobody).exited(1).err;
     for words in [
-        "no worker has job none of acme in its memory",
-        "holds no dead letter",
+        "no worker has job none of acme in memory",
+        "has no dead letters",
     ] {
         assert!(nobody.contains(words), "{words} is not in {nobody}");
     }
@@ -340,7 +340,7 @@ async fn explain_says_why_a_job_is_a_dead_letter_and_how_to_replay_it() {
     let none = slow
         .runs(&[&args("none")[..], &["--wait", "1s"]].concat())
         .exited(1);
-    let vain = " (3 dead letters, all looked at)";
+    let vain = " (3 dead letters, all read)";
     assert!(none.err.contains(vain), "{none:?}");
     let path = "/tenants/acme/jobs/o-7/explanation?wait=1s";
     let answer = Port::of(&slow.worker).await.get(path).await.is(200);

@@ -231,7 +231,7 @@ async fn tls_is_with_our_ca_the_right_host_and_our_certificate_alone() {
         ),
         (
             format!("{localhost}{other_client}"),
-            "see who signed redis.cert-file",
+            "the issuer and the expiry of redis.cert-file",
         ),
     ] {
         let gate = gate(&configured(&keys), "p", Algorithm::FixedWindow);

@@ -298,7 +298,7 @@ async fn a_key_of_another_type_is_named() {
             match replies.remove(0) {
                 Err(GateError::Refused(message)) => {
                     assert!(
-                        message.contains(&format!("{name} holds a list")),
+                        message.contains(&format!("{name} contains a list")),
                         "{message}"
                     );
                 }
@@ -367,7 +367,7 @@ async fn of_many_keys_the_one_of_another_type_is_named() {
         let replies = gate.ask(std::slice::from_ref(&question)).await;
         match replies.expect("Redis answers").remove(0) {
             Err(GateError::Refused(message)) => {
-                let said = format!("the key {name} holds a list");
+                let said = format!("the key {name} contains a list");
                 assert!(message.contains(&said), "{name}: {message}");
             }
             // The next fixed windows are not read yet, and large jobs are not either if there are
@@ -399,7 +399,7 @@ async fn of_many_keys_the_one_that_holds_no_count_is_named() {
         let replies = gate.ask(std::slice::from_ref(&question)).await;
         match replies.expect("Redis answers").remove(0) {
             Err(GateError::Refused(message)) => {
-                assert!(message.contains(&format!("{name} holds")), "{message}");
+                assert!(message.contains(&format!("{name} contains")), "{message}");
                 let others = names.iter().filter(|other| !name.starts_with(*other));
                 let others: Vec<_> = others.filter(|other| message.contains(*other)).collect();
                 assert_eq!(others, Vec::<&String>::new(), "{message}");

@@ -174,7 +174,7 @@ impl Fleet {
     /// Returns the reasons why nothing started, without those of mere looks.
     pub fn losses(&self, flow: usize) -> Vec<&str> {
         let colds = self.flows[flow].colds.iter().map(String::as_str);
-        let loss = |why: &&str| !why.contains("changed while") && !why.contains("it moves");
+        let loss = |why: &&str| !why.contains("changed during") && !why.contains("moving");
         colds.filter(loss).collect()
     }
 

@@ -101,9 +101,10 @@ async fn what_a_lost_primary_does_not_hear_the_others_do() {
         cluster.primaries[2].url()
     );
     let shown = sluicegate(&yaml, &["inspect", &ids[0]]).exited(0).out;
-    let unread = "also      the other policies at a primary of the cluster are not known: Redis can't be reached: ";
+    let unread = "also      the other policies at a primary of the cluster are unknown: Redis \
+        can't be reached: ";
     assert_eq!(shown.matches(unread).count(), 1, "{shown}");
-    let all = "all       whether all tenants are suspended is not known: Redis can't be reached: ";
+    let all = "all       it is unknown whether all tenants are suspended: Redis can't be reached: ";
     assert_eq!(shown.matches(all).count(), 1, "{shown}");
     let found = sluicegate(&yaml, &["inspect", &ids[0], "--json"]).exited(0);
     let found = found.json();

@@ -127,7 +127,7 @@ async fn slots_of_a_primary_that_is_gone_wait_for_a_window_at_another() {
     fleet.keeps_the_limit();
     let told = fleet.losses(2);
     assert!(
-        told.iter().any(|why| why.contains("did not say")),
+        told.iter().any(|why| why.contains("did not confirm")),
         "{told:?}"
     );
     for other in [0, 1] {

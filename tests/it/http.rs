@@ -616,7 +616,7 @@ fn an_unusable_url_says_what_is_wrong_and_nothing_else() {
         ("http://joe:s3cr@x:99999/", "port"),
     ] {
         let Err(why) = HttpHandler::new(&http(url, LONG), 1) else {
-            panic!("{url} is no url of an API");
+            panic!("{url} is not the URL of an API");
         };
         let why = why.to_string();
         assert!(why.starts_with("url: ") && why.contains(part), "{why}");

@@ -64,7 +64,7 @@ async fn a_limit_sinks_to_what_the_api_gives_and_rises_when_it_gives_more() {
     let worker = PROGRAM.start(&yaml);
     worker.says(&["RabbitMQ: consuming"]).await;
     bed.publish(&yaml, jobs("acme", 4_000)).await;
-    let lowered = "limit lowered: the API gives less than it says";
+    let lowered = "limit lowered: the API admits less than the limit";
     worker
         .says(&[lowered, "tenant=acme limit=\"default\" from=20"])
         .await;
@@ -97,7 +97,7 @@ async fn a_limit_sinks_to_what_the_api_gives_and_rises_when_it_gives_more() {
     }
     assert_eq!(limit_of(&yaml)["learned"], Value::Null);
     worker
-        .says(&["limit whole again", "limit=\"default\" lowered_s="])
+        .says(&["limit restored", "limit=\"default\" lowered_s="])
         .await;
     worker.stop();
 }
@@ -109,21 +109,21 @@ fn bands_that_make_no_sense_are_refused() {
     for (limits, words) in [
         (
             "adaptive: {within: 120%..150%}",
-            "ends at 150%; a band ends at 100%",
+            "ends at 150%; a band must end at 100%",
         ),
         (
             "adaptive: {within: 0%..100%}",
-            "begins at 0%; a band begins at 1% to 99%",
+            "begins at 0%; a band must begin at 1% to 99%",
         ),
         ("adaptive: {within: 50}", "put it in quotes"),
         (
             "adaptive: {from: 50%}",
-            "has \"from\", and within is its only key",
+            "has \"from\", but `within` is its only key",
         ),
         ("adaptive: maybe", "is \"maybe\"; it must be off, or a band"),
         (
             "limits: [{name: path, scope: 'header:x-path', adaptive: 50%..100%}]",
-            "a 429 says nothing of a part of a tenant's jobs",
+            "a 429 concerns all of a tenant's jobs",
         ),
         (
             "throttle-scope: global, adaptive: 50%..100%",

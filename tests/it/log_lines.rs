@@ -17,7 +17,7 @@ fn closed(worker: &Process) -> (usize, usize) {
     let said = "tenant closed: its jobs wait for a limit";
     let said = log.iter().filter(|line| line.contains(said));
     let more = log.iter().filter_map(|line| {
-        let (_, rest) = line.split_once("more tenants were closed more=")?;
+        let (_, rest) = line.split_once("more tenants closed more=")?;
         rest.split_whitespace().next()?.parse::<usize>().ok()
     });
     (said.count(), more.sum())
@@ -52,7 +52,7 @@ async fn a_pause_is_told_and_its_end_before_its_time() {
     worker.says(&["RabbitMQ: consuming"]).await;
     sluicegate(&yaml, &["tenant", "pause", "boss", "--for", "1h"]).exited(0);
     bed.publish(&yaml, [job("boss", "paused")]).await;
-    let suspended = "tenant closed: it is suspended";
+    let suspended = "tenant closed: suspended";
     worker.says(&[suspended, "tenant=boss wait_ms=3"]).await;
     sluicegate(&yaml, &["tenant", "resume", "boss"]).exited(0);
     bed.publish(&yaml, [job("boss", "resumed")]).await;

@@ -235,7 +235,7 @@ async fn the_chart_fits_the_program() {
 fn the_packaged_configuration_is_valid() {
     let text = read("distribution/sluicegate.yaml");
     let done = sluicegate(&text, &["check", "--offline"]).exited(0);
-    let nowhere = "nothing says where jobs go";
+    let nowhere = "jobs have no destination";
     assert!(done.out.contains(nowhere), "{done:?}");
     let (head, http) = text.split_once("# dispatch:").expect("the part to fill in");
     let text = format!("{head}dispatch:{}", http.replace("\n# ", "\n"));

@@ -302,17 +302,17 @@ async fn an_action_takes_an_operators_session_its_own_form_and_its_own_site() {
                 .await
                 .post("/ui/act", &form)
                 .await,
-            "not of your session",
+            "belongs to another session",
         ),
         (
             operator.post("/ui/act", "do=pause&tenant=acme").await,
-            "not of your session",
+            "belongs to another session",
         ),
         (
             operator
                 .post("/ui/act", &form.replace("form-token=", "form-token=0"))
                 .await,
-            "not of your session",
+            "belongs to another session",
         ),
         // Another site.
         (
@@ -365,7 +365,9 @@ async fn an_action_takes_an_operators_session_its_own_form_and_its_own_site() {
     let wrong = form.replace("1h", "soon");
     let wrong = operator.post("/ui/act", &wrong).await;
     assert_eq!(wrong.status, 400);
-    assert!(wrong.body.contains("for: must be a span") && wrong.body.contains("value=\"soon\""));
+    assert!(
+        wrong.body.contains("for: must be a duration") && wrong.body.contains("value=\"soon\"")
+    );
 
     let done = operator.post("/ui/act", &form).await;
     assert_eq!(
@@ -551,7 +553,7 @@ async fn a_stream_lasts_says_what_is_new_and_ends_with_its_session() {
     let jobs = (0..3).map(|id| job("acme", id));
     run.bed.publish(&run.yaml, jobs).await;
     stream.says("Waiting").await;
-    stream.says("is used up").await;
+    stream.says("is exhausted").await;
     drop(idle);
 
     let page = operator.get("/ui").await.body;
@@ -586,7 +588,7 @@ async fn streams_have_a_bound_and_pages_have_none_of_it() {
     }
     let mut more = Stream::of(&reader, "/ui").await;
     more.says("503 Service Unavailable").await;
-    more.says("32 others look at this worker already").await;
+    more.says("32 pages already show this worker live").await;
     assert_eq!(
         reader.get("/ui").await.status,
         200,

@@ -154,7 +154,8 @@ impl Chromium {
     /// done.
     async fn does(&self, link: &str, question: &str, fields: &[(&str, &str)]) -> String {
         self.click(link).await;
-        self.says(&[question, "It is written to the audit"]).await;
+        self.says(&[question, "The action is recorded in the audit log"])
+            .await;
         for (name, value) in fields {
             self.write(name, value).await;
         }
@@ -251,7 +252,13 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
     // A waiting tenant, and the reason.
     browser.click("acme").await;
     browser
-        .says(&["acme", "Waiting", "is used up", "Empty at", "1 call in 1h"])
+        .says(&[
+            "acme",
+            "Waiting",
+            "is exhausted",
+            "Empty at",
+            "1 call in 1h",
+        ])
         .await;
     let ends = browser
         .client
@@ -279,7 +286,7 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
     // A reader is asked for the other token, and then returns to the question.
     browser.click("Pause…").await;
     browser
-        .says(&["To change something takes admin.operator-token"])
+        .says(&["Actions require admin.operator-token"])
         .await;
     browser.sign_in(OPERATOR, "anna").await;
     browser.says(&["Pause acme?"]).await;
@@ -292,7 +299,7 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
             .expect("it"),
         Some("1h".to_owned())
     );
-    browser.click("Leave it").await;
+    browser.click("Go back").await;
     browser.says(&["acme", "Operator anna"]).await;
 
     actions(&browser, &fleet).await;
@@ -402,7 +409,7 @@ async fn actions(browser: &Chromium, fleet: &Fleet) {
         ])
         .await;
     browser
-        .does("Enforce it…", "Enforce what is tried of acme?", &[])
+        .does("Enforce it…", "Enforce the tried limit of acme?", &[])
         .await;
     let text = browser.says(&["2 calls in 1h", "instead of 1"]).await;
     assert!(!text.contains("Tried default"), "{text}");
@@ -437,7 +444,7 @@ async fn actions(browser: &Chromium, fleet: &Fleet) {
     browser.click("Pause…").await;
     browser.write("for", "soon").await;
     browser.press("main button.main").await;
-    browser.says(&["for: must be a span"]).await;
+    browser.says(&["for: must be a duration"]).await;
     assert_eq!(
         browser
             .at("[name=for]")
@@ -453,7 +460,7 @@ async fn actions(browser: &Chromium, fleet: &Fleet) {
     browser.says(&["All workers are paused."]).await;
     browser.does("Resume…", "Resume all workers?", &[]).await;
     browser.does("Drain…", "Drain all workers?", &[]).await;
-    browser.says(&["All workers drain"]).await;
+    browser.says(&["All workers are draining"]).await;
     browser.does("Resume…", "Resume all workers?", &[]).await;
     browser
         .does("Resume calls…", "Resume the calls of all tenants?", &[])
@@ -501,7 +508,7 @@ async fn dead_letters(browser: &Chromium, listen: SocketAddr) {
     }
     // One was replayed, and the other was deleted.
     browser.open(listen, "/ui/dead?tenant=wrong-too").await;
-    browser.says(&["No dead letter is like this."]).await;
+    browser.says(&["No dead letter matches."]).await;
 }
 
 /// A page with any name is reachable by its link, and no part of the name runs.
@@ -513,7 +520,7 @@ async fn hostile(browser: &Chromium, listen: SocketAddr) {
             .await;
         // Its first row appears as soon as a worker names the tenant.
         browser.press("tbody th a").await;
-        browser.says(&["What to do", "Limits"]).await;
+        browser.says(&["Actions", "Limits"]).await;
         let url = browser.client.current_url().await.expect("it");
         let pairs: Vec<_> = url.query_pairs().into_owned().collect();
         let own = ("name".to_owned(), name.to_owned());
@@ -590,15 +597,17 @@ async fn many(browser: &Chromium, fleet: &Fleet) {
     let all = (0..TENANTS).map(|number| job(&format!("m-{number:05}"), number));
     fleet.bed.publish(&fleet.yaml, all).await;
     browser.open(fleet.listen, "/ui/tenants").await;
-    browser
-        .says(&["1–50 of", "which workers do not name"])
-        .await;
+    browser.says(&["1–50 of", "that workers do not name"]).await;
     browser.click("Next page").await;
     browser.says(&["51–100 of", "First page"]).await;
     browser
         .open(fleet.listen, "/ui/tenants?search=m-09999")
         .await;
-    browser.says(&["Open the tenant of just this name"]).await;
-    browser.click("Open the tenant of just this name").await;
+    browser
+        .says(&["Open the tenant with exactly this name"])
+        .await;
+    browser
+        .click("Open the tenant with exactly this name")
+        .await;
     browser.says(&["m-09999", "Limits"]).await;
 }

@@ -243,7 +243,7 @@ async fn a_reload_adds_changes_and_removes_pipelines() {
     let other = "dispatch: {shutdown-timeout: 7s, http: {url: 'http://127.0.0.1:9/'}}";
     file.write(&file.yaml(&[file.pipeline("one", other), three]));
     worker
-        .says(&["pipeline is stopped and started again", "pipeline=one"])
+        .says(&["pipeline is restarted", "pipeline=one"])
         .await;
     until("its start", || {
         worker.count(&["of{pipeline=one}", "starting"]) == 2
@@ -262,7 +262,10 @@ async fn a_reload_adds_changes_and_removes_pipelines() {
     // Without `pipelines` it would be another kind of process.
     file.write("dispatch: {http: {url: 'http://127.0.0.1:9/'}}\n");
     worker
-        .says(&["configuration refused", "it has no `pipelines` any more"])
+        .says(&[
+            "configuration refused",
+            "the file no longer has `pipelines`",
+        ])
         .await;
     worker.stop();
 }
@@ -276,7 +279,7 @@ async fn commands_are_for_the_pipeline_that_is_named() {
     let publish = ["publish", "--tenant", "acme", "{}"];
     let orders = ["--pipeline", "orders"];
     let none = sluicegate(&yaml, &publish).exited(2).err;
-    let words = "error: there are 2 pipelines: mail, orders; say which with --pipeline NAME\n";
+    let words = "error: there are 2 pipelines: mail, orders; select one with --pipeline NAME\n";
     assert_eq!(none, words);
     let other = sluicegate(&yaml, &["dead", "list", "--pipeline", "order"])
         .exited(2)
@@ -321,7 +324,7 @@ async fn commands_are_for_the_pipeline_that_is_named() {
         "\npipeline mail\n",
         "\npipeline orders\n",
         "  \"orders\":\n",
-        "is valid: 2 pipelines, together at most 128 calls in flight\n",
+        "is valid: 2 pipelines, at most 128 calls in flight in total\n",
     ] {
         assert!(text.contains(part), "{text}");
     }

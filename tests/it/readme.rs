@@ -114,7 +114,7 @@ fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
         "  used    3 of 3, 0 free\n",
         // One of the two may still be in RabbitMQ.
         " waiting, the last is admitted in ",
-        "why       the limit default is used up: the next unit is available in ",
+        "why       the limit default is exhausted: the next unit becomes available in ",
     ] {
         assert!(end.contains(line), "{line}: {end}");
     }

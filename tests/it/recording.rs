@@ -36,14 +36,11 @@ async fn a_recording_is_a_new_file_and_no_worker_stays_down_for_it() {
         (
             "jobs.jsonl",
             [
-                "new jobs are recorded",
+                "recording new jobs",
                 "file=jobs.jsonl.1 max_bytes=67108864 names=\"as numbers\"",
             ],
         ),
-        (
-            "jobs.jsonl",
-            ["new jobs are recorded", "file=jobs.jsonl.2 "],
-        ),
+        ("jobs.jsonl", ["recording new jobs", "file=jobs.jsonl.2 "]),
         (
             "gone/jobs.jsonl",
             ["nothing is recorded", "file=gone/jobs.jsonl "],

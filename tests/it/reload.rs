@@ -279,13 +279,13 @@ async fn a_broken_file_is_refused_and_what_takes_a_restart_is_told() {
         "worker.yaml",
         &restart.replace("max-delay: 1s", "max-delay: 2s"),
     );
-    worker.says(&["take a restart", "delay.max-delay"]).await;
+    worker.says(&["require a restart", "delay.max-delay"]).await;
     worker.says(&["configuration applied", "new limits"]).await;
     worker.says(&["configuration applied", "retry"]).await;
     assert_eq!(worker.count(&refused), 2);
     bed.write("worker.yaml", &restart);
     worker.signal(Signal::HUP);
-    worker.says(&["nothing has changed"]).await;
+    worker.says(&["no changes"]).await;
 
     worker.signal(Signal::TERM);
     assert!(worker.ended().success());

@@ -444,7 +444,9 @@ log: {{level: '{LOUD}'}}
         &yaml(&format!("token: {}", secrets.make("Other"))),
     );
     signal(&worker, Signal::HUP);
-    place.says("run", &["these take a restart", "admin"]).await;
+    place
+        .says("run", &["these keys require a restart", "admin"])
+        .await;
 
     signal(&worker, Signal::TERM);
     assert!(worker.wait().expect("it ended").success());
@@ -535,7 +537,7 @@ log: {{level: '{LOUD}', format: json}}
         &yaml(&good, &redis_urls[0], &http("127.0.0.1:1")),
     );
     let mut worker = place.start("no-redis", &["run"]);
-    place.says("no-redis", &["password is not accepted"]).await;
+    place.says("no-redis", &["wrong user or password"]).await;
     signal(&worker, Signal::TERM);
     worker.wait().expect("it ended");
 
@@ -684,10 +686,7 @@ log: {{level: '{LOUD}'}}
         place
             .says(
                 "run",
-                &[
-                    "no access token; trying again",
-                    "the token's url answered 401",
-                ],
+                &["no access token: retrying", "the token URL answered 401"],
             )
             .await;
         // No call is made without a token.

@@ -144,7 +144,7 @@ async fn a_shadow_says_what_the_apis_log_says_and_holds_with_what_it_counted_onc
         "{listed}"
     );
     assert!(
-        listed.contains("(shadow: it counts, and denies nothing)"),
+        listed.contains("(shadow: it counts but denies nothing)"),
         "{listed}"
     );
 
@@ -193,7 +193,7 @@ async fn another_max_that_an_operator_tries_denies_nothing_and_holds_with_all_st
     let args = [&few[..], &["--shadow", "--for", "1h"]].concat();
     let begun = tenant(&args).exited(0).out;
     assert!(
-        begun.starts_with("limit few of acme: max-requests 5 is tried until "),
+        begun.starts_with("limit few of acme: trying max-requests 5 until "),
         "{begun}"
     );
     assert!(

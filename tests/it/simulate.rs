@@ -138,7 +138,7 @@ fn what_was_learned_has_a_row_where_a_limit_learns() {
     let learned = done
         .out
         .lines()
-        .find(|line| line.contains("learned, at the end"));
+        .find(|line| line.contains("learned limit at the end"));
     let columns: Vec<&str> = learned.expect("a row").split_whitespace().collect();
     let [learns, fixed] = columns[columns.len() - 2..] else {
         panic!("two configurations: {columns:?}");
@@ -184,14 +184,14 @@ fn hostile_files_and_absurd_numbers_are_refused_with_words() {
             &["--jobs", "typo.jsonl", "--rate", "1/s"],
             "cannot be used with",
         ),
-        (&[], "nothing says when jobs come"),
-        (&["--rate=-1/s"], "it must be jobs in a time"),
-        (&["--rate", "NaN/s"], "it must be jobs in a time"),
+        (&[], "there are no jobs"),
+        (&["--rate=-1/s"], "it must be a rate of jobs"),
+        (&["--rate", "NaN/s"], "it must be a rate of jobs"),
         (
             &["--rate", "1000/s", "--for", "30d"],
-            "more than 2000000 jobs",
+            "the maximum is 2000000",
         ),
-        (&["--burst", "99999999999999"], "more than 2000000 jobs"),
+        (&["--burst", "99999999999999"], "the maximum is 2000000"),
         (&["--burst", "1", "--tenants", "0"], "--tenants is 0"),
         (
             &["--burst", "1", "--workers", "1000000"],
@@ -199,7 +199,7 @@ fn hostile_files_and_absurd_numbers_are_refused_with_words() {
         ),
         (&["--burst", "1", "--api-errors", "101%"], "from 0% to 100%"),
         (&["--burst", "1", "--api-errors", "5"], "write 5%"),
-        (&["--rate", "poisson:0/s"], "at a rate of 0 no job"),
+        (&["--rate", "poisson:0/s"], "so no job would be published"),
         (&["--burst", "1", "--api-latency", "30d"], "at most 1h"),
         (&["--burst", "1", "--redis-latency", "30d"], "up to 1900ms"),
         (&["--burst", "1", "--api-limit", "0/1s"], "100/60s"),
@@ -228,7 +228,7 @@ fn a_run_in_which_nothing_ends_is_over_all_the_same_and_says_why() {
         ),
         (
             ["--api-latency", "1h"],
-            "the API had no answer in time for 100.0 % of",
+            "the API did not answer in time for 100.0 % of",
         ),
         (["--within", "1s"], "1 jobs were not done by"),
     ] {
@@ -286,24 +286,18 @@ fn a_picture_overwrites_pictures_alone() {
         sluicegate_in(folder, &[&args[..], more].concat(), b"")
     };
     for (args, words) in [
-        (&["sluicegate.yaml"][..], "which the simulation reads"),
-        (
-            &["./sluicegate.yaml", "--force"],
-            "which the simulation reads",
-        ),
-        (&["jobs.jsonl", "--force"], "which the simulation reads"),
-        (
-            &["link.svg", "--force"],
-            "jobs.jsonl, which the simulation reads",
-        ),
+        (&["sluicegate.yaml"][..], "is the input file"),
+        (&["./sluicegate.yaml", "--force"], "is the input file"),
+        (&["jobs.jsonl", "--force"], "is the input file"),
+        (&["link.svg", "--force"], "is the input file jobs.jsonl"),
         (
             &["other.yaml", "--config", "other.yaml", "--force"],
-            "which the simulation reads",
+            "is the input file",
         ),
-        (&["notes.txt"], "is no SVG"),
+        (&["notes.txt"], "is not an SVG"),
         (&["."], "is a folder"),
         (&["gone/a.svg"], "there is no folder gone"),
-        (&["-"], "standard output has the figures"),
+        (&["-"], "standard output is used for the figures"),
     ] {
         let done = run(args).exited(2);
         assert!(
@@ -362,7 +356,7 @@ fn where_nobody_wrote_limits_it_is_said() {
     );
     assert!(
         none.err
-            .contains("no configuration: the built-in limits count: "),
+            .contains("no configuration: the built-in limits apply: "),
         "{}",
         none.err
     );
@@ -370,7 +364,7 @@ fn where_nobody_wrote_limits_it_is_said() {
     assert!(
         other
             .err
-            .contains("sluicegate.yaml: its limits are the built-in ones"),
+            .contains("sluicegate.yaml: has no limits; the built-in limits apply"),
         "{}",
         other.err
     );

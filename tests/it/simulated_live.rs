@@ -1,7 +1,7 @@
 //! The simulation compared with reality: the same load on real servers gives the same figures
 //! within 3 % or 100 ms. Each test run plays two workloads and requires that nothing is faster
 //! live, since delays also depend on the machine. `SIMULATED_AND_LIVE=all cargo test --test it
-//! simulated_live:: -- --nocapture` runs all workloads and prints the table of docs/SIMULATE.md.
+//! simulated_live:: -- --nocapture` runs all workloads and prints the figures of docs/SIMULATE.md.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

@@ -111,7 +111,7 @@ async fn a_jobs_spans_are_in_its_publishers_trace_and_its_context_goes_on() {
     until("all calls", || api.count() == 5).await;
     worker
         .says(&[
-            "failed: tried again later",
+            "job failed: it will be retried",
             "\"trace_id\":\"",
             "\"span_id\":\"",
         ])

@@ -81,7 +81,7 @@ async fn a_resumed_tenants_jobs_start_at_once_and_its_line_has_all_of_them() {
     let waiting = Waiting::under("max-requests: 20, window-size: 1s, guard: 100ms").await;
     let said = waiting.runs(&["tenant", "resume", "acme"]).out;
     assert!(
-        said.contains("jobs that wait ask anew within seconds"),
+        said.contains("waiting jobs ask again within seconds"),
         "{said}"
     );
     let off = waiting.all_are_called().await;

@@ -142,7 +142,7 @@ async fn whole_numbers_are_tenants_in_headers_and_in_bodies() {
         for letter in letters {
             let reason = format!("{:?}", letter.header("x-sluicegate-reason"));
             assert!(
-                reason.contains("a tenant is a text or a whole number"),
+                reason.contains("a tenant must be a text or a whole number"),
                 "{reason}"
             );
         }
@@ -180,7 +180,7 @@ async fn jobs_wait_while_there_is_no_access_token_and_are_called_with_one_then()
         sluicegate(&yaml, &["publish", "--tenant", "acme", "--id", id, "{}"]).exited(0);
     }
     // Long enough for each job to use up all its attempts.
-    let stops = "calls of the API stop, but for one probe at a time";
+    let stops = "breaker of the API open: only one probe at a time is called";
     let wait_for = async |what: &dyn Fn() -> bool| {
         let seen = async {
             while !what() {

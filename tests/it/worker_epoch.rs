@@ -195,7 +195,7 @@ async fn one_primary_that_may_admit_nothing_is_seen() {
     assert_eq!(primaries("admitting"), Some(2.0));
     assert_eq!(metric("sluicegate_gate_recovering"), Some(1.0));
     let one =
-        "ready\n1 of 3 Redis primaries may have lost data: no job of its tenants is admitted\n";
+        "ready\n1 of 3 Redis primaries may have lost data: their tenants' jobs are not admitted\n";
     happens("it says so", || readyz() == one);
     let inspect = |tenant: &str| {
         let done = sluicegate(&yaml, &["inspect", tenant, "--json"]).exited(0);
@@ -210,13 +210,15 @@ async fn one_primary_that_may_admit_nothing_is_seen() {
         address(&cluster.primaries[1])
     );
     assert!(checked.contains(&warning), "{checked}");
-    let starts = checked.matches(": has lost no data: jobs are admitted\n");
+    let starts = checked.matches(": has lost no data; jobs are admitted\n");
     assert_eq!(starts.count(), 2, "{checked}");
 
     cluster.primaries[2].kill();
     happens("one is away", || primaries("away") == Some(1.0));
-    let two =
-        format!("{one}1 of 3 Redis primaries does not answer: no job of its tenants is admitted\n");
+    let two = format!(
+        "{one}1 of 3 Redis primaries does not answer: their tenants' jobs are not \
+            admitted\n"
+    );
     happens("it says both", || readyz() == two);
     worker.stop();
 }

@@ -230,17 +230,17 @@ async fn a_program_that_hangs_is_killed_with_all_that_it_started() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rubbish_and_lines_without_an_end_are_no_answers() {
-    fails("echo rubbish", "", "can't be used").await.stop();
+    fails("echo rubbish", "", "is invalid").await.stop();
     let other = answer(r#""outcome": "done", "id": "another""#);
     fails(&other, "", "another job").await.stop();
     let bare = r#"echo '{"outcome": "done"}'"#;
-    fails(bare, "", "names no call").await.stop();
+    fails(bare, "", "has no \"call\"").await.stop();
     let of_before = r#"echo '{"call": 0, "outcome": "done"}'"#;
     fails(of_before, "", "another call").await.stop();
     fails(
         "head -c 3000000 /dev/zero | tr '\\0' x",
         "",
-        "a line of more than",
+        "a line longer than",
     )
     .await
     .stop();

@@ -81,7 +81,7 @@ async fn a_worker_that_cannot_reach_the_server_of_tokens_stops_no_tenant() {
     let sound = PROGRAM.start(&healthy);
     until("all calls", || api.count() >= 2 * JOBS).await;
     for worker in [&unfit, &sound] {
-        let stops = worker.count(&["calls of this tenant stop"]);
+        let stops = worker.count(&["breaker of this tenant open"]);
         assert_eq!(stops, 0, "{}", worker.log().join("\n"));
     }
     sound.stop();

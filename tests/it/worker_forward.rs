@@ -130,8 +130,8 @@ async fn a_job_that_nobody_takes_is_kept_and_one_that_would_come_back_or_be_lost
     let bed = bed();
     let (missing, exchange) = (format!("{}-missing", bed.name), format!("{}-x", bed.name));
     for (forward, reason) in [
-        (format!("routing-key: {missing}"), "no queue takes it"),
-        (format!("exchange: {exchange}"), "no queue takes it"),
+        (format!("routing-key: {missing}"), "no queue received it"),
+        (format!("exchange: {exchange}"), "no queue received it"),
         ("exchange: ''".to_owned(), "it would come back"),
         (
             "routing-key: amq.rabbitmq.reply-to.garbage".to_owned(),
@@ -219,7 +219,7 @@ async fn a_job_is_done_when_its_worker_says_so() {
         let publishing = channel.basic_publish("".into(), queue, options, b"{}", properties);
         publishing.await.expect("it is sent");
     }
-    worker.says(&["of which no job is known"]).await;
+    worker.says(&["without a known job"]).await;
     none("the first is not done").await;
     say(&channel, &first, "").await;
     let second = next(&channel, &work).await;

@@ -21,7 +21,7 @@ fn rabbit(timeout: Duration) -> Rabbit {
 
 /// Returns the number of lost sessions.
 fn lost(worker: &Process) -> usize {
-    worker.count(&["the session is gone"])
+    worker.count(&["session lost"])
 }
 
 /// One slot and long calls: jobs that wait for it, or for their turns in delay queues, are released

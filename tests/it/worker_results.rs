@@ -195,7 +195,7 @@ async fn who_asked_hears_of_jobs_that_are_done_dead_and_expired() {
     // Each job has left its queue, and only the dead letters are elsewhere.
     let dead = sluicegate(&yaml, &["dead", "list", "--json"]).exited(0);
     assert_eq!(dead.out.lines().count(), 3, "{}", dead.out);
-    assert_eq!(worker.count(&["a result has no target"]), 2);
+    assert_eq!(worker.count(&["result not delivered"]), 2);
     worker.stop();
     // The first job, and those that are neither expired nor invalid.
     assert_eq!(api.count(), 6);
@@ -269,7 +269,7 @@ async fn publish_waits_for_the_answer() {
         "{late:?}"
     );
     assert!(late.err.contains("dispatch.results.to"), "{late:?}");
-    let note = "note: dispatch.results.to is not reply-to here";
+    let note = "note: dispatch.results.to is not reply-to in this configuration";
     assert!(!late.err.contains(note), "{late:?}");
     let nobody = yaml.replace("to: reply-to", "to: none");
     let args = [

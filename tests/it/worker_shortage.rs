@@ -43,12 +43,14 @@ async fn without_file_descriptors_jobs_wait_and_use_no_attempt() {
     let (check, _config) = with_descriptors(40, "check", &yaml);
     let said = { check }.output().expect("it runs").stdout;
     let said = String::from_utf8_lossy(&said).into_owned();
-    assert!(said.contains("may have 40 file descriptors"), "{said}");
+    assert!(said.contains("can have 40 file descriptors"), "{said}");
 
     let (run, _config) = with_descriptors(40, "run", &yaml);
     let worker = Process::start(run);
     until("all calls", || api.count() >= JOBS).await;
-    worker.says(&["lacks what calls need", "LimitNOFILE"]).await;
+    worker
+        .says(&["lacks resources for calls", "LimitNOFILE"])
+        .await;
     let unfit = worker.count(&["can't make calls"]);
     assert_eq!(unfit, 0, "it makes some");
     worker.stop();
@@ -90,13 +92,16 @@ async fn limits_of_rabbitmq_are_named_by_run_and_check() {
         rabbit.ctl(&["set_vhost_limits", "-p", vhost, limit]);
         let yaml = yaml.replace("/%2f", &format!("/{vhost}"));
         let line = |said: &str| {
-            let is_at_a_limit = |line: &str| line.contains("is at a limit") && line.contains(words);
+            let is_at_a_limit =
+                |line: &str| line.contains("has reached a limit") && line.contains(words);
             said.lines().any(is_at_a_limit)
         };
         let said = sluicegate(&yaml, &["check"]).exited(1).out;
         assert!(line(&said), "{said}");
         let worker = PROGRAM.start(&yaml);
-        worker.says(&["no session", "is at a limit", words]).await;
+        worker
+            .says(&["no session", "has reached a limit", words])
+            .await;
         until("readiness names it", || {
             worker.get("/readyz").is_some_and(|said| line(&said))
         })
@@ -114,7 +119,7 @@ async fn limits_of_rabbitmq_are_named_by_run_and_check() {
     let one = yaml.replace("/%2f", "/no-connection");
     let said = sluicegate(&one, &["check"]).exited(1).out;
     assert!(
-        said.contains("is at a limit") && said.contains("connection limit"),
+        said.contains("has reached a limit") && said.contains("connection limit"),
         "{said}"
     );
 
@@ -139,7 +144,7 @@ async fn limits_of_rabbitmq_are_named_by_run_and_check() {
     assert_ne!(limited, yaml);
     let said = sluicegate(&limited, &["check"]).exited(1).out;
     assert!(
-        said.contains("is at a limit") && said.contains("user connection limit"),
+        said.contains("has reached a limit") && said.contains("user connection limit"),
         "{said}"
     );
 }

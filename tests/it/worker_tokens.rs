@@ -58,8 +58,10 @@ async fn tenants_whose_tokens_are_refused_or_hang_stop_no_others() {
     .await;
     assert_eq!(api.count(), HEALTHY.len() * JOBS, "each once, and no other");
     // The API itself works.
-    worker.says(&["calls of this tenant stop", "revoked"]).await;
-    let stops = worker.count(&["calls of the API stop"]);
+    worker
+        .says(&["breaker of this tenant open", "revoked"])
+        .await;
+    let stops = worker.count(&["breaker of the API open"]);
     assert_eq!(stops, 0, "{}", worker.log().join("\n"));
     worker.stop();
 }

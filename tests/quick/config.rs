@@ -158,7 +158,8 @@ fn values_out_of_range_say_the_range_and_the_place() {
         ("rate-limiter", "max-requests: 0", format!("is 0; it must be {number} from 1 to 1000000")),
         ("rate-limiter", "max-requests: 10000000", format!("is 10000000; it must be {number} from 1 to 1000000")),
         ("rate-limiter", "max-requests: 5 per minute", format!("is \"5 per minute\"; it must be {number} from 1 to 1000000")),
-        ("rate-limiter", "guard: 30s", "the guard is 30s and the window 1m; the guard must be shorter than half the window".to_owned()),
+        ("rate-limiter", "guard: 30s", "the guard is 30s and the window is 1m; the guard must be \
+            shorter than half the window".to_owned()),
         ("rate-limiter", "guard: atuo", "is \"atuo\"; it must be auto, strict, or a whole number with a unit, such as 50ms or 1s".to_owned()),
         ("rate-limiter", "guard-budget: 101%", "is \"101%\"; it must be a percentage from 0% to 100%, such as 1% or 0.5%".to_owned()),
         ("rate-limiter", "guard-budget: 1", "is 1; it must be a percentage from 0% to 100%, such as 1% or 0.5%".to_owned()),
@@ -167,31 +168,47 @@ fn values_out_of_range_say_the_range_and_the_place() {
         ("rate-limiter", "use-algo: sliding-windw-algo", format!("is \"sliding-windw-algo\"; it must be {algorithms}; did you mean sliding-window-algo?")),
         ("rate-limiter", "use-algo: leaky", format!("is \"leaky\"; it must be {algorithms}")),
         ("rate-limiter", "burst: 0", format!("is 0; it must be {number} from 1 to 1000000")),
-        ("rate-limiter", "burst: 5", "burst has no meaning for sliding-window-algo; it belongs to token-bucket-algo and leaky-bucket-algo".to_owned()),
+        ("rate-limiter", "burst: 5", "burst has no meaning for sliding-window-algo; use it with \
+            token-bucket-algo or leaky-bucket-algo".to_owned()),
         ("rate-limiter", "unit: tokens", "is \"tokens\"; it must be calls or cost".to_owned()),
         ("rate-limiter", "scope: [tenant]", "is a list; it must be tenant, global, header:NAME or routing-key".to_owned()),
         ("rate-limiter", "scope: 'header:'", "must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends".to_owned()),
         ("rate-limiter", "scope: 'header: x-endpoint'", "must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends".to_owned()),
-        ("rate-limiter", "scope: 'header:x-sluicegate-ticket'", "names the header \"x-sluicegate-ticket\", which Sluicegate or RabbitMQ sets on a job's way; use one that publishers set".to_owned()),
-        ("rate-limiter", "scope: 'header:x-sluicegate-later'", "names the header \"x-sluicegate-later\", which Sluicegate or RabbitMQ sets on a job's way; use one that publishers set".to_owned()),
-        ("rate-limiter", "scope: 'header:x-ratelimit-remaining'", "names the header \"x-ratelimit-remaining\", which Sluicegate or RabbitMQ sets on a job's way; use one that publishers set".to_owned()),
-        ("rate-limiter", "scope: 'header:x-first-death-queue'", "names the header \"x-first-death-queue\", which Sluicegate or RabbitMQ sets on a job's way; use one that publishers set".to_owned()),
-        ("rate-limiter", "plan-header: retry-after", "names the header \"retry-after\", which Sluicegate or RabbitMQ sets on a job's way; use one that publishers set".to_owned()),
+        ("rate-limiter", "scope: 'header:x-sluicegate-ticket'", "names the header \
+            \"x-sluicegate-ticket\", which Sluicegate or RabbitMQ sets; use a header that \
+            publishers set".to_owned()),
+        ("rate-limiter", "scope: 'header:x-sluicegate-later'", "names the header \
+            \"x-sluicegate-later\", which Sluicegate or RabbitMQ sets; use a header that \
+            publishers set".to_owned()),
+        ("rate-limiter", "scope: 'header:x-ratelimit-remaining'", "names the header \
+            \"x-ratelimit-remaining\", which Sluicegate or RabbitMQ sets; use a header that \
+            publishers set".to_owned()),
+        ("rate-limiter", "scope: 'header:x-first-death-queue'", "names the header \
+            \"x-first-death-queue\", which Sluicegate or RabbitMQ sets; use a header that \
+            publishers set".to_owned()),
+        ("rate-limiter", "plan-header: retry-after", "names the header \"retry-after\", which \
+            Sluicegate or RabbitMQ sets; use a header that publishers set".to_owned()),
         ("rate-limiter", "plan-header: 'x-plan '", "is \"x-plan \"; it must be a header's name of 1 to 255 bytes, such as x-plan, without control characters and spaces at its ends".to_owned()),
-        ("job", "cost: 'header:x-delivery-count'", "names the header \"x-delivery-count\", which Sluicegate or RabbitMQ sets on a job's way; use one that publishers set".to_owned()),
-        ("job", "tenant: 'header:x-sluicegate-reason'", "names the header \"x-sluicegate-reason\", which Sluicegate or RabbitMQ sets on a job's way; use one that publishers set".to_owned()),
-        ("rate-limiter", "scope: tennant", "is \"tennant\", an unknown scope; there are tenant, global, header:NAME and routing-key; did you mean tenant?".to_owned()),
-        ("rate-limiter", "max-concurrent: 5", "is a limit of its own; put it into a list, such as limits: [{name: minute}, {name: running, max-concurrent: 5}]".to_owned()),
+        ("job", "cost: 'header:x-delivery-count'", "names the header \"x-delivery-count\", which \
+            Sluicegate or RabbitMQ sets; use a header that publishers set".to_owned()),
+        ("job", "tenant: 'header:x-sluicegate-reason'", "names the header \
+            \"x-sluicegate-reason\", which Sluicegate or RabbitMQ sets; use a header that \
+            publishers set".to_owned()),
+        ("rate-limiter", "scope: tennant", "is \"tennant\", an unknown scope; use tenant, global, \
+            header:NAME or routing-key; did you mean tenant?".to_owned()),
+        ("rate-limiter", "max-concurrent: 5", "is a separate limit; put it into a list, such as \
+            limits: [{name: minute}, {name: running, max-concurrent: 5}]".to_owned()),
         ("rate-limiter", "plan-header: ''", "is empty; it must be a header's name of 1 to 255 bytes, such as x-plan".to_owned()),
         ("job", "cost: routing-key", "is \"routing-key\"; it must be header:NAME or json:/pointer".to_owned()),
         ("job", "cost: 'header:'", "must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends".to_owned()),
         ("amqp", "prefetch: 0", format!("is 0; it must be {number} from 1 to 65535")),
         ("amqp", "prefetch: 65536", format!("is 65536; it must be {number} from 1 to 65535")),
         ("amqp", "queue: ''", "is empty; it must be a name of 1 to 200 bytes".to_owned()),
-        ("amqp", "queue: amq.jobs", "is \"amq.jobs\"; RabbitMQ keeps names that begin with `amq.` for itself".to_owned()),
-        ("amqp", "queue: \"a\\nb\"", "has a control character; no queue name of ours may have one".to_owned()),
-        ("amqp", "queue: 0x10", "is read by YAML as 16; put it in quotes".to_owned()),
-        ("amqp", "queue: no", "is read by YAML as false; put it in quotes".to_owned()),
+        ("amqp", "queue: amq.jobs", "is \"amq.jobs\"; RabbitMQ reserves names that begin with \
+            `amq.`".to_owned()),
+        ("amqp", "queue: \"a\\nb\"", "has a control character, which queue names must not contain".to_owned()),
+        ("amqp", "queue: 0x10", "is read as 16 by YAML; put it in quotes".to_owned()),
+        ("amqp", "queue: no", "is read as false by YAML; put it in quotes".to_owned()),
         ("amqp", "queue: [a, b]", "is a list; it must be a name of 1 to 200 bytes".to_owned()),
         ("amqp", "queue-type: quorun", "is \"quorun\"; it must be quorum or classic; did you mean quorum?".to_owned()),
         ("redis", "prefix: 'a{}b'", "is \"a{}b\"; it must be 1 to 128 bytes without spaces and control characters, with braces only as one hash tag that is not empty, such as {rlaas}:rate_limit".to_owned()),
@@ -268,7 +285,8 @@ fn what_is_not_built_yet_says_so() {
     check_env(
         "SLUICEGATE_RATE_LIMITER__MAX_CONCURRENT",
         "5",
-        "rate-limiter.max-concurrent: is a limit of its own; put it into a list, such as limits: [{name: minute}, {name: running, max-concurrent: 5}]",
+        "rate-limiter.max-concurrent: is a separate limit; put it into a list, such as limits: \
+        [{name: minute}, {name: running, max-concurrent: 5}]",
     );
 }
 
@@ -276,15 +294,15 @@ fn what_is_not_built_yet_says_so() {
 fn a_file_of_the_wrong_form_says_where() {
     check(
         "- a\n",
-        "c.yaml:1:1: the file must hold keys, such as `amqp:` with `  url: …` below it",
+        "c.yaml:1:1: the file must contain keys, such as `amqp:` with `  url: …` below it",
     );
     check(
         "amqp: 5\n",
-        "c.yaml:1:1: amqp: is a single value; it must hold keys, indented below it",
+        "c.yaml:1:1: amqp: is a single value; it must contain keys, indented below it",
     );
     check(
         "amqp:\n  queue: {a: 1}\n",
-        "c.yaml:2:3: amqp.queue: holds keys; it must be a single value",
+        "c.yaml:2:3: amqp.queue: contains keys; it must be a single value",
     );
     for (yaml, place) in [
         (
@@ -436,7 +454,7 @@ fn urls_can_stand_in_files() {
     for (yaml, expected) in [
         (
             "amqp:\n  url: amqp://u:hunter2@h\n  url-file: amqp\n",
-            "3:3: amqp.url-file: amqp.url is set too; keep one of them",
+            "3:3: amqp.url-file: amqp.url is also set; keep one of them",
         ),
         (
             "amqp:\n  url-file: none\n",
@@ -444,11 +462,13 @@ fn urls_can_stand_in_files() {
         ),
         (
             "redis:\n  url-file: amqp\n",
-            "2:3: redis.url-file: the text of the file has the wrong scheme; it must begin with redis:// or rediss://",
+            "2:3: redis.url-file: the file's text has the wrong scheme; it must begin with \
+            redis:// or rediss://",
         ),
         (
             "amqp:\n  url-file: amqp://u:hunter2@h/\n",
-            "2:3: amqp.url-file: a text that is not shown, since it may hold a password can't be read: No such file or directory (os error 2)",
+            "2:3: amqp.url-file: a text that is not shown, since it may contain a password can't \
+            be read: No such file or directory (os error 2)",
         ),
     ] {
         write("c.yaml", yaml);
@@ -590,7 +610,8 @@ fn bad_urls_say_what_is_wrong_with_them() {
         (
             "amqp",
             "127.0.0.1",
-            "is no url: it has no scheme; it must be a url such as amqp://user:password@host:5672/%2f",
+            "is not a valid URL: it has no scheme; it must be a URL such as \
+            amqp://user:password@host:5672/%2f",
         ),
         (
             "amqp",
@@ -600,7 +621,7 @@ fn bad_urls_say_what_is_wrong_with_them() {
         (
             "amqp",
             "amqp:///v",
-            "names no host; it must be a url such as amqp://user:password@host:5672/%2f",
+            "has no host; it must be a URL such as amqp://user:password@host:5672/%2f",
         ),
         (
             "amqp",
@@ -615,27 +636,31 @@ fn bad_urls_say_what_is_wrong_with_them() {
         (
             "amqp",
             "amqp:h",
-            "has no :// after its scheme; it must be a url such as amqp://user:password@host:5672/%2f",
+            "has no :// after its scheme; it must be a URL such as \
+            amqp://user:password@host:5672/%2f",
         ),
         (
             "amqp",
             "amqp://u:a b@h",
-            "has a space or a control character; it must be a url such as amqp://user:password@host:5672/%2f",
+            "has a space or a control character; it must be a URL such as \
+            amqp://user:password@host:5672/%2f",
         ),
         (
             "redis",
             "redis://h?db=1",
-            "has a ? or # after the host, which would mean nothing; the number of the database is its path, such as /0",
+            "has a ? or # after the host, which has no meaning here; write the database number as \
+            the path, such as /0",
         ),
         (
             "redis",
             "redis://h/zero",
-            "has a path that is no database number, such as /0",
+            "has a path that is not a database number, such as /0",
         ),
         (
             "redis",
             "redis://h:port",
-            "has a port that is no number; it must be a url such as redis://user:password@host:6379/0 (in a password, write : / @ and # percent-encoded)",
+            "has an invalid port; it must be a URL such as redis://user:password@host:6379/0 (in \
+            a password, write : / @ and # percent-encoded)",
         ),
     ] {
         check(
@@ -709,25 +734,26 @@ fn files_of_certificates_are_checked_for_each_server() {
                 tls,
                 "ca-file: text.pem",
                 "ca-file",
-                "/text.pem\" holds no certificate that can be read",
+                "/text.pem\" contains no readable certificate",
             ),
             (
                 tls,
                 "cert-file: mine.pem",
                 "cert-file",
-                "needs its key too: set ",
+                "requires its private key: set ",
             ),
             (
                 tls,
                 "key-file: mine.key",
                 "key-file",
-                "needs its certificate too: set ",
+                "requires its certificate: set ",
             ),
             (
                 tls,
                 "cert-file: mine.pem, key-file: damaged.key",
                 "key-file",
-                "/damaged.key\" holds no private key that can be read; it must be a PEM file without a passphrase",
+                "/damaged.key\" contains no readable private key; it must be a PEM file without a \
+                passphrase",
             ),
             (
                 tls,
@@ -739,13 +765,13 @@ fn files_of_certificates_are_checked_for_each_server() {
                 tls,
                 "cert-file: mine.key, key-file: mine.key",
                 "cert-file",
-                "holds no certificate",
+                "contains no readable certificate",
             ),
             (
                 plain,
                 "ca-file: ca.pem",
                 "ca-file",
-                "is of no use without TLS; let ",
+                "has no effect without TLS; let ",
             ),
             (plain, all, "ca-file", begin),
         ] {

@@ -68,16 +68,16 @@ fn a_token_comes_from_the_file_the_environment_or_a_file_of_its_own() {
         ("'hunter2'", "has 7 bytes; it must be 16 to 512 letters"),
         (
             "'hunter2 hunter2 hunter2'",
-            "has a character that a Bearer token can't have",
+            "has a character that is invalid in a Bearer token",
         ),
         ("'hunter2hunter2hunter2ü'", "has a character that"),
         ("[hunter2]", "is a list; it must be 16 to 512"),
-        ("{hunter2: 1}", "holds keys; it must be a single value"),
-        ("12345678901234567890", "is no text (numbers need quotes)"),
+        ("{hunter2: 1}", "contains keys; it must be a single value"),
+        ("12345678901234567890", "is not text (numbers need quotes)"),
         ("\"hunter2", "is not valid YAML"),
         (
             "hunter2hunter2hunter2, token-file: token",
-            "admin.token is set too",
+            "admin.token is also set",
         ),
     ] {
         let why = load(&format!("admin: {{token: {value}}}"), &[])

@@ -45,7 +45,8 @@ fn what_can_not_be_one_cluster_is_refused() {
     for (url, words) in [
         (
             "[amqp://a, 5]",
-            "holds no urls alone; each must be a url such as amqp://user:password@host:5672/%2f",
+            "has an entry that is not a URL; each must be a URL such as \
+            amqp://user:password@host:5672/%2f",
         ),
         (
             "[amqp://a, http://b]",
@@ -53,15 +54,17 @@ fn what_can_not_be_one_cluster_is_refused() {
         ),
         (
             "[amqp://a, amqps://b]",
-            "names servers with and without TLS; give all of them one scheme",
+            "has servers with and without TLS; use the same scheme for all",
         ),
         (
             "[amqp://u:hunter2@a, amqp://u:hunter3@b]",
-            "names servers with different users or passwords; they must be nodes of one cluster, which has one login",
+            "has servers with different users or passwords; nodes of one cluster must have the \
+            same login",
         ),
         (
             "[amqp://a/x, amqp://b]",
-            "names different virtual hosts; they must be nodes of one cluster, which has all of them",
+            "has servers with different virtual hosts; nodes of one cluster must have the same \
+            virtual host",
         ),
     ] {
         let errors = parse(url).expect_err(url);
@@ -74,7 +77,7 @@ fn what_can_not_be_one_cluster_is_refused() {
     let many = vec!["amqp://a"; 33].join(",");
     let errors = parse(&format!("'{many}'")).expect_err("too many");
     assert!(
-        errors.contains("names 33 servers; 32 are enough"),
+        errors.contains("has 33 servers; the maximum is 32"),
         "{errors}"
     );
 }
@@ -117,7 +120,7 @@ fn queues_of_new_jobs_share_the_prefetch_by_their_weights() {
     for (amqp, words) in [
         (
             "queues: {}",
-            "has none; it must be names of queues with their weights",
+            "is empty; it must be names of queues with their weights",
         ),
         ("queues: a", "is \"a\"; it must be names of queues"),
         (
@@ -126,7 +129,7 @@ fn queues_of_new_jobs_share_the_prefetch_by_their_weights() {
         ),
         (
             "queues: {amq.x: 1}",
-            "the name \"amq.x\" is \"amq.x\"; RabbitMQ keeps names",
+            "the name \"amq.x\" is \"amq.x\"; RabbitMQ reserves names",
         ),
         ("queues: [a, a]", "names a queue twice"),
         (
@@ -147,7 +150,7 @@ fn queues_of_new_jobs_share_the_prefetch_by_their_weights() {
     let names: Vec<String> = (0..17).map(|n| format!("q{n}")).collect();
     let errors = queues(&format!("queues: [{}]", names.join(", "))).expect_err("too many");
     assert!(
-        errors.contains("has 17 queues; 16 are the most"),
+        errors.contains("has 17 queues; the maximum is 16"),
         "{errors}"
     );
 }

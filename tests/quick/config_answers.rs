@@ -48,17 +48,19 @@ fn wrong_ones_say_which_and_what_they_must_be() {
         ),
         (
             "{600: retry}",
-            "\"600\" names no answers; it must be a status (409), a class (4xx), or either with +retry-after",
+            "\"600\" is not a status; it must be a status (409), a class (4xx), or either with \
+            +retry-after",
         ),
         (
             "{409-retry-after: throttle}",
-            "\"409-retry-after\" names no answers; it must be a status (409), a class (4xx), or either with +retry-after",
+            "\"409-retry-after\" is not a status; it must be a status (409), a class (4xx), or \
+            either with +retry-after",
         ),
         (
             "{409: retyr}",
             "\"409\" is \"retyr\"; it must be done, retry, throttle or reject; did you mean retry?",
         ),
-        ("{409: 5}", "\"409\" is read by YAML as 5; put it in quotes"),
+        ("{409: 5}", "\"409\" is read as 5 by YAML; put it in quotes"),
         (
             "{409: }",
             "\"409\" is empty; it must be done, retry, throttle or reject",

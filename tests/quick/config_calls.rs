@@ -60,30 +60,36 @@ fn a_wrong_placeholder_says_what_is_meant_and_nothing_of_the_url() {
     for (url, expected) in [
         (
             "https://h/{tennant}?k=hunter2",
-            format!("has the placeholder \"{{tennant}}\", which there is not; {all}; did you mean tenant?"),
+            format!("has the unknown placeholder \"{{tennant}}\"; {all}; did you mean tenant?"),
         ),
         (
             "https://h/{secret:x}?k=hunter2",
-            format!("has the placeholder \"{{secret:x}}\", which there is not; {all}"),
+            format!("has the unknown placeholder \"{{secret:x}}\"; {all}"),
         ),
         (
             "https://h/{json:a}?k=hunter2",
-            "is \"json:a\"; a JSON pointer (RFC 6901) begins with `/`, and `~` is written `~0`".to_owned(),
+            "is \"json:a\"; a JSON pointer (RFC 6901) begins with `/`, and `~` is written `~0`"
+                .to_owned(),
         ),
         (
             "https://h/{header:x-death}?k=hunter2",
-            "names the header \"x-death\", which Sluicegate or RabbitMQ sets on a job's way; use one that publishers set".to_owned(),
+            "names the header \"x-death\", which Sluicegate or RabbitMQ sets; use a header that \
+            publishers set"
+                .to_owned(),
         ),
         (
             "https://h/#{id}",
-            "has a placeholder behind a #, which is never sent".to_owned(),
+            "has a placeholder after a #, but that part is never sent".to_owned(),
         ),
         (
             "https://h/{id}{id}{id}{id}{id}{id}{id}{id}{id}",
-            "has more than 8 placeholders".to_owned(),
+            "has too many placeholders; the maximum is 8".to_owned(),
         ),
     ] {
-        assert_eq!(wrong(&format!("url: '{url}'")), format!("dispatch.http.url: {expected}"));
+        assert_eq!(
+            wrong(&format!("url: '{url}'")),
+            format!("dispatch.http.url: {expected}")
+        );
     }
     for url in ["https://{tenant}.h/", "https://{id}/", "https://h:{id}/"] {
         let words = wrong(&format!("url: '{url}'"));
@@ -97,7 +103,8 @@ fn a_wrong_placeholder_says_what_is_meant_and_nothing_of_the_url() {
     assert_eq!(
         header,
         format!(
-            "dispatch.http.headers: the value of \"x-key\" has the placeholder \"{{tennant}}\", which there is not; {all}; did you mean tenant?"
+            "dispatch.http.headers: the value of \"x-key\" has the unknown placeholder \
+            \"{{tennant}}\"; {all}; did you mean tenant?"
         )
     );
 }
@@ -113,15 +120,17 @@ fn methods_and_headers_are_those_that_calls_can_have() {
         ),
         (
             "forward-headers: traceparent",
-            "dispatch.http.forward-headers: is \"traceparent\"; it must be a list of headers' names, such as [traceparent, x-request-id]",
+            "dispatch.http.forward-headers: is \"traceparent\"; it must be a list of header \
+            names, such as [traceparent, x-request-id]",
         ),
         (
             "forward-headers: [a, A]",
-            "dispatch.http.forward-headers: \"A\" stands there twice",
+            "dispatch.http.forward-headers: \"A\" is listed twice",
         ),
         (
             "forward-headers: [a b]",
-            "dispatch.http.forward-headers: \"a b\" has characters that no header of HTTP may have",
+            "dispatch.http.forward-headers: \"a b\" has characters that are invalid in an HTTP \
+            header",
         ),
         (
             "forward-headers: [x-tenant]",
@@ -133,11 +142,13 @@ fn methods_and_headers_are_those_that_calls_can_have() {
         ),
         (
             "forward-headers: [x-death]",
-            "dispatch.http.forward-headers: names the header \"x-death\", which Sluicegate or RabbitMQ sets on a job's way",
+            "dispatch.http.forward-headers: names the header \"x-death\", which Sluicegate or \
+            RabbitMQ sets",
         ),
         (
             "forward-headers: [x-a], headers: {X-A: b}",
-            "dispatch.http.forward-headers: \"x-a\" is one of dispatch.http.headers, too; keep one of them",
+            "dispatch.http.forward-headers: \"x-a\" is also in dispatch.http.headers; keep one of \
+            them",
         ),
         (
             "idempotency-key: order",
@@ -145,7 +156,8 @@ fn methods_and_headers_are_those_that_calls_can_have() {
         ),
         (
             "idempotency-key: true, headers: {Idempotency-Key: a}",
-            "dispatch.http.idempotency-key: is set, and so is this header in dispatch.http.headers; keep one of them",
+            "dispatch.http.idempotency-key: sets a header that dispatch.http.headers sets, too; \
+            keep one of them",
         ),
     ] {
         assert_eq!(wrong(&format!("url: 'https://h/', {keys}")), expected);
@@ -157,7 +169,7 @@ fn methods_and_headers_are_those_that_calls_can_have() {
     ));
     assert_eq!(
         words,
-        "dispatch.http.forward-headers: has 33 names; 32 are enough"
+        "dispatch.http.forward-headers: has 33 names; the maximum is 32"
     );
 }
 
@@ -183,24 +195,26 @@ fn secrets_are_where_calls_need_them_and_calls_are_signed_with_keys() {
         assert!(!format!("{config}{config:?}").contains("MfKQ9"), "{config}");
     }
     let unsigned = parse(&format!("url: 'https://h/', sign-secrets: '{key}'")).expect("valid");
-    let warning = "dispatch.http.sign-secrets: no call is signed: dispatch.http.sign is none";
+    let warning = "dispatch.http.sign-secrets: has no effect, since dispatch.http.sign is none";
     assert_eq!(unsigned.warnings(), [warning]);
     for (keys, expected) in [
         (
             needs.to_owned(),
-            "headers: nothing says what {secret:tenant} stands for: set dispatch.http.secrets-folder to a folder with a file for each tenant, or dispatch.http.default-secret-file",
+            "headers: {secret:tenant} has no value: set dispatch.http.secrets-folder to a folder \
+            with a file for each tenant, or dispatch.http.default-secret-file",
         ),
         (
             format!(", secrets-folder: '{path}'"),
-            "secrets-folder: is of no use: write {secret:tenant} in dispatch.http.url, headers, sign-secrets or oauth2.client-secret",
+            "secrets-folder: has no effect: use {secret:tenant} in dispatch.http.url, headers, \
+            sign-secrets or oauth2.client-secret, or remove this key",
         ),
         (
             format!("{needs}, secrets-folder: '{file}'"),
-            "secrets-folder: is no folder that can be read",
+            "secrets-folder: is not a readable folder",
         ),
         (
             format!("{needs}, default-secret-file: '{path}/none'"),
-            "default-secret-file: is no file that can be read",
+            "default-secret-file: is not a readable file",
         ),
         (
             ", sign: standard-webhooks".to_owned(),
@@ -208,11 +222,12 @@ fn secrets_are_where_calls_need_them_and_calls_are_signed_with_keys() {
         ),
         (
             ", sign: standard-webhooks, sign-secrets: hunter2".to_owned(),
-            "sign-secrets: must hold one or two keys such as whsec_… in base64, of 24 to 64 bytes each",
+            "sign-secrets: must contain one or two keys such as whsec_… in base64, of 24 to 64 \
+            bytes each",
         ),
         (
             format!(", sign: standard-webhooks, sign-secrets: '{key}', headers: {{Webhook-Id: a}}"),
-            "sign: sets webhook-id, and so does dispatch.http.headers; keep one of them",
+            "sign: sets webhook-id, and dispatch.http.headers sets it, too; keep one of them",
         ),
     ] {
         let words = wrong(&format!("url: 'https://h/'{keys}"));
@@ -272,11 +287,12 @@ fn an_access_token_needs_a_client_and_is_the_only_authorization() {
     .expect("valid");
 
     let url = "dispatch.http.oauth2.token-url";
-    let both = "sets authorization, and so does";
+    let both = "sets authorization, and";
     for (keys, expected) in [
         (
             with("client-id: shop", ""),
-            "dispatch.http.oauth2.client-id: is of no use without dispatch.http.oauth2.token-url"
+            "dispatch.http.oauth2.client-id: has no effect without \
+            dispatch.http.oauth2.token-url; set that or remove this key"
                 .to_owned(),
         ),
         (
@@ -292,7 +308,8 @@ fn an_access_token_needs_a_client_and_is_the_only_authorization() {
         (
             with(&all.replace("//", "//shop:hunter2@"), ""),
             format!(
-                "{url}: has a user; name the client in dispatch.http.oauth2.client-id and client-secret"
+                "{url}: contains a user; set dispatch.http.oauth2.client-id and client-secret \
+                instead"
             ),
         ),
         (
@@ -301,53 +318,60 @@ fn an_access_token_needs_a_client_and_is_the_only_authorization() {
         ),
         (
             with(all, ", headers: {Authorization: Bearer x}"),
-            format!("{url}: {both} dispatch.http.headers; keep one of them"),
+            format!("{url}: {both} dispatch.http.headers sets it, too; keep one of them"),
         ),
         (
             with(all, ", forward-headers: [Authorization]"),
-            format!("{url}: {both} dispatch.http.forward-headers; keep one of them"),
+            format!("{url}: {both} dispatch.http.forward-headers sets it, too; keep one of them"),
         ),
         (
             with(all, "").replace("//h/", "//u:p@h/"),
-            format!("{url}: {both} the user in dispatch.http.url; keep one of them"),
+            format!("{url}: {both} the user in dispatch.http.url sets it, too; keep one of them"),
         ),
         (
             with(&all.replace("hunter2", "'x{secret:tenant}'"), ""),
-            "dispatch.http.oauth2.client-secret: must be {secret:tenant} alone, or have no placeholder"
+            "dispatch.http.oauth2.client-secret: must be {secret:tenant} alone, or contain no \
+            placeholder"
                 .to_owned(),
         ),
         (
             with(&all.replace("shop", "'{secret:tenant}'"), ""),
-            "dispatch.http.oauth2.client-id: has {secret:tenant}, which only dispatch.http.oauth2.client-secret can have"
+            "dispatch.http.oauth2.client-id: has {secret:tenant}, which only \
+            dispatch.http.oauth2.client-secret can contain"
                 .to_owned(),
         ),
         (
             with(&all.replace("hunter2", "'{secret:tenant}'"), ""),
-            "dispatch.http.oauth2.client-secret: nothing says what {secret:tenant} stands for: set dispatch.http.secrets-folder to a folder with a file for each tenant, or dispatch.http.default-secret-file"
+            "dispatch.http.oauth2.client-secret: {secret:tenant} has no value: set \
+            dispatch.http.secrets-folder to a folder with a file for each tenant, or \
+            dispatch.http.default-secret-file"
                 .to_owned(),
         ),
         (
             with(&all.replace("//login", "//{tenant}.login"), ""),
-            format!("{url}: has {{tenant}} before its path; no job chooses a server"),
+            format!("{url}: has {{tenant}} before its path, but jobs must not choose the server"),
         ),
         (
             with(&all.replace("//login/t", "//login/t#{tenant}"), ""),
-            format!("{url}: has {{tenant}} behind a #, which is never sent"),
+            format!("{url}: has {{tenant}} after a #, but that part is never sent"),
         ),
         (
             with(&all.replace("//login/t", "//login/{tennant}"), ""),
             format!(
-                "{url}: has the placeholder \"{{tennant}}\", which there is not; it must be {{tenant}}; did you mean tenant?"
+                "{url}: has the unknown placeholder \"{{tennant}}\"; it must be {{tenant}}; did \
+                you mean tenant?"
             ),
         ),
         (
             with(&all.replace("shop", "'{header:x-shop}'"), ""),
-            "dispatch.http.oauth2.client-id: has the placeholder \"{header:x-shop}\", which there is not; it must be {tenant}"
+            "dispatch.http.oauth2.client-id: has the unknown placeholder \"{header:x-shop}\"; it \
+            must be {tenant}"
                 .to_owned(),
         ),
         (
             with(&all.replace("hunter2", "'{secret:tennant}'"), ""),
-            "dispatch.http.oauth2.client-secret: must be {secret:tenant} alone, or have no placeholder"
+            "dispatch.http.oauth2.client-secret: must be {secret:tenant} alone, or contain no \
+            placeholder"
                 .to_owned(),
         ),
         (

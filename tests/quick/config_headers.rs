@@ -84,15 +84,15 @@ fn wrong_headers_say_which_one_and_never_the_value() {
         ),
         (
             "headers: {'a b': hunter2}",
-            "the name of header 1 has characters that no name may have (is the space behind its colon missing?)",
+            "the name of header 1 has invalid characters (is the space after the colon missing?)",
         ),
         (
             "headers: {a: b, x-api-key:hunter2}",
-            "the name of header 2 has characters that no name may have (is the space behind its colon missing?)",
+            "the name of header 2 has invalid characters (is the space after the colon missing?)",
         ),
         (
             "headers: {cookie: a=1, session=hunter2}",
-            "the name of header 2 has characters that no name may have (is the space behind its colon missing?)",
+            "the name of header 2 has invalid characters (is the space after the colon missing?)",
         ),
         ("headers: {cookie: a, hunter2}", "header 2 has no value"),
         (
@@ -110,7 +110,7 @@ fn wrong_headers_say_which_one_and_never_the_value() {
         ("headers: {a: hunter2, A: hunter2}", "\"A\" is set twice"),
         (
             "headers: {x-version: 2}",
-            "the value of \"x-version\" is no text; put it in quotes",
+            "the value of \"x-version\" is not text; put it in quotes",
         ),
         (
             "headers: {a: \"hunter2\\n\"}",
@@ -122,7 +122,7 @@ fn wrong_headers_say_which_one_and_never_the_value() {
         ),
         (
             &format!("headers: {{{}}}", many.join(", ")),
-            "there are more than 32 headers",
+            "there are too many headers; the maximum is 32",
         ),
     ] {
         check(http, &format!("{HEADERS}: {expected}"));
@@ -131,7 +131,8 @@ fn wrong_headers_say_which_one_and_never_the_value() {
     let errors = Config::parse("c.yaml", user, std::iter::empty()).expect_err("two of them");
     assert_eq!(
         errors.to_string(),
-        "c.yaml:1:48: dispatch.http.headers: sets authorization, and so does the user in dispatch.http.url; keep one of them"
+        "c.yaml:1:48: dispatch.http.headers: sets authorization, and the user in \
+        dispatch.http.url sets it, too; keep one of them"
     );
 }
 

@@ -315,8 +315,11 @@ fn a_limit_says_whose_quota_it_is() {
 
 #[test]
 fn a_limit_of_all_tenants_stands_with_the_common_ones_alone() {
-    let elsewhere = "is global: the quota of all tenants is the same for each; put this limit into rate-limiter.limits, and it is enforced with those of plans and tenants";
-    let taken = "the name of a global limit of rate-limiter.limits, which is enforced with this one; each needs a name of its own";
+    let elsewhere = "is global, but the quota of all tenants can't differ by plan or tenant; move \
+        this limit to rate-limiter.limits, where it is enforced together with limits of plans and \
+        tenants";
+    let taken = "the name of a global limit of rate-limiter.limits that is enforced with this \
+        one; use another name";
     check_errors(
         "  limits: [{name: all, scope: global}]\n  plans: {a: {scope: global}}\n  tenants: {b: {limits: [{name: c, scope: global}]}}",
         &[
@@ -333,7 +336,9 @@ fn a_limit_of_all_tenants_stands_with_the_common_ones_alone() {
     check_errors(
         "  scope: global\n  plans: {p: {max-requests: 1}}\n  tenants: {t: {limits: [{max-requests: 1}]}}",
         &[
-            "c.yaml:3:11: rate-limiter.plans.p: its limit would be called default, as the global one that is enforced with it; give one of them a name, such as limits: [{name: minute}]",
+            "c.yaml:3:11: rate-limiter.plans.p: its limit would have the name default, like the \
+            global limit that is enforced with it; name one of them, such as limits: [{name: \
+            minute}]",
             &format!("c.yaml:4:26: rate-limiter.tenants.t.limits[0].name: is default, {taken}"),
         ],
     );
@@ -346,7 +351,8 @@ fn a_limit_of_all_tenants_stands_with_the_common_ones_alone() {
     check_errors(
         &format!("  limits: {all}\n  plans: {{p: {{limits: {own}}}}}"),
         &[
-            "c.yaml:3:15: rate-limiter.plans.p.limits: has 8 limits, and 9 global ones are enforced with them; 16 at most are enforced together",
+            "c.yaml:3:15: rate-limiter.plans.p.limits: has 8 limits, and 9 global limits are \
+            enforced with them; at most 16 are enforced together",
         ],
     );
     let parts: Vec<String> = (0..5)
@@ -357,7 +363,8 @@ fn a_limit_of_all_tenants_stands_with_the_common_ones_alone() {
     check_errors(
         &format!("  limits: [{}]", parts.join(", ")),
         &[
-            "c.yaml:2:151: rate-limiter.limits[4].scope: 5 different headers (or the routing key) in the scopes of limits that are enforced together; 4 at most can be",
+            "c.yaml:2:151: rate-limiter.limits[4].scope: the scopes of limits that are enforced \
+            together use 5 different headers or the routing key; the maximum is 4",
         ],
     );
     // A limit with the scope of the flat keys, and one before it that repeats another's.
@@ -367,7 +374,8 @@ fn a_limit_of_all_tenants_stands_with_the_common_ones_alone() {
             parts[..4].join("\n    - ")
         ),
         &[
-            "c.yaml:9:7: rate-limiter.limits[5]: 5 different headers (or the routing key) in the scopes of limits that are enforced together; 4 at most can be",
+            "c.yaml:9:7: rate-limiter.limits[5]: the scopes of limits that are enforced together \
+            use 5 different headers or the routing key; the maximum is 4",
         ],
     );
 }
@@ -381,7 +389,9 @@ fn a_limit_of_all_tenants_takes_one_slot_of_a_cluster() {
         let yaml = yaml(redis, limiter);
         parse_with(&yaml, &[]).expect_err(&yaml)
     };
-    let why = "global, so in a Redis Cluster its keys and those of all tenants must share a slot: give redis.prefix a hash tag, such as {rlaas}:rate_limit (then one primary decides for all tenants, and the others have nothing to do), or use one Redis";
+    let why = "global, so in a Redis Cluster its keys and the keys of all tenants must share a \
+        slot: give redis.prefix a hash tag, such as {rlaas}:rate_limit (one primary then decides \
+        for all tenants, and the others are idle), or use a single Redis";
     assert_eq!(
         refused("cluster: true", "scope: global"),
         format!("c.yaml:2:16: rate-limiter.scope: the limit default is {why}")
@@ -427,7 +437,7 @@ fn lists_and_maps_can_be_set_by_the_environment() {
     for (value, expected) in [
         (
             "[{name: a}, {name: a}]",
-            "rate-limiter.limits[1].name: two limits are called \"a\"; each needs a name of its own",
+            "rate-limiter.limits[1].name: two limits have the name \"a\"; give each its own name",
         ),
         (
             "[{window: 5}]",
@@ -455,7 +465,8 @@ fn lists_and_maps_can_be_set_by_the_environment() {
     let error = parse_with("", &[("SLUICEGATE_RATE_LIMITER__TENANTS__ACME", "5")]);
     assert_eq!(
         error.expect_err("no key"),
-        "environment variable SLUICEGATE_RATE_LIMITER__TENANTS__ACME: sets no key; rate-limiter.tenants is set as a whole, as YAML text in SLUICEGATE_RATE_LIMITER__TENANTS"
+        "environment variable SLUICEGATE_RATE_LIMITER__TENANTS__ACME: sets no key; set \
+        rate-limiter.tenants as a whole, as YAML text in SLUICEGATE_RATE_LIMITER__TENANTS"
     );
 }
 
@@ -492,17 +503,20 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
         (
             "{name: b, window-size: 100ms, guard: 50ms}",
             "4:37",
-            "rate-limiter.limits[1].guard: the guard is 50ms and the window 100ms; the guard must be shorter than half the window",
+            "rate-limiter.limits[1].guard: the guard is 50ms and the window is 100ms; the guard \
+            must be shorter than half the window",
         ),
         (
             "{name: b, guard: 30s}",
             "4:17",
-            "rate-limiter.limits[1].guard: the guard is 30s and the window 1m; the guard must be shorter than half the window",
+            "rate-limiter.limits[1].guard: the guard is 30s and the window is 1m; the guard must \
+            be shorter than half the window",
         ),
         (
             "{name: b, guard: strict, use-algo: leaky-bucket-algo}",
             "4:17",
-            "rate-limiter.limits[1].guard: is strict, which only sliding-window-algo can be, not leaky-bucket-algo; use a duration, such as 50ms",
+            "rate-limiter.limits[1].guard: is strict, which only sliding-window-algo supports, \
+            not leaky-bucket-algo; use a duration, such as 50ms",
         ),
         (
             "{name: b, use-algo: token-bucket-algo, burst: 0}",
@@ -512,12 +526,14 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
         (
             "{name: b, burst: 5}",
             "4:17",
-            "rate-limiter.limits[1].burst: burst has no meaning for sliding-window-algo; it belongs to token-bucket-algo and leaky-bucket-algo",
+            "rate-limiter.limits[1].burst: burst has no meaning for sliding-window-algo; use it \
+            with token-bucket-algo or leaky-bucket-algo",
         ),
         (
             "{name: b, use-algo: fixed-window-algo, burst: 5}",
             "4:46",
-            "rate-limiter.limits[1].burst: burst has no meaning for fixed-window-algo; it belongs to token-bucket-algo and leaky-bucket-algo",
+            "rate-limiter.limits[1].burst: burst has no meaning for fixed-window-algo; use it \
+            with token-bucket-algo or leaky-bucket-algo",
         ),
         (
             "{name: b, scope: 'header:'}",
@@ -532,37 +548,40 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
         (
             "{name: b, scope: 5}",
             "4:17",
-            "rate-limiter.limits[1].scope: is read by YAML as 5; put it in quotes",
+            "rate-limiter.limits[1].scope: is read as 5 by YAML; put it in quotes",
         ),
         (
             "{name: b, scope: team}",
             "4:17",
-            "rate-limiter.limits[1].scope: is \"team\", an unknown scope; there are tenant, global, header:NAME and routing-key",
+            "rate-limiter.limits[1].scope: is \"team\", an unknown scope; use tenant, global, \
+            header:NAME or routing-key",
         ),
         (
             "{name: b, max-concurrent: 2, window-size: 1}",
             "4:17",
-            "rate-limiter.limits[1].max-concurrent: is set next to window-size; calls in flight are a limit of their own, with a name and a scope and no other key",
+            "rate-limiter.limits[1].max-concurrent: is set next to window-size; a limit of calls \
+            in flight has only a name and a scope",
         ),
         (
             "{name: a}",
             "4:8",
-            "rate-limiter.limits[1].name: two limits are called \"a\"; each needs a name of its own",
+            "rate-limiter.limits[1].name: two limits have the name \"a\"; give each its own name",
         ),
         (
             "{name: B}",
             "4:8",
-            "rate-limiter.limits[1].name: is \"B\"; it must be 1 to 32 of the characters a-z, 0-9 and -, beginning with a letter",
+            "rate-limiter.limits[1].name: is \"B\"; it must be 1 to 32 characters a-z, 0-9 and -, \
+            beginning with a letter",
         ),
         (
             "{name: 5}",
             "4:8",
-            "rate-limiter.limits[1].name: is read by YAML as 5; put it in quotes",
+            "rate-limiter.limits[1].name: is read as 5 by YAML; put it in quotes",
         ),
         (
             "{max-requests: 5}",
             "4:7",
-            "rate-limiter.limits[1]: has no name; each of several limits needs one of its own",
+            "rate-limiter.limits[1]: has no name; each of several limits needs its own name",
         ),
         (
             "{name: b, limits: []}",
@@ -583,7 +602,7 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
     check_errors(
         "  limits: []",
         &[&format!(
-            "c.yaml:2:3: rate-limiter.limits: is an empty list; it must hold limits, {}",
+            "c.yaml:2:3: rate-limiter.limits: is an empty list; it must contain limits, {}",
             of.trim_start_matches("it must be a list of limits, ")
         )],
     );
@@ -600,19 +619,21 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
     let many: Vec<String> = (0..17).map(|n| format!("{{name: l{n}}}")).collect();
     check_errors(
         &format!("  limits: [{}]", many.join(", ")),
-        &["c.yaml:2:3: rate-limiter.limits: has 17 limits; 16 at most are enforced together"],
+        &["c.yaml:2:3: rate-limiter.limits: has 17 limits; at most 16 are enforced together"],
     );
     // A mistake in a key that several limits share is reported once, at its position.
     check_errors(
         "  guard: 40s\n  limits: [{name: a}, {name: b}]",
         &[
-            "c.yaml:2:3: rate-limiter.guard: the guard is 40s and the window 1m; the guard must be shorter than half the window",
+            "c.yaml:2:3: rate-limiter.guard: the guard is 40s and the window is 1m; the guard \
+            must be shorter than half the window",
         ],
     );
     check_errors(
         "  guard: 1s\n  limits: [{name: a}, {name: b, window-size: 2}]",
         &[
-            "c.yaml:3:33: rate-limiter.limits[1].window-size: the guard is 1s and the window 2s; the guard must be shorter than half the window",
+            "c.yaml:3:33: rate-limiter.limits[1].window-size: the guard is 1s and the window is \
+            2s; the guard must be shorter than half the window",
         ],
     );
     check_errors(
@@ -623,21 +644,28 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
 
 #[test]
 fn each_mistake_in_a_plan_or_an_entry_has_its_own_words_and_place() {
-    let stands = "is set next to a plan, which has all limits; keep the plan or";
+    let stands = "is set next to a plan, which defines all limits; keep the plan or";
     for (entry, place, words) in [
-        ("acme: {plan: fre}", "4:12", "rate-limiter.tenants.acme.plan: is \"fre\", and rate-limiter.plans has no such plan; did you mean free?".to_owned()),
-        ("acme: {plan: gold}", "4:12", "rate-limiter.tenants.acme.plan: is \"gold\", and rate-limiter.plans has no such plan".to_owned()),
-        ("acme: {plan: 5}", "4:12", "rate-limiter.tenants.acme.plan: is read by YAML as 5; put it in quotes".to_owned()),
+        ("acme: {plan: fre}", "4:12", "rate-limiter.tenants.acme.plan: is \"fre\", but \
+            rate-limiter.plans has no such plan; did you mean free?".to_owned()),
+        ("acme: {plan: gold}", "4:12", "rate-limiter.tenants.acme.plan: is \"gold\", but \
+            rate-limiter.plans has no such plan".to_owned()),
+        ("acme: {plan: 5}", "4:12", "rate-limiter.tenants.acme.plan: is read as 5 by YAML; put it \
+            in quotes".to_owned()),
         ("acme: {plan: free, max-requests: 5}", "4:24", format!("rate-limiter.tenants.acme.max-requests: {stands} \"max-requests\"")),
         ("acme: {max-request: 5}", "4:12", "unknown key \"max-request\" in rate-limiter.tenants.acme; did you mean max-requests?".to_owned()),
         ("acme: {max-requests: 0}", "4:12", "rate-limiter.tenants.acme.max-requests: is 0; it must be a whole number from 1 to 1000000".to_owned()),
-        ("acme: {burst: 5}", "4:12", "rate-limiter.tenants.acme.burst: burst has no meaning for sliding-window-algo; it belongs to token-bucket-algo and leaky-bucket-algo".to_owned()),
-        ("acme: {limits: [{name: a}, {name: a}]}", "4:33", "rate-limiter.tenants.acme.limits[1].name: two limits are called \"a\"; each needs a name of its own".to_owned()),
+        ("acme: {burst: 5}", "4:12", "rate-limiter.tenants.acme.burst: burst has no meaning for \
+            sliding-window-algo; use it with token-bucket-algo or leaky-bucket-algo".to_owned()),
+        ("acme: {limits: [{name: a}, {name: a}]}", "4:33", "rate-limiter.tenants.acme.limits[1].name: \
+            two limits have the name \"a\"; give each its own name".to_owned()),
         ("acme: {}", "4:5", "rate-limiter.tenants.acme: sets nothing; give it keys, such as max-requests, or limits".to_owned()),
         ("acme:", "4:5", "rate-limiter.tenants.acme: sets nothing; give it keys, such as max-requests, or limits".to_owned()),
-        ("acme: 5", "4:5", "rate-limiter.tenants.acme: is 5; it must hold keys".to_owned()),
-        ("'a*b': {plan: free}", "4:5", "rate-limiter.tenants.a*b: is no tenant's id: a * can only be at the end, for all ids that begin with what is before it".to_owned()),
-        ("'': {plan: free}", "4:5", "rate-limiter.tenants.: is no tenant's id: a tenant's id has 1 to 255 bytes".to_owned()),
+        ("acme: 5", "4:5", "rate-limiter.tenants.acme: is 5; it must contain keys".to_owned()),
+        ("'a*b': {plan: free}", "4:5", "rate-limiter.tenants.a*b: is not a tenant id: it can have \
+            a * only at its end, which matches all ids with that prefix".to_owned()),
+        ("'': {plan: free}", "4:5", "rate-limiter.tenants.: is not a tenant id: it must have 1 to \
+            255 bytes".to_owned()),
     ] {
         check_errors(
             &format!("  plans: {{free: {{max-requests: 1}}}}\n  tenants:\n    {entry}"),
@@ -654,15 +682,17 @@ fn each_mistake_in_a_plan_or_an_entry_has_its_own_words_and_place() {
     check_errors(
         "  plans: [free]\n  tenants: acme",
         &[
-            "c.yaml:2:3: rate-limiter.plans: is a list; it must hold names, such as {free: {max-requests: 5}}",
-            "c.yaml:3:3: rate-limiter.tenants: is \"acme\"; it must hold names, such as {acme: {max-requests: 50}}",
+            "c.yaml:2:3: rate-limiter.plans: is a list; it must contain names, such as {free: \
+            {max-requests: 5}}",
+            "c.yaml:3:3: rate-limiter.tenants: is \"acme\"; it must contain names, such as {acme: \
+            {max-requests: 50}}",
         ],
     );
     let long = "p".repeat(65);
     check_errors(
         &format!("  plans: {{{long}: {{max-requests: 1}}}}"),
         &[&format!(
-            "c.yaml:2:11: rate-limiter.plans.{long}: has 65 bytes; a plan's name has 1 to 64"
+            "c.yaml:2:11: rate-limiter.plans.{long}: has 65 bytes; a plan's name must have 1 to 64"
         )],
     );
 }
@@ -674,9 +704,11 @@ fn all_mistakes_of_the_limits_are_reported_at_once() {
         &[
             "c.yaml:2:3: rate-limiter.window-size: is 0; it must be from 100ms to 31d",
             "c.yaml:3:22: rate-limiter.limits[0].burst: is \"x\"; it must be a whole number from 1 to 1000000",
-            "c.yaml:3:33: rate-limiter.limits[1]: has no name; each of several limits needs one of its own",
+            "c.yaml:3:33: rate-limiter.limits[1]: has no name; each of several limits needs its \
+            own name",
             "c.yaml:3:34: rate-limiter.limits[1].unit: is \"x\"; it must be calls or cost",
-            "c.yaml:4:17: rate-limiter.tenants.a.plan: is \"x\", and rate-limiter.plans has no such plan",
+            "c.yaml:4:17: rate-limiter.tenants.a.plan: is \"x\", but rate-limiter.plans has no \
+            such plan",
         ],
     );
 }
@@ -685,27 +717,31 @@ fn all_mistakes_of_the_limits_are_reported_at_once() {
 fn what_has_no_effect_is_a_warning() {
     check_warnings(
         "  limits: [{name: a, max-requests: 1000, window-size: 1}, {name: b, max-requests: 10, window-size: 1}]",
-        &["rate-limiter: the limit a can never bind: b is stricter in every respect"],
+        &["rate-limiter: the limit a never has an effect: b is stricter in every respect"],
     );
     check_warnings(
         "  limits: [{name: a, max-requests: 100, window-size: 1h}, {name: b, max-requests: 1000, window-size: 1h}]",
-        &["rate-limiter: the limit b can never bind: a is stricter in every respect"],
+        &["rate-limiter: the limit b never has an effect: a is stricter in every respect"],
     );
     check_warnings(
         "  limits: [{name: a}, {name: b}]",
-        &["rate-limiter: the limit b can never bind: a is stricter in every respect"],
+        &["rate-limiter: the limit b never has an effect: a is stricter in every respect"],
     );
     check_warnings(
         "  scope: global\n  limits: [{name: a}, {name: b}]\n  tenants: {x: {limits: [{name: c, max-requests: 4}]}}",
-        &["rate-limiter: the limit b can never bind: a is stricter in every respect"],
+        &["rate-limiter: the limit b never has an effect: a is stricter in every respect"],
     );
     check_warnings(
         "  limits: [{name: path, scope: 'header:x', max-requests: 6}, {name: own, max-requests: 10}, {name: all, scope: global}]\n  plans: {p: {limits: [{name: a}]}}\n  tenants: {x: {plan: p}, y: {limits: [{name: b, max-requests: 4}, {name: c, scope: routing-key}]}}",
         &[
-            "rate-limiter: the limit path can never bind: all (scope: global) is stricter in every respect",
-            "rate-limiter: the limit own can never bind: all (scope: global) is stricter in every respect",
-            "rate-limiter.plans.p: the limit a can never bind: all (scope: global) is stricter in every respect",
-            "rate-limiter.tenants.y: the limit c can never bind: b (scope: tenant) is stricter in every respect",
+            "rate-limiter: the limit path never has an effect: all (scope: global) is stricter in \
+            every respect",
+            "rate-limiter: the limit own never has an effect: all (scope: global) is stricter in \
+            every respect",
+            "rate-limiter.plans.p: the limit a never has an effect: all (scope: global) is \
+            stricter in every respect",
+            "rate-limiter.tenants.y: the limit c never has an effect: b (scope: tenant) is \
+            stricter in every respect",
         ],
     );
     for fine in [
@@ -719,21 +755,25 @@ fn what_has_no_effect_is_a_warning() {
     check_warnings(
         "  plans: {pro: {limits: [{name: a}, {name: b}]}}\n  tenants: {x: {limits: [{name: c}, {name: d}]}, a*: {plan: pro}, ab: {plan: pro}}",
         &[
-            "rate-limiter.plans.pro: the limit b can never bind: a is stricter in every respect",
-            "rate-limiter.tenants.x: the limit d can never bind: c is stricter in every respect",
-            "rate-limiter.tenants.ab never counts: a* comes before it, and the first that fits counts",
+            "rate-limiter.plans.pro: the limit b never has an effect: a is stricter in every \
+            respect",
+            "rate-limiter.tenants.x: the limit d never has an effect: c is stricter in every \
+            respect",
+            "rate-limiter.tenants.ab never applies: a* comes first and matches the same tenants",
         ],
     );
     check_warnings(
         "  plans: {pro: {max-requests: 1}}",
         &[
-            "rate-limiter.plans.pro: no tenant has this plan: no entry of rate-limiter.tenants names it, and rate-limiter.plan-header is not set",
+            "rate-limiter.plans.pro: no tenant can have this plan: no entry of \
+            rate-limiter.tenants names it, and rate-limiter.plan-header is not set",
         ],
     );
     check_warnings(
         "  plan-header: x-plan",
         &[
-            "rate-limiter.plan-header: there are no rate-limiter.plans, so every job with x-plan is a dead letter",
+            "rate-limiter.plan-header: rate-limiter.plans is empty, so every job with x-plan \
+            becomes a dead letter",
         ],
     );
 }
@@ -833,8 +873,11 @@ fn a_shadow_stands_beside_what_is_enforced() {
 
 #[test]
 fn a_shadow_that_tries_nothing_is_refused_or_warned_of() {
-    const NONE: &str = "each limit is a shadow, so nothing would be limited; enforce one beside it, such as {name: most, max-requests: 1000000, window-size: 1, use-algo: token-bucket-algo}";
-    const LEASES: &str = "how long a job would have waited depends on when the calls before it would have ended, and they were never held back";
+    const NONE: &str = "each limit is a shadow, so nothing would be limited; add an enforced \
+        limit, such as {name: most, max-requests: 1000000, window-size: 1, use-algo: \
+        token-bucket-algo}";
+    const LEASES: &str = "a job's wait would depend on the ends of earlier calls, which the \
+        shadow limit did not delay";
     check_errors(
         "  shadow: true",
         &[&format!("c.yaml:2:3: rate-limiter.shadow: {NONE}")],
@@ -859,6 +902,7 @@ fn a_shadow_that_tries_nothing_is_refused_or_warned_of() {
         "rate-limiter: {limits: [{name: a, max-requests: 3}, {name: b, max-requests: 4, shadow: true}]}\n",
     );
     let warnings = config.warnings();
-    let words = "rate-limiter: the shadow limit b would never make a job wait: a is enforced, and stricter in every respect";
+    let words = "rate-limiter: the shadow limit b would never make a job wait: the enforced limit \
+        a is stricter in every respect";
     assert!(warnings.iter().any(|found| found == words), "{warnings:?}");
 }

@@ -50,25 +50,27 @@ fn what_does_not_fit_together_is_refused() {
     for (keys, words) in [
         (
             "url: [redis://a, 5]",
-            "2:3: redis.url: holds no urls alone; each must be a url such as redis://user:password@host:6379/0",
+            "2:3: redis.url: has an entry that is not a URL; each must be a URL such as \
+            redis://user:password@host:6379/0",
         ),
         ("url: redis://a,http://b", "2:3: redis.url: "),
         ("url: [redis://a, http://b]", "2:3: redis.url: "),
         (
             "url: [redis://a, rediss://b]",
-            "2:3: redis.url: names servers with and without TLS; give all of them one scheme",
+            "2:3: redis.url: has servers with and without TLS; use the same scheme for all",
         ),
         (
             "url: [redis://u:hunter2@a, redis://u:hunter3@b]",
-            "2:3: redis.url: names servers with different users or passwords; all of them must have one login",
+            "2:3: redis.url: has servers with different users or passwords; all must have the \
+            same login",
         ),
         (
             "url: [redis://a, redis://b/1]",
-            "2:3: redis.url: names a database; a cluster has database 0 alone",
+            "2:3: redis.url: selects a database, but a cluster has only database 0",
         ),
         (
             "url: [redis://a, redis://b]; cluster: false",
-            "3:3: redis.cluster: is false, and redis.url names several servers; give one",
+            "3:3: redis.cluster: is false, but redis.url has several servers; keep one",
         ),
         (
             "cluster: maybe",
@@ -76,15 +78,16 @@ fn what_does_not_fit_together_is_refused() {
         ),
         (
             "url: [redis://a, redis://b]; sentinels: redis://c",
-            "2:3: redis.url: names several servers; with redis.sentinels it names the primary, such as redis://user:password@NAME/0",
+            "2:3: redis.url: has several servers; with redis.sentinels it must name only the \
+            primary, such as redis://user:password@NAME/0",
         ),
         (
             "cluster: true; sentinels: redis://c",
-            "2:3: redis.cluster: is true, and redis.sentinels is set; keep one of them",
+            "2:3: redis.cluster: is true and redis.sentinels is set; keep one of them",
         ),
         (
             "sentinels: [redis://a, rediss://b]",
-            "2:3: redis.sentinels: names servers with and without TLS; give all of them one scheme",
+            "2:3: redis.sentinels: has servers with and without TLS; use the same scheme for all",
         ),
         (
             "sentinels: http://a",
@@ -92,7 +95,7 @@ fn what_does_not_fit_together_is_refused() {
         ),
         (
             "sentinels: redis://a; sentinels-file: b",
-            "3:3: redis.sentinels-file: redis.sentinels is set too; keep one of them",
+            "3:3: redis.sentinels-file: redis.sentinels is also set; keep one of them",
         ),
     ] {
         let errors = parse(keys).expect_err(keys);
@@ -105,7 +108,7 @@ fn what_does_not_fit_together_is_refused() {
     let many = vec!["redis://a"; 33].join(",");
     let errors = parse(&format!("url: '{many}'")).expect_err("too many");
     assert!(
-        errors.contains("names 33 servers; 32 are enough"),
+        errors.contains("has 33 servers; the maximum is 32"),
         "{errors}"
     );
 }

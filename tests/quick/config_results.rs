@@ -32,7 +32,8 @@ fn what_can_not_work_is_refused_and_what_has_no_effect_is_told() {
     for (results, expected) in [
         (
             "{to: exchange}".to_owned(),
-            "to: is exchange: set dispatch.results.exchange, too, to the name of one that exists",
+            "to: is exchange, so dispatch.results.exchange must be set to the name of an existing \
+            exchange",
         ),
         ("{to: reply}".to_owned(), "to: is \"reply\"; it must be"),
         ("{exchange: ''}".to_owned(), "exchange: is empty"),
@@ -50,12 +51,12 @@ fn what_can_not_work_is_refused_and_what_has_no_effect_is_told() {
         ),
         (
             "{headers: ['a b']}".to_owned(),
-            "\"a b\" has characters that no header of HTTP may have",
+            "\"a b\" has characters that are invalid in an HTTP header",
         ),
-        ("{headers: [a, A]}".to_owned(), "\"A\" stands there twice"),
+        ("{headers: [a, A]}".to_owned(), "\"A\" is listed twice"),
         (
             format!("{{headers: [{}]}}", "a, ".repeat(33)),
-            "has 33 names; 32 are enough",
+            "has 33 names; the maximum is 32",
         ),
         ("{max-body: 1048577}".to_owned(), "max-body: "),
     ] {
@@ -64,6 +65,6 @@ fn what_can_not_work_is_refused_and_what_has_no_effect_is_told() {
     }
     let unused = parse("{exchange: ends}").expect("valid");
     let warning =
-        "dispatch.results.exchange: no result goes there: dispatch.results.to is not exchange";
+        "dispatch.results.exchange: has no effect, since dispatch.results.to is not exchange";
     assert_eq!(unused.warnings(), [warning]);
 }

@@ -44,22 +44,22 @@ fn jobs_go_one_way_and_what_can_not_be_run_is_refused() {
     for (dispatch, expected) in [
         (
             "{http: {url: 'http://h/'}, exec: {command: [cat]}}",
-            "dispatch.exec.command: is set, and so is dispatch.http.url",
+            "dispatch.exec.command: is set together with dispatch.http.url",
         ),
         (
             "{http: {url: 'http://h/'}, forward: {exchange: x}}",
-            "dispatch.forward.exchange: is set, and so is dispatch.http.url",
+            "dispatch.forward.exchange: is set together with dispatch.http.url",
         ),
         (
             "{exec: {command: [cat]}, forward: {routing-key: x}}",
-            "dispatch.forward.routing-key: is set, and so is dispatch.exec.command",
+            "dispatch.forward.routing-key: is set together with dispatch.exec.command",
         ),
         ("{exec: {command: cat}}", "it must be a list of a program"),
-        ("{exec: {command: []}}", "has 0 texts"),
+        ("{exec: {command: []}}", "has 0 entries"),
         ("{exec: {command: ['']}}", "names no program"),
         (
             "{exec: {command: [cat, [x]]}}",
-            "has an entry that is no text",
+            "has an entry that is not text",
         ),
         (
             "{exec: {timeout: 26m}}",
@@ -67,27 +67,30 @@ fn jobs_go_one_way_and_what_can_not_be_run_is_refused() {
         ),
         (
             "{forward: {routing-key: '{secret:tenant}'}}",
-            "no place for a secret",
+            "a routing key must not contain a secret",
         ),
         (
             "{forward: {routing-key: '{tenat}'}}",
-            "has the placeholder \"{tenat}\"",
+            "has the unknown placeholder \"{tenat}\"",
         ),
         (
             "{exec: {command: [python3, 3.12]}}",
-            "an entry that YAML reads as no text; put it in quotes",
+            "an entry that YAML does not read as text; put it in quotes",
         ),
         (
             "{exec: {start-timeout: 5s}}",
-            "c.yaml:1:19: dispatch.exec.start-timeout: is of no use without dispatch.exec.command",
+            "c.yaml:1:19: dispatch.exec.start-timeout: has no effect without \
+            dispatch.exec.command; set that or remove this key",
         ),
         (
             "{forward: {done: true}}",
-            "c.yaml:1:22: dispatch.forward.done: is of no use without dispatch.forward.exchange or",
+            "c.yaml:1:22: dispatch.forward.done: has no effect without dispatch.forward.exchange \
+            or",
         ),
         (
             "{forward: {exchange: '', routing-key: ''}}",
-            "dispatch.forward.routing-key: is empty, and so is the exchange: no queue has such a name",
+            "dispatch.forward.routing-key: is empty, and so is the exchange, but no queue has an \
+            empty name",
         ),
         (
             "{forward: {exchange: \"a\\nb\"}}",
@@ -95,15 +98,16 @@ fn jobs_go_one_way_and_what_can_not_be_run_is_refused() {
         ),
         (
             "{forward: {routing-key: jobs.dead}}",
-            "dispatch.forward.routing-key: is \"jobs.dead\", a queue of Sluicegate: jobs would come back",
+            "dispatch.forward.routing-key: is \"jobs.dead\", a queue of Sluicegate, so jobs would \
+            come back",
         ),
         (
             "{forward: {exchange: x}, http: {timeout: 5s, method: PUT}}",
-            "c.yaml:1:43: dispatch.http.timeout: is of no use: jobs go by dispatch.forward; remove one",
+            "c.yaml:1:43: dispatch.http.timeout: has no effect with dispatch.forward; remove one",
         ),
         (
             "{exec: {command: [cat]}, http: {idempotency-key: true}}",
-            "dispatch.http.idempotency-key: is of no use: jobs go by dispatch.exec.command; remove one",
+            "dispatch.http.idempotency-key: has no effect with dispatch.exec.command; remove one",
         ),
         (
             "{forward: {queue: x}}",
@@ -151,15 +155,15 @@ fn what_a_way_makes_of_other_keys_is_said() {
         ),
         (
             "{forward: {exchange: x, timeout: 5s}}",
-            "dispatch.forward.timeout: nobody is waited for",
+            "dispatch.forward.timeout: has no effect",
         ),
         (
             "{forward: {exchange: x}, results: {to: reply-to}}",
-            "dispatch.results: a result says that its job was handed over",
+            "dispatch.results: a result means that its job was forwarded",
         ),
         (
             "{exec: {command: [cat]}, results: {to: reply-to, headers: [location]}}",
-            "dispatch.results.headers: no result has them",
+            "dispatch.results.headers: has no effect",
         ),
     ] {
         let found = of(dispatch);

@@ -45,3 +45,4 @@ mod scheduler_waking;
 mod tidy;
 mod tidy_circles;
 mod tidy_files;
+mod tidy_words;

@@ -649,8 +649,8 @@ fn throttles_that_repeat_name_the_algorithm_that_fits_the_api() {
         desk.step(5 * MS);
         key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
     }
-    let advice = "429; 3 of 3 calls were refused although the limit default was kept: the API seems to want an even flow; use \
-                  leaky-bucket-algo";
+    let advice = "429; 3 of 3 calls were refused although the limit default was kept: the API \
+                  seems to require an even flow; use leaky-bucket-algo";
     assert_eq!(reasons, ["429", "429", advice]);
 }
 
@@ -1046,7 +1046,7 @@ fn what_is_not_decided_for_a_moment_is_asked_again_without_a_delay_queue() {
     assert_eq!(asked[0].asks.len(), 30);
     let why = GateError::Cold {
         wait: MS * 50,
-        why: "it changed while jobs were decided".to_owned(),
+        why: "it changed during decisions".to_owned(),
     };
     desk.scheduler
         .answered(desk.now, ShardId::default(), Ok(vec![Err(why)]));

@@ -224,7 +224,7 @@ fn a_value_that_tells_nothing_apart_is_a_dead_letter_or_empty_for_the_limits_of_
     let (_, dead) = &done.published[0];
     assert_eq!(&*dead.queue, "jobs.dead");
     let why =
-        "header x-path has 256 bytes; 255 at most can be; the limit path tells jobs apart by it";
+        "header x-path has 256 bytes; the maximum is 255; the limit path separates jobs by it";
     assert_eq!(dead.message.header("x-sluicegate-reason"), Field::Text(why));
 
     // The same limits are those of another worker.

@@ -9,7 +9,7 @@ const WIDE: f64 = 960.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 20.0;
 const HIGH: f64 = 200.0;
-/// Colors that color-blind readers can tell apart (Okabe and Ito).
+/// Colors that color-blind readers can distinguish (Okabe and Ito).
 const COLORS: [&str; 6] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9",
 ];
@@ -67,7 +67,7 @@ pub fn svg(all: &[(String, Figures)]) -> String {
         slots.map(of).fold(0.0, f64::max)
     };
     let used = Panel {
-        title: "used of the busiest quota",
+        title: "busiest quota: used share",
         top,
         end,
         most: most(|slot| slot.used).max(1.0),

@@ -42,7 +42,7 @@ impl FromStr for ArrivalRate {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "is {}; it must be jobs in a time, such as poisson:20/s, uniform:20/s or 300/m",
+                "is {}; it must be a rate of jobs, such as poisson:20/s, uniform:20/s or 300/m",
                 shown(text)
             )
         };
@@ -62,13 +62,14 @@ impl FromStr for ArrivalRate {
         let per_second = not_negative(number).ok_or_else(wrong)? / seconds;
         if per_second == 0.0 {
             return Err(format!(
-                "is {}: at a rate of 0 no job ever comes; it must be more, such as poisson:20/s, and at least one job a day",
+                "is {}, so no job would be published; it must be at least one job per day, such \
+                as poisson:20/s",
                 shown(text)
             ));
         }
         if !(1.0 / 86_400.0..=MAX_PER_SECOND).contains(&per_second) {
             return Err(format!(
-                "is {}; it must be from one job a day to {MAX_PER_SECOND} a second",
+                "is {}; it must be from one job per day to {MAX_PER_SECOND} per second",
                 shown(text)
             ));
         }
@@ -94,7 +95,7 @@ impl FromStr for Burst {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "is {}; it must be a number of jobs and when they come, such as 500@30s",
+                "is {}; it must be a number of jobs and a time, such as 500@30s",
                 shown(text)
             )
         };
@@ -135,8 +136,8 @@ impl FromStr for CostDistribution {
         };
         Spread::read(text, number).map(Self).ok_or_else(|| {
             format!(
-                "is {}; it must be whole numbers from 1 to {MAX_COST} as 3, uniform:1-5 or lognormal:800,0.7 (median and deviation, \
-                 up to {MAX_SIGMA})",
+                "is {}; it must have whole numbers from 1 to {MAX_COST}: 3, uniform:1-5 or \
+                 lognormal:800,0.7 (median and deviation, up to {MAX_SIGMA})",
                 shown(text)
             )
         })
@@ -170,8 +171,9 @@ impl FromStr for Latency {
         };
         Spread::read(text, number).map(Self).ok_or_else(|| {
             format!(
-                "is {}; it must be a duration of at most 1h (no call is waited for so long) as 80ms, uniform:50ms-200ms or lognormal:80ms,0.5 (median and deviation, \
-                 up to {MAX_SIGMA})",
+                "is {}; it must have durations of at most 1h (the longest call): 80ms, \
+                 uniform:50ms-200ms or lognormal:80ms,0.5 (median and deviation, up to \
+                 {MAX_SIGMA})",
                 shown(text)
             )
         })
@@ -266,7 +268,8 @@ impl FromStr for ApiLimit {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "is {}; it must be calls in a time, such as 100/60s (of all tenants together) or 100/60s:tenant (of each)",
+                "is {}; it must be calls per time, such as 100/60s (all tenants together) or \
+                100/60s:tenant (per tenant)",
                 shown(text)
             )
         };
@@ -283,7 +286,7 @@ impl FromStr for ApiLimit {
             return Err(wrong());
         }
         let counting = counting.map(|name| {
-            let unknown = |why| format!("is {}; the limiter is unknown: {why}", shown(text));
+            let unknown = |why| format!("is {} with an unknown limiter: {why}", shown(text));
             name.parse().map_err(unknown)
         });
         let max = max
@@ -404,7 +407,7 @@ mod tests {
         let zero = "poisson:0/s"
             .parse::<ArrivalRate>()
             .expect_err("none comes");
-        assert!(zero.contains("at a rate of 0 no job ever comes"), "{zero}");
+        assert!(zero.contains("so no job would be published"), "{zero}");
         let bare = "5".parse::<Percent>().expect_err("no %");
         assert!(bare.contains("without a %: write 5%"), "{bare}");
         for text in ["", "0", "x@1s", "1@", "1@-3s", "1@40d"] {

@@ -110,11 +110,12 @@ pub enum JobsError {
     },
     /// The file has no jobs.
     #[error(
-        "there are no jobs in it; a line is a JSON object such as {{\"at\": 1.5, \"tenant\": \"acme\"}}"
+        "there are no jobs in it; each line must be a JSON object such as {{\"at\": 1.5, \
+        \"tenant\": \"acme\"}}"
     )]
     Empty,
     /// The file has too many jobs.
-    #[error("there are more than {MAX_JOBS} jobs in it; simulate a part of them")]
+    #[error("there are more than {MAX_JOBS} jobs in it; simulate only a part of them")]
     TooMany,
     /// The file can't be read.
     #[error("it can't be read: {0}")]
@@ -149,7 +150,7 @@ impl SimulatedJob {
         // NaN is in no range.
         if !(0.0..=days as f64).contains(&self.at) {
             return Err(format!(
-                "at is {:?}; it must be seconds after the beginning, from 0 to {days}",
+                "at is {:?}; it must be in seconds after the start, from 0 to {days}",
                 self.at
             ));
         }
@@ -169,14 +170,14 @@ impl SimulatedJob {
         }
         if self.header.len() > MAX_HEADERS {
             return Err(format!(
-                "it has {} headers; {MAX_HEADERS} at most can be",
+                "it has {} headers; the maximum is {MAX_HEADERS}",
                 self.header.len()
             ));
         }
         let ours = |name: &&String| name.starts_with("x-sluicegate-") || *name == TENANT;
         if let Some(name) = self.header.keys().find(ours) {
             return Err(format!(
-                "header {} is Sluicegate's own",
+                "header {} is reserved for Sluicegate",
                 mistake::shown(name)
             ));
         }
@@ -191,7 +192,7 @@ impl SimulatedJob {
             .chain(&self.routing_key);
         match texts.into_iter().find(|text| text.len() > MAX_TEXT_BYTES) {
             Some(text) => Err(format!(
-                "a text of it has {} bytes; {MAX_TEXT_BYTES} at most can be",
+                "it has a text of {} bytes; the maximum is {MAX_TEXT_BYTES}",
                 text.len()
             )),
             None => Ok(()),
@@ -258,8 +259,8 @@ pub fn read(mut file: impl BufRead) -> Result<Vec<SimulatedJob>, JobsError> {
             return Err(JobsError::TooMany);
         }
         if text.starts_with('[') {
-            let why =
-                "it is a list; a line is a JSON object such as {\"at\": 1.5, \"tenant\": \"acme\"}";
+            let why = "it is a list; each line must be a JSON object such as {\"at\": 1.5, \"tenant\": \
+                \"acme\"}";
             return Err(wrong(why.to_owned()));
         }
         let job: SimulatedJob =

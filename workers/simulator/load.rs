@@ -41,7 +41,11 @@ impl LoadProfile {
     /// Returns a text if the load has no rate and no bursts, or too many jobs.
     pub fn jobs(&self, seed: u64) -> Result<Vec<SimulatedJob>, String> {
         if self.rate.is_none() && self.bursts.is_empty() {
-            return Err("nothing says when jobs come: give --jobs FILE, --rate (such as poisson:20/s) or --burst (such as 500@30s)".to_owned());
+            return Err(
+                "there are no jobs: give --jobs FILE, --rate (such as poisson:20/s) or \
+                --burst (such as 500@30s)"
+                    .to_owned(),
+            );
         }
         if !(1..=MAX_TENANTS).contains(&self.tenants) {
             return Err(format!(
@@ -49,7 +53,7 @@ impl LoadProfile {
                 self.tenants
             ));
         }
-        let too_many = || format!("these are more than {MAX_JOBS} jobs; simulate fewer");
+        let too_many = || format!("there are too many jobs; the maximum is {MAX_JOBS}");
         let mut random = SmallRng::seed_from_u64(seed);
         let shares = Shares::new(self.tenants, self.skew);
         let mut jobs = Vec::new();
@@ -168,7 +172,7 @@ mod tests {
     fn absurd_numbers_are_refused() {
         let mut many = load("1000000/s");
         let why = many.jobs(1).expect_err("too many");
-        assert!(why.contains("more than 2000000 jobs"), "{why}");
+        assert!(why.contains("the maximum is 2000000"), "{why}");
         many.tenants = 0;
         assert!(many.jobs(1).is_err());
         let nothing = LoadProfile {

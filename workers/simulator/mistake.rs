@@ -20,12 +20,15 @@ const TYPES: [(&str, &str); 16] = [
     ),
     ("expected usize", "expected a whole number from 0"),
     ("expected i64", "expected a whole number"),
-    ("invalid f64", "it is no number"),
-    ("invalid floating point", "it is no number"),
-    ("invalid u64", "it is no whole number from 0"),
-    ("invalid u32", "it is no whole number from 1 to 1000000000"),
-    ("invalid usize", "it is no whole number from 0"),
-    ("invalid i64", "it is no whole number"),
+    ("invalid f64", "it is not a number"),
+    ("invalid floating point", "it is not a number"),
+    ("invalid u64", "it is not a whole number from 0"),
+    (
+        "invalid u32",
+        "it is not a whole number from 1 to 1000000000",
+    ),
+    ("invalid usize", "it is not a whole number from 0"),
+    ("invalid i64", "it is not a whole number"),
     ("unknown field", "unknown key"),
 ];
 

@@ -20,7 +20,7 @@ pub fn table(all: &[(String, Figures)]) -> String {
     };
     row("jobs", &|f| number(f.jobs as u64));
     row("makespan", &makespan);
-    row("used of the busiest quota", &|f| percent(f.used));
+    row("busiest quota: used share", &|f| percent(f.used));
     row("wait p50", &|f| wait(&f.waits, 50));
     row("wait p99", &|f| wait(&f.waits, 99));
     row("wait max", &|f| wait(&f.waits, 100));
@@ -28,7 +28,7 @@ pub fn table(all: &[(String, Figures)]) -> String {
     row("calls", &|f| number(f.calls as u64));
     row("429s", &|f| number(f.throttled as u64));
     row("retries", &|f| number(f.retries as u64));
-    row("deliveries a job", &|f| format!("{:.2}", f.deliveries));
+    row("deliveries per job", &|f| format!("{:.2}", f.deliveries));
     row("dead letters", &|f| {
         number(f.dead.values().sum::<usize>() as u64)
     });
@@ -49,7 +49,7 @@ pub fn table(all: &[(String, Figures)]) -> String {
         row(&format!("limit {name}"), &|f| {
             find(f, &|l| l.algorithm.clone())
         });
-        row("  used: the busiest, all", &|f| {
+        row("  used: busiest, all", &|f| {
             find(f, &|l| {
                 format!("{}, {}", percent(l.most_used), percent(l.used))
             })
@@ -59,12 +59,10 @@ pub fn table(all: &[(String, Figures)]) -> String {
                 format!("{} of {}", number(l.fullest), number(l.allowance))
             })
         });
-        row("  made wait", &|f| {
-            find(f, &|l| number(l.waits.jobs as u64))
-        });
+        row("  waits", &|f| find(f, &|l| number(l.waits.jobs as u64)));
         row("  p50, p99, max", &|f| find(f, &|l| three(&l.waits)));
         if all.iter().any(|(_, f)| learns(f, &name)) {
-            row("  learned, at the end", &|f| {
+            row("  learned limit at the end", &|f| {
                 find(f, &|l| match l.learned {
                     Some(most) => number(most.into()),
                     None => "-".to_owned(),
@@ -80,18 +78,18 @@ pub fn table(all: &[(String, Figures)]) -> String {
         row(&format!("shadow {name}"), &|f| {
             find(f, &|s| s.algorithm.clone())
         });
-        row("  would have made wait", &|f| {
+        row("  would have waited", &|f| {
             find(f, &|s| {
                 format!("{} of {}", number(s.would_have_waited), number(s.starts))
             })
         });
-        row("  the longest", &|f| {
+        row("  longest", &|f| {
             find(f, &|s| match s.would_have_waited {
                 0 => "-".to_owned(),
                 _ => time(s.longest_wait),
             })
         });
-        row("  for more than a day, or for ever", &|f| {
+        row("  over a day, or never", &|f| {
             find(f, &|s| number(s.would_never_have_started))
         });
     }
@@ -138,17 +136,18 @@ pub fn unfinished(figures: &Figures) -> Option<String> {
         return Some(jobs);
     };
     let why = match left.why {
-        Reason::Within => "that was the end (within)".to_owned(),
-        Reason::Still => format!("none had ended for {}", time(left.still)),
+        Reason::Within => "the run ended (within)".to_owned(),
+        Reason::Still => format!("no job had ended for {}", time(left.still)),
         Reason::Work => {
-            "these are the most calls and deliveries there can be, unless within says for how long"
+            "the maximum number of calls and deliveries was reached; set within to continue for \
+            longer"
                 .to_owned()
         }
     };
     let api = api(left);
     let later = match figures.unpublished {
         0 => String::new(),
-        later => format!(" ({} come later)", number(later as u64)),
+        later => format!(" ({} not yet published)", number(later as u64)),
     };
     Some(format!("{jobs} by {}{later}: {why}{api}", time(left.at)))
 }
@@ -167,7 +166,7 @@ fn api(left: &UnfinishedSummary) -> String {
     let of_all = [
         (left.failed, "; the API failed "),
         (left.throttled, "; the API answered 429 to "),
-        (left.unanswered, "; the API had no answer in time for "),
+        (left.unanswered, "; the API did not answer in time for "),
     ];
     let most = of_all.into_iter().max_by_key(|(number, _)| *number);
     match most.filter(|(number, _)| 2 * number >= calls) {
@@ -344,7 +343,8 @@ mod tests {
         let (early, late) = (call(0, 200), call(3_600_000_000, 500));
         assert_eq!(
             said(left(StopReason::Still), vec![early, late]),
-            "1 of 2 jobs were not done by 2h 00m: none had ended for 60m 00s; the API failed 100.0 % of 1 call"
+            "1 of 2 jobs were not done by 2h 00m: no job had ended for 60m 00s; the API failed \
+            100.0 % of 1 call"
         );
         assert!(
             said(left(StopReason::Still), vec![early]).ends_with("no job was called in that time")
@@ -358,7 +358,10 @@ mod tests {
             "{refused}"
         );
         let much = said(left(StopReason::Work(9)), vec![early, call(1, 200)]);
-        assert!(much.ends_with("unless within says for how long"), "{much}");
+        assert!(
+            much.ends_with("set within to continue for longer"),
+            "{much}"
+        );
     }
 
     #[test]

@@ -25,13 +25,13 @@ use commands::{
   sluicegate publish --tenant acme '{\"order\": 7}'
   sluicegate run
 
-Exit status: 0 done, 1 failed, 2 wrong usage or configuration.")]
+Exit status: 0 success, 1 failure, 2 wrong usage or configuration.")]
 struct Cli {
-    /// The configuration; without it sluicegate.yaml, if there is one
+    /// Configuration file [default: sluicegate.yaml, if it exists]
     #[arg(long, global = true, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
     config: Option<PathBuf>,
-    /// The pipeline, where the configuration has several; run, check, workers, tenants, top, pause, resume, drain and health
-    /// take all of them without it
+    /// Pipeline to use, if the configuration has several [default for run, check, workers, tenants,
+    /// top, pause, resume, drain and health: all]
     #[arg(long, global = true, value_name = "NAME", env = "SLUICEGATE_PIPELINE")]
     pipeline: Option<String>,
     #[command(subcommand)]
@@ -62,7 +62,7 @@ enum CliCommand {
     Schema(schema::SchemaArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
-    /// Run the main job on a live workload, and count whether the promises hold
+    /// Run a live workload and check that the promises hold
     Demo(demo::DemoArgs),
 }
 
@@ -92,7 +92,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("error: no threads to run on: {error}");
+            eprintln!("error: can't start threads: {error}");
             return ExitCode::FAILURE;
         }
     };

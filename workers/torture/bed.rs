@@ -272,7 +272,9 @@ impl Bed {
             let early = match process.ended()? {
                 Some(status) => Some(format!("ended by itself with {status}")),
                 None if process.ready(left).await => None,
-                None => Some(format!("was not ready {READY:?} after all was whole")),
+                None => Some(format!(
+                    "was not ready {READY:?} after all faults were mended"
+                )),
             };
             if let Some(how) = early {
                 self.history.add(EventKind::Failed { worker, how });

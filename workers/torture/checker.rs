@@ -140,7 +140,8 @@ impl fmt::Display for Violation {
                 allowed,
             } => write!(
                 f,
-                "tenant {tenant}: the window that ends at {:.6} s has {calls} calls; {allowed} are allowed",
+                "tenant {tenant}: the window that ends at {:.6} s has {calls} calls; the maximum \
+                is {allowed}",
                 seconds(at)
             ),
             Self::Repeated { job, at } => write!(
@@ -154,15 +155,12 @@ impl fmt::Display for Violation {
                 failures,
             } => write!(
                 f,
-                "job {job} said attempt {attempt} after {failures} failures"
+                "job {job} had attempt {attempt} after {failures} failures"
             ),
             Self::Buried { job, reason } => {
-                write!(
-                    f,
-                    "job {job} is a dead letter without a reason to be: {reason:?}"
-                )
+                write!(f, "job {job} should not be a dead letter: {reason:?}")
             }
-            Self::Unsaid { job } => write!(f, "job {job} is a dead letter that does not say why"),
+            Self::Unsaid { job } => write!(f, "job {job} is a dead letter without a reason"),
             Self::Abandoned { job, at } => write!(
                 f,
                 "a worker abandoned its call of job {job} at {:.6} s, and no fault explains it",
@@ -170,7 +168,7 @@ impl fmt::Display for Violation {
             ),
             Self::Ignored { closings, ignored } => write!(
                 f,
-                "429 closed a tenant {closings} times, and {ignored} times its calls went on"
+                "429 closed a tenant {closings} times, and its calls continued {ignored} times"
             ),
             Self::Left { messages } => write!(
                 f,
@@ -180,13 +178,13 @@ impl fmt::Display for Violation {
             Self::Mangled { job } => {
                 write!(f, "job {job} arrived with another body or another tenant")
             }
-            Self::Stranger { job } => write!(f, "job {job} was called, and nobody published it"),
-            Self::Untold { job } => write!(f, "nobody was told how job {job} ended"),
+            Self::Stranger { job } => write!(f, "job {job} was called but never published"),
+            Self::Untold { job } => write!(f, "job {job} ended without a result"),
             Self::Mistold { at, job, how } => {
-                let job = job.map_or("a stranger".to_owned(), |job| format!("job {job}"));
+                let job = job.map_or("an unknown job".to_owned(), |job| format!("job {job}"));
                 write!(
                     f,
-                    "a result at {:.6} s says of {job}: {how}, which was not so by then",
+                    "a result at {:.6} s reports {how} for {job}, which was not the case by then",
                     seconds(at)
                 )
             }
@@ -206,16 +204,16 @@ impl fmt::Display for Violation {
             ),
             Self::AfterCancel { job, at } => write!(
                 f,
-                "job {job} was called at {:.6} s, though it was cancelled",
+                "job {job} was called at {:.6} s although it was cancelled",
                 seconds(at)
             ),
             Self::Uncancelled { job } => {
                 write!(
                     f,
-                    "job {job} was said to be cancelled, and is no dead letter"
+                    "job {job} was reported as cancelled but is not a dead letter"
                 )
             }
-            Self::Both { job } => write!(f, "job {job} is done, and was cancelled"),
+            Self::Both { job } => write!(f, "job {job} is done and cancelled"),
             Self::Felt {
                 tenant,
                 kind,

@@ -12,7 +12,8 @@ use crate::third_party;
 pub enum DispatchMode {
     /// They call the downstream
     Http,
-    /// They forward it to others, who call the downstream and say when it is done; limits then hold at the handover, so windows are only counted
+    /// They forward it to other workers, which call the downstream and report when it is done;
+    /// limits then hold when jobs are forwarded, so windows are only counted
     Forward,
 }
 

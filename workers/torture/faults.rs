@@ -11,43 +11,43 @@ use crate::moments::Moment;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
-    /// SIGKILL of a worker, which is started anew
+    /// SIGKILL of a worker, which is restarted
     WorkerKill,
     /// SIGSTOP of a worker, and SIGCONT
     WorkerStop,
-    /// SIGTERM of a worker, which is started anew when it has ended
+    /// SIGTERM of a worker, which is restarted when it has ended
     WorkerRestart,
-    /// All workers get other limits by a changed file, one after the other
+    /// Other limits for all workers, one after the other, by a changed file
     WorkerConfig,
-    /// All workers end by SIGTERM and are started with other limits, one after the other
+    /// SIGTERM of all workers, one after the other, which are restarted with other limits
     WorkerRolling,
-    /// A worker's wall clock is stepped by an hour, one way or the other
+    /// A step of a worker's wall clock by an hour, forward or backward
     WorkerClock,
-    /// SIGKILL of a worker that has asked for permits, before the question is at Redis
+    /// SIGKILL of a worker that has asked for permits, before Redis gets the request
     KillAtGate,
-    /// SIGKILL of a worker that has permits, before it knows
+    /// SIGKILL of a worker that has permits, before it gets them
     KillAtPermit,
     /// SIGKILL of a worker while the downstream has its call
     KillAtCall,
-    /// SIGKILL of a worker that has published, before it knows of the confirm
+    /// SIGKILL of a worker that has published, before it gets the confirm
     KillAtPublish,
-    /// SIGKILL of a worker that has the confirm, before its acks are at RabbitMQ
+    /// SIGKILL of a worker that has the confirm, before RabbitMQ gets its acks
     KillAtConfirm,
-    /// SIGSTOP of a worker that has asked for permits, before the question is at Redis
+    /// SIGSTOP of a worker that has asked for permits, before Redis gets the request
     StopAtGate,
-    /// SIGSTOP of a worker that has permits, before it knows
+    /// SIGSTOP of a worker that has permits, before it gets them
     StopAtPermit,
     /// SIGSTOP of a worker while the downstream has its call
     StopAtCall,
-    /// SIGSTOP of a worker that has published, before it knows of the confirm
+    /// SIGSTOP of a worker that has published, before it gets the confirm
     StopAtPublish,
-    /// SIGSTOP of a worker that has the confirm, before its acks are at RabbitMQ
+    /// SIGSTOP of a worker that has the confirm, before RabbitMQ gets its acks
     StopAtConfirm,
-    /// SIGKILL of RabbitMQ, which is started again with its data
+    /// SIGKILL of RabbitMQ, which is restarted with its data
     RabbitKill,
     /// SIGSTOP of RabbitMQ, and SIGCONT
     RabbitStop,
-    /// RabbitMQ ends in order and is started again
+    /// An orderly restart of RabbitMQ
     RabbitRestart,
     /// RabbitMQ closes all its connections
     RabbitCut,
@@ -55,84 +55,90 @@ pub enum FaultKind {
     RabbitMemory,
     /// RabbitMQ's disk alarm blocks all publishers
     RabbitDisk,
-    /// RabbitMQ takes no login, and closes all its connections
+    /// RabbitMQ accepts no login, and closes all its connections
     RabbitLogin,
     /// All channels of RabbitMQ die, each with an error
     RabbitChannels,
     /// The work queue or a delay queue is deleted, when it is empty
     RabbitDelete,
-    /// A worker's connections to RabbitMQ carry nothing: one direction, the other, or both, and then they are cut
+    /// A worker's connections to RabbitMQ carry nothing in one or both directions, and then are cut
     RabbitHole,
-    /// A worker's connections to RabbitMQ carry everything late
+    /// Delays on a worker's connections to RabbitMQ
     RabbitSlow,
-    /// SIGKILL of Redis, which is started again with its data
+    /// SIGKILL of Redis, which is restarted with its data
     RedisKill,
-    /// Redis ends in order and is started again
+    /// An orderly restart of Redis
     RedisRestart,
     /// SIGSTOP of Redis, and SIGCONT
     RedisStop,
-    /// SIGKILL of Redis, which is started again without its data
+    /// SIGKILL of Redis, which is restarted without its data
     RedisWipe,
     /// Redis closes all its connections (CLIENT KILL)
     RedisCut,
-    /// Redis is full (maxmemory), and gets room again
+    /// Redis is full (maxmemory) for a time
     RedisFull,
     /// FLUSHALL
     RedisFlush,
     /// SCRIPT FLUSH
     RedisScripts,
-    /// Redis becomes a replica of nobody, which takes no writes, and a primary again
+    /// Redis becomes a replica without a primary, which accepts no writes, and a primary again
     RedisReadonly,
-    /// Redis takes no login, and closes all its connections
+    /// Redis accepts no login, and closes all its connections
     RedisLogin,
-    /// Redis's wall clock is stepped back by as long as a fault may last, and stays so
+    /// A permanent step back of Redis's wall clock by up to the longest fault
     RedisClock,
-    /// A worker's connections to Redis carry nothing: one direction, the other, or both, and then they are cut
+    /// A worker's connections to Redis carry nothing in one or both directions, and then are cut
     RedisHole,
-    /// A worker's connections to Redis carry everything late
+    /// Delays on a worker's connections to Redis
     RedisSlow,
-    /// All workers' connections to Redis carry everything late: a round trip takes up to half a second
+    /// Delays on all workers' connections to Redis: a round trip takes up to half a second
     RedisFar,
-    /// Redis evicts all keys that expire, which it may do in the whole run: not in `all`, since then each of its restarts
-    /// may have forgotten something, too
+    /// Redis evicts all keys that expire. Not in `all`, since eviction is then possible in the
+    /// whole run, and each restart may lose data
     RedisEvict,
-    /// The downstream answers nobody until the workers give up
+    /// The downstream answers no call until the workers give up
     DownstreamHang,
-    /// The way to the downstream takes long: a round trip up to 0.8 s
+    /// High latency to the downstream: a round trip takes up to 0.8 s
     DownstreamFar,
-    /// The downstream refuses connections, and ends those that are there
+    /// The downstream refuses connections, and closes open ones
     DownstreamRefuse,
-    /// The downstream reads nothing until the workers give up, and then all of it (not in `all` yet)
+    /// The downstream reads nothing until the workers give up, and then everything (not in `all`
+    /// yet)
     DownstreamStill,
-    /// The downstream refuses connections of all workers but one, and ends those that are there (not in `all`)
+    /// The downstream refuses connections of all workers but one, and closes open ones (not in
+    /// `all`)
     DownstreamRefuseMost,
-    /// Rude tenants want results in queues whose names close connections, or that refuse, or confirm nothing (not in `all`)
+    /// Rude tenants request results in queues that close connections, refuse messages or confirm
+    /// nothing (not in `all`)
     RudeReplies,
     /// A rude publisher publishes invalid jobs, while the queue of dead letters is full (not in `all`)
     RudeJobs,
-    /// Rude tenants have many jobs and get no access token, or wait for one in vain, or are never answered (not in `all`)
+    /// Rude tenants have many jobs and get no access token or no answer (not in `all`)
     RudeTenant,
     /// A rude tenant has many jobs (not in `all`)
     RudeFlood,
-    /// SIGKILL of one node of RabbitMQ's cluster, which is started again
+    /// SIGKILL of one node of RabbitMQ's cluster, which is restarted
     RabbitNodeKill,
     /// SIGSTOP of one node of RabbitMQ's cluster, and SIGCONT
     RabbitNodeStop,
-    /// One node of RabbitMQ's cluster ends in order and is started again
+    /// An orderly restart of one node of RabbitMQ's cluster
     RabbitNodeRestart,
-    /// One node of RabbitMQ's cluster is cut off from the others and not from its clients: both directions, or one
+    /// One node of RabbitMQ's cluster is cut off from the other nodes, in one or both directions,
+    /// but not from clients
     RabbitNodeCut,
-    /// The same with the node that leads the queue of the jobs that are due: another must take over
+    /// The same for the node that leads the queue of due jobs: another node must take over
     RabbitLeaderCut,
-    /// SIGKILL of a primary, which is started again when a replica has taken over
+    /// SIGKILL of a primary, which is restarted when a replica has taken over
     RedisPrimaryKill,
     /// SIGSTOP of a primary, and SIGCONT when a replica has taken over
     RedisPrimaryStop,
-    /// A primary's replicas hear it no more; then as redis-primary-kill: writes are lost
+    /// A primary is cut off from its replicas, then killed as by redis-primary-kill: writes are
+    /// lost
     RedisPrimaryLag,
-    /// SIGKILL of a replica, which is started again
+    /// SIGKILL of a replica, which is restarted
     RedisReplicaKill,
-    /// A replica takes over as it is told to: in a cluster with all writes, behind Sentinel maybe not
+    /// A requested failover to a replica, in a cluster with all writes, behind Sentinel maybe
+    /// without
     RedisHandover,
 }
 

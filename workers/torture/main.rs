@@ -179,7 +179,7 @@ async fn torture(args: &Args, plan: &RunPlan) -> Result<bool, RunFailure> {
         verdict.findings.push(checker::Violation::Left { messages });
     }
     if strangers > 0 {
-        let how = format!("{strangers} dead letters have an id that nobody published");
+        let how = format!("{strangers} dead letters have an unknown id");
         verdict
             .findings
             .push(checker::Violation::Worker { worker: 0, how });
@@ -209,7 +209,7 @@ fn keep_history(args: &Args, plan: &RunPlan, events: &[HistoryEvent]) -> Result<
     }
     history::write(&path, events).map_err(|error| {
         RunFailure(format!(
-            "the history can't go to {}: {error}",
+            "the history can't be written to {}: {error}",
             path.display()
         ))
     })?;
@@ -371,6 +371,6 @@ async fn run(
         ended??;
     }
     bed.history.add(EventKind::Draining);
-    say(&"everything is whole; waiting for the rest");
+    say(&"all faults are mended; waiting for the remaining jobs");
     Ok(())
 }

@@ -75,7 +75,7 @@ impl Operator {
             let said = read(&output.stdout);
             let (said, all_follow) = said.ok_or_else(|| {
                 let text = String::from_utf8_lossy(&output.stdout);
-                RunFailure::new(format!("job cancel says what nobody understands: {text}"))
+                RunFailure::new(format!("job cancel has an unexpected answer: {text}"))
             })?;
             self.history.add(EventKind::Asked {
                 job,

@@ -21,12 +21,12 @@ pub fn table(verdict: &HistoryVerdict, run: &Run, left: u64) -> String {
     let faults: usize = verdict.faults.values().sum();
     line("faults", format!("{faults}: {}", list(&verdict.faults)));
     if verdict.missed > 0 {
-        line("of them in vain", verdict.missed.to_string());
+        line("of them without effect", verdict.missed.to_string());
     }
     line(
         "jobs confirmed",
         format!(
-            "{} ({} more were published, and RabbitMQ did not say)",
+            "{} ({} more were published without an answer from RabbitMQ)",
             verdict.confirmed, verdict.unsure
         ),
     );
@@ -48,10 +48,7 @@ pub fn table(verdict: &HistoryVerdict, run: &Run, left: u64) -> String {
         format!("{} / {}", verdict.delayed, verdict.dropped),
     );
     let (cancelled, asked) = verdict.cancelled;
-    line(
-        "cancelled",
-        format!("{cancelled} of {asked} that were asked for"),
-    );
+    line("cancelled", format!("{cancelled} of {asked} requested"));
     let repeated: usize = verdict.repeated.values().sum();
     line(
         "ran again after the end",
@@ -60,27 +57,27 @@ pub fn table(verdict: &HistoryVerdict, run: &Run, left: u64) -> String {
     line(
         "windows",
         format!(
-            "{} too full; the fullest had {} of {}",
+            "{} overfull; the fullest had {} of {}",
             verdict.overfull, verdict.fullest.0, verdict.fullest.1
         ),
     );
     let (closings, ignored) = verdict.closings;
     line(
         "closed by 429",
-        format!("{closings} times; {ignored} times a call came late"),
+        format!("{closings} times; {ignored} late calls"),
     );
     if let Some((done, allowed)) = verdict.neighbors {
         line(
-            "beside rude neighbors",
-            format!("a tenant had {done} of {allowed} jobs done in 10 s, or more"),
+            "next to rude neighbors",
+            format!("at least {done} of {allowed} jobs of a tenant done in 10 s"),
         );
     }
     line(
-        "used while all was whole",
+        "used without faults",
         match used.seconds {
             0 => "no such second".to_owned(),
             seconds => format!(
-                "{:.1} % of what the limits allow, in {seconds} s",
+                "{:.1} % of the limits, in {seconds} s",
                 100.0 * used.calls as f64 / used.allowed
             ),
         },
@@ -91,7 +88,7 @@ pub fn table(verdict: &HistoryVerdict, run: &Run, left: u64) -> String {
     }
     let takeovers = run.takeovers();
     if !takeovers.is_empty() {
-        line("others took over, at worst", worst(&takeovers));
+        line("takeover, at worst", worst(&takeovers));
     }
     for finding in verdict.findings.iter().take(SHOWN) {
         let _ = writeln!(text, "FAIL {finding}");

@@ -34,18 +34,19 @@ const MAX_CRASHES: u32 = 1000;
 /// The value of `delay.max-delay`: short, so that some waits take longer.
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
-/// Breaks workers, RabbitMQ, Redis and the ways between them under load, and checks from the history of the run that no
-/// job was lost and no limit was exceeded
+/// Breaks workers, RabbitMQ, Redis and the connections between them under load, and checks the
+/// run's history: no job was lost, and no limit was exceeded
 #[derive(Debug, Clone, Parser)]
 #[command(name = "torture", after_long_help = AFTER)]
 pub struct Args {
-    /// Decides faults, latencies and answers; without it, one is drawn
+    /// Seed of faults, latencies and answers [default: random]
     #[arg(long)]
     pub seed: Option<u64>,
-    /// For how long jobs are published and things broken; then all must come to rest
+    /// How long jobs are published and faults are injected; then all jobs must end
     #[arg(long, default_value_t = 2.0)]
     pub minutes: f64,
-    /// Kinds of faults, with commas between them; `all` (but redis-evict, downstream-still and rude neighbors), `none`, and `-KIND` leaves one out
+    /// Kinds of faults, separated by commas: `all` (except redis-evict, downstream-still and rude
+    /// neighbors), `none`; `-KIND` excludes one
     #[arg(
         long,
         default_value = "all",
@@ -53,55 +54,56 @@ pub struct Args {
         value_delimiter = ','
     )]
     pub faults: Vec<String>,
-    /// Worker processes
+    /// Number of worker processes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=4))]
     pub workers: u8,
-    /// Tenants, each with a limit of its own
+    /// Number of tenants, each with its own limit
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub tenants: u32,
-    /// `strict`, or milliseconds: then the way to the downstream must vary by less
+    /// `strict`, or milliseconds, which the variation of the latency to the downstream must not
+    /// exceed
     #[arg(long, default_value = "strict")]
     pub guard: String,
-    /// What RabbitMQ is
+    /// Kind of RabbitMQ
     #[arg(long, value_enum, default_value = "single")]
     pub rabbitmq: RabbitMq,
-    /// What Redis is
+    /// Kind of Redis
     #[arg(long, value_enum, default_value = "single")]
     pub redis: RedisIs,
-    /// What workers do with a job whose turn it is
+    /// How workers process an admitted job
     #[arg(long, value_enum, default_value = "http")]
     pub dispatch: DispatchMode,
-    /// The longest that a fault lasts, in seconds, where that is free
+    /// Longest duration of a fault in seconds
     #[arg(long, default_value_t = 30)]
     pub longest: u64,
-    /// The longest pause before a fault, in seconds
+    /// Longest pause before a fault in seconds
     #[arg(long, default_value_t = 5)]
     pub pause: u64,
-    /// Count windows that are too full, but let them pass (with --guard: on a machine that may stall)
+    /// Count overfull windows without failing (with --guard, on a machine that may stall)
     #[arg(long)]
     pub count_windows: bool,
     /// Keep the workers' configurations and logs in this folder
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
-    /// Where the history goes, as lines of JSON; without it, that of a failed run goes to target/torture-SEED.jsonl
+    /// File for the history as JSON lines [default: target/torture-SEED.jsonl, after a failed run
+    /// only]
     #[arg(long, value_name = "FILE")]
     pub history: Option<PathBuf>,
-    /// The program under test; without it, the one beside this one
+    /// Program under test [default: the one next to this program]
     #[arg(long, value_name = "FILE", env = "TORTURE_PROGRAM")]
     pub program: Option<PathBuf>,
 }
 
-const AFTER: &str = "\
-Examples:
+const AFTER: &str = "Examples:
   scripts/torture                                        2 minutes, all faults, a new seed
   scripts/torture --seed 7 --minutes 30 --history h.jsonl
   scripts/torture --faults worker-kill,rabbit-kill
   scripts/torture --faults all,-redis-wipe,-redis-flush --guard 100
   scripts/torture --rabbitmq cluster --redis sentinel    several servers, one of which is broken
-  scripts/torture --dispatch forward                     jobs go to others, who say when they are done
-  scripts/torture --faults none                          how it runs when nothing is broken
+  scripts/torture --dispatch forward                     other workers get the jobs and report when they are done
+  scripts/torture --faults none                          no faults
 
-Exit status: 0 every promise held, 1 one did not, 2 wrong usage.";
+Exit status: 0 all promises held, 1 a promise was broken, 2 wrong usage.";
 
 /// The plan of a run.
 #[derive(Debug, Clone)]
@@ -312,7 +314,7 @@ fn kinds(words: &[String], all: &[FaultKind]) -> Result<Vec<FaultKind>, String> 
         let found = FaultKind::from_str(name, false).ok();
         found.filter(|kind| all.contains(kind)).ok_or_else(|| {
             format!(
-                "--faults: there is no {name:?} in such a run; there are all, none, {}",
+                "--faults: {name:?} is not available in this run; use all, none, {}",
                 names().join(", ")
             )
         })

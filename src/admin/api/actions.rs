@@ -29,7 +29,7 @@ use crate::rules::tenant::Tenant;
 /// Default time for which a job stays cancelled.
 const DEFAULT_CANCEL_TIME: Duration = Duration::from_secs(86_400);
 
-const MAX_OR_CLEAR: &str = "say one of max (a number) and clear (true)";
+const MAX_OR_CLEAR: &str = "give either max (a number) or clear (true)";
 
 /// The actions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,7 +139,7 @@ pub async fn act(
     match failed {
         false => Ok(json!({"pipelines": each})),
         true => {
-            let words = "it did not work in all pipelines".to_owned();
+            let words = "the action failed in some pipelines".to_owned();
             Err(ApiProblem::from(NotDone::Failed(words)).with_pipelines(each.into()))
         }
     }
@@ -181,11 +181,11 @@ async fn written_down(
         action = act.word(),
         of,
         request = %entry.request,
-        "an operator asks by HTTP"
+        "operator action over HTTP"
     );
     let done = action.perform(context).boxed().await;
     if let Err(why) = &done {
-        warn!(pipeline, number, reason = %why, "what an operator asked by HTTP was not done");
+        warn!(pipeline, number, reason = %why, "an operator action over HTTP failed");
         entry.failed = Some(why.to_string());
         // An error is ignored here: the start of the action is recorded already.
         let _ = audit::add(&context.gate, &entry).boxed().await;
@@ -271,7 +271,7 @@ impl ActionRequest {
                 let filter = filter(input);
                 change.check(&filter, input.flag("all"), &context.config)?;
                 if input.flag("all") && !filter.is_all() {
-                    let words = "say all, or which: not both";
+                    let words = "give either all or a filter, not both";
                     return Err(NotDone::Wrong(words.to_owned()));
                 }
                 Self::Letters(change, filter, limit())

@@ -109,7 +109,8 @@ impl Guard {
             None if is_here(headers, peer) => Ok(()),
             None => Err(ApiProblem::new(
                 StatusCode::FORBIDDEN,
-                "without a token this is for programs of this machine alone, by the name localhost or a loopback address: set admin.token",
+                "without a token only programs of this machine have access, through localhost or \
+                a loopback address: set admin.token",
             )),
         }
     }
@@ -123,7 +124,7 @@ impl Guard {
         if self.operator_token.is_none() {
             return Err(ApiProblem::new(
                 StatusCode::FORBIDDEN,
-                "nothing can be changed by HTTP: set admin.operator-token",
+                "changes over HTTP are disabled: set admin.operator-token",
             ));
         }
         match self.right_in(headers, peer)? {
@@ -131,7 +132,8 @@ impl Guard {
             Some(Right::Read) => {
                 return Err(ApiProblem::new(
                     StatusCode::FORBIDDEN,
-                    "this token is admin.token, which only reads; admin.operator-token changes something",
+                    "this token is admin.token, which is read-only; changes require \
+                    admin.operator-token",
                 ));
             }
             None => return Err(ApiProblem::unauthorized(headers, "admin.operator-token")),
@@ -141,7 +143,7 @@ impl Guard {
             true => Ok(()),
             false => Err(ApiProblem::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "this needs the header `Content-Type: application/json`",
+                "the header `Content-Type: application/json` is required",
             )),
         }
     }
@@ -177,7 +179,7 @@ pub fn own_site(headers: &HeaderMap) -> Result<(), ApiProblem> {
         true => Ok(()),
         false => Err(ApiProblem::new(
             StatusCode::FORBIDDEN,
-            "a page of another site asks this",
+            "the request comes from a page of another site",
         )),
     }
 }

@@ -35,7 +35,7 @@ impl RequestInput {
             .filter(|param| param.place == ParamLocation::Path);
         for (param, given) in params.zip(path) {
             let decoded = percent_decode_str(given).decode_utf8();
-            let words = || format!("{}: is no percent-encoded UTF-8", param.name);
+            let words = || format!("{}: is not percent-encoded UTF-8", param.name);
             let text = decoded.map_err(|_| ApiProblem::wrong(words()))?;
             input.take(param, text.as_ref().into())?;
         }
@@ -83,7 +83,7 @@ impl RequestInput {
         }
         let object = serde_json::from_slice::<Map<String, Value>>(bytes);
         let object = object
-            .map_err(|why| ApiProblem::wrong(format!("the body is no JSON object: {why}")))?;
+            .map_err(|why| ApiProblem::wrong(format!("the body is not a JSON object: {why}")))?;
         self.take_fields(route, object)
     }
 
@@ -173,7 +173,7 @@ fn fits(kind: ParamKind, value: &Value) -> Result<(), String> {
         },
         ParamKind::Span => match text(value).and_then(|text| parse_duration(&text)) {
             Some(_) => Ok(()),
-            None => Err("must be a span, such as \"90s\" or \"1h\"".to_owned()),
+            None => Err("must be a duration, such as \"90s\" or \"1h\"".to_owned()),
         },
         ParamKind::Rate => match text(value).map(|text| text.parse::<Rate>()) {
             Some(Ok(_)) => Ok(()),
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(input.texts("header").collect::<Vec<_>>(), ["x=1", "y=2"]);
         let letters = route("/dead/letters");
         for (route, path, query, words) in [
-            (tenant, "%ff", "", "no percent-encoded UTF-8"),
+            (tenant, "%ff", "", "not percent-encoded UTF-8"),
             (tenant, "a", "plan=p&plan=p", "plan: is given twice"),
             (tenant, "a", "plam=p", "did you mean plan?"),
             (tenant, "a", "plan=", "must be a text of 1 to 255 bytes"),

@@ -223,13 +223,14 @@ pub fn actions() -> impl Iterator<Item = &'static str> {
 }
 
 fn nothing_here() -> ApiProblem {
-    let words = "there is nothing here; /api/v1/openapi.json says what there is";
+    let words = "this path does not exist; /api/v1/openapi.json lists all paths";
     ApiProblem::new(StatusCode::NOT_FOUND, words)
 }
 
 fn too_late() -> ApiProblem {
     let words = format!(
-        "not done within {ANSWER_TIMEOUT:?}; an action may be done all the same: /audit says what was begun"
+        "not finished within {ANSWER_TIMEOUT:?}; an action may still complete: /audit lists \
+        started actions"
     );
     ApiProblem::new(StatusCode::GATEWAY_TIMEOUT, words)
 }
@@ -237,7 +238,7 @@ fn too_late() -> ApiProblem {
 // The signature that `map_err` needs.
 #[expect(clippy::needless_pass_by_value)]
 fn ended(why: JoinError) -> ApiProblem {
-    let words = format!("it has ended by an error: {why}");
+    let words = format!("internal error: {why}");
     ApiProblem::new(StatusCode::INTERNAL_SERVER_ERROR, words)
 }
 

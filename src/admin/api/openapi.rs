@@ -21,7 +21,9 @@ pub fn document() -> Value {
         "info": {
             "title": "Sluicegate",
             "version": "1",
-            "description": "What the commands show and do, at admin.listen. Reading takes admin.token, or a program of the same machine where there is none; actions take admin.operator-token.",
+            "description": "The output and the actions of the commands, at admin.listen. Reading \
+                requires admin.token, or without one a program of the same machine; actions \
+                require admin.operator-token.",
             "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
         },
         "servers": [{"url": super::PREFIX}],
@@ -47,7 +49,8 @@ fn operation(route: &ApiRoute) -> Value {
         parameters.push(json!({
             "name": super::OPERATOR,
             "in": "header",
-            "description": "Who acts, for the audit: at most 64 letters, digits, spaces and .-_@+",
+            "description": "Operator's name for the audit log: at most 64 letters, digits, spaces \
+                and .-_@+",
             "schema": {"type": "string"},
         }));
         operation["security"] = json!([{"operator": []}]);
@@ -108,26 +111,27 @@ fn responses(route: &ApiRoute) -> Value {
     });
     let acts = matches!(route.effect, Effect::Acts(_));
     let known = [
-        (true, "400", "The request makes no sense"),
-        (true, "401", "It shows no token, or a wrong one"),
+        (true, "400", "The request is invalid"),
+        (true, "401", "The token is missing or wrong"),
         (
             true,
             "403",
-            "It may not: the token only reads, there is none, or another site asks",
+            "The request is not permitted: the token is read-only or missing, or the request \
+            comes from another site",
         ),
         (
             route.misses || route.takes_pipeline(),
             "404",
-            "What is meant is not there",
+            "The object does not exist",
         ),
         (acts, "413", "The body is too large"),
-        (acts, "415", "The body is no JSON"),
+        (acts, "415", "The body is not JSON"),
         (
             route.asks_servers,
             "503",
-            "Redis or RabbitMQ is away, or too many ask at once",
+            "Redis or RabbitMQ is unavailable, or there are too many requests at once",
         ),
-        (true, "default", "Anything else"),
+        (true, "default", "Any other error"),
     ];
     for (_, status, about) in known.into_iter().filter(|(is_known, ..)| *is_known) {
         all[status] = json!({

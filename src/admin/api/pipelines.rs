@@ -61,7 +61,7 @@ impl PipelineContexts {
                 let all = self.states.pipelines();
                 let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
                 Err(ApiProblem::wrong(format!(
-                    "there are {} pipelines: {}; say which with ?pipeline=NAME",
+                    "there are {} pipelines: {}; select one with ?pipeline=NAME",
                     more + 1,
                     names.join(", ")
                 )))
@@ -94,14 +94,16 @@ impl PipelineContexts {
         }
         let contexts = all.into_iter().map(|(name, state)| {
             let config = state.config.get().ok_or_else(|| {
-                NotDone::Failed(format!("the pipeline {name} has not begun: try it again"))
+                NotDone::Failed(format!(
+                    "the pipeline {name} has not started yet: try again"
+                ))
             })?;
             let gate = self.gate(&name, &config)?;
             Ok(PipelineContext { name, config, gate })
         });
         let contexts: Vec<PipelineContext> = contexts.collect::<Result<_, NotDone>>()?;
         match contexts.is_empty() {
-            true => Err(NotDone::Failed("no pipeline runs".to_owned()).into()),
+            true => Err(NotDone::Failed("no pipeline is running".to_owned()).into()),
             false => Ok(contexts),
         }
     }

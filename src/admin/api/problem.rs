@@ -30,33 +30,34 @@ impl ApiProblem {
         }
     }
 
-    /// Creates the problem of a request that makes no sense.
+    /// Creates the problem of an invalid request.
     pub fn wrong(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
     /// Creates the problem of too many simultaneous requests.
     pub fn busy() -> Self {
-        let words = "too many others ask at the same time: try it again";
+        let words = "too many requests at the same time: try again";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, words).with("retry-after", "1")
     }
 
     /// Creates the problem of a request whose `headers` do not show the token of this configuration
     /// key.
     pub fn unauthorized(headers: &HeaderMap, key: &str) -> Self {
-        let words = format!("this needs the header `Authorization: Bearer` with {key}");
+        let words = format!("the header `Authorization: Bearer` with {key} is required");
         Self::new(StatusCode::UNAUTHORIZED, words).with("www-authenticate", challenge(headers))
     }
 
     /// Creates the problem of a wrong token after many other wrong ones.
     pub fn too_many_wrong() -> Self {
-        let words = "this token is wrong, as many others were within the last minute: wrong ones are refused slowly";
+        let words = "wrong token; after many wrong tokens within a minute, further ones are \
+            refused slowly";
         Self::new(StatusCode::TOO_MANY_REQUESTS, words)
     }
 
     /// Creates the problem of a method that the path does not have. `methods` are its methods.
     pub fn method(methods: &'static str) -> Self {
-        let words = "this path has other methods: see the header Allow";
+        let words = "this path supports other methods: see the header Allow";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, words).with("allow", methods)
     }
 

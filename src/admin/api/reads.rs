@@ -242,7 +242,7 @@ async fn among_letters(
 ) -> DeadLetterSearch {
     let Ok(_turn) = contexts.turn() else {
         return DeadLetterSearch::Failed(
-            "too many requests look at queues now: try it again".to_owned(),
+            "too many requests read queues at the same time: try again".to_owned(),
         );
     };
     match context.client().await {

@@ -132,25 +132,25 @@ const PIPELINE: &[Param] = &[param(
     "pipeline",
     ParamLocation::Query,
     NAME,
-    "The pipeline, where the configuration has several",
+    "Pipeline, if the configuration has several",
 )];
 const OF_ALL: &[Param] = &[param(
     "pipeline",
     ParamLocation::Query,
     NAME,
-    "The pipeline; without it all of them",
+    "Pipeline; all pipelines if omitted",
 )];
 const TENANT: &[Param] = &[param(
     "tenant",
     ParamLocation::Path,
     NAME,
-    "The tenant, percent-encoded",
+    "Tenant, percent-encoded",
 )];
 const JOB: &[Param] = &[param(
     "id",
     ParamLocation::Path,
     NAME,
-    "The message's id, percent-encoded",
+    "Message id, percent-encoded",
 )];
 const LIMIT: &[Param] = &[param(
     "limit",
@@ -159,7 +159,7 @@ const LIMIT: &[Param] = &[param(
         least: 1,
         most: MAX_ROWS,
     },
-    "So many rows at most; without it 100",
+    "Maximum number of rows; 100 if omitted",
 )];
 const OFFSET: &[Param] = &[param(
     "offset",
@@ -168,7 +168,7 @@ const OFFSET: &[Param] = &[param(
         least: 0,
         most: 1_000_000,
     },
-    "So many rows are passed over",
+    "Number of rows to skip",
 )];
 const BEFORE: &[Param] = &[param(
     "before",
@@ -177,19 +177,19 @@ const BEFORE: &[Param] = &[param(
         least: 0,
         most: 1 << 53,
     },
-    "Entries below this number: next of the page before",
+    "Only entries below this number: next of the previous page",
 )];
 const SORT: &[Param] = &[param(
     "sort",
     ParamLocation::Query,
     ParamKind::Word(&["waiting", "denied", "closed", "starts"]),
-    "Whose jobs, denials, suspension or starts come first: those with most; without it waiting",
+    "Sort order, most first; waiting if omitted",
 )];
 const SEARCH: &[Param] = &[param(
     "search",
     ParamLocation::Query,
     NAME,
-    "Only those whose name contains this, in whatever case",
+    "Only tenants whose name contains this, ignoring case",
 )];
 const TENANTS_OFFSET: &[Param] = &[param(
     "offset",
@@ -198,13 +198,13 @@ const TENANTS_OFFSET: &[Param] = &[param(
         least: 0,
         most: 100_000,
     },
-    "So many rows are passed over",
+    "Number of rows to skip",
 )];
 const PLAN: &[Param] = &[param(
     "plan",
     ParamLocation::Query,
     NAME,
-    "The plan that the jobs name (rate-limiter.plan-header)",
+    "Plan that the jobs name (rate-limiter.plan-header)",
 )];
 const LABELS: &[Param] = &[
     Param {
@@ -212,13 +212,13 @@ const LABELS: &[Param] = &[
         place: ParamLocation::Query,
         kind: ParamKind::Text(1_024),
         repeats: true,
-        about: "NAME=VALUE: what the jobs have in a header by which limits tell them apart",
+        about: "NAME=VALUE: value of a header that separates a tenant's limits",
     },
     param(
         "routing-key",
         ParamLocation::Query,
         NAME,
-        "The routing key that the jobs are published with",
+        "Routing key of the jobs",
     ),
 ];
 const WHAT_IF: &[Param] = &[Param {
@@ -226,16 +226,18 @@ const WHAT_IF: &[Param] = &[Param {
     place: ParamLocation::Query,
     kind: ParamKind::Text(255),
     repeats: true,
-    about: "When the backlog would end if this were so, which it is not: max-requests=N, window-size=DURATION (after NAME. where there are several limits), plan=NAME, pause=DURATION, resume",
+    about: "Show when the backlog would end after a change, without making it: max-requests=N, \
+        window-size=DURATION (prefixed with NAME. if there are several limits), plan=NAME, \
+        pause=DURATION, resume",
 }];
-const WAIT: &str = "How long to wait until a worker has seen the job, 5s at most; without it 2s";
+const WAIT: &str = "How long to wait for a worker to see the job, at most 5s; 2s if omitted";
 const WAIT_QUERY: &[Param] = &[param("wait", ParamLocation::Query, ParamKind::Span, WAIT)];
 const WAIT_BODY: &[Param] = &[param("wait", ParamLocation::Body, ParamKind::Span, WAIT)];
 const FOR: &[Param] = &[param(
     "for",
     ParamLocation::Body,
     ParamKind::Span,
-    "For how long: 90s, 30m, 1h, 7d; without it 365d, and 24h for a job",
+    "How long the change lasts: 90s, 30m, 1h, 7d; if omitted 365d, or 24h for a job",
 )];
 const MAX: &[Param] = &[
     param(
@@ -245,71 +247,71 @@ const MAX: &[Param] = &[
             least: 1,
             most: crate::rules::limit::MAX_REQUESTS as u64,
         },
-        "What the limit's max-requests is meanwhile",
+        "Temporary max-requests of the limit",
     ),
     param(
         "limit",
         ParamLocation::Body,
         NAME,
-        "Which limit, where a tenant has several",
+        "Name of the limit, if the tenant has several",
     ),
     param(
         "clear",
         ParamLocation::Body,
         ParamKind::Flag,
-        "True, in place of max: the configuration counts again",
+        "True, instead of max: return to the configured limit",
     ),
     param(
         "shadow",
         ParamLocation::Body,
         ParamKind::Flag,
-        "True: max is tried, which counts and denies nothing; with clear: it is tried no more",
+        "True: try max, which counts but denies nothing; with clear: end the trial",
     ),
 ];
 const TO: &[Param] = &[param(
     "to",
     ParamLocation::Body,
     NAME,
-    "The queue that they go to; without it that of the work queue's name and .diverted",
+    "Queue for the diverted jobs; the work queue's name and .diverted if omitted",
 )];
 const BACK: &[Param] = &[
     param(
         "back",
         ParamLocation::Body,
         ParamKind::Flag,
-        "True: the jobs that went there are put back into the work queue, as new jobs",
+        "True: return the diverted jobs to the work queue as new jobs",
     ),
     param(
         "from",
         ParamLocation::Body,
         NAME,
-        "The queue that they went to, where it is not the one of the divert that ends",
+        "Queue that holds the diverted jobs, if it is not the one of the divert that ends",
     ),
 ];
 const UNDO: &[Param] = &[param(
     "undo",
     ParamLocation::Body,
     ParamKind::Flag,
-    "True: the job is not to be cancelled any more",
+    "True: withdraw the cancellation",
 )];
 const FILTER: &[Param] = &[
     param(
         "reason",
         ParamLocation::Query,
         ParamKind::Text(1_024),
-        "Only those whose reason contains this",
+        "Only dead letters whose reason contains this text",
     ),
     param(
         "tenant",
         ParamLocation::Query,
         NAME,
-        "Only those of this tenant",
+        "Only dead letters of this tenant",
     ),
     param(
         "id",
         ParamLocation::Query,
         NAME,
-        "Only the one with this id",
+        "Only the dead letter with this id",
     ),
 ];
 const CHOSEN: &[Param] = &[
@@ -317,20 +319,25 @@ const CHOSEN: &[Param] = &[
         "reason",
         ParamLocation::Body,
         ParamKind::Text(1_024),
-        "Only those whose reason contains this",
+        "Only dead letters whose reason contains this text",
     ),
     param(
         "tenant",
         ParamLocation::Body,
         NAME,
-        "Only those of this tenant",
+        "Only dead letters of this tenant",
     ),
-    param("id", ParamLocation::Body, NAME, "Only the one with this id"),
+    param(
+        "id",
+        ParamLocation::Body,
+        NAME,
+        "Only the dead letter with this id",
+    ),
     param(
         "all",
         ParamLocation::Body,
         ParamKind::Flag,
-        "True, in place of reason, tenant and id: all of them",
+        "True, instead of reason, tenant and id: all dead letters",
     ),
     param(
         "limit",
@@ -339,14 +346,14 @@ const CHOSEN: &[Param] = &[
             least: 1,
             most: u32::MAX as u64,
         },
-        "So many at most",
+        "Maximum number to change",
     ),
 ];
 const RATE: &[Param] = &[param(
     "rate",
     ParamLocation::Body,
     ParamKind::Rate,
-    "So many at most in a second, a minute or an hour: 10/s, 100/m, 5/h",
+    "Maximum rate per second, minute or hour: 10/s, 100/m, 5/h",
 )];
 
 const fn read(
@@ -389,57 +396,65 @@ const fn act(
 #[rustfmt::skip]
 pub const ROUTES: &[ApiRoute] = &[
     ApiRoute { asks_servers: false, ..read("/openapi.json", ApiRead::OpenApi, &[], "OpenApi",
-        "What can be asked here") },
+        "Lists the paths of this interface") },
     ApiRoute { asks_servers: false, ..read("/pipelines", ApiRead::Pipelines, &[], "Pipelines",
-        "The pipelines of this worker, whether each is ready, and what is missing") },
+        "Lists the pipelines of this worker, whether each is ready, and what is missing") },
     read("/limits", ApiRead::Limits, &[LIMIT, OFFSET, PIPELINE], "Limits",
-        "The limits and plans of the configuration in force, and a page of the tenants that have others"),
+        "Shows the limits and plans of the effective configuration, and a page of the tenants \
+        with their own limits"),
     read("/workers", ApiRead::Workers, &[PIPELINE], "Workers",
-        "The workers that run and what each does, as they say it every 2 s; as `sluicegate workers --json`"),
+        "Lists the running workers with their reports of every 2 s; same as `sluicegate workers \
+        --json`"),
     read("/tenants", ApiRead::Tenants, &[SORT, SEARCH, LIMIT, TENANTS_OFFSET, PIPELINE], "Tenants",
-        "The busiest tenants at all workers, and what is not known of others; as `sluicegate tenants --json`"),
+        "Lists the busiest tenants at all workers, and what is unknown of others; same as \
+        `sluicegate tenants --json`"),
     read("/tenants/{tenant}", ApiRead::Tenant, &[TENANT, PLAN, LABELS, WHAT_IF, PIPELINE], "Tenant",
-        "A tenant's limits: what is used, how much waits, why, and until when; as `sluicegate inspect --json`"),
+        "Shows a tenant's limits, usage, backlog, and what its jobs wait for until when; same as \
+        `sluicegate inspect --json`"),
     read("/tenants/{tenant}/jobs/{id}", ApiRead::Job, &[TENANT, JOB, WAIT_QUERY, PIPELINE], "Job",
-        "How a job stands that a worker has in its memory; as `sluicegate job show --json`"),
+        "Shows the state of a job in a worker's memory; same as `sluicegate job show --json`"),
     read("/tenants/{tenant}/jobs/{id}/explanation", ApiRead::Explanation, &[TENANT, JOB, WAIT_QUERY, PIPELINE], "Explanation",
-        "What a job waits for, its place in the line, when it starts and how sure that is; as `sluicegate explain --json`"),
+        "Shows what a job waits for, its position, when it starts, and how certain that is; same \
+        as `sluicegate explain --json`"),
     read("/instructions", ApiRead::Instructions, &[PIPELINE], "Instructions",
-        "What operators ask of all workers now: pause or drain, diverted tenants, cancelled jobs"),
+        "Lists operators' current instructions to all workers: pause or drain, diverted tenants, \
+        cancelled jobs"),
     read("/queues", ApiRead::Queues, &[PIPELINE], "Queues",
-        "The queues and how many jobs are ready in each"),
+        "Lists the queues and the number of ready jobs in each"),
     read("/dead/letters", ApiRead::Letters, &[FILTER, LIMIT, OFFSET, PIPELINE], "Letters",
-        "A page of the dead letters, the newest first; as `sluicegate dead list --json`"),
+        "Lists a page of the dead letters, newest first; same as `sluicegate dead list --json`"),
     ApiRoute { misses: true, ..read("/dead/letters/{id}", ApiRead::Letter, &[JOB, PIPELINE], "Letter",
-        "A dead letter with its headers and its body; as `sluicegate dead show --json`") },
+        "Shows a dead letter with its headers and body; same as `sluicegate dead show --json`") },
     read("/audit", ApiRead::Audit, &[LIMIT, BEFORE, PIPELINE], "Audit",
-        "What operators did, by this interface and by commands, the newest first"),
+        "Lists operators' actions over this interface and by commands, newest first"),
     act("/tenants/{tenant}/pause", ActionKind::Pause, &[TENANT, FOR, PIPELINE], "Changed",
-        "Admits no job of the tenant; as `sluicegate tenant pause`"),
+        "Stops admitting the tenant's jobs; same as `sluicegate tenant pause`"),
     act("/tenants/{tenant}/resume", ActionKind::Resume, &[TENANT, PIPELINE], "Changed",
-        "Ends a pause, a throttle, and what a breaker stopped; as `sluicegate tenant resume`"),
+        "Ends the tenant's pause and throttle, and closes its breaker; same as `sluicegate tenant \
+        resume`"),
     act("/tenants/{tenant}/limit", ActionKind::Limit, &[TENANT, MAX, FOR, PIPELINE], "Changed",
-        "Sets another max-requests, or the configured one again; as `sluicegate tenant limit`"),
+        "Sets, tries or clears another max-requests; same as `sluicegate tenant limit`"),
     act("/tenants/{tenant}/reset", ActionKind::Reset, &[TENANT, PIPELINE], "Changed",
-        "Empties the waitlist; as `sluicegate tenant reset`"),
+        "Empties the waitlist; same as `sluicegate tenant reset`"),
     act("/tenants/{tenant}/divert", ActionKind::Divert, &[TENANT, TO, FOR, PIPELINE], "Diverted",
-        "Lets the tenant's jobs go to another queue instead of being called; as `sluicegate tenant divert`"),
+        "Moves the tenant's jobs to another queue instead of calling them; same as `sluicegate \
+        tenant divert`"),
     act("/tenants/{tenant}/undivert", ActionKind::Undivert, &[TENANT, BACK, PIPELINE], "Undiverted",
-        "Ends that, and brings jobs back; as `sluicegate tenant undivert`"),
+        "Ends a divert and can return its jobs; same as `sluicegate tenant undivert`"),
     act("/tenants/{tenant}/jobs/{id}/cancel", ActionKind::Cancel, &[TENANT, JOB, FOR, WAIT_BODY, UNDO, PIPELINE], "Cancelling",
-        "Calls the job no more; as `sluicegate job cancel`"),
+        "Cancels the job; same as `sluicegate job cancel`"),
     act("/pause", ActionKind::PauseAll, &[FOR, OF_ALL], "Held",
-        "Pauses all workers; as `sluicegate pause --all`"),
+        "Pauses all workers; same as `sluicegate pause --all`"),
     act("/drain", ActionKind::Drain, &[FOR, OF_ALL], "Held",
-        "Lets all workers take no new jobs; as `sluicegate drain`"),
+        "Drains all workers: they take no new jobs; same as `sluicegate drain`"),
     act("/resume", ActionKind::ResumeAll, &[OF_ALL], "Held",
-        "Ends both; as `sluicegate resume --all`"),
+        "Ends a pause and a drain; same as `sluicegate resume --all`"),
     act("/calls/resume", ActionKind::ResumeCalls, &[PIPELINE], "Changed",
-        "Ends what stops the calls of all tenants; as `sluicegate tenant resume --all`"),
+        "Resumes the calls of all tenants; same as `sluicegate tenant resume --all`"),
     act("/dead/replay", ActionKind::Replay, &[CHOSEN, RATE, PIPELINE], "Replayed",
-        "Puts dead letters back into the work queue, as new jobs; as `sluicegate dead replay`"),
+        "Returns dead letters to the work queue as new jobs; same as `sluicegate dead replay`"),
     act("/dead/drop", ActionKind::Drop, &[CHOSEN, PIPELINE], "Dropped",
-        "Deletes dead letters; as `sluicegate dead drop`"),
+        "Deletes dead letters; same as `sluicegate dead drop`"),
 ];
 
 #[cfg(test)]

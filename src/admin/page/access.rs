@@ -121,12 +121,15 @@ impl Access {
         let refused = |words| ApiProblem::new(StatusCode::FORBIDDEN, words);
         let operator = self.session(headers, Role::Operator);
         let operator = operator.ok_or_else(|| {
-            refused("this takes an operator's session, which is over after an hour: sign in with admin.operator-token")
+            refused(
+                "this requires an operator's session, which ends after an hour: sign in with \
+                admin.operator-token",
+            )
         })?;
         match same(&operator.form_token, form_token) {
             true => Ok(operator),
             false => Err(refused(
-                "this form is not of your session: load its page again",
+                "this form belongs to another session: reload its page",
             )),
         }
     }

@@ -50,37 +50,42 @@ const ENFORCE: &[(&str, &str)] = &[("shadow", ""), ("clear", "")];
 #[rustfmt::skip]
 pub const ACTION_FORMS: [ActionForm; 16] = [
     act("pause", "/tenants/{tenant}/pause", "Pause {}?",
-        "No job of this tenant is admitted until then. Its jobs wait, and lose nothing.", "Pause", &[("for", "1h")]),
+        "No job of this tenant is admitted until then. Its jobs wait; none is lost.", "Pause", &[("for", "1h")]),
     act("resume", "/tenants/{tenant}/resume", "Resume {}?",
-        "Ends a pause, a throttle, and what a breaker stopped, for this tenant.", "Resume", &[]),
+        "Ends this tenant's pause and throttle, and closes its breaker.", "Resume", &[]),
     ActionForm { hidden: Some("shadow"), also: Some("try"), ..act("limit", "/tenants/{tenant}/limit", "Change a limit of {}?",
-        "Sets another max-requests for a while. The configuration stays, and counts again after that. To see first what it would do, try it.", "Change", &[("for", "1h")]) },
+        "Sets a temporary max-requests. After that, the configured limit applies again. Try it \
+        first to see its effect.", "Change", &[("for", "1h")]) },
     ActionForm { fixed: TRY, ..act("try", "/tenants/{tenant}/limit", "Try a limit of {}?",
-        "Another max-requests counts as a shadow for a while: it denies nothing, and this page says what it would have done. The limit that is enforced stays.", "Try it", &[("for", "1d")]) },
-    ActionForm { fixed: ENFORCE, ..act("enforce", "/tenants/{tenant}/limit", "Enforce what is tried of {}?",
-        "This max-requests holds at once for all workers, with all that has started, and is tried no more. The configuration counts again after that time.", "Enforce it", &[("for", "1h")]) },
+        "Counts another max-requests as a shadow for a time: it denies nothing, and this page \
+        shows what it would have done. The enforced limit does not change.", "Try it", &[("for", "1d")]) },
+    ActionForm { fixed: ENFORCE, ..act("enforce", "/tenants/{tenant}/limit", "Enforce the tried \
+        limit of {}?",
+        "All workers enforce this max-requests at once, including jobs that have already started, \
+        and the trial ends. After that time, the configured limit applies again.", "Enforce it", &[("for", "1h")]) },
     ActionForm { fixed: END_TRY, ..act("end-try", "/tenants/{tenant}/limit", "End the trial of {}?",
-        "The limit is tried no more. What is enforced stays as it is.", "End the trial", &[]) },
+        "Ends the trial. The enforced limit does not change.", "End the trial", &[]) },
     act("reset", "/tenants/{tenant}/reset", "Empty the waitlist of {}?",
-        "The jobs stay, and ask for their turns anew. Limits are kept all the same.", "Empty it", &[]),
+        "The jobs stay and ask for new turns. Limits still hold.", "Empty it", &[]),
     act("divert", "/tenants/{tenant}/divert", "Divert the jobs of {}?",
-        "Its jobs go to another queue in place of being called.", "Divert", &[("for", "1h")]),
+        "Moves its jobs to another queue instead of calling them.", "Divert", &[("for", "1h")]),
     act("undivert", "/tenants/{tenant}/undivert", "Stop diverting {}?",
         "Its jobs are called again.", "Stop diverting", &[]),
     grave("cancel", "/tenants/{tenant}/jobs/{id}/cancel", "Cancel the job {}?",
-        "The job is not called any more, and becomes a dead letter.", "Cancel the job", &[("for", "24h")]),
+        "The job is not called again and becomes a dead letter.", "Cancel the job", &[("for", "24h")]),
     grave("pause-all", "/pause", "Pause all workers?",
-        "No worker makes a call until then. Calls in flight end.", "Pause all", &[("for", "1h")]),
+        "No worker makes a call until then. Calls in flight finish.", "Pause all", &[("for", "1h")]),
     act("drain", "/drain", "Drain all workers?",
-        "No worker takes a new job until then. Those that were taken are finished.", "Drain", &[("for", "1h")]),
+        "No worker takes a new job until then. Jobs that were already taken are finished.", "Drain", &[("for", "1h")]),
     act("resume-all", "/resume", "Resume all workers?",
         "Ends a pause and a drain of all workers.", "Resume all", &[]),
     act("resume-calls", "/calls/resume", "Resume the calls of all tenants?",
-        "Ends what stops all of them, such as an open breaker. A tenant that is suspended alone stays so.", "Resume calls", &[]),
+        "Ends the throttle and closes the breaker of all tenants together. A tenant's own \
+        suspension stays.", "Resume calls", &[]),
     act("replay", "/dead/replay", "Replay dead letters?",
-        "They go back to the work queue as new jobs, for 5 s at most: do it again for the rest.", "Replay", &[]),
+        "Returns them to the work queue as new jobs, for at most 5 s: repeat it for the rest.", "Replay", &[]),
     grave("drop", "/dead/drop", "Delete dead letters?",
-        "They are gone for good.", "Delete", &[]),
+        "This can't be undone.", "Delete", &[]),
 ];
 
 const fn act(

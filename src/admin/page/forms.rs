@@ -66,7 +66,7 @@ impl Page {
         };
         let Some(operator) = &viewer.operator else {
             if !self.site.access.has_operators() {
-                let words = "nothing can be changed here: set admin.operator-token";
+                let words = "changes are disabled: set admin.operator-token";
                 let problem = ApiProblem::new(StatusCode::FORBIDDEN, words);
                 return frame::wrong(self.around(&viewer, "Refused", &act.home(&said)), &problem);
             }

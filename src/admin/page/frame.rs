@@ -94,7 +94,7 @@ pub fn view(
 #[derive(Template)]
 #[template(
     ext = "html",
-    source = r#"<p class="note bad" role="alert"><strong>Not shown as it is now:</strong> {{ words }}</p>"#
+    source = r#"<p class="note bad" role="alert"><strong>Not up to date:</strong> {{ words }}</p>"#
 )]
 struct ProblemLine {
     words: String,

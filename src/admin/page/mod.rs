@@ -175,10 +175,13 @@ impl Page {
             parts: &parts,
             peer,
         };
-        let mut response = timeout(RENDER_TIMEOUT, self.answered(&visit, body)).await.unwrap_or_else(|_| {
-            let words = "too many others ask at the same time, or Redis or RabbitMQ does not answer: try it again\n";
-            (StatusCode::GATEWAY_TIMEOUT, words).into_response()
-        });
+        let mut response = timeout(RENDER_TIMEOUT, self.answered(&visit, body))
+            .await
+            .unwrap_or_else(|_| {
+                let words = "too many requests at the same time, or Redis or RabbitMQ does not \
+                answer: try again\n";
+                (StatusCode::GATEWAY_TIMEOUT, words).into_response()
+            });
         let headers = response.headers_mut();
         for (name, value) in HEADERS {
             headers
@@ -200,11 +203,14 @@ impl Page {
             (_, true) => self.view(visit, path).await,
             ("/sign-in" | "/sign-out" | "/act", false) if method == Method::POST => {
                 if !is_form(&visit.parts.headers) {
-                    let words = "this takes a form\n";
+                    let words = "a form is required\n";
                     return (StatusCode::UNSUPPORTED_MEDIA_TYPE, words).into_response();
                 }
                 let Ok(bytes) = to_bytes(body, MAX_FORM_BYTES).await else {
-                    let words = format!("a form has at most {MAX_FORM_BYTES} bytes\n");
+                    let words = format!(
+                        "the form is too large; the maximum is {MAX_FORM_BYTES} \
+                        bytes\n"
+                    );
                     return (StatusCode::PAYLOAD_TOO_LARGE, words).into_response();
                 };
                 let said = FormValues::of(&bytes);
@@ -219,7 +225,7 @@ impl Page {
                 (
                     StatusCode::METHOD_NOT_ALLOWED,
                     allow,
-                    "this is not asked so\n",
+                    "this path does not support the method\n",
                 )
                     .into_response()
             }
@@ -299,7 +305,7 @@ impl Page {
             .stream(Arc::clone(&self.site), asked, session)
         else {
             let words = format!(
-                "{} others look at this worker already: close some, or load the page again by hand\n",
+                "{} pages already show this worker live: close some, or reload this page by hand\n",
                 live::MAX_WATCHERS
             );
             let again = [(header::RETRY_AFTER, "10")];

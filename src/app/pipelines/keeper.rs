@@ -66,7 +66,8 @@ impl Keeper {
             }
             let pause = pauses.next(rand::random());
             self.shared_state.seen.metrics.restarted();
-            error!(reason = %why, again_in = ?pause, "the pipeline has ended by an error: it is started again; the others go on");
+            error!(reason = %why, again_in = ?pause, "the pipeline failed: it is restarted; other \
+                pipelines continue");
             let mut wanted = self.wanted.clone();
             tokio::select! {
                 () = sleep(pause) => {}
@@ -103,7 +104,7 @@ impl Keeper {
         };
         match ended {
             Ok(Ok(Ok(()))) if asked || self.stop.soft.is_cancelled() => Ok(()),
-            Ok(Ok(Ok(()))) => Err("it has nothing to do any more".to_owned()),
+            Ok(Ok(Ok(()))) => Err("it ended unexpectedly".to_owned()),
             Ok(Ok(Err(why))) => Err(why.to_string()),
             Ok(Err(panic)) => Err(format!("it panicked: {}", message(&*panic))),
             Err(why) => Err(why.to_string()),

@@ -29,14 +29,15 @@ pub(super) fn create(path: &Path) -> io::Result<(File, PathBuf)> {
             Err(why) if why.kind() != ErrorKind::AlreadyExists => return Err(why),
             // A recording next to a device or a pipe would not be found.
             Err(_) if number == 0 && !path.is_file() => {
-                let words = "it is there, and is no file; a recording is a new file";
+                let words = "it exists and is not a file; give the name of a new file";
                 return Err(io::Error::new(ErrorKind::AlreadyExists, words));
             }
             Err(_) => {}
         }
     }
     let words = format!(
-        "it is there, and so are those with .1 to .{MAX_FURTHER_FILES} at the end; move them away, or give another name"
+        "it and the files with .1 to .{MAX_FURTHER_FILES} at the end exist; move them away, or \
+        give another name"
     );
     Err(io::Error::new(ErrorKind::AlreadyExists, words))
 }
@@ -68,7 +69,7 @@ mod tests {
             write!(file, "{number}").expect("written");
         }
         let why = create(&path).expect_err("all are there").to_string();
-        assert!(why.contains("those with .1 to .9 at the end"), "{why}");
+        assert!(why.contains("the files with .1 to .9 at the end"), "{why}");
         let text = |name: &str| fs::read_to_string(folder.path().join(name)).expect("a file");
         assert_eq!(
             ["jobs.jsonl", "jobs.jsonl.1", "jobs.jsonl.9"].map(text),
@@ -88,7 +89,7 @@ mod tests {
         let inner = folder.path().join("inner");
         fs::create_dir(&inner).expect("a folder");
         let why = create(&inner).expect_err("a folder").to_string();
-        assert!(why.contains("is no file"), "{why}");
+        assert!(why.contains("is not a file"), "{why}");
         let link = folder.path().join("link");
         std::os::unix::fs::symlink("nowhere", &link).expect("a link");
         assert!(create(&link).is_err(), "a link is not followed");

@@ -163,7 +163,7 @@ impl Acks {
                 let options = BasicAckOptions { multiple };
                 // The first poll queues the frame. Further polls only report that it was written.
                 if let Some(Err(error)) = acks.channel.basic_ack(tag, options).now_or_never() {
-                    tracing::debug!(%error, "an ack was not sent; the message comes again");
+                    tracing::debug!(%error, "an ack was not sent: the message will be redelivered");
                 }
             }
         }

@@ -129,7 +129,7 @@ impl Client {
         match tokio::time::timeout(CONFIRM_TIMEOUT, channel.publish(batch)).await {
             Ok(result) => result.map_err(|error| self.link.target.error(&error)),
             Err(_) if self.link.blocked() => Err((self.link.target).failed(
-                "it blocks publishing (a memory or disk alarm); see rabbitmq-diagnostics alarms",
+                "it blocks publishes (a memory or disk alarm); run rabbitmq-diagnostics alarms",
             )),
             Err(_) => {
                 Err((self.link.target).failed(format!("no confirms within {CONFIRM_TIMEOUT:?}")))

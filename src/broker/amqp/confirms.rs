@@ -91,7 +91,7 @@ async fn confirms_of(
         Ok(published) => published,
         Err(_) if link.blocked() => {
             let why =
-                "it blocks publishing (a memory or disk alarm); see rabbitmq-diagnostics alarms";
+                "it blocks publishes (a memory or disk alarm); run rabbitmq-diagnostics alarms";
             Ok(Confirms::None(why.to_owned()))
         }
         Err(_) => Ok(Confirms::None(format!(

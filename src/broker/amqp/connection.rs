@@ -180,7 +180,8 @@ impl AmqpLink {
         }
         let at = self.target.at.clone();
         let reason = format!(
-            "a connection may have {channels} channels (channel_max), and a worker needs {MIN_CHANNELS}"
+            "a connection can have {channels} channels (channel_max), but a worker needs \
+            {MIN_CHANNELS}"
         );
         Err(BrokerError::Limit { at, reason })
     }
@@ -217,11 +218,11 @@ impl AmqpLink {
                 lapin::Event::Error(error) => return self.target.error(&error),
                 lapin::Event::ConnectionBlocked(reason) => {
                     blocks(true);
-                    tracing::warn!(connection = name, %reason, "RabbitMQ blocks publishing");
+                    tracing::warn!(connection = name, %reason, "RabbitMQ blocks publishes");
                 }
                 lapin::Event::ConnectionUnblocked => {
                     blocks(false);
-                    tracing::info!(connection = name, "RabbitMQ takes publishes again");
+                    tracing::info!(connection = name, "RabbitMQ accepts publishes again");
                 }
                 _ => {}
             }

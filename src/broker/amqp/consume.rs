@@ -251,7 +251,8 @@ async fn consume(
             gathered = gather(&mut slots, session), if waiting.is_empty() && !stopped => {
                 let batch = gathered.map_err(|reason| match reason {
                     Some(error) => link.target.error(&error),
-                    None => link.target.failed("the broker cancelled a consumer: a queue was deleted or moved"),
+                    None => link.target.failed("RabbitMQ canceled a consumer: a queue was deleted \
+                        or moved"),
                 })?;
                 let on = *taking_new.borrow();
                 turn_new(link, &mut slots, on).await?;
@@ -403,7 +404,8 @@ async fn declare(shared: &BrokerState, link: &AmqpLink) -> Result<(), BrokerErro
 /// declared again later.
 async fn log_lost_delay_queues(shared: &BrokerState, link: &AmqpLink) -> Result<(), BrokerError> {
     for queue in lost_delay_queues(link, &shared.topology.names).await? {
-        tracing::warn!(%queue, "a delay queue was deleted with its jobs; declaring it again: does a policy with expires match it?");
+        tracing::warn!(%queue, "a delay queue was deleted with its jobs: declaring it again; \
+            check for a policy with expires that matches it");
     }
     Ok(())
 }
@@ -442,7 +444,7 @@ async fn lost_delay_queues(
 async fn heal(shared: &BrokerState, link: &AmqpLink) -> BrokerError {
     loop {
         shared.heal.notified().await;
-        tracing::warn!("a publish found no queue; declaring all queues again");
+        tracing::warn!("a published message had no queue: declaring all queues again");
         if let Err(error) = declare(shared, link).await {
             return error;
         }

@@ -53,7 +53,7 @@ fn check(payload: &[u8], max: usize) -> Result<(), String> {
     let flags = u16::from_be_bytes(reader.array()?);
     // The lowest bit means that more flags follow, but AMQP 0-9-1 has no further properties.
     if flags & 0b11 != 0 {
-        return Err("they have flags that AMQP 0-9-1 does not know".to_owned());
+        return Err("they have flags that AMQP 0-9-1 does not define".to_owned());
     }
     for (position, (name, kind)) in PROPERTIES.into_iter().enumerate() {
         if flags & (0x8000 >> position) == 0 {
@@ -73,7 +73,7 @@ fn check(payload: &[u8], max: usize) -> Result<(), String> {
     if reader.0.is_empty() {
         Ok(())
     } else {
-        Err("they are longer than their flags say".to_owned())
+        Err("they are longer than their flags indicate".to_owned())
     }
 }
 
@@ -100,7 +100,7 @@ impl<'a> FieldReader<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
         let (taken, rest) = (self.0)
             .split_at_checked(count)
-            .ok_or("they are shorter than they say")?;
+            .ok_or("they are shorter than their length field")?;
         self.0 = rest;
         Ok(taken)
     }
@@ -138,12 +138,16 @@ impl<'a> FieldReader<'a> {
             b'V' => 0,
             b'S' | b'x' => return self.block().map(drop),
             b'F' | b'A' => {
-                let depth = (depth.checked_sub(1))
-                    .ok_or_else(|| format!("the headers are more than {MAX_DEPTH} tables deep"))?;
+                let depth = (depth.checked_sub(1)).ok_or_else(|| {
+                    format!(
+                        "the headers are nested more than {MAX_DEPTH} tables \
+                        deep"
+                    )
+                })?;
                 let mut inner = self.block()?;
                 while !inner.0.is_empty() {
                     if kind == b'F' {
-                        inner.text("a name in a header's table")?;
+                        inner.text("a key in a header's table")?;
                     }
                     inner.value(depth)?;
                 }
@@ -229,7 +233,7 @@ mod tests {
         refused(&headers(b"\x01\xfft\x01"), "a header's name is not UTF-8");
         refused(
             &headers(b"\x01tF\0\0\0\x03\x01\xffV"),
-            "a name in a header's table is not UTF-8",
+            "a key in a header's table is not UTF-8",
         );
         refused(&with(1 << 7, b"\x02i\xff"), "message-id is not UTF-8");
         refused(&headers(b"\x01k?\0"), "unknown type 0x3f");

@@ -205,7 +205,8 @@ async fn run(
     let end = tokio::select! {
         () = state.closed.cancelled() => None,
         end = lane.ended(NAME, |blocked| { state.up.send_replace(!blocked); }) => Some(end),
-        () = receive_done(state, consumer) => Some(LaneEnd::Lost(link.target.failed("the done queue can't be read any more"))),
+        () = receive_done(state, consumer) => Some(LaneEnd::Lost(link.target.failed("the done \
+            queue can't be read"))),
     };
     if let (None, Some(queue), Some(reader)) = (&end, &state.done, &reader) {
         let deleting = reader.queue_delete(queue.as_str().into(), QueueDeleteOptions::default());
@@ -265,7 +266,7 @@ async fn receive_done(state: &ForwarderState, consumer: Option<Consumer>) {
                 told_at = Some(Instant::now());
                 tracing::warn!(
                     messages = unknown,
-                    "the done queue got messages of which no job is known"
+                    "the done queue received messages without a known job"
                 );
             }
         }

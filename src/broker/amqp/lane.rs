@@ -162,7 +162,7 @@ impl<M: Publishing> Lane<M> {
         match result {
             Some(result) => Ok(result),
             None => {
-                let reason = format!("it takes no messages within {CONFIRM_TIMEOUT:?}");
+                let reason = format!("it accepts no messages within {CONFIRM_TIMEOUT:?}");
                 batch.answer_rest(&Err(down(&reason)));
                 Err(self.failed(reason))
             }
@@ -208,7 +208,7 @@ impl<M: Publishing> Lane<M> {
         if batch.messages.len() == 1 {
             tracing::debug!(
                 error = shown,
-                "RabbitMQ closed a channel or a connection over a message"
+                "RabbitMQ closed a channel or a connection because of a message"
             );
             batch.answer_rest(&Err(PublishError::Refused(shown)));
         } else {

@@ -52,7 +52,7 @@ use publish::Publisher;
 /// prefetch bounds the deliveries.
 const EVENT_CAPACITY: usize = 16;
 /// Reason for a supervisor's end that was not requested.
-const NO_WORK_LEFT: &str = "nobody is there any more to work for";
+const NO_WORK_LEFT: &str = "the engine has ended";
 /// The names of the connections for results, in logs and in RabbitMQ's tools.
 const RESULTS_NAME: &str = "sluicegate results";
 const DIRECT_RESULTS_NAME: &str = "sluicegate direct results";

@@ -33,7 +33,7 @@ impl Nodes {
             .map(|url| NodeTarget::new(amqp, url))
             .collect::<Result<_, _>>()?;
         let first = number.checked_rem(targets.len());
-        let none = || BrokerError::Url("it names no server".to_owned());
+        let none = || BrokerError::Url("it has no server".to_owned());
         Ok(Self {
             first: first.ok_or_else(none)?,
             targets,

@@ -239,7 +239,8 @@ impl Screen {
                 let frame_max = self.frame_max.unwrap_or(FRAME_MAX as usize);
                 let max = frame_max.saturating_sub(RESERVE).max(frame_max / 4);
                 content::unreadable(payload, max).map(|why| {
-                    tracing::warn!(%why, "a message's properties can't be used; it becomes a dead letter");
+                    tracing::warn!(%why, "a message's properties are invalid: it becomes a dead \
+                        letter");
                     content::wrapped(payload, &why, max)
                 })
             }
@@ -291,7 +292,7 @@ fn routed(method: &[u8]) -> Option<Vec<u8>> {
     if std::str::from_utf8(exchange).is_ok() && std::str::from_utf8(key).is_ok() {
         return None;
     }
-    tracing::warn!("a message's exchange or routing key is not UTF-8; it is taken as empty");
+    tracing::warn!("a message's exchange or routing key is not UTF-8: treating it as empty");
     let mut changed = [id, before].concat();
     for text in [exchange, key] {
         let text = if std::str::from_utf8(text).is_ok() {

@@ -46,7 +46,7 @@ impl Attempts {
             return false;
         }
         let news = same.is_none();
-        tracing::warn!(connection = self.connection, %error, "no session; trying again");
+        tracing::warn!(connection = self.connection, %error, "no session: retrying");
         self.logged = Some((error.clone(), Instant::now()));
         news
     }

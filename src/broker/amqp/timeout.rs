@@ -26,7 +26,7 @@ pub(super) async fn found(link: &AmqpLink, work: &str) -> Option<Duration> {
     let (_channel, mut consumer) = match held(link, &queue).await {
         Ok(held) => held,
         Err(why) => {
-            tracing::debug!(%why, "RabbitMQ's consumer_timeout is not looked for");
+            tracing::debug!(%why, "RabbitMQ's consumer_timeout was not checked");
             return None;
         }
     };

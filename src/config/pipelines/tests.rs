@@ -75,7 +75,7 @@ fn a_file_without_pipelines_is_the_one_called_default() {
     assert_eq!(pipelines.one(None), pipelines.one(Some("default")));
     assert_eq!(config(&pipelines, "default").amqp.queue, "q");
     let unknown = pipelines.one(Some("orders")).expect_err("there is none");
-    assert!(unknown.contains("is one, called default"), "{unknown}");
+    assert!(unknown.contains("has one, called default"), "{unknown}");
 
     // A pipeline called `default` keeps its queue and keys among other pipelines.
     let text = "amqp: {queue: q}\nredis: {prefix: p}\npipelines: {default: , mail: }";
@@ -87,7 +87,7 @@ fn a_file_without_pipelines_is_the_one_called_default() {
     let several = pipelines.one(None).expect_err("there are two");
     assert_eq!(
         several,
-        "there are 2 pipelines: default, mail; say which with --pipeline NAME"
+        "there are 2 pipelines: default, mail; select one with --pipeline NAME"
     );
     let close = pipelines.one(Some("mial")).expect_err("there is none");
     assert!(
@@ -122,12 +122,13 @@ fn variables_set_the_top_level_or_a_key_of_one() {
         (
             TWO,
             "SLUICEGATE_PIPELINES__MAIL__AMQP__QUEUE",
-            "sets a key of no pipeline of the file; theirs begin with SLUICEGATE_PIPELINES__ORDERS__…, SLUICEGATE_PIPELINES__MAIL_BULK__…",
+            "sets a key of an unknown pipeline; variables of the file's pipelines begin with \
+            SLUICEGATE_PIPELINES__ORDERS__…, SLUICEGATE_PIPELINES__MAIL_BULK__…",
         ),
         (
             "",
             "SLUICEGATE_PIPELINES__MAIL__AMQP__QUEUE",
-            "the file has none below `pipelines`",
+            "the file has no `pipelines`",
         ),
         (
             TWO,
@@ -137,7 +138,7 @@ fn variables_set_the_top_level_or_a_key_of_one() {
         (
             TWO,
             "SLUICEGATE_PIPELINES__ORDERS__LOG__LEVEL",
-            "for all pipelines together",
+            "applies to all pipelines",
         ),
     ] {
         let said = read(text, &[(name, "x")]).expect_err(name);
@@ -164,11 +165,12 @@ fn an_error_names_the_pipeline_and_its_line() {
         ),
         (
             orders("pipelines: {mail: }"),
-            "c.yaml:3:5: pipelines.orders.pipelines: is in another pipeline; all stand side by side at the top level",
+            "c.yaml:3:5: pipelines.orders.pipelines: is inside another pipeline; list all \
+            pipelines side by side at the top level",
         ),
         (
             orders("log: {level: warn}"),
-            "c.yaml:3:5: pipelines.orders.log: is for all pipelines together; write it at the top level",
+            "c.yaml:3:5: pipelines.orders.log: applies to all pipelines; write it at the top level",
         ),
         (
             orders("rate-limiter: {limits: [{name: a, max-requests: 0}]}"),
@@ -176,11 +178,11 @@ fn an_error_names_the_pipeline_and_its_line() {
         ),
         (
             "pipelines: {Orders: }".to_owned(),
-            "c.yaml:1:13: pipelines: \"Orders\" is no name of a pipeline",
+            "c.yaml:1:13: pipelines: \"Orders\" is not a valid pipeline name",
         ),
         (
             "pipelines: {}".to_owned(),
-            "c.yaml:1:1: pipelines: must hold at least one pipeline",
+            "c.yaml:1:1: pipelines: must contain at least one pipeline",
         ),
         (
             "pipelines: {orders: 3}".to_owned(),
@@ -215,7 +217,7 @@ fn an_error_names_the_pipeline_and_its_line() {
     let many: String = (0..65).map(|n| format!("  p{n}:\n")).collect();
     let errors = read(&format!("pipelines:\n{many}"), &[]).expect_err("too many");
     assert!(
-        errors.contains("has 65 pipelines; 64 are the most of one process"),
+        errors.contains("has 65 pipelines; the maximum per process is 64"),
         "{errors}"
     );
 }
@@ -264,7 +266,7 @@ fn what_two_pipelines_cannot_share_is_refused() {
         (keys("prefix: p", "prefix: p"), Some("has the prefix \"p\"")),
         (
             keys("prefix: p", "prefix: 'p:x'"),
-            Some("neither may begin with the other"),
+            Some("neither begins with the other"),
         ),
         (keys("prefix: p", "prefix: px"), None),
         (
@@ -312,7 +314,7 @@ fn a_program_with_a_handler_of_its_own_works_on_one() {
     let errors = Config::parse("c.yaml", TWO, std::iter::empty()).expect_err("two");
     let said = errors.to_string();
     assert!(
-        said.starts_with("c.yaml:5:1: pipelines: this program works on one pipeline"),
+        said.starts_with("c.yaml:5:1: pipelines: this program supports one pipeline"),
         "{said}"
     );
 }
@@ -327,5 +329,5 @@ fn a_warning_of_all_is_said_once() {
         .map(|(name, _)| name.map(|name| name.as_str()))
         .collect();
     assert_eq!(names, [None, None, Some("b")], "{warnings:?}");
-    assert!(warnings[0].1.contains("amqp.queue: no pipeline has it"));
+    assert!(warnings[0].1.contains("amqp.queue: no pipeline uses it"));
 }

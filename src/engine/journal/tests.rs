@@ -83,7 +83,7 @@ fn many_of_a_kind_are_a_few_lines_and_one() {
     facts.extend((0..13).map(|_| Fact::DeadLetter(job(), Death::Attempts, reason())));
     let log = said(facts);
     let lines = |part: &str| log.lines().filter(|line| line.contains(part)).count();
-    assert_eq!(lines("failed: tried again later"), 10, "{log}");
+    assert_eq!(lines("job failed: it will be retried"), 10, "{log}");
     assert_eq!(lines("dead letter "), 10, "{log}");
     assert_eq!(log.lines().count(), 22, "{log}");
     for rest in [
@@ -116,7 +116,7 @@ fn a_tenant_that_closes_and_opens_has_a_line_for_each() {
     ]);
     for line in [
         "tenant closed: its jobs wait for a limit tenant=a limit=\"hourly\" wait_ms=1000",
-        "tenant closed: it is suspended tenant=a wait_ms=1000",
+        "tenant closed: suspended tenant=a wait_ms=1000",
         "tenant open again tenant=a closed_s=90 denied=7",
     ] {
         assert!(log.contains(line), "{line} is missing in {log}");

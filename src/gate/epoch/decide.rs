@@ -87,20 +87,21 @@ pub enum NextStep {
 /// The hash is empty though a worker remembers an epoch.
 const EMPTIED: &str = "its memory was emptied while workers ran";
 /// The hash is empty, and it is not known whether this Redis was in use.
-const UNKNOWN: &str = "it is empty though jobs wait for their turn or other workers live; if no job ran within the longest \
-     window, `run --skip-recovery-wait` goes on at once";
+const UNKNOWN: &str = "it is empty although jobs wait for their turn or other workers are alive; \
+     if no job ran within the longest window, `run --skip-recovery-wait` continues at once";
 /// A worker's last writes are missing.
 const TRUNCATED: &str =
     "it lost its last writes (a restart with older data, or a replica that lagged)";
 /// The server's count of evicted keys has changed.
 const EVICTED: &str = "it evicted keys to make room; set its maxmemory-policy to noeviction";
 /// The server has changed, and its policy allows evictions.
-const MAY_EVICT: &str = "it restarted or failed over, and may have evicted keys before that unnoticed; set its \
-     maxmemory-policy to noeviction";
+const MAY_EVICT: &str = "it restarted or failed over and may have evicted keys unnoticed before \
+     that; set its maxmemory-policy to noeviction";
 /// Some workers have not vouched yet.
 const DOUBTED: &str = "it restarted or failed over, and not all workers have confirmed that their last calls are in it";
 /// All workers have vouched.
-const SETTLING: &str = "it restarted or failed over, and no worker misses a call; waiting for a moment for further workers";
+const SETTLING: &str = "it restarted or failed over, and no worker misses a call; waiting briefly \
+    for other workers";
 
 impl WorkerKnowledge {
     /// Returns the time since its last pulse if its last start may still count, so that it matters

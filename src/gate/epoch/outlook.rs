@@ -13,7 +13,7 @@ use crate::rules::slots::Slots;
 /// Maximum number of steps from any state to a decision, with some to spare.
 const STEPS: usize = 12;
 /// The reason why slots of a cluster wait.
-const MOVED: &str = "its slots came from a primary that did not say that nothing was lost";
+const MOVED: &str = "its slots came from a primary that did not confirm that no data was lost";
 
 /// Whether jobs may start.
 #[derive(Debug, Clone, PartialEq, Eq)]

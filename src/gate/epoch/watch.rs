@@ -243,7 +243,7 @@ impl Watch {
                 if !at.primary.keeps_epoch_of(&owned) {
                     at.link.doubt();
                     let name = at.primary.shard.name();
-                    let why = format!("{name}: its slots are not known yet: they move");
+                    let why = format!("{name}: its slots are unknown, since they are moving");
                     return Err(GateError::Unreachable(why));
                 }
                 let memory = read.memory.text();
@@ -341,7 +341,8 @@ impl Watch {
             (_, true) if waited || !before => warn!(
                 epoch = self.key,
                 reason = found.why,
-                "jobs are admitted whose limits do not look back to what Redis may have lost; the others wait for their longest window"
+                "some jobs are admitted: their windows began after the possible data loss; others \
+                wait for their longest window"
             ),
             (_, false) if waited || before => info!(
                 epoch = self.key,
@@ -370,8 +371,8 @@ impl Watch {
             warn!(
                 epoch,
                 policy,
-                "Redis's maxmemory-policy allows it to evict usage: after each eviction no job is admitted for a longest \
-                 window; set it to noeviction"
+                "Redis's maxmemory-policy permits evicting usage: after each eviction no job is \
+                 admitted for one longest window; set it to noeviction"
             );
         }
     }

@@ -47,7 +47,8 @@ impl NamedPolicy {
         let text = text::write(&policy);
         if text.len() > MAX_TEXT {
             return Err(GateError::Refused(format!(
-                "rate-limiter: its limits make {} bytes for Redis; at most {MAX_TEXT} can be: give tenants plans instead of limits of their own",
+                "rate-limiter: its limits take {} bytes in Redis; the maximum is {MAX_TEXT}: give \
+                tenants plans instead of limits of their own",
                 text.len()
             )));
         }
@@ -363,7 +364,7 @@ async fn exchange(
         let reply = gate.run_policies(registry, more).await?;
         let read_at = Instant::now();
         let Some((now_ms, word, rest)) = head(&reply) else {
-            return Err(broken("its reply has another form"));
+            return Err(broken("its reply has an unknown form"));
         };
         match word.as_str() {
             "ok" => {
@@ -384,7 +385,8 @@ async fn exchange(
                 }
                 if !none || known.superseded().is_empty() {
                     return Err(GateError::Refused(format!(
-                        "the workers have had {MAX_POLICIES} different policies within the longest window of those that they changed; wait until one of them is dropped"
+                        "the workers have had {MAX_POLICIES} different policies within the \
+                        longest window; wait until one of them is dropped"
                     )));
                 }
             }
@@ -414,20 +416,21 @@ fn decode(
     known: &RegistryKnowledge,
 ) -> Result<Vec<Registered>, GateError> {
     let (chunks, []) = rest.as_chunks::<4>() else {
-        return Err(broken("its reply has another form"));
+        return Err(broken("its reply has an unknown form"));
     };
     let decode = |[id, since, used, text]: &[Value; 4]| {
         let (Some(id), &Value::Int(since), &Value::Int(used), Some(text)) =
             (text_of(id), since, used, text_of(text))
         else {
-            return Err(broken("its reply has another form"));
+            return Err(broken("its reply has an unknown form"));
         };
         let own = mine.iter().find(|named| named.id == id);
         let policy = match own.map(|named| &named.policy).or(known.find(&id)) {
             Some(policy) => Arc::clone(policy),
             None => Arc::new(text::read(&text).map_err(|why| {
                 GateError::Refused(format!(
-                    "another worker's policy {id} can't be enforced here: {why}; run one version of sluicegate, or wait until that policy is dropped"
+                    "another worker's policy {id} can't be enforced here: {why}; run the same \
+                    version of sluicegate everywhere, or wait until that policy is dropped"
                 ))
             })?),
         };

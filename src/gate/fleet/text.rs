@@ -23,7 +23,7 @@ pub enum TextError {
     #[error("it has format {0}, and this version of sluicegate reads {FORMAT}")]
     Format(u32),
     /// Another program wrote it, or it is damaged.
-    #[error("it is no policy: {0}")]
+    #[error("it is not a policy: {0}")]
     Broken(String),
 }
 
@@ -155,9 +155,7 @@ pub fn read(text: &str) -> Result<Policy, TextError> {
     // tenant.
     let own = |at: usize| match set(at)? {
         limits if limits.global().next().is_none() => Ok(limits),
-        _ => Err(broken(
-            &"a limit that all tenants share is not a common one",
-        )),
+        _ => Err(broken(&"a global limit is not among the common limits")),
     };
     let plans: Result<BTreeMap<_, _>, TextError> = (whole.plans.into_iter())
         .map(|(name, at)| Ok((name, own(at)?)))

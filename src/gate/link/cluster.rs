@@ -81,7 +81,7 @@ impl Cluster {
                 sent_on: None,
             })
             .collect();
-        let unsent = "its slot moves between nodes faster than a request can follow";
+        let unsent = "its slot moves between nodes faster than requests can follow";
         let mut answers: Answers = requests
             .iter()
             .map(|request| Err(GateError::Unreachable(format!("{}: {unsent}", request.key))))
@@ -351,7 +351,7 @@ impl Cluster {
 async fn ask(node: &Node, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
     match node.silent() {
         Some(since) if since < SILENCE => Err(GateError::Unreachable(format!(
-            "{}: it did not answer and is left alone for a moment",
+            "{}: it did not answer and is not asked again for a moment",
             node.name()
         ))),
         _ => node.send(pipeline).await,

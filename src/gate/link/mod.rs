@@ -281,7 +281,7 @@ impl Link {
 
 /// The node does not have the slot, or not any more.
 fn moving(node: &Node) -> GateError {
-    GateError::Unreachable(format!("{}: a slot moves to another node", node.name()))
+    GateError::Unreachable(format!("{}: a slot is moving to another node", node.name()))
 }
 
 /// A client for the server at `url`.
@@ -292,7 +292,7 @@ fn client(url: &SecretUrl, pems: &Pems) -> Result<Client, GateError> {
         .map(|info| info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
         .map_err(|_| {
             GateError::Refused(format!(
-                "{url} is no Redis url; it must look like redis://user:password@host:6379/0"
+                "{url} is not a Redis URL; it must look like redis://user:password@host:6379/0"
             ))
         })?;
     // If only the sentinels or only the primary use TLS, the others need no certificates.

@@ -45,7 +45,9 @@ impl Sentinel {
         );
         let (ConnectionAddr::Tcp(master, _) | ConnectionAddr::TcpTls { host: master, .. }) = addr
         else {
-            return Err(GateError::Refused(format!("{url} names no primary")));
+            return Err(GateError::Refused(format!(
+                "{url} has no name of a primary"
+            )));
         };
         let addresses = sentinels
             .iter()

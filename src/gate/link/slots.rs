@@ -69,7 +69,7 @@ pub fn parse(answers: &[Value], own: &str, name: &str) -> Result<Vec<Range>, Gat
         .collect();
     if ranges.is_empty() {
         return Err(GateError::Unreachable(format!(
-            "{name}: its cluster has given no slot to any node yet"
+            "{name}: no node of its cluster has slots yet"
         )));
     }
     Ok(ranges)

@@ -87,7 +87,7 @@ impl RedisGate {
             return Ok(());
         }
         Err(GateError::Unreachable(format!(
-            "{}: which policies are enforced there is not known",
+            "{}: the policies enforced there are unknown",
             primary.shard.name()
         )))
     }

@@ -138,7 +138,7 @@ impl RedisGate {
             return Ok(replies);
         }
         Err(GateError::Unreachable(format!(
-            "{}: its clock jumps, or it drops the script cache, faster than a call can be repeated",
+            "{}: its clock jumps or its script cache is flushed faster than a call can be repeated",
             self.link.servers()
         )))
     }

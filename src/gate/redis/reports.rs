@@ -43,7 +43,7 @@ impl RedisGate {
             Value::Nil => None,
             value => {
                 let text: Result<String, _> = ::redis::from_redis_value(value);
-                let broken = |_| ReportError::Broken("it is no text".to_owned());
+                let broken = |_| ReportError::Broken("it is not text".to_owned());
                 Some(text.map_err(broken).and_then(|text| Report::read(&text)))
             }
         };

@@ -51,7 +51,7 @@ impl Group {
         Some(match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => format!("with exit status {code}"),
             (None, Some(signal)) => format!("by signal {signal}"),
-            (None, None) => "in an unknown way".to_owned(),
+            (None, None) => "for an unknown reason".to_owned(),
         })
     }
 }
@@ -143,7 +143,7 @@ impl Child {
         match self.output.next().await {
             Ok(ReadLine::Whole(line)) => Ok(line),
             Ok(ReadLine::TooLong) => {
-                Err(format!("it wrote a line of more than {MAX_VERDICT} bytes"))
+                Err(format!("it wrote a line longer than {MAX_VERDICT} bytes"))
             }
             Ok(ReadLine::End) => Err(self.end_in_words().await),
             Err(why) => Err(format!("its output can't be read: {why}")),

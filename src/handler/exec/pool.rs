@@ -136,7 +136,7 @@ impl ProgramPool {
             if timeout_at(deadline, offered).await.is_err() {
                 let last = shared.last.lock().unwrap_or_else(PoisonError::into_inner);
                 let why = match last.0.as_str() {
-                    "" => "all are busy",
+                    "" => "all programs are busy",
                     why => why,
                 };
                 let trouble = match shared.is_short.load(Ordering::Relaxed) {
@@ -254,7 +254,7 @@ impl PoolState {
                 line = child.line() => {
                     not_begun(&mut offered);
                     return Some(match line {
-                        Ok(_) => "it wrote a line when it had no job".to_owned(),
+                        Ok(_) => "it wrote a line without a job".to_owned(),
                         Err(why) => why,
                     });
                 }
@@ -295,7 +295,7 @@ impl PoolState {
             answer = child.ask(&line, Instant::now() + within) => answer,
             // The caller has gone since the worker ends. Another worker will run the job, so it
             // must not go on here.
-            () = reply.closed() => return Some("its job was given up".to_owned()),
+            () = reply.closed() => return Some("its job was abandoned".to_owned()),
         };
         let (outcome, why) = match answer {
             Ok(answer) => match answer_to(call, &id, &answer) {
@@ -304,19 +304,19 @@ impl PoolState {
                     return None;
                 }
                 Err(why) => (
-                    retry(format!("the program's answer can't be used: {why}")),
-                    format!("its answer can't be used: {why}"),
+                    retry(format!("the program's answer is invalid: {why}")),
+                    format!("its answer is invalid: {why}"),
                 ),
             },
             Err(NoAnswer::Late) => (
                 retry(format!(
-                    "no answer of the program within {within:?} (dispatch.exec.timeout)"
+                    "no answer from the program within {within:?} (dispatch.exec.timeout)"
                 )),
                 format!("it did not answer within {within:?}"),
             ),
             Err(NoAnswer::Broken(why)) => (
                 retry(format!("the program with this job: {why}")),
-                format!("{why}, with a job"),
+                format!("{why}, during a job"),
             ),
         };
         let _ = reply.send(outcome.into());
@@ -330,14 +330,14 @@ impl PoolState {
             debug!(
                 reason = why,
                 jobs = served,
-                "a program has ended; starting another"
+                "a program has ended: starting another"
             );
             return;
         }
         warn!(
             reason = why,
             jobs = served,
-            "a program has ended; starting another"
+            "a program has ended: starting another"
         );
         *last = (why.to_owned(), Some(Instant::now()));
     }
@@ -348,12 +348,12 @@ impl PoolState {
 fn answer_to(call: u64, id: &str, line: &[u8]) -> Result<Verdict, String> {
     let verdict = verdict::read(line).map_err(|why| why.to_string())?;
     if verdict.id.as_ref().is_some_and(|of| of != id) {
-        return Err("it has the id of another job".to_owned());
+        return Err("it has another job's id".to_owned());
     }
     match verdict.call {
         Some(of) if of == call => Ok(verdict),
-        Some(_) => Err("it names another call".to_owned()),
-        None => Err(r#"it names no call: repeat the job's "call" in it"#.to_owned()),
+        Some(_) => Err(r#"it has another call's "call" value"#.to_owned()),
+        None => Err(r#"it has no "call": copy the job's "call" into it"#.to_owned()),
     }
 }
 

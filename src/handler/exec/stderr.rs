@@ -63,7 +63,7 @@ pub(super) async fn log(errors: ChildStderr, pid: i32, limit: std::sync::Arc<Log
         if logged {
             info!(pid, "program: {text}");
         } else if is_first {
-            warn!("programs write more than is logged: {MAX_LINES} lines in {WINDOW:?}");
+            warn!("programs write more than is logged: {MAX_LINES} lines per {WINDOW:?}");
         }
     }
 }

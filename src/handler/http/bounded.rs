@@ -52,10 +52,7 @@ impl Bounds {
         let less = |left: usize| left.checked_sub(bytes);
         let order = Ordering::Relaxed;
         if self.0.left.fetch_update(order, order, less).is_err() {
-            let words = format!(
-                "{} KiB came, and no answer was among it",
-                self.0.most / 1024
-            );
+            let words = format!("received {} KiB without an answer", self.0.most / 1024);
             return Err(io::Error::other(words));
         }
         Ok(())

@@ -158,7 +158,7 @@ impl Pool {
             return Ok(PooledConnection(CallConnection::Own(kept)));
         }
         let shared = SharedConnection::over(stream, self.most, Arc::clone(&self.changed)).await?;
-        let slot = shared.take().ok_or("the server takes no call")?;
+        let slot = shared.take().ok_or("the server accepts no call")?;
         let room = shared.room();
         let mut open = self.lock();
         if self.sweeps(&mut open, Instant::now() + MAX_IDLE) {

@@ -51,7 +51,11 @@ impl Proxy {
                 let all = Matcher::builder().all(url.expose()).build();
                 let found = all.intercept(server);
                 if found.is_none() {
-                    return Err("proxy: it can't be read; percent-encode what is not a letter or a digit in its user and password".to_owned());
+                    return Err(
+                        "proxy: invalid URL; percent-encode all characters of its user and \
+                        password except letters and digits"
+                            .to_owned(),
+                    );
                 }
                 (found, "proxy")
             }

@@ -66,7 +66,7 @@ impl Secrets {
     pub(super) async fn of(&self, tenant: &Tenant) -> Result<Arc<str>, NoSecret> {
         let read = timeout(READ_TIMEOUT, self.read(tenant)).await;
         read.unwrap_or_else(|_| {
-            let why = format!("its file system gave no answer within {READ_TIMEOUT:?}");
+            let why = format!("its file system did not answer within {READ_TIMEOUT:?}");
             Err(NoSecret::unreadable(&why))
         })
     }
@@ -172,7 +172,7 @@ fn text_of(path: &PathBuf) -> io::Result<String> {
     let line = text.strip_suffix('\n').unwrap_or(text);
     let line = line.strip_suffix('\r').unwrap_or(line);
     match line.is_empty() || line.contains(char::is_control) {
-        true => Err(wrong("it is empty, or has control characters")),
+        true => Err(wrong("it is empty or has control characters")),
         false => Ok(line.to_owned()),
     }
 }
@@ -271,7 +271,8 @@ mod tests {
         let (words, (text, read)) = tokio::join!(all, other);
         assert_eq!(text, "one");
         assert!(read - began < READ_TIMEOUT, "{:?}", read - began);
-        let why = "unreadable: the secret of this tenant can't be read: its file system gave no answer within 2s";
+        let why = "unreadable: the secret of this tenant can't be read: its file system did not \
+            answer within 2s";
         assert!(words.iter().all(|words| words == why), "{words:?}");
         assert_eq!(secrets.reads.available_permits(), MAX_READS - 1);
 

@@ -22,19 +22,19 @@ use crate::tls;
 #[derive(Debug, thiserror::Error)]
 pub enum HttpHandlerError {
     /// The URL can't be parsed.
-    #[error("url: {0}; it has the form http://host:port/path")]
+    #[error("url: {0}; it must have the form http://host:port/path")]
     Url(#[from] url::ParseError),
     /// The URL's scheme is neither `http` nor `https`.
-    #[error("url: it begins with neither http:// nor https://")]
+    #[error("url: it must begin with http:// or https://")]
     Scheme,
     /// The URL contains something that no request can carry.
-    #[error("url: {0}; percent-encode what is not a letter or a digit")]
+    #[error("url: {0}; percent-encode all characters except letters and digits")]
     Unsendable(String),
     /// TLS can't be set up: a file can't be used, or the system has no root certificates.
     #[error("TLS: {0}")]
     Tls(String),
     /// The URL of access tokens contains something that no request can carry.
-    #[error("oauth2.token-url: {0}; percent-encode what is not a letter or a digit")]
+    #[error("oauth2.token-url: {0}; percent-encode all characters except letters and digits")]
     TokenUrl(String),
     /// The proxy can't be used.
     #[error("{0}")]

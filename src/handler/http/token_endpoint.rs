@@ -135,7 +135,7 @@ impl Endpoint {
         if url.contains(TENANT) {
             if let Some(why) = ValuePlace::Path.refuses(name) {
                 return Err(format!(
-                    "the tenant {why}, which the token's url can't have"
+                    "the tenant {why}, which the token URL can't contain"
                 ));
             }
             let mut encoded = String::new();
@@ -215,7 +215,7 @@ impl Endpoint {
             Err(_) => {
                 let timeout = self.timeout;
                 let why = format!(
-                    "the token's url gave no answer within {timeout:?} (dispatch.http.timeout)"
+                    "the token URL did not answer within {timeout:?} (dispatch.http.timeout)"
                 );
                 Err(why.into())
             }
@@ -226,7 +226,7 @@ impl Endpoint {
         let pooled = self.pool.open().await.map_err(|why| {
             let words = no_connection(why.as_ref(), self.encrypted);
             TokenError {
-                why: format!("no connection to the token's url: {words}"),
+                why: format!("no connection to the token URL: {words}"),
                 trouble: shortage::of(why.as_ref())
                     .map_or(Trouble::Unreachable, |_| Trouble::Local),
             }
@@ -243,14 +243,14 @@ impl Endpoint {
         *request.method_mut() = Method::POST;
         *request.uri_mut() = client.target.clone();
         request.headers_mut().clone_from(&client.headers);
-        let closed = || "the token's url has closed the connection".to_owned();
+        let closed = || "the token URL's server closed the connection".to_owned();
         let mut exchange = pooled.send(request, &client.whole).ok_or_else(closed)?;
         let status = match exchange.answer().await {
             CallResult::Answered(head) => head.status,
             CallResult::Unwritten => return Err(closed()),
             CallResult::Refused(why) | CallResult::Failed(why) => {
                 let words = no_answer(&why);
-                return Err(format!("the token's url gave no answer: {words}"));
+                return Err(format!("the token URL did not answer: {words}"));
             }
         };
         let body = whole_body(&mut exchange).await?;
@@ -267,19 +267,16 @@ impl TokenClient {
             let code = value.get("error").and_then(Value::as_str);
             let code = code.filter(|code| self.may_be_shown(code));
             let code = code.map_or(String::new(), |code| format!(": {code}"));
-            return Err(format!(
-                "the token's url answered {}{code}",
-                status.as_u16()
-            ));
+            return Err(format!("the token URL answered {}{code}", status.as_u16()));
         }
         let text = |name| value.get(name).and_then(Value::as_str);
         let kind = text("token_type").unwrap_or("bearer");
         if !kind.eq_ignore_ascii_case("bearer") {
-            return Err("the token's url gave a token that is no Bearer token".to_owned());
+            return Err("the token URL returned a token that is not a Bearer token".to_owned());
         }
         let token = text("access_token").filter(|token| is_token(token));
         let token = token.ok_or(
-            "the token's url answered 200 without an access_token of JSON that a header can carry",
+            "the token URL answered 200 without a JSON access_token that is valid in a header",
         )?;
         let life = match value.get("expires_in") {
             None | Some(Value::Null) => DEFAULT_LIFE,
@@ -288,7 +285,8 @@ impl TokenClient {
                 let seconds = life.as_f64().or_else(|| life.as_str()?.parse().ok());
                 let seconds = seconds.filter(|life| *life >= MIN_LIFE.as_secs_f64());
                 let seconds = seconds.ok_or(
-                    "the token's url gave a token whose expires_in is no number of seconds, 1 or more",
+                    "the token URL returned a token whose expires_in is not a number of seconds \
+                    of at least 1",
                 )?;
                 Duration::from_secs_f64(seconds.min(MAX_LIFE.as_secs_f64()))
             }
@@ -325,9 +323,9 @@ fn basic(id: &str, secret: &str) -> Result<HeaderValue, String> {
 async fn whole_body(exchange: &mut Exchange) -> Result<Vec<u8>, String> {
     let mut body = Vec::new();
     while let Some(chunk) = exchange.next().await {
-        let chunk = chunk.map_err(|_| "the answer of the token's url broke off")?;
+        let chunk = chunk.map_err(|_| "the token URL's answer is incomplete")?;
         if body.len() + chunk.len() > MAX_BODY {
-            return Err("the answer of the token's url is larger than 64 KiB".to_owned());
+            return Err("the token URL's answer is larger than 64 KiB".to_owned());
         }
         body.extend_from_slice(&chunk);
     }
@@ -389,7 +387,7 @@ mod tests {
         let form = "grant_type=client_credentials&scope=of%3Aa%2Fb%26&client_id=shop-a%2Fb%26&client_secret=hunter2";
         assert_eq!(body, form);
         let why = of(&oauth2, "..", "hunter2").expect_err("it would be another path");
-        assert!(why.contains("a part of a path"), "{why}");
+        assert!(why.contains("a path segment"), "{why}");
 
         oauth2.client_id = None;
         let (_, body) = of(&oauth2, "acme", "own:hunter2:3").expect("it can be sent");
@@ -439,28 +437,36 @@ mod tests {
             (400, r#"{"error": "no hunter2:/"}"#, "answered 400"),
             (302, "", "answered 302"),
             (201, r#"{"access_token": "t"}"#, "answered 201"),
-            (200, "hunter2", "without an access_token"),
-            (200, r#"{"access_token": "a b"}"#, "without an access_token"),
-            (200, r#"{"access_token": ""}"#, "without an access_token"),
+            (200, "hunter2", "without a JSON access_token"),
+            (
+                200,
+                r#"{"access_token": "a b"}"#,
+                "without a JSON access_token",
+            ),
+            (
+                200,
+                r#"{"access_token": ""}"#,
+                "without a JSON access_token",
+            ),
             (
                 200,
                 r#"{"access_token": "t", "token_type": "mac"}"#,
-                "no Bearer token",
+                "not a Bearer token",
             ),
             (
                 200,
                 r#"{"access_token": "t", "expires_in": 0}"#,
-                "1 or more",
+                "at least 1",
             ),
             (
                 200,
                 r#"{"access_token": "t", "expires_in": 0.9}"#,
-                "1 or more",
+                "at least 1",
             ),
             (
                 200,
                 r#"{"access_token": "t", "expires_in": "NaN"}"#,
-                "1 or more",
+                "at least 1",
             ),
         ] {
             let why = read(status, body).expect_err(body);

@@ -102,7 +102,7 @@ impl FailureLog {
         };
         if !self.0.as_ref().is_some_and(is_logged) {
             let of = of.map(Tenant::as_str);
-            tracing::warn!(error = %why, tenant = of, "no access token; trying again");
+            tracing::warn!(error = %why, tenant = of, "no access token: retrying");
             self.0 = Some((why.to_owned(), Instant::now()));
         }
     }

@@ -77,21 +77,22 @@ impl DeadLetterSearch {
     pub(super) fn failure(&self, id: &str) -> Option<String> {
         match self {
             Self::None | Self::Found(_) => None,
-            Self::Missing { queue, seen: 0, .. } => Some(format!("{queue} holds no dead letter")),
+            Self::Missing { queue, seen: 0, .. } => Some(format!("{queue} has no dead letters")),
             Self::Missing {
                 queue,
                 seen,
                 left: 0,
             } => Some(format!(
-                "it is not in {queue} ({}, all looked at)",
+                "it is not in {queue} ({}, all read)",
                 count(*seen, "dead letter")
             )),
             Self::Missing { queue, seen, left } => Some(format!(
-                "it is not among the first {} of {queue}, and {left} behind them were not looked at: {} looks at all",
+                "it is not among the first {} of {queue}, and {left} behind them were not read: \
+                {} reads all",
                 count(*seen, "dead letter"),
                 shows(id)
             )),
-            Self::Failed(why) => Some(format!("dead letters were not looked at: {why}")),
+            Self::Failed(why) => Some(format!("dead letters were not read: {why}")),
         }
     }
 
@@ -125,7 +126,7 @@ impl FoundLetter {
         let mut text = String::new();
         let mut line = |name: &str, value: String| text += &format!("{name:<10}{value}\n");
         line("why", self.row.why());
-        let since = (self.row.died_ms).map_or_else(|| "not known".to_owned(), at);
+        let since = (self.row.died_ms).map_or_else(|| "unknown".to_owned(), at);
         line("since", since);
         if let Some(story) = self.row.story() {
             line("lived", story);
@@ -175,14 +176,15 @@ mod tests {
             DeadLetterSearch::Missing { queue, seen, left }.failure("o 7")
         };
         let words = |seen, left| looked(seen, left).expect("it was in vain");
-        assert_eq!(words(0, 0), "jobs.dead holds no dead letter");
+        assert_eq!(words(0, 0), "jobs.dead has no dead letters");
         assert_eq!(
             words(2, 0),
-            "it is not in jobs.dead (2 dead letters, all looked at)"
+            "it is not in jobs.dead (2 dead letters, all read)"
         );
         assert_eq!(
             words(1_000, 7),
-            "it is not among the first 1000 dead letters of jobs.dead, and 7 behind them were not looked at: sluicegate dead show 'o 7' looks at all"
+            "it is not among the first 1000 dead letters of jobs.dead, and 7 behind them were not \
+            read: sluicegate dead show 'o 7' reads all"
         );
     }
 }

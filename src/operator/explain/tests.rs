@@ -119,10 +119,10 @@ fn a_job_in_its_line_starts_at_its_turn() {
     assert_eq!(
         told.in_words(),
         "waits for its turn under the limit default, in 4.0s (Tue, 14 Nov 2023 22:13:24 GMT)
-place     4 of 12 in its line
+place     4 of 12 in the waitlist
 starts    in 4.0s (Tue, 14 Nov 2023 22:13:24 GMT)
 promised  Tue, 14 Nov 2023 22:13:25 GMT, when it was first denied
-sure      exact: by the gate's count, while the limits stay what they are and those ahead come in time
+sure      exact: as computed by the gate, if the limits do not change and the jobs ahead ask in time
 "
     );
     let json = told.as_json();
@@ -169,7 +169,7 @@ fn what_stops_its_tenant_or_all_comes_first() {
     assert_eq!(causes_of(&told), ["suspended", "limit"]);
     assert!(
         told.in_words()
-            .contains("what suspends its tenant: 429 from the API, in 3.0s")
+            .contains("the end of its tenant's suspension: 429 from the API, in 3.0s")
     );
     let pause = Steering::of([Instruction::All(Hold::Paused)]);
     let told = explained(&seen, 4_000, (0, pause));

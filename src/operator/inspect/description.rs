@@ -39,7 +39,8 @@ pub(super) fn starts_alone(limit: &Limit, widest: u64) -> Option<String> {
     let capacity = u64::from(limit.capacity());
     (limit.unit() == Unit::Cost && widest > capacity).then(|| {
         format!(
-            "a job of this backlog costs {widest}, and {} lets {capacity} start at once: such a job starts alone, when all of that is free",
+            "a job of this backlog costs {widest}, but {} lets only {capacity} start at once: \
+            such a job starts alone, when the whole limit is free",
             limit.name()
         )
     })
@@ -116,7 +117,7 @@ pub(super) fn in_words(
         let waiting = match usage.waiting {
             all if all > found.waiting => {
                 let all = amount(all, limit.unit() == Unit::Cost && usage.widest > 1);
-                format!(", {all} waiting in all waitlists that share it")
+                format!(", {all} waiting in all waitlists that share the limit")
             }
             _ => String::new(),
         };
@@ -135,7 +136,7 @@ pub(super) fn in_words(
     }
     let waitlist = match found.waiting {
         _ if !given.missing.is_empty() => {
-            format!("one for each {}: see {hint}", given.lacking())
+            format!("one per {}: see {hint}", given.lacking())
         }
         0 => "no job waits".to_owned(),
         waiting => format!(

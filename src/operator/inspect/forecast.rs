@@ -115,7 +115,7 @@ fn notes(would_be: &ForecastRequest, max: &[u32], widest: u64) -> Vec<String> {
         };
         let learned = (*max < limit.max()).then(|| {
             format!(
-                "{} lets {max} through, not {}: it has learned that from the API's answers{forgets}",
+                "{} admits {max}, not {}, as learned from the API's answers{forgets}",
                 limit.name(),
                 limit.max()
             )
@@ -159,7 +159,7 @@ impl Forecast {
     pub(super) fn in_words(&self, of_cost: bool) -> String {
         let mut text = format!("what if   {}\n", self.said.join(", "));
         if self.waiting == 0 {
-            return text + "  now     no job waits, so nothing would be different\n";
+            return text + "  now     no job waits, so nothing would change\n";
         }
         let ends = |ends: &BacklogEnd| {
             let in_ms = ends.at_ms.saturating_sub(self.now_ms);
@@ -168,13 +168,15 @@ impl Forecast {
         };
         let (now, then) = (self.as_it_is.at_ms, self.would_be.at_ms);
         let differs = match now.abs_diff(then) {
-            0 => "no earlier and no later".to_owned(),
+            0 => "the same time".to_owned(),
             ms if then < now => format!("{} earlier", span(ms)),
             ms => format!("{} later", span(ms)),
         };
         let doubts = self.as_it_is.doubts.and(self.would_be.doubts);
         let sure = match self.sure() {
-            Certainty::Exact => "exact, while the limits stay so and nobody else comes".to_owned(),
+            Certainty::Exact => {
+                "exact, if the limits do not change and no other job comes".to_owned()
+            }
             _ => format!("estimated: {}", doubts.words()),
         };
         // Writing to a String can't fail.
@@ -218,7 +220,7 @@ mod tests {
             "what if   max-requests=200
   now     120 jobs waiting, the last is admitted in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT) (limit default)
   then    the last is admitted in 1m 0s (Tue, 14 Nov 2023 22:14:20 GMT) (limit default): 1m 5s earlier
-  sure    exact, while the limits stay so and nobody else comes
+  sure    exact, if the limits do not change and no other job comes
   then    all start alone
 "
         );

@@ -34,7 +34,8 @@ pub(super) fn in_words(limit: &Limit, usage: &UsageOfLimit, now_ms: u64) -> Stri
             false => format!("{in_force}, {} since {since}", learned.to),
         };
         text += &format!(
-            "\n          learned: {force}: the API answered 429 at {} of {max} ({}); back to {max} by {} if it stays quiet",
+            "\n          learned: {force}: the API answered 429 at {} of {max} ({}); back to \
+            {max} by {} without further 429s",
             refused_at(learned),
             count(learned.times, "time"),
             at(learned.ends_ms)
@@ -49,7 +50,8 @@ pub(super) fn in_words(limit: &Limit, usage: &UsageOfLimit, now_ms: u64) -> Stri
     }
     if learned.told_until_ms > now_ms {
         text += &format!(
-            "\n          learned: at most {} of {} in force: the API says that it takes no more; until {} unless it says so again",
+            "\n          learned: at most {} of {} in force, as advertised by the API; until {} \
+            unless it is advertised again",
             learned.told,
             usage.set,
             at(learned.told_until_ms)
@@ -137,7 +139,9 @@ mod tests {
         let (text, json) = shown(&mut state, 60, 2, None);
         assert_eq!(
             text,
-            "\n          learned: 79 of 100 in force since Tue, 14 Nov 2023 22:14:20 GMT: the API answered 429 at 80 of 100 (2 times); back to 100 by Tue, 14 Nov 2023 22:56:20 GMT if it stays quiet"
+            "\n          learned: 79 of 100 in force since Tue, 14 Nov 2023 22:14:20 GMT: the API \
+            answered 429 at 80 of 100 (2 times); back to 100 by Tue, 14 Nov 2023 22:56:20 GMT \
+            without further 429s"
         );
         assert_eq!(json["refused_at"], 80);
         assert_eq!(json["whole_at_ms"], 1_700_002_580_000_u64);
@@ -148,7 +152,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("at most 60 of 100 in force: the API says"),
+            text.contains("at most 60 of 100 in force, as advertised by the API"),
             "{text}"
         );
         let (text, _) = shown(&mut state, 185, 0, Some(0));

@@ -55,7 +55,7 @@ impl OtherPolicy {
 
     pub(super) fn in_words(&self) -> String {
         let mut text = format!(
-            "also      another configuration, until {} or longer: {}\n",
+            "also      another configuration, until at least {}: {}\n",
             at(self.until_ms),
             keys_in_words(&self.differing_keys, MAX_KEYS)
         );

@@ -91,7 +91,8 @@ impl ShadowUsage<'_> {
         if given.lacks(limit) {
             let scope = limit.scope();
             return format!(
-                "shadow    {name}: {what}{by}\n  tried   one for each {scope}: see --header or --routing-key\n"
+                "shadow    {name}: {what}{by}\n  tried   one per {scope}: see --header or \
+                --routing-key\n"
             );
         }
         let since = match tried.since_ms {
@@ -101,7 +102,7 @@ impl ShadowUsage<'_> {
         let behind = match tried.behind_ms {
             0 => String::new(),
             ms => format!(
-                "\n  behind  {}: a job that comes now would wait for those ahead of it",
+                "\n  behind  {}: a new job would wait for the jobs ahead of it",
                 span(ms)
             ),
         };

@@ -56,7 +56,7 @@ impl<'a> WaitReason<'a> {
                     Self::Others(limit.name(), usage.waiting, found.turn_ms)
                 }
                 _ => match recovery {
-                    Recovery::NoWorker => Self::Unconfirmed("a worker has looked at Redis"),
+                    Recovery::NoWorker => Self::Unconfirmed("a worker has checked Redis"),
                     Recovery::Unread(_) => Self::Unconfirmed("Redis has lost nothing"),
                     Recovery::Over | Recovery::Waits { .. } => Self::Nothing,
                 },
@@ -96,7 +96,7 @@ impl<'a> WaitReason<'a> {
             ),
             Self::Limit(name, next_ms) => {
                 format!(
-                    "the limit {name} is used up: the next unit is available {}",
+                    "the limit {name} is exhausted: the next unit becomes available {}",
                     when(found.now_ms, *next_ms)
                 )
             }
@@ -108,13 +108,17 @@ impl<'a> WaitReason<'a> {
                 );
             }
             Self::Others(name, waiting, turn_ms) => format!(
-                "other jobs share the limit {name}, and {waiting} of their units wait: a new job takes turns with them and is admitted {}",
+                "other jobs share the limit {name}, with {waiting} units waiting: a new job takes \
+                turns with them and is admitted {}",
                 when(found.now_ms, *turn_ms)
             ),
             Self::Nothing => return "a job of cost 1 is admitted now".to_owned(),
             Self::Unconfirmed(once) => return format!("a job of cost 1 is admitted once {once}"),
             Self::Unknown(hint) => {
-                return format!("nothing that all jobs of the tenant share; {hint} shows the rest");
+                return format!(
+                    "no limit that all jobs of the tenant share; {hint} shows other \
+                    limits"
+                );
             }
         };
         match found.waiting {

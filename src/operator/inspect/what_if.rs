@@ -74,7 +74,8 @@ impl WhatIf {
                     ("plan", None) => return Err("plan needs a name, such as plan=gold".to_owned()),
                     ("plan" | "pause" | "resume", Some(_)) => {
                         return Err(format!(
-                            "{key} is of the tenant, not of one limit: say {key} without a name"
+                            "{key} belongs to the tenant, not to one limit: write {key} without a \
+                            name"
                         ));
                     }
                     (other, _) => return Err(format!("there is no {other:?}{}", hint(other))),
@@ -152,9 +153,9 @@ pub(super) fn hypothetical(
                     |name: &&str| limits.shadows().iter().any(|limit| limit.name() == *name);
                 let name = the_limit(name.as_deref(), &asked.limits).map_err(|why| {
                     match name.as_deref().filter(is_shadow) {
-                        Some(name) => change.wrong(format!(
-                            "{name} is a shadow: it holds up nobody, whatever its numbers"
-                        )),
+                        Some(name) => {
+                            change.wrong(format!("{name} is a shadow limit: it never delays a job"))
+                        }
                         None => change.wrong(why),
                     }
                 })?;
@@ -171,7 +172,7 @@ pub(super) fn hypothetical(
             }
         };
         if said.contains(&key) {
-            return Err(change.wrong(format!("{key} is said twice")));
+            return Err(change.wrong(format!("{key} is given twice")));
         }
         said.push(key);
     }
@@ -197,7 +198,8 @@ fn same_parts(now: &[Limit], then: &[Limit]) -> Result<(), String> {
     match now == then {
         true => Ok(()),
         false => Err(format!(
-            "its limits tell a tenant's jobs apart by {then}, those in force by {now}: there is no backlog to compare"
+            "its limits separate a tenant's jobs by {then}, the current limits by {now}: there is \
+            no backlog to compare"
         )),
     }
 }

@@ -153,15 +153,12 @@ impl Excess {
 impl fmt::Display for Excess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (calls, seconds) = (self.quota.limit, self.window_ms / 1000);
-        write!(
-            f,
-            "the API says that it takes {calls} calls in {seconds}s, "
-        )?;
+        write!(f, "the API allows {calls} calls in {seconds}s, ")?;
         match &self.ours {
             Some((limit, allowed)) => {
-                write!(f, "and the limit {} lets {allowed} through", limit.name())?;
+                write!(f, "but the limit {} admits {allowed}", limit.name())?;
             }
-            None => write!(f, "and no limit bounds the calls of a tenant")?,
+            None => write!(f, "but no limit bounds the calls of a tenant")?,
         }
         let lower = (self.max_requests()).map(|max| format!("set its max-requests to {max}"));
         let same = |limit: &Limit| limit.window_ms() == self.window_ms;
@@ -171,7 +168,7 @@ impl fmt::Display for Excess {
         };
         let advice: Vec<String> = lower.into_iter().chain(add).collect();
         if advice.is_empty() {
-            return write!(f, ": no limit can be set as low");
+            return write!(f, ": no limit can be set that low");
         }
         write!(f, ": {}", advice.join(", or "))
     }
@@ -314,21 +311,22 @@ mod tests {
         says(
             &both,
             quota(90, 60),
-            "the API says that it takes 90 calls in 60s, and the limit minute lets 100 through: set its max-requests to 90",
+            "the API allows 90 calls in 60s, but the limit minute admits 100: set its \
+            max-requests to 90",
         );
         says(
             &both,
             quota(1000, 3600),
-            "the API says that it takes 1000 calls in 3600s, and the limit minute lets 6000 through: set its max-requests \
-             to 16, or add {name: api, use-algo: sliding-window-algo, unit: calls, max-requests: 1000, window-size: 3600} \
-             to rate-limiter.limits",
+            "the API allows 1000 calls in 3600s, but the limit minute admits 6000: set its \
+             max-requests to 16, or add {name: api, use-algo: sliding-window-algo, unit: calls, \
+             max-requests: 1000, window-size: 3600} to rate-limiter.limits",
         );
         let bucket = [limit("default", TokenBucket, 100, 60)];
         says(
             &bucket,
             quota(100, 60),
-            "the API says that it takes 100 calls in 60s, and the limit default lets 199 through: set its max-requests \
-             to 50",
+            "the API allows 100 calls in 60s, but the limit default admits 199: set its \
+             max-requests to 50",
         );
         says(
             &[limit("even", LeakyBucket, 100, 60)],
@@ -343,14 +341,15 @@ mod tests {
         says(
             std::slice::from_ref(&part),
             quota(100, 60),
-            "the API says that it takes 100 calls in 60s, and no limit bounds the calls of a tenant: add {name: api, \
-             use-algo: sliding-window-algo, unit: calls, max-requests: 100, window-size: 60, scope: tenant} to \
-             rate-limiter.limits",
+            "the API allows 100 calls in 60s, but no limit bounds the calls of a tenant: add \
+             {name: api, use-algo: sliding-window-algo, unit: calls, max-requests: 100, \
+             window-size: 60, scope: tenant} to rate-limiter.limits",
         );
         says(
             &[part.clone(), limit("own", SlidingWindow, 200, 60)],
             quota(100, 60),
-            "the API says that it takes 100 calls in 60s, and the limit own lets 200 through: set its max-requests to 100",
+            "the API allows 100 calls in 60s, but the limit own admits 200: set its max-requests \
+            to 100",
         );
         let all = limit("all", SlidingWindow, 100, 60).with_scope(Scope::Global);
         says(&[part, all], quota(100, 60), "kept");
@@ -358,7 +357,8 @@ mod tests {
         says(
             &running,
             quota(2_000_000, 60),
-            "the API says that it takes 2000000 calls in 60s, and no limit bounds the calls of a tenant: no limit can be set as low",
+            "the API allows 2000000 calls in 60s, but no limit bounds the calls of a tenant: no \
+            limit can be set that low",
         );
     }
 }

@@ -5,7 +5,7 @@
 //! 2. `RateLimit`, if nothing remains: a list of policies with `r` and `t`
 //!    (draft-ietf-httpapi-ratelimit-headers-08 to -11), or the dictionary of -07;
 //! 3. `RateLimit-Reset` (-06 and before), `X-RateLimit-Reset`, `X-Rate-Limit-Reset` and the like: seconds,
-//!    seconds of the epoch, milliseconds of the epoch, or a date; told apart by their size.
+//!    seconds of the epoch, milliseconds of the epoch, or a date; distinguished by their size.
 //!
 //! Malformed headers count as absent. If a form names several waits, the longest counts. If a cache has kept the answer for a while
 //! (`Age` above 0), the limits and their resets are out of date, and only `Retry-After` counts.

@@ -129,7 +129,7 @@ impl ValuePlace {
             Self::Path if value.is_empty() => Some("is empty"),
             // Some servers decode `%2F` before they look for such segments, which would lead to another path.
             Self::Path if value.split(['/', '\\']).any(is_dots) => {
-                Some("has . or .. as a part of a path")
+                Some("has . or .. as a path segment")
             }
             Self::Header if value.chars().any(|c| c.is_control() && c != '\t') => {
                 Some("has control characters")
@@ -313,7 +313,7 @@ fn text(found: Field<'_>, longest: usize) -> Result<String, String> {
         Field::Missing => Err("is missing".to_owned()),
         Field::Time(_) | Field::Other(_) => {
             let kind = found.kind();
-            Err(format!("is {kind}, and neither a text nor a whole number"))
+            Err(format!("is {kind}, but must be a text or a whole number"))
         }
     }
 }

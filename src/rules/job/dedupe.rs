@@ -45,13 +45,14 @@ pub(super) fn read(
         other => {
             let kind = other.kind();
             return Err(format!(
-                "header {DEDUPE_KEY} is {kind}; a dedupe key is a text or a whole number"
+                "header {DEDUPE_KEY} is {kind}; it must be a text or a whole number"
             ));
         }
     };
     if key.is_empty() || key.len() > MAX_KEY_BYTES || key.contains(char::is_control) {
         return Err(format!(
-            "header {DEDUPE_KEY} has {} bytes; a dedupe key has 1 to {MAX_KEY_BYTES}, and no control characters",
+            "header {DEDUPE_KEY} has {} bytes; it must have 1 to {MAX_KEY_BYTES}, and no control \
+            characters",
             key.len()
         ));
     }
@@ -77,10 +78,10 @@ fn read_time(found: Field<'_>, max_ms: u64) -> Result<u64, String> {
     match ms {
         Some(ms) if ms <= max_ms => Ok(ms),
         Some(ms) => Err(format!(
-            "header {DEDUPE_FOR} is {ms}; {max_ms} ms at most can be (job.dedupe-for)"
+            "header {DEDUPE_FOR} is {ms}; the maximum is {max_ms} ms (job.dedupe-for)"
         )),
         None => Err(format!(
-            "header {DEDUPE_FOR} is {}; it is a whole number of milliseconds",
+            "header {DEDUPE_FOR} is {}; it must be a whole number of milliseconds",
             super::start::shown(found)
         )),
     }
@@ -158,12 +159,12 @@ mod tests {
             (
                 DEDUPE_FOR,
                 Field::Int(-1),
-                "header x-dedupe-for is -1; it is",
+                "header x-dedupe-for is -1; it must be",
             ),
             (
                 DEDUPE_FOR,
                 Field::Int(601),
-                "header x-dedupe-for is 601; 600 ms at most",
+                "header x-dedupe-for is 601; the maximum is 600 ms",
             ),
             (
                 DEDUPE_FOR,

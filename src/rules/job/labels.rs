@@ -31,7 +31,7 @@ pub(super) fn label<'a>(
             format!("is {kind}; it must be a text or a whole number")
         }
         Field::Text(text) if text.len() > MAX_VALUE_BYTES => {
-            format!("has {} bytes; {MAX_VALUE_BYTES} at most can be", text.len())
+            format!("has {} bytes; the maximum is {MAX_VALUE_BYTES}", text.len())
         }
         Field::Text(text) => match text.char_indices().find(|(_, c)| c.is_control()) {
             Some((at, _)) => format!("has a control character at byte {at}"),

@@ -64,7 +64,7 @@ impl Priorities {
             let names: Vec<&str> = self.0.iter().map(|(name, _)| name.as_str()).collect();
             let names = names.join(", ");
             return Err(format!(
-                "header {PRIORITY} is {found}; it is one of {names} (job.priorities)"
+                "header {PRIORITY} is {found}; it must be one of {names} (job.priorities)"
             ));
         };
         let place = hash(message.id().unwrap_or_default()) % (*weight).max(1);

@@ -44,7 +44,7 @@ pub fn read_with(
     if let Field::Text(why) = message.header(headers::UNREADABLE) {
         let kept = headers::PROPERTIES;
         return Err(BadMessage(format!(
-            "its properties can't be used: {why}; they are kept in {kept}"
+            "its properties are invalid: {why}; they are kept in {kept}"
         )));
     }
     let tenant = tenant_of(message, inside, &fields.tenant)?;
@@ -53,7 +53,7 @@ pub fn read_with(
     for limit in limits.iter() {
         label(message, limit.scope()).map_err(|why| {
             let name = limit.name();
-            BadMessage(format!("{why}; the limit {name} tells jobs apart by it"))
+            BadMessage(format!("{why}; the limit {name} separates jobs by it"))
         })?;
     }
     fields.priorities.label(message).map_err(BadMessage)?;
@@ -192,7 +192,7 @@ fn tenant_of(
 fn no_tenant(place: Arguments<'_>, found: Field<'_>) -> BadMessage {
     let kind = found.kind();
     BadMessage(format!(
-        "{place} is {kind}; a tenant is a text or a whole number"
+        "{place} is {kind}; a tenant must be a text or a whole number"
     ))
 }
 
@@ -208,7 +208,8 @@ fn read_plan(message: &impl Envelope, policy: &Policy) -> Result<Option<String>,
         other @ (Field::Time(_) | Field::Other(_)) => {
             let kind = other.kind();
             return Err(BadMessage(format!(
-                "header {name} is {kind}; it is a text or a whole number that names a plan of rate-limiter.plans"
+                "header {name} is {kind}; it must be a text or a whole number that names a plan \
+                of rate-limiter.plans"
             )));
         }
     };
@@ -217,7 +218,7 @@ fn read_plan(message: &impl Envelope, policy: &Policy) -> Result<Option<String>,
     }
     let shown: String = plan.chars().take(32).collect();
     Err(BadMessage(format!(
-        "header {name} is {shown:?}, and rate-limiter.plans has no such plan"
+        "header {name} is {shown:?}, but rate-limiter.plans has no such plan"
     )))
 }
 
@@ -271,14 +272,15 @@ fn read_deadline(
         other => other.kind().to_owned(),
     };
     Err(BadMessage(format!(
-        "{place} is {shown}; a deadline is a time of RFC 3339, such as 2026-01-31T12:00:00Z, or seconds or milliseconds since 1970"
+        "{place} is {shown}; a deadline must be a time of RFC 3339, such as 2026-01-31T12:00:00Z, \
+        or seconds or milliseconds since 1970"
     )))
 }
 
 fn check_cost(found: Field<'_>, place: Arguments<'_>, max: u32) -> Result<u32, BadMessage> {
     let bad = |what: String| {
         Err(BadMessage(format!(
-            "{place} is {what}; a cost is a whole number from 1 to {max}"
+            "{place} is {what}; a cost must be a whole number from 1 to {max}"
         )))
     };
     let cost = match found {
@@ -297,7 +299,7 @@ fn check_cost(found: Field<'_>, place: Arguments<'_>, max: u32) -> Result<u32, B
     match u32::try_from(cost) {
         Ok(n) if (1..=max).contains(&n) => Ok(n),
         _ if cost > i64::from(max) => Err(BadMessage(format!(
-            "{place} is {cost}, above the limit of {max}: it can never be admitted"
+            "{place} is {cost}, above the limit of {max}: the job can never be admitted"
         ))),
         _ => bad(cost.to_string()),
     }

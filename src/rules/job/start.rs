@@ -84,7 +84,7 @@ fn read_delay(found: Field<'_>, max_ms: u64) -> Result<Option<u64>, String> {
         Some(Ok(ms)) if ms <= max_ms => Ok(Some(ms)),
         Some(Ok(ms)) => Err(too_long(&format!("header {DELAY}"), ms, max_ms)),
         None => Err(format!(
-            "header {DELAY} is {}; a delay is a whole number of milliseconds",
+            "header {DELAY} is {}; it must be a whole number of milliseconds",
             shown(found)
         )),
     }
@@ -109,14 +109,15 @@ fn read_time(found: Field<'_>) -> Result<u64, String> {
     };
     ms.ok_or_else(|| {
         format!(
-            "header {NOT_BEFORE} is {}; it is a time of RFC 3339, such as 2026-01-31T12:00:00Z, or seconds or milliseconds since 1970",
+            "header {NOT_BEFORE} is {}; it must be a time of RFC 3339, such as \
+            2026-01-31T12:00:00Z, or seconds or milliseconds since 1970",
             shown(found)
         )
     })
 }
 
 fn too_long(what: &str, ms: u64, max_ms: u64) -> String {
-    format!("{what} delays it by {ms} ms; {max_ms} ms at most can be (job.max-delayed-start)")
+    format!("{what} delays it by {ms} ms; the maximum is {max_ms} ms (job.max-delayed-start)")
 }
 
 /// Returns an invalid value for an error, cut to a maximum length.
@@ -236,7 +237,7 @@ mod tests {
             (
                 DELAY,
                 Field::Text("soon"),
-                "header x-delay is \"soon\"; a delay is",
+                "header x-delay is \"soon\"; it must be",
             ),
             (DELAY, Field::Text(""), "header x-delay is \"\""),
             (DELAY, Field::Text("-"), "header x-delay is \"-\""),
@@ -250,7 +251,7 @@ mod tests {
             (
                 DELAY,
                 Field::Int(1_000_001),
-                "header x-delay delays it by 1000001 ms; 1000000 ms at most",
+                "header x-delay delays it by 1000001 ms; the maximum is 1000000 ms",
             ),
             (
                 DELAY,

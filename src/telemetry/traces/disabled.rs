@@ -14,7 +14,7 @@ pub(crate) struct Traces;
 pub(crate) fn begin() -> Traces {
     let wanted = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER"];
     if wanted.iter().any(|name| env::var_os(name).is_some()) {
-        info!("no traces are sent: this worker is built without the feature otlp");
+        info!("no traces are sent: this worker was built without the feature otlp");
     }
     Traces
 }

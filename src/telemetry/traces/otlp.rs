@@ -122,7 +122,7 @@ impl Exporter {
             .build();
         // The error's text may contain the endpoint with a password.
         let exporter =
-            exporter.map_err(|_| "a variable OTEL_EXPORTER_OTLP_… can't be used".to_owned())?;
+            exporter.map_err(|_| "a variable OTEL_EXPORTER_OTLP_… is invalid".to_owned())?;
         let exporter = CountingExporter {
             exporter,
             counts: Arc::clone(&counts),

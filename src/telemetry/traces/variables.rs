@@ -66,14 +66,14 @@ impl OtelVariables {
             "OTEL_EXPORTER_OTLP_PROTOCOL",
         ];
         if first(protocol).is_some_and(|text| text != "http/protobuf") {
-            return Err("OTEL_EXPORTER_OTLP_PROTOCOL: only http/protobuf is possible".to_owned());
+            return Err("OTEL_EXPORTER_OTLP_PROTOCOL: only http/protobuf is supported".to_owned());
         }
         let compression = [
             "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
             "OTEL_EXPORTER_OTLP_COMPRESSION",
         ];
         if first(compression).is_some_and(|text| text != "none") {
-            return Err("OTEL_EXPORTER_OTLP_COMPRESSION: only none is possible".to_owned());
+            return Err("OTEL_EXPORTER_OTLP_COMPRESSION: only none is supported".to_owned());
         }
         let (name, text, path) =
             endpoint.unwrap_or((ENDPOINT, DEFAULT_ENDPOINT.to_owned(), "/v1/traces"));
@@ -89,13 +89,13 @@ impl OtelVariables {
             .ok()
             .filter(|url| ["http", "https"].contains(&url.scheme()) && url.has_host());
         let endpoint = endpoint.ok_or_else(|| {
-            format!("{name} is no URL of a collector, such as http://collector:4318")
+            format!("{name} is not the URL of a collector, such as http://collector:4318")
         })?;
         let number = |name: &str, usual: u64, most: u64| match of(name) {
             None => Ok(usual),
             Some(text) => match text.parse::<u64>() {
                 Ok(number) if (1..=most).contains(&number) => Ok(number),
-                _ => Err(format!("{name}: {text:?} is no number from 1 to {most}")),
+                _ => Err(format!("{name}: {text:?} is not a number from 1 to {most}")),
             },
         };
         let queue = number(
@@ -202,7 +202,10 @@ mod tests {
     fn what_can_not_be_meant_is_refused_without_its_value_where_that_may_be_secret() {
         let on = (ENDPOINT, "http://c");
         for (set, part) in [
-            (&[(ENDPOINT, "c:4318/secret")][..], "no URL of a collector"),
+            (
+                &[(ENDPOINT, "c:4318/secret")][..],
+                "not the URL of a collector",
+            ),
             (
                 &[(TRACES_ENDPOINT, "ftp://secret")],
                 "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",

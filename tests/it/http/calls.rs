@@ -141,7 +141,8 @@ fn a_job_without_a_value_is_none_and_says_which() {
         (
             r#"{"id": true}"#,
             good.to_vec(),
-            "json:/id is true or false, and neither a text nor a whole number; dispatch.http.url needs it",
+            "json:/id is true or false, but must be a text or a whole number; dispatch.http.url \
+            needs it",
         ),
         (
             r#"{"id": ""}"#,
@@ -151,7 +152,7 @@ fn a_job_without_a_value_is_none_and_says_which() {
         (
             r#"{"id": "a/../b"}"#,
             good.to_vec(),
-            "json:/id has . or .. as a part of a path; dispatch.http.url can't carry it",
+            "json:/id has . or .. as a path segment; dispatch.http.url can't carry it",
         ),
         (
             r#"{"id": 1}"#,
@@ -313,7 +314,7 @@ async fn a_signed_call_says_what_it_signs_with_each_key() {
     assert!(request.is_none());
     assert!(
         reason.starts_with(
-            "the secret of this tenant (dispatch.http.secrets-folder) must hold one or two keys"
+            "the secret of this tenant (dispatch.http.secrets-folder) must contain one or two keys"
         ),
         "{reason}"
     );

@@ -73,7 +73,7 @@ impl Request {
             .into_iter()
             .filter_map(|line| line.strip_prefix(prefix.as_bytes()));
         let value = values.next();
-        assert!(values.next().is_none(), "{name} stands there twice");
+        assert!(values.next().is_none(), "{name} is listed twice");
         value
     }
 }

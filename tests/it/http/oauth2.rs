@@ -182,7 +182,8 @@ async fn without_a_token_no_call_is_made_and_calls_go_on_when_there_is_one() {
     };
     assert_eq!(
         reason,
-        "no access token within 300ms (dispatch.http.timeout): the token's url answered 401: invalid_client"
+        "no access token within 300ms (dispatch.http.timeout): the token URL answered 401: \
+        invalid_client"
     );
     let attempt = handler.attempt(&job("1"), permit()).await;
     assert_eq!(
@@ -305,7 +306,7 @@ async fn tokens_come_over_tls_from_who_is_trusted_alone() {
         match handler.handle(&job("1"), permit()).await {
             Outcome::Done => assert!(is_trusted),
             Outcome::Retry { reason, .. } => {
-                let words = "no connection to the token's url: ";
+                let words = "no connection to the token URL: ";
                 assert!(!is_trusted && reason.contains(words), "{reason}");
                 assert!(reason.contains("dispatch.http.ca-file"), "{reason}");
                 assert!(endpoint.requests().is_empty() && api.requests().is_empty());
@@ -329,8 +330,12 @@ async fn answers_without_a_token_or_without_an_end_are_failures() {
             AfterAnswer::Repeat,
             "larger than 64 KiB",
         ),
-        (String::new(), AfterAnswer::Hang, "no answer within 300ms"),
-        (String::new(), AfterAnswer::Close, "gave no answer"),
+        (
+            String::new(),
+            AfterAnswer::Hang,
+            "did not answer within 300ms",
+        ),
+        (String::new(), AfterAnswer::Close, "did not answer"),
     ] {
         let api = api().await;
         let endpoint = Endpoint {

@@ -157,7 +157,7 @@ async fn a_tenant_whose_client_is_refused_fails_alone_and_goes_on_with_a_new_sec
     let handler = HttpHandler::new(&endpoint.calls(&api, None), 4).expect("usable");
     for _ in 0..20 {
         let outcome = handler.handle(&job_of("a"), permit()).await;
-        let reason = "no access token: the token's url answered 401: invalid_client".to_owned();
+        let reason = "no access token: the token URL answered 401: invalid_client".to_owned();
         let expected = Outcome::Retry {
             after: None,
             reason,

@@ -83,8 +83,8 @@ async fn what_is_wrong_with_a_certificate_is_said_with_what_to_do() {
     ca.issue_itself("authority");
     ca.issue_expired("expired", "127.0.0.1");
     for (shown, advice) in [
-        ("authority", "make it with CA:FALSE"),
-        ("expired", "renew it, or set the clock"),
+        ("authority", "create it with CA:FALSE"),
+        ("expired", "renew it, or correct the clock"),
     ] {
         let downstream = downstream(ca.acceptor(shown, None), None).await;
         let handler = handler_with(ca.trusted(), &downstream, LONG);
@@ -151,11 +151,13 @@ async fn a_downstream_that_wants_certificates_takes_those_of_its_authority_alone
     for (tls, words) in [
         (
             ca.trusted(),
-            "(the server wants a certificate of ours: set dispatch.http.cert-file and dispatch.http.key-file)",
+            "(the server requires a client certificate: set dispatch.http.cert-file and \
+            dispatch.http.key-file)",
         ),
         (
             theirs,
-            "(the server does not accept our certificate: see who signed dispatch.http.cert-file, and until when it is valid)",
+            "(the server rejects the client certificate: check the issuer and the expiry of \
+            dispatch.http.cert-file)",
         ),
     ] {
         let handler = handler_with(tls, &downstream, LONG);

@@ -26,7 +26,7 @@ async fn a_403_with_retry_after_closes_its_tenant_and_one_without_is_a_dead_lett
     let yaml = bed.yaml(limits, &api.url(), "");
     bed.publish(&yaml, [job("acme", "first")]).await;
     let worker = PROGRAM.start(&yaml);
-    worker.says(&["the API throttles"]).await;
+    worker.says(&["throttled by the API"]).await;
     let others = jobs("acme", 5).chain([job("other", "forbidden")]);
     bed.publish(&yaml, others).await;
     until("all jobs", || api.count() == 1 + 6 + 1).await;

@@ -27,7 +27,9 @@ async fn run(round_trip: Duration, guard: &str) -> usize {
     bed.publish(&yaml, jobs("acme", JOBS)).await;
     until("all jobs", || api.count() >= JOBS).await;
     for worker in &workers {
-        worker.says(&["Redis is far away", "round_trip_ms="]).await;
+        worker
+            .says(&["Redis's latency is high", "round_trip_ms="])
+            .await;
         let base = worker.metric("sluicegate_gate_base_seconds");
         assert!(base >= Some(round_trip.as_secs_f64() * 0.5), "{base:?}");
         assert_eq!(worker.count(&["all permits expire"]), 0);

@@ -20,9 +20,9 @@ use crate::PROGRAM;
 /// more.
 const MIN_CALLS_PER_REFUSAL: usize = 6;
 /// Maximum makespan without the waits after refusals, as a multiple of the shortest one that the
-/// limiter allows. docs/LIMITS.md has a table of measured values. This bound only detects quota
-/// that is lost: with a load of 25 on two cores, jobs start late, and an even flow has taken 3.4.
-const MAX_RATIO: f64 = 6.0;
+/// limiter allows. docs/LIMITS.md has measured values. This bound only detects quota
+/// that is lost, because jobs start late on a busy machine.
+const MAX_RATIO: f64 = 2.5;
 const TWO_SECONDS: Duration = Duration::from_secs(2);
 const TENANTS: [&str; 3] = ["a", "b", "c"];
 
@@ -32,8 +32,8 @@ struct Case {
     kind: Kind,
     /// The value of `rate-limiter`.
     limits: &'static str,
-    /// The window of `limits`. A tenant waits this long after a refusal that names no time.
-    window: Duration,
+    /// How long a tenant waits after a refusal that names no time.
+    pause: Duration,
     /// Jobs of each tenant.
     jobs: usize,
     /// The shortest makespan without a refusal.
@@ -44,7 +44,7 @@ struct Case {
 const WINDOWS: Case = Case {
     kind: Kind::Node("flexible"),
     limits: "use-algo: sliding-window-algo, max-requests: 20, window-size: 2s",
-    window: TWO_SECONDS,
+    pause: TWO_SECONDS,
     jobs: 120,
     least: Duration::from_secs(10),
 };
@@ -53,7 +53,7 @@ const WINDOWS: Case = Case {
 const EVEN: Case = Case {
     kind: Kind::Nginx("10r/s", ""),
     limits: "use-algo: leaky-bucket-algo, max-requests: 20, window-size: 2s",
-    window: TWO_SECONDS,
+    pause: Duration::from_millis(100),
     jobs: 120,
     least: Duration::from_millis(11_900),
 };
@@ -86,7 +86,7 @@ impl Case {
     async fn holds(self, tenants: &[&str]) {
         let few = self.jobs / MIN_CALLS_PER_REFUSAL;
         for figures in self.run(tenants).await {
-            let waits = self.window.div_duration_f64(self.least) * figures.refused as f64;
+            let waits = self.pause.div_duration_f64(self.least) * figures.refused as f64;
             assert!(
                 figures.refused <= few && figures.ratio - waits <= MAX_RATIO,
                 "{self:?}: {figures:?}"
@@ -163,14 +163,13 @@ mod even {
 
     const SIXTY_A_MINUTE: Case = Case {
         kind: Kind::Nginx("60r/m", ""),
-        window: Duration::from_secs(60),
+        pause: SECOND,
         jobs: 15,
         least: SECOND.saturating_mul(14),
         ..EVEN
     };
 
     const TEN_A_SECOND: Case = Case {
-        window: SECOND,
         jobs: 60,
         least: Duration::from_millis(5_900),
         ..EVEN

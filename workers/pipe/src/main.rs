@@ -77,7 +77,7 @@ impl PreparingHandler for Pipe {
 
 /// Writes the body and waits for the exit status.
 async fn finish(job: &Job, program: &mut Child) -> Outcome {
-    let mut input = program.stdin.take().expect("it is piped, and taken once");
+    let mut input = program.stdin.take().expect("stdin is piped and taken once");
     if let Err(why) = input.write_all(&job.body).await {
         return retry(format!("the program did not read its job: {why}"));
     }

@@ -70,7 +70,7 @@ fn read_all(
     if text.len() as u64 > MAX_FILE_BYTES {
         return Err(wrong(
             1,
-            format!("the file is longer than {MAX_FILE_BYTES} bytes"),
+            format!("the file is larger than {MAX_FILE_BYTES} bytes"),
         ));
     }
     let options = serde_saphyr::options! {
@@ -149,7 +149,8 @@ fn read_case(written: WrittenCase, line: u64, files: &Files<'_>) -> Result<Case,
     if redis > MAX_ROUND_TRIP.as_secs_f64() {
         let most = MAX_ROUND_TRIP.as_secs_f64();
         return Err(here(format!(
-            "redis-latency is {redis:?} s; it must be at most {most} s: a worker gives a question up after 2 s"
+            "redis-latency is {redis:?} s; it must be at most {most} s: a worker's requests time \
+            out after 2 s"
         )));
     }
     let within = match &written.within {
@@ -170,14 +171,14 @@ fn read_case(written: WrittenCase, line: u64, files: &Files<'_>) -> Result<Case,
     let named = names.iter().filter(|name| !name.is_empty());
     if let Some(twice) = named.into_iter().find(|name| !known.insert(*name)) {
         return Err(here(format!(
-            "two jobs are called {}",
+            "two jobs have the name {}",
             mistake::shown(twice)
         )));
     }
     let last = jobs.last().map_or(0.0, |job| job.at);
     if let Some(within) = within.filter(|within| *within < last) {
         return Err(here(format!(
-            "within is {within:?} s, and the last job comes after {last:?} s"
+            "within is {within:?} s, but the last job is published after {last:?} s"
         )));
     }
     let expected = written.expect.value;
@@ -186,17 +187,20 @@ fn read_case(written: WrittenCase, line: u64, files: &Files<'_>) -> Result<Case,
         time.seconds().map_err(there)?;
     }
     if let Some(name) = expected.names().find(|name| !names.contains(name)) {
-        return Err(there(format!("no job is called {}", mistake::shown(name))));
+        return Err(there(format!(
+            "no job has the name {}",
+            mistake::shown(name)
+        )));
     }
     if expected
         .deliveries_at_most
         .is_some_and(|most| !most.is_finite())
     {
-        return Err(there("deliveries-at-most is no number".to_owned()));
+        return Err(there("deliveries-at-most is not a number".to_owned()));
     }
     if expected.is_empty() {
         return Err(there(
-            "nothing is expected: such a case can't fail".to_owned(),
+            "there are no expectations, so the case can't fail".to_owned(),
         ));
     }
     Ok(Case {
@@ -228,7 +232,7 @@ fn config(written: &WrittenCase, line: u64, files: &Files<'_>) -> Result<Config,
     let here = |why: String| (line, why);
     let pipelines = match &written.config {
         None => {
-            let why = "config is missing: a path, or the sections themselves";
+            let why = "config is missing; give a path or the sections";
             return Err(here(why.to_owned()));
         }
         Some(CaseConfig::Path(path)) => (files.load)(&files.folder.join(path))
@@ -289,11 +293,11 @@ fn read_job(written: WrittenJob, jobs: &mut Vec<(String, SimulatedJob)>) -> Resu
     let (count, at) = (written.count.unwrap_or(1), written.at.seconds()?);
     if count == 0 || jobs.len().saturating_add(count) > MAX_JOBS_PER_CASE {
         return Err(format!(
-            "count is {count}; a case has from 1 to {MAX_JOBS_PER_CASE} jobs"
+            "count is {count}; a case can have 1 to {MAX_JOBS_PER_CASE} jobs"
         ));
     }
     if count == 1 && written.every.is_some() {
-        return Err("every is of several alike jobs: give their count, too".to_owned());
+        return Err("every requires count, the number of jobs".to_owned());
     }
     let every = match &written.every {
         Some(every) => every.seconds()?,

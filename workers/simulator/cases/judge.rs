@@ -88,7 +88,7 @@ pub(super) fn differences(case: &Case, history: &RunHistory) -> Vec<String> {
         if let Some(wanted) = wanted.filter(|wanted| came > wanted + tolerance) {
             differs(
                 what,
-                format!("{wanted:.3} s at most"),
+                format!("at most {wanted:.3} s"),
                 format!("{came:.3} s"),
             );
         }
@@ -102,7 +102,7 @@ pub(super) fn differences(case: &Case, history: &RunHistory) -> Vec<String> {
         let done = &figures.done_after;
         at_most("done after p50", most.p50.as_ref(), done.p50);
         at_most("done after p99", most.p99.as_ref(), done.p99);
-        at_most("done after, the longest", most.max.as_ref(), done.max);
+        at_most("longest done after", most.max.as_ref(), done.max);
     }
     at_most(
         "makespan",
@@ -116,7 +116,7 @@ pub(super) fn differences(case: &Case, history: &RunHistory) -> Vec<String> {
             let is_shadow = figures.shadows.iter().any(|shadow| shadow.name == *name);
             let came = match came {
                 Some(units) => units.to_string(),
-                None if is_shadow => "it is a shadow: see would-have-waited".to_owned(),
+                None if is_shadow => "it is a shadow: use would-have-waited".to_owned(),
                 None => "there is no such limit".to_owned(),
             };
             differs(
@@ -135,7 +135,7 @@ pub(super) fn differences(case: &Case, history: &RunHistory) -> Vec<String> {
                 |jobs| jobs.to_string(),
             );
             differs(
-                &format!("jobs that the shadow {name} would have made wait"),
+                &format!("jobs that would have waited for the shadow {name}"),
                 wanted.to_string(),
                 came,
             );
@@ -160,8 +160,8 @@ pub(super) fn differences(case: &Case, history: &RunHistory) -> Vec<String> {
         .filter(|most| figures.deliveries > *most)
     {
         differs(
-            "deliveries a job",
-            format!("{most} at most"),
+            "deliveries per job",
+            format!("at most {most}"),
             figures.deliveries.to_string(),
         );
     }

@@ -111,7 +111,8 @@ impl Time {
             .filter(|seconds| (0.0..=MAX_DURATION.as_secs_f64()).contains(seconds))
             .ok_or_else(|| {
                 format!(
-                    "{} is no time; it must be seconds (1.5), or a whole number with a unit (1500ms, 30s, 5m), up to 30d",
+                    "{} is not a time; it must be seconds (1.5), or a whole number with a unit \
+                    (1500ms, 30s, 5m), up to 30d",
                     found()
                 )
             })

@@ -103,7 +103,7 @@ impl<'de> Visitor<'de> for AnyValue {
     fn visit_f64<E: Error>(self, value: f64) -> Result<Json, E> {
         match value.is_finite() {
             true => Ok(Json::one(Value::from(value).to_string())),
-            false => Err(E::custom(format_args!("{value} is no number here"))),
+            false => Err(E::custom(format_args!("{value} is not a number"))),
         }
     }
 

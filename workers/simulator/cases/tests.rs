@@ -57,10 +57,14 @@ fn each_expectation_can_fail() {
         ("{max: 1s}", "{p50: 0, p99: 0}", "wait p99"),
         ("{default: 3}", "{default: 4}", "fullest window of default"),
         ("{default: 3}", "{other: 3}", "no such limit"),
-        ("{default: 3}", "{shadow: 3}", "see would-have-waited"),
-        ("{shadow: 2}", "{shadow: 0}", "the shadow shadow would have"),
+        ("{default: 3}", "{shadow: 3}", "use would-have-waited"),
+        (
+            "{shadow: 2}",
+            "{shadow: 0}",
+            "would have waited for the shadow shadow",
+        ),
         ("{shadow: 2}", "{default: 0}", "no such shadow limit"),
-        ("{max: 1100ms}", "{max: 500ms}", "done after, the longest"),
+        ("{max: 1100ms}", "{max: 500ms}", "longest done after"),
         ("{max: 1100ms}", "{p50: 0, p99: 0}", "done after p99"),
         ("dead-letters: 0", "dead-letters: 1", "dead letters"),
         ("throttled: 0", "throttled: 2", "429s"),
@@ -72,7 +76,7 @@ fn each_expectation_can_fail() {
         (
             "deliveries-at-most: 4",
             "deliveries-at-most: 0.5",
-            "deliveries a job",
+            "deliveries per job",
         ),
     ] {
         let text = CASES.replace(right, wrong);
@@ -115,9 +119,9 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
             14,
             "did you mean tenant?",
         ),
-        ("at: 500ms", "at: -1", 14, "-1.0 is no time"),
+        ("at: 500ms", "at: -1", 14, "-1.0 is not a time"),
         ("at: 500ms", "at: .nan", 14, "not a finite number"),
-        ("at: 500ms", "at: 1e308", 14, "1e308 is no time"),
+        ("at: 500ms", "at: 1e308", 14, "1e308 is not a time"),
         ("at: 500ms", "at: [1]", 14, "at: invalid"),
         ("cost: 2", "cost: -2", 14, "cost: "),
         ("cost: 2", "cost: [2]", 14, "cost: "),
@@ -148,7 +152,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
             "within: 1m",
             "within: 400ms",
             3,
-            "the last job comes after 0.5 s",
+            "the last job is published after 0.5 s",
         ),
         ("latency: 10ms", "latency: 2h", 9, "at most 1h"),
         ("throttled:", "throtled:", 22, "deliveries-at-most"),
@@ -158,9 +162,14 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
             7,
             "did you mean max-requests?",
         ),
-        ("name: last", "name: burst-1", 3, "two jobs are called"),
-        ("{last: 1s}", "{lost: 1s}", 16, "no job is called \"lost\""),
-        ("{max: 1s}", "{max: soon}", 16, "no time"),
+        ("name: last", "name: burst-1", 3, "two jobs have the name"),
+        (
+            "{last: 1s}",
+            "{lost: 1s}",
+            16,
+            "no job has the name \"lost\"",
+        ),
+        ("{max: 1s}", "{max: soon}", 16, "not a time"),
         ("{last: 1s}", "5", 17, "expected keys with values"),
         ("cases:", "case:", 2, "did you mean cases?"),
     ] {
@@ -187,7 +196,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
     }
     let nothing = "cases: [{name: a, config: {}, jobs: [{at: 0, tenant: a}], expect: {}}]";
     let why = read("a.yaml", nothing, None)
-        .expect_err("nothing is expected")
+        .expect_err("there are no expectations")
         .to_string();
     assert!(why.contains("can't fail"), "{why}");
 }

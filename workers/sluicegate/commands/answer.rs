@@ -34,7 +34,8 @@ pub async fn wait(
     // The workers may have another configuration.
     if config.dispatch.results.to != ResultsTo::ReplyTo {
         eprintln!(
-            "note: dispatch.results.to is not reply-to here; a result comes only where workers have it"
+            "note: dispatch.results.to is not reply-to in this configuration; a result comes only \
+            if workers have reply-to"
         );
     }
     let levels = DelayLevels::new(config.delay.max_delay);
@@ -49,10 +50,11 @@ pub async fn wait(
     match result {
         Ok(Some(result)) => print(&id, &result, as_json),
         Ok(None) => Err(Failure::Failed(format!(
-            "the connection ended before the result of {id} came; the job goes on"
+            "the connection ended before the result of {id} came; the job continues"
         ))),
         Err(_) => Err(Failure::Failed(format!(
-            "no result of {id} within {}; the job goes on. `sluicegate inspect` says what its tenant waits for; without dispatch.results.to: reply-to no worker answers",
+            "no result of {id} within {}; the job continues. `sluicegate inspect` shows what its \
+            tenant waits for; workers send results only with dispatch.results.to: reply-to",
             show_duration(time)
         ))),
     }
@@ -110,12 +112,12 @@ fn print(id: &str, result: &Message, as_json: bool) -> Result<ExitCode, Failure>
             out.write_all(b"\n")?;
         }
         if text(TRUNCATED).is_some() {
-            eprintln!("the answer is cut: dispatch.results.max-body bounds it");
+            eprintln!("the answer is truncated to dispatch.results.max-body");
         }
     }
     if ended == "done" {
         return Ok(ExitCode::SUCCESS);
     }
-    let reason = plain(text(REASON).unwrap_or("it says no reason"), 1_000);
+    let reason = plain(text(REASON).unwrap_or("no reason given"), 1_000);
     Err(Failure::Failed(format!("the job is {ended}: {reason}")))
 }

@@ -41,7 +41,7 @@ pub async fn note_by(
 }
 
 fn tell(why: &NotDone) {
-    eprintln!("note: this is not written to the audit: {why}");
+    eprintln!("note: the audit log was not written: {why}");
 }
 
 /// Does the same for callers that report failures themselves. It gives up after 2 s.

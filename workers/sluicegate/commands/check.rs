@@ -29,9 +29,10 @@ const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Check the configuration, RabbitMQ, Redis and the API; change nothing
 ///
-/// Prints the effective configuration without passwords, then a line for each thing that was checked: ok, warn
-/// or error. The exit status is 1 if there is an error. It measures what round trips to Redis, connections to the API and RabbitMQ's
-/// confirms take (by a queue of its own, which it deletes), and says what that means. It sends no request to the API.
+/// Prints the effective configuration without passwords, then one line per check: ok, warn or
+/// error. The exit status is 1 if a check fails. It also measures round trips to Redis, connections
+/// to the API and RabbitMQ's confirms (with a temporary queue), and explains the results. It sends
+/// no request to the API.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate check
@@ -40,13 +41,13 @@ const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
   sluicegate check --tenant acme
   sluicegate check --tenant acme --plan pro --json")]
 pub struct CheckArgs {
-    /// Look at the configuration only, at no server
+    /// Check only the configuration; contact no server
     #[arg(long)]
     offline: bool,
-    /// Print this tenant's effective limits, and which part of the configuration they come from
+    /// Print this tenant's effective limits and the part of the configuration that sets them
     #[arg(long)]
     tenant: Option<String>,
-    /// The plan that its jobs name (rate-limiter.plan-header)
+    /// Plan that the tenant's jobs name (rate-limiter.plan-header)
     #[arg(long, requires = "tenant")]
     plan: Option<String>,
     /// Print JSON
@@ -103,7 +104,7 @@ pub async fn run(
     if named {
         let calls = chosen.iter().map(|(_, config)| config.dispatch.concurrency);
         let (pipelines, calls) = (count(chosen.len() as u64, "pipeline"), calls.sum::<usize>());
-        let text = format!("is valid: {pipelines}, together at most {calls} calls in flight");
+        let text = format!("is valid: {pipelines}, at most {calls} calls in flight in total");
         common.add(Severity::Ok, "config", text);
     }
     let warnings = pipelines.warnings();
@@ -112,7 +113,7 @@ pub async fn run(
         common.add(Severity::Warn, "config", words);
     }
     let mut checked = Vec::new();
-    let progress = Progress::begin("looking at the configuration");
+    let progress = Progress::begin("checking the configuration");
     for (name, config) in chosen {
         let policy = &config.rate_limiter.policy;
         let (source, limits) = match &tenant {
@@ -129,8 +130,8 @@ pub async fn run(
         }
         let whose = (tenant.as_ref(), limits);
         let says = |what: &str| match named {
-            true => progress.says(format!("pipeline {name}: looking at {what}")),
-            false => progress.says(format!("looking at {what}")),
+            true => progress.says(format!("pipeline {name}: checking {what}")),
+            false => progress.says(format!("checking {what}")),
         };
         let measured = look(config, whose, (args.offline, says), &mut findings).await;
         checked.push(Checked {
@@ -174,9 +175,7 @@ pub async fn run(
         }
     }
     if failed {
-        return Err(Failure::Failed(
-            "not everything is in order, see above".to_owned(),
-        ));
+        return Err(Failure::Failed("some checks failed, see above".to_owned()));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -202,7 +201,12 @@ async fn look(
         moved_at_once: MOVED_AT_ONCE,
     };
     let mut measured = Measurements::default();
-    let too_slow = |url: String| format!("{url} is too slow: no end within {SERVER_TIMEOUT:?}");
+    let too_slow = |url: String| {
+        format!(
+            "{url} is too slow: not finished within \
+        {SERVER_TIMEOUT:?}"
+        )
+    };
     // One silent server must not prevent the check of the other.
     says("RabbitMQ");
     let looking = rabbitmq(config, terms, (&mut measured, &mut *findings));

@@ -8,16 +8,17 @@ use clap_complete::Shell;
 
 use super::Failure;
 
-/// Print what a shell completes: commands, options, files
+/// Print a shell completion script
 ///
-/// Packages bring it where shells look. By hand, it goes into the shell's own folder for completions. It needs no configuration.
+/// Packages install it. To install it by hand, write it to the shell's completions folder. It needs
+/// no configuration.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate completions bash > /usr/share/bash-completion/completions/sluicegate
   sluicegate completions zsh > /usr/local/share/zsh/site-functions/_sluicegate
   sluicegate completions fish > ~/.config/fish/completions/sluicegate.fish")]
 pub struct CompletionsArgs {
-    /// Of which shell
+    /// Shell to print the script for
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }

@@ -20,12 +20,13 @@ use super::rate::Rate;
 use super::steer::FOLLOW_TIMEOUT;
 use super::{Failure, count, plain, print_json};
 
-/// Look at dead letters, replay them, or drop them
+/// List, replay or delete dead letters
 ///
-/// Dead letters are invalid messages, and jobs that were given up: rejected by the API, expired, or out of attempts.
-/// They are in the queue `jobs.dead` (named after amqp.queue). What is not replayed or dropped stays there:
-/// looking takes a message from the queue and gives it back, which RabbitMQ 4 counts as a delivery
-/// (x-delivery-count; the queue allows a million of them) and puts at the queue's end.
+/// Dead letters are invalid messages and jobs that failed for good: rejected by the API, expired,
+/// or out of attempts. They stay in the queue `jobs.dead` (named after amqp.queue) until they are
+/// replayed or deleted. Each read takes a message from the queue and returns it. RabbitMQ 4 counts
+/// that as a delivery (x-delivery-count; the queue allows a million) and moves the message to the
+/// end of the queue.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate dead list --reason 'answered 422'
@@ -40,19 +41,20 @@ pub struct DeadArgs {
 
 #[derive(Debug, Subcommand)]
 enum DeadCommand {
-    /// List dead letters, the newest first: id, tenant, when it died, after which attempt, how many waits and how long, why
+    /// List dead letters, newest first: id, tenant, time, attempt, number and length of waits,
+    /// reason
     #[command(after_help = "Example:\n  sluicegate dead list --tenant acme --limit 20 --json")]
     List {
         #[command(flatten)]
         filter: LetterOptions,
-        /// How many to show
+        /// Maximum number to show
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,
-        /// Print a line of JSON for each
+        /// Print one line of JSON per dead letter
         #[arg(long)]
         json: bool,
     },
-    /// Show one dead letter: headers and body
+    /// Show the headers and the body of one dead letter
     #[command(after_help = "Example:\n  sluicegate dead show 01JCW1X5 --json")]
     Show {
         /// The job's id
@@ -62,17 +64,18 @@ enum DeadCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Put dead letters back into the work queue, as new jobs with all attempts
+    /// Return dead letters to the work queue as new jobs with all their attempts
     ///
-    /// Each is published and confirmed before its dead letter goes away: after a crash in between it is in
-    /// both queues. Ctrl-C ends it between two of them; run it again for the rest. A job that was cancelled is cancelled no more.
+    /// Each job is published and confirmed before its dead letter is removed, so after a crash in
+    /// between it is in both queues. Ctrl-C stops between two jobs; run the command again for the
+    /// rest. Replaying a canceled job ends its cancellation.
     #[command(after_help = "Examples:
   sluicegate dead replay --reason 'HTTP 503' --limit 10
   sluicegate dead replay --all --rate 10/s")]
     Replay {
         #[command(flatten)]
         change: SelectedLetters,
-        /// So many at most in a second, a minute or an hour: 10/s, 100/m, 5/h; it says how far it is
+        /// Maximum rate per second, minute or hour (10/s, 100/m, 5/h); shows progress
         #[arg(long, value_name = "NUMBER/UNIT")]
         rate: Option<Rate>,
     },
@@ -87,13 +90,13 @@ enum DeadCommand {
 /// Which dead letters.
 #[derive(Debug, Clone, Args)]
 struct LetterOptions {
-    /// Only those whose reason contains this
+    /// Only dead letters whose reason contains this text
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Only those of this tenant
+    /// Only dead letters of this tenant
     #[arg(long)]
     tenant: Option<String>,
-    /// Only the one with this id
+    /// Only the dead letter with this id
     #[arg(long)]
     id: Option<String>,
 }
@@ -103,13 +106,13 @@ struct LetterOptions {
 struct SelectedLetters {
     #[command(flatten)]
     filter: LetterOptions,
-    /// All of them
+    /// All dead letters
     #[arg(long, conflicts_with_all = ["reason", "tenant", "id"])]
     all: bool,
-    /// So many at most
+    /// Maximum number to change
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     limit: Option<u32>,
-    /// Print what was done as JSON
+    /// Print the result as JSON
     #[arg(long)]
     json: bool,
 }
@@ -231,7 +234,8 @@ fn cut_short(queue: &str, (all, hidden): (usize, usize), look: &SearchProgress) 
     };
     let found = count(all as u64, "dead letter");
     format!(
-        "{found} found in the first {}{why} of {queue}, {hidden} of them not shown; {} messages behind them were not looked at: a filter looks for some of them, and drop or replay takes the first ones away",
+        "{found} found in the first {}{why} of {queue}, {hidden} of them not shown; {} messages \
+        behind them were not read: use a filter, or drop or replay the first ones",
         count(look.seen, "message"),
         look.left
     )
@@ -247,7 +251,7 @@ impl Letters<'_> {
         let progress = Progress::begin("fetching dead letters");
         let told = |found: usize, left| {
             let found = count(found as u64, self.noun);
-            progress.says(format!("{found} found, {left} left to look at"));
+            progress.says(format!("{found} found, {left} left to read"));
         };
         let dead::LetterList {
             mut rows,
@@ -279,7 +283,7 @@ impl Letters<'_> {
     }
 
     async fn show(&self, id: &str, as_json: bool) -> Result<ExitCode, Failure> {
-        let progress = Progress::begin("looking for it");
+        let progress = Progress::begin("searching");
         let letter = self.dead.find(id).await;
         drop(progress);
         let letter = letter?;
@@ -315,7 +319,7 @@ impl Letters<'_> {
         change: LetterChange,
     ) -> Result<ExitCode, Failure> {
         let progress = Progress::begin("fetching");
-        let told = |done, left| progress.says(format!("{done} so far, {left} left to look at"));
+        let told = |done, left| progress.says(format!("{done} so far, {left} left to read"));
         let (filter, limit) = (chosen.filter.into(), chosen.limit);
         let done = self
             .dead
@@ -331,7 +335,8 @@ impl Letters<'_> {
         }
         match done.failure {
             None if done.stopped => Err(Failure::Failed(format!(
-                "interrupted: the others are still in {}; run it again for them",
+                "interrupted: the other dead letters are still in {}; run the command again for \
+                them",
                 self.dead.queue
             ))),
             Some(error) => Err(error.into()),
@@ -359,7 +364,10 @@ mod tests {
         };
         let text = cut_short("jobs.dead", (10_000, 9_900), &look(5));
         assert!(
-            text.starts_with("10000 dead letters found in the first 12000 messages of jobs.dead, 9900 of them not shown; 7 messages behind them were not looked at"),
+            text.starts_with(
+                "10000 dead letters found in the first 12000 messages of jobs.dead, \
+                9900 of them not shown; 7 messages behind them were not read"
+            ),
             "{text}"
         );
         let text = cut_short("jobs.dead", (0, 0), &look(256 << 20));

@@ -21,9 +21,10 @@ use super::{Failure, plain, print_json};
 
 #[derive(Debug, Args)]
 pub struct DivertArgs {
-    /// Whose
+    /// Tenant
     pub tenant: String,
-    /// The queue that they go to; it is made where there is none [default: the work queue's name and .diverted]
+    /// Queue for the diverted jobs, created if missing [default: the work queue's name and
+    /// .diverted]
     #[arg(long, value_name = "QUEUE")]
     to: Option<String>,
     #[command(flatten)]
@@ -35,12 +36,13 @@ pub struct DivertArgs {
 
 #[derive(Debug, Args)]
 pub struct UndivertArgs {
-    /// Whose
+    /// Tenant
     pub tenant: String,
-    /// Put the jobs that went there back into the work queue, as new jobs with all attempts
+    /// Return the diverted jobs to the work queue as new jobs with all their attempts
     #[arg(long)]
     back: bool,
-    /// The queue that they went to [default: the one of the divert that ends, else as of divert]
+    /// Queue that holds the diverted jobs [default: the queue of the divert that ends, or else the
+    /// default of divert]
     #[arg(long, value_name = "QUEUE", requires = "back")]
     from: Option<String>,
     /// Print JSON
@@ -73,7 +75,8 @@ pub async fn divert(
         let within = show_duration(config.delay.max_delay);
         writeln!(
             std::io::stdout(),
-            "jobs of {tenant} go to {queue} until {until}: {who}\njobs in delay queues go there within {within} (delay.max-delay); calls in flight go on"
+            "jobs of {tenant} go to {queue} until {until}: {who}\njobs in delay queues move \
+            within {within} (delay.max-delay); calls in flight continue"
         )?;
     }
     Ok(ExitCode::SUCCESS)
@@ -97,7 +100,7 @@ pub async fn undivert(
     let undiverted = divert::undivert(&gate, &tenant, FOLLOW_TIMEOUT).await?;
     if !args.json {
         let was = match undiverted.before {
-            Some(_) => "are not diverted any more",
+            Some(_) => "are no longer diverted",
             None => "were not diverted",
         };
         let who = undiverted.followers.in_words();

@@ -30,11 +30,12 @@ const MAX_TENANTS: usize = 10_000;
 /// Maximum number of calls in a window, since the time of each is stored.
 const MAX_CALLS: usize = 100_000;
 
-/// Answer HTTP calls on this machine: an API to try sluicegate with
+/// Run a local HTTP API to try sluicegate with
 ///
-/// Prints a line for each call: the status, the tenant, the job's id, the attempt and the body. With --limit it is strict: more calls
-/// of a tenant are answered 429 with Retry-After. --latency, --errors and --throttles describe it as `simulate` does with --api-latency
-/// and so on, so that a simulated run can be tried. It needs no configuration, and ends at Ctrl-C.
+/// Prints one line per call: status, tenant, job id, attempt and body. With --limit it answers
+/// calls above the limit with 429 and Retry-After. --latency, --errors and --throttles work like
+/// --api-latency, --api-errors and --api-throttles of `simulate`. It needs no configuration and
+/// runs until Ctrl-C.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate echo
@@ -42,26 +43,27 @@ const MAX_CALLS: usize = 100_000;
   sluicegate echo --times --latency lognormal:80ms,0.5 --errors 2% --limit 100/60s:all
   sluicegate echo --listen 127.0.0.1:9000 --status 503")]
 pub struct EchoArgs {
-    /// Where it listens; port 0 takes any free one
+    /// Address to listen on; port 0 means any free port
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
-    /// The calls of one tenant that are taken in any window of this length: 3/10s; of all tenants together: 3/10s:all. A limiter may
-    /// follow: 3/10s:nginx
+    /// Maximum number of calls per tenant in any window: 3/10s; of all tenants: 3/10s:all. A
+    /// limiter can follow: 3/10s:nginx
     #[arg(long, value_name = "CALLS/WINDOW[:all][:LIMITER]", value_parser = limit)]
     limit: Option<ApiLimit>,
-    /// How long a call takes: 80ms, uniform:50ms-200ms, or lognormal:80ms,0.5 (median and deviation); up to 1h
+    /// Duration of a call: 80ms, uniform:50ms-200ms, or lognormal:80ms,0.5 (median and deviation);
+    /// up to 1h
     #[arg(long, value_name = "TIME", default_value = "0ms")]
     latency: Latency,
-    /// So many calls fail (500), at random
+    /// Share of calls that fail at random with 500, such as 2%
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
     errors: Percent,
-    /// So many calls are answered 429, with Retry-After: 1, at random
+    /// Share of calls that are answered at random with 429 and Retry-After: 1, such as 2%
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
     throttles: Percent,
-    /// Begins each line with when the call came, in seconds after the first one
+    /// Start each line with the call's time in seconds after the first call
     #[arg(long)]
     times: bool,
-    /// The status of the other answers
+    /// Status of all other answers
     #[arg(long, value_name = "STATUS", default_value = "200", value_parser = status)]
     status: StatusCode,
 }
@@ -73,7 +75,8 @@ fn limit(text: &str) -> Result<ApiLimit, &'static str> {
         ..limit
     });
     limit.filter(|limit| limit.max <= MAX_CALLS).ok_or(
-        "not a number of calls (at most 100000) and a window (at most 30d), such as 3/10s (of each tenant) or 3/10s:all (of all together)",
+        "not a number of calls (at most 100000) and a window (at most 30d), such as 3/10s (per \
+        tenant) or 3/10s:all (all tenants together)",
     )
 }
 
@@ -141,7 +144,7 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
         let calls = count(calls, "call");
         let whose = match limit.per_tenant {
             true => "of a tenant",
-            false => "of all tenants together",
+            false => "of all tenants",
         };
         match limit.counting {
             Counting::Sliding => format!(", and takes {calls} {whose} in any {window}"),

@@ -32,23 +32,25 @@ const LETTERS_TIMEOUT: Duration = Duration::from_secs(5);
 /// the lost connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Show what one job waits for, its place in the line, when it starts, and how sure that is
+/// Show what a job waits for, its position, when it starts, and how certain that is
 ///
-/// A worker that has the job in its memory says how it stands, and the gate when its turn comes. A job in a delay queue or in the
-/// work queue is in nobody's memory: `job show --help` says when it is looked at. A job that no worker has is looked for among the first
-/// 1,000 dead letters: as one of them it is shown with its reason, and how to replay it. Each look counts as a delivery, as `dead --help` says.
+/// The worker that has the job in memory reports its state, and the gate forecasts its turn. A job
+/// in a delay queue or in the work queue is in no worker's memory; `job show --help` says when
+/// workers see it. If no worker has the job, the command searches the first 1,000 dead letters. It
+/// shows a dead letter's reason and how to replay it. Each read counts as a delivery (see `dead
+/// --help`).
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate explain --tenant acme --id order-7
   sluicegate explain --tenant acme --id order-7 --wait 5m --json")]
 pub struct ExplainArgs {
-    /// Whose job
+    /// Tenant of the job
     #[arg(long)]
     tenant: String,
-    /// Its message id
+    /// Message id of the job
     #[arg(long)]
     id: String,
-    /// How long to wait until a worker has seen the job
+    /// How long to wait for a worker to see the job
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
     wait: Duration,
     /// Print JSON
@@ -109,7 +111,7 @@ fn missing(job: &str, told: &JobExplanation, config: &Config) -> Failure {
 
 /// Searches for the job among the dead letters.
 async fn among_letters(config: &Config, which: &JobRef) -> DeadLetterSearch {
-    let progress = Progress::begin("looking among the dead letters");
+    let progress = Progress::begin("searching the dead letters");
     let levels = DelayLevels::new(config.delay.max_delay);
     let connecting = Client::connect_existing(&config.amqp, &levels);
     let client = match timeout(CONNECT_TIMEOUT, connecting).await {

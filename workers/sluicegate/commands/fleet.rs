@@ -29,24 +29,25 @@ pub fn gaps(fleet: &Fleet) -> String {
     let mut text = String::new();
     match view.silent.len() {
         0 => {}
-        1 => text += "1 worker more lives and says nothing of itself: it has just begun or ended\n",
+        1 => text += "1 more worker is alive but has no report: it has just started or stopped\n",
         more => {
             text += &format!(
-                "{more} workers more live and say nothing of themselves: they have just begun or ended\n"
+                "{more} more workers are alive but have no report: they have just started or \
+                stopped\n"
             );
         }
     }
     for (name, why) in &view.unread {
         let (name, why) = (plain(name, 40), plain(&why.to_string(), 200));
-        text += &format!("what worker {name} says can't be read: {why}\n");
+        text += &format!("the report of worker {name} can't be read: {why}\n");
     }
     if fleet.unasked > 0 {
         let more = count(fleet.unasked as u64, "worker");
-        text += &format!("{more} more: too many to be asked\n");
+        text += &format!("{more} more, not shown: too many to read\n");
     }
     for why in &fleet.failed {
         let why = plain(&why.to_string(), 200);
-        text += &format!("there may be more workers: {why}\n");
+        text += &format!("some workers may be missing: {why}\n");
     }
     text
 }
@@ -68,4 +69,4 @@ pub fn is_empty(fleet: &Fleet) -> bool {
 }
 
 /// The message for an empty fleet.
-pub const NOBODY: &str = "no worker runs: none was heard of in the last 10 s\n";
+pub const NOBODY: &str = "no worker is running: no report in the last 10 s\n";

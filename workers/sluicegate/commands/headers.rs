@@ -46,17 +46,18 @@ pub fn checked<'a>(
     for (name, value) in headers {
         if !is_name(name) {
             return Err(format!(
-                "{name:?} is no header's name: it has 1 to 255 bytes, no control characters, and no spaces at its ends"
+                "{name:?} is not a valid header name: it must have 1 to 255 bytes, no control \
+                characters, and no spaces at its ends"
             ));
         }
         if is_reserved(name) {
             return Err(format!(
-                "the header {name} is one that Sluicegate or RabbitMQ sets on a job's way; give it another name"
+                "the header {name} is reserved: Sluicegate or RabbitMQ sets it; use another name"
             ));
         }
         if let Some((_, what)) = taken.iter().find(|(known, _)| known == name) {
             return Err(format!(
-                "the header {name} is the job's {what}: give it as that"
+                "the header {name} is the job's {what}; set it there"
             ));
         }
         let value = match (value, value.as_i64()) {
@@ -64,7 +65,7 @@ pub fn checked<'a>(
             (_, Some(number)) => HeaderValue::Int(number),
             _ => {
                 return Err(format!(
-                    "the header {name} must be a text or a whole number of 64 bits"
+                    "the header {name} must be a string or a 64-bit integer"
                 ));
             }
         };
@@ -78,7 +79,7 @@ pub fn checked<'a>(
     }
     if bytes > MAX_BYTES {
         return Err(format!(
-            "the headers take {bytes} bytes; {MAX_BYTES} at most can be"
+            "the headers have {bytes} bytes; the maximum is {MAX_BYTES}"
         ));
     }
     Ok(checked)

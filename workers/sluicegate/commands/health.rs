@@ -24,21 +24,22 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum size of an answer. A worker's answers are shorter.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
-/// Ask a worker whether it is ready; the exit status says it
+/// Check whether a worker is ready; the exit status is the answer
 ///
-/// Asks the admin port of the configuration (admin.listen, with admin.token): 0 is ready (or alive, with --live), 1 is not, or that there
-/// was no answer within 3 s. Of several pipelines one that is ready is enough; --pipeline asks for that one. For health checks of
-/// containers, which need no shell and no curl for it.
+/// Asks the worker's admin port (admin.listen, with admin.token). The exit status is 0 if the
+/// worker is ready (or alive, with --live), and 1 if it is not or does not answer within 3 s. If
+/// there are several pipelines, one ready pipeline is enough; --pipeline checks only that one. Made
+/// for health checks of containers without a shell or curl.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate health
   sluicegate health --live --config /etc/sluicegate/sluicegate.yaml
   sluicegate health --url http://10.0.0.7:9464/readyz")]
 pub struct HealthArgs {
-    /// Ask whether it lives (/livez), and not whether it can take jobs (/readyz)
+    /// Check whether it is alive (/livez) instead of ready (/readyz)
     #[arg(long)]
     live: bool,
-    /// Ask there, and read no configuration; no token is sent
+    /// URL to ask; reads no configuration and sends no token
     #[arg(long, value_name = "URL", conflicts_with = "live")]
     url: Option<Uri>,
 }
@@ -80,10 +81,10 @@ impl ProbeTarget {
         let wrong = |why| Failure::Usage(format!("--url {url}: {why}"));
         if url.scheme_str() != Some("http") {
             return Err(wrong(
-                "must begin with http://; the admin port speaks no TLS",
+                "must begin with http://; the admin port does not support TLS",
             ));
         }
-        let host = url.host().ok_or_else(|| wrong("names no host"))?;
+        let host = url.host().ok_or_else(|| wrong("has no host"))?;
         let path = url.path_and_query().map_or("/", |path| path.as_str());
         Ok(Self {
             to: format!("{host}:{}", url.port_u16().unwrap_or(80)),
@@ -103,7 +104,8 @@ impl ProbeTarget {
         let listen = all.admin.listen;
         if listen.port() == 0 {
             return Err(Failure::Usage(
-                "admin.listen has port 0, which is any free one: name it with --url http://HOST:PORT"
+                "admin.listen has port 0, which means any free port: give the address with --url \
+                http://HOST:PORT"
                     .to_owned(),
             ));
         }
@@ -142,7 +144,7 @@ async fn ask(question: &ProbeTarget) -> Result<(bool, String), String> {
     let stream = TcpStream::connect(&question.to)
         .await
         .map_err(|error| format!("can't be reached: {error}"))?;
-    let failed = |error: hyper::Error| format!("is no worker's admin port: {error}");
+    let failed = |error: hyper::Error| format!("is not a worker's admin port: {error}");
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
         .await
         .map_err(failed)?;
@@ -152,7 +154,7 @@ async fn ask(question: &ProbeTarget) -> Result<(bool, String), String> {
     let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect();
     let body = body
         .await
-        .map_err(|error| format!("is no worker's admin port: {error}"))?
+        .map_err(|error| format!("is not a worker's admin port: {error}"))?
         .to_bytes();
     let text = String::from_utf8_lossy(&body).into_owned();
     // Another server's answer includes at least its status.

@@ -24,10 +24,11 @@ use super::steer::{
 use super::times::at;
 use super::{Failure, count};
 
-/// Pause all workers: they call nobody and take no jobs until `resume --all`
+/// Pause all workers: they make no calls and take no jobs until `resume --all`
 ///
-/// Kept in Redis, so it also holds for workers that start later. Calls in flight finish; then the jobs in the workers' memory go
-/// back to their queues. Nothing is lost, and no attempt is used. Of several pipelines all are paused, unless --pipeline names one.
+/// The pause is stored in Redis and also applies to workers that start later. Calls in flight
+/// finish. Then the workers return the jobs in their memory to the queues. No job is lost, and no
+/// attempt is used. It pauses all pipelines unless --pipeline names one.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate pause --all
@@ -35,7 +36,7 @@ use super::{Failure, count};
 
 One tenant: sluicegate tenant pause TENANT")]
 pub struct PauseArgs {
-    /// All tenants, at all workers
+    /// All tenants at all workers (required)
     #[arg(long, required = true)]
     all: bool,
     #[command(flatten)]
@@ -54,7 +55,7 @@ pub struct PauseArgs {
 
 What a 429 or the breaker stopped: sluicegate tenant resume --all")]
 pub struct ResumeArgs {
-    /// All tenants, at all workers
+    /// All tenants at all workers (required)
     #[arg(long, required = true)]
     all: bool,
     /// Print JSON
@@ -62,18 +63,19 @@ pub struct ResumeArgs {
     json: bool,
 }
 
-/// Take no new jobs from the work queue, and finish those that were taken, until `resume --all`
+/// Finish the jobs that were taken, and take no new ones until `resume --all`
 ///
-/// For maintenance of the API or an upgrade. Jobs that were taken before go on: calls in flight, and jobs that wait in memory or
-/// in delay queues for their turn. With --wait it ends when none is left. New jobs stay in the work queue. Of several pipelines all drain,
-/// unless --pipeline names one.
+/// For maintenance of the API or an upgrade. Jobs that were already taken continue: calls in
+/// flight, and jobs that wait in memory or in delay queues. New jobs stay in the work queue. With
+/// --wait the command returns when no taken job is left. It drains all pipelines unless --pipeline
+/// names one.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate drain
   sluicegate drain --wait 30m
   sluicegate drain --wait 30m --json")]
 pub struct DrainArgs {
-    /// Wait for so long at most until nothing is left
+    /// Wait at most this long until no job is left
     #[arg(long, value_name = "DURATION", value_parser = wait)]
     wait: Option<Duration>,
     #[command(flatten)]
@@ -102,7 +104,7 @@ pub async fn pause(
         let mut text = format!("paused all workers until {until}: {who}\n");
         if paused.running > 0 {
             let calls = count(paused.running, "call");
-            text += &format!("{calls} in flight: not interrupted, and not made again\n");
+            text += &format!("{calls} in flight: they finish and are not repeated\n");
         }
         Ok(PipelineOutput {
             json: paused.as_json(),
@@ -234,14 +236,15 @@ impl DrainingPipeline {
     fn ended(&self, wait: Option<Duration>, empty: bool, stay: u64) -> PipelineOutput {
         let text = match empty {
             true => format!(
-                "drained: nothing is left to be finished; the work queue has {}, resume --all takes them\n",
+                "drained: no job is left to finish; the work queue has {}, which resume --all \
+                starts\n",
                 count(stay, "job")
             ),
             false => String::new(),
         };
         let failure = wait.filter(|_| !empty).map(|wait| {
             format!(
-                "not empty within {}: {}; no new jobs are taken all the same",
+                "not drained within {}: {}; workers still take no new jobs",
                 show_duration(wait),
                 self.now.left.in_words()
             )

@@ -23,8 +23,8 @@ const MAX_ATTEMPTS: usize = 5;
 
 /// Write a first configuration for an API
 ///
-/// Asks for what it is not told, where there is a terminal. It reads limits as documentations of APIs write them. The file has comments,
-/// and is checked before it is written; it contacts no server.
+/// Asks for missing values if there is a terminal. It reads limits the way API documentation states
+/// them. The file has comments and is checked before it is written. The command contacts no server.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate init
@@ -34,38 +34,42 @@ const MAX_ATTEMPTS: usize = 5;
   sluicegate init --url https://llm.example.com/v1/chat --limit '500 rpm, 90000 tokens/min, 5 at once'
   sluicegate init --url https://shop.example.com/ --limit '2/s burst 40' --tenant json:/shop/id --output shop.yaml")]
 pub struct InitArgs {
-    /// Where each job is sent
+    /// URL of the API
     #[arg(long)]
     url: Option<String>,
-    /// What the API allows each tenant, as its documentation says it; several with commas between them
+    /// Limits that the API allows each tenant, as its documentation states them, separated by
+    /// commas
     #[arg(long)]
     limit: Option<String>,
-    /// Where the API's windows begin: any moment, or multiples of the window on the clock (such as full minutes)
+    /// When the API's windows begin: at any moment, or at multiples of the window (such as full
+    /// minutes)
     #[arg(long, value_enum, default_value_t = Windows::Any)]
     windows: Windows,
-    /// The limiter that the API is behind, if it is known: nginx, haproxy, express-rate-limit, or how it counts: sliding, aligned, even
+    /// The API's rate limiter, if known: nginx, haproxy, express-rate-limit; or how it counts:
+    /// sliding, aligned, even
     #[arg(long, value_name = "LIMITER", conflicts_with = "windows")]
     api_limiter: Option<Counting>,
-    /// Where a job names its tenant: header:NAME, json:/pointer, routing-key, or all (there is one quota for all jobs)
+    /// Where a job names its tenant: header:NAME, json:/pointer, routing-key, or all (one quota for
+    /// all jobs)
     #[arg(long)]
     tenant: Option<String>,
-    /// The work queue in RabbitMQ
+    /// Work queue in RabbitMQ
     #[arg(long, default_value = "jobs")]
     queue: String,
-    /// RabbitMQ
+    /// URL of RabbitMQ
     #[arg(
         long,
         value_name = "URL",
         default_value = "amqp://guest:guest@127.0.0.1:5672/%2f"
     )]
     amqp: String,
-    /// Redis
+    /// URL of Redis
     #[arg(long, value_name = "URL", default_value = "redis://127.0.0.1:6379")]
     redis: String,
-    /// The file to write; - prints it
+    /// File to write; - means standard output
     #[arg(long, default_value = "sluicegate.yaml")]
     output: PathBuf,
-    /// Write over a file that is there
+    /// Overwrite an existing file
     #[arg(long)]
     force: bool,
 }
@@ -73,7 +77,7 @@ pub struct InitArgs {
 /// The values of `--windows`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Windows {
-    /// Any window of the length: safe for every API
+    /// Any window of this length; safe for every API
     Any,
     /// Windows that begin at multiples of their length
     Aligned,
@@ -84,7 +88,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
     let prints = args.output.as_os_str() == "-";
     if !prints && !args.force && args.output.exists() {
         return Err(Failure::Usage(format!(
-            "{} is there already; --force writes over it, --output names another file",
+            "{} already exists; --force overwrites it, --output names another file",
             args.output.display()
         )));
     }
@@ -120,12 +124,18 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
     };
     println!("{name}: {} for each tenant. Next:", words.join(", "));
     for (command, what) in [
-        ("check", "looks at the configuration, RabbitMQ and Redis"),
-        ("publish --tenant acme '{\"order\": 7}'", "a first job"),
-        ("run", "a worker; as many as you like, on as many machines"),
+        ("check", "checks the configuration, RabbitMQ and Redis"),
+        (
+            "publish --tenant acme '{\"order\": 7}'",
+            "publishes a first job",
+        ),
+        (
+            "run",
+            "starts a worker; run as many as you like, on any number of machines",
+        ),
         (
             "inspect acme",
-            "what the tenant may do now, and why its jobs wait",
+            "shows the tenant's limits and why its jobs wait",
         ),
     ] {
         println!("  {:<58} # {what}", format!("sluicegate {command}{config}"));
@@ -171,7 +181,7 @@ impl<R: BufRead, W: Write> Dialog<R, W> {
             }
         }
         Err(Failure::Usage(
-            "there was no answer that can be used; sluicegate init --help names the flags for all of it"
+            "no valid answer was given; sluicegate init --help lists the options for all questions"
                 .to_owned(),
         ))
     }
@@ -184,17 +194,17 @@ fn written<R: BufRead, W: Write>(
 ) -> Result<(String, Vec<Form>), Failure> {
     let missing = |flag: &str| {
         Failure::Usage(format!(
-            "{flag} is needed, since there is no terminal to ask at; see sluicegate init --help"
+            "{flag} is required, since there is no terminal; see sluicegate init --help"
         ))
     };
     let url = match (&args.url, &mut asked) {
         (Some(url), _) => url.clone(),
         (None, Some(asked)) => asked.ask(
-            "Where shall jobs be sent (the API's url)?",
+            "Where should jobs be sent (the API's URL)?",
             None,
             |text| match text.starts_with("http://") || text.starts_with("https://") {
                 true => Ok(text.to_owned()),
-                false => Err("it begins with http:// or https://".to_owned()),
+                false => Err("it must begin with http:// or https://".to_owned()),
             },
         )?,
         (None, None) => return Err(missing("--url")),
@@ -234,7 +244,8 @@ fn text(args: &InitArgs, url: &str, tenant: &str, forms: &[Form]) -> String {
         .any(|form| matches!(form, Form::Window { of_cost: true, .. }));
     let cost = match of_cost {
         true => {
-            "  cost: header:x-cost    # or json:/tokens: what a job may use; the API's x-actual-cost corrects it\n"
+            "  cost: header:x-cost    # or json:/tokens: units that the job may use; the API's \
+            x-actual-cost corrects it\n"
         }
         false => "",
     };
@@ -244,11 +255,11 @@ fn text(args: &InitArgs, url: &str, tenant: &str, forms: &[Form]) -> String {
     });
     let limits = section(forms, counting.algorithm());
     format!(
-        "# Written by sluicegate init. docs/sluicegate.yaml has every key with its default; `sluicegate check` shows what is in force.
+        "# Written by sluicegate init. docs/sluicegate.yaml lists every key with its default; `sluicegate check` shows the effective values.
 
 amqp:
-  url: {amqp}    # or url-file: a file that holds it
-  queue: {queue}    # where publishers send jobs; dead letters go to a queue named after it
+  url: {amqp}    # or url-file: a file with the URL
+  queue: {queue}    # the work queue; dead letters go to a queue named after it
 
 redis:
   url: {redis}
@@ -256,18 +267,18 @@ redis:
 job:
   tenant: {tenant}    # whose quota a job uses
 {cost}
-# What the API allows each tenant.
+# The limits of each tenant.
 {limits}
 dispatch:
-  concurrency: 64    # calls that one worker has running
+  concurrency: 64    # calls in flight per worker
   http:
-    url: {url}    # may have {{tenant}}, {{id}} or {{json:/pointer}} in its path and query
+    url: {url}    # path and query can contain {{tenant}}, {{id}} or {{json:/pointer}}
     method: POST
     timeout: 10s
     # headers: {{authorization: \"Bearer …\"}}    # or headers-file; a tenant's own: \"Bearer {{secret:tenant}}\"
 
 retry:
-  max-attempts: 5    # of a job that fails; a wait for quota is none
+  max-attempts: 5    # of a failing job; waiting for quota uses none
 ",
         amqp = quoted(&args.amqp),
         queue = quoted(&args.queue),
@@ -347,15 +358,15 @@ mod tests {
         let limit = &config.rate_limiter.policy.default_limits()[0];
         assert_eq!((limit.max(), limit.window_ms()), (100, 60_000));
         for part in [
-            "it begins with http",
-            "\"lots\" is no limit",
+            "it must begin with http",
+            "\"lots\" is not a limit",
             "[header:x-tenant]: ",
         ] {
             assert!(said.contains(part), "{part}: {said}");
         }
         for answers in ["", "x\nx\nx\nx\nx\nhttps://late/\n"] {
             let failure = init(&[], Some(answers)).expect_err("there is no answer");
-            assert!(why(failure).contains("no answer that can be used"));
+            assert!(why(failure).contains("no valid answer"));
         }
     }
 

@@ -12,7 +12,7 @@ use sluicegate::rules::tenant::Tenant;
 use super::labels::LabelArgs;
 use super::{Failure, print_json};
 
-/// Show a tenant's limits: what is used, what is available, how much waits, why, and until when
+/// Show a tenant's limits, usage, backlog, and what its jobs wait for until when
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate inspect acme
@@ -22,15 +22,16 @@ use super::{Failure, print_json};
   sluicegate inspect acme --what-if per-day.max-requests=5000 --what-if resume
   sluicegate inspect acme --json")]
 pub struct InspectArgs {
-    /// Whose limits
+    /// Tenant
     tenant: String,
-    /// The plan that its jobs name (rate-limiter.plan-header)
+    /// Plan that the tenant's jobs name (rate-limiter.plan-header)
     #[arg(long)]
     plan: Option<String>,
     #[command(flatten)]
     labels: LabelArgs,
-    /// Show when the backlog would end if this were so, and change nothing: max-requests=N, window-size=DURATION (after NAME. where
-    /// there are several limits), plan=NAME, pause=DURATION, resume
+    /// Show when the backlog would end after a change, without making it: max-requests=N,
+    /// window-size=DURATION (prefixed with NAME. if there are several limits), plan=NAME,
+    /// pause=DURATION, resume
     #[arg(long, value_name = "KEY=VALUE", value_parser = WhatIf::parse)]
     what_if: Vec<WhatIf>,
     /// Print JSON

@@ -18,10 +18,10 @@ use super::steer::{FOLLOW_TIMEOUT, span, wait};
 use super::times::{self, at};
 use super::{Failure, plain, print_json};
 
-/// Cancel a job that waits, or show how it stands
+/// Cancel a waiting job, or show its state
 ///
-/// Workers look at what is asked within a second: at the jobs in their memory at once, at any other job when its turn to be
-/// looked at comes.
+/// Workers see the request within a second. They apply it at once to jobs in their memory, and to
+/// any other job when they next take it from its queue.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate job cancel --tenant acme --id order-7
@@ -33,10 +33,11 @@ pub struct JobArgs {
 
 #[derive(Debug, Subcommand)]
 enum JobCommand {
-    /// Call a job no more: it becomes a dead letter at its next look
+    /// Cancel a job: it becomes a dead letter when a worker next sees it
     ///
-    /// A call in flight is not interrupted. Once this says `cancelled`, no worker calls the job again; `dead replay` brings it
-    /// back. Without an answer within --wait the job stays cancelled for --for: the next worker that sees it drops it.
+    /// A call in flight is not interrupted. Once the command prints `cancelled`, no worker calls
+    /// the job again; `dead replay` brings it back. If no worker answers within --wait, the
+    /// cancellation stays for --for: the next worker that sees the job makes it a dead letter.
     #[command(after_help = "Examples:
   sluicegate job cancel --tenant acme --id order-7
   sluicegate job cancel --tenant acme --id order-7 --wait 5m --json
@@ -44,24 +45,24 @@ enum JobCommand {
     Cancel {
         #[command(flatten)]
         of: JobOptions,
-        /// How long to wait until a worker has seen the job
+        /// How long to wait for a worker to see the job
         #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
         wait: Duration,
-        /// For how long the job stays cancelled: 90s, 30m, 1h, 7d
+        /// How long the cancellation stays: 90s, 30m, 1h, 7d
         #[arg(long = "for", value_name = "DURATION", default_value = "24h", value_parser = span)]
         span: Duration,
-        /// End what was asked: a job that no worker has seen yet may be called
+        /// Withdraw the cancellation, if no worker has seen the job yet
         #[arg(long, conflicts_with_all = ["span", "wait"])]
         undo: bool,
     },
-    /// Show how a job stands: its phase, its attempt, what it waits for, and until when
+    /// Show a job's phase, its attempt, and what it waits for until when
     #[command(after_help = "Examples:
   sluicegate job show --tenant acme --id order-7
   sluicegate job show --tenant acme --id order-7 --wait 5m --json")]
     Show {
         #[command(flatten)]
         of: JobOptions,
-        /// How long to wait until a worker has seen the job
+        /// How long to wait for a worker to see the job
         #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
         wait: Duration,
     },
@@ -69,10 +70,10 @@ enum JobCommand {
 
 #[derive(Debug, Args)]
 struct JobOptions {
-    /// Whose job
+    /// Tenant of the job
     #[arg(long)]
     tenant: String,
-    /// Its message id
+    /// Message id of the job
     #[arg(long)]
     id: String,
     /// Print JSON
@@ -123,7 +124,7 @@ impl JobRequest<'_> {
             let (job, who) = (self.words(), followers.in_words());
             writeln!(
                 std::io::stdout(),
-                "{job} is not to be cancelled any more; {who}"
+                "{job} is no longer to be cancelled; {who}"
             )?;
         }
         Ok(ExitCode::SUCCESS)
@@ -140,11 +141,12 @@ impl JobRequest<'_> {
         let job = self.words();
         let words = match now.state {
             CancelState::Cancelled => {
-                format!("cancelled {job}: it is a dead letter, and is not called again")
+                format!("cancelled {job}: it is a dead letter and will not be called again")
             }
-            CancelState::Done => format!("{job} was called before, and is done"),
+            CancelState::Done => format!("{job} was already called and is done"),
             CancelState::Running => format!(
-                "{job} is being called, which is not interrupted; if the call fails, the job is cancelled before the next one"
+                "{job} is being called, and calls are not interrupted; if the call fails, the job \
+                is cancelled before the next one"
             ),
             CancelState::Requested => format!(
                 "{job} is to be cancelled, and no worker has it in memory ({}); {}\nit stays cancelled until {}",
@@ -167,7 +169,7 @@ impl JobRequest<'_> {
                 return Err(Failure::Said);
             }
             let nobody = nobody_has_it(&self.words(), &now, self.config);
-            let more = "sluicegate explain looks among the dead letters, too";
+            let more = "sluicegate explain also searches the dead letters";
             return Err(Failure::Failed(format!("{}; {more}", nobody.words())));
         };
         if !self.json {
@@ -186,7 +188,8 @@ pub fn of(which: &JobRef) -> String {
 /// Describes when workers check a job that is in no worker's memory.
 fn next_look(config: &Config) -> String {
     format!(
-        "a delayed job is looked at within {} (delay.max-delay), one in the work queue when a worker takes it",
+        "a worker sees a delayed job within {} (delay.max-delay), and a job in the work queue \
+        when it takes it",
         show_duration(config.delay.max_delay)
     )
 }
@@ -194,7 +197,8 @@ fn next_look(config: &Config) -> String {
 /// Returns the error for a job that is in no worker's memory.
 pub fn nobody_has_it(job: &str, shown: &JobState, config: &Config) -> Failure {
     Failure::Failed(format!(
-        "no worker has {job} in its memory ({}): it may be done; if not, {}; --wait DURATION waits for it",
+        "no worker has {job} in memory ({}): it may be done; if not, {}; --wait DURATION waits \
+        for that",
         shown.followers.in_words(),
         next_look(config)
     ))
@@ -206,9 +210,9 @@ pub fn in_words(job: &str, seen: &Sighting) -> String {
         SightedState::Waiting => "waits in a worker's memory",
         SightedState::Asking => "asks for its permit",
         SightedState::Running => "is being called",
-        SightedState::Done => "was called, and is done",
+        SightedState::Done => "was called and is done",
         SightedState::Cancelled => "was cancelled: it is a dead letter",
-        SightedState::Diverted => "went to another queue: its tenant is diverted",
+        SightedState::Diverted => "was moved to another queue: its tenant is diverted",
     };
     let mut text = format!("{job} {state}\n");
     let mut line = |name: &str, value: String| text += &format!("{name:<10}{value}\n");

@@ -63,7 +63,8 @@ impl<'a> JobMaker<'a> {
     pub fn new(config: &'a Config, queue: &Arc<str>) -> Result<Self, String> {
         if config.job.tenant == TenantField::RoutingKey {
             return Err(
-                "job.tenant is routing-key: publish to the exchange that your queue is bound to; this command publishes to the queue itself"
+                "job.tenant is routing-key: publish to the exchange that the queue is bound to; \
+                this command publishes directly to the queue"
                     .to_owned(),
             );
         }
@@ -79,7 +80,7 @@ impl<'a> JobMaker<'a> {
     /// The problem, as a text for the user.
     pub fn parse_line(&self, text: &str) -> Result<Outgoing, String> {
         let mut line: JobLine = serde_json::from_str(text).map_err(|error| {
-            format!("is no job such as {{\"tenant\":\"a\",\"body\":1}}: {error}")
+            format!("is not a job such as {{\"tenant\":\"a\",\"body\":1}}: {error}")
         })?;
         let (body, kind) = match line.body.take() {
             // A missing body and `null` are empty.
@@ -109,16 +110,17 @@ impl<'a> JobMaker<'a> {
                 headers.push((name, HeaderValue::Text(tenant)));
             }
             (TenantField::Header(_), None) => {
-                return Err("names no tenant".to_owned());
+                return Err("has no tenant".to_owned());
             }
             (TenantField::All, Some(_)) => {
                 return Err(format!(
-                    "names a tenant, but job.tenant is all: each job is one of the tenant {ALL_TENANTS}"
+                    "names a tenant, but job.tenant is all: every job belongs to the tenant \
+                    {ALL_TENANTS}"
                 ));
             }
             (place, Some(_)) => {
                 return Err(format!(
-                    "names a tenant, but job.tenant is {place}: put it there"
+                    "names a tenant, but job.tenant is {place}: put the tenant there"
                 ));
             }
             (_, None) => {}
@@ -131,7 +133,7 @@ impl<'a> JobMaker<'a> {
             }
             (place, Some(_)) => {
                 return Err(format!(
-                    "names a cost, but job.cost is {place}: put it there"
+                    "names a cost, but job.cost is {place}: put the cost there"
                 ));
             }
             (_, None) => {}
@@ -230,19 +232,19 @@ mod tests {
     fn what_the_worker_would_refuse_is_not_published() {
         let long = format!(r#"{{"tenant":"a","id":"{}"}}"#, "i".repeat(256));
         for (line, why) in [
-            ("", "is no job such as"),
-            ("[]", "is no job such as"),
+            ("", "is not a job such as"),
+            ("[]", "is not a job such as"),
             (r#"{"tenant":"a","bdy":1}"#, "unknown field `bdy`"),
             (r#"{"tenant":7.5}"#, "expected a text or a whole number"),
             (r#"{"tenant":true}"#, "expected a text or a whole number"),
             (r#"{"tenant":"a","id":7.5}"#, "expected a text or a whole"),
-            (r#"{"body":1}"#, "names no tenant"),
+            (r#"{"body":1}"#, "has no tenant"),
             (r#"{"tenant":""}"#, "the tenant is empty"),
             (r#"{"tenant":"a\nb"}"#, "control character"),
             (r#"{"tenant":"a","cost":0}"#, "cost"),
             (r#"{"tenant":"a","cost":6}"#, "cost"),
             (r#"{"tenant":"a","cost":18446744073709551615}"#, "cost"),
-            (r#"{"tenant":"a","cost":-1}"#, "is no job such as"),
+            (r#"{"tenant":"a","cost":-1}"#, "is not a job such as"),
             (long.as_str(), "the id has 256 bytes"),
             (r#"{"tenant":"a","id":""}"#, "the id has 0 bytes"),
         ] {
@@ -288,7 +290,10 @@ rate-limiter:
         assert_eq!(made.message.header("x-tokens"), Field::Int(3));
         let json = "job: {cost: 'json:/n'}";
         let error = make(json, r#"{"tenant":"a","cost":3,"body":{"n":3}}"#).expect_err("both");
-        assert_eq!(error, "names a cost, but job.cost is json:/n: put it there");
+        assert_eq!(
+            error,
+            "names a cost, but job.cost is json:/n: put the cost there"
+        );
         assert!(make(json, r#"{"tenant":"a","body":{"n":3}}"#).is_ok());
         assert!(make(json, r#"{"tenant":"a","body":{"n":6}}"#).is_err());
     }
@@ -308,36 +313,36 @@ rate-limiter:
         }
         let long = format!(r#"{{"x":"{}"}}"#, "v".repeat(1 << 16));
         for (headers, why) in [
-            (r#"["x"]"#, "is no job such as"),
+            (r#"["x"]"#, "is not a job such as"),
             (
                 r#"{"x":1.5}"#,
-                "the header x must be a text or a whole number of 64 bits",
+                "the header x must be a string or a 64-bit integer",
             ),
             (
                 r#"{"x":9223372036854775808}"#,
                 "the header x must be a text or a whole number",
             ),
             (r#"{"x":null}"#, "the header x must be a text"),
-            (r#"{"":"v"}"#, "\"\" is no header's name"),
-            (r#"{"x ":"v"}"#, "\"x \" is no header's name"),
+            (r#"{"":"v"}"#, "\"\" is not a valid header name"),
+            (r#"{"x ":"v"}"#, "\"x \" is not a valid header name"),
             (
                 r#"{"x-sluicegate-ticket":"1:1"}"#,
-                "the header x-sluicegate-ticket is one that Sluicegate or RabbitMQ sets",
+                "the header x-sluicegate-ticket is reserved: Sluicegate or RabbitMQ sets it",
             ),
             (
                 r#"{"x-death":"1"}"#,
-                "the header x-death is one that Sluicegate or RabbitMQ sets",
+                "the header x-death is reserved: Sluicegate or RabbitMQ sets it",
             ),
             (
                 r#"{"x-tenant":"b"}"#,
-                "the header x-tenant is the job's tenant: give it as that",
+                "the header x-tenant is the job's tenant; set it there",
             ),
             (r#"{"x-cost":2}"#, "the header x-cost is the job's cost"),
             (r#"{"x-plan":"pro"}"#, "the header x-plan is the job's plan"),
             (r#"{"x-endpoint":"a\u0001"}"#, "control character"),
             (
                 long.as_str(),
-                "the headers take 65543 bytes; 65536 at most can be",
+                "the headers have 65543 bytes; the maximum is 65536",
             ),
         ] {
             let error = make(yaml, &line(headers)).expect_err(headers);
@@ -354,7 +359,7 @@ rate-limiter:
         let error = make(json, r#"{"tenant":"a","body":{}}"#).expect_err("in the wrong place");
         assert_eq!(
             error,
-            "names a tenant, but job.tenant is json:/t: put it there"
+            "names a tenant, but job.tenant is json:/t: put the tenant there"
         );
         assert!(make(json, r#"{"body":{}}"#).is_err());
         assert!(make("job: {tenant: routing-key}", "{}").is_err());

@@ -10,10 +10,10 @@ use super::headers;
 /// What a job has, as the user says.
 #[derive(Debug, Args)]
 pub struct LabelArgs {
-    /// What the jobs have in a header by which limits tell them apart; NAME= for jobs without it
+    /// Value of a header that separates a tenant's limits; NAME= for jobs without it
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
-    /// The routing key that the jobs are published with, where limits tell them apart by it
+    /// Routing key of the jobs, if a limit is per routing key
     #[arg(long, value_name = "KEY", value_parser = value)]
     routing_key: Option<String>,
 }
@@ -88,7 +88,8 @@ mod tests {
             ),
             (
                 why(&[], &limits[2..3]),
-                "--routing-key k: no effective limit has the scope routing-key; no limit tells this tenant's jobs apart",
+                "--routing-key k: no effective limit has the scope routing-key; no limit of this \
+                tenant is per header or routing key",
             ),
             (
                 why(&["x-path=1", "x-path=2"], &limits),
@@ -100,7 +101,7 @@ mod tests {
             ),
             (
                 why(&["x-path=\n"], &limits),
-                "no job has such a value: it has at most 255 bytes, and no control characters",
+                "the value is invalid: it must have at most 255 bytes and no control characters",
             ),
         ] {
             assert_eq!(found, Err(expected.to_owned()));

@@ -10,15 +10,15 @@ use clap_mangen::Man;
 
 use super::Failure;
 
-/// Print the manual page, or write one for each command
+/// Print the manual page, or write one per command
 ///
-/// The pages say what --help says. Packages bring all of them. It needs no configuration.
+/// The pages contain the --help texts. Packages install them. It needs no configuration.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate man | man -l -
   sluicegate man --out /usr/local/share/man/man1")]
 pub struct ManArgs {
-    /// Write sluicegate.1, and a page for each command such as sluicegate-run.1, into this folder
+    /// Folder for sluicegate.1 and a page per command, such as sluicegate-run.1
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

@@ -28,12 +28,13 @@ const BATCH_BYTES: usize = 4 << 20;
 /// The pause of the input after which an incomplete batch is sent.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Put jobs into the work queue and wait until RabbitMQ has confirmed each
+/// Publish jobs to the work queue and wait for RabbitMQ to confirm them
 ///
-/// One job from the arguments, or one from each line of a file or of standard input:
-/// {"tenant":"a","id":"1","body":…,"cost":1,"plan":"pro","headers":{"x-endpoint":"/v1"}}, where only the tenant is needed. A
-/// body that is a string is sent as it is, anything else as JSON; tenant, id, plan and headers are strings or whole numbers. Lines that make no job are reported with their number; the others
-/// are published, and the exit status is 1. The queues are created as `run` does, if there are none.
+/// Publishes one job from the arguments, or one job per line of a file or of standard input:
+/// {"tenant":"a","id":"1","body":…,"cost":1,"plan":"pro","headers":{"x-endpoint":"/v1"}}. Only the
+/// tenant is required. A string body is sent unchanged, any other body as JSON. Tenant, id, plan
+/// and headers are strings or whole numbers. Invalid lines are reported with their number; the
+/// other lines are published, and the exit status is 1. Missing queues are created, as by `run`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate publish --tenant acme '{\"order\": 7}'
@@ -44,35 +45,37 @@ const PAUSE: Duration = Duration::from_millis(20);
   sluicegate publish --file jobs.jsonl
   generate-jobs | sluicegate publish --json")]
 pub struct PublishArgs {
-    /// Whose limit the job uses
+    /// Tenant of the job
     #[arg(long, value_name = "TENANT")]
     tenant: Option<String>,
-    /// The job's id; without it one is made up
+    /// Id of the job [default: a generated id]
     #[arg(long)]
     id: Option<String>,
-    /// Units of the limit that the job uses [default: 1]
+    /// Units of quota that the job uses [default: 1]
     #[arg(long, value_name = "UNITS", allow_hyphen_values = true, value_parser = cost)]
     cost: Option<u64>,
-    /// The plan of the job's tenant, in the header that rate-limiter.plan-header names
+    /// Plan of the job's tenant, sent in the header that rate-limiter.plan-header names
     #[arg(long)]
     plan: Option<String>,
-    /// A header of the job, such as one by which limits tell a tenant's jobs apart; may be given several times
+    /// Header of the job (repeatable)
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = headers::pair)]
     headers: Vec<(String, String)>,
     #[command(flatten)]
     later: StartOptions,
-    /// The job's body [default: empty]
+    /// Body of the job [default: empty]
     #[arg(value_name = "BODY")]
     body: Option<String>,
-    /// Wait for the job's end, for so long at most, and print what the API answered; needs dispatch.results.to: reply-to
+    /// Wait at most this long for the job to end and print the API's answer; requires
+    /// dispatch.results.to: reply-to
     ///
-    /// The exit status is 0 for a job that is done, and 1 for a dead letter and where no result came in time. The job then goes on.
+    /// The exit status is 0 if the job is done, and 1 if it is a dead letter or no result came in
+    /// time. In the last case the job continues.
     #[arg(long, value_name = "TIME", value_parser = wait)]
     wait: Option<Duration>,
-    /// A file with a job in JSON on each line (`-`: standard input)
+    /// File with one JSON job per line (`-`: standard input)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tenant", "id", "cost", "plan", "headers", "body", "wait", "delay", "not_before"])]
     file: Option<PathBuf>,
-    /// Print what was confirmed as JSON
+    /// Print the confirmed jobs as JSON
     #[arg(long)]
     json: bool,
 }
@@ -80,13 +83,13 @@ pub struct PublishArgs {
 /// Parses the value of `--cost`.
 fn cost(text: &str) -> Result<u64, &'static str> {
     let units = text.parse().ok().filter(|units| *units > 0);
-    units.ok_or("a cost is a whole number from 1")
+    units.ok_or("a cost must be a whole number of at least 1")
 }
 
 /// Parses the value of `--wait`.
 fn wait(text: &str) -> Result<Duration, &'static str> {
     let time = parse_duration(text).filter(|time| !time.is_zero());
-    time.ok_or("a duration is a number with a unit, from 1ms: 500ms, 30s, 4m")
+    time.ok_or("a duration must be a number with a unit, at least 1ms: 500ms, 30s, 4m")
 }
 
 /// The results of the jobs.
@@ -111,7 +114,7 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
     if single || args.cost.is_some() || args.plan.is_some() || !args.headers.is_empty() {
         if args.tenant.is_none() && matches!(config.job.tenant, TenantField::Header(_)) {
             return Err(Failure::Usage(
-                "the job: names no tenant: give --tenant, or --file FILE for lines".to_owned(),
+                "the job has no tenant: give --tenant, or --file FILE for jobs in lines".to_owned(),
             ));
         }
         let mut given = headers::of_pairs(args.headers).map_err(Failure::Usage)?;
@@ -164,7 +167,10 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
         },
         None => {
             if std::io::stdin().is_terminal() {
-                eprintln!("reading a job in JSON from each line; Ctrl-D ends. --help has examples");
+                eprintln!(
+                    "reading one JSON job per line; Ctrl-D ends the input. --help has \
+                    examples"
+                );
             }
             Box::new(BufReader::new(tokio::io::stdin()))
         }
@@ -203,7 +209,7 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
     if bad + refused > 0 {
         let (bad, refused) = (count(bad, "bad line"), count(refused, "job"));
         return Err(Failure::Failed(format!(
-            "not published: {bad}, and {refused} that RabbitMQ refused"
+            "not published: {bad}, and {refused} refused by RabbitMQ"
         )));
     }
     Ok(ExitCode::SUCCESS)
@@ -260,7 +266,7 @@ async fn stream<R: AsyncBufRead + Unpin>(
             Ok(refused) => refused,
             Err(failure) => {
                 if let (Some(first), Some(last)) = (numbers.first(), numbers.last()) {
-                    eprintln!("error: lines {first} to {last} may be in the queue or not");
+                    eprintln!("error: lines {first} to {last} may or may not be in the queue");
                 }
                 return Err(failure);
             }

@@ -9,33 +9,36 @@ use sluicegate::config::{ConfigSource, DEFAULT_FILE, Pipelines};
 
 use super::Failure;
 
-/// Take jobs from the queue, and send each on when its tenant's limit allows it
+/// Run a worker: take jobs from the queue and call the API when the limits allow it
 ///
-/// SIGHUP, or a change of the file: applies the changed configuration; a wrong one is refused, and the old one stays.
-/// SIGTERM or Ctrl-C: takes no more jobs, and finishes the calls in flight within dispatch.shutdown-timeout.
-/// A second signal ends at once; the calls in flight then are made again elsewhere.
+/// SIGHUP or a change of the file applies the new configuration. An invalid configuration is
+/// rejected, and the old one stays in force. After SIGTERM or Ctrl-C the worker takes no more jobs
+/// and finishes the calls in flight within dispatch.shutdown-timeout. A second signal ends it at
+/// once; other workers then repeat the calls in flight.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate run --config /etc/sluicegate.yaml
   sluicegate run --pipeline orders
   sluicegate run --record jobs.jsonl")]
 pub struct RunArgs {
-    /// Skip the recovery wait, after Redis was emptied on purpose
+    /// Skip the recovery wait after Redis was emptied on purpose
     ///
-    /// Safe only if no job ran within the longest window. For one start.
+    /// Safe only if no job ran within the longest window. Use it for one start only.
     #[arg(long)]
     skip_recovery_wait: bool,
-    /// Records new jobs in this new file, for `simulate --jobs`: their times, costs, priorities and labels
+    /// Record the times, costs, priorities and labels of new jobs in this file, for `simulate
+    /// --jobs`
     ///
-    /// Without ids and bodies, and with made-up names in place of tenants and labels. It never slows the worker: what there is no time to
-    /// write is left out. Only the file's owner may read it. Where it is there already it stays as it is, and FILE.1, FILE.2, … FILE.9
-    /// is made: the log says which. Where none can be made, the log warns, and the worker runs without.
+    /// The file has no ids and bodies, and invented names for tenants and labels. Recording never
+    /// slows the worker; jobs that it cannot write in time are left out. Only the file's owner can
+    /// read it. An existing file is kept, and FILE.1 to FILE.9 is used instead; the log says which.
+    /// If no file can be created, the worker logs a warning and runs without a recording.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Records tenants and labels by their names
+    /// Record the real names of tenants and labels
     #[arg(long, requires = "record")]
     record_names: bool,
-    /// Ends the recording, not the worker, when the file has so many MiB
+    /// Stop the recording (not the worker) when the file has this size in MiB
     #[arg(long, value_name = "MIB", default_value_t = 64, requires = "record", value_parser = clap::value_parser!(u64).range(1..=65_536))]
     record_max: u64,
 }
@@ -50,7 +53,7 @@ impl RunArgs {
         let mut all = pipelines.each().values();
         let (Some(config), None) = (all.next(), all.next()) else {
             let words = format!(
-                "--record records one pipeline; say which with --pipeline NAME: {}",
+                "--record records one pipeline; select it with --pipeline NAME: {}",
                 pipelines.names()
             );
             return Err(Failure::Usage(words));
@@ -88,7 +91,8 @@ pub async fn run(
             };
             let file = file.unwrap_or_else(|| DEFAULT_FILE.into());
             return Err(Failure::Usage(format!(
-                "{}: {begin}dispatch.http.url: is not set; run needs to know where jobs go: there, to dispatch.exec.command or by dispatch.forward",
+                "{}: {begin}dispatch.http.url: is not set; run needs a destination for jobs: set \
+                dispatch.http.url, dispatch.exec.command or dispatch.forward",
                 file.display()
             )));
         }

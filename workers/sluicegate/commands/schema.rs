@@ -10,9 +10,10 @@ use super::Failure;
 
 /// Print the JSON schema of the configuration file
 ///
-/// Editors complete and check sluicegate.yaml with it (the first line of docs/sluicegate.yaml names the file), and so can a pipeline
-/// before a deployment. It has each key with its meaning, default and bounds (draft 2020-12). What only several keys together can
-/// get wrong, check --offline tells. It needs no configuration.
+/// Editors complete and check sluicegate.yaml with it (the first line of docs/sluicegate.yaml names
+/// the file), and CI can check the file before a deployment. The schema (draft 2020-12) has the
+/// meaning, default and bounds of every key. Only `check --offline` finds keys that contradict each
+/// other. It needs no configuration.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate schema

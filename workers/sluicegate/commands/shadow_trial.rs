@@ -34,7 +34,8 @@ pub async fn run(
         Some(trial) => {
             let begun = trial.begin(&gate, (for_ms, FOLLOW_TIMEOUT)).await?;
             let words = format!(
-                "{}\nit denies nothing; `sluicegate inspect {tenant}` says what it would have done",
+                "{}\nit denies nothing; `sluicegate inspect {tenant}` shows what it would have \
+                done",
                 begun_in_words(&begun)
             );
             (begun.as_json(), words)
@@ -63,13 +64,13 @@ pub fn in_the_audit(limit: &str, max: Option<u32>, for_ms: u64) -> Value {
 pub fn begun_in_words(begun: &StartedTrial) -> String {
     let Trial { tenant, limit, max } = &begun.trial;
     let (until, who) = (at(begun.until_ms), begun.followers.in_words());
-    format!("limit {limit} of {tenant}: max-requests {max} is tried until {until}: {who}")
+    format!("limit {limit} of {tenant}: trying max-requests {max} until {until}: {who}")
 }
 
 /// Describes the end of the trial.
 pub fn ended_in_words(ended: &EndedTrial) -> String {
     let was = match ended.before {
-        Some(max) => format!("max-requests {max} is tried no more"),
+        Some(max) => format!("max-requests {max} is no longer tried"),
         None => "nothing was tried".to_owned(),
     };
     let who = ended.followers.in_words();

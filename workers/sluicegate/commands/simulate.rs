@@ -37,10 +37,11 @@ const NO_FILE: &str = "no configuration";
 /// Maximum number of configurations side by side.
 const MAX_CONFIGURATIONS: usize = 16;
 
-/// See what a configuration does to a load, in simulated time: without servers, and before it is live
+/// Simulate a load with a configuration, without servers and in simulated time
 ///
-/// Whole workers run over a broker and a gate in memory, against an API as it is described. Several configurations get the same
-/// jobs, and are shown side by side. The same --seed gives the same result.
+/// Runs complete workers with a broker and a gate in memory, against an API that the options
+/// describe. Several configurations get the same jobs and are shown side by side. The same --seed
+/// gives the same result.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate simulate --rate poisson:20/s --tenants 50 --for 10m
@@ -48,12 +49,12 @@ const MAX_CONFIGURATIONS: usize = 16;
   sluicegate simulate --jobs jobs.jsonl --api-latency lognormal:80ms,0.5 --api-limit 100/60s --svg run.svg
 
 A line of a file for --jobs: {\"at\": 1.5, \"tenant\": \"acme\", \"cost\": 3}
-It may also have priority, plan, routing_key and header ({\"x-endpoint\": \"/v1\"}).
+It can also have priority, plan, routing_key and header ({\"x-endpoint\": \"/v1\"}).
 
-A run ends when all jobs are done or dead. It also ends when none has ended for so long that nothing will change (an API that
-fails each call), and it says so then: with the number of jobs that were not done, and why.")]
+A run ends when all jobs are done or dead letters. It also ends if no job can end any more (such as when the API fails every
+call), and then prints how many jobs were not done, and why.")]
 pub struct SimulateArgs {
-    /// A configuration; several are shown side by side
+    /// Configuration file (repeatable: several are shown side by side)
     #[arg(
         id = "config",
         long = "config",
@@ -61,63 +62,65 @@ pub struct SimulateArgs {
         env = "SLUICEGATE_CONFIG"
     )]
     configs: Vec<PathBuf>,
-    /// Jobs and their times: a JSON object in each line, such as `run --record` writes (`-`: standard input)
+    /// File with jobs and their times, one JSON object per line, as written by `run --record` (`-`:
+    /// standard input)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "burst", "count", "lasts", "tenants", "cost", "skew"])]
     jobs: Option<PathBuf>,
-    /// New jobs come at this rate: poisson:20/s (at random), uniform:20/s (evenly); also /m and /h
+    /// Publish jobs at this rate: poisson:20/s (at random) or uniform:20/s (evenly); also /m and /h
     #[arg(long, value_name = "RATE")]
     rate: Option<ArrivalRate>,
-    /// So many jobs come at once: 500@30s; may be repeated
+    /// Publish JOBS at once at TIME, for example 500@30s (repeatable)
     #[arg(long, value_name = "JOBS@TIME")]
     burst: Vec<Burst>,
-    /// For so long the rate lasts; without it and --count: 10m
+    /// How long to publish at --rate [default: 10m, unless --count is given]
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     lasts: Option<Duration>,
-    /// So many jobs of the rate
+    /// Number of jobs to publish at --rate
     #[arg(long, value_name = "JOBS")]
     count: Option<usize>,
-    /// So many tenants publish
+    /// Number of tenants that publish
     #[arg(long, value_name = "N", default_value_t = 1)]
     tenants: usize,
-    /// How unequally: even, zipf, or zipf:1.2
+    /// How jobs are distributed over tenants: even, zipf, or zipf:1.2
     #[arg(long, value_name = "SKEW", default_value = "even")]
     skew: Skew,
-    /// What a job costs: 3, uniform:1-5, or lognormal:800,0.7 (median and deviation)
+    /// Cost of a job: 3, uniform:1-5, or lognormal:800,0.7 (median and deviation)
     #[arg(long, value_name = "COST", default_value = "1")]
     cost: CostDistribution,
-    /// How long a call takes: 80ms, uniform:50ms-200ms, or lognormal:80ms,0.5; up to 1h
+    /// Duration of a call: 80ms, uniform:50ms-200ms, or lognormal:80ms,0.5; up to 1h
     #[arg(long, value_name = "TIME", default_value = "50ms")]
     api_latency: Latency,
-    /// So many calls fail (500)
+    /// Share of calls that fail with 500, such as 2%
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
     api_errors: Percent,
-    /// So many calls are answered 429, with Retry-After: 1
+    /// Share of calls that are answered with 429 and Retry-After: 1, such as 2%
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
     api_throttles: Percent,
-    /// What the API itself allows, all tenants together: 100/60s (of each tenant: 100/60s:tenant); what is more is answered 429. A
-    /// limiter may follow: 100/60s:tenant:nginx
+    /// The API's own limit for all tenants together: 100/60s (per tenant: 100/60s:tenant); it
+    /// answers calls above the limit with 429. A limiter can follow: 100/60s:tenant:nginx
     #[arg(long, value_name = "CALLS/TIME[:tenant][:LIMITER]")]
     api_limit: Option<ApiLimit>,
-    /// So many workers run, each with the concurrency and the prefetch of its configuration
+    /// Number of workers, each with the concurrency and the prefetch of its configuration
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: usize,
-    /// How long a question to Redis takes, there and back; up to 1900ms
+    /// Round-trip time to Redis; up to 1900ms
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = question)]
     redis_latency: Duration,
-    /// What is drawn at random follows from this number
+    /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// What is not done after so much simulated time is left; without it also what is not done after 1,000 calls and deliveries for
-    /// each job, and 10,000 more [default: 30d]
+    /// End the run after this much simulated time; without it, also after 10,000 calls and
+    /// deliveries plus 1,000 per job [default: 30d]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     within: Option<Duration>,
-    /// Prints one line of JSON; times are in seconds
+    /// Print one line of JSON; times are in seconds
     #[arg(long)]
     json: bool,
-    /// Draws used quota and backlog over time into this file; what is there is overwritten if it is an SVG
+    /// Write a chart of used quota and backlog over time to this SVG file; overwrites an existing
+    /// SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Overwrites any file with the picture, but none that the simulation reads
+    /// Let --svg overwrite any file except the simulation's own input
     #[arg(long, requires = "svg")]
     force: bool,
 }
@@ -134,7 +137,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 fn question(text: &str) -> Result<Duration, String> {
     let time = parse_duration(text).filter(|time| *time <= MAX_ROUND_TRIP);
     time.ok_or_else(|| {
-        "it must be a whole number with a unit, such as 2ms or 1s, up to 1900ms: a worker gives a question up after 2s"
+        "it must be a whole number with a unit, such as 2ms or 1s, up to 1900ms: a worker's \
+        requests time out after 2s"
             .to_owned()
     })
 }
@@ -215,7 +219,7 @@ fn configurations(
 ) -> Result<Vec<(String, Config)>, Failure> {
     if files.len() > MAX_CONFIGURATIONS {
         let words = format!(
-            "these are {} configurations; {MAX_CONFIGURATIONS} at most can be side by side",
+            "{} configurations were given; the maximum is {MAX_CONFIGURATIONS}",
             files.len()
         );
         return Err(Failure::Usage(words));
@@ -241,15 +245,13 @@ fn configurations(
 fn means_something(args: &SimulateArgs) -> Result<(), &'static str> {
     let of_rate = args.lasts.is_some() || args.count.is_some();
     if args.rate.is_none() && of_rate && !args.burst.is_empty() {
-        return Err(
-            "--for and --count are of a rate, and there is none: give --rate, such as poisson:20/s",
-        );
+        return Err("--for and --count require a rate: give --rate, such as poisson:20/s");
     }
     if args.lasts.is_some_and(|lasts| lasts.is_zero()) {
-        return Err("--for is 0: no job would come; say for how long, such as 10m");
+        return Err("--for is 0, so no job would be published; give a duration, such as 10m");
     }
     match args.count {
-        Some(0) => Err("--count is 0: no job would come; say how many, such as 5000"),
+        Some(0) => Err("--count is 0, so no job would be published; give a number, such as 5000"),
         _ => Ok(()),
     }
 }
@@ -338,7 +340,7 @@ async fn play(
             let figures = thread.join();
             let figures = figures.map_err(|_| {
                 Failure::Failed(format!(
-                    "the simulation of {name} broke off; please report it"
+                    "the simulation of {name} crashed; please report it"
                 ))
             })?;
             over.push((name, figures));

@@ -11,17 +11,21 @@ use sluicegate::rules::job::start::{DELAY, NOT_BEFORE};
 /// The options.
 #[derive(Debug, Args)]
 pub struct StartOptions {
-    /// The job starts so long after a worker first sees it, or later (the header x-delay)
+    /// Earliest start, as a delay after a worker first sees the job (header x-delay)
     #[arg(long, value_name = "TIME", value_parser = delay)]
     delay: Option<Duration>,
-    /// The job starts at this time or later, by Redis's clock: 2026-01-31T12:00:00Z, or seconds or milliseconds since 1970 (the header x-not-before)
+    /// Earliest start, as a time of Redis's clock: 2026-01-31T12:00:00Z, or seconds or milliseconds
+    /// since 1970 (header x-not-before)
     #[arg(long, value_name = "TIME")]
     not_before: Option<String>,
 }
 
 /// Parses the value of `--delay`.
 fn delay(text: &str) -> Result<Duration, &'static str> {
-    parse_duration(text).ok_or("a duration is a whole number with a unit: 500ms, 30s, 4m, 12h, 7d")
+    parse_duration(text).ok_or(
+        "a duration must be a whole number with a unit: 500ms, 30s, 4m, \
+        12h, 7d",
+    )
 }
 
 impl StartOptions {

@@ -13,7 +13,7 @@ use sluicegate::rules::limit::ceil_ms;
 #[derive(Debug, Args)]
 #[group(id = "span")]
 pub struct DurationOption {
-    /// For how long: 90s, 30m, 1h, 7d; a bare number is in seconds [default: 365d]
+    /// How long the change lasts: 90s, 30m, 1h, 7d; a bare number is in seconds [default: 365d]
     #[arg(long = "for", value_name = "DURATION", value_parser = span)]
     duration: Option<Duration>,
 }

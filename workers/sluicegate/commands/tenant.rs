@@ -17,10 +17,11 @@ use super::steer::DurationOption;
 use super::times::at;
 use super::{Failure, print_json, shadow_trial};
 
-/// Pause or divert a tenant, change its limits, or reset its waitlist: at once, for all workers
+/// Pause or divert a tenant, change its limits, or reset its waitlist, at all workers at once
 ///
-/// Changes are kept in Redis and expire (--for). They apply to the next decision. Where jobs may start earlier, those that wait ask
-/// anew within seconds; any other job in a delay queue sees a change within delay.max-delay. `sluicegate inspect` shows them.
+/// Changes are stored in Redis and expire (--for). They apply from the next decision on. If jobs
+/// can now start earlier, waiting jobs ask again within seconds. Any other job in a delay queue
+/// sees the change within delay.max-delay. `sluicegate inspect` shows changes.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate tenant pause acme --for 1h
@@ -39,7 +40,7 @@ pub struct TenantArgs {
 
 #[derive(Debug, Subcommand)]
 enum TenantCommand {
-    /// Admit no job of a tenant; calls in flight go on
+    /// Stop admitting a tenant's jobs; calls in flight continue
     #[command(after_help = "Examples:
   sluicegate tenant pause acme
   sluicegate tenant pause acme --for 1h --json")]
@@ -49,27 +50,29 @@ enum TenantCommand {
         #[command(flatten)]
         span: DurationOption,
     },
-    /// End a pause, a throttle (429), and what a breaker stopped
+    /// End a tenant's pause and throttle (429), and close its breaker
     ///
-    /// With --all, those of all tenants together; a tenant that is suspended alone stays so. Workers notice within a second.
+    /// With --all, ends the throttle and closes the breaker of all tenants together; a tenant's own
+    /// suspension stays. Workers notice within a second.
     #[command(after_help = "Examples:
   sluicegate tenant resume acme
   sluicegate tenant resume --all")]
     Resume {
-        /// Whose
+        /// Tenant
         #[arg(required_unless_present = "all")]
         tenant: Option<String>,
-        /// What stops the calls of all tenants (rate-limiter.throttle-scope, dispatch.breaker)
+        /// Resume the calls of all tenants (see rate-limiter.throttle-scope and dispatch.breaker)
         #[arg(long, conflicts_with = "tenant")]
         all: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Set or try another max-requests for a tenant, or the configured one again
+    /// Set, try or clear another max-requests for a tenant
     ///
-    /// With --shadow it is tried: from the next start on it counts, denies nothing, and `inspect TENANT` says which jobs it would have
-    /// made wait, and for how long. The same command without --shadow enforces it, with all that has started.
+    /// --shadow tries the limit: it counts from the next start on but denies nothing, and `inspect
+    /// TENANT` shows how many jobs would have waited, and for how long. The same command without
+    /// --shadow enforces it and keeps its counts.
     #[command(after_help = "Examples:
   sluicegate tenant limit acme 100
   sluicegate tenant limit acme 5 --limit per-second --for 1h
@@ -79,38 +82,40 @@ enum TenantCommand {
     Limit {
         #[command(flatten)]
         of: TenantOptions,
-        /// What the limit's max-requests is meanwhile
+        /// Temporary max-requests of the limit
         #[arg(value_name = "MAX", required_unless_present = "clear", value_parser = max_requests)]
         max: Option<u32>,
-        /// Which limit, where a tenant has several
+        /// Name of the limit, if the tenant has several
         #[arg(long, value_name = "NAME")]
         limit: Option<String>,
-        /// Try it: count what it would do, and deny nothing
+        /// Try the limit: count its effects but deny nothing
         #[arg(long)]
         shadow: bool,
-        /// End what was set and tried: the configuration counts again; with --shadow, what was tried alone
+        /// Return to the configured limit and end a trial; with --shadow, end only the trial
         #[arg(long, conflicts_with_all = ["max", "span"])]
         clear: bool,
         #[command(flatten)]
         span: DurationOption,
     },
-    /// Let a tenant's jobs go to another queue instead of being called
+    /// Move a tenant's jobs to another queue instead of calling them
     ///
-    /// Out of the way of others, without losing any: each is moved at its next look. They stay there until `tenant undivert
-    /// TENANT --back` puts them back; the time of --for only ends that more go there.
+    /// Keeps the jobs out of the way of other tenants without losing them. A worker moves each job
+    /// when it next sees it. The jobs stay in the queue until `tenant undivert TENANT --back`
+    /// returns them; the end of --for only stops further moves.
     #[command(after_help = "Examples:
   sluicegate tenant divert acme --for 10m
   sluicegate tenant divert acme --for 10m --to acme.parked --json")]
     Divert(DivertArgs),
-    /// End a divert; with --back, bring its jobs back
+    /// End a divert; with --back, return its jobs
     #[command(after_help = "Examples:
   sluicegate tenant undivert acme
   sluicegate tenant undivert acme --back")]
     Undivert(UndivertArgs),
-    /// Empty a tenant's waitlist; usage still counts
+    /// Empty a tenant's waitlist; usage is kept
     ///
-    /// For a waitlist that is wrong, such as after its jobs were deleted from RabbitMQ. It leaves the fair queues of shared limits,
-    /// too. Waiting jobs get new tickets when they return. What the tenant's adaptive limits have learned is forgotten.
+    /// Repairs a wrong waitlist, such as after jobs were deleted from RabbitMQ. The tenant also
+    /// leaves the fair queues of shared limits. Waiting jobs get new tickets when they return. The
+    /// tenant's adaptive limits forget what they have learned.
     #[command(after_help = "Example:
   sluicegate tenant reset acme")]
     Reset {
@@ -124,14 +129,15 @@ fn max_requests(text: &str) -> Result<u32, String> {
     max.filter(|max| (1..=MAX_REQUESTS).contains(max))
         .ok_or_else(|| {
             format!(
-                "it must be a whole number from 1 to {MAX_REQUESTS}; `tenant pause` lets none start"
+                "it must be a whole number from 1 to {MAX_REQUESTS}; to start no jobs, use \
+                `tenant pause`"
             )
         })
 }
 
 #[derive(Debug, Args)]
 struct TenantOptions {
-    /// Whose
+    /// Tenant
     tenant: String,
     /// Print JSON
     #[arg(long)]
@@ -208,7 +214,8 @@ async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     if json {
         print_json(&resumed)?;
     } else {
-        let said = "resumed calls of all tenants; a tenant that is suspended alone stays so\nworkers notice within a second, and jobs that wait ask anew";
+        let said = "resumed the calls of all tenants; a tenant's own suspension stays\nworkers \
+            notice within a second, and waiting jobs ask again";
         writeln!(std::io::stdout().lock(), "{said}")?;
     }
     Ok(ExitCode::SUCCESS)
@@ -237,7 +244,8 @@ pub fn seen_in_words(changed: &AppliedChange, config: &Config) -> String {
     let seen = match changed.change {
         Change::Pause { .. } => "effective now; delayed jobs see it within",
         _ => {
-            "effective now; jobs that wait ask anew within seconds, behind other tenants' jobs in a delay queue within"
+            "effective now; waiting jobs ask again within seconds, jobs behind other tenants' \
+            jobs in a delay queue within"
         }
     };
     let within = show_duration(config.delay.max_delay);
@@ -254,10 +262,10 @@ pub fn in_words(changed: &AppliedChange) -> String {
             format!("limit {name} of {tenant}: max-requests is {max} until {until}")
         }
         Change::Unlimit { name } => {
-            format!("limit {name} of {tenant}: max-requests is the configured one")
+            format!("limit {name} of {tenant}: max-requests is as configured")
         }
         Change::Reset => {
-            format!("reset the waitlist of {tenant}, and forgot what its own limits had learned")
+            format!("reset the waitlist of {tenant} and what its own limits had learned")
         }
     }
 }

@@ -14,10 +14,11 @@ use super::table::{Side, look_at, table};
 use super::times::span;
 use super::{Failure, count, fleet, plain};
 
-/// Show the busiest tenants: what waits, starts and is denied, who is suspended, and until when
+/// Show the busiest tenants: waiting, started and denied jobs, and suspensions
 ///
-/// Put together of what each worker says every 2 s in Redis, and of what the gate says of these tenants. A worker names 100 tenants at
-/// most, the first in each of the orders below, and sums up the others. Of several pipelines all are shown, unless --pipeline names one.
+/// Combines the reports that workers write to Redis every 2 s with the gate's state of these
+/// tenants. A worker names at most 100 tenants, the first ones in each sort order, and sums up the
+/// others. Shows all pipelines unless --pipeline names one.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate tenants
@@ -25,35 +26,35 @@ use super::{Failure, count, fleet, plain};
   sluicegate tenants --sort denied --watch
   sluicegate tenants --json | jq -r '.tenants[] | select(.suspended_until_ms > 0) | .tenant'
 
-LINE are jobs, or units of cost, in the tenant's waitlist, wherever they wait; -: it has one for each value of a header or routing key.
-MEMORY are jobs in the workers' memory that wait, CALLS those in flight; N+: a worker does not name the tenant, and may have more.
-DENIED counts a job each time that it asks. CLOSED: for so long a pause, a 429 or the breaker stops the tenant. ENDS IN: then the
-last job of the line has its turn. WHY: what stops the tenant, or the limit of which the next unit is available last.")]
+LINE: jobs or units of cost in the tenant's waitlist; - if it has one waitlist per value of a header or routing key.
+MEMORY: jobs that wait in workers' memory. CALLS: calls in flight. N+: a worker that does not name the tenant may have more.
+DENIED: denials; a job counts each time it asks. CLOSED: time until a pause, a 429 or the breaker ends. ENDS IN: time until the last
+waiting job starts. WHY: what stops the tenant, or the limit whose next unit is available last.")]
 pub struct TenantsArgs {
-    /// What comes first
+    /// Sort order
     #[arg(long, value_enum, default_value_t = TenantOrder::Waiting)]
     sort: TenantOrder,
-    /// How many to show
+    /// Maximum number to show
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
-    /// Look again every 2 s, until Ctrl-C
+    /// Refresh every 2 s until Ctrl-C
     #[arg(long)]
     watch: bool,
-    /// Print JSON; with --watch a line each time
+    /// Print JSON; with --watch, one line per refresh
     #[arg(long)]
     json: bool,
 }
 
-/// What comes first.
+/// Sort order.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum TenantOrder {
-    /// The most jobs that wait, in line or in memory
+    /// Most waiting jobs
     Waiting,
-    /// The most denials
+    /// Most denials
     Denied,
-    /// The longest suspension
+    /// Longest suspension
     Closed,
-    /// The most starts
+    /// Most starts
     Starts,
 }
 
@@ -123,7 +124,7 @@ fn in_words(fleet: &Fleet, shown: &BusiestTenants) -> String {
     }
     if let Some(why) = &shown.untold {
         let why = plain(why, 200);
-        text += &format!("what the gate itself says of tenants is not known of all: {why}\n");
+        text += &format!("the gate's state of some tenants is unknown: {why}\n");
     }
     text + &left_out(fleet) + &fleet::gaps(fleet)
 }
@@ -139,7 +140,8 @@ fn left_out(fleet: &Fleet) -> String {
         false => format!("up to {} others", others.tenants),
     };
     format!(
-        "a worker names {MAX_TENANTS} tenants at most; {tenants} have {}, {} in flight, {:.1} starts and {:.1} denials a second\n",
+        "a worker names at most {MAX_TENANTS} tenants; {tenants} have {}, {} in flight, {:.1} \
+        starts and {:.1} denials per second\n",
         count(others.waiting, "waiting job"),
         count(others.running, "call"),
         others.starts,
@@ -238,7 +240,7 @@ mod tests {
              acme                     -     240      3      12.5       3.5       -    2m 5s  limit hour\n\
              \\u{202e}evil\\u{200b}     -      2+     0+      0.0+      0.0+       -        -  -\n\
              beta                     -       0      0       0.0       0.0   1m 0s        -  -\n\
-             a worker names 100 tenants at most; up to 1200 others have 1 waiting job, 0 calls in flight, 1.5 starts and 0.0 denials a second\n"
+             a worker names at most 100 tenants; up to 1200 others have 1 waiting job, 0 calls in flight, 1.5 starts and 0.0 denials per second\n"
         );
         let beta = WaitlistState {
             waiting: Some(700),
@@ -256,7 +258,7 @@ mod tests {
             [
                 "beta     700       0      0       0.0       0.0   1m 1s    1h 0m  429 from the\\nAPI",
                 "1 of 3 tenants: --limit shows more",
-                "what the gate itself says of tenants is not known of all: Redis is\\taway",
+                "the gate's state of some tenants is unknown: Redis is\\taway",
             ]
         );
         let json = shown.as_json(&fleet);

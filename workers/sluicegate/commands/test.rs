@@ -17,11 +17,12 @@ use super::progress::Progress;
 /// Maximum number of characters of a case's name that are shown.
 const MAX_NAME_CHARS: usize = 200;
 
-/// Test configurations: these jobs at these times are to start then, in simulated time and without servers
+/// Test configurations: simulate jobs and compare their start times with expectations
 ///
-/// A file has cases: a configuration (a path, or its sections), jobs, and what is expected of them. Each case takes moments, however
-/// long its jobs wait: it ends a day (of simulated time) after its last job, unless `within` says when, and when none has ended for so long
-/// that nothing will change. Variables of the environment do not count, so that a case is the same everywhere.
+/// A file contains cases. A case has a configuration (a path, or its sections), jobs, and
+/// expectations. Cases run in simulated time, so each takes only moments. A case ends one simulated
+/// day after its last job (or as `within` says), or earlier if no job can end any more. Environment
+/// variables are ignored, so a case has the same result everywhere.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate test sluicegate.test.yaml
@@ -37,18 +38,18 @@ A case:
       expect:
         starts: [0, 0, 0, 1s]
 
-Beside name, config, jobs and expect a case may have pipeline, workers, api (latency, errors, throttles, limit), redis-latency, within
-and seed. What can be expected:
-  starts, start, order                  when jobs start, and in which order; tolerance (100ms) is what times may differ by
+A case can also have pipeline, workers, api (latency, errors, throttles, limit), redis-latency, within and seed.
+Expectations:
+  starts, start, order                  start times and start order; tolerance (100ms) is the permitted difference
   waits-at-most, done-after-at-most     p50, p99, max
-  makespan-at-most, deliveries-at-most  bounds
-  fullest-window, would-have-waited     by the names of limits, and of shadow limits
-  dead-letters (0), throttled           how many
+  makespan-at-most, deliveries-at-most  maximum
+  fullest-window, would-have-waited     by name of the limit or shadow limit
+  dead-letters (0), throttled           number of jobs
 docs/SIMULATE.md explains all of them.
 
-Exit status: 0 all hold, 1 some do not, 2 a file is wrong.")]
+Exit status: 0 all cases passed, 1 a case failed, 2 a file is invalid.")]
 pub struct TestArgs {
-    /// Files with cases (`-`: standard input)
+    /// Case files (`-`: standard input)
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }
@@ -78,7 +79,7 @@ pub async fn run(args: TestArgs, pipeline: Option<&str>) -> Result<ExitCode, Fai
             drop(progress);
             let found = found.map_err(|_| {
                 Failure::Failed(format!(
-                    "{place}: {name}: the simulation broke off; please report it"
+                    "{place}: {name}: the simulation crashed; please report it"
                 ))
             })?;
             let mut out = io::stdout().lock();
@@ -102,7 +103,10 @@ pub async fn run(args: TestArgs, pipeline: Option<&str>) -> Result<ExitCode, Fai
         writeln!(out, "{cases} passed")?;
         return Ok(ExitCode::SUCCESS);
     }
-    writeln!(out, "{cases} passed, {failed} failed (- expected, + came)")?;
+    writeln!(
+        out,
+        "{cases} passed, {failed} failed (- expected, + actual)"
+    )?;
     Ok(ExitCode::FAILURE)
 }
 

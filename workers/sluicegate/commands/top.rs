@@ -39,24 +39,25 @@ use self::theme::Theme;
 use super::Failure;
 use super::tenants::TenantOrder;
 
-/// Watch the fleet, its busiest tenants, their limits and dead letters on a screen, and act on them by keys
+/// Show workers, tenants, limits and dead letters on a live screen with keys to act
 ///
-/// It shows what `workers`, `tenants`, `inspect` and `dead list` show, and looks again every 2 s; dead letters are fetched when their view
-/// is opened and on a key. Keys pause, resume, limit and reset a tenant and replay dead letters; each is asked back, and written to the
-/// audit as by the commands. Of several pipelines it shows one at a time, and [ and ] switch. A changed configuration is read again. `?`
-/// lists the keys.
+/// Shows what `workers`, `tenants`, `inspect` and `dead list` show, and refreshes every 2 s. Dead
+/// letters are fetched when their view is opened and on a key. Keys pause, resume, limit and reset
+/// a tenant and replay dead letters. Each action asks for confirmation and is written to the audit
+/// log. If there are several pipelines, [ and ] switch between them. A changed configuration file
+/// is read again. `?` lists the keys.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate top
   sluicegate top --sort closed
   sluicegate top --pipeline orders --no-color
 
-It needs a terminal, 80x24 or larger. For programs: sluicegate tenants --json and sluicegate workers --json.")]
+It needs a terminal of at least 80x24. Programs can use sluicegate tenants --json and sluicegate workers --json.")]
 pub struct TopArgs {
-    /// Which tenants come first; the key s changes it
+    /// Sort order of tenants; the key s changes it
     #[arg(long, value_enum, default_value_t = TenantOrder::Waiting)]
     sort: TenantOrder,
-    /// Without colours, as with the variable NO_COLOR; words say all that colours do
+    /// Use no colors, as with the variable NO_COLOR; all information is also in words
     #[arg(long, visible_alias = "no-colour")]
     no_color: bool,
 }
@@ -76,13 +77,16 @@ pub async fn run(
     ] {
         if !is_there {
             return Err(Failure::Usage(format!(
-                "top needs a terminal, and {which} is none; for programs: sluicegate tenants --json, sluicegate workers --json"
+                "top needs a terminal, and {which} is not one; programs can use sluicegate \
+                tenants --json and sluicegate workers --json"
             )));
         }
     }
     if std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
         return Err(Failure::Usage(
-            "top needs a terminal that can move its cursor, and TERM is dumb; sluicegate tenants --watch needs none".to_owned(),
+            "top needs a terminal that can move its cursor, and TERM is dumb; use sluicegate \
+            tenants --watch"
+                .to_owned(),
         ));
     }
     let wanted = PipelineFilter::new(name);

@@ -14,23 +14,23 @@ use super::table::{Side, look_at, table};
 use super::times::span;
 use super::{Failure, fleet, plain};
 
-/// Show the workers that run: version, whether they take jobs, calls in flight, and what waits
+/// Show the running workers: version, readiness, calls in flight and waiting jobs
 ///
-/// Each worker says this every 2 s in Redis, and is gone 10 s after its last word. Of several pipelines all are shown, unless --pipeline
-/// names one.
+/// Workers write a report to Redis every 2 s and disappear 10 s after the last one. Shows all
+/// pipelines unless --pipeline names one.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate workers
   sluicegate workers --watch
   sluicegate workers --json | jq '.workers[] | select(.ready | not)'
 
-CALLS are those in flight of those that it can make at once; USED is the share of them that was taken in the last seconds. WAITING are
-jobs in its memory that wait; LATE are those of them whose time came over a second ago, which should be none.")]
+CALLS: calls in flight, of the maximum. USED: share of the worker slots used in the last seconds. WAITING: jobs that wait in memory.
+LATE: jobs that have been due for over a second; should be 0.")]
 pub struct WorkersArgs {
-    /// Look again every 2 s, until Ctrl-C
+    /// Refresh every 2 s until Ctrl-C
     #[arg(long)]
     watch: bool,
-    /// Print JSON; with --watch a line each time
+    /// Print JSON; with --watch, one line per refresh
     #[arg(long)]
     json: bool,
 }
@@ -151,8 +151,8 @@ mod tests {
             "WORKER        VERSION     UP  CALLS  USED  WAITING  LATE  STATE\n\
              a:7           0.1.0    2m 5s   3/16  19 %      240     0  ready\n\
              b\\u{1b}[2J:8  0.1.0      0ms    0/0   0 %        0     0  not ready: Redis does not answer; x\\ny\n\
-             1 worker more lives and says nothing of itself: it has just begun or ended\n\
-             what worker 4 says can't be read: it has format 2, and this version of sluicegate reads 1\n"
+             1 more worker is alive but has no report: it has just started or stopped\n\
+             the report of worker 4 can't be read: it has format 2, and this version of sluicegate reads 1\n"
         );
         let json = workers_as_json(&fleet);
         assert_eq!(json["workers"][0]["jobs_waiting"], 240);

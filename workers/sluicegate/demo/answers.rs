@@ -51,7 +51,7 @@ impl DemoQueues {
         };
         let name = self.results().into();
         let declared = channel.queue_declare(name, durable, FieldTable::default());
-        within("making the queue of results", declared).await?;
+        within("creating the results queue", declared).await?;
         within("closing a channel", channel.close(200, "done".into())).await
     }
 
@@ -87,7 +87,7 @@ impl DemoQueues {
             within("acking a result", acked).await?;
         }
         let deleted = channel.queue_delete(self.results().into(), QueueDeleteOptions::default());
-        within("deleting the queue of results", deleted).await?;
+        within("deleting the results queue", deleted).await?;
         Ok(results)
     }
 }

@@ -79,7 +79,8 @@ pub async fn run(args: DemoArgs, config: Config) -> Result<ExitCode, DemoError> 
         futures_util::future::try_join_all(parts.iter().map(|part| part.queues.delete()));
     let deleted = tokio::select! {
         deleted = deleting => deleted,
-        () = signals.next() => Err(DemoError(format!("interrupted again; the queues {name}* are left"))),
+        () = signals.next() => Err(DemoError(format!("interrupted again: the queues {name}* are \
+            not deleted"))),
     };
     let (mut observed, left) = (observed?, deleted?);
     for (observed, left) in observed.iter_mut().zip(left) {
@@ -148,7 +149,7 @@ struct Signals(Signal, Signal);
 impl Signals {
     fn watch() -> Result<Self, DemoError> {
         let watch = |kind| {
-            signal(kind).map_err(|error| DemoError(format!("signals can't be watched: {error}")))
+            signal(kind).map_err(|error| DemoError(format!("can't listen for signals: {error}")))
         };
         Ok(Self(
             watch(SignalKind::interrupt())?,
@@ -194,7 +195,7 @@ async fn observe(
     for worker in &mut workers {
         worker.ready(parts).await?;
     }
-    say(args, "The workers are ready; the tenants publish.");
+    say(args, "The workers are ready; tenants start publishing.");
     let pauses = PauseWatch::start();
     let (confirmed, outage) = watch(args, plan, parts, &mut workers).await?;
     let pauses = pauses.pauses();
@@ -335,7 +336,7 @@ async fn watch(
             let Some(downstream) = away.map(|at| &mut downstreams[at]) else {
                 continue;
             };
-            let lost = |error| DemoError(format!("the API's port is lost: {error}"));
+            let lost = |error| DemoError(format!("the API lost its port: {error}"));
             match &mut outage {
                 None => {
                     let from_ns = downstream.go_away().map_err(lost)?;
@@ -343,14 +344,12 @@ async fn watch(
                         from_ns,
                         to_ns: u64::MAX,
                     });
-                    view.say(
-                        "The API of away refuses connections; the jobs of steady are published.",
-                    );
+                    view.say("The API of away refuses connections; jobs of steady are published.");
                     begin.send_replace(true);
                 }
                 Some(outage) => {
                     outage.to_ns = downstream.come_back().map_err(lost)?;
-                    view.say("The API of away takes connections again.");
+                    view.say("The API of away accepts connections again.");
                 }
             }
             stage = next;
@@ -365,7 +364,7 @@ async fn watch(
         }
         if Instant::now() > deadline {
             return Err(DemoError(
-                "the jobs were not even published within the deadline".to_owned(),
+                "the jobs were not published before the deadline".to_owned(),
             ));
         }
     }

@@ -32,9 +32,9 @@ impl PipelineRole {
     /// Describes its events.
     pub fn in_words(self) -> String {
         match self {
-            Self::Steady => "; its jobs come as fast as that",
-            Self::Flooded => "; its jobs come all at once",
-            Self::Away => ", and goes away for a while",
+            Self::Steady => "; its jobs arrive at that rate",
+            Self::Flooded => "; its jobs arrive all at once",
+            Self::Away => ", and is down for a while",
         }
         .to_owned()
     }

@@ -15,15 +15,16 @@ pub enum Scenario {
     Limit,
     /// Three limits at once: --limit, 4 times as many calls in 10 windows, and 11 times as many in 30
     Limits,
-    /// Calls and tokens: --limit, and 100 times as many tokens per --window. Jobs reserve tokens (x-cost), and the API
-    /// says how many they took (x-actual-cost)
+    /// Calls and tokens: --limit, and 100 times as many tokens per --window. Jobs reserve tokens
+    /// (x-cost), and the API reports how many they used (x-actual-cost)
     Costs,
-    /// One limit, and now and then the API answers 429 with Retry-After: 2, and takes no call of that tenant meanwhile
+    /// One limit; now and then the API answers 429 with Retry-After: 2 and accepts no call of that
+    /// tenant until then
     Throttling,
-    /// One limit, and each job's publisher is told what the API answered to it (reply_to)
+    /// One limit; each job's publisher gets the API's answer (reply_to)
     Results,
-    /// Three pipelines in each worker, with a limit and an API each: one gets a flood, one has an API that goes away, and
-    /// the third is to notice neither
+    /// Three pipelines per worker, each with its own limit and API: one gets a flood, one loses its
+    /// API, and the third must not notice
     Pipelines,
 }
 
@@ -126,10 +127,10 @@ impl Scenario {
     /// Describes the API's behavior beyond limits, for a first limit of `max`.
     pub fn in_words(self, max: u32) -> String {
         match (self, self.closes_each(max)) {
-            (Self::Costs, _) => ", and says what each took".to_owned(),
-            (Self::Results, _) => ", and its answers go back to the publishers".to_owned(),
+            (Self::Costs, _) => ", and reports what each used".to_owned(),
+            (Self::Results, _) => ", and its answers go to the publishers".to_owned(),
             (_, Some(each)) => {
-                format!(", and throttles a tenant for {CLOSED:?} at each {each}th of its calls")
+                format!(", and throttles a tenant for {CLOSED:?} at every {each}th of its calls")
             }
             (_, None) => String::new(),
         }

@@ -79,7 +79,8 @@ impl fmt::Display for DemoFigures {
         if !p2.holds || p2.explained_by_pauses {
             write!(
                 exceeded,
-                "; this machine paused for up to {:.0} ms, which {} (a guard assumes less than half of its length)",
+                "; this machine paused for up to {:.0} ms, which {} (a guard tolerates pauses \
+                below half of its length)",
                 p2.longest_pause_seconds * 1000.0,
                 explains(p2.explained_by_pauses),
             )?;
@@ -97,7 +98,8 @@ impl fmt::Display for DemoFigures {
         }
         if let Some(p6) = &self.throttling_is_not_failure {
             let text = format!(
-                "{} calls with a used attempt; {} dead letters with headers that grow, the largest headers have {} bytes",
+                "{} calls used an attempt; {} dead letters have growing headers, the largest \
+                headers have {} bytes",
                 p6.attempts_used, p6.with_broker_headers, p6.header_bytes,
             );
             line("P6 throttling is not failure", p6.holds, text)?;
@@ -109,7 +111,8 @@ impl fmt::Display for DemoFigures {
             "P9 answers come back",
             p9.holds,
             format!(
-                "{} results, held against {} calls: {} jobs have none, {} tell of another call, {} are repeats",
+                "{} results for {} calls: {} jobs have none, {} belong to another call, {} are \
+                repeats",
                 p9.results,
                 self.tenants
                     .iter()
@@ -159,7 +162,7 @@ fn idle(p3: &NeverIdle) -> Result<String, fmt::Error> {
     if let Some(seconds) = p3.ideal_corrected_seconds {
         write!(
             idle,
-            "; {seconds:.2} s if what x-actual-cost gives back were used at once"
+            "; {seconds:.2} s if the units that x-actual-cost returns were used at once"
         )?;
     }
     Ok(idle)
@@ -172,9 +175,10 @@ impl fmt::Display for CombinedFigures {
         }
         let p10 = &self.pipelines_apart;
         let text = format!(
-            "{} of {} calls of steady were made while the API of away refused connections ({} calls failed) and the flood went on; \
-             {} came later than in the period after their own; {} jobs of away were called after the API's return; \
-             {} calls at another's API, {} restarts of a pipeline",
+            "{} of {} calls of steady were made while the API of away refused connections ({} \
+             calls failed) and the flood was running; {} were late by more than one period; {} \
+             jobs of away were called after the API's return; {} calls of another pipeline's API, \
+             {} restarts of a pipeline",
             p10.beside_both,
             p10.calls,
             p10.failed_calls,

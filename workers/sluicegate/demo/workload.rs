@@ -15,42 +15,45 @@ use super::scenario::{JobCost, Scenario};
 #[command(after_help = "Examples:
   sluicegate demo
   sluicegate demo --scenario limits                     several limits at once, in 45 s
-  sluicegate demo --scenario costs --tenants 2          calls and tokens, as LLM APIs count
+  sluicegate demo --scenario costs --tenants 2          calls and tokens, like LLM APIs
   sluicegate demo --scenario throttling --json          an API that throttles tenants (429)
-  sluicegate demo --scenario results                    each publisher is told what the API answered
-  sluicegate demo --scenario pipelines                  a flood and an outage beside ordinary traffic, in 40 s
+  sluicegate demo --scenario results                    each publisher gets the API's answer
+  sluicegate demo --scenario pipelines                  a flood and an outage next to normal traffic, in 40 s
   sluicegate demo --algo fixed-window-algo --seconds 60
   sluicegate demo --tenants 1 --jobs 2000 --limit 20")]
 pub struct DemoArgs {
     /// What the API limits
     #[arg(long, value_enum, default_value_t = Scenario::Limit)]
     pub scenario: Scenario,
-    /// Tenants that publish, all at once [default: 5; with --scenario pipelines 2 in each]
+    /// Number of tenants, which all publish at once [default: 5; with --scenario pipelines 2 in
+    /// each]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub tenants: Option<u32>,
-    /// Jobs of each tenant [default: 200; with --scenario limits 16 times --limit, with pipelines 10 times]; the flood of
-    /// --scenario pipelines has three times as many
+    /// Jobs per tenant [default: 200; with --scenario limits 16 times --limit, with pipelines 10
+    /// times]; the flood of --scenario pipelines has three times as many
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "seconds")]
     pub jobs: Option<u32>,
-    /// As many jobs as the limit admits in this many seconds, instead of --jobs; only with --scenario limit
+    /// Use as many jobs as the limit admits in this many seconds, instead of --jobs; only with
+    /// --scenario limit
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: Option<u32>,
-    /// Calls that the API takes from one tenant in one window; the other limits of a scenario are multiples
+    /// Calls per tenant and window that the API admits; the other limits of a scenario are
+    /// multiples
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
-    /// The window, of several the shortest: 1s, 500ms, 1m; a bare number is in seconds
+    /// Window, or the shortest of several windows: 1s, 500ms, 1m; a bare number is in seconds
     #[arg(long, default_value = "1s", value_parser = duration)]
     pub window: Duration,
-    /// The guard, as in the configuration
+    /// Guard, as in the configuration
     #[arg(long, default_value = "50ms", value_parser = duration)]
     pub guard: Duration,
-    /// How the limit counts; the demo takes the two windows, the fixed one only with --scenario limit
+    /// Algorithm of the limit; the fixed window only with --scenario limit
     #[arg(long, value_enum, default_value_t = Algo::Sliding)]
     pub algo: Algo,
     /// Worker processes that share the queue
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=32))]
     pub workers: u32,
-    /// Print the figures as JSON; progress goes to standard error
+    /// Print the figures as JSON, and progress to standard error
     #[arg(long)]
     pub json: bool,
 }
@@ -114,10 +117,10 @@ impl Workload {
             Algo::Fixed => Algorithm::FixedWindow,
         };
         if scenario != Scenario::Limit && args.algo != Algo::Sliding {
-            return Err("--algo fixed-window-algo goes with --scenario limit only".to_owned());
+            return Err("--algo fixed-window-algo requires --scenario limit".to_owned());
         }
         if scenario != Scenario::Limit && args.seconds.is_some() {
-            return Err("--seconds goes with --scenario limit only; use --jobs".to_owned());
+            return Err("--seconds requires --scenario limit; use --jobs".to_owned());
         }
         let limits = scenario.limits(algorithm, args.limit, args.window, args.guard);
         let limits = limits.map_err(|error| error.to_string())?;
@@ -137,12 +140,14 @@ impl Workload {
             plan.jobs = usize::try_from(jobs).unwrap_or(usize::MAX);
         }
         if scenario == Scenario::Pipelines && jobs < args.limit.saturating_mul(2) {
-            return Err("--scenario pipelines needs twice as many --jobs as --limit".to_owned());
+            return Err(
+                "--scenario pipelines requires --jobs to be at least twice --limit".to_owned(),
+            );
         }
         let total: usize = plan.parts().iter().map(Self::total).sum();
         if total > 5_000_000 {
             return Err(format!(
-                "{total} jobs are too many for a demo; at most 5000000"
+                "{total} jobs are too many for a demo; the maximum is 5000000"
             ));
         }
         Ok(plan)
@@ -361,7 +366,10 @@ mod tests {
             (&["--jobs", "9", "--seconds", "9"], "cannot be used with"),
             (&["--tenants", "1000", "--jobs", "1000000"], "too many"),
             (&["--scenario", "cost"], "costs"),
-            (&["--scenario", "costs", "--seconds", "9"], "--seconds goes"),
+            (
+                &["--scenario", "costs", "--seconds", "9"],
+                "--seconds requires",
+            ),
             (&["--scenario", "pipelines", "--jobs", "39"], "twice"),
             (
                 &["--scenario", "pipelines", "--jobs", "1000001"],

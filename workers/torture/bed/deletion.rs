@@ -26,7 +26,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Returns a description of the fault.
 pub(super) fn how(fault: &ScheduledFault) -> String {
     match fault.way {
-        0 => "the work queue, while nobody publishes".to_owned(),
+        0 => "the work queue, while no job is published".to_owned(),
         _ => "a delay queue, while all workers are stopped".to_owned(),
     }
 }

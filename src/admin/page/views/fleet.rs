@@ -110,18 +110,18 @@ fn shown(worker: &WorkerJson) -> WorkerRow {
 pub(super) fn troubles(gaps: &NotKnownJson) -> Vec<String> {
     let silent = gaps.silent_workers.iter().map(|name| {
         format!(
-            "the worker {} says nothing: it has just begun, or died in the last seconds",
+            "the worker {} has no report: it has just started or just died",
             text(name)
         )
     });
     let unread = gaps.unread_workers.iter().map(|worker| {
         let (name, why) = (text(&worker.name), text(&worker.why));
-        format!("what the worker {name} says can't be read: {why}")
+        format!("the report of worker {name} can't be read: {why}")
     });
     let servers = gaps.unread_servers.iter();
     let servers = servers.map(|why| format!("a Redis primary does not answer: {}", text(why)));
     let more = (gaps.unasked_workers > 0)
-        .then(|| format!("{} more workers were not asked", gaps.unasked_workers));
+        .then(|| format!("{} more workers were not read", gaps.unasked_workers));
     silent.chain(unread).chain(servers).chain(more).collect()
 }
 

@@ -205,7 +205,7 @@ impl ViewSource<'_> {
     async fn read<T: DeserializeOwned>(&self, path: &str, query: &str) -> Result<T, ApiProblem> {
         let said = self.api.read(path, query).await?;
         serde_json::from_value(said).map_err(|why| {
-            let words = format!("what /api/v1{path} says has another form: {why}");
+            let words = format!("the answer of /api/v1{path} has an unknown form: {why}");
             ApiProblem::new(StatusCode::INTERNAL_SERVER_ERROR, words)
         })
     }

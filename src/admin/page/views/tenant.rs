@@ -98,8 +98,8 @@ fn row(now_ms: u64, limit: &LimitJson) -> LimitRow {
         ),
         whose: match limit.scope.as_str() {
             "tenant" => "of its own".to_owned(),
-            "global" => "of all tenants together".to_owned(),
-            other => format!("for each {}", text(other)),
+            "global" => "of all tenants".to_owned(),
+            other => format!("per {}", text(other)),
         },
         sank_from: {
             let set = (limit.operator_max_requests).unwrap_or(limit.configured_max_requests);
@@ -137,7 +137,7 @@ fn tried(shadow: &ShadowJson, now_ms: u64, of_it: &[(&str, &str)]) -> ShadowRow 
     let (max, window) = (number(shadow.max_requests), spoken(shadow.window_ms));
     let name = format!("{} ({max} in {window})", text(&shadow.name));
     let words = match (shadow.starts, shadow.would_have_waited) {
-        (Some(0), _) => "has seen no start".to_owned(),
+        (Some(0), _) => "has counted no start".to_owned(),
         (Some(starts), Some(waited)) => {
             let longest = match shadow.longest_wait_ms.unwrap_or_default() {
                 0 => String::new(),
@@ -146,7 +146,7 @@ fn tried(shadow: &ShadowJson, now_ms: u64, of_it: &[(&str, &str)]) -> ShadowRow 
             let (starts, waited) = (number(starts), number(waited));
             format!("would have made {waited} of {starts} starts wait{longest}")
         }
-        _ => "is shown where the address names what tells its jobs apart".to_owned(),
+        _ => "is shown if the address names the header or routing key".to_owned(),
     };
     let set = shadow.set_until_ms.map(|until_ms| {
         let max = shadow.max_requests.to_string();
@@ -198,7 +198,7 @@ pub(super) async fn html(
         .collect();
     warnings.extend(told.all_suspended_unread.as_deref().map(|why| {
         format!(
-            "whether all tenants are suspended is not known: {}",
+            "it is unknown whether all tenants are suspended: {}",
             text(why)
         )
     }));
@@ -207,7 +207,7 @@ pub(super) async fn html(
     }
     if told.redis_round_trip_ms >= 10 {
         warnings.push(format!(
-            "a round trip to Redis takes {} ms: each permit comes that much later",
+            "a round trip to Redis takes {} ms, which delays each permit",
             told.redis_round_trip_ms
         ));
     }

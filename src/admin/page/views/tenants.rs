@@ -131,11 +131,11 @@ pub(super) async fn html(
         left_out: match told.left_out.tenants_at_most {
             Some(0) => None,
             Some(more) => Some(format!(
-                "{} more at most, which workers do not name: {} of their jobs wait in memory",
+                "at most {} more that workers do not name, with {} jobs waiting in memory",
                 number(more),
                 number(told.left_out.waiting_in_memory)
             )),
-            None => Some("more than workers tell apart".to_owned()),
+            None => Some("more than workers distinguish".to_owned()),
         },
         untold: told.tenants_untold.as_deref().map(text),
         troubles: super::fleet::troubles(&told.not_known),

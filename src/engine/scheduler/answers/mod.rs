@@ -47,13 +47,8 @@ impl Scheduler {
             Some(advice) => format!("{reason}; {advice}"),
             None => reason,
         };
-        // Without a time in the answer, the throttle lasts for the shortest window. Limits on
-        // concurrent calls have none.
-        let windows = limits.iter().map(Limit::window_ms).filter(|ms| *ms > 0);
-        let window = windows
-            .min()
-            .map_or(DEFAULT_THROTTLE, Duration::from_millis);
-        let duration = after.unwrap_or(window).min(self.settings.live.max_throttle);
+        let pause = || (self.refusals.pause(tenant, limits)).unwrap_or(DEFAULT_THROTTLE);
+        let duration = (after.unwrap_or_else(pause)).min(self.settings.live.max_throttle);
         let whose = throttled_by(self.settings.throttle_scope, limits, tenant);
         self.facts.push(Fact::Throttled {
             tenant: tenant.clone(),
@@ -139,7 +134,7 @@ impl Scheduler {
                 key: None,
                 whose,
                 until: now + duration,
-                by: "the API's RateLimit: nothing is left".to_owned(),
+                by: "the API's RateLimit header: the quota is exhausted".to_owned(),
                 failures: 0,
                 lesson: None,
             },

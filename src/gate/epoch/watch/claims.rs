@@ -32,13 +32,13 @@ impl Watch {
                 (
                     wait,
                     format!(
-                        "slot {slot} came from a primary that did not say that nothing was lost"
+                        "slot {slot} came from a primary that did not confirm that no data was lost"
                     ),
                 )
             }
             (None, _) => (
                 BATCH_RETRY_DELAY,
-                format!("slot {slot} is not known yet: it moves"),
+                format!("slot {slot} is unknown, since it is moving"),
             ),
         };
         Err(GateError::Cold { wait, why })

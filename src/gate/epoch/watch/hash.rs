@@ -32,8 +32,8 @@ impl Watch {
         }
         let unreadable = || {
             GateError::Refused(format!(
-                "{}: INFO does not name run_id, master_replid and master_replid2, by which a Redis that lost its \
-                 memory is known; is a proxy between this worker and Redis?",
+                "{}: INFO lacks run_id, master_replid or master_replid2, which show whether Redis \
+                 lost its memory; is a proxy between this worker and Redis?",
                 at.link.servers()
             ))
         };

@@ -23,7 +23,7 @@ impl Watch {
             && !at.primary.keeps_epoch_of(owned)
         {
             at.link.doubt();
-            let why = format!("{}: its slots move", at.primary.shard.name());
+            let why = format!("{}: its slots are moving", at.primary.shard.name());
             return Err(GateError::Unreachable(why));
         }
         let now = at.clock.map_or(read.now, |micros| micros / 1000);

@@ -119,7 +119,7 @@ impl Watch {
         }
         Err(GateError::Cold {
             wait: BATCH_RETRY_DELAY,
-            why: "it changed while jobs were decided".to_owned(),
+            why: "it changed during decisions".to_owned(),
         })
     }
 

@@ -312,7 +312,7 @@ impl TokenSource {
         tokio::select! {
             fetched = fetch => fetched,
             _ = count.wait_for(|count| *count >= number + MAX_SLOW_FETCHES) => {
-                let why = "the token's url gave no answer, and other tenants wait for theirs";
+                let why = "the token URL did not answer, and other tenants wait for their tokens";
                 Err(why.to_owned().into())
             }
         }

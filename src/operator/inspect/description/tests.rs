@@ -183,15 +183,18 @@ fn what_was_not_said_is_not_guessed() {
     let (text, used) = show([&free, &full], std::slice::from_ref(&path));
     for line in [
         "limit     all: at most 5 calls in flight, for all tenants together\n  used    0 of 5, 5 free\n",
-        "limit     path: at most 5 calls in flight, for each value of the header x-path\n  used    see --header x-path=…\n",
-        "waitlist  one for each header:x-path: see --header x-path=…\n",
-        "why       nothing that all jobs of the tenant share; --header x-path=… shows the rest\n",
+        "limit     path: at most 5 calls in flight, per value of the header x-path\n  used    see \
+        --header x-path=…\n",
+        "waitlist  one per header:x-path: see --header x-path=…\n",
+        "why       no limit that all jobs of the tenant share; --header x-path=… shows other \
+        limits\n",
     ] {
         assert!(text.contains(line), "{text}");
     }
     assert_eq!(used, Value::Null);
     let (text, _) = show([&full, &free], &[path]);
-    let why = "why       the limit all is used up: the next unit is available in 350ms (Tue, 14 Nov 2023 22:13:20 GMT)\n";
+    let why = "why       the limit all is exhausted: the next unit becomes available in 350ms \
+        (Tue, 14 Nov 2023 22:13:20 GMT)\n";
     assert!(text.contains(why), "{text}");
     let (text, used) = show([&free, &full], &[]);
     assert!(text.contains("waitlist  7 jobs waiting"), "{text}");
@@ -206,7 +209,7 @@ fn others_that_wait_for_what_they_share_are_counted() {
     };
     let text = shown(shared(9), |found| found.turn_ms = 2_000);
     assert!(
-        text.contains("2 free, 9 units of cost waiting in all waitlists that share it\n"),
+        text.contains("2 free, 9 units of cost waiting in all waitlists that share the limit\n"),
         "{text}"
     );
     assert!(
@@ -255,7 +258,7 @@ fn it_says_why_a_job_waits_and_what_an_operator_set() {
         ": at most 1 unit of cost in any 1m: ",
         "an operator set 1 instead of 5, until Tue, 14 Nov 2023 22:13:21 GMT\n",
         "  used    1 of 1, 0 free\n",
-        "why       the limit default is used up: the next unit is available in 350ms",
+        "why       the limit default is exhausted: the next unit becomes available in 350ms",
     ] {
         assert!(text.contains(line), "{text}");
     }
@@ -326,7 +329,8 @@ fn a_job_that_costs_more_than_an_operator_allows_starts_alone() {
         widest,
         ..usage(1, 2, 0)
     };
-    let alone = "\n          a job of this backlog costs 4, and default lets 3 start at once: such a job starts alone, when all of that is free\n";
+    let alone = "\n          a job of this backlog costs 4, but default lets only 3 start at \
+        once: such a job starts alone, when the whole limit is free\n";
     for (widest, is_told) in [(3, false), (4, true)] {
         let text = shown(operators(widest), |_| {});
         assert_eq!(text.contains(alone), is_told, "{text}");
@@ -341,7 +345,7 @@ fn a_recovery_wait_is_shown_until_it_ends_and_before_what_ends_sooner() {
         why: "it was emptied".to_owned(),
     };
     let text = shown_after(&waits, usage(0, 5, 0), |_| {});
-    let end = "in 42.0s (Tue, 14 Nov 2023 22:14:02 GMT) at most";
+    let end = "in 42.0s (Tue, 14 Nov 2023 22:14:02 GMT) at the latest";
     for line in [
         format!("recovery  ends {end}: Redis may have lost data: it was emptied\n"),
         format!("why       no job is admitted before the recovery wait ends, {end}\n"),
@@ -362,8 +366,9 @@ fn a_recovery_wait_is_shown_until_it_ends_and_before_what_ends_sooner() {
     // No worker has looked at Redis.
     let text = shown_after(&Recovery::NoWorker, usage(0, 5, 0), |_| {});
     for line in [
-        "recovery  is not known: Redis is new or was emptied, and the next worker that looks decides\n",
-        "why       a job of cost 1 is admitted once a worker has looked at Redis\n",
+        "recovery  unknown: Redis is new or was emptied, and the next worker that checks it \
+        decides\n",
+        "why       a job of cost 1 is admitted once a worker has checked Redis\n",
     ] {
         assert!(text.contains(line), "{text}");
     }
@@ -381,7 +386,8 @@ fn what_the_api_says_stands_beside_ours() {
     let text = said("4/60,2/0");
     for line in [
         "api       says that it takes 4 in 1m, 2 in a window that it does not name (noted Tue, 14 Nov 2023 22:13:20 GMT)\n",
-        "warning   the API says that it takes 4 calls in 60s, and the limit default lets 5 through: set its max-requests to 4\n",
+        "warning   the API allows 4 calls in 60s, but the limit default admits 5: set its \
+        max-requests to 4\n",
     ] {
         assert!(text.contains(line), "{text}");
     }

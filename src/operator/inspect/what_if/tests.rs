@@ -76,7 +76,7 @@ fn what_can_not_be_is_said_with_what_was_meant() {
         (
             &["a.plan=x"],
             &one,
-            "plan is of the tenant, not of one limit: say plan without a name",
+            "plan belongs to the tenant, not to one limit: write plan without a name",
         ),
         (
             &["window-size=soon"],
@@ -102,12 +102,12 @@ fn what_can_not_be_is_said_with_what_was_meant() {
         (
             &["resume", "pause=1m"],
             &two,
-            "what-if pause=1m: its pause is said twice",
+            "what-if pause=1m: its pause is given twice",
         ),
         (
             &["max-requests=2", "default.max-requests=3"],
             &one,
-            "what-if default.max-requests=3: default.max-requests is said twice",
+            "what-if default.max-requests=3: default.max-requests is given twice",
         ),
     ] {
         assert_eq!(ask(texts, limits).map(drop), Err(expected.to_owned()));
@@ -130,7 +130,11 @@ fn a_plan_by_which_jobs_wait_elsewhere_can_not_be_compared() {
     let why = hypothetical(&change, &limits(&["default"]), |_| Ok(gold.clone()));
     assert_eq!(
         why.map(drop).map_err(|why| why.to_string()),
-        Err("what-if plan=gold: its limits tell a tenant's jobs apart by header:x-path, those in force by nothing: there is no backlog to compare".to_owned())
+        Err(
+            "what-if plan=gold: its limits separate a tenant's jobs by header:x-path, the current \
+            limits by nothing: there is no backlog to compare"
+                .to_owned()
+        )
     );
     let more = [
         WhatIf::parse("max-requests=7").expect("fine"),
@@ -147,8 +151,7 @@ fn of_a_shadow_it_is_said_that_it_holds_up_nobody() {
     let trial = trial.in_shadow().expect("it may be one");
     let all = vec![limit("real", Algorithm::SlidingWindow), trial];
     let all = Limits::new(all).expect("these are limits");
-    let why =
-        "what-if trial.max-requests=2: trial is a shadow: it holds up nobody, whatever its numbers";
+    let why = "what-if trial.max-requests=2: trial is a shadow limit: it never delays a job";
     assert_eq!(
         ask(&["trial.max-requests=2"], &all).map(drop),
         Err(why.to_owned())

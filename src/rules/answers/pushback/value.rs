@@ -1,4 +1,4 @@
-//! Parses numbers and dates in these headers, told apart by their size.
+//! Parses numbers and dates in these headers, distinguished by their size.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

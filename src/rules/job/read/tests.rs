@@ -121,28 +121,31 @@ fn a_message_is_usable_or_says_why_not() {
         (Field::Other("a fraction"), "a fraction"),
         (Field::Time(7), "a timestamp"),
     ] {
-        let why = format!("header x-tenant is {kind}; a tenant is a text or a whole number");
+        let why = format!("header x-tenant is {kind}; a tenant must be a text or a whole number");
         check(&[("x-tenant", field)], Err(&why));
     }
     check(
         &[("x-tenant", Field::Text("a\u{1}"))],
         Err("control character at byte 1"),
     );
-    check(&[tenant, ("x-cost", Field::Int(0))], Err("is 0; a cost is"));
+    check(
+        &[tenant, ("x-cost", Field::Int(0))],
+        Err("is 0; a cost must be"),
+    );
     check(
         &[tenant, ("x-cost", Field::Int(-1))],
-        Err("is -1; a cost is"),
+        Err("is -1; a cost must be"),
     );
     check(
         &[tenant, ("x-cost", Field::Int(21))],
-        Err("it can never be admitted"),
+        Err("the job can never be admitted"),
     );
     check(&[tenant, ("x-cost", Field::Text("abc"))], Err("\"abc\""));
     check(&[tenant, ("x-cost", Field::Text("1.5"))], Err("\"1.5\""));
     check(&[tenant, ("x-cost", Field::Text(""))], Err("\"\""));
     check(
         &[tenant, ("x-cost", Field::Text("9223372036854775808"))],
-        Err("it can never be admitted"),
+        Err("the job can never be admitted"),
     );
     check(
         &[tenant, ("x-cost", Field::Other("a fraction"))],
@@ -176,7 +179,7 @@ fn what_tells_jobs_apart_is_a_text_or_a_number_or_missing() {
         ),
         (
             Field::Text(long),
-            Err("header x-path has 256 bytes; 255 at most can be"),
+            Err("header x-path has 256 bytes; the maximum is 255"),
         ),
         (
             Field::Text("a\n"),
@@ -190,7 +193,7 @@ fn what_tells_jobs_apart_is_a_text_or_a_number_or_missing() {
         let read = read(&fake, false, &x_tenant(), &policy).map_err(|why| why.to_string());
         let expected_error = expected
             .err()
-            .map(|why| format!("{why}; the limit l1 tells jobs apart by it"));
+            .map(|why| format!("{why}; the limit l1 separates jobs by it"));
         assert_eq!(read.err(), expected_error);
         // With the limits of other workers, an invalid value counts as the empty one.
         let value = expected.unwrap_or_default();
@@ -301,7 +304,7 @@ fn the_tenant_may_stand_elsewhere() {
         (br#"{"n":true}"#, "true or false"),
         (br#"{"n":[42]}"#, "a list"),
     ] {
-        let why = format!("json:/n is {kind}; a tenant is a text or a whole number");
+        let why = format!("json:/n is {kind}; a tenant must be a text or a whole number");
         assert_eq!(json(body), Err(why));
     }
     assert_eq!(
@@ -330,15 +333,15 @@ fn a_deadline_is_a_time_or_missing_or_says_what_it_is() {
         (Field::Time(2), Ok(Some(2_000))),
         (
             Field::Int(-2),
-            Err("header x-deadline is -2; a deadline is a time"),
+            Err("header x-deadline is -2; a deadline must be a time"),
         ),
         (
             Field::Text("soon"),
-            Err("header x-deadline is \"soon\"; a deadline is"),
+            Err("header x-deadline is \"soon\"; a deadline must be"),
         ),
         (
             Field::Other("a table"),
-            Err("header x-deadline is a table; a deadline is"),
+            Err("header x-deadline is a table; a deadline must be"),
         ),
     ] {
         let fake = Fake {

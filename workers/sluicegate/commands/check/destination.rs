@@ -20,19 +20,19 @@ pub(super) fn offline(config: &Config, findings: &mut Findings) {
         match found(program) {
             Some(path) => {
                 let most = dispatch.concurrency;
-                let text = format!("jobs are given to {}, up to {most} of them", path.display());
+                let text = format!("jobs go to up to {most} processes of {}", path.display());
                 findings.add(Severity::Ok, CONFIG, text);
             }
             None => findings.add(
                 Severity::Error,
                 CONFIG,
-                format!("dispatch.exec.command: there is no program {program} that can be run"),
+                format!("dispatch.exec.command: there is no executable program {program}"),
             ),
         }
     } else if let Some(forward) = &dispatch.forward {
         let until = match forward.done {
-            true => "their workers say when they are done",
-            false => "a job ends when it is handed over",
+            true => "the receiving workers report when they are done",
+            false => "a job ends when it is forwarded",
         };
         let text = format!("jobs go to {}; {until}", target(forward));
         findings.add(Severity::Ok, CONFIG, text);
@@ -40,7 +40,8 @@ pub(super) fn offline(config: &Config, findings: &mut Findings) {
         findings.add(
             Severity::Warn,
             CONFIG,
-            "nothing says where jobs go: run needs dispatch.http.url, dispatch.exec.command or dispatch.forward",
+            "jobs have no destination: run needs dispatch.http.url, dispatch.exec.command or \
+            dispatch.forward",
         );
     }
 }

@@ -104,30 +104,29 @@ impl Measurements {
         let (least, permit) = (times.least(), ms(terms.permit));
         let took = format!("a round trip takes {}", times.in_words());
         if least > MAX_ROUND_TRIP {
-            let text = format!(
-                "{took}: workers are built for {} at most",
-                ms(MAX_ROUND_TRIP)
-            );
+            let text = format!("{took}; workers support at most {}", ms(MAX_ROUND_TRIP));
             return Some((Severity::Warn, text));
         }
         let (late, all) = (times.beyond(terms.permit), times.0.len());
-        let lasts = format!("{took}; a permit lasts {permit} beyond the shortest");
+        let lasts = format!("{took}; a permit lasts {permit} longer than the shortest");
         Some(if late == 0 {
-            (Severity::Ok, format!("{lasts}: none came later"))
+            (Severity::Ok, format!("{lasts}: no answer came later"))
         } else if late < all.div_ceil(2) {
             let text = format!(
-                "{lasts}: {late} of {all} came later. Such permits expire, and their jobs ask again"
+                "{lasts}: {late} of {all} answers came later. Such permits expire, and their jobs \
+                ask again"
             );
             (Severity::Ok, text)
         } else {
             // Half of the guard is for these round trips.
             let wanted = ms((times.worst() - least) * 2);
             let advice = match terms.has_guard {
-                true => format!("raise rate-limiter.guard beyond {wanted}, or bring Redis closer"),
-                false => "bring Redis closer".to_owned(),
+                true => format!("raise rate-limiter.guard above {wanted}, or move Redis closer"),
+                false => "move Redis closer".to_owned(),
             };
             let text = format!(
-                "{lasts}: {late} of {all} came later. Most permits would expire unused: {advice}"
+                "{lasts}: {late} of {all} answers came later. Most permits would expire unused: \
+                {advice}"
             );
             (Severity::Warn, text)
         })
@@ -137,12 +136,13 @@ impl Measurements {
     pub(super) fn confirm_in_words(&self, terms: &MeasurementTerms) -> Option<(Severity, String)> {
         let times = self.confirm.as_ref()?;
         let mut text = format!(
-            "a publish is confirmed in {}: so long a job stays in memory that goes to a delay queue or becomes a dead letter",
+            "a publish is confirmed in {}: a job stays in memory that long before it is in a \
+            delay queue or a dead letter",
             times.in_words()
         );
         if times.median() >= SLOW_CONFIRM {
             let most = rate(terms.moved_at_once, times.median());
-            text += &format!(", and a worker moves about {most} of them a second at most");
+            text += &format!(", and a worker moves at most about {most} jobs per second");
         }
         Some((Severity::Ok, text))
     }
@@ -154,7 +154,7 @@ impl Measurements {
             at, proxy, connect, ..
         } = api;
         let tls = match &api.tls {
-            Some(tls) => format!(", TLS takes {} more", tls.in_words()),
+            Some(tls) => format!(", TLS another {}", tls.in_words()),
             None => String::new(),
         };
         let by = match proxy {
@@ -167,7 +167,9 @@ impl Measurements {
             (Some(_), false) => ", over HTTP/1.1",
         };
         let mut text = format!(
-            "{at} is there: {by} takes {}{tls}{version}. No request was sent. A call that finds no open connection waits that long before it asks for its permit, so it costs no quota",
+            "{at} accepts connections: {by} takes {}{tls}{version}. No request was sent. A call \
+            without an open connection waits that long before it asks for its permit, so the \
+            wathe wait costs no quota",
             connect.in_words()
         );
         let late = connect.beyond(terms.permit);
@@ -176,7 +178,9 @@ impl Measurements {
             let all = connect.0.len();
             let permit = ms(terms.permit);
             text += &format!(
-                ". {late} of {all} took over {permit} longer than the shortest, which is the part of the guard for this way: a call that comes later than its guard covers counts from then"
+                ". {late} of {all} took over {permit} longer than the shortest, which is the \
+                share of the guard for the latency to the API: a call that arrives later than its \
+                guard covers counts from its arrival"
             );
         }
         Some((Severity::Ok, text))
@@ -194,12 +198,15 @@ impl Measurements {
         let most = self.most_starts(terms)?;
         if most > A_CORE_CARRIES {
             return Some(format!(
-                "these ways bound nothing with dispatch.concurrency {}: a processor core of a worker carries some {A_CORE_CARRIES} calls a second, and an API that takes its time fewer (docs/SCALING.md)",
+                "latency is not the bottleneck with dispatch.concurrency {}: a worker makes about \
+                {A_CORE_CARRIES} calls per second and processor core, fewer if the API is slow \
+                (docs/SCALING.md)",
                 terms.concurrency
             ));
         }
         Some(format!(
-            "a worker starts at most {} calls a second, by these ways alone: with dispatch.concurrency {} each has its worker slot for {ways} at least",
+            "latency limits a worker to {} calls per second: with dispatch.concurrency {} each \
+            call occupies its worker slot for at least {ways}",
             most, terms.concurrency
         ))
     }
@@ -304,13 +311,15 @@ mod tests {
             assert!(text.contains(part), "{text}");
             assert_eq!(found, level, "{text}");
         };
-        let far = "a permit lasts 25 ms beyond the shortest: none came later";
+        let far = "a permit lasts 25 ms longer than the shortest: no answer came later";
         says(&[400; 20], far, Severity::Ok);
         says(&[1, 26], far, Severity::Ok);
-        says(&[1, 1, 1, 27], "1 of 4 came later", Severity::Ok);
-        let most = "2 of 4 came later. Most permits would expire unused: raise rate-limiter.guard beyond 80 ms";
+        says(&[1, 1, 1, 27], "1 of 4 answers came later", Severity::Ok);
+        let most = "2 of 4 answers came later. Most permits would expire unused: raise \
+            rate-limiter.guard above 80 ms";
         says(&[1, 1, 40, 41], most, Severity::Warn);
-        let too_far = "takes 700 ms (median of 2; 600 ms to 700 ms): workers are built for 500 ms";
+        let too_far = "takes 700 ms (median of 2; 600 ms to 700 ms); workers support at most 500 \
+            ms";
         says(&[600, 700], too_far, Severity::Warn);
         // A guard that does not exist can't be raised.
         let strict = MeasurementTerms {
@@ -321,7 +330,7 @@ mod tests {
         let (_, text) = redis(&[1, 1_500])
             .redis_in_words(&strict)
             .expect("measured");
-        assert!(text.ends_with("unused: bring Redis closer"), "{text}");
+        assert!(text.ends_with("unused: move Redis closer"), "{text}");
     }
 
     #[test]
@@ -329,7 +338,9 @@ mod tests {
         let mut measured = redis(&[40, 55]);
         assert_eq!(measured.most_starts(&TERMS), Some(2_500));
         let text = measured.starts_in_words(&TERMS).expect("measured");
-        let expected = "a worker starts at most 2500 calls a second, by these ways alone: with dispatch.concurrency 100 each has its worker slot for a round trip to Redis (40 ms) at least";
+        let expected = "latency limits a worker to 2500 calls per second: with \
+            dispatch.concurrency 100 each call occupies its worker slot for at least a round trip \
+            to Redis (40 ms)";
         assert_eq!(text, expected);
         measured.api = Some(api(&[12, 10], None));
         assert_eq!(measured.most_starts(&TERMS), Some(2_000));
@@ -345,7 +356,7 @@ mod tests {
         let text = redis(&[1]).starts_in_words(&TERMS).expect("measured");
         assert!(
             text.starts_with(
-                "these ways bound nothing with dispatch.concurrency 100: a processor core"
+                "latency is not the bottleneck with dispatch.concurrency 100: a worker makes"
             ),
             "{text}"
         );
@@ -368,10 +379,14 @@ mod tests {
         };
         let text = says(&[12, 14, 37], None, &TERMS);
         assert!(
-            text.starts_with("https://api.example.com is there: TCP takes 14 ms (median of 3; 12 ms to 37 ms), TLS takes 25 ms (median of 1; 25 ms to 25 ms) more, over HTTP/2. No request was sent."),
+            text.starts_with(
+                "https://api.example.com accepts connections: TCP takes 14 ms \
+                (median of 3; 12 ms to 37 ms), TLS another 25 ms (median of 1; 25 ms to 25 ms), \
+                over HTTP/2. No request was sent."
+            ),
             "{text}"
         );
-        assert!(text.ends_with("it costs no quota"), "{text}");
+        assert!(text.ends_with("the wait costs no quota"), "{text}");
         let text = says(&[12, 14, 38], None, &TERMS);
         assert!(text.contains("1 of 3 took over 25 ms longer"), "{text}");
         let strict = MeasurementTerms {
@@ -397,10 +412,10 @@ mod tests {
             };
             measured.confirm_in_words(&TERMS).expect("measured").1
         };
-        assert!(says(&[1, 2, 3]).ends_with("or becomes a dead letter"));
+        assert!(says(&[1, 2, 3]).ends_with("in a delay queue or a dead letter"));
         let slow = says(&[10, 20, 90]);
         assert!(
-            slow.ends_with("a worker moves about 25600 of them a second at most"),
+            slow.ends_with("a worker moves at most about 25600 jobs per second"),
             "{slow}"
         );
     }

@@ -32,7 +32,8 @@ fn unacked(config: &Config) -> String {
     let (timeout, call) = (config.amqp.consumer_timeout, config.dispatch.call_timeout());
     let longest = Holding::new(timeout, call).longest();
     format!(
-        "a job waits unacked for at most {} before a call of at most {}, or less where RabbitMQ shows a consumer_timeout below {} (amqp.consumer-timeout)",
+        "a job waits unacked for at most {} before a call of at most {}, or less if RabbitMQ \
+        reports a consumer_timeout below {} (amqp.consumer-timeout)",
         show_duration(longest),
         show_duration(call),
         show_duration(timeout)
@@ -83,7 +84,7 @@ pub(super) async fn rabbitmq(
             QueueState::Missing => findings.add(
                 Severity::Ok,
                 WHAT,
-                format!("queue {name} does not exist yet; run and publish create it"),
+                format!("queue {name} does not exist yet; `run` and `publish` create it"),
             ),
             QueueState::Differs(differs) => {
                 findings.add(Severity::Error, WHAT, differs.to_string())
@@ -107,7 +108,7 @@ pub(super) async fn rabbitmq(
             Severity::Ok,
             WHAT,
             format!(
-                "{there} delay queues: {} ready, without those that workers have",
+                "{there} delay queues: {} ready, not counting jobs that workers hold",
                 count(waiting, "message")
             ),
         );
@@ -116,7 +117,7 @@ pub(super) async fn rabbitmq(
             Severity::Ok,
             WHAT,
             format!(
-                "{missing} of {} delay queues do not exist yet; run and publish create them",
+                "{missing} of {} delay queues do not exist yet; `run` and `publish` create them",
                 delay_queues.len()
             ),
         );
@@ -142,7 +143,7 @@ pub(super) async fn rabbitmq(
         Confirms::Unknown(why) => findings.add(
             Severity::Ok,
             WHAT,
-            format!("how long confirms take was not measured: {why}"),
+            format!("confirm latency was not measured: {why}"),
         ),
     }
 }
@@ -171,7 +172,9 @@ pub(super) fn descriptors(config: &Config, findings: &mut Findings) {
     let wanted = calls.saturating_add(DESCRIPTORS);
     if limit < wanted {
         let text = format!(
-            "a process that is started from here may have {limit} file descriptors, and a worker with dispatch.concurrency {calls} needs up to {wanted}: raise the limit (LimitNOFILE, ulimit -n)"
+            "a process started from here can have {limit} file descriptors, but a worker with \
+            dispatch.concurrency {calls} needs up to {wanted}; raise the limit (LimitNOFILE, \
+            ulimit -n)"
         );
         findings.add(Severity::Warn, "capacity", text);
     }
@@ -235,7 +238,8 @@ pub(super) async fn redis(
     match health.maxmemory_policy.as_deref() {
         Some("noeviction") => findings.add(Severity::Ok, WHAT, "maxmemory-policy is noeviction"),
         Some(policy) => findings.add(Severity::Error, WHAT, format!("maxmemory-policy is {policy}: under memory pressure Redis would evict usage; set it to noeviction")),
-        None => findings.add(Severity::Warn, WHAT, "does not tell its maxmemory-policy; it must be noeviction"),
+        None => findings.add(Severity::Warn, WHAT, "does not report its maxmemory-policy; it must be \
+            noeviction"),
     }
     match health.role.as_deref() {
         Some("master") | None => {}
@@ -279,12 +283,12 @@ pub(super) async fn redis(
                 others.left_in_words(MAX_LISTED_KEYS),
             ];
             for words in both.into_iter().flatten() {
-                let words = format!("{words}; inspect TENANT shows limits, and until when");
+                let words = format!("{words}; inspect TENANT shows the limits and when they end");
                 findings.add(Severity::Warn, WHAT, words);
             }
             for error in &others.failed {
                 let why = format!(
-                    "a primary of the cluster does not say which policies other workers enforce there: {error}"
+                    "the other workers' policies at a primary of the cluster are unknown: {error}"
                 );
                 findings.add(Severity::Error, WHAT, why);
             }
@@ -328,12 +332,12 @@ async fn recoveries(
 fn recovery_in_words(jobs: &str, recovery: &Recovery) -> (Severity, String) {
     let unknown = || {
         let words = recovery.in_words().unwrap_or_default();
-        format!("whether jobs are admitted {words}")
+        format!("whether jobs are admitted is {words}")
     };
     match recovery {
         Recovery::Over => (
             Severity::Ok,
-            "has lost no data: jobs are admitted".to_owned(),
+            "has lost no data; jobs are admitted".to_owned(),
         ),
         Recovery::Waits { why, .. } => {
             let end = recovery.end().unwrap_or_default();

@@ -6,8 +6,9 @@ use sluicegate::config::{parse_duration, show_duration};
 use sluicegate::rules::limit::Algorithm;
 
 /// The hint for a limit that can't be parsed.
-const FORMS: &str = "write it as the API's documentation does: 100/min, 10 per second, 5 rps, 10,000 per day, 40 per 10s, \
-                     90000 tokens/min, 2/s burst 40, or 5 at once; several with commas between them";
+const FORMS: &str = "write it like API documentation: 100/min, 10 per second, 5 rps, 10,000 per \
+                     day, 40 per 10s, 90000 tokens/min, 2/s burst 40, or 5 at once; separate \
+                     several with commas";
 /// Names of durations beyond those in the configuration, with their seconds.
 const WINDOWS: [(&str, u64); 12] = [
     ("second", 1),
@@ -49,7 +50,7 @@ pub fn parse_all(text: &str) -> Result<Vec<Form>, String> {
     let parts = text.replace(" and ", ",");
     let parts = parts.split([',', ';']).map(str::trim);
     let forms = parts.map(|part| {
-        parse(part).ok_or_else(|| format!("{part:?} is no limit that I know: {FORMS}"))
+        parse(part).ok_or_else(|| format!("{part:?} is not a limit in a known form; {FORMS}"))
     });
     forms.collect()
 }
@@ -207,9 +208,7 @@ pub fn section(forms: &[Form], usual: Algorithm) -> String {
         }
         return text;
     }
-    text.push_str(
-        "  limits:    # all must admit a job; none is charged for a job that another one denies\n",
-    );
+    text.push_str("  limits:    # all must admit a job; a denied job is charged nowhere\n");
     let mut names: Vec<String> = Vec::new();
     for form in forms {
         let mut name = form.name();
@@ -301,7 +300,7 @@ mod tests {
         ] {
             let why = parse_all(text).expect_err(text);
             assert!(
-                why.contains("is no limit that I know: write it as"),
+                why.contains("is not a limit in a known form; write it like"),
                 "{why}"
             );
         }

@@ -24,12 +24,14 @@ pub fn of_limits(file: Option<&Path>, config: &Config) -> Option<String> {
         Config::default().rate_limiter.policy,
     );
     let who = match file {
-        Some(file) => format!("{}: its limits are the built-in ones", file.display()),
-        None if *own == built_in => "no configuration: the built-in limits count".to_owned(),
+        Some(file) => format!(
+            "{}: has no limits; the built-in limits apply",
+            file.display()
+        ),
+        None if *own == built_in => "no configuration: the built-in limits apply".to_owned(),
         None => {
             return Some(
-                "no configuration file: the limits come from variables of the environment"
-                    .to_owned(),
+                "no configuration file: the limits come from environment variables".to_owned(),
             );
         }
     };
@@ -40,7 +42,9 @@ pub fn of_limits(file: Option<&Path>, config: &Config) -> Option<String> {
 /// Returns a note if Redis is farther away than workers are built for.
 pub fn of_distance(redis: Duration) -> Option<String> {
     (redis > FARTHEST).then(|| {
-        "workers are built for a Redis that is 500ms away at most (docs/OPERATIONS.md): farther away it is only simulated".to_owned()
+        "workers support at most 500ms to Redis (docs/OPERATIONS.md); longer round trips can only \
+        be simulated"
+            .to_owned()
     })
 }
 
@@ -71,7 +75,8 @@ pub fn of_tenants(file: &Path, config: &Config, jobs: &[SimulatedJob]) -> Option
     };
     let named = absent[..absent.len().min(NAMED)].join(", ");
     Some(format!(
-        "rate-limiter.tenants: {} has no job of {} of the {}: {named}{more}; a recording has made-up names, unless it is made with --record-names",
+        "rate-limiter.tenants: {} has no job of {} of the {}: {named}{more}; recordings have \
+        invented names unless made with --record-names",
         file.display(),
         absent.len(),
         count(tenants.len() as u64, "name"),
@@ -88,7 +93,7 @@ mod tests {
         let (usual, mut own) = (Config::default(), Config::default());
         let said = of_limits(None, &usual).expect("a note");
         assert!(
-            said.starts_with("no configuration: the built-in limits count: default: at most 5 "),
+            said.starts_with("no configuration: the built-in limits apply: default: at most 5 "),
             "{said}"
         );
         assert!(of_limits(file, &usual).is_some_and(|said| said.starts_with("a.yaml: its limits")));
@@ -97,7 +102,7 @@ mod tests {
         own.rate_limiter = seven.rate_limiter;
         assert_eq!(of_limits(file, &own), None);
         let said = of_limits(None, &own).expect("a note");
-        assert!(said.contains("variables of the environment"), "{said}");
+        assert!(said.contains("environment variables"), "{said}");
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub fn check(file: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> 
     let shown = file.display();
     let refused = |why: String| Err(Failure::Usage(format!("--svg: {why}")));
     if file.as_os_str() == "-" {
-        let why = "standard output has the figures; name a file, such as run.svg";
+        let why = "standard output is used for the figures; name a file, such as run.svg";
         return refused(why.to_owned());
     }
     let found = match fs::metadata(file) {
@@ -42,7 +42,7 @@ pub fn check(file: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> 
     let is_it = |input: &&&Path| fs::metadata(input).is_ok_and(|it| id(&it) == id(&found));
     if let Some(input) = inputs.iter().find(is_it) {
         return refused(format!(
-            "{shown} is the file {}, which the simulation reads; name another one",
+            "{shown} is the input file {}; name another one",
             input.display()
         ));
     }
@@ -51,7 +51,7 @@ pub fn check(file: &Path, inputs: &[&Path], force: bool) -> Result<(), Failure> 
         return Ok(());
     }
     refused(format!(
-        "{shown} is there, and is no SVG; name another file, or overwrite it with --force"
+        "{shown} exists and is not an SVG; name another file, or overwrite it with --force"
     ))
 }
 

@@ -70,17 +70,17 @@ impl LetterSelection {
             Self::One(id, tenant) => {
                 let of = tenant.as_deref().map(|it| format!(" of {}", name(it)));
                 format!(
-                    "Replay the dead letter {}{}: it goes",
+                    "Replay the dead letter {}{}: it returns",
                     plain(id, 64),
                     of.unwrap_or_default()
                 )
             }
             Self::Of(tenant, listed) => format!(
-                "Replay all dead letters of {} ({listed} in the list): they go",
+                "Replay all dead letters of {} ({listed} in the list): they return",
                 name(tenant)
             ),
             Self::All(listed) => format!(
-                "Replay ALL dead letters of all tenants ({} in the list): they go",
+                "Replay ALL dead letters of all tenants ({} in the list): they return",
                 count(*listed as u64, "dead letter")
             ),
         }
@@ -100,41 +100,50 @@ impl Act {
     pub fn in_words(&self) -> String {
         match self {
             Self::Replay(which) => format!(
-                "{} back to the work queue as new jobs with all attempts, and start as the limits allow. Esc stops it between two of them; to go slower: sluicegate dead replay --rate.",
+                "{} to the work queue as new jobs with all attempts, within the limits. Esc stops \
+                between two jobs; to go slower: sluicegate dead replay --rate.",
                 which.in_words()
             ),
             Self::Try(Trial { tenant, limit, max }, for_ms) => format!(
-                "Try max-requests {max} for the limit {limit} of {} for {}: it counts beside the limit that is enforced, denies nothing, and says what it would have done. e enforces it, x ends it.",
+                "Try max-requests {max} for the limit {limit} of {} for {}: it counts next to the \
+                enforced limit, denies nothing, and shows what it would have done. e enforces it, \
+                x ends it.",
                 name(tenant.as_str()),
                 span(*for_ms)
             ),
             Self::EndTry(tenant, limit) => format!(
-                "End the trial of the limit {limit} of {}: what is enforced stays as it is.",
+                "End the trial of the limit {limit} of {}: the enforced limit does not change.",
                 name(tenant.as_str())
             ),
             Self::Change(tenant, change) => {
                 let tenant = name(tenant.as_str());
                 match change {
                     Change::Pause { duration_ms } => format!(
-                        "Pause {tenant} for {}: no worker starts a job of it. Calls in flight go on, its jobs wait, none is lost. It ends by itself; r ends it sooner.",
+                        "Pause {tenant} for {}: no worker starts its jobs. Calls in flight \
+                        continue, jobs wait, none is lost. r ends the pause earlier.",
                         span(*duration_ms)
                     ),
                     Change::Resume => format!(
-                        "Resume {tenant}: its pause, its throttle (429) and what a breaker stopped end, at all workers. Its jobs start as its limits allow."
+                        "Resume {tenant}: ends its pause and throttle (429) and closes its \
+                        breaker, at all workers. Its jobs start as its limits allow."
                     ),
                     Change::Limit {
                         name,
                         max,
                         duration_ms,
                     } => format!(
-                        "Limit {name} of {tenant}: max-requests is {max} for {}, at all workers. Then the configured one counts again; c brings it back sooner.",
+                        "Limit {name} of {tenant}: max-requests is {max} for {}, at all workers. \
+                        Then the configured limit applies again; c clears it earlier.",
                         span(*duration_ms)
                     ),
                     Change::Unlimit { name } => format!(
-                        "Limit {name} of {tenant}: the configured max-requests counts again, at all workers."
+                        "Limit {name} of {tenant}: the configured max-requests applies again, at \
+                        all workers."
                     ),
                     Change::Reset => format!(
-                        "Reset the waitlist of {tenant}: it is emptied, and usage still counts. Its waiting jobs get new tickets when they return, so their order may change. For a waitlist that is wrong."
+                        "Reset the waitlist of {tenant}: it is emptied, and usage is kept. \
+                        Waiting jobs get new tickets when they return, so their order may change. \
+                        Use it for a wrong waitlist."
                     ),
                 }
             }

@@ -228,7 +228,7 @@ pub fn glance() -> Box<Glance> {
         suspended_until_ms: 0,
         suspended_by: String::new(),
         recovery_until_ms: 0,
-        why: "the limit hour is used up".to_owned(),
+        why: "the limit hour is exhausted".to_owned(),
         words: (0..30)
             .map(|at| format!("line {at}    words\u{1b}[31m\n"))
             .collect(),

@@ -223,7 +223,7 @@ impl PromptStep {
         match self {
             Self::Pause(tenant) => {
                 format!(
-                    "Pause {} for how long? (90s, 30m, 7d; Enter alone: {DEFAULT_DURATION})",
+                    "Pause {} for how long? (90s, 30m, 7d; Enter: {DEFAULT_DURATION})",
                     name(tenant)
                 )
             }
@@ -232,20 +232,19 @@ impl PromptStep {
                 name(tenant),
                 names(config, tenant).join(", ")
             ),
-            Self::Max(tenant, limit) => format!(
-                "Limit {limit} of {}: which max-requests for some time?",
-                name(tenant)
-            ),
+            Self::Max(tenant, limit) => {
+                format!("Limit {limit} of {}: temporary max-requests?", name(tenant))
+            }
             Self::Try(tenant, limit) => format!(
-                "Limit {limit} of {}: which max-requests is to be tried? It denies nothing.",
+                "Limit {limit} of {}: max-requests to try? It denies nothing.",
                 name(tenant)
             ),
             Self::TryFor(Trial { tenant, limit, max }) => format!(
-                "Limit {limit} of {}: try {max} for how long? (90s, 30m, 7d; Enter alone: {DEFAULT_DURATION})",
+                "Limit {limit} of {}: try {max} for how long? (90s, 30m, 7d; Enter: {DEFAULT_DURATION})",
                 name(tenant)
             ),
             Self::For(tenant, limit, max) => format!(
-                "Limit {limit} of {}: {max} for how long? (90s, 30m, 7d; Enter alone: {DEFAULT_DURATION})",
+                "Limit {limit} of {}: {max} for how long? (90s, 30m, 7d; Enter: {DEFAULT_DURATION})",
                 name(tenant)
             ),
         }

@@ -208,7 +208,7 @@ impl Model {
         match &self.doing {
             None => true,
             Some(doing) => {
-                let words = format!("{} has not ended yet", doing.what);
+                let words = format!("{} is still running", doing.what);
                 self.tell(words, true);
                 false
             }
@@ -217,7 +217,7 @@ impl Model {
 
     fn of_tenant(&mut self, key: char) {
         let Some(tenant) = self.meant() else {
-            return self.tell("no tenant is marked: 2 lists them, / finds one", true);
+            return self.tell("no tenant is selected: 2 lists tenants, / finds one", true);
         };
         if !self.is_free() {
             return;
@@ -261,9 +261,9 @@ impl Model {
             .collect();
         match tried.as_slice() {
             [(name, max)] => Next::Ask(Prompt::enforce(tenant, (*name).to_owned(), *max)),
-            [] => Next::Refused("nothing is tried of it: t tries a limit".to_owned()),
+            [] => Next::Refused("no limit is being tried: t tries one".to_owned()),
             _ => Next::Refused(
-                "several of its limits are tried: mark one in the limits (3)".to_owned(),
+                "several limits are being tried: select one in the limits (3)".to_owned(),
             ),
         }
     }
@@ -286,18 +286,18 @@ impl Model {
     }
 
     fn letters_meant(&self, key: char) -> Result<LetterSelection, String> {
-        let none = || "no dead letter is listed: f fetches them".to_owned();
+        let none = || "no dead letter is listed: f fetches dead letters".to_owned();
         let (listed, _) = self.pipeline().letters.known().ok_or_else(none)?;
         let row = self.place().and_then(|at| listed.rows.get(at));
         let row = row.ok_or_else(none)?;
         let tenant = row.tenant().map(str::to_owned);
         let which = match key {
             'R' => {
-                let without = "it has no id: T replays those of its tenant, A all";
+                let without = "it has no id: T replays its tenant's dead letters, A all";
                 LetterSelection::One(row.id().ok_or(without)?.to_owned(), tenant)
             }
             'T' => {
-                let tenant = tenant.ok_or("it names no tenant: A replays all")?;
+                let tenant = tenant.ok_or("it has no tenant: A replays all")?;
                 let of = listed
                     .rows
                     .iter()

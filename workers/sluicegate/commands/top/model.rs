@@ -143,7 +143,7 @@ impl Model {
             }
         };
         if !before {
-            let words = "the file has other pipelines now: start top again to see them";
+            let words = "the pipelines in the file have changed: restart top to see them";
             self.unread = Some(words.to_owned());
             return false;
         }
@@ -164,9 +164,9 @@ impl Model {
         }
         if is_new {
             self.urge();
-            self.tell("the configuration has changed, and was read again", false);
+            self.tell("the changed configuration was read", false);
         } else if self.unread.is_some() {
-            self.tell("the configuration can be used again", false);
+            self.tell("the configuration is valid again", false);
         }
         self.unread = None;
         is_new

@@ -184,7 +184,7 @@ pub async fn run(
             },
             Some(task) = tasks.all.join_next() => {
                 if task.is_err_and(|why| why.is_panic()) {
-                    break Err(Failure::Failed("a look at a server panicked, see above".to_owned()));
+                    break Err(Failure::Failed("a request to a server panicked, see above".to_owned()));
                 }
                 // Nothing has changed.
                 continue;
@@ -228,7 +228,7 @@ pub async fn run(
 
 /// Waits for the end of the running action.
 async fn leave(tasks: ScreenTasks, answered: &mut mpsc::Receiver<(u64, ServerAnswer)>) {
-    eprintln!("waiting for what is being done, {LEAVE_WITHIN:?} at most ...");
+    eprintln!("waiting for the running action, at most {LEAVE_WITHIN:?} ...");
     tasks.servers.stop();
     let end = async {
         while let Some((_, came)) = answered.recv().await {
@@ -236,12 +236,12 @@ async fn leave(tasks: ScreenTasks, answered: &mut mpsc::Receiver<(u64, ServerAns
                 return ended.unwrap_or_else(|why| format!("not done: {why}"));
             }
         }
-        "it did not end".to_owned()
+        "it did not finish".to_owned()
     };
     match timeout(LEAVE_WITHIN, end).await {
         Ok(words) => eprintln!("{words}"),
         Err(_) => {
-            eprintln!("it has not ended; sluicegate inspect, or dead list, shows what was done")
+            eprintln!("it has not finished; sluicegate inspect or dead list shows the result")
         }
     }
 }

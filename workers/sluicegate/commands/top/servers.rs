@@ -159,7 +159,7 @@ impl Servers {
 
 fn with_audit(text: String, unwritten: Option<String>) -> String {
     match unwritten {
-        Some(why) => format!("{text}; NOT written to the audit: {why}"),
+        Some(why) => format!("{text}; NOT in the audit log: {why}"),
         None => text,
     }
 }
@@ -245,7 +245,7 @@ impl PipelineServers {
         let progress = |done: u64, left: u32| {
             let done = count(done, "dead letter");
             told(ServerAnswer::Progress(format!(
-                "{done} so far, {left} left to look at"
+                "{done} so far, {left} left to read"
             )));
         };
         let dead = self.dead(&client, None);
@@ -262,10 +262,10 @@ impl PipelineServers {
         } = ended.map_err(|why| why.to_string())?;
         let mut text = format!("replayed {}", count(done, "dead letter"));
         if refused > 0 {
-            text += &format!("; RabbitMQ refused {refused}, which are still there");
+            text += &format!("; RabbitMQ refused {refused}, which are still dead letters");
         }
         if stopped {
-            text += "; stopped, the others are still there";
+            text += "; stopped, the others are still dead letters";
         }
         let text = with_audit(text, unwritten.err().map(|why| why.to_string()));
         match failure {

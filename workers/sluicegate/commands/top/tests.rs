@@ -262,10 +262,7 @@ fn what_is_tried_is_enforced_with_its_own_number() {
     types(&mut model, "e");
     assert!(model.asking.is_none());
     let told = model.told().expect("a word");
-    assert!(
-        told.is_bad && told.text.contains("t tries a limit"),
-        "{told:?}"
-    );
+    assert!(told.is_bad && told.text.contains("t tries one"), "{told:?}");
     // The shadow of the limit `hour`, which tries 50, is in the list.
     model.at_time(NOW + 2_000);
     answer(&mut model, with_trial);
@@ -317,7 +314,7 @@ fn a_changed_configuration_is_shown_and_one_that_cannot_be_used_leaves_the_old_o
         model
             .unread
             .as_deref()
-            .is_some_and(|it| it.contains("start top again"))
+            .is_some_and(|it| it.contains("restart top"))
     );
     // A picture of another Redis does not apply to this one.
     assert!(model.picture().is_some());

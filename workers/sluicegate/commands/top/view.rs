@@ -25,7 +25,7 @@ pub fn draw(frame: &mut Frame, model: &Model, theme: Theme) {
     let area = frame.area();
     let (wide, high) = MIN_SIZE;
     if area.width < wide || area.height < high {
-        let words = format!("too small: {wide}x{high} at least, 80x24 is good. q quits");
+        let words = format!("too small: needs {wide}x{high}, better 80x24. q quits");
         frame.render_widget(Line::from(words), area);
         return;
     }

@@ -35,7 +35,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Prompt, &Model), t
                     .map(Line::from),
             );
             lines.push(Line::styled("Do it? (y/N)", theme.head()));
-            " y does it, any other key does not "
+            " y: yes, any other key: no "
         }
         Prompt::Line { step, text, wrong } => {
             let config = &model.pipeline().config;
@@ -45,7 +45,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Prompt, &Model), t
                     .map(Line::from),
             );
             if let Some(wrong) = wrong {
-                let wrong = wrapped(&format!("wrong: {wrong}"), inner, 2);
+                let wrong = wrapped(&format!("invalid: {wrong}"), inner, 2);
                 lines.extend(
                     wrong
                         .into_iter()
@@ -56,7 +56,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Prompt, &Model), t
                 fit(&format!("> {}_", plain(text, 64)), inner),
                 theme.head(),
             ));
-            " Enter goes on, Esc ends it "
+            " Enter: continue, Esc: cancel "
         }
     };
     let high = u16::try_from(lines.len() + 2)

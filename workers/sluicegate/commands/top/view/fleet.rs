@@ -42,12 +42,12 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
         draw_pipelines(frame, above, model, theme);
     }
     let Some(picture) = picture else {
-        let words = Line::from("asking Redis for its workers ...");
+        let words = Line::from("reading workers from Redis ...");
         return write(frame, sums, vec![words]);
     };
     write(frame, sums, vec![Line::from(fit(&all(picture), wide))]);
     if picture.fleet.view.workers.is_empty() {
-        let words = "no worker runs: none was heard of in the last 10 s";
+        let words = "no worker is running: no report in the last 10 s";
         write(frame, workers, vec![Line::styled(words, theme.bad())]);
     } else {
         let columns: [Column; 8] = [
@@ -81,7 +81,8 @@ fn all(picture: &Overview) -> String {
     let late = sum(|it| it.report.load.idle);
     let delayed = sum(|it| it.report.load.delayed);
     format!(
-        "{calls} of {slots} calls in flight; {waiting} wait in memory ({delayed} delayed); {late} late"
+        "{calls} of {slots} calls in flight; {waiting} waiting in memory ({delayed} delayed); \
+        {late} late"
     )
 }
 
@@ -175,7 +176,7 @@ fn pipeline(pipeline: &PipelineModel, now_ms: u64, theme: Theme) -> Vec<Line<'st
     let Some((picture, _)) = pipeline.picture.known() else {
         let state = match away {
             true => Line::styled("NO ANSWER from Redis", theme.bad()),
-            false => Line::from("asking Redis ..."),
+            false => Line::from("reading from Redis ..."),
         };
         let none = || Line::from("-");
         return vec![name, none(), none(), none(), state];
@@ -189,7 +190,7 @@ fn pipeline(pipeline: &PipelineModel, now_ms: u64, theme: Theme) -> Vec<Line<'st
     }
     match held(&picture.fleet.boards) {
         Some((Hold::Paused, _)) => states.push("PAUSED by an operator".to_owned()),
-        Some((Hold::Draining, _)) => states.push("DRAINS for an operator".to_owned()),
+        Some((Hold::Draining, _)) => states.push("DRAINED by an operator".to_owned()),
         None => {}
     }
     if picture

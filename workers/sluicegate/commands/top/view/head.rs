@@ -58,7 +58,7 @@ pub fn lines(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
             );
         }
         Some(Err(why)) => notice(
-            format!("whether all tenants are suspended is not known: {why}"),
+            format!("it is unknown whether all tenants are suspended: {why}"),
             theme.warn(),
         ),
         _ => {}
@@ -76,10 +76,7 @@ pub fn lines(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
         };
         match worst {
             Recovery::Waits { .. } => notice(format!("RECOVERY WAIT{at} {words}"), theme.bad()),
-            _ => notice(
-                format!("whether a recovery wait is on{at} {words}"),
-                theme.warn(),
-            ),
+            _ => notice(format!("recovery wait{at}: {words}"), theme.warn()),
         }
     }
     lines

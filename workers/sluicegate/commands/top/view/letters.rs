@@ -32,12 +32,12 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
             let found = count(listed.rows.len() as u64, "dead letter");
             let ago = age(model.now_ms.saturating_sub(at_ms));
             let mut text = match ago.as_str() {
-                "now" => format!("{found}, the newest first, as of now"),
-                ago => format!("{found}, the newest first, as of {ago} ago (f fetches again)"),
+                "now" => format!("{found}, newest first, as of now"),
+                ago => format!("{found}, newest first, as of {ago} ago (f fetches again)"),
             };
             if listed.progress.left > 0 {
                 text += &format!(
-                    "; {} not looked at",
+                    "; {} not read",
                     count(listed.progress.left.into(), "message")
                 );
             }
@@ -47,7 +47,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     if letters.is_under_way() {
         text = format!("fetching dead letters from RabbitMQ ... {text}");
     } else if listed.is_none() {
-        text = "nothing is known of dead letters; f fetches them".to_owned();
+        text = "dead letters were not fetched; f fetches them".to_owned();
     }
     write(frame, sums, vec![Line::from(fit(&text, wide))]);
     let rows = listed.map_or(&[][..], |(listed, _)| &listed.rows);
@@ -84,7 +84,7 @@ fn detail(row: &LetterRow, wide: usize) -> Vec<Line<'static>> {
     let [id, tenant, _, lived, reason] = row.cells();
     let died = row
         .died_ms
-        .map_or_else(|| "it is not known when".to_owned(), at);
+        .map_or_else(|| "at an unknown time".to_owned(), at);
     let first = format!("id {id}  tenant {tenant}  died {died}  {lived}");
     let first = wrapped(&first, wide, 2).into_iter().take(2);
     let why = wrapped(&format!("why {}", plain(&reason, 400)), wide, 2);

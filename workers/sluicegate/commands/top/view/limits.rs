@@ -26,13 +26,13 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
         .is_some_and(|(picture, _)| picture.shown.is_some());
     if rows.is_empty() {
         let words = match is_known {
-            true => "no tenant has jobs at these workers; / opens any tenant by its name",
-            false => "asking the gate ...",
+            true => "no tenant has jobs at these workers; / opens a tenant by name",
+            false => "reading from the gate ...",
         };
         return write(frame, table, vec![Line::from(fit(words, wide))]);
     }
     let words = format!(
-        "what all tenants share, then the limits of each by {} (s changes)",
+        "shared limits, then each tenant's limits by {} (s changes)",
         order(model.sort)
     );
     write(frame, sums, vec![Line::from(fit(&words, wide))]);

@@ -21,7 +21,11 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage),
     let title = format!("tenant {}", name(page.tenant.as_str()));
     let Some((glance, came_ms)) = page.glance.known() else {
         let title = Line::styled(fit(&title, wide), theme.head());
-        return write(frame, area, vec![title, Line::from("asking Redis ...")]);
+        return write(
+            frame,
+            area,
+            vec![title, Line::from("reading from Redis ...")],
+        );
     };
     let passed_ms = model.now_ms.saturating_sub(came_ms);
     let redis_ms = glance.now_ms.saturating_add(passed_ms);
@@ -63,7 +67,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage),
     let fits = usize::from(words.height);
     let scroll = page.scroll.min(all.len().saturating_sub(fits));
     let below = all.len().saturating_sub(scroll + fits);
-    let mut head = "what inspect says".to_owned();
+    let mut head = "output of inspect".to_owned();
     match (scroll, below) {
         (0, 0) => {}
         (0, below) => head += &format!(" ({below} more lines: Down)"),
@@ -89,7 +93,7 @@ fn state(glance: &Glance, redis_ms: u64, wide: usize, theme: Theme) -> Vec<Line<
     };
     if glance.recovery_until_ms > redis_ms {
         let text = format!(
-            "state     WAITS after Redis may have lost data, {} at most",
+            "state     WAITS after Redis may have lost data, at most {}",
             clock(glance.recovery_until_ms)
         );
         put(text, theme.bad());
@@ -102,17 +106,17 @@ fn state(glance: &Glance, redis_ms: u64, wide: usize, theme: Theme) -> Vec<Line<
         put(text, theme.bad());
     } else if glance.recovery_until_ms <= redis_ms {
         match waiting {
-            true => put("state     open, and jobs wait".to_owned(), theme.warn()),
+            true => put("state     open, jobs wait".to_owned(), theme.warn()),
             false => put("state     open".to_owned(), theme.good()),
         }
     }
     let line = match (glance.waiting, glance.line_ends_ms > redis_ms) {
-        (None, _) => "one for each value of a header or routing key".to_owned(),
+        (None, _) => "one per value of a header or routing key".to_owned(),
         (Some(0), _) => "no job waits".to_owned(),
         (Some(waiting), true) => {
             format!("{waiting} waiting, ends in {}", clock(glance.line_ends_ms))
         }
-        (Some(waiting), false) => count(waiting, "unit") + " waiting, the last has its turn now",
+        (Some(waiting), false) => count(waiting, "unit") + " waiting, the last starts now",
     };
     put(format!("line      {line}"), theme.head());
     put(

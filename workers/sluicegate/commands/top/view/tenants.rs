@@ -21,7 +21,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
         return write(
             frame,
             area,
-            vec![Line::from("asking Redis for its tenants ...")],
+            vec![Line::from("reading tenants from Redis ...")],
         );
     };
     let rows = model.tenants();
@@ -32,7 +32,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     });
     if let Some(why) = picture.shown.as_ref().and_then(|it| it.untold.as_ref()) {
         let words = format!(
-            "what the gate says is not known of all: {}",
+            "the gate's state of some tenants is unknown: {}",
             plain(why, 200)
         );
         detail.push(Line::styled(fit(&words, wide), theme.warn()));
@@ -51,10 +51,10 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     );
     if rows.is_empty() {
         let words = match (picture.shown.is_some(), model.search.is_empty()) {
-            (false, _) => "asking the gate ...",
-            (true, true) => "no tenant has jobs at these workers; / opens any tenant by its name",
+            (false, _) => "reading from the gate ...",
+            (true, true) => "no tenant has jobs at these workers; / opens a tenant by name",
             (true, false) => {
-                "no busy tenant has it in its name; Enter opens the tenant of that name"
+                "no busy tenant has this in its name; Enter opens the tenant with this name"
             }
         };
         return write(frame, table, vec![Line::from(fit(words, wide))]);
@@ -161,7 +161,7 @@ fn in_words(row: &Row, redis_ms: u64) -> String {
     text += &match (row.closed_until_ms > redis_ms, row.closed_by.as_str()) {
         (true, by) => {
             let by = if by.is_empty() {
-                "it is not known why"
+                "for an unknown reason"
             } else {
                 by
             };
@@ -176,12 +176,12 @@ fn in_words(row: &Row, redis_ms: u64) -> String {
     text += "; ";
     text += &match (row.in_line, row.line_ends_ms > redis_ms) {
         (Some(waiting), true) => format!(
-            "{waiting} in line, the last has its turn in {}",
+            "{waiting} in line, the last starts in {}",
             left_of(row.line_ends_ms)
         ),
-        (_, true) => format!("its last job has its turn in {}", left_of(row.line_ends_ms)),
+        (_, true) => format!("its last job starts in {}", left_of(row.line_ends_ms)),
         (Some(0), false) => "nothing is in line".to_owned(),
-        _ => count(row.waiting, "job") + " wait in memory",
+        _ => count(row.waiting, "job") + " waiting in memory",
     };
     text + "; Enter shows all"
 }

@@ -80,7 +80,7 @@ fn the_fleet() {
             "sluicegate top  2 workers, 1 ready",
             "22:13:20 UTC",
             "[1 Fleet]  2 Tenants   3 Limits   4 Dead letters",
-            "3 of 32 calls in flight; 484 jobs wait in memory (0 delayed); 4 late",
+            "3 of 32 calls in flight; 484 jobs waiting in memory (0 delayed); 4 late",
             "WORKER",
             ">gate-1:811",
             "2m 5s    3/16  19 %",
@@ -103,7 +103,7 @@ fn the_fleet() {
         picture.fleet.view.workers.clear();
         picture
     });
-    has(&shows(&nobody, (80, 24)), &["no worker runs"]);
+    has(&shows(&nobody, (80, 24)), &["no worker is running"]);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn the_tenants() {
             "\\u{202e}evil",
             "1:01",
             "429 from\\n",
-            "acme: waits for the limit hour; 700 in line, the last has its turn in 12:04",
+            "acme: waits for the limit hour; 700 in line, the last starts in 12:04",
             "(22:25:24 UTC)",
         ],
     );
@@ -217,13 +217,13 @@ fn a_tenants_page() {
         &text,
         &[
             "tenant acme",
-            "state     open, and jobs wait",
+            "state     open, jobs wait",
             "line      700 waiting, ends in 12:04 (22:25:24 UTC)",
-            "why       the limit hour is used up",
+            "why       the limit hour is exhausted",
             "hour",
             "[###################]",
             " hour              1m       would have made 312 of 4,000 wait, the longest 41.0s\n",
-            "what inspect says (",
+            "output of inspect (",
             "line 0    words\\u{1b}[31m",
             "p pause  r resume  l limit  c clear  t try  z reset",
         ],
@@ -236,7 +236,7 @@ fn a_tenants_page() {
     model.at_time(NOW + 724_000);
     has(
         &shows(&model, (80, 24)),
-        &["700 units waiting, the last has its turn now"],
+        &["700 units waiting, the last starts now"],
     );
     // A suspended tenant: the cause and the end.
     let mut model = at("2\n", picture);
@@ -264,7 +264,7 @@ fn the_dead_letters() {
     has(
         &text,
         &[
-            "5 dead letters, the newest first, as of now",
+            "5 dead letters, newest first, as of now",
             "DIED",
             "16m 40s ago",
             "acme",
@@ -291,35 +291,29 @@ fn what_is_asked_back_says_what_will_happen() {
     for (keys, parts) in [
         (
             "2p",
-            &[
-                "Pause acme for how long? (90s, 30m, 7d; Enter alone: 1h)",
-                "> _",
-            ][..],
+            &["Pause acme for how long? (90s, 30m, 7d; Enter: 1h)", "> _"][..],
         ),
         (
             "2p\n",
             &[
-                "Pause acme for 1h: no worker starts a job of it.",
+                "Pause acme for 1h: no worker starts its jobs.",
                 "Do it? (y/N)",
             ],
         ),
-        ("2p0\n", &["wrong: it must be from 1s to 365d", "> 0_"]),
-        ("2r", &["Resume acme: its pause, its throttle (429)"]),
-        (
-            "2l",
-            &["Limit default of acme: which max-requests for some time?"],
-        ),
+        ("2p0\n", &["invalid: it must be from 1s to 365d", "> 0_"]),
+        ("2r", &["Resume acme: ends its pause and throttle (429)"]),
+        ("2l", &["Limit default of acme: temporary max-requests?"]),
         (
             "2l7\n\n",
             &["Limit default of acme: max-requests is 7 for 1h, at all"],
         ),
         (
             "2c",
-            &["Limit default of acme: the configured max-requests counts"],
+            &["Limit default of acme: the configured max-requests applies"],
         ),
         (
             "2t",
-            &["Limit default of acme: which max-requests is to be tried? It denies"],
+            &["Limit default of acme: max-requests to try? It denies"],
         ),
         (
             "2t7\n\n",
@@ -331,15 +325,15 @@ fn what_is_asked_back_says_what_will_happen() {
         ),
         (
             "2z",
-            &["Reset the waitlist of acme: it is emptied, and usage still"],
+            &["Reset the waitlist of acme: it is emptied, and usage is"],
         ),
         (
             "4R",
-            &["Replay the dead letter job-0 of acme: it goes back"],
+            &["Replay the dead letter job-0 of acme: it returns to"],
         ),
         (
             "4T",
-            &["Replay all dead letters of acme (3 in the list): they go"],
+            &["Replay all dead letters of acme (3 in the list): they return"],
         ),
         (
             "4A",
@@ -400,7 +394,7 @@ fn what_stops_all_and_what_does_not_answer_is_above_each_view() {
         &shows(&model, (80, 24)),
         &[
             "NO ANSWER from RabbitMQ since",
-            "nothing is known of dead letters",
+            "dead letters were not fetched",
         ],
     );
 }

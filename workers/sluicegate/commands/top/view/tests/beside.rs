@@ -23,7 +23,8 @@ fn another_configuration_is_said_in_a_line() {
     has(
         &shows(&model, (120, 24)),
         &[
-            "another configuration is enforced as well: max-requests, plans.pro, tenants.a and 1 more differ (sluicegate check)",
+            "another configuration is also enforced: max-requests, plans.pro, tenants.a and 1 \
+            more differ (sluicegate check)",
         ],
     );
 }

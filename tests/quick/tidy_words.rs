@@ -1,0 +1,68 @@
+//! House rules for words: phrases that make readers translate do not come back to comments, texts
+//! and pages.
+
+use kit::sources::{File, files};
+
+/// Phrases that are not used, with what to write instead.
+const PHRASES: [(&str, &str); 10] = [
+    ("at most can be", "the maximum is N"),
+    ("so many at most", "at most N"),
+    ("are the most of", "the maximum is N"),
+    ("is of no use", "has no effect"),
+    ("is no url", "is not a URL"),
+    ("makes no sense", "is invalid"),
+    ("stays as it is", "does not change"),
+    ("tell apart", "distinguish"),
+    ("told apart", "distinguished"),
+    ("which there is not", "unknown, or does not exist"),
+];
+
+/// Returns a line for each phrase in `file`: where it is, and what to write instead.
+fn phrases(file: &File) -> Vec<String> {
+    let mut found = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        let line = line.to_lowercase();
+        for (phrase, instead) in PHRASES {
+            if line.contains(phrase) {
+                let number = index + 1;
+                found.push(format!(
+                    "{}:{number}: \"{phrase}\": write \"{instead}\"",
+                    file.path
+                ));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn phrases_that_need_translation_do_not_come_back() {
+    let mut found = Vec::new();
+    for (folders, end) in [
+        (&["src", "workers", "tests"][..], ".rs"),
+        (&["src"], ".html"),
+        (&["lua"], ".lua"),
+        (&["docs"], ".md"),
+        (&["docs"], ".yaml"),
+    ] {
+        let files = files(folders, end);
+        let others = files
+            .iter()
+            .filter(|file| file.path != "tests/quick/tidy_words.rs");
+        found.extend(others.flat_map(phrases));
+    }
+    assert_eq!(found, [""; 0]);
+}
+
+#[test]
+fn a_phrase_is_named_with_its_place_and_a_suggestion() {
+    let text =
+        "/// Returns the rows.\n// So many at most are shown.\nlet text = \"it is no url\";\n";
+    assert_eq!(
+        phrases(&File::new("src/a.rs", text)),
+        [
+            "src/a.rs:2: \"so many at most\": write \"at most N\"",
+            "src/a.rs:3: \"is no url\": write \"is not a URL\"",
+        ]
+    );
+}
