@@ -31,6 +31,7 @@ mod deduping;
 mod delay_queue_policies;
 mod delayed_starts;
 mod demo;
+mod fake_redis;
 mod fleet;
 mod flood;
 mod forecasts;
