@@ -97,13 +97,13 @@ mod tests {
     use std::future::pending;
     use std::sync::Mutex;
 
-    use ::redis::Value;
+    use ::redis::{Pipeline, Value};
     use futures_util::FutureExt;
     use futures_util::future::BoxFuture;
 
     use super::*;
     use crate::gate::GateError;
-    use crate::gate::store::{Command, Store};
+    use crate::gate::store::Store;
     use crate::rules::report::{KEPT_MS, MAX_BYTES};
 
     /// Records the words of each command, or hangs.
@@ -116,21 +116,21 @@ mod tests {
     impl Store for HeardReports {
         fn run<'a>(
             &'a self,
-            commands: Vec<Command<'a>>,
+            pipeline: &'a Pipeline,
         ) -> BoxFuture<'a, Result<Vec<Value>, GateError>> {
             if self.hangs {
                 return pending().boxed();
             }
             let mut heard = self.words.lock().expect("no panic");
-            for command in &commands {
-                let words = command.command.args_iter().map(|word| match word {
+            for command in pipeline.cmd_iter() {
+                let words = command.args_iter().map(|word| match word {
                     ::redis::Arg::Simple(word) => String::from_utf8_lossy(word).into_owned(),
                     ::redis::Arg::Cursor => String::new(),
                     _ => "another kind".to_owned(),
                 });
                 heard.push(words.collect());
             }
-            let all = commands.iter().map(|_| Value::Okay).collect();
+            let all = pipeline.cmd_iter().map(|_| Value::Okay).collect();
             async move { Ok(all) }.boxed()
         }
     }

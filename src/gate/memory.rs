@@ -1,8 +1,5 @@
 //! The gate in memory: the model behind the gate's trait, for tests and for trying a worker without Redis.
 
-mod replies;
-pub mod store;
-
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -131,20 +128,6 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
     pub fn sighting(&self, tenant: &Tenant, job: &str) -> Option<Sighting> {
         let sighted = self.sighted.lock().unwrap_or_else(PoisonError::into_inner);
         sighted.get(&(tenant.clone(), job.to_owned())).cloned()
-    }
-
-    fn now_us(&self) -> u64 {
-        (self.clock)()
-    }
-
-    /// All that it knows.
-    fn snapshot(&self) -> States {
-        self.states().0.clone()
-    }
-
-    /// It knows this and no more.
-    fn restore(&self, states: States) {
-        *self.states().0 = states;
     }
 
     fn states(&self) -> (MutexGuard<'_, States>, Clock) {

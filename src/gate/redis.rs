@@ -26,7 +26,7 @@ use crate::gate::primaries::{AllPrimaries, Finder};
 pub use crate::gate::refusal::NODE_OF_A_CLUSTER;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script, Shortcut};
-use crate::gate::store::{Meaning, Store};
+use crate::gate::store::Store;
 use crate::gate::watches::Watches;
 use crate::gate::{
     BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, EarlierStarts, Gate, GateError,
@@ -188,7 +188,6 @@ impl RedisGate {
         ScriptCall {
             script: script(limits, &layout),
             tenant,
-            meaning: Meaning::Itself,
             span_ms: 0,
             limits,
             keys: self.keys.call(&layout, limits, self.estimate()),
@@ -295,7 +294,6 @@ impl Gate for RedisGate {
                 if !ask.asks.is_empty() {
                     call.span_ms = ask.limits.memory_ms();
                 }
-                call.meaning = Meaning::Ask(ask);
                 call
             })
             .collect();
@@ -344,7 +342,6 @@ impl Gate for RedisGate {
                 let more = reply::settle_arguments(&settled.settled);
                 let mut call = self.call(scripts::settle, (tenant, labels), limits.all(), more);
                 call.mark = Some(self.keys.mark(&call.layout, &settled.call));
-                call.meaning = Meaning::Settle(settled);
                 call
             })
             .collect();
@@ -360,8 +357,7 @@ impl Gate for RedisGate {
     ) -> Result<(), GateError> {
         let more = vec![ceil_ms(duration).to_string().into_bytes(), by.into()];
         let nobody = nobody("the-api")?;
-        let mut call = self.call_whose(scripts::block(), (whose, &nobody), more);
-        call.meaning = Meaning::Block(whose, duration, by);
+        let call = self.call_whose(scripts::block(), (whose, &nobody), more);
         self.run_one(call).await.map(drop)
     }
 
@@ -372,11 +368,9 @@ impl Gate for RedisGate {
     ) -> Result<Standings, GateError> {
         let api = nobody("the-api")?;
         let calls = (batch.iter())
-            .map(|one @ (whose, event)| {
+            .map(|(whose, event)| {
                 let more = reply::report_arguments(rule, event);
-                let mut call = self.call_whose(scripts::report(), (whose, &api), more);
-                call.meaning = Meaning::Report(rule, one);
-                call
+                self.call_whose(scripts::report(), (whose, &api), more)
             })
             .collect();
         let replies = self.run(calls, None).await?;
@@ -392,7 +386,6 @@ impl Gate for RedisGate {
                 let mut call = self.call_tenant(scripts::crash(), tenant, more);
                 call.keys.names = vec![self.keys.suspect(tenant, job)];
                 call.keys.types = vec!["string"];
-                call.meaning = Meaning::Suspect(suspected);
                 call
             })
             .collect();
@@ -409,7 +402,6 @@ impl Gate for RedisGate {
                 let mut call = self.call_tenant(scripts::dedupe(), tenant, more);
                 call.keys.names = vec![self.keys.first(tenant, key)];
                 call.keys.types = vec!["string"];
-                call.meaning = Meaning::Dedupe(candidate);
                 call
             })
             .collect();
@@ -426,9 +418,7 @@ impl Gate for RedisGate {
         let calls = (batch.iter())
             .map(|(tenant, quotas)| {
                 let more = vec![quotas.text().into_bytes()];
-                let mut call = self.call_tenant(scripts::quota(), tenant, more);
-                call.meaning = Meaning::Advertised(tenant, *quotas);
-                call
+                self.call_tenant(scripts::quota(), tenant, more)
             })
             .collect();
         let replies = self.run(calls, None).await?;
@@ -445,9 +435,7 @@ impl Gate for RedisGate {
                     evidence,
                 } = lesson;
                 let more = reply::learn_arguments(limits, evidence);
-                let mut call = self.call(scripts::learn, (tenant, labels), limits, more);
-                call.meaning = Meaning::Learn(lesson);
-                call
+                self.call(scripts::learn, (tenant, labels), limits, more)
             })
             .collect();
         let replies = self.run(calls, None).await?;
@@ -462,7 +450,6 @@ impl Gate for RedisGate {
         }
         let nobody = nobody("the-api")?;
         let mut call = self.call_whose(scripts::change(), (whose, &nobody), more);
-        call.meaning = Meaning::Change(whose, change);
         if *change == Change::Reset {
             self.keys.add_global(&mut call.keys);
         }
@@ -475,8 +462,7 @@ impl Gate for RedisGate {
         labels: &Labels,
         limits: &Limits,
     ) -> Result<Inspection, GateError> {
-        let mut call = self.call(scripts::inspect, (tenant, labels), limits.all(), Vec::new());
-        call.meaning = Meaning::Inspect(tenant, labels, limits);
+        let call = self.call(scripts::inspect, (tenant, labels), limits.all(), Vec::new());
         reply::inspected(
             &self.run_one(call).await?,
             limits.len(),

@@ -229,6 +229,7 @@ impl Learned {
     }
 
     /// Returns the record as the store keeps it.
+    #[cfg(test)]
     pub(crate) fn text(&self) -> String {
         let Self {
             at_ms,

@@ -63,7 +63,7 @@ async fn the_script_says_what_the_model_says() {
                 .collect();
             let redis = gates.redis.suspect(&batch).await.expect("Redis answers");
             let model = gates.model.suspect(&batch).await.expect("it always does");
-            let again = gates.stored.suspect(&batch).await.expect("it always does");
+            let again = gates.fake.suspect(&batch).await.expect("it always does");
             let all = batch.iter().zip(redis).zip(model).zip(again);
             for (((said, redis), model), again) in all {
                 let (redis, model) = (redis.expect("decided"), model.expect("decided"));

@@ -61,7 +61,7 @@ async fn the_script_says_what_the_model_says() {
                 .collect();
             let redis = gates.redis.dedupe(&batch).await.expect("Redis answers");
             let model = gates.model.dedupe(&batch).await.expect("it always does");
-            let again = gates.stored.dedupe(&batch).await.expect("it always does");
+            let again = gates.fake.dedupe(&batch).await.expect("it always does");
             for (((asked, redis), model), again) in batch.iter().zip(redis).zip(model).zip(again) {
                 let (redis, model) = (redis.expect("decided"), model.expect("decided"));
                 assert_eq!(redis, model, "seed {seed}, step {step}: {asked:?}");

@@ -159,10 +159,10 @@ async fn what_is_learned_is_the_same_on_every_gate() {
                 let step = any(&mut random, limits, now_ms, &started);
                 let redis = play(&gates.redis, limits, &step).await;
                 let model = play(&gates.model, limits, &step).await;
-                let stored = play(&gates.stored, limits, &step).await;
+                let fake = play(&gates.fake, limits, &step).await;
                 let what = format!("{limits:?}, seed {seed}, step {place}: {step:?}");
                 assert_eq!(redis, model, "{what}");
-                assert_eq!(stored, model, "through the store: {what}");
+                assert_eq!(fake, model, "on the fake Redis: {what}");
                 if let (Step::Ask(asked), Some(reply)) = (&step, &model.0) {
                     let starts = asked.asks.iter().zip(&reply.answers);
                     let starts = starts.filter(|(_, it)| matches!(it, Answer::Start { .. }));

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use kit::gate::{FRESH, tenant};
+use fake_redis::FakeRedis;
+use kit::gate::{FRESH, gate_on, tenant};
 use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, RegistryAgreement, look};
 use sluicegate::gate::instructions::{self, EndInstruction};
-use sluicegate::gate::memory::store::MemoryStore;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{EarlierStarts, Gate, GateError, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit};
@@ -177,7 +177,7 @@ impl Worker {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_store_in_memory_answers_as_redis_does() {
+async fn a_fake_redis_answers_as_redis_does() {
     let redis = Redis::start();
     let url = SecretUrl::new(redis.url());
     let now = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970");
@@ -186,19 +186,15 @@ async fn the_store_in_memory_answers_as_redis_does() {
         let now = u64::try_from(now.as_micros()).expect("before the year 500,000");
         let clock = Clock::new((now + AHEAD_US).into());
         let prefix = unique("store");
-        let store = {
+        let server = {
             let clock = Arc::clone(&clock);
-            Arc::new(MemoryStore::new(
-                move || clock.load(Ordering::Relaxed),
-                0,
-                false,
-            ))
+            Arc::new(FakeRedis::new(move || clock.load(Ordering::Relaxed)))
         };
         let mut real = workers(
             || RedisGate::connect(&url, &prefix).expect("a gate"),
             &clock,
         );
-        let mut fake = workers(|| RedisGate::on(store.clone(), &prefix), &clock);
+        let mut fake = workers(|| gate_on(&server, &prefix), &clock);
         for step in 0..STEPS {
             match random.random_range(0..20) {
                 0 => clock.fetch_add(random.random_range(LEAP_US), Ordering::Relaxed),
@@ -231,12 +227,12 @@ async fn the_store_in_memory_answers_as_redis_does() {
                 10 => Step::Look,
                 _ if random.random_bool(0.5) => {
                     redis.ctl(&["script", "flush"]);
-                    store.forget_scripts();
+                    server.forget_scripts();
                     continue;
                 }
                 _ => {
                     redis.ctl(&["flushall"]);
-                    store.flush();
+                    server.flush();
                     continue;
                 }
             };

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use fake_redis::FakeRedis;
+use redis::Pipeline;
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
-use sluicegate::gate::memory::store::MemoryStore;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Answer, Gate, GateError, Inspection, Question, Replies, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
@@ -105,18 +106,26 @@ pub fn memory_gate(limits: impl Into<Limits>) -> LimitedGate<MemoryGate<impl Fn(
     LimitedGate::new(MemoryGate::new(clock()), limits)
 }
 
-/// Returns the client code for Redis on a store in memory.
-pub fn stored_gate(limits: impl Into<Limits>) -> LimitedGate<RedisGate> {
-    let store = Arc::new(MemoryStore::new(clock(), 0, false));
-    LimitedGate::new(RedisGate::on(store, "p"), limits)
+/// Returns a gate that runs the scripts on a fake Redis.
+pub fn fake_gate(limits: impl Into<Limits>) -> LimitedGate<RedisGate> {
+    LimitedGate::new(gate_on(&Arc::new(FakeRedis::new(clock())), "p"), limits)
 }
 
-/// Three gates that must give the same answers: the scripts on a real Redis, the model, and the client code for Redis on a store in memory.
+/// Returns a gate on `server`, with keys that begin with `prefix`.
+pub fn gate_on(server: &Arc<FakeRedis>, prefix: &str) -> RedisGate {
+    let server = Arc::clone(server);
+    RedisGate::on(
+        Arc::new(move |pipeline: &Pipeline| server.run(pipeline)),
+        prefix,
+    )
+}
+
+/// Three gates that must give the same answers: the scripts on a real Redis, the model, and the scripts on a fake Redis.
 /// They share one clock, which stands still until it is set.
 pub struct ThreeGates<F> {
     pub redis: RedisGate,
     pub model: MemoryGate<F>,
-    pub stored: RedisGate,
+    pub fake: RedisGate,
     clock: Arc<AtomicU64>,
 }
 
@@ -135,11 +144,11 @@ pub fn three(name: &str) -> ThreeGates<impl Fn() -> u64> {
     };
     let url = SecretUrl::new(shared_redis().url());
     let redis = RedisGate::connect(&url, &unique(name)).expect("a good url");
-    let store = MemoryStore::new(read.clone(), 0, false);
+    let server = FakeRedis::new(read.clone());
     ThreeGates {
         redis: redis.with_test_clock(Arc::new(read.clone())),
         model: MemoryGate::new(read),
-        stored: RedisGate::on(Arc::new(store), "p"),
+        fake: gate_on(&Arc::new(server), "p"),
         clock,
     }
 }

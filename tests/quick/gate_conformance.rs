@@ -3,7 +3,7 @@
 
 use kit::gate::conformance::conforms;
 use kit::gate::shares::shares_conform;
-use kit::gate::{LONG, limit, memory_gate, stored_gate};
+use kit::gate::{LONG, fake_gate, limit, memory_gate};
 use sluicegate::rules::limit::Algorithm;
 
 #[tokio::test(start_paused = true)]
@@ -15,10 +15,10 @@ async fn the_memory_gate_conforms() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_store_in_memory_conforms() {
+async fn the_scripts_on_a_fake_redis_conform() {
     for algorithm in Algorithm::ALL {
-        let long = stored_gate(limit(algorithm, 5, LONG));
-        conforms(algorithm, long, stored_gate(limit(algorithm, 1, 400))).await;
+        let long = fake_gate(limit(algorithm, 5, LONG));
+        conforms(algorithm, long, fake_gate(limit(algorithm, 1, 400))).await;
     }
 }
 
@@ -28,6 +28,6 @@ async fn the_memory_gate_shares_as_every_gate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_store_in_memory_shares_as_every_gate() {
-    shares_conform(|| stored_gate(limit(Algorithm::SlidingWindow, 1, LONG)).gate).await;
+async fn the_scripts_on_a_fake_redis_share_as_every_gate() {
+    shares_conform(|| fake_gate(limit(Algorithm::SlidingWindow, 1, LONG)).gate).await;
 }

@@ -17,12 +17,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use fake_redis::FakeRedis;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use simulator::environment::in_simulated_time;
 use sluicegate::gate::EarlierStarts;
 use sluicegate::gate::fleet::registry::NamedPolicy;
-use sluicegate::gate::memory::store::MemoryStore;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::{EntryLimits, Pattern, Policy};
 use tokio::task::LocalSet;
@@ -35,6 +35,8 @@ use net::Net;
 pub const FORGETS: u64 = 5_000_000;
 /// The next ones that are of another module.
 pub const UNTIL: u64 = 6_000_000;
+/// What all keys begin with.
+const PREFIX: &str = "p";
 const EPOCH_US: u64 = 1_700_000_000_000_000;
 const GUARD: Duration = Duration::from_millis(400);
 /// What the tenants may do: so many in so long, and one more where a policy says so; the last one has so many calls at once.
@@ -234,7 +236,8 @@ fn world(seed: u64, bug: Bug) -> World {
         }
     };
     let evicts = random.random_bool(0.3);
-    let store = MemoryStore::new(Box::new(clock) as net::Clock, MAY_LOSE, evicts);
+    let store = FakeRedis::new(clock).may_lose(MAY_LOSE);
+    let store = if evicts { store.evicting() } else { store };
     let way_ms = WAYS_MS[random.random_range(0..WAYS_MS.len())];
     let net = Net::new(store, SmallRng::seed_from_u64(!seed), way_ms);
     let mut policies = POLICIES.to_vec();

@@ -21,7 +21,6 @@
 //! one worker's view of one primary.
 
 mod decide;
-pub mod hash;
 pub mod outlook;
 pub mod server_identity;
 pub mod shard;

@@ -5,7 +5,8 @@
 //! rules. The observer acts as a worker without knowledge of its own. It proves nothing, so real
 //! workers may resume sooner, but not later.
 
-use super::hash::EpochHash;
+use std::collections::BTreeMap;
+
 use super::shard::Shard;
 use super::{EarlierStarts, EpochFields, NextStep, ServerIdentity, WorkerKnowledge, decide};
 use crate::rules::slots::Slots;
@@ -45,12 +46,12 @@ pub struct OutlookQuestion {
 
 /// Returns the findings of workers that look at `hash` on `memory` at `now` by Redis's clock.
 pub fn outlook(
-    mut hash: EpochHash,
+    mut hash: BTreeMap<String, String>,
     question: &OutlookQuestion,
-    memory: &ServerIdentity,
+    memory: &Memory,
     now: u64,
 ) -> Outlook {
-    let known = WorkerKnowledge {
+    let known = Known {
         span_ms: question.longest_ms.max(question.span_ms),
         shortest_ms: question.span_ms,
         start: EarlierStarts::Unknown,
@@ -61,15 +62,19 @@ pub fn outlook(
         ..WorkerKnowledge::default()
     };
     for _ in 0..STEPS {
-        let fields = hash.fields().map(|(name, value)| (&**name, &**value));
+        let fields = hash.iter().map(|(name, value)| (&**name, &**value));
         let stored = EpochFields::parse(fields);
         if stored.id.is_empty() {
             return Outlook::Unknown;
         }
         match decide(&stored, &known, memory, now, "") {
             NextStep::Write(changed) => {
-                let changed = changed.iter().map(|(name, value)| (&**name, &**value));
-                hash.change(std::iter::empty(), changed);
+                for (name, value) in changed {
+                    match value.as_str() {
+                        "" => _ = hash.remove(&name),
+                        _ => _ = hash.insert(name, value),
+                    }
+                }
             }
             NextStep::Wait { until, why } => {
                 return Outlook::Waits {
@@ -121,7 +126,8 @@ mod tests {
     ) -> Outlook {
         let run = self::memory("p").text();
         let all = [("id", "e"), ("run", run.as_str())];
-        let all = all.iter().chain(fields).copied();
+        let all = all.iter().chain(fields);
+        let all = all.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         outlook(all.collect(), question, memory, NOW)
     }
 
@@ -144,7 +150,7 @@ mod tests {
     fn a_whole_memory_is_open_and_one_that_nobody_looked_at_is_unknown() {
         let question = of(1_000, MINUTE);
         assert_eq!(seen(&[], &question, &memory("p")), Outlook::Open);
-        let nothing = EpochHash::default();
+        let nothing = BTreeMap::new();
         let unknown = outlook(nothing, &question, &memory("p"), NOW);
         assert_eq!(unknown, Outlook::Unknown);
     }

@@ -71,7 +71,6 @@ mod agree;
 mod eased;
 pub mod instruction_board;
 pub mod registry;
-pub mod shelf;
 mod superseded;
 pub mod text;
 

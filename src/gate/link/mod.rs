@@ -29,7 +29,7 @@ use self::stored::StoreLink;
 use crate::config::{Pems, RedisServers, RedisTopology, SecretUrl};
 use crate::gate::GateError;
 use crate::gate::scripts::Script;
-use crate::gate::store::{Meaning, Store};
+use crate::gate::store::Store;
 use crate::rules::slots::Slots;
 
 /// A command and its destination.
@@ -40,7 +40,6 @@ pub struct Request<'a> {
     /// The command's script, if the node did not have it at the last attempt. It is loaded first,
     /// in the same round trip.
     pub load: Option<&'static Script>,
-    pub meaning: Meaning<'a>,
 }
 
 /// One value per request, in order. An error that affects only one node's requests takes their
@@ -189,7 +188,11 @@ impl Link {
                 Ok(parcel.unpack(answers))
             }
             LinkKind::Cluster(cluster) => Box::pin(cluster.send(&requests)).await,
-            LinkKind::Store(stored) => stored.ask(&requests).await,
+            LinkKind::Store(stored) => {
+                let parcel = parcel(requests);
+                let answers = stored.send(parcel.pipeline()).await?;
+                Ok(parcel.unpack(answers))
+            }
         }
     }
 

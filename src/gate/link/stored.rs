@@ -4,13 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ::redis::{Cmd, Pipeline, Value};
+use ::redis::{Pipeline, Value};
 use tokio::time::{Instant, timeout};
 
 use super::node::TIMEOUT_IN_ALL;
-use super::{Answers, Request};
 use crate::gate::GateError;
-use crate::gate::store::{Command, Store};
+use crate::gate::store::Store;
 use crate::rules::latency::LatencyEstimator;
 
 /// The connection to one store, shared by all callers.
@@ -40,35 +39,12 @@ impl StoreLink {
 
     /// Makes one round trip. Returns one value per command of the pipeline.
     pub async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
-        self.run(pipeline.cmd_iter().map(Command::plain).collect())
-            .await
-    }
-
-    /// Makes one round trip, in which missing scripts are loaded first.
-    pub async fn ask(&self, requests: &[Request<'_>]) -> Result<Answers, GateError> {
-        let load = |request: &Request<'_>| {
-            let script = request.load?;
-            let mut command = Cmd::new();
-            command.arg("SCRIPT").arg("LOAD").arg(&script.source);
-            Some(command)
-        };
-        let loads: Vec<Cmd> = requests.iter().filter_map(load).collect();
-        let commands = requests.iter().map(|request| Command {
-            command: &request.command,
-            meaning: request.meaning,
-        });
-        let commands = loads.iter().map(Command::plain).chain(commands);
-        let answers = self.run(commands.collect()).await?;
-        Ok(answers.into_iter().skip(loads.len()).map(Ok).collect())
-    }
-
-    async fn run(&self, commands: Vec<Command<'_>>) -> Result<Vec<Value>, GateError> {
         self.round_trips.fetch_add(1, Ordering::Relaxed);
-        let (count, begun) = (commands.len(), Instant::now());
+        let begun = Instant::now();
         let late = |_| GateError::Unreachable("the store: no answer in time".to_owned());
-        let run = timeout(TIMEOUT_IN_ALL, self.store.run(commands));
+        let run = timeout(TIMEOUT_IN_ALL, self.store.run(pipeline));
         let answers = run.await.map_err(late)??;
-        if answers.len() != count {
+        if answers.len() != pipeline.cmd_iter().count() {
             let why = "the store: an answer is missing".to_owned();
             return Err(GateError::Unreachable(why));
         }

@@ -10,7 +10,6 @@ use crate::gate::link::{PrimaryLink, Request};
 use crate::gate::refusal;
 use crate::gate::reply::{self, LIMIT_BYTES};
 use crate::gate::scripts::Script;
-use crate::gate::store::Meaning;
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
 use crate::rules::tenant::Tenant;
@@ -36,7 +35,6 @@ pub(super) struct PipelinePulse<'a> {
 pub(super) struct ScriptCall<'a> {
     pub(super) script: &'static Script,
     pub(super) tenant: &'a Tenant,
-    pub(super) meaning: Meaning<'a>,
     /// The look-back of its limits in milliseconds. 0 means that the call admits nothing.
     pub(super) span_ms: u64,
     /// The limits it decides on. Empty for scripts that use only the waitlist.
@@ -167,7 +165,6 @@ impl RedisGate {
             key: call.keys.waitlist(),
             command,
             load: call.load.then_some(call.script),
-            meaning: call.meaning,
         }
     }
 
@@ -197,7 +194,6 @@ impl RedisGate {
                 key: call.keys.waitlist(),
                 command,
                 load: None,
-                meaning: Meaning::Itself,
             }
         };
         let sent = self.link.send(names.iter().map(request).collect()).await;

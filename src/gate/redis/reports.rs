@@ -6,7 +6,6 @@ use super::RedisGate;
 use crate::gate::GateError;
 use crate::gate::link::Request;
 use crate::gate::refusal;
-use crate::gate::store::Meaning;
 use crate::rules::report::{KEPT_MS, Report, ReportError};
 
 impl RedisGate {
@@ -62,7 +61,6 @@ impl RedisGate {
             key,
             command: command(key),
             load: None,
-            meaning: Meaning::Itself,
         };
         let requests = keys.iter().map(|key| request(key.as_str())).collect();
         let answers = self.link.send(requests).await?;

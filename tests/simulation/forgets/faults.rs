@@ -4,10 +4,8 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sluicegate::rules::layout::Partition;
-
 use super::judge::go_on;
-use super::{GUARD, MAY_LOSE, TENANTS, World, worker};
+use super::{GUARD, MAY_LOSE, PREFIX, TENANTS, World};
 
 const ROUNDS: u64 = 6;
 /// So many in a round.
@@ -51,11 +49,18 @@ fn fault(world: &World, forward: &Cell<Duration>) -> bool {
             let mask = world.below(1 << TENANTS.len());
             let (registries, epochs) = (world.below(2) == 0, world.below(4) == 0);
             world.fault(&format!("it throws away {mask:b} {registries} {epochs}"));
-            let chosen = |partition: &Partition| {
-                let mut all = (0..TENANTS.len()).filter(|number| mask >> number & 1 == 1);
-                all.any(|number| *partition == Partition::Tenant(worker::tenant(number)))
-            };
-            store.evict(chosen, registries, epochs);
+            let mut chosen: Vec<String> = (0..TENANTS.len())
+                .filter(|number| mask >> number & 1 == 1)
+                .map(|number| format!("{PREFIX}:{}:", TENANTS[number].0))
+                .collect();
+            let others = [
+                (registries, "%policies"),
+                (registries, "%board"),
+                (epochs, "%epoch"),
+            ];
+            let others = others.iter().filter(|(is_chosen, _)| *is_chosen);
+            chosen.extend(others.map(|(_, name)| format!("{PREFIX}:{name}")));
+            store.evict(|key| chosen.iter().any(|begin| key.starts_with(begin.as_bytes())));
         }
         2 => {
             world.fault("it restarts");

@@ -1,20 +1,18 @@
 //! The way to the store: near or far, late at times, and lost before or after the store has done what it was asked for. At times the store
 //! refuses, or can't be reached.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use fake_redis::FakeRedis;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use rand::Rng;
 use rand::rngs::SmallRng;
-use redis::Value;
+use redis::{Pipeline, Value};
 use sluicegate::gate::GateError;
-use sluicegate::gate::memory::store::MemoryStore;
-use sluicegate::gate::store::{Command, Store};
+use sluicegate::gate::store::Store;
 use tokio::time::{Instant, sleep};
-
-pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// What varies of a way, there and back, in milliseconds.
 const VARIES_MS: u64 = 20;
@@ -29,7 +27,7 @@ const REFUSALS: [&str; 3] = [
 
 /// The way to the store.
 pub struct Net {
-    pub store: Arc<MemoryStore<Clock>>,
+    pub store: FakeRedis,
     /// What a round trip takes at least.
     way_ms: u64,
     inner: Mutex<Inner>,
@@ -49,9 +47,9 @@ struct Trip {
 }
 
 impl Net {
-    pub fn new(store: MemoryStore<Clock>, random: SmallRng, way_ms: u64) -> Self {
+    pub fn new(store: FakeRedis, random: SmallRng, way_ms: u64) -> Self {
         Self {
-            store: Arc::new(store),
+            store,
             way_ms,
             inner: Mutex::new(Inner {
                 random,
@@ -109,10 +107,7 @@ impl Net {
 }
 
 impl Store for Net {
-    fn run<'a>(
-        &'a self,
-        commands: Vec<Command<'a>>,
-    ) -> BoxFuture<'a, Result<Vec<Value>, GateError>> {
+    fn run<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, Result<Vec<Value>, GateError>> {
         async move {
             let lost = || GateError::Unreachable("lost on its way".to_owned());
             let (there, back) = (self.trip(), self.trip());
@@ -124,9 +119,12 @@ impl Store for Net {
                 Some(None) => return Err(lost()),
                 Some(Some(why)) => {
                     let refused = redis::parse_redis_value(format!("-{why}\r\n").as_bytes());
-                    Ok(vec![refused.expect("an error"); commands.len()])
+                    Ok(vec![
+                        refused.expect("an error");
+                        pipeline.cmd_iter().count()
+                    ])
                 }
-                None => self.store.run(commands).await,
+                None => Ok(self.store.run(pipeline)),
             };
             sleep(back.takes).await;
             if back.is_lost {

@@ -20,7 +20,7 @@ use sluicegate::rules::tenant::Tenant;
 use tokio::time::{Instant, sleep};
 
 use super::net::Net;
-use super::{Bug, Call, GUARD, LONGEST_CALL, Life, TENANTS, World, first_word};
+use super::{Bug, Call, GUARD, LONGEST_CALL, Life, PREFIX, TENANTS, World, first_word};
 
 const PING_EVERY: Duration = Duration::from_secs(2);
 const EXCHANGE_EVERY: Duration = Duration::from_secs(1);
@@ -86,7 +86,7 @@ impl<'a> Worker<'a> {
     fn new(world: &'a World, slot: usize, number: u64) -> Self {
         let store: Arc<dyn Store> = Arc::<Net>::clone(&world.net);
         let own = world.any_policy();
-        let mut gate = RedisGate::on(store, "p");
+        let mut gate = RedisGate::on(store, PREFIX);
         if world.bug != Bug::Blind {
             gate = gate.watching(own.policy.memory());
         }

@@ -123,83 +123,130 @@ fn unchanged<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use fake_redis::FakeRedis;
+
+    use super::super::Sent;
+    use super::super::pulse::Kind;
     use super::*;
-    use crate::gate::epoch::EpochFields;
-    use crate::gate::epoch::hash::{Beat, EpochHash};
+    use crate::gate::epoch::{Gap, EpochFields};
 
-    const OWN: &str = "w:1";
-
-    fn memory() -> ServerIdentity {
-        let info = "run_id:a\nmaster_replid:h\nmaster_replid2:0\nsecond_repl_offset:-1\n";
-        ServerIdentity::parse(info).expect("a server")
+    /// A worker, and an epoch that it knows.
+    struct Bed {
+        server: FakeRedis,
+        watch: Watch,
+        own: String,
     }
 
-    /// Makes one pulse of the worker.
-    fn beat(kept: &mut EpochHash) -> u64 {
-        let beat = Beat {
-            id: "i",
-            run: "r",
-            history: "h",
-            field: OWN,
-            silent_ms: None,
-            slots: "",
-            evicted: "",
-            cold: "",
-        };
-        (kept.beat(&beat, &memory(), 2_000)).expect("the epoch is as the worker knows it")
+    fn sent() -> Sent {
+        Sent {
+            version: 0,
+            epoch: ("i".to_owned(), "r".to_owned()),
+            history: "h0".to_owned(),
+            evicted: 0,
+            evicts: false,
+            gap: Gap::default(),
+            why: String::new(),
+            cold: String::new(),
+            slots: String::new(),
+            claims: Arc::default(),
+            clock: None,
+        }
     }
 
-    /// Writes a decision based on `read`. Returns whether it was written.
-    fn write(kept: &mut EpochHash, read: &Fields, changed: &[(&str, &str)]) -> bool {
-        let changed: Vec<_> = changed
-            .iter()
-            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
-            .collect();
-        let before = unchanged(read, OWN, &changed);
-        let new = changed.iter().map(|(n, v)| (n.as_str(), v.as_str()));
-        kept.change(before.into_iter(), new)
-    }
+    impl Bed {
+        fn new(pulse: Option<&str>) -> Self {
+            let watch = Watch::new("e".to_owned(), Duration::ZERO, false);
+            let own = watch.field();
+            let mut pipeline = Pipeline::new();
+            pipeline.cmd("HSET").arg("e").arg(&["id", "i", "run", "r"]);
+            if let Some(pulse) = pulse {
+                pipeline.cmd("HSET").arg("e").arg(&own).arg(pulse);
+            }
+            let bed = Self {
+                server: FakeRedis::new(|| 2_000_000),
+                watch,
+                own,
+            };
+            bed.server.run(&pipeline);
+            bed
+        }
 
-    fn fields(kept: &EpochHash) -> Fields {
-        kept.fields().map(|(n, v)| (n.clone(), v.clone())).collect()
-    }
+        /// One pulse of the worker.
+        fn beat(&self) -> u64 {
+            let mut pipeline = Pipeline::new();
+            let script = scripts::pulse();
+            pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
+            pipeline.add_command(self.watch.pulse(&sent(), "", Kind::Proof));
+            let answer = self.server.run(&pipeline).remove(1);
+            let numbers: Vec<u64> = ::redis::from_redis_value(answer).expect("numbers");
+            let [1, 2_000, pulse] = numbers[..] else {
+                panic!("the epoch is as the worker knows it: {numbers:?}");
+            };
+            pulse
+        }
 
-    fn pulse(kept: &EpochHash) -> u64 {
-        let stored = EpochFields::parse(kept.fields().map(|(n, v)| (n.as_str(), v.as_str())));
-        stored.workers.get("1").map_or(0, |pulse| pulse.number)
+        fn read(&self) -> Fields {
+            let mut get = ::redis::cmd("HGETALL");
+            get.arg("e");
+            ::redis::from_redis_value(self.server.command(&get)).expect("a hash")
+        }
+
+        /// Writes what was decided on `read`. Returns whether it was written.
+        fn write(&self, read: &Fields, changed: &[(&str, &str)]) -> bool {
+            let changed: Vec<_> = changed
+                .iter()
+                .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+                .collect();
+            let before = unchanged(read, &self.own, &changed);
+            let mut pipeline = Pipeline::new();
+            self.watch.add_write(&mut pipeline, &before, &changed);
+            self.server.run(&pipeline)[1] == Value::Int(1)
+        }
+
+        fn pulse(&self) -> u64 {
+            let fields = self.read();
+            let stored = EpochFields::parse(fields.iter().map(|(n, v)| (n.as_str(), v.as_str())));
+            stored
+                .workers
+                .values()
+                .next()
+                .map_or(0, |pulse| pulse.number)
+        }
     }
 
     #[test]
     fn no_pulse_is_set_back() {
-        for worker in [None, Some((OWN, "4:1000"))] {
-            let mut kept =
-                EpochHash::from_iter([("id", "i"), ("run", "r")].into_iter().chain(worker));
-            let read = fields(&kept);
-            let number = pulse(&kept);
+        for pulse in [None, Some("4:1000")] {
+            let bed = Bed::new(pulse);
+            let read = bed.read();
+            let number = bed.pulse();
             let name = format!("{number}:1500");
             let vouched = format!("{number}:1000:r2");
-            assert_eq!(beat(&mut kept), number + 1);
+            assert_eq!(bed.beat(), number + 1);
             for value in [&name, &vouched] {
-                assert!(!write(&mut kept, &read, &[(OWN, value)]), "{value}");
-                assert_eq!(pulse(&kept), number + 1, "{value}");
+                assert!(!bed.write(&read, &[(&bed.own, value)]), "{value}");
+                assert_eq!(bed.pulse(), number + 1, "{value}");
             }
             // It is written after another read.
-            let read = fields(&kept);
+            let read = bed.read();
             let name = format!("{}:2500", number + 1);
-            assert!(write(&mut kept, &read, &[(OWN, &name)]));
-            assert_eq!(pulse(&kept), number + 1);
+            assert!(bed.write(&read, &[(&bed.own, &name)]));
+            assert_eq!(bed.pulse(), number + 1);
         }
     }
 
     #[test]
     fn a_pulse_in_the_same_moment_keeps_nothing_else_from_being_written() {
-        let mut kept = EpochHash::from_iter([("id", "i"), ("run", "r"), (OWN, "4:1000")]);
-        let read = fields(&kept);
-        beat(&mut kept);
-        assert!(write(&mut kept, &read, &[("why", "because")]));
-        assert_eq!(pulse(&kept), 5);
+        let bed = Bed::new(Some("4:1000"));
+        let read = bed.read();
+        bed.beat();
+        assert!(bed.write(&read, &[("why", "because")]));
+        assert_eq!(bed.pulse(), 5);
         // A change by another worker does prevent it.
-        assert!(write(&mut kept, &read, &[("next", "1:2:m")]));
-        assert!(!write(&mut kept, &read, &[("next", "1:2:n")]));
+        assert!(bed.write(&read, &[("next", "1:2:m")]));
+        assert!(!bed.write(&read, &[("next", "1:2:n")]));
     }
 }

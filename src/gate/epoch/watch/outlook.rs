@@ -32,8 +32,7 @@ impl Watch {
             longest_ms: spans.1,
             slots: read.owned.map(|(owned, _)| (owned, slots.clone())),
         };
-        let hash = read.fields.iter().map(|(n, v)| (n.as_str(), v.as_str()));
-        let found = outlook(hash.collect(), &question, &read.memory, now);
+        let found = outlook(read.fields, &question, &read.memory, now);
         Ok((found, now))
     }
 }

@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use super::{BATCH_RETRY_DELAY, EpochFindings, SentPulse, Watch, WatchTarget};
 use crate::gate::epoch::FORGET_MS;
 use crate::gate::link::Request;
-use crate::gate::store::Meaning;
 use crate::gate::{GateError, refusal, scripts};
 
 /// Number of fields that a heartbeat checks for workers that are gone.
@@ -62,7 +61,6 @@ impl Watch {
             key: &self.key,
             command: self.pulse(sent, micros, PulseKind::Batch),
             load: load.then(scripts::pulse),
-            meaning: Meaning::Itself,
         }
     }
 
