@@ -1,4 +1,5 @@
-//! The gate in memory: the model behind the gate's trait, for tests and for trying a worker without Redis.
+//! A gate in memory: the model behind the [`Gate`] trait, for tests and for trying a worker without
+//! Redis.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,26 +23,27 @@ use crate::rules::steering::{Sighted, Sighting};
 use crate::rules::tenant::Tenant;
 use crate::rules::usage::Clock;
 
-/// Partitions that are kept before those with nothing left are looked for.
+/// Number of stored entries at which the first sweep for expired ones runs.
 const SWEEP_AT: usize = 1024;
 
-/// A gate that is shared by nobody outside this process and forgets all when it ends.
+/// A gate that only this process uses and that loses everything when the process ends.
 pub struct MemoryGate<C> {
     clock: C,
     states: Mutex<States>,
-    /// What was said of jobs that were asked for: as many as these.
+    /// Last sightings of the jobs that operators look for. Their number is bounded by the number of
+    /// such jobs.
     sighted: Mutex<HashMap<(Tenant, String), Sighting>>,
 }
 
 #[derive(Clone)]
 struct States {
-    /// Shared with what is remembered of it.
+    /// Partition states, shared with snapshots of them.
     of: HashMap<Partition, Arc<State>, RandomState>,
-    /// By tenant and job: what is known of each, and until when.
+    /// Suspect jobs by tenant and job id, and until when each is remembered.
     suspects: HashMap<(Tenant, String), (Suspect, u64)>,
-    /// By tenant and dedupe key: who was the first.
+    /// First jobs by tenant and dedupe key.
     firsts: HashMap<(Tenant, String), FirstJob>,
-    /// How many there may be of each before the next sweep.
+    /// Number of entries in the largest map at which the next sweep runs.
     sweep_at: usize,
 }
 
@@ -57,9 +59,10 @@ impl Default for States {
 }
 
 impl States {
-    /// What the store would still have of `partition` at `now_ms`; put back by [`States::put`].
+    /// Takes the state that the store would hold for `partition` at `now_ms`. The caller puts it
+    /// back with [`States::put`].
     fn take(&mut self, partition: &Partition, now_ms: u64) -> State {
-        // Its place is kept for it.
+        // The map entry stays, so that the partition's name is not allocated again.
         let mut state = match self.of.get_mut(partition) {
             Some(place) => std::mem::take(Arc::make_mut(place)),
             None => State::default(),
@@ -115,7 +118,7 @@ impl States {
 }
 
 impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
-    /// An empty gate. `clock` gives microseconds since the epoch.
+    /// Returns an empty gate. `clock` returns microseconds since the Unix epoch.
     pub fn new(clock: C) -> Self {
         Self {
             clock,
@@ -124,21 +127,21 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
         }
     }
 
-    /// What was last said of a job.
+    /// Returns the last sighting of a job.
     pub fn sighting(&self, tenant: &Tenant, job: &str) -> Option<Sighting> {
         let sighted = self.sighted.lock().unwrap_or_else(PoisonError::into_inner);
         sighted.get(&(tenant.clone(), job.to_owned())).cloned()
     }
 
     fn states(&self) -> (MutexGuard<'_, States>, Clock) {
-        // No code panics while it holds the lock, so a poisoned one can only be whole.
+        // No code panics while it holds the lock, so a poisoned state is intact.
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let clock = Clock::from_micros((self.clock)());
         states.sweep(clock.now_ms);
         (states, clock)
     }
 
-    /// Runs `decide` on the partitions of `tenant`'s jobs with `labels`, as the store would have them now.
+    /// Runs `decide` on the current partitions of `tenant`'s jobs with `labels`.
     fn with<T>(
         &self,
         (tenant, labels, limits): (&Tenant, &Labels, &Limits),
@@ -155,7 +158,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
         result
     }
 
-    /// Runs `change` on what is the tenant's own.
+    /// Runs `change` on the tenant's own partition.
     fn with_tenant<T>(&self, tenant: &Tenant, change: impl FnOnce(&mut State, u64) -> T) -> T {
         self.with_partition(Partition::Tenant(tenant.clone()), change)
     }
@@ -173,7 +176,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
     }
 }
 
-/// Where what concerns these calls is kept.
+/// Returns the partition that stores the data of these calls.
 fn partition_of(whose: &BreakerScope) -> Partition {
     match whose {
         BreakerScope::Tenant(tenant) => Partition::Tenant(tenant.clone()),

@@ -1,21 +1,23 @@
-//! What the gate's client code needs of a store: it answers a pipeline of commands in one round trip. Redis does; so does what stands in
-//! its place where the caller decides about time, losses and delays.
+//! The store behind the gate's client code: it runs a pipeline of commands in one round trip. Redis
+//! implements it, and so does a replacement that lets the caller control time, data loss and
+//! delays.
 
 use ::redis::{Pipeline, Value};
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use crate::gate::GateError;
 
-/// A store without a server of its own.
+/// A store in place of a Redis server.
 pub trait Store: Send + Sync + 'static {
-    /// Runs the commands in order, in one round trip. Returns one value for each, as Redis has it.
+    /// Runs the commands in order, in one round trip. Returns one value per command, as Redis
+    /// returns it.
     ///
     /// # Errors
-    /// [`GateError`]: it may have run them, or not.
+    /// Returns a [`GateError`] if the result is unknown; the commands may have run.
     fn run<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, Result<Vec<Value>, GateError>>;
 }
 
-/// A function that answers at once.
+/// A function that answers immediately.
 impl<F: Fn(&Pipeline) -> Vec<Value> + Send + Sync + 'static> Store for F {
     fn run<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, Result<Vec<Value>, GateError>> {
         ready(Ok(self(pipeline))).boxed()

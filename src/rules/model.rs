@@ -1,9 +1,15 @@
-//! Every decision of the gate, for one tenant: the specification that the Lua scripts are held to.
+//! The gate's decisions for one tenant. This is the specification of the Lua scripts; property
+//! tests require equal answers.
 //!
-//! `lua/acquire.lua`, `lua/settle.lua`, `lua/inspect.lua`, `lua/forecast.lua`, `lua/learn.lua`, `lua/block.lua`, `lua/change.lua`,
-//! `lua/quota.lua` and `lua/report.lua` are [`Scopes::ask`], [`Scopes::settle`], [`Scopes::inspect`], [`Scopes::schedule`],
-//! [`Scopes::learn`], [`State::block`],
-//! [`State::change`], [`State::advertised`] and [`State::report`]; property tests demand equal answers.
+//! - `lua/acquire.lua`: [`Scopes::ask`]
+//! - `lua/settle.lua`: [`Scopes::settle`]
+//! - `lua/inspect.lua`: [`Scopes::inspect`]
+//! - `lua/forecast.lua`: [`Scopes::schedule`]
+//! - `lua/learn.lua`: [`Scopes::learn`]
+//! - `lua/block.lua`: [`State::block`]
+//! - `lua/change.lua`: [`State::change`]
+//! - `lua/quota.lua`: [`State::advertised`]
+//! - `lua/report.lua`: [`State::report`]
 
 mod call;
 mod learn;
@@ -23,42 +29,43 @@ use crate::rules::shadow::ShadowTrial;
 use crate::rules::usage::{Clock, PartitionUsage};
 use crate::rules::waitlist::{KEEP_MS, Waitlist};
 
-/// How long a call of [`Scopes::settle`] is remembered, in milliseconds.
+/// How long a settled call is remembered, in milliseconds. See [`Scopes::settle`].
 pub(crate) const MARK_MS: u64 = 60_000;
-/// How long a reset is remembered at least, in milliseconds: jobs of before it come back within a day, the most that
-/// `delay.max-delay` can be, and an hour.
+/// Minimum time that a reset is remembered, in milliseconds: a day, which is the maximum of
+/// `delay.max-delay` and brings back every job that waited before the reset, plus an hour.
 pub(crate) const RESET_MS: u64 = 90_000_000;
 
-/// What the store keeps of one partition: a tenant's, that of a part of its jobs, or what all tenants share.
+/// The stored state of one partition: a tenant, a part of its jobs, or the quota that all tenants
+/// share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
-    /// What its limits have counted.
+    /// Units counted by the partition's limits.
     pub usage: PartitionUsage,
-    /// Who waits here.
+    /// Tickets of the jobs that wait in this partition.
     pub waitlist: Waitlist,
-    /// Which waitlists wait for this partition, where it is one that they share.
+    /// The waitlists that wait for this partition, if several share it.
     pub fair_queue: FairQueue,
-    /// By what the API said, and what it was.
+    /// Closed by the API, with the reason in `blocked_by`.
     blocked: Closing,
     blocked_by: String,
-    /// By an operator.
+    /// Closed by an operator.
     paused: Closing,
     breaker: Breaker,
-    /// What an operator set: the `max` and until when, by the limit's name.
+    /// Operator overrides: limit name to `max` and end, in milliseconds.
     overrides: BTreeMap<String, (u32, u64)>,
-    /// What was learned of its limits.
+    /// Values learned for the adaptive limits.
     learned: AllLearned,
-    /// What the API says of its own limits, and since when.
+    /// The API's advertised limits, and when they were stored.
     quotas: (Quotas, u64),
-    /// What shadows have seen; by their limits: with other numbers it is another trial.
+    /// Trials of shadow limits. The key is the whole limit, so a changed number starts a new trial.
     trials: HashMap<Limit, ShadowTrial>,
-    /// Until when each call of [`Scopes::settle`] is remembered.
+    /// Settled calls, and until when each is remembered. See [`Scopes::settle`].
     marks: BTreeMap<String, u64>,
-    /// When the waitlist and the fair queue, with all that their hash keeps, are forgotten; 0: there is nothing to forget.
+    /// When the hash of the waitlist and the fair queue expires; 0 if it does not exist.
     expires: u64,
 }
 
-/// Closes a tenant.
+/// A period in which the tenant is closed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Closing {
     until: u64,
@@ -73,7 +80,8 @@ impl Closing {
         }
     }
 
-    /// Since later than now: the clock was stepped back. It lasts as long as it was to, from now on.
+    /// Moves the period to start now if it starts later, which means that the clock was stepped
+    /// back. The duration stays the same.
     fn pull_back(&mut self, now: u64) {
         let step = self.since.saturating_sub(now);
         self.until = self.until.saturating_sub(step);
@@ -82,12 +90,13 @@ impl Closing {
 }
 
 impl State {
-    /// When all but the usage is forgotten, in milliseconds since the epoch; 0: there is nothing.
+    /// Returns when everything except the usage expires, in milliseconds since the Unix epoch; 0 if
+    /// nothing is stored.
     pub fn expires(&self) -> u64 {
         self.expires
     }
 
-    /// Forgets what the store would have let expire. True when nothing is left.
+    /// Removes everything that has expired in the store. Returns true if nothing is left.
     pub fn expire(&mut self, now: u64) -> bool {
         if self.expires <= now {
             self.forget_waitlist();
@@ -98,7 +107,8 @@ impl State {
         self.expires == 0 && is_empty && self.usage.is_over(now)
     }
 
-    /// Forgets all that the waitlist's hash keeps: who waits, what is closed or changed, and the newest window.
+    /// Removes everything that the waitlist's hash holds: tickets, closings, overrides and the
+    /// newest window.
     pub fn forget_waitlist(&mut self) {
         self.usage.forget_newest_window();
         *self = Self {
@@ -109,7 +119,7 @@ impl State {
         };
     }
 
-    /// Lets `run` decide for a partition that shares nothing.
+    /// Runs `run` on a partition without shared partitions.
     pub fn alone<T>(&mut self, limits: &[Limit], run: impl FnOnce(&mut Scopes<'_>) -> T) -> T {
         let layout = Layout::alone(limits);
         let mut scopes = Scopes::take(&layout, |_| std::mem::take(self));
@@ -130,7 +140,7 @@ impl State {
         self.named_until().max(self.breaker.closed_until(now))
     }
 
-    /// What closes it since before the clock was stepped back does so from now on.
+    /// Makes closings that began before the clock was stepped back start now.
     fn pull_back(&mut self, now: u64) {
         self.blocked.pull_back(now);
         self.paused.pull_back(now);
@@ -143,7 +153,7 @@ impl State {
         }
     }
 
-    /// Until when the waitlist's hash has something to remember beside the waitlist.
+    /// Returns until when the waitlist's hash must exist for data other than the waitlist.
     fn kept_until(&self) -> u64 {
         let overrides = self.overrides.values().map(|&(_, until)| until).max();
         self.named_until()
@@ -152,7 +162,7 @@ impl State {
             .max(self.learned.kept_until())
     }
 
-    /// Forgets what an operator set and what was learned, once all of it is over.
+    /// Removes overrides and learned values once all of them are over.
     fn forget_overrides(&mut self, now: u64) {
         let mut set = self.overrides.values();
         if set.all(|(_, until)| *until <= now) && self.learned.kept_until() <= now {
@@ -161,7 +171,7 @@ impl State {
         }
     }
 
-    /// The breaker is told how a call ended, or asked for the next probe.
+    /// Reports the end of a call to the breaker, or requests the next probe.
     pub fn report(&mut self, now: u64, rule: &Rule, event: &BreakerEvent) -> Standing {
         let was_open = self.breaker.is_open();
         let mut standing = Standing::default();
@@ -215,18 +225,18 @@ impl State {
             ..standing
         };
         if *event == BreakerEvent::Look {
-            // It writes nothing.
+            // A look writes nothing.
             (self.blocked, self.paused) = closings;
         }
         standing
     }
 
-    /// Until when the API itself, or an operator, has closed it.
+    /// Returns until when the API or an operator has closed the tenant.
     fn named_until(&self) -> u64 {
         self.blocked.until.max(self.paused.until)
     }
 
-    /// Closes the tenant until `now + duration_ms`; never shortens what is enforced.
+    /// Closes the tenant until `now + duration_ms`. Never shortens a longer closing.
     pub fn block(&mut self, now: u64, duration_ms: u64, by: &str) {
         self.pull_back(now);
         let closing = Closing::at(now, duration_ms);
@@ -238,14 +248,15 @@ impl State {
         self.keep();
     }
 
-    /// Notes what the API says of its own limits; it decides nothing.
+    /// Stores the API's advertised limits, for display only.
     pub fn advertised(&mut self, now: u64, quotas: Quotas) {
         self.quotas = (quotas, now);
         self.expires = self.expires.max(now + KEEP_MS);
     }
 
-    /// Does what an operator asked for; after a reset the tenant must also [leave](FairQueue::leave) what all tenants share.
-    /// Returns until when it is enforced; 0 where it has no end.
+    /// Applies an operator's change. After a reset, the caller must also let the tenant
+    /// [leave](FairQueue::leave) the global fair queue. Returns when the change ends; 0 if it has
+    /// no end.
     pub fn change(&mut self, now: u64, change: &Change) -> u64 {
         if let Change::Limit { .. } | Change::Unlimit { .. } = change {
             self.overrides.retain(|_, &mut (_, until)| until > now);
@@ -270,13 +281,15 @@ impl State {
                 self.overrides.remove(name);
             }
             Change::Reset => {
-                // Newer than the waitlists of its parts that began in this very millisecond.
+                // This must be newer than waitlists of the tenant's parts that began in the same
+                // millisecond.
                 self.waitlist.reset(now + 1);
                 self.fair_queue = FairQueue::default();
                 self.learned = AllLearned::default();
             }
         }
-        // Of a reset something is left even where there was nothing: it reaches the waitlists of the tenant's parts.
+        // A reset is stored even if there was nothing to reset, because it must reach the waitlists
+        // of the tenant's parts.
         let least = match change {
             Change::Reset => RESET_MS,
             _ => KEEP_MS,
@@ -291,7 +304,8 @@ impl State {
         }
     }
 
-    /// Puts the waitlist's expiry off: it may have to live longer than what it is to remember.
+    /// Extends the expiry of the waitlist's hash to cover closings, overrides, learned values and
+    /// the breaker.
     fn keep(&mut self) {
         self.expires = self.expires.max(self.kept_until() + KEEP_MS);
     }

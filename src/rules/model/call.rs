@@ -1,4 +1,5 @@
-//! The decisions of one call: may this job start, and if not, when is its turn?
+//! Decides the questions of one script call: whether each job may start, and otherwise when its
+//! turn is.
 
 mod turns;
 
@@ -11,32 +12,32 @@ use crate::rules::limit::Limit;
 use crate::rules::usage::Clock;
 use crate::rules::waitlist::{AHEAD_MS, GRACE_MS, Waitlist, reach};
 
-/// What stays the same during one call, and what its jobs share.
+/// Data of one script call, and the state that its jobs share.
 pub(super) struct Call<'a> {
-    /// The waitlist first, then the shared partitions, narrow ones before wider ones.
+    /// The waitlist, then the shared partitions, narrow ones before wider ones.
     states: &'a mut [State],
     layout: &'a Layout,
-    /// For each shared partition what the waitlist, or the tenant, sees of the others.
+    /// The other flows in each shared partition, as this waitlist or tenant sees them.
     views: Vec<FlowView>,
-    /// Those that are enforced.
+    /// The enforced limits.
     limits: &'a [Limit],
-    /// These and the shadows behind them, to which a start is charged.
+    /// All limits that a start is charged to: enforced limits, then shadows.
     charged: &'a [Limit],
-    /// What was added to each shadow.
+    /// Counts that this call added to each shadow.
     tallies: Vec<Tally>,
     clock: Clock,
-    /// Before this nobody starts: now, or when the tenant is open again.
+    /// Earliest time of a start: now, or when the tenant opens.
     base: u64,
-    /// How many more may start.
+    /// Number of further jobs that may start.
     budget: u32,
-    /// One had room and no budget: fresh jobs after it must not come before it.
+    /// Whether a job had room but no budget. Fresh jobs after it must not start before it.
     full: bool,
-    /// Units that started.
+    /// Units started by this call.
     started: u64,
 }
 
 impl<'a> Call<'a> {
-    /// The usage is loaded.
+    /// Prepares the call. The states' usage must be loaded.
     pub(super) fn new(
         states: &'a mut [State],
         layout: &'a Layout,
@@ -67,7 +68,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// How many of the limits are enforced.
+    /// Returns the number of enforced limits.
     pub(super) fn enforced(&self) -> usize {
         self.limits.len()
     }
@@ -95,15 +96,16 @@ impl<'a> Call<'a> {
     pub(super) fn decide(&mut self, ask: &Question, permit: &str) -> Answer {
         let now = self.clock.now_ms;
         let cost = u64::from(ask.cost).max(1);
-        // A lower limit of an operator, or of other workers, lets a job that costs more start alone; it is charged all the same, and
-        // needs room for all of it where a limit is higher.
+        // If a limit was lowered by an operator or another worker's policy, a job that costs more
+        // than the limit starts alone. It is charged in full, and needs room for its whole cost
+        // under every higher limit.
         let units = match self.counts_cost() {
             true => cost.min(self.most()),
             false => 1,
         };
         let waitlist = self.waitlist();
         let ticket = match ask.ticket {
-            // Its start claims no ticket.
+            // A job that had its turn claims no ticket.
             Some(Ticket::HAD_ITS_TURN) if waitlist.last_issued > 0 => Some(Ticket {
                 generation: waitlist.generation,
                 number: waitlist.now_serving,
@@ -148,7 +150,8 @@ impl<'a> Call<'a> {
                 return Answer::Capacity;
             }
             self.budget -= 1;
-            // It did not use its permit: that is the same start. A ticket that was passed by says nothing of that.
+            // An unused permit makes this the same start again, so shadows do not count it twice. A
+            // missed ticket alone does not show that.
             let again = ask.again || ask.ticket == Some(Ticket::HAD_ITS_TURN);
             let sequences = self.charge(cost, permit, again);
             self.start(ticket, units, due);
@@ -173,8 +176,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// After the last decision: tells the shared partitions who waits. Returns when the last of the waitlist may start, and what was
-    /// added to each shadow.
+    /// Updates the shared partitions' fair queues after the last decision. Returns when the last
+    /// unit of the waitlist may start, and the counts added to each shadow.
     pub(super) fn finish(mut self) -> (u64, Vec<Tally>) {
         let waiting = self.waitlist().waiting();
         let end = match waiting {
@@ -202,9 +205,9 @@ impl<'a> Call<'a> {
         (end, self.tallies)
     }
 
-    /// How many of the next `most` units wait for this partition, or for a wider one behind it, and not longer for what is
-    /// narrower, or until the tenant is open again: only they are in the others' way. In doubt too few: then others come back
-    /// a little early.
+    /// Returns how many of the next `most` units wait for this partition or a wider one behind it,
+    /// rather than for a narrower one or for the tenant to open. Only these units delay other
+    /// flows. The estimate errs on the low side, which brings other jobs back a little early.
     fn demand(&mut self, partition: usize, most: u64) -> u64 {
         if self.base > self.clock.now_ms || most > 0 && !self.demands(partition, 1) {
             return 0;
@@ -216,7 +219,7 @@ impl<'a> Call<'a> {
         units
     }
 
-    /// The waitlist's unit number `units` waits for this partition.
+    /// Reports whether unit number `units` of the waitlist waits for this partition.
     fn demands(&mut self, partition: usize, units: u64) -> bool {
         let below = self.layout.shared[partition - 1].below;
         let narrow = self.nth(below, units).unwrap_or(self.base);
@@ -232,7 +235,7 @@ impl<'a> Call<'a> {
         narrow.max(self.base) <= wide
     }
 
-    /// Charges the limits, and lets the shadows see the start, unless it is one `again`.
+    /// Charges the limits. Counts the start in the shadows unless it is a repeated one (`again`).
     fn charge(&mut self, cost: u64, permit: &str, again: bool) -> Sequences {
         let clock = self.clock;
         let mut sequences = Sequences::default();
@@ -250,7 +253,7 @@ impl<'a> Call<'a> {
         sequences
     }
 
-    /// Moves the waitlist on.
+    /// Advances the waitlist and the shared fair queues after a start.
     fn start(&mut self, ticket: Option<Ticket>, units: u64, due: bool) {
         let now = self.clock.now_ms;
         if !due {
@@ -273,9 +276,10 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// After an ask that must wait until `at`: notes since when room has been there and nobody of the waitlist, or of the
-    /// other waitlists, came for it. Once that is longer than the grace, the ask is to come back when it can be told whether
-    /// they vanished.
+    /// Tracks unclaimed room after a job was told to wait until `at`. Notes since when room exists
+    /// that neither the front of this waitlist nor the other waitlists have claimed. Returns an
+    /// earlier time if the job should ask again right after the grace period, when vanished jobs
+    /// can be told from late ones.
     fn watch(&mut self, open: bool, mut at: u64, ticket: u64, units: u64) -> u64 {
         let now = self.clock.now_ms;
         let first = self.first();
@@ -284,13 +288,13 @@ impl<'a> Call<'a> {
             if waitlist.seen == 0 {
                 waitlist.seen = now;
             }
-            // Behind nobody a job waits for its own turn.
+            // A job with no other job in front of it waits for its own turn.
             if waitlist.waiting() > 0 && now.saturating_sub(waitlist.room) > GRACE_MS {
                 at = at.min(waitlist.seen + GRACE_MS + 1);
             }
         } else {
-            // Only a start takes room away, or the others' turns: in the guard at a fixed window's end there may be
-            // none without.
+            // Only a start or another flow's turns take room away. In the guard at the end of a
+            // fixed window there may be no room even without a start.
             let widest = self.widest();
             if !open || self.is_taken(widest) || self.has_room(widest) {
                 let waitlist = self.waitlist_mut();
@@ -323,8 +327,8 @@ impl<'a> Call<'a> {
         at
     }
 
-    /// Others have turns before this ticket, and that is why it must wait: here, or in the wider partition that they wait
-    /// for through this one.
+    /// Reports whether this ticket must wait because other flows have earlier turns, here or in a
+    /// wider partition that they wait for through this one.
     fn waits_for_others(&mut self, partition: usize, ticket: u64, units: u64) -> bool {
         let k = self.distance(ticket, units);
         let below = match self.layout.shared[partition - 1].below {
@@ -340,7 +344,8 @@ impl<'a> Call<'a> {
             })
     }
 
-    /// Forgets who waits for a partition in which room was left unclaimed for too long.
+    /// Removes the waiters of each partition whose room was unclaimed for longer than the grace
+    /// period.
     fn give_up_others(&mut self) {
         let now = self.clock.now_ms;
         for partition in self.shared() {
@@ -350,8 +355,9 @@ impl<'a> Call<'a> {
                 let queue = &mut self.states[partition].fair_queue;
                 *queue = FairQueue::default();
                 self.views[partition - 1] = queue.view(flow, u64::MAX);
-                // The front of this waitlist did not come either. If its grace began only now, whoever comes in again meanwhile
-                // would end it, and so on for ever.
+                // The front of this waitlist did not come either. Its grace period must not begin
+                // only now: a newcomer during that time would end it, and the wait would start over
+                // forever.
                 let waitlist = self.waitlist_mut();
                 if waitlist.seen == 0 && waitlist.waiting() > 0 {
                     waitlist.seen = seen;
@@ -360,8 +366,9 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A waiting job may start this much before its turn. Beside jobs of several units nobody goes ahead: small ones
-    /// would take what a large one waits for.
+    /// Returns how long before its turn a job may start, in milliseconds. It is 0 if any waiting
+    /// job costs several units: small jobs that go ahead would take the room that a large one waits
+    /// for.
     fn ahead(&self) -> u64 {
         let wide = self.waitlist().widest > 1;
         match wide

@@ -1,4 +1,4 @@
-//! What answers of the API say of limits that learn.
+//! How API responses change adaptive limits.
 
 use super::State;
 use super::scopes::Scopes;
@@ -8,8 +8,9 @@ use crate::rules::usage::Clock;
 use crate::rules::waitlist::KEEP_MS;
 
 impl Scopes<'_> {
-    /// An answer said something of `limits`: those that learn from it, and what that comes to. What counts is not changed, but that
-    /// buckets and sliding counters save nothing up while the API is closed.
+    /// Adjusts the adaptive limits among `limits` to `evidence` from an API response. Returns the
+    /// limits that sank. Usage stays as it is, except that buckets and sliding counters accumulate
+    /// nothing while the API is closed.
     pub fn learn(&mut self, limits: &[Limit], clock: Clock, evidence: &Evidence) -> Vec<Sunk> {
         let now = clock.now_ms;
         match evidence {
@@ -50,8 +51,8 @@ impl Scopes<'_> {
         }
     }
 
-    /// The limit that a refusal is about, and how much of it is used: of those that it can be about, the one of which the largest part
-    /// is, the first of several.
+    /// Returns the limit that most likely caused a refusal, and its usage. Of the candidates this
+    /// is the one with the highest used fraction, and the first of equals.
     fn most_used(
         &self,
         limits: &[Limit],
@@ -85,7 +86,8 @@ impl Scopes<'_> {
         most
     }
 
-    /// Nothing starts before `until_ms`: what the limit saved up meanwhile would come on top of an even flow.
+    /// Keeps the limit from admitting anything before `until_ms`. Otherwise the quota saved up
+    /// until then would be used on top of an even flow.
     fn hold(
         &mut self,
         before: &[Limit],
@@ -110,7 +112,8 @@ impl Scopes<'_> {
         let partition = self.layout.partitions[which];
         let before = self.in_force(limits, now)[which].max();
         let (configured, set) = (&limits[which], self.set(&limits[which], now));
-        // What an operator set counts where it is more than what is configured. Of less, what was learned would be forgotten with it.
+        // A higher override counts instead of the configured value. A lower one does not: the
+        // learned value would be discarded together with it.
         let highest = if set.max() > configured.max() {
             &set
         } else {
@@ -129,7 +132,7 @@ impl Scopes<'_> {
         })
     }
 
-    /// What was learned of each of `limits`, as far as it counts yet.
+    /// Returns the learned value of each of `limits`, or `None` where it no longer counts.
     pub(super) fn learned_of(&self, limits: &[Limit], now: u64) -> Vec<Option<Learned>> {
         let partitions = &self.layout.partitions;
         let of = |(limit, partition): (&Limit, &usize)| {

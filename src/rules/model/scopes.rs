@@ -1,4 +1,5 @@
-//! The partitions of one call: the waitlist where its jobs wait, and what that shares with other waitlists.
+//! The partitions of one call: the waitlist of its jobs, and the partitions that it shares with
+//! other waitlists.
 
 mod schedule;
 
@@ -13,16 +14,16 @@ use crate::rules::limit::Limit;
 use crate::rules::usage::Clock;
 use crate::rules::waitlist::{KEEP_MS, Waitlist};
 
-/// The states of one [`Layout`].
+/// The states of the partitions in one [`Layout`].
 pub struct Scopes<'a> {
     pub(super) layout: &'a Layout,
     pub(super) states: Vec<State>,
-    /// What the last question added to each shadow.
+    /// Counts that the last question added to each shadow limit.
     pub(super) tallies: Vec<Tally>,
 }
 
 impl<'a> Scopes<'a> {
-    /// `state` gives what the store keeps of each partition: 0 is the waitlist, n the n-th shared one.
+    /// Takes the stored states: `state(0)` is the waitlist, `state(n)` the n-th shared partition.
     pub fn take(layout: &'a Layout, state: impl FnMut(usize) -> State) -> Self {
         let states = (0..layout.count()).map(state).collect();
         Self {
@@ -32,18 +33,19 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// What the store keeps from now on, in the same order.
+    /// Returns the new states to store, in the same order.
     pub fn into_states(self) -> Vec<State> {
         self.states
     }
 
-    /// What the last question added to each of the shadows.
+    /// Returns the counts that the last question added to each shadow limit.
     pub fn tallies(&self) -> &[Tally] {
         &self.tallies
     }
 
-    /// Decides for `asks` in order, as if they came one after the other; at most `budget` of them start. Shadows among `limits`
-    /// come behind the others, and deny nothing. Also returns until when the tenant is closed (milliseconds since the epoch, 0: it is not).
+    /// Decides `asks` in order, as if they arrived one after the other. At most `budget` of them
+    /// start. Shadow limits come last in `limits` and deny nothing. Also returns until when the
+    /// tenant is closed, in milliseconds since the Unix epoch; 0 if it is open.
     pub fn ask(
         &mut self,
         limits: &[Limit],
@@ -63,7 +65,7 @@ impl<'a> Scopes<'a> {
         control.pull_back(now);
         let moved = control.breaker.pull_back(now);
         let base = now.max(control.closed_until(now));
-        // One call is the probe.
+        // While the breaker is half open, one call is the probe.
         let half_open = control.breaker.is_open();
         let budget = if half_open { budget.min(1) } else { budget };
         let mut call = Call::new(&mut self.states, self.layout, &limits, clock, base, budget);
@@ -71,7 +73,7 @@ impl<'a> Scopes<'a> {
         let named = limits.iter().any(|limit| limit.algorithm().holds_leases());
         let decide = |(number, ask)| match named {
             true => call.decide(ask, &format!("{permits}:{number}")),
-            // Nobody asks for a permit's name.
+            // Permit names are used by leases only.
             false => call.decide(ask, ""),
         };
         let answers: Vec<Answer> = asks.iter().enumerate().map(decide).collect();
@@ -101,14 +103,14 @@ impl<'a> Scopes<'a> {
         (answers, closed)
     }
 
-    /// Calls of the tenant have failed in a row: one that succeeds is to be reported.
+    /// Reports whether the tenant's last calls failed. If so, the next success must be reported,
+    /// too.
     pub fn has_failures(&self) -> bool {
         self.control().breaker.failures() > 0
     }
 
-    /// Calls have ended: what they used in fact is set against what they were charged, and their leases end, or
-    /// will be.
-    /// A `call` that was settled before counts for nothing.
+    /// Settles calls that have ended: replaces their charges with actual costs, and ends or renews
+    /// their leases. A `call` that was settled before is ignored.
     pub fn settle(&mut self, limits: &[Limit], clock: Clock, call: &str, settled: &[Settled]) {
         let now = clock.now_ms;
         self.states[self.layout.control].forget_overrides(now);
@@ -126,7 +128,7 @@ impl<'a> Scopes<'a> {
         let waitlist = &mut self.states[0].waitlist;
         let holds = limits.iter().any(|limit| limit.algorithm().holds_leases());
         for one in settled {
-            // One that was given up says nothing of how long calls take.
+            // An abandoned call does not show how long calls take.
             if holds && matches!(one.end, End::Cost(_)) {
                 let took = now.saturating_sub(one.receipt.started_ms);
                 waitlist.usual = match waitlist.usual {
@@ -153,7 +155,7 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// What there is, without changing it.
+    /// Returns the current usage and waits. Changes nothing.
     pub fn inspect(&self, limits: &[Limit], clock: Clock) -> Inspection {
         let now = clock.now_ms;
         let in_force = self.in_force(limits, now);
@@ -240,18 +242,19 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// What closes the tenant, and what an operator set.
+    /// Returns the state that holds the tenant's closings and overrides.
     fn control(&self) -> &State {
         &self.states[self.layout.control]
     }
 
-    /// The limits with what an operator set instead, and as far as what was learned lets them. What all tenants share is not a
-    /// tenant's operator's.
+    /// Returns the effective limits: operator overrides applied, then capped by learned values.
+    /// Global limits have no overrides, because an operator's change is about one tenant.
     pub(super) fn in_force(&self, limits: &[Limit], now: u64) -> Vec<Limit> {
         self.in_force_as(limits, &[], now)
     }
 
-    /// The same, where no operator's max replaces that of the limits which are `as_said`; those of which that is not told are not.
+    /// Like [`Self::in_force`], but ignores overrides of limits whose flag in `as_said` is true. A
+    /// limit without a flag is overridden.
     fn in_force_as(&self, limits: &[Limit], as_said: &[bool], now: u64) -> Vec<Limit> {
         let set = |(index, limit): (usize, &Limit)| {
             let as_said = as_said.get(index).is_some_and(|as_said| *as_said);
@@ -265,19 +268,19 @@ impl<'a> Scopes<'a> {
         limits.iter().enumerate().map(set).collect()
     }
 
-    /// The limit with what an operator set instead.
+    /// Returns the limit with the operator's override applied.
     pub(super) fn set(&self, limit: &Limit, now: u64) -> Limit {
         let set = self.override_of(limit, now);
         set.map_or_else(|| limit.clone(), |(max, _)| limit.clone().with_max(max))
     }
 
-    /// The `max` that an operator set instead of this limit's, and until when.
+    /// Returns the override's `max` for this limit, and when it ends.
     fn override_of(&self, limit: &Limit, now: u64) -> Option<(u32, u64)> {
         let set = self.control().overrides.get(limit.name()).copied();
         set.filter(|(_, until)| *until > now && !limit.is_global() && !limit.is_shadow())
     }
 
-    /// Before the first decision: a waitlist of before the operator's reset, and those who let their turns pass.
+    /// Removes waitlists from before an operator's reset, and waiters that missed their turns.
     fn forget_what_is_over(&mut self, limits: &[Limit], now: u64) {
         self.forget_who_was_reset(now);
         for partition in 1..=self.layout.shared.len() {
@@ -291,7 +294,7 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// The tenant's own waitlist is newer than this one of its parts: all that waited was reset.
+    /// Resets this part's waitlist if the tenant's waitlist was reset after it was created.
     fn forget_who_was_reset(&mut self, now: u64) {
         let reset = match self.layout.control {
             0 => 0,
@@ -303,7 +306,8 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// Brings all to `clock`, also one that was stepped back. For each partition whether its newest fixed window is a newer one.
+    /// Advances all states to `clock`, which may have been stepped back. Returns for each partition
+    /// whether its newest fixed window has changed.
     pub(super) fn load(
         &mut self,
         limits: &[Limit],
@@ -327,7 +331,7 @@ impl<'a> Scopes<'a> {
     }
 }
 
-/// The largest cost in the waitlist; 0: nobody waits.
+/// Returns the largest cost in the waitlist; 0 if no job waits.
 fn widest_of(waitlist: &Waitlist) -> u64 {
     match waitlist.waiting() {
         0 => 0,

@@ -1,4 +1,5 @@
-//! When units may start, by the limits, the waitlist and the turns of the others. Nothing is changed here.
+//! Computes when units may start, from the limits, the waitlist and other flows' turns. Changes no
+//! state.
 
 use super::Call;
 use crate::rules::forecast::ForecastTarget;
@@ -6,18 +7,20 @@ use crate::rules::limit::{Limit, Unit};
 use crate::rules::waitlist::{AHEAD_MS, reach};
 
 impl Call<'_> {
-    /// Up to which unit of the waitlist this job's are, from 1.
+    /// Returns the position of the job's last unit in the waitlist, counted from 1.
     pub(super) fn distance(&self, ticket: u64, units: u64) -> u64 {
         units.max(ticket.saturating_sub(self.waitlist().served()))
     }
 
-    /// When `ticket` may start, if its job of so many units comes in time, and which limit says so.
+    /// Returns when a job with `ticket` and `units` may start if it returns on time, and the limit
+    /// that decides it.
     pub(super) fn turn_of(&mut self, ticket: u64, units: u64) -> (u64, usize) {
         self.turn(self.distance(ticket, units), units)
     }
 
-    /// Whether the job of `ticket` may start in front of others: a lease is free, whose next holder can't be told by time, since how
-    /// long calls take is a guess. Of the limits that can tell, each has its turn about now.
+    /// Reports whether the job of `ticket` may start before jobs in front of it. It may take a free
+    /// lease, because durations of calls are guesses and do not predict its next holder. Its turn
+    /// under every other limit must be about now.
     pub(super) fn may_overtake(&mut self, ticket: u64, units: u64) -> bool {
         if self.ahead() == 0 {
             return false;
@@ -41,14 +44,14 @@ impl Call<'_> {
         guessed
     }
 
-    /// When the first of the waitlist may start, whatever it costs.
+    /// Returns when the first job of the waitlist may start, at the largest cost it can have.
     pub(super) fn first(&mut self) -> u64 {
         let widest = self.widest();
         self.turn(widest, widest).0
     }
 
-    /// When the `k`-th unit of the waitlist may start, the last of a job of so many units, and the first of the limits
-    /// that allow it last.
+    /// Returns when the `k`-th unit of the waitlist may start, which is the last of a job with
+    /// `own` units, and the first of the limits that allow it last.
     pub(in crate::rules::model) fn turn(&mut self, k: u64, own: u64) -> (u64, usize) {
         let calls = self.waitlist().jobs_in(k, own);
         let mut latest = (0, 0);
@@ -61,7 +64,8 @@ impl Call<'_> {
         latest
     }
 
-    /// How many units there are up to a place, and how many of them are its own.
+    /// Returns the number of units up to and including a place, and how many of them belong to the
+    /// place itself.
     pub(in crate::rules::model) fn up_to(&self, place: ForecastTarget) -> (u64, u64) {
         let waitlist = self.waitlist();
         let ForecastTarget::Job(ticket, cost) = place else {
@@ -77,7 +81,7 @@ impl Call<'_> {
         }
     }
 
-    /// [`Self::turn`] as far as each of the limits goes on its own.
+    /// Like [`Self::turn`], but for each limit on its own.
     pub(in crate::rules::model) fn turn_by_limit(&mut self, k: u64, own: u64) -> Vec<u64> {
         let calls = self.waitlist().jobs_in(k, own);
         let all = 0..self.limits.len();
@@ -90,7 +94,8 @@ impl Call<'_> {
         self.nth_of(index, self.base, of_units, of_calls)
     }
 
-    /// The rank of the `k`-th unit of the waitlist among all that wait for one limit, and how many calls there are up to it.
+    /// Returns the rank of the waitlist's `k`-th unit among all units that wait for one limit, and
+    /// the number of calls up to it.
     fn place_in(&mut self, index: usize, k: u64, own: u64, calls: u64) -> (u64, u64) {
         match self.layout.partitions[index] {
             0 => (k, calls),
@@ -101,9 +106,10 @@ impl Call<'_> {
         }
     }
 
-    /// How many units start from this partition up to the `k`-th of the waitlist, the last of a job of so many, if all take
-    /// turns. A job's turn is that of its first unit: if each waited for the others' units between its own, two jobs of several
-    /// units would wait for each other.
+    /// Returns how many units start from this partition up to the waitlist's `k`-th unit, which is
+    /// the last of a job with `units`, if all flows take turns. A job's turn is that of its first
+    /// unit. If each unit waited for other flows' units in between, two jobs of several units would
+    /// wait for each other.
     pub(super) fn rank(&mut self, partition: usize, k: u64, units: u64) -> u64 {
         let k = match self.layout.shared[partition - 1].below {
             0 => k,
@@ -113,7 +119,8 @@ impl Call<'_> {
         k + view.before(started + k + 1 - units) + view.whole(started)
     }
 
-    /// When the `k`-th unit may start as far as one partition goes; `None`: it has no limit.
+    /// Returns when the `k`-th unit may start under one partition's limits, or `None` if it has no
+    /// limits.
     pub(super) fn nth(&self, partition: usize, k: u64) -> Option<u64> {
         let calls = self.others_calls(k).max(1);
         let here = self.partitions().filter(|(_, here)| *here == partition);
@@ -132,7 +139,8 @@ impl Call<'_> {
             .nth(limit, base, k)
     }
 
-    /// About how many jobs have so many units, if the others' cost what those of the waitlist do.
+    /// Estimates the number of jobs in `units`, assuming that other flows' jobs cost the same as
+    /// those of the waitlist.
     fn others_calls(&self, units: u64) -> u64 {
         let waitlist = self.waitlist();
         let each = (waitlist.last_issued / waitlist.jobs.max(1)).max(1);
@@ -144,8 +152,8 @@ impl Call<'_> {
         (0..self.limits.len()).all(|index| self.nth_of(index, now, units, 1) == now)
     }
 
-    /// When there is room for all of a job that costs more than one of the limits allows, that one being free as a whole; and
-    /// the first of the limits that have it last.
+    /// Returns when there is room for a job that costs more than one of its limits allows, and the
+    /// first of the limits that have room last. The exceeded limit must be entirely free.
     pub(super) fn whole(&self, cost: u64) -> (u64, usize) {
         let mut latest = (0, 0);
         for (index, limit) in self.limits.iter().enumerate() {
@@ -158,7 +166,8 @@ impl Call<'_> {
         latest
     }
 
-    /// When a shared partition has room for its next unit, whatever it costs, and so have those behind it.
+    /// Returns when a shared partition and the partitions behind it have room for the next unit, at
+    /// the largest cost it can have.
     pub(super) fn room_at(&self, partition: usize) -> u64 {
         let now = self.clock.now_ms;
         let widest = self.states[partition]
@@ -173,7 +182,7 @@ impl Call<'_> {
         latest.unwrap_or(now)
     }
 
-    /// A limit that has no room for so many units has let something start.
+    /// Reports whether a limit without room for `units` has admitted something.
     pub(super) fn is_taken(&self, units: u64) -> bool {
         (0..self.limits.len()).any(|index| self.takes_room(index, units))
     }
@@ -188,7 +197,7 @@ impl Call<'_> {
         })
     }
 
-    /// The partition of each limit that is enforced, with its number.
+    /// Returns each enforced limit's index and partition.
     fn partitions(&self) -> impl Iterator<Item = (usize, usize)> {
         let all = self.layout.partitions.iter().copied().enumerate();
         all.take(self.limits.len())
@@ -199,7 +208,7 @@ impl Call<'_> {
         self.nth_of(index, now, units, 1) > now && self.count(index) > 0
     }
 
-    /// What the first of the waitlist may cost at most.
+    /// Returns the largest cost that the first job of the waitlist can have.
     pub(super) fn widest(&self) -> u64 {
         self.waitlist().widest.clamp(1, self.most())
     }
@@ -213,13 +222,13 @@ impl Call<'_> {
         self.limits.iter().any(|limit| limit.unit() == Unit::Cost)
     }
 
-    /// The highest cost that can start.
+    /// Returns the highest cost that can start.
     pub(super) fn most(&self) -> u64 {
         most_of(self.limits)
     }
 }
 
-/// The highest cost that can start under `limits`.
+/// Returns the highest cost that can start under `limits`.
 pub(super) fn most_of(limits: &[Limit]) -> u64 {
     let costs = limits.iter().filter(|limit| limit.unit() == Unit::Cost);
     let capacities = costs.map(Limit::capacity);

@@ -17,7 +17,7 @@ fn limit(algorithm: Algorithm, max: u64, percent: u8) -> Limit {
     limit.expect("in range").with_band(percent)
 }
 
-/// One tenant, and its limit.
+/// One tenant with one limit.
 struct Bench {
     limits: [Limit; 1],
     state: State,
@@ -55,7 +55,7 @@ impl Bench {
             .alone(limits, |scopes| scopes.learn(limits, clock, evidence))
     }
 
-    /// So many of the calls that started just now are refused.
+    /// Refuses `times` of the calls that started just now.
     fn refuse(&mut self, times: u32) -> Vec<Sunk> {
         let refused = self.refusal(0);
         (0..times).flat_map(|_| self.learn(&refused)).collect()
@@ -113,7 +113,7 @@ fn it_rises_by_steps_and_waits_longer_after_each_that_fails() {
         bench.refuse(1);
     }
     assert_eq!(waits, [2, 4, 6, 6, 6, 6, 6], "in windows");
-    // Nothing is refused any more: each step takes half as long as the one before.
+    // Nothing is refused anymore: each step takes half as long as the one before.
     let (mut seen, began) = (Vec::new(), bench.now);
     while bench.max() < 100 {
         let before = bench.max();
@@ -126,7 +126,8 @@ fn it_rises_by_steps_and_waits_longer_after_each_that_fails() {
     assert_eq!(bench.usage().learned, None, "all is forgotten");
 }
 
-/// What it saved up while the API refused would come on top of an even flow, and be refused again a window later.
+/// Quota saved up while the API refused would be used on top of an even flow, and refused again a
+/// window later.
 #[test]
 fn what_is_closed_is_not_filled() {
     for algorithm in [
@@ -177,7 +178,7 @@ fn what_says_nothing_of_the_limit_is_not_learned() {
     let refused = bench.refusal(0);
     bench.now += WINDOW;
     assert_eq!(bench.learn(&refused), [], "what it counted with is gone");
-    // Far below the band it is not the number, and sinks a little.
+    // Far below the band, this limit is not the cause, so it sinks only a little.
     bench.start(3);
     bench.refuse(1);
     assert_eq!(bench.max(), 94);
@@ -247,7 +248,7 @@ fn a_reset_forgets_and_a_text_is_read_as_it_was_written() {
         bench.refuse(1);
     }
     let learned = bench.usage().learned.expect("it has learned");
-    // It is refused again within two windows, each time.
+    // Each time it is refused again within two windows.
     assert_eq!(learned.to, 300 - 3 - 6 * 12);
     assert!(learned.past.iter().all(|(at, _)| *at > 0));
     assert_eq!(Learned::read(&learned.text()), Some(learned));
@@ -279,8 +280,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Never above what is configured or an operator set, never below the band (unless an operator said so), and without a
-    /// refusal it never sinks.
+    /// A limit stays at or below the configured or overridden value and at or above the band
+    /// (unless an override is lower), and never sinks without a refusal.
     #[test]
     fn a_limit_stays_in_its_band_and_rises_by_itself(
         algorithm in prop::sample::select(&Algorithm::ALL[..]),

@@ -1,4 +1,4 @@
-//! What `lua/forecast.lua` says: when the units of a waitlist have their turns.
+//! The specification of `lua/forecast.lua`: when the units of a waitlist have their turns.
 
 use super::Scopes;
 use crate::rules::decision::Change;
@@ -9,7 +9,8 @@ use crate::rules::model::call::Call;
 use crate::rules::usage::Clock;
 
 impl Scopes<'_> {
-    /// When the units of the waitlist have their turns, if `asked` is what is enforced. Nothing is changed by it.
+    /// Returns when the units of the waitlist would have their turns under the limits in `asked`.
+    /// Changes nothing.
     pub fn schedule(&self, asked: &ForecastRequest, clock: Clock) -> Schedule {
         let now = clock.now_ms;
         let limits = self.in_force_as(&asked.limits, &asked.as_said, now);

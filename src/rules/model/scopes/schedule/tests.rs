@@ -1,4 +1,4 @@
-//! The forecast against the model itself, which is stepped through the backlog.
+//! Compares the forecast with the model, stepped through the backlog.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::rules::limit::{Algorithm, Limit, Unit};
 use crate::rules::model::{Scopes, State};
 use crate::rules::usage::Clock;
 
-/// Some time, not on the edge of any window.
+/// Start time of the tests, not on the edge of any window.
 const BEGIN: u64 = 1_700_000_000_123;
 
 fn limit(name: &str, algorithm: Algorithm, max: u64, window_ms: u64, guard_ms: u64) -> Limit {
@@ -34,7 +34,7 @@ fn clock(at_ms: u64) -> Clock {
     }
 }
 
-/// Every algorithm that counts starts alone.
+/// Returns every algorithm that counts only starts.
 fn algorithms() -> Vec<Algorithm> {
     Algorithm::EVERY
         .into_iter()
@@ -42,7 +42,7 @@ fn algorithms() -> Vec<Algorithm> {
         .collect()
 }
 
-/// A backlog: jobs that were asked for at different times, and wait.
+/// Waiting jobs that asked at different times.
 struct Backlog {
     state: State,
     now: u64,
@@ -50,7 +50,7 @@ struct Backlog {
 }
 
 impl Backlog {
-    /// One job of each cost comes, so many milliseconds after the one before.
+    /// Adds one job for each pair: milliseconds after the previous job, and cost.
     fn of(limits: &[Limit], jobs: &[(u64, u32)]) -> Self {
         let mut backlog = Self {
             state: State::default(),
@@ -58,7 +58,7 @@ impl Backlog {
             waiting: Vec::new(),
         };
         for (after, cost) in jobs {
-            // What waits comes back in between.
+            // Waiting jobs ask again in between.
             let now = backlog.now + after;
             backlog.steps_until(limits, now);
             backlog.now = now;
@@ -67,7 +67,7 @@ impl Backlog {
         backlog
     }
 
-    /// True: it started.
+    /// Asks for one job. Returns true if it started.
     fn asks(&mut self, limits: &[Limit], ticket: Option<Ticket>, cost: u32) -> bool {
         let now = self.now;
         let ask = Question {
@@ -88,7 +88,7 @@ impl Backlog {
         }
     }
 
-    /// All that waits comes back when it was told to, until then. Returns the last start.
+    /// Lets waiting jobs ask again at their times until `until`. Returns the last start.
     fn steps_until(&mut self, limits: &[Limit], until: u64) -> u64 {
         let mut last = 0;
         loop {
@@ -121,7 +121,7 @@ impl Backlog {
         end(limits, &schedule, false)
     }
 
-    /// When the last starts in fact, when nobody else comes.
+    /// Returns when the last job starts if no other job arrives.
     fn ends(&mut self, limits: &[Limit]) -> u64 {
         self.steps_until(limits, u64::MAX).max(self.now)
     }
@@ -142,7 +142,7 @@ fn jobs(costs: std::ops::Range<u32>) -> impl Strategy<Value = Vec<(u64, u32)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// With one limit the gate's own word is kept to the millisecond, by every algorithm.
+    /// With one limit, every algorithm keeps its forecast to the millisecond.
     #[test]
     fn with_one_limit_the_forecast_is_exact(limit in one_limit(), jobs in jobs(1..2)) {
         let limits = [limit];
@@ -152,14 +152,15 @@ proptest! {
         let ends = backlog.ends(&limits);
         prop_assert_eq!(forecast.sure, Certainty::Exact);
         if waits {
-            // The last of the waitlist may go half a second ahead of its turn, if there is room.
+            // The last job may start half a second before its turn if there is room.
             prop_assert!(forecast.at_ms.abs_diff(ends) <= 1, "{:?} {} {}", forecast, ends, before);
         }
     }
 }
 
-/// Several limits hold each other up: the forecast steps through that. A start that was told too late by one of them moves those behind it
-/// by a window, which happens once in 100,000 histories; the histories here are always the same.
+/// With several limits, the forecast steps through the delays that they cause each other. A start
+/// that one limit announced too late moves the later ones by a window, which happens once in
+/// 100,000 histories. The histories here are always the same.
 #[test]
 fn with_several_limits_it_is_as_good() {
     let named = |limit: &Limit, name: &str| {
@@ -200,7 +201,7 @@ fn with_several_limits_it_is_as_good() {
     assert!(kept + 1 >= exact, "{kept} of {exact}");
 }
 
-/// A job may cost several units; the gate knows their sum, and not in which order they wait.
+/// A job may cost several units; the gate knows only their sum and not their order.
 #[test]
 fn costs_are_known_as_a_sum() {
     for algorithm in algorithms() {
@@ -243,7 +244,7 @@ fn what_if_is_what_happens_when_it_is_done() {
             forecast.at_ms + 20_000 < before.at_ms,
             "{forecast:?} {before:?}"
         );
-        // An operator does it, and who waits asks again.
+        // An operator applies the change, and waiting jobs ask again.
         let change = Change::Limit {
             name: "one".to_owned(),
             max: 20,
@@ -259,7 +260,7 @@ fn what_if_is_what_happens_when_it_is_done() {
             "{}: {forecast:?} and not {ends}",
             algorithm.name()
         );
-        // That is in force now, whatever the configuration says; unless the question says otherwise.
+        // The override is in force now, whatever is configured, unless the question says otherwise.
         let mut backlog = Backlog::of(&limits, &jobs);
         backlog.state.change(backlog.now, &change);
         let as_said = ForecastRequest {
@@ -306,7 +307,7 @@ fn what_was_learned_stays_in_force_whatever_an_operator_would_set() {
             in_force == 10,
             "{max}: {ends:?}"
         );
-        // The same as when it is done.
+        // The result is the same as after the real change.
         let mut done = backlog.state.clone();
         let change = Change::Limit {
             name: "one".to_owned(),
