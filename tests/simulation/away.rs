@@ -1,5 +1,6 @@
-//! The API is away for a while: it refuses connections, is silent, or answers 5xx, to all tenants or to one. Simulations from
-//! [`AWAY`] on have it, and breakers; those below keep the histories that they had.
+//! Outages of the API: it refuses connections, is silent or answers 5xx, to all tenants or to one.
+//! Simulations with seeds from [`AWAY`] have them, and breakers; histories of lower seeds are
+//! unchanged.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use super::history::History;
 use super::plan::{Plan, ms, pick};
 use super::world::World;
 
-/// Simulations from this seed on have what this module adds.
+/// First seed with the outages of this module.
 pub const AWAY: u64 = 4_000_000;
 
-/// How the API is away.
+/// How the API fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manner {
     Refuses,
@@ -22,7 +23,7 @@ pub enum Manner {
     Fails,
 }
 
-/// For how long, and to whom.
+/// The time of an outage, and the tenants it affects.
 #[derive(Debug, Clone)]
 pub struct Outage {
     from: Duration,
@@ -31,7 +32,7 @@ pub struct Outage {
     manner: Manner,
 }
 
-/// What a seed adds to a plan.
+/// The breakers' rule and the outages of a simulation.
 #[derive(Debug, Clone, Default)]
 pub struct Away {
     pub rule: Option<Rule>,
@@ -39,7 +40,7 @@ pub struct Away {
 }
 
 impl Away {
-    /// From a stream of its own. Where all is ideal, nobody is away.
+    /// Draws from a random stream of its own. Ideal simulations have no outage.
     pub fn new(seed: u64, ideal: bool) -> Self {
         if seed < AWAY {
             return Self::default();
@@ -72,7 +73,7 @@ impl Away {
         }
     }
 
-    /// How the API is away at `elapsed`, for a call of `tenant`.
+    /// Returns how the API fails at `elapsed` for a call of `tenant`, or `None` if it works.
     pub fn manner(&self, elapsed: Duration, tenant: &str) -> Option<Manner> {
         let meets = |outage: &&Outage| {
             let here = outage.tenant.as_deref().is_none_or(|one| one == tenant);
@@ -81,8 +82,8 @@ impl Away {
         self.outages.iter().find(meets).map(|outage| outage.manner)
     }
 
-    /// How long the rest may take because of it: until the last one is over, a probe whose worker died is given up, and all
-    /// that wait have looked again.
+    /// Returns the additional time that the remaining jobs may need: until the last outage is over,
+    /// a probe of a dead worker has been given up, and all waiting jobs have asked again.
     pub fn patience(&self) -> Duration {
         let last = self.outages.iter().map(|outage| outage.until).max();
         let rule = self
@@ -92,7 +93,7 @@ impl Away {
     }
 }
 
-/// Counts the failures that may use an attempt: those that met, and left, all breakers closed.
+/// Counts failures that may use an attempt: all breakers were closed before and after them.
 pub fn note(history: &mut History, batch: &[(BreakerScope, BreakerEvent)], standings: &Standings) {
     let mut tenant_is_open = false;
     for ((whose, event), standing) in batch.iter().zip(standings) {
@@ -108,7 +109,8 @@ pub fn note(history: &mut History, batch: &[(BreakerScope, BreakerEvent)], stand
     }
 }
 
-/// No attempt is used while a breaker is open: there are not more of them than failures that met none open.
+/// Checks that no attempt is used while a breaker is open: jobs use at most as many attempts as
+/// there were failures with all breakers closed.
 pub fn attempts(world: &World, plan: &Plan) {
     let mut history = world.history();
     if plan.away.rule.is_none() || !plan.whole {

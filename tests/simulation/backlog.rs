@@ -1,6 +1,7 @@
-//! Whole workers with a long backlog, nothing going wrong: how often a job is delivered, and how exactly it starts at its turn.
-//! `BACKLOG_STEPS=1,2,3,8 cargo test --test simulation backlog -- --nocapture` prints the table of
-//! docs/decisions/delay-queues.md, for so many delay queues from one time to its double.
+//! Whole workers with a long backlog and no faults: how often a job is delivered, and how exactly
+//! it starts at its turn. `BACKLOG_STEPS=1,2,3,8 cargo test --test simulation backlog --
+//! --nocapture` prints the table of docs/decisions/delay-queues.md; each number is a count of delay
+//! queues per doubling of the wait.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -27,24 +28,26 @@ const WORKERS: u64 = 2;
 const PREFETCH: u16 = 500;
 const CONCURRENCY: usize = 64;
 const MAX_DELAY: Duration = Duration::from_secs(300);
-/// A whole second, in microseconds since the epoch.
+/// A whole second, in microseconds since the Unix epoch.
 const EPOCH_US: u64 = 1_700_000_000_000_000;
-/// Of a job, where the longest wait is twice the longest trip at most; and where it is more than three times as long.
+/// Maximum deliveries per job on average. The second applies to backlogs that last more than three
+/// times `MAX_DELAY`.
 const MOST_DELIVERIES: f64 = 3.1;
 const MOST_OF_LONG_WAITS: f64 = 3.5;
 
-/// Jobs that are all there at the beginning.
+/// Jobs that are all published at the beginning.
 struct Backlog {
     name: &'static str,
     jobs: usize,
     tenants: usize,
-    /// All jobs of a tenant come before those of the next one: in a delay queue long waits are in front of short ones.
+    /// Whether all jobs of a tenant come before those of the next one. Then long waits are in front
+    /// of short ones in a delay queue.
     one_by_one: bool,
-    /// Of each tenant.
+    /// Limit of each tenant.
     per_second: u64,
 }
 
-/// As many jobs are drained in each run of the tests.
+/// Number of jobs that are drained in a usual test run.
 const FEW: usize = 4_000;
 
 const BACKLOGS: [Backlog; 8] = [
@@ -106,16 +109,17 @@ const BACKLOGS: [Backlog; 8] = [
     },
 ];
 
-/// What came of it.
+/// Measurements of one run.
 struct Figures {
     deliveries: f64,
     publishes: f64,
     questions: f64,
-    /// How much later than its turn a job starts, in milliseconds: the middle one, of a hundred the 99th, and the last.
+    /// Start delay after the job's turn, in milliseconds: median, 99th percentile and maximum.
     late_ms: [u64; 3],
-    /// The end, as a part of the ideal one.
+    /// Makespan divided by the ideal one.
     makespan: f64,
-    /// Jobs that were told their turn, and those of them that started within 2 % of their wait or 100 ms of it.
+    /// Fraction of jobs that were told their turn, and fraction of these that started within 100 ms
+    /// or 2 % of their wait.
     promised: f64,
     kept: f64,
 }
@@ -137,7 +141,7 @@ impl fmt::Display for Figures {
 }
 
 impl Figures {
-    /// The first turn that a job was told is when it starts.
+    /// Checks that jobs start at the first turn they were told.
     fn keep_promises(&self, name: &str) {
         assert!(self.promised > 0.0, "{name}: {self}");
         assert!(self.kept >= self.promised, "{name}: {self}");
@@ -145,7 +149,7 @@ impl Figures {
 }
 
 impl Backlog {
-    /// What is promised.
+    /// Checks the promised bounds.
     fn demand(&self, figures: &Figures) {
         let seconds = (self.jobs / self.tenants) as f64 / self.per_second as f64;
         let most = match seconds > 3.0 * MAX_DELAY.as_secs_f64() {
@@ -159,7 +163,7 @@ impl Backlog {
     }
 }
 
-/// When each job of a tenant started, in milliseconds since the beginning.
+/// Start times of each tenant's jobs, in milliseconds since the beginning.
 type Starts = Arc<Mutex<Vec<Vec<u64>>>>;
 
 struct Notes {
@@ -259,7 +263,7 @@ async fn drain(backlog: &Backlog, levels: &DelayLevels, algorithm: Algorithm) ->
     let mut last = 0;
     for tenant in &*starts.lock().expect("nobody panics") {
         assert_eq!(tenant.len(), backlog.jobs / backlog.tenants);
-        // Starts come a window's worth at once.
+        // A window's worth of jobs starts at once.
         let turn = |place: usize| place as u64 / rate * 1_000;
         late.extend((tenant.iter().enumerate()).map(|(place, at)| at.saturating_sub(turn(place))));
         last = last.max(*tenant.last().expect("some"));
@@ -281,7 +285,7 @@ async fn drain(backlog: &Backlog, levels: &DelayLevels, algorithm: Algorithm) ->
 #[test]
 fn a_long_backlog_is_delivered_few_times_and_starts_in_time() {
     let levels = |steps: &str| DelayLevels::with_steps(MAX_DELAY, steps.parse().expect("a number"));
-    // Without optimisation the long ones take minutes.
+    // The long backlogs take minutes in a build without optimization.
     let (numbers, most): (Vec<_>, _) = match std::env::var("BACKLOG_STEPS") {
         Ok(steps) => (steps.split(',').map(levels).collect(), usize::MAX),
         Err(_) => (vec![DelayLevels::new(MAX_DELAY)], FEW),
@@ -294,7 +298,7 @@ fn a_long_backlog_is_delivered_few_times_and_starts_in_time() {
         for backlog in BACKLOGS.iter().filter(|backlog| backlog.jobs <= most) {
             let figures = in_simulated_time(drain(backlog, levels, Algorithm::SlidingWindow));
             println!("{:48} {figures}", backlog.name);
-            // With other numbers of queues it only measures.
+            // Other numbers of queues are only measured.
             if *levels == DelayLevels::new(MAX_DELAY) {
                 backlog.demand(&figures);
             }
@@ -302,8 +306,8 @@ fn a_long_backlog_is_delivered_few_times_and_starts_in_time() {
     }
 }
 
-/// By every algorithm, and while nothing goes wrong, jobs start when they were first told: those that wait in memory and those that take
-/// delay queues.
+/// Under every algorithm and without faults, jobs start when they were first told, whether they
+/// wait in memory or in delay queues.
 #[test]
 fn promises_are_kept_by_every_algorithm() {
     for algorithm in Algorithm::ALL {

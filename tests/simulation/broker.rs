@@ -1,4 +1,4 @@
-//! A worker's connection to the broker: late, cut, and with confirms that are lost.
+//! A worker's connection to the broker: delayed, cut, and losing confirms.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use super::world::{Life, World};
 use super::{mixed, results, scopes, starts};
 
-/// As the real client: no confirm within this time is none at all.
+/// Time to wait for a confirm, as in the real client. A later confirm counts as lost.
 const CONFIRM: Duration = Duration::from_secs(10);
 
 pub struct SimBroker(pub Arc<Life>);
@@ -35,7 +35,7 @@ impl SimBroker {
 }
 
 impl SimBroker {
-    /// Late, each way, or beyond its patience.
+    /// Sends a request with a delay in each direction, which may exceed the client's patience.
     async fn send<M, F>(
         &self,
         batch: Vec<M>,
@@ -69,7 +69,7 @@ impl SimBroker {
             let results = send(broker, batch).await;
             world.history().sent -= 1;
             sleep(back).await;
-            // Nobody may be left to hear it.
+            // The receiver may be gone.
             let _ = sender.send(results);
         });
         let results = timeout(CONFIRM, confirms).await;
@@ -186,7 +186,7 @@ impl Broker for SimBroker {
     }
 }
 
-/// P6: whatever a job went through, it carries its own headers and ours, each once.
+/// P6: a job keeps its own headers and has each of ours exactly once, whatever happened to it.
 fn look_at(world: &World, outgoing: &Outgoing) {
     let Some(table) = outgoing.message.properties.headers() else {
         return;
@@ -203,7 +203,7 @@ fn look_at(world: &World, outgoing: &Outgoing) {
     }
 }
 
-/// Hands the broker's events on, sometimes late.
+/// Forwards the broker's events, some of them late.
 pub async fn forward(
     life: Arc<Life>,
     mut from: mpsc::Receiver<BrokerEvent>,
@@ -227,13 +227,15 @@ pub async fn forward(
             other => life.world.note(format_args!("{}: {other:?}", life.name)),
         }
         if to.send(event).await.is_err() {
-            // The process is gone, but its connection may not be: what is sent there is unacked.
+            // The process is gone, but its connection may still be open: messages sent there stay
+            // unacked.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// The broker in memory has no exchanges: a fresh job has the routing key that brought it to its queue.
+/// Sets the routing key of a fresh job to the one it was published with. The broker in memory has
+/// no exchanges.
 fn exchange(world: &World, delivery: &mut Delivery) {
     if delivery.source == DeliverySource::Fresh {
         let id = delivery.message.id().unwrap_or_default();
@@ -242,7 +244,7 @@ fn exchange(world: &World, delivery: &mut Delivery) {
     }
 }
 
-/// What goes wrong with publishes, of whomever.
+/// Returns the fault for a publish, of any publisher.
 pub fn faults(world: &World) -> Option<PublishFault> {
     type Rate = fn(&super::plan::Trouble) -> f64;
     let kinds: [(Rate, PublishFault); 5] = [
@@ -256,7 +258,7 @@ pub fn faults(world: &World) -> Option<PublishFault> {
     Some(fault)
 }
 
-/// Takes the broker away from everybody for a while.
+/// Makes the broker unavailable to every client for a while.
 pub fn outage(world: &World) {
     let duration = world.up_to(20_000);
     world.fault(format_args!("the broker is away for {duration:?}"));

@@ -1,4 +1,4 @@
-//! Whether a history keeps the promises.
+//! Checks whether a history keeps the promises.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ use super::scopes::{Partition, behind};
 use super::starts;
 use super::world::World;
 
-/// P1, and that nobody is dead without a reason.
+/// P1: no job is lost, and every dead letter has a reason.
 pub fn nothing_lost(world: &World) {
     let dead_letters = world.server.messages(&world.server.names().dead);
     let mut dead: BTreeMap<&str, Vec<&Message>> = BTreeMap::new();
@@ -64,7 +64,8 @@ pub fn nothing_lost(world: &World) {
     crashes::ends(&world.plan.crashes, &mut history, letters);
 }
 
-/// P2: no window holds more than the limit's worst case, and no more calls are under way than allowed; tolerance zero.
+/// P2: no window holds more than the limit's worst case, and no more calls run at once than
+/// allowed. Tolerance is zero.
 pub fn never_exceeded(plan: &Plan, history: &mut History) {
     let mut wrongs = Vec::new();
     let sets = [(false, Some(&plan.limits)), (true, plan.others.as_ref())];
@@ -73,7 +74,7 @@ pub fn never_exceeded(plan: &Plan, history: &mut History) {
         limits.into_iter().map(move |limit| (names_plan, limit))
     };
     for (names_plan, limit) in sets.into_iter().flat_map(of_set) {
-        // What all tenants share is not a tenant's operator's.
+        // A tenant's operator cannot change what all tenants share.
         let raised = match limit.scope() {
             Scope::Global => 0,
             _ => history.most.get(limit.name()).copied().unwrap_or(0),
@@ -99,7 +100,7 @@ pub fn never_exceeded(plan: &Plan, history: &mut History) {
     }
 }
 
-/// What came at most, and what is allowed.
+/// Returns pairs of a measured maximum and the maximum that is allowed.
 fn most_at_once(
     limit: &Limit,
     names_plan: bool,
@@ -110,7 +111,7 @@ fn most_at_once(
     if limit.algorithm() == Algorithm::Concurrency {
         return vec![(record.most_under_way[usize::from(names_plan)], max)];
     }
-    // Nobody can know beforehand of a call that costs more than was asked for.
+    // A call that costs more than its job requested cannot be foreseen.
     let unknown = limit.unit() == Unit::Cost && plan.costs == Costs::Any;
     let unguarded = limit.algorithm() != Algorithm::Strict && (plan.far || limit.guard_ms() == 0);
     if unknown || unguarded {
@@ -128,7 +129,7 @@ fn most_at_once(
     let slides = |limit: &Limit| limit.algorithm() == Algorithm::SlidingWindow;
     let others = [&plan.limits].into_iter().chain(&plan.others);
     if slides(limit) && others.clone().all(|limits| limits.iter().any(slides)) {
-        // Those of all jobs have one log.
+        // All jobs' sliding windows share one log.
         let held = most_before(&all, names_plan, window, mixed::slack_us(plan));
         most.push((held, limit.worst_case()));
     }
@@ -138,8 +139,8 @@ fn most_at_once(
     most
 }
 
-/// Once all is quiet: what the gate counts is what was charged and corrected, which is what the handlers say
-/// they used where nothing was lost on the way; and no lease is held.
+/// Checks the charges once all is quiet: the gate's counts equal the charges and corrections, these
+/// equal the actual costs unless messages were lost, and no lease is held.
 pub async fn charges(world: &World) {
     let plan = &world.plan;
     let t = &plan.trouble;
@@ -165,7 +166,7 @@ pub async fn charges(world: &World) {
         };
         history.partitions.iter().map(of).collect()
     };
-    // A limit that counts calls is not told what they cost.
+    // A limit that counts calls gets no costs.
     let costs = plan.limits.iter().any(|limit| limit.unit() == Unit::Cost);
     for (partition, charged, doubted, used) in partitions {
         let equal = charged.calls == used.calls && (!costs || charged.cost == used.cost);
@@ -175,7 +176,7 @@ pub async fn charges(world: &World) {
             ));
         }
         if plan.others.is_some() {
-            // Each of the limits counts some of the jobs.
+            // Each of the limits counts only some of the jobs.
             continue;
         }
         let name = match partition.tenant.as_str() {
@@ -183,7 +184,7 @@ pub async fn charges(world: &World) {
             name => name,
         };
         let tenant = Tenant::parse(name).expect("a tenant");
-        // Of the other parts, which are none of this partition's, whatever has no value.
+        // The other parts are not this partition's; any label without a value works for them.
         let labels = Labels::of(&plan.limits, |scope| match *scope == partition.scope {
             true => partition.value.clone(),
             false => String::new(),
@@ -213,7 +214,7 @@ pub async fn charges(world: &World) {
 
 fn most_in_any(arrivals: &[Call], window: u64) -> u64 {
     let (mut first, mut sum, mut most) = (0, 0, 0);
-    // Arrivals are recorded in the order of time.
+    // Arrivals are recorded in order of time.
     for call in arrivals {
         sum += call.cost;
         while arrivals[first].at_us + window <= call.at_us {
@@ -233,7 +234,8 @@ fn most_in_aligned(arrivals: &[Call], window: u64) -> u64 {
     sums.values().copied().max().unwrap_or_default()
 }
 
-/// P3, where all jobs came at once and nothing went wrong: how long the slowest partition took, by the ideal.
+/// P3: if all jobs arrived at once and there were no faults, returns the makespan of the slowest
+/// partition divided by the ideal one.
 pub fn makespan(plan: &Plan, history: &History) -> f64 {
     let limit = &plan.limits[0];
     let (max, window) = (u64::from(limit.max()), limit.window_ms() * 1000);
@@ -254,7 +256,7 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
                 more * limit.span() * 1000 / max
             }
             places if places.holds_leases() => rounds * (window + call),
-            // What the model says where nothing has started.
+            // Computed by the model, with no usage.
             _ => {
                 let (mut usage, clock) =
                     (PartitionUsage::default(), Clock::from_micros(first.at_us));
@@ -262,10 +264,12 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
                 (usage.nth(limit, clock.now_ms, after + 1) - clock.now_ms) * 1000
             }
         };
-        // What the way and one answer of the gate may add to any number of windows.
+        // Delay that the network and one answer of the gate may add, however many windows there
+        // are.
         let mut once = (plan.way_varies_ms + 2 * plan.gate_ms + 10) * 1000;
         if limit.algorithm() == Algorithm::SlidingCounter {
-            // Who comes a moment late over a window's edge counts in the next one; the one after that makes up for it.
+            // A job that arrives just after a window's edge counts in the next window; the window
+            // after that makes up for it.
             once += limit.span() * 1000 / max;
         }
         (last.at_us - first.at_us).saturating_sub(once) as f64 / ideal.max(1) as f64
@@ -276,7 +280,7 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
     ratios.fold(0.0, f64::max)
 }
 
-/// Who was told 429 closes the tenant, or all of them; a worker that ends may not come to it.
+/// Checks that a 429 closes its tenant, or all tenants. A worker that stops may not get to that.
 pub fn closings(plan: &Plan, history: &mut History) {
     let t = &plan.trouble;
     let ends = [t.kill, t.soft_stop, t.hard_stop];
@@ -299,19 +303,22 @@ pub fn closings(plan: &Plan, history: &mut History) {
     }
 }
 
-/// P5, in the same cases, where all share one partition: who has few jobs does not wait for those with many.
+/// P5: in the same cases, if all tenants share one partition, a tenant with few jobs does not wait
+/// for tenants with many.
 pub fn turns(plan: &Plan, history: &mut History) {
     let limit = &plan.limits[0];
-    // How long calls hold their leases can only be guessed.
+    // How long calls hold their leases is only a guess.
     if !limit.is_global() || limit.algorithm() == Algorithm::Concurrency {
         return;
     }
     let starts: Vec<&str> = history.arrived.iter().map(String::as_str).collect();
     let behind = behind(&starts);
-    // The first to come had all of it, what starts at once has no order, and who comes a little early or late changes
-    // leases with another. Of some 250 seeds the largest was 0.7 of this. With a fair queue where whoever comes anew stands behind
-    // all who wait (first come, first served) it is up to 6 times as many, and without any turns up to 3.5 times: each is found
-    // within the first hundred seeds, by a tenant with few jobs beside one with many. Less than a turn of each is not seen.
+    // Jobs that arrive first get the whole limit, simultaneous starts have no order, and a job that
+    // is slightly early or late swaps leases with another. Over some 250 seeds the maximum was 0.7
+    // of this bound. A fair queue in which new jobs stand behind all waiting ones (first come,
+    // first served) reaches 6 times as many, and no turns at all 3.5 times. Each is found within
+    // the first hundred seeds, by a tenant with few jobs beside one with many. Errors of less than
+    // one turn per tenant are not detected.
     let ahead = u64::from(limit.max()) * AHEAD_MS / limit.span();
     let tenants = plan.jobs.iter().filter_map(|job| job.tenant.as_ref());
     let tenants = tenants.collect::<BTreeSet<_>>().len();

@@ -1,5 +1,5 @@
-//! A 429 that closes all tenants, and the operator who ends it. Simulations from [`CLOSES_ALL`] on have it; those below keep the
-//! histories that they had.
+//! A 429 that closes all tenants, and the operator who opens them. Simulations with seeds from
+//! [`CLOSES_ALL`] have this; histories of lower seeds are unchanged.
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use super::plan::pick;
 use super::world::{Life, World};
 
-/// Simulations from this seed on have what this module adds.
+/// First seed with the closings of this module.
 pub const CLOSES_ALL: u64 = 6_000_000;
 
-/// Whom a 429 closes, from a stream of its own.
+/// Returns which tenants a 429 closes, from a random stream of its own.
 pub fn scope(seed: u64) -> ThrottleScope {
     use ThrottleScope::{Auto, Global, Tenant};
     if seed < CLOSES_ALL {
@@ -23,8 +23,8 @@ pub fn scope(seed: u64) -> ThrottleScope {
     pick(&mut random, &[Auto, Global, Global, Tenant])
 }
 
-/// What a worker was told: until when all tenants are closed (milliseconds of the gate's clock), when it heard that, and how many
-/// reports it had sent by then.
+/// Closings of all tenants that a worker knows. Each has its end (milliseconds of the gate's
+/// clock), when the worker learned it, and how many reports the worker had sent by then.
 #[derive(Debug, Default)]
 pub struct Heard {
     facts: Vec<(u64, Instant, u64)>,
@@ -32,13 +32,14 @@ pub struct Heard {
 }
 
 impl Heard {
-    /// A report is sent; returns its number.
+    /// Counts a report. Returns its number.
     pub fn sends(&mut self) -> u64 {
         self.sent += 1;
         self.sent
     }
 
-    /// Its answer is there: what was known before it was sent counts no more.
+    /// Records the answer to report `number`. It replaces facts that were known before the report
+    /// was sent.
     pub fn hears(
         &mut self,
         number: u64,
@@ -55,13 +56,14 @@ impl Heard {
 
     fn until(&self, since: Instant) -> u64 {
         let now = Instant::now();
-        // At the very moment at which it hears, or goes on, it may still do what it was about to.
+        // At the very moment when a worker learns of a closing or resumes, it may still finish what
+        // it was doing.
         let known = self.facts.iter().filter(|(_, at, _)| *at.max(&since) < now);
         known.map(|(until, ..)| *until).max().unwrap_or_default()
     }
 }
 
-/// No worker asks while it knows that all are closed.
+/// Checks that no worker asks while it knows that all tenants are closed.
 pub fn asks(life: &Life) {
     let (world, name) = (&life.world, &life.name);
     let until = life.heard().until(life.last_thawed());
@@ -71,7 +73,7 @@ pub fn asks(life: &Life) {
     }
 }
 
-/// An operator opens what is closed to all.
+/// Lets an operator open all tenants.
 pub async fn resume(world: &World) {
     if world.plan.seed >= CLOSES_ALL && world.below(4) == 0 {
         world.note(format_args!("operator: all are resumed"));

@@ -1,5 +1,5 @@
-//! Jobs that end their worker each time that a call of theirs arrives. Simulations from [`CRASHES`] on have them, or only lost
-//! sessions, and count crashes; those below keep the histories that they had.
+//! Jobs that kill their worker whenever their call arrives. Simulations with seeds from [`CRASHES`]
+//! have them or only lost sessions, and count crashes; histories of lower seeds are unchanged.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use super::plan::{Planned, Trouble, ms};
 use super::starts::STARTS;
 use super::world::Life;
 
-/// Simulations from this seed on have what this module adds.
+/// First seed with the crashes of this module.
 pub const CRASHES: u64 = 8_000_000;
-/// After this the broker knows at the latest that a worker is gone, and the next one has begun.
+/// Maximum time until the broker knows that a worker is gone and the next one has started.
 const BACK_MS: u64 = 25_000;
 
-/// What a seed adds to a plan.
+/// The crash limit and the jobs that kill their worker.
 #[derive(Debug, Clone, Default)]
 pub struct Crashes {
-    /// After so many a job is dead; 0: nobody counts.
+    /// Number of crashes after which a job is dead; 0 if crashes are not counted.
     pub most: u32,
     guilty: BTreeSet<String>,
 }
 
 impl Crashes {
-    /// From a stream of its own. Where all is well, nobody crashes.
+    /// Draws from a random stream of its own. Without trouble there are no crashes.
     pub fn new(seed: u64, jobs: &[Planned], troubled: bool) -> Self {
         if !(CRASHES..STARTS).contains(&seed) {
             return Self::default();
@@ -45,8 +45,8 @@ impl Crashes {
             let job = usable[random.random_range(0..usable.len())];
             guilty.insert(job.id.clone());
         }
-        // Whoever is beside a guilty job is counted with its first call, of which nobody knows, and with its first one that is noted; and
-        // with the first calls of its copies.
+        // A job that runs beside a guilty job is counted with its first call, which has no note,
+        // with its first call that is noted, and with the first calls of its copies.
         let beside: u32 = (jobs.iter().filter(|job| guilty.contains(&job.id)))
             .map(|job| 1 + job.copies)
             .sum();
@@ -64,14 +64,16 @@ impl Crashes {
         self.guilty.is_empty()
     }
 
-    /// How long the rest may take because of it: each crash is known after a lease, and leaves a lease taken.
+    /// Returns the additional time that the remaining jobs may need: each crash is recognized after
+    /// a lease, and leaves a lease taken.
     pub fn patience(&self) -> Duration {
         let crashes = self.guilty.len() as u64 * u64::from(self.most + 4);
         ms(crashes * (LEASE_MS + PLACE_MS + BACK_MS) * 2)
     }
 }
 
-/// Workers die of these jobs alone, and what they say at their end is heard: so nobody else's calls count.
+/// Limits the trouble to crashes by these jobs, with no loss of workers' last reports. Then no
+/// other job's calls are counted.
 pub fn calm(trouble: &mut Trouble, seed: u64) {
     if !(CRASHES..STARTS).contains(&seed) {
         return;
@@ -81,21 +83,22 @@ pub fn calm(trouble: &mut Trouble, seed: u64) {
         (trouble.soft_stop, trouble.hard_stop) = (0.0, 0.0);
     }
     (trouble.kill, trouble.freeze, trouble.gate_slow) = (0.0, 0.0, 0.0);
-    // Whoever panics instead is answered for, and counts anew.
+    // A panic is reported by the worker, and resets the count.
     trouble.panic = 0.0;
     trouble.later.at_poll = 0.0;
     (trouble.strikes_every, trouble.later.outages_every) = (Duration::ZERO, Duration::ZERO);
 }
 
-/// The call of such a job has arrived: its worker is gone, at once and with all that it has begun.
+/// Kills the worker and everything it has begun as soon as the call of a guilty job arrives.
 pub fn crash(life: &Life, id: &str) {
     let name = &life.name;
     life.world.fault(format_args!("{name} is killed by {id}"));
     life.killed.cancel();
 }
 
-/// Such a job ends, after as many crashes as it may have and one call for each copy of it of which nothing was known: it is not
-/// counted with its first call, and a dead letter that comes again has one more.
+/// Checks how often a guilty job was called before it became a dead letter: as often as it may
+/// crash, once more for each copy, whose first call has no note, and once more for each further
+/// delivery of its dead letter.
 pub fn ends(crashes: &Crashes, history: &mut History, letters: impl Fn(&str) -> usize) {
     for id in &crashes.guilty {
         let (calls, letters) = (history.job(id).calls as usize, letters(id));

@@ -1,4 +1,4 @@
-//! The handler and the API behind it, which records each arrival.
+//! The handler, and the API behind it, which records each arrival.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::starts;
 use super::steering;
 use super::world::{Life, World};
 
-/// Why a tenant is closed.
+/// Reason for closing a tenant.
 pub const THROTTLED: &str = "429 from the downstream";
 
 pub struct SimHandler(pub Arc<Life>);
@@ -37,7 +37,7 @@ pub enum Reply {
     Rejected,
 }
 
-/// What the downstream says of a call.
+/// The API's answer to a call.
 pub struct Answered {
     pub reply: Reply,
     pub actual_cost: Option<u32>,
@@ -66,7 +66,7 @@ impl Handler for SimHandler {
         if world.plan.seed >= HANDED {
             return handed::attempt(life, job, permit).await;
         }
-        // Looked at right before it is sent: no await lies in between.
+        // The permit is checked right before the call is sent, with no await in between.
         if !permit.is_good() {
             return Outcome::Late.into();
         }
@@ -89,23 +89,23 @@ impl Handler for SimHandler {
         let given_up = CancellationToken::new();
         let hung_up = given_up.clone();
         tokio::spawn(async move {
-            // What was sent arrives, whatever becomes of its sender.
+            // A request that was sent arrives, whatever happens to its sender.
             sleep(way).await;
             let (answered, took) = arrive(&downstream, &job_sent);
             let crashes = downstream.plan.crashes.is_guilty(&job_sent.id);
             if crashes {
                 crashes::crash(&caller, &job_sent.id);
             }
-            // A worker that is gone hangs up too, but the downstream may not see it.
+            // A dead worker's connection is closed, but the API may not notice.
             let took = match away {
-                // Nobody's lease is held for longer.
+                // No lease is held for longer.
                 Some(Manner::Silent) => ms(downstream.plan.stands_still_ms.max(15_000)),
                 _ => took,
             };
             let _ = timeout(took, hung_up.cancelled()).await;
             over(&downstream, &job_sent);
             if crashes {
-                // Nobody is left to hear it.
+                // The caller is gone.
                 return std::future::pending().await;
             }
             let _ = sender.send(answered);
@@ -162,7 +162,7 @@ impl Handler for SimHandler {
     }
 }
 
-/// A handler at work.
+/// Counts a running handler until it is dropped.
 struct Running(Arc<World>);
 
 impl Running {
@@ -197,7 +197,7 @@ fn failed(world: &World, id: &str, reason: &str) -> Outcome {
     Outcome::Retry { after, reason }
 }
 
-/// Without the panic hook, which would write about it.
+/// Panics without calling the panic hook, which would print a message.
 fn panic(world: &World, job: &Job) -> ! {
     let id = &job.id;
     used(world, job, job.cost);
@@ -206,7 +206,7 @@ fn panic(world: &World, job: &Job) -> ! {
     resume_unwind(Box::new("injected"));
 }
 
-/// What a call costs in fact, where the downstream says it.
+/// Returns the actual cost of a call, or `None` if the API does not say it.
 fn actual_cost(world: &World, asked: u32) -> Option<u32> {
     let most = match world.plan.costs {
         Costs::AsAsked => return None,
@@ -217,14 +217,14 @@ fn actual_cost(world: &World, asked: u32) -> Option<u32> {
     (world.below(4) > 0).then(|| u32::try_from(world.below(most + 1)).expect("small"))
 }
 
-/// A job is called: no attempt but those that it says were used before.
+/// Records a call of a job. Checks that no attempts were used except those that the job counts.
 pub fn called(world: &World, job: &Job) {
     let mut history = world.history();
     let record = history.job(&job.id);
     record.attempts_used = record.attempts_used.max(job.attempt - 1);
 }
 
-/// A call is not under way any more.
+/// Records the end of a call.
 pub fn over(world: &World, job: &Job) {
     for partition in partitions(world, job) {
         let set = usize::from(world.plan.job(&job.id).names_plan);
@@ -232,7 +232,7 @@ pub fn over(world: &World, job: &Job) {
     }
 }
 
-/// A call arrives: what it is answered, and after how long.
+/// Records the arrival of a call. Returns the answer and how long it takes.
 pub fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
     let mut took = match world.plan.ideal {
         true => ms(world.plan.answer_ms),
@@ -312,7 +312,7 @@ pub fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
             "{id} is at attempt {attempt} of {most} after {failures} failures"
         ));
     }
-    // Nothing but a crash or a lost session takes a job back to an earlier attempt.
+    // Only a crash or a lost session takes a job back to an earlier attempt.
     let spared = world.plan.away.rule.is_some();
     if world.plan.whole && !spared && *attempt != failures + 1 {
         history.wrong(format_args!(

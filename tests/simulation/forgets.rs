@@ -1,9 +1,10 @@
-//! A store that forgets, behind the client code that the gate has for Redis, in simulated time. Workers ask it, settle, agree on changing
-//! policies, die, stand still and end in order, while the store is emptied, restarts or fails over without its last writes, throws keys
-//! away, has its clock stepped, refuses, and is near or far. No window is ever too full, and starts go on within the times that
-//! docs/OPERATIONS.md has.
+//! A store that loses data, behind the gate's client code for Redis, in simulated time. Workers
+//! ask, settle, agree on changing policies, die, stand still and stop. Meanwhile the store is
+//! emptied, restarts or fails over without its last writes, evicts keys, has its clock stepped,
+//! refuses, and is near or far. No window is ever too full, and starts resume within the times in
+//! docs/OPERATIONS.md.
 //!
-//! It has no broker and no downstream: jobs are always there, and an API would only count.
+//! There is no broker, because jobs are always waiting, and no API, because it would only count.
 
 mod faults;
 mod judge;
@@ -31,43 +32,44 @@ use tokio::time::{Instant, sleep};
 use super::Report;
 use net::Net;
 
-/// Simulations from this seed on are those of this module.
+/// First seed of this module's simulations.
 pub const FORGETS: u64 = 5_000_000;
-/// The next ones that are of another module.
+/// First seed after this module's.
 pub const UNTIL: u64 = 6_000_000;
-/// What all keys begin with.
+/// Prefix of all keys.
 const PREFIX: &str = "p";
 const EPOCH_US: u64 = 1_700_000_000_000_000;
 const GUARD: Duration = Duration::from_millis(400);
-/// What the tenants may do: so many in so long, and one more where a policy says so; the last one has so many calls at once.
+/// Tenants, each with a number of starts and a window. A policy may allow one more. The last tenant
+/// has a number of calls at once instead.
 const TENANTS: [(&str, u64, Duration); 4] = [
     ("short", 3, Duration::from_secs(2)),
     ("middle", 4, Duration::from_secs(15)),
     ("long", 5, Duration::from_secs(60)),
     ("calls", 2, Duration::ZERO),
 ];
-/// How the policies count: exactly, one more, smoothly, by calls that are under way.
+/// Policies: exact, one more, smooth, by running calls.
 const POLICIES: [(Algorithm, u64); 4] = [
     (Algorithm::SlidingWindow, 0),
     (Algorithm::SlidingWindow, 1),
     (Algorithm::TokenBucket, 0),
     (Algorithm::Strict, 0),
 ];
-/// Calls of that tenant take at most so long, and others' a hundredth of it.
+/// Maximum duration of that tenant's calls. Other tenants' calls take at most a hundredth of it.
 const LONGEST_CALL: Duration = Duration::from_secs(20);
 const WORKERS: usize = 3;
-/// So many writes may be lost: some seconds of them, or more.
+/// Maximum number of writes that may be lost; it covers several seconds.
 const MAY_LOSE: usize = 120;
-/// Round trips take so long at least, by the seed.
+/// Minimum round trip times, one for each seed.
 const WAYS_MS: [u64; 5] = [1, 5, 40, 200, 500];
 
-/// What may be wrong with the workers on purpose.
+/// Deliberate defects of workers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bug {
     None,
-    /// They do not look whether Redis forgot something.
+    /// Workers do not check whether Redis lost data.
     Blind,
-    /// They do not ask what others have in force.
+    /// Workers ignore the policies of other workers.
     Alone,
 }
 
@@ -93,16 +95,16 @@ fn policy(how: (Algorithm, u64)) -> NamedPolicy {
     NamedPolicy::new(policy).expect("it is small")
 }
 
-/// What is known of the worker that has a slot by now.
+/// State of the current worker of a slot.
 #[derive(Clone, Copy, Default)]
 struct Life {
-    /// When the gate first answered it.
+    /// Time of the gate's first answer.
     first: Option<Instant>,
-    /// The newest question that was answered was sent then.
+    /// Send time of the newest question that was answered.
     last: Option<Instant>,
 }
 
-/// A call of the tenant that has so many at once.
+/// A call of the tenant with a limit on concurrent calls.
 struct Call {
     from: Instant,
     until: Instant,
@@ -111,11 +113,12 @@ struct Call {
 
 struct World {
     net: Arc<Net>,
-    /// How far its clock is ahead, in microseconds, and more than it may ever be stepped back.
+    /// How far the store's clock is ahead, in microseconds. It starts above the sum of all steps
+    /// back.
     ahead_us: Arc<AtomicU64>,
     began: Instant,
     bug: Bug,
-    /// It may throw keys away.
+    /// Whether the store may evict keys.
     evicts: bool,
     policies: Vec<NamedPolicy>,
     random: RefCell<SmallRng>,
@@ -126,11 +129,12 @@ struct World {
     faults: Cell<u64>,
     troubled: Cell<bool>,
     lives: RefCell<[Life; WORKERS]>,
-    /// One worker at a time is dead or stands still: nobody else would know of what it did.
+    /// Whether a worker is dead or stands still. At most one is at a time; otherwise no other
+    /// worker would know its starts.
     away: Cell<bool>,
-    /// When one last went on that had stood still.
+    /// When a worker last resumed after standing still.
     back: Cell<Duration>,
-    /// When one last began.
+    /// When a worker last started.
     begun: Cell<Duration>,
 }
 
@@ -168,7 +172,7 @@ impl World {
         self.policies[usize::try_from(at).expect("small")].clone()
     }
 
-    /// The worker in `slot` is gone, and its calls with it.
+    /// Ends the calls of the worker in `slot`, which is gone.
     fn end_calls(&self, slot: usize) {
         let now = Instant::now();
         let mut calls = self.calls.borrow_mut();
@@ -177,26 +181,27 @@ impl World {
         }
     }
 
-    /// What the policies say of a tenant's limits.
+    /// Returns the tenant's limits under each policy.
     fn limits(&self, tenant: usize) -> impl Iterator<Item = Limits> {
         let name = worker::tenant(tenant);
         let limits = move |it: &NamedPolicy| it.policy.limits(&name, None).clone();
         self.policies.iter().map(limits)
     }
 
-    /// How far back the limits of a tenant look at most.
+    /// Returns the longest look-back of a tenant's limits.
     fn span(&self, tenant: usize) -> Duration {
         let spans = self.limits(tenant).map(|limits| limits.memory_ms());
         Duration::from_millis(spans.max().unwrap_or(0))
     }
 
-    /// How many starts of a tenant there may be in a window: what the larger policy allows.
+    /// Returns the maximum number of starts of a tenant in a window, under the larger policy.
     fn most(&self, tenant: usize) -> u64 {
         let worst = self.limits(tenant).map(|limits| limits[0].worst_case());
         worst.max().unwrap_or(0)
     }
 
-    /// What the worker in `slot` did is known to the others: what Redis loses of it, they miss as well.
+    /// Reports whether the other workers know what the worker in `slot` did. If Redis loses it,
+    /// they notice.
     fn is_known(&self, slot: usize) -> bool {
         let lives = self.lives.borrow();
         let Some(first) = lives[slot].first else {
@@ -264,7 +269,8 @@ fn world(seed: u64, bug: Bug) -> World {
     }
 }
 
-/// What a worker says when it starts: the first one knows that nothing was started before.
+/// Returns what a worker reports when it starts. The first one knows that nothing has started
+/// before.
 fn first_word(slot: usize) -> EarlierStarts {
     match slot {
         0 => EarlierStarts::Idle,
@@ -290,7 +296,7 @@ fn report(world: &World) -> Report {
     }
 }
 
-/// The evidence can fail.
+/// Shows that the checks can fail.
 #[test]
 fn workers_that_do_not_look_or_do_not_agree_are_noticed() {
     for bug in [Bug::Blind, Bug::Alone] {

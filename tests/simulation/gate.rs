@@ -1,4 +1,5 @@
-//! The gate that all workers share, on a network: late, lost before or after it took effect, or away.
+//! The gate that all workers share, behind a network: answers are late, or lost before or after the
+//! question took effect, or the gate is unreachable.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,13 +25,13 @@ use super::plan::ms;
 use super::scopes::asked;
 use super::world::{Life, World};
 
-/// After this the client gives up, whatever still happens to its question.
+/// Time after which the client gives up, even if its question still takes effect.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub struct SimGate(pub Arc<Life>);
 
 impl SimGate {
-    /// Sends a question on its way: it takes effect even if nobody waits for the answer any more.
+    /// Sends a question. It takes effect even if the caller stops waiting for the answer.
     async fn call<T, F>(
         &self,
         what: &'static str,
@@ -73,7 +74,7 @@ impl SimGate {
             sleep(ways[0]).await;
             let result = effect.await;
             sleep(ways[1]).await;
-            // Nobody may be left to hear it.
+            // The receiver may be gone.
             let _ = sender.send(result);
         });
         let answer = timeout(PATIENCE, answer).await;
@@ -152,7 +153,7 @@ impl Gate for SimGate {
         let batch = batch.to_vec();
         let name = self.0.name.clone();
         self.call("settle", |world| async move {
-            // Of some tenants alone nothing arrives.
+            // Settlements of some tenants do not arrive.
             let missed = |told: &TenantSettled| {
                 later::outage(&world, Some(&told.tenant)).is_some()
                     || world.dice(|t| t.settle_misses)
@@ -170,7 +171,7 @@ impl Gate for SimGate {
                 tokio::spawn(async move {
                     sleep(world.up_to(3000)).await;
                     world.fault(format_args!("{name}'s settling arrives again"));
-                    // The answer was heard, or is asked for again.
+                    // The answer was received, or the question is repeated.
                     let _ = world.gate.settle(&batch).await;
                 });
             }
@@ -268,7 +269,7 @@ impl Gate for SimGate {
     }
 }
 
-/// What the gate says of one question, if it arrives and the answer does.
+/// Decides one question, unless the question or the answer is lost.
 async fn decide(world: &World, name: &str, ask: TenantAsk) -> Result<TenantReply, GateError> {
     let lost = |how: &str| Err(GateError::Unreachable(how.to_owned()));
     if let Some(why) = later::outage(world, Some(&ask.tenant)) {
@@ -336,7 +337,8 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
         let partitions = asked(told.tenant.as_str(), &told.labels);
         for one in told.settled.iter().filter(|_| first) {
             if one.end == End::Late {
-                // It counts from later on, and as much: this corrects nothing, and ends nothing.
+                // The start counts from a later time with the same cost. This corrects no charge
+                // and ends no lease.
                 history.late += 1;
                 continue;
             }
@@ -347,14 +349,14 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
                 (End::Cost(used), _) => (0, i64::from(used) - cost),
                 (End::Unused, _) => (-1, -cost),
                 (_, Some(End::Unused)) => (1, cost),
-                // A lease has its name and its units.
+                // A lease is identified by its name and holds its units.
                 (_, Some(End::Cost(used))) if i64::from(*used) != cost => (0, cost),
                 _ => continue,
             };
             if !late {
                 history.ended.insert(permit.clone(), one.end);
             }
-            // Of a start in a lost answer nothing is known but the names of its leases.
+            // If the answer to a start was lost, only the names of its leases are known.
             let doubted = one.receipt.started_ms == 0;
             if doubted && !history.permits.remove(&one.receipt.permit) {
                 continue;
@@ -370,7 +372,7 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
     }
 }
 
-/// Takes the gate away for a while.
+/// Makes the gate unavailable for a while.
 pub fn outage(world: &World) {
     let duration = world.up_to(20_000) + ms(1);
     world.fault(format_args!("the gate is away for {duration:?}"));

@@ -1,4 +1,5 @@
-//! How soon starts go on after Redis's clock was stepped back: the table of docs/OPERATIONS.md, "Redis's clock was wrong".
+//! How soon starts resume after Redis's clock was stepped back: the table of docs/OPERATIONS.md,
+//! "Redis's clock was wrong".
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,7 +21,8 @@ const GUARD_MS: u64 = 50;
 /// The longest wait before a job asks again.
 const MAX_DELAY_MS: u64 = 300_000;
 
-/// For so long, in ms, nothing starts after a clock that was stepped back by `step_ms`, though 30 jobs wait.
+/// Returns for how many milliseconds nothing starts after the clock is stepped back by `step_ms`,
+/// with 30 jobs waiting.
 async fn still(algorithm: Algorithm, step_ms: u64) -> u64 {
     let clock_us = Arc::new(AtomicU64::new(0));
     let clock = Arc::clone(&clock_us);
@@ -45,7 +47,7 @@ async fn still(algorithm: Algorithm, step_ms: u64) -> u64 {
         let replies = gate.ask(&[ask]).await.expect("it answers");
         decided(&replies, 0)[0].clone()
     };
-    // Three windows' worth has started, and 30 jobs wait, when the clock is stepped.
+    // When the clock is stepped, three windows' worth has started and 30 jobs wait.
     let stepped_ms = 2_500;
     let mut waiting: VecDeque<_> = (0..60).map(|_| (0, None)).collect();
     let mut went_on = None;
@@ -65,11 +67,12 @@ async fn still(algorithm: Algorithm, step_ms: u64) -> u64 {
     went_on.expect("the loop ends with it")
 }
 
-/// A gate whose clock goes as the test says.
+/// A gate whose clock the test controls.
 type Stepped = MemoryGate<Box<dyn Fn() -> u64 + Send + Sync>>;
 
-/// For so long, in ms, a job waits after a clock that was stepped back by `step_ms`, when `before` was done first: it asks after each
-/// wait that it is told, at the latest after `MAX_DELAY_MS`.
+/// Returns for how many milliseconds a job waits after the clock is stepped back by `step_ms`.
+/// `before` runs first. The job asks after each wait that it is told, and at the latest after
+/// `MAX_DELAY_MS`.
 async fn waits(limit: Limit, step_ms: u64, before: impl AsyncFn(&Stepped, &Limits)) -> u64 {
     let clock_us = Arc::new(AtomicU64::new(BEGIN_MS * 1000));
     let clock = Arc::clone(&clock_us);
@@ -98,7 +101,7 @@ async fn waits(limit: Limit, step_ms: u64, before: impl AsyncFn(&Stepped, &Limit
     }
 }
 
-/// One job asks. The answer, and the gate's clock.
+/// Asks for one job. Returns the answer and the gate's time.
 async fn one(
     gate: &Stepped,
     limits: &Limits,
@@ -152,7 +155,7 @@ async fn a_tenant_that_is_closed_opens_when_it_would_have() {
 async fn places_are_free_a_lease_and_a_window_after_a_step_back() {
     let window = Duration::from_millis(WINDOW_MS);
     let limit = Limit::new("all", Algorithm::Strict, 1, window, Duration::ZERO).expect("in range");
-    // A call that has ended, and one that nobody tells of any more.
+    // One call ends, and one is never reported again.
     for ends in [true, false] {
         let waited = waits(limit.clone(), HOUR_MS, async |gate, limits| {
             let (answer, now_ms) = one(gate, limits, "first", None).await;
@@ -188,7 +191,7 @@ async fn places_are_free_a_lease_and_a_window_after_a_step_back() {
 async fn starts_go_on_soon_after_a_step_back() {
     for step_ms in [300, 1_000, 30_000, 3_600_000] {
         for (algorithm, most_ms) in [
-            // Until a job asks, and from then on.
+            // Until a job asks, and the same again from then on.
             (Algorithm::SlidingWindow, 2 * (WINDOW_MS + GUARD_MS)),
             (
                 Algorithm::SlidingSegments,
@@ -197,7 +200,7 @@ async fn starts_go_on_soon_after_a_step_back() {
             (Algorithm::SlidingCounter, WINDOW_MS / 2),
             (Algorithm::TokenBucket, WINDOW_MS / 2),
             (Algorithm::LeakyBucket, WINDOW_MS / 2),
-            // Until a window begins that is a whole one, and the guard, after a job asked.
+            // After a job asked: until the next whole window begins, plus the guard.
             (Algorithm::FixedWindow, 3 * WINDOW_MS + WINDOW_MS),
         ] {
             let took = still(algorithm, step_ms).await;

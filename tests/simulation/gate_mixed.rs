@@ -1,5 +1,5 @@
-//! Jobs of one tenant under different limits: plans, tenants' own limits, configurations that are changed. Whatever they
-//! are, none of them forgets what another counts. tests/it/gate_mixed.rs shows it on Redis.
+//! Jobs of one tenant under different limits: plans, tenants' own limits, changed configurations.
+//! No limit forgets what another one counts. tests/it/gate_mixed.rs shows the same on Redis.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,12 +19,12 @@ fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)
     Limit::new(name, algorithm, max, window, guard).expect("in range")
 }
 
-/// What the jobs' limits are taken from.
+/// The kinds of limits that jobs can have.
 #[derive(Debug, Clone, Copy)]
 enum Family {
-    /// One limit each, of one algorithm and one name, whose numbers differ.
+    /// One limit each, with the same algorithm and name and different numbers.
     Of(Algorithm),
-    /// Several each, of the tenant, of its parts, and of all tenants.
+    /// Several limits each: of the tenant, of its parts, and of all tenants.
     Several,
 }
 
@@ -65,13 +65,13 @@ fn sets(family: Family) -> Vec<Limits> {
 /// One question.
 #[derive(Debug, Clone)]
 struct Step {
-    /// After so long, in ms.
+    /// Pause before the question, in milliseconds.
     pause: u64,
-    /// Under which set of limits.
+    /// Index of the set of limits.
     set: usize,
-    /// Whose: the tenant and the header's value.
+    /// Indexes of the tenant and of the header's value.
     who: (usize, usize),
-    /// What its jobs cost; those that waited before ask again after them.
+    /// Costs of new jobs. Jobs that were denied before ask again after them.
     costs: Vec<u32>,
 }
 
@@ -93,7 +93,7 @@ fn history() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// A start, and what was in force for it.
+/// A start, and the limits in force for it.
 struct Start {
     at_ms: u64,
     cost: u32,
@@ -101,7 +101,8 @@ struct Start {
     layout: Layout,
 }
 
-/// Plays `steps` on the model. Returns all starts, and when each limit was counted with, by its partition.
+/// Plays `steps` on the model. Returns all starts, and when each limit was asked with, by
+/// partition.
 fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Limit)>) {
     let mut states: HashMap<Partition, State> = HashMap::new();
     let mut waiting: HashMap<(usize, (usize, usize)), Vec<Question>> = HashMap::new();
@@ -130,7 +131,7 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Li
         let clock = Clock::from_micros(now * 1000);
         let (answers, _) = scopes.ask(limits, clock, 100, "permit", &asks);
         for (partition, mut state) in scopes.into_states().into_iter().enumerate() {
-            // As a store does that lets expire what it may.
+            // The store expires what it may.
             state.expire(now);
             states.insert(layout.partition(partition).clone(), state);
         }
@@ -158,7 +159,7 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Li
 }
 
 impl Start {
-    /// What it used of `limit`, which counts in `partition`; 0: it was not charged there.
+    /// Returns the units charged to `limit` in `partition`; 0 if it was not charged there.
     fn units(&self, limit: &Limit, partition: &Partition) -> u64 {
         let counts = |(own, number): (&Limit, &usize)| {
             let sliding = [own, limit].map(Limit::algorithm) == [Algorithm::SlidingWindow; 2];
@@ -172,8 +173,9 @@ impl Start {
     }
 }
 
-/// The first start that its own limit does not allow: all counts that started since the limit was first asked with, of the last
-/// window; earlier nobody knew that it would count.
+/// Returns the first start that its own limits do not allow. Every start of the last window counts,
+/// but only since the limit was first asked with: before that, the gate could not know that it
+/// would count.
 fn violation(sets: &[Limits], steps: &[Step]) -> Option<String> {
     let (starts, asked) = play(sets, steps);
     for (index, start) in starts.iter().enumerate() {
@@ -189,7 +191,8 @@ fn violation(sets: &[Limits], steps: &[Step]) -> Option<String> {
             let known = uses.next().map_or(now, |(at, ..)| *at);
             let before = starts[..index].iter();
             let before = match limit.algorithm() {
-                // What it takes the last window to hold; its worst case is that of jobs that it bounds itself.
+                // The counter's own estimate of the last window is checked. Its worst case holds
+                // only for jobs that it limits itself.
                 Algorithm::SlidingCounter => {
                     let (span, sight) = (limit.span(), limit.span() - limit.lateness_ms());
                     let in_window = |window: u64| -> u64 {
@@ -208,7 +211,7 @@ fn violation(sets: &[Limits], steps: &[Step]) -> Option<String> {
                     counted.map(|other| other.units(limit, partition)).sum()
                 }
             };
-            // One that costs more than the whole limit starts alone.
+            // A job that costs more than the whole limit starts alone.
             let own = limit
                 .unit()
                 .of(start.cost.into())

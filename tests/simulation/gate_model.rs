@@ -1,4 +1,5 @@
-//! No random history on the model exceeds a limit. tests/it/gate_model.rs shows that the scripts are the model.
+//! No random history on the model exceeds a limit. tests/it/gate_model.rs shows that scripts and
+//! model are equal.
 
 use std::collections::HashMap;
 
@@ -16,11 +17,13 @@ use sluicegate::rules::usage::Clock;
 
 use crate::gate_simulator::violations;
 
-/// What started when, by the clock and by the time that really passed: the clock may be stepped back meanwhile.
+/// A start: time by the clock, time that really passed (they differ if the clock is stepped back),
+/// cost and limit.
 type Start = (u64, u64, u32, Limit);
 
-/// What [`violations`] judges: sliding windows by the time that really passed, fixed ones by the clock. One that was stepped back
-/// comes through a window again, which is another one if as much time has really passed since the starts in it.
+/// Prepares starts for [`violations`]: sliding windows by the time that really passed, fixed
+/// windows by the clock. A clock that was stepped back passes through a window again. It is a
+/// different window if at least its length has really passed since its starts.
 fn judged(starts: Vec<Start>) -> Vec<(u64, u32, Limit)> {
     let mut passes = HashMap::new();
     let mut judged: Vec<_> = (starts.into_iter())
@@ -41,7 +44,7 @@ fn judged(starts: Vec<Start>) -> Vec<(u64, u32, Limit)> {
     judged
 }
 
-/// Plays a history on the model alone, with one limit, and gives what started.
+/// Plays a history on the model alone, with one limit. Returns the starts.
 fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<Start> {
     let limits = sets(Family::Of(algorithm)).remove(which);
     let limit = &limits[0];
@@ -107,12 +110,12 @@ proptest! {
     }
 }
 
-/// What started, by the partition and the name of the limit that counts it.
+/// Starts by partition and name of the limit that counts them.
 type ByPartition = HashMap<(Partition, String), Vec<Start>>;
 
-/// As [`starts`], with one of the sets of several limits, and for several tenants where some are shared. Each call costs what
-/// it was charged and ends when the history says so. Jobs may cost more than some of the limits allow: those of an operator, or of
-/// other workers.
+/// Like [`starts`], with several limits and, if some are shared, several tenants. A call uses what
+/// it was charged and ends when the history says so. Jobs may cost more than some limits allow,
+/// because an operator or other workers can lower a limit.
 fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByPartition {
     let limits = sets(family).remove(which);
     let tenants = ["t0", "t1", "t2"].map(|id| Tenant::parse(id).expect("a plain id"));
@@ -191,7 +194,8 @@ fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByPartitio
     started
 }
 
-/// Of all sliding windows, in segments too, and fixed ones, the others' worst case being a matter of more than one window.
+/// Counts violations of sliding windows, also in segments, and of fixed windows. The worst case of
+/// other algorithms covers more than one window.
 fn violations_of_several(family: Family, which: usize, steps: &[Step]) -> usize {
     let mut all = starts_of_several(family, which, steps);
     let windows = [

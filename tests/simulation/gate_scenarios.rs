@@ -1,4 +1,4 @@
-//! What the waitlist promises under load and under failure, each with its bounds.
+//! Promises of the waitlist under load and failures, each with its bounds.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ fn sliding(max: u64, seconds: u64) -> Limit {
     limit(Algorithm::SlidingWindow, max, seconds)
 }
 
-/// `n` jobs at once, 0.2 ms apart.
+/// Returns arrivals of `n` jobs at once, 0.2 ms apart.
 fn backlog(n: u64) -> Vec<u64> {
     (0..n).map(|job| job * 200).collect()
 }
 
-/// Jobs at random times, `rate` a second on average.
+/// Returns arrivals at random times, on average `rate` per second.
 fn poisson(n: usize, rate: f64) -> Vec<u64> {
     let mut random = StdRng::seed_from_u64(3);
     let mut at = 0.0;
@@ -31,7 +31,8 @@ fn poisson(n: usize, rate: f64) -> Vec<u64> {
     .collect()
 }
 
-/// Bounds of one scenario: jobs that start, the end in seconds, deliveries a job, order in seconds.
+/// Runs one scenario and checks its bounds: started jobs, end in seconds, deliveries per job, order
+/// in seconds.
 fn check(
     name: &str,
     scenario: Scenario,
@@ -130,7 +131,7 @@ fn an_outage_adds_at_most_two_deliveries() {
 
 #[test]
 fn fresh_jobs_after_an_outage_do_not_overtake_the_waitlist() {
-    // 300 of them came during the outage and are asked in any order after it: 15 s of the limit.
+    // The 300 jobs that arrive during the outage ask in any order after it: 15 s of the limit.
     let mut arrivals = backlog(3000);
     arrivals.extend((1..600).map(|job| job * S / 5));
     arrivals.sort_unstable();
@@ -178,7 +179,8 @@ fn jobs_that_vanish_hold_nobody_up() {
         ..Scenario::new(sliding(20, 1), backlog(2000))
     };
     check("30 % vanish", scenario, 1300, 100.0, 3.1, 4.0);
-    // Slow limits have few tickets within `ahead`, so a gap is seen by a job that is far from its turn.
+    // Slow limits have few tickets within `ahead`, so the job that notices a gap is far from its
+    // turn.
     let scenario = Scenario {
         lost: 0.3,
         ..Scenario::new(sliding(5, 60), backlog(200))
@@ -224,13 +226,14 @@ fn large_jobs_are_not_starved_by_small_ones() {
     check("costs 1 and 10", scenario, 1000, 120.0, 6.0, 5.0);
 }
 
-/// 20 in a second, by each algorithm.
+/// Returns a limit of 20 per second for each algorithm.
 fn each() -> [Limit; Algorithm::ALL.len()] {
     Algorithm::ALL.map(|algorithm| limit(algorithm, 20, 1))
 }
 
-/// P4: a delivery for each trip of a wait longer than `max_delay`, and two beside these, however long the backlog is. In the worker's
-/// memory a job may ask more often than that: `most` and two and a half more.
+/// P4: checks that a job has one delivery for each trip of a wait longer than `max_delay`, and at
+/// most two more, however long the backlog is. Including waits in the worker's memory, it asks at
+/// most `most` + 2.5 times beside those trips.
 fn check_deliveries(name: &str, outcome: &Outcome, most: f64) {
     let beside = outcome.deliveries - outcome.rechecks;
     assert!(beside <= 2.1, "{name}: {outcome:?}");
@@ -277,7 +280,7 @@ fn each_algorithm_bears_faults() {
             late: 0.1,
             ..backlog_of(10_000)
         };
-        // A burst of 1 has no room for what comes so late.
+        // A burst of 1 has no room for jobs that are this late.
         let end = if limit.burst() == 1 { 550.0 } else { 515.0 };
         check(&format!("{name} late"), late, 10_000, end, 4.5, 4.0);
         let lost = Scenario {
@@ -331,7 +334,8 @@ fn three_limits_at_once_end_with_the_ideal() {
         named("hour", Algorithm::SlidingWindow, 1000, 3600),
     ]);
     let limits = limits.expect("three names");
-    // 1,000 in the first hour; in the next one five minutes' worth of 100, of which the last is ten seconds' worth.
+    // 1,000 in the first hour; in the next hour 100 in each of five minutes, the last 100 within
+    // ten seconds.
     let ideal = 3600.0 + 4.0 * 60.0 + 9.0;
     let name = "10/s, 100/min, 1000/h";
     let outcome = check(
@@ -345,24 +349,24 @@ fn three_limits_at_once_end_with_the_ideal() {
     check_deliveries(name, &outcome, 3.3);
 }
 
-/// Costs from `least` on, `spread` of them.
+/// Returns one of `spread` costs, starting at `least`.
 fn cost(job: usize, least: u32, spread: u32) -> u32 {
     least + (job as u32).wrapping_mul(2_654_435_761) % spread
 }
 
-/// 500 calls and 100,000 tokens a minute, counted by `algorithm`.
+/// Returns limits of 500 calls and 100,000 tokens per minute, counted by `algorithm`.
 fn language_model(algorithm: Algorithm) -> Limits {
     let calls = named("calls", algorithm, 500, 60).with_unit(Unit::Calls);
     let tokens = named("tokens", algorithm, 100_000, 60);
     let tokens = match algorithm {
-        // The largest job must fit in.
+        // The largest job must fit.
         Algorithm::LeakyBucket => tokens.with_burst(4000).expect("in range"),
         _ => tokens,
     };
     Limits::new(vec![calls, tokens]).expect("two names")
 }
 
-/// Where tokens bind, and where calls do.
+/// The tokens' limit or the calls' limit is used up, whichever binds.
 #[test]
 fn calls_and_tokens_a_minute_are_used_up() {
     for algorithm in Algorithm::ALL {
@@ -388,7 +392,7 @@ fn calls_and_tokens_a_minute_are_used_up() {
             // The counter's first windows hold less.
             let least = if jobs == 2000 { 0.96 } else { 0.97 };
             assert!(outcome.ideal / outcome.end >= least, "{name}: {outcome:?}");
-            // How many calls are in front is guessed, and a job comes back early rather than late.
+            // The number of calls in front is a guess, and a job returns early rather than late.
             check_deliveries(&name, &outcome, 4.2);
         }
     }

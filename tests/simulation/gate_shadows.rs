@@ -1,7 +1,9 @@
-//! Shadows deny nothing: with them each decision is what it is without them. That the scripts are the model is the matter of tests/it/gate_model.rs.
+//! Shadows deny nothing: every decision is the same with and without them. tests/it/gate_model.rs
+//! shows that scripts and model are equal.
 //!
-//! All sliding windows of a partition have one log, and that of a longer limit, shadow or not, remembers for longer. So two things are left
-//! out, which bring back what a shorter log has forgotten: calls that came late, and a clock that is stepped back.
+//! All sliding windows of a partition share one log, and a longer limit, shadow or not, keeps it
+//! for longer. So histories leave out late calls and a clock that is stepped back, which bring back
+//! what a shorter log has forgotten.
 
 use std::collections::HashMap;
 
@@ -17,7 +19,7 @@ use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 use sluicegate::rules::usage::Clock;
 
-/// What the limits that are enforced say alone, or with shadows beside them.
+/// A world with the enforced limits alone, or with shadows beside them.
 struct Side {
     world: World,
     limits: Vec<Vec<Limit>>,
@@ -76,7 +78,8 @@ proptest! {
                                 });
                             }
                         }
-                        // A log that shadows look back in further is numbered for longer.
+                        // Sequences differ: a log that shadows keep for longer is numbered for
+                        // longer.
                         let answers = answers.into_iter().map(|answer| match answer {
                             Answer::Start { .. } => None,
                             other => Some(other),
@@ -100,7 +103,7 @@ proptest! {
                     }
                     Step::Settle { which, end, .. } if !receipts.is_empty() => {
                         let receipt = which.get(receipts.as_slice()).clone();
-                        // What came late counts anew in a log that still has it.
+                        // A late call counts anew in a log that still has it.
                         let end = match end {
                             End::Late => End::Abandoned { for_ms: 0 },
                             other => *other,
