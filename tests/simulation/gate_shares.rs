@@ -1,4 +1,4 @@
-//! A partition that several waitlists share: what each gets of it, that nobody wastes it, and that few deliveries are enough.
+//! Partitions that several waitlists share: equal shares, no idle quota, and few deliveries.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use sluicegate::rules::scope::{Labels, Scope};
 
 use crate::gate_simulator::{Outcome, Scenario, run};
 
-/// `max` per second.
+/// Returns a limit of `max` per second.
 fn limit(name: &str, max: u64, scope: Scope) -> Limit {
     let second = Duration::from_secs(1);
     let limit = Limit::new(name, Algorithm::SlidingWindow, max, second, Duration::ZERO);
@@ -25,20 +25,20 @@ fn global(max: u64) -> Limit {
     limit("all", max, Scope::Global)
 }
 
-/// Each tenant's own `max` per second, and `all` for all of them.
+/// Returns limits of `max` per second for each tenant and `all` for all of them.
 fn both(max: u64, all: u64) -> Limits {
     let limits = vec![limit("own", max, Scope::Tenant), global(all)];
     Limits::new(limits).expect("their names differ")
 }
 
-/// `n` jobs at once, 0.2 ms apart; `of` says whose each is.
+/// Publishes `n` jobs at once, 0.2 ms apart. `of` returns each job's tenant and header value.
 fn backlog(limits: impl Into<Limits>, n: u64, of: fn(usize) -> (usize, usize)) -> Scenario {
     let mut scenario = Scenario::new(limits, (0..n).map(|job| job * 200).collect());
     scenario.of = of;
     scenario
 }
 
-/// When the n-th of the jobs started that `whose` are, in seconds, for all of them in the order of their starts.
+/// Returns the start times of the jobs that match `whose`, in seconds and in order.
 fn starts(outcome: &Outcome, whose: impl Fn(usize) -> bool) -> Vec<f64> {
     let jobs = outcome.starts.0.iter().enumerate();
     let own = jobs.filter(|(job, _)| whose(*job));
@@ -47,7 +47,8 @@ fn starts(outcome: &Outcome, whose: impl Fn(usize) -> bool) -> Vec<f64> {
     starts
 }
 
-/// Bounds of one scenario: jobs that start, seconds beyond the ideal end, deliveries a job.
+/// Runs one scenario and checks its bounds: started jobs, seconds after the ideal end, deliveries
+/// per job.
 fn check(name: &str, scenario: Scenario, started: usize, late: f64, deliveries: f64) -> Outcome {
     let outcome = run(scenario);
     println!("{name}: {outcome:?}");
@@ -85,7 +86,7 @@ fn a_shared_partition_costs_no_more_than_an_own_one() {
 
 #[test]
 fn a_backlog_leaves_the_others_their_share() {
-    // 1,800 jobs of one tenant, then 200 of another: these have half of the quota.
+    // 1,800 jobs of one tenant, then 200 of another, which get half of the quota.
     let outcome = check(
         "1,800 before 200",
         backlog(global(20), 2000, |job| (usize::from(job >= 1800), 0)),
@@ -100,7 +101,8 @@ fn a_backlog_leaves_the_others_their_share() {
         small[99],
         small[199]
     );
-    // And what it leaves, the others have: at 10 a second of its own each needs half a minute, and one a minute and a half.
+    // Unused shares go to the others: at 10 a second of its own, two tenants need half a minute
+    // each and one needs a minute and a half.
     let unequal = |job| (usize::from(job >= 900) + usize::from(job >= 1200), 0);
     let outcome = check(
         "900, 300, 300",
@@ -120,7 +122,7 @@ fn a_backlog_leaves_the_others_their_share() {
 #[test]
 fn one_who_comes_later_does_not_queue_behind_the_backlog() {
     let mut scenario = backlog(global(20), 2000, |job| (usize::from(job >= 1990), 0));
-    // Ten jobs of another tenant, one a second, in the middle of it.
+    // Meanwhile another tenant publishes ten jobs, one a second.
     for (number, at) in scenario.arrivals[1990..].iter_mut().enumerate() {
         *at = 30_000_000 + number as u64 * 1_000_000;
     }
@@ -133,7 +135,8 @@ fn one_who_comes_later_does_not_queue_behind_the_backlog() {
 
 #[test]
 fn who_has_less_of_its_own_takes_nothing_from_the_others() {
-    // 5/s of its own each, 20/s of all: eight share it equally, three have what is theirs.
+    // Each has 5/s of its own, and all have 20/s: eight share it equally, three get their own
+    // limits.
     check(
         "8 tenants",
         backlog(both(5, 20), 2000, |job| (job % 8, 0)),
@@ -143,7 +146,8 @@ fn who_has_less_of_its_own_takes_nothing_from_the_others() {
     );
     let few = |job| (usize::from(job >= 800) + usize::from(job >= 990), 0);
     check("3 tenants", backlog(both(5, 20), 1000, few), 1000, 0.8, 3.2);
-    // One with 5/s and 1,000 jobs, one with 100/s of its own and 750: it has the other 15/s.
+    // One has 5/s and 1,000 jobs. The other has 100/s of its own and 750 jobs, and gets the
+    // remaining 15/s.
     let mut scenario = backlog(both(5, 20), 1750, |job| (usize::from(job >= 1000), 0));
     scenario.cost = |_| 1;
     let outcome = run(scenario);
@@ -168,7 +172,8 @@ fn parts_of_a_tenant_share_its_quota() {
         0.5,
         4.0,
     );
-    // One path has nearly all of the jobs: at first it has no more than each of the others, then its own 10/s.
+    // One path has nearly all of the jobs: at first it gets no more than the others, then its own
+    // 10/s.
     let of = |job| (0, if job < 900 { 0 } else { job % 7 });
     let outcome = check("one path", backlog(limits, 1000, of), 1000, 4.0, 3.3);
     let others = starts(&outcome, |job| of(job).1 > 0);
@@ -181,18 +186,18 @@ fn parts_of_a_tenant_share_its_quota() {
 
 #[test]
 fn costs_share_it_by_units() {
-    // One tenant's jobs cost ten times what those of the three others do.
+    // One tenant's jobs cost ten times as much as those of the three others.
     let mut scenario = backlog(global(100), 2000, |job| (job % 4, 0));
     scenario.cost = |job| if job % 4 == 1 { 10 } else { 1 };
     let outcome = check("costs", scenario, 2000, 2.0, 3.1);
     let cheap = starts(&outcome, |job| job % 4 != 1);
-    // 25 units a second each: 500 of them in 20 s.
+    // Each gets 25 units a second: 500 take 20 s.
     assert!(cheap[1499] <= 21.5, "{}", cheap[1499]);
 }
 
 #[test]
 fn jobs_of_many_units_wait_for_no_half_of_another() {
-    // As large as the limit: only one at a time, and each knows how many whole ones come before it.
+    // Jobs as large as the limit: only one runs at a time, and each knows how many come before it.
     let of: [fn(usize) -> (usize, usize); 3] =
         [|job| (job % 2, 0), |job| (job % 50, 0), |job| (job, 0)];
     for of in of {
@@ -200,11 +205,11 @@ fn jobs_of_many_units_wait_for_no_half_of_another() {
         scenario.cost = |_| 10;
         check("10 of 10", scenario, 200, 0.5, 3.2);
     }
-    // No other fits beside a job of 6, so that 4 of 10 stay unused.
+    // No other job fits beside a job of 6, so 4 of 10 units stay unused.
     let mut scenario = backlog(global(10), 200, |job| (job % 2, 0));
     scenario.cost = |_| 6;
     check("6 of 10", scenario, 200, 81.0, 8.0);
-    // Large ones and small ones, each of its own tenant.
+    // Large and small jobs, each of a tenant of its own.
     let mut scenario = backlog(global(100), 1000, |job| (job % 50, 0));
     scenario.cost = |job| if job % 2 == 0 { 10 } else { 1 };
     check("10 and 1", scenario, 1000, 4.0, 5.0);
@@ -222,15 +227,15 @@ fn what_vanished_is_given_up() {
     let mut scenario = backlog(global(10), 1000, two);
     scenario.outage = Some((10_000_000, 70_000_000));
     check("an outage of a minute", scenario, 1000, 61.0, 4.0);
-    // A whole tenant vanishes with a third of the jobs: the other one's are back when they would have been beside it, and no
-    // later.
+    // A whole tenant vanishes with a third of the jobs. The other tenant's jobs return when they
+    // would have returned beside it, and not later.
     let mut scenario = backlog(global(20), 1500, |job| (usize::from(job % 3 == 0), 0));
     scenario.vanished = |job| job % 3 == 0;
     check("a tenant vanished", scenario, 1000, 24.5, 4.0);
 }
 
-/// Workers that were killed leave tickets for which nobody comes, in front of every waitlist: whoever comes then takes the room
-/// after a grace or two, and not never.
+/// Workers that were killed leave tickets without jobs at the front of every waitlist. The next job
+/// takes the room after one or two grace periods.
 #[tokio::test]
 async fn lines_whose_fronts_vanished_do_not_wait_for_each_other() {
     for (max, cost, lines, vanished) in [(2, 2, 3, 1), (4, 3, 5, 1), (1, 1, 5, 3)] {
@@ -276,7 +281,7 @@ async fn lines_whose_fronts_vanished_do_not_wait_for_each_other() {
             now_us.fetch_max(1_700_000_000_000_000 + at * 1000, Ordering::Relaxed);
             match ask(line, ticket).await {
                 Answer::Wait { ttl_ms, ticket, .. } => {
-                    // A way there and back.
+                    // The network delay in both directions.
                     waiting.push((at + ttl_ms + 2, line, Some(ticket)));
                 }
                 Answer::Start { .. } => {}
@@ -322,7 +327,8 @@ fn waits_beyond_the_longest_delay_keep_their_order() {
     );
 }
 
-/// Jobs of one tenant every so many microseconds, and then large ones of another, at the second second.
+/// Returns a scenario with jobs of one tenant, one every `small.1` microseconds, and large jobs of
+/// another, published after one second.
 fn against(limit: Limit, small: (u64, u64), large: u64) -> Scenario {
     let (number, every) = small;
     let mut scenario = backlog(limit, number + large, |_| (0, 0));
@@ -343,8 +349,9 @@ fn large_jobs_have_their_share_beside_small_ones() {
         let limit = Limit::new("all", Algorithm::SlidingWindow, max, window, Duration::ZERO);
         limit.expect("in range").with_scope(Scope::Global)
     };
-    // 100 units in 10 s. One tenant's jobs cost 1, five a second for 200 s; the other's cost all of it, three times. Each of
-    // them needs an empty window, and the small ones have as many units in between.
+    // The limit is 100 units in 10 s. One tenant's jobs cost 1, five a second for 200 s; three jobs
+    // of the other cost the whole limit. Each large job needs an empty window, and small jobs get
+    // as many units in between.
     let mut scenario = against(shared(100, 10), (1_000, 200_000), 3);
     scenario.of = |job| (usize::from(job >= 1_000), 0);
     scenario.cost = |job| if job >= 1_000 { 100 } else { 1 };
@@ -366,7 +373,8 @@ fn large_jobs_have_their_share_beside_small_ones() {
 
 #[test]
 fn those_who_come_later_make_a_backlog_wait_longer() {
-    // One tenant's 400 jobs, and others with one job each, at half the rate: each wait is estimated by who waits now.
+    // One tenant has 400 jobs; other tenants with one job each arrive at half the rate. Waits are
+    // estimated from the current waiters.
     let mut scenario = backlog(global(20), 800, |job| (job.saturating_sub(399), 0));
     for (number, at) in scenario.arrivals[400..].iter_mut().enumerate() {
         *at = number as u64 * 100_000;

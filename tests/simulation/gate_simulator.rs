@@ -1,7 +1,8 @@
-//! Jobs that come, wait in delay queues and come back, in simulated time: the gate's model is real, RabbitMQ is played.
+//! Simulates jobs that arrive, wait in delay queues and return, in simulated time. The gate's model
+//! is real, RabbitMQ is played.
 //!
-//! A job of a delay queue is in a worker's hands, and asks there as early as [`lead_ms`] says and up to 10 ms later; a wait longer
-//! than `max_delay` is cut and spread.
+//! A worker holds the jobs of a delay queue. Such a job asks as early as [`lead_ms`] says, and up
+//! to 10 ms later. A wait longer than `max_delay` is split and spread.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -18,33 +19,33 @@ use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 use sluicegate::rules::usage::Clock;
 
-/// Waits up to this are spent in the worker.
+/// Maximum wait that is spent in the worker, in microseconds.
 const HOLD: u64 = 500_000;
-/// When the simulation begins, in microseconds since the epoch; a whole second and a bit.
+/// Start of the simulation, in microseconds since the Unix epoch; shortly after a whole second.
 const BEGIN: u64 = 1_700_000_000_000_123;
 
-/// What happens. All times are microseconds after the begin.
+/// Input of a simulation. All times are microseconds after its start.
 pub struct Scenario {
     pub limits: Limits,
     /// When each job is published, in order.
     pub arrivals: Vec<u64>,
-    /// Its units.
+    /// Units of each job.
     pub cost: fn(usize) -> u32,
-    /// Whose it is, and the value of its header.
+    /// Tenant and header value of each job.
     pub of: fn(usize) -> (usize, usize),
-    /// The longest trip.
+    /// Maximum trip through a delay queue.
     pub max_delay: u64,
-    /// Nobody asks in between.
+    /// Period in which no job asks.
     pub outage: Option<(u64, u64)>,
-    /// From then on other limits, of the same names; in order.
+    /// New limits with the same names, and when each set takes effect; in order.
     pub changes: Vec<(u64, Limits)>,
-    /// The part of all trips that take 0.5 to 1.2 s longer.
+    /// Fraction of trips that take 0.5 to 1.2 s longer.
     pub late: f64,
-    /// The part of the waiting jobs that never come back.
+    /// Fraction of waiting jobs that never return.
     pub lost: f64,
-    /// Those that never come back once they wait.
+    /// Whether a job vanishes once it waits.
     pub vanished: fn(usize) -> bool,
-    /// The part of the waiting jobs that come back twice.
+    /// Fraction of waiting jobs that return twice.
     pub duplicated: f64,
 }
 
@@ -66,34 +67,34 @@ impl Scenario {
     }
 }
 
-/// What came of it.
+/// Results of a simulation.
 #[derive(Debug)]
 pub struct Outcome {
     /// Jobs that started.
     pub started: usize,
-    /// When the last one did, in seconds.
+    /// Time of the last start, in seconds.
     pub end: f64,
-    /// When it could have ended: that of the limits that is used the most, used up.
+    /// Earliest possible end, in seconds: when the most used limit would have been used up.
     pub ideal: f64,
-    /// Deliveries for each job that started, waits in the worker not counted.
+    /// Deliveries per started job, without waits in the worker.
     pub deliveries: f64,
-    /// Those of them, for each job, that ended a trip of a wait longer than `max_delay`.
+    /// Deliveries per started job that end a trip of a wait longer than `max_delay`.
     pub rechecks: f64,
-    /// Questions for each job that started.
+    /// Questions per started job.
     pub questions: f64,
-    /// The most deliveries of any job.
+    /// Maximum deliveries of any job.
     pub worst: u32,
     /// Starts that a limit does not allow.
     pub violations: usize,
-    /// The furthest that a job started from the moment at which its turn in the order of arrival was, in seconds.
+    /// Maximum difference between a job's start and its turn in order of arrival, in seconds.
     pub out_of_order: f64,
-    /// The most jobs held in the worker at once.
+    /// Maximum number of jobs held in the worker at once.
     pub held: u32,
-    /// When each job started, in seconds.
+    /// Start time of each job, in seconds.
     pub starts: Starts,
 }
 
-/// When each job started, in seconds.
+/// Start time of each job, in seconds, or `None` if it did not start.
 pub struct Starts(pub Vec<Option<f64>>);
 
 impl std::fmt::Debug for Starts {
@@ -109,18 +110,18 @@ struct Event {
     job: usize,
     ticket: Option<(u64, u64)>,
     comes: From,
-    /// It came from a delay queue, and may stay in the worker until then.
+    /// Until when the worker may hold the job, if it came from a delay queue.
     stays: u64,
 }
 
-/// Where a job was since it asked last.
+/// Where a job waited since its last question.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum From {
-    /// In a queue: it is delivered.
+    /// In a queue. It has to be delivered.
     Queue,
-    /// In the worker, in its own right.
+    /// In the worker's memory.
     Hold,
-    /// In the worker, among those of its delay queue.
+    /// In the worker, within the delivery window of its delay queue.
     Window,
 }
 
@@ -229,7 +230,7 @@ pub fn run(scenario: Scenario) -> Outcome {
         if ttl <= HOLD {
             holding += 1;
             held = held.max(holding);
-            // Those that are held until the same millisecond ask together, in the order of their tickets.
+            // Jobs held until the same millisecond ask together, in order of their tickets.
             events.push(Reverse(Event {
                 at: (now + ttl).next_multiple_of(1000) + 500,
                 sequence: number,
@@ -310,7 +311,7 @@ struct Done {
     layout: Layout,
 }
 
-/// What each start used of one limit, by whose quota it is.
+/// Returns the units that each start used of one limit, by partition.
 fn of_limit(done: &[Done], which: usize) -> BTreeMap<Partition, Vec<(u64, u32, Limit)>> {
     let mut used: BTreeMap<Partition, Vec<_>> = BTreeMap::new();
     for one in done {
@@ -324,8 +325,8 @@ fn of_limit(done: &[Done], which: usize) -> BTreeMap<Partition, Vec<(u64, u32, L
     used
 }
 
-/// When all that was done could have been, in seconds, if nothing but the limits took time and costs filled them
-/// without a gap.
+/// Returns when all starts could have been made, in seconds, if only the limits took time and costs
+/// filled them without gaps.
 fn ideal(limits: &Limits, done: &[Done]) -> f64 {
     let end = |(which, limit): (usize, &Limit)| {
         let sum = |used: &Vec<(u64, u32, Limit)>| -> u64 {
@@ -337,7 +338,7 @@ fn ideal(limits: &Limits, done: &[Done]) -> f64 {
             Algorithm::Concurrency => 0.0,
             Algorithm::SlidingCounter => units / max - 1.0,
             bucket if bucket.has_burst() => (units - f64::from(limit.burst())) / max,
-            // All of a window together.
+            // A window's units start together.
             _ => (units / max).ceil() - 1.0,
         };
         spans * (limit.window_ms() + limit.guard_ms()) as f64 / 1000.0
@@ -345,8 +346,9 @@ fn ideal(limits: &Limits, done: &[Done]) -> f64 {
     limits.iter().enumerate().map(end).fold(0.0, f64::max)
 }
 
-/// Starts that exceed the limit that was in force when they started, with zero tolerance. What a changed limit let
-/// pass before stays; only the sliding window counts all of it against the new one.
+/// Counts starts that exceed the limit in force when they started, with zero tolerance. Starts that
+/// an earlier limit allowed are no violation; only the sliding window counts all of them against
+/// the new limit.
 pub fn violations(done: &[(u64, u32, Limit)]) -> usize {
     done.iter()
         .enumerate()
@@ -379,7 +381,7 @@ pub fn violations(done: &[(u64, u32, Limit)]) -> usize {
         .count()
 }
 
-/// `max` in each window of `seconds`, without a guard.
+/// Returns a limit of `max` per window of `seconds`, without a guard.
 pub fn limit(algorithm: Algorithm, max: u64, seconds: u64) -> Limit {
     Limit::new(
         "default",

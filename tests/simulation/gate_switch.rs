@@ -1,4 +1,5 @@
-//! A fleet whose workers change their limits at different times, or never: on the model, with a clock of its own.
+//! A fleet whose workers change their limits at different times, or never. Runs on the model, with
+//! a clock of its own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,10 +19,10 @@ use sluicegate::rules::tenant::Tenant;
 use sluicegate::rules::usage::Clock;
 
 const EPOCH_MS: u64 = 1_700_000_000_000;
-/// Workers ask and look at their clocks so often.
+/// Interval at which workers ask and look at their clocks.
 const STEP_MS: u64 = 20;
 
-/// What `lua/policies.lua` keeps.
+/// The policies that `lua/policies.lua` keeps.
 #[derive(Default)]
 struct Shared(BTreeMap<usize, Registered>);
 
@@ -59,14 +60,14 @@ struct Worker {
     next_exchange_ms: u64,
 }
 
-/// What one worker does at a time of the history, instead of its usual work.
+/// An event at one worker, in place of its usual work.
 #[derive(Debug, Clone, Copy)]
 enum Event {
-    /// It has another policy from now on.
+    /// The worker has this policy from now on.
     Reload(usize),
-    /// Its exchanges fail for so long.
+    /// The worker's exchanges fail for this many milliseconds.
     Cut(u64),
-    /// Its process ends, and one with this policy begins so much later.
+    /// The process ends. One with this policy starts after this many milliseconds.
     Restart(usize, u64),
 }
 
@@ -75,13 +76,13 @@ struct World {
     shared: Shared,
     workers: Vec<Worker>,
     states: HashMap<Partition, State>,
-    /// Whose jobs there are, each with so many values of the header.
+    /// Number of tenants, and of header values of each.
     tenants: usize,
     values: usize,
     now_ms: u64,
-    /// Of every start: when, in milliseconds, and whose, with which value.
+    /// Each start: time in milliseconds, tenant, header value.
     starts: Vec<(u64, usize, usize)>,
-    /// Every worker enforces its own policy alone: what must go wrong.
+    /// Whether every worker enforces only its own policy. This must violate the bounds.
     alone: bool,
 }
 
@@ -108,7 +109,7 @@ impl World {
         }
     }
 
-    /// Jobs of several tenants, with several values of the header each.
+    /// Adds jobs of several tenants, with several header values each.
     fn of_many(self) -> Self {
         Self {
             tenants: 2,
@@ -152,7 +153,7 @@ impl World {
         }
     }
 
-    /// Every worker has more to do than may start.
+    /// Lets all workers take one step. Each has more jobs than may start.
     fn step(&mut self) {
         self.now_ms += STEP_MS;
         let order = (self.now_ms / STEP_MS) as usize;
@@ -192,7 +193,7 @@ impl World {
         }; 4];
         let (answers, _) = scopes.ask(&limits, clock, 4, "p", &asks);
         for (partition, mut state) in scopes.into_states().into_iter().enumerate() {
-            // Nobody is in the waitlist: this is about room alone.
+            // Empties the waitlist: this suite is about room alone.
             state.change(self.now_ms, &Change::Reset);
             self.states
                 .insert(layout.partition(partition).clone(), state);
@@ -202,7 +203,7 @@ impl World {
         self.starts.extend(started.map(|_| (now_ms, number, value)));
     }
 
-    /// Each event after a pause, at one of the workers. Numbers of policies go round.
+    /// Plays events, each after a pause and at one of the workers. Policy numbers wrap around.
     fn play(&mut self, events: Vec<(u64, usize, Event)>) {
         let policies = self.policies.len();
         for (pause, worker, event) in events {
@@ -222,7 +223,7 @@ impl World {
         }
     }
 
-    /// The most starts of `whose` in any window of `ms`, wherever it begins.
+    /// Returns the most starts of `whose` in any window of `ms`, wherever it begins.
     fn most_in(&self, whose: Whose, ms: u64) -> u64 {
         let own = self.starts.iter().filter(|(_, tenant, value)| match whose {
             Whose::All => true,
@@ -244,7 +245,7 @@ impl World {
         self.starts.iter().filter(|(at, ..)| *at > ms).count()
     }
 
-    /// No more of `whose` starts in any window of `ms` under `limits` alone.
+    /// Returns the maximum number of starts of `whose` in any window of `ms` under `limits` alone.
     fn bound(&self, limits: &Limits, whose: Whose, ms: u64) -> u64 {
         let (tenants, values) = (self.tenants as u64, self.values as u64);
         let of = |limit: &Limit| {
@@ -259,7 +260,7 @@ impl World {
         limits.iter().map(of).min().expect("a limit")
     }
 
-    /// All whose quotas there may be.
+    /// Returns all groups of jobs that may have a quota of their own.
     fn whose(&self) -> Vec<Whose> {
         let mut all = vec![Whose::All];
         for tenant in 0..self.tenants {
@@ -341,7 +342,8 @@ fn some_event(policies: usize) -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Two workers change their policies at any time, one never does; exchanges fail, processes end.
+    /// Two workers change their policies at any time and one never does; exchanges fail and
+    /// processes end.
     #[test]
     fn no_window_holds_more_than_the_larger_policy_allows(
         sets in prop::collection::vec(some_limits(), 2..4),
@@ -358,7 +360,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
-    /// The same with partitions of all tenants, of each, and of parts of each.
+    /// The same, with partitions of all tenants, of each tenant, and of parts of each.
     #[test]
     fn no_window_of_any_partition_holds_more_than_the_larger_policy_allows(
         sets in prop::collection::vec(some_scoped_limits(), 2..4),
@@ -414,7 +416,7 @@ fn scopes_that_come_change_and_go_exceed_nothing_and_waste_little() {
             let mut world = World::new(policies.to_vec(), &[0, 0]).of_many();
             world.run(3_310);
             world.event(0, Event::Reload(1));
-            // Half of them have the old one, for longer than any window.
+            // Half of the workers have the old policy, for longer than any window.
             world.run(5_000);
             let half = world.starts_since(world.now_ms - 3_000);
             assert!(half > 0, "{what}: nothing starts");
@@ -449,13 +451,13 @@ fn every_pair_of_algorithms_switches_without_a_violation_and_recovers() {
                 world.event(1, Event::Reload(1));
                 world.run(8_000);
                 world.event(2, Event::Restart(1, 700));
-                // The old one is forgotten after a window and the margin.
+                // The old policy is forgotten after a window and the margin.
                 world.run(MARGIN_MS + 4_000);
                 let recovered = world.now_ms;
                 world.run(10_000);
                 let what = format!("{} {from} to {} {to}", before.name(), after.name());
                 keeps_the_larger(&world).unwrap_or_else(|why| panic!("{what}: {why}"));
-                // As much as a fleet uses that never had the old one.
+                // A fleet that never had the old policy uses the same amount.
                 let mut only = World::new(policies[1..].to_vec(), &[0, 0, 0]);
                 only.run(recovered - EPOCH_MS);
                 only.run(10_000);

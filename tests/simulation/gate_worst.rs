@@ -1,5 +1,6 @@
-//! What each algorithm lets arrive at worst in any window: a search that tries to break [`Limit::worst_case`], and to
-//! reach it. It plays an adversary, who knows the windows and the guard, against the model in simulated time.
+//! The worst case of each algorithm: a search that tries to reach [`Limit::worst_case`] and to
+//! exceed it. It plays an adversary that knows the windows and the guard, against the model in
+//! simulated time.
 
 use std::slice;
 use std::time::Duration;
@@ -13,32 +14,32 @@ use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::usage::Clock;
 
-/// Somewhere, in microseconds since the epoch.
+/// Start time, in microseconds since the Unix epoch.
 const BEGIN: u64 = 1_700_000_000_000_000;
 
-/// What the adversary does next: the clock goes on to some moment, and jobs ask from there.
+/// One move of the adversary: the clock advances to some moment, and jobs ask from then on.
 #[derive(Debug, Clone)]
 struct Move {
     to: Moment,
-    /// Milliseconds before or after that moment.
+    /// Offset from that moment, in milliseconds.
     offset_ms: i64,
-    /// Microseconds within the millisecond.
+    /// Offset within the millisecond, in microseconds.
     phase: u64,
-    /// So many jobs want to start.
+    /// Number of jobs that ask.
     jobs: u32,
-    /// For so long they ask again as soon as they are told to.
+    /// Time during which denied jobs ask again as soon as they may, in milliseconds.
     flood_ms: u64,
-    /// The jobs' units.
+    /// Units of each job.
     cost: u32,
 }
 
 #[derive(Debug, Clone)]
 enum Moment {
-    /// So many edges of aligned windows later.
+    /// This many edges of aligned windows later.
     Edge(u64),
     /// The guard before that edge.
     Closing(u64),
-    /// When the span that began with the last move is over.
+    /// The end of the span that began with the last move.
     SpanOver,
     /// After a pause in milliseconds.
     Pause(u64),
@@ -63,12 +64,12 @@ struct Attack<'a> {
     now: u64,
     /// A denied job, which asks again before any fresh one.
     waiting: Option<(Ticket, u32)>,
-    /// When what started, in microseconds and units.
+    /// Starts: time in microseconds, and units.
     starts: Vec<(u64, u64)>,
 }
 
 impl Attack<'_> {
-    /// One job asks. The wait in milliseconds if it is denied.
+    /// Asks for one job. Returns the wait in milliseconds if it is denied.
     fn ask(&mut self, cost: u32) -> Option<u64> {
         let (ticket, cost) = match self.waiting.take() {
             Some((ticket, cost)) => (Some(ticket), cost),
@@ -117,7 +118,7 @@ impl Attack<'_> {
     }
 }
 
-/// What started, in order.
+/// Plays a plan. Returns the starts in order.
 fn starts(limit: &Limit, plan: &[Move]) -> Vec<(u64, u64)> {
     let mut attack = Attack {
         limit,
@@ -134,7 +135,7 @@ fn starts(limit: &Limit, plan: &[Move]) -> Vec<(u64, u64)> {
     attack.starts
 }
 
-/// The most units in a half-open window of `micros`: moments that are less than it apart.
+/// Returns the most units in a half-open window of `micros`: at moments less than that apart.
 fn most_in(moments: &[(u64, u64)], micros: u64) -> u64 {
     let (mut first, mut units, mut most) = (0, 0, 0);
     for (at, more) in moments {
@@ -148,8 +149,9 @@ fn most_in(moments: &[(u64, u64)], micros: u64) -> u64 {
     most
 }
 
-/// The most units that can arrive in a window, whatever the delays, if they vary by less than the guard: two arrivals
-/// are less than the window apart only if their starts were less than window + guard apart.
+/// Returns the most units that can arrive in a window if delays vary by less than the guard. Two
+/// arrivals are less than the window apart only if their starts were less than window + guard
+/// apart.
 fn most_arriving(limit: &Limit, starts: &[(u64, u64)]) -> u64 {
     most_in(starts, (limit.window_ms() + limit.guard_ms()) * 1000)
 }
@@ -173,7 +175,7 @@ fn random_move(random: &mut StdRng, limit: &Limit) -> Move {
     }
 }
 
-/// Plans at random, and the best one so far with some moves changed.
+/// Tries random plans, and the best one so far with some moves changed.
 fn search(limit: &Limit, plans: usize) -> (u64, Vec<Move>) {
     let mut random = StdRng::seed_from_u64(7);
     let (mut most, mut best) = (0, Vec::new());
@@ -204,7 +206,7 @@ fn limit(algorithm: Algorithm, max: u64, window_ms: u64, guard_ms: u64) -> Limit
     Limit::new("default", algorithm, max, window, guard).expect("in range")
 }
 
-/// The stated worst case is found, and nothing above it.
+/// Checks that the search finds the stated worst case and nothing above it.
 fn tight(limit: &Limit) {
     let (found, plan) = search(limit, 600);
     println!(
@@ -218,7 +220,7 @@ fn tight(limit: &Limit) {
     assert_eq!(found, limit.worst_case(), "{limit:?} by {plan:?}");
 }
 
-/// Both ways of one limit: more than one unit in a millisecond, and less.
+/// Checks limits of more than one unit per millisecond, and of less.
 fn tight_by(algorithm: Algorithm) {
     for (max, window, guard) in [(100, 1000, 50), (7, 500, 0), (200, 100, 7)] {
         let limit = limit(algorithm, max, window, guard);
@@ -236,7 +238,8 @@ fn each_algorithm_at_worst() {
     }
 }
 
-/// A bucket of 1 holds what flows in while its job is on the way: a limit is used up although all come late.
+/// A bucket of 1 keeps what flows in while its job is on the way, so a limit is used up even if all
+/// jobs are late.
 #[test]
 fn lateness_costs_a_bucket_nothing() {
     let limit = limit(Algorithm::LeakyBucket, 100, 1000, 0);

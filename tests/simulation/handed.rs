@@ -1,6 +1,7 @@
-//! Jobs that are handed over: in simulations from [`HANDED`] on each call is made by the handler of `dispatch.forward`, with `done`, and
-//! the downstream is a worker of others that says when it is done. What it says may be lost, late, said twice, or of nobody; those below
-//! keep the histories that they had.
+//! Jobs that are handed over. In simulations with seeds from [`HANDED`], the handler of
+//! `dispatch.forward` makes each call, with `done`, and the API is another system's worker that
+//! reports when the job is done. Its reports may be lost, late, sent twice, or of an unknown job.
+//! Histories of lower seeds are unchanged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,31 +23,31 @@ use super::downstream::{self, Answered, Reply as Answer, THROTTLED, arrive, used
 use super::plan::{Plan, ms};
 use super::world::{Life, World};
 
-/// Simulations from this seed on have what this module adds.
+/// First seed with the faults of this module.
 pub const HANDED: u64 = 12_000_000;
 
 const QUEUE: &str = "workers";
 const DONE: &str = "jobs.done";
-/// What a worker says is late by this at most, in milliseconds: beyond every timeout, too.
+/// Maximum delay of a worker's report, in milliseconds. It exceeds every timeout.
 const LATE_MS: u64 = 30_000;
 
-/// How often what happens to what workers say.
+/// Probabilities of faults in workers' reports.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Handed {
     lost: f64,
     late: f64,
     twice: f64,
     of_nobody: f64,
-    /// No connection, right before it is needed.
+    /// There is no connection right before it is needed.
     down: f64,
-    /// Nobody hears that RabbitMQ has the job.
+    /// RabbitMQ has the job, and its confirm is lost.
     unheard: f64,
-    /// The worker takes long for it.
+    /// The worker takes long.
     slow: f64,
 }
 
 impl Handed {
-    /// From a stream of its own.
+    /// Draws from a random stream of its own.
     pub fn new(seed: u64, troubled: bool) -> Self {
         if seed < HANDED || !troubled {
             return Self::default();
@@ -68,7 +69,7 @@ impl Handed {
     }
 }
 
-/// The call of a job whose permit was given.
+/// Calls a job that has a permit.
 pub async fn attempt(life: &Arc<Life>, job: &Job, permit: Permit) -> Attempt {
     let world = &life.world;
     let forward = Forward {
@@ -87,7 +88,7 @@ pub async fn attempt(life: &Arc<Life>, job: &Job, permit: Permit) -> Attempt {
     let handler = ForwardHandler::over(workers, &forward, life.broker.names());
     let attempt = handler.send(job, (), permit).await;
     match &attempt.outcome {
-        // Nothing was handed over.
+        // The job was not handed over.
         Outcome::Late => return attempt,
         Outcome::Retry { .. } => world.history().job(&job.id).failures += 1,
         Outcome::Throttled { .. } => {
@@ -102,7 +103,7 @@ pub async fn attempt(life: &Arc<Life>, job: &Job, permit: Permit) -> Attempt {
     attempt
 }
 
-/// The queue of workers, as one call sees it.
+/// The workers' queue, as one call sees it.
 struct Workers {
     life: Arc<Life>,
     job: Job,
@@ -156,7 +157,8 @@ impl Forwarding for Workers {
     }
 }
 
-/// A worker gets the job `way` later, and says when it is done, whatever has become of who handed it over.
+/// Delivers the job to a worker after `way`. The worker reports when it is done, whatever happened
+/// to the sender.
 async fn work(life: Arc<Life>, job: Job, token: String, way: Duration) {
     let world = &life.world;
     sleep(way).await;
@@ -185,7 +187,7 @@ async fn work(life: Arc<Life>, job: Job, token: String, way: Duration) {
     }
 }
 
-/// What the worker says.
+/// Returns the worker's report.
 fn body(world: &World, job: &Job, answered: &Answered) -> Bytes {
     let Answered {
         reply, actual_cost, ..

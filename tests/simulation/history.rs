@@ -1,4 +1,4 @@
-//! What happened in a simulation, what it is counted by, and a hash that says whether it was the same twice.
+//! The events of a simulation, its counters, and a hash that shows whether two runs were the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
@@ -10,18 +10,18 @@ use tokio::time::Instant;
 
 use super::scopes::Partition;
 
-/// A permit that the gate gave, or a call that arrived.
+/// A permit from the gate, or a call that arrived.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
-    /// Microseconds since the epoch of the gate's clock.
+    /// Time by the gate's clock, in microseconds since the Unix epoch.
     pub at_us: u64,
-    /// An arrival has what it costs in fact.
+    /// Units. For an arrival, the actual cost.
     pub cost: u64,
-    /// Its job names the plan.
+    /// Whether its job names the plan.
     pub names_plan: bool,
 }
 
-/// Calls and what they cost.
+/// Number of calls and their cost.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Sum {
     pub calls: i64,
@@ -42,20 +42,20 @@ impl Sum {
     }
 }
 
-/// What was drawn from one partition.
+/// Usage of one partition.
 #[derive(Debug, Default)]
 pub struct PartitionRecord {
     pub started: u64,
     pub arrivals: Vec<Call>,
-    /// Calls under way at the downstream, and the most of them; of jobs that name the plan by themselves.
+    /// Calls running at the API now, and the maximum, for jobs without and with a plan.
     pub under_way: [u64; 2],
     pub most_under_way: [u64; 2],
-    /// What the gate was told to charge: starts, and corrections as they come in for the first time.
+    /// Charges reported to the gate: starts, and corrections when they first arrive.
     pub charged: Sum,
-    /// What counts for limits that hold leases alone: starts in answers that were lost are given back, and a renewal that
-    /// arrives after its call's end takes a lease for which nobody calls.
+    /// Changes that only count for limits that hold leases: starts in lost answers are given back,
+    /// and a renewal that arrives after its call's end takes a lease without a call.
     pub doubted: Sum,
-    /// What the handlers say that they used.
+    /// Actual cost that the handlers report.
     pub used: Sum,
 }
 
@@ -64,25 +64,25 @@ pub struct PartitionRecord {
 pub struct TenantRecord {
     pub paused_until: u64,
     pub closed_until: u64,
-    /// Handlers were told 429 so often, and workers began so often to close it for that.
+    /// Number of 429s that handlers received, and of times that workers began to close the tenant.
     pub throttled: u64,
     pub closings: u64,
 }
 
 #[derive(Debug, Default)]
 pub struct JobRecord {
-    /// The broker confirmed it to its publisher.
+    /// Whether the broker confirmed it to its publisher.
     pub confirmed: bool,
     pub done: bool,
     pub rejected: bool,
-    /// Failures that its workers were told of.
+    /// Failures that its workers received.
     pub failures: u32,
     pub throttles: u32,
-    /// Its calls that arrived.
+    /// Calls that arrived.
     pub calls: u32,
-    /// When it was first published, by the gate's clock.
+    /// First publish, by the gate's clock.
     pub published_ms: Option<u64>,
-    /// The most attempts that had been used when it was called, or had become a dead letter.
+    /// The most attempts that had been used when it was called or became a dead letter.
     pub attempts_used: u32,
 }
 
@@ -92,34 +92,34 @@ pub struct History {
     lines: Option<Vec<String>>,
     pub events: u64,
     pub faults: u64,
-    /// Starts that count from when they came, and not from when they were to.
+    /// Starts that count from their arrival instead of their permit.
     pub late: u64,
-    /// Failures that met, and left, all breakers closed.
+    /// Failures with all breakers closed before and after.
     pub closed_failures: u64,
-    /// Workers began so often to close all tenants after a 429.
+    /// Number of times that workers began to close all tenants after a 429.
     pub closings_of_all: u64,
-    /// Handlers at work.
+    /// Running handlers.
     pub running: u64,
     /// Batches on their way to the broker.
     pub sent: u64,
-    /// The highest `max` that an operator set, by the limit's name.
+    /// The highest `max` that an operator set, by limit name.
     pub most: BTreeMap<String, u32>,
-    /// What the gate was told, by the calls' names.
+    /// Settled calls, by name.
     pub told: BTreeSet<String>,
-    /// How starts ended whose leases may be renewed too late.
+    /// Ends of starts whose leases may be renewed too late.
     pub ended: BTreeMap<String, End>,
-    /// The permits of starts that hold leases, until they are doubted.
+    /// Permits of starts that hold leases, until they are doubted.
     pub permits: BTreeSet<String>,
     pub tenants: BTreeMap<String, TenantRecord>,
     pub partitions: BTreeMap<Partition, PartitionRecord>,
-    /// Whose each arrival was.
+    /// Tenant of each arrival.
     pub arrived: Vec<String>,
     pub jobs: BTreeMap<String, JobRecord>,
-    /// What must never happen and did.
+    /// Violations found so far.
     pub wrongs: BTreeSet<String>,
 }
 
-/// Hashes a text while it is formatted, so that nothing is allocated for it.
+/// Hashes a text while it is formatted, without allocating.
 struct Hashed<'a>(&'a mut DefaultHasher);
 
 impl Write for Hashed<'_> {
@@ -130,7 +130,7 @@ impl Write for Hashed<'_> {
 }
 
 impl History {
-    /// `keep`: all lines, to be read by somebody.
+    /// Returns an empty history. With `keep`, it keeps all lines for a reader.
     pub fn new(keep: bool) -> Self {
         Self {
             began: Instant::now(),
@@ -155,7 +155,7 @@ impl History {
         }
     }
 
-    /// Notes one event at its time.
+    /// Records one event with its time.
     pub fn note(&mut self, what: fmt::Arguments<'_>) {
         let at = self.began.elapsed();
         self.events += 1;

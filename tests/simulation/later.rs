@@ -1,5 +1,6 @@
-//! Trouble that strikes at exact polls of a worker, that some tenants alone have with the gate, and that comes with what
-//! changes while a worker runs. Simulations from [`LATER`] on have it; those below keep the histories that they had.
+//! Faults at exact polls of a worker, faults between the gate and single tenants, and changes while
+//! a worker runs. Simulations with seeds from [`LATER`] have them; histories of lower seeds are
+//! unchanged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,54 +17,56 @@ use super::plan::{Trouble as All, ms, pick};
 use super::steering::{self, Follows};
 use super::world::{Life, World};
 
-/// Simulations from this seed on have what this module adds.
+/// First seed with the faults of this module.
 pub const LATER: u64 = 2_000_000;
-/// In simulations from this seed on, the downstream may stand still, so that a call that was given up is still worked on.
+/// First seed with an API that may stand still, so that a call that was given up keeps running.
 pub const STANDS_STILL: u64 = 3_000_000;
-/// An exchange holds for so long, as with Redis's registry.
+/// How long an agreement holds, as with Redis's registry.
 const AGREED_FOR: Duration = Duration::from_secs(5);
 /// The longest time without an exchange, or without decisions for a tenant.
 const LONGEST_MS: u64 = 20_000;
-/// What is refused is set aside for so long.
+/// How long a refused publish is set aside.
 pub const SET_ASIDE_MS: u64 = 60_000;
 
-/// As probabilities for each time that it could happen.
+/// Probability of each fault, each time that it could happen.
 #[derive(Debug, Default, Clone)]
 pub struct Trouble {
-    /// Something strikes at some poll of a worker.
+    /// A fault strikes at some poll of a worker.
     pub at_poll: f64,
-    /// Of one tenant, the question does not arrive.
+    /// One tenant's question does not arrive.
     pub ask_misses: f64,
-    /// Of one tenant, the gate has decided, and the answer is lost.
+    /// The gate's answer to one tenant's question is lost.
     pub ask_unheard: f64,
-    /// Of one tenant, the gate was told, and that is not known.
+    /// The answer to one tenant's settlement is lost.
     pub settle_unheard: f64,
-    /// The session ends when some acks have arrived.
+    /// The session ends after some acks have arrived.
     pub ack_half: f64,
     /// An exchange with the other workers fails, and those after it for a while.
     pub unagreed: f64,
     /// The settings change.
     pub changes: f64,
-    /// The downstream says what its own limits are.
+    /// The API advertises its limits.
     pub quotas: f64,
-    /// Mean time between outages of the gate, or of some tenant's part of it; zero: there are none.
+    /// Mean time between outages of the gate, or of some tenant's part of it; zero means none.
     pub outages_every: Duration,
 }
 
 impl Trouble {
-    /// Without what loses answers of the gate, or workers, or lasts until what is to be told is given up.
+    /// Removes faults that lose answers of the gate or workers, or that last until settlements are
+    /// given up.
     pub fn lossless(&mut self) {
         (self.at_poll, self.ask_unheard) = (0.0, 0.0);
         self.outages_every = Duration::ZERO;
     }
 
-    /// What the gate is told in the end may differ from what was used.
+    /// Reports whether the gate's final counts may differ from actual usage.
     pub fn is_lossy(&self) -> bool {
         self.at_poll > 0.0 || self.ask_unheard > 0.0 || !self.outages_every.is_zero()
     }
 }
 
-/// Adds it to the trouble of `seed`, from a stream of its own. A third of the seeds has nothing but strikes at polls.
+/// Adds these faults to the trouble of `seed`, from a random stream of its own. A third of the
+/// seeds has only faults at polls.
 pub fn add(all: &mut All, seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed.rotate_left(32) ^ 0x5EED);
     let mut rate = |most: f64| match random.random_bool(0.5) {
@@ -94,7 +97,7 @@ pub fn add(all: &mut All, seed: u64) {
     all.later = later;
 }
 
-/// What happens to a worker at its n-th poll, from 1.
+/// A fault at a worker's poll `number`, counted from 1.
 #[derive(Debug, Clone, Copy)]
 pub struct AtPoll {
     pub number: u64,
@@ -103,7 +106,7 @@ pub struct AtPoll {
 
 #[derive(Debug, Clone, Copy)]
 pub enum Strike {
-    /// Killed: what the poll would have done is not done.
+    /// Killed: the poll does not run.
     KillBefore,
     /// Killed: tasks that the poll has begun have done nothing yet.
     KillAfter,
@@ -113,13 +116,13 @@ pub enum Strike {
     HardStop,
 }
 
-/// What is to strike a life next, after so many polls, if anything.
+/// Returns the next fault of a life, at a poll later than `after`, or `None`.
 pub fn at_poll(world: &World, after: u64) -> Option<AtPoll> {
     use Strike::{Cut, Freeze, HardStop, KillAfter, KillBefore, SoftStop};
     if !world.chance(|t| t.later.at_poll) {
         return None;
     }
-    // As many early polls, of which there are few, as late ones.
+    // Early polls are few; they are as likely as late ones.
     let most = 1 << (2 + world.below(9));
     let number = after + 1 + world.below(most) as u64;
     let strikes = [
@@ -137,7 +140,7 @@ pub enum Why {
     Cold,
 }
 
-/// An outage of the whole gate, or of the part of one tenant.
+/// An outage of the whole gate, or of one tenant's part.
 #[derive(Debug, Clone)]
 pub struct Outage {
     tenant: Option<String>,
@@ -159,7 +162,7 @@ impl Outage {
     }
 }
 
-/// Why nothing is decided for `tenant` now; for `None`, for all.
+/// Returns why nothing is decided for `tenant` now, or for all tenants if it is `None`.
 pub fn outage(world: &World, tenant: Option<&Tenant>) -> Option<GateError> {
     let outages = world.outages.lock().expect("nobody panics with it");
     let of = tenant.map(Tenant::as_str);
@@ -168,7 +171,7 @@ pub fn outage(world: &World, tenant: Option<&Tenant>) -> Option<GateError> {
     found.next().map(Outage::error)
 }
 
-/// Takes the gate away, or the part of it that has some tenant.
+/// Makes the gate, or the part with some tenant, unavailable.
 pub async fn take_away(world: Arc<World>) {
     let every = world.plan.trouble.later.outages_every;
     if every.is_zero() {
@@ -184,7 +187,8 @@ pub async fn take_away(world: Arc<World>) {
         let tenant = (world.below(4) > 0).then(|| format!("t{}", world.below(4)));
         let lasts = world.up_to(LONGEST_MS);
         let why = [Why::Away, Why::Refused, Why::Cold][world.below(3)];
-        // Not until when, which is this process's own time: the same seed says the same.
+        // The end is left out: it is this process's own time, and the same seed must give the same
+        // history.
         world.fault(format_args!("{why:?} for {lasts:?}, {tenant:?}"));
         let outage = Outage {
             tenant,
@@ -197,7 +201,8 @@ pub async fn take_away(world: Arc<World>) {
     }
 }
 
-/// What a worker is told while it runs: exchanges with the others, some of which fail, and changed settings.
+/// Sends a worker's updates while it runs: agreements with the other workers, some of which fail,
+/// and changed settings.
 pub async fn update(life: Arc<Life>, updates: mpsc::Sender<Update>) {
     let world = &life.world;
     let mut follows = Follows::default();
@@ -209,7 +214,7 @@ pub async fn update(life: Arc<Life>, updates: mpsc::Sender<Update>) {
             sleep(pause).await;
         }
         if world.plan.agreed {
-            // An exchange is as old as what it says.
+            // An exchange's age counts from when it began.
             let until = Instant::now() + AGREED_FOR;
             let followed = steering::follow(&life, &mut follows, &updates).await;
             if updates.is_closed() || followed && agree(&life, until, &updates).await.is_none() {
@@ -233,12 +238,12 @@ pub async fn update(life: Arc<Life>, updates: mpsc::Sender<Update>) {
     }
 }
 
-/// One exchange that succeeds. `None`: the worker has ended.
+/// Makes one exchange that succeeds. Returns `None` if the worker has ended.
 async fn agree(life: &Arc<Life>, until: Instant, updates: &mpsc::Sender<Update>) -> Option<()> {
     life.world.note(format_args!("{} has agreed", life.name));
     let wanted = life.world.below(2) == 0;
     let (applied, heard) = oneshot::channel();
-    // Before it is sent: the worker may ask as soon as it has it.
+    // This precedes the send, because the worker may ask as soon as it has the update.
     let asked = life.agreed(until);
     let update = Update::Agreed {
         fleet: None,

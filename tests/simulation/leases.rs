@@ -1,5 +1,6 @@
-//! `max-concurrent` with calls that take as long as they like: no lease is idle for long while jobs wait, and nobody is passed by for ever.
-//! How long a call takes is a guess, so that is no matter of turns that were told (`lua/limits.lua`, `limits_overtake`).
+//! `max-concurrent` with calls of any duration: no lease is idle for long while jobs wait, and no
+//! job is overtaken forever. How long a call takes is a guess, so announced turns play no part here
+//! (`lua/limits.lua`, `limits_overtake`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +16,12 @@ use sluicegate::config::Config;
 const JOBS: usize = 600;
 const TENANTS: usize = 5;
 const MAX: usize = 5;
-/// How much of the time of the calls, one after the other as soon as one of them has ended, is at least used. The two ways to Redis between an end
-/// and the next start are what is missing.
+/// Minimum used fraction of the leases' time, compared with calls that follow each other at once.
+/// The two network delays between an end and the next start are missing.
 const USED: f64 = 0.96;
 
-/// The used part, and by how many jobs that came after it a job was passed at most. Of several workers each asks for as many as it has at once,
-/// so that jobs of one pass those of another.
+/// Returns the used fraction, and the maximum number of later jobs that overtook a job. Each of
+/// several workers asks for as many jobs as it holds, so jobs of one overtake those of another.
 fn played(latency: &str, scope: &str, workers: usize) -> (f64, usize) {
     let limit = format!("{{name: running, max-concurrent: {MAX}, scope: {scope}}}");
     let text = format!("rate-limiter: {{limits: [{limit}]}}");
@@ -61,7 +62,8 @@ fn played(latency: &str, scope: &str, workers: usize) -> (f64, usize) {
     (best(&history.calls) / made(&ends), passed.unwrap_or(0))
 }
 
-/// When the last of these calls ends, in microseconds, if each starts as soon as one of those before it has ended.
+/// Returns when the last of these calls ends, in microseconds, if each starts as soon as an earlier
+/// one ends.
 fn best(calls: &[RecordedCall]) -> f64 {
     let mut leases = [0; MAX];
     for call in calls {

@@ -8,16 +8,17 @@ use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 
 use super::plan::{ms, pick};
 
-/// The limits that only count, whatever comes, are called so.
+/// Name prefix of limits that never deny and only count.
 pub const WITNESS: &str = "witness-";
 /// Longer than any simulation.
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// No guard is longer.
+/// Maximum guard.
 pub const LONGEST_GUARD_MS: u64 = 100;
-/// More than any simulation uses.
+/// More units than any simulation uses.
 const MANY: u64 = 1_000_000;
 
-/// The first one is the one that the load is made for. `witness`: others count all that is charged.
+/// Draws limits. The load is made for the first one. With `witness`, further limits count every
+/// charge.
 pub fn pick_limits(random: &mut SmallRng, ideal: bool, witness: bool) -> Limits {
     let mut limits = vec![limit(random, "default", ideal)];
     if !ideal && random.random_bool(0.4) {
@@ -48,7 +49,7 @@ pub fn pick_limits(random: &mut SmallRng, ideal: bool, witness: bool) -> Limits 
     Limits::new(limits).expect("they have names of their own")
 }
 
-/// One more, as any of the others.
+/// Draws one more limit of the same kind.
 pub fn another(random: &mut SmallRng, name: &str) -> Limit {
     limit(random, name, false)
 }
@@ -72,7 +73,7 @@ fn limit(random: &mut SmallRng, name: &str, ideal: bool) -> Limit {
             Algorithm::Concurrency,
         ],
     );
-    // Drawn by nothing new: an old seed keeps its history in all else.
+    // This draws no random number, so that histories of old seeds do not change otherwise.
     let algorithm = match algorithm {
         Algorithm::SlidingWindow if max % 3 == 0 => Algorithm::SlidingSegments,
         other => other,

@@ -1,5 +1,6 @@
-//! A load as `sluicegate simulate` plays it: all is done, no limit is exceeded, and no quota is idle.
-//! `SIMULATED_JOBS=1000000 cargo test --test simulation load:: -- --nocapture` measures how long so many take.
+//! A load as `sluicegate simulate` plays it: all jobs are done, no limit is exceeded, and no quota
+//! is idle. `SIMULATED_JOBS=1000000 cargo test --test simulation load:: -- --nocapture` measures
+//! how long that number of jobs takes.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use simulator::run::{RunSetup, simulate};
 use sluicegate::config::Config;
 
 const TENANTS: usize = 50;
-/// In each run of the tests.
+/// Number of jobs in a usual test run.
 const FEW: usize = 3_000;
 
 fn played(name: &str, limits: &str, burst: bool) -> (Figures, RunHistory) {

@@ -1,31 +1,34 @@
-//! The whole engine in one process with paused time: workers over the broker and the gate in memory, and a
-//! strict downstream. A seed decides everything: the jobs, the limit, the latencies, and what goes wrong.
+//! The whole engine in one process with paused time: workers over the broker and the gate in
+//! memory, and a strict API. A seed decides everything: the jobs, the limits, the latencies and the
+//! faults.
 //!
-//! `cargo test --test simulation` runs a few seeds of each kind. Others are chosen by a variable:
+//! `cargo test --test simulation` runs a few seeds of each kind. A variable chooses others:
 //! `SIMULATION_SEEDS=FROM..TO[,FROM..TO…] cargo test --test simulation seeds -- --nocapture`.
 //!
-//! What the engine awaits, and what may happen there by the seed. At each call, before and after it: the worker is killed,
-//! stands still, loses its session, or is told to stop, softly or hard ([`world::Life::point`]). At the n-th poll of the worker,
-//! wherever it is: the same, and the kill takes what the poll has begun with it ([`later`]).
+//! The table lists what the engine awaits and the faults that a seed can inject there. In addition,
+//! before and after each of these calls the worker may be killed, stand still, lose its session, or
+//! be told to stop, softly or hard ([`world::Life::point`]). The same may happen at the n-th poll
+//! of the worker, wherever it is; a kill there also ends what the poll has begun ([`later`]).
 //!
-//! | await | late | fails | in part, or lost on the way back | twice |
+//! | await | late | fails | partial, or answer lost | twice |
 //! |---|---|---|---|---|
-//! | `gate.ask` | each way, beyond its patience | unreachable, refused, cold: all, or one tenant for a while | all or one tenant was decided, unheard | never sent twice |
-//! | `gate.settle` | as above | as above | one tenant's is lost, or unheard | told again, arrives again |
-//! | `gate.block`, `.advertised`, `.learn`, `.report`, `.suspect`, `.dedupe`, `.sighted` | as above | unreachable | done, unheard | told again |
-//! | `broker.publish` | each way, beyond its patience | refused, returned, no session | each message by itself: lost, or its confirm | sent again after a lost confirm |
+//! | `gate.ask` | each way, beyond its patience | unreachable, refused, cold: all, or one tenant for a while | all or one tenant decided, answer lost | never sent twice |
+//! | `gate.settle` | as above | as above | one tenant's settlement or its answer is lost | repeated, arrives again |
+//! | `gate.block`, `.advertised`, `.learn`, `.report`, `.suspect`, `.dedupe`, `.sighted` | as above | unreachable | done, answer lost | repeated |
+//! | `broker.publish` | each way, beyond its patience | refused, returned, no session | each message or its confirm is lost independently | sent again after a lost confirm |
 //! | `broker.reply` ([`results`]) | as above | refused, no session | as above | as above |
 //! | `broker.ack` | after the session, too | lost with the session | some arrive, then the session ends | stale tags |
-//! | `broker.stop_consuming`, `.close` | at its points | with the session | the broker learns late that a worker is gone | |
-//! | events of the broker | late, behind a full channel | the session ends, for a while | | redelivered to others |
-//! | the handler | before, on the way, beyond its timeout | each outcome, panics | the call arrives, the answer does not, or long after it was given up | after a crash |
-//! | what workers of others say ([`handed`]) | beyond the timeout | never comes | | twice, or of nobody |
-//! | updates (agreements, settings, what operators ask: [`steering`]) | late, behind a full channel | no agreement for longer than it holds | | |
+//! | `broker.stop_consuming`, `.close` | before and after the call | with the session | the broker learns late that a worker is gone | |
+//! | broker events | late, behind a full channel | the session ends, for a while | | redelivered to others |
+//! | the handler | before, on the way, beyond its timeout | each outcome, panics | the call arrives; its answer is lost, or arrives long after the call was given up | after a crash |
+//! | reports of other workers ([`handed`]) | beyond the timeout | never arrive | | twice, or of an unknown job |
+//! | updates (agreements, settings, operators' instructions: [`steering`]) | late, behind a full channel | no agreement for longer than it holds | | |
 //! | timers, ends of tasks | the worker stands still | | | |
 //!
-//! Broker, gate and time are those of `sluicegate simulate` ([`simulator::environment`]); the plan, the faults and the judge are here.
+//! Broker, gate and time are those of `sluicegate simulate` ([`simulator::environment`]). The plan, the
+//! faults and the checks are here.
 //!
-//! The gate in memory forgets nothing. [`forgets`] has the code that notices what Redis forgot.
+//! The gate in memory never loses data. [`forgets`] tests the code that detects data loss in Redis.
 
 mod away;
 mod backlog;
@@ -82,7 +85,7 @@ use tokio::time::{sleep, timeout};
 use plan::{Costs, Plan, Planned, ms};
 use world::World;
 
-/// What runs unless `SIMULATION_SEEDS` says otherwise: a few of each kind.
+/// Seeds to run unless `SIMULATION_SEEDS` is set: a few of each kind.
 const SEEDS: [Range<u64>; 13] = [
     0..48,
     scopes::SCOPED..scopes::SCOPED + 48,
@@ -98,15 +101,15 @@ const SEEDS: [Range<u64>; 13] = [
     steering::STEERED..steering::STEERED + 48,
     handed::HANDED..handed::HANDED + 48,
 ];
-/// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
-/// wait takes shorter delay queues.
+/// Maximum average deliveries of a job that waits less than `max-delay`: as a fresh job, when its
+/// turn comes, and for the shorter delay queues at the end of a long wait.
 const MOST_DELIVERIES: f64 = 4.0;
-/// One more where waitlists share a partition: whoever joins later puts off what the others were told.
+/// The same with shared partitions. A new waitlist postpones the turns that others were told.
 const MOST_SHARED_DELIVERIES: f64 = 5.0;
-/// No more are looked for.
+/// Number of failures after which the search ends.
 const MOST_WRONGS: usize = 20;
 
-/// What is known of one simulation.
+/// Results of one simulation.
 struct Report {
     hash: u64,
     events: u64,
@@ -116,7 +119,7 @@ struct Report {
     lasted: Duration,
     makespan: Option<f64>,
     deliveries: f64,
-    /// Jobs of which operators know that they are cancelled.
+    /// Canceled jobs that operators know of.
     cancelled: usize,
     wrongs: Vec<String>,
     lines: Vec<String>,
@@ -139,7 +142,7 @@ async fn run(plan: Plan, keep: bool) -> Report {
         world.plan.limits, world.plan.others, world.plan.trouble
     ));
     let faults = Arc::downgrade(&world);
-    // The server outlives nobody: a strong count in its plan would be a cycle.
+    // A strong count in the server's own plan would be a cycle.
     world.server.plan(move |_, outgoing| {
         let fault = broker::faults(&*faults.upgrade()?);
         results::fault(outgoing, fault)
@@ -173,20 +176,20 @@ async fn run(plan: Plan, keep: bool) -> Report {
     world.finish.cancel();
     while workers.join_next().await.is_some() {}
     drained.abort();
-    // Whoever holds a lease without renewing it has lost it by then.
+    // By then a lease without renewals has expired.
     sleep(ms(LEASE_MS + 1)).await;
     check::charges(&world).await;
     report(&world, lasted)
 }
 
-/// How long the rest may take once nothing goes wrong any more.
+/// Returns how long the remaining jobs may take once nothing goes wrong anymore.
 fn patience(world: &World) -> Duration {
     let plan = &world.plan;
     let copies = world.left();
     let cost = plan.jobs.iter().map(|job| job.cost).max().unwrap_or(1);
     let units = copies as u64 * u64::from(cost);
     let call_ms = plan.call_ms() + 4 * plan.gate_ms + 10;
-    // As if all were of one tenant, with a start wasted for each that is used.
+    // As if all jobs belonged to one tenant, with a start wasted for each one used.
     let take = |limit: &Limit| {
         let all = match plan.costs {
             Costs::Any => 2 * units,
@@ -198,12 +201,13 @@ fn patience(world: &World) -> Duration {
     let changes = plan.trouble.later.changes > 0.0;
     let concurrency = if changes { 1 } else { plan.concurrency };
     let one_by_one = copies as u64 * call_ms / concurrency as u64;
-    // What was refused in the end is set aside once.
+    // A publish that is refused at the end is set aside once.
     let set_aside = match plan.trouble.later.outages_every.is_zero() {
         true => 0,
         false => later::SET_ASIDE_MS,
     };
-    // The last ones may wait for leases that nobody gives back, and an operator's last word.
+    // The last jobs may wait for leases that no worker gives back, and for the end of an operator's
+    // last change.
     let binding = |limit: &&Limit| !limit.name().starts_with(limits::WITNESS);
     let all = (plan.limits.iter()).chain(plan.others.iter().flat_map(|all| all.iter()));
     ms(all.filter(binding).map(take).sum::<u64>() + one_by_one)
@@ -218,7 +222,7 @@ fn patience(world: &World) -> Duration {
         + steering::patience(world)
 }
 
-/// Ends when no message is left but the dead letters.
+/// Waits until no message is left except dead letters.
 async fn quiet(world: &World) {
     let busy = || {
         let history = world.history();
@@ -227,7 +231,7 @@ async fn quiet(world: &World) {
     while world.left() > 0 || busy() {
         sleep(ms(1000)).await;
     }
-    // The last of it is told to the gate.
+    // The last settlements reach the gate.
     sleep(ms(10_000)).await;
 }
 
@@ -235,7 +239,7 @@ async fn drain(mut events: tokio::sync::mpsc::Receiver<sluicegate::broker::Broke
     while events.recv().await.is_some() {}
 }
 
-/// Publishes every job when its time has come, until it is confirmed.
+/// Publishes every job at its time, and repeats it until it is confirmed.
 async fn publish_all(world: &World) {
     for planned in &world.plan.jobs {
         sleep(planned.at.saturating_sub(world.began.elapsed())).await;
@@ -286,12 +290,12 @@ fn message(world: &World, planned: &Planned) -> Message {
         properties: BasicProperties::default()
             .with_message_id(planned.id.as_str().into())
             .with_headers(headers),
-        // No other job has the same.
+        // No other job has the same body.
         body: Bytes::from(planned.id.clone()),
     }
 }
 
-/// Faults that strike out of the blue.
+/// Injects faults at random times.
 async fn strike(world: Arc<World>) {
     while world.trouble_comes(world.plan.trouble.strikes_every).await {
         world.history().faults += 1;
@@ -327,7 +331,7 @@ fn report(world: &World, lasted: Duration) -> Report {
     let deliveries = deliveries as f64 / plan.jobs.len() as f64;
     let mut history = world.history();
     check::never_exceeded(plan, &mut history);
-    // How long calls hold their leases can only be guessed, and what comes late costs its lateness.
+    // How long calls hold their leases is only a guess, and a late call costs its lateness.
     let guessed = plan.limits[0].algorithm() == Algorithm::Concurrency || history.late > 0;
     let makespan = (plan.ideal && !guessed).then(|| check::makespan(plan, &history));
     // P3: 97 % are used, and 99 % of long windows.
@@ -340,7 +344,7 @@ fn report(world: &World, lasted: Duration) -> Report {
             "idle: the makespan is {makespan:?} of the ideal"
         ));
     }
-    // P4: once more for each `max-delay`, and however many wait.
+    // P4: one more for each `max-delay`, however long the backlog is.
     let most = match plan.limits[0].is_global() {
         true => MOST_SHARED_DELIVERIES,
         false => MOST_DELIVERIES,
@@ -368,7 +372,7 @@ fn report(world: &World, lasted: Duration) -> Report {
     }
 }
 
-/// Simulates `seed`; the error says what went wrong and how to see it again.
+/// Simulates `seed`. The error says what went wrong and how to reproduce it.
 fn try_seed(seed: u64) -> Result<Report, String> {
     let report = simulate(seed, false);
     if report.wrongs.is_empty() {
@@ -408,10 +412,10 @@ fn seeds() -> Vec<Range<u64>> {
     })
 }
 
-/// What all simulations of a run have seen.
+/// Totals over all simulations of a run.
 #[derive(Default)]
 struct Sums {
-    /// Of all histories: the same before and after a change that is to change none.
+    /// Hash of all histories. A change that changes no history leaves it the same.
     hash: u64,
     events: u64,
     faults: u64,
@@ -447,13 +451,13 @@ fn seeds_keep_the_promises() {
     assert!(wrongs.is_empty(), "\n{}", wrongs.join("\n"));
 }
 
-/// What went wrong with `seeds`.
+/// Returns the failures of `seeds`.
 fn all_keep(seeds: Range<u64>) -> Vec<String> {
     let next = AtomicU64::new(seeds.start);
     let sums = Mutex::new(Sums::default());
     let work = || loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
-        // Some failures say as much as all.
+        // Further failures add no information.
         if seed >= seeds.end || sums.lock().unwrap().wrongs.len() >= MOST_WRONGS {
             return;
         }
@@ -486,7 +490,7 @@ fn all_keep(seeds: Range<u64>) -> Vec<String> {
     sums.wrongs
 }
 
-/// Seeds that found something, each with what it was.
+/// Seeds that found a defect, each with its description.
 fn found(seed: u64) {
     if let Err(wrong) = try_seed(seed) {
         panic!("{wrong}");

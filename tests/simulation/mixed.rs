@@ -1,5 +1,5 @@
-//! Jobs of one tenant under different limits: some name a plan. Simulations from [`MIXED`] on have it; those below keep the
-//! histories that they had.
+//! Jobs of one tenant under different limits, because some name a plan. Simulations with seeds from
+//! [`MIXED`] have them; histories of lower seeds are unchanged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,15 +14,16 @@ use super::history::Call;
 use super::limits::LONGEST_GUARD_MS;
 use super::plan::{Plan, Planned, ms, pick};
 
-/// Simulations from this seed on have what this module adds.
+/// First seed with the plan of this module.
 pub const MIXED: u64 = 7_000_000;
-/// Where a job names its plan.
+/// Header with a job's plan.
 pub const HEADER: &str = "x-plan";
 /// The only plan.
 pub const PLAN: &str = "other";
 
-/// The limits of jobs that name the plan, from a stream of its own, with which `jobs` are mixed; `None`: nobody does. No guard of
-/// theirs is shorter than those of `limits`, which the ways are made for.
+/// Returns the limits of jobs that name the plan, and lets some of `jobs` name it; from a random
+/// stream of its own. Returns `None` if no job does. No guard is shorter than those of `limits`,
+/// which the network delays are made for.
 pub fn mix(seed: u64, ideal: bool, limits: &Limits, jobs: &mut [Planned]) -> Option<Limits> {
     if !(MIXED..CRASHES).contains(&seed) || ideal {
         return None;
@@ -43,7 +44,7 @@ pub fn mix(seed: u64, ideal: bool, limits: &Limits, jobs: &mut [Planned]) -> Opt
     Some(others)
 }
 
-/// Sliding windows for the most part: all of a tenant's share a log.
+/// Draws a limit, mostly a sliding window, because all of a tenant's sliding windows share a log.
 fn limit(random: &mut SmallRng, name: &str, guard: Duration) -> Limit {
     use Algorithm::{FixedWindow, SlidingCounter, SlidingWindow, Strict, TokenBucket};
     let some = [
@@ -65,7 +66,7 @@ fn limit(random: &mut SmallRng, name: &str, guard: Duration) -> Limit {
     Limit::new(name, algorithm, max, window, guard).expect("in range")
 }
 
-/// What the workers have in force.
+/// Returns the workers' policy.
 pub fn policy(limits: &Limits, others: Option<&Limits>) -> Policy {
     let common = Policy::common(limits.clone());
     match others {
@@ -75,14 +76,16 @@ pub fn policy(limits: &Limits, others: Option<&Limits>) -> Policy {
     }
 }
 
-/// By so much may calls come in another order than they were decided in: a permit is good for half a guard, and ways differ.
+/// Maximum time by which calls may arrive in another order than they were decided in: half a guard,
+/// which is how long a permit is valid, plus the variation of the network delay.
 pub fn slack_us(plan: &Plan) -> u64 {
     (LONGEST_GUARD_MS / 2 + plan.way_varies_ms) * 1000
 }
 
-/// What has come, whatever it names, in the window before a call that names the plan, or one that does not, at the most. It counts
-/// from when such calls come, with less than a window between them: what nobody counts is forgotten. Others that came less than `slack`
-/// before may have been decided after it.
+/// Returns the most units of any job that arrived in the window before a call that names the plan,
+/// or before one that does not. Units count from when such calls arrive less than a window apart,
+/// because the gate forgets what no limit counts. Calls of the other kind that arrived less than
+/// `slack` earlier do not count, since they may have been decided later.
 pub fn most_before(arrivals: &[Call], names_plan: bool, window: u64, slack: u64) -> u64 {
     let (mut since, mut last, mut most) = (0, 0, 0_u64);
     for (at, call) in arrivals.iter().enumerate() {

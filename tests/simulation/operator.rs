@@ -8,7 +8,7 @@ use sluicegate::rules::tenant::Tenant;
 use super::closing;
 use super::world::{World, micros};
 
-/// The longest that a change is in force, in milliseconds.
+/// Maximum duration of a change, in milliseconds.
 pub const LONGEST_MS: u64 = 20_000;
 
 pub async fn operate(world: Arc<World>) {

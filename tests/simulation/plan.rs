@@ -1,4 +1,4 @@
-//! What happens in one simulation, all from its seed: the jobs, the limit, the workers, and what goes wrong.
+//! The plan of one simulation, derived from its seed: jobs, limits, workers and faults.
 
 use std::time::Duration;
 
@@ -23,25 +23,25 @@ pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// One job that is published.
+/// One job to publish.
 pub struct Planned {
     pub at: Duration,
     pub id: String,
-    /// `None`: it is no usable job.
+    /// `None` if the job is invalid.
     pub tenant: Option<String>,
     pub cost: u32,
     pub copies: u32,
-    /// The value of its header that limits may tell jobs apart by; empty: it has none.
+    /// Value of the header that scopes use; empty if the job has none.
     pub part: &'static str,
     pub routing_key: &'static str,
-    /// It is under other limits than those without a plan.
+    /// Whether the job names a plan, which has limits of its own.
     pub names_plan: bool,
-    /// When it is to run.
+    /// When the job may start, and its dedupe key.
     pub start: Start,
 }
 
-/// How often each thing goes wrong, as a probability for each time it could. A seed has some kinds and not
-/// others, so that each is also seen without those that would hide it.
+/// Probability of each fault, each time that it could happen. A seed has some kinds of faults and
+/// not others, so that each kind also occurs without those that would hide it.
 #[derive(Debug, Default, Clone)]
 pub struct Trouble {
     pub gate_fails_before: f64,
@@ -68,25 +68,25 @@ pub struct Trouble {
     pub panic: f64,
     pub prepare_slow: f64,
     pub answer_slow: f64,
-    /// The answer says that nothing is left.
+    /// The API's answer says that no quota is left.
     pub used_up: f64,
-    /// What the gate is told arrives once more, later.
+    /// A settlement arrives once more, later.
     pub settle_twice: f64,
-    /// What the gate is told of one tenant does not arrive.
+    /// One tenant's settlement does not arrive.
     pub settle_misses: f64,
-    /// See [`later`].
+    /// Faults of [`later`].
     pub later: later::Trouble,
-    /// Mean time between faults that strike out of the blue; zero: there are none.
+    /// Mean time between faults at random times; zero means none.
     pub strikes_every: Duration,
 }
 
 pub struct Plan {
     pub seed: u64,
     pub limits: Limits,
-    /// Those of jobs that name the plan.
+    /// Limits of jobs that name the plan.
     pub others: Option<Limits>,
     pub jobs: Vec<Planned>,
-    /// For how long a dedupe key counts.
+    /// How long a dedupe key counts.
     pub dedupe_for_ms: u64,
     pub workers: usize,
     pub prefetch: u16,
@@ -94,51 +94,55 @@ pub struct Plan {
     pub hold: Duration,
     pub max_delay: Duration,
     pub max_throttle: Duration,
-    /// The workers may ask the gate only after an exchange with each other.
+    /// Whether workers may ask the gate only after an exchange with each other.
     pub agreed: bool,
     pub shutdown_timeout: Duration,
     pub retry: RetryPolicy,
-    /// The gate's clock when the simulation begins, in microseconds since the epoch.
+    /// The gate's clock at the beginning, in microseconds since the Unix epoch.
     pub epoch_us: u64,
-    /// The way to the downstream takes this long, and up to `way_varies` more.
+    /// Network delay to the API, and its maximum variation.
     pub way_ms: u64,
     pub way_varies_ms: u64,
-    /// The most that one way to the gate takes.
+    /// Maximum delay in each direction to the gate.
     pub gate_ms: u64,
-    /// The most that the downstream takes.
+    /// Maximum time that the API takes.
     pub answer_ms: u64,
     pub trouble: Trouble,
     pub trouble_until: Duration,
-    /// Each fault may copy a job, and each copy meets faults: without an end there would be ever more.
+    /// Maximum number of faults. Each may copy a job, and each copy meets faults, so the simulation
+    /// would not end without it.
     pub most_faults: u64,
-    /// Nothing goes wrong but at the downstream: each job's calls can be told beforehand.
+    /// Whether only the API fails. Then the number of each job's calls is known in advance.
     pub whole: bool,
-    /// All jobs cost 1 and come at once, nothing goes wrong and nothing else limits: P3 and P4 are counted.
+    /// Whether all jobs cost 1 and arrive at once, without faults and other limits. P3 and P4 are
+    /// measured then.
     pub ideal: bool,
-    /// Calls take so long to arrive that no guard is kept: only what needs none is promised.
+    /// Whether calls take too long to arrive for any guard. Then only promises that need no guard
+    /// are checked.
     pub far: bool,
-    /// The handler waits this long for an answer.
+    /// Time that the handler waits for an answer.
     pub timeout: Duration,
-    /// The downstream stands still for up to this, and does not see that its caller gave up; zero: it sees it at once.
+    /// Maximum time that the API stands still without noticing that its caller gave up; zero if it
+    /// notices immediately.
     pub stands_still_ms: u64,
     pub costs: Costs,
-    /// Mean time between an operator's changes; zero: there are none.
+    /// Mean time between an operator's changes; zero means none.
     pub operator_every: Duration,
-    /// When the API is away, and the breakers.
+    /// The breakers and the API's outages.
     pub away: Away,
-    /// Whom a 429 closes.
+    /// Which tenants a 429 closes.
     pub throttle_scope: ThrottleScope,
-    /// Who ends its worker.
+    /// Jobs that kill their worker.
     pub crashes: Crashes,
-    /// What happens to what workers of others say.
+    /// Faults in other workers' reports.
     pub handed: Handed,
 }
 
-/// What calls cost in fact.
+/// Actual cost of calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Costs {
     AsAsked,
-    /// At most what was asked.
+    /// At most the requested cost.
     Less,
     Any,
 }
@@ -149,13 +153,13 @@ pub fn pick<T: Copy>(random: &mut SmallRng, choices: &[T]) -> T {
 
 impl Plan {
     pub fn new(seed: u64) -> Self {
-        // A multiplier, so that neighbouring seeds share nothing with the streams drawn from them.
+        // Multiplied, so that neighboring seeds share nothing with the streams drawn from them.
         let mut random = SmallRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let ideal = seed.is_multiple_of(8);
         let troubled = !seed.is_multiple_of(4);
         let witness = !ideal && random.random_bool(0.5);
         let mut limits = pick_limits(&mut random, ideal, witness);
-        // A stream of its own: seeds without scopes keep theirs.
+        // A stream of its own: seeds without scopes keep their histories.
         let mut scoped = scopes::are_in(seed).then(|| SmallRng::seed_from_u64(!seed));
         if let Some(random) = &mut scoped {
             limits = scopes::scoped(random, &limits, ideal);
@@ -188,7 +192,7 @@ impl Plan {
             trouble.answer_slow = trouble.answer_slow.max(0.05);
         }
         if seed % 16 == 5 {
-            // Nothing that is told is lost: in the end the gate counts exactly what was used.
+            // No settlement is lost, so the gate's final counts equal actual usage.
             trouble.later.lossless();
             trouble = Trouble {
                 gate_fails_after: 0.0,
@@ -205,7 +209,7 @@ impl Plan {
         let rude = seed % 16 == 12;
         if rude {
             trouble = Trouble {
-                // So often that attempts are used up.
+                // Often enough to use up attempts.
                 fail: 0.5,
                 throttle: 0.05,
                 reject: 0.05,
@@ -221,7 +225,8 @@ impl Plan {
         };
         let prefetch = pick(&mut random, &[2_u16, 8, 20, 50, 200]);
         let concurrency = pick(&mut random, &[1_usize, 2, 4, 16, 64]);
-        // Much shorter than the window, and the trips with their duplicates are without end.
+        // If the longest trip is much shorter than the window, trips with their duplicates never
+        // end.
         let halves = pick(&mut random, &[1, 2, 4, 20]);
         let longest = match scoped {
             Some(_) => scopes::longest(&limits),
@@ -230,20 +235,20 @@ impl Plan {
         let max_delay = ms(longest * halves / 2).max(ms(2000));
         let guarded = in_force().any(|limit| limit.guard_ms() > 0);
         let far = !ideal && (!guarded || random.random_bool(0.1));
-        // A fixed window is aligned: the way counts in full.
+        // A fixed window is aligned, so the network delay counts in full.
         let aligned = |limit: &Limit| limit.algorithm() == Algorithm::FixedWindow;
         let way_ms = match in_force().any(aligned) {
             true => 0,
             false => random.random_range(0..50),
         };
-        // Calls that need their leases renewed: nothing may keep a worker from that.
+        // These calls need their leases renewed, so no fault may keep a worker from it.
         let long = !troubled && !ideal && !guarded && random.random_bool(0.3);
         let operated = troubled && random.random_bool(0.4);
         Self {
             seed,
             workers: random.random_range(1..=3),
             prefetch: if ideal { 200 } else { prefetch },
-            // Enough for what all parts of a tenant may start at once.
+            // Enough for all jobs that a tenant's parts may start at once.
             concurrency: match (ideal, scoped) {
                 (true, Some(_)) => 200,
                 (true, None) => 64,
@@ -289,7 +294,7 @@ impl Plan {
                 true => ms(pick(&mut random, &[1000, 5000, 20_000])),
                 false => Duration::ZERO,
             },
-            // Who was called in vain has not crashed, and counts anew.
+            // A job whose call failed has not crashed, and resets the count.
             away: Away::new(seed, ideal || seed >= crashes::CRASHES),
             throttle_scope: closing::scope(seed),
             crashes,
@@ -307,13 +312,13 @@ impl Plan {
         }
     }
 
-    /// The job that was published as `id`.
+    /// Returns the job with this id.
     pub fn job(&self, id: &str) -> &Planned {
         let found = self.jobs.iter().find(|job| job.id == id);
         found.expect("nobody else publishes")
     }
 
-    /// What a call of the downstream takes at most, the way included, while nothing goes wrong.
+    /// Returns the maximum duration of a call without faults, network delay included.
     pub fn call_ms(&self) -> u64 {
         self.way_ms + self.way_varies_ms + self.answer_ms
     }
@@ -375,7 +380,7 @@ fn jobs(
             });
         }
     }
-    // Stable: jobs of one moment come tenant by tenant.
+    // The sort is stable: jobs of one moment are in order of their tenants.
     jobs.sort_by_key(|job| job.at);
     jobs
 }

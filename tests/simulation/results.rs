@@ -1,4 +1,5 @@
-//! Results: simulations from [`RESULTS`] on tell of each end of a job; those below keep the histories that they had.
+//! Results. In simulations with seeds from [`RESULTS`], each end of a job has a result; histories
+//! of lower seeds are unchanged.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +12,14 @@ use sluicegate::rules::job::Field;
 use super::starts;
 use super::world::World;
 
-/// Simulations from this seed on have what this module adds.
+/// First seed with results.
 pub const RESULTS: u64 = 9_000_000;
 
 const EXCHANGE: &str = "ends";
 const KEY: &str = "end";
 const QUEUE: &str = "ends";
 
-/// Who is told.
+/// Returns where results go.
 pub fn settings(seed: u64) -> Option<ResultSettings> {
     let to = ResultTarget::Exchange {
         exchange: EXCHANGE.into(),
@@ -27,12 +28,13 @@ pub fn settings(seed: u64) -> Option<ResultSettings> {
     (seed >= RESULTS).then_some(ResultSettings { to, max_body: 0 })
 }
 
-/// Where results are kept.
+/// Binds the queue that keeps the results.
 pub fn bind(server: &MemoryBroker) {
     server.bind(EXCHANGE, KEY, QUEUE);
 }
 
-/// A result whose target is gone is lost by rights, and nothing could be said of it: it is refused in place of that.
+/// Replaces the loss of a returned result by a refusal. A result without a target may be lost, so a
+/// check could not tell it from a defect.
 pub fn fault(outgoing: &Outgoing, fault: Option<PublishFault>) -> Option<PublishFault> {
     match fault {
         Some(PublishFault::Return) if &*outgoing.queue == KEY => Some(PublishFault::Nack),
@@ -47,7 +49,7 @@ fn ended(message: &Message) -> &str {
     }
 }
 
-/// A result never goes before its call.
+/// Checks that no result is sent before its job's call.
 pub fn look_at(world: &World, reply: &Reply) {
     let id = reply.message.id().unwrap_or_default();
     let mut history = world.history();
@@ -63,7 +65,7 @@ pub fn look_at(world: &World, reply: &Reply) {
     }
 }
 
-/// Each job that has ended has a result, and those that are dead letters have one that says so.
+/// Checks that each job that ended has a result, and each dead letter one that says so.
 pub fn all_told(world: &World) {
     if world.plan.seed < RESULTS {
         return;

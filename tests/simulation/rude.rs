@@ -1,6 +1,8 @@
-//! Limits that learn, against APIs that give less than our limit says: the real scheduler and engine, the gate's model, simulated time.
+//! Adaptive limits with APIs that allow less than the configured limit: the real scheduler and
+//! engine, the gate's model, simulated time.
 //!
-//! Two workers, one tenant, and always more jobs than may start. What the API gives is known to the simulation alone.
+//! Two workers serve one tenant that always has more jobs than may start. Only the simulation knows
+//! what the API allows.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -42,28 +44,29 @@ const WINDOW_MS: u64 = 10_000;
 const GUARD: Duration = Duration::from_millis(50);
 const EPOCH_US: u64 = 1_700_000_000_000_123;
 
-/// What an API does.
+/// Behavior of an API.
 struct Rude {
     name: &'static str,
-    /// Our limit, and to how many percent it may sink; `None`: it does not learn.
+    /// Configured limit, and the lowest percentage that it may sink to; `None` if it is not
+    /// adaptive.
     max: u64,
     band: Option<u8>,
     algorithm: Algorithm,
-    /// `None`: the algorithm's usual one.
+    /// `None` is the algorithm's default.
     burst: Option<u64>,
-    /// How long it is played, in windows.
+    /// Duration of the run, in windows.
     windows: u64,
-    /// What the API takes in a window, after so many windows, ours and the others' together.
+    /// Units that the API accepts per window from all clients, by time in windows.
     takes: fn(f64) -> f64,
-    /// What other clients send in a window.
+    /// Units that other clients send per window, by time in windows.
     others: fn(f64) -> f64,
-    /// Its windows begin with the epoch.
+    /// Whether its windows are aligned to the Unix epoch.
     aligned: bool,
-    /// It says in each answer what it takes.
+    /// Whether each answer advertises its limit.
     advertises: bool,
-    /// The share of answers that are 429 for no reason.
+    /// Fraction of answers that are 429 for no reason.
     at_random: f64,
-    /// The share of what it gives that is used at least.
+    /// Minimum fraction of the available quota that must be used.
     used: f64,
 }
 
@@ -179,14 +182,14 @@ fn all() -> Vec<Rude> {
     ]
 }
 
-/// The API, and what it has seen.
+/// The API, and the calls it received.
 struct Api {
     rude: Rude,
     began: Instant,
     random: SmallRng,
-    /// When calls arrived that it took: ours and the others'.
+    /// Arrival times of accepted calls, of ours and of other clients.
     taken: VecDeque<u64>,
-    /// When ours arrived, taken or not, as long as that matters.
+    /// Arrival times of our calls, accepted or not, while they matter.
     ours: VecDeque<u64>,
     others_due: f64,
     looked: f64,
@@ -213,7 +216,7 @@ impl Api {
         }
     }
 
-    /// Forgets what its window no longer counts.
+    /// Removes calls that its window no longer counts.
     fn forget(&mut self, now_us: u64) {
         let window = WINDOW_MS * 1_000;
         let from = match self.rude.aligned {
@@ -238,11 +241,11 @@ impl Api {
         takes
     }
 
-    /// One of our calls arrives. What it is answered: for how long it is refused, if it is.
+    /// Records the arrival of one of our calls. The error is the time in Retry-After.
     fn arrive(&mut self) -> Result<(), Duration> {
         let now_us = EPOCH_US + micros(self.began.elapsed());
         let window = self.window();
-        // The others came evenly since the last look.
+        // Other clients' calls are spread evenly over the time since the last arrival.
         self.others_due += (self.rude.others)(window) * (window - self.looked);
         self.looked = window;
         while self.others_due >= 1.0 {
@@ -274,7 +277,8 @@ impl Api {
         self.began.elapsed().as_secs_f64() / WINDOW.as_secs_f64()
     }
 
-    /// What it would have taken of ours: no more than our limit, and not what the others had.
+    /// Returns the units that the API would have accepted from us: at most our limit, and without
+    /// those of other clients.
     fn gave(&self) -> f64 {
         let each = (0..self.rude.windows).map(|window| {
             let left = self.takes(window as f64 + 0.5) - (self.rude.others)(window as f64 + 0.5);
@@ -396,7 +400,7 @@ async fn publish(broker: &MemoryBroker, first: usize, number: usize) {
     assert!(results.iter().all(Result::is_ok), "{results:?}");
 }
 
-/// What came of one.
+/// Results of one run.
 struct Played {
     name: &'static str,
     learns: bool,
@@ -404,7 +408,7 @@ struct Played {
     refused: f64,
     used: f64,
     fullest: usize,
-    /// In any window, by the configured limit.
+    /// Most calls in any window, by the configured limit.
     most: u64,
     in_force: u32,
     times: u64,
@@ -457,7 +461,7 @@ async fn play(rude: Rude) -> Played {
         let scheduler = Scheduler::new(settings, number);
         workers.push(tokio::spawn(engine.run(scheduler, events, stop.clone())));
     }
-    // They wait or run at any time.
+    // Enough jobs to have some waiting or running at any time.
     let backlog = 2 * usize::try_from(max).expect("small") + 20;
     publish(&server, 0, backlog).await;
     let feeding = tokio::spawn({
@@ -509,7 +513,8 @@ fn line(played: &Played) -> String {
     )
 }
 
-/// Never above the configured limit; at most 1 % of the calls are refused, and at least 95 % of what the API gives is used.
+/// The configured limit is never exceeded, at most 1 % of the calls are refused, and at least 95 %
+/// of the API's quota is used.
 #[test]
 fn limits_that_learn_are_good_to_rude_apis() {
     let only = std::env::var("RUDE").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Whose quota the limits of a simulation are, which jobs draw from which, and backlogs that are uneven.
+//! Scopes of a simulation's limits, the partitions that jobs draw from, and uneven backlogs.
 
 use std::fmt;
 
@@ -13,9 +13,9 @@ use super::limits::{WITNESS, another};
 use super::mixed::MIXED;
 use super::plan::{Planned, pick};
 
-/// Simulations from this seed on have scopes; those below keep the histories that they had before there were any.
+/// First seed with scopes; histories of lower seeds are unchanged.
 pub const SCOPED: u64 = 1_000_000;
-/// Whether the simulation of `seed` has scopes.
+/// Returns true if the simulation of `seed` has scopes.
 pub fn are_in(seed: u64) -> bool {
     match seed {
         ..SCOPED => false,
@@ -26,20 +26,20 @@ pub fn are_in(seed: u64) -> bool {
     }
 }
 
-/// What tells a tenant's jobs apart, beside their routing keys.
+/// Header that divides a tenant's jobs, in addition to their routing keys.
 pub const HEADER: &str = "x-part";
-/// The values of the header; a job without it has the first.
+/// Values of the header; a job without it has the first.
 const PARTS: [&str; 4] = ["", "a", "b c", "ä:=%"];
-/// The first is that of what was published to the queue itself.
+/// Routing keys. The first is that of jobs published to the queue itself.
 const ROUTING_KEYS: [&str; 3] = ["jobs", "a.b", "ä:=%"];
 
-/// One partition, named apart from the code that is under test.
+/// One partition, named independently of the code under test.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Partition {
     pub scope: Scope,
-    /// Empty where all tenants share it.
+    /// Empty if all tenants share it.
     pub tenant: String,
-    /// What the jobs of a part have in common.
+    /// The value that the jobs of this part share.
     pub value: String,
 }
 
@@ -68,13 +68,13 @@ impl fmt::Display for Partition {
     }
 }
 
-/// What a call of `tenant` draws from whose parts `labels` tell.
+/// Returns the partitions that a call of `tenant` with `labels` draws from.
 pub fn asked(tenant: &str, labels: &Labels) -> Vec<Partition> {
     let part = |(scope, value): (&Scope, &str)| Partition::new(scope.clone(), tenant, value);
     both(tenant).chain(labels.iter().map(part)).collect()
 }
 
-/// What a published job draws from, as its publisher means it.
+/// Returns the partitions that a published job should draw from.
 pub fn published(planned: &Planned, tenant: &str, limits: &Limits) -> Vec<Partition> {
     let mut partitions: Vec<Partition> = both(tenant).collect();
     let parts = [
@@ -94,7 +94,8 @@ fn both(tenant: &str) -> impl Iterator<Item = Partition> {
     [all, Partition::of_tenant(tenant)].into_iter()
 }
 
-/// Some of `limits` become those of all tenants, or of a part of each; and often there is one more.
+/// Gives some of `limits` a wider scope (all tenants) or a narrower one (parts of a tenant), and
+/// often adds a limit.
 pub fn scoped(random: &mut SmallRng, limits: &Limits, ideal: bool) -> Limits {
     let header = || Scope::Header(HEADER.to_owned());
     let any = [Scope::Tenant, Scope::Global, header(), Scope::RoutingKey];
@@ -103,7 +104,7 @@ pub fn scoped(random: &mut SmallRng, limits: &Limits, ideal: bool) -> Limits {
         .map(|limit| limit.clone().with_scope(some(any.len())))
         .collect();
     if ideal {
-        // One limit alone, so that it is known when all could have been done.
+        // There is only one limit, so the ideal end is known.
         all[0] = all[0].clone().with_scope(match random.random_bool(0.7) {
             true => Scope::Global,
             false => header(),
@@ -116,13 +117,13 @@ pub fn scoped(random: &mut SmallRng, limits: &Limits, ideal: bool) -> Limits {
     Limits::new(all).expect("they have names of their own")
 }
 
-/// The longest span of those that decide.
+/// Returns the longest span of the limits that can deny.
 pub fn longest(limits: &Limits) -> u64 {
     let binding = limits.iter().filter(|l| !l.name().starts_with(WITNESS));
     binding.map(|limit| limit.span()).max().unwrap_or(0)
 }
 
-/// Gives the jobs their parts, one with most of them, and leaves some tenants few.
+/// Assigns jobs to parts, most to one of them, and leaves some tenants few jobs.
 pub fn uneven(random: &mut SmallRng, jobs: &mut Vec<Planned>) {
     for tenant in 0..4 {
         if random.random_bool(0.5) {
@@ -146,8 +147,8 @@ pub fn uneven(random: &mut SmallRng, jobs: &mut Vec<Planned>) {
     }
 }
 
-/// Jobs of tenants that wait for one partition take turns: by how many units a tenant's last start came later than that.
-/// `starts`: whose each was, in their order.
+/// Returns by how many units a tenant's last start was later than with fair turns. `starts` has the
+/// tenant of each start, in order.
 pub fn behind(starts: &[&str]) -> usize {
     let count = |tenant: &str| starts.iter().filter(|of| **of == tenant).count();
     let mut tenants = starts.to_vec();

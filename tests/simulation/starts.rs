@@ -1,5 +1,5 @@
-//! What publishers say of when jobs run: simulations from [`STARTS`] on have jobs whose start is delayed, and jobs that are published
-//! under one dedupe key; those below keep the histories that they had.
+//! Start times that publishers set. Simulations with seeds from [`STARTS`] have jobs with delayed
+//! starts, and jobs that share a dedupe key; histories of lower seeds are unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,9 +15,9 @@ use super::history::History;
 use super::plan::{Plan, Planned, ms};
 use super::world::World;
 
-/// Simulations from this seed on have what this module adds.
+/// First seed with the start times of this module.
 pub const STARTS: u64 = 10_000_000;
-/// What such a job's publisher sets.
+/// Headers that such a job's publisher sets.
 pub const HEADERS: [&str; 4] = [DELAY, TIMESTAMP, NOT_BEFORE, DEDUPE_KEY];
 const TIMESTAMP: &str = "timestamp_in_ms";
 /// The longest delay.
@@ -25,18 +25,19 @@ const LONGEST_MS: u64 = 30_000;
 /// Longer than any simulation.
 const FOR_EVER_MS: u64 = 7 * 86_400_000;
 
-/// What a job's publisher says.
+/// Start time and dedupe key of a job.
 #[derive(Debug, Clone, Default)]
 pub struct Start {
     delay_ms: Option<u64>,
-    /// It says when it was published.
+    /// Whether the message carries its publish time.
     dated: bool,
-    /// After the beginning of the simulation.
+    /// Time since the beginning of the simulation.
     not_before: Option<Duration>,
     key: Option<String>,
 }
 
-/// From a stream of its own. For how long a dedupe key counts, in milliseconds.
+/// Draws start times and keys from a random stream of its own. Returns how long a dedupe key
+/// counts, in milliseconds.
 pub fn pick(seed: u64, ideal: bool, jobs: &mut [Planned]) -> u64 {
     if seed < STARTS || ideal {
         return 0;
@@ -64,7 +65,7 @@ pub fn pick(seed: u64, ideal: bool, jobs: &mut [Planned]) -> u64 {
     }
 }
 
-/// How much longer all may take because of it.
+/// Returns the additional time that all jobs may need.
 pub fn patience(plan: &Plan) -> Duration {
     match plan.seed {
         STARTS.. => ms(2 * LONGEST_MS) + plan.max_delay,
@@ -72,7 +73,7 @@ pub fn patience(plan: &Plan) -> Duration {
     }
 }
 
-/// A job's message says so, published now.
+/// Adds the headers of a job that is published now.
 pub fn add(world: &World, planned: &Planned, headers: &mut FieldTable) {
     let (start, now_ms) = (&planned.start, world.now_us() / 1000);
     let mut number = |name: &str, ms: u64| {
@@ -101,7 +102,7 @@ fn at_ms(plan: &Plan, after: Duration) -> u64 {
     plan.epoch_us / 1000 + u64::try_from(after.as_millis()).expect("in range")
 }
 
-/// It is called: never before its time.
+/// Checks that a job is not called before its time.
 pub fn look_at_call(plan: &Plan, history: &mut History, id: &str, at_us: u64) {
     let start = &plan.job(id).start;
     let published = history.job(id).published_ms.unwrap_or_default();
@@ -114,7 +115,7 @@ pub fn look_at_call(plan: &Plan, history: &mut History, id: &str, at_us: u64) {
     }
 }
 
-/// Another job with its key has ended.
+/// Reports whether another job with the same key has ended.
 pub fn is_duplicate(
     plan: &Plan,
     history: &mut History,
@@ -130,7 +131,7 @@ fn is_same(one: &Planned, two: &Planned) -> bool {
     one.start.key.is_some() && one.start.key == two.start.key && one.tenant == two.tenant
 }
 
-/// Where the time of a key is never over, one job of each is called, whatever happened.
+/// Checks that one job of each key is called, if keys never expire.
 pub fn one_of_each(plan: &Plan, history: &mut History) {
     if plan.dedupe_for_ms != FOR_EVER_MS {
         return;
@@ -151,7 +152,7 @@ pub fn one_of_each(plan: &Plan, history: &mut History) {
     }
 }
 
-/// A job that is told to be a duplicate has a key.
+/// Checks that a job with the result "duplicate" has a key.
 pub fn may_be_duplicate(plan: &Plan, result: &Message) -> bool {
     let id = result.id().unwrap_or_default();
     plan.job(id).start.key.is_some()

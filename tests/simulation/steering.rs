@@ -1,6 +1,7 @@
-//! What operators ask of workers: simulations from [`STEERED`] on have jobs that are cancelled, tenants that are not, and times in which all
-//! are paused or drained, and from [`HANDED`] on ones that wake; those below keep the histories that they had. The board is the one that `lua/steer.lua` must equal, and
-//! workers read it in each exchange.
+//! Operators' instructions to workers. Simulations with seeds from [`STEERED`] have canceled jobs,
+//! tenants whose cancellation is taken back, and times in which all tenants are paused or drained;
+//! from [`HANDED`] on, tenants are also woken. Histories of lower seeds are unchanged. The board is
+//! the one that `lua/steer.lua` must equal, and workers read it in each exchange.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,16 +21,16 @@ use super::handed::HANDED;
 use super::plan::ms;
 use super::world::{Life, World};
 
-/// Simulations from this seed on have what this module adds.
+/// First seed with instructions.
 pub const STEERED: u64 = 11_000_000;
 /// Longer than any simulation.
 const FOR_MS: u64 = 365 * 86_400_000;
-/// An engine that stands still is not waited for longer.
+/// Maximum time that an engine takes to apply an instruction, unless it stands still.
 const APPLIED_WITHIN: Duration = Duration::from_secs(2);
-/// All are held for so long at most.
+/// Maximum time that all tenants are paused or drained.
 const HELD_MS: u64 = 20_000;
 
-/// What operators ask, and what they know.
+/// Operators' instructions, and which of them are known to be in effect.
 #[derive(Default)]
 pub struct Steered(Mutex<Inner>);
 
@@ -37,13 +38,13 @@ pub struct Steered(Mutex<Inner>);
 struct Inner {
     board: Board,
     asked: BTreeSet<String>,
-    /// Since when jobs are known to be cancelled.
+    /// Canceled jobs, and since when every worker knows of each.
     cancelled: BTreeMap<String, Instant>,
-    /// Since when all are known to be paused.
+    /// Since when all tenants are known to be paused.
     paused: Option<Instant>,
 }
 
-/// What a worker follows.
+/// The version of the board that a worker follows.
 #[derive(Default)]
 pub struct Follows {
     version: u64,
@@ -55,7 +56,7 @@ impl Steered {
         self.0.lock().expect("nobody panics with it")
     }
 
-    /// A job may be a dead letter for `reason`.
+    /// Reports whether a job may be a dead letter for `reason`.
     pub fn is_right(&self, id: &str, reason: &str) -> bool {
         reason == CANCELLED && self.inner().asked.contains(id)
     }
@@ -65,7 +66,8 @@ fn now_ms(world: &World) -> u64 {
     world.now_us() / 1000
 }
 
-/// A worker's look at the board before an exchange; false: it does not follow what stands there.
+/// Reads the board before a worker's exchange. Returns false if the worker does not follow its
+/// newest version.
 pub async fn follow(life: &Life, follows: &mut Follows, updates: &mpsc::Sender<Update>) -> bool {
     let world = &life.world;
     if world.plan.seed < STEERED {
@@ -95,7 +97,7 @@ pub async fn follow(life: &Life, follows: &mut Follows, updates: &mpsc::Sender<U
     sent && heard
 }
 
-/// A call of a job begins.
+/// Checks the start of a job's call against the instructions.
 pub fn begins(life: &Life, id: &str) {
     let steered = life.world.steered.inner();
     let since = |known: Option<&Instant>| known.map(Instant::elapsed);
@@ -112,7 +114,7 @@ pub fn begins(life: &Life, id: &str) {
     }
 }
 
-/// Asks this and that.
+/// Gives random instructions.
 pub async fn operate(world: Arc<World>) {
     if world.plan.seed < STEERED || world.plan.ideal {
         return;
@@ -131,7 +133,7 @@ pub async fn operate(world: Arc<World>) {
     }
 }
 
-/// Nothing is asked of all any more: what is left is to end.
+/// Ends the instructions for all tenants, so that the remaining jobs can end.
 pub fn end(world: &World) {
     if world.plan.seed >= STEERED {
         let mut steered = world.steered.inner();
@@ -140,7 +142,7 @@ pub fn end(world: &World) {
     }
 }
 
-/// For the rest, after that.
+/// Returns the additional time that the remaining jobs may need after that.
 pub fn patience(world: &World) -> Duration {
     match world.plan.seed {
         STEERED.. => ms(60_000),
@@ -157,7 +159,7 @@ fn put(world: &World, instruction: &Instruction) -> u64 {
     put.expect("there are few")
 }
 
-/// All workers that live follow `version`.
+/// Records that all living workers follow `version`.
 fn all_follow(world: &World, version: u64) -> bool {
     let (now, mut steered) = (now_ms(world), world.steered.inner());
     steered.board.forget_silent(now, SILENT_MS);
@@ -165,7 +167,7 @@ fn all_follow(world: &World, version: u64) -> bool {
     workers.all(|(_, worker)| worker.follows >= version)
 }
 
-/// As after a tenant was resumed: who waits asks anew.
+/// Wakes a tenant as after `resume`: its waiting jobs ask again.
 fn wake(world: &World) {
     let planned = &world.plan.jobs[world.below(world.plan.jobs.len())];
     let tenant = planned.tenant.as_deref();
@@ -204,7 +206,7 @@ async fn cancel(world: &World) {
     let number = world.below(1 << 30) as u64;
     let cancel = Instruction::Cancel(tenant.clone(), planned.id.clone(), number);
     let version = put(world, &cancel);
-    // Until the simulation is over: whoever asks may wait for long.
+    // Repeats until the simulation ends.
     loop {
         sleep(ms(200)).await;
         let seen = world.gate.sighting(&tenant, &planned.id);
@@ -220,7 +222,7 @@ async fn cancel(world: &World) {
     (steered.cancelled).insert(planned.id.clone(), Instant::now());
 }
 
-/// How many jobs are known to be cancelled.
+/// Returns the number of jobs that are known to be canceled.
 pub fn cancelled(world: &World) -> usize {
     world.steered.inner().cancelled.len()
 }

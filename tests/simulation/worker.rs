@@ -1,4 +1,4 @@
-//! Workers that are started, killed, frozen, stopped and started anew.
+//! Workers that are started, killed, frozen, stopped and restarted.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use super::plan::{Plan, ms};
 use super::results;
 use super::world::{Life, World};
 
-/// More polls than this at one moment: the engine spins.
+/// Maximum polls at one moment. With more, the engine is spinning.
 const MOST_POLLS: u32 = 1000;
 
 fn settings(plan: &Plan, broker: &SimBroker) -> EngineSettings {
@@ -58,7 +58,7 @@ fn settings(plan: &Plan, broker: &SimBroker) -> EngineSettings {
     }
 }
 
-/// Keeps the worker of `slot` running until the simulation is to end.
+/// Keeps a worker running in `slot` until the simulation is to end.
 pub async fn keep(world: Arc<World>, slot: usize) {
     for number in 1_u64.. {
         live(&world, slot, number).await;
@@ -115,10 +115,11 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
             () = life.stop.soft.cancelled() => {}
             () = world.finish.cancelled() => life.stop.soft.cancel(),
         }
-        // Its time counts from when it hears of it.
+        // Its time counts from when it learns of the stop.
         life.thaw().await;
         sleep(world.plan.shutdown_timeout).await;
-        // The awaits of an ack, a cancel and a close may each be held up by a fault, and last words take a second.
+        // A fault may delay each of the ack, the cancel and the close. The last reports to the gate
+        // take a second.
         let last_words = world.plan.retry.max_crashes > 0;
         for _ in 0..3 + u8::from(last_words) {
             life.thaw().await;
@@ -141,7 +142,7 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
         }
         () = life.killed.cancelled() => {
             process.abort();
-            // Aborted: there is nothing to learn from it.
+            // The task was aborted, so its result says nothing.
             let _ = process.await;
             if world.below(3) == 0 {
                 lingers = world.up_to(20_000);
@@ -165,21 +166,21 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
     });
 }
 
-/// The engine's process: it can stand still, and it may not spin.
+/// The engine's process. It may stand still, and must not spin.
 struct Process<F> {
-    /// `None`: it was killed, with all of its tasks.
+    /// `None` if it was killed, with all of its tasks.
     run: Option<Pin<Box<F>>>,
     life: Arc<Life>,
     strike: Option<AtPoll>,
     frozen: Option<Pin<Box<Sleep>>>,
     at: Instant,
-    /// At this moment, and in all.
+    /// Polls at this moment, and in total.
     polls: u32,
     number: u64,
 }
 
 impl<F> Process<F> {
-    /// What strikes at this poll.
+    /// Returns the fault that strikes at this poll.
     fn strike(&mut self) -> Option<Strike> {
         self.number += 1;
         let number = self.number;

@@ -1,4 +1,5 @@
-//! What the parts of a simulation share: the plan, the dice, the history, the server, and the living workers.
+//! State that the parts of a simulation share: the plan, the random numbers, the history, the
+//! server, and the living workers.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -66,12 +67,13 @@ impl World {
         self.history().note(what);
     }
 
-    /// Notes something that goes wrong on purpose.
+    /// Records a deliberate fault.
     pub fn fault(&self, what: fmt::Arguments<'_>) {
         self.note(format_args!("fault: {what}"));
     }
 
-    /// Waits about as long as `every`; false: no more trouble comes. None ever does where that is zero.
+    /// Waits about as long as `every`. Returns false if there are no more faults, which is always
+    /// so if `every` is zero.
     pub async fn trouble_comes(&self, every: Duration) -> bool {
         if every.is_zero() {
             return false;
@@ -82,13 +84,14 @@ impl World {
 
     pub fn troubled(&self) -> bool {
         let history = self.history();
-        // A lost session copies a whole batch: where copies breed copies, the trouble has been enough.
+        // A lost session copies a whole batch. If copies produce further copies, there has been
+        // enough trouble.
         let bred = history.events > 200 * self.plan.jobs.len() as u64 + 2000;
         let over = history.faults >= self.plan.most_faults || bred;
         !over && self.began.elapsed() < self.plan.trouble_until
     }
 
-    /// Whether a fault of this rate happens now.
+    /// Reports whether a fault of this rate happens now, and counts it.
     pub fn dice(&self, rate: impl Fn(&Trouble) -> f64) -> bool {
         let happens = self.chance(rate);
         if happens {
@@ -97,13 +100,13 @@ impl World {
         happens
     }
 
-    /// As [`Self::dice`], for what harms nobody.
+    /// Like [`Self::dice`], for harmless events.
     pub fn chance(&self, rate: impl Fn(&Trouble) -> f64) -> bool {
         let rate = rate(&self.plan.trouble);
         rate > 0.0 && self.troubled() && self.random().random_bool(rate)
     }
 
-    /// A time from 0 to `most_ms`.
+    /// Returns a random time from 0 to `most_ms`.
     pub fn up_to(&self, most_ms: u64) -> Duration {
         if most_ms == 0 {
             return Duration::ZERO;
@@ -120,21 +123,21 @@ impl World {
     }
 }
 
-/// One run of a worker, from its start to its end.
+/// One run of a worker, from start to end.
 pub struct Life {
     pub name: String,
     pub world: Arc<World>,
     pub broker: MemoryBroker,
     pub stop: Stop,
     pub killed: CancellationToken,
-    /// Who waits for what workers of others say.
+    /// Calls that wait for reports of other workers.
     pub ends: PendingEnds,
     frozen_until: Mutex<Instant>,
     asks: Mutex<Asks>,
     heard: Mutex<Heard>,
 }
 
-/// What a worker has asked, and until when it may.
+/// A worker's open questions, and until when it may ask.
 struct Asks {
     until: Instant,
     last: u64,
@@ -164,19 +167,19 @@ impl Life {
         self.asks.lock().expect("nobody panics with it")
     }
 
-    /// What it was told of closings of all tenants.
+    /// Returns the closings of all tenants that the worker knows.
     pub fn heard(&self) -> MutexGuard<'_, Heard> {
         self.heard.lock().expect("nobody panics with it")
     }
 
-    /// It may ask until then. Returns the number of the last question before.
+    /// Lets the worker ask until then. Returns the number of its last question.
     pub fn agreed(&self, until: Instant) -> u64 {
         let mut asks = self.asks();
         asks.until = until;
         asks.last
     }
 
-    /// It asks: returns the question's number, and whether it may ask.
+    /// Records a question. Returns its number, and whether the worker may ask.
     pub fn asks_now(&self) -> (u64, bool) {
         let mut asks = self.asks();
         asks.last += 1;
@@ -186,17 +189,18 @@ impl Life {
         (number, may)
     }
 
-    /// It has its answer.
+    /// Records the answer to a question.
     pub fn answered(&self, number: u64) {
         self.asks().open.remove(&number);
     }
 
-    /// Whether a question up to this one has no answer yet.
+    /// Reports whether a question up to `number` has no answer yet.
     pub fn asks_up_to(&self, number: u64) -> bool {
         self.asks().open.iter().any(|open| *open <= number)
     }
 
-    /// Something may strike here: every await of a server or of the handler has one before and one after.
+    /// Injects a fault, perhaps. There is such a point before and after every await of a server or
+    /// the handler.
     pub async fn point(&self, place: &str) {
         let world = &self.world;
         let name = &self.name;
@@ -220,7 +224,7 @@ impl Life {
             self.stop.hard.cancel();
         }
         if world.chance(|t| t.pause) {
-            // Other tasks get in between, at the same moment or later.
+            // Other tasks run in between, at the same moment or later.
             for _ in 0..world.below(4) {
                 tokio::task::yield_now().await;
             }
@@ -255,7 +259,7 @@ impl Life {
         (until > Instant::now()).then_some(until)
     }
 
-    /// Since when it has not stood still.
+    /// Returns when it last resumed after standing still.
     pub fn last_thawed(&self) -> Instant {
         *self.frozen_until.lock().expect("nobody panics with it")
     }

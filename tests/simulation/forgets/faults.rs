@@ -1,4 +1,5 @@
-//! What happens to the store, in rounds: some of it, then mostly a quiet time in which everybody must go on.
+//! Faults of the store, in rounds: some faults, then usually a quiet time in which every worker
+//! must resume.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -8,12 +9,13 @@ use super::judge::go_on;
 use super::{GUARD, MAY_LOSE, PREFIX, TENANTS, World};
 
 const ROUNDS: u64 = 6;
-/// So many in a round.
+/// Maximum faults in a round.
 const MOST_FAULTS: u64 = 3;
-/// Clocks are stepped back by so much in all.
+/// Sum of all steps back of the clock, at most.
 pub const MOST_BACK_MS: u64 = ROUNDS * MOST_FAULTS * STEP_BACK_MS;
 const STEP_BACK_MS: u64 = 200_000;
-/// A step forward that the guard covers beside what a permit takes of it, and none other for so long: no window has two.
+/// A step forward that the guard covers in addition to what a permit uses of it, and the minimum
+/// time between two such steps: no window has two.
 const STEP_FORWARD: Duration = GUARD.checked_div(4).expect("not by zero");
 const STEPS_APART: Duration = Duration::from_secs(180);
 
@@ -36,7 +38,7 @@ pub async fn go_wrong(world: &World) {
     }
 }
 
-/// One fault. Whether the clock was stepped back.
+/// Injects one fault. Returns whether the clock was stepped back.
 fn fault(world: &World, forward: &Cell<Duration>) -> bool {
     let store = &world.net.store;
     let some = |most: usize| usize::try_from(world.below(most as u64)).expect("small");

@@ -1,4 +1,4 @@
-//! What must hold: no window is too full, and after trouble everybody goes on within the promised time.
+//! Checks: no window is too full, and after trouble every tenant resumes within the promised time.
 
 use std::time::Duration;
 
@@ -7,17 +7,20 @@ use tokio::time::{Instant, sleep};
 
 use super::{LONGEST_CALL, TENANTS, World};
 
-/// Until a loss is noticed, and the first start after the last wait is heard of: workers look every 2 s, a question may take 4 s.
+/// Time until a loss is noticed and the first start after the last wait is known: workers look
+/// every 2 s, and a question may take 4 s.
 const SLACK: Duration = Duration::from_secs(10);
 
-/// Waits until all tenants have gone on after trouble that is over now. Beside a whole span of the tenant's own limits, only who does
-/// not vouch is waited for. `stepped`: the clock was stepped back, so that all may begin once more.
+/// Waits until all tenants have resumed after trouble that is over now. Besides the longest span of
+/// the tenant's own limits, this only waits for workers that do not vouch for the past. `stepped`
+/// says that the clock was stepped back, so all may have to begin once more.
 pub async fn go_on(world: &World, stepped: bool) {
     let over = world.now();
     let doubt = Duration::from_millis(DOUBT_MS + SETTLE_MS);
     for (number, (name, max, window)) in TENANTS.into_iter().enumerate() {
-        // Permits are given back that came too late, such as those of the first question to a server that has no scripts yet: who was
-        // told to wait meanwhile does not hear of it, and waits for a turn. Calls that run keep their leases for longer.
+        // Late permits are given back, such as those of the first question to a server without
+        // scripts. A job that was told to wait meanwhile does not learn of it and waits for its
+        // turn. Running calls keep their leases for longer.
         let turn = match window.is_zero() {
             true => 3 * LONGEST_CALL,
             false => window / u32::try_from(max).expect("small"),
@@ -26,8 +29,9 @@ pub async fn go_on(world: &World, stepped: bool) {
         let promised = if stepped { 2 * wait } else { wait } + SLACK;
         let last = || world.starts.borrow()[number].last().copied();
         while last().is_none_or(|last| last < over) {
-            // One that stood still has its word when it goes on: its last answer may be as new as that to it. By a clock that was stepped
-            // back, whoever begins finds a wait that was over.
+            // A worker that stood still reports when it resumes, because its last answer may seem
+            // that recent to it. By a clock that was stepped back, a worker that starts finds a
+            // wait that was over.
             let begun = if stepped {
                 world.begun.get()
             } else {
@@ -45,7 +49,7 @@ pub async fn go_on(world: &World, stepped: bool) {
     }
 }
 
-/// Whether some window was too full.
+/// Checks whether some window was too full.
 pub fn full(world: &World) {
     for (number, (name, _, window)) in TENANTS.into_iter().enumerate() {
         let starts = &world.starts.borrow()[number];

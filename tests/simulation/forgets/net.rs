@@ -1,5 +1,5 @@
-//! The way to the store: near or far, late at times, and lost before or after the store has done what it was asked for. At times the store
-//! refuses, or can't be reached.
+//! The network to the store: short or long, sometimes late, and losing requests before or after the
+//! store has executed them. At times the store refuses or is unreachable.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -14,21 +14,21 @@ use sluicegate::gate::GateError;
 use sluicegate::gate::store::Store;
 use tokio::time::{Instant, sleep};
 
-/// What varies of a way, there and back, in milliseconds.
+/// Maximum variation of a round trip, in milliseconds.
 const VARIES_MS: u64 = 20;
-/// Beyond what a client waits for.
+/// A delay beyond the client's patience.
 const TOO_LATE_MS: u64 = 6_000;
-/// How it says that it does nothing.
+/// Errors with which the store refuses to run anything.
 const REFUSALS: [&str; 3] = [
     "OOM command not allowed when used memory > 'maxmemory'.",
     "LOADING Redis is loading the dataset in memory",
     "READONLY You can't write against a read only replica.",
 ];
 
-/// The way to the store.
+/// The network to the store.
 pub struct Net {
     pub store: FakeRedis,
-    /// What a round trip takes at least.
+    /// Minimum duration of a round trip.
     way_ms: u64,
     inner: Mutex<Inner>,
 }
@@ -36,11 +36,11 @@ pub struct Net {
 struct Inner {
     random: SmallRng,
     troubled: bool,
-    /// Until when the store is not as it should be, and which refusal it has; `None`: it can't be reached.
+    /// Until when the store is impaired, and its error message; `None` if it is unreachable.
     ill: Option<(Instant, Option<&'static str>)>,
 }
 
-/// What becomes of one way, there or back.
+/// The fate of one message, in either direction.
 struct Trip {
     takes: Duration,
     is_lost: bool,
@@ -63,19 +63,19 @@ impl Net {
         self.inner.lock().expect("nobody panics with it")
     }
 
-    /// Whether things go wrong on the way from now on.
+    /// Starts or stops faults in the network.
     pub fn set_troubled(&self, troubled: bool) {
         let mut inner = self.inner();
         inner.troubled = troubled;
         inner.ill = inner.ill.filter(|_| troubled);
     }
 
-    /// For so long nobody reaches it.
+    /// Makes the store unreachable for a time.
     pub fn cut(&self, lasts: Duration) {
         self.inner().ill = Some((Instant::now() + lasts, None));
     }
 
-    /// For so long it refuses everything.
+    /// Lets the store refuse everything for a time.
     pub fn refuse(&self, lasts: Duration) {
         let mut inner = self.inner();
         let why = REFUSALS[inner.random.random_range(0..REFUSALS.len())];

@@ -1,4 +1,5 @@
-//! A worker: what a real one does with the gate, with the real client code, and no jobs behind it but those that always wait.
+//! A worker with the real client code of the gate. In place of its jobs there is always one waiting
+//! for each tenant.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -25,18 +26,18 @@ use super::{Bug, Call, GUARD, LONGEST_CALL, Life, PREFIX, TENANTS, World, first_
 const PING_EVERY: Duration = Duration::from_secs(2);
 const EXCHANGE_EVERY: Duration = Duration::from_secs(1);
 const SETTLE_EVERY: Duration = Duration::from_millis(500);
-/// Places of calls that run are kept that often.
+/// Interval at which leases of running calls are renewed.
 const RENEW_EVERY: Duration = Duration::from_secs(15);
-/// What the gate was not told for so long is not told again.
+/// Age at which an undelivered settlement is given up.
 const TOLD_FOR: Duration = Duration::from_secs(60);
-/// Who may ask nothing looks again so soon.
+/// Interval at which a worker without permission to ask tries again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub fn tenant(number: usize) -> Tenant {
     Tenant::parse(TENANTS[number].0).expect("a tenant")
 }
 
-/// Keeps a worker in `slot`.
+/// Keeps a worker running in `slot`.
 pub async fn keep(world: Rc<World>, slot: usize) {
     let mut start = first_word(slot);
     for number in 0_u64.. {
@@ -50,7 +51,7 @@ pub async fn keep(world: Rc<World>, slot: usize) {
     }
 }
 
-/// What a worker has begun.
+/// A call that a worker has begun.
 struct Running {
     limits: Limits,
     number: usize,
@@ -74,10 +75,10 @@ struct Worker<'a> {
     fleet: RefCell<EnforcedPolicies>,
     /// Until when it may ask.
     agreed: Cell<Instant>,
-    /// It asks nothing more.
+    /// Whether it asks no more.
     ends: Cell<bool>,
     running: RefCell<Vec<Running>>,
-    /// What the gate has yet to hear, and since when.
+    /// Settlements that the gate has not confirmed, and since when.
     ledger: RefCell<Vec<(TenantSettled, Instant)>>,
     asked: Cell<u64>,
 }
@@ -107,7 +108,7 @@ impl<'a> Worker<'a> {
     async fn live(&self, start: EarlierStarts) {
         let world = self.world;
         world.note(&format!("{} begins", self.name));
-        // It may not be able to say it at once: it asks all the same.
+        // The report may fail at first; the worker asks anyway.
         let _ = self.gate.begin(start).await;
         let mut work = pin!(async {
             tokio::join!(self.beats(), self.agrees(), self.asks(), self.settles());
@@ -123,7 +124,7 @@ impl<'a> Worker<'a> {
                     world.fault(&format!("{} dies", self.name));
                     return;
                 }
-                // Nothing of it goes on.
+                // None of its tasks runs.
                 Fate::StandsStill => {
                     world.fault(&format!("{} stands still", self.name));
                     world.pass(30_000).await;
@@ -151,7 +152,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// What happens to it, when it may.
+    /// Waits for the worker's next fate, if one is allowed.
     async fn fate(&self) -> Fate {
         let world = self.world;
         loop {
@@ -170,7 +171,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// The gate has answered what was sent then.
+    /// Records that the gate has answered what was sent at `sent`.
     fn answered(&self, sent: Instant) {
         let life = &mut self.world.lives.borrow_mut()[self.slot];
         life.first.get_or_insert_with(Instant::now);
@@ -188,7 +189,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Exchanges; now and then another policy is in force from then on.
+    /// Exchanges policies. Now and then another policy is in force afterwards.
     async fn agrees(&self) {
         let world = self.world;
         let own = self.fleet.borrow().own().clone();
@@ -212,7 +213,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// One job of each tenant always waits: all whose turn has come ask together.
+    /// Asks for the one waiting job of each tenant. Jobs whose turns have come ask together.
     async fn asks(&self) {
         let mut jobs = [(None::<Ticket>, Instant::now()); TENANTS.len()];
         let _ = self.gate.measure().await;
@@ -272,7 +273,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// What the tenant's next job has, and when it asks.
+    /// Returns the ticket of the tenant's next job, and when it asks.
     fn heard(
         &self,
         number: usize,
@@ -302,7 +303,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// A call, unless its permit is too old.
+    /// Begins a call, unless its permit is too old.
     fn start(&self, number: usize, limits: Limits, receipt: Receipt, sent: Instant) {
         let (world, now) = (self.world, Instant::now());
         let age = sent.elapsed().saturating_sub(self.gate.base());
@@ -338,7 +339,7 @@ impl<'a> Worker<'a> {
         });
     }
 
-    /// Tells how calls ended, and which still run.
+    /// Reports calls that ended, and renews those that run.
     async fn settles(&self) {
         let mut calls = 0;
         loop {
