@@ -1,4 +1,5 @@
-//! The fake Redis answers as a real one does: random commands, and what Lua makes of replies and replies of Lua.
+//! Compares the fake Redis with a real one: random commands, and conversions between replies and
+//! Lua values.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use redis::{Connection, Pipeline, Value, cmd};
 const SEEDS: u64 = 40;
 const BATCHES: usize = 25;
 const COMMANDS_OF_A_BATCH: usize = 12;
-/// Longer than a batch takes on any machine, and shorter than anything that expires.
+/// Longer than a batch takes on any machine, and shorter than any expiry, in milliseconds.
 const SLOW_MS: i64 = 3_600_000;
 
 const KEYS: [&str; 6] = ["t1", "t2", "h1", "h2", "z1", "z2"];
@@ -47,7 +48,7 @@ const BOUNDS: [&str; 10] = [
 ];
 const RANKS: [&str; 9] = ["0", "1", "2", "-1", "-2", "-9", "9", "", "1.5"];
 const COUNTS: [&str; 7] = ["0", "1", "2", "9", "-3", "x", "01"];
-/// Milliseconds that are over, far off or too many.
+/// Times in milliseconds: past, far in the future, and invalid.
 const TIMES: [&str; 7] = [
     "0",
     "-5",
@@ -58,7 +59,7 @@ const TIMES: [&str; 7] = [
     "",
 ];
 
-/// What a word of a command is.
+/// The kind of a command's word.
 #[derive(Debug, Clone, Copy)]
 enum Word {
     Key,
@@ -71,7 +72,7 @@ enum Word {
     Time,
     /// One of these, or nothing.
     Option(&'static [&'static [&'static str]]),
-    /// Once more from the last so many words, or not.
+    /// This many of the last words, repeated up to twice.
     Again(usize),
 }
 
@@ -149,7 +150,7 @@ const COMMANDS: [(&str, &[Word]); 26] = [
     ),
 ];
 
-/// Returns a random command. Mostly it fits the type of its key.
+/// Returns a random command that usually fits the type of its key.
 fn command(random: &mut SmallRng) -> Vec<String> {
     let (name, shape) = *COMMANDS.choose(random).expect("some");
     let mut words = vec![name.to_owned()];
@@ -195,7 +196,7 @@ fn command(random: &mut SmallRng) -> Vec<String> {
     words
 }
 
-/// A number where it is one, since servers write them in different ways.
+/// Formats a value, texts with numbers as numbers, because servers format those differently.
 fn plain(value: &Value) -> String {
     match value {
         Value::BulkString(bytes) => {
@@ -211,7 +212,7 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// The reply as far as servers agree on it.
+/// Formats the part of a reply that is the same on all servers.
 fn comparable(words: &[String], value: &Value) -> String {
     let Value::Array(all) = value else {
         return match (words[0].as_str(), value) {
@@ -235,7 +236,7 @@ fn comparable(words: &[String], value: &Value) -> String {
     format!("{texts:?}")
 }
 
-/// A real server and a fake one, which has the other's time.
+/// A real server, and a fake one with the real one's time.
 struct Both {
     real: Connection,
     fake: FakeRedis,
@@ -254,7 +255,7 @@ impl Both {
         }
     }
 
-    /// Runs the pipeline on both.
+    /// Runs the pipeline on both servers.
     fn run(&mut self, pipeline: &Pipeline) -> (Vec<Value>, Vec<Value>) {
         let time = cmd("TIME").query::<(u64, u64)>(&mut self.real);
         let (seconds, micros) = time.expect("Redis tells the time");
@@ -266,7 +267,7 @@ impl Both {
         (real.expect("Redis answers"), self.fake.run(pipeline))
     }
 
-    /// Runs one command on both.
+    /// Runs one command on both servers.
     fn one<'a>(&mut self, words: impl IntoIterator<Item = &'a [u8]>) -> (Value, Value) {
         let mut pipeline = Pipeline::new();
         let command = pipeline.add_command(redis::Cmd::new());
@@ -277,7 +278,7 @@ impl Both {
         (real.remove(0), fake.remove(0))
     }
 
-    /// Runs a script on both, without keys.
+    /// Runs a script without keys on both servers.
     fn eval(&mut self, script: &str, arguments: &[&[u8]]) -> (Value, Value) {
         let head: [&[u8]; 3] = [b"EVAL", script.as_bytes(), b"0"];
         self.one(head.into_iter().chain(arguments.iter().copied()))
@@ -316,7 +317,7 @@ fn it_answers_random_commands_as_a_server_does() {
             }
         }
     }
-    // The words are as often wrong as they should be.
+    // Enough commands fail, and enough succeed.
     let all = usize::try_from(SEEDS).expect("few") * BATCHES * COMMANDS_OF_A_BATCH;
     assert!((all / 40..all / 3).contains(&errors), "{errors} of {all}");
 }
@@ -354,7 +355,7 @@ fn random_fields_are_fields() {
     }
 }
 
-/// Scripts without a reply in common are errors on both, with the same code.
+/// A script's reply is the same on both. If it is an error, its code is the same.
 #[test]
 fn lua_is_what_it_is_on_a_server() {
     let redis = Redis::start();
@@ -432,7 +433,8 @@ fn errors_of_scripts_are_in_the_words_of_the_server() {
         "\n\nlocal x = nil return x.y",
     ] {
         let (real, fake) = both.eval(script, &[]);
-        // Before 7.0 the code of a command's error is not that of the script's; all name the line.
+        // Before Redis 7.0, a failed command's code is not the script's. All versions name the
+        // line.
         let details = [real, fake].map(|value| match value {
             Value::ServerError(error) => {
                 format!("{} {}", error.code(), error.details().unwrap_or_default())

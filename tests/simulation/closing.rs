@@ -24,7 +24,7 @@ pub fn scope(seed: u64) -> ThrottleScope {
 }
 
 /// Closings of all tenants that a worker knows. Each has its end (milliseconds of the gate's
-/// clock), when the worker learned it, and how many reports the worker had sent by then.
+/// clock), when the worker learned it, and the number of the report whose answer said so.
 #[derive(Debug, Default)]
 pub struct Heard {
     facts: Vec<(u64, Instant, u64)>,
@@ -38,8 +38,7 @@ impl Heard {
         self.sent
     }
 
-    /// Records the answer to report `number`. It replaces facts that were known before the report
-    /// was sent.
+    /// Records the answer to report `number`. It replaces the answers to earlier reports.
     pub fn hears(
         &mut self,
         number: u64,

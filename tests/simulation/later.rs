@@ -25,7 +25,7 @@ pub const STANDS_STILL: u64 = 3_000_000;
 const AGREED_FOR: Duration = Duration::from_secs(5);
 /// The longest time without an exchange, or without decisions for a tenant.
 const LONGEST_MS: u64 = 20_000;
-/// How long a refused publish is set aside.
+/// How long jobs wait after the gate refused their question.
 pub const SET_ASIDE_MS: u64 = 60_000;
 
 /// Probability of each fault, each time that it could happen.

@@ -201,7 +201,7 @@ fn patience(world: &World) -> Duration {
     let changes = plan.trouble.later.changes > 0.0;
     let concurrency = if changes { 1 } else { plan.concurrency };
     let one_by_one = copies as u64 * call_ms / concurrency as u64;
-    // A publish that is refused at the end is set aside once.
+    // Jobs whose last question was refused wait once more.
     let set_aside = match plan.trouble.later.outages_every.is_zero() {
         true => 0,
         false => later::SET_ASIDE_MS,

@@ -1,7 +1,7 @@
 //! Operators' instructions to workers. Simulations with seeds from [`STEERED`] have canceled jobs,
-//! tenants whose cancellation is taken back, and times in which all tenants are paused or drained;
-//! from [`HANDED`] on, tenants are also woken. Histories of lower seeds are unchanged. The board is
-//! the one that `lua/steer.lua` must equal, and workers read it in each exchange.
+//! and times in which all tenants are paused or drained; from [`HANDED`] on, tenants are also
+//! woken. Histories of lower seeds are unchanged. The board is the specification of
+//! `lua/steer.lua`, and workers read it in each exchange.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -66,8 +66,8 @@ fn now_ms(world: &World) -> u64 {
     world.now_us() / 1000
 }
 
-/// Reads the board before a worker's exchange. Returns false if the worker does not follow its
-/// newest version.
+/// Reads the board before a worker's exchange, and sends its instructions to the worker. Returns
+/// false if the worker did not apply them.
 pub async fn follow(life: &Life, follows: &mut Follows, updates: &mpsc::Sender<Update>) -> bool {
     let world = &life.world;
     if world.plan.seed < STEERED {
@@ -159,7 +159,7 @@ fn put(world: &World, instruction: &Instruction) -> u64 {
     put.expect("there are few")
 }
 
-/// Records that all living workers follow `version`.
+/// Reports whether all living workers follow `version` or a newer one.
 fn all_follow(world: &World, version: u64) -> bool {
     let (now, mut steered) = (now_ms(world), world.steered.inner());
     steered.board.forget_silent(now, SILENT_MS);

@@ -1,15 +1,15 @@
-//! Which commands there are, and how many words each takes.
+//! The commands, and how many words each takes.
 
 use crate::db::Db;
 use crate::reply::{Reply, Result};
 use crate::{hashes, keys, sorted_sets};
 
-/// The words of a command behind its name.
+/// The words after a command's name.
 pub type Words<'a> = &'a [&'a [u8]];
 
 type Run = fn(&mut Db, Words<'_>) -> Result;
 
-/// A command's name, how many words are behind it at least and at most, and what it does.
+/// Commands: name, minimum and maximum number of words after it, and implementation.
 const COMMANDS: [(&str, usize, usize, Run); 25] = [
     ("DEL", 1, MANY, keys::del),
     ("EXISTS", 1, MANY, keys::exists),
@@ -39,7 +39,7 @@ const COMMANDS: [(&str, usize, usize, Run); 25] = [
 ];
 const MANY: usize = usize::MAX;
 
-/// Runs a command that needs the keys alone; `None`: there is none of this name.
+/// Runs a command that needs only the keys. Returns `None` if no such command has this name.
 pub fn run(db: &mut Db, name: &[u8], words: Words<'_>) -> Option<Result> {
     let known = |(known, ..): &&(&str, usize, usize, Run)| is_option(name, known);
     let (name, least, most, run) = COMMANDS.iter().find(known)?;
@@ -49,14 +49,14 @@ pub fn run(db: &mut Db, name: &[u8], words: Words<'_>) -> Option<Result> {
     })
 }
 
-/// Takes the next word off.
+/// Removes and returns the first word.
 pub fn next<'a>(words: &mut Words<'a>) -> Option<&'a [u8]> {
     let (first, rest) = words.split_first()?;
     *words = rest;
     Some(first)
 }
 
-/// Whether `word` is this one, in capitals or not.
+/// Reports whether `word` is `name`, in upper or lower case.
 pub fn is_option(word: &[u8], name: &str) -> bool {
     word.eq_ignore_ascii_case(name.as_bytes())
 }

@@ -1,4 +1,4 @@
-//! The keys: what each holds, until when, and what was there before the last writes.
+//! The keys: values, expiry, and the state before the last writes.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,10 +7,10 @@ use indexmap::IndexMap;
 
 use crate::zset::Zset;
 
-/// Fields in the order in which they came.
+/// Fields in order of insertion.
 pub type Hash = IndexMap<Vec<u8>, Vec<u8>, FixedState>;
 
-/// What a key holds.
+/// The value of a key.
 #[derive(Debug, Clone)]
 pub enum Data {
     Text(Vec<u8>),
@@ -27,7 +27,7 @@ impl Data {
         }
     }
 
-    /// A key that holds nothing is not there.
+    /// Reports whether the value is empty. The key of an empty value does not exist.
     fn is_empty(&self) -> bool {
         match self {
             Self::Text(_) => false,
@@ -37,7 +37,7 @@ impl Data {
     }
 }
 
-/// One of the types that a key may have.
+/// A type of value.
 pub trait Kind: Default {
     fn of(data: &Data) -> Option<&Self>;
     fn of_mut(data: &mut Data) -> Option<&mut Self>;
@@ -81,10 +81,10 @@ struct Entry {
 }
 
 type Entries = HashMap<Vec<u8>, Entry, FixedState>;
-/// What a write changed: each key once, with what it was before.
+/// The changes of one write: each key once, with its entry before the write.
 type Write = Vec<(Vec<u8>, Option<Entry>)>;
 
-/// With fewer keys than this, expired ones are not looked for.
+/// Minimum number of keys at which expired ones are swept.
 const SWEEP_AT: usize = 1024;
 
 /// All keys of a server.
@@ -94,7 +94,7 @@ pub struct Db {
     now_us: u64,
     sweep_at: usize,
     may_lose: usize,
-    /// The last writes, the newest last.
+    /// The writes that may be lost, oldest first.
     past: VecDeque<Write>,
     write: Write,
 }
@@ -104,7 +104,7 @@ impl Db {
         self.may_lose = writes;
     }
 
-    /// Begins a command or a script, in which the clock stands still.
+    /// Begins a command or a script. The clock stands still until it ends.
     pub fn begin(&mut self, now_us: u64) {
         self.now_us = now_us;
         if self.entries.len() >= self.sweep_at.max(SWEEP_AT) {
@@ -114,7 +114,8 @@ impl Db {
         }
     }
 
-    /// Ends it: what it wrote is lost as a whole, or not at all.
+    /// Ends the command or script. All of its changes form one write, which is lost as a whole or
+    /// not at all.
     pub fn end(&mut self) {
         if !self.write.is_empty() {
             self.past.push_back(std::mem::take(&mut self.write));
@@ -144,7 +145,7 @@ impl Db {
         self.entry(key).map(|entry| &entry.data)
     }
 
-    /// What `key` holds; `None`: nothing.
+    /// Returns the value of `key`, or `None` if the key does not exist.
     pub fn get<T: Kind>(&mut self, key: &[u8]) -> Result<Option<&T>, String> {
         match self.data(key) {
             None => Ok(None),
@@ -152,7 +153,8 @@ impl Db {
         }
     }
 
-    /// Changes what `key` holds, which is empty at first and deleted where it is empty afterwards.
+    /// Changes the value of `key`. A missing key begins with an empty value, and is deleted if the
+    /// value is empty afterwards.
     pub fn change<T: Kind, R>(
         &mut self,
         key: &[u8],
@@ -181,7 +183,7 @@ impl Db {
         Ok(result)
     }
 
-    /// Sets `key`, whatever it held.
+    /// Replaces the value of `key`, whatever its type.
     pub fn set(&mut self, key: &[u8], text: &[u8], expires_ms: Option<u64>) {
         self.note(key);
         let entry = Entry {
@@ -200,12 +202,14 @@ impl Db {
         self.entries.remove(key).is_some()
     }
 
-    /// When `key` expires, in milliseconds since 1970; the outer `None`: it is not there.
+    /// Returns when `key` expires, in milliseconds since the Unix epoch. The outer `None` means
+    /// that the key does not exist, the inner one that it does not expire.
     pub fn expires_ms(&mut self, key: &[u8]) -> Option<Option<u64>> {
         self.entry(key).map(|entry| entry.expires_ms)
     }
 
-    /// Lets `key` expire then. Returns whether it was there.
+    /// Sets when `key` expires, in milliseconds since the Unix epoch. Returns whether the key
+    /// exists.
     pub fn expire(&mut self, key: &[u8], at_ms: u64) -> bool {
         if self.entry(key).is_none() {
             return false;
@@ -233,7 +237,7 @@ impl Db {
         }
     }
 
-    /// Takes back the last `lost` writes, as far as they can be lost.
+    /// Reverts the last `lost` writes, at most as many as may be lost.
     pub fn lose(&mut self, lost: usize) {
         for write in (0..lost).map_while(|_| self.past.pop_back()) {
             for (key, before) in write {
@@ -257,7 +261,7 @@ impl Db {
         names
     }
 
-    /// Removes the keys that are `chosen`, by a write. Returns how many they were.
+    /// Removes the keys that match `chosen`, as one write. Returns their number.
     pub fn evict(&mut self, chosen: impl Fn(&[u8]) -> bool) -> usize {
         let keys: Vec<_> = self
             .entries
@@ -273,7 +277,7 @@ impl Db {
         keys.len()
     }
 
-    /// `key` is about to change.
+    /// Records the entry of `key` before it changes.
     fn note(&mut self, key: &[u8]) {
         if self.may_lose > 0 && !self.write.iter().any(|(known, _)| known == key) {
             let before = self.entries.get(key).cloned();

@@ -69,7 +69,8 @@ pub fn hkeys(db: &mut Db, words: Words<'_>) -> Result {
     ))
 }
 
-/// HRANDFIELD KEY [COUNT [WITHVALUES]]: the fields that `random` picks. As on a server, fields repeat only where COUNT is negative.
+/// HRANDFIELD KEY [COUNT [WITHVALUES]]: returns random fields, picked by `random`. As on a server,
+/// fields repeat only if COUNT is negative.
 pub fn hrandfield(db: &mut Db, words: Words<'_>, mut random: impl FnMut(usize) -> usize) -> Result {
     let count = words.get(1).map(|word| integer(word)).transpose()?;
     let with_values = match words.get(2..).unwrap_or_default() {
@@ -92,7 +93,7 @@ pub fn hrandfield(db: &mut Db, words: Words<'_>, mut random: impl FnMut(usize) -
     } else if many >= hash.len() {
         (0..hash.len()).collect()
     } else {
-        // Floyd's way: each set of so many is as likely as any other.
+        // Floyd's algorithm: each set of `many` fields is equally likely.
         let mut picked = Vec::with_capacity(many);
         for last in hash.len() - many..hash.len() {
             let any = random(last + 1);

@@ -1,4 +1,4 @@
-//! Commands for keys of any type, and for texts.
+//! Commands for keys of any type, and for strings.
 
 use crate::command::{Words, next, syntax_error};
 use crate::db::Db;
@@ -58,7 +58,7 @@ pub fn set(db: &mut Db, words: Words<'_>) -> Result {
     Ok(Reply::ok())
 }
 
-/// When something expires, in milliseconds since 1970.
+/// Returns the time of an expiry, in milliseconds since the Unix epoch.
 fn moment(
     db: &Db,
     number: &[u8],

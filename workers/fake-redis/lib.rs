@@ -1,10 +1,13 @@
-//! A Redis without a server: the commands that Sluicegate's Lua scripts and its client use, over keys in memory.
+//! A Redis without a server: the commands that Sluicegate's Lua scripts and client use, with keys
+//! in memory.
 //!
-//! It runs the scripts themselves, in the Lua 5.1 that Redis has. Time is a clock that the caller sets, and the same commands always
-//! give the same answers. On demand it restarts, fails over and loses its last writes, evicts keys and forgets its scripts.
+//! It runs the scripts themselves in Lua 5.1, the version in Redis. The caller sets the clock, and
+//! equal commands always return equal replies. On demand it restarts, fails over and loses its last
+//! writes, evicts keys and forgets its scripts.
 //!
-//! It has what the scripts use, and no more: a command or an option that it does not know is an error, as on a server.
-//! `tests/it/fake_redis.rs` runs random commands on it and on a real server, and demands equal replies.
+//! It implements only what the scripts use. An unknown command or option is an error, as on a
+//! server. `tests/it/fake_redis.rs` runs random commands on it and on a real server, and requires
+//! equal replies.
 
 mod command;
 mod db;
@@ -24,17 +27,17 @@ use redis::{Arg, Cmd, Pipeline, Value};
 
 use crate::server::Server;
 
-/// Microseconds since 1970.
+/// Returns the time in microseconds since the Unix epoch.
 pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// One server. All of its clients share it.
+/// One server, shared by all of its clients.
 pub struct FakeRedis {
     clock: Clock,
     server: Mutex<Server>,
 }
 
 impl FakeRedis {
-    /// Returns an empty server that goes by `clock`.
+    /// Returns an empty server that uses `clock`.
     pub fn new(clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self {
             clock: Box::new(clock),
@@ -42,13 +45,15 @@ impl FakeRedis {
         }
     }
 
-    /// Lets up to `writes` of the last writes be lost by [`restart`](Self::restart) and [`fail_over`](Self::fail_over).
+    /// Lets [`restart`](Self::restart) and [`fail_over`](Self::fail_over) lose up to `writes` of
+    /// the last writes.
     pub fn may_lose(self, writes: usize) -> Self {
         self.server().db.may_lose(writes);
         self
     }
 
-    /// Says of itself that it evicts keys when memory is short. [`evict`](Self::evict) does it.
+    /// Makes the server report that it evicts keys when memory is short. [`evict`](Self::evict)
+    /// does that.
     pub fn evicting(self) -> Self {
         self.server().evicts = true;
         self
@@ -64,7 +69,7 @@ impl FakeRedis {
         let words: Vec<&[u8]> = (cmd.args_iter())
             .map(|arg| match arg {
                 Arg::Simple(word) => word,
-                // The cursor of a SCAN, which is not among the commands.
+                // The cursor of SCAN, which is not implemented.
                 Arg::Cursor => b"0",
                 _ => b"",
             })
@@ -79,38 +84,38 @@ impl FakeRedis {
         self.server().db.names(now_us)
     }
 
-    /// Deletes everything, as FLUSHALL. A restart may lose that, too.
+    /// Deletes everything, like FLUSHALL. A restart may lose this write, too.
     pub fn flush(&self) {
         self.server().db.flush();
     }
 
-    /// Restarts without the last `lost` writes. Scripts are forgotten.
+    /// Restarts without the last `lost` writes. Forgets all scripts.
     pub fn restart(&self, lost: usize) {
         self.server().restart(lost);
     }
 
-    /// Lets a replica take over that lacks the last `lost` writes. Scripts are forgotten.
+    /// Fails over to a replica that lacks the last `lost` writes. Forgets all scripts.
     pub fn fail_over(&self, lost: usize) {
         self.server().fail_over(lost);
     }
 
-    /// Begins or ends replication: the history has another name, and nothing is lost.
+    /// Begins or ends replication: the replication ID changes, and nothing is lost.
     pub fn replicate(&self) {
         self.server().replicate();
     }
 
-    /// Evicts the keys that are `chosen`.
+    /// Evicts the keys that match `chosen`.
     pub fn evict(&self, chosen: impl Fn(&[u8]) -> bool) {
         self.server().evict(chosen);
     }
 
-    /// Forgets all scripts, as SCRIPT FLUSH.
+    /// Forgets all scripts, like SCRIPT FLUSH.
     pub fn forget_scripts(&self) {
         self.server().scripts.clear();
     }
 
     fn server(&self) -> MutexGuard<'_, Server> {
-        // A test that panicked elsewhere left it whole: a command either ran or did not.
+        // A panic elsewhere leaves the server intact: a command either ran or did not.
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

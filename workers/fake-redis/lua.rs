@@ -1,6 +1,8 @@
-//! Scripts: the Lua 5.1 that Redis has, with its `redis.call` and `struct`, and its conversions between Lua's values and replies.
+//! Scripts: Lua 5.1 as in Redis, with `redis.call`, `struct`, and the conversions between Lua
+//! values and replies.
 //!
-//! Scripts keep nothing in Lua between calls, so that all servers of a thread share one interpreter and what it compiled.
+//! Scripts keep nothing in Lua between calls, so all servers of a thread share one interpreter and
+//! its compiled scripts.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,7 +20,7 @@ use crate::packed::{self, Field, Wrong};
 use crate::reply::{Reply, Result};
 use crate::server::Server;
 
-/// As Redis names a script in the messages of its errors.
+/// Redis's name for a script in error messages.
 const CHUNK: &str = "@user_script";
 
 thread_local! {
@@ -27,13 +29,13 @@ thread_local! {
 
 struct Engine {
     lua: Lua,
-    /// By their SHA.
+    /// Compiled scripts by SHA-1.
     functions: RefCell<HashMap<Vec<u8>, Function, FixedState>>,
-    /// The server of the script that runs.
+    /// The server of the running script.
     server: Rc<RefCell<Server>>,
 }
 
-/// What a command inside of a script answered: `redis.call` ends the script with it.
+/// The error of a command inside a script. `redis.call` ends the script with it.
 #[derive(Debug)]
 struct Failed {
     words: String,
@@ -48,7 +50,7 @@ impl fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
-/// The name of a script: the SHA-1 of its text, in hex.
+/// Returns the name of a script: the SHA-1 of its text, in hex.
 pub fn sha(source: &[u8]) -> Vec<u8> {
     let source = String::from_utf8_lossy(source);
     redis::Script::new(&source).get_hash().as_bytes().to_vec()
@@ -57,7 +59,7 @@ pub fn sha(source: &[u8]) -> Vec<u8> {
 /// Compiles a script.
 ///
 /// # Errors
-/// The words of an error reply.
+/// Returns the text of an error reply.
 pub fn compile(sha: &[u8], source: &[u8]) -> std::result::Result<(), String> {
     ENGINE.with(|engine| {
         let engine = engine.as_ref().map_err(|why| format!("ERR {why}"))?;
@@ -147,7 +149,7 @@ fn no_global(_: &Lua, (_, name): (Table, String)) -> mlua::Result<()> {
     Err(mlua::Error::RuntimeError(why))
 }
 
-/// `redis.call` and `redis.pcall`.
+/// Returns the table with `redis.call` and `redis.pcall`.
 fn redis_table(lua: &Lua, server: &Rc<RefCell<Server>>) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     let on = Rc::clone(server);
@@ -167,7 +169,7 @@ fn redis_table(lua: &Lua, server: &Rc<RefCell<Server>>) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// A word of a command, as a script has it.
+/// A word of a command, as a script passes it.
 enum Word {
     Text(BorrowedBytes),
     Number(String),
@@ -189,7 +191,7 @@ impl Word {
     }
 }
 
-/// Lua has one kind of numbers, of which the bindings make two.
+/// Returns a Lua number. Lua has one kind of numbers, which the bindings split in two.
 fn as_number(value: &Value) -> Option<f64> {
     match value {
         Value::Integer(number) => Some(*number as f64),
@@ -198,7 +200,7 @@ fn as_number(value: &Value) -> Option<f64> {
     }
 }
 
-/// Runs the command that a script calls.
+/// Runs a command that a script calls.
 fn command(server: &RefCell<Server>, words: &MultiValue) -> Result {
     let words: Option<Vec<Word>> = words.iter().map(Word::of).collect();
     let words = words.ok_or_else(|| {
@@ -213,7 +215,7 @@ fn command(server: &RefCell<Server>, words: &MultiValue) -> Result {
     }
 }
 
-/// `struct.pack` and `struct.unpack`.
+/// Returns the table with `struct.pack` and `struct.unpack`.
 fn struct_table(lua: &Lua) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     let unpack = |lua: &Lua, (format, data, position): (LuaString, LuaString, Option<i64>)| {
@@ -255,7 +257,7 @@ fn struct_table(lua: &Lua) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// An error of a library, in Lua's words.
+/// Returns an argument error, worded as Lua does.
 fn bad(lua: &Lua, (argument, why): Wrong, function: &str) -> mlua::Error {
     let line = lua.inspect_stack(1, |at| at.current_line()).flatten();
     let line = line.unwrap_or(0);
@@ -264,7 +266,7 @@ fn bad(lua: &Lua, (argument, why): Wrong, function: &str) -> mlua::Error {
     ))
 }
 
-/// A text on its way into Lua.
+/// A text to pass to Lua.
 struct Text<'a>(&'a [u8]);
 
 impl IntoLua for Text<'_> {
@@ -273,7 +275,7 @@ impl IntoLua for Text<'_> {
     }
 }
 
-/// A reply on its way into Lua.
+/// A reply to pass to Lua.
 struct Lent(Reply);
 
 impl IntoLua for Lent {
@@ -296,12 +298,12 @@ impl IntoLua for Lent {
     }
 }
 
-/// What a script returned, as Redis says it to clients.
+/// Converts a script's result to a reply.
 fn to_reply(value: &Value) -> mlua::Result<Reply> {
     Ok(match value {
         Value::Boolean(true) => Reply::Integer(1),
         Value::Integer(number) => Reply::Integer(*number),
-        // Cut, not rounded.
+        // Truncated, not rounded.
         Value::Number(number) => Reply::Integer(*number as i64),
         Value::String(text) => Reply::text(&*text.as_bytes()),
         Value::Table(table) => {
@@ -312,7 +314,7 @@ fn to_reply(value: &Value) -> mlua::Result<Reply> {
             if let Some(words) = text("ok")? {
                 return Ok(Reply::Status(words.to_string_lossy()));
             }
-            // The first nil ends it.
+            // The first nil ends the array.
             let all = table
                 .sequence_values::<Value>()
                 .map(|value| to_reply(&value?));
@@ -322,7 +324,7 @@ fn to_reply(value: &Value) -> mlua::Result<Reply> {
     })
 }
 
-/// An error that ended a script, as Redis 7 says it to clients.
+/// Returns the error reply for a failed script, as worded by Redis 7.
 fn error(why: &mlua::Error, sha: &[u8]) -> String {
     let sha = String::from_utf8_lossy(sha);
     let at = |line: &str| format!("script: {sha}, on {CHUNK}:{line}.");
@@ -345,7 +347,7 @@ fn failed(why: &mlua::Error) -> Option<&Failed> {
     }
 }
 
-/// Lua's words for an error, without where it came from.
+/// Returns an error's message in Lua, without its location.
 fn message(why: &mlua::Error) -> String {
     let words = match why {
         mlua::Error::CallbackError { cause, .. } => return message(cause),

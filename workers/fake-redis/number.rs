@@ -1,10 +1,10 @@
-//! Numbers as Redis reads and writes them.
+//! Numbers as Redis parses and formats them.
 
 pub const NO_INTEGER: &str = "ERR value is not an integer or out of range";
 const NO_FLOAT: &str = "ERR value is not a valid float";
 const NO_BOUND: &str = "ERR min or max is not a float";
 
-/// Reads an integer: digits with an optional `-`, nothing else.
+/// Parses an integer: digits with an optional `-`, nothing else.
 pub fn integer(word: &[u8]) -> Result<i64, String> {
     let strict = || {
         let text = std::str::from_utf8(word).ok()?;
@@ -16,7 +16,7 @@ pub fn integer(word: &[u8]) -> Result<i64, String> {
     strict().ok_or_else(|| NO_INTEGER.to_owned())
 }
 
-/// Reads a score.
+/// Parses a score.
 pub fn score(word: &[u8]) -> Result<f64, String> {
     float(word).ok_or_else(|| NO_FLOAT.to_owned())
 }
@@ -30,17 +30,17 @@ fn float(word: &[u8]) -> Option<f64> {
 #[derive(Debug, Clone, Copy)]
 pub struct Bound {
     pub score: f64,
-    /// The score itself is not in the range.
+    /// Whether the range excludes the score itself.
     pub excluded: bool,
 }
 
-/// Reads `SCORE` or `(SCORE`.
+/// Parses `SCORE` or `(SCORE`.
 pub fn bound(word: &[u8]) -> Result<Bound, String> {
     let (excluded, word) = match word.split_first() {
         Some((b'(', rest)) => (true, rest),
         _ => (false, word),
     };
-    // As C reads it: no digits are 0.
+    // As in C, no digits mean 0.
     let score = match word {
         [] => Some(0.0),
         word => float(word),
@@ -49,7 +49,7 @@ pub fn bound(word: &[u8]) -> Result<Bound, String> {
     Ok(Bound { score, excluded })
 }
 
-/// Writes a number as C's `%.17g`, as Redis 7.0 does.
+/// Formats a number like C's `%.17g`, as Redis 7.0 does.
 pub fn text(number: f64) -> String {
     const DIGITS: i32 = 17;
     if number.is_infinite() {

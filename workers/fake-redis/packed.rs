@@ -1,17 +1,18 @@
-//! The library `struct` of Redis's Lua: numbers and texts packed into one text. It has the formats that scripts use: `<` and `>`; `b`, `h`,
-//! `l` and `iN` with a sign, `B`, `H`, `L` and `IN` without one; `s`, a text that a zero byte ends.
+//! The library `struct` of Redis's Lua: packs numbers and texts into one text. It supports the
+//! formats that scripts use: `<` and `>`; signed `b`, `h`, `l` and `iN`; unsigned `B`, `H`, `L` and
+//! `IN`; and `s`, a text that ends with a zero byte.
 
-/// A value that was packed, or is to be.
+/// An unpacked value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Field<'a> {
     Number(f64),
     Text(&'a [u8]),
 }
 
-/// Which argument is wrong, from 1, and why.
+/// The number of the invalid argument, from 1, and the reason.
 pub type Wrong = (usize, &'static str);
 
-/// One letter of a format.
+/// One item of a format.
 enum Item {
     Integer { bytes: usize, signed: bool },
     Text,
@@ -54,7 +55,7 @@ impl<'a> Items<'a> {
         Ok(None)
     }
 
-    /// The bytes of an integer: 4 where none are given.
+    /// Returns the size of an integer in bytes; 4 by default.
     fn size(&mut self) -> usize {
         let digits = self.format.iter().take_while(|byte| byte.is_ascii_digit());
         let count = digits.count();
@@ -68,7 +69,8 @@ impl<'a> Items<'a> {
     }
 }
 
-/// Unpacks `data` from the byte `position` on, from 1. Returns the fields, and the position behind them.
+/// Unpacks `data` from byte `position` on, counted from 1. Returns the fields, and the position
+/// after them.
 pub fn unpack<'a>(
     format: &[u8],
     data: &'a [u8],
@@ -111,7 +113,7 @@ fn number(packed: &[u8], big_endian: bool, signed: bool) -> f64 {
     ((number << unused).cast_signed() >> unused) as f64
 }
 
-/// Packs `fields`.
+/// Packs `fields` into a text.
 pub fn pack(format: &[u8], fields: &[Field<'_>]) -> Result<Vec<u8>, Wrong> {
     let mut items = Items::of(format);
     let mut packed = Vec::with_capacity(64);

@@ -1,8 +1,8 @@
-//! What a command answers.
+//! Replies to commands.
 
 use redis::Value;
 
-/// A reply, as RESP2 has it.
+/// A RESP2 reply.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     Nil,
@@ -10,11 +10,11 @@ pub enum Reply {
     Text(Vec<u8>),
     Array(Vec<Reply>),
     Status(String),
-    /// The code and the words, without the leading `-`.
+    /// Code and text, without the leading `-`.
     Error(String),
 }
 
-/// A reply, or the words of an error.
+/// A reply, or the text of an error.
 pub type Result = std::result::Result<Reply, String>;
 
 impl Reply {
@@ -22,7 +22,7 @@ impl Reply {
         Self::Status("OK".to_owned())
     }
 
-    /// How many there are of something.
+    /// Returns a number as an integer reply.
     pub fn count(number: usize) -> Self {
         Self::Integer(i64::try_from(number).unwrap_or(i64::MAX))
     }
@@ -31,7 +31,7 @@ impl Reply {
         Self::Text(text.into())
     }
 
-    /// The text, or nil.
+    /// Returns the text, or nil.
     pub fn or_nil(text: Option<&[u8]>) -> Self {
         text.map_or(Self::Nil, Self::text)
     }
@@ -44,7 +44,7 @@ impl Reply {
             Self::Array(all) => Value::Array(all.into_iter().map(Self::into_value).collect()),
             Self::Status(words) if words == "OK" => Value::Okay,
             Self::Status(words) => Value::SimpleString(words),
-            // Only the client's parser makes one.
+            // Only the client's parser can build this value.
             Self::Error(words) => {
                 let line = format!("-{}\r\n", words.replace(['\r', '\n'], " "));
                 redis::parse_redis_value(line.as_bytes()).unwrap_or(Value::Nil)

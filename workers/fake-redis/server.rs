@@ -1,4 +1,4 @@
-//! The server around the keys: who it is, its scripts, and what happens to it.
+//! The server around the keys: its identity, its scripts, and its restarts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,22 +11,22 @@ use crate::{hashes, lua};
 
 pub struct Server {
     pub db: Db,
-    /// By their SHA.
+    /// Scripts by SHA-1.
     pub scripts: HashMap<Vec<u8>, Arc<[u8]>>,
     pub evicts: bool,
     /// `run_id`, `master_replid` and `master_replid2`.
     process: String,
     history: String,
     before: String,
-    /// How many keys this process evicted.
+    /// Number of keys that this process evicted.
     evicted: usize,
-    /// How many processes and histories there were.
+    /// Number of processes and histories so far.
     number: u64,
-    /// For what a server picks at random.
+    /// State of the random number generator.
     random: u64,
 }
 
-/// `master_replid2` where there was no other history.
+/// `master_replid2` of a server without an earlier history.
 const NONE_BEFORE: &str = "0";
 
 impl Default for Server {
@@ -71,7 +71,7 @@ impl Server {
         self.plain(name, rest)
     }
 
-    /// A command that scripts may use, too.
+    /// Runs a command that scripts may use, too.
     pub fn plain(&mut self, name: &[u8], words: Words<'_>) -> Result {
         if let Some(reply) = command::run(&mut self.db, name, words) {
             return reply;
@@ -128,7 +128,7 @@ impl Server {
         self.call(sha, rest)
     }
 
-    /// Calls a script that is loaded: the number of keys, the keys, the arguments.
+    /// Runs a loaded script. `words` are the number of keys, the keys and the arguments.
     fn call(&mut self, sha: &[u8], words: Words<'_>) -> Result {
         let Some((number, rest)) = words.split_first() else {
             return Err(wrong_number("evalsha"));
@@ -209,7 +209,7 @@ impl Server {
     }
 }
 
-/// A number below `below`, by SplitMix64.
+/// Returns a random number below `below` (SplitMix64).
 fn pick(random: &mut u64, below: usize) -> usize {
     *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *random;

@@ -142,7 +142,7 @@ pub fn zrangebyscore(db: &mut Db, words: Words<'_>) -> Result {
     };
     let Range { mut start, mut end } = zset.between(min, max);
     if let Some((offset, count)) = limit {
-        // A negative offset is behind everything, a negative count is no bound.
+        // A negative offset is after the last member; a negative count is unlimited.
         start = usize::try_from(offset).map_or(end, |offset| start.saturating_add(offset).min(end));
         end = usize::try_from(count).map_or(end, |count| start.saturating_add(count).min(end));
     }

@@ -1,4 +1,4 @@
-//! A sorted set: members by their scores, and by their bytes where scores are equal.
+//! A sorted set: members ordered by score, and by bytes if scores are equal.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -8,7 +8,8 @@ use foldhash::fast::FixedState;
 
 use crate::number::Bound;
 
-/// Members and their scores. A range by rank or score costs a binary search: logs of calls are long.
+/// Members and their scores. A range by rank or score costs a binary search, because logs of calls
+/// are long.
 #[derive(Debug, Clone, Default)]
 pub struct Zset {
     ranked: VecDeque<(f64, Arc<[u8]>)>,
@@ -28,7 +29,7 @@ impl Zset {
         self.scores.get(member).copied()
     }
 
-    /// Sets the score of `member`. Returns what it was.
+    /// Sets the score of `member`. Returns the previous one.
     pub fn insert(&mut self, member: &[u8], score: f64) -> Option<f64> {
         let before = self.score(member);
         let member: Arc<[u8]> = match before {
@@ -42,7 +43,7 @@ impl Zset {
         before
     }
 
-    /// Removes `member`. Returns whether it was there.
+    /// Removes `member`. Returns whether it existed.
     pub fn remove(&mut self, member: &[u8]) -> bool {
         let Some(score) = self.scores.remove(member) else {
             return false;
@@ -51,14 +52,14 @@ impl Zset {
         true
     }
 
-    /// Removes the members of these ranks.
+    /// Removes the members with these ranks.
     pub fn remove_range(&mut self, ranks: Range<usize>) {
         for (_, member) in self.ranked.drain(ranks) {
             self.scores.remove(&member);
         }
     }
 
-    /// The members of these ranks, the lowest first.
+    /// Returns the members with these ranks, the lowest first.
     pub fn range(
         &self,
         ranks: Range<usize>,
@@ -68,7 +69,7 @@ impl Zset {
             .map(|(score, member)| (&**member, *score))
     }
 
-    /// The ranks between two scores.
+    /// Returns the ranks between two scores.
     pub fn between(&self, min: Bound, max: Bound) -> Range<usize> {
         let is_below = |score: f64| match min.excluded {
             true => score <= min.score,
@@ -83,7 +84,7 @@ impl Zset {
         first..end.max(first)
     }
 
-    /// The ranks from `start` to `stop`, both included, where negative ones count from the end.
+    /// Returns the ranks from `start` to `stop`, both included. Negative ones count from the end.
     pub fn ranks(&self, start: i64, stop: i64) -> Range<usize> {
         ranks(self.len(), start, stop)
     }
@@ -91,14 +92,14 @@ impl Zset {
     fn place(&self, score: f64, member: &[u8]) -> usize {
         let is_before =
             |(other, at): &(f64, Arc<[u8]>)| *other < score || *other == score && **at < *member;
-        // A log grows at its end.
+        // Logs grow at the end.
         match self.ranked.back() {
             Some(last) if is_before(last) => self.ranked.len(),
             _ => self.ranked.partition_point(is_before),
         }
     }
 
-    /// Takes `member` out of its place.
+    /// Removes `member` from the ranks, and returns it.
     fn take(&mut self, score: f64, member: &[u8]) -> Arc<[u8]> {
         let place = self.place(score, member);
         let found = self.ranked.remove(place);
@@ -106,7 +107,7 @@ impl Zset {
     }
 }
 
-/// The indexes from `start` to `stop`, both included, of `len`.
+/// Returns the indexes from `start` to `stop`, both included, in a sequence of `len`.
 fn ranks(len: usize, start: i64, stop: i64) -> Range<usize> {
     let index = |number: i64| match usize::try_from(number) {
         Ok(index) => Some(index),

@@ -28,8 +28,8 @@ pub enum Outlook {
         /// The reason, in words.
         why: String,
     },
-    /// There is no epoch: no worker has looked since the server was empty. The first one that looks
-    /// decides.
+    /// No epoch exists: no worker has looked since the server was empty. The first worker that
+    /// looks decides.
     Unknown,
 }
 
@@ -40,7 +40,7 @@ pub struct OutlookQuestion {
     pub span_ms: u64,
     /// The longest look-back of any job's limits, in milliseconds.
     pub longest_ms: u64,
-    /// The primary's slots in a cluster, and those of them that hold the jobs' keys.
+    /// In a cluster, the primary's slots and the subset that holds the jobs' keys.
     pub slots: Option<(Slots, Slots)>,
 }
 

@@ -20,7 +20,7 @@ pub struct Shard {
     /// Whether it appeared after the worker began, so that the worker's start says nothing about
     /// it.
     pub later: bool,
-    /// For how long, in milliseconds, its process has certainly lost nothing.
+    /// Time, in milliseconds, for which its process has certainly lost nothing.
     pub whole_ms: u64,
 }
 

@@ -60,7 +60,7 @@ pub struct WatchTarget<'a> {
 /// The hash as it was read.
 type Fields = BTreeMap<String, String>;
 
-/// What a primary reported.
+/// A primary's reply to a look.
 struct PrimaryReport {
     fields: Fields,
     memory: ServerIdentity,
@@ -93,7 +93,7 @@ struct WatchState {
     found: EpochFindings,
 }
 
-/// What a sound epoch holds besides its identity.
+/// Properties of a sound epoch, except its identity.
 #[derive(Clone, Default)]
 struct EpochFindings {
     /// The primary's name in a cluster.

@@ -194,7 +194,7 @@ mod tests {
             ::redis::from_redis_value(self.server.command(&get)).expect("a hash")
         }
 
-        /// Writes what was decided on `read`. Returns whether it was written.
+        /// Writes `changed` if the hash is still as in `read`. Returns whether it was written.
         fn write(&self, read: &Fields, changed: &[(&str, &str)]) -> bool {
             let changed: Vec<_> = changed
                 .iter()

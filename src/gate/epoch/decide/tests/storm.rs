@@ -21,7 +21,7 @@ enum StormEntry {
     Start { at: u64 },
 }
 
-/// What happens after a worker's look.
+/// The event after a worker's look.
 #[derive(Debug, Clone)]
 enum Blow {
     Nothing,
