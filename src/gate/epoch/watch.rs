@@ -67,7 +67,7 @@ struct PrimaryReport {
     /// Its maxmemory-policy, or `None` if it does not report it.
     policy: Option<String>,
     now: u64,
-    /// The primary's slots in a cluster, and for how long it has lost nothing, in milliseconds.
+    /// In a cluster, the primary's slots, and for how many milliseconds it has lost nothing.
     owned: Option<(Slots, u64)>,
 }
 
