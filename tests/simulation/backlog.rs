@@ -40,8 +40,8 @@ struct Backlog {
     name: &'static str,
     jobs: usize,
     tenants: usize,
-    /// Whether all jobs of a tenant come before those of the next one. Then long waits are in front
-    /// of short ones in a delay queue.
+    /// Whether the tenants' jobs are published one tenant after the other. Then long waits are in
+    /// front of short ones in a delay queue.
     one_by_one: bool,
     /// Limit of each tenant.
     per_second: u64,
@@ -141,7 +141,7 @@ impl fmt::Display for Figures {
 }
 
 impl Figures {
-    /// Checks that jobs start at the first turn they were told.
+    /// Checks that jobs start at the first turn announced to them.
     fn keep_promises(&self, name: &str) {
         assert!(self.promised > 0.0, "{name}: {self}");
         assert!(self.kept >= self.promised, "{name}: {self}");

@@ -55,8 +55,8 @@ impl Heard {
 
     fn until(&self, since: Instant) -> u64 {
         let now = Instant::now();
-        // At the very moment when a worker learns of a closing or resumes, it may still finish what
-        // it was doing.
+        // A worker may still finish its current action at the moment when it learns of a closing or
+        // resumes.
         let known = self.facts.iter().filter(|(_, at, _)| *at.max(&since) < now);
         known.map(|(until, ..)| *until).max().unwrap_or_default()
     }

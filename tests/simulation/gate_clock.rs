@@ -191,7 +191,7 @@ async fn places_are_free_a_lease_and_a_window_after_a_step_back() {
 async fn starts_go_on_soon_after_a_step_back() {
     for step_ms in [300, 1_000, 30_000, 3_600_000] {
         for (algorithm, most_ms) in [
-            // Until a job asks, and the same again from then on.
+            // The time until a job asks, and the same time again after that.
             (Algorithm::SlidingWindow, 2 * (WINDOW_MS + GUARD_MS)),
             (
                 Algorithm::SlidingSegments,
@@ -200,7 +200,7 @@ async fn starts_go_on_soon_after_a_step_back() {
             (Algorithm::SlidingCounter, WINDOW_MS / 2),
             (Algorithm::TokenBucket, WINDOW_MS / 2),
             (Algorithm::LeakyBucket, WINDOW_MS / 2),
-            // After a job asked: until the next whole window begins, plus the guard.
+            // The time until a job asks and the next whole window begins, plus the guard.
             (Algorithm::FixedWindow, 3 * WINDOW_MS + WINDOW_MS),
         ] {
             let took = still(algorithm, step_ms).await;

@@ -131,7 +131,7 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Li
         let clock = Clock::from_micros(now * 1000);
         let (answers, _) = scopes.ask(limits, clock, 100, "permit", &asks);
         for (partition, mut state) in scopes.into_states().into_iter().enumerate() {
-            // The store expires what it may.
+            // Expires state as a store would.
             state.expire(now);
             states.insert(layout.partition(partition).clone(), state);
         }

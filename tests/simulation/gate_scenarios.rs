@@ -366,7 +366,7 @@ fn language_model(algorithm: Algorithm) -> Limits {
     Limits::new(vec![calls, tokens]).expect("two names")
 }
 
-/// The tokens' limit or the calls' limit is used up, whichever binds.
+/// The jobs use up the limit that binds, on tokens or on calls.
 #[test]
 fn calls_and_tokens_a_minute_are_used_up() {
     for algorithm in Algorithm::ALL {

@@ -110,7 +110,7 @@ struct Event {
     job: usize,
     ticket: Option<(u64, u64)>,
     comes: From,
-    /// Until when the worker may hold the job, if it came from a delay queue.
+    /// The time until which the worker may hold a job from a delay queue.
     stays: u64,
 }
 

@@ -41,7 +41,7 @@ enum Moment {
     Closing(u64),
     /// The end of the span that began with the last move.
     SpanOver,
-    /// After a pause in milliseconds.
+    /// A pause in milliseconds.
     Pause(u64),
 }
 

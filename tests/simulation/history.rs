@@ -59,7 +59,7 @@ pub struct PartitionRecord {
     pub used: Sum,
 }
 
-/// Until when a tenant is closed, in milliseconds of the gate's clock.
+/// End of a tenant's closing, in milliseconds of the gate's clock.
 #[derive(Debug, Default)]
 pub struct TenantRecord {
     pub paused_until: u64,

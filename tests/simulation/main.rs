@@ -104,7 +104,8 @@ const SEEDS: [Range<u64>; 13] = [
 /// Maximum average deliveries of a job that waits less than `max-delay`: as a fresh job, when its
 /// turn comes, and for the shorter delay queues at the end of a long wait.
 const MOST_DELIVERIES: f64 = 4.0;
-/// The same with shared partitions. A new waitlist postpones the turns that others were told.
+/// The same with shared partitions, where a new waitlist postpones turns that were already
+/// announced.
 const MOST_SHARED_DELIVERIES: f64 = 5.0;
 /// Number of failures after which the search ends.
 const MOST_WRONGS: usize = 20;
@@ -189,7 +190,7 @@ fn patience(world: &World) -> Duration {
     let cost = plan.jobs.iter().map(|job| job.cost).max().unwrap_or(1);
     let units = copies as u64 * u64::from(cost);
     let call_ms = plan.call_ms() + 4 * plan.gate_ms + 10;
-    // As if all jobs belonged to one tenant, with a start wasted for each one used.
+    // The bound assumes that all jobs belong to one tenant, with a start wasted for each one used.
     let take = |limit: &Limit| {
         let all = match plan.costs {
             Costs::Any => 2 * units,

@@ -65,7 +65,7 @@ pub fn look_at(world: &World, reply: &Reply) {
     }
 }
 
-/// Checks that each job that ended has a result, and each dead letter one that says so.
+/// Checks that each ended job has a result, and that each dead letter's result says "dead".
 pub fn all_told(world: &World) {
     if world.plan.seed < RESULTS {
         return;

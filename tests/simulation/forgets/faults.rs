@@ -11,7 +11,7 @@ use super::{GUARD, MAY_LOSE, PREFIX, TENANTS, World};
 const ROUNDS: u64 = 6;
 /// Maximum faults in a round.
 const MOST_FAULTS: u64 = 3;
-/// Sum of all steps back of the clock, at most.
+/// Maximum sum of all steps back of the clock.
 pub const MOST_BACK_MS: u64 = ROUNDS * MOST_FAULTS * STEP_BACK_MS;
 const STEP_BACK_MS: u64 = 200_000;
 /// A step forward that the guard covers in addition to what a permit uses of it, and the minimum

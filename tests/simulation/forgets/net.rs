@@ -36,7 +36,7 @@ pub struct Net {
 struct Inner {
     random: SmallRng,
     troubled: bool,
-    /// Until when the store is impaired, and its error message; `None` if it is unreachable.
+    /// End of the store's impairment, and its error message, or `None` if it is unreachable.
     ill: Option<(Instant, Option<&'static str>)>,
 }
 

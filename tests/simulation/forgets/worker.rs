@@ -73,7 +73,7 @@ struct Worker<'a> {
     name: String,
     gate: Arc<RedisGate>,
     fleet: RefCell<EnforcedPolicies>,
-    /// Until when it may ask.
+    /// End of its permission to ask.
     agreed: Cell<Instant>,
     /// Whether it asks no more.
     ends: Cell<bool>,
@@ -171,7 +171,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Records that the gate has answered what was sent at `sent`.
+    /// Records an answer to the message sent at `sent`.
     fn answered(&self, sent: Instant) {
         let life = &mut self.world.lives.borrow_mut()[self.slot];
         life.first.get_or_insert_with(Instant::now);
