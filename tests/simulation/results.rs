@@ -49,7 +49,8 @@ fn ended(message: &Message) -> &str {
     }
 }
 
-/// Checks that no result is sent before its job's call.
+/// Checks that a "done" result follows its job's call, and that only a job with a dedupe key has the
+/// result "duplicate".
 pub fn look_at(world: &World, reply: &Reply) {
     let id = reply.message.id().unwrap_or_default();
     let mut history = world.history();
