@@ -14,9 +14,9 @@ use sluicegate::gate::GateError;
 use sluicegate::gate::store::Store;
 use tokio::time::{Instant, sleep};
 
-/// Maximum variation of a round trip, in milliseconds.
+/// Maximum random delay in each direction, in milliseconds, unless a message is slow or hangs.
 const VARIES_MS: u64 = 20;
-/// A delay beyond the client's patience.
+/// Maximum delay of a message that hangs, in milliseconds. It exceeds the client's patience.
 const TOO_LATE_MS: u64 = 6_000;
 /// Errors with which the store refuses to run anything.
 const REFUSALS: [&str; 3] = [

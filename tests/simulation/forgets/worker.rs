@@ -30,7 +30,7 @@ const SETTLE_EVERY: Duration = Duration::from_millis(500);
 const RENEW_EVERY: Duration = Duration::from_secs(15);
 /// Age at which an undelivered settlement is given up.
 const TOLD_FOR: Duration = Duration::from_secs(60);
-/// Interval at which a worker without permission to ask tries again.
+/// Maximum delay before a worker asks again after an error or without capacity.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 pub fn tenant(number: usize) -> Tenant {
