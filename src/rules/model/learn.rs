@@ -9,7 +9,7 @@ use crate::rules::waitlist::KEEP_MS;
 
 impl Scopes<'_> {
     /// Adjusts the adaptive limits among `limits` to `evidence` from an API response. Returns the
-    /// limits that sank. Usage stays as it is, except that buckets and sliding counters accumulate
+    /// limits that sank. Usage does not change, except that buckets and sliding counters accumulate
     /// nothing while the API is closed.
     pub fn learn(&mut self, limits: &[Limit], clock: Clock, evidence: &Evidence) -> Vec<Sunk> {
         let now = clock.now_ms;
