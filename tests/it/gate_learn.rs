@@ -1,5 +1,4 @@
-//! Adaptive limits: the scripts on a real Redis, the model, and the client code for Redis on a
-//! store in memory agree.
+//! Adaptive limits: the model, and the scripts on a real and on a fake Redis give equal answers.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The store in memory treats the scripts of the epoch and the registry as Redis does: workers with
-//! the same random histories on both get the same answers.
+//! A fake Redis runs the scripts of the epoch and the registry as Redis does: workers with the same
+//! random histories on both get the same answers.
 
 use std::fmt::Debug;
 use std::ops::Range;
