@@ -16,9 +16,8 @@
 //! passed since. Each question is asked once its own longest span has passed ([`Gap::opens_at`]): a
 //! tenant with a window of a day does not delay the others.
 //!
-//! [`decide()`], [`EpochFields`], [`ServerIdentity`], [`shard`] and [`outlook`] are pure. [`hash`]
-//! models what `lua/pulse.lua` and `lua/epoch.lua` do with the hash. `watch` does the I/O: it is
-//! one worker's view of one primary.
+//! [`decide()`], [`EpochFields`], [`ServerIdentity`], [`shard`] and [`outlook`] are pure. `watch`
+//! does the I/O: it is one worker's view of one primary.
 
 mod decide;
 pub mod outlook;

@@ -48,10 +48,10 @@ pub struct OutlookQuestion {
 pub fn outlook(
     mut hash: BTreeMap<String, String>,
     question: &OutlookQuestion,
-    memory: &Memory,
+    memory: &ServerIdentity,
     now: u64,
 ) -> Outlook {
-    let known = Known {
+    let known = WorkerKnowledge {
         span_ms: question.longest_ms.max(question.span_ms),
         shortest_ms: question.span_ms,
         start: EarlierStarts::Unknown,

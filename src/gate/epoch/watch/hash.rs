@@ -128,10 +128,10 @@ mod tests {
 
     use fake_redis::FakeRedis;
 
-    use super::super::Sent;
-    use super::super::pulse::Kind;
+    use super::super::SentPulse;
+    use super::super::pulse::PulseKind;
     use super::*;
-    use crate::gate::epoch::{Gap, EpochFields};
+    use crate::gate::epoch::{EpochFields, Gap};
 
     /// A worker, and an epoch that it knows.
     struct Bed {
@@ -140,8 +140,8 @@ mod tests {
         own: String,
     }
 
-    fn sent() -> Sent {
-        Sent {
+    fn sent() -> SentPulse {
+        SentPulse {
             version: 0,
             epoch: ("i".to_owned(), "r".to_owned()),
             history: "h0".to_owned(),
@@ -179,7 +179,7 @@ mod tests {
             let mut pipeline = Pipeline::new();
             let script = scripts::pulse();
             pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
-            pipeline.add_command(self.watch.pulse(&sent(), "", Kind::Proof));
+            pipeline.add_command(self.watch.pulse(&sent(), "", PulseKind::Proof));
             let answer = self.server.run(&pipeline).remove(1);
             let numbers: Vec<u64> = ::redis::from_redis_value(answer).expect("numbers");
             let [1, 2_000, pulse] = numbers[..] else {
