@@ -1,4 +1,4 @@
-//! How soon starts resume after Redis's clock was stepped back: the table of docs/OPERATIONS.md,
+//! How soon starts resume after Redis's clock was stepped back: the list in docs/OPERATIONS.md,
 //! "Redis's clock was wrong".
 
 use std::collections::VecDeque;
