@@ -94,7 +94,7 @@ fn it_is_as_slow_and_as_strict_as_a_simulated_api_and_says_when_calls_came() {
     let (_, rest) = begins.split_once("http://").expect("its address");
     let (address, rest) = rest.split_once('/').expect("its end");
     assert!(
-        rest.ends_with(", and takes 1 call of all tenants together in any 1h"),
+        rest.ends_with(", and takes 1 call of all tenants in any 1h"),
         "{rest}"
     );
     let mut call_at = |tenant: &str, status: &str| {

@@ -53,6 +53,6 @@ fn a_file_that_is_there_stays_unless_it_is_forced() {
 fn without_a_terminal_nobody_is_asked() {
     let folder = tempfile::tempdir().expect("a folder");
     let done = init(folder.path(), &["--limit", "3/s"]).exited(2);
-    assert!(done.err.contains("--url is needed"), "{}", done.err);
+    assert!(done.err.contains("--url is required"), "{}", done.err);
     assert!(!folder.path().join("sluicegate.yaml").exists());
 }

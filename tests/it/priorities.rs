@@ -113,7 +113,7 @@ async fn a_job_of_no_level_is_a_dead_letter() {
     let letters = bed.dead(&yaml).await;
     let reason = format!("{:?}", letters[0].header("x-sluicegate-reason"));
     assert!(
-        reason.contains("it is one of high, normal, low (job.priorities)"),
+        reason.contains("it must be one of high, normal, low (job.priorities)"),
         "{reason}"
     );
 }

@@ -51,7 +51,7 @@ fn what_can_not_work_is_refused_and_what_has_no_effect_is_told() {
         ),
         (
             "{headers: ['a b']}".to_owned(),
-            "\"a b\" has characters that are invalid in an HTTP header",
+            "\"a b\" is too long or has characters that are invalid in an HTTP header",
         ),
         ("{headers: [a, A]}".to_owned(), "\"A\" is listed twice"),
         (

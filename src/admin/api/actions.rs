@@ -185,7 +185,7 @@ async fn written_down(
     );
     let done = action.perform(context).boxed().await;
     if let Err(why) = &done {
-        warn!(pipeline, number, reason = %why, "an operator action over HTTP failed");
+        warn!(pipeline, number, reason = %why, "an action over HTTP failed");
         entry.failed = Some(why.to_string());
         // An error is ignored here: the start of the action is recorded already.
         let _ = audit::add(&context.gate, &entry).boxed().await;

@@ -169,7 +169,7 @@ mod tests {
             (
                 DEDUPE_FOR,
                 Field::Text("10m"),
-                "header x-dedupe-for is \"10m\"; it is",
+                "header x-dedupe-for is \"10m\"; it must be",
             ),
             (
                 DEDUPE_FOR,

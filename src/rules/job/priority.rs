@@ -135,7 +135,7 @@ mod tests {
         ] {
             let error = label(&[(PRIORITY, field)]).expect_err("no level");
             assert!(
-                error.contains("it is one of high, 7, normal (job.priorities)"),
+                error.contains("it must be one of high, 7, normal (job.priorities)"),
                 "{error}"
             );
         }

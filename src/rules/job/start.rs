@@ -261,7 +261,7 @@ mod tests {
             (
                 NOT_BEFORE,
                 Field::Int(-1),
-                "header x-not-before is -1; it is a time",
+                "header x-not-before is -1; it must be a time",
             ),
             (
                 NOT_BEFORE,

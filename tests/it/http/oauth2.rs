@@ -323,7 +323,7 @@ async fn answers_without_a_token_or_without_an_end_are_failures() {
         (
             answer("200 OK", "", "hunter3"),
             AfterAnswer::Keep,
-            "without an access_token",
+            "without a JSON access_token",
         ),
         (
             endless.to_owned(),

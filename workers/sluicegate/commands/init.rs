@@ -373,7 +373,7 @@ mod tests {
     #[test]
     fn what_makes_no_configuration_is_told_and_nobody_is_asked_without_a_terminal() {
         for (args, part) in [
-            (&["--limit", "3/s"][..], "--url is needed"),
+            (&["--limit", "3/s"][..], "--url is required"),
             (&["--url", "http://h/"], "--limit is needed"),
             (
                 &["--url", "http://h/", "--limit", "3/x"],

@@ -213,7 +213,7 @@ fn others_that_wait_for_what_they_share_are_counted() {
         "{text}"
     );
     assert!(
-        text.contains("why       other jobs share the limit default, and 9 of"),
+        text.contains("why       other jobs share the limit default, with 9 units waiting"),
         "{text}"
     );
     let until = "takes turns with them and is admitted in 2.0s (Tue, 14 Nov 2023 22:13:22 GMT)\n";
