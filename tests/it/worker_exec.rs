@@ -234,7 +234,7 @@ async fn rubbish_and_lines_without_an_end_are_no_answers() {
     let other = answer(r#""outcome": "done", "id": "another""#);
     fails(&other, "", "another job").await.stop();
     let bare = r#"echo '{"outcome": "done"}'"#;
-    fails(bare, "", "has no \"call\"").await.stop();
+    fails(bare, "", "it has no").await.stop();
     let of_before = r#"echo '{"call": 0, "outcome": "done"}'"#;
     fails(of_before, "", "another call").await.stop();
     fails(
