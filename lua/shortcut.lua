@@ -2,7 +2,7 @@
 -- which are then not created and make up three quarters of a decision's time. It admits jobs
 -- without tickets that cost 1, if no job waits, the tenant is not suspended, no operator set a
 -- limit, and every limit has room for all of them. In any other case it changes nothing, and
--- acquire.lua decides. Both decide alike: tests/it/gate_model.rs runs its histories with and
+-- acquire.lua decides. Both decide alike: tests/it/gate/model.rs runs its histories with and
 -- without it.
 --
 -- KEYS and ARGV are those of acquire.lua. Reply: all jobs start, packed as one text, which clients

@@ -104,7 +104,7 @@ pub trait Rules: Sync {
     }
 
     /// Returns the maximum number of units that arrive at the API in any half-open window, as long as the guard holds: units that
-    /// arrive less than a window apart started less than window + guard apart. The search in `tests/simulation/gate_worst.rs` reaches
+    /// arrive less than a window apart started less than window + guard apart. The search in `tests/simulation/gate/worst.rs` reaches
     /// each of these maxima and finds nothing above.
     fn worst_case(&self, terms: &Terms) -> u64;
 

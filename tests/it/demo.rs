@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
+use crate::cli::servers::yaml;
 use crate::cli::sluicegate;
-use crate::cli_servers::yaml;
 
 /// Runs a scenario of 2 tenants with windows of 200 ms and more. Returns its figures.
 fn demo(scenario: &str, jobs: &str) -> Value {

@@ -23,7 +23,7 @@ use sluicegate::rules::report::{KEPT_MS, MAX_BYTES, MAX_TENANTS, Report, Reporte
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
-use crate::gate_topology::connect;
+use crate::gate::topology::connect;
 
 const TENANTS: usize = 1_000;
 /// Number of jobs of the tenant with the most jobs.

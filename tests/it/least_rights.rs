@@ -18,7 +18,7 @@ use sluicegate::broker::amqp::Client;
 use sluicegate::config::QueueType;
 
 use crate::PROGRAM;
-use crate::broker_bed::{amqp, levels};
+use crate::broker::bed::{amqp, levels};
 use crate::cli::sluicegate;
 use crate::http::downstream::{AfterAnswer, Downstream};
 

@@ -7,7 +7,7 @@ use kit::servers::shared_rabbit;
 use kit::sources::page;
 use sluicegate::rules::job::{self, Field};
 
-use crate::cli_servers::{client, config, drain, yaml};
+use crate::cli::servers::{client, config, drain, yaml};
 
 /// An example and its command.
 struct Example {

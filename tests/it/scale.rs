@@ -25,7 +25,7 @@ use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::limit::Algorithm;
 
 use crate::PROGRAM;
-use crate::gate_topology::configured;
+use crate::gate::topology::configured;
 
 /// Number of tenants, each with one job per batch.
 const TENANTS: usize = 300;

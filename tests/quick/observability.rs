@@ -1,5 +1,5 @@
 //! The lists in docs/OBSERVABILITY.md match the code: metrics, log lines, queues, headers and Redis
-//! keys. tests/it/observability.rs checks JSON fields and exit statuses.
+//! keys. tests/it/telemetry/observability.rs checks JSON fields and exit statuses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

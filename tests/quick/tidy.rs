@@ -165,7 +165,7 @@ fn no_included_files(file: &File) -> Vec<String> {
 }
 
 /// Files that may use random names and ports, since no result depends on them.
-const MAY_DRAW: [&str; 2] = ["tests/kit/servers.rs", "tests/it/secrets.rs"];
+const MAY_DRAW: [&str; 2] = ["tests/kit/servers.rs", "tests/it/worker/secrets.rs"];
 
 /// A test with random steps would pass or fail by chance.
 fn nothing_is_drawn(file: &File) -> Vec<String> {

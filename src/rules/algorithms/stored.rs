@@ -1,5 +1,5 @@
 //! Estimates of the memory that a partition with a used-up quota takes in Redis, for documentation and advice.
-//! `tests/it/gate_memory.rs` compares them with a real Redis.
+//! `tests/it/gate/memory.rs` compares them with a real Redis.
 
 /// Bytes of a key with a name of usual length, and of the object behind it.
 const KEY_BYTES: u64 = 104;

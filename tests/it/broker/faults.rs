@@ -1,0 +1,180 @@
+//! A private RabbitMQ that is killed, frozen or out of memory. No confirmed message is lost.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use kit::servers::Rabbit;
+use sluicegate::broker::amqp::Client;
+use sluicegate::broker::{
+    Broker, BrokerError, BrokerEvent, DeliverySource, Outgoing, PublishError,
+};
+use sluicegate::config::QueueType;
+use tokio::time::{Instant, timeout};
+
+use crate::broker::bed::{Bed, PATIENCE, amqp, ids, levels, on, tags, to};
+
+/// Publishes until everything is confirmed.
+async fn publish_all<B: Broker>(bed: &Bed<B>, mut batch: Vec<Outgoing>) {
+    while !batch.is_empty() {
+        let answers = bed.broker.publish(batch.clone()).await;
+        let mut failed = answers.iter().map(Result::is_err);
+        batch.retain(|_| failed.next().expect("an answer for each"));
+    }
+}
+
+async fn moved_through_a_kill(queue_type: QueueType) {
+    const JOBS: usize = 5000;
+    let rabbit = Rabbit::start();
+    let mut bed = on(&rabbit, "jobs", queue_type).await;
+    let names = bed.names.clone();
+    let jobs = (0..JOBS)
+        .map(|n| to(&names.fresh, &n.to_string()))
+        .collect();
+    publish_all(&bed, jobs).await;
+    let levels = levels();
+    let (mut done, mut downs, mut killed) = (HashSet::new(), 0, false);
+    let deadline = Instant::now() + 2 * PATIENCE;
+    while done.len() < JOBS {
+        let event = tokio::time::timeout_at(deadline, bed.events.recv()).await;
+        let event = event.unwrap_or_else(|_| panic!("lost: {} of {JOBS} came", done.len()));
+        match event.expect("events go on") {
+            BrokerEvent::Up { .. } | BrokerEvent::Resting | BrokerEvent::AckTimeout(_) => {}
+            BrokerEvent::Down { .. } => downs += 1,
+            BrokerEvent::Deliveries(batch) => {
+                let (fresh, due): (Vec<_>, Vec<_>) = batch
+                    .into_iter()
+                    .partition(|d| d.source == DeliverySource::Fresh);
+                // Jobs from a delay queue are done once their acks are confirmed.
+                done.extend(ids(&due));
+                bed.broker.ack(tags(&due)).await;
+                // consume -> delay queue -> confirm -> ack
+                let moves = (fresh.iter().enumerate())
+                    .map(|(n, delivery)| Outgoing {
+                        queue: names.delay(levels.choose(50 + n as u64)).clone(),
+                        message: delivery.message.clone().for_republish(),
+                    })
+                    .collect();
+                let answers = bed.broker.publish(moves).await;
+                let moved = fresh
+                    .iter()
+                    .zip(&answers)
+                    .filter(|(_, answer)| answer.is_ok());
+                bed.broker
+                    .ack(moved.map(|(delivery, _)| delivery.tag).collect())
+                    .await;
+            }
+        }
+        if !killed && done.len() > JOBS / 5 {
+            killed = true;
+            tokio::task::block_in_place(|| {
+                rabbit.kill();
+                rabbit.restart();
+            });
+        }
+    }
+    assert!(downs > 0, "the kill was not noticed");
+    bed.broker.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_broker_loses_no_job_of_quorum_queues() {
+    moved_through_a_kill(QueueType::Quorum).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_broker_loses_no_job_of_classic_queues() {
+    moved_through_a_kill(QueueType::Classic).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_memory_alarm_stops_publishes_only_and_ends_without_a_new_session() {
+    let rabbit = Rabbit::start();
+    let mut bed = on(&rabbit, "jobs", QueueType::Quorum).await;
+    bed.publish_fresh(&["a", "b"]).await;
+    tokio::task::block_in_place(|| rabbit.ctl(&["set_vm_memory_high_watermark", "0.0001"]));
+    let fresh = bed.names.fresh.clone();
+    let mut publishing = Box::pin(bed.broker.publish(vec![to(&fresh, "c")]));
+    // Longer than any other wait for a confirm. A caller that got an error would publish the
+    // message again.
+    let told = timeout(Duration::from_secs(20), &mut publishing).await;
+    assert!(told.is_err(), "{told:?}");
+    // Deliveries and acks continue. The publish of c has not been delivered yet.
+    let mut taken = Vec::new();
+    while taken.len() < 2 {
+        let event = timeout(PATIENCE, bed.events.recv()).await;
+        match event.expect("an event in time") {
+            Some(BrokerEvent::Deliveries(batch)) => taken.extend(batch),
+            other => panic!("{other:?}"),
+        }
+    }
+    bed.broker.ack(tags(&taken)).await;
+    tokio::task::block_in_place(|| {
+        let until = std::time::Instant::now() + PATIENCE;
+        while !rabbit
+            .ctl(&["list_queues", "--no-table-headers", "name", "messages"])
+            .lines()
+            .any(|line| line == "jobs\t0")
+        {
+            assert!(std::time::Instant::now() < until, "the acks did not arrive");
+        }
+        rabbit.ctl(&["set_vm_memory_high_watermark", "0.6"]);
+    });
+    // It was queued when the alarm began, so it arrives in the same session.
+    let told = timeout(PATIENCE, publishing).await;
+    assert_eq!(told.expect("the alarm is over"), [Ok(())]);
+    let late = bed.take(1).await;
+    assert_eq!(ids(&late), ["c"]);
+    assert_eq!(late[0].tag.session, bed.session);
+    bed.publish_fresh(&["d"]).await;
+    assert_eq!(ids(&bed.take(1).await), ["d"]);
+    bed.broker.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_broker_is_given_up_in_bounded_time_and_found_again() {
+    let rabbit = Rabbit::start_with(&["heartbeat = 1"]);
+    let mut bed = on(&rabbit, "jobs", QueueType::Quorum).await;
+    let config = amqp(rabbit.url(), "jobs", QueueType::Quorum);
+    tokio::task::block_in_place(|| rabbit.pause());
+    let levels = levels();
+    let (answers, connected) = tokio::join!(
+        bed.broker.publish(vec![to(&bed.names.fresh, "x")]),
+        timeout(PATIENCE, Client::connect(&config, &levels)),
+    );
+    assert!(
+        matches!(answers[..], [Err(PublishError::Down(_))]),
+        "{answers:?}"
+    );
+    let refused = connected.expect("it gives up").err();
+    assert!(
+        matches!(refused, Some(BrokerError::Unreachable { .. })),
+        "{refused:?}"
+    );
+    // Missing heartbeats end the session.
+    assert!(matches!(bed.event().await, BrokerEvent::Down { .. }));
+    tokio::task::block_in_place(|| rabbit.resume());
+    bed.wait_up().await;
+    bed.publish_fresh(&["y"]).await;
+    loop {
+        let taken = bed.take(1).await;
+        bed.broker.ack(tags(&taken)).await;
+        // The unconfirmed one may have arrived, too.
+        if ids(&taken) == ["y"] {
+            break;
+        }
+    }
+    bed.broker.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_a_broker_that_does_not_answer_takes_bounded_time() {
+    let rabbit = Rabbit::start();
+    let bed = on(&rabbit, "jobs", QueueType::Quorum).await;
+    tokio::task::block_in_place(|| rabbit.pause());
+    let closing = async {
+        bed.broker.stop_consuming().await;
+        bed.broker.close().await;
+    };
+    timeout(PATIENCE, closing).await.expect("it ends");
+    tokio::task::block_in_place(|| rabbit.resume());
+}

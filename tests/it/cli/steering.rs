@@ -1,0 +1,481 @@
+//! Operators' instructions to running workers: `job`, `pause --all`, `resume --all`, `drain`,
+//! `tenant divert`. Two workers, real servers.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use sluicegate::broker::amqp::Client;
+use sluicegate::handler::{Handler, Outcome, Permit};
+use sluicegate::rules::job::Job;
+use tokio::sync::Semaphore;
+
+use crate::PROGRAM;
+use crate::cli::servers::{bury, client, yaml};
+use crate::cli::{CommandResult, sluicegate};
+use crate::worker::running::Running;
+
+/// A deadline that ends a hanging test. No step takes this long.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Counts the calls of each job. Calls of `slow-*` last until they are released.
+#[derive(Clone)]
+struct Calls {
+    made: Arc<Mutex<BTreeMap<String, usize>>>,
+    go: Arc<Semaphore>,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self {
+            made: Arc::default(),
+            go: Arc::new(Semaphore::new(0)),
+        }
+    }
+}
+
+impl Handler for Calls {
+    async fn handle(&self, job: &Job, _: Permit) -> Outcome {
+        let id = job.id.clone();
+        let is_slow = id.starts_with("slow-");
+        *self.made.lock().expect("no panic").entry(id).or_default() += 1;
+        if is_slow {
+            self.go.acquire().await.expect("open").forget();
+        }
+        Outcome::Done
+    }
+}
+
+impl Calls {
+    fn of(&self, id: &str) -> usize {
+        let made = self.made.lock().expect("no panic");
+        made.get(id).copied().unwrap_or(0)
+    }
+
+    fn all(&self) -> usize {
+        self.made.lock().expect("no panic").values().sum()
+    }
+
+    /// Waits until this many calls were made. More are an error.
+    async fn are(&self, number: usize) {
+        until(&format!("{number} calls"), || self.all() >= number).await;
+        assert_eq!(self.all(), number);
+    }
+}
+
+async fn until(what: &str, mut there: impl FnMut() -> bool) {
+    let waits = async {
+        while !there() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let ended = tokio::time::timeout(PATIENCE, waits).await;
+    assert!(ended.is_ok(), "never: {what}");
+}
+
+/// Two workers that count their calls together.
+struct Fleet {
+    yaml: String,
+    calls: Calls,
+    workers: [Running; 2],
+}
+
+impl Fleet {
+    fn start(yaml: String) -> Self {
+        let calls = Calls::default();
+        let workers = [(); 2].map(|()| Running::configured(&yaml, calls.clone()));
+        Self {
+            yaml,
+            calls,
+            workers,
+        }
+    }
+
+    /// Runs `args` without blocking the threads that the workers run in.
+    async fn runs(&self, args: &[&str]) -> CommandResult {
+        let (yaml, args) = (self.yaml.clone(), args.iter().map(|it| (*it).to_owned()));
+        let args: Vec<String> = args.collect();
+        let run = move || {
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            sluicegate(&yaml, &args)
+        };
+        tokio::task::spawn_blocking(run).await.expect("no panic")
+    }
+
+    async fn json(&self, args: &[&str]) -> Value {
+        let args = [args, &["--json"]].concat();
+        self.runs(&args).await.exited(0).json()
+    }
+
+    async fn publish(&self, tenant: &str, ids: impl IntoIterator<Item = String>) {
+        for id in ids {
+            let args = ["publish", "--tenant", tenant, "--id", &id];
+            self.runs(&args).await.exited(0);
+        }
+    }
+
+    /// Waits until both workers have reported.
+    async fn is_complete(&self) {
+        let waits = async {
+            while self.json(&["resume", "--all"]).await["workers"] != 2 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waits).await.expect("never");
+    }
+
+    async fn stop(self) {
+        for worker in self.workers {
+            worker.stop().await;
+        }
+    }
+}
+
+fn ids(name: &str, numbers: std::ops::Range<usize>) -> Vec<String> {
+    numbers.map(|number| format!("{name}-{number}")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_job_is_a_dead_letter_and_is_called_only_when_it_is_replayed() {
+    // 5 per hour.
+    let fleet = Fleet::start(yaml());
+    fleet.is_complete().await;
+    fleet.publish("acme", ids("j", 0..9)).await;
+    fleet.calls.are(5).await;
+    let waits: Vec<String> = (ids("j", 0..9).into_iter())
+        .filter(|id| fleet.calls.of(id) == 0)
+        .collect();
+    let one = waits[0].as_str();
+    let of = ["--tenant", "acme", "--id", one];
+    let args = [&["job", "cancel"][..], &of, &["--wait", "60s"]].concat();
+    let done = fleet.json(&args).await;
+    assert_eq!(done["state"], "cancelled", "{done}");
+    assert_eq!(
+        (&done["workers"], &done["workers_following"]),
+        (&2.into(), &2.into())
+    );
+    // The request is made once, even if it is repeated.
+    let again = fleet.json(&args).await;
+    assert_eq!(
+        (&again["state"], &again["until_ms"]),
+        (&"cancelled".into(), &done["until_ms"])
+    );
+    let listed = fleet.runs(&["dead", "list", "--json"]).await.exited(0);
+    let letter = listed.json();
+    assert_eq!(letter["id"], one);
+    assert_eq!(letter["reason"], "cancelled by an operator");
+    // No worker has the job any more, and its end is known.
+    let show = [&["job", "show"][..], &of, &["--wait", "0s"]].concat();
+    assert_eq!(fleet.json(&show).await["seen"]["state"], "cancelled");
+
+    fleet
+        .runs(&["tenant", "limit", "acme", "100"])
+        .await
+        .exited(0);
+    fleet.calls.are(8).await;
+    assert_eq!(fleet.calls.of(one), 0);
+    // If the job is published again, or RabbitMQ has a copy, it stays cancelled.
+    fleet.publish("acme", [one.to_owned()]).await;
+    let dead = client(&fleet.yaml).await;
+    let queue = Arc::clone(&dead.names().dead);
+    while dead.depth(&queue).await.expect("a depth") < 2 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(fleet.calls.of(one), 0);
+    let args = ["dead", "replay", "--id", one, "--limit", "1", "--json"];
+    let done = fleet.runs(&args).await.exited(0).json();
+    assert_eq!(done["replayed"], 1);
+    fleet.calls.are(9).await;
+    assert_eq!(fleet.calls.of(one), 1);
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_in_flight_is_not_interrupted_and_a_job_that_nobody_saw_is_cancelled_when_it_comes()
+{
+    let fleet = Fleet::start(yaml());
+    fleet.is_complete().await;
+    fleet.publish("acme", ["slow-1".to_owned()]).await;
+    fleet.calls.are(1).await;
+    let cancel = |id| ["job", "cancel", "--tenant", "acme", "--id", id];
+    let of_slow = cancel("slow-1");
+    let args = [&of_slow[..], &["--wait", "3s"]].concat();
+    assert_eq!(fleet.json(&args).await["state"], "running");
+    fleet.calls.go.add_permits(1);
+    let args = [&of_slow[..], &["--wait", "60s"]].concat();
+    assert_eq!(fleet.json(&args).await["state"], "done");
+
+    let later = cancel("later");
+    let args = [&later[..], &["--wait", "1s"]].concat();
+    let done = fleet.runs(&args).await.exited(0);
+    for part in [
+        "is to be cancelled",
+        "2 workers follow",
+        "within 1s (delay.max-delay)",
+        "it stays cancelled until",
+    ] {
+        assert!(done.out.contains(part), "{part}: {}", done.out);
+    }
+    fleet.publish("acme", ["later".to_owned()]).await;
+    let args = [&later[..], &["--wait", "60s"]].concat();
+    assert_eq!(fleet.json(&args).await["state"], "cancelled");
+    // Undoing applies to all workers.
+    let undone = cancel("undone");
+    fleet.json(&[&undone[..], &["--wait", "0s"]].concat()).await;
+    let done = fleet.json(&[&undone[..], &["--undo"]].concat()).await;
+    assert_eq!(done["workers_following"], 2);
+    fleet.publish("acme", ["undone".to_owned()]).await;
+    fleet.calls.are(2).await;
+    assert_eq!((fleet.calls.of("undone"), fleet.calls.of("later")), (1, 0));
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_shown_as_the_worker_sees_it_that_has_it() {
+    let yaml = yaml().replace("max-delay: 1s", "max-delay: 5m");
+    let fleet = Fleet::start(yaml);
+    fleet.is_complete().await;
+    fleet.publish("acme", ids("j", 0..5)).await;
+    fleet.calls.are(5).await;
+    fleet.publish("acme", ["waits".to_owned()]).await;
+    let show = ["job", "show", "--tenant", "acme", "--wait", "60s", "--id"];
+    let shown = fleet.json(&[&show[..], &["waits"]].concat()).await;
+    let seen = &shown["seen"];
+    assert_eq!(shown["workers"], 2);
+    assert_eq!(
+        (&seen["state"], &seen["attempt"], &seen["cost"]),
+        (&"waiting".into(), &1.into(), &1.into()),
+        "{shown}"
+    );
+    let text = fleet.runs(&[&show[..], &["waits"]].concat()).await;
+    let text = text.exited(0).out;
+    assert!(
+        text.starts_with("job waits of acme waits in a worker's memory\n"),
+        "{text}"
+    );
+    let nobody = [
+        "job", "show", "--tenant", "acme", "--id", "x", "--wait", "1s",
+    ];
+    let done = fleet.runs(&nobody).await.exited(1);
+    assert!(
+        done.err.contains("no worker has job x of acme"),
+        "{}",
+        done.err
+    );
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_fleet_calls_nobody_also_after_a_restart_and_goes_on_when_it_resumes() {
+    let fleet = Fleet::start(yaml());
+    fleet.is_complete().await;
+    fleet.publish("acme", ids("j", 0..2)).await;
+    fleet.calls.are(2).await;
+    let done = fleet.json(&["pause", "--all"]).await;
+    assert_eq!(
+        (&done["workers_following"], &done["calls_in_flight"]),
+        (&2.into(), &0.into())
+    );
+    fleet.publish("acme", ids("k", 0..2)).await;
+    let paused = |worker: &Running| worker.shows("sluicegate_paused 1");
+    assert!(fleet.workers.iter().all(paused));
+    // A worker that starts now follows the instruction before its first call.
+    let late = Running::configured(&fleet.yaml, fleet.calls.clone());
+    until("a third worker is paused", || paused(&late)).await;
+    for args in [&["inspect", "acme"][..], &["check"]] {
+        let done = fleet.runs(args).await.exited(0);
+        assert!(
+            done.out.contains("an operator paused all workers"),
+            "{}",
+            done.out
+        );
+    }
+    // The pause is the reason for the wait, even if the job's limits have room.
+    let inspected = fleet.json(&["inspect", "acme"]).await;
+    assert_eq!(inspected["waits_for"], "pause", "{inspected:#}");
+    let work = client(&fleet.yaml).await;
+    let queue = Arc::clone(&work.names().fresh);
+    while work.depth(&queue).await.expect("a depth") < 2 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(fleet.calls.all(), 2, "nothing was called");
+    let done = fleet.json(&["resume", "--all"]).await;
+    assert_eq!(
+        (&done["was"], &done["workers_following"]),
+        (&"pause".into(), &3.into())
+    );
+    fleet.calls.are(4).await;
+    late.stop().await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drained_fleet_finishes_what_it_has_and_takes_no_new_job_until_it_resumes() {
+    // One call per two seconds, so the second job waits.
+    let yaml = yaml().replace(
+        "max-requests: 5, window-size: 1h",
+        "max-requests: 1, window-size: 2s",
+    );
+    let fleet = Fleet::start(yaml);
+    fleet.is_complete().await;
+    fleet.publish("acme", ids("j", 0..3)).await;
+    fleet.publish("other", ["slow-1".to_owned()]).await;
+    until("the slow call", || fleet.calls.of("slow-1") == 1).await;
+    let done = fleet.json(&["drain"]).await;
+    assert_eq!(done["workers_following"], 2, "{done}");
+    fleet.publish("acme", ids("new", 0..2)).await;
+    let done = fleet.runs(&["drain", "--wait", "1s"]).await.exited(1);
+    assert!(done.err.contains("not drained within 1s: "), "{}", done.err);
+    assert!(done.err.contains("1 call in flight"), "{}", done.err);
+    fleet.calls.go.add_permits(1);
+    // A job in flight to a worker that stopped consuming returns a moment later.
+    let begun = Instant::now();
+    loop {
+        let done = fleet.json(&["drain", "--wait", "100s"]).await;
+        assert_eq!(done["empty"], true);
+        if done["jobs_in_work_queue"] == 2 {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{done}");
+    }
+    assert_eq!(fleet.calls.all(), 4, "all but the new ones");
+    let done = fleet.json(&["resume", "--all"]).await;
+    assert_eq!(done["was"], "drain");
+    fleet.calls.are(6).await;
+    fleet.stop().await;
+}
+
+#[test]
+fn what_can_not_be_asked_is_refused() {
+    let yaml = yaml();
+    for (args, why) in [
+        (&["pause"][..], "--all"),
+        (&["resume"], "--all"),
+        (&["pause", "--all", "--for", "0s"], "it must be from 1s to"),
+        (&["drain", "--wait", "soon"], "90s or 1h"),
+        (&["job", "cancel", "--tenant", "a"], "--id"),
+        (
+            &["job", "cancel", "--tenant", "", "--id", "1"],
+            "the tenant is empty",
+        ),
+        (
+            &["job", "show", "--tenant", "a", "--id", ""],
+            "the id has 0 bytes",
+        ),
+        (
+            &[
+                "job", "cancel", "--tenant", "a", "--id", "1", "--undo", "--for", "1h",
+            ],
+            "cannot be used with",
+        ),
+    ] {
+        let done = sluicegate(&yaml, args).exited(2);
+        assert!(done.err.contains(why), "{args:?}: {}", done.err);
+    }
+}
+
+/// Waits until `queue` has this many ready messages.
+async fn holds(client: &Client, queue: &str, number: u32) {
+    let queue: Arc<str> = queue.into();
+    let waits = async {
+        while client.depth(&queue).await.expect("a depth") != number {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let ended = tokio::time::timeout(PATIENCE, waits).await;
+    assert!(ended.is_ok(), "never: {number} messages in {queue}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_a_diverted_tenant_wait_elsewhere_until_they_are_brought_back() {
+    let fleet = Fleet::start(yaml());
+    fleet.is_complete().await;
+    fleet.publish("acme", ids("j", 0..7)).await;
+    fleet.calls.are(5).await;
+    let done = fleet
+        .json(&["tenant", "divert", "acme", "--for", "10m"])
+        .await;
+    assert_eq!(done["workers_following"], 2, "{done}");
+    let queue = done["queue"].as_str().expect("a queue");
+    let rabbit = client(&fleet.yaml).await;
+    holds(&rabbit, queue, 2).await;
+    fleet.publish("acme", ids("k", 0..1)).await;
+    fleet.publish("other", ids("o", 0..1)).await;
+    holds(&rabbit, queue, 3).await;
+    fleet.calls.are(6).await;
+    let inspected = fleet.json(&["inspect", "acme"]).await;
+    assert_eq!(inspected["diverted_to"], queue);
+    assert_eq!(inspected["waits_for"], "divert", "{inspected:#}");
+    fleet
+        .runs(&["tenant", "limit", "acme", "100"])
+        .await
+        .exited(0);
+    let done = fleet.runs(&["tenant", "undivert", "acme", "--back"]).await;
+    let done = done.exited(0).out;
+    assert!(done.contains("are no longer diverted"), "{done}");
+    assert!(done.contains("replayed 3 jobs"), "{done}");
+    fleet.calls.are(9).await;
+    holds(&rabbit, queue, 0).await;
+    let own = rabbit.names().fresh.to_string();
+    let args = ["tenant", "divert", "acme", "--to", &own];
+    let refused = fleet.runs(&args).await.exited(2);
+    assert!(
+        refused.err.contains("one of the workers' own queues"),
+        "{}",
+        refused.err
+    );
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_replayed_not_faster_than_asked_and_ctrl_c_loses_none() {
+    let yaml = yaml();
+    let rabbit = client(&yaml).await;
+    let letters: Vec<String> = ids("l", 0..8);
+    let letters: Vec<_> = letters.iter().map(|id| (id.as_str(), "a", "x")).collect();
+    bury(&rabbit, &letters).await;
+    let args = [
+        "dead", "replay", "--all", "--limit", "6", "--rate", "5/s", "--json",
+    ];
+    let began = Instant::now();
+    let done = sluicegate(&yaml, &args).exited(0).json();
+    // Two at once, the others a fifth of a second apart.
+    assert!(began.elapsed() >= Duration::from_millis(800));
+    assert_eq!(
+        (&done["replayed"], &done["interrupted"]),
+        (&6.into(), &false.into())
+    );
+    let (work, dead) = (rabbit.names().fresh.clone(), rabbit.names().dead.clone());
+    holds(&rabbit, &work, 6).await;
+
+    let mut file = tempfile::NamedTempFile::with_suffix(".yaml").expect("a file");
+    file.write_all(yaml.as_bytes()).expect("written");
+    let mut command = Command::new(PROGRAM.0);
+    command.arg("--config").arg(file.path());
+    command.args(["dead", "replay", "--all", "--rate", "1/h"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("it starts");
+    // One goes at once, the other an hour later.
+    holds(&rabbit, &work, 7).await;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("a process"), Signal::INT).expect("it runs");
+    let ended = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("interrupted: the other dead letters are still in"),
+        "{said}"
+    );
+    holds(&rabbit, &dead, 1).await;
+    sluicegate(&yaml, &["dead", "replay", "--all"]).exited(0);
+    holds(&rabbit, &work, 8).await;
+    for wrong in ["0/s", "fast"] {
+        let args = ["dead", "replay", "--all", "--rate", wrong];
+        let done = sluicegate(&yaml, &args).exited(2);
+        assert!(done.err.contains("such as 10/s"), "{}", done.err);
+    }
+}

@@ -1,0 +1,249 @@
+//! `sluicegate tenant`: its effects on `inspect` and on a running worker.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::Value;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Gate, Question, TenantAsk};
+use sluicegate::handler::{Handler, Outcome, Permit};
+use sluicegate::rules::job::Job;
+use sluicegate::rules::scope::Labels;
+use sluicegate::rules::tenant::Tenant;
+
+use crate::cli::servers::{config, yaml};
+use crate::cli::sluicegate;
+use crate::worker::running::Running;
+
+/// A deadline that ends a hanging test. No step takes this long.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn inspect(yaml: &str, tenant: &str) -> Value {
+    let args = ["inspect", tenant, "--json"];
+    sluicegate(yaml, &args).exited(0).json()
+}
+
+/// Asks for `number` new jobs of `tenant`.
+async fn ask(yaml: &str, tenant: &str, number: usize) {
+    let config = config(yaml);
+    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
+    let tenant = Tenant::parse(tenant).expect("a tenant");
+    let fresh = Question {
+        ticket: None,
+        cost: 1,
+        again: false,
+    };
+    let ask = TenantAsk {
+        labels: Labels::default(),
+        limits: config.rate_limiter.policy.limits(&tenant, None).clone(),
+        tenant,
+        budget: 100,
+        permits: String::new(),
+        asks: vec![fresh; number],
+    };
+    gate.ask(&[ask]).await.expect("answers");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inspect_shows_what_an_operator_changed() {
+    let yaml = yaml();
+    let done = sluicegate(&yaml, &["tenant", "pause", "acme", "--for", "1h"]).exited(0);
+    assert!(done.out.starts_with("paused acme until "), "{}", done.out);
+    assert!(
+        done.out.contains("within 1s (delay.max-delay)"),
+        "{}",
+        done.out
+    );
+    let found = inspect(&yaml, "acme");
+    let open_in = |found: &Value| {
+        let number = |key: &str| found[key].as_u64().expect("a number");
+        number("suspended_until_ms").saturating_sub(number("now_ms"))
+    };
+    assert!((1..=3_600_000).contains(&open_in(&found)), "{found}");
+    assert_eq!(found["suspended_by"], "an operator (tenant pause)");
+    assert_eq!(found["waits_for"], "suspended");
+    assert_eq!(inspect(&yaml, "other")["waits_for"], Value::Null);
+
+    let done = sluicegate(&yaml, &["tenant", "resume", "acme"]).exited(0);
+    assert!(done.out.starts_with("resumed acme\n"), "{}", done.out);
+    assert_eq!(open_in(&inspect(&yaml, "acme")), 0);
+
+    // The default of --for is a year, which the output says.
+    let done = sluicegate(&yaml, &["tenant", "pause", "acme", "--json"]).exited(0);
+    let until = done.json()["until_ms"].as_u64().expect("a number");
+    let found = inspect(&yaml, "acme");
+    assert_eq!(found["suspended_until_ms"], until);
+    assert!(open_in(&found) > 364 * 86_400_000, "{found}");
+    sluicegate(&yaml, &["tenant", "resume", "acme", "--json"]).exited(0);
+
+    let done = sluicegate(
+        &yaml,
+        &["tenant", "limit", "acme", "2", "--for", "30m", "--json"],
+    );
+    let json = done.exited(0).json();
+    assert_eq!(
+        (&json["limit"], &json["max_requests"]),
+        (&"default".into(), &2.into())
+    );
+    let found = inspect(&yaml, "acme");
+    let limit = &found["limits"][0];
+    assert_eq!(limit["max_requests"], 2);
+    assert_eq!(limit["configured_max_requests"], 5);
+    assert_eq!(limit["override_until_ms"], json["until_ms"]);
+    assert_eq!(limit["free"], 2);
+    let text = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
+    assert!(
+        text.contains("an operator set 2 instead of 5, until "),
+        "{text}"
+    );
+
+    ask(&yaml, "acme", 3).await;
+    let found = inspect(&yaml, "acme");
+    assert_eq!(found["waits_for"], "limit default");
+    assert_eq!(found["waiting"], 1);
+
+    let args = ["tenant", "limit", "acme", "--clear", "--limit", "default"];
+    let done = sluicegate(&yaml, &args).exited(0);
+    assert!(done.out.contains("as configured"), "{}", done.out);
+    let found = inspect(&yaml, "acme");
+    assert_eq!(found["limits"][0]["max_requests"], 5);
+    assert_eq!(found["limits"][0]["override_until_ms"], 0);
+    assert_eq!(found["waits_for"], "waitlist");
+
+    let done = sluicegate(&yaml, &["tenant", "reset", "acme"]).exited(0);
+    assert!(
+        done.out
+            .starts_with("reset the waitlist of acme and what its own limits had learned\n"),
+        "{}",
+        done.out
+    );
+    let found = inspect(&yaml, "acme");
+    assert_eq!(found["waiting"], 0);
+    assert_eq!(found["limits"][0]["used"], 2, "what started still counts");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_several_limits_can_be_changed() {
+    let several = "rate-limiter: {window-size: 1h, limits: [{name: calls, max-requests: 5}, {name: tokens, unit: cost, max-requests: 50}], plans: {pro: {max-requests: 9}}, plan-header: x-plan}";
+    let yaml = yaml().replace("rate-limiter: {max-requests: 5, window-size: 1h}", several);
+    sluicegate(&yaml, &["tenant", "limit", "a", "5"]).exited(2);
+    sluicegate(&yaml, &["tenant", "limit", "a", "7", "--limit", "tokens"]).exited(0);
+    // A plan that its jobs may name has a limit with this name.
+    sluicegate(&yaml, &["tenant", "limit", "a", "8", "--limit", "default"]).exited(0);
+    let found = inspect(&yaml, "a");
+    let shown = |at: usize| {
+        let limit = &found["limits"][at];
+        (limit["name"].as_str(), limit["max_requests"].as_u64())
+    };
+    assert_eq!(shown(0), (Some("calls"), Some(5)));
+    assert_eq!(shown(1), (Some("tokens"), Some(7)));
+    let args = ["inspect", "a", "--plan", "pro", "--json"];
+    let pro = sluicegate(&yaml, &args).exited(0).json();
+    assert_eq!(pro["source"], "rate-limiter.plans.pro");
+    assert_eq!(pro["limits"][0]["max_requests"], 8);
+    let text = sluicegate(&yaml, &["inspect", "a"]).exited(0).out;
+    assert!(
+        text.contains("names a plan in x-plan may have other limits: --plan"),
+        "{text}"
+    );
+}
+
+/// Records the tenants of its jobs.
+#[derive(Clone, Default)]
+struct Recorder(Arc<Mutex<Vec<String>>>);
+
+impl Handler for Recorder {
+    async fn handle(&self, job: &Job, _: Permit) -> Outcome {
+        let tenant = job.tenant.as_str().to_owned();
+        self.0.lock().expect("nobody panics").push(tenant);
+        Outcome::Done
+    }
+}
+
+impl Recorder {
+    fn count(&self, tenant: &str) -> usize {
+        let calls = self.0.lock().expect("nobody panics");
+        calls.iter().filter(|known| *known == tenant).count()
+    }
+
+    async fn has(&self, tenant: &str, number: usize) {
+        until(&format!("{number} calls of {tenant}"), || {
+            self.count(tenant) >= number
+        })
+        .await;
+    }
+}
+
+async fn until(what: &str, mut there: impl FnMut() -> bool) {
+    let waits = async {
+        while !there() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let ended = tokio::time::timeout(PATIENCE, waits).await;
+    assert!(ended.is_ok(), "never: {what}");
+}
+
+/// Waits until `number` units of `tenant` are in its waitlist.
+async fn waiting(yaml: &str, tenant: &str, number: u64) {
+    until(&format!("{number} waiting of {tenant}"), || {
+        inspect(yaml, tenant)["waiting"] == number
+    })
+    .await;
+}
+
+fn publish(yaml: &str, tenant: &str, number: usize) {
+    for _ in 0..number {
+        sluicegate(yaml, &["publish", "--tenant", tenant]).exited(0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_worker_starts_no_job_of_a_paused_tenant_and_goes_on_when_it_resumes() {
+    let yaml = yaml();
+    let calls = Recorder::default();
+    let worker = Running::configured(&yaml, calls.clone());
+    publish(&yaml, "acme", 1);
+    calls.has("acme", 1).await;
+
+    sluicegate(&yaml, &["tenant", "pause", "acme"]).exited(0);
+    publish(&yaml, "acme", 3);
+    publish(&yaml, "other", 1);
+    calls.has("other", 1).await;
+    waiting(&yaml, "acme", 3).await;
+    assert_eq!(calls.count("acme"), 1, "nothing of it started");
+
+    sluicegate(&yaml, &["tenant", "resume", "acme"]).exited(0);
+    calls.has("acme", 4).await;
+    worker.stop().await;
+    assert_eq!((calls.count("acme"), calls.count("other")), (4, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_worker_keeps_a_limit_that_an_operator_raises_and_lowers() {
+    // 5 per hour.
+    let yaml = yaml();
+    let calls = Recorder::default();
+    let worker = Running::configured(&yaml, calls.clone());
+    sluicegate(&yaml, &["tenant", "limit", "acme", "2"]).exited(0);
+    publish(&yaml, "acme", 4);
+    waiting(&yaml, "acme", 2).await;
+    calls.has("acme", 2).await;
+    assert_eq!(calls.count("acme"), 2, "lowered to 2");
+
+    sluicegate(&yaml, &["tenant", "limit", "acme", "3"]).exited(0);
+    calls.has("acme", 3).await;
+    waiting(&yaml, "acme", 1).await;
+    assert_eq!(calls.count("acme"), 3, "raised to 3");
+
+    sluicegate(&yaml, &["tenant", "limit", "acme", "--clear"]).exited(0);
+    calls.has("acme", 4).await;
+    publish(&yaml, "acme", 2);
+    calls.has("acme", 5).await;
+    waiting(&yaml, "acme", 1).await;
+    assert_eq!(calls.count("acme"), 5, "the configured 5");
+
+    sluicegate(&yaml, &["tenant", "limit", "acme", "6"]).exited(0);
+    calls.has("acme", 6).await;
+    worker.stop().await;
+}

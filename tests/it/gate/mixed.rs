@@ -1,0 +1,94 @@
+//! Jobs of one tenant under different limits: plans, tenants' own limits, and changed
+//! configurations. Whatever they are, none of them loses what another counts, on Redis and in
+//! memory. tests/simulation/gate/mixed.rs has random histories.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use kit::gate::{BEGIN_US, decided, tenant};
+use kit::servers::{shared_redis, unique};
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::memory::MemoryGate;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Answer, Gate, Question, TenantAsk, Ticket};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::scope::Labels;
+
+fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
+    let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));
+    Limit::new(name, algorithm, max, window, guard).expect("in range")
+}
+
+/// Returns when jobs of the second set started, in milliseconds, if a job of each of two sets asks
+/// ten times per second for a minute.
+async fn starts_of_second(gate: &impl Gate, clock: &AtomicU64, sets: &[Limits; 2]) -> Vec<u64> {
+    let begin = clock.load(Ordering::SeqCst);
+    let mut tickets: [Option<Ticket>; 2] = [None; 2];
+    let mut starts = Vec::new();
+    for at_ms in (0..60_000).step_by(100) {
+        clock.store(begin + at_ms * 1000, Ordering::SeqCst);
+        for (which, limits) in sets.iter().enumerate() {
+            let ask = TenantAsk {
+                tenant: tenant("acme"),
+                labels: Labels::default(),
+                limits: limits.clone(),
+                budget: 1,
+                permits: unique("permit"),
+                asks: vec![Question {
+                    ticket: tickets[which],
+                    cost: 1,
+                    again: false,
+                }],
+            };
+            let replies = gate.ask(&[ask]).await.expect("it answers");
+            tickets[which] = match decided(&replies, 0)[0] {
+                Answer::Wait { ticket, .. } => Some(ticket),
+                Answer::Start { .. } if which == 1 => {
+                    starts.push(at_ms);
+                    None
+                }
+                _ => None,
+            };
+        }
+    }
+    starts
+}
+
+#[tokio::test]
+async fn a_plan_with_a_long_window_keeps_it_beside_jobs_with_a_short_one() {
+    for (algorithm, window, most) in [
+        (Algorithm::SlidingWindow, 30_000, 3),
+        // The bucket's initial content plus the inflow.
+        (Algorithm::TokenBucket, 1000, 3 + 3),
+        (Algorithm::FixedWindow, 30_000, 2 * 3),
+    ] {
+        let common = limit("default", algorithm, (100, 1000, 0));
+        let plan = limit("default", algorithm, (3, window, 0));
+        let sets = [common.into(), plan.into()];
+        let clock = Arc::new(AtomicU64::new(BEGIN_US));
+        let reading = |clock: &Arc<AtomicU64>| {
+            let clock = Arc::clone(clock);
+            move || clock.load(Ordering::SeqCst)
+        };
+        let redis = RedisGate::connect(&SecretUrl::new(shared_redis().url()), &unique("mixed"));
+        let redis = redis.expect("a good url");
+        let redis = redis.with_test_clock(Arc::new(reading(&clock)));
+        let on_redis = starts_of_second(&redis, &clock, &sets).await;
+        clock.store(BEGIN_US, Ordering::SeqCst);
+        let memory = MemoryGate::new(reading(&clock));
+        let in_memory = starts_of_second(&memory, &clock, &sets).await;
+        assert_eq!(on_redis, in_memory, "{algorithm:?}");
+        assert!(!on_redis.is_empty(), "{algorithm:?}");
+        for from in &on_redis {
+            let inside = on_redis
+                .iter()
+                .filter(|at| (*from..from + window).contains(at));
+            let inside = inside.count();
+            assert!(
+                inside <= most,
+                "{algorithm:?}: {inside} in {window} ms: {on_redis:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! A Redis Cluster whose primaries lose data, fail over and are lost: no limit is exceeded, only
+//! each primary's own tenants are affected, and starts resume by themselves.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kit::gate::{FRESH, LONG, LimitedGate, limit, started, tenant, waits};
+use kit::redis_topologies::{RedisCluster, address, replicated, shared_cluster, until};
+use kit::servers::{Redis, unique};
+use sluicegate::gate::fleet::AGREED_FOR_MS;
+use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, look};
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{EarlierStarts, Gate, GateError, Question, TenantAsk, Ticket};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::policy::Policy;
+
+use crate::gate::topology::{configured, tenants_of};
+
+pub const MAX: usize = 4;
+pub const WINDOW: Duration = Duration::from_millis(1_500);
+pub const GUARD: Duration = Duration::from_millis(500);
+/// Deadline for anything that must happen.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn short() -> Limits {
+    let algorithm = Algorithm::SlidingWindow;
+    Limit::new("default", algorithm, MAX as u64, WINDOW, GUARD)
+        .expect("in range")
+        .into()
+}
+
+/// Returns a limit above any test's demand.
+fn much(window_ms: u64) -> Limits {
+    limit(Algorithm::SlidingWindow, 100_000, window_ms).into()
+}
+
+fn watching(cluster: &RedisCluster, prefix: &str, limits: &Limits) -> LimitedGate<RedisGate> {
+    let urls: Vec<&str> = cluster.primaries.iter().map(Redis::url).collect();
+    let servers = configured(&format!("url: '{}', cluster: true", urls.join(",")));
+    let gate = RedisGate::connect(&servers, prefix).expect("good urls");
+    let memory = Duration::from_millis(limits.memory_ms());
+    LimitedGate::new(gate.watching(memory), limits.clone())
+}
+
+/// A tenant and all its starts.
+pub struct Flow {
+    id: String,
+    /// The ticket of each worker's job.
+    tickets: Vec<Option<Ticket>>,
+    starts: Vec<Instant>,
+    /// The reasons for undecided questions, each once.
+    colds: Vec<String>,
+}
+
+/// Two workers on one cluster, with a tenant on each primary.
+pub struct Fleet {
+    pub prefix: String,
+    pub gates: Vec<LimitedGate<RedisGate>>,
+    flows: Vec<Flow>,
+}
+
+impl Fleet {
+    pub async fn new(cluster: &RedisCluster, limits: &Limits) -> Self {
+        let prefix = unique("shards");
+        let ids = tenants_of(cluster, &prefix, 1).concat();
+        Self::of(cluster, prefix, ids, limits).await
+    }
+
+    /// Creates a fleet with these tenants.
+    pub async fn of(
+        cluster: &RedisCluster,
+        prefix: String,
+        ids: Vec<String>,
+        limits: &Limits,
+    ) -> Self {
+        let gates: Vec<_> = (0..2).map(|_| watching(cluster, &prefix, limits)).collect();
+        for (gate, start) in gates
+            .iter()
+            .zip([EarlierStarts::Idle, EarlierStarts::Unknown])
+        {
+            gate.begin(start).await.expect("a first start is no loss");
+        }
+        let flow = |id| Flow {
+            id,
+            tickets: vec![None; 2],
+            starts: Vec::new(),
+            colds: Vec::new(),
+        };
+        Self {
+            prefix,
+            gates,
+            flows: ids.into_iter().map(flow).collect(),
+        }
+    }
+
+    /// Each worker asks for one job of each tenant and starts it if it may, while its permit is
+    /// valid.
+    pub async fn round(&mut self) {
+        for (worker, gate) in self.gates.iter().enumerate() {
+            let batch: Vec<_> = self
+                .flows
+                .iter()
+                .map(|flow| {
+                    let ticket = flow.tickets[worker];
+                    gate.question(
+                        &flow.id,
+                        1,
+                        &[Question {
+                            ticket,
+                            cost: 1,
+                            again: false,
+                        }],
+                    )
+                })
+                .collect();
+            let asked = Instant::now();
+            let replies = gate.ask(&batch).await;
+            let now = Instant::now();
+            let replies = replies.unwrap_or_else(|why| vec![Err(why); self.flows.len()]);
+            for (flow, reply) in self.flows.iter_mut().zip(replies) {
+                match reply {
+                    Ok(reply) => {
+                        let next = waits(&reply.answers).first().map(|(ticket, _)| *ticket);
+                        flow.tickets[worker] = next;
+                        if started(&reply.answers) == 1 && now - asked < GUARD / 2 {
+                            flow.starts.push(now);
+                        }
+                    }
+                    Err(GateError::Cold { why, .. }) if !flow.colds.contains(&why) => {
+                        flow.colds.push(why);
+                    }
+                    Err(GateError::Refused(why)) => panic!("{why}"),
+                    Err(_) => {}
+                }
+            }
+            // Workers do this every 2 s.
+            if let Err(GateError::Refused(why)) = gate.ping().await {
+                panic!("{why}");
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+
+    /// Continues until `count` more jobs of `flows` have started.
+    pub async fn run(&mut self, flows: &[usize], count: usize) {
+        let wanted: Vec<usize> = self.flows.iter().map(|f| f.starts.len() + count).collect();
+        let begun = Instant::now();
+        while flows
+            .iter()
+            .any(|at| self.flows[*at].starts.len() < wanted[*at])
+        {
+            let why: Vec<_> = self.flows.iter().map(|flow| &flow.colds).collect();
+            assert!(begun.elapsed() < PATIENCE, "nothing starts: {why:?}");
+            self.round().await;
+        }
+    }
+
+    /// Returns the maximum number of starts of any tenant in any window.
+    pub fn worst(&self) -> usize {
+        let flows = self.flows.iter();
+        flows.map(|flow| worst(&flow.starts)).max().unwrap_or(0)
+    }
+
+    /// Returns the maximum number of starts of all tenants together in any window.
+    pub fn worst_of_all(&self) -> usize {
+        let starts = self.flows.iter().flat_map(|flow| &flow.starts);
+        worst(&starts.copied().collect::<Vec<_>>())
+    }
+
+    pub fn keeps_the_limit(&self) {
+        assert_eq!(self.worst(), MAX);
+    }
+
+    /// Returns the reasons why nothing started, without those of mere looks.
+    pub fn losses(&self, flow: usize) -> Vec<&str> {
+        let colds = self.flows[flow].colds.iter().map(String::as_str);
+        let loss = |why: &&str| !why.contains("changed during") && !why.contains("moving");
+        colds.filter(loss).collect()
+    }
+
+    pub fn slot(&self, cluster: &RedisCluster, flow: usize) -> u16 {
+        cluster.slot(&format!("{}:{{{}}}", self.prefix, self.flows[flow].id))
+    }
+}
+
+/// Returns the maximum of `starts` in any window.
+fn worst(starts: &[Instant]) -> usize {
+    let within = |first: &Instant| {
+        let inside = |at: &&Instant| **at >= *first && **at - *first < WINDOW;
+        starts.iter().filter(inside).count()
+    };
+    starts.iter().map(within).max().unwrap_or(0)
+}
+
+/// Cuts off the replica of the primary `at` from now on.
+pub fn cut_off(cluster: &RedisCluster, at: usize) {
+    let (primary, replica) = (&cluster.primaries[at], &cluster.replicas[at]);
+    primary.ctl(&["acl", "setuser", "default", "-psync", "-sync", "-replconf"]);
+    primary.ctl(&["client", "kill", "type", "replica"]);
+    until("the link is down", || {
+        let info = replica.ctl(&["info", "replication"]);
+        info.contains("master_link_status:down")
+    });
+}
+
+/// Makes the replica a primary without the others' consent, which then learn of it.
+pub fn take_over(cluster: &RedisCluster, at: usize) {
+    let replica = &cluster.replicas[at];
+    assert_eq!(replica.ctl(&["cluster", "failover", "takeover"]), "OK");
+    until("the others know", || {
+        let address = address(replica);
+        let is_primary = |line: &str| line.contains(address) && line.contains("master");
+        let knows = |node: &Redis| node.ctl(&["cluster", "nodes"]).lines().any(is_primary);
+        cluster.replicas.iter().all(knows) && knows(&cluster.primaries[1])
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_start_is_none_and_costs_no_more_round_trips() {
+    let cluster = shared_cluster();
+    let prefix = unique("first");
+    let limits = much(LONG);
+    let ids = tenants_of(cluster, &prefix, 20).concat();
+    let started_of = async |gate: &LimitedGate<RedisGate>| {
+        let batch: Vec<_> = ids
+            .iter()
+            .map(|id| gate.question(id, 1, &[FRESH]))
+            .collect();
+        let replies = gate.ask(&batch).await?;
+        let replies = replies.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok::<_, GateError>(replies.iter().map(|r| started(&r.answers)).sum::<usize>())
+    };
+    let careful = watching(cluster, &prefix, &limits);
+    match started_of(&careful).await {
+        Err(GateError::Cold { why, .. }) => assert!(why.contains("--skip-recovery-wait"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    let told = watching(cluster, &prefix, &limits);
+    told.begin(EarlierStarts::Fresh)
+        .await
+        .expect("it may start");
+    careful.ping().await.expect("it is open for all");
+    for gate in [&careful, &told] {
+        assert_eq!(started_of(gate).await.expect("a decision"), 60);
+        let before = gate.round_trips();
+        assert_eq!(started_of(gate).await.expect("a decision"), 60);
+        assert_eq!(gate.round_trips() - before, 3);
+        gate.leave().await.expect("all answer");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_was_emptied_stops_its_tenants_alone() {
+    let cluster = RedisCluster::start(&["appendonly no"]);
+    for restart in [false, true] {
+        let mut fleet = Fleet::new(&cluster, &short()).await;
+        fleet.run(&[0, 1, 2], MAX + 1).await;
+        if restart {
+            cluster.primaries[1].restart();
+            assert_eq!(cluster.primaries[1].ctl(&["dbsize"]), "0");
+        } else {
+            cluster.primaries[1].ctl(&["flushall"]);
+        }
+        fleet.run(&[0, 1, 2], 2 * MAX).await;
+        fleet.keeps_the_limit();
+        let told = fleet.losses(1);
+        assert!(told.iter().any(|why| why.contains("emptied")), "{told:?}");
+        for other in [0, 2] {
+            assert_eq!(fleet.losses(other), Vec::<&str>::new());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_promoted_replica_that_lags_is_a_loss_of_its_tenants_and_a_complete_one_is_none() {
+    let cluster = RedisCluster::start(&[]);
+    let primary = &cluster.primaries[0];
+    let mut fleet = Fleet::new(&cluster, &short()).await;
+    fleet.run(&[0, 1, 2], 1).await;
+    cut_off(&cluster, 0);
+    fleet.run(&[0, 1, 2], 2 * MAX).await;
+    primary.kill();
+    take_over(&cluster, 0);
+    fleet.run(&[0, 1, 2], 2 * MAX).await;
+    fleet.keeps_the_limit();
+    // If the takeover took so long that no lost usage counts any more, the reason is a doubt.
+    let told = fleet.losses(0);
+    assert!(
+        told.iter()
+            .any(|why| why.contains("lost its last writes") || why.contains("not all workers")),
+        "{told:?}"
+    );
+    for other in [1, 2] {
+        assert_eq!(fleet.losses(other), Vec::<&str>::new());
+    }
+
+    // No job waits for a window of a month.
+    let mut fleet = Fleet::new(&cluster, &much(LONG)).await;
+    fleet.run(&[0, 1, 2], 4).await;
+    let primary = &cluster.primaries[2];
+    replicated(primary, &cluster.replicas[2]);
+    primary.kill();
+    take_over(&cluster, 2);
+    fleet.run(&[0, 1, 2], 4).await;
+    let told = fleet.losses(2);
+    assert!(
+        told.iter().all(|why| why.contains("no worker misses")
+            || why.contains("not all workers have confirmed")),
+        "{told:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_in_one_slot_have_one_epoch() {
+    let cluster = RedisCluster::start(&[]);
+    let prefix = format!("{{{}}}:limits", unique("tag"));
+    let owner = &cluster.primaries[cluster.owner(&prefix)];
+    let ids = vec!["a".to_owned(), "b".to_owned()];
+    let mut fleet = Fleet::of(&cluster, prefix.clone(), ids, &short()).await;
+    fleet.run(&[0, 1], MAX + 1).await;
+    let epochs = |node: &Redis| node.ctl(&["exists", &format!("{prefix}:%epoch")]);
+    assert_eq!(epochs(owner), "1");
+    // The others are not needed.
+    let other = cluster
+        .primaries
+        .iter()
+        .find(|node| node.url() != owner.url());
+    other.expect("three primaries").ctl(&["flushall"]);
+    fleet.run(&[0, 1], MAX).await;
+    assert_eq!(fleet.losses(0), Vec::<&str>::new());
+    owner.ctl(&["flushall"]);
+    fleet.run(&[0, 1], 2 * MAX).await;
+    fleet.keeps_the_limit();
+    for flow in 0..2 {
+        assert!(fleet.losses(flow).iter().any(|why| why.contains("emptied")));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
+    let cluster = RedisCluster::start(&[]);
+    let prefix = unique("agreed");
+    let ids = tenants_of(&cluster, &prefix, 1).concat();
+    let limits = much(LONG);
+    let gate = Arc::new(watching(&cluster, &prefix, &limits).gate);
+    gate.begin(EarlierStarts::Idle).await.expect("it may start");
+    let named = |max| {
+        let limit = limit(Algorithm::SlidingWindow, max, 1_000);
+        NamedPolicy::new(Policy::from(limit)).expect("small")
+    };
+    let mut registry = Registry::new(Arc::clone(&gate), named(1));
+    let agreed = registry.exchange().await.expect("all primaries answer");
+    registry.open(&agreed);
+    let question = |id: &String| TenantAsk {
+        labels: sluicegate::rules::scope::Labels::default(),
+        tenant: tenant(id),
+        limits: limits.clone(),
+        budget: 1,
+        permits: unique("permit"),
+        asks: vec![FRESH],
+    };
+    let ask = async || {
+        let batch: Vec<_> = ids.iter().map(question).collect();
+        let replies = gate.ask(&batch).await.unwrap_or_default();
+        let mut replies = replies.iter();
+        [0; 3].map(|_| replies.next().is_some_and(Result::is_ok))
+    };
+    assert_eq!(ask().await, [true; 3]);
+    // Each in turn, since a single registry could have been on any of them.
+    for lost in 0..3 {
+        cluster.primaries[lost].kill();
+        let begun = Instant::now();
+        let mut others = [true; 3];
+        others[lost] = false;
+        let mut last = u64::try_from(lost).expect("small") * 1_000;
+        // Earlier agreements have expired by then.
+        let over = begun + Duration::from_millis(AGREED_FOR_MS + 500);
+        let mut rounds = 0;
+        while rounds < 2 {
+            assert!(begun.elapsed() < PATIENCE, "the others do not go on");
+            last += 1;
+            // A changed policy takes effect as well.
+            let agreed = registry.switch_to(named(last + 2)).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let Ok(agreed) = agreed else { continue };
+            registry.open(&agreed);
+            let seen = look(&gate).await;
+            let went_on = ask().await;
+            assert!(!went_on[lost], "nobody knows what is in force there");
+            // On a busy machine this may take longer than an agreement lasts, or an answer longer
+            // than the timeout.
+            let in_time =
+                agreed.registries.len() == 2 && tokio::time::Instant::now() < agreed.until;
+            let Some(seen) = seen.ok().filter(|_| in_time) else {
+                continue;
+            };
+            assert!(seen.known.find(&registry.own().id).is_some());
+            assert!(
+                matches!(seen.failed[..], [GateError::Unreachable(_)]),
+                "{:?}",
+                seen.failed
+            );
+            assert_eq!(went_on, others);
+            rounds += usize::from(Instant::now() > over);
+        }
+        cluster.primaries[lost].restart();
+        let begun = Instant::now();
+        loop {
+            assert!(begun.elapsed() < PATIENCE, "it does not come back");
+            let agreed = registry.exchange().await.expect("two primaries answer");
+            if agreed.registries.len() == 3 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        // The others' agreements may have expired by now.
+        assert!(!ask().await[lost], "what it says is not enforced yet");
+        let begun = Instant::now();
+        loop {
+            assert!(begun.elapsed() < PATIENCE, "its tenants do not go on");
+            let agreed = registry.exchange().await.expect("two primaries answer");
+            registry.open(&agreed);
+            if ask().await == [true; 3] {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}

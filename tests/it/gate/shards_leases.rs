@@ -1,0 +1,252 @@
+//! A Redis Cluster with a lost primary, and calls that hold leases: those of the other primaries'
+//! tenants are released and renewed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use kit::gate::{FRESH, LimitedGate, decided, started, tenant};
+use kit::redis_topologies::RedisCluster;
+use kit::servers::{Redis, unique};
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable};
+use sluicegate::broker::{
+    Broker, BrokerEvent, Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag,
+};
+use sluicegate::engine::action::{Changeable, EngineSettings};
+use sluicegate::engine::scheduler::Scheduler;
+use sluicegate::engine::{Engine, Stop};
+use sluicegate::gate::keys::Keys;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{BreakerScope, End, Gate, GateError, Receipt, Settled, TenantSettled};
+use sluicegate::handler::{Handler, Outcome, Permit};
+use sluicegate::metrics::Metrics;
+use sluicegate::rules::job::Job;
+use sluicegate::rules::limit::Limit;
+use sluicegate::rules::scope::Labels;
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::cli::sluicegate;
+use crate::gate::shards::PATIENCE;
+use crate::gate::topology::{configured, tenants_of};
+
+/// Number of jobs of the tenant whose primary answers. Each needs the previous job's lease.
+const JOBS: usize = 30;
+/// Shorter than the time that a worker keeps repeating settlements to a lost primary.
+const SOON: Duration = Duration::from_secs(40);
+
+fn gate(cluster: &RedisCluster, prefix: &str) -> RedisGate {
+    let urls: Vec<&str> = cluster.primaries.iter().map(Redis::url).collect();
+    let servers = configured(&format!("url: '{}', cluster: true", urls.join(",")));
+    RedisGate::connect(&servers, prefix).expect("good urls")
+}
+
+fn one_at_a_time() -> Limit {
+    Limit::concurrent("running", 1).expect("in range")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_lost_primary_does_not_hear_the_others_do() {
+    let cluster = RedisCluster::start(&[]);
+    // The suspension of all tenants is on the primary that will be lost.
+    let prefix = std::iter::repeat_with(|| unique("places"))
+        .find(|prefix| {
+            cluster.owner(&Keys::new(prefix).in_cluster().breaker(&BreakerScope::Api)) == 1
+        })
+        .expect("one of three has it");
+    let ids = tenants_of(&cluster, &prefix, 1).concat();
+    let gate = LimitedGate::new(gate(&cluster, &prefix), one_at_a_time());
+    let mut batch = Vec::new();
+    for id in &ids {
+        let question = gate.question(id, 1, &[FRESH]);
+        let replies = gate.ask(std::slice::from_ref(&question)).await;
+        let replies = replies.expect("all answer");
+        assert_eq!(started(decided(&replies, 0)), 1);
+        let receipt = Receipt {
+            permit: format!("{}:0", question.permits),
+            started_ms: replies[0].as_ref().expect("a decision").now_ms,
+            sequences: Default::default(),
+            cost: 1,
+        };
+        let end = End::Cost(1);
+        batch.push(TenantSettled {
+            tenant: tenant(id),
+            labels: Labels::default(),
+            limits: gate.limits.clone(),
+            call: unique("call"),
+            settled: vec![Settled { receipt, end }],
+        });
+    }
+    cluster.primaries[1].kill();
+    // Repeated, as a worker would. It counts once.
+    for _ in 0..2 {
+        let replies = gate.settle(&batch).await.expect("two primaries answer");
+        let lost = matches!(replies[1], Err(GateError::Unreachable(_)));
+        assert!(
+            lost && replies[0].is_ok() && replies[2].is_ok(),
+            "{replies:?}"
+        );
+    }
+    let batch: Vec<_> = (ids.iter())
+        .map(|id| gate.question(id, 2, &[FRESH; 2]))
+        .collect();
+    let replies = gate.ask(&batch).await.expect("two primaries answer");
+    assert_eq!([0, 2].map(|at| started(decided(&replies, at))), [1, 1]);
+
+    // The command's output includes what can't be read.
+    let yaml = format!(
+        "redis: {{prefix: '{prefix}', url: '{},{}'}}",
+        cluster.primaries[0].url(),
+        cluster.primaries[2].url()
+    );
+    let shown = sluicegate(&yaml, &["inspect", &ids[0]]).exited(0).out;
+    let unread = "also      the other policies at a primary of the cluster are unknown: Redis \
+        can't be reached: ";
+    assert_eq!(shown.matches(unread).count(), 1, "{shown}");
+    let all = "all       it is unknown whether all tenants are suspended: Redis can't be reached: ";
+    assert_eq!(shown.matches(all).count(), 1, "{shown}");
+    let found = sluicegate(&yaml, &["inspect", &ids[0], "--json"]).exited(0);
+    let found = found.json();
+    let others = found["other_configurations_unread"].as_array();
+    assert_eq!(others.map(Vec::len), Some(1), "{found}");
+    assert!(found["all_suspended_until_ms"].is_null(), "{found}");
+    let all = found["all_suspended_unread"].as_str().unwrap_or_default();
+    assert!(all.contains("can't be reached"), "{found}");
+    let checked = sluicegate(&yaml, &["check"]).exited(1).out;
+    assert!(checked.contains("error redis"), "{checked}");
+}
+
+/// Counts acks. Published messages are lost.
+struct AckCounter(AtomicUsize);
+
+impl Broker for AckCounter {
+    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
+        batch.iter().map(|_| Ok(())).collect()
+    }
+    async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
+        batch.iter().map(|_| Ok(())).collect()
+    }
+    async fn ack(&self, tags: Vec<Tag>) {
+        self.0.fetch_add(tags.len(), Ordering::SeqCst);
+    }
+    async fn rest(&self) {}
+
+    async fn take(&self) {}
+
+    async fn stop_consuming(&self) {}
+    async fn close(&self) {}
+}
+
+/// Calls of `slow` last until they are released. Other calls end at once.
+struct Calls {
+    slow: String,
+    go: Semaphore,
+    begun: AtomicUsize,
+    running: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Handler for Calls {
+    async fn handle(&self, job: &Job, _: Permit) -> Outcome {
+        if job.tenant.as_str() == self.slow {
+            self.begun.fetch_add(1, Ordering::SeqCst);
+            let _go = self.go.acquire().await.expect("it stays open");
+            return Outcome::Done;
+        }
+        let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(running, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        self.running.fetch_sub(1, Ordering::SeqCst);
+        Outcome::Done
+    }
+}
+
+fn deliveries(id: &str, tags: std::ops::Range<u64>) -> BrokerEvent {
+    let delivery = |tag: u64| {
+        let mut headers = FieldTable::default();
+        headers.insert("x-tenant".into(), AMQPValue::LongString(id.into()));
+        let properties = BasicProperties::default().with_headers(headers);
+        let source = DeliverySource::Fresh;
+        Delivery {
+            source,
+            tag: Tag {
+                session: 1,
+                source,
+                tag,
+            },
+            redelivered: false,
+            message: Message {
+                routing_key: "jobs".into(),
+                properties: properties.with_message_id(tag.to_string().into()),
+                body: Bytes::new(),
+            },
+        }
+    };
+    BrokerEvent::Deliveries(tags.map(delivery).collect())
+}
+
+fn settings() -> EngineSettings {
+    let open = kit::settings::open(JOBS);
+    EngineSettings {
+        policy: one_at_a_time().into(),
+        // All waiting jobs stay in memory.
+        prefetch: 16 * JOBS,
+        live: Changeable {
+            max_in_memory: Duration::from_secs(300),
+            ..open.live
+        },
+        ..open
+    }
+}
+
+async fn becomes(what: &str, patience: Duration, happened: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !happened() {
+        assert!(begun.elapsed() < patience, "{what}: not in time");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tenants_go_on_whose_primary_is_there_while_another_is_told_nothing() {
+    let cluster = RedisCluster::start(&[]);
+    let prefix = unique("places");
+    let [lost, kept, _] = tenants_of(&cluster, &prefix, 1).map(|ids| ids[0].clone());
+    let calls = Arc::new(Calls {
+        slow: lost.clone(),
+        go: Semaphore::new(0),
+        begun: AtomicUsize::new(0),
+        running: AtomicUsize::new(0),
+        most: AtomicUsize::new(0),
+    });
+    let broker = Arc::new(AckCounter(AtomicUsize::new(0)));
+    let engine = Engine {
+        broker: Arc::clone(&broker),
+        gate: Arc::new(gate(&cluster, &prefix)),
+        handler: Arc::clone(&calls),
+        metrics: Arc::new(Metrics::new()),
+        health: Arc::default(),
+        shutdown_timeout: Duration::from_secs(1),
+    };
+    let (sender, events) = mpsc::channel(8);
+    let stop = Stop::default();
+    let scheduler = Scheduler::new(settings(), 7);
+    let run = tokio::spawn(engine.run(scheduler, events, stop.clone()));
+    for event in [BrokerEvent::Up { session: 1 }, deliveries(&lost, 1..2)] {
+        sender.send(event).await.expect("the engine runs");
+    }
+    let begun = || calls.begun.load(Ordering::SeqCst) == 1;
+    becomes("the call that will not be told", PATIENCE, begun).await;
+    cluster.primaries[0].kill();
+    calls.go.add_permits(1);
+    let acked = || broker.0.load(Ordering::SeqCst);
+    becomes("it has ended", PATIENCE, || acked() == 1).await;
+    let jobs = u64::try_from(JOBS).expect("small");
+    let event = deliveries(&kept, 2..2 + jobs);
+    sender.send(event).await.expect("the engine runs");
+    becomes("the others' jobs", SOON, || acked() == 1 + JOBS).await;
+    assert_eq!(calls.most.load(Ordering::SeqCst), 1);
+    stop.soft.cancel();
+    run.await.expect("it ends");
+}

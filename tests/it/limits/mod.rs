@@ -1,0 +1,5 @@
+//! Limits that are learned, tried or forecast.
+
+mod forecasts;
+mod learned;
+mod shadow;

@@ -1,0 +1,302 @@
+//! A complete worker on a Redis that was emptied while jobs wait for their turn, and on a cluster
+//! that loses a primary.
+
+use std::time::{Duration, Instant};
+
+use kit::redis_topologies::{RedisCluster, address, until as happens};
+use kit::servers::{Redis, shared_rabbit, unique};
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable};
+use sluicegate::app::Worker;
+use sluicegate::broker::amqp::{Client, in_use};
+use sluicegate::broker::{Message, Outgoing};
+use sluicegate::config::Config;
+use sluicegate::gate::fleet::AGREED_FOR_MS;
+use sluicegate::handler::{Handler, Outcome, Permit};
+use sluicegate::rules::delays::DelayLevels;
+use sluicegate::rules::job::Job;
+
+use crate::PROGRAM;
+use crate::cli::sluicegate;
+use crate::gate::topology::tenants_of;
+use crate::worker::running::Running;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct InstantHandler;
+
+impl Handler for InstantHandler {
+    async fn handle(&self, _: &Job, _: Permit) -> Outcome {
+        Outcome::Done
+    }
+}
+
+fn start(config: &Config, fresh: bool) -> Running {
+    let worker = Worker::new(config.clone(), InstantHandler).expect("a worker");
+    Running::start(if fresh { worker.fresh() } else { worker })
+}
+
+async fn until(worker: &Running, series: &str) {
+    let begun = Instant::now();
+    while !worker.shows(series) {
+        assert!(begun.elapsed() < PATIENCE, "{}", worker.metrics());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn publish(config: &Config, levels: &DelayLevels, tenant: &str, count: usize) {
+    let client = Client::connect(&config.amqp, levels)
+        .await
+        .expect("RabbitMQ answers");
+    publish_by(&client, config, tenant, count).await;
+    client.close().await;
+}
+
+async fn publish_by(client: &Client, config: &Config, tenant: &str, count: usize) {
+    let mut headers = FieldTable::default();
+    headers.insert("x-tenant".into(), AMQPValue::LongString(tenant.into()));
+    let jobs: Vec<_> = (0..count)
+        .map(|_| Outgoing {
+            queue: config.amqp.queue.as_str().into(),
+            message: Message {
+                routing_key: config.amqp.queue.as_str().into(),
+                properties: BasicProperties::default().with_headers(headers.clone()),
+                body: "x".into(),
+            },
+        })
+        .collect();
+    let published = client.publish(&jobs).await.expect("it answers");
+    for published in published {
+        published.expect("it is confirmed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
+    let redis = Redis::start();
+    let queue = unique("emptied");
+    let text = format!(
+        "amqp: {{url: \"{}\", queue: \"{queue}\"}}\n\
+         redis: {{url: \"{}\", prefix: \"{queue}\"}}\n\
+         rate-limiter: {{max-requests: 2, window-size: 1h, guard: 1m}}\n\
+         admin: {{listen: \"127.0.0.1:0\"}}\n",
+        shared_rabbit().url(),
+        redis.url(),
+    );
+    let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
+    let levels = DelayLevels::new(config.delay.max_delay);
+    let done = |count| format!("sluicegate_dispatches_total{{outcome=\"done\"}} {count}");
+
+    // A new system has nothing to lose.
+    assert!(!in_use(&config.amqp, &levels).await.expect("it answers"));
+    publish(&config, &levels, "busy", 5).await;
+    assert!(!in_use(&config.amqp, &levels).await.expect("it answers"));
+    // With another max-delay the delay queues are the same.
+    let other = DelayLevels::new(Duration::from_secs(60));
+    assert!(!in_use(&config.amqp, &other).await.expect("it answers"));
+    let first = start(&config, false);
+    until(&first, &done(2)).await;
+    assert!(first.shows("sluicegate_gate_recovering 0"));
+    // It takes jobs. Later three of them wait in delay queues.
+    assert!(in_use(&config.amqp, &levels).await.expect("it answers"));
+    let delay_queues = "sluicegate_delays_total{where=\"recheck\"} 3";
+    until(&first, delay_queues).await;
+    first.stop().await;
+    // A queue's count lags behind its confirms.
+    let begun = Instant::now();
+    while !in_use(&config.amqp, &levels).await.expect("it answers") {
+        assert!(begun.elapsed() < PATIENCE, "nobody waits in a delay queue");
+    }
+
+    // Jobs wait, so some were started, but their number is unknown.
+    redis.ctl(&["flushall"]);
+    publish(&config, &levels, "calm", 1).await;
+    let careful = start(&config, false);
+    until(&careful, "sluicegate_gate_recovering 1").await;
+    until(&careful, "sluicegate_deliveries_total{queue=\"fresh\"} 1").await;
+    until(&careful, "sluicegate_up{server=\"redis\"} 1").await;
+    assert!(careful.shows(&done(0)));
+    careful.stop().await;
+
+    // Jobs in delay queues ask again: two of them start, and the new one does.
+    let told = start(&config, true);
+    until(&told, &done(3)).await;
+    assert!(told.shows("sluicegate_gate_recovering 0"));
+    told.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
+    let cluster = RedisCluster::start(&[]);
+    let queue = unique("cluster");
+    let text = format!(
+        "amqp: {{url: \"{}\", queue: \"{queue}\"}}\n\
+         redis: {{url: \"{}\", cluster: true, prefix: \"{queue}\"}}\n\
+         rate-limiter: {{max-requests: 100, window-size: 1s}}\n\
+         admin: {{listen: \"127.0.0.1:0\"}}\n",
+        shared_rabbit().url(),
+        cluster.primaries[1].url(),
+    );
+    let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
+    let levels = DelayLevels::new(config.delay.max_delay);
+    let done = |count| format!("sluicegate_dispatches_total{{outcome=\"done\"}} {count}");
+    let [lost, flushed, other] = tenants_of(&cluster, &queue, 1).map(|ids| ids[0].clone());
+    let worker = start(&config, false);
+    for tenant in [&lost, &flushed, &other] {
+        publish(&config, &levels, tenant, 1).await;
+    }
+    until(&worker, &done(3)).await;
+
+    cluster.primaries[0].kill();
+    // The workers' agreements have expired by then.
+    tokio::time::sleep(Duration::from_millis(AGREED_FOR_MS + 1_000)).await;
+    for tenant in [&lost, &flushed, &other] {
+        publish(&config, &levels, tenant, 1).await;
+    }
+    until(&worker, &done(5)).await;
+    cluster.primaries[1].ctl(&["flushall"]);
+    for tenant in [&flushed, &other] {
+        publish(&config, &levels, tenant, 1).await;
+    }
+    until(&worker, &done(7)).await;
+    cluster.primaries[0].restart();
+    until(&worker, &done(8)).await;
+    until(&worker, "sluicegate_gate_recovering 0").await;
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_primary_that_may_admit_nothing_is_seen() {
+    let cluster = RedisCluster::start(&[]);
+    let queue = unique("seen");
+    let yaml = format!(
+        "amqp: {{url: \"{}\", queue: \"{queue}\"}}\n\
+         redis: {{url: \"{}\", cluster: true, prefix: \"{queue}\"}}\n\
+         rate-limiter: {{max-requests: 100, window-size: 1h}}\n\
+         dispatch: {{http: {{url: 'http://127.0.0.1:9/'}}}}\n\
+         admin: {{listen: \"127.0.0.1:0\"}}\n",
+        shared_rabbit().url(),
+        cluster.primaries[0].url(),
+    );
+    let [calm, flushed, away] = tenants_of(&cluster, &queue, 1).map(|ids| ids[0].clone());
+    let worker = PROGRAM.start(&yaml);
+    let metric = |series: &str| worker.metric(series);
+    let primaries =
+        |state: &str| metric(&format!("sluicegate_redis_primaries{{state=\"{state}\"}}"));
+    let readyz = || worker.get("/readyz").unwrap_or_default();
+    happens("all admit", || {
+        primaries("admitting") == Some(3.0) && readyz() == "ready\n"
+    });
+    assert_eq!(metric("sluicegate_gate_recovering"), Some(0.0));
+
+    // The others continue, so the worker is ready, and reports what waits.
+    cluster.primaries[1].ctl(&["flushall"]);
+    happens("one recovers", || primaries("recovering") == Some(1.0));
+    assert_eq!(primaries("admitting"), Some(2.0));
+    assert_eq!(metric("sluicegate_gate_recovering"), Some(1.0));
+    let one =
+        "ready\n1 of 3 Redis primaries may have lost data: their tenants' jobs are not admitted\n";
+    happens("it says so", || readyz() == one);
+    let inspect = |tenant: &str| {
+        let done = sluicegate(&yaml, &["inspect", tenant, "--json"]).exited(0);
+        done.json()["recovery_wait_until_ms"].as_u64()
+    };
+    assert_eq!(inspect(&calm), Some(0));
+    assert!(inspect(&flushed) > Some(0));
+    assert_eq!(inspect(&away), Some(0));
+    let checked = sluicegate(&yaml, &["check"]).exited(0).out;
+    let warning = format!(
+        "warn  redis     {}: no job with the common limits is admitted until the recovery wait ends, in ",
+        address(&cluster.primaries[1])
+    );
+    assert!(checked.contains(&warning), "{checked}");
+    let starts = checked.matches(": has lost no data; jobs are admitted\n");
+    assert_eq!(starts.count(), 2, "{checked}");
+
+    cluster.primaries[2].kill();
+    happens("one is away", || primaries("away") == Some(1.0));
+    let two = format!(
+        "{one}1 of 3 Redis primaries does not answer: their tenants' jobs are not \
+            admitted\n"
+    );
+    happens("it says both", || readyz() == two);
+    worker.stop();
+}
+
+/// A hanging server is noticed only after a timeout of seconds. Questions and settlements at other
+/// servers don't wait for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_hangs_keeps_no_tenant_of_another_waiting() {
+    let cluster = RedisCluster::start(&[]);
+    // With `strict`, each call is settled before the next question.
+    for guard in ["50ms", "strict"] {
+        let queue = unique("hangs");
+        let text = format!(
+            "amqp: {{url: \"{}\", queue: \"{queue}\"}}\n\
+             redis: {{url: \"{}\", cluster: true, prefix: \"{queue}\"}}\n\
+             rate-limiter: {{max-requests: 10000, window-size: 1s, guard: {guard}}}\n\
+             admin: {{listen: \"127.0.0.1:0\"}}\n",
+            shared_rabbit().url(),
+            cluster.primaries[1].url(),
+        );
+        let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
+        let levels = DelayLevels::new(config.delay.max_delay);
+        let [hung, other, _] = tenants_of(&cluster, &queue, 1).map(|ids| ids[0].clone());
+        let worker = start(&config, false);
+        let client = Client::connect(&config.amqp, &levels).await;
+        let client = client.expect("RabbitMQ answers");
+        for tenant in [&hung, &other] {
+            publish_by(&client, &config, tenant, 1).await;
+        }
+        let done = |count| format!("sluicegate_dispatches_total{{outcome=\"done\"}} {count}");
+        until(&worker, &done(2)).await;
+
+        cluster.primaries[0].pause();
+        publish_by(&client, &config, &hung, 1).await;
+        until(&worker, "sluicegate_deliveries_total{queue=\"fresh\"} 3").await;
+        let mut meanwhile = 0;
+        let answered = || {
+            let failed = "sluicegate_gate_failures_total 0";
+            let waits = "sluicegate_delays_total{where=\"delay-queue\"} 0";
+            !worker.shows(failed) || !worker.shows(waits)
+        };
+        while !answered() {
+            publish_by(&client, &config, &other, 1).await;
+            let all = done(3 + meanwhile);
+            while !answered() && !worker.shows(&all) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            meanwhile += usize::from(!answered());
+        }
+        cluster.primaries[0].resume();
+        assert!(
+            meanwhile >= 3,
+            "{guard}: {meanwhile} while the question was out"
+        );
+        worker.stop().await;
+        client.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_that_are_being_declared_are_not_taken_for_used_ones() {
+    for _ in 0..4 {
+        let text = format!(
+            "amqp: {{url: \"{}\", queue: \"{}\"}}\n",
+            shared_rabbit().url(),
+            unique("declared")
+        );
+        let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
+        let levels = DelayLevels::new(config.delay.max_delay);
+        let publisher = {
+            let (amqp, levels) = (config.amqp.clone(), levels.clone());
+            tokio::spawn(async move { Client::connect(&amqp, &levels).await })
+        };
+        // A worker may start at any moment next to the first publisher.
+        while !publisher.is_finished() {
+            assert!(!in_use(&config.amqp, &levels).await.expect("it answers"));
+        }
+        let client = publisher.await.expect("no panic").expect("it declared all");
+        client.close().await;
+    }
+}

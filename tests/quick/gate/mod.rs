@@ -1,0 +1,4 @@
+//! The gate, its scripts and their models.
+
+mod conformance;
+mod lua;

@@ -1,0 +1,156 @@
+//! The scope of a 429, and a worker's behavior if all tenants are throttled, with the scheduler
+//! alone.
+
+use std::time::Duration;
+
+use sluicegate::broker::DeliverySource;
+use sluicegate::engine::action::{EngineSettings, JobKey};
+use sluicegate::gate::{BreakerScope, Standing};
+use sluicegate::handler::Outcome;
+use sluicegate::rules::answers::ThrottleScope;
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::policy::Policy;
+use sluicegate::rules::scope::Scope;
+use sluicegate::rules::tenant::Tenant;
+
+use crate::scheduler::breaker::{closed, open, words};
+use crate::scheduler::{Desk, MS, START, STORE_MS, by_header, settings};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn refused() -> Outcome {
+    Outcome::Throttled {
+        after: Some(SECOND * 20),
+        reason: "429".to_owned(),
+    }
+}
+
+/// Returns a standing in which all tenants are throttled for this long.
+fn named(left_ms: u64) -> Standing {
+    Standing {
+        closed_until_ms: STORE_MS + left_ms,
+        named_until_ms: STORE_MS + left_ms,
+        ..closed(0)
+    }
+}
+
+/// Returns a desk whose limits have these scopes.
+fn scoped(throttle_scope: ThrottleScope, scopes: &[Scope]) -> Desk {
+    let limit = |(number, scope): (usize, &Scope)| {
+        let (name, guard) = (format!("limit-{number}"), MS * 50);
+        let limit = Limit::new(&name, Algorithm::SlidingWindow, 20, SECOND, guard);
+        limit.expect("a limit").with_scope(scope.clone())
+    };
+    let limits = scopes.iter().enumerate().map(limit).collect();
+    let policy = Policy::common(Limits::new(limits).expect("limits"));
+    Desk::of(EngineSettings {
+        throttle_scope,
+        ..settings(8, policy, by_header())
+    })
+}
+
+/// Starts a job. A watching scheduler looks at the API's breaker first.
+fn start(desk: &mut Desk, watches: bool) -> JobKey {
+    let done = desk.deliver(DeliverySource::Fresh, &["a"]);
+    assert_eq!(done.asked.is_empty(), watches);
+    if watches {
+        assert_eq!(words(&done), ["api: look"]);
+        assert_eq!(desk.told(vec![closed(0)]).asked.len(), 1);
+    }
+    desk.answer(MS, vec![vec![START]]).dispatched[0].0
+}
+
+/// Makes the API refuse a job, which throttles all tenants, and stores that.
+fn close(desk: &mut Desk) {
+    let key = start(desk, true);
+    desk.scheduler.finished(desk.now, key, MS, refused());
+    let block = desk.step(MS).blocked.remove(0).0;
+    desk.scheduler.blocked(desk.now, block, Ok(()));
+}
+
+#[test]
+fn whom_a_429_closes_follows_the_limits_or_is_set() {
+    use ThrottleScope as Set;
+    let mine = BreakerScope::Tenant(Tenant::parse("a").expect("a tenant"));
+    for (scope, scopes, expected) in [
+        (Set::Auto, &[Scope::Global][..], &BreakerScope::Api),
+        (Set::Auto, &[Scope::Tenant], &mine),
+        // Either scope may be meant, so the narrower one is throttled.
+        (Set::Auto, &[Scope::Global, Scope::Tenant], &mine),
+        (Set::Tenant, &[Scope::Global], &mine),
+        (Set::Global, &[Scope::Tenant], &BreakerScope::Api),
+    ] {
+        let mut desk = scoped(scope, scopes);
+        let key = start(&mut desk, *expected == BreakerScope::Api);
+        desk.scheduler.finished(desk.now, key, MS, refused());
+        let blocked = desk.step(MS).blocked;
+        assert_eq!(blocked.len(), 1);
+        let (block, lasts) = &blocked[0];
+        assert_eq!((&block.whose, lasts.as_secs()), (expected, 20));
+    }
+}
+
+#[test]
+fn what_is_closed_to_all_asks_for_nobody_until_it_is_over() {
+    let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
+    close(&mut desk);
+    assert!(desk.deliver(DeliverySource::Fresh, &["b"]).asked.is_empty());
+    for second in 1..20 {
+        let over = desk.scheduler.next_tick(desk.now).expect("a tick");
+        assert!(over <= desk.now + SECOND, "it looks each second");
+        let done = desk.step(SECOND);
+        assert!(done.asked.is_empty() && done.published.is_empty());
+        assert_eq!(words(&done), ["api: look"]);
+        desk.told(vec![named(20_000 - second * 1_005)]);
+    }
+    let done = desk.step(SECOND);
+    assert_eq!(
+        (done.asked.len(), words(&done)),
+        (2, vec!["api: look".to_owned()])
+    );
+}
+
+#[test]
+fn an_operator_opens_what_is_closed_to_all() {
+    let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
+    close(&mut desk);
+    assert_eq!(words(&desk.step(SECOND)), ["api: look"]);
+    assert_eq!(desk.told(vec![closed(0)]).asked.len(), 1);
+}
+
+#[test]
+fn another_worker_s_429_is_found_within_a_second_and_its_failures_are_not() {
+    let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
+    assert_eq!(
+        words(&desk.deliver(DeliverySource::Fresh, &["a"])),
+        ["api: look"]
+    );
+    desk.told(vec![open(9_000)]);
+    let done = desk.answer(MS, vec![vec![START]]);
+    assert_eq!(done.dispatched.len(), 1, "its own calls have not failed");
+    let done = desk.deliver(DeliverySource::Fresh, &["a"]);
+    assert_eq!(
+        (done.asked.len(), words(&done)),
+        (1, vec![]),
+        "once a second"
+    );
+    desk.answer(MS, vec![vec![START]]);
+    desk.now += SECOND;
+    let done = desk.deliver(DeliverySource::Fresh, &["a"]);
+    assert_eq!(words(&done), ["api: look"]);
+    assert_eq!(done.asked.len(), 1, "it looked lately");
+    desk.told(vec![named(5_000)]);
+    desk.answer(MS, vec![vec![START]]);
+    assert!(desk.deliver(DeliverySource::Fresh, &["b"]).asked.is_empty());
+}
+
+#[test]
+fn who_was_idle_looks_before_it_asks() {
+    let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
+    start(&mut desk, true);
+    desk.now += SECOND * 60;
+    let done = desk.deliver(DeliverySource::Fresh, &["b"]);
+    assert!(done.asked.is_empty());
+    assert_eq!(words(&done), ["api: look"]);
+    assert!(desk.told(vec![named(5_000)]).asked.is_empty());
+}

@@ -1,0 +1,1252 @@
+//! The scheduler alone: deliveries, answers and outcomes in, actions out, at chosen times.
+
+mod breaker;
+mod closing;
+mod dedupe;
+mod delays;
+mod expiry;
+mod fitness;
+mod held;
+mod load;
+mod prepare;
+mod results;
+mod scopes;
+mod settle;
+mod shards;
+mod starts;
+mod steering;
+mod suspects;
+mod traces;
+mod waking;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sluicegate::broker::{Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag};
+use sluicegate::engine::action::{Action, Block, Changeable, EngineSettings, JobKey};
+use sluicegate::engine::facts::Fact;
+use sluicegate::engine::scheduler::Scheduler;
+use sluicegate::gate::fleet::{EnforcedPolicies, Registered, RegistryKnowledge};
+use sluicegate::gate::{
+    Answer, BreakerEvent, BreakerScope, Candidate, End, GateError, LimitEvidence, Sequences,
+    ShardId, Suspected, TenantAsk, TenantReply, TenantSettled, Ticket,
+};
+use sluicegate::handler::{Attempt, Fate, Outcome};
+use sluicegate::rules::answers::{LimitInfo, Pushback, Quotas, ThrottleScope};
+use sluicegate::rules::delays::{DelayLevels, QueueNames, Trip};
+use sluicegate::rules::headers::{self, HeaderValue};
+use sluicegate::rules::holding::Holding;
+use sluicegate::rules::job::{Field, Fields, Job, TenantField, ValueField};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::policy::Policy;
+use sluicegate::rules::retry::RetryPolicy;
+use sluicegate::rules::steering::Sighted;
+use sluicegate::rules::tenant::Tenant;
+
+pub const STORE_MS: u64 = 1_700_000_000_000;
+
+pub struct Desk {
+    pub scheduler: Scheduler,
+    /// Number of calls that can be made at once when the gate is asked.
+    pub ready: usize,
+    pub now: Duration,
+    /// Whether the gate reports failures of its tenants' calls.
+    pub has_failures: bool,
+    next_tag: u64,
+}
+
+/// All actions of the scheduler at one moment.
+#[derive(Default)]
+pub struct Done {
+    pub asked: Vec<TenantAsk>,
+    pub dispatched: Vec<(JobKey, Job, Duration)>,
+    /// Calls to be prepared, and prepared calls that are not needed.
+    pub prepared: Vec<JobKey>,
+    pub released: Vec<JobKey>,
+    pub published: Vec<(JobKey, Outgoing)>,
+    /// Results.
+    pub replies: Vec<(JobKey, Reply)>,
+    pub acked: Vec<u64>,
+    pub settled: Vec<TenantSettled>,
+    pub blocked: Vec<(Block, Duration)>,
+    pub reported: Vec<(BreakerScope, BreakerEvent)>,
+    pub advertised: Vec<(Tenant, Quotas)>,
+    /// Abandoned calls whose ends are awaited.
+    pub awaited: Vec<(String, Duration)>,
+    /// Notes on suspects for the gate.
+    pub suspected: Vec<Suspected>,
+    /// Candidates that ask whether they are the first with their dedupe keys.
+    pub deduped: Vec<Candidate>,
+    /// Answers about jobs that operators asked for.
+    pub sighted: Vec<Sighted>,
+    /// Lessons for adaptive limits.
+    pub lessons: Vec<LimitEvidence>,
+    /// Whether new jobs are wanted.
+    pub new: Vec<bool>,
+    /// How many times deliveries were returned, and taken again.
+    pub rests: usize,
+    pub takes: usize,
+    /// How many times one delivery per queue was taken.
+    pub takes_few: usize,
+}
+
+/// Returns a policy of 20 calls per second.
+pub fn usual() -> Policy {
+    let second = Duration::from_secs(1);
+    let guard = Duration::from_millis(50);
+    let limit = Limit::new("default", Algorithm::SlidingWindow, 20, second, guard);
+    limit.expect("a limit").into()
+}
+
+pub fn by_header() -> TenantField {
+    TenantField::Header("x-tenant".into())
+}
+
+pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> EngineSettings {
+    let levels = DelayLevels::new(Duration::from_secs(300));
+    EngineSettings {
+        policy,
+        fields: Fields {
+            tenant,
+            cost: ValueField::Header("x-cost".into()),
+            deadline: None,
+            max_delayed_start_ms: 30 * 86_400_000,
+            dedupe_for_ms: 600_000,
+            priorities: Default::default(),
+            call: Default::default(),
+        },
+        live: Changeable {
+            concurrency,
+            max_in_memory: Duration::from_millis(500),
+            retry: RetryPolicy {
+                max_attempts: 3,
+                initial_interval: Duration::from_secs(10),
+                max_interval: Duration::from_secs(300),
+                give_up_after: Duration::from_secs(7 * 86_400),
+                max_crashes: 5,
+            },
+            max_throttle: Duration::from_secs(3600),
+            guard_budget: 0.01,
+        },
+        prefetch: 80,
+        names: QueueNames::new("jobs", &levels),
+        levels,
+        throttle_scope: ThrottleScope::Tenant,
+        breaker: None,
+        results: None,
+        holding: Holding::new(Duration::from_secs(1_800), Duration::from_secs(10)),
+    }
+}
+
+impl Desk {
+    pub fn new(concurrency: usize) -> Self {
+        Self::of(settings(concurrency, usual(), by_header()))
+    }
+
+    pub fn with(concurrency: usize, policy: Policy, tenant: TenantField) -> Self {
+        Self::of(settings(concurrency, policy, tenant))
+    }
+
+    pub fn of(settings: EngineSettings) -> Self {
+        let mut scheduler = Scheduler::new(settings, 7);
+        scheduler.session_up(1);
+        Self {
+            scheduler,
+            ready: usize::MAX,
+            now: Duration::from_secs(1),
+            has_failures: false,
+            next_tag: 0,
+        }
+    }
+
+    pub fn step(&mut self, forward: Duration) -> Done {
+        self.now += forward;
+        self.scheduler.tick(self.now);
+        let mut ready = self.ready;
+        self.scheduler.ask(self.now, |_, _| {
+            let is_ready = ready > 0;
+            ready = ready.saturating_sub(1);
+            is_ready
+        });
+        self.actions()
+    }
+
+    pub fn actions(&mut self) -> Done {
+        let mut done = Done::default();
+        for action in self.scheduler.take_actions() {
+            match action {
+                Action::Ask(_, batch) => done.asked = batch,
+                Action::Dispatch {
+                    key, job, deadline, ..
+                } => done.dispatched.push((key, job, deadline)),
+                Action::Prepare { key, .. } => done.prepared.push(key),
+                Action::Release(keys) => done.released.extend(keys),
+                Action::Learn(batch) => done.lessons.extend(batch),
+                Action::Rest => done.rests += 1,
+                Action::Take => done.takes += 1,
+                Action::TakeFew => done.takes_few += 1,
+                Action::TakeNew(wanted) => done.new.push(wanted),
+                Action::Sighted(batch) => done.sighted.extend(batch),
+                Action::Reply(batch) => done.replies.extend(batch),
+                Action::Publish(batch) => done.published.extend(batch),
+                Action::Settle(_, batch) => done.settled.extend(batch),
+                Action::Await { permit, lease, .. } => done.awaited.push((permit, lease)),
+                Action::Advertised(batch) => done.advertised.extend(batch),
+                Action::Ack(tags) => done.acked.extend(tags.iter().map(|t| t.tag)),
+                Action::Report(_, batch) => done.reported.extend(batch),
+                Action::Suspect(_, batch) => done.suspected.extend(batch),
+                Action::Dedupe(_, batch) => done.deduped.extend(batch),
+                Action::Block(block, duration) => done.blocked.push((block, duration)),
+            }
+        }
+        done
+    }
+
+    pub fn deliver(&mut self, source: DeliverySource, tenants: &[&str]) -> Done {
+        let headers = |tenant: &str| vec![("x-tenant", HeaderValue::Text(tenant.to_owned()))];
+        let messages = tenants.iter().map(|t| message(&headers(t))).collect();
+        self.deliver_messages(source, messages)
+    }
+
+    pub fn deliver_messages(&mut self, source: DeliverySource, messages: Vec<Message>) -> Done {
+        self.deliver_marked(source, false, messages)
+    }
+
+    /// Delivers jobs with the broker's marks.
+    pub fn deliver_marked(
+        &mut self,
+        source: DeliverySource,
+        redelivered: bool,
+        messages: Vec<Message>,
+    ) -> Done {
+        let deliver = |message| {
+            self.next_tag += 1;
+            let tag = Tag {
+                session: 1,
+                source,
+                tag: self.next_tag,
+            };
+            Delivery {
+                source,
+                tag,
+                redelivered,
+                message,
+            }
+        };
+        let deliveries = messages.into_iter().map(deliver).collect();
+        self.scheduler.delivered(self.now, deliveries);
+        self.step(Duration::from_millis(5))
+    }
+
+    /// Returns a job from its delay queue at the end of its trip.
+    pub fn back(&mut self, outgoing: Outgoing) -> Done {
+        self.now += Duration::from_millis(trip(&outgoing.message).wait_ms);
+        self.arrives(outgoing)
+    }
+
+    /// Returns a job from its delay queue.
+    pub fn arrives(&mut self, outgoing: Outgoing) -> Done {
+        let names = QueueNames::new("jobs", &DelayLevels::new(Duration::from_secs(1)));
+        let delay_queue = names
+            .delays()
+            .iter()
+            .position(|name| *name == outgoing.queue);
+        let source =
+            DeliverySource::Delay(u8::try_from(delay_queue.expect("a delay queue")).expect("few"));
+        let routing_key = outgoing.queue.to_string();
+        let message = outgoing.message;
+        self.deliver_messages(
+            source,
+            vec![Message {
+                routing_key,
+                ..message
+            }],
+        )
+    }
+
+    pub fn answer(&mut self, after: Duration, answers: Vec<Vec<Answer>>) -> Done {
+        self.now += after;
+        let has_failures = self.has_failures;
+        let reply = |answers| TenantReply {
+            now_ms: STORE_MS,
+            blocked_until_ms: 0,
+            has_failures,
+            answers,
+            shadows: Vec::new(),
+        };
+        let replies = answers
+            .into_iter()
+            .map(|answers| Ok(reply(answers)))
+            .collect();
+        self.scheduler
+            .answered(self.now, ShardId::default(), Ok(replies));
+        self.actions()
+    }
+
+    pub fn start_one(&mut self) -> JobKey {
+        self.deliver(DeliverySource::Fresh, &["a"]);
+        let done = self.answer(MS, vec![vec![START]]);
+        done.dispatched[0].0
+    }
+}
+
+pub fn trip(message: &Message) -> Trip {
+    let Field::Text(trip) = message.header("x-sluicegate-trip") else {
+        panic!("no trip")
+    };
+    headers::read_trip(trip).expect("two numbers")
+}
+
+pub const MS: Duration = Duration::from_millis(1);
+pub const START: Answer = Answer::Start {
+    sequences: Sequences::NONE,
+};
+pub const CAPACITY: Answer = Answer::Capacity;
+
+pub fn wait(ttl_ms: u64, number: u64) -> Answer {
+    let ticket = Ticket {
+        generation: 9,
+        number,
+    };
+    Answer::Wait {
+        limit: 0,
+        count: 20,
+        ttl_ms,
+        ticket,
+    }
+}
+
+pub fn message(headers: &[(&str, HeaderValue)]) -> Message {
+    let plain = Message {
+        routing_key: "jobs".into(),
+        properties: Default::default(),
+        body: Bytes::from_static(b"body"),
+    };
+    plain.with_headers(headers, &[])
+}
+
+#[test]
+fn a_job_with_room_is_asked_for_run_and_acked() {
+    let mut desk = Desk::new(4);
+    let asked = desk.deliver(DeliverySource::Fresh, &["a"]).asked;
+    assert_eq!(
+        (asked.len(), asked[0].budget, asked[0].asks[0].ticket),
+        (1, 1, None)
+    );
+    let done = desk.answer(MS, vec![vec![START]]);
+    let (key, job, deadline) = &done.dispatched[0];
+    assert_eq!(
+        (job.tenant.as_str(), job.attempt, &job.body[..]),
+        ("a", 1, &b"body"[..])
+    );
+    assert!(!job.id.is_empty(), "a job without id gets one");
+    assert_eq!(
+        *deadline,
+        desk.now - MS + Duration::from_millis(25),
+        "half a guard from the question"
+    );
+    desk.scheduler.finished(desk.now, *key, MS, Outcome::Done);
+    assert_eq!(desk.actions().acked, [1]);
+    assert!(desk.scheduler.is_idle());
+}
+
+#[test]
+fn a_short_wait_is_held_and_shows_its_ticket_when_its_time_comes() {
+    let mut desk = Desk::new(4);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    let done = desk.answer(MS, vec![vec![wait(300, 4)]]);
+    assert!(done.published.is_empty());
+    assert_eq!(
+        desk.scheduler.next_tick(desk.now),
+        Some(desk.now + MS * 300)
+    );
+    assert!(desk.step(MS * 299).asked.is_empty());
+    let asked = desk.step(MS).asked;
+    assert_eq!(
+        asked[0].asks[0].ticket,
+        Some(Ticket {
+            generation: 9,
+            number: 4
+        })
+    );
+}
+
+#[test]
+fn a_long_wait_takes_a_delay_queue_and_is_acked_only_when_that_is_confirmed() {
+    let mut desk = Desk::new(4);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    let done = desk.answer(MS, vec![vec![wait(10_100, 4)]]);
+    let (key, outgoing) = &done.published[0];
+    assert!(
+        outgoing.queue.starts_with("jobs.delay."),
+        "{}",
+        outgoing.queue
+    );
+    let header = |name| outgoing.message.header(name);
+    assert_eq!(header("x-sluicegate-ticket"), Field::Text("9:4"));
+    assert_eq!(header("x-ratelimit-limit"), Field::Int(20));
+    assert_eq!(header("retry-after"), Field::Int(11));
+    assert_eq!(header("x-ratelimit-reset"), Field::Int(1_700_000_011));
+    assert!(done.acked.is_empty());
+    desk.scheduler.moved(desk.now, vec![(*key, Ok(()))]);
+    assert_eq!(desk.actions().acked, [1]);
+}
+
+#[test]
+fn a_publish_that_fails_leaves_the_job_and_is_tried_again() {
+    let mut desk = Desk::new(4);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    let (key, first) = desk
+        .answer(MS, vec![vec![wait(10_000, 4)]])
+        .published
+        .remove(0);
+    for error in [
+        PublishError::Returned,
+        PublishError::Nacked,
+        PublishError::Down("x".into()),
+    ] {
+        desk.scheduler.moved(desk.now, vec![(key, Err(error))]);
+        assert!(desk.actions().acked.is_empty());
+        let (_, again) = desk.step(Duration::from_secs(1)).published.remove(0);
+        assert_eq!(again.message, first.message);
+    }
+    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+    assert_eq!(desk.actions().acked, [1]);
+}
+
+#[test]
+fn headers_do_not_grow_however_often_a_job_waits() {
+    let mut desk = Desk::new(4);
+    let mut travelling = None;
+    let mut sizes = Vec::new();
+    for _ in 0..100 {
+        match travelling.take() {
+            None => desk.deliver(DeliverySource::Fresh, &["a"]),
+            Some(outgoing) => desk.back(outgoing),
+        };
+        let (key, outgoing) = desk
+            .answer(MS, vec![vec![wait(10_000, 4)]])
+            .published
+            .remove(0);
+        desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+        desk.actions();
+        assert_eq!(
+            outgoing.message.header("x-sluicegate-attempt"),
+            Field::Int(1)
+        );
+        // Numbers have one size on the wire.
+        let rest = outgoing
+            .message
+            .clone()
+            .with_headers(&[], &[headers::WAITS]);
+        sizes.push(format!("{:?}", rest.properties.headers()).len());
+        travelling = Some(outgoing);
+    }
+    assert!(sizes.iter().all(|size| *size == sizes[0]), "{sizes:?}");
+}
+
+#[test]
+fn an_answer_that_comes_too_late_starts_nothing() {
+    let mut desk = Desk::new(4);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    let done = desk.answer(MS * 26, vec![vec![START]]);
+    assert!(done.dispatched.is_empty());
+    let done = desk.step(MS * 5);
+    assert!(
+        done.asked.is_empty(),
+        "first it gives back what it did not use"
+    );
+    assert_eq!(done.settled[0].settled[0].end, End::Unused);
+    desk.scheduler
+        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    let asked = desk.step(MS).asked;
+    assert_eq!(asked.len(), 1, "it asks again");
+    let ask = asked[0].asks[0];
+    assert_eq!((ask.ticket, ask.again), (Some(Ticket::HAD_ITS_TURN), true));
+}
+
+#[test]
+fn a_permit_that_ran_out_leaves_the_job_its_turn() {
+    let mut desk = Desk::new(4);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    let done = desk.answer(MS, vec![vec![START]]);
+    let key = done.dispatched[0].0;
+    (desk.scheduler).finished(desk.now, key, MS * 26, Outcome::Late);
+    desk.step(MS);
+    desk.scheduler
+        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    let asked = desk.step(MS * 2).asked;
+    assert_eq!(asked[0].asks[0].ticket, Some(Ticket::HAD_ITS_TURN));
+}
+
+#[test]
+fn a_permit_is_as_old_as_its_answer_took_longer_than_the_way() {
+    for (took, starts) in [(40, true), (64, true), (66, false)] {
+        let mut desk = Desk::new(4);
+        desk.deliver(DeliverySource::Fresh, &["a"]);
+        desk.scheduler.set_base(MS * 40);
+        let done = desk.answer(MS * took, vec![vec![START]]);
+        assert_eq!(done.dispatched.len(), usize::from(starts), "{took} ms");
+    }
+}
+
+#[test]
+fn a_held_job_asks_by_the_way_earlier() {
+    let mut desk = Desk::new(4);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    desk.scheduler.set_base(MS * 40);
+    desk.answer(MS * 40, vec![vec![wait(300, 4)]]);
+    assert!(desk.step(MS * 259).asked.is_empty());
+    assert_eq!(desk.step(MS).asked.len(), 1);
+}
+
+#[test]
+fn a_job_without_a_permit_waits_in_memory_until_one_is_free() {
+    let mut desk = Desk::new(1);
+    desk.deliver(DeliverySource::Fresh, &["a", "a"]);
+    let done = desk.answer(MS, vec![vec![START, CAPACITY]]);
+    let key = done.dispatched[0].0;
+    assert!(desk.step(Duration::from_secs(9)).asked.is_empty());
+    let next = desk.scheduler.next_tick(desk.now);
+    let soon = desk.now + Duration::from_secs(10);
+    assert!(
+        next.is_none_or(|at| at > soon),
+        "no busy loop while it waits"
+    );
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    assert_eq!(desk.step(MS).asked[0].budget, 1);
+}
+
+#[test]
+fn nothing_starts_and_nothing_is_lost_while_the_gate_is_away() {
+    let mut desk = Desk::new(4);
+    desk.deliver(DeliverySource::Fresh, &["a", "a"]);
+    for _ in 0..5 {
+        desk.scheduler.answered(
+            desk.now,
+            ShardId::default(),
+            Err(GateError::Unreachable("refused".into())),
+        );
+        let done = desk.actions();
+        assert!(done.dispatched.is_empty() && done.acked.is_empty());
+        let next = desk.scheduler.next_tick(desk.now).expect("it tries again");
+        assert!(next > desk.now, "not at once");
+        let asked = desk.step(next - desk.now).asked;
+        assert_eq!(asked[0].asks.len(), 2);
+    }
+}
+
+#[test]
+fn a_failed_job_takes_a_delay_queue_with_its_attempt_and_in_the_end_becomes_a_dead_letter() {
+    let mut desk = Desk::new(4);
+    let retry = || Outcome::Retry {
+        after: None,
+        reason: "500".into(),
+    };
+    let mut key = desk.start_one();
+    for attempt in 2..=3 {
+        desk.scheduler.finished(desk.now, key, MS, retry());
+        let (moving, outgoing) = desk.actions().published.remove(0);
+        assert!(outgoing.queue.starts_with("jobs.delay."));
+        assert_eq!(
+            outgoing.message.header("x-sluicegate-attempt"),
+            Field::Int(attempt)
+        );
+        let Field::Int(at) = outgoing.message.header("x-sluicegate-not-before") else {
+            panic!("a time")
+        };
+        let wait_ms = u64::try_from(at).expect("a time") - STORE_MS;
+        assert!((5_000..=30_000).contains(&wait_ms), "{wait_ms}");
+        desk.scheduler.moved(desk.now, vec![(moving, Ok(()))]);
+        desk.actions();
+        // The delay queue does not keep the time, so the job waits unacked in the worker.
+        let back = desk.arrives(outgoing);
+        assert!(back.asked.is_empty() && back.published.is_empty());
+        let asked = desk.step(Duration::from_millis(wait_ms)).asked;
+        assert_eq!(asked.len(), 1);
+        let started = desk.answer(MS, vec![vec![START]]).dispatched.remove(0);
+        assert_eq!(i64::from(started.1.attempt), attempt);
+        key = started.0;
+    }
+    desk.scheduler.finished(desk.now, key, MS, retry());
+    let (_, dead) = desk.actions().published.remove(0);
+    assert_eq!(&*dead.queue, "jobs.dead");
+    let reason = dead.message.header("x-sluicegate-reason");
+    assert_eq!(reason, Field::Text("gave up after 3 attempts: 500"));
+}
+
+#[test]
+fn a_snooze_uses_no_attempt() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    let after = Duration::from_secs(30);
+    desk.scheduler
+        .finished(desk.now, key, MS, Outcome::Snooze { after });
+    let (_, outgoing) = desk.actions().published.remove(0);
+    assert_eq!(
+        outgoing.message.header("x-sluicegate-attempt"),
+        Field::Int(1)
+    );
+}
+
+#[test]
+fn a_throttled_job_closes_its_tenant_and_asks_again_with_the_same_attempt() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    let after = Some(Duration::from_secs(99_999));
+    desk.scheduler.finished(
+        desk.now,
+        key,
+        MS,
+        Outcome::Throttled {
+            after,
+            reason: "429".into(),
+        },
+    );
+    let blocked = desk.actions().blocked.remove(0);
+    assert_eq!(
+        (blocked.0.key, blocked.1, blocked.0.by.as_str()),
+        (Some(key), Duration::from_secs(3600), "429"),
+        "capped"
+    );
+    desk.scheduler.blocked(desk.now, blocked.0, Ok(()));
+    let asked = desk.step(MS * 5).asked;
+    assert_eq!(asked[0].asks[0].ticket, None);
+    let (_, outgoing) = desk
+        .answer(MS, vec![vec![wait(60_000, 1)]])
+        .published
+        .remove(0);
+    assert_eq!(
+        outgoing.message.header("x-sluicegate-attempt"),
+        Field::Int(1)
+    );
+}
+
+#[test]
+fn no_job_of_a_tenant_asks_while_its_throttle_is_being_stored() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    let refused = Outcome::Throttled {
+        after: Some(Duration::from_secs(9)),
+        reason: "429".into(),
+    };
+    desk.scheduler.finished(desk.now, key, MS, refused);
+    let (block, _) = desk.actions().blocked.remove(0);
+    let asked = desk.deliver(DeliverySource::Fresh, &["a", "b"]).asked;
+    let tenants: Vec<_> = asked.iter().map(|ask| ask.tenant.as_str()).collect();
+    assert_eq!(tenants, ["b"]);
+    desk.answer(MS, vec![vec![START]]);
+    desk.scheduler.blocked(desk.now, block, Ok(()));
+    let asked = desk.step(MS * 5).asked;
+    assert_eq!((asked[0].tenant.as_str(), asked[0].asks.len()), ("a", 2));
+}
+
+#[test]
+fn throttles_that_repeat_name_the_algorithm_that_fits_the_api() {
+    let mut desk = Desk::new(4);
+    let mut reasons = Vec::new();
+    let mut key = desk.start_one();
+    for _ in 0..3 {
+        let refused = Attempt {
+            seen: LimitInfo {
+                refused: Some(Pushback { after: None }),
+                ..LimitInfo::default()
+            },
+            fate: Fate::Answered,
+            ..Outcome::Throttled {
+                after: None,
+                reason: "429".into(),
+            }
+            .into()
+        };
+        desk.now += MS;
+        desk.scheduler.finished(desk.now, key, MS, refused);
+        let (block, _) = desk.actions().blocked.remove(0);
+        reasons.push(block.by.clone());
+        desk.scheduler.blocked(desk.now, block, Ok(()));
+        desk.step(5 * MS);
+        key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
+    }
+    let advice = "429; 3 of 3 calls were refused although the limit default was kept: the API \
+                  seems to require an even flow; use leaky-bucket-algo";
+    assert_eq!(reasons, ["429", "429", advice]);
+}
+
+#[test]
+fn a_start_is_one_again_until_its_permit_is_used() {
+    let mut desk = Desk::new(4);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
+    let gives_back = |desk: &mut Desk, outcome| {
+        (desk.scheduler).finished(desk.now, key, MS * 26, outcome);
+        desk.step(MS);
+        desk.scheduler
+            .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+        desk.step(MS * 2).asked[0].asks[0]
+    };
+    assert!(gives_back(&mut desk, Outcome::Late).again);
+    desk.answer(MS, vec![vec![START]]);
+    assert!(gives_back(&mut desk, Outcome::Late).again, "and once more");
+    // This time it is called. Its next question is another start.
+    desk.answer(MS, vec![vec![START]]);
+    let throttled = Outcome::Throttled {
+        after: Some(MS * 1_000),
+        reason: "429".into(),
+    };
+    (desk.scheduler).finished(desk.now, key, MS, throttled);
+    let blocked = desk.actions().blocked.remove(0);
+    desk.scheduler.blocked(desk.now, blocked.0, Ok(()));
+    assert!(!desk.step(MS * 5).asked[0].asks[0].again);
+}
+
+#[test]
+fn an_unusable_message_becomes_a_dead_letter_with_its_reason() {
+    let mut desk = Desk::new(4);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![message(&[])]);
+    assert!(done.asked.is_empty());
+    let (key, outgoing) = &done.published[0];
+    assert_eq!(&*outgoing.queue, "jobs.dead");
+    let reason = outgoing.message.header("x-sluicegate-reason");
+    assert_eq!(reason, Field::Text("no tenant: header x-tenant is missing"));
+    desk.scheduler.moved(desk.now, vec![(*key, Ok(()))]);
+    assert_eq!(desk.actions().acked, [1]);
+}
+
+#[test]
+fn a_lost_session_is_forgotten_and_never_acked() {
+    let mut desk = Desk::new(4);
+    desk.deliver(DeliverySource::Fresh, &["a", "a", "a", "a"]);
+    let answers = vec![wait(10_000, 1), wait(100, 2), START, START];
+    let done = desk.answer(MS, vec![answers]);
+    let (moving, running) = (done.published[0].0, done.dispatched);
+    desk.scheduler.session_down();
+    desk.scheduler.moved(desk.now, vec![(moving, Ok(()))]);
+    desk.scheduler
+        .finished(desk.now, running[0].0, MS, Outcome::Done);
+    desk.scheduler.session_up(2);
+    let reject = Outcome::Reject {
+        reason: "no".into(),
+    };
+    desk.scheduler.finished(desk.now, running[1].0, MS, reject);
+    let done = desk.step(Duration::from_secs(60));
+    assert!(done.acked.is_empty() && done.published.is_empty() && done.asked.is_empty());
+    assert!(desk.scheduler.is_idle());
+}
+
+#[test]
+fn held_jobs_are_bounded_and_what_is_more_takes_a_delay_queue() {
+    let mut desk = Desk::new(4);
+    desk.deliver(DeliverySource::Fresh, &["a"; 30]);
+    let waits = |tickets: std::ops::RangeInclusive<u64>| tickets.map(|number| wait(400, number));
+    let first = desk.answer(MS, vec![waits(1..=4).collect()]);
+    assert!(first.published.is_empty());
+    // The tenant is limited: all its other jobs ask as well, to wait where they take no slot.
+    assert_eq!(desk.step(MS * 5).asked[0].asks.len(), 26);
+    let done = desk.answer(MS, vec![waits(5..=30).collect()]);
+    assert_eq!(
+        done.published.len(),
+        20,
+        "an eighth of the prefetch of 80 is held"
+    );
+}
+
+#[test]
+fn jobs_that_wait_long_for_a_permit_do_not_fill_the_prefetch() {
+    let mut desk = Desk::new(2);
+    let asked = desk.deliver(DeliverySource::Fresh, &["a"; 80]).asked;
+    assert_eq!(asked[0].asks.len(), 2, "only what can run asks");
+    let running = desk.answer(MS, vec![vec![START, START]]).dispatched;
+    assert!(
+        desk.step(MS * 490).published.is_empty(),
+        "a short wait is no reason"
+    );
+    let surplus = desk.step(Duration::from_secs(1)).published;
+    assert_eq!(surplus.len(), 68, "an eighth of the prefetch of 80 stays");
+    assert!(
+        surplus
+            .iter()
+            .all(|(_, out)| out.queue.starts_with("jobs.delay."))
+    );
+    let (key, took) = (running[0].0, Duration::from_secs(2));
+    desk.scheduler.finished(desk.now, key, took, Outcome::Done);
+    let asked = desk.step(MS * 5).asked;
+    assert_eq!((asked[0].budget, asked[0].asks.len()), (1, 1));
+}
+
+#[test]
+fn after_slow_runs_nobody_waits_longer_for_a_permit_than_max_delay() {
+    let mut desk = Desk::new(1);
+    let key = desk.start_one();
+    let slow = Duration::from_secs(10_000);
+    desk.scheduler.finished(desk.now, key, slow, Outcome::Done);
+    desk.deliver(DeliverySource::Fresh, &["a"; 80]);
+    desk.answer(MS, vec![vec![START]]);
+    let surplus = desk.step(Duration::from_secs(1)).published;
+    assert_eq!(surplus.len(), 69);
+    let waits: Vec<u64> = surplus
+        .iter()
+        .map(
+            |(_, out)| match out.message.header("x-sluicegate-not-before") {
+                Field::Int(at) => at.cast_unsigned() - STORE_MS - 1000,
+                other => panic!("{other:?}"),
+            },
+        )
+        .collect();
+    let longest = waits.iter().max().expect("there are 69");
+    assert!((200_000..=300_000).contains(longest), "{waits:?}");
+    let shortest = waits.iter().min().expect("there are 69");
+    assert!(longest - shortest > 50_000, "they come together: {waits:?}");
+}
+
+#[test]
+fn a_draining_worker_takes_nothing_new() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    desk.scheduler.drain();
+    assert!(desk.deliver(DeliverySource::Fresh, &["a"]).asked.is_empty());
+    assert!(!desk.scheduler.is_idle());
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    assert_eq!(desk.actions().acked, [1]);
+    assert!(desk.scheduler.is_idle());
+}
+
+#[test]
+fn a_draining_worker_with_jobs_that_lack_a_permit_waits_for_what_runs() {
+    let mut desk = Desk::new(2);
+    desk.deliver(DeliverySource::Fresh, &["a"; 80]);
+    desk.answer(MS, vec![vec![START, START]]);
+    desk.scheduler.drain();
+    desk.step(Duration::from_secs(1));
+    let next = desk.scheduler.next_tick(desk.now);
+    assert!(
+        next.is_none_or(|at| at > desk.now),
+        "a tick that is due and does nothing: the worker spins until its jobs have ended"
+    );
+}
+
+fn policy(max: u64) -> Arc<Policy> {
+    let guard = Duration::from_millis(50);
+    let limit = Limit::new("default", Algorithm::SlidingWindow, max, MS * 1000, guard);
+    Arc::new(limit.expect("a limit").into())
+}
+
+/// Returns the policies of a worker with 20 per second next to one with `max` per second.
+fn fleet_with(max: u64) -> EnforcedPolicies {
+    let mut known = RegistryKnowledge::default();
+    let other = Registered {
+        id: "other".to_owned(),
+        policy: policy(max),
+        since_ms: STORE_MS,
+        used_ms: STORE_MS,
+    };
+    known.learn(vec![other], STORE_MS);
+    known.fleet(policy(20), "own", STORE_MS)
+}
+
+#[test]
+fn a_worker_asks_only_while_it_agrees_with_the_others() {
+    let mut desk = Desk::new(4);
+    let scheduler = std::mem::replace(&mut desk.scheduler, Desk::new(4).scheduler);
+    desk.scheduler = scheduler.must_agree();
+    assert!(desk.deliver(DeliverySource::Fresh, &["a"]).asked.is_empty());
+    let until = desk.now + MS * 100;
+    assert!(
+        desk.scheduler
+            .next_tick(desk.now)
+            .is_none_or(|at| at > desk.now),
+        "it does not spin"
+    );
+    desk.scheduler.agreed(Some(fleet_with(4)), until);
+    let asked = desk.step(MS).asked;
+    assert_eq!((asked.len(), asked[0].limits[0].max()), (1, 4));
+    desk.answer(MS, vec![vec![START]]);
+
+    assert!(desk.deliver(DeliverySource::Fresh, &["b"]).asked.len() == 1);
+    desk.answer(MS, vec![vec![START]]);
+    desk.step(until - desk.now);
+    assert!(desk.deliver(DeliverySource::Fresh, &["c"]).asked.is_empty());
+    desk.scheduler.agreed(None, desk.now + MS * 100);
+    assert_eq!(desk.step(MS).asked[0].limits[0].max(), 4, "as it was");
+}
+
+#[test]
+fn each_dead_letter_has_the_time_of_its_death() {
+    let invalid = || vec![message(&[])];
+    let died = |done: &Done| {
+        let (_, outgoing) = done.published.first().expect("a dead letter");
+        assert_eq!(&*outgoing.queue, "jobs.dead");
+        match outgoing.message.header(headers::DIED) {
+            Field::Int(ms) => ms,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut desk = Desk::new(4);
+    let scheduler = std::mem::replace(&mut desk.scheduler, Desk::new(4).scheduler);
+    desk.scheduler = scheduler.must_agree();
+    let done = desk.deliver_messages(DeliverySource::Fresh, invalid());
+    assert!(done.published.is_empty(), "the clock is not known");
+    assert_eq!(desk.scheduler.in_memory(), 1);
+    let until = desk.now + MS * 60_000;
+    desk.scheduler
+        .clock_is(desk.now, STORE_MS, (desk.now, desk.now));
+    desk.scheduler.agreed(None, until);
+    assert_eq!(died(&desk.step(MS * 3)), STORE_MS as i64 + 3);
+
+    // The gate was never asked.
+    desk.step(MS * 100);
+    let done = desk.deliver_messages(DeliverySource::Fresh, invalid());
+    assert_eq!(died(&done), STORE_MS as i64 + 103);
+    assert_eq!(desk.scheduler.asked(), 0);
+}
+
+#[test]
+fn a_worker_that_does_not_agree_gives_invalid_messages_back() {
+    let mut desk = Desk::new(4);
+    let scheduler = std::mem::replace(&mut desk.scheduler, Desk::new(4).scheduler);
+    desk.scheduler = scheduler.must_agree();
+    desk.deliver_messages(DeliverySource::Fresh, vec![message(&[])]);
+    let done = desk.step(MS * 6_000);
+    assert_eq!((done.rests, done.published.len()), (1, 0));
+    desk.scheduler.session_down();
+    assert_eq!(desk.scheduler.in_memory(), 0);
+}
+
+#[test]
+fn a_cost_above_another_workers_limit_is_no_dead_letter() {
+    let mut desk = Desk::new(4);
+    let until = desk.now + MS * 1000;
+    desk.scheduler.agreed(Some(fleet_with(4)), until);
+    let text = |text: &str| HeaderValue::Text(text.to_owned());
+    let job = |cost| message(&[("x-tenant", text("a")), ("x-cost", text(cost))]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("10"), job("21")]);
+    assert_eq!(
+        (done.asked[0].asks.len(), done.asked[0].asks[0].cost),
+        (1, 10)
+    );
+    assert_eq!(
+        &*done.published[0].1.queue, "jobs.dead",
+        "its own limit is 20"
+    );
+}
+
+#[test]
+fn settings_change_while_jobs_run() {
+    let mut desk = Desk::new(1);
+    let key = desk.start_one();
+    assert!(desk.deliver(DeliverySource::Fresh, &["b"]).asked.is_empty());
+    desk.scheduler.change(Changeable {
+        concurrency: 2,
+        max_in_memory: MS * 500,
+        retry: RetryPolicy {
+            max_attempts: 1,
+            initial_interval: MS,
+            max_interval: MS,
+            give_up_after: Duration::from_secs(7 * 86_400),
+            max_crashes: 5,
+        },
+        max_throttle: MS,
+        guard_budget: 0.01,
+    });
+    let asked = desk.step(MS * 5).asked;
+    assert_eq!((asked.len(), asked[0].budget), (1, 1), "a permit more");
+    let retry = Outcome::Retry {
+        after: None,
+        reason: "500".to_owned(),
+    };
+    desk.scheduler.finished(desk.now, key, MS, retry);
+    let published = desk.actions().published;
+    assert_eq!(&*published[0].1.queue, "jobs.dead", "no second attempt");
+}
+
+#[test]
+fn a_tenant_without_a_decision_waits_alone() {
+    for (why, least, most) in [
+        (GateError::Refused("WRONGTYPE".into()), 54_000, 60_000),
+        (GateError::Unreachable("a shard".into()), 3_600, 5_000),
+    ] {
+        let mut desk = Desk::new(4);
+        desk.deliver(DeliverySource::Fresh, &["a", "b"]);
+        let reply = TenantReply {
+            now_ms: STORE_MS,
+            blocked_until_ms: 0,
+            has_failures: false,
+            shadows: Vec::new(),
+            answers: vec![START],
+        };
+        desk.scheduler
+            .answered(desk.now, ShardId::default(), Ok(vec![Err(why), Ok(reply)]));
+        let done = desk.actions();
+        assert_eq!(done.dispatched[0].1.tenant.as_str(), "b");
+        let wait = trip(&done.published[0].1.message).wait_ms;
+        assert!((least..=most).contains(&wait), "{wait}");
+    }
+}
+
+/// Runs a job of a tenant whose primary refuses with `why(the remaining time)` and opens after
+/// `opens`. Returns its number of deliveries and when it starts.
+fn outage(opens: Duration, why: impl Fn(Duration) -> GateError) -> (u32, Duration) {
+    let mut desk = Desk::new(4);
+    let began = desk.now;
+    let store_ms = |desk: &Desk| STORE_MS + u64::try_from(desk.now.as_millis()).unwrap();
+    let mut done = desk.deliver(DeliverySource::Fresh, &["a", "b"]);
+    let mut deliveries = 1;
+    loop {
+        // Another tenant's answers provide the time.
+        let reply = |answers| TenantReply {
+            now_ms: store_ms(&desk),
+            blocked_until_ms: 0,
+            has_failures: false,
+            shadows: Vec::new(),
+            answers,
+        };
+        let left = (began + opens).saturating_sub(desk.now);
+        let of = |ask: &TenantAsk| match ask.tenant.as_str() {
+            "a" if !left.is_zero() => Err(why(left)),
+            _ => Ok(reply(vec![START; ask.asks.len()])),
+        };
+        let replies = done.asked.iter().map(of).collect();
+        desk.scheduler
+            .answered(desk.now, ShardId::default(), Ok(replies));
+        done = desk.actions();
+        if (done.dispatched.iter()).any(|(_, job, _)| job.tenant.as_str() == "a") {
+            return (deliveries, desk.now - began);
+        }
+        while done.asked.is_empty() {
+            if let Some((key, outgoing)) = done.published.pop() {
+                desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+                desk.actions();
+                deliveries += 1;
+                done = desk.arrives(outgoing);
+            } else {
+                let next = desk.scheduler.next_tick(desk.now).expect("it waits");
+                done = desk.step(next - desk.now);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_job_of_a_cold_primary_comes_back_when_it_opens_and_seldom_before() {
+    let cold = |wait| GateError::Cold {
+        wait,
+        why: "a test".to_owned(),
+    };
+    let away = |_| GateError::Unreachable("a test".to_owned());
+    let secs = Duration::from_secs;
+    // The longest delay queue takes 300 s. There are two more checks at the beginning, and one or
+    // two remainders at the end.
+    for (opens, most, late) in [(3, 3, 1), (60, 6, 7), (600, 9, 7), (3600, 22, 7)] {
+        let (deliveries, at) = outage(secs(opens), cold);
+        assert!(deliveries <= most, "{opens} s: {deliveries}");
+        assert!(
+            at >= secs(opens) && at <= secs(opens + late),
+            "{opens}: {at:?}"
+        );
+    }
+    // If it opens early, or at an unknown time, that is noticed soon at first, and later at least
+    // once per longest delay queue.
+    let early = |left: Duration| cold(left + secs(3600));
+    for (opens, most, late) in [(3, 2, 5), (60, 4, 300), (3600, 20, 300)] {
+        for (deliveries, at) in [outage(secs(opens), early), outage(secs(opens), away)] {
+            assert!(deliveries <= most, "{opens} s: {deliveries}");
+            assert!(
+                at >= secs(opens) && at <= secs(opens + late),
+                "{opens}: {at:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_not_decided_for_a_moment_is_asked_again_without_a_delay_queue() {
+    let mut desk = Desk::new(40);
+    let asked = desk.deliver(DeliverySource::Fresh, &["a"; 30]).asked;
+    assert_eq!(asked[0].asks.len(), 30);
+    let why = GateError::Cold {
+        wait: MS * 50,
+        why: "it changed during decisions".to_owned(),
+    };
+    desk.scheduler
+        .answered(desk.now, ShardId::default(), Ok(vec![Err(why)]));
+    let done = desk.step(MS * 49);
+    assert!(done.published.is_empty() && done.asked.is_empty());
+    assert_eq!(desk.step(MS).asked[0].asks.len(), 30);
+    assert_eq!(desk.answer(MS, vec![vec![START; 30]]).dispatched.len(), 30);
+}
+
+#[test]
+fn a_clock_that_cannot_be_read_is_not_asked_for_all_the_time() {
+    let mut desk = Desk::new(4);
+    let headers = vec![
+        ("x-tenant", HeaderValue::Text("a".to_owned())),
+        ("x-sluicegate-not-before", HeaderValue::Int(1)),
+    ];
+    let mut done = desk.deliver_messages(DeliverySource::Due, vec![message(&headers)]);
+    for _ in 0..3 {
+        assert_eq!(done.asked.len(), 1, "a question for the clock");
+        assert!(done.asked[0].asks.is_empty());
+        let why = GateError::Refused("WRONGTYPE".into());
+        desk.scheduler
+            .answered(desk.now, ShardId::default(), Ok(vec![Err(why)]));
+        assert!(desk.step(Duration::from_millis(500)).asked.is_empty());
+        done = desk.step(Duration::from_millis(600));
+    }
+    let reply = TenantReply {
+        now_ms: STORE_MS,
+        blocked_until_ms: 0,
+        has_failures: false,
+        shadows: Vec::new(),
+        answers: Vec::new(),
+    };
+    desk.scheduler
+        .answered(desk.now, ShardId::default(), Ok(vec![Ok(reply)]));
+    assert_eq!(desk.step(MS * 5).asked[0].asks.len(), 1, "now for the job");
+}
+
+#[test]
+fn a_clock_that_cannot_be_read_is_told_once_a_minute() {
+    let mut desk = Desk::new(4);
+    let headers = vec![
+        ("x-tenant", HeaderValue::Text("a".to_owned())),
+        ("x-sluicegate-not-before", HeaderValue::Int(1)),
+    ];
+    desk.deliver_messages(DeliverySource::Due, vec![message(&headers)]);
+    for _ in 0..100 {
+        let why = GateError::Refused("WRONGTYPE of a test".into());
+        desk.scheduler
+            .answered(desk.now, ShardId::default(), Ok(vec![Err(why)]));
+        desk.step(Duration::from_millis(1_100));
+    }
+    let told: Vec<Fact> = desk.scheduler.take_facts();
+    let told = told.into_iter().filter_map(|fact| match fact {
+        Fact::NoClock(tenant, jobs, why) => Some((tenant.to_string(), jobs, why.to_string())),
+        _ => None,
+    });
+    let told: Vec<_> = told.collect();
+    let why = "Redis refused: WRONGTYPE of a test".to_owned();
+    assert_eq!(told, vec![("a".to_owned(), 1, why); 2]);
+}
+
+/// On a busy machine an answer takes a millisecond per job, so half a guard is enough for 25.
+#[test]
+fn jobs_start_though_all_of_them_together_would_be_answered_too_late() {
+    let mut desk = Desk::new(80);
+    let tenants: Vec<String> = (0..80).map(|n| format!("t{n}")).collect();
+    let tenants: Vec<&str> = tenants.iter().map(String::as_str).collect();
+    let mut asked = desk.deliver(DeliverySource::Fresh, &tenants).asked;
+    let mut rounds = Vec::new();
+    let mut started = 0;
+    while started < tenants.len() {
+        assert!(rounds.len() < 100, "{rounds:?}");
+        rounds.push(asked.len());
+        let answers = vec![vec![START]; asked.len()];
+        let done = desk.answer(MS * asked.len() as u32, answers);
+        started += done.dispatched.len();
+        // Unused permits are returned before any other question.
+        let done = desk.step(MS * 5);
+        asked = done.asked;
+        if asked.is_empty() {
+            let told = Ok(vec![Ok(()); done.settled.len()]);
+            desk.scheduler.settled(desk.now, ShardId::default(), told);
+            asked = desk.step(MS * 5).asked;
+        }
+    }
+    assert_eq!(rounds[..3], [80, 40, 20]);
+}
+
+#[test]
+fn what_cannot_be_told_holds_nobody_up() {
+    let mut desk = Desk::new(4);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    let done = desk.answer(MS * 26, vec![vec![START]]);
+    assert!(done.dispatched.is_empty(), "it came too late");
+    assert_eq!(desk.step(MS * 5).settled.len(), 1);
+    let why = GateError::Unreachable("refused".into());
+    desk.scheduler
+        .settled(desk.now, ShardId::default(), Err(why));
+    let done = desk.step(MS);
+    assert_eq!((done.asked.len(), done.settled.len()), (1, 0));
+    let done = desk.step(MS * 200);
+    assert_eq!(done.settled.len(), 1, "it is told again");
+}
+
+/// Redis may have charged an unanswered question. A lease is held for a minute unless it is
+/// released.
+#[test]
+fn places_that_a_lost_answer_may_have_taken_are_given_back_when_the_gate_answers() {
+    let second = Duration::from_secs(1);
+    let limit = |name, algorithm| Limit::new(name, algorithm, 20, second, Duration::ZERO);
+    let strict = limit("strict", Algorithm::Strict).expect("a limit");
+    let sliding = limit("sliding", Algorithm::SlidingWindow).expect("a limit");
+    let both = Limits::new(vec![sliding, strict.clone()]).expect("limits");
+    let mut desk = Desk::with(
+        4,
+        Policy::common(both),
+        TenantField::Header("x-tenant".into()),
+    );
+    let names = |asked: &[TenantAsk]| asked[0].permits.clone();
+    let mut lost = Vec::new();
+    let mut asked = desk.deliver(DeliverySource::Fresh, &["a", "a"]).asked;
+    for _ in 0..2 {
+        lost.push(names(&asked));
+        let why = GateError::Unreachable("timed out".into());
+        desk.scheduler
+            .answered(desk.now, ShardId::default(), Err(why));
+        let done = desk.actions();
+        assert!(done.settled.is_empty() && desk.scheduler.is_idle());
+        let next = desk.scheduler.next_tick(desk.now).expect("it tries again");
+        asked = desk.step(next - desk.now).asked;
+    }
+    desk.answer(MS, vec![vec![START, START]]);
+    let settled = desk.step(MS).settled;
+    let given_back: Vec<_> = settled.iter().flat_map(|one| &one.settled).collect();
+    let permits: Vec<_> = given_back
+        .iter()
+        .map(|one| one.receipt.permit.clone())
+        .collect();
+    let expected = lost
+        .iter()
+        .flat_map(|name| [format!("{name}:0"), format!("{name}:1")]);
+    assert_eq!(permits, expected.collect::<Vec<_>>());
+    assert!(given_back.iter().all(|one| one.end == End::Unused));
+    // It is unknown whether the others were charged, so they are left alone.
+    assert!(
+        settled
+            .iter()
+            .all(|one| one.limits == Limits::from(strict.clone()))
+    );
+    desk.scheduler.settled(
+        desk.now,
+        ShardId::default(),
+        Ok(vec![Ok(()); settled.len()]),
+    );
+    assert_eq!(desk.step(MS * 300).settled, [], "once");
+}
+
+#[test]
+fn what_the_downstream_says_of_its_limits_is_told_once_and_holds_nobody_up() {
+    let mut desk = Desk::new(4);
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        let key = desk.start_one();
+        let seen = LimitInfo {
+            quotas: Quotas::read("10/1"),
+            ..LimitInfo::default()
+        };
+        let attempt = Attempt {
+            seen,
+            fate: Fate::Answered,
+            ..Outcome::Done.into()
+        };
+        desk.scheduler.finished(desk.now, key, MS, attempt);
+        // The gate never answers this question.
+        let done = desk.step(MS);
+        assert_eq!(done.acked.len(), 1);
+        told.extend(done.advertised);
+    }
+    let a = Tenant::parse("a").expect("a tenant");
+    assert_eq!(told, [(a, Quotas::read("10/1"))]);
+    desk.scheduler.drain();
+    assert!(desk.scheduler.is_idle());
+}

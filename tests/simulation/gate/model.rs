@@ -1,0 +1,223 @@
+//! No random history on the model exceeds a limit. tests/it/gate/model.rs shows that scripts and
+//! model are equal.
+
+use std::collections::HashMap;
+
+use kit::gate::BEGIN_US;
+use kit::gate::history::{Family, IssuedTickets, RULE, Step, World, ask, history, labels_of, sets};
+use proptest::prelude::*;
+use proptest::test_runner::Config;
+use sluicegate::gate::{End, Question, Receipt, Settled, Ticket};
+use sluicegate::rules::decision::Answer;
+use sluicegate::rules::layout::{Layout, Partition};
+use sluicegate::rules::limit::{Algorithm, Limit, Unit};
+use sluicegate::rules::model::State;
+use sluicegate::rules::tenant::Tenant;
+use sluicegate::rules::usage::Clock;
+
+use crate::gate::simulator::violations;
+
+/// A start: time by the clock, time that really passed (they differ if the clock is stepped back),
+/// cost and limit.
+type Start = (u64, u64, u32, Limit);
+
+/// Prepares starts for [`violations`]: sliding windows by the time that really passed, fixed
+/// windows by the clock. A clock that was stepped back passes through a window again. It is a
+/// different window if at least its length has really passed since its starts.
+fn judged(starts: Vec<Start>) -> Vec<(u64, u32, Limit)> {
+    let mut passes = HashMap::new();
+    let mut judged: Vec<_> = (starts.into_iter())
+        .map(|(clock, real, units, limit)| {
+            if limit.algorithm() != Algorithm::FixedWindow {
+                return (real, units, limit);
+            }
+            let window = limit.window_ms() * 1000;
+            let (pass, last) = passes.entry(clock / window).or_insert((0, real));
+            if real - *last >= window {
+                *pass += 1;
+            }
+            *last = real;
+            (clock + *pass * window * 1_000_000, units, limit)
+        })
+        .collect();
+    judged.sort_by_key(|(at, ..)| *at);
+    judged
+}
+
+/// Plays a history on the model alone, with one limit. Returns the starts.
+fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<Start> {
+    let limits = sets(Family::Of(algorithm)).remove(which);
+    let limit = &limits[0];
+    let mut state = State::default();
+    let (mut clock, mut real) = (BEGIN_US, BEGIN_US);
+    let mut tickets: Vec<(Ticket, u32)> = Vec::new();
+    let mut started = Vec::new();
+    for step in steps {
+        match step {
+            Step::Ask { budget, jobs } => {
+                let asks: Vec<Question> = jobs
+                    .iter()
+                    .map(|j| ask(j, &tickets, state.waitlist.generation))
+                    .collect();
+                let now = Clock::from_micros(clock);
+                let (answers, _) = state.alone(&limits, |scopes| {
+                    scopes.ask(&limits, now, *budget, "", &asks)
+                });
+                for (ask, answer) in asks.iter().zip(answers) {
+                    match answer {
+                        Answer::Start { .. } => {
+                            let units = ask.cost.clamp(1, limit.capacity());
+                            started.push((clock, real, units, limit.clone()));
+                        }
+                        Answer::Wait { ticket, .. } => tickets.push((ticket, ask.cost)),
+                        Answer::Capacity => {}
+                    }
+                }
+            }
+            Step::Block { millis } => state.block(clock / 1000, *millis, "test"),
+            Step::Report { event, millis_ago } => {
+                let now = clock / 1000;
+                state.report(now, &RULE, &event.event(now - millis_ago));
+            }
+            Step::Forward { micros } => (clock, real) = (clock + micros, real + micros),
+            Step::Back { micros } => clock -= micros,
+            Step::Forget if algorithm == Algorithm::SlidingWindow => state.forget_waitlist(),
+            Step::Forget
+            | Step::Limit { .. }
+            | Step::Foreign { .. }
+            | Step::Change { .. }
+            | Step::Learn { .. }
+            | Step::Turn { .. }
+            | Step::Settle { .. } => {}
+        }
+    }
+    started
+}
+
+proptest! {
+    #![proptest_config(Config { cases: kit::histories(50), ..Config::with_source_file(file!()) })]
+
+    #[test]
+    fn no_history_exceeds_a_sliding_window(which in 0..4usize, steps in history()) {
+        let started = judged(starts(Algorithm::SlidingWindow, which, &steps));
+        prop_assert_eq!(violations(&started), 0);
+    }
+
+    #[test]
+    fn no_history_exceeds_a_fixed_window(which in 0..4usize, steps in history()) {
+        let started = judged(starts(Algorithm::FixedWindow, which, &steps));
+        prop_assert_eq!(violations(&started), 0);
+    }
+}
+
+/// Starts by partition and name of the limit that counts them.
+type ByPartition = HashMap<(Partition, String), Vec<Start>>;
+
+/// Like [`starts`], with several limits and, if some are shared, several tenants. A call uses what
+/// it was charged and ends when the history says so. Jobs may cost more than some limits allow,
+/// because an operator or other workers can lower a limit.
+fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByPartition {
+    let limits = sets(family).remove(which);
+    let tenants = ["t0", "t1", "t2"].map(|id| Tenant::parse(id).expect("a plain id"));
+    let mut world = World::default();
+    let mut all_given: HashMap<usize, IssuedTickets> = HashMap::new();
+    let (mut clock, mut real, mut now_of) = (BEGIN_US, BEGIN_US, 0);
+    let mut started = ByPartition::new();
+    for (number, step) in steps.iter().enumerate() {
+        let now = Clock::from_micros(clock);
+        let tenant = &tenants[now_of / 4];
+        let labels = labels_of(&limits, now_of);
+        let layout = Layout::of(&limits, tenant, &labels);
+        let IssuedTickets { tickets, receipts } = all_given.entry(now_of).or_default();
+        match step {
+            Step::Ask { budget, jobs } => {
+                let generation = world.at(&layout.waitlist).waitlist.generation;
+                let asked = jobs.iter().map(|j| ask(j, tickets, generation));
+                let asks: Vec<Question> = asked
+                    .map(|ask| Question {
+                        cost: ask.cost.max(1),
+                        ..ask
+                    })
+                    .collect();
+                let permits = format!("p{number}");
+                let (answers, _) = world.with(&layout, |scopes| {
+                    scopes.ask(&limits, now, *budget, &permits, &asks)
+                });
+                for (place, (ask, answer)) in asks.iter().zip(answers).enumerate() {
+                    let sequences = match answer {
+                        Answer::Start { sequences, .. } => sequences,
+                        Answer::Wait { ticket, .. } => {
+                            tickets.push((ticket, ask.cost));
+                            continue;
+                        }
+                        Answer::Capacity => continue,
+                    };
+                    receipts.push(Receipt {
+                        permit: format!("{permits}:{place}"),
+                        started_ms: now.now_ms,
+                        sequences,
+                        cost: ask.cost,
+                    });
+                    for partition in 0..=layout.shared.len() {
+                        for limit in layout.limits_in(partition, &limits).into_owned() {
+                            let units = match limit.unit() {
+                                Unit::Calls => 1,
+                                Unit::Cost => ask.cost.clamp(1, limit.capacity()),
+                            };
+                            let counted =
+                                (layout.partition(partition).clone(), limit.name().to_owned());
+                            let of_one = started.entry(counted).or_default();
+                            of_one.push((clock, real, units, limit));
+                        }
+                    }
+                }
+            }
+            Step::Settle { which, .. } if !receipts.is_empty() => {
+                let receipt = which.get(receipts.as_slice()).clone();
+                let end = End::Cost(receipt.cost);
+                let settled = [Settled { receipt, end }];
+                let call = format!("c{number}");
+                world.with(&layout, |scopes| {
+                    scopes.settle(&limits, now, &call, &settled);
+                });
+            }
+            Step::Block { millis } => {
+                let own = Partition::Tenant(tenant.clone());
+                world.at(&own).block(now.now_ms, *millis, "test");
+            }
+            Step::Forward { micros } => (clock, real) = (clock + micros, real + micros),
+            Step::Back { micros } => clock -= micros,
+            Step::Turn { who } if family == Family::Shared => now_of = *who,
+            _ => {}
+        }
+    }
+    started
+}
+
+/// Counts violations of sliding windows, also in segments, and of fixed windows. The worst case of
+/// other algorithms covers more than one window.
+fn violations_of_several(family: Family, which: usize, steps: &[Step]) -> usize {
+    let mut all = starts_of_several(family, which, steps);
+    let windows = [
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingSegments,
+        Algorithm::FixedWindow,
+    ];
+    all.retain(|_, starts| windows.contains(&starts[0].3.algorithm()));
+    let count = |starts: Vec<Start>| violations(&judged(starts));
+    all.into_values().map(count).sum()
+}
+
+proptest! {
+    #![proptest_config(Config { cases: kit::histories(50), ..Config::with_source_file(file!()) })]
+
+    #[test]
+    fn no_history_exceeds_one_of_several_limits(which in 0..4usize, steps in history()) {
+        prop_assert_eq!(violations_of_several(Family::Several, which, &steps), 0);
+    }
+
+    #[test]
+    fn no_history_exceeds_a_shared_partition(which in 0..4usize, steps in history()) {
+        prop_assert_eq!(violations_of_several(Family::Shared, which, &steps), 0);
+    }
+}
