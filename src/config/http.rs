@@ -107,7 +107,7 @@ keys! {
     )
         .example("[traceparent]")
         .about("Job headers that are copied to the call.")
-        .note("Such as `[traceparent, x-request-id]`. A value is a text or a whole number.");
+        .note("Such as `[traceparent, x-request-id]`. A value is a string or a 64-bit integer.");
     IDEMPOTENCY_KEY: Option<String> = text(
         "dispatch.http.idempotency-key",
         "`true`: the job's id; `false`; or a text with [placeholders](HANDLERS.md#what-a-call-carries)",

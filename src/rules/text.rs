@@ -38,7 +38,7 @@ fn is_utf16(bytes: &[u8]) -> bool {
     marked || matches!(bytes, [first, second, ..] if (*first == 0) != (*second == 0))
 }
 
-/// Reads a name, such as the name of a tenant, written as a text or a whole number.
+/// Reads a name, such as the name of a tenant, written as a string or a 64-bit integer.
 ///
 /// # Errors
 /// Returns an error if the value is of another type, such as a fraction or a boolean.
@@ -69,7 +69,7 @@ impl Visitor<'_> for NameVisitor {
     type Value = Name;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text or a 64-bit integer")
+        f.write_str("a string or a 64-bit integer")
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<Name, E> {
@@ -107,7 +107,10 @@ mod tests {
         assert_eq!(read("null"), Ok(None));
         for json in ["42.0", "1e3", "18446744073709551616", "true", "[1]", "{}"] {
             let why = read(json).expect_err(json);
-            assert!(why.contains("expected a text or a 64-bit integer"), "{why}");
+            assert!(
+                why.contains("expected a string or a 64-bit integer"),
+                "{why}"
+            );
         }
     }
 

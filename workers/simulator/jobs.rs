@@ -72,7 +72,7 @@ pub enum Text {
 }
 
 impl Scalar for Text {
-    const EXPECTED: &str = "a text or a whole number";
+    const EXPECTED: &str = "a string or a 64-bit integer";
 
     fn whole(number: i64) -> Self {
         Self::Number(number)
@@ -343,7 +343,7 @@ mod tests {
             ("{\"at\": \"1s\", \"tenant\": \"a\"}", "expected a number"),
             (
                 "{\"at\": 1, \"tenant\": \"a\", \"header\": {\"b\": [1]}}",
-                "b: invalid type: sequence, expected a text or a whole number",
+                "b: invalid type: sequence, expected a string or a 64-bit integer",
             ),
             (
                 "{\"at\": 1, \"tenant\": \"a\", \"priority\": 300}",
@@ -365,7 +365,7 @@ mod tests {
             ),
             (
                 "{\"at\": 1, \"tenant\": \"a\", \"header\": {\"x-sluicegate-trip\": \"1\"}}",
-                "own",
+                "is reserved for Sluicegate",
             ),
             ("not json", "at byte"),
             ("{\"at\": 1", "EOF"),

@@ -304,7 +304,7 @@ impl Carried {
     }
 }
 
-/// Returns a text or a whole number as a text.
+/// Returns a string or a 64-bit integer as a text.
 fn text(found: Field<'_>, longest: usize) -> Result<String, String> {
     match found {
         Field::Text(text) if text.len() > longest => Err(format!("has more than {longest} bytes")),
@@ -313,7 +313,9 @@ fn text(found: Field<'_>, longest: usize) -> Result<String, String> {
         Field::Missing => Err("is missing".to_owned()),
         Field::Time(_) | Field::Other(_) => {
             let kind = found.kind();
-            Err(format!("is {kind}, but must be a text or a whole number"))
+            Err(format!(
+                "is {kind}, but must be a string or a 64-bit integer"
+            ))
         }
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn read(
         other => {
             let kind = other.kind();
             return Err(format!(
-                "header {DEDUPE_KEY} is {kind}; it must be a text or a whole number"
+                "header {DEDUPE_KEY} is {kind}; it must be a string or a 64-bit integer"
             ));
         }
     };

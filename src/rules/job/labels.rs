@@ -28,7 +28,7 @@ pub(super) fn label<'a>(
         Field::Int(n) => return Ok(Cow::Owned(n.to_string())),
         Field::Time(_) | Field::Other(_) => {
             let kind = found.kind();
-            format!("is {kind}; it must be a text or a whole number")
+            format!("is {kind}; it must be a string or a 64-bit integer")
         }
         Field::Text(text) if text.len() > MAX_VALUE_BYTES => {
             format!("has {} bytes; the maximum is {MAX_VALUE_BYTES}", text.len())

@@ -192,7 +192,7 @@ fn tenant_of(
 fn no_tenant(place: Arguments<'_>, found: Field<'_>) -> BadMessage {
     let kind = found.kind();
     BadMessage(format!(
-        "{place} is {kind}; a tenant must be a text or a whole number"
+        "{place} is {kind}; a tenant must be a string or a 64-bit integer"
     ))
 }
 
@@ -208,7 +208,7 @@ fn read_plan(message: &impl Envelope, policy: &Policy) -> Result<Option<String>,
         other @ (Field::Time(_) | Field::Other(_)) => {
             let kind = other.kind();
             return Err(BadMessage(format!(
-                "header {name} is {kind}; it must be a text or a whole number that names a plan \
+                "header {name} is {kind}; it must be a string or a 64-bit integer that names a plan \
                 of rate-limiter.plans"
             )));
         }

@@ -205,7 +205,7 @@ async fn publish_reads_lines_and_says_which_are_bad() {
     .expect("written");
     let done = sluicegate(&yaml, &["publish", "--file", file]).exited(1);
     assert_eq!(done.out, format!("confirmed 1 job in {queue}\n"));
-    let why = "floating point `7.5`, expected a text or a whole number";
+    let why = "floating point `7.5`, expected a string or a 64-bit integer";
     assert!(
         done.err.contains("error: line 3: is not a job"),
         "{}",

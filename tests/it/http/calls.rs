@@ -141,7 +141,7 @@ fn a_job_without_a_value_is_none_and_says_which() {
         (
             r#"{"id": true}"#,
             good.to_vec(),
-            "json:/id is true or false, but must be a text or a whole number; dispatch.http.url \
+            "json:/id is true or false, but must be a string or a 64-bit integer; dispatch.http.url \
             needs it",
         ),
         (

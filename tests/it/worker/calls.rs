@@ -142,7 +142,7 @@ async fn whole_numbers_are_tenants_in_headers_and_in_bodies() {
         for letter in letters {
             let reason = format!("{:?}", letter.header("x-sluicegate-reason"));
             assert!(
-                reason.contains("a tenant must be a text or a whole number"),
+                reason.contains("a tenant must be a string or a 64-bit integer"),
                 "{reason}"
             );
         }

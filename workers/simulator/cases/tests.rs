@@ -129,7 +129,7 @@ fn what_is_wrong_with_a_file_is_said_with_its_line() {
             "cost: 2",
             "header: {a: [1]}",
             14,
-            "a text or a whole number",
+            "a string or a 64-bit integer",
         ),
         ("cost: 2", "priority: 300", 14, "priority is 300"),
         ("throttled: 0", "throttled: x", 22, "throttled: "),

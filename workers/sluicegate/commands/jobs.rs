@@ -235,9 +235,15 @@ mod tests {
             ("", "is not a job such as"),
             ("[]", "is not a job such as"),
             (r#"{"tenant":"a","bdy":1}"#, "unknown field `bdy`"),
-            (r#"{"tenant":7.5}"#, "expected a text or a whole number"),
-            (r#"{"tenant":true}"#, "expected a text or a whole number"),
-            (r#"{"tenant":"a","id":7.5}"#, "expected a text or a whole"),
+            (r#"{"tenant":7.5}"#, "expected a string or a 64-bit integer"),
+            (
+                r#"{"tenant":true}"#,
+                "expected a string or a 64-bit integer",
+            ),
+            (
+                r#"{"tenant":"a","id":7.5}"#,
+                "expected a string or a 64-bit",
+            ),
             (r#"{"body":1}"#, "has no tenant"),
             (r#"{"tenant":""}"#, "the tenant is empty"),
             (r#"{"tenant":"a\nb"}"#, "control character"),
@@ -320,9 +326,9 @@ rate-limiter:
             ),
             (
                 r#"{"x":9223372036854775808}"#,
-                "the header x must be a text or a whole number",
+                "the header x must be a string or a 64-bit integer",
             ),
-            (r#"{"x":null}"#, "the header x must be a text"),
+            (r#"{"x":null}"#, "the header x must be a string"),
             (r#"{"":"v"}"#, "\"\" is not a valid header name"),
             (r#"{"x ":"v"}"#, "\"x \" is not a valid header name"),
             (

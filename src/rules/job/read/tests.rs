@@ -121,7 +121,8 @@ fn a_message_is_usable_or_says_why_not() {
         (Field::Other("a fraction"), "a fraction"),
         (Field::Time(7), "a timestamp"),
     ] {
-        let why = format!("header x-tenant is {kind}; a tenant must be a text or a whole number");
+        let why =
+            format!("header x-tenant is {kind}; a tenant must be a string or a 64-bit integer");
         check(&[("x-tenant", field)], Err(&why));
     }
     check(
@@ -175,7 +176,7 @@ fn what_tells_jobs_apart_is_a_text_or_a_number_or_missing() {
         (Field::Int(-7), Ok("-7")),
         (
             Field::Other("a boolean"),
-            Err("header x-path is a boolean; it must be a text or a whole number"),
+            Err("header x-path is a boolean; it must be a string or a 64-bit integer"),
         ),
         (
             Field::Text(long),
@@ -304,7 +305,7 @@ fn the_tenant_may_stand_elsewhere() {
         (br#"{"n":true}"#, "true or false"),
         (br#"{"n":[42]}"#, "a list"),
     ] {
-        let why = format!("json:/n is {kind}; a tenant must be a text or a whole number");
+        let why = format!("json:/n is {kind}; a tenant must be a string or a 64-bit integer");
         assert_eq!(json(body), Err(why));
     }
     assert_eq!(

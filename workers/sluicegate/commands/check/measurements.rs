@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(measured.most_starts(&TERMS), Some(2_000));
         let text = measured.starts_in_words(&TERMS).expect("measured");
         assert!(
-            text.ends_with("Redis (40 ms) and one to the API (10 ms) at least"),
+            text.ends_with("Redis (40 ms) and one to the API (10 ms)"),
             "{text}"
         );
         // A tunnel takes an unknown number of round trips to open.

@@ -96,7 +96,8 @@ mod tests {
             said.starts_with("no configuration: the built-in limits apply: default: at most 5 "),
             "{said}"
         );
-        assert!(of_limits(file, &usual).is_some_and(|said| said.starts_with("a.yaml: its limits")));
+        let without = "a.yaml: has no limits; ";
+        assert!(of_limits(file, &usual).is_some_and(|note| note.starts_with(without)));
         let yaml = "rate-limiter: {max-requests: 7}";
         let seven = Config::parse("a.yaml", yaml, std::iter::empty()).expect("valid");
         own.rate_limiter = seven.rate_limiter;

@@ -148,7 +148,7 @@ fn the_tenants() {
             "1:01",
             "429 from\\n",
             "acme: waits for the limit hour; 700 in line, the last starts in 12:04",
-            "(22:25:24 UTC)",
+            "(22:25:24",
         ],
     );
     let wide = shows(&at("2", picture), (120, 40));
@@ -321,7 +321,7 @@ fn what_is_asked_back_says_what_will_happen() {
         ),
         (
             "2x",
-            &["End the trial of the limit default of acme: what is"],
+            &["End the trial of the limit default of acme: the enforced"],
         ),
         (
             "2z",
@@ -440,7 +440,7 @@ fn any_size_is_drawn() {
         }
     }
     let small = shows(&at("1", picture), (30, 5));
-    assert!(small.starts_with("too small: 40x8 at least"), "{small}");
+    assert!(small.starts_with("too small: needs 40x8"), "{small}");
 }
 
 #[test]
