@@ -1,7 +1,8 @@
-//! The library's API, as `cargo doc` shows it to who writes a worker: docs/public-api.txt lists it, with signatures, and no link of
-//! its pages leads nowhere. `RENEW_PAGES=1 cargo test --test api` writes the list anew.
+//! The library's API, as `cargo doc` shows it: docs/public-api.txt lists it with signatures, and
+//! all links of its pages resolve. `RENEW_PAGES=1 cargo test --test api` rewrites the list.
 //!
-//! The pages are read, and not rustdoc's JSON: that takes a nightly compiler, and leaves out what the root shows of hidden modules.
+//! The test reads the HTML pages. rustdoc's JSON needs a nightly compiler and omits items that the
+//! root re-exports from hidden modules.
 
 #![forbid(unsafe_code)]
 
@@ -17,15 +18,15 @@ const HEAD: &str = "\
 The library's API: what a worker of one's own may rely on. CONTRIBUTING.md says what to do when it changes.
 Written by RENEW_PAGES=1 cargo test --test api
 ";
-/// Of what the compiler finds out by itself, a caller relies on these.
+/// The auto traits that callers rely on.
 const AUTO: [&str; 5] = ["RefUnwindSafe", "Send", "Sync", "Unpin", "UnwindSafe"];
 
-/// The folder of the library's pages, which are written if they are not up to date.
+/// Returns the folder of the library's pages. Builds them if they are not up to date.
 fn pages() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
     let target = target.expect("cargo's folder for tests is in its target folder");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // What cargo tells tests of their package. With it the build script of ring would run anew, here and after this.
+    // Variables that cargo sets for tests. They would make ring's build script run again.
     for (name, _) in std::env::vars_os() {
         let told =
             |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
@@ -53,13 +54,13 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
-/// What stands in `text` between each `start` and the `end` behind it.
+/// Returns the parts of `text` between each `start` and the next `end`.
 fn all_between<'a>(text: &'a str, start: &str, end: &str) -> impl Iterator<Item = &'a str> {
     let parts = text.split(start).skip(1);
     parts.filter_map(move |part| part.split(end).next())
 }
 
-/// The pages of items: hidden ones have none that `all.html` knows.
+/// Returns the pages of items. `all.html` lists none of hidden items.
 fn items(folder: &Path) -> Vec<String> {
     let all = read(&folder.join("all.html"));
     let list = all.split("<h1>List of all items</h1>").nth(1);
@@ -71,7 +72,7 @@ fn items(folder: &Path) -> Vec<String> {
     items
 }
 
-/// What a reader sees of `html`; where a block begins or ends, `block`.
+/// Returns the text of `html`, with `block` where a block begins or ends.
 fn plain(html: &str, block: &str) -> String {
     let html = html.replace("<div", &format!("{block}<div"));
     let html = html.replace("</div>", &format!("</div>{block}"));
@@ -92,7 +93,7 @@ fn plain(html: &str, block: &str) -> String {
         .fold(text, |text, (sign, is)| text.replace(sign, is))
 }
 
-/// The signatures in the list `id` of `page`, each on one line.
+/// Returns the signatures in the list `id` of `page`, each on one line.
 fn signatures(page: &str, id: &str) -> Vec<String> {
     let Some((_, list)) = page.split_once(&format!("<div id=\"{id}\">")) else {
         return Vec::new();
@@ -104,7 +105,7 @@ fn signatures(page: &str, id: &str) -> Vec<String> {
         .collect()
 }
 
-/// What `page` says of its item: the declaration, its own functions, and which traits it implements.
+/// Returns the declaration of the item of `page`, its own functions, and its traits.
 fn described(page: &str) -> String {
     let declared = all_between(
         page,
