@@ -141,7 +141,7 @@ pub struct Scheduler {
     hold_limit: HoldLimit,
     /// The questions to the gate.
     admission: Admission,
-    /// Starts that the gate has to settle.
+    /// Starts that are not settled with the gate yet.
     settlement: Settlement,
     /// Throttles that are not stored in the gate yet.
     throttles: Throttles,
@@ -149,11 +149,11 @@ pub struct Scheduler {
     advertised: Advertised,
     /// Lessons for adaptive limits, to be stored in the gate.
     lessons: Lessons,
-    /// The margins between starts of buckets.
+    /// The margins that keep starts of buckets apart.
     pacing: Pacing,
     /// Refused calls that show that an API counts differently.
     refusals: Refusals,
-    /// Failed calls that the breakers have to learn of.
+    /// This worker's view of the breakers, and its reports to them.
     breakers: Breakers,
     /// Whether this worker can make calls.
     fitness: Fitness,
@@ -161,7 +161,7 @@ pub struct Scheduler {
     shortage_reports: ReportLimiter,
     /// Notes on calls of suspects.
     notes: Notes,
-    /// Jobs that have to ask whether they are the first with their dedupe key.
+    /// Jobs that ask the gate whether they are the first with their dedupe key.
     candidates: Candidates,
     /// The tenants for which the gate can't decide.
     outages: TenantOutages,
@@ -260,7 +260,7 @@ impl Scheduler {
         self.agreement.stands(now)
     }
 
-    /// Sets the minimum duration of a question and its answer
+    /// Sets the minimum round-trip time of a question
     /// ([`Gate::base`](crate::gate::Gate::base)).
     pub fn set_base(&mut self, base: Duration) {
         self.admission.set_base(base);
@@ -376,7 +376,7 @@ impl Scheduler {
         &self.settings.fields
     }
 
-    /// Takes new deliveries.
+    /// Reads the values in the bodies of new deliveries, and takes them.
     pub fn delivered(&mut self, now: Duration, deliveries: Vec<Delivery>) {
         let read = |delivery: Delivery| {
             let inside = InBody::read(&delivery.message.body, &self.settings.fields);
@@ -476,7 +476,7 @@ impl Scheduler {
         match self.agreement.change(now, busy, self.fitness.wants()) {
             Some(TakingChange::Rest) => {
                 self.facts.push(Fact::Rests);
-                // No job of this session may start anymore, until the broker has ended it, too.
+                // The broker still has to end this session. Until then, no job of it may start.
                 self.agenda.ack_first();
                 let ends = self.intake.has_session();
                 self.session_down();

@@ -1,5 +1,5 @@
 //! Calls that their handler gave up and that may still arrive, or be worked on. Their leases are
-//! kept until the calls are known to have ended, or for as long as the handler said.
+//! kept until the calls are known to have ended, or for the time that the handler gave.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

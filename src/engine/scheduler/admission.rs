@@ -68,7 +68,7 @@ pub(super) struct Admission {
     size: RoundSize,
     /// Earliest time of the next question.
     pause: Option<Duration>,
-    /// When the gate opens again, as far as it said.
+    /// When the gate opens again, according to its last error.
     closed_until: Duration,
     backoff: Reconnect,
     /// Minimum duration of a question and its answer.

@@ -34,8 +34,8 @@ impl Scheduler {
             && (self.queues.may_ask(|it| self.is_open(it)) || self.needs_clock().is_some())
     }
 
-    /// Returns false while this worker can't make calls and does not try, and while its few jobs go
-    /// back so that it can take all.
+    /// Returns false while this worker can't make calls and tries none, and while it returns the
+    /// few jobs of its trial before it takes all jobs again.
     pub(super) fn may_call(&self) -> bool {
         let wanted = self.fitness.wants();
         wanted != WantedJobs::Nothing && !self.agreement.is_giving_back(wanted)
@@ -155,7 +155,7 @@ impl Scheduler {
             // All jobs have left.
             self.queues.set_limited(&turn.tenant, false);
         }
-        // Mostly there is one.
+        // Usually there is only one.
         let mut questions: Vec<(TenantAsk, GateQuestion)> = Vec::with_capacity(1);
         // Indexes of all questions but the first, by labels. Jobs of another plan have different
         // limits.
@@ -182,7 +182,7 @@ impl Scheduler {
             // These jobs ask again when slots are free.
             self.queues.set_limited(&turn.tenant, false);
         }
-        // The gate starts the first jobs: those whose calls are ready, in the order of their
+        // The gate admits the first jobs first: those whose calls are ready, in the order of their
         // tickets.
         jobs.sort_unstable();
         for (unready, _, _, place, key) in jobs {
@@ -250,7 +250,7 @@ impl Scheduler {
             .extend(tried.map(|(limit, tally)| Fact::Tried(limit.name().to_owned(), *tally)));
     }
 
-    /// Returns the labels of a job: the values that its limits look at, and its priority level.
+    /// Returns the labels of a job: the values that its limits distinguish, and its priority level.
     pub(super) fn labels_of(&self, job: &JobEntry, limits: &Limits) -> Labels {
         let labels = job::labels(&*job.message, limits.all());
         let level = self.settings.fields.priorities.label(&*job.message);

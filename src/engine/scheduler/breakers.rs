@@ -53,7 +53,7 @@ pub struct EndedCall<'a> {
     pub has_started: bool,
 }
 
-/// A failed job that waits until its failure is reported, because only then it is known whether an
+/// A failed job that waits until its failure is reported, because only then is it known whether an
 /// attempt is used.
 #[derive(Debug, PartialEq, Eq)]
 pub struct FailedJob {
@@ -198,7 +198,7 @@ impl Breakers {
         }
     }
 
-    /// Records whether calls of `tenant` have failed in a row, as the gate says.
+    /// Records the gate's view of whether calls of `tenant` have failed in a row.
     pub fn record_failures(&mut self, tenant: &Tenant, has_failures: bool) {
         if has_failures {
             if self.rule.is_some() && !self.may_have_failures(tenant) {
@@ -247,7 +247,7 @@ impl Breakers {
             jitter,
         };
         let started_ms = probe.unwrap_or(0);
-        // A success after it ends the row even before the row's length is known.
+        // A success after this must be reported, even before the gate has counted the failure.
         if self.api == ApiBreaker::Sound && trouble != Trouble::Tenant {
             self.api = ApiBreaker::Failing;
         }
@@ -298,7 +298,7 @@ impl Breakers {
         }
     }
 
-    /// Records a call that says nothing about the API.
+    /// Records a call that shows nothing of the API's health.
     pub fn no_outcome(&mut self, ended: &EndedCall<'_>) {
         let mut events = self.release_own(ended);
         if let Some(started_ms) = self.probe(ended.key) {
@@ -365,8 +365,8 @@ impl Breakers {
         }
     }
 
-    /// Returns true if it is time to let jobs go that have waited in memory for long while nothing
-    /// starts. Counts it as done.
+    /// Returns true if nothing starts and it is time to let jobs go that have waited in memory for
+    /// long. Begins the next interval.
     pub fn lets_go(&mut self, now: Duration) -> bool {
         let lets_go = self.is_shut(now) && now >= self.next_let_go;
         if lets_go {
@@ -375,7 +375,7 @@ impl Breakers {
         lets_go
     }
 
-    /// Returns when [`Breakers::look`] or [`Breakers::lets_go`] has something to do while nothing
+    /// Returns when [`Breakers::check`] or [`Breakers::lets_go`] has something to do while nothing
     /// starts, or when jobs may start again.
     pub fn next(&self, now: Duration) -> Option<Duration> {
         let look_at = self.look_at(now);
@@ -394,7 +394,7 @@ impl Breakers {
         }
     }
 
-    /// Returns the reports to send now: none while a request is in flight.
+    /// Returns the reports to send now, or `None` while a request is in flight.
     pub fn send(&mut self) -> Option<(Rule, Vec<(BreakerScope, BreakerEvent)>)> {
         let rule = self.rule.unwrap_or(Rule::NONE);
         if self.sent.is_some() || self.waiting.is_empty() {
@@ -467,14 +467,13 @@ impl Breakers {
                         };
                         let look_at = now + wait;
                         self.api = match self.api {
-                            // This only checked what the API itself said.
+                            // This only checked for a throttle of all tenants.
                             api @ (ApiBreaker::Sound | ApiBreaker::Failing)
                                 if event == BreakerEvent::Look =>
                             {
                                 api
                             }
-                            // A failure from before the breaker opened says nothing about the
-                            // probe.
+                            // A failure from before the breaker opened does not end the probe.
                             api @ (ApiBreaker::Granted { .. } | ApiBreaker::Probing { .. })
                                 if standing.is_open =>
                             {

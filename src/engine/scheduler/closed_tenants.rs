@@ -28,7 +28,7 @@ struct ClosedTenant {
     until: Duration,
     /// Number of its jobs that were denied.
     denied: u64,
-    /// Whether the last answer said that it is suspended.
+    /// Whether it was suspended at the last answer.
     suspended: bool,
     /// Whether the suspension was reported.
     is_reported: bool,
@@ -146,7 +146,7 @@ impl ClosedTenants {
         opened.collect()
     }
 
-    /// Returns when [`ClosedTenants::look`] may find something.
+    /// Returns when [`ClosedTenants::take_opened`] may find something.
     pub(super) fn next(&self) -> Option<Duration> {
         (!self.closed.is_empty()).then_some(self.look_at)
     }

@@ -129,8 +129,8 @@ impl Scheduler {
         }
     }
 
-    /// Step 3: asks the next question of each open shard, if one is due (`asking`). Checks now
-    /// which jobs' calls could be made at once: as many jobs may start.
+    /// Step 3: asks the next question of each open shard, if one is due (`asking`). `is_ready`
+    /// reports whether a job's call could be made at once; no more jobs than that may start.
     pub fn ask(&mut self, now: Duration, mut is_ready: impl FnMut(JobKey, &Tenant) -> bool) {
         if !self.wants_to_ask(now) || self.ask_at() > now {
             return;
@@ -225,10 +225,10 @@ impl Scheduler {
         }
     }
 
-    /// Step 6a: starts an admitted job while its permit is good.
+    /// Step 6a: starts an admitted job while its permit is valid.
     ///
     /// # Errors
-    /// The receipt, if it is too late for the start, or if the job is gone.
+    /// The receipt, if the permit has expired, or if the job is gone or not wanted any more.
     fn admitted(
         &mut self,
         now: Duration,
@@ -255,7 +255,7 @@ impl Scheduler {
                 asked_at + left.min(good_for)
             }
         };
-        // A lapsed round trip has given its slots away.
+        // The slots of a lapsed round trip went to other jobs.
         if lapsed || now > deadline {
             let told = self.admission.came_late(now, asked_at, limits);
             self.facts.extend(told);
@@ -291,8 +291,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Step 6b: delays a denied job until its turn, in the first place that has room for it
-    /// (`delays`).
+    /// Step 6b: delays a denied job until its turn: in a window, in memory, or else in a delay
+    /// queue (`delays`).
     fn denied(
         &mut self,
         now: Duration,
@@ -407,7 +407,7 @@ impl Scheduler {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
-        // If the session is gone, the broker delivers its jobs again, and the new copy is settled.
+        // If the session is gone, the broker delivers the job again, and that copy goes on.
         let stale = !self.intake.is_current(&job.tag);
         match outcome {
             Outcome::Throttled { after, reason } => self.throttled(now, key, after, reason),

@@ -25,10 +25,11 @@ const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Maximum wait of a message whose target has failed [`MIN_FAILURES`] times. After that, a result
 /// whose publisher named the target is given up, and a job takes another route.
 const STUCK_PATIENCE: Duration = Duration::from_secs(30);
+/// Minimum number of failures before a message stops waiting for its target.
 const MIN_FAILURES: u32 = 3;
-/// The same for results whose exchange the operator named, and for the only message waiting for one
-/// of our queues. It stays below 30 minutes: RabbitMQ then takes back unacked deliveries, and their
-/// jobs would be called again.
+/// [`STUCK_PATIENCE`] for results whose exchange the operator named, and for the only message that
+/// waits for one of our queues. It stays below 30 minutes: RabbitMQ then takes back unacked
+/// deliveries, and their jobs would be called again.
 const MAX_STUCK_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Exchange and routing key.
@@ -276,8 +277,8 @@ impl Moves {
         Vec::new()
     }
 
-    /// Schedules another try after a failed publish. Returns true if the failure is news of the
-    /// target, or `None` if its session is gone.
+    /// Schedules another try after a failed publish. Returns true if it is the first failure of the
+    /// target, or of a refused message; `None` if its session is gone.
     pub fn failed(&mut self, now: Duration, key: JobKey, why: &PublishError) -> Option<bool> {
         let entry = self.all.get_mut(&key)?;
         entry.failures += 1;
@@ -333,7 +334,7 @@ impl Moves {
         self.all.get(&key).is_some_and(|it| it.of.reply.is_some())
     }
 
-    /// Returns true if `queue` did not take a message lately.
+    /// Returns true if `queue` is stuck.
     pub fn is_stuck(&self, queue: &Arc<str>) -> bool {
         let target = MoveTarget(Arc::from(""), Arc::clone(queue));
         self.stuck.contains_key(&target)
@@ -348,7 +349,7 @@ impl Moves {
         self.send(now, key)
     }
 
-    /// Keeps a message waiting that has no other route for now.
+    /// Lets a message that has no other route wait for its target again.
     pub fn keep(&mut self, now: Duration, key: JobKey) {
         if let Some(entry) = self.all.get_mut(&key) {
             entry.kept_until = now + RECHECK_DELAY;
@@ -356,8 +357,8 @@ impl Moves {
         }
     }
 
-    /// Prepares for the end of the worker: a called job ends without a result that its target does
-    /// not take, so that it is not called again.
+    /// Prepares for the end of the worker: if the target of a called job's result is stuck, the job
+    /// ends without the result, so that it is not called again.
     pub fn drain(&mut self) {
         self.ends = true;
         if !self.stuck.is_empty() {

@@ -15,8 +15,9 @@ use crate::engine::shards::Shards;
 use crate::gate::ShardId;
 use crate::rules::tenant::Tenant;
 
-/// The share of the prefetch that may be held in memory, and the share for one tenant: 1 / this.
+/// Held jobs take at most one part in `HELD_SHARE` of the prefetch.
 const HELD_SHARE: usize = 2;
+/// The same for the held jobs of one tenant, and for its jobs that wait for a slot.
 const HELD_SHARE_OF_TENANT: usize = 8;
 /// Minimum interval between checks of jobs that lack a slot.
 const SURPLUS_PAUSE: Duration = Duration::from_millis(100);
@@ -109,6 +110,7 @@ impl Queues {
     pub fn held(&self) -> usize {
         self.held
     }
+
     /// Returns the number of running jobs.
     pub fn running(&self) -> usize {
         self.running
@@ -260,7 +262,7 @@ impl Queues {
         turns
     }
 
-    /// Sets whether a job of `tenant` must wait for its limits, as the last answer said.
+    /// Sets whether a job of `tenant` must wait for its limits, according to the last answer.
     pub fn set_limited(&mut self, tenant: &Tenant, limited: bool) {
         if let Some(state) = self.tenants.get_mut(tenant) {
             self.sums.change(state, |state| state.limited = limited);
@@ -287,7 +289,7 @@ impl Queues {
         self.usual_call = (self.usual_call * 15 + took) / 16;
     }
 
-    /// Returns when [`Queues::take_surplus`] may find something.
+    /// Returns when [`Queues::take_surplus`] may find surplus jobs.
     pub fn surplus_at(&self) -> Option<Duration> {
         // Whether the jobs belong to one tenant is checked then, because this is called after each
         // event.
@@ -296,8 +298,8 @@ impl Queues {
         (self.sums.each().any(may_have)).then_some(self.next_surplus)
     }
 
-    /// Returns true if it is time for [`Queues::take_surplus`], which it is once per `every`.
-    /// Counts it as done.
+    /// Returns true if it is time for [`Queues::take_surplus`], at most once per `every`, and
+    /// begins the next interval.
     pub fn looks_for_surplus(&mut self, now: Duration, every: Duration) -> bool {
         let looks = now >= self.next_surplus;
         if looks {
@@ -312,9 +314,9 @@ impl Queues {
 
     /// Takes out surplus jobs, so that they do not fill the prefetch: jobs that wait for a slot,
     /// exceed the number that one tenant may keep in memory, and are `stale` (have waited for
-    /// long). Each comes with the time when it may get a slot, if calls take as long as usual and
-    /// the tenant keeps the share that it has while others wait. That time is at most `farthest`
-    /// from `now`, because calls that take long today may be short tomorrow.
+    /// long). Returns each with an estimate of when it may get a slot, assuming that calls take as
+    /// long as usual and that other tenants wait, too. The estimate is at most `farthest` from
+    /// `now`, because calls may become shorter.
     pub fn take_surplus(
         &mut self,
         now: Duration,
@@ -332,7 +334,7 @@ impl Queues {
         crowded.sort_unstable_by_key(|(tenant, _)| tenant.as_str());
         for (_, state) in crowded {
             let mut keys = Vec::new();
-            // The last jobs to come leave first, so that the remaining ones stay in order.
+            // The newest jobs leave first, so that the remaining ones stay in order.
             self.sums.change(state, |state| {
                 while state.without_slot() > keep
                     && let Some(&key) = state.fresh.back().or(state.due.back())

@@ -19,7 +19,7 @@ pub struct RoundSize {
     most: usize,
     /// Number of jobs in the last round trip.
     asked: usize,
-    /// When the bound was last changed. Questions from before that say nothing about it.
+    /// When the bound was last changed. Questions from before that do not count.
     lowered: Duration,
     raised: Duration,
 }

@@ -21,7 +21,7 @@ use crate::rules::tenant::Tenant;
 /// Maximum cost that a call can report: a thousand times the highest limit.
 const MAX_ACTUAL_COST: u32 = 1_000_000_000;
 
-/// The starts that have to be settled.
+/// The starts that are not settled yet.
 #[derive(Debug)]
 pub(super) struct Settlement {
     ledger: Ledger,
@@ -50,15 +50,16 @@ impl Settlement {
         self.ledger.name()
     }
 
-    /// Records that a job starts. Returns when to look at its call.
+    /// Records that a job starts. Returns when to check its call, if a limit can be corrected by
+    /// it.
     pub(super) fn started(&mut self, now: Duration, started: &StartRecord) -> Option<CallCheck> {
         self.ledger.started(&started.limits);
         let call = started.call()?;
         Some(self.lateness.look(now, &call))
     }
 
-    /// Records a finding about a call in flight. A call that came later than the guard covers
-    /// counts from now on.
+    /// Records a finding about a call in flight. If the call arrived later than the guard covers,
+    /// it counts from now.
     pub(super) fn record_finding(
         &mut self,
         now: Duration,
@@ -83,9 +84,9 @@ impl Settlement {
         self.lateness.base()
     }
 
-    /// Records the end of a call. It is settled if its usage differs from its charge, or if it
-    /// holds a lease. It cost `cost`, unless its answer gave an actual cost. Returns an action that
-    /// waits for the end of an abandoned call, if it is one.
+    /// Records the end of a call, and settles it if its usage differs from its charge or if it
+    /// holds a lease. `actual` is the cost in the API's answer; without one, the call cost `cost`.
+    /// For an abandoned call that holds a lease, returns an action that waits for its end.
     pub(super) fn end(
         &mut self,
         now: Duration,
@@ -170,8 +171,8 @@ impl Settlement {
     }
 
     /// Settles jobs that the gate may have admitted in an answer that was lost or did not count.
-    /// None of them starts. Their leases would be missing until they expire, so they are given
-    /// back. For other limits, only the lost answer knew the charge.
+    /// None of them starts. Gives back their leases, which would be missing until they expire.
+    /// Other charges can't be given back, because only the lost answer had their data.
     pub(super) fn doubt(&mut self, now: Duration, question: &GateQuestion) {
         let Some(held) = question.limits.held() else {
             return;
@@ -197,8 +198,8 @@ impl Settlement {
         self.ledger.is_empty()
     }
 
-    /// Renews leases if it is time: those of `running` calls, and those of abandoned calls, because
-    /// the gate may have lost its record of them.
+    /// Renews leases if it is time: those of `running` calls, and those of abandoned calls, which
+    /// the gate may have lost.
     pub(super) fn renew<'a>(
         &mut self,
         now: Duration,

@@ -1,5 +1,5 @@
 //! Jobs that wait in memory for the lease of a running call. Its end can't be predicted, so one of
-//! the jobs asks as soon as this worker has told the gate that one of its own calls has ended.
+//! the jobs asks as soon as this worker has settled the end of one of its own calls with the gate.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
