@@ -144,8 +144,8 @@ pub enum Action {
         job: Job,
         /// When its permit expires (scheduler time).
         deadline: Duration,
-        /// When to look at the call while it is in flight (scheduler time), for
-        /// [`super::scheduler::Scheduler::heard_of`].
+        /// When to check the call while it is in flight (scheduler time), for
+        /// [`super::scheduler::Scheduler::record_finding`].
         look: Option<CallCheck>,
     },
     /// Wait for the end of an abandoned call, then call
@@ -169,7 +169,7 @@ pub enum Action {
     /// [`super::scheduler::Scheduler::settled`].
     Settle(ShardId, Vec<TenantSettled>),
     /// Store the limits that the API advertises in the gate, then call
-    /// [`super::scheduler::Scheduler::told`]. No job waits for it.
+    /// [`super::scheduler::Scheduler::advertised_result`]. No job waits for it.
     Advertised(Vec<(Tenant, Quotas)>),
     /// Store the lessons of answers for adaptive limits, then call
     /// [`super::scheduler::Scheduler::learned`]. No job waits for it.

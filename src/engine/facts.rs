@@ -207,7 +207,7 @@ pub enum Fact {
         whose: BreakerScope,
         /// How long they are throttled.
         duration: Duration,
-        /// The API's reason, or `None` if an answer that was no refusal said that nothing is left.
+        /// The API's reason, or `None` if the answer was no refusal but reported a used-up quota.
         reason: Option<String>,
     },
     /// A throttle could not be stored in the gate.

@@ -1,5 +1,5 @@
-//! Logs the scheduler's facts. Kinds of events that can happen to every job get a few lines, and
-//! one line that sums up the rest (`line_limiter`).
+//! Logs the scheduler's facts. Events that can happen to every job get a few lines per kind, and
+//! one more that sums up the rest (`line_limiter`).
 
 mod line_limiter;
 
@@ -23,7 +23,7 @@ macro_rules! info_if {
     };
 }
 
-/// The lines that were logged lately.
+/// The log of the scheduler's facts.
 #[derive(Default)]
 pub(super) struct Journal(LineLimiter);
 

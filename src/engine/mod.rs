@@ -48,21 +48,21 @@ const MAX_EVENTS_PER_TURN: usize = 16;
 /// Capacity of the channel for findings about calls in flight.
 const MAX_FINDINGS: usize = 1024;
 
-/// How long a worker that stops tries to end its notes on calls that it gives up.
+/// Timeout for ending the notes on calls that a stopping worker gives up.
 const FINAL_NOTES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Tokens that stop a worker.
 #[derive(Debug, Clone, Default)]
 pub struct Stop {
-    /// Take no more jobs, and finish running calls.
+    /// Stops taking jobs, and lets running calls finish.
     pub soft: CancellationToken,
-    /// Stop at once. Running jobs run again in another worker.
+    /// Stops at once. Running jobs run again in another worker.
     pub hard: CancellationToken,
 }
 
 /// The servers and the handler between which jobs move.
 pub struct Engine<B, G, H> {
-    /// Delivers jobs and stores those that wait.
+    /// Delivers jobs and stores waiting ones.
     pub broker: Arc<B>,
     /// Decides when jobs may start.
     pub gate: Arc<G>,
@@ -100,7 +100,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         self.run_updated(scheduler, events, updates, stop).await
     }
 
-    /// Like [`Engine::run`], with updates while it runs.
+    /// Runs like [`Engine::run`], and applies `updates` meanwhile.
     pub async fn run_updated(
         self,
         mut scheduler: Scheduler,
@@ -147,8 +147,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             self.metrics.set_agreed(agreed);
             self.health.set_stuck(scheduler.stuck(now));
             self.health.set_unfit(scheduler.unfit());
-            // Comes before the follow-up actions: a call that ends leaves its connection to the
-            // next one.
+            // Comes before the actions that follow: a call that has ended leaves its connection to
+            // the next one.
             let handler = &*self.handler;
             scheduler.ask(now, |key, tenant| {
                 let at_once = || handler.at_once_for(tenant);
@@ -230,8 +230,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 },
                 event = events.recv(), if events_go_on => {
                     let Some(event) = event else {
-                        // A stopping broker does not reconnect. Running calls may end all the same:
-                        // the API has them, and the gate learns that they are over.
+                        // A stopping broker does not reconnect. Running calls may still end: the
+                        // API has them, and their ends are settled with the gate.
                         if give_up_at.is_some() {
                             events_go_on = false;
                             continue;
@@ -240,8 +240,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         break;
                     };
                     self.take_event(&mut scheduler, &mut reading, started.elapsed(), event);
-                    // Received only when it is handled at once: a received event that is dropped is
-                    // a lost job.
+                    // Receives only events that are handled at once: a job in a dropped event is
+                    // lost.
                     for _ in 1..MAX_EVENTS_PER_TURN {
                         let Ok(event) = events.try_recv() else { break };
                         self.take_event(&mut scheduler, &mut reading, started.elapsed(), event);
