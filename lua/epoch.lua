@@ -1,5 +1,5 @@
 -- epoch: changes the epoch if it is still as the worker read it. src/gate/epoch/decide.rs decides
--- on the fields; the specification of this script is src/gate/epoch/hash.rs.
+-- on the fields, which src/gate/epoch/stored.rs describes.
 --
 -- KEYS[1]  the epoch (HASH)
 --

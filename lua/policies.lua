@@ -1,6 +1,5 @@
 -- policies: registers the policies that a worker has in force, and reads those of all workers.
--- src/gate/fleet/agree.rs explains the use; the specification is src/gate/fleet/shelf.rs. Needs
--- clock.lua before it.
+-- src/gate/fleet/mod.rs explains the use. Needs clock.lua before it.
 --
 -- KEYS[1]  the registry (HASH): for each policy its text in the field ID, and in the field
 --          "ID:times" its times "SINCE:USED:KEPT": when it was first and last registered, and how

@@ -1,7 +1,6 @@
 -- pulse: tells whether Redis still has all usage. It is the last call of a pipeline, whose
 -- decisions count only if it does. src/gate/epoch/stored.rs describes the hash,
--- src/gate/epoch/decide.rs what happens otherwise; the specification of this script is
--- src/gate/epoch/hash.rs. Needs clock.lua before it.
+-- src/gate/epoch/decide.rs what happens otherwise. Needs clock.lua before it.
 --
 -- KEYS[1]  the epoch (HASH)
 --

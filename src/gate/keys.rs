@@ -109,7 +109,7 @@ impl Keys {
     }
 
     /// Returns the key of a worker's answer about a job that an operator asked for, a STRING; named
-    /// like [`KeyLayout::suspect`].
+    /// like [`Keys::suspect`].
     pub fn sighting(&self, tenant: &Tenant, job: &str) -> String {
         let base = self.base(&Partition::Tenant(tenant.clone()));
         format!("{base}:%sighting:{}", tenant::encode(job))
@@ -203,13 +203,13 @@ impl Keys {
         }
     }
 
-    /// Returns the key of the policy registry, a HASH; `tag` as for [`KeyLayout::epoch`].
+    /// Returns the key of the policy registry, a HASH; `tag` as for [`Keys::epoch`].
     pub fn policies(&self, tag: Option<u32>) -> String {
         self.shared("%policies", tag)
     }
 
     /// Returns the key of the board of operators' instructions, a HASH that `lua/steer.lua`
-    /// describes; `tag` as for [`KeyLayout::epoch`].
+    /// describes; `tag` as for [`Keys::epoch`].
     pub fn board(&self, tag: Option<u32>) -> String {
         self.shared("%board", tag)
     }

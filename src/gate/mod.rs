@@ -37,8 +37,8 @@ use crate::rules::scope::Labels;
 use crate::rules::steering::Sighted;
 use crate::rules::tenant::Tenant;
 
-/// The reason the gate gave no decision. No job may be called after an error. The question may or
-/// may not have been charged; a charge without a call wastes quota but never exceeds a limit.
+/// The reason why the gate gave no decision. No job may be called after an error. The question may
+/// have been charged; a charge without a call wastes quota but never exceeds a limit.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum GateError {
     /// The store can't be reached or did not answer in time.
@@ -110,7 +110,7 @@ pub type Verdicts = Vec<Result<SuspectDecision, GateError>>;
 /// One answer per candidate of [`Gate::dedupe`].
 pub type DedupedAll = Vec<Result<Deduped, GateError>>;
 
-/// The limits that each lesson of [`Gate::learn`] lowered.
+/// The limits that were lowered by each piece of evidence of [`Gate::learn`].
 pub type LearnedAll = Vec<Result<Vec<Sunk>, GateError>>;
 
 /// A store that decides atomically. The Redis scripts and the in-memory model pass the same
@@ -149,8 +149,8 @@ pub trait Gate: Send + Sync + 'static {
     ) -> impl Future<Output = Result<SettleReplies, GateError>> + Send;
 
     /// Suspends calls of `whose` for `duration` from now, in all workers, and never shortens a
-    /// suspension that is already in force. For a tenant the gate denies its jobs. For the whole
-    /// API, workers learn it through [`Gate::report`]. `by` names the cause, for
+    /// suspension that is already in force. The gate denies the jobs of a suspended tenant. Workers
+    /// learn of a suspension of the whole API through [`Gate::report`]. `by` names the cause, for
     /// [`Inspection::blocked_by`].
     fn block(
         &self,
@@ -183,6 +183,7 @@ pub trait Gate: Send + Sync + 'static {
         &self,
         batch: &[Candidate],
     ) -> impl Future<Output = Result<DedupedAll, GateError>> + Send;
+
     /// Stores the state of jobs that an operator asked about ([`crate::rules::steering`]).
     fn sighted(&self, batch: &[Sighted]) -> impl Future<Output = Result<(), GateError>> + Send {
         let _ = batch;
@@ -196,9 +197,9 @@ pub trait Gate: Send + Sync + 'static {
         batch: &[(Tenant, Quotas)],
     ) -> impl Future<Output = Result<(), GateError>> + Send;
 
-    /// Feeds adaptive limits with lessons from the API's answers ([`crate::rules::learned`]).
-    /// Replies are in the order of `batch`. A tenant whose lesson could not be stored gets its own
-    /// error; the outer error applies to the whole batch.
+    /// Updates adaptive limits with evidence from the API's answers ([`crate::rules::learned`]).
+    /// Replies are in the order of `batch`. A tenant whose evidence could not be stored gets its
+    /// own error; the outer error applies to the whole batch.
     fn learn(
         &self,
         batch: &[LimitEvidence],

@@ -62,8 +62,8 @@ pub fn refused(error: &ServerError, what: &str) -> GateError {
     }
 }
 
-/// Returns true if the user lacks a permission. For commands inside a script, only the details say
-/// so.
+/// Returns true if the user lacks a permission. For commands inside a script, only the details show
+/// it.
 fn is_forbidden(error: &ServerError) -> bool {
     let inside = ["The user executing the script", "ACL failure", "NOPERM"];
     let details = error.details().unwrap_or_default();

@@ -26,8 +26,8 @@ const AT_ONCE: usize = 20;
 pub struct TenantStanding {
     /// The tenant's waiting jobs and suspension.
     pub line: WaitlistState,
-    /// The tenant's limits with their usage. For a limit that tells jobs apart by a value, this is
-    /// the usage of jobs without that value.
+    /// The tenant's limits with their usage. For a limit with a scope that distinguishes jobs by a
+    /// value, this is the usage of jobs without that value.
     pub limits: Vec<(Limit, UsageOfLimit)>,
     /// The tenant's shadow limits with their usage and trials.
     pub shadows: Vec<(Limit, UsageOfLimit, Tried)>,

@@ -12,17 +12,17 @@ use super::stored::{EpochFields, Gap, Pulse};
 use crate::rules::slots::SlotOwnership;
 
 /// Minimum time, in milliseconds, that admissions wait after a change of server, even when all
-/// known workers have vouched. A worker that joined just before, and whose joining was lost, must
-/// be able to object. Workers look every 2 s.
+/// known workers have vouched. A worker that joined just before, and whose entry was lost, must be
+/// able to object. Workers check every 2 s.
 pub const SETTLE_MS: u64 = 3_000;
-/// How long workers may take to vouch, in milliseconds. After that, usage that no worker vouched
-/// for counts as lost, so that questions with a short look-back need not wait for the longest one.
+/// Time for workers to vouch, in milliseconds. After that, usage that no worker vouched for counts
+/// as lost, so that questions with a short look-back need not wait for the longest one.
 pub const DOUBT_MS: u64 = 30_000;
-/// A worker that has been silent for this long, in milliseconds, on top of twice the longest
-/// look-back is removed from the hash.
+/// Silence, in milliseconds and on top of twice the longest look-back, after which a worker is
+/// removed from the hash.
 pub const FORGET_MS: u64 = 60_000;
-/// Two rounded clock readings differ by less than this, in milliseconds. The margin prevents that
-/// admissions close again and again for a millisecond.
+/// Two rounded clock readings differ by less than this, in milliseconds. The margin keeps
+/// admissions from closing again and again for a millisecond.
 const ROUNDING_MS: u64 = 100;
 
 /// A worker's own knowledge.
@@ -104,8 +104,8 @@ const SETTLING: &str = "it restarted or failed over, and no worker misses a call
     for other workers";
 
 impl WorkerKnowledge {
-    /// Returns the time since its last pulse if its last start may still count, so that it matters
-    /// whether Redis has it.
+    /// Returns the time since its last pulse, or `None` if its last start no longer counts, so that
+    /// it does not matter whether Redis has it.
     fn recent(&self) -> Option<u64> {
         self.idle_ms.filter(|idle| *idle < self.span_ms)
     }
@@ -173,7 +173,7 @@ pub fn decide(
     if let Some(gap) = stored.gap(now).pulled_back(now + ROUNDING_MS) {
         return NextStep::Write(close(gap, &stored.why));
     }
-    // Any key may have been evicted, at any time.
+    // The evicted key is unknown, and so is the time of its eviction.
     if memory.evicted_since(&stored.evicted) {
         let mut fields = close(stored.gap(now).with(now, span), EVICTED);
         fields.push(field("evicted", &memory.evicted_text()));
@@ -280,7 +280,7 @@ fn another_memory(
     if now >= until.min(given_up) {
         let mut fields = confirmed();
         if now < until {
-            // The worker that saw it first may know of limits that look back further.
+            // The worker that saw the server first may know of limits that look back further.
             let span = pending.until.saturating_sub(pending.since);
             let span = span.max(known.span_ms);
             let gap = stored.gap(now).with(pending.since, span);
@@ -298,7 +298,7 @@ fn another_memory(
         }
         return NextStep::Write(fields);
     }
-    // A known loss says more than a doubt.
+    // The reason of a known loss is more useful than that of a doubt.
     let why = if stored.cold > now { &stored.why } else { why };
     NextStep::Wait {
         until: until

@@ -51,7 +51,7 @@ impl ServerIdentity {
     }
 
     /// Returns true if the process evicted keys since `text` ([`ServerIdentity::evicted_text`]) was
-    /// written, or before any worker looked. A count that went down was reset and says nothing
+    /// written, or before any worker looked. A count that went down was reset and proves nothing
     /// about earlier evictions.
     pub(super) fn evicted_since(&self, text: &str) -> bool {
         let known = text.split_once(':').filter(|(who, _)| *who == self.process);

@@ -17,7 +17,7 @@ pub struct Shard {
     pub owned: Slots,
     /// The claims that other epochs gave up for it.
     pub handed: Vec<HandedClaims>,
-    /// Whether it appeared after the worker began, so that the worker's start says nothing about
+    /// Whether it appeared after the worker began, so that the worker's start proves nothing about
     /// it.
     pub later: bool,
     /// Time, in milliseconds, for which its process has certainly lost nothing.
@@ -56,7 +56,7 @@ impl HandedClaims {
 }
 
 impl Shard {
-    /// Returns since when nothing was lost, if the epoch itself does not say.
+    /// Returns since when nothing was lost, for an epoch that does not record it.
     pub fn sure(&self, now: u64) -> u64 {
         let inherited = self.handed.iter().filter_map(|handed| handed.sure).min();
         inherited.unwrap_or_else(|| now.saturating_sub(self.whole_ms))

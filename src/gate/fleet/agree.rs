@@ -92,12 +92,14 @@ impl RegistryKnowledge {
         self.policies.iter().filter(in_use)
     }
 
-    /// Returns what a worker with the policy `own`, called `id`, enforces after an exchange at `now_ms`.
+    /// Returns what a worker with the policy `own`, called `id`, enforces after an exchange at
+    /// `now_ms`.
     pub fn fleet(&self, own: Arc<Policy>, id: &str, now_ms: u64) -> EnforcedPolicies {
         self.fleet_of(own, id, now_ms, None)
     }
 
-    /// Like [`Self::fleet`], with the policies that workers report as in force, or `None` if they were not asked.
+    /// Like [`Self::fleet`], with the policies that workers report as in force, or `None` if they
+    /// were not asked.
     pub fn fleet_of(
         &self,
         own: Arc<Policy>,
@@ -170,7 +172,7 @@ impl EnforcedPolicies {
         1 + self.others.len()
     }
 
-    /// Combines two fleets of one worker that learned of others in two ways.
+    /// Combines two fleets that one worker learned of from two sources.
     pub fn joined_with(mut self, more: Self) -> Self {
         for other in more.others {
             match (self.others.iter_mut()).find(|known| known.policy == other.policy) {

@@ -41,8 +41,8 @@
 //!   the gate.
 //! - A job's cost is judged by its worker's own policy. A job with a cost above another policy's
 //!   whole limit starts when all of that limit is free, and is charged in full.
-//! - The same goes for the values that tell jobs apart: a value that another policy's scopes can't
-//!   use counts there as no value.
+//! - The same goes for the values that scopes distinguish jobs by: a value that another policy's
+//!   scopes can't use counts there as no value.
 //! - Limits that all tenants share behave like a tenant's own limits, since each start of each
 //!   tenant is charged to them.
 //! - Calls longer than the memory, which is one lease for `max-concurrent` and `guard: strict`, are
@@ -64,8 +64,8 @@
 //! tenants only. A limit that all tenants share is then continued for all of them, so that both
 //! policies count in one state.
 //!
-//! [`EnforcedPolicies`], `superseded` and [`text`] are pure. [`shelf`] models what
-//! `lua/policies.lua` does with the registry. [`registry`] does the I/O: a worker's exchanges.
+//! [`EnforcedPolicies`], `superseded` and [`text`] are pure. [`registry`] does the I/O: a worker's
+//! exchanges, through `lua/policies.lua`.
 
 mod agree;
 mod eased;

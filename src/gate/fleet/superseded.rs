@@ -9,9 +9,8 @@
 //! seconds, the old policy is dropped after seconds, however long other windows are.
 //!
 //! If two policies were last used at the same time, the larger name counts as the later policy, so
-//! they don't supersede each other. The relation is transitive: if A supersedes B and
-//! B supersedes C, A has C's limits as well, since the limits that reach back to C are the same in
-//! all three.
+//! they don't supersede each other. The relation is transitive: if A supersedes B and B supersedes
+//! C, A has C's limits as well, since the limits that reach back to C are the same in all three.
 
 use std::collections::BTreeSet;
 

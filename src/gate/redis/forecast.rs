@@ -10,8 +10,8 @@ use crate::rules::tenant::Tenant;
 
 impl RedisGate {
     /// Computes the turns of `tenant`'s jobs with `labels` under the limits `as_it_is` and under
-    /// `would_be`, from one look at the state. Changes nothing. Both sets of limits must tell jobs
-    /// apart by the same scopes.
+    /// `would_be`, from one look at the state. Changes nothing. Both sets of limits must
+    /// distinguish jobs by the same scopes.
     ///
     /// # Errors
     /// [`GateError`] if the state can't be read.
