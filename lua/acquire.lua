@@ -26,7 +26,7 @@
 -- [4 + 6n]  job n: 1 if it starts, 0 if it waits, 2 if quota is available but no budget is left
 -- [5 + 6n]  the index of the limit with the longest wait, from 0; 0 unless it waits
 -- [6 + 6n]  units that count against that limit; 0 unless it waits
--- [7 + 6n]  when to come back, in milliseconds from now, at least 1; 0 unless it waits
+-- [7 + 6n]  when to ask again, in milliseconds from now, at least 1; 0 unless it waits
 -- [8 + 6n]  the generation of its ticket; 0 unless it waits
 -- [9 + 6n]  the number of its ticket; if it starts, its number in the sliding log, 0 without a log.
 --           With shared partitions, a text: its numbers in the logs of all partitions, the
@@ -142,10 +142,10 @@ local function is_taken(units)
   return false
 end
 
--- Called after the denial of the k-th unit, the last of a job of `units`, which must wait until
--- `at`. Notes since when quota has been available without a claim by the waitlist or the other
--- waitlists. Once that is longer than the grace period, the job is to come back as soon as it can
--- be told whether they have vanished.
+-- Records, after the denial of the k-th unit, the last of a job of `units` that must wait until
+-- `at`, since when quota has been available that neither this waitlist nor the others have claimed.
+-- Returns when the job is to ask again: earlier than `at` if that quota has been available for
+-- longer than the grace period, as soon as it is certain that the jobs ahead have vanished.
 local function watch(at, k, units)
   local turn, which = limits_turn(limits, waitlist, base, widest(), widest())
   if open and turn == now then
