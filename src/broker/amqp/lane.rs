@@ -19,7 +19,7 @@ use crate::broker::{BrokerError, PublishError};
 
 /// Time for all confirms of a batch.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Messages not confirmed within this time are late, and the messages behind them stop waiting.
+/// Time after which unconfirmed messages are late, and the messages behind them stop waiting.
 const LATE_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of channels that wait for late messages. Beyond it, the messages behind them
 /// wait, too.
@@ -28,7 +28,7 @@ const MAX_LATE_CHANNELS: usize = 12;
 const CHANNEL_PAUSE: Duration = Duration::from_millis(200);
 /// Minimum interval between renewals of a channel whose messages are refused.
 const RENEW_PAUSE: Duration = Duration::from_secs(1);
-/// Time for a lane to find out which message closed its connection.
+/// Time for a lane to find the message that closed its connection.
 const BLAME_TIMEOUT: Duration = Duration::from_secs(1);
 /// Code with which RabbitMQ closes connections when it stops or an operator asks for it. No message
 /// is to blame.
@@ -139,7 +139,10 @@ impl<M: Publishing> Lane<M> {
         self.link.target.failed(reason)
     }
 
-    /// Writes a batch. The outer error means that the connection takes no messages.
+    /// Writes a batch.
+    ///
+    /// # Errors
+    /// The outer error: the connection takes no messages. The inner one: the channel was closed.
     async fn send(
         &self,
         channel: &mut ConfirmChannel,
@@ -188,9 +191,9 @@ impl<M: Publishing> Lane<M> {
         }
     }
 
-    /// Handles a batch whose channel was closed. If a message is to blame, a single message is
-    /// answered, and several messages are published again one by one. Returns true if the batch
-    /// closed the connection, too.
+    /// Handles a batch whose channel was closed. If a message is to blame, answers it if it is the
+    /// only one, or publishes all messages again one by one. Returns true if the batch closed the
+    /// connection, too.
     fn blame(&self, mut batch: Batch<M>, error: &lapin::Error) -> bool {
         let (code, is_up) = (code(error), !error.is_amqp_hard_error());
         let shown = self.link.target.error(error).to_string();

@@ -32,7 +32,7 @@ const PUBLISH_TIMEOUT: Duration = Duration::from_secs(15);
 /// The connection's name in logs and in RabbitMQ's tools.
 const NAME: &str = "sluicegate publish";
 
-/// A queued message. Dropping `reply` tells the caller that the connection was lost.
+/// A queued message. If `reply` is dropped, the caller learns that the connection was lost.
 #[derive(Debug)]
 struct PublishRequest<M> {
     outgoing: M,
@@ -64,8 +64,8 @@ impl<M> Batch<M> {
         Self { messages, callers }
     }
 
-    /// Sends each answer to its caller, unless the caller has one. `None` leaves the caller
-    /// waiting.
+    /// Sends each answer to its caller, unless it was answered before. A caller whose answer is
+    /// `None` keeps waiting.
     pub fn answer(&mut self, answers: Vec<Option<Answer>>) {
         for (caller, answer) in self.callers.iter_mut().zip(answers) {
             if let Some(answer) = answer
@@ -77,7 +77,7 @@ impl<M> Batch<M> {
         }
     }
 
-    /// Sends `answer` to all callers without one.
+    /// Sends `answer` to all callers that are not answered yet.
     pub fn answer_rest(&mut self, answer: &Answer) {
         let answers = vec![Some(answer.clone()); self.callers.len()];
         self.answer(answers);
@@ -92,7 +92,7 @@ pub(super) struct Publisher<M> {
     blocked: watch::Receiver<bool>,
 }
 
-/// The deadline of a caller. Time does not count while the broker blocks publishers: it has the
+/// The deadline of a caller. Time does not count while RabbitMQ blocks publishers: it has the
 /// messages or will get them, so a caller that gave up and tried again would publish them twice.
 struct CallerDeadline {
     until: Instant,
@@ -147,8 +147,8 @@ impl<M: Publishing> Publisher<M> {
         let mut replies = Vec::with_capacity(batch.len());
         for outgoing in batch {
             let (reply, answer) = oneshot::channel();
-            // If sending fails or times out, the request is dropped, and with it `reply`. That is
-            // the answer.
+            // If sending fails or times out, the request is dropped, and with it `reply`. The
+            // caller then gets an error from `answer`.
             let sending = self.requests.send(PublishRequest { outgoing, reply });
             let _ = deadline.wait(sending).await;
             self.wanted.notify_one();
@@ -166,8 +166,8 @@ impl<M: Publishing> Publisher<M> {
     }
 }
 
-/// Keeps a session up until the broker is closed. The first `requests` are messages to delay queues
-/// and other queues of jobs, the second dead letters.
+/// Keeps a session up until the broker is closed. The first of `requests` are messages to delay
+/// queues and other queues of jobs, the second are dead letters.
 pub(super) async fn supervise(
     shared: Arc<BrokerState>,
     requests: [Arc<PublishRequests<Outgoing>>; 2],
@@ -298,7 +298,7 @@ impl<M: Publishing> PublishRequests<M> {
         self.blocked.send_replace(blocked);
     }
 
-    /// Drops the queued requests when a session ends, which tells their callers.
+    /// Drops the queued requests when a session ends, so that their callers learn of it.
     pub(super) async fn fail_waiting(&self) {
         self.alone().clear();
         let mut receiver = self.waiting.lock().await;
