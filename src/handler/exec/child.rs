@@ -161,7 +161,7 @@ impl Child {
                 Err(why) => Err(why),
             };
             if let Err(why) = written {
-                // The way in which the program ended is a better reason than the failed write.
+                // The program's exit status explains more than the failed write.
                 return Err(match self.line().await {
                     Err(ended) => ended,
                     Ok(_) => format!("it does not read its input: {why}"),

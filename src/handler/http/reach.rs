@@ -1,5 +1,5 @@
-//! Measures the way to the API for `check`: opens connections as calls do, and closes them again.
-//! Sends no request.
+//! Measures the connection to the API for `check`: opens connections as calls do, and closes them
+//! again. Sends no request.
 
 use std::error::Error;
 use std::future::{Ready, ready};
@@ -98,7 +98,7 @@ async fn open(http: &Http, url: &Url, at: &str) -> Result<Reach, String> {
     Ok(reach)
 }
 
-/// The way to open a connection, up to where TLS begins.
+/// The route of a connection, up to where TLS begins.
 enum ConnectPath {
     /// Connects directly to the address that answered.
     Direct(SocketAddr),

@@ -15,7 +15,7 @@ use super::{HttpHandler, ReadyCall, failed};
 use crate::handler::{Attempt, Outcome, Permit, Trouble};
 use crate::rules::job::Job;
 
-/// Maximum number of bytes read of an answer's body. A connection with more to come is closed.
+/// Maximum number of bytes read of an answer's body. The connection of a longer one is closed.
 const MAX_BODY: usize = 64 * 1024;
 
 /// A request in flight.
@@ -27,7 +27,10 @@ struct InFlight {
 }
 
 impl HttpHandler {
-    /// Starts to send a request. The error is the attempt of a job whose request was not sent.
+    /// Begins to send a request.
+    ///
+    /// # Errors
+    /// The attempt of a job whose request was not sent.
     fn begin(
         &self,
         job: &Job,
@@ -47,7 +50,7 @@ impl HttpHandler {
             let headers = made.request.headers_mut();
             headers.insert(AUTHORIZATION, token.header.clone());
         }
-        // Nothing waits between this check and the first poll of the future that sends.
+        // There is no await between this check and the first poll of the future that sends.
         let connection = Some(connection).filter(|_| permit.is_good());
         let sent = connection.and_then(|free| free.send(made.request, &made.whole));
         let Some(exchange) = sent else {
@@ -64,7 +67,10 @@ impl HttpHandler {
         })
     }
 
-    /// Sends at most one request. The error is the attempt of a job without an answer.
+    /// Sends at most one request.
+    ///
+    /// # Errors
+    /// The attempt of a job without an answer.
     pub(super) async fn exchange(
         &self,
         job: &Job,

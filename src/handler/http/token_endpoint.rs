@@ -72,7 +72,8 @@ pub(super) struct GrantedToken {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TokenError {
     pub why: String,
-    /// Who is at fault. The server of the tokens is the same for all tenants, so one that can't be reached is no tenant's failure.
+    /// The party at fault. All tenants share the token server, so it is no tenant's failure if it
+    /// can't be reached.
     pub trouble: Trouble,
 }
 
