@@ -54,7 +54,8 @@ const fn concat<const N: usize>() -> [&'static ConfigKey; N] {
     all
 }
 
-/// Keys that a user may expect and that do not exist, with the reason or the key to use instead.
+/// Keys that do not exist although a user may expect them, with the reason or the key to use
+/// instead.
 pub(super) const NOT_BUILT: &[(&str, &str)] = &[("rate-limiter.max-concurrent", LIST_ONLY)];
 
 /// Returns the key with the path `path`.

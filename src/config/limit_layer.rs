@@ -77,7 +77,7 @@ impl LimitLayer {
                 name if name == ADAPTIVE.key.name() => self.adaptive = take(&ADAPTIVE, given)?,
                 name if name == SHADOW.key.name() => self.shadow = take(&SHADOW, given)?,
                 MAX_CONCURRENT => self.concurrent = take(&CONCURRENT, given)?,
-                // The name is in [`FLAT`], so this is `scope`.
+                // The name is in `FLAT`, so this is `scope`.
                 _ => self.scope = take(&SCOPE, given)?,
             }
             Ok(())
