@@ -164,8 +164,8 @@ pub struct Dead<'a> {
 }
 
 impl Dead<'_> {
-    /// Lists the dead letters that match `filter`. Calls `told` after each with the number found
-    /// and the number of messages left to look at.
+    /// Lists the dead letters that match `filter`. Calls `told` after each one with the number
+    /// found and the number of messages left to check.
     ///
     /// # Errors
     /// [`NotDone::RabbitMq`]

@@ -1,5 +1,5 @@
-//! Explains why a tenant's jobs wait and until when: everything the gate knows of one tenant, in
-//! words and as JSON.
+//! Explains why and until when a tenant's jobs wait: everything that the gate knows of one tenant,
+//! in words and as JSON.
 
 mod description;
 mod forecast;
@@ -44,7 +44,7 @@ use crate::rules::scope::Scope;
 use crate::rules::steering::{Hold, Steering};
 use crate::rules::tenant::Tenant;
 
-/// Round trip to Redis from which it is worth mentioning.
+/// Minimum round trip to Redis that is shown, in milliseconds.
 const MIN_SHOWN_ROUND_TRIP_MS: u64 = 10;
 
 /// An effective limit and its usage.
@@ -107,9 +107,8 @@ pub async fn inspect(
     let (mut found, levels) =
         levels::inspect(gate, &tenant, &given.labels, &shown, priorities).await?;
     if limits.len() > 1 && found.waiting > 0 && given.missing.is_empty() {
-        // The inspection says when each limit alone would admit the last job. Several limits hold
-        // each other up, so the forecast replaces that time. If the forecast fails, the time of the
-        // inspection stands.
+        // The inspection's time is when each limit alone would admit the last job. Several limits
+        // delay each other, so the forecast replaces that time, unless the forecast fails.
         let (whose, asked) = (
             (&tenant, &given.labels),
             ForecastRequest::as_it_is(&limits, 0),
@@ -170,7 +169,7 @@ pub async fn inspect(
     })
 }
 
-/// Returns what suspends all tenants, and the state of the recovery wait.
+/// Returns the API's breaker, which can suspend all tenants, and the state of the recovery wait.
 pub(super) async fn around(
     gate: &RedisGate,
     tenant: &Tenant,
@@ -211,7 +210,7 @@ fn would_be(
     })
 }
 
-/// Returns the time (ms) before which no job of the tenant starts for reasons outside its own
+/// Returns the time (Unix ms) before which no job starts for reasons outside the tenant's own
 /// state; 0 if there is none.
 pub(super) fn not_before(recovery: &Recovery, all: &Result<Standing, GateError>) -> u64 {
     let recovers = match recovery {
@@ -391,7 +390,8 @@ struct PostedInstructions {
 }
 
 impl PostedInstructions {
-    /// Returns until when (ms) an operator tries another `max` of the tenant's limit.
+    /// Returns until when (Unix ms) an operator tries another `max` of the tenant's limit, or
+    /// `None` if there is no trial.
     fn tries(&self, tenant: &Tenant, limit: &str) -> Option<u64> {
         trials::until(&self.seen, tenant, limit)
     }
@@ -431,7 +431,7 @@ fn all_suspended(all: &Standing) -> String {
     format!("all       all tenants are suspended, {until}, by {by}; tenant resume --all ends it\n")
 }
 
-/// Returns a hint about an option that the user may have to add.
+/// Returns a hint to add `--plan`, or `None` if it is not needed.
 fn hint(policy: &Policy, plan: Option<&str>) -> Option<String> {
     let header = policy.plan_header().filter(|_| plan.is_none())?;
     Some(format!(

@@ -23,7 +23,7 @@ pub(super) fn counts_cost(rows: &[LimitUsage<'_>], found: &Inspection) -> bool {
     found.widest > 1 && rows.iter().any(|(limit, _)| limit.unit() == Unit::Cost)
 }
 
-/// Describes the limit as it is set. It says "calls" if every counted call had one unit, and "units
+/// Describes the limit as it is set. Counts "calls" if every counted call had one unit, and "units
 /// of cost" if not, or if that is unknown.
 pub(super) fn describe((limit, usage): &LimitUsage<'_>) -> String {
     let limit = (*limit).clone().with_max(usage.set);
