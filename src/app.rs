@@ -113,7 +113,7 @@ pub async fn run_with<H: PreparingHandler>(config: Config, handler: H) -> Result
     worker.run(stop).await
 }
 
-/// Like [`run_with`], but stopped by `stop` instead of signals.
+/// Runs like [`run_with`], but stopped by `stop` instead of signals.
 ///
 /// # Errors
 /// [`AppError`] if it can't start or can't go on.

@@ -25,7 +25,7 @@ pub(crate) fn of(why: &(dyn Error + 'static)) -> Option<&'static str> {
             }
         };
     }
-    // The system's resolver does not say why it found no name. It may have had no descriptor:
+    // The system's resolver does not report why it found no name. It may have had no descriptor:
     // opening a file shows whether one is left.
     let opened = in_other_words.then(|| File::open(ANY_FILE))?;
     opened

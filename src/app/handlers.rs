@@ -79,7 +79,7 @@ fn work(config: Config, shared_state: &SharedState, fresh: bool) -> Result<Work,
     Ok(if fresh { worker.fresh() } else { worker }.work())
 }
 
-/// Like [`work`], for a handler that begins to work as soon as it is made. `make` returns the
+/// Works like [`work`], for a handler that begins to work as soon as it is made. `make` returns the
 /// handler and a future that closes it; it is called when the pipeline's jobs begin to move.
 fn work_later<End: Future<Output = ()> + Send + 'static>(
     config: Config,

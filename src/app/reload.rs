@@ -264,7 +264,7 @@ impl Steward {
         }
     }
 
-    /// One exchange with the other workers, with a changed policy if there is one.
+    /// Makes one exchange with the other workers, with a changed policy if there is one.
     async fn agree(&mut self) {
         let [running, in_memory, deliveries] = self.metrics.loads();
         (self.registry).says(format!("{running} {in_memory} {deliveries}"));
