@@ -197,7 +197,7 @@ fn list(times: &[f64]) -> String {
     format!("{}{more} s", shown.join(", "))
 }
 
-/// Returns a text that says that the job is a dead letter, and why; empty if it is not.
+/// Returns a text with the reason why the job is a dead letter; empty if it is none.
 fn death(job: Option<usize>, history: &RunHistory) -> String {
     let mut dead = history.dead.iter();
     let found = dead.find(|(dead, _)| Some(*dead) == job);

@@ -7,8 +7,8 @@ use crate::history::JobId;
 
 /// The reason of their dead letters.
 const CANCELLED: &str = "cancelled by an operator";
-/// Maximum delay, in nanoseconds, of a call that started before. The way to the downstream may take
-/// half of it.
+/// Maximum delay, in nanoseconds, of a call that started before. The request to the downstream may
+/// take half of it.
 const ON_ITS_WAY: u64 = 1_000_000_000;
 
 /// Returns true if the dead letter says that the job was cancelled, and an operator had requested

@@ -54,7 +54,7 @@ pub struct Life {
     /// Its start time: calls before that are too early.
     pub starts: Option<u64>,
     pub key: Option<UsedKey>,
-    /// Whether its result said that it is a duplicate.
+    /// Whether its result reported a duplicate.
     pub dropped: bool,
     /// When an operator began to cancel it.
     pub cancelling: Option<u64>,

@@ -357,7 +357,8 @@ async fn fleet(config: &Config) -> Result<Fleet, GateError> {
     reports::see(&gate).await
 }
 
-/// Returns what workers have concluded from refused calls, as one of them says it: they call the same API.
+/// Returns what one worker has concluded from refused calls. All workers call the same API, so one
+/// is enough.
 fn advice_in_words(view: &FleetReport) -> Option<String> {
     let all = view.workers.iter().map(|worker| &*worker.report.advice);
     let some: Vec<&str> = all.filter(|advice| !advice.is_empty()).collect();

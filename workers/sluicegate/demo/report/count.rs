@@ -14,8 +14,8 @@ use crate::demo::queues::DeadLetter;
 use crate::demo::scenario::Scenario;
 use crate::demo::workload::Workload;
 
-/// How long after a tenant was throttled a call may arrive and count as in flight: one guard from
-/// the gate to the API, and four for the answer's way to Redis.
+/// Time after a throttle within which an arriving call counts as in flight: one guard from the gate
+/// to the API, and four from the API's answer to Redis.
 const TOLD_NS: u64 = 250_000_000;
 /// Maximum size of a dead letter's headers in bytes: the job's own headers, ours, and a reason.
 const HEADER_BYTES: usize = 1024;
