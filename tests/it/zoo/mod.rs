@@ -20,8 +20,8 @@ use crate::PROGRAM;
 /// more.
 const MIN_CALLS_PER_REFUSAL: usize = 6;
 /// Maximum makespan without the waits after refusals, as a multiple of the shortest one that the
-/// limiter allows. docs/LIMITS.md has measured values. This bound only detects quota
-/// that is lost, because jobs start late on a busy machine.
+/// limiter allows. docs/LIMITS.md has measured values. This bound is wide because jobs start late
+/// on a busy machine; it only detects lost quota.
 const MAX_RATIO: f64 = 2.5;
 const TWO_SECONDS: Duration = Duration::from_secs(2);
 const TENANTS: [&str; 3] = ["a", "b", "c"];
