@@ -1,8 +1,9 @@
 //! The algorithms by which limits count usage, and the interface that they share.
 //!
-//! To add an algorithm, write a file next to the others (its [`Rules`], and its [`Usage`], the state that it keeps), a file in `lua/`
-//! with the same functions over Redis, and a row in `table.rs`. Configuration, keys, scripts, the model, the search for the worst
-//! case and the simulation read the table.
+//! To add an algorithm, write a file next to the others (its [`Rules`], and its [`Usage`], the
+//! state that it keeps), a file in `lua/` with the same functions over Redis, and a row in
+//! `table.rs`. Configuration, keys, scripts, the model, the search for the worst case and the
+//! simulation read the table.
 
 pub(crate) mod bucket;
 mod counter;
@@ -42,19 +43,22 @@ pub enum KeyLayout {
 
 /// The properties of an algorithm. Times are in milliseconds.
 pub trait Rules: Sync {
-    /// The value of `use-algo`.
+    /// Returns the value of `use-algo`.
     fn name(&self) -> &'static str;
 
-    /// Describes for the documentation how many units start: L is `max-requests`, W is `window-size`.
+    /// Describes for the documentation how many units start: L is `max-requests`, W is
+    /// `window-size`.
     fn about(&self) -> &'static str;
 
-    /// How its windows lie, in the words of `check`: so many calls "in any" minute.
+    /// Returns the words of `check` for the position of its windows, such as "in any" for a sliding
+    /// one.
     fn window_words(&self) -> &'static str;
 
     /// Returns the source of the algorithm's file in `lua/`: the functions of [`Usage`] over Redis.
     fn script(&self) -> &'static str;
 
-    /// Returns the source of the algorithm's fast path, if it has one: `lua/shortcut.lua` uses it to admit common jobs first.
+    /// Returns the source of the algorithm's fast path, if it has one: `lua/shortcut.lua` uses it
+    /// to admit common jobs first.
     fn shortcut(&self) -> Option<&'static str> {
         None
     }
@@ -65,13 +69,15 @@ pub trait Rules: Sync {
     /// Returns the data that Redis stores for a partition with a used-up quota.
     fn stored(&self, terms: &Terms) -> StoredUsage;
 
-    /// Returns the burst of a limit of `max` requests that sets none, or `None` if the algorithm has no bursts.
+    /// Returns the burst of a limit of `max` requests that sets none, or `None` if the algorithm
+    /// has no bursts.
     fn default_burst(&self, max: u32) -> Option<u32> {
         let _ = max;
         None
     }
 
-    /// Returns true if a call holds a lease until it has ended, so that the gate must learn of the end.
+    /// Returns true if a call holds a lease until it has ended, so that the gate must learn of the
+    /// end.
     fn holds_leases(&self) -> bool {
         false
     }
@@ -81,12 +87,14 @@ pub trait Rules: Sync {
         false
     }
 
-    /// Returns true if quota that is unused during a pause lets more units start in a window afterwards.
+    /// Returns true if quota that is unused during a pause lets more units start in a window
+    /// afterwards.
     fn saves_up(&self) -> bool {
         false
     }
 
-    /// Returns true if the algorithm can count a call from its arrival instead of its start ([`Usage::late`]).
+    /// Returns true if the algorithm can count a call from its arrival instead of its start
+    /// ([`Usage::late`]).
     fn counts_arrivals(&self) -> bool {
         false
     }
@@ -97,18 +105,20 @@ pub trait Rules: Sync {
     /// Returns the parameter that its [`Usage`] needs in addition to the span.
     fn margin(&self, terms: &Terms) -> u64;
 
-    /// Returns how long the algorithm's own state looks back: the window, and the guard if it is counted on top. Together with the
-    /// name, the algorithm and the unit this identifies a state.
+    /// Returns how long the algorithm's own state looks back: the window, and the guard if it is
+    /// counted on top. Together with the name, the algorithm and the unit this identifies a state.
     fn state_ms(&self, terms: &Terms) -> (u64, u64) {
         (terms.window_ms(), terms.guard_ms())
     }
 
-    /// Returns the maximum number of units that arrive at the API in any half-open window, as long as the guard holds: units that
-    /// arrive less than a window apart started less than window + guard apart. The search in `tests/simulation/gate/worst.rs` reaches
-    /// each of these maxima and finds nothing above.
+    /// Returns the maximum number of units that arrive at the API in any half-open window, as long
+    /// as the guard holds: units that arrive less than a window apart started less than window +
+    /// guard apart. The search in `tests/simulation/gate/worst.rs` reaches each of these maxima and
+    /// finds nothing above.
     fn worst_case(&self, terms: &Terms) -> u64;
 
-    /// Returns the maximum number of units that start in any `ms` milliseconds; `u64::MAX` if there is no bound.
+    /// Returns the maximum number of units that start in any `ms` milliseconds; `u64::MAX` if there
+    /// is no bound.
     fn most_in(&self, terms: &Terms, ms: u64) -> u64;
 
     /// Returns the maximum number of units that start in excess of an even flow of `max` per span.
@@ -116,12 +126,12 @@ pub trait Rules: Sync {
         2 * u64::from(terms.max())
     }
 
-    /// Returns the maximum number of calls that arrive in an API's own window of `window_ms`: [`Rules::worst_case`] for a window of
-    /// any length. A call costs at least one unit.
+    /// Returns the maximum number of calls that arrive in an API's own window of `window_ms`:
+    /// [`Rules::worst_case`] for a window of any length. A call costs at least one unit.
     fn arriving(&self, terms: &Terms, window_ms: u64) -> u64;
 
-    /// Returns true if `other`, which counts the same units by another algorithm or other numbers, makes this limit redundant. False
-    /// if in doubt.
+    /// Returns true if `other`, which counts the same units by another algorithm or other numbers,
+    /// makes this limit redundant. False if in doubt.
     fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool;
 }
 
@@ -132,14 +142,15 @@ pub trait Usage {
         let _ = now_ms;
     }
 
-    /// Advances the state to `clock`: drops units that no longer count, and repairs times that lie in the future because the clock
-    /// was stepped back.
+    /// Advances the state to `clock`: drops units that no longer count, and repairs times that lie
+    /// in the future because the clock was stepped back.
     fn load(&mut self, terms: &Terms, clock: Clock, around: &mut PartitionContext<'_>);
 
     /// Returns the number of units that count against `terms`.
     fn count(&self, terms: &Terms, now_ms: u64) -> u64;
 
-    /// Returns when the `k`-th next unit (from 1) may start if nothing starts before `base`, which is now or later.
+    /// Returns when the `k`-th next unit (from 1) may start if nothing starts before `base`, which
+    /// is now or later.
     fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64;
 
     /// Charges a job of `cost` that starts. Returns its sequence number, or 0 if starts have none.
@@ -148,21 +159,21 @@ pub trait Usage {
     /// Corrects the charge of a call that has ended to the units that it used.
     fn settle(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>);
 
-    /// Counts a call from now because it arrived later than the guard covers. Only for algorithms that
-    /// [count arrivals](Rules::counts_arrivals). Returns true if usage has changed.
+    /// Counts a call from now because it arrived later than the guard covers. Only for algorithms
+    /// that [count arrivals](Rules::counts_arrivals). Returns true if usage has changed.
     fn late(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>) -> bool {
         let _ = (terms, clock, ended);
         false
     }
 
-    /// Renews the lease of a call that may be in flight for another `for_ms`. Only for algorithms that
-    /// [hold leases](Rules::holds_leases).
+    /// Renews the lease of a call that may be in flight for another `for_ms`. Only for algorithms
+    /// that [hold leases](Rules::holds_leases).
     fn keep(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>, for_ms: u64) {
         let _ = (terms, clock, ended, for_ms);
     }
 
-    /// Lets nothing start before `until_ms`, which is now or later, and lets no quota accumulate meanwhile. Only for algorithms that
-    /// [save up](Rules::saves_up).
+    /// Lets nothing start before `until_ms`, which is now or later, and lets no quota accumulate
+    /// meanwhile. Only for algorithms that [save up](Rules::saves_up).
     fn hold(&mut self, terms: &Terms, until_ms: u64) {
         let _ = (terms, until_ms);
     }

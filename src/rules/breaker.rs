@@ -1,4 +1,5 @@
-//! The circuit breaker: after failures in a row it stops calls that would fail as well, until one of them, the probe, succeeds.
+//! The circuit breaker: after failures in a row it stops calls that would fail as well, until one
+//! of them, the probe, succeeds.
 //!
 //! ```text
 //! closed -- several failures in a row --> open until … -- its time is over --> half-open: one probe at a time
@@ -7,11 +8,12 @@
 //!    '------------------------ any success, or an operator's resume ---------------'
 //! ```
 //!
-//! There is a breaker for each tenant, and one for the API as a whole. The store keeps them for all workers. A tenant's breaker opens
-//! after failures of several jobs, because a single failing job may itself be the cause and should use its attempts. The API's breaker
-//! opens after failures of several tenants, or when no connection can be opened, which is not the fault of any tenant.
-//! Failures are in a row in the order in which the ends of calls are reported. A success is reported only if failures are known, so that
-//! successful calls cost nothing.
+//! There is a breaker for each tenant, and one for the API as a whole. The store keeps them for all
+//! workers. A tenant's breaker opens after failures of several jobs, because a single failing job
+//! may itself be the cause and should use its attempts. The API's breaker opens after failures of
+//! several tenants, or when no connection can be opened, which is not the fault of any tenant.
+//! Failures are in a row in the order in which the ends of calls are reported. A success is
+//! reported only if failures are known, so that successful calls cost nothing.
 
 use crate::rules::tenant::Tenant;
 
@@ -33,13 +35,17 @@ impl From<Tenant> for BreakerScope {
 /// The party at fault for a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
-    /// The API could not be reached at all. Counts against the API, regardless of the call's tenant.
+    /// The API could not be reached at all. Counts against the API, regardless of the call's
+    /// tenant.
     Unreachable,
-    /// The tenant's call could not be made: its token, its secret or one of its values is missing. Counts against this tenant only.
+    /// The tenant's call could not be made: its token, its secret or one of its values is missing.
+    /// Counts against this tenant only.
     Tenant,
-    /// This process or machine lacked something: a file descriptor, memory, a local port. Counts against no breaker, and uses no attempt.
+    /// This process or machine lacked something: a file descriptor, memory, a local port. Counts
+    /// against no breaker, and uses no attempt.
     Local,
-    /// The API answered 5xx, did not answer in time, or broke off. The cause may be the API, the tenant or the job.
+    /// The API answered 5xx, did not answer in time, or broke off. The cause may be the API, the
+    /// tenant or the job.
     Failing,
 }
 
@@ -52,7 +58,8 @@ pub struct Rule {
     pub first_wait_ms: u64,
     /// up to this.
     pub longest_wait_ms: u64,
-    /// Time after which a probe without a report is given up, in milliseconds: its worker must have died.
+    /// Time after which a probe without a report is given up, in milliseconds: its worker must have
+    /// died.
     pub lease_ms: u64,
 }
 
@@ -71,9 +78,11 @@ impl Rule {
 pub enum BreakerEvent {
     /// A call failed.
     Failed {
-        /// The store's clock when the call or its preparation started; 0 if the call is certainly not a probe.
+        /// The store's clock when the call or its preparation started; 0 if the call is certainly
+        /// not a probe.
         started_ms: u64,
-        /// The job, or the tenant, that failed. Several of them must fail before the breaker opens. Empty if the failure counts by itself.
+        /// The job, or the tenant, that failed. Several of them must fail before the breaker opens.
+        /// Empty if the failure counts by itself.
         of: String,
         /// The reason, for operators.
         by: String,
@@ -85,7 +94,8 @@ pub enum BreakerEvent {
     Sound,
     /// A worker requests to make the next probe.
     Probe,
-    /// The call says nothing of the API's health, or was not made. If it was the probe, another one may be made.
+    /// The call shows nothing of the API's health, or was not made. If it was the probe, another
+    /// one may be made.
     Release {
         /// The store's clock when the call started.
         started_ms: u64,
@@ -112,8 +122,8 @@ pub struct Standing {
     pub has_changed: bool,
     /// Whether the requested probe may be made.
     pub is_granted: bool,
-    /// Until when no job may start, in milliseconds since the epoch, because of the breaker, the API's answer or an operator; 0 if jobs
-    /// may start.
+    /// Until when no job may start, in milliseconds since the epoch, because of the breaker, the
+    /// API's answer or an operator; 0 if jobs may start.
     pub closed_until_ms: u64,
     /// The same, considering only the API's answer and an operator.
     pub named_until_ms: u64,
@@ -142,8 +152,9 @@ struct OpenState {
 }
 
 impl OpenState {
-    /// Returns true if a call that began at `started_ms` is the probe. Calls from before the breaker opened began earlier. A call that
-    /// could not be prepared never starts: it is the probe if its preparation began while the breaker was half-open.
+    /// Returns true if a call that began at `started_ms` is the probe. Calls from before the
+    /// breaker opened began earlier. A call that could not be prepared never starts: it is the
+    /// probe if its preparation began while the breaker was half-open.
     fn is_probe(&self, started_ms: u64) -> bool {
         match self.began_ms {
             0 => started_ms >= self.until_ms,
@@ -176,7 +187,8 @@ impl Breaker {
         self.failures
     }
 
-    /// Returns until when no job may start; 0 if jobs may start now, of which an open breaker lets through a single one.
+    /// Returns until when no job may start; 0 if jobs may start now, of which an open breaker lets
+    /// through a single one.
     pub fn closed_until(&self, now: u64) -> u64 {
         let Some(mut open) = self.open.clone() else {
             return 0;
@@ -209,7 +221,8 @@ impl Breaker {
         }
     }
 
-    /// Pulls back times that are too far ahead because the store's clock was stepped back. Returns true if any changed.
+    /// Pulls back times that are too far ahead because the store's clock was stepped back. Returns
+    /// true if any changed.
     pub fn pull_back(&mut self, now: u64) -> bool {
         let Some(open) = &mut self.open else {
             return false;
@@ -226,7 +239,8 @@ impl Breaker {
         }
     }
 
-    /// Gives up a call that began at `started_ms` and that shows nothing, so that another probe may be made.
+    /// Gives up a call that began at `started_ms` and that shows nothing, so that another probe may
+    /// be made.
     pub fn release(&mut self, started_ms: u64) {
         if let Some(open) = &mut self.open
             && open.is_probe(started_ms)
@@ -235,8 +249,8 @@ impl Breaker {
         }
     }
 
-    /// Records the failure of a call that began at `started_ms`. The other arguments are those of [`BreakerEvent::Failed`]. Returns true if this
-    /// opens the breaker.
+    /// Records the failure of a call that began at `started_ms`. The other arguments are those of
+    /// [`BreakerEvent::Failed`]. Returns true if this opens the breaker.
     pub fn failed(
         &mut self,
         now: u64,
@@ -276,7 +290,8 @@ impl Breaker {
         true
     }
 
-    /// Records that a call succeeded, or that an operator expects calls to. Returns true if this closes the breaker.
+    /// Records that a call succeeded, or that an operator expects calls to. Returns true if this
+    /// closes the breaker.
     pub fn reset(&mut self) -> bool {
         let was_open = self.is_open();
         *self = Self::default();

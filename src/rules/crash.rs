@@ -1,17 +1,21 @@
-//! Jobs that crash their worker. A job that RabbitMQ delivers again is a suspect: its worker died, or lost its session and lives.
-//! RabbitMQ's delivery count rises in both cases, and for all jobs that the worker had, so it can't tell which job is guilty. It only
-//! selects the jobs to watch, so that other jobs cost nothing extra. A worker writes a note to the store before a suspect asks for its
-//! permit, renews it while the call may run, and removes it when the call has ended. A note that is neither renewed nor removed means
-//! that its worker crashed. A live worker also removes the notes of a lost session, so lost sessions do not count, however many there
-//! are.
+//! Jobs that crash their worker. A job that RabbitMQ delivers again is a suspect: its worker died,
+//! or lost its session and lives. RabbitMQ's delivery count rises in both cases, and for all jobs
+//! that the worker had, so it does not show which job is guilty. It only selects the jobs to watch,
+//! so that other jobs cost nothing extra. A worker writes a note to the store before a suspect asks
+//! for its permit, renews it while the call may run, and removes it when the call has ended. A note
+//! that is neither renewed nor removed means that its worker crashed. A live worker also removes
+//! the notes of a lost session, so lost sessions do not count, however many there are.
 //!
-//! Suspects that were called beside a guilty job have notes as well, and are counted with it. So a job with crashes is called *alone*: a
-//! worker calls at most one such job at a time, and the others wait without a note. An innocent job is then counted with the first call of
-//! a guilty job, which is not watched, and with its first watched call, and no more often. An answer to its next call clears it.
+//! Suspects that were called beside a guilty job have notes as well, and are counted with it. So a
+//! job with crashes is called *alone*: a worker calls at most one such job at a time, and the
+//! others wait without a note. An innocent job is then counted with the first call of a guilty job,
+//! which is not watched, and with its first watched call, and no more often. An answer to its next
+//! call clears it.
 
 use crate::rules::tenant::Tenant;
 
-/// Time after its last renewal at which a note counts as a crash, in milliseconds. Until then no other delivery of the job is called.
+/// Time after its last renewal at which a note counts as a crash, in milliseconds. Until then no
+/// other delivery of the job is called.
 pub const LEASE_MS: u64 = 20_000;
 /// Time after its last note at which a suspect is forgotten, in milliseconds.
 pub const KEEP_MS: u64 = 7 * 86_400_000;
@@ -51,7 +55,8 @@ pub enum Note {
 /// The store's decision on a suspect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuspectDecision {
-    /// The job may ask for its permit, and the note is stored. Also the reply to all notes except for [`Note::Begin`].
+    /// The job may ask for its permit, and the note is stored. Also the reply to all notes except
+    /// for [`Note::Begin`].
     Go,
     /// Calls of the job have crashed workers, so it must be called alone. The note is not stored.
     Alone {
@@ -225,7 +230,8 @@ mod tests {
         let ms = 5 + LEASE_MS - 10_000;
         let wait = suspect.hear(10_000, "b", begin(5, false));
         assert_eq!(wait, SuspectDecision::Wait { ms });
-        // A worker that hung for longer is alive after all: its answer clears the job's crashes, and the other worker's call goes on.
+        // A worker that hung for longer is alive after all: its answer clears the job's crashes,
+        // and the other worker's call goes on.
         assert_eq!(
             suspect.hear(30_000, "b", begin(5, true)),
             SuspectDecision::Go

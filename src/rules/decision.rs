@@ -19,8 +19,8 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// The ticket of a job that was admitted without one and did not use its permit. The job is first in the current waitlist,
-    /// independent of its generation.
+    /// The ticket of a job that was admitted without one and did not use its permit. The job is
+    /// first in the current waitlist, independent of its generation.
     pub const HAD_ITS_TURN: Self = Self {
         generation: 0,
         number: 1,
@@ -34,35 +34,38 @@ pub struct Question {
     pub ticket: Option<Ticket>,
     /// The job's cost, at least 1.
     pub cost: u32,
-    /// Whether the job was admitted before and did not use its permit. Shadow limits count both as one start.
+    /// Whether the job was admitted before and did not use its permit. Shadow limits count both
+    /// admissions as one start.
     pub again: bool,
 }
 
-/// The questions of several jobs of one tenant, decided in one script call.
+/// The questions of jobs of one tenant, decided in one script call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantAsk {
     /// The tenant of the jobs.
     pub tenant: Tenant,
-    /// The jobs' values of the headers by which `limits` tell a tenant's jobs apart.
+    /// The jobs' values of the headers by which `limits` distinguish a tenant's jobs.
     pub labels: Labels,
     /// The limits that are enforced for the jobs.
     pub limits: Limits,
     /// Maximum number of jobs that may start now (the worker's free slots).
     pub budget: u32,
-    /// The name of the permits, used if a limit holds leases: `name:N` for the N-th of `asks`, from 0. No two questions may have the same
-    /// name.
+    /// The name of the permits, used if a limit holds leases: `name:N` for the N-th of `asks`,
+    /// from 0. No two questions may have the same name.
     pub permits: String,
     /// The jobs, in the order of their arrival.
     pub asks: Vec<Question>,
 }
 
-/// The sequence numbers of a start in the sliding logs of its [`Layout`](crate::rules::layout::Layout)'s partitions, in that order; 0
-/// for a partition without a log.
+/// The sequence numbers of a start in the sliding logs of its
+/// [`Layout`](crate::rules::layout::Layout)'s partitions, in their order; 0 for a partition without
+/// a log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sequences {
     /// The number in the waitlist's own partition.
     first: u64,
-    /// The numbers in the shared partitions, up to the last that is not 0. Empty for most starts, which then allocate nothing.
+    /// The numbers in the shared partitions, up to the last that is not 0. Empty for most starts,
+    /// which then allocate nothing.
     shared: Vec<u64>,
 }
 
@@ -126,7 +129,8 @@ impl fmt::Display for Sequences {
 /// The data of a start that its settlement needs when the call has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
-    /// The permit's name: [`TenantAsk::permits`] and the job's index in it. Empty if no limit holds leases.
+    /// The permit's name: [`TenantAsk::permits`] and the job's index in it. Empty if no limit holds
+    /// leases.
     pub permit: String,
     /// The store's clock at the start, from [`TenantReply::now_ms`].
     pub started_ms: u64,
@@ -169,14 +173,16 @@ pub enum End {
     Unused,
     /// The call is still in flight: its leases are renewed for another [`LEASE_MS`].
     Running,
-    /// The worker abandoned the call, which may still arrive or be worked on: its leases are kept for `for_ms` milliseconds from now (at
-    /// most [`LEASE_MS`]). With 0 the call is known to have ended. Its charge does not change.
+    /// The worker abandoned the call, which may still arrive or be worked on: its leases are kept
+    /// for `for_ms` milliseconds from now (at most [`LEASE_MS`]). With 0 the call is known to have
+    /// ended. Its charge does not change.
     Abandoned {
         /// How long the leases are kept.
         for_ms: u64,
     },
-    /// The call arrived at the API later than the guard covers, and may still be in flight: it counts from now. In a fixed window other
-    /// than the start's, it counts each time that this is sent.
+    /// The call arrived at the API later than the guard covers, and may still be in flight: it
+    /// counts from now. In a fixed window other than the start's, it counts each time that this is
+    /// sent.
     Late,
 }
 
@@ -189,7 +195,8 @@ impl End {
         )
     }
 
-    /// Returns true if the settlement stays valid at any later time, so that it may be sent again if its delivery failed.
+    /// Returns true if the settlement stays valid at any later time, so that it may be sent again
+    /// if its delivery failed.
     pub fn stays_true(&self) -> bool {
         self.is_over() || *self == Self::Late
     }
@@ -203,7 +210,8 @@ pub enum Answer {
         /// Its numbers in the sliding logs.
         sequences: Sequences,
     },
-    /// The limits have quota, but the budget was used up: nothing was charged or changed. The job asks again when a worker slot is free.
+    /// The limits have quota, but the budget was used up: nothing was charged or changed. The job
+    /// asks again when a worker slot is free.
     Capacity,
     /// The job may not start yet.
     Wait {
@@ -225,7 +233,8 @@ pub struct TenantReply {
     pub now_ms: u64,
     /// The end of the tenant's suspension (Unix ms); 0 if it is not suspended.
     pub blocked_until_ms: u64,
-    /// Whether calls of the tenant have failed in a row, so that a success must be [reported](crate::rules::breaker).
+    /// Whether calls of the tenant have failed in a row, so that a success must be
+    /// [reported](crate::rules::breaker).
     pub has_failures: bool,
     /// One answer per job.
     pub answers: Vec<Answer>,
@@ -246,13 +255,14 @@ pub struct Inspection {
     pub waiting: u64,
     /// The largest cost in the waitlist; 0 if it is empty.
     pub widest: u64,
-    /// When the last of the waitlist may start, in milliseconds from now; 0 if it is empty.
+    /// When the last unit of the waitlist may start, in milliseconds from now; 0 if it is empty.
     pub waitlist_end_ms: u64,
-    /// When a job of one unit that arrives now may start, behind the waitlist and in turn with other waitlists, in milliseconds from now.
-    /// 0 means now, unless the waitlist has waiting jobs.
+    /// When a job of one unit that arrives now may start, behind the waitlist and in turn with
+    /// other waitlists, in milliseconds from now. 0 means now, unless the waitlist has waiting
+    /// jobs.
     pub turn_ms: u64,
-    /// The end of the tenant's suspension, in milliseconds since the epoch: the API throttled the tenant, or an operator paused it. 0 if
-    /// it is not suspended.
+    /// The end of the tenant's suspension, in milliseconds since the epoch: the API throttled the
+    /// tenant, or an operator paused it. 0 if it is not suspended.
     pub blocked_until_ms: u64,
     /// Why the tenant is suspended, such as `429 from the API`; empty if it was not.
     pub blocked_by: String,
@@ -269,7 +279,8 @@ pub struct UsageOfLimit {
     pub max: u32,
     /// The `max` that is set, by the configuration or by an operator.
     pub set: u32,
-    /// The time until which an operator's `max` applies, in milliseconds since the epoch; 0 if the configuration's applies.
+    /// The time until which an operator's `max` applies, in milliseconds since the epoch; 0 if the
+    /// configuration's applies.
     pub override_until_ms: u64,
     /// Units that count now.
     pub count: u64,
@@ -277,7 +288,8 @@ pub struct UsageOfLimit {
     pub free: u64,
     /// When the next unit may start, in milliseconds from now; 0 means now.
     pub next_ms: u64,
-    /// Units that wait for the limit: in the tenant's waitlist, or in all waitlists that share the partition.
+    /// Units that wait for the limit: in the tenant's waitlist, or in all waitlists that share the
+    /// partition.
     pub waiting: u64,
     /// The largest cost among them; 0 if none waits.
     pub widest: u64,
@@ -287,15 +299,16 @@ pub struct UsageOfLimit {
     pub learned: Option<Learned>,
 }
 
-/// The results of a shadow limit's trial.
+/// The counts of a shadow limit: how many starts it would have made wait.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Jobs that started.
     pub starts: u64,
     /// Starts that would have waited.
     pub waited: u64,
-    /// Starts among `waited` that would have waited for more than a day ([`MAX_BEHIND_MS`](crate::rules::shadow::MAX_BEHIND_MS)) or that
-    /// cost more than the whole limit.
+    /// Starts among `waited` that would have waited for more than a day
+    /// ([`MAX_BEHIND_MS`](crate::rules::shadow::MAX_BEHIND_MS)) or that cost more than the whole
+    /// limit.
     pub never: u64,
     /// The longest wait of the other starts, in milliseconds.
     pub worst_ms: u64,
@@ -308,7 +321,8 @@ pub struct Tried {
     pub tally: Tally,
     /// When the trial began, in milliseconds since the epoch; 0 if it has counted no start.
     pub since_ms: u64,
-    /// How far the trial is behind now, in milliseconds: how long a job that arrives now would wait for the jobs ahead of it.
+    /// How far the trial is behind now, in milliseconds: how long a job that arrives now would wait
+    /// for the jobs ahead of it.
     pub behind_ms: u64,
 }
 
@@ -346,7 +360,7 @@ pub enum Change {
         /// The limit's name.
         name: String,
     },
-    /// Empties the waitlist: a waiting job gets a new ticket when it asks again. The learned state of the tenant's limits is forgotten.
-    /// Usage still counts.
+    /// Empties the waitlist: a waiting job gets a new ticket when it asks again. The learned state
+    /// of the tenant's limits is forgotten. Usage still counts.
     Reset,
 }

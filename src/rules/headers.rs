@@ -13,31 +13,39 @@ pub const LEVEL: &str = "x-priority";
 pub const ATTEMPT: &str = "x-sluicegate-attempt";
 /// A waiting job's ticket: `generation:number`.
 pub const TICKET: &str = "x-sluicegate-ticket";
-/// Time before which the job does not ask for a permit, by the store's clock, in milliseconds since the epoch.
+/// Time before which the job does not ask for a permit, by the store's clock, in milliseconds since
+/// the epoch.
 pub const NOT_BEFORE: &str = "x-sluicegate-not-before";
-/// Time from which on the job must not be called, by the store's clock, in milliseconds since the epoch. Computed from the publisher's
-/// `expiration`.
+/// Time from which on the job must not be called, by the store's clock, in milliseconds since the
+/// epoch. Computed from the publisher's `expiration`.
 pub const EXPIRES: &str = "x-sluicegate-expires";
-/// The publisher's `expiration`, for readers of a dead letter. As AMQP's own property it would make RabbitMQ drop the job.
+/// The publisher's `expiration`, for readers of a dead letter. As AMQP's own property it would make
+/// RabbitMQ drop the job.
 pub const EXPIRATION: &str = "x-sluicegate-expiration";
-/// The time in a delay queue: `until:wait`, in milliseconds of the store's clock and in milliseconds.
+/// The time in a delay queue: `until:wait`, in milliseconds of the store's clock and in
+/// milliseconds.
 pub const TRIP: &str = "x-sluicegate-trip";
-/// A job's priority, which the message itself does not have in a delay queue: no job may overtake others there.
+/// A job's priority, which the message itself does not have in a delay queue: no job may overtake
+/// others there.
 pub const PRIORITY: &str = "x-sluicegate-priority";
-/// The routing key that a job was first published with, unless it is the work queue's name. A delay queue changes the routing key.
+/// The routing key that a job was first published with, unless it is the work queue's name. A delay
+/// queue changes the routing key.
 pub const ROUTING_KEY: &str = "x-sluicegate-routing-key";
-/// When a job was first called and not finished, by the store's clock, in milliseconds since the epoch.
+/// When a job was first called and not finished, by the store's clock, in milliseconds since the
+/// epoch.
 pub const FIRST_CALL: &str = "x-sluicegate-first-call";
-/// The number of known crashes of a job that was redelivered before it went through a delay queue. RabbitMQ does not mark it as redelivered
-/// after that.
+/// The number of known crashes of a job that was redelivered before it went through a delay queue.
+/// RabbitMQ does not mark it as redelivered after that.
 pub const SUSPECT: &str = "x-sluicegate-suspect";
 /// Marks a job that is the first with its dedupe key, so that it does not ask again.
 pub const FIRST: &str = "x-sluicegate-first";
-/// The trace that a job belongs to: `traceparent`, then a colon and the span of its first call. Publishers set [`TRACEPARENT`] instead.
+/// The trace that a job belongs to: `traceparent`, then a colon and the span of its first call.
+/// Publishers set [`TRACEPARENT`] instead.
 pub const TRACE: &str = "x-sluicegate-trace";
 /// The span that a job, a call or a result belongs to (W3C Trace Context).
 pub const TRACEPARENT: &str = "traceparent";
-/// The first turn that a waiting job was promised: `at:wait`, in milliseconds of the store's clock and in milliseconds.
+/// The first turn that a waiting job was promised: `at:wait`, in milliseconds of the store's clock
+/// and in milliseconds.
 pub const PROMISE: &str = "x-sluicegate-promise";
 /// The number of the last wake of the tenant's waiting jobs that this job followed.
 pub const WOKEN: &str = "x-sluicegate-woken";
@@ -50,7 +58,8 @@ pub const DIED: &str = "x-sluicegate-died";
 /// The target queue of a message that waits in a delay queue because the target did not accept it.
 pub const PARKED: &str = "x-sluicegate-parked";
 
-/// Why a message's properties can't be read. The properties are in [`PROPERTIES`]. Set by Sluicegate, and never removed.
+/// Why a message's properties can't be read. The properties are in [`PROPERTIES`]. Set by
+/// Sluicegate, and never removed.
 pub const UNREADABLE: &str = "x-sluicegate-unreadable";
 /// The raw bytes of properties that can't be read.
 pub const PROPERTIES: &str = "x-sluicegate-properties";
@@ -74,7 +83,8 @@ pub const ANSWERED: &str = "x-sluicegate-answered";
 /// The prefix of the API's response headers in a result.
 pub const ANSWER_PREFIX: &str = "x-answer-";
 
-/// In a job that is forwarded: the queue where its worker says that it is done (`dispatch.forward.done`).
+/// In a job that is forwarded: the queue where its worker reports that it is done
+/// (`dispatch.forward.done`).
 pub const DONE: &str = "x-sluicegate-done";
 /// The `correlation_id` for the report on a forwarded job.
 pub const DONE_TOKEN: &str = "x-sluicegate-done-token";
@@ -87,7 +97,8 @@ const RESET: &str = "x-ratelimit-reset";
 /// How long a delayed job waits, in seconds, rounded up.
 pub const RETRY_AFTER: &str = "retry-after";
 
-/// All headers that Sluicegate sets on a job that moves. Each move removes the old ones first, so the headers do not grow.
+/// All headers that Sluicegate sets on a job that moves. Each move removes the old ones first, so
+/// the headers do not grow.
 pub const OURS: [&str; 23] = [
     ATTEMPT,
     TICKET,
@@ -114,8 +125,9 @@ pub const OURS: [&str; 23] = [
     RETRY_AFTER,
 ];
 
-/// Headers that the broker sets and interprets: it would count them, drop the message or copy it if a republished message had them.
-/// RabbitMQ before 4.0.1 silently drops a message whose `x-death` shows a cycle.
+/// Headers that the broker sets and interprets: it would count them, drop the message or copy it if
+/// a republished message had them. RabbitMQ before 4.0.1 silently drops a message whose `x-death`
+/// shows a cycle.
 pub const BROKER_HEADERS: [&str; 10] = [
     "x-death",
     "x-first-death-queue",
@@ -138,18 +150,20 @@ pub(crate) const OURS_AND_THE_BROKERS: [&str; OURS.len() + BROKER_HEADERS.len()]
     all
 };
 
-/// Returns true if `text` can be a header's name. Spaces at its ends are hard to see, and no publisher means them.
+/// Returns true if `text` can be a header's name. Spaces at its ends are hard to see, and no
+/// publisher means them.
 pub fn is_name(text: &str) -> bool {
     (1..=255).contains(&text.len()) && !text.contains(char::is_control) && text.trim() == text
 }
 
-/// Returns true if the name is reserved for headers of Sluicegate, including those of later versions.
+/// Returns true if the name is reserved for headers of Sluicegate, including those of later
+/// versions.
 pub fn is_ours(name: &str) -> bool {
     name.starts_with("x-sluicegate-") || OURS.contains(&name)
 }
 
-/// Returns true if Sluicegate or the broker sets this header on a job that moves. Its value changes, so publishers can't set it, and limits
-/// can't tell jobs apart by it.
+/// Returns true if Sluicegate or the broker sets this header on a job that moves. Its value
+/// changes, so publishers can't set it, and limits can't distinguish jobs by it.
 pub fn is_reserved(header: &str) -> bool {
     is_ours(header) || BROKER_HEADERS.contains(&header)
 }
@@ -189,7 +203,8 @@ pub fn waiting(
     ]
 }
 
-/// Returns the name of the limit that a job waits for, from the [`POLICY`] header that [`waiting`] writes.
+/// Returns the name of the limit that a job waits for, from the [`POLICY`] header that [`waiting`]
+/// writes.
 pub fn waits_for(policy: &str) -> Option<&str> {
     let (name, _) = policy.strip_prefix('"')?.split_once('"')?;
     Some(name)
@@ -225,7 +240,8 @@ pub fn done(attempt: u32) -> Headers {
     ]
 }
 
-/// Returns the headers of the result of a duplicate, which was dropped because another job with its dedupe key goes on.
+/// Returns the headers of the result of a duplicate, which was dropped because another job with its
+/// dedupe key goes on.
 pub fn duplicate() -> Headers {
     let result = HeaderValue::Text("duplicate".to_owned());
     let reason = "another job with its dedupe key was seen before";
@@ -283,7 +299,8 @@ pub fn read_trip(text: &str) -> Option<Trip> {
     })
 }
 
-/// Parses `generation:number`. Returns `None` if it is anything else, or a ticket that exists only in a worker's memory.
+/// Parses `generation:number`. Returns `None` if it is anything else, or a ticket that exists only
+/// in a worker's memory.
 pub fn read_ticket(text: &str) -> Option<Ticket> {
     let (generation, number) = text.split_once(':')?;
     let ticket = Ticket {

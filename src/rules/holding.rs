@@ -1,8 +1,10 @@
 //! Limits how long a worker may hold a job unacked before it calls the API.
 //!
-//! RabbitMQ closes the channel of a consumer that does not ack a delivery within `consumer_timeout`. The session is then lost, and all of
-//! its jobs are delivered again, even jobs being called. A waiting job is therefore released earlier: it takes another trip through a delay
-//! queue, and its time starts again with the next delivery. A call that has begun runs to its end, so its duration counts, too.
+//! RabbitMQ closes the channel of a consumer that does not ack a delivery within
+//! `consumer_timeout`. The session is then lost, and all of its jobs are delivered again, even jobs
+//! being called. A waiting job is therefore released earlier: it takes another trip through a delay
+//! queue, and its time starts again with the next delivery. A call that has begun runs to its end,
+//! so its duration counts, too.
 
 use std::time::Duration;
 
@@ -10,7 +12,8 @@ use std::time::Duration;
 pub const TICK: Duration = Duration::from_secs(60);
 /// Maximum hold while the timeout is unknown.
 pub const UNKNOWN: Duration = Duration::from_secs(20);
-/// Share of the timeout reserved for preparing a call, acks and confirms: 1 / this.
+/// The part of the timeout that is reserved for preparing a call, acks and confirms: the timeout
+/// divided by this.
 const RESERVE: u32 = 10;
 /// Minimum and maximum share of the timeout for waiting: 1 / this.
 const MIN_SHARE: u32 = 15;

@@ -1,21 +1,25 @@
-//! Estimates the minimum latency to a server, such as Redis, from measured round trips. Pure: `now` is an argument.
+//! Estimates the minimum latency to a server, such as Redis, from measured round trips. Pure: `now`
+//! is an argument.
 //!
-//! The *base* is the shortest round trip. A constant distance does no harm (see docs/decisions/late-calls.md#a-distant-redis), so the age of a permit
-//! is counted beyond the base: only the variation counts. A base that is too large would make old permits look young, so the estimate
-//! errs towards too small: per minute it is twice the minimum less the 5 % quantile, and over ten minutes the minimum of these.
+//! The *base* is the minimum latency. It does no harm
+//! (docs/decisions/late-calls.md#a-distant-redis), so only the time beyond it counts toward the age
+//! of a permit. A base that is too large would make old permits look young, so the estimate errs
+//! toward a small one: per minute it is twice the minimum less the 5 % quantile, and over ten
+//! minutes the minimum of these.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Number of round trips before the base is known.
 pub const SAMPLES: usize = 20;
-/// Length of a span of time.
+/// Length of a span of round trips.
 const SPAN: Duration = Duration::from_secs(60);
 /// Number of spans that count, including the current one.
 const SPANS: usize = 10;
-/// One of this many round trips of a span is below its quantile.
+/// The quantile: one of this many round trips of a span is below it.
 const ONE_OF: usize = 20;
-/// Number of the shortest round trips that are kept. A span with more than this times [`ONE_OF`] round trips uses a lower quantile.
+/// Number of the shortest round trips that are kept. A span with more than this times [`ONE_OF`]
+/// round trips uses a lower quantile.
 const KEPT: usize = 32;
 
 /// The measured round trips.

@@ -1,10 +1,13 @@
-//! Learned limits: how far a limit sinks if the API gives less than it advertises, and how it rises again.
+//! Learned limits: how far a limit sinks if the API gives less than it advertises, and how it rises
+//! again.
 //!
-//! A refusal (429) while a limit has quota left is an event: the limit sinks to the number of units that the API gave. Refusals of calls
-//! that had started by then belong to the same event, and each lowers the estimate further. Then the limit rises by steps as time passes.
-//! The first step has the longest wait; if it is soon refused again, the next first step waits twice as long. So the rise needs no write,
-//! and no worker keeps a timer for it. The reasons are in docs/decisions/adaptive-limits.md. `lua/learned.lua` and `lua/learn.lua` are
-//! the same functions over Redis.
+//! A refusal (429) while a limit has quota left is an event: the limit sinks to the number of units
+//! that the API gave. Refusals of calls that had started by then belong to the same event, and each
+//! lowers the estimate further. Then the limit rises by steps as time passes. The first step has
+//! the longest wait; if it is soon refused again, the next first step waits twice as long. So the
+//! rise needs no write, and no worker keeps a timer for it. The reasons are in
+//! docs/decisions/adaptive-limits.md. `lua/learned.lua` and `lua/learn.lua` are the same functions
+//! over Redis.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +17,22 @@ use crate::rules::tenant::Tenant;
 
 /// A step is the limit divided by this, at least one unit.
 pub(crate) const STEPS: u64 = 100;
-/// Minimum number of calls between two steps, at the limit's rate and per unit of a step. So at most half a percent of calls are refused.
+/// Minimum number of calls between two steps, at the limit's rate and per unit of a step. So at
+/// most half a percent of calls are refused.
 pub(crate) const CALLS: u64 = 200;
 /// Maximum wait before the first step, as a multiple of the wait before later steps.
 pub(crate) const PATIENCE: u64 = 3;
 /// The limit sinks by its value divided by this if usage does not show how much the API gives.
 pub(crate) const SINKS: u64 = 16;
-/// Steps by which a bucket sinks if it was already refused within the two windows before; otherwise it sinks by one.
+/// Steps by which a bucket sinks if it was already refused within the two windows before; otherwise
+/// it sinks by one.
 pub(crate) const FAR: u64 = 4;
 /// How long advertised limits apply after the API last sent them, in milliseconds.
 pub(crate) const TOLD_MS: u64 = 3_600_000;
 /// Replaces [`Limit::floor`] for a limit that does not learn.
 pub(crate) const NEVER: u64 = u32::MAX as u64;
-/// A wait up to this long fits any window, in milliseconds, because the API's headers count whole seconds.
+/// A wait up to this long fits any window, in milliseconds, because the API's headers count whole
+/// seconds.
 pub(crate) const EXPLAINED_MS: u64 = 1_000;
 /// Everything learned is forgotten after this time, in milliseconds: 31 days.
 pub(crate) const LEARNED_MS: u64 = 31 * 86_400_000;
@@ -40,7 +46,8 @@ pub struct Learned {
     pub at_ms: u64,
     /// The `max` to which that refusal lowered it.
     pub to: u32,
-    /// The wait before the first step and the minimum wait before later steps, in milliseconds, and the step in units.
+    /// The wait before the first step and the minimum wait before later steps, in milliseconds, and
+    /// the step in units.
     first_ms: u64,
     least_ms: u64,
     step: u32,
@@ -50,15 +57,17 @@ pub struct Learned {
     pub told: u32,
     /// The time until which the advertised limits apply, in milliseconds since the epoch.
     pub told_until_ms: u64,
-    /// The highest number of units that counted during the last event. `refused` of them were refused.
+    /// The highest number of units that counted during the last event. `refused` of them were
+    /// refused.
     pub seen: u64,
     /// The number of units that were refused during the last event.
     pub refused: u64,
-    /// Number of calls refused since the limit was last whole.
+    /// Number of calls refused since the limit last had its full value.
     pub times: u64,
-    /// When the limit was last whole, in milliseconds since the epoch.
+    /// When the limit last had its full value, in milliseconds since the epoch.
     pub since_ms: u64,
-    /// The times of earlier reductions and the numbers they reduced the limit to, latest first; 0 for unused entries.
+    /// The times of earlier reductions and the numbers they reduced the limit to, latest first; 0
+    /// for unused entries.
     pub past: [(u64, u32); PAST],
 }
 
@@ -73,10 +82,12 @@ pub enum Evidence {
         cost: u32,
         /// How long the API says that it will refuse calls, in milliseconds; 0 if it does not say.
         after_ms: u64,
-        /// How long no job starts from now on that counts against a learning limit, in milliseconds.
+        /// How long no job starts from now on that counts against a learning limit, in
+        /// milliseconds.
         closed_ms: u64,
     },
-    /// The `max` for each limit that keeps the API's advertised limits; 0 for a limit that already keeps them.
+    /// The `max` for each limit that keeps the API's advertised limits; 0 for a limit that already
+    /// keeps them.
     Advertised(Vec<u32>),
 }
 
@@ -104,7 +115,8 @@ pub struct Sunk {
     pub to: u32,
     /// The `max` that is set, by the configuration or by an operator.
     pub set: u32,
-    /// When the limit is whole again if nothing more happens, in milliseconds since the epoch.
+    /// When the limit has its full value again if nothing more happens, in milliseconds since the
+    /// epoch.
     pub ends_ms: u64,
     /// Whether this is a new event, and not another refusal of the last one.
     pub is_new: bool,
@@ -159,7 +171,8 @@ impl Learned {
         whole.max(self.told_until_ms)
     }
 
-    /// Records that a call of `units` that started at `started_ms` was refused when `count` units counted against `limit`.
+    /// Records that a call of `units` that started at `started_ms` was refused when `count` units
+    /// counted against `limit`.
     fn refused(
         known: Option<Self>,
         now: u64,
@@ -214,7 +227,8 @@ impl Learned {
         it
     }
 
-    /// Records the `max` that keeps the API's advertised limits; 0 if the limit keeps them. Returns `None` if nothing is left to remember.
+    /// Records the `max` that keeps the API's advertised limits; 0 if the limit keeps them. Returns
+    /// `None` if nothing is left to remember.
     fn told(known: Option<Self>, now: u64, limit: &Limit, max: u32) -> Option<Self> {
         let mut it = known.unwrap_or_default();
         (it.told, it.told_until_ms) = match max {
@@ -323,8 +337,8 @@ impl AllLearned {
         }
     }
 
-    /// Records that the API refused a call, as [`Learned::refused`] does. Returns when the record is forgotten, and whether this is a new
-    /// event.
+    /// Records that the API refused a call, as [`Learned::refused`] does. Returns when the record
+    /// is forgotten, and whether this is a new event.
     pub(in crate::rules) fn refuse(
         &mut self,
         now: u64,
@@ -338,8 +352,8 @@ impl AllLearned {
         (learned.ends_ms, is_new)
     }
 
-    /// Records the `max` that keeps the API's advertised limits; 0 if the limit keeps them. Returns when the record is forgotten, or `None`
-    /// if nothing has changed.
+    /// Records the `max` that keeps the API's advertised limits; 0 if the limit keeps them. Returns
+    /// when the record is forgotten, or `None` if nothing has changed.
     pub(in crate::rules) fn tell(&mut self, now: u64, limit: &Limit, max: u32) -> Option<u64> {
         let known = self.of(limit, now).copied();
         if max == 0 && known.is_none_or(|known| known.told_until_ms == 0) {
@@ -372,8 +386,9 @@ pub(in crate::rules) fn explained_ms(limit: &Limit) -> u64 {
     EXPLAINED_MS.max(2 * limit.window_ms())
 }
 
-/// Returns true if a refusal of a call that started at `started_ms` shows how much of `limit` the API gives: the usage that the call was
-/// counted with still counts, and the API does not refuse for longer than the limit's window explains.
+/// Returns true if a refusal of a call that started at `started_ms` shows how much of `limit` the
+/// API gives: the usage that the call was counted with still counts, and the API does not refuse
+/// for longer than the limit's window explains.
 pub(in crate::rules) fn is_heard(limit: &Limit, now: u64, started_ms: u64, after_ms: u64) -> bool {
     let span = limit.span();
     if limit.floor().is_none() || limit.window_ms() == 0 || after_ms > explained_ms(limit) {

@@ -15,9 +15,11 @@ use crate::rules::scope::{MAX_PARTS, Scope};
 
 /// The name of the limit in a configuration that has a single one without a name.
 pub const DEFAULT_LIMIT: &str = "default";
-/// Suffix of the name of a limit that an operator tries in place of another. No configured limit can have such a name.
+/// Suffix of the name of a limit that an operator tries in place of another. No configured limit
+/// can have such a name.
 const TRIED: &str = ".tried";
-/// The highest `max-requests`. A sliding log of a million entries takes about 120 MB of Redis per tenant.
+/// The highest `max-requests`. A sliding log of a million entries takes about 120 MB of Redis per
+/// tenant.
 pub const MAX_REQUESTS: u32 = 1_000_000;
 /// The shortest window.
 pub const MIN_WINDOW: Duration = Duration::from_millis(100);
@@ -27,14 +29,15 @@ pub const MAX_WINDOW: Duration = Duration::from_secs(31 * 24 * 3600);
 /// [`Terms`] with a name, applied to each partition of `scope`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Limit {
-    /// Shared, because limits are copied for each question to the model.
+    /// Shared, because the model copies limits for each question.
     name: Arc<str>,
     terms: Terms,
-    /// A bucket's `max` and `burst` as configured. A limit that an operator changed counts with the same state.
+    /// A bucket's `max` and `burst` as configured, so that a limit that an operator changed counts
+    /// with the same state.
     bucket: Option<(u32, u32)>,
     scope: Scope,
-    /// The lowest value that the limit may learn, in percent and in units of the configured `max` (an operator's `max` does not change it).
-    /// `None` if the limit does not learn.
+    /// The lowest value that the limit may learn, in percent and in units of the configured `max`
+    /// (an operator's `max` does not change it). `None` if the limit does not learn.
     within: Option<(u8, u32)>,
     /// Whether the limit only counts and denies nothing.
     shadow: bool,
@@ -99,8 +102,8 @@ pub enum LimitError {
 }
 
 impl Limit {
-    /// Returns a limit called `name` that counts cost. Durations are rounded up to whole milliseconds. The burst is `max` for the token
-    /// bucket and 1 for the leaky bucket.
+    /// Returns a limit called `name` that counts cost. Durations are rounded up to whole
+    /// milliseconds. The burst is `max` for the token bucket and 1 for the leaky bucket.
     ///
     /// # Errors
     /// Returns a [`LimitError`] for a number out of range, or an invalid name.
@@ -196,8 +199,9 @@ impl Limit {
         Self { scope, ..self }
     }
 
-    /// Lets the limit learn from the API's answers and sink to no less than `percent` of its `max` ([`crate::rules::learned`]). Has no
-    /// effect on a shadow, which refuses nothing, so that no answer relates to it.
+    /// Lets the limit learn from the API's answers and sink to no less than `percent` of its `max`
+    /// ([`crate::rules::learned`]). Has no effect on a shadow, because a shadow denies nothing, so
+    /// no refusal relates to it.
     pub fn with_band(self, percent: u8) -> Self {
         let percent = percent.clamp(1, 100);
         let floor = (u64::from(self.max()) * u64::from(percent)).div_ceil(100);
@@ -206,7 +210,8 @@ impl Limit {
         Self { within, ..self }
     }
 
-    /// Returns the limit as a shadow: it counts starts and how long they would have waited, denies nothing, and does not learn.
+    /// Returns the limit as a shadow: it counts starts and how long they would have waited, denies
+    /// nothing, and does not learn.
     ///
     /// # Errors
     /// Returns [`LimitError::Shadow`] if the algorithm holds leases.
@@ -221,7 +226,8 @@ impl Limit {
         }
     }
 
-    /// Returns the shadow that an operator tries in place of this limit: the same limit with another `max` and a state of its own.
+    /// Returns the shadow that an operator tries in place of this limit: the same limit with
+    /// another `max` and a state of its own.
     ///
     /// # Errors
     /// Returns [`LimitError::Shadow`] if the algorithm holds leases.
@@ -231,13 +237,15 @@ impl Limit {
         Ok(shadow)
     }
 
-    /// Returns the name of the limit in whose place an operator tries this one, or `None` if this limit is configured.
+    /// Returns the name of the limit in whose place an operator tries this one, or `None` if this
+    /// limit is configured.
     pub fn tried_for(&self) -> Option<&str> {
         self.name.strip_suffix(TRIED)
     }
 
-    /// Sets `max`, clamped to 1 to [`MAX_REQUESTS`]. The limit keeps counting with the same state, and its learned value may sink as low as
-    /// before. A burst that had the default value gets the new default.
+    /// Sets `max`, clamped to 1 to [`MAX_REQUESTS`]. The limit keeps counting with the same state,
+    /// and its learned value may sink as low as before. A burst that had the default value gets the
+    /// new default.
     pub fn with_max(mut self, max: u32) -> Self {
         let max = max.clamp(1, MAX_REQUESTS);
         let terms = &mut self.terms;
@@ -268,7 +276,8 @@ impl Limit {
         Ok(Self { terms, ..self })
     }
 
-    /// Returns a limit with the same numbers that counts by segments. A strict guard becomes no guard.
+    /// Returns a limit with the same numbers that counts by segments. A strict guard becomes no
+    /// guard.
     pub(super) fn counted_by_segments(&self) -> Self {
         let mut limit = self.clone();
         limit.terms.algorithm = Algorithm::SlidingSegments;
@@ -281,7 +290,7 @@ impl Limit {
     pub fn name(&self) -> &str {
         &self.name
     }
-    /// Returns the limit's name, shared.
+    /// Returns the limit's name as a shared text.
     pub(super) fn shared_name(&self) -> &Arc<str> {
         &self.name
     }
@@ -293,11 +302,11 @@ impl Limit {
     pub fn algorithm(&self) -> Algorithm {
         self.terms.algorithm()
     }
-    /// Returns L, in units.
+    /// Returns L, the `max` in units.
     pub fn max(&self) -> u32 {
         self.terms.max()
     }
-    /// Returns W, in milliseconds.
+    /// Returns W, the window in milliseconds.
     pub fn window_ms(&self) -> u64 {
         self.terms.window_ms()
     }
@@ -317,12 +326,13 @@ impl Limit {
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
-    /// Returns the lowest value that the limit may learn, in percent of `max`, or `None` if it does not learn.
+    /// Returns the lowest value that the limit may learn, in percent of `max`, or `None` if it does
+    /// not learn.
     pub fn band(&self) -> Option<u8> {
         self.within.map(|(percent, _)| percent)
     }
-    /// Returns the lowest value that the limit may learn, in units, at least 1. It refers to the configured `max`, even if an operator has
-    /// set another one.
+    /// Returns the lowest value that the limit may learn, in units, at least 1. It refers to the
+    /// configured `max`, even if an operator has set another one.
     pub fn floor(&self) -> Option<u32> {
         self.within.map(|(_, floor)| floor)
     }
@@ -344,12 +354,14 @@ impl Limit {
         self.terms.capacity()
     }
 
-    /// Returns how late a start may be without wasting quota, in milliseconds ([`Terms::lateness_ms`]).
+    /// Returns how late a start may be without wasting quota, in milliseconds
+    /// ([`Terms::lateness_ms`]).
     pub fn lateness_ms(&self) -> u64 {
         self.terms.lateness_ms()
     }
 
-    /// Returns how long a unit counts, or how long the refill of `max` units takes, in milliseconds.
+    /// Returns how long a unit counts, or how long the refill of `max` units takes, in
+    /// milliseconds.
     pub fn span(&self) -> u64 {
         self.terms.span()
     }

@@ -1,9 +1,12 @@
-//! Detects from refused calls that an API counts differently from the configured limit. Pure: `now` is an argument.
+//! Detects from refused calls that an API counts differently from the configured limit. Pure: `now`
+//! is an argument.
 //!
-//! A worker calls only within the limit, so a refusal means that the API counts in another way. One refusal proves nothing: the API
-//! may remember earlier calls, or may be overloaded. Advice is given after several throttlings of a tenant, with more refused calls
-//! than an even flow would lose. The number of calls that pass between two throttlings tells the cases apart: an API that expects an
-//! even flow lets a few calls of a burst pass, but an API that counts windows nearly all.
+//! A worker calls only within the limit, so a refusal means that the API counts in another way. One
+//! refusal proves nothing: the API may remember earlier calls, or may be overloaded. Advice is
+//! given after several throttlings of a tenant, with more refused calls than an even flow would
+//! lose. The number of calls that pass between two throttlings shows which case it is: an API that
+//! expects an even flow lets a few calls of a burst pass, but an API that counts windows lets
+//! nearly all pass.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,8 +20,8 @@ use super::tenant::Tenant;
 const MIN_THROTTLINGS: u32 = 3;
 /// Advice is given if at least one of this many calls is refused.
 const REFUSED_PART: u32 = 20;
-/// An API is assumed to require an even flow if at most one of this many parts of the limit passes
-/// between two throttlings.
+/// An API is assumed to require an even flow if at most the limit divided by this passes between
+/// two throttlings.
 const EVEN_PART: u32 = 4;
 /// Number of calls of a tenant after which the counts are halved, so that older calls count less.
 const MAX_CALLS: u32 = 400;
@@ -87,18 +90,19 @@ impl Refusals {
         }
     }
 
-    /// Returns advice on the refusals of `tenant`, whose limits are `limits`, or `None` if they are
-    /// few. Remembers it for an hour.
+    /// Returns advice on the refusals of `tenant` with these `limits`, or `None` if they are few.
+    /// Remembers it for an hour.
     pub fn advise(&mut self, now: Duration, tenant: &Tenant, limits: &[Limit]) -> Option<String> {
         let advice = self.advice(tenant, limits)?;
         self.advised = Some((now, format!("{advice} (tenant {tenant})")));
         Some(advice)
     }
 
-    /// Returns how long `tenant`, whose limits are `limits`, is throttled by a refusal that names no time, or `None` if no limit has a
-    /// window. An API that wants an even flow has room for the next call after the distance between two starts, so the throttle begins
-    /// there, and doubles with each throttling until a call passes. It is at most the shortest window, from the beginning if the API
-    /// counts windows.
+    /// Returns how long `tenant`, whose limits are `limits`, is throttled by a refusal that names
+    /// no time, or `None` if no limit has a window. An API that wants an even flow has room for the
+    /// next call after the distance between two starts, so the throttle begins with that, and
+    /// doubles with each throttling until a call passes. It is at most the shortest window; for a
+    /// limit that counts windows it is that window from the beginning.
     pub fn pause(&self, tenant: &Tenant, limits: &[Limit]) -> Option<Duration> {
         let windows = limits.iter().filter(|limit| limit.window_ms() > 0);
         let pauses = windows.map(|limit| {
@@ -156,7 +160,8 @@ impl Refusals {
         ))
     }
 
-    /// Returns true if there is room for one more tenant. Looks at all tenants at most once in [`MEMORY`].
+    /// Returns true if there is room for one more tenant. Forgets old refusals at most once per
+    /// [`MEMORY`].
     fn has_room(&mut self, now: Duration) -> bool {
         if self.tenants.len() >= MAX_TENANTS && now >= self.swept + MEMORY {
             self.swept = now;
@@ -181,7 +186,8 @@ mod tests {
         Limit::new("default", algorithm, 20, 2 * SECOND, guard).expect("in range")
     }
 
-    /// Returns the advice after `times` bursts, in each of which `passed` calls pass and `refused` are refused.
+    /// Returns the advice after `times` bursts, in each of which `passed` calls pass and `refused`
+    /// are refused.
     fn advice(algorithm: Algorithm, times: u32, (passed, refused): (u32, u32)) -> Option<String> {
         let mut refusals = Refusals::default();
         for burst in 0..times {

@@ -1,4 +1,5 @@
-//! Scopes: who shares a limit's quota. Each tenant, all tenants together, or a tenant's jobs with the same header value.
+//! Scopes: who shares a limit's quota. Each tenant, all tenants together, or a tenant's jobs with
+//! the same header value.
 
 use std::fmt;
 
@@ -6,7 +7,7 @@ use crate::rules::tenant;
 
 /// Maximum number of scopes smaller than a tenant among the limits of one job.
 pub const MAX_PARTS: usize = 4;
-/// Maximum length of a value that tells a tenant's jobs apart, in bytes.
+/// Maximum length of a value that distinguishes a tenant's jobs, in bytes.
 pub const MAX_VALUE_BYTES: usize = 255;
 
 /// The values of `rate-limiter.scope`.
@@ -41,7 +42,8 @@ impl Scope {
         matches!(self, Self::Header(_) | Self::RoutingKey)
     }
 
-    /// Returns true if all jobs that share a partition of the scope `other` share one of this scope as well.
+    /// Returns true if all jobs that share a partition of the scope `other` share one of this scope
+    /// as well.
     pub fn covers(&self, other: &Self) -> bool {
         match self {
             Self::Global => true,
@@ -63,8 +65,8 @@ impl fmt::Display for Scope {
     }
 }
 
-/// A job's values of the headers (or the routing key) by which its limits tell a tenant's jobs apart; empty if they do not. Sorted by
-/// scope, without duplicates.
+/// A job's values of the headers (or the routing key) by which its limits distinguish a tenant's
+/// jobs; empty if they do not. Sorted by scope, without duplicates.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Labels(
     pub(super) Vec<(Scope, String)>,
@@ -102,8 +104,8 @@ impl Labels {
         self.0.iter().map(|(scope, value)| (scope, value.as_str()))
     }
 
-    /// Returns the labels as a part of a Redis key: `x-endpoint=%2Fv1`, or `=jobs` for a routing key, joined by `:`. Cannot collide with a
-    /// limit's key, because a limit's name has no `=`.
+    /// Returns the labels as a part of a Redis key: `x-endpoint=%2Fv1`, or `=jobs` for a routing
+    /// key, joined by `:`. Cannot collide with a limit's key, because a limit's name has no `=`.
     pub fn key(&self) -> String {
         let part = |(scope, value): &(Scope, String)| {
             let scope = match scope {

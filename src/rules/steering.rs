@@ -1,5 +1,6 @@
-//! Steering: what operators instruct running workers to do, with all jobs, with one tenant's jobs or with one job. An *instruction* has a
-//! name and a text in Redis (`lua/steer.lua`), and expires by itself. [`Steering`] is the set of instructions in force.
+//! Steering: what operators instruct running workers to do, with all jobs, with one tenant's jobs
+//! or with one job. An *instruction* has a name and a text in Redis (`lua/steer.lua`), and expires
+//! by itself. [`Steering`] is the set of instructions in force.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,7 +17,8 @@ pub const MAX_ID_BYTES: usize = 255;
 /// How long a sighting of a job is kept, in milliseconds.
 pub const SIGHTING_KEPT_MS: u64 = 86_400_000;
 
-/// How long an instruction to ask anew is in force, in milliseconds: longer than any job stays in a delay queue.
+/// How long an instruction to ask anew is in force, in milliseconds: longer than any job stays in a
+/// delay queue.
 pub const WAKE_KEPT_MS: u64 = 900_000;
 /// Number of tenants with jobs to wake from which on the jobs of all tenants are woken.
 pub const MAX_WAKES: usize = 100;
@@ -50,16 +52,20 @@ impl Hold {
 pub enum Instruction {
     /// Stops all workers.
     All(Hold),
-    /// The job must not be called any more. The number identifies the request in sightings of the job.
+    /// The job must not be called any more. The number identifies the request in sightings of the
+    /// job.
     Cancel(Tenant, String, u64),
-    /// The worker that has the job, or sees it next, reports its state. The number identifies the request.
+    /// The worker that has the job, or sees it next, reports its state. The number identifies the
+    /// request.
     Show(Tenant, String, u64),
     /// Jobs of the tenant go to this queue instead of being called.
     Divert(Tenant, Arc<str>),
-    /// Another `max` of the tenant's limit with this name is tried: it counts as a shadow and denies nothing.
+    /// Another `max` of the tenant's limit with this name is tried: it counts as a shadow and
+    /// denies nothing.
     Try(Tenant, String, u32),
-    /// Jobs of the tenant, or of all tenants if `None`, that wait for their turns ask anew once. Each wake has a greater number than all
-    /// earlier ones; of two wakes the greater number counts.
+    /// Jobs of the tenant, or of all tenants if `None`, that wait for their turns ask anew once.
+    /// Each wake has a greater number than all earlier ones; of two wakes the greater number
+    /// counts.
     Wake(Option<Tenant>, u64),
 }
 
@@ -94,7 +100,8 @@ impl Instruction {
         }
     }
 
-    /// Parses an instruction from its name and text. Returns `None` if this version does not know it.
+    /// Parses an instruction from its name and text. Returns `None` if this version does not know
+    /// it.
     pub fn read(name: &str, text: &str) -> Option<Self> {
         if name == ALL {
             let holds = [Hold::Paused, Hold::Draining];
@@ -221,8 +228,8 @@ impl Steering {
         self.wakes_all == 0 && self.wakes.is_empty()
     }
 
-    /// Returns the number of the newest wake for jobs of `tenant`, or 0 if there is none. A waiting job asks anew if it has followed only
-    /// older ones.
+    /// Returns the number of the newest wake for jobs of `tenant`, or 0 if there is none. A waiting
+    /// job asks anew if it has followed only older ones.
     pub fn wakes(&self, tenant: &Tenant) -> u64 {
         let own = self.wakes.get(tenant).copied().unwrap_or(0);
         own.max(self.wakes_all)
@@ -306,7 +313,7 @@ pub struct WaitState {
     pub what: WaitsFor,
     /// The plan that the job names.
     pub plan: Option<String>,
-    /// The scopes and values that tell the job apart from its tenant's other jobs.
+    /// The scopes and values that distinguish the job from its tenant's other jobs.
     pub labels: BTreeMap<String, String>,
     /// The generation of its ticket.
     pub generation: Option<u64>,

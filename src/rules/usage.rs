@@ -1,6 +1,7 @@
 //! Usage: the units that limits have counted. Admission depends on usage alone.
 //!
-//! The [algorithms](crate::rules::algorithms) define how units count. The files in `lua/` are the same functions over Redis.
+//! The [algorithms](crate::rules::algorithms) define how units count. The files in `lua/` are the
+//! same functions over Redis.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,13 +15,13 @@ use crate::rules::limit::{Algorithm, Limit, Unit};
 
 /// The usage of one partition: its starts, as far as limits still count them.
 ///
-/// All sliding windows, those of other jobs included, share one log that reaches as far back as the longest of them. Every other
-/// limit has a state of its own ([`Limit::shares_state`]).
+/// All sliding windows, those of other jobs included, share one log that reaches as far back as the
+/// longest of them. Every other limit has a state of its own ([`Limit::shares_state`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PartitionUsage {
     states: BTreeMap<LimitIdentity, LimitState>,
-    /// The start of the newest fixed window seen. It is stored in the waitlist's hash: a clock that is stepped back must not open a
-    /// window whose count was forgotten.
+    /// The start of the newest fixed window seen. It is stored in the waitlist's hash: a clock that
+    /// is stepped back must not open a window whose count was forgotten.
     newest: u64,
     /// Stored in the waitlist's hash as well.
     stepped: SteppedBack,
@@ -55,9 +56,10 @@ fn log_of_all(algorithm: Algorithm) -> LimitIdentity {
 }
 
 impl PartitionUsage {
-    /// Advances the state of all `limits` to `clock`: drops units that no longer count, and repairs times that lie in the future because
-    /// the clock was stepped back. `usual` is how long a call holds a lease. Returns true if the newest fixed window changed, which the
-    /// waitlist's hash stores.
+    /// Advances the state of all `limits` to `clock`: drops units that no longer count, and repairs
+    /// times that lie in the future because the clock was stepped back. `usual` is how long a call
+    /// holds a lease. Returns true if the newest fixed window changed, which the waitlist's hash
+    /// stores.
     pub fn load(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
         self.note_span(limits, clock);
         self.load_states(limits, clock, usual, |_| true)
@@ -73,8 +75,8 @@ impl PartitionUsage {
         }
     }
 
-    /// Like [`Self::load`], for a [`Self::settle`]: leaves the shared log as it is, because other limits may be enforced by now that look
-    /// back further than the limits of the start.
+    /// Like [`Self::load`], for a [`Self::settle`]: leaves the shared log as it is, because other
+    /// limits may be enforced by now that look back further than the limits of the start.
     pub fn load_own(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
         self.load_states(limits, clock, usual, |limit| !has_log(limit))
     }
@@ -95,7 +97,8 @@ impl PartitionUsage {
             if limit.algorithm().rules().is_aligned() && !limit.is_shadow() {
                 newest = newest.max(clock.now_ms / limit.span() * limit.span());
             }
-            // A shadow must not record a window for the enforced limits that only the shadow has seen.
+            // A shadow must not record a window for the enforced limits that only the shadow has
+            // seen.
             let mut unknown = SteppedBack::default();
             let mut around = match limit.is_shadow() {
                 true => PartitionContext {
@@ -121,7 +124,8 @@ impl PartitionUsage {
     /// Returns the number of units that count against `limit`.
     ///
     /// # Panics
-    /// Panics if the limit was not loaded with [`PartitionUsage::load`] before. So do the methods that follow.
+    /// Panics if the limit was not loaded with [`PartitionUsage::load`] before. So do the methods
+    /// that follow.
     pub fn count(&self, limit: &Limit, clock: Clock) -> u64 {
         self.state(limit).count(limit.terms(), clock.now_ms)
     }
@@ -132,7 +136,8 @@ impl PartitionUsage {
         knows.then(|| self.count(&limit.clone().with_unit(Unit::Calls), clock))
     }
 
-    /// Returns when the `k`-th next unit (from 1) may start if nothing starts before `base`, which is now or later.
+    /// Returns when the `k`-th next unit (from 1) may start if nothing starts before `base`, which
+    /// is now or later.
     pub fn nth(&self, limit: &Limit, base: u64, k: u64) -> u64 {
         self.state(limit).nth(limit.terms(), base, k)
     }
@@ -151,7 +156,8 @@ impl PartitionUsage {
         free
     }
 
-    /// Charges the start of a job of `cost` units under its permit's name. Returns its number in the sliding log, or 0 if there is no log.
+    /// Charges the start of a job of `cost` units under its permit's name. Returns its number in
+    /// the sliding log, or 0 if there is no log.
     pub fn take(&mut self, limits: &[Limit], clock: Clock, cost: u64, permit: &str) -> u64 {
         let mut sequence = 0;
         for limit in once_for_a_log(limits) {
@@ -161,8 +167,9 @@ impl PartitionUsage {
         sequence
     }
 
-    /// Lets nothing start before `until_ms`, and lets no quota accumulate meanwhile if the algorithm [saves up](Rules::saves_up). The first
-    /// of the limits was in force until now, the second is from now on.
+    /// Lets nothing start before `until_ms`, and lets no quota accumulate meanwhile if the
+    /// algorithm [saves up](crate::rules::algorithms::Rules::saves_up). The first of the limits was
+    /// in force until now, the second is from now on.
     pub fn hold(
         &mut self,
         (before, limit): (&Limit, &Limit),
@@ -177,8 +184,8 @@ impl PartitionUsage {
         }
     }
 
-    /// Corrects the charge of a call of `cost` that has ended, renews its leases, or counts it as late. `sequence` is its number in the
-    /// sliding log.
+    /// Corrects the charge of a call of `cost` that has ended, renews its leases, or counts it as
+    /// late. `sequence` is its number in the sliding log.
     pub fn settle(
         &mut self,
         limits: &[Limit],
@@ -233,8 +240,8 @@ impl PartitionUsage {
         }
     }
 
-    /// Returns the end of the newest fixed window of any of `limits`, until which the waitlist's hash must store it; 0 if none has
-    /// fixed windows.
+    /// Returns the end of the newest fixed window of any of `limits`, until which the waitlist's
+    /// hash must store it; 0 if none has fixed windows.
     pub fn newest_window_end(&self, limits: &[Limit]) -> u64 {
         let is_aligned = |limit: &Limit| limit.algorithm().rules().is_aligned();
         let aligned = (limits.iter()).filter(|limit| is_aligned(limit) && !limit.is_shadow());

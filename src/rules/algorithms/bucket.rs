@@ -1,16 +1,17 @@
-//! `token-bucket-algo` and `leaky-bucket-algo`: a bucket of tokens that is refilled evenly, `max` in a span, up to
-//! its capacity. They differ in the capacity alone: GCRA (ATM Forum TM 4.1, the virtual scheduling algorithm) is
-//! the bucket of `burst` tokens, whose usual burst of 1 spaces the starts evenly.
+//! `token-bucket-algo` and `leaky-bucket-algo`: a bucket of tokens that is refilled evenly, `max`
+//! in a span, up to its capacity. They differ only in the default capacity: the leaky bucket (GCRA,
+//! ATM Forum TM 4.1, the virtual scheduling algorithm) holds a single token, which spaces the
+//! starts evenly.
 
 use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
-/// The algorithm whose burst is `max` unless it is said.
+/// The algorithm whose default burst is `max`.
 pub struct Token;
-/// The algorithm whose burst is 1 unless it is said.
+/// The algorithm whose default burst is 1.
 pub struct Leaky;
 
-/// What both have in common.
+/// The methods that both algorithms share.
 macro_rules! both {
     () => {
         fn window_words(&self) -> &'static str {
@@ -29,7 +30,7 @@ macro_rules! both {
             true
         }
 
-        /// It forgives some lateness, and its clock counts whole milliseconds.
+        /// Includes the tolerated lateness, and a millisecond for the rounded clock.
         fn span(&self, terms: &Terms) -> u64 {
             terms.window_ms() + terms.guard_ms() + 1 + terms.lateness_ms()
         }
@@ -42,8 +43,8 @@ macro_rules! both {
             true
         }
 
-        /// A full bucket, what it held for lateness, and what flows in during window + guard: all that is one millisecond's
-        /// inflow less than burst + max.
+        /// The sum of a full bucket, the tokens it holds beyond that for lateness, and the refill
+        /// during window + guard: burst + max, less the refill of a millisecond.
         fn worst_case(&self, terms: &Terms) -> u64 {
             let (max, burst) = (u64::from(terms.max()), u64::from(terms.burst()));
             burst + max - max.div_ceil(self.span(terms))
@@ -67,7 +68,8 @@ macro_rules! both {
             filled.saturating_add(u64::from(terms.burst()))
         }
 
-        /// It is refilled as fast, and whatever is above the refill fits it, with a unit for rounding.
+        /// It is refilled as fast, and whatever is above the refill fits it, with a unit for
+        /// rounding.
         fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
             let slower = u128::from(other.max()) * u128::from(terms.span())
                 <= u128::from(terms.max()) * u128::from(other.span());
@@ -124,36 +126,39 @@ impl Rules for Leaky {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bucket {
-    /// What was written by the last start.
+    /// The level that the last start wrote.
     stored: Level,
-    /// The same at the time of the last load.
+    /// The level as of the last load.
     live: Level,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Level {
-    /// The span that `tokens` is scaled with; 0: it was never used.
+    /// The span that `tokens` is scaled with; 0 if the bucket was never used.
     span: u64,
-    /// Tokens times `span`, so that a refill of any length is a whole number. Below 0 after a correction.
+    /// Tokens times `span`, so that a refill of any length is a whole number. Below 0 after a
+    /// correction.
     tokens: i64,
-    /// When it had this level, in milliseconds since the epoch.
+    /// When the bucket had this level, in milliseconds since the epoch.
     at: u64,
-    /// When it is full, and need not be remembered.
+    /// When it is full, so that its level need not be stored any more.
     full: u64,
-    /// Its highest level since then, and in [`PERIOD_MS`] or more before.
+    /// When the current period began. `peak` is the highest level in it, and `peak_before` in the
+    /// period of [`PERIOD_MS`] or more before.
     since: u64,
     peak: i64,
     peak_before: i64,
 }
 
-/// For how long the highest level is remembered at least, in milliseconds.
+/// Minimum time for which the highest level is remembered, in milliseconds.
 pub(crate) const PERIOD_MS: u64 = 60_000;
-/// A call may cost far more than it was charged. What it used beyond the tokens there were is refilled within this at most,
-/// a century.
+/// Maximum time in which a debt is refilled, in milliseconds: a century. A call may cost far more
+/// than it was charged, and leave the bucket below 0.
 pub(crate) const DEBT_MS: u64 = 3_153_600_000_000;
-/// What is missing at most: Lua's numbers hold it exactly, and the sum of it and [`most`] too.
+/// Maximum debt, in scaled tokens: Lua's numbers hold it exactly, and its sum with [`most`], too.
 pub(crate) const DEBT: u64 = 1 << 52;
-/// The store keeps no later time at which a bucket is full. A large burst that is refilled by one unit a month is full later.
+/// The latest time at which a bucket is full, in milliseconds since the epoch, as the store keeps
+/// it. A large burst that is refilled by one unit a month is full later.
 pub(crate) const LATEST_MS: u64 = (1 << 48) - 1;
 
 impl Usage for Bucket {
@@ -223,8 +228,9 @@ impl Usage for Bucket {
         0
     }
 
-    /// The call arrives now at the latest, and the API's bucket was at most full then. So this one holds at most what a start of now
-    /// would leave, and the next start keeps its distance from now.
+    /// Counts the call from now. It arrives now at the latest, and the API's bucket is at most full
+    /// then. So this bucket holds at most what a start at this moment would leave, and the next
+    /// start keeps its distance from now.
     fn late(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) -> bool {
         let charged = ended.charged(terms).saturating_mul(self.live.span);
         let left = highest_at_start(terms).saturating_sub_unsigned(charged);
@@ -233,8 +239,9 @@ impl Usage for Bucket {
         false
     }
 
-    /// Had it not been charged, a bucket that was full in between would have let that flow over. So only what still
-    /// had room at its highest level since then is given back, or what can't have flowed in again since.
+    /// Gives back unused tokens, but not those that would have overflowed: without the charge, a
+    /// bucket that was full since then would have lost them. So it gives back what had room at the
+    /// highest level since the start, or what can't have been refilled since.
     fn settle(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) {
         let started = ended.started_ms;
         let mut tokens = (-ended.change(terms)).saturating_mul(self.live.span.cast_signed());
@@ -280,9 +287,10 @@ impl Bucket {
     }
 }
 
-/// Returns what a full bucket may hold beyond `burst` tokens at a start: what flows in during the lateness that it forgives. If starts
-/// are kept apart, it is lower, so that the next start is at least `window / max` and [`Terms::apart_us`] later. Below 0, the next start
-/// waits longer than the refill takes.
+/// Returns what a full bucket may hold beyond `burst` tokens at a start: what flows in during the
+/// lateness that it forgives. If starts are kept apart, it is lower, so that the next start is at
+/// least `window / max` and [`Terms::apart_us`] later. Below 0, the next start waits longer than
+/// the refill takes.
 fn allowance(terms: &Terms) -> i64 {
     let max = u64::from(terms.max());
     let forgiven = (terms.lateness_ms() * max).cast_signed();
@@ -310,13 +318,14 @@ fn highest_at_start(terms: &Terms) -> i64 {
     full.cast_signed() + allowance(terms)
 }
 
-/// Returns the level of a full bucket: `burst` tokens, and what it holds beyond. At most 10^6 times 2.7 * 10^9 and a little more,
-/// below what Lua's numbers hold exactly.
+/// Returns the level of a full bucket, in scaled tokens: `burst`, and what it holds beyond that for
+/// lateness. At most 10^6 times 2.7 * 10^9 and a little more, below what Lua's numbers hold
+/// exactly.
 fn most(terms: &Terms) -> i64 {
     (u64::from(terms.capacity()) * terms.span() + held(terms)).cast_signed()
 }
 
-/// The lowest level.
+/// Returns the lowest level, in scaled tokens.
 fn least(terms: &Terms) -> i64 {
     let century = DEBT_MS.saturating_mul(terms.max().into());
     -century.min(DEBT).cast_signed()

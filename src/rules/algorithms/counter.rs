@@ -1,9 +1,11 @@
-//! `sliding-counter-algo`: adds the count of the window aligned to the epoch and the count of the window before, weighted by the
-//! part that a sliding window would still cover. The result is approximate: older starts are assumed to be evenly spread.
+//! `sliding-counter-algo`: adds the count of the window aligned to the epoch and the count of the
+//! window before, weighted by the part that a sliding window would still cover. The result is
+//! approximate: older starts are assumed to be evenly spread.
 //!
-//! An aligned window is longer than the sliding window by the tolerated lateness, so the previous window no longer counts in the
-//! last milliseconds of an aligned window. Otherwise the last unit of a window could start only exactly at its end, which belongs
-//! to the next window, and a steady load could use only max - 1 units of each window.
+//! An aligned window is longer than the sliding window by the tolerated lateness, so the previous
+//! window no longer counts in the last milliseconds of an aligned window. Otherwise the last unit
+//! of a window could start only exactly at its end, which belongs to the next window, and a steady
+//! load could use only max - 1 units of each window.
 
 use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
@@ -51,14 +53,16 @@ impl Rules for Counter {
         terms.lateness_ms()
     }
 
-    /// All units of one window start in its last millisecond. In the next window as many start as these leave room for in the last
-    /// millisecond in which they still count, rounded up.
+    /// The worst case: all units of one window start in its last millisecond. In the next window as
+    /// many start as these leave room for in the last millisecond in which they still count,
+    /// rounded up.
     fn worst_case(&self, terms: &Terms) -> u64 {
         let max = u64::from(terms.max());
         2 * max - max.div_ceil(terms.window_ms() + terms.guard_ms())
     }
 
-    /// Each aligned window holds at most `max` units, and `ms` touches one window more than it covers.
+    /// Each aligned window holds at most `max` units, and `ms` touches one window more than it
+    /// covers.
     fn most_in(&self, terms: &Terms, ms: u64) -> u64 {
         // A start is written up to one millisecond after it was decided.
         u64::from(terms.max()) * ((ms + 1).div_ceil(terms.span()) + 1)
@@ -170,8 +174,9 @@ impl WindowCounts {
         }
     }
 
-    /// The `k`-th start falls into this window or, at `max` per window, into a later one. Within its window it may start as soon as
-    /// `previous * (sight - passed) + (current + k) * sight <= max * sight`.
+    /// Returns when the `k`-th unit starts. It falls into this window or, at `max` per window, into
+    /// a later one. Within its window it may start as soon as `previous * (sight - passed) +
+    /// (current + k) * sight <= max * sight`.
     fn nth(self, terms: &Terms, base: u64, k: u64) -> u64 {
         let (span, sight, max) = (self.span, sight(terms), u64::from(terms.max()));
         let mut window = self.at(base / span);

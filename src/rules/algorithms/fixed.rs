@@ -59,7 +59,8 @@ impl Rules for FixedWindow {
         (terms.window_ms(), 0)
     }
 
-    /// All units of one window start just before it closes, and all units of the next; the window after that is too far away.
+    /// The worst case: all units of one window start just before it closes, and all units of the
+    /// next one right after. The window after that is too far away.
     fn worst_case(&self, terms: &Terms) -> u64 {
         2 * u64::from(terms.max())
     }
@@ -70,8 +71,8 @@ impl Rules for FixedWindow {
         u64::from(terms.max()) * ((ms + 1).div_ceil(terms.window_ms()) + 1)
     }
 
-    /// If one of the windows is a multiple of the other, they are assumed to have the same edges: an operator chooses this algorithm
-    /// because the API counts in such windows.
+    /// If one of the windows is a multiple of the other, they are assumed to have the same edges:
+    /// an operator chooses this algorithm because the API counts in such windows.
     fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
         let (max, own) = (u64::from(terms.max()), terms.window_ms());
         if window_ms.is_multiple_of(own) {
@@ -86,7 +87,8 @@ impl Rules for FixedWindow {
     fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
         let max = u64::from(terms.max());
         if other.algorithm() == terms.algorithm() {
-            // Each window must end together with one of the other limit's, whose guard at that end must be at least as long.
+            // Each window must end together with one of the other limit's, whose guard at that end
+            // must be at least as long.
             terms.window_ms().is_multiple_of(other.window_ms())
                 && other.guard_ms() >= terms.guard_ms()
                 && u64::from(other.max()) * (terms.window_ms() / other.window_ms()) <= max
@@ -103,7 +105,8 @@ pub struct FixedWindows {
     counts: BTreeMap<u64, (u64, u64)>,
     /// The window of the last load.
     index: u64,
-    /// Whether the clock was stepped back, so that the count of this window may have been forgotten.
+    /// Whether the clock was stepped back, so that the count of this window may have been
+    /// forgotten.
     is_doubtful: bool,
 }
 
@@ -119,8 +122,9 @@ pub struct SteppedBack {
 }
 
 impl SteppedBack {
-    /// Returns true if the count of the window that began at `start`, before `newest`, may have been forgotten. A window that begins
-    /// at least a span and the guard after the step was noticed is new: starts before the step no longer count in it.
+    /// Returns true if the count of the window that began at `start`, before `newest`, may have
+    /// been forgotten. A window that begins at least a span and the guard after the step was
+    /// noticed is new: starts before the step no longer count in it.
     fn is_doubtful(&mut self, terms: &Terms, start: u64, now: u64, newest: u64) -> bool {
         let span = terms.span();
         let again = self.newest != newest || now < self.at || start + span <= self.seen;
@@ -201,7 +205,8 @@ impl Usage for FixedWindows {
         }
     }
 
-    /// Counts the call in the current window as well if it started in another one, each time it is reported.
+    /// Counts the call in the current window as well if it started in another one, each time it is
+    /// reported.
     fn late(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) -> bool {
         let is_other = ended.started_ms / terms.span() != self.index;
         if is_other {

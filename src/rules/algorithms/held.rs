@@ -1,12 +1,13 @@
-//! `guard: strict` and `max-concurrent`: a call holds its lease until it has ended and, with `guard: strict`, for a window after
-//! that. Calls in flight always count, so at most L calls arrive in any window, however long each takes: an arrival lies between
-//! the start and the end of its call.
+//! `guard: strict` and `max-concurrent`: a call holds its lease until it has ended and, with
+//! `guard: strict`, for a window after that. Calls in flight always count, so at most L calls
+//! arrive in any window, however long each takes: an arrival lies between the start and the end of
+//! its call.
 
 use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
-/// Time after its last renewal at which a lease expires, in milliseconds: its worker must have died, because a worker renews its
-/// leases long before.
+/// Time after its last renewal at which a lease expires, in milliseconds: its worker must have
+/// died, because a worker renews its leases long before.
 pub const LEASE_MS: u64 = 60_000;
 
 /// The algorithm of `guard: strict`.
@@ -114,8 +115,8 @@ impl Rules for Concurrency {
     both!();
 }
 
-/// Maximum delay before the gate checks again whether a call that takes longer than usual has ended, in milliseconds. The delay
-/// is longer if an eighth of the usual duration is longer.
+/// Maximum delay before the gate checks again whether a call that takes longer than usual has
+/// ended, in milliseconds. The delay is longer if an eighth of the usual duration is longer.
 pub(crate) const MAX_CHECK_DELAY_MS: u64 = 500;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -124,9 +125,10 @@ pub struct Held {
     leases: Vec<Lease>,
     /// The time of the last load.
     now: u64,
-    /// How long a call usually takes, or 1 if that is not known.
+    /// The usual duration of a call in milliseconds, or 1 if it is unknown.
     usual: u64,
-    /// The same, except that an unknown duration is replaced by the time that the newest call has been in flight.
+    /// The same, except that an unknown duration is replaced by the time that the newest call has
+    /// been in flight.
     lap: u64,
     /// How long a lease lasts after the end of its call.
     span: u64,
@@ -134,8 +136,8 @@ pub struct Held {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Lease {
-    /// When the call ended (Unix ms, rounded up). While the call may be in flight, this is in the future: when the lease expires
-    /// unless it is renewed.
+    /// When the call ended (Unix ms, rounded up). While the call may be in flight, this is in the
+    /// future: when the lease expires unless it is renewed.
     end: u64,
     /// The permit's name.
     permit: String,
@@ -161,7 +163,8 @@ impl Usage for Held {
         self.now = now;
         self.usual = around.usual.max(1);
         self.lap = match (around.usual, self.leases.last()) {
-            // The duration of a call that has ended is not recorded, so only a call in flight gives an estimate.
+            // The duration of a call that has ended is not recorded, so only a call in flight gives
+            // an estimate.
             (0, Some(newest)) if newest.end > now + 1 => newest.elapsed(now).max(1),
             _ => self.usual,
         };
@@ -194,7 +197,8 @@ impl Usage for Held {
         };
         let mut lease = self.leases.remove(at);
         match ended.used(terms) {
-            // A lease lasts for a span after its call. If the span is 0, nothing is left of the lease.
+            // A lease lasts for a span after its call. If the span is 0, nothing is left of the
+            // lease.
             Some(used) if terms.span() > 0 => {
                 (lease.end, lease.units) = (clock.stamp_ms, used);
                 // A lease that was renewed after its end has the same name.
@@ -207,7 +211,8 @@ impl Usage for Held {
         }
     }
 
-    /// Takes a missing lease again, since the store may have lost data meanwhile. Renews it for at most [`LEASE_MS`].
+    /// Takes a missing lease again, since the store may have lost data meanwhile. Renews it for at
+    /// most [`LEASE_MS`].
     fn keep(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>, for_ms: u64) {
         let (permit, units) = (ended.permit, ended.charged(terms));
         if self.find(permit, units).is_none() {
@@ -229,7 +234,7 @@ impl Held {
         self.leases.iter().map(|lease| lease.units).sum()
     }
 
-    /// Returns when the `unit`-th unit (from 1) leaves, which must exist.
+    /// Returns when the `unit`-th unit (from 1), which must exist, leaves.
     fn leaves(&self, terms: &Terms, unit: u64) -> u64 {
         let mut units = 0;
         let reached = |lease: &&Lease| {
@@ -237,15 +242,17 @@ impl Held {
             units >= unit
         };
         match self.leases.iter().find(reached) {
-            // Ends are rounded up, so a call that ended within this millisecond counts until the next.
+            // Ends are rounded up, so a call that ended within this millisecond counts until the
+            // next.
             Some(lease) if lease.end <= self.now + 1 => lease.end + terms.span(),
             Some(lease) => self.now + self.left(lease) + terms.span(),
             None => self.now + self.usual + terms.span(),
         }
     }
 
-    /// Returns how much longer a call in flight is expected to take: until the usual duration is over. If it has taken longer already,
-    /// as long again as it is overdue, so that a call of a minute is not checked every millisecond.
+    /// Returns how much longer a call in flight is expected to take: until the usual duration is
+    /// over. If it has taken longer already, as long again as it is overdue, so that a call of a
+    /// minute is not checked every millisecond.
     fn left(&self, lease: &Lease) -> u64 {
         let elapsed = lease.elapsed(self.now);
         match self.usual.checked_sub(elapsed) {
@@ -327,8 +334,8 @@ mod tests {
         assert_eq!(times(2), [100, 110, 200, 210, 300]);
     }
 
-    /// Calls of an API that hangs are abandoned after a second. Their leases count until the call ends or the lease expires, and for a
-    /// window after that.
+    /// Calls of an API that hangs are abandoned after a second. Their leases count until the call
+    /// ends or the lease expires, and for a window after that.
     #[test]
     fn the_lease_of_an_abandoned_call_is_held_until_it_ends_or_its_lease_does() {
         let terms = terms(Algorithm::Strict, 2, 1000);
@@ -361,8 +368,9 @@ mod tests {
         assert_eq!(count(&mut held, 32_000), 0);
     }
 
-    /// The clock reads fractions of a millisecond, and ends are rounded up. A question right after an end must not mistake
-    /// the call for an overdue one, and defer the next check by half a second.
+    /// The clock reads fractions of a millisecond, and ends are rounded up. A question right after
+    /// an end must not mistake the call for an overdue one, and defer the next check by half a
+    /// second.
     #[test]
     fn who_asks_in_the_millisecond_of_an_end_is_told_of_it() {
         let at = |micros| Clock::from_micros(NOW * 1000 + micros);

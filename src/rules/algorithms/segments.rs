@@ -1,11 +1,13 @@
-//! `sliding-segments-algo`: a sliding window that counts its starts in segments of time, 192 per window. A start counts from the end of
-//! its segment for a whole window and guard. So at most L start in any window, as with a log of every start, but in the memory of
-//! 192 counters, however large L is. The price is that a start counts for up to one segment longer.
+//! `sliding-segments-algo`: a sliding window that counts its starts in segments of time, 192 per
+//! window. A start counts from the end of its segment for a whole window and guard. So at most L
+//! start in any window, as with a log of every start, but in the memory of 192 counters, however
+//! large L is. In return, a start counts for up to one segment longer.
 
 use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
-/// Number of segments in a window and its guard; fewer if segments would be shorter than a millisecond.
+/// Number of segments in a window and its guard; fewer if segments would be shorter than a
+/// millisecond.
 const SEGMENTS: u64 = 192;
 
 /// The algorithm.
@@ -35,14 +37,16 @@ impl Rules for SlidingSegments {
         }
     }
 
-    /// One number for the state, and two for each segment with starts. The last segment reaches beyond the window, hence one more.
+    /// One number for the state, and two for each segment with starts. The last segment reaches
+    /// beyond the window, hence one more.
     fn stored(&self, terms: &Terms) -> StoredUsage {
         let segments = least(terms).div_ceil(self.margin(terms)) + 1;
         StoredUsage::Text(6 + 14 * segments.min(terms.max().into()))
     }
 
-    /// Window and guard, rounded up to whole segments, minus a millisecond. So a unit that starts as soon as a segment expires starts in
-    /// the last millisecond of a segment, and counts no longer than it must. A moment later it would count for a segment more.
+    /// Window and guard, rounded up to whole segments, minus a millisecond. So a unit that starts
+    /// as soon as a segment expires starts in the last millisecond of a segment, and counts no
+    /// longer than it must. A moment later it would count for a segment more.
     fn span(&self, terms: &Terms) -> u64 {
         let length = self.margin(terms);
         length * least(terms).div_ceil(length) - 1
@@ -90,7 +94,8 @@ pub struct Segments {
     live: Vec<Segment>,
     /// The index of the segment of that load.
     current: u64,
-    /// The highest index whose units were moved to an earlier segment because the clock was stepped back.
+    /// The highest index whose units were moved to an earlier segment because the clock was stepped
+    /// back.
     pulled: u64,
     length: u64,
     span: u64,
@@ -117,7 +122,8 @@ impl Usage for Segments {
         let mut live: Vec<Segment> = Vec::new();
         let mut is_pulled = false;
         for segment in &self.stored {
-            // An index in the future means that the clock was stepped back. Its units count from now.
+            // An index in the future means that the clock was stepped back. Its units count from
+            // now.
             let index = segment.index.min(self.current);
             if index < segment.index {
                 is_pulled = true;
@@ -146,7 +152,8 @@ impl Usage for Segments {
         let counting =
             (self.live.iter().rev()).take_while(|segment| self.over(segment.index) > base);
         let used: u64 = counting.clone().map(|segment| segment.units).sum();
-        // If more than `max` units count (the limit was lowered), only the last `max` are in the way.
+        // If more than `max` units count (the limit was lowered), only the last `max` are in the
+        // way.
         let used = used.min(max);
         let free = max - used;
         let (turn, laps) = ((k - 1) % max, (k - 1) / max);
@@ -178,8 +185,9 @@ impl Usage for Segments {
         0
     }
 
-    /// Leaves an expired segment alone. After a step of the clock a start may have been moved to another segment, so its units are not
-    /// given back: that could give back units of other starts.
+    /// Leaves an expired segment alone. After a step of the clock a start may have been moved to
+    /// another segment, so its units are not given back: that could give back units of other
+    /// starts.
     fn settle(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) {
         let index = ended.started_ms / self.length;
         if index <= self.pulled && ended.change(terms) < 0 {

@@ -29,8 +29,8 @@ impl Unit {
     }
 }
 
-/// A limit of `max` units per `window_ms`, counted by `algorithm`. It holds at the API as long as the latency from the gate to the
-/// API varies by less than `guard_ms`.
+/// A limit of `max` units per `window_ms`, counted by `algorithm`. It holds at the API as long as
+/// the latency from the gate to the API varies by less than `guard_ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Terms {
     pub(in crate::rules) algorithm: Algorithm,
@@ -68,8 +68,8 @@ impl Terms {
         self.unit
     }
 
-    /// Returns by how many microseconds the starts of an empty bucket are further apart than `window / max`. The latencies of their calls
-    /// may differ by this. 0 for the other algorithms.
+    /// Returns by how many microseconds the starts of an empty bucket are further apart than
+    /// `window / max`. The latencies of their calls may differ by this. 0 for the other algorithms.
     pub fn apart_us(&self) -> u32 {
         self.apart_us
     }
@@ -83,29 +83,30 @@ impl Terms {
         }
     }
 
-    /// Returns how late a start may be without wasting quota, in milliseconds: 1 % of the window, at most 10. For a bucket it is GCRA's
-    /// tolerance for jitter (CDVT): with a burst of 1 nothing else keeps the refill until a job asks. The sliding counter's windows are
-    /// longer by it. Without it, neither limit could be used up.
+    /// Returns how late a start may be without wasting quota, in milliseconds: 1 % of the window,
+    /// at most 10. For a bucket it is GCRA's tolerance for jitter (CDVT): with a burst of 1 nothing
+    /// else keeps the refill until a job asks. The sliding counter's windows are longer by it.
+    /// Without it, neither limit could be used up.
     pub fn lateness_ms(&self) -> u64 {
         (self.window_ms / 100).clamp(1, 10)
     }
 
-    /// See [`Rules::span`](super::Rules::span).
+    /// Returns the algorithm's [`Rules::span`](super::Rules::span).
     pub fn span(&self) -> u64 {
         self.algorithm.rules().span(self)
     }
 
-    /// See [`Rules::margin`](super::Rules::margin).
+    /// Returns the algorithm's [`Rules::margin`](super::Rules::margin).
     pub fn margin(&self) -> u64 {
         self.algorithm.rules().margin(self)
     }
 
-    /// See [`Rules::worst_case`](super::Rules::worst_case).
+    /// Returns the algorithm's [`Rules::worst_case`](super::Rules::worst_case).
     pub fn worst_case(&self) -> u64 {
         self.algorithm.rules().worst_case(self)
     }
 
-    /// See [`Rules::most_in`](super::Rules::most_in).
+    /// Returns the algorithm's [`Rules::most_in`](super::Rules::most_in).
     pub(in crate::rules) fn most_in(&self, ms: u64) -> u64 {
         self.algorithm.rules().most_in(self, ms)
     }

@@ -1,4 +1,4 @@
-//! Reads from messages the values that tell a tenant's jobs apart.
+//! Reads from messages the values by which limits distinguish a tenant's jobs.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,8 @@ use super::{BadMessage, Envelope, Field};
 use crate::rules::limit::Limit;
 use crate::rules::scope::{Labels, MAX_VALUE_BYTES, Scope};
 
-/// Returns the labels by which `limits` tell `message` apart from its tenant's other jobs. An invalid value counts as the empty one.
+/// Returns the labels by which `limits` distinguish `message` from its tenant's other jobs. An
+/// invalid value counts as the empty one.
 pub fn labels(message: &impl Envelope, limits: &[Limit]) -> Labels {
     Labels::of(limits, |scope| {
         label(message, scope).unwrap_or_default().into_owned()

@@ -1,8 +1,8 @@
 //! Levels of a tenant's jobs, and how quota is shared among them.
 //!
-//! A level of weight w has w waitlists, and each of its jobs waits in one of them. The tenant's limits take turns between waitlists
-//! (`rules::fair_queue`). While several levels wait, they have turns in proportion to their weights, regardless of which workers ask. No
-//! level starves. workers ask, and nobody starves.
+//! A level of weight w has w waitlists, and each of its jobs waits in one of them. The tenant's
+//! limits take turns between waitlists (`rules::fair_queue`). While several levels wait, they have
+//! turns in proportion to their weights, regardless of which workers ask. No level starves.
 
 use super::{Envelope, Field};
 pub use crate::rules::headers::LEVEL as PRIORITY;
@@ -17,7 +17,8 @@ pub const MAX_WEIGHT_SUM: u32 = 32;
 pub struct Priorities(Vec<(String, u32)>);
 
 impl Priorities {
-    /// Returns the levels with their weights. A job that names none has the level [`NORMAL`], whose weight is 1 unless it is set.
+    /// Returns the levels with their weights. A job that names none has the level [`NORMAL`], whose
+    /// weight is 1 unless it is set.
     pub fn new(mut levels: Vec<(String, u32)>) -> Self {
         if !levels.is_empty() && levels.iter().all(|(name, _)| name != NORMAL) {
             levels.push((NORMAL.to_owned(), 1));

@@ -29,8 +29,9 @@ pub fn read(
     read_with(message, &inside, returned, fields, policy)
 }
 
-/// Reads the data of a job in `message`. `inside` has the values from its body. `returned` means that the message came from one of our own
-/// delay queues: only then do our own headers count, so a publisher can't jump the waitlist.
+/// Reads the data of a job in `message`. `inside` has the values from its body. `returned` means
+/// that the message came from one of our own delay queues: only then do our own headers count, so a
+/// publisher can't jump the waitlist.
 ///
 /// # Errors
 /// Returns a [`BadMessage`] that names the invalid field and the problem.
@@ -143,8 +144,8 @@ pub fn read_with(
     Ok(claims)
 }
 
-/// Returns the routing key that a message from one of our own delay queues was first published with. Defaults to `work`, the name of the
-/// work queue, which jobs are usually published to.
+/// Returns the routing key that a message from one of our own delay queues was first published
+/// with. Defaults to `work`, the name of the work queue, which jobs are usually published to.
 pub fn first_routing_key<'a>(message: &'a impl Envelope, work: &'a str) -> &'a str {
     match message.header(headers::ROUTING_KEY) {
         Field::Text(key) => key,
@@ -155,7 +156,7 @@ pub fn first_routing_key<'a>(message: &'a impl Envelope, work: &'a str) -> &'a s
 /// Reads the tenant of `message`, regardless of its other fields.
 ///
 /// # Errors
-/// Returns a [`BadMessage`] that says why there is no tenant.
+/// Returns a [`BadMessage`] with the reason why there is no tenant.
 pub fn read_tenant(message: &impl Envelope, field: &TenantField) -> Result<Tenant, BadMessage> {
     let inside = InBody::tenant(message.body(), field);
     tenant_of(message, &inside, field)
@@ -239,7 +240,8 @@ fn read_cost(
     }
 }
 
-/// Reads the time until which the job may be called, in milliseconds since the epoch, or `None` if the field is missing.
+/// Reads the time until which the job may be called, in milliseconds since the epoch, or `None` if
+/// the field is missing.
 fn read_deadline(
     message: &impl Envelope,
     inside: &InBody,

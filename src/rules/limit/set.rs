@@ -7,14 +7,16 @@ use std::time::Duration;
 use super::{Limit, LimitError, Unit};
 use crate::rules::scope::{MAX_PARTS, Scope};
 
-/// Lifetime of a permit without a guard. Nothing is assumed about the latency to the API then, but a permit must still expire.
+/// Lifetime of a permit without a guard. Nothing is assumed about the latency to the API then, but
+/// a permit must still expire.
 const UNGUARDED: Duration = Duration::from_secs(1);
 
 /// Maximum number of limits that are enforced at once.
 pub const MAX_LIMITS: usize = 16;
 
-/// Limits that are enforced together: a job starts only if all of them allow it, and is charged to all of them or none. Dereferences to
-/// the enforced limits. [`Limits::shadows`] are separate, so code that does not ask for them decides as if there were none.
+/// Limits that are enforced together: a job starts only if all of them allow it, and is charged to
+/// all of them or none. Dereferences to the enforced limits. [`Limits::shadows`] are separate, so
+/// code that does not ask for them decides as if there were none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Limits {
     /// The enforced limits, then the shadows.
@@ -26,8 +28,8 @@ impl Limits {
     /// Returns a set of `limits`.
     ///
     /// # Errors
-    /// Returns a [`LimitError`] if there are none or too many, if two have the same name, if they tell jobs apart by too many headers, or
-    /// if all are shadows.
+    /// Returns a [`LimitError`] if there are none or too many, if two have the same name, if they
+    /// distinguish jobs by too many headers, or if all are shadows.
     pub fn new(limits: Vec<Limit>) -> Result<Self, LimitError> {
         if limits.is_empty() || limits.len() > MAX_LIMITS {
             return Err(LimitError::Number(limits.len()));
@@ -59,7 +61,8 @@ impl Limits {
         }
     }
 
-    /// Returns the enforced limits, in order, and then the shadows: all limits that a start is charged to.
+    /// Returns the enforced limits, in order, and then the shadows: all limits that a start is
+    /// charged to.
     pub fn all(&self) -> &[Limit] {
         &self.all
     }
@@ -69,8 +72,9 @@ impl Limits {
         &self.all[self.enforced..]
     }
 
-    /// Returns the union of this set and all `others`: a job starts if every set allows it. Limits that count with the same state become
-    /// one, the stricter of both. Other limits may have the same name. A shadow of an enforced limit is dropped.
+    /// Returns the union of this set and all `others`: a job starts if every set allows it. Limits
+    /// that count with the same state become one, the stricter of both. Other limits may have the
+    /// same name. A shadow of an enforced limit is dropped.
     pub fn with_all<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut all = self.all.to_vec();
         let before = all.clone();
@@ -86,8 +90,9 @@ impl Limits {
         Self::of(all)
     }
 
-    /// Returns this set with the shadows that an operator tries: for the limit of each name another `max`. Skips a name if the tenant has
-    /// no enforced limit of its own with this name, or if the limit can't be a shadow.
+    /// Returns this set with the shadows that an operator tries: for the limit of each name another
+    /// `max`. Skips a name if the tenant has no enforced limit of its own with this name, or if the
+    /// limit can't be a shadow.
     pub fn trying<'a>(&self, tried: impl IntoIterator<Item = (&'a str, u32)>) -> Self {
         let shadow = |(name, max): (&str, u32)| {
             let mut named = self.iter().filter(|limit| limit.name() == name);
@@ -117,14 +122,15 @@ impl Limits {
         self.all.iter().filter(|limit| !limit.is_global())
     }
 
-    /// Returns true if each of these limits continues a limit of `before`, or a shadow, to which every start was charged as well. See
-    /// [`Limit::continues`].
+    /// Returns true if each of these limits continues a limit of `before`, or a shadow, to which
+    /// every start was charged as well. See [`Limit::continues`].
     pub fn continue_from(&self, before: &Self) -> bool {
         self.iter()
             .all(|limit| before.all.iter().any(|old| limit.continues(old)))
     }
 
-    /// Returns these limits with starts of buckets `apart_us` further apart. Shadows do not change, because no job waits for them.
+    /// Returns these limits with starts of buckets `apart_us` further apart. Shadows do not change,
+    /// because no job waits for them.
     pub fn kept_apart(&self, apart_us: impl Fn(&Limit) -> u32) -> Self {
         let apart = |limit: &Limit| match limit.is_shadow() {
             true => limit.clone(),
@@ -136,20 +142,23 @@ impl Limits {
         }
     }
 
-    /// Returns the highest cost with which a job can start at all. If no limit counts cost, jobs of any cost can.
+    /// Returns the highest cost with which a job can start at all. If no limit counts cost, jobs of
+    /// any cost can.
     pub fn max_cost(&self) -> u32 {
         let costs = self.iter().filter(|limit| limit.unit() == Unit::Cost);
         costs.map(Limit::capacity).min().unwrap_or(u32::MAX)
     }
 
-    /// Returns the shortest guard in milliseconds, or 0 if no limit has one. A permit lasts half of it.
+    /// Returns the shortest guard in milliseconds, or 0 if no limit has one. A permit lasts half of
+    /// it.
     pub fn guard_ms(&self) -> u64 {
         let guards = self.iter().map(Limit::guard_ms);
         guards.filter(|guard| *guard > 0).min().unwrap_or(0)
     }
 
-    /// Returns how long a permit lasts from the moment when it was requested, not counting the minimum latency to the store: half of the
-    /// guard, because the other half is for the way to the API.
+    /// Returns how long a permit lasts from the moment when it was requested, not counting the
+    /// minimum latency to the store: half of the guard, because the other half is for the latency
+    /// to the API.
     pub fn permit_lasts(&self) -> Duration {
         match self.guard_ms() {
             0 => UNGUARDED,
@@ -214,7 +223,8 @@ mod tests {
             Ok(Err(LimitError::Shadow(Algorithm::Concurrency)))
         ));
 
-        // While workers have different policies, each enforced limit stays enforced, and a shadow of it is dropped.
+        // While workers have different policies, each enforced limit stays enforced, and a shadow
+        // of it is dropped.
         let new = set(vec![limit("a", 5), limit("b", 2)]);
         assert_eq!(old.with_all([&new])[..], [limit("a", 5), limit("b", 2)]);
         assert_eq!(new.with_all([&old]), new);

@@ -2,10 +2,10 @@
 
 use super::{Algorithm, Limit, Limits};
 
-/// Size in bytes above which a tenant's log is large. A GiB of Redis holds 8,192 logs of this size. A log of up to 1,000 starts, which few
-/// tenants ever have at once, is smaller.
+/// Size in bytes above which a tenant's log is large. A GiB of Redis holds 8,192 logs of this size.
+/// A log of up to 1,000 starts, which few tenants ever have at once, is smaller.
 pub const LARGE_BYTES: u64 = 128 << 10;
-/// The same for a log that all tenants share, of which there is only one.
+/// [`LARGE_BYTES`] for a log that all tenants share, of which there is only one.
 pub const LARGE_GLOBAL_BYTES: u64 = 16 << 20;
 
 /// A limit with a large log, and an alternative that needs less memory.
@@ -25,7 +25,8 @@ impl Large<'_> {
         self.instead.stored_bytes()
     }
 
-    /// Returns by how much a start counts longer than the window and the guard with the alternative, at most, in milliseconds.
+    /// Returns by how much a start counts longer than the window and the guard with the
+    /// alternative, at most, in milliseconds.
     pub fn longer_ms(&self) -> u64 {
         let terms = self.instead.terms();
         (terms.span() + terms.margin()).saturating_sub(terms.window_ms() + terms.guard_ms())
@@ -39,15 +40,17 @@ impl Large<'_> {
 }
 
 impl Limit {
-    /// Returns an estimate of the maximum size of a partition in Redis, when its quota is used up, in bytes.
+    /// Returns an estimate of the maximum size of a partition in Redis, when its quota is used up,
+    /// in bytes.
     pub fn stored_bytes(&self) -> u64 {
         self.algorithm().rules().stored(self.terms()).bytes()
     }
 }
 
 impl Limits {
-    /// Returns the limits with a large log. Leaves out limits that a stricter limit keeps from having many entries, and `max-concurrent`,
-    /// whose entries are bounded by the calls that workers make.
+    /// Returns the limits with a large log. Leaves out limits that a stricter limit keeps from
+    /// having many entries, and `max-concurrent`, whose entries are bounded by the calls that
+    /// workers make.
     pub fn large(&self) -> impl Iterator<Item = Large<'_>> {
         self.iter().filter_map(|limit| self.as_large(limit))
     }

@@ -276,10 +276,10 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Tracks unclaimed room after a job was told to wait until `at`. Notes since when room exists
+    /// Tracks unclaimed room after a job was denied until `at`. Records since when room exists
     /// that neither the front of this waitlist nor the other waitlists have claimed. Returns an
     /// earlier time if the job should ask again right after the grace period, when vanished jobs
-    /// can be told from late ones.
+    /// differ from late ones.
     fn watch(&mut self, open: bool, mut at: u64, ticket: u64, units: u64) -> u64 {
         let now = self.clock.now_ms;
         let first = self.first();
