@@ -1,8 +1,9 @@
-//! The library's API, as `cargo doc` shows it: docs/public-api.txt lists it with signatures, and
-//! all links of its pages resolve. `RENEW_PAGES=1 cargo test --test api` rewrites the list.
+//! The library's API, as `cargo doc` shows it to authors of workers: docs/public-api.txt lists it
+//! with signatures, and no link of its pages is broken. `RENEW_PAGES=1 cargo test --test api`
+//! renews the list.
 //!
-//! The test reads the HTML pages. rustdoc's JSON needs a nightly compiler and omits items that the
-//! root re-exports from hidden modules.
+//! Reads the pages instead of rustdoc's JSON, which needs a nightly compiler and omits items of
+//! hidden modules that the root re-exports.
 
 #![forbid(unsafe_code)]
 
@@ -21,12 +22,13 @@ Written by RENEW_PAGES=1 cargo test --test api
 /// The auto traits that callers rely on.
 const AUTO: [&str; 5] = ["RefUnwindSafe", "Send", "Sync", "Unpin", "UnwindSafe"];
 
-/// Returns the folder of the library's pages. Builds them if they are not up to date.
+/// Returns the folder of the library's pages. Writes them if they are not up to date.
 fn pages() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
     let target = target.expect("cargo's folder for tests is in its target folder");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // Variables that cargo sets for tests. They would make ring's build script run again.
+    // Variables that cargo sets for tests of a package. With them, ring's build script would run
+    // again, here and in the next build.
     for (name, _) in std::env::vars_os() {
         let told =
             |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
@@ -60,7 +62,7 @@ fn all_between<'a>(text: &'a str, start: &str, end: &str) -> impl Iterator<Item 
     parts.filter_map(move |part| part.split(end).next())
 }
 
-/// Returns the pages of items. `all.html` lists none of hidden items.
+/// Returns the pages of items. `all.html` does not list hidden ones.
 fn items(folder: &Path) -> Vec<String> {
     let all = read(&folder.join("all.html"));
     let list = all.split("<h1>List of all items</h1>").nth(1);
@@ -72,7 +74,7 @@ fn items(folder: &Path) -> Vec<String> {
     items
 }
 
-/// Returns the text of `html`, with `block` where a block begins or ends.
+/// Returns the visible text of `html`, with `block` where a block begins or ends.
 fn plain(html: &str, block: &str) -> String {
     let html = html.replace("<div", &format!("{block}<div"));
     let html = html.replace("</div>", &format!("</div>{block}"));
@@ -105,7 +107,8 @@ fn signatures(page: &str, id: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the declaration of the item of `page`, its own functions, and its traits.
+/// Describes the item of `page`: its declaration, its own functions, and the traits that it
+/// implements.
 fn described(page: &str) -> String {
     let declared = all_between(
         page,
@@ -145,7 +148,7 @@ fn the_api_is_what_is_listed() {
         let said = described(&read(&folder.join(&item)));
         list.push_str(&format!("\n# {}\n{said}\n", item.trim_end_matches(".html")));
     }
-    // The readers of the pages would find nothing where rustdoc writes them in another way.
+    // If rustdoc changes its HTML, the functions above may find nothing.
     for some in [
         "pub async fn run_with<H: PreparingHandler>",
         "impl<H: Handler> PreparingHandler for H",
@@ -180,7 +183,8 @@ fn no_link_of_its_pages_leads_nowhere() {
     for page in pages {
         let text = read(&folder.join(&page));
         let main = text.split("<main>").nth(1).expect("rustdoc's main part");
-        // What a type has of everybody's traits is told in their words, whose links lead to where they stand.
+        // Skips blanket implementations: their texts are those of the traits, with links relative
+        // to the traits' pages.
         let main = main.split("<h2 id=\"blanket-implementations\"").next();
         for link in all_between(main.unwrap_or_default(), "href=\"", "\"") {
             let (file, _) = link.split_once('#').unwrap_or((link, ""));
