@@ -5,7 +5,8 @@
 pub struct Clock {
     /// Milliseconds since the epoch, rounded down, for comparisons.
     pub now_ms: u64,
-    /// Milliseconds since the epoch, rounded up. Starts are recorded with it, so that they never count for less than their window.
+    /// Milliseconds since the epoch, rounded up. Starts are recorded with it, so that they never
+    /// count for less than their window.
     pub stamp_ms: u64,
 }
 

@@ -1,9 +1,10 @@
-//! Deduplication: of a tenant's jobs with the same dedupe key, only the first within a period is called. The others are duplicates and are
-//! dropped.
+//! Deduplication: of a tenant's jobs with the same dedupe key, only the first within a period is
+//! called. The others are duplicates and are dropped.
 //!
-//! A job asks when it is first read, before anything else, and the store records which job was first. That job goes on whatever happens to
-//! its worker: it carries a mark through each queue, and is recognized by its ID if it is delivered again before it has the mark. So a job
-//! is dropped only if another job with its key goes on.
+//! A job asks when it is first read, before anything else, and the store records which job was
+//! first. That job goes on whatever happens to its worker: it carries a mark through each queue,
+//! and is recognized by its ID if it is delivered again before it has the mark. So a job is dropped
+//! only if another job with its key goes on.
 
 use crate::rules::tenant::Tenant;
 

@@ -1,11 +1,13 @@
-//! The time until which a job may be called, according to its publisher: AMQP's `expiration`, which counts from publishing, and a deadline.
+//! The time until which a job may be called, according to its publisher: AMQP's `expiration`, which
+//! counts from publishing, and a deadline.
 //!
 //! All times are by the store's clock, in milliseconds since the epoch.
 
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Numbers from this on are milliseconds since the epoch (from 1973 on), smaller numbers are seconds (until the year 5138).
+/// Numbers from this on are milliseconds since the epoch (from 1973 on), smaller numbers are
+/// seconds (until the year 5138).
 const FROM_MS: u64 = 100_000_000_000;
 
 /// The latest time that a header can carry.
@@ -20,14 +22,16 @@ pub struct Expiry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expiration {
-    /// Ends `ms` after publishing, which was at `published_ms` at the latest. The end is not computed yet.
+    /// Ends `ms` after publishing, which was at `published_ms` at the latest. The end is not
+    /// computed yet.
     Lasts { ms: u64, published_ms: Option<u64> },
     /// Ends at this time.
     Ends(u64),
 }
 
 impl Expiry {
-    /// Returns the expiry of a job that may be called for `lasts_ms` after publishing, or forever if `None`.
+    /// Returns the expiry of a job that may be called for `lasts_ms` after publishing, or forever
+    /// if `None`.
     pub fn lasts(lasts_ms: Option<u64>, published_ms: Option<u64>) -> Self {
         Self {
             expiration: lasts_ms.map(|ms| Expiration::Lasts { ms, published_ms }),
@@ -57,8 +61,8 @@ impl Expiry {
         *self == Self::default()
     }
 
-    /// Computes the end of the expiration when the job is first seen at `seen_ms`: it counts from there, or from publishing if that was
-    /// earlier. Does nothing if the end is known.
+    /// Computes the end of the expiration when the job is first seen at `seen_ms`: it counts from
+    /// there, or from publishing if that was earlier. Does nothing if the end is known.
     pub fn count_from(&mut self, seen_ms: u64) {
         if let Some(Expiration::Lasts { ms, published_ms }) = self.expiration {
             let from = published_ms.map_or(seen_ms, |published| published.min(seen_ms));
@@ -96,7 +100,8 @@ impl Expiry {
     }
 }
 
-/// Parses a deadline: RFC 3339, or the digits of a number as in [`epoch_ms`]. Times before 1970 are 0.
+/// Parses a deadline: RFC 3339, or the digits of a number as in [`epoch_ms`]. Times before 1970
+/// are 0.
 pub fn deadline_ms(text: &str) -> Option<u64> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Some(epoch_ms(text.parse().unwrap_or(u64::MAX)));
@@ -106,7 +111,8 @@ pub fn deadline_ms(text: &str) -> Option<u64> {
     Some(u64::try_from(ms).unwrap_or(0))
 }
 
-/// Converts a number of seconds or milliseconds since the epoch, distinguished by its size, to milliseconds.
+/// Converts a number of seconds or milliseconds since the epoch, distinguished by its size, to
+/// milliseconds.
 pub fn epoch_ms(number: u64) -> u64 {
     match number {
         0..FROM_MS => number * 1000,

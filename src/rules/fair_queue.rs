@@ -1,17 +1,20 @@
 //! Fair queues: which waitlist has the next turn in a partition that several waitlists share.
 //!
-//! A fair queue is start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queuing", SIGCOMM 1996) without a queue. Each waitlist
-//! with waiting jobs is a *flow*. Its next unit has a *start tag*, and each further unit a tag that is [`STEP`] higher. The unit with
-//! the lowest tag of all flows is next. So waiting flows take turns, unit by unit, and a new flow joins at the tag of the last start,
-//! however long the other waitlists are.
+//! A fair queue is start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queuing",
+//! SIGCOMM 1996) without a queue. Each waitlist with waiting jobs is a *flow*. Its next unit has a
+//! *start tag*, and each further unit a tag that is [`STEP`] higher. The unit with the lowest tag
+//! of all flows is next. So waiting flows take turns, unit by unit, and a new flow joins at the tag
+//! of the last start, however long the other waitlists are.
 //!
-//! A flow is two numbers: the tag behind which its units wait, and the tag of its last unit. So the size of a fair queue depends on the
-//! number of waitlists and not on the number of jobs. For up to [`IDLE`] waitlists without waiting jobs the queue remembers the tag of
-//! the next unit, so that a flow whose job has just started does not overtake waiting flows. The turn of a unit is the number of units
-//! with lower tags ([`FlowView::before`]).
+//! A flow is two numbers: the tag behind which its units wait, and the tag of its last unit. So the
+//! size of a fair queue depends on the number of waitlists and not on the number of jobs. For up to
+//! [`IDLE`] waitlists without waiting jobs the queue remembers the tag of the next unit, so that a
+//! flow whose job has just started does not overtake waiting flows. The turn of a unit is the
+//! number of units with lower tags ([`FlowView::before`]).
 //!
-//! Like a waitlist, a fair queue only advises; usage decides. So a flow whose jobs vanished costs other flows a few turns: it is removed
-//! when it has let its turns pass, or when quota was left unclaimed. If its jobs still exist, it joins again when the next one asks.
+//! Like a waitlist, a fair queue only advises; usage decides. So a flow whose jobs vanished costs
+//! other flows a few turns: it is removed when it has let its turns pass, or when quota was left
+//! unclaimed. If its jobs still exist, it joins again when the next one asks.
 
 use std::collections::BTreeMap;
 
@@ -24,17 +27,17 @@ pub const STEP: u64 = 65_536;
 pub(crate) const JOIN: u64 = STEP / 256;
 /// Maximum number of flows removed at once because they let their turns pass.
 pub(crate) const PURGE: usize = 8;
-/// A job that costs more than 1/`EIGHTH` of the quota holds the other jobs back until there is quota for all of it. Among many small
-/// jobs it would never find enough.
+/// A job that costs more than 1/`EIGHTH` of the quota holds the other jobs back until there is
+/// quota for all of it. Among many small jobs it would never find enough.
 pub(crate) const EIGHTH: u64 = 8;
 /// Maximum number of waitlists with such jobs that a view considers, the largest jobs first.
 pub(crate) const WIDE: usize = 8;
-/// Maximum number of waitlists without waiting jobs whose recent turns are remembered. Those with the lowest tags are forgotten first.
-/// When they wait again, they take turns like new flows.
+/// Maximum number of waitlists without waiting jobs whose recent turns are remembered. Those with
+/// the lowest tags are forgotten first. When they wait again, they take turns like new flows.
 pub const IDLE: usize = 1024;
 
-/// Returns how many turns a flow may let pass before it counts as gone. The jobs of one flow may use all quota of `limits` at once, and
-/// may ask before the jobs of another flow whose turn it is.
+/// Returns how many turns a flow may let pass before it counts as gone. The jobs of one flow may
+/// use all quota of `limits` at once, and may ask before the jobs of another flow whose turn it is.
 pub fn reach<'a>(limits: impl Iterator<Item = &'a Limit>) -> u64 {
     let at_once = |limit: &Limit| {
         let ahead = u64::from(limit.max()) * AHEAD_MS / limit.span().max(1);
@@ -50,8 +53,8 @@ pub struct FairQueue {
     flows: BTreeMap<String, (u64, u64)>,
     /// The tag behind which the next unit will be, for flows that started lately and do not wait.
     idle: BTreeMap<String, u64>,
-    /// The largest cost in each waitlist with a job of more than an [`EIGHTH`] of the quota. The average in `each` would hide a few of them
-    /// among many small ones.
+    /// The largest cost in each waitlist with a job of more than an [`EIGHTH`] of the quota. The
+    /// average in `each` would hide a few of them among many small ones.
     wide: BTreeMap<String, u64>,
     /// The tag of the newest start.
     pub now: u64,
@@ -61,7 +64,8 @@ pub struct FairQueue {
     pub waiting: u64,
     /// The largest cost among them.
     pub widest: u64,
-    /// The recent average cost of a job, in sixteenths; 0 if none has waited yet. Covers all waitlists, while `wide` covers only some.
+    /// The recent average cost of a job, in sixteenths; 0 if none has waited yet. Covers all
+    /// waitlists, while `wide` covers only some.
     pub each: u64,
     /// Since when quota has not been claimed, in milliseconds; 0 if none is unclaimed.
     pub seen: u64,
@@ -81,7 +85,8 @@ impl FairQueue {
         self.flows.get(name).copied().or_else(idle)
     }
 
-    /// Returns the other flows as `name` sees them, if at most `most` units can start at one moment.
+    /// Returns the other flows as `name` sees them, if at most `most` units can start at one
+    /// moment.
     pub fn view(&self, name: &str, most: u64) -> FlowView {
         let own = self.known(name);
         let fresh = self.now.max(self.joined + JOIN);
@@ -103,7 +108,8 @@ impl FairQueue {
         }
     }
 
-    /// Returns the waitlists of other flows with the largest jobs: the tags of their waiting units, and the largest cost.
+    /// Returns the waitlists of other flows with the largest jobs: the tags of their waiting units,
+    /// and the largest cost.
     fn widest_others(&self, name: &str) -> Vec<(u64, u64, u64)> {
         let mut wide: Vec<_> = self.wide.iter().map(|(flow, cost)| (*cost, flow)).collect();
         wide.sort_unstable();
@@ -115,7 +121,8 @@ impl FairQueue {
             .collect()
     }
 
-    /// Removes flows that let more than `reach` turns pass, and idle flows whose next turn is as far behind.
+    /// Removes flows that let more than `reach` turns pass, and idle flows whose next turn is as
+    /// far behind.
     pub fn purge(&mut self, reach: u64) {
         let late = self.now.saturating_sub(reach * STEP);
         let mut passed: Vec<_> = (self.flows.iter())
@@ -131,8 +138,9 @@ impl FairQueue {
         }
     }
 
-    /// Stores the result of a call of the script: `started` units of the flow `name` have started and `waiting` units wait, whose jobs cost
-    /// at most `widest` and on average `each` sixteenths. At most `most` units can start at one moment.
+    /// Stores the result of a call of the script: `started` units of the flow `name` have started
+    /// and `waiting` units wait, whose jobs cost at most `widest` and on average `each` sixteenths.
+    /// At most `most` units can start at one moment.
     pub fn save(
         &mut self,
         name: &str,
@@ -195,14 +203,16 @@ impl FairQueue {
         self.moves(name, front, front);
     }
 
-    /// Sets the tag behind which the units of `name` wait to `front`, and the tag of the last to `end`.
+    /// Sets the tag behind which the units of `name` wait to `front`, and the tag of the last to
+    /// `end`.
     fn moves(&mut self, name: &str, front: u64, end: u64) {
         self.flows.remove(name);
         self.idle.remove(name);
         if end > front {
             self.flows.insert(name.to_owned(), (front, end));
         } else {
-            // Includes a flow whose job started at once: its next unit gets a later tag, and does not overtake others again.
+            // Includes a flow whose job started at once: its next unit gets a later tag, and does
+            // not overtake others again.
             self.idle.insert(name.to_owned(), front);
         }
         while self.idle.len() > IDLE {
@@ -220,20 +230,23 @@ pub struct FlowView {
     flows: Vec<(u64, u64)>,
     own: Option<(u64, u64)>,
     origin: u64,
-    /// The index (from 0) of the flow's first unit that has units of other flows before it, or `None` if there are no other flows.
+    /// The index (from 0) of the flow's first unit that has units of other flows before it, or
+    /// `None` if there are no other flows.
     first: Option<i64>,
-    /// The units (from 0) for which the count is known: the unit, how many units of other flows have turns between it and the unit before
-    /// it, and the sum of these numbers so far.
+    /// The units (from 0) for which the count is known: the unit, how many units of other flows
+    /// have turns between it and the unit before it, and the sum of these numbers so far.
     points: Vec<(i64, i64, i64)>,
-    /// Other flows with large jobs: the tag behind which their units wait, the tag of the last, and the largest cost.
+    /// Other flows with large jobs: the tag behind which their units wait, the tag of the last, and
+    /// the largest cost.
     wide: Vec<(u64, u64, u64)>,
     each: u64,
 }
 
 impl FlowView {
-    /// Returns how many units of other flows have lower tags than the flow's `nth` unit, from 1, counted from the start of the call. The
-    /// number is exact for the first units, and for later ones if no other flow ends shortly before them; it is never too high. But a large
-    /// job counts as a whole as soon as its first unit does, because it needs all of its quota at once.
+    /// Returns how many units of other flows have lower tags than the flow's `nth` unit, from 1,
+    /// counted from the start of the call. The number is exact for the first units, and for later
+    /// ones if no other flow ends shortly before them; it is never too high. But a large job counts
+    /// as a whole as soon as its first unit does, because it needs all of its quota at once.
     pub fn before(&mut self, nth: u64) -> u64 {
         match self.units_before(nth) {
             0 => 0,
@@ -283,8 +296,9 @@ impl FlowView {
         all.max(0).cast_unsigned()
     }
 
-    /// Returns how many units of other flows come before the flow's next job in addition to [`before`](Self::before), if `started` of its
-    /// units have started: a job whose first unit comes first starts as a whole.
+    /// Returns how many units of other flows come before the flow's next job in addition to
+    /// [`before`](Self::before), if `started` of its units have started: a job whose first unit
+    /// comes first starts as a whole.
     pub fn whole(&mut self, started: u64) -> u64 {
         let at = started.cast_signed();
         if self.each <= 16 || self.first.is_none_or(|first| first > at) {
@@ -294,7 +308,8 @@ impl FlowView {
         (jobs * self.each / 16).saturating_sub(self.before(started + 1))
     }
 
-    /// Returns how many other flows have a unit between the flow's unit `at` (from 0) and the unit before it.
+    /// Returns how many other flows have a unit between the flow's unit `at` (from 0) and the unit
+    /// before it.
     fn between(&self, at: i64) -> i64 {
         let tag = self.origin.cast_signed() + at * STEP.cast_signed();
         let spans = |(front, end): &(u64, u64)| {
@@ -305,9 +320,10 @@ impl FlowView {
     }
 }
 
-/// Returns the units of other flows after the flow's unit `from` (next to which `there` of them have one) up to its unit `to` (next to
-/// which `here` have one). Between the two, there are assumed to be as many as at the lower end: a job that returns a little early waits
-/// a little longer, but a late job leaves quota unused.
+/// Returns the units of other flows after the flow's unit `from` (next to which `there` of them
+/// have one) up to its unit `to` (next to which `here` have one). Between the two, there are
+/// assumed to be as many as at the lower end: a job that returns a little early waits a little
+/// longer, but a late job leaves quota unused.
 fn added(from: i64, there: i64, to: i64, here: i64) -> i64 {
     (to - from - 1) * there.min(here) + here
 }
@@ -339,7 +355,8 @@ mod tests {
         let known = |queue: &FairQueue, name: &str| queue.known(name).is_some();
         assert!(known(&queue, "waits") && known(&queue, "4999"));
         assert!(!known(&queue, "3000"));
-        // 256 flows that start at once make up one turn. A flow that has let a few turns pass has vanished.
+        // 256 flows that start at once make up one turn. A flow that has let a few turns pass has
+        // vanished.
         queue.purge(1);
         assert!(queue.waiting == 0 && !known(&queue, "waits"));
         assert!(queue.flows() <= 513, "{}", queue.flows());

@@ -1,9 +1,10 @@
 //! Forecasts of when a backlog ends, as things are or under other assumptions.
 //!
-//! The gate computes from its own state when units of a waitlist have their turns under each limit alone ([`Schedule`]:
-//! `Scopes::schedule` in the model, `lua/forecast.lua` over Redis). Limits that are enforced together delay each other: a job that one
-//! limit delays uses the other limits later, too. So here the jobs start one by one, each at the earliest moment that all limits allow,
-//! and the limits' own [algorithms](crate::rules::algorithms) count them.
+//! The gate computes from its own state when units of a waitlist have their turns under each limit
+//! alone ([`Schedule`]: `Scopes::schedule` in the model, `lua/forecast.lua` over Redis). Limits
+//! that are enforced together delay each other: a job that one limit delays uses the other limits
+//! later, too. So here the jobs start one by one, each at the earliest moment that all limits
+//! allow, and the limits' own [algorithms](crate::rules::algorithms) count them.
 
 use crate::rules::decision::Ticket;
 use crate::rules::limit::{Algorithm, Limit};
@@ -11,9 +12,11 @@ use crate::rules::usage::{Clock, PartitionUsage};
 
 /// Maximum number of units of a waitlist that the gate is asked about, evenly spread.
 pub(crate) const POINTS: u64 = 64;
-/// Maximum number of jobs that start one by one in a forecast; the others follow at the pace of the limits.
+/// Maximum number of jobs that start one by one in a forecast; the others follow at the pace of the
+/// limits.
 const MAX_STEPS: u64 = 20_000;
-/// Maximum number of times that the earliest start of a job is computed. Each time gives a later moment; one time per limit is usual.
+/// Maximum number of times that the earliest start of a job is computed. Each time gives a later
+/// moment; one time per limit is usual.
 const MAX_LOOKS: usize = 256;
 
 /// When the tenant's jobs may start again.
@@ -45,7 +48,8 @@ pub struct ForecastRequest {
     pub as_said: Vec<bool>,
     /// When jobs may start,
     pub opens: OpeningTime,
-    /// but no earlier than this (ms), for reasons that the tenant's state does not contain; 0 if there are none.
+    /// but no earlier than this (ms), for reasons that the tenant's state does not contain; 0 if
+    /// there are none.
     pub not_before_ms: u64,
     /// The unit whose turn is requested.
     pub place: ForecastTarget,
@@ -199,8 +203,8 @@ pub(crate) fn points(units: u64) -> impl Iterator<Item = u64> {
     (1..=number).map(move |point| units * point / number)
 }
 
-/// Returns when the last unit of `schedule` starts, which was requested for the limits `asked`. `shares` means that some of them also
-/// count the starts of other waitlists.
+/// Returns when the last unit of `schedule` starts, which was requested for the limits `asked`.
+/// `shares` means that some of them also count the starts of other waitlists.
 pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> ForecastEnd {
     let Some(last) = schedule.turns.last() else {
         return ForecastEnd {
@@ -214,7 +218,8 @@ pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> ForecastEnd {
     let limits: Vec<Limit> = asked.iter().zip(&schedule.max).map(in_force).collect();
     let holds = |limit: &Limit| limit.algorithm().holds_leases();
     let own: Vec<Limit> = (limits.iter().filter(|limit| !holds(limit)).cloned()).collect();
-    // A counter weights earlier starts together with future ones, which turns under each limit alone do not show.
+    // A counter weights earlier starts together with future ones, which turns under each limit
+    // alone do not show.
     let weighs = |limit: &Limit| limit.algorithm() == Algorithm::SlidingCounter;
     let mixed = own.len() > 1 && own.iter().any(weighs);
     let doubts = ForecastUnknowns {
@@ -251,9 +256,10 @@ pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> ForecastEnd {
     }
 }
 
-/// Starts the jobs one by one. Returns when the last one starts, and the limit that delayed it last. The gate's turns cover the starts
-/// before now, and the starts from now on are counted here. While a limit still counts an earlier start, it counts all later ones, too,
-/// so the later of both times is correct.
+/// Starts the jobs one by one. Returns when the last one starts, and the limit that delayed it
+/// last. The gate's turns cover the starts before now, and the starts from now on are counted here.
+/// While a limit still counts an earlier start, it counts all later ones, too, so the later of both
+/// times is correct.
 fn one_by_one(limits: &[Limit], schedule: &Schedule) -> (u64, Option<usize>) {
     let jobs = schedule.jobs.clamp(1, schedule.units);
     let mut usage = PartitionUsage::default();

@@ -1,4 +1,5 @@
-//! Jobs: where a message has their data ([`Fields`]), the data ([`Claims`]), and what a handler gets ([`Job`]).
+//! Jobs: where a message has their data ([`Fields`]), the data ([`Claims`]), and what a handler
+//! gets ([`Job`]).
 
 mod body;
 pub mod call;
@@ -47,7 +48,8 @@ pub enum Field<'a> {
 }
 
 impl Field<'_> {
-    /// Describes the field's type, for errors about a field that is neither a text nor a whole number.
+    /// Describes the field's type, for errors about a field that is neither a text nor a whole
+    /// number.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -67,9 +69,11 @@ pub trait Envelope {
     fn header(&self, name: &str) -> Field<'_>;
     /// Returns the routing key that the message was first published with.
     fn routing_key(&self) -> &str;
-    /// Returns AMQP's `expiration`: how long after publishing the job may be called, in milliseconds.
+    /// Returns AMQP's `expiration`: how long after publishing the job may be called, in
+    /// milliseconds.
     fn expiration_ms(&self) -> Option<u64>;
-    /// Returns the latest possible time of publishing, in milliseconds since the epoch, or `None` if the message has none.
+    /// Returns the latest possible time of publishing, in milliseconds since the epoch, or `None`
+    /// if the message has none.
     fn published_ms(&self) -> Option<u64>;
     /// Returns the body.
     fn body(&self) -> &[u8];
@@ -111,8 +115,8 @@ pub struct Fields {
     pub deadline: Option<ValueField>,
     /// Maximum delay of a job's start by its publisher, in milliseconds; 0 disables delayed starts.
     pub max_delayed_start_ms: u64,
-    /// How long only one job of a tenant is called per dedupe key, in milliseconds, unless its publisher sets a shorter time; 0 disables
-    /// dedupe keys.
+    /// How long only one job of a tenant is called per dedupe key, in milliseconds, unless its
+    /// publisher sets a shorter time; 0 disables dedupe keys.
     pub dedupe_for_ms: u64,
     /// The levels of a tenant's jobs.
     pub priorities: Priorities,
@@ -130,7 +134,8 @@ pub struct Job {
     pub tenant: Tenant,
     /// The units of a limit that the job uses.
     pub cost: u32,
-    /// The number of this attempt, from 1. An attempt during which the worker crashed does not count.
+    /// The number of this attempt, from 1. An attempt during which the worker crashed does not
+    /// count.
     pub attempt: u32,
     /// The content type that the publisher set.
     pub content_type: Option<String>,
@@ -166,7 +171,8 @@ impl Job {
         }
     }
 
-    /// Returns the span of this call (W3C Trace Context) for requests that the call causes, or `None` if the worker makes no spans.
+    /// Returns the span of this call (W3C Trace Context) for requests that the call causes, or
+    /// `None` if the worker makes no spans.
     pub fn traceparent(&self) -> Option<String> {
         self.trace.map(|context| context.to_string())
     }
@@ -195,11 +201,13 @@ pub struct Claims {
     pub is_first: bool,
     /// The time until which the job may be called.
     pub expiry: Expiry,
-    /// When the job was first called and not finished, by the store's clock (milliseconds since the epoch).
+    /// When the job was first called and not finished, by the store's clock (milliseconds since the
+    /// epoch).
     pub first_call_ms: Option<u64>,
     /// The trip through the delay queue that the job came from.
     pub trip: Option<Trip>,
-    /// The number of known crashes, if the job was redelivered, so that its calls may crash workers (`rules::crash`).
+    /// The number of known crashes, if the job was redelivered, so that its calls may crash workers
+    /// (`rules::crash`).
     pub suspect: Option<u32>,
     /// The first turn that the job was promised since it last started.
     pub promise: Option<Promise>,
@@ -221,8 +229,9 @@ pub struct NotBefore {
 }
 
 impl NotBefore {
-    /// Returns what is left of the delay at this time of the store's clock, in milliseconds. If more is left than the original delay, the
-    /// clock was stepped back: then the job waits for the original delay once more, and not for the step.
+    /// Returns what is left of the delay at this time of the store's clock, in milliseconds. If
+    /// more is left than the original delay, the clock was stepped back: then the job waits for the
+    /// original delay once more, and not for the step.
     pub fn left_ms(self, store_now_ms: u64) -> u64 {
         self.at_ms.saturating_sub(store_now_ms).min(self.within_ms)
     }

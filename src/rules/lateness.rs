@@ -1,16 +1,21 @@
-//! Judges whether calls arrived at the API later than the guard covers, and from when a late call counts. Pure: `now` is an argument.
+//! Judges whether calls arrived at the API later than the guard covers, and from when a late call
+//! counts. Pure: `now` is an argument.
 //!
-//! A worker measures one loop per call: it sends the question at q, the gate decides at t, the call is written, and at h the worker
-//! learns that the call has arrived. The minimum duration of a loop, the *base*, does no harm. The excess over it is the call's lateness
-//! E = (h - q) - base. A later call j whose start is decided at t_j arrives after t_j plus its minimum latency, so `t_j >= t + W + E`
-//! proves that it arrives a window after this call, regardless of clocks. The log keeps a start for W and the guard. A call whose
-//! lateness exceeds the guard counts from the moment when the store learns of it. That is after t + E - guard, because a permit is used
-//! only if its question took at most half a guard longer than usual.
+//! A worker measures one loop per call: it sends the question at q, the gate decides at t, the call
+//! is written, and at h the worker learns that the call has arrived. The minimum duration of a
+//! loop, the *base*, does no harm. The excess over it is the call's lateness E = (h - q) - base. A
+//! later call j whose start is decided at t_j arrives after t_j plus its minimum latency, so
+//! `t_j >= t + W + E` proves that it arrives a window after this call, regardless of clocks. The
+//! log keeps a start for W and the guard. A call whose lateness exceeds the guard counts from the
+//! moment when the store learns of it. That is after t + E - guard, because a permit is used only
+//! if its question took at most half a guard longer than usual.
 //!
-//! Two signals show that a call has arrived. The *acknowledgment* by the machine at the other end of the connection always counts. The
-//! *answer* also includes the time that the API itself took: a slow answer may mean a late arrival (a proxy in between acknowledged for
-//! itself, or the API read late), or just work. It counts as long as a *purse* can pay for it. Each call pays a part of a window into the
-//! purse (`rate-limiter.guard-budget`), so the doubt costs at most that part of the quota.
+//! Two signals show that a call has arrived. The *acknowledgment* by the machine at the other end
+//! of the connection always counts. The *answer* also includes the time that the API itself took: a
+//! slow answer may mean a late arrival (a proxy in between acknowledged for itself, or the API read
+//! late), or just work. It counts as long as a *purse* can pay for it. Each call pays a part of a
+//! window into the purse (`rate-limiter.guard-budget`), so the doubt costs at most that part of the
+//! quota.
 
 use std::time::Duration;
 
@@ -19,11 +24,13 @@ use super::limit::Algorithm;
 
 /// The longest guard that `auto` selects.
 pub const AUTO_GUARD: Duration = Duration::from_millis(50);
-/// The shortest guard that `auto` selects for a bucket, unless its window is short: a permit needs this much.
+/// The shortest guard that `auto` selects for a bucket, unless its window is short: a permit needs
+/// this much.
 const AUTO_GUARD_OF_BUCKET: Duration = Duration::from_millis(20);
 
-/// Returns the guard that `auto` selects. A short window has a short guard. A bucket pays for the guard with each start, so its guard is
-/// at most 4 % of the window, if that is enough for a permit.
+/// Returns the guard that `auto` selects. A short window has a short guard. A bucket pays for the
+/// guard with each start, so its guard is at most 4 % of the window, if that is enough for a
+/// permit.
 pub fn auto_guard(algorithm: Algorithm, window: Duration) -> Duration {
     let guard = AUTO_GUARD.min(window / 4);
     match algorithm.has_burst() {
@@ -61,14 +68,16 @@ pub enum CallSignal {
 pub struct CallInFlight {
     /// When the question was sent.
     pub asked_at: Duration,
-    /// The shortest guard of its limits, which the time of an answer is compared with. `None` if all are buckets: the time that an API
-    /// takes for its work must not slow them down.
+    /// The shortest guard of its limits, which the time of an answer is compared with. `None` if
+    /// all are buckets: the time that an API takes for its work must not slow them down.
     pub guard: Option<Duration>,
-    /// The tolerance for the time of an acknowledgment: the guard, or the margin between starts of a bucket.
+    /// The tolerance for the time of an acknowledgment: the guard, or the margin between starts of
+    /// a bucket.
     pub tolerance: Duration,
     /// The shortest window of its limits, or distance between starts of a bucket.
     pub window: Duration,
-    /// Lateness that is covered beyond the tolerance, because the call counts from later than its start.
+    /// Lateness that is covered beyond the tolerance, because the call counts from later than its
+    /// start.
     pub covered: Duration,
 }
 
@@ -99,8 +108,8 @@ pub struct CallCheck {
     pub at: Duration,
     /// Whether to watch the call closely, from the moment in which it is written.
     pub closely: bool,
-    /// Time after the call was written at which it counts from now if it has not been acknowledged. It is counted anew after half of that
-    /// time again.
+    /// Time after the call was written at which it counts from now if it has not been acknowledged.
+    /// It is counted anew after half of that time again.
     pub patience: Duration,
 }
 
@@ -141,8 +150,8 @@ impl Lateness {
         }
     }
 
-    /// Judges whether `call` arrived in time by the signal `heard` at `now`. `budget` is the part of a window that a call pays into the
-    /// purse.
+    /// Judges whether `call` arrived in time by the signal `heard` at `now`. `budget` is the part
+    /// of a window that a call pays into the purse.
     pub fn judge(
         &mut self,
         now: Duration,
@@ -182,7 +191,8 @@ impl Lateness {
         }
     }
 
-    /// Returns the minimum duration of a question, its answer, a call and its acknowledgment together.
+    /// Returns the minimum duration of a question, its answer, a call and its acknowledgment
+    /// together.
     pub fn base(&self) -> Duration {
         self.acks.base()
     }
@@ -333,7 +343,8 @@ mod tests {
     }
 
     proptest! {
-        /// Answers make calls count longer by no more in total than all calls paid plus a full purse.
+        /// Answers make calls count longer by no more in total than all calls paid plus a full
+        /// purse.
         #[test]
         fn the_purse_bounds_what_answers_cost(loops in prop::collection::vec(0u32..3000, 0..300)) {
             let mut late = Lateness::default();

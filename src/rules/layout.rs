@@ -1,4 +1,5 @@
-//! Layouts: in which waitlist jobs with the same tenant and labels wait, and from which partitions they take quota.
+//! Layouts: in which waitlist jobs with the same tenant and labels wait, and from which partitions
+//! they take quota.
 
 use std::borrow::Cow;
 
@@ -8,8 +9,9 @@ use crate::rules::scope::{Labels, MAX_PARTS, Scope};
 use crate::rules::tenant::Tenant;
 
 impl Labels {
-    /// Returns the labels for each scope of `limits` that is a part of a tenant, with the values that `value` returns. A job without a
-    /// value has the empty value, and shares it with all other such jobs. Labels that only shadow limits distinguish are kept separately.
+    /// Returns the labels for each scope of `limits` that is a part of a tenant, with the values
+    /// that `value` returns. A job without a value has the empty value, and shares it with all
+    /// other such jobs. Labels that only shadow limits distinguish are kept separately.
     pub fn of(limits: &[Limit], mut value: impl FnMut(&Scope) -> String) -> Self {
         let (mut labels, mut beside) = (Vec::new(), Vec::new());
         // Shadows come after all enforced limits.
@@ -55,7 +57,8 @@ pub enum Partition {
     Part(Tenant, Labels),
 }
 
-/// The waitlist of jobs with the same tenant and labels, and the partitions from which they take quota.
+/// The waitlist of jobs with the same tenant and labels, and the partitions from which they take
+/// quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// The narrowest partition, where the jobs wait. No other waitlist takes quota from it.
@@ -64,7 +67,8 @@ pub struct Layout {
     pub shared: Vec<Shared>,
     /// The partitions in which only shadows count, so that no job waits for them.
     pub beside: Vec<Partition>,
-    /// The number of each limit's partition: 0 for the waitlist's, then the shared ones from 1, then the ones in `beside`.
+    /// The number of each limit's partition: 0 for the waitlist's, then the shared ones from 1,
+    /// then the ones in `beside`.
     pub partitions: Vec<usize>,
     /// The number of the partition that holds the tenant's suspension and an operator's changes.
     pub control: usize,
@@ -88,7 +92,8 @@ impl Layout {
         1 + self.shared.len() + self.beside.len()
     }
 
-    /// Returns true if jobs that wait for `partition` also wait for `wider`: it is the same one, or its flows come through `partition`.
+    /// Returns true if jobs that wait for `partition` also wait for `wider`: it is the same one, or
+    /// its flows come through `partition`.
     pub fn is_behind(&self, wider: usize, partition: usize) -> bool {
         wider == partition || wider > 0 && self.shared[wider - 1].below == partition
     }
@@ -112,8 +117,8 @@ pub struct Shared {
     pub partition: Partition,
     /// The name of this waitlist, or of the tenant, among the flows in the partition.
     pub flow: String,
-    /// The number of the shared partition through which flows come here, from 1, if the tenant's waitlists share that one first; 0 if they
-    /// come from the waitlist itself.
+    /// The number of the shared partition through which flows come here, from 1, if the tenant's
+    /// waitlists share that one first; 0 if they come from the waitlist itself.
     pub below: usize,
 }
 
@@ -129,7 +134,8 @@ impl Layout {
         }
     }
 
-    /// Returns the layout for jobs of `tenant` with `labels`, which must be the labels that `limits` need.
+    /// Returns the layout for jobs of `tenant` with `labels`, which must be the labels that
+    /// `limits` need.
     pub fn of(limits: &[Limit], tenant: &Tenant, labels: &Labels) -> Self {
         let mut shared = Vec::new();
         let flow = labels.key();

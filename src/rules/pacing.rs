@@ -1,11 +1,13 @@
-//! Keeps the starts of a bucket further apart than `window / max`, for APIs that refuse a call that comes sooner than this after the
-//! last one. Pure: `now` is an argument.
+//! Keeps the starts of a bucket further apart than `window / max`, for APIs that refuse a call that
+//! comes sooner than this after the last one. Pure: `now` is an argument.
 //!
-//! The gate counts a call when it is decided, the API when it arrives. If a call takes longer to arrive than the next one, both arrive
-//! closer together. So a *margin* of at most 3 % is added to each distance. The margin follows the lateness of calls
-//! ([`Lateness`](super::lateness::Lateness)). A call that is later than the margin moves the next start, so the margin need not cover
-//! the worst case. A refusal shows that all this was too little: it widens the distances of its tenant by 1 %, and each further refusal
-//! doubles that, up to half of the distance.
+//! The gate counts a call when it is decided, the API when it arrives. If a call takes longer to
+//! arrive than the next one, both arrive closer together. So a *margin* of at most 3 % is added to
+//! each distance. The margin follows the lateness of calls
+//! ([`Lateness`](super::lateness::Lateness)). A call that is later than the margin moves the next
+//! start, so the margin need not cover the worst case. A refusal shows that all this was too
+//! little: it widens the distances of its tenant by 1 %, and each further refusal doubles that, up
+//! to half of the distance.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,17 +17,18 @@ use foldhash::fast::RandomState;
 use super::limit::{Limit, Limits};
 use super::tenant::Tenant;
 
-/// The smallest margin: both clocks count whole milliseconds, and the latencies of calls differ by about one.
+/// The smallest margin: both clocks count whole milliseconds, and the latencies of calls differ by
+/// about one.
 const MIN_MARGIN: Duration = Duration::from_millis(3);
 /// The largest margin: the longest guard of `auto`.
 const LARGEST_MARGIN: Duration = Duration::from_millis(50);
 /// The margin is at most a distance divided by this.
 const MARGIN_PART: u64 = 33;
-/// A distance below this is short. A job that asks a millisecond late would lose too much of it, so late starts are made up for until
-/// the API refuses a call.
+/// A distance below this is short. A job that asks a millisecond late would lose too much of it, so
+/// late starts are made up for until the API refuses a call.
 const SHORT_DISTANCE_US: u64 = 50_000;
-/// A late call adds its lateness divided by `RISE_PART` to the margin. Each call reduces the part of the margin above the minimum by
-/// 1/`FALL_PART`.
+/// A late call adds its lateness divided by `RISE_PART` to the margin. Each call reduces the part
+/// of the margin above the minimum by 1/`FALL_PART`.
 const RISE_PART: u32 = 4;
 const FALL_PART: u32 = 256;
 /// The first refusal adds the distance divided by this; each further refusal doubles it.
@@ -36,7 +39,8 @@ const MAX_PART: u64 = 2;
 const MAX_REFUSALS: u32 = 7;
 /// Time without a refusal after which one refusal less counts.
 const RELAX_INTERVAL: Duration = Duration::from_secs(600);
-/// Maximum number of tenants whose refusals are remembered. Refusals of other tenants have no effect.
+/// Maximum number of tenants whose refusals are remembered. Refusals of other tenants have no
+/// effect.
 const MAX_TENANTS: usize = 10_000;
 
 /// The margin of this worker, and the refusals per tenant.
@@ -108,8 +112,8 @@ impl Pacing {
         self.margin = (self.margin + late / RISE_PART).min(LARGEST_MARGIN);
     }
 
-    /// Widens the distances of `tenant` after the API refused a call with these limits, whose question was sent at `asked_at`. Several
-    /// calls that were in flight together count once.
+    /// Widens the distances of `tenant` after the API refused a call with these limits, whose
+    /// question was sent at `asked_at`. Several calls that were in flight together count once.
     pub fn refused(
         &mut self,
         now: Duration,
@@ -130,7 +134,8 @@ impl Pacing {
         }
     }
 
-    /// Returns true if there is room for one more tenant. Looks at all tenants at most once in [`RELAX_INTERVAL`].
+    /// Returns true if there is room for one more tenant. Looks at all tenants at most once in
+    /// [`RELAX_INTERVAL`].
     fn has_room(&mut self, now: Duration) -> bool {
         if self.refused.len() >= MAX_TENANTS && now >= self.swept + RELAX_INTERVAL {
             self.swept = now;

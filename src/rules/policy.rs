@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::tenant::Tenant;
 
-/// The limits of every tenant: its own, else those of its plan, else the common ones. Common limits that all tenants share apply in
-/// addition to any others.
+/// The limits of every tenant: its own, else those of its plan, else the common ones. Common limits
+/// that all tenants share apply in addition to any others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     common: Limits,
@@ -25,7 +25,8 @@ pub struct Policy {
     plan_header: Option<String>,
 }
 
-/// The tenants that an entry of `rate-limiter.tenants` applies to: one ID, or all IDs with a prefix (`acme-*`).
+/// The tenants that an entry of `rate-limiter.tenants` applies to: one ID, or all IDs with a prefix
+/// (`acme-*`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pattern {
     /// This ID.
@@ -79,7 +80,8 @@ impl Policy {
         }
     }
 
-    /// Sets the entries for single tenants. Each also gets the common limits that all tenants share. The first matching entry counts.
+    /// Sets the entries for single tenants. Each also gets the common limits that all tenants
+    /// share. The first matching entry counts.
     pub fn with_tenants(self, tenants: Vec<(Pattern, EntryLimits)>) -> Self {
         let tenants = tenants.into_iter().map(|(pattern, own)| match own {
             EntryLimits::Limits(limits) => (pattern, EntryLimits::Limits(self.with_global(limits))),
@@ -130,8 +132,8 @@ impl Policy {
         self.plans.get(name)
     }
 
-    /// Returns the configured limits for `tenant`: those of its entry, else those of the plan that its job names (`plan`, ignored if it
-    /// does not exist), else the common ones.
+    /// Returns the configured limits for `tenant`: those of its entry, else those of the plan that
+    /// its job names (`plan`, ignored if it does not exist), else the common ones.
     pub fn limits(&self, tenant: &Tenant, plan: Option<&str>) -> &Limits {
         self.find(tenant, plan).1
     }

@@ -1,4 +1,5 @@
-//! Promises: the turn that a job was given when it was first denied, and how far its start is from it.
+//! Promises: the turn that a job was given when it was first denied, and how far its start is from
+//! it.
 
 use std::fmt;
 

@@ -1,5 +1,6 @@
-//! The report that a worker publishes for operators: its load, and its busiest tenants. A report has a maximum size, and counts what it
-//! leaves out. [`view`] combines the reports of several workers.
+//! The report that a worker publishes for operators: its load, and its busiest tenants. A report
+//! has a maximum size, and counts what it leaves out. [`view`] combines the reports of several
+//! workers.
 
 pub mod view;
 
@@ -32,7 +33,8 @@ const FORMAT: u32 = 1;
 pub struct Report {
     /// The format of the text, set by [`Report::write`].
     pub format: u32,
-    /// When the report was written, by Redis's clock in milliseconds; 0 if the worker does not know the time.
+    /// When the report was written, by Redis's clock in milliseconds; 0 if the worker does not know
+    /// the time.
     pub at_ms: u64,
     /// The host that the worker runs on.
     pub host: String,
@@ -89,7 +91,8 @@ pub struct Load {
     pub in_memory: u64,
     /// Jobs in memory that wait for a time.
     pub delayed: u64,
-    /// Jobs in memory that still wait although their time came more than a second ago: 0 in a healthy worker.
+    /// Jobs in memory that still wait although their time came more than a second ago: 0 in a
+    /// healthy worker.
     pub idle: u64,
 }
 
@@ -111,10 +114,12 @@ pub struct ReportedTenant {
     /// Denials of the tenant's jobs recently.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub denials: u64,
-    /// The end of the tenant's suspension, by Redis's clock in milliseconds; 0 if it is not suspended.
+    /// The end of the tenant's suspension, by Redis's clock in milliseconds; 0 if it is not
+    /// suspended.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub closed_until_ms: u64,
-    /// The last turn of its waiting jobs that the gate announced, by Redis's clock in milliseconds; 0 if none waits for a turn.
+    /// The last turn of its waiting jobs that the gate announced, by Redis's clock in milliseconds;
+    /// 0 if none waits for a turn.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub line_ends_ms: u64,
     /// The limit that denied one of its jobs last; empty if none did.
@@ -132,7 +137,8 @@ pub struct LeftOut {
     pub waiting: u64,
     /// Their calls in flight.
     pub running: u64,
-    /// Their calls that started recently, and the calls of tenants that were too many to be counted separately.
+    /// Their calls that started recently, and the calls of tenants that were too many to be counted
+    /// separately.
     pub starts: u64,
     /// Their denials recently, including those same tenants.
     pub denials: u64,
@@ -205,8 +211,8 @@ impl LeftOut {
     }
 }
 
-/// Returns the busiest of `all`, at most [`MAX_TENANTS`], by picking in turn the first of each order that operators can sort by. Adds
-/// the others to `left_out`.
+/// Returns the busiest of `all`, at most [`MAX_TENANTS`], by picking in turn the first of each
+/// order that operators can sort by. Adds the others to `left_out`.
 pub fn busiest(mut all: Vec<ReportedTenant>, left_out: &mut LeftOut) -> Vec<ReportedTenant> {
     if all.len() <= MAX_TENANTS {
         all.sort_unstable_by(|one, two| one.tenant.cmp(&two.tenant));
@@ -220,7 +226,8 @@ pub fn busiest(mut all: Vec<ReportedTenant>, left_out: &mut LeftOut) -> Vec<Repo
         |it| it.closed_until_ms,
         |it| it.starts,
     ];
-    // Ties are broken in the same order on all workers, so that they name the same tenants. Hashes are compared because tenants are many.
+    // Ties are broken in the same order on all workers, so that they name the same tenants. Hashes
+    // are compared because tenants are many.
     let marks: Vec<u64> = all.iter().map(|it| mark(it.tenant.as_str())).collect();
     let firsts = orders.map(|by| first_by(&marks, |at| by(&all[at])));
     let places =
@@ -261,7 +268,8 @@ fn each_once<T: Copy + Eq + Hash>(all: impl Iterator<Item = T>, most: usize) -> 
 }
 
 impl Report {
-    /// Returns the text of the report, at most [`MAX_BYTES`] long. Tenants at the end that do not fit are added to `left_out`.
+    /// Returns the text of the report, at most [`MAX_BYTES`] long. Tenants at the end that do not
+    /// fit are added to `left_out`.
     pub fn write(mut self) -> String {
         self.format = FORMAT;
         self.notes.truncate(MAX_NOTES);

@@ -1,5 +1,5 @@
-//! When a failed operation is tried again. This is the only module that uses the `backoff` crate, which is unmaintained
-//! (RUSTSEC-2025-0012): replacing it must touch only one file.
+//! When a failed operation is tried again. This is the only module that uses the `backoff` crate,
+//! which is unmaintained (RUSTSEC-2025-0012): replacing it must touch only one file.
 
 use std::time::Duration;
 
@@ -15,16 +15,18 @@ pub struct RetryPolicy {
     pub initial_interval: Duration,
     /// The maximum wait.
     pub max_interval: Duration,
-    /// Time after its first call at which a job that still fails, or that the API still refuses, is given up.
+    /// Time after its first call at which a job that still fails, or that the API still refuses, is
+    /// given up.
     pub give_up_after: Duration,
-    /// Maximum number of calls of one job that may crash their worker, from its second delivery on; 0 disables the count.
+    /// Maximum number of calls of one job that may crash their worker, from its second delivery on;
+    /// 0 disables the count.
     pub max_crashes: u32,
 }
 
 impl RetryPolicy {
-    /// Returns the wait after attempt number `attempt` (from 1) has failed, or `None` if no attempt is left. The wait is the schedule's
-    /// interval times 0.5 to 1.5 as `jitter` goes from 0 to 1, but at most `max_interval`, so that jobs that failed together do not
-    /// return together.
+    /// Returns the wait after attempt number `attempt` (from 1) has failed, or `None` if no attempt
+    /// is left. The wait is the schedule's interval times 0.5 to 1.5 as `jitter` goes from 0 to 1,
+    /// but at most `max_interval`, so that jobs that failed together do not return together.
     pub fn wait(&self, attempt: u32, jitter: f64) -> Option<Duration> {
         if attempt >= self.max_attempts {
             return None;
@@ -34,7 +36,8 @@ impl RetryPolicy {
         for _ in 1..attempt.min(64) {
             schedule.next_backoff();
         }
-        // The return value of `next_backoff` is not used because it adds a random fraction of a nanosecond.
+        // The return value of `next_backoff` is not used because it adds a random fraction of a
+        // nanosecond.
         Some(spread(schedule.current_interval, self.max_interval, jitter))
     }
 }
@@ -71,7 +74,8 @@ impl Reconnect {
     }
 }
 
-/// Returns a schedule without the crate's own jitter and time limit. Callers pass the jitter, so that a schedule is repeatable.
+/// Returns a schedule without the crate's own jitter and time limit. Callers pass the jitter, so
+/// that a schedule is repeatable.
 fn exponential(initial: Duration, most: Duration) -> ExponentialBackoff {
     let initial = initial.min(most);
     ExponentialBackoff {
@@ -85,8 +89,9 @@ fn exponential(initial: Duration, most: Duration) -> ExponentialBackoff {
     }
 }
 
-/// Returns a wait between half of `interval` and one and a half times `interval`, but at most `most`. Waits are spread below the longest
-/// one instead of piling up on it. Never panics: a `jitter` of NaN counts as 0, and durations above 584 years count as 584 years.
+/// Returns a wait between half of `interval` and one and a half times `interval`, but at most
+/// `most`. Waits are spread below the longest one instead of piling up on it. Never panics: a
+/// `jitter` of NaN counts as 0, and durations above 584 years count as 584 years.
 fn spread(interval: Duration, most: Duration, jitter: f64) -> Duration {
     let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
     let least = nanos(interval / 2);
@@ -117,7 +122,8 @@ mod tests {
         };
         let waits: Vec<_> = (1..=6).map(|n| policy.wait(n, 0.5)).collect();
         let s = |n: u32| Some(n * SECOND);
-        // From the third wait on, the maximum cuts off the upper half: the middles of 2 to 5, and of 2.5 to 5.
+        // From the third wait on, the maximum cuts off the upper half: the middles of 2 to 5, and
+        // of 2.5 to 5.
         let ms = |n: u64| Some(Duration::from_millis(n));
         assert_eq!(waits, [s(1), s(2), ms(3_500), ms(3_750), ms(3_750), None]);
         assert_eq!(policy.wait(4, 0.0), Some(SECOND * 5 / 2));

@@ -1,9 +1,11 @@
 //! Shadow limits: what a limit would have done to the jobs that start, had it been enforced.
 //!
-//! A shadow is charged for each start like an enforced limit, in the same [`PartitionUsage`], but never checks whether quota is
-//! available. It also has a *trial* for each partition: the starts as they would have been, one after the other. A start of the trial
-//! happens no earlier than the real start, no earlier than the start ahead of it, and no earlier than the algorithm has quota, given
-//! the starts of the trial. So a job that would have waited also waits in the trial, and delays the jobs after it.
+//! A shadow is charged for each start like an enforced limit, in the same [`PartitionUsage`], but
+//! never checks whether quota is available. It also has a *trial* for each partition: the starts as
+//! they would have been, one after the other. A start of the trial happens no earlier than the real
+//! start, no earlier than the start ahead of it, and no earlier than the algorithm has quota, given
+//! the starts of the trial. So a job that would have waited also waits in the trial, and delays the
+//! jobs after it.
 //!
 //! `lua/shadows.lua` does the same over Redis.
 
@@ -12,14 +14,15 @@ use crate::rules::decision::{Tally, Tried};
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::usage::PartitionUsage;
 
-/// Maximum wait in a trial, in milliseconds: a day. A start that would have waited longer counts as one that would never have
-/// happened, and does not delay others.
+/// Maximum wait in a trial, in milliseconds: a day. A start that would have waited longer counts as
+/// one that would never have happened, and does not delay others.
 pub const MAX_BEHIND_MS: u64 = 86_400_000;
 /// Time after its last start at which a trial is forgotten, in milliseconds: a week.
 pub const TRIAL_MS: u64 = 604_800_000;
 /// Flag added to the cost of a job that starts again, in a question to the store. Costs are lower.
 pub const REPEATED_FLAG: u32 = 1 << 31;
-/// Maximum number of times that the algorithm is asked for one start, because its first answer may be too early.
+/// Maximum number of times that the algorithm is asked for one start, because its first answer may
+/// be too early.
 pub const TRIES: u64 = 4;
 
 /// The trial of one limit in one partition.
@@ -143,7 +146,8 @@ mod tests {
 
     #[test]
     fn a_burst_queues_up_as_it_would_have() {
-        // Ten in any second. Of 100 jobs that arrive at once, ten start at once, and ten in each second after.
+        // Ten in any second. Of 100 jobs that arrive at once, ten start at once, and ten in each
+        // second after.
         let limit = shadow(Algorithm::SlidingWindow, 10, 1_000);
         let mut trial = ShadowTrial::default();
         for _ in 0..100 {
@@ -198,8 +202,9 @@ mod tests {
     }
 
     proptest! {
-        /// The starts of a trial are the ones that the limit would allow, by an independent count: never more than the worst case in a
-        /// window, in order, and for a limit with a window of its own none later than necessary.
+        /// The starts of a trial are the ones that the limit would allow, by an independent count:
+        /// never more than the worst case in a window, in order, and for a limit with a window of
+        /// its own none later than necessary.
         #[test]
         fn the_starts_of_a_trial_keep_the_limit(
             which in 0..Algorithm::ALL.len(),

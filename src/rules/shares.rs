@@ -1,7 +1,7 @@
 //! How several work queues share the prefetch of one worker.
 
-/// Returns the share of `whole` for each of `weights`. Shares are rounded down, so they add up to at most `whole`; then shares of 0 are
-/// raised to 1.
+/// Returns the share of `whole` for each of `weights`. Shares are rounded down, so they add up to
+/// at most `whole`; then shares of 0 are raised to 1.
 pub fn shares(whole: u16, weights: &[u16]) -> Vec<u16> {
     let sum: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
     let share = |weight: &u16| {

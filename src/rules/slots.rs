@@ -7,8 +7,8 @@ use std::fmt::{self, Write as _};
 pub const SLOTS: u16 = 16_384;
 const WORDS: usize = SLOTS as usize / 64;
 
-/// Returns the part of `key` that determines its slot in a Redis Cluster, if there is one: the text between its first opening brace and
-/// the next closing brace, unless it is empty.
+/// Returns the part of `key` that determines its slot in a Redis Cluster, if there is one: the text
+/// between its first opening brace and the next closing brace, unless it is empty.
 pub fn hash_tag(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     let (tag, _) = rest.split_once('}')?;
@@ -97,8 +97,9 @@ impl fmt::Debug for Slots {
     }
 }
 
-/// The slots whose starts an epoch knows, each from a time on (in milliseconds of its primary's clock; 0 means always). Before that time
-/// jobs may have started in the slot without the epoch's knowledge.
+/// The slots whose starts an epoch knows, each from a time on (in milliseconds of its primary's
+/// clock; 0 means always). Before that time jobs may have started in the slot without the epoch's
+/// knowledge.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlotOwnership(BTreeMap<u64, Slots>);
 
@@ -110,7 +111,8 @@ impl SlotOwnership {
         claims
     }
 
-    /// Parses the text that [`SlotOwnership::text`] writes: `0-99 100-120@1700000000000`. Ranges that cannot be parsed are not claimed.
+    /// Parses the text that [`SlotOwnership::text`] writes: `0-99 100-120@1700000000000`. Ranges
+    /// that cannot be parsed are not claimed.
     pub fn parse(text: &str) -> Self {
         let mut claims = Self::default();
         for word in text.split_whitespace() {

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// Maximum length of a tenant's ID in bytes of UTF-8, which is also the limit of an AMQP short string.
+/// Maximum length of a tenant's ID in bytes of UTF-8, which is also the limit of an AMQP short
+/// string.
 pub const MAX_TENANT_BYTES: usize = 255;
 
 /// A tenant's ID: 1 to 255 bytes of UTF-8 without control characters.
@@ -21,7 +22,8 @@ pub enum TenantError {
     /// The text is longer than 255 bytes; the number is its length.
     #[error("the tenant has {0} bytes; the maximum is {MAX_TENANT_BYTES}")]
     TooLong(usize),
-    /// The text contains a control character, which no header or log line may contain; the number is its position.
+    /// The text contains a control character, which no header or log line may contain; the number
+    /// is its position.
     #[error("the tenant has a control character at byte {0}")]
     Control(usize),
 }
@@ -49,9 +51,9 @@ impl Tenant {
         &self.0
     }
 
-    /// Returns the ID as a part of a Redis key: plain characters (`A-Z a-z 0-9 - . _ ~ @ +`) stay as they are, and every other byte is
-    /// percent-encoded. `:`, `{`, `}`, `*` and `%` never appear bare, so no ID can name another's key, empty a hash tag or act as a
-    /// pattern.
+    /// Returns the ID as a part of a Redis key: plain characters (`A-Z a-z 0-9 - . _ ~ @ +`) stay
+    /// as they are, and every other byte is percent-encoded. `:`, `{`, `}`, `*` and `%` never
+    /// appear bare, so no ID can name another's key, empty a hash tag or act as a pattern.
     #[doc(hidden)]
     pub fn key(&self) -> String {
         encode(&self.0)

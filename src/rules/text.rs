@@ -32,7 +32,8 @@ pub fn decode(bytes: &[u8]) -> Result<&str, NotText> {
     std::str::from_utf8(bytes).map_err(|_| NotText::NotUtf8)
 }
 
-/// Returns true if the bytes begin like UTF-16: with a byte order mark, or with an ASCII character in two bytes.
+/// Returns true if the bytes begin like UTF-16: with a byte order mark, or with an ASCII character
+/// in two bytes.
 fn is_utf16(bytes: &[u8]) -> bool {
     let marked = UTF16_MARKS.iter().any(|mark| bytes.starts_with(mark));
     marked || matches!(bytes, [first, second, ..] if (*first == 0) != (*second == 0))

@@ -1,5 +1,5 @@
-//! Trace contexts of jobs (W3C Trace Context), and which traces are recorded. A context only names spans: a publisher that makes one up
-//! gets a wrong trace, but no other effect.
+//! Trace contexts of jobs (W3C Trace Context), and which traces are recorded. A context only names
+//! spans: a publisher that makes one up gets a wrong trace, but no other effect.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,8 @@ pub struct Context {
 }
 
 impl Context {
-    /// Parses a `traceparent`. Returns `None` if it is anything else. Of later versions, only the fields of version 00 are read.
+    /// Parses a `traceparent`. Returns `None` if it is anything else. Of later versions, only the
+    /// fields of version 00 are read.
     pub fn parse(text: &str) -> Option<Self> {
         let (version, rest) = text.split_at_checked(2)?;
         let version = hex(version)?;
@@ -78,7 +79,8 @@ pub struct TraceClaim {
 }
 
 impl TraceClaim {
-    /// Parses the text that [`Display`](fmt::Display) writes. Returns `None` if it is anything else.
+    /// Parses the text that [`Display`](fmt::Display) writes. Returns `None` if it is anything
+    /// else.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (parent, first_call) = match text.split_once(':') {
             None => (text, None),
@@ -108,7 +110,8 @@ impl fmt::Display for TraceClaim {
 /// Decides which traces are recorded.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampler {
-    /// Whether to follow the decision of publishers. Traces without a publisher's context are sampled by `share`.
+    /// Whether to follow the decision of publishers. Traces without a publisher's context are
+    /// sampled by `share`.
     pub by_parent: bool,
     /// The share of traces that are recorded if no publisher decides, from 0 to 1.
     pub share: f64,
@@ -147,8 +150,9 @@ impl Sampler {
         Ok(Self { by_parent, share })
     }
 
-    /// Returns true if the trace with this ID is recorded. `parent` is the publisher's decision, if there is one. All workers decide alike:
-    /// without a publisher's decision the ID decides, as in other libraries.
+    /// Returns true if the trace with this ID is recorded. `parent` is the publisher's decision, if
+    /// there is one. All workers decide alike: without a publisher's decision the ID decides, as in
+    /// other libraries.
     pub fn takes(&self, trace: u128, parent: Option<bool>) -> bool {
         if let (true, Some(sampled)) = (self.by_parent, parent) {
             return sampled;

@@ -1,6 +1,8 @@
-//! Reads the verdict of a program on a job, one line of JSON: from a child of `dispatch.exec`, or a worker behind `dispatch.forward`.
+//! Reads the verdict of a program on a job, one line of JSON: from a child of `dispatch.exec`, or a
+//! worker behind `dispatch.forward`.
 //!
-//! Both belong to the operator, but may have bugs: a verdict with any field that is not understood is rejected.
+//! Both belong to the operator, but may have bugs: a verdict with any field that is not understood
+//! is rejected.
 
 use std::fmt;
 use std::time::Duration;
@@ -64,7 +66,8 @@ pub struct ResultBody {
 /// A program's verdict on a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// The number of the call, if given. A program must give it, because its verdicts may come in any order.
+    /// The number of the call, if given. A program must give it, because its verdicts may come in
+    /// any order.
     pub call: Option<u64>,
     /// The ID of the job, if given.
     pub id: Option<String>,
@@ -154,7 +157,8 @@ struct WrittenVerdict {
 /// Parses a verdict.
 ///
 /// # Errors
-/// Returns a [`NoVerdict`] that explains the error in one line of bounded length without any value of the text.
+/// Returns a [`NoVerdict`] that explains the error in one line of bounded length without any value
+/// of the text.
 pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
     let wrong = |why: &str| Err(NoVerdict(why.to_owned()));
     if text.len() > MAX_VERDICT {
@@ -225,7 +229,8 @@ pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
     })
 }
 
-/// Returns the JSON error, cut to 200 characters on one line, because it may quote the program's text.
+/// Returns the JSON error, cut to 200 characters on one line, because it may quote the program's
+/// text.
 fn explained(why: &serde_json::Error) -> String {
     let words = why.to_string();
     words

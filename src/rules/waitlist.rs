@@ -1,14 +1,16 @@
 //! The waitlist: a few counters, the same for every algorithm.
 //!
-//! A ticket only determines when a job asks again; usage decides whether it starts. So duplicates, jobs that vanish and a waitlist that
-//! expires can waste quota for a moment, but can never exceed a limit.
+//! A ticket only determines when a job asks again; usage decides whether it starts. So duplicates,
+//! jobs that vanish and a waitlist that expires can waste quota for a moment, but can never exceed
+//! a limit.
 
 use std::collections::VecDeque;
 
 use crate::rules::decision::Ticket;
 use crate::rules::limit::Limit;
 
-/// How long before its turn a waiting job may be admitted if quota is available, so that the quota of a late job is not wasted.
+/// How long before its turn a waiting job may be admitted if quota is available, so that the quota
+/// of a late job is not wasted.
 pub const AHEAD_MS: u64 = 500;
 /// Time after which available quota that no job claimed is attributed to jobs that vanished.
 pub const GRACE_MS: u64 = 2000;
@@ -17,10 +19,12 @@ pub const KEEP_MS: u64 = 3_600_000;
 /// Maximum distance behind the newest admitted ticket at which tickets are kept.
 pub const MAX_REACH: u64 = 1024;
 
-/// The tickets of one tenant, counted in units: a job takes as many as it costs if a limit counts cost, and one otherwise.
+/// The tickets of one tenant, counted in units: a job takes as many as it costs if a limit counts
+/// cost, and one otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Waitlist {
-    /// The waitlist's generation; 0 before the first. No generation is used twice, so a newer waitlist does not honor an old ticket.
+    /// The waitlist's generation; 0 before the first. No generation is used twice, so a newer
+    /// waitlist does not honor an old ticket.
     pub generation: u64,
     /// The last ticket up to which all tickets were claimed or given up.
     pub now_serving: u64,
@@ -34,9 +38,11 @@ pub struct Waitlist {
     pub seen: u64,
     /// When quota becomes available for the first of the waitlist.
     pub room: u64,
-    /// The recent average time that a call holds a lease, in milliseconds; 0 before the first call has ended.
+    /// The recent average time that a call holds a lease, in milliseconds; 0 before the first call
+    /// has ended.
     pub usual: u64,
-    /// The largest cost in the waitlist: with quota for it, the first job could be admitted, whatever it costs.
+    /// The largest cost in the waitlist: with quota for it, the first job could be admitted,
+    /// whatever it costs.
     pub widest: u64,
 }
 
@@ -76,8 +82,8 @@ impl Waitlist {
         self.last_issued
     }
 
-    /// Claims the tickets of a job of `cost` units that started at `ticket`. A ticket counts once. Gives up tickets that are more than
-    /// `reach` behind this one.
+    /// Claims the tickets of a job of `cost` units that started at `ticket`. A ticket counts once.
+    /// Gives up tickets that are more than `reach` behind this one.
     pub fn claim(&mut self, ticket: u64, cost: u64, reach: u64) {
         if ticket <= self.now_serving {
             return;
@@ -100,10 +106,11 @@ impl Waitlist {
         }
     }
 
-    /// Returns the estimated number of jobs in the first `units` units of the waitlist, if the last of them costs `own`. The jobs in front
-    /// are assumed to have the average cost, and their number is reduced by its square root, because a sum of many costs varies about
-    /// that much: a job that returns too early waits a little longer, but a late job leaves quota unused. The first of the waitlist
-    /// is one job, whatever it costs.
+    /// Returns the estimated number of jobs in the first `units` units of the waitlist, if the last
+    /// of them costs `own`. The jobs in front are assumed to have the average cost, and their
+    /// number is reduced by its square root, because a sum of many costs varies about that much: a
+    /// job that returns too early waits a little longer, but a late job leaves quota unused. The
+    /// first of the waitlist is one job, whatever it costs.
     pub fn jobs_in(&self, units: u64, own: u64) -> u64 {
         match units.saturating_sub(own) {
             0 => 1,
@@ -125,7 +132,8 @@ impl Waitlist {
     }
 }
 
-/// Returns the distance behind the newest admitted ticket at which a ticket is given up: the tickets that fit in [`AHEAD_MS`].
+/// Returns the distance behind the newest admitted ticket at which a ticket is given up: the
+/// tickets that fit in [`AHEAD_MS`].
 pub fn reach(limits: &[Limit]) -> u64 {
     let tickets = |limit: &Limit| u64::from(limit.max()) * AHEAD_MS / limit.span().max(1);
     let most = limits.iter().map(tickets).max().unwrap_or(0);

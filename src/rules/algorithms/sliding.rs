@@ -1,7 +1,8 @@
-//! `sliding-window-algo`: one entry for each start that still counts, oldest first, for all limits of a scope.
+//! `sliding-window-algo`: one entry for each start that still counts, oldest first, for all limits
+//! of a scope.
 //!
-//! The cost that a call actually used is written into its entry. `lua/corrections.lua` explains how the store keeps the sums without
-//! rewriting the log.
+//! The cost that a call actually used is written into its entry. `lua/corrections.lua` explains how
+//! the store keeps the sums without rewriting the log.
 
 use std::collections::VecDeque;
 
@@ -102,10 +103,11 @@ struct LogEntry {
     cost: Option<u64>,
     /// The entry's sequence number; 0 if another writer added it.
     sequence: u64,
-    /// The sequence number and the start of a late call, as in its receipt; `None` if the call was not late.
+    /// The sequence number and the start of a late call, as in its receipt; `None` if the call was
+    /// not late.
     moved: Option<(u64, u64)>,
-    /// The calls and the cost of this entry and all entries before it since the log began. With these sums no question has to walk
-    /// through the log, which is long if the limit is.
+    /// The calls and the cost of this entry and all entries before it since the log began. With
+    /// these sums no question has to walk through the log, which is long if the limit is.
     up_to: (u64, u64),
 }
 
@@ -177,7 +179,8 @@ impl SlidingLog {
         }
     }
 
-    /// Returns the index of the entry of the start that has this time and sequence number in its receipt.
+    /// Returns the index of the entry of the start that has this time and sequence number in its
+    /// receipt.
     fn find(&self, started_ms: u64, sequence: u64) -> Option<usize> {
         let started = started_ms..=started_ms + 1;
         let receipt = Some((sequence, started_ms));
@@ -199,7 +202,8 @@ impl SlidingLog {
         self.insert(at, score, 1, (0, None));
     }
 
-    /// Returns the first moment after which at most `rest` units started. More than `rest` must count.
+    /// Returns the first moment after which at most `rest` units started. More than `rest` must
+    /// count.
     fn left_at(&self, terms: &Terms, rest: u64) -> u64 {
         let leaves_more = |entry: &LogEntry| self.units_from(entry, terms.unit()) > rest;
         let behind = self.entries.partition_point(leaves_more);
@@ -216,7 +220,8 @@ impl Usage for SlidingLog {
             let over = self.entries.pop_front();
             self.moved -= usize::from(over.is_some_and(|entry| entry.moved.is_some()));
         }
-        // A start in the future means that the clock was stepped back. Counting it from now wastes at most one window.
+        // A start in the future means that the clock was stepped back. Counting it from now wastes
+        // at most one window.
         for entry in self.entries.iter_mut().rev() {
             if entry.score <= clock.stamp_ms {
                 break;
@@ -231,7 +236,8 @@ impl Usage for SlidingLog {
 
     fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
         let (max, span) = (u64::from(terms.max()), terms.span());
-        // If more than `max` units count (the limit was lowered), only the last `max` are in the way.
+        // If more than `max` units count (the limit was lowered), only the last `max` are in the
+        // way.
         let used = self.counted(terms, base).min(max);
         let free = max - used;
         let (turn, laps) = ((k - 1) % max, (k - 1) / max);

@@ -1,13 +1,15 @@
 //! How far back a log must reach if jobs of one partition have limits with different windows.
 
-/// The longest span that any job counts with. Two jobs of one tenant may have different limits (plans, changed configurations), and
-/// one must not drop entries that the other still counts.
+/// The longest span that any job counts with. Two jobs of one tenant may have different limits
+/// (plans, changed configurations), and one must not drop entries that the other still counts.
 ///
-/// A span is remembered for at least its own length after its last use, and until then every entry that it counted is kept. A job
-/// that uses the span later finds a log as if it used it for the first time.
+/// A span is remembered for at least its own length after its last use, and until then every entry
+/// that it counted is kept. A job that uses the span later finds a log as if it used it for the
+/// first time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LongestSpan {
-    /// When the period began, in milliseconds since the epoch. A period is as long as the longest span.
+    /// When the period began, in milliseconds since the epoch. A period is as long as the longest
+    /// span.
     since: u64,
     /// The longest span in this period, in milliseconds.
     now: u64,
@@ -35,7 +37,8 @@ impl LongestSpan {
         self.now.max(self.before)
     }
 
-    /// Returns when the record may be dropped, in milliseconds since the epoch: after all entries of its period have expired.
+    /// Returns when the record may be dropped, in milliseconds since the epoch: after all entries
+    /// of its period have expired.
     pub fn end(&self) -> u64 {
         self.since + 3 * self.longest()
     }

@@ -1,9 +1,10 @@
-//! Estimates of the memory that a partition with a used-up quota takes in Redis, for documentation and advice.
-//! `tests/it/gate/memory.rs` compares them with a real Redis.
+//! Estimates of the memory that a partition with a used-up quota takes in Redis, for documentation
+//! and advice. `tests/it/gate/memory.rs` compares them with a real Redis.
 
 /// Bytes of a key with a name of usual length, and of the object behind it.
 const KEY_BYTES: u64 = 104;
-/// Maximum number of entries of a sorted set that Redis stores as one compact text (the default of `zset-max-listpack-entries`).
+/// Maximum number of entries of a sorted set that Redis stores as one compact text (the default of
+/// `zset-max-listpack-entries`).
 const COMPACT: u64 = 128;
 /// Bytes of the head of a skiplist and of the hash table next to it.
 const SKIPLIST_BYTES: u64 = 800;
@@ -19,7 +20,8 @@ pub enum StoredUsage {
         most: u64,
         /// Bytes per entry while the set is small and stored as a compact text.
         compact: u64,
-        /// Bytes per entry beyond that: its text, a node of the skiplist, and an entry of the hash table.
+        /// Bytes per entry beyond that: its text, a node of the skiplist, and an entry of the hash
+        /// table.
         linked: u64,
     },
 }
@@ -38,7 +40,8 @@ impl StoredUsage {
                 2 * KEY_BYTES + allocated(most * compact)
             }
             Self::Entries { most, linked, .. } => {
-                // The table has at least one slot of 8 bytes per entry, and half as much again while it grows.
+                // The table has at least one slot of 8 bytes per entry, and half as much again
+                // while it grows.
                 let table = 12 * most.next_power_of_two();
                 2 * KEY_BYTES + SKIPLIST_BYTES + most * linked + table
             }
@@ -46,7 +49,8 @@ impl StoredUsage {
     }
 }
 
-/// Returns the bytes that Redis's allocator reserves for a text of this length: it has four sizes per power of two.
+/// Returns the bytes that Redis's allocator reserves for a text of this length: it has four sizes
+/// per power of two.
 fn allocated(bytes: u64) -> u64 {
     let step = (bytes.next_power_of_two() / 8).max(8);
     bytes.div_ceil(step) * step

@@ -8,7 +8,8 @@ macro_rules! algorithms {
         use_algo { $($(#[$doc:meta])* $name:ident: $rules:expr, $state:ty;)+ }
         guard { $($(#[$other_doc:meta])* $other:ident: $other_rules:expr, $other_state:ty;)+ }
     ) => {
-        /// How starts are counted: the values of `rate-limiter.use-algo`, and the algorithms that other keys select.
+        /// How starts are counted: the values of `rate-limiter.use-algo`, and the algorithms that
+        /// other keys select.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Algorithm {
             $($(#[$doc])* $name,)+
@@ -72,19 +73,21 @@ algorithms! {
         FixedWindow: fixed::FixedWindow, fixed::FixedWindows;
         /// `sliding-window-algo`: at most L starts in any window.
         SlidingWindow: sliding::SlidingWindow, sliding::SlidingLog;
-        /// `sliding-counter-algo`: two counters, the older one weighted by the part of its window that still counts. Approximate: nearly
-        /// 2 L in the worst case.
+        /// `sliding-counter-algo`: two counters, the older one weighted by the part of its window
+        /// that still counts. Approximate: nearly 2 L in the worst case.
         SlidingCounter: counter::Counter, counter::SlidingCounter;
         /// `sliding-segments-algo`: at most L starts in any window, counted by 192nds of it.
         SlidingSegments: segments::SlidingSegments, segments::Segments;
-        /// `token-bucket-algo`: bursts of up to `burst`, refilled with L per window; burst + L in the worst case.
+        /// `token-bucket-algo`: bursts of up to `burst`, refilled with L per window; burst + L in
+        /// the worst case.
         TokenBucket: bucket::Token, bucket::Bucket;
-        /// `leaky-bucket-algo` (GCRA): evenly spaced except for `burst`; L + burst - 1 in the worst case.
+        /// `leaky-bucket-algo` (GCRA): evenly spaced except for `burst`; L + burst - 1 in the worst
+        /// case.
         LeakyBucket: bucket::Leaky, bucket::Bucket;
     }
     guard {
-        /// `sliding-window-algo` with `guard: strict`: a unit becomes available one window after the answer, and calls in flight always
-        /// count. At most L in any window at any latency.
+        /// `sliding-window-algo` with `guard: strict`: a unit becomes available one window after
+        /// the answer, and calls in flight always count. At most L in any window at any latency.
         Strict: held::Strict, held::Held;
         /// `max-concurrent`: at most L calls in flight.
         Concurrency: held::Concurrency, held::Held;
@@ -97,7 +100,8 @@ impl Algorithm {
         self.rules().name()
     }
 
-    /// Returns true if a call holds a lease until it has ended, so that the gate must learn of the end.
+    /// Returns true if a call holds a lease until it has ended, so that the gate must learn of the
+    /// end.
     pub fn holds_leases(self) -> bool {
         self.rules().holds_leases()
     }

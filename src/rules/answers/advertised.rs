@@ -18,12 +18,14 @@ pub struct Quota {
     pub window: Option<Duration>,
 }
 
-/// All limits that an API advertises, one per window, the shortest first and one without a window last.
+/// All limits that an API advertises, one per window, the shortest first and one without a window
+/// last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Quotas([Option<Quota>; MAX_QUOTAS]);
 
 impl Quotas {
-    /// Keeps the lowest limit per window. Drops one without a window if another one has the same number.
+    /// Keeps the lowest limit per window. Drops one without a window if another one has the same
+    /// number.
     pub fn new(said: impl IntoIterator<Item = Quota>) -> Self {
         let mut all: Vec<Quota> = said.into_iter().filter(|quota| quota.limit > 0).collect();
         all.sort_by_key(|quota| (quota.window.is_none(), quota.window, quota.limit));
@@ -46,8 +48,9 @@ impl Quotas {
         self.0.into_iter().flatten()
     }
 
-    /// Returns true if `limits` keep all of these quotas, and one quota's window is at least `rest`, the time for which nothing is left.
-    /// The limits then know better than headers in whole seconds when the next call may be made.
+    /// Returns true if `limits` keep all of these quotas, and one quota's window is at least
+    /// `rest`, the time for which nothing is left. The limits then know better than headers in
+    /// whole seconds when the next call may be made.
     pub(crate) fn are_kept_by(&self, limits: &[Limit], rest: Duration) -> bool {
         let is_long = |window: Duration| window >= rest;
         let keeps_number = |limit: &Limit, number| {
@@ -62,7 +65,8 @@ impl Quotas {
         self.iter().all(|quota| is_kept(&quota)) && self.iter().any(|quota| is_longest(&quota))
     }
 
-    /// Returns the form in which the store keeps them: `10/1,100/60`, limit and window in seconds, 0 for an unknown window.
+    /// Returns the form in which the store keeps them: `10/1,100/60`, limit and window in seconds,
+    /// 0 for an unknown window.
     #[doc(hidden)]
     pub fn text(&self) -> String {
         let one = |quota: Quota| {
@@ -92,15 +96,17 @@ impl Quotas {
 pub struct Excess {
     quota: Quota,
     window_ms: u64,
-    /// The strictest of our limits over that window and the number of calls it lets through, or `None` if there is none.
+    /// The strictest of our limits over that window and the number of calls it lets through, or
+    /// `None` if there is none.
     ours: Option<(Limit, u64)>,
-    /// Whether an additional limit must set its scope, because the enforced limits have other scopes.
+    /// Whether an additional limit must set its scope, because the enforced limits have other
+    /// scopes.
     scoped: bool,
 }
 
 impl Excess {
-    /// Compares `quota` with `limits`, which are enforced together for a tenant. Returns `None` if they keep it, or if it names no window
-    /// and can't be compared.
+    /// Compares `quota` with `limits`, which are enforced together for a tenant. Returns `None` if
+    /// they keep it, or if it names no window and can't be compared.
     pub fn of(limits: &[Limit], quota: Quota) -> Option<Self> {
         let window_ms = u64::try_from(quota.window?.as_millis()).ok()?;
         let ours = limits.iter().filter(|limit| bounds_tenant(limit));
@@ -115,7 +121,8 @@ impl Excess {
         })
     }
 
-    /// Returns the maximum number of calls that our limits let through in that window, or `None` if there is no bound.
+    /// Returns the maximum number of calls that our limits let through in that window, or `None` if
+    /// there is no bound.
     pub fn allowed(&self) -> Option<u64> {
         self.ours.as_ref().map(|(_, allowed)| *allowed)
     }
@@ -174,15 +181,16 @@ impl fmt::Display for Excess {
     }
 }
 
-/// Returns true if `limit` bounds a tenant's calls over time. A limit per value of a header does not: a tenant may send any number of
-/// values.
+/// Returns true if `limit` bounds a tenant's calls over time. A limit per value of a header does
+/// not: a tenant may send any number of values.
 fn bounds_tenant(limit: &Limit) -> bool {
     limit.algorithm() != Algorithm::Concurrency && !limit.scope().is_part()
 }
 
-/// Returns the maximum number of calls that `limit` lets arrive in an API's window of `window_ms`: [`Limit::worst_case`] for any length.
-/// An aligned window is assumed to have the API's edges if one is a multiple of the other, because operators choose `fixed-window-algo`
-/// for an API that counts that way. A call costs at least one unit.
+/// Returns the maximum number of calls that `limit` lets arrive in an API's window of `window_ms`:
+/// [`Limit::worst_case`] for any length. An aligned window is assumed to have the API's edges if
+/// one is a multiple of the other, because operators choose `fixed-window-algo` for an API that
+/// counts that way. A call costs at least one unit.
 fn arriving(limit: &Limit, window_ms: u64) -> u64 {
     limit.algorithm().rules().arriving(limit.terms(), window_ms)
 }
@@ -272,7 +280,8 @@ mod tests {
         check(&ours, "20/2,1000/3600", 3_000, true);
         check(&ours, "1000/0", 3_000, true);
         check(&ours, "21/0", 1, true);
-        // No quota is advertised, the API allows less, or our limits do not count the used-up quota.
+        // No quota is advertised, the API allows less, or our limits do not count the used-up
+        // quota.
         check(&ours, "", 1, false);
         check(&ours, "19/0", 1, false);
         check(&ours, "19/2", 1, false);

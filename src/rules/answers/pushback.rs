@@ -1,14 +1,17 @@
-//! Reads from an answer's headers how long a tenant is throttled, which limits the API advertises, and what the job has cost.
+//! Reads from an answer's headers how long a tenant is throttled, which limits the API advertises,
+//! and what the job has cost.
 //!
 //! The throttle's duration comes from the first of these that has one:
 //! 1. `Retry-After`: seconds or a date (RFC 9110);
 //! 2. `RateLimit`, if nothing remains: a list of policies with `r` and `t`
 //!    (draft-ietf-httpapi-ratelimit-headers-08 to -11), or the dictionary of -07;
-//! 3. `RateLimit-Reset` (-06 and before), `X-RateLimit-Reset`, `X-Rate-Limit-Reset` and the like: seconds,
-//!    seconds of the epoch, milliseconds of the epoch, or a date; distinguished by their size.
+//! 3. `RateLimit-Reset` (-06 and before), `X-RateLimit-Reset`, `X-Rate-Limit-Reset` and the like:
+//!    seconds, seconds of the epoch, milliseconds of the epoch, or a date; distinguished by their
+//!    size.
 //!
-//! Malformed headers count as absent. If a form names several waits, the longest counts. If a cache has kept the answer for a while
-//! (`Age` above 0), the limits and their resets are out of date, and only `Retry-After` counts.
+//! Malformed headers count as absent. If a form names several waits, the longest counts. If a cache
+//! has kept the answer for a while (`Age` above 0), the limits and their resets are out of date,
+//! and only `Retry-After` counts.
 
 mod quota;
 mod value;
@@ -24,8 +27,8 @@ use super::status::{AnswerSigns, Answers, Consequence};
 
 /// Maximum duration of a throttle (68 years, the largest delta that RFC 9111 demands).
 const MAX_THROTTLE: Duration = Duration::from_secs(1 << 31);
-/// Minimum duration of a throttle. Shorter waits and past dates are rounded up to it: most forms count whole seconds, and a refusal
-/// does not mean "at once".
+/// Minimum duration of a throttle. Shorter waits and past dates are rounded up to it: most forms
+/// count whole seconds, and a refusal does not mean "at once".
 const MIN_THROTTLE: Duration = Duration::from_secs(1);
 
 /// Maximum number of headers of the older forms that are read.
@@ -50,11 +53,13 @@ pub struct Interpretation {
 /// The data on limits in an answer's headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LimitInfo {
-    /// The pause to make if the API refused the call because of its limits: the tenant is throttled, and the job waits. Limits with
-    /// `adaptive` learn from a throttled call if this is set.
+    /// The pause to make if the API refused the call because of its limits: the tenant is
+    /// throttled, and the job waits. Limits with `adaptive` learn from a throttled call if this is
+    /// set.
     pub refused: Option<Pushback>,
-    /// The pause to make, at least 1 s, if the API did not refuse the call but has no quota left: the tenant is throttled, because its next
-    /// job would be refused. The status alone decides what happens to this job.
+    /// The pause to make, at least 1 s, if the API did not refuse the call but has no quota left:
+    /// the tenant is throttled, because its next job would be refused. The status alone decides
+    /// what happens to this job.
     pub used_up: Option<Duration>,
     /// How much sooner than `used_up` quota may be available again: most APIs name whole seconds.
     pub rounding: Duration,
@@ -64,10 +69,11 @@ pub struct LimitInfo {
     pub actual_cost: Option<u32>,
 }
 
-/// Returns the meaning of an answer with `status` and `headers` (names in any case, values as they were sent). `answers` decides what
-/// happens to the job.
+/// Returns the meaning of an answer with `status` and `headers` (names in any case, values as they
+/// were sent). `answers` decides what happens to the job.
 ///
-/// Dates are compared with the response's own `Date`, so that a wrong clock on either side does no harm, or with `now` if it has none.
+/// Dates are compared with the response's own `Date`, so that a wrong clock on either side does no
+/// harm, or with `now` if it has none.
 pub fn verdict<'a>(
     answers: &Answers,
     status: u16,
@@ -102,7 +108,8 @@ fn bounded(wait: Duration) -> Duration {
 /// The relevant headers.
 #[derive(Debug, Default)]
 struct LimitHeaders {
-    /// The answer's time, in milliseconds since the epoch. The true time may be up to `now_rounding` later.
+    /// The answer's time, in milliseconds since the epoch. The true time may be up to
+    /// `now_rounding` later.
     now_ms: u64,
     now_rounding: Duration,
     is_cached: bool,
@@ -127,7 +134,8 @@ impl LimitHeaders {
                 false => Cow::Borrowed(name),
             };
             match &*name {
-                // The first readable one counts. Readability is checked here only if there are several.
+                // The first readable one counts. Readability is checked here only if there are
+                // several.
                 "date" => {
                     date = date
                         .filter(|first| date_ms(first).is_some())
@@ -149,7 +157,8 @@ impl LimitHeaders {
         said
     }
 
-    /// Reads `RateLimit-Reset`, `X-RateLimit-Reset`, `X-Rate-Limit-Reset-Minute`, …, and their `Limit` and `Remaining`.
+    /// Reads `RateLimit-Reset`, `X-RateLimit-Reset`, `X-Rate-Limit-Reset-Minute`, …, and their
+    /// `Limit` and `Remaining`.
     fn read_counter(&mut self, name: &str, value: &[u8]) {
         let name = name.strip_prefix("x-").unwrap_or(name);
         let Some(field) = name
@@ -185,7 +194,8 @@ impl LimitHeaders {
         }
     }
 
-    /// Returns the pause that follows from a used-up limit. If the answer refused nothing, a wait that has passed causes no pause.
+    /// Returns the pause that follows from a used-up limit. If the answer refused nothing, a wait
+    /// that has passed causes no pause.
     fn used_up(&self) -> Option<Wait> {
         let wait = self.rate_limit().or_else(|| self.resets(false))?;
         let wait = self.retry_after().unwrap_or(wait);
@@ -195,8 +205,9 @@ impl LimitHeaders {
         (!wait.time.is_zero()).then_some(Wait { time, rounding })
     }
 
-    /// Returns true if nothing remains of a limit, whether or not the answer says until when. A limit of one call never has anything
-    /// left, so it does not distinguish a refusal from another answer.
+    /// Returns true if nothing remains of a limit, whether or not the answer says until when. A
+    /// limit of one call never has anything left, so it does not distinguish a refusal from another
+    /// answer.
     fn nothing_left(&self) -> bool {
         if self.is_cached {
             return false;
@@ -234,8 +245,9 @@ impl LimitHeaders {
         times.map(Wait::seconds).max()
     }
 
-    /// Returns the longest of the resets that count. The reset of a window counts only if nothing of that window remains. In a refusal the
-    /// plain reset always counts: some APIs send it with quota left, for a limit of another kind.
+    /// Returns the longest of the resets that count. The reset of a window counts only if nothing
+    /// of that window remains. In a refusal the plain reset always counts: some APIs send it with
+    /// quota left, for a limit of another kind.
     fn resets(&self, refused: bool) -> Option<Wait> {
         if self.is_cached {
             return None;

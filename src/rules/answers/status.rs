@@ -1,4 +1,5 @@
-//! Decides what an answer of the API means for its job, by its status, by a readable `Retry-After`, and by whether a limit is used up.
+//! Decides what an answer of the API means for its job, by its status, by a readable `Retry-After`,
+//! and by whether a limit is used up.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,8 +52,8 @@ enum Status {
 const RETRY_AFTER: &str = "+retry-after";
 
 impl AnswerPattern {
-    /// Parses the text that [`Display`](fmt::Display) writes. Returns `None` if it is no status from 100 to 599 and no class from `1xx` to
-    /// `5xx`.
+    /// Parses the text that [`Display`](fmt::Display) writes. Returns `None` if it is no status
+    /// from 100 to 599 and no class from `1xx` to `5xx`.
     pub fn parse(text: &str) -> Option<Self> {
         let (status, retry_after) = match text.strip_suffix(RETRY_AFTER) {
             Some(status) => (status, true),
@@ -107,8 +108,8 @@ const fn with_retry_after(which: AnswerPattern) -> AnswerPattern {
     }
 }
 
-/// The default meanings. 423 and 425 are temporary by definition. A 403 with a `Retry-After` is a rate limit as well, such as GitHub's
-/// secondary rate limit.
+/// The default meanings. 423 and 425 are temporary by definition. A 403 with a `Retry-After` is a
+/// rate limit as well, such as GitHub's secondary rate limit.
 const DEFAULTS: [(AnswerPattern, Consequence); 11] = [
     (class(2), Consequence::Done),
     (class(3), Consequence::Reject),
@@ -156,11 +157,11 @@ impl Answers {
         self.own.iter().map(|(which, meaning)| (*which, *meaning))
     }
 
-    /// Returns the meaning of an answer with `status`. The most specific line counts: a status before a class, and of either the line with
-    /// `Retry-After` first, if the answer has one.
+    /// Returns the meaning of an answer with `status`. The most specific line counts: a status
+    /// before a class, and of either the line with `Retry-After` first, if the answer has one.
     ///
-    /// A 4xx or 5xx counts as a refusal if nothing is left (GitHub's primary rate limit is a 403), unless a configured line names this very
-    /// status, or its class is `done`.
+    /// A 4xx or 5xx counts as a refusal if nothing is left (GitHub's primary rate limit is a 403),
+    /// unless a configured line names this very status, or its class is `done`.
     pub fn meaning(&self, status: u16, says: AnswerSigns) -> Consequence {
         let [one, class] = [one(status), class(status / 100)];
         let lines = [with_retry_after(one), one, with_retry_after(class), class];

@@ -1,13 +1,15 @@
 //! How early a job asks, and how late it may ask.
 
-/// A job asks this long before its turn, in milliseconds, and up to 1 / [`LEAD_SHARE`] of its wait earlier.
+/// A job asks this long before its turn, in milliseconds, and up to 1 / [`LEAD_SHARE`] of its wait
+/// earlier.
 const LEAD_MS: u64 = 100;
 const LEAD_SHARE: u64 = 12;
 
-/// Returns how long before the end of its wait a job in a worker's memory asks for its turn, in milliseconds. To ask early costs a question
-/// but no delivery. A job that is early starts in place of a late or vanished job, so limits are used up even if jobs vanish, and a
-/// raised limit is noticed. `spread`, a random number in [0, 1), separates jobs that entered a delay queue together. Short waits have no
-/// lead, so that no job asks without a pause.
+/// Returns how long before the end of its wait a job in a worker's memory asks for its turn, in
+/// milliseconds. To ask early costs a question but no delivery. A job that is early starts in place
+/// of a late or vanished job, so limits are used up even if jobs vanish, and a raised limit is
+/// noticed. `spread`, a random number in [0, 1), separates jobs that entered a delay queue
+/// together. Short waits have no lead, so that no job asks without a pause.
 pub fn lead_ms(wait_ms: u64, spread: f64) -> u64 {
     if wait_ms <= 2 * LEAD_MS {
         return 0;
@@ -17,8 +19,8 @@ pub fn lead_ms(wait_ms: u64, spread: f64) -> u64 {
     LEAD_MS + share as u64
 }
 
-/// Returns how long after the end of its trip a job may still be in the worker's memory, in milliseconds, because its turn is a little
-/// later than the gate announced.
+/// Returns how long after the end of its trip a job may still be in the worker's memory, in
+/// milliseconds, because its turn is a little later than the gate announced.
 pub fn stay_ms(wait_ms: u64) -> u64 {
     wait_ms / LEAD_SHARE
 }

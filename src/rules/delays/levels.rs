@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::trip::MAX_TRIP_MS;
 use crate::rules::limit::ceil_ms;
 
-/// Number of levels from one wait to its double. 2^(1/3) is 1.26: of two jobs in a delay queue, the one behind is due at most 26 % of its
-/// wait before the other.
+/// Number of levels from one wait to its double. 2^(1/3) is 1.26: of two jobs in a delay queue, the
+/// one behind is due at most 26 % of its wait before the other.
 pub const STEPS_PER_OCTAVE: u32 = 3;
 /// The shortest wait of the second level, in milliseconds. The first level has the shorter waits.
 const FIRST_MS: u64 = 250;
@@ -29,13 +29,15 @@ pub struct DelayLevels {
 }
 
 impl DelayLevels {
-    /// Returns the levels for trips up to `max_delay`, rounded up to whole milliseconds, at most [`MAX_TRIP_MS`]. The delay queues are
-    /// the same for any `max_delay`: each worker takes from all of them, even if another worker's longest trip differs.
+    /// Returns the levels for trips up to `max_delay`, rounded up to whole milliseconds, at most
+    /// [`MAX_TRIP_MS`]. The delay queues are the same for any `max_delay`: each worker takes from
+    /// all of them, even if another worker's longest trip differs.
     pub fn new(max_delay: Duration) -> Self {
         Self::with_steps(max_delay, STEPS_PER_OCTAVE)
     }
 
-    /// Returns levels with another number of delay queues, for measurements. Workers with different numbers do not take each other's jobs.
+    /// Returns levels with another number of delay queues, for measurements. Workers with different
+    /// numbers do not take each other's jobs.
     #[doc(hidden)]
     pub fn with_steps(max_delay: Duration, per_octave: u32) -> Self {
         let steps = (0_u32..)
@@ -57,9 +59,11 @@ impl DelayLevels {
         self.max_ms
     }
 
-    /// Returns the route for a wait. A wait above [`Self::max_ms`] takes the delay queue of the longest trips, with the shortest wait of
-    /// that queue: a job that enters later is then due later, so no job has to wait for one behind it, and jobs come back in the order in
-    /// which they were sent. Such a job may itself be behind longer trips, but these end before its whole wait does.
+    /// Returns the route for a wait. A wait above [`Self::max_ms`] takes the delay queue of the
+    /// longest trips, with the shortest wait of that queue: a job that enters later is then due
+    /// later, so no job has to wait for one behind it, and jobs come back in the order in which
+    /// they were sent. Such a job may itself be behind longer trips, but these end before its whole
+    /// wait does.
     pub fn choose(&self, wait_ms: u64) -> Route {
         let trip_ms = wait_ms.min(self.max_ms);
         let longer = self.from_ms.partition_point(|from| *from <= trip_ms);
@@ -76,9 +80,9 @@ impl DelayLevels {
     }
 }
 
-/// Returns the shortest wait of a step: `FIRST_MS * 2^(step / per_octave)`, rounded. Every machine computes the same integers: the power is
-/// exact per octave, and the rest is far from a rounding edge. The caller stops at [`MAX_TRIP_MS`], 12 octaves up, so the shift cannot
-/// overflow.
+/// Returns the shortest wait of a step: `FIRST_MS * 2^(step / per_octave)`, rounded. Every machine
+/// computes the same integers: the power is exact per octave, and the rest is far from a rounding
+/// edge. The caller stops at [`MAX_TRIP_MS`], 12 octaves up, so the shift cannot overflow.
 fn step_ms(step: u32, per_octave: u32) -> u64 {
     let octave = FIRST_MS << (step / per_octave);
     let part = f64::from(step % per_octave) / f64::from(per_octave);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::levels::{DelayLevels, Route};
 
-/// Maximum length of a work queue's name in bytes. AMQP names have at most 255 bytes, and the derived queues have longer names: 18 bytes
-/// more now, with room for later versions.
+/// Maximum length of a work queue's name in bytes. AMQP names have at most 255 bytes, and the
+/// derived queues have longer names: 18 bytes more now, with room for later versions.
 pub const MAX_WORK_QUEUE_BYTES: usize = 200;
 
 /// The names of all queues, derived from the work queue's.
@@ -13,10 +13,11 @@ pub const MAX_WORK_QUEUE_BYTES: usize = 200;
 pub struct QueueNames {
     /// `jobs`: new jobs.
     pub fresh: Arc<str>,
-    /// `jobs.due`: jobs that a policy moved out of a delay queue, and dead letters that are replayed
-    /// with a routing key of their own.
+    /// `jobs.due`: jobs that a policy moved out of a delay queue, and dead letters that are
+    /// replayed with a routing key of their own.
     pub due: Arc<str>,
-    /// `jobs.recheck`: taken like `jobs.due`, with a smaller prefetch. Workers publish no jobs to it.
+    /// `jobs.recheck`: taken like `jobs.due`, with a smaller prefetch. Workers publish no jobs to
+    /// it.
     pub recheck: Arc<str>,
     /// `jobs.dead`: dead letters.
     pub dead: Arc<str>,
@@ -25,8 +26,9 @@ pub struct QueueNames {
 }
 
 impl QueueNames {
-    /// Returns the names for the work queue `work`. A delay queue's name contains the shortest wait of its jobs. Each job carries its own
-    /// time, so it does no harm if another version's levels differ slightly under the same name.
+    /// Returns the names for the work queue `work`. A delay queue's name contains the shortest wait
+    /// of its jobs. Each job carries its own time, so it does no harm if another version's levels
+    /// differ slightly under the same name.
     pub fn new(work: &str, levels: &DelayLevels) -> Self {
         let delay_queue = |from: &u64| format!("{work}.delay.from-{from}").into();
         Self {
@@ -64,7 +66,8 @@ impl QueueNames {
             || rest.is_some_and(|rest| rest.starts_with(".delay."))
     }
 
-    /// Returns the delay queue of the route. A route with unknown levels falls back to `jobs.due`, where the job waits as well.
+    /// Returns the delay queue of the route. A route with unknown levels falls back to `jobs.due`,
+    /// where the job waits as well.
     pub fn delay(&self, route: Route) -> &Arc<str> {
         self.delays.get(route.level).unwrap_or(&self.due)
     }

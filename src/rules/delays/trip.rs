@@ -1,7 +1,8 @@
 //! A job's stay in a delay queue, which the job itself records.
 
-/// Maximum duration of a trip through a delay queue, in milliseconds. A worker may hold the job for all of it, and RabbitMQ closes the
-/// channel of a consumer that has held a message for `consumer_timeout` (30 minutes by default).
+/// Maximum duration of a trip through a delay queue, in milliseconds. A worker may hold the job for
+/// all of it, and RabbitMQ closes the channel of a consumer that has held a message for
+/// `consumer_timeout` (30 minutes by default).
 pub const MAX_TRIP_MS: u64 = 600_000;
 
 /// A job's wait in a delay queue, as the job carries it.
@@ -14,8 +15,9 @@ pub struct Trip {
 }
 
 impl Trip {
-    /// Returns what is left of the trip for a job that has just arrived, in milliseconds. Never more than the whole trip: after a clock was
-    /// stepped back, jobs do not wait for as long as the step.
+    /// Returns what is left of the trip for a job that has just arrived, in milliseconds. Never
+    /// more than the whole trip: after a clock was stepped back, jobs do not wait for as long as
+    /// the step.
     pub fn left_ms(&self, store_now_ms: u64) -> u64 {
         match self.until_ms {
             0 => self.wait_ms,

@@ -1,5 +1,6 @@
-//! Finds values in a JSON body by their pointers (RFC 6901). The body is read as a stream: other values are validated and skipped, but not
-//! kept. So the time is proportional to the size of the body, and the memory to the values found.
+//! Finds values in a JSON body by their pointers (RFC 6901). The body is read as a stream: other
+//! values are validated and skipped, but not kept. So the time is proportional to the size of the
+//! body, and the memory to the values found.
 
 use std::fmt;
 
@@ -18,7 +19,8 @@ pub enum FoundValue {
     Missing,
     /// A text of at most 1,024 bytes.
     Text(String),
-    /// A signed 64-bit integer. A larger number becomes a text of its digits, so that different numbers stay different.
+    /// A signed 64-bit integer. A larger number becomes a text of its digits, so that different
+    /// numbers stay different.
     Int(i64),
     /// Another type; the text names it, such as `a fraction`.
     Other(&'static str),
@@ -161,7 +163,8 @@ struct Seek<'p, 'f> {
 }
 
 impl<'p> Seek<'p, '_> {
-    /// Sets `value` for the pointers that end here. The value has no parts, so other pointers find nothing.
+    /// Sets `value` for the pointers that end here. The value has no parts, so other pointers find
+    /// nothing.
     fn is(self, value: &FoundValue) {
         for PendingPointer { index, path } in self.wanted {
             self.found[index] = match path {
@@ -183,7 +186,8 @@ impl<'p> Seek<'p, '_> {
         self.wanted.iter().filter_map(next).collect()
     }
 
-    /// Prepares for the parts of a list or an object, which is itself no usable value for any pointer.
+    /// Prepares for the parts of a list or an object, which is itself no usable value for any
+    /// pointer.
     fn enter(&mut self, kind: &'static str) {
         for PendingPointer { index, path } in &self.wanted {
             self.found[*index] = match path {

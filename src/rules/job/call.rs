@@ -1,9 +1,12 @@
-//! The values that a call takes from its job: templates with placeholders, and the values of the placeholders.
+//! The values that a call takes from its job: templates with placeholders, and the values of the
+//! placeholders.
 //!
-//! `{tenant}`, `{id}` and `{attempt}` are the job's own, `{header:NAME}` and `{json:/pointer}` are from its message, and
-//! `{secret:tenant}` belongs to its tenant. The configuration determines which of them a call needs ([`Carried`]). They are read once,
-//! together with the other data of a message ([`PlaceholderValues`]): a message that lacks one of them is invalid, and takes neither a wait nor a
-//! permit. A value never changes where a call goes: it is encoded for its place, and rejected if it could select another path.
+//! `{tenant}`, `{id}` and `{attempt}` are the job's own, `{header:NAME}` and `{json:/pointer}` are
+//! from its message, and `{secret:tenant}` belongs to its tenant. The configuration determines
+//! which of them a call needs ([`Carried`]). They are read once, together with the other data of a
+//! message ([`PlaceholderValues`]): a message that lacks one of them is invalid, and takes neither
+//! a wait nor a permit. A value never changes where a call goes: it is encoded for its place, and
+//! rejected if it could select another path.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -67,8 +70,8 @@ impl fmt::Debug for Template {
 }
 
 impl Template {
-    /// Returns the text for `job`, with each value encoded for its place. The job's values must come from [`Carried::read`]; `secret` is
-    /// its tenant's.
+    /// Returns the text for `job`, with each value encoded for its place. The job's values must
+    /// come from [`Carried::read`]; `secret` is its tenant's.
     pub fn render(&self, job: &Job, secret: &str) -> String {
         let mut text = String::new();
         for part in &self.0 {
@@ -127,7 +130,8 @@ impl ValuePlace {
     pub(crate) fn refuses(self, value: &str) -> Option<&'static str> {
         match self {
             Self::Path if value.is_empty() => Some("is empty"),
-            // Some servers decode `%2F` before they look for such segments, which would lead to another path.
+            // Some servers decode `%2F` before they look for such segments, which would lead to
+            // another path.
             Self::Path if value.split(['/', '\\']).any(is_dots) => {
                 Some("has . or .. as a path segment")
             }
@@ -159,7 +163,8 @@ pub fn encode(value: &str, text: &mut String) {
     }
 }
 
-/// Returns true if `part` consists of dots. Together with dots next to the placeholder they could form `..`.
+/// Returns true if `part` consists of dots. Together with dots next to the placeholder they could
+/// form `..`.
 fn is_dots(part: &str) -> bool {
     !part.is_empty() && part.bytes().all(|byte| byte == b'.')
 }
@@ -223,11 +228,12 @@ impl Carried {
         })
     }
 
-    /// Reads the values of a job. `header` returns a header, and `json` returns the value at the pointer with this index in
-    /// [`Carried::pointers`].
+    /// Reads the values of a job. `header` returns a header, and `json` returns the value at the
+    /// pointer with this index in [`Carried::pointers`].
     ///
     /// # Errors
-    /// Returns a text that says which value is missing or invalid, and which configuration key needs it.
+    /// Returns a text that says which value is missing or invalid, and which configuration key
+    /// needs it.
     pub fn read<'m>(
         &self,
         (tenant, id): (&str, &str),

@@ -6,7 +6,8 @@ use crate::rules::headers::{
 };
 use crate::rules::job::Claims;
 
-/// Returns the headers of a job that asks again after `wait_ms`, and not before a time if there is one. The job keeps its ticket.
+/// Returns the headers of a job that asks again after `wait_ms`, and not before a time if there is
+/// one. The job keeps its ticket.
 pub fn postponed(claims: &Claims, not_before_ms: Option<u64>, wait_ms: u64) -> Headers {
     let mut headers = vec![
         (ATTEMPT, HeaderValue::Int(i64::from(claims.attempt))),

@@ -3,9 +3,11 @@
 use super::{Envelope, Field};
 use crate::rules::headers;
 
-/// Header with the dedupe key: of a tenant's jobs with the same key, only one is called within a period.
+/// Header with the dedupe key: of a tenant's jobs with the same key, only one is called within a
+/// period.
 pub const DEDUPE_KEY: &str = "x-dedupe-key";
-/// Header with the period in milliseconds, if it is to be shorter than the configured one; 0 disables deduplication of the job.
+/// Header with the period in milliseconds, if it is to be shorter than the configured one; 0
+/// disables deduplication of the job.
 pub const DEDUPE_FOR: &str = "x-dedupe-for";
 /// Maximum length of a key in bytes. A longer one makes the job a dead letter.
 const MAX_KEY_BYTES: usize = 255;
@@ -21,8 +23,8 @@ pub struct Dedupe {
     pub seen_before: bool,
 }
 
-/// Reads the dedupe key of `message`. The period is at most `max_ms`; if that is 0, the headers are ignored. `returned` means that the
-/// message came from one of our own queues.
+/// Reads the dedupe key of `message`. The period is at most `max_ms`; if that is 0, the headers are
+/// ignored. `returned` means that the message came from one of our own queues.
 ///
 /// # Errors
 /// Returns a text that says which header is invalid, and why.

@@ -7,7 +7,8 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use super::{Job, Properties, Value};
 
 impl Job {
-    /// Returns the job as one line of JSON, with the newline. It begins with the number of the call, so that a shell can read it.
+    /// Returns the job as one line of JSON, with the newline. It begins with the number of the
+    /// call, so that a shell can read it.
     pub(crate) fn line(&self, call: u64) -> Vec<u8> {
         // Numbers and texts can always be written as JSON, so this does not fail.
         let mut line = serde_json::to_vec(&JobObject(self, call)).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! The message of a job as handlers see it: what its publisher set, and nothing that Sluicegate or the broker added.
+//! The message of a job as handlers see it: what its publisher set, and nothing that Sluicegate or
+//! the broker added.
 //!
 //! The message is shared, not copied: a handler that does not use it pays nothing for it.
 
@@ -35,7 +36,8 @@ pub enum Value<'a> {
     Table(Vec<(&'a str, Value<'a>)>),
 }
 
-/// The properties of a job's message, except for those that describe its body. Each is `None` if the publisher did not set it.
+/// The properties of a job's message, except for those that describe its body. Each is `None` if
+/// the publisher did not set it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Properties<'a> {
@@ -135,7 +137,8 @@ impl Carrier for TestMessage {
 }
 
 impl Job {
-    /// Returns the header `name` that the publisher set, or `None` if there is none or it belongs to Sluicegate or the broker.
+    /// Returns the header `name` that the publisher set, or `None` if there is none or it belongs
+    /// to Sluicegate or the broker.
     pub fn header(&self, name: &str) -> Option<Value<'_>> {
         let message = self.published.0.as_ref()?;
         message.header(name).filter(|_| !is_reserved(name))
@@ -149,12 +152,14 @@ impl Job {
         all
     }
 
-    /// Returns the routing key that the job was first published with, regardless of the delay queues it has been in since.
+    /// Returns the routing key that the job was first published with, regardless of the delay
+    /// queues it has been in since.
     pub fn routing_key(&self) -> &str {
         (self.published.0.as_ref()).map_or("", |message| message.routing_key())
     }
 
-    /// Returns the properties of its message. [`Job::id`], [`Job::content_type`] and [`Job::content_encoding`] are properties as well.
+    /// Returns the properties of its message. [`Job::id`], [`Job::content_type`] and
+    /// [`Job::content_encoding`] are properties as well.
     pub fn properties(&self) -> Properties<'_> {
         let message = self.published.0.as_ref();
         message.map_or_else(Properties::default, |message| message.properties())

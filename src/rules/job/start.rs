@@ -1,4 +1,5 @@
-//! When a job may be called at the earliest, according to its publisher: [`DELAY`], which counts from publishing, and [`NOT_BEFORE`].
+//! When a job may be called at the earliest, according to its publisher: [`DELAY`], which counts
+//! from publishing, and [`NOT_BEFORE`].
 //!
 //! All times are by the store's clock, in milliseconds since the epoch.
 
@@ -6,8 +7,8 @@ use super::{Envelope, Field};
 use crate::rules::expiry;
 use crate::rules::headers;
 
-/// Header with the delay after publishing, in milliseconds, as for RabbitMQ's plugin for delayed messages. The plugin makes it negative
-/// when the delay is over.
+/// Header with the delay after publishing, in milliseconds, as for RabbitMQ's plugin for delayed
+/// messages. The plugin makes it negative when the delay is over.
 pub const DELAY: &str = "x-delay";
 /// Header with the time from which on the job may be called.
 pub const NOT_BEFORE: &str = "x-not-before";
@@ -27,8 +28,8 @@ struct DelayHeader {
 }
 
 impl DelayedStart {
-    /// Returns the time of the start for a job that was first seen at `seen_ms`: the later one of both headers. A delay counts from
-    /// there, or from publishing if that was earlier.
+    /// Returns the time of the start for a job that was first seen at `seen_ms`: the later one of
+    /// both headers. A delay counts from there, or from publishing if that was earlier.
     pub fn at_ms(&self, seen_ms: u64) -> u64 {
         let delayed = self.delay.map(|DelayHeader { ms, published_ms }| {
             let from = published_ms.map_or(seen_ms, |published| published.min(seen_ms));
@@ -44,8 +45,8 @@ impl DelayedStart {
     }
 }
 
-/// Reads the delayed start of `message`, or `None` if it may start at once. The delay may be at most `max_ms`; if that is 0, the headers
-/// are ignored.
+/// Reads the delayed start of `message`, or `None` if it may start at once. The delay may be at
+/// most `max_ms`; if that is 0, the headers are ignored.
 ///
 /// # Errors
 /// Returns a text that says which header is invalid, and why.
@@ -129,13 +130,14 @@ pub(super) fn shown(found: Field<'_>) -> String {
     }
 }
 
-/// Returns true if a worker has moved a job that came from one of our own queues. Its delayed start was then converted to a time before,
-/// which is in [`headers::NOT_BEFORE`] as long as it is ahead.
+/// Returns true if a worker has moved a job that came from one of our own queues. Its delayed start
+/// was then converted to a time before, which is in [`headers::NOT_BEFORE`] as long as it is ahead.
 pub fn is_counted(message: &impl Envelope) -> bool {
     message.header(headers::ATTEMPT) != Field::Missing
 }
 
-/// Returns the value of [`DELAY`] after the delay is over, as the plugin writes it, or `None` if no positive delay is set.
+/// Returns the value of [`DELAY`] after the delay is over, as the plugin writes it, or `None` if no
+/// positive delay is set.
 pub fn over(message: &impl Envelope) -> Option<i64> {
     match message.header(DELAY) {
         Field::Int(ms) if ms > 0 => Some(-ms),

@@ -4,7 +4,8 @@ use crate::rules::headers::{TRACE, TRACEPARENT};
 use crate::rules::job::{Envelope, Field};
 use crate::rules::trace::{Context, TraceClaim};
 
-/// Returns the trace data in `message`. Our own header counts only in our own queues (`returned`); the publisher's counts in all queues.
+/// Returns the trace data in `message`. Our own header counts only in our own queues (`returned`);
+/// the publisher's counts in all queues.
 pub fn traced(message: &impl Envelope, returned: bool) -> Option<TraceClaim> {
     if returned
         && let Field::Text(text) = message.header(TRACE)

@@ -1,12 +1,14 @@
-//! Relations between two limits: whether one makes the other redundant, shares its state, or can continue its count.
+//! Relations between two limits: whether one makes the other redundant, shares its state, or can
+//! continue its count.
 
 use super::Limit;
 use crate::rules::algorithms::KeyLayout;
 use crate::rules::algorithms::LEASE_MS;
 
 impl Limit {
-    /// Returns true if `other` allows everything that this limit lets start, so that `other` is redundant. Both must count the same unit,
-    /// and this limit must count all jobs that `other` counts: no algorithm allows less if less has started. False if in doubt.
+    /// Returns true if `other` allows everything that this limit lets start, so that `other` is
+    /// redundant. Both must count the same unit, and this limit must count all jobs that `other`
+    /// counts: no algorithm allows less if less has started. False if in doubt.
     pub fn implies(&self, other: &Self) -> bool {
         let (terms, unit) = (&self.terms, self.unit());
         if unit != other.unit() || !self.scope.covers(&other.scope) {
@@ -20,14 +22,15 @@ impl Limit {
         rules.is_implied_by(&other.terms, terms)
     }
 
-    /// Returns how long the limit's own state looks back, in milliseconds: the window, and the guard if it is counted on top. Together with
-    /// the name, the algorithm and the unit this identifies a state.
+    /// Returns how long the limit's own state looks back, in milliseconds: the window, and the
+    /// guard if it is counted on top. Together with the name, the algorithm and the unit this
+    /// identifies a state.
     pub fn state_ms(&self) -> (u64, u64) {
         self.algorithm().rules().state_ms(&self.terms)
     }
 
-    /// Returns the time after which a start no longer counts at the API, in milliseconds. Does not cover calls that run for longer than a
-    /// lease.
+    /// Returns the time after which a start no longer counts at the API, in milliseconds. Does not
+    /// cover calls that run for longer than a lease.
     pub fn memory_ms(&self) -> u64 {
         let lease = if self.algorithm().holds_leases() {
             LEASE_MS
@@ -37,14 +40,16 @@ impl Limit {
         self.span() + self.guard_ms() + lease
     }
 
-    /// Returns a bucket's `max` and `burst` as configured, or `None` for other algorithms. A bucket forgets a start as soon as it is
-    /// refilled, so one that is refilled faster must not write the state of another. The other algorithms store the starts themselves.
+    /// Returns a bucket's `max` and `burst` as configured, or `None` for other algorithms. A bucket
+    /// forgets a start as soon as it is refilled, so one that is refilled faster must not write the
+    /// state of another. The other algorithms store the starts themselves.
     pub fn state_bucket(&self) -> Option<(u32, u32)> {
         self.bucket
     }
 
-    /// Returns true if both limits count with the same stored state, so that only one of them needs to be charged. In addition, all sliding
-    /// windows of a scope share one log, independent of their numbers.
+    /// Returns true if both limits count with the same stored state, so that only one of them needs
+    /// to be charged. In addition, all sliding windows of a scope share one log, independent of
+    /// their numbers.
     pub fn shares_state(&self, other: &Self) -> bool {
         let state = |limit: &Self| {
             let (span, bucket) = (limit.state_ms(), limit.state_bucket());
@@ -55,7 +60,8 @@ impl Limit {
 
     /// Returns the limit that allows a start only if both do. Both must count with the same state.
     ///
-    /// An enforced limit takes precedence over a shadow. Of two shadows `self` is returned, because each counts by its own numbers.
+    /// An enforced limit takes precedence over a shadow. Of two shadows `self` is returned, because
+    /// each counts by its own numbers.
     pub(super) fn stricter(&self, other: &Self) -> Self {
         match (self.shadow, other.shadow) {
             (true, false) => return other.clone(),
@@ -69,9 +75,10 @@ impl Limit {
         limit
     }
 
-    /// Returns true if this limit can replace `before` at once: if every start was charged to `before`, all that this limit counts is
-    /// known, and the calls of any window are at most what the limit in force at the last of them allows. False if in doubt, and for a
-    /// bucket with other numbers, because it may start full.
+    /// Returns true if this limit can replace `before` at once: if every start was charged to
+    /// `before`, all that this limit counts is known, and the calls of any window are at most what
+    /// the limit in force at the last of them allows. False if in doubt, and for a bucket with
+    /// other numbers, because it may start full.
     pub fn continues(&self, before: &Self) -> bool {
         if self.scope != before.scope {
             return false;
@@ -155,7 +162,8 @@ mod tests {
             }
         }
 
-        /// If a limit implies one that counts only some of its jobs, the implied limit allows all of these jobs that start.
+        /// If a limit implies one that counts only some of its jobs, the implied limit allows all
+        /// of these jobs that start.
         #[test]
         fn an_implied_limit_of_fewer_jobs_never_decides(
             wide in limit("wide", 10),

@@ -5,12 +5,14 @@ use std::collections::{BTreeSet, HashMap};
 use super::{EntryLimits, Policy};
 use crate::rules::limit::{Algorithm, Limit};
 
-/// The name of a limit without a name in the configuration: its keys are in `rate-limiter` itself, or in the tenant or plan.
+/// The name of a limit without a name in the configuration: its keys are in `rate-limiter` itself,
+/// or in the tenant or plan.
 const UNNAMED: &str = "default";
 
-/// Returns the keys below `rate-limiter` in which `one` and `other` differ, as in a configuration, with the limit's name if there may be
-/// several: `max-requests`, `minute.max-requests`, `plans.pro`, `tenants.acme.max-requests`. Keys for all tenants come first. A plan,
-/// tenant or limit that only one policy has is named as a whole.
+/// Returns the keys below `rate-limiter` in which `one` and `other` differ, as in a configuration,
+/// with the limit's name if there may be several: `max-requests`, `minute.max-requests`,
+/// `plans.pro`, `tenants.acme.max-requests`. Keys for all tenants come first. A plan, tenant or
+/// limit that only one policy has is named as a whole.
 pub fn differing(one: &Policy, other: &Policy) -> Vec<String> {
     let mut keys = Vec::new();
     of_limits(

@@ -91,7 +91,8 @@ fn of_many_tenants_the_first_by_each_order_are_named_and_the_others_are_summed_u
 
 #[test]
 fn a_report_has_a_bound_and_says_what_it_cut() {
-    // A tenant's name has no control characters, which JSON would make six times as long. Quotes only double.
+    // A tenant's name has no control characters, which JSON would make six times as long. Quotes
+    // only double.
     let long = |number: usize| {
         let mut one = tenant(&format!("{number:03}{}", "\"".repeat(252)));
         (one.waiting, one.waits_for) = (2, "l".repeat(64));

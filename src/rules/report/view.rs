@@ -1,4 +1,5 @@
-//! Combines the reports of several workers into one view: the sums of their counts, and what no report covers.
+//! Combines the reports of several workers into one view: the sums of their counts, and what no
+//! report covers.
 
 mod sort;
 
@@ -15,7 +16,8 @@ pub struct FleetReport {
     pub now_ms: u64,
     /// The workers with a report, sorted by host.
     pub workers: Vec<ReportedWorker>,
-    /// The names of live workers without a report: they have just started, or their version is older.
+    /// The names of live workers without a report: they have just started, or their version is
+    /// older.
     pub silent: Vec<String>,
     /// The names of workers whose reports can't be read, and why.
     pub unread: Vec<(String, ReportError)>,
@@ -55,9 +57,11 @@ pub struct Row {
     pub starts: f64,
     /// Denials per second.
     pub denials: f64,
-    /// Why the tenant is suspended, according to the gate; empty if it is not, or if the gate did not say.
+    /// Why the tenant is suspended, according to the gate; empty if it is not, or if the gate did
+    /// not say.
     pub closed_by: String,
-    /// The end of the tenant's suspension, by Redis's clock in milliseconds; 0 if it is not suspended.
+    /// The end of the tenant's suspension, by Redis's clock in milliseconds; 0 if it is not
+    /// suspended.
     pub closed_until_ms: u64,
     /// The last turn of its waiting jobs that the gate announced; 0 if none waits for a turn.
     pub line_ends_ms: u64,
@@ -65,15 +69,16 @@ pub struct Row {
     pub waits_for: String,
     /// Number of workers that report the tenant.
     pub workers: usize,
-    /// Whether the numbers are lower bounds, because a worker that does not report the tenant leaves out tenants or can't be read.
+    /// Whether the numbers are lower bounds, because a worker that does not report the tenant
+    /// leaves out tenants or can't be read.
     pub at_least: bool,
 }
 
 /// The state of a tenant according to the gate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct WaitlistState {
-    /// Units in its waitlists, wherever their jobs are, or `None` if limits tell its jobs apart by a header value or the routing key: then
-    /// the gate does not know which waitlists it has.
+    /// Units in its waitlists, wherever their jobs are, or `None` if limits tell its jobs apart by
+    /// a header value or the routing key: then the gate does not know which waitlists it has.
     pub waiting: Option<u64>,
     /// The turn of the last unit, by Redis's clock in milliseconds; 0 if none waits.
     pub ends_ms: u64,
@@ -100,11 +105,13 @@ pub struct OmittedTenants {
     pub denials: f64,
 }
 
-/// The entry under a worker's name: its report, an error if it can't be read, or `None` if there is none.
+/// The entry under a worker's name: its report, an error if it can't be read, or `None` if there is
+/// none.
 pub type Said = Option<Result<Report, ReportError>>;
 
 impl FleetReport {
-    /// Returns the view of these workers at `now_ms` by Redis's clock. Leaves out workers that stopped in an orderly way.
+    /// Returns the view of these workers at `now_ms` by Redis's clock. Leaves out workers that
+    /// stopped in an orderly way.
     pub fn of(now_ms: u64, said: Vec<(String, Said)>) -> Self {
         let mut view = Self {
             now_ms,

@@ -11,7 +11,8 @@ use crate::rules::answers::advertised::{Quota, Quotas};
 /// One header of the older forms.
 #[derive(Debug)]
 pub(super) enum CounterHeader {
-    /// `…-Limit`: a number, or a list as in the drafts until -06: `100, 100;w=60`, the limit and then its policies.
+    /// `…-Limit`: a number, or a list as in the drafts until -06: `100, 100;w=60`, the limit and
+    /// then its policies.
     Limit(Vec<Quota>),
     /// `…-Remaining`, in thousandths.
     RemainingMs(u64),
@@ -59,8 +60,8 @@ pub(super) fn states(field: &[u8]) -> Vec<QuotaState> {
     }]
 }
 
-/// Returns the members of `RateLimit-Policy`: `"name";q=100;w=60`, or `100;w=60` until -07. Leaves out limits of bytes or of concurrent
-/// requests, which are not calls per window.
+/// Returns the members of `RateLimit-Policy`: `"name";q=100;w=60`, or `100;w=60` until -07. Leaves
+/// out limits of bytes or of concurrent requests, which are not calls per window.
 pub(super) fn policies(field: &[u8]) -> Vec<Quota> {
     let Ok(list) = Parser::new(field).parse::<List>() else {
         return Vec::new();

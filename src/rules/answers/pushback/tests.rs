@@ -33,7 +33,8 @@ fn read(status: u16, headers: &[(&str, &str)]) -> Option<Pushback> {
     )
 }
 
-/// Checks that a 429 of [`DATE`] with these headers throttles the tenant for `expected` milliseconds.
+/// Checks that a 429 of [`DATE`] with these headers throttles the tenant for `expected`
+/// milliseconds.
 #[track_caller]
 fn check(headers: &[(&str, &str)], expected: Option<u64>) {
     let mut headers = headers.to_vec();

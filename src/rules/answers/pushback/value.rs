@@ -22,7 +22,8 @@ pub(super) enum HeaderWait {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Wait {
     pub(super) time: Duration,
-    /// How much sooner it may be over, because the API and the `Date` of its answer count whole seconds.
+    /// How much sooner it may be over, because the API and the `Date` of its answer count whole
+    /// seconds.
     pub(super) rounding: Duration,
 }
 
@@ -37,7 +38,8 @@ impl Wait {
 }
 
 impl HeaderWait {
-    /// Returns the wait from `now_ms`, or 0 if the time has passed. The true time may be up to `now_rounding` later than `now_ms`.
+    /// Returns the wait from `now_ms`, or 0 if the time has passed. The true time may be up to
+    /// `now_rounding` later than `now_ms`.
     pub(super) fn wait(self, now_ms: u64, now_rounding: Duration) -> Wait {
         let of_value = |ms: u64| match ms.is_multiple_of(1_000) {
             true => SECOND,
@@ -66,7 +68,8 @@ pub(super) fn when(value: &[u8]) -> Option<HeaderWait> {
     })
 }
 
-/// Returns a decimal number times 1000, rounded up and saturating. No standard has fractions, but some APIs send them.
+/// Returns a decimal number times 1000, rounded up and saturating. No standard has fractions, but
+/// some APIs send them.
 pub(super) fn number_ms(value: &[u8]) -> Option<u64> {
     let value = value.trim_ascii();
     let (whole, fraction) = match value.iter().position(|byte| *byte == b'.') {

@@ -8,7 +8,8 @@ use super::{FleetReport, Row};
 /// The criterion by which tenants are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sort {
-    /// Most waiting jobs first, in waitlists or in memory; ties by the last turn of the waitlists, latest first.
+    /// Most waiting jobs first, in waitlists or in memory; ties by the last turn of the waitlists,
+    /// latest first.
     Waiting,
     /// Highest rate of denials first.
     Denied,
@@ -19,7 +20,8 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// Compares two tenants, larger numbers first. Equal for ties, so that a stable sort keeps their order.
+    /// Compares two tenants, larger numbers first. Equal for ties, so that a stable sort keeps
+    /// their order.
     pub fn order(self, one: &Row, two: &Row) -> Ordering {
         let by_number = |by: fn(&Row) -> u64| by(two).cmp(&by(one));
         let by_rate = |by: fn(&Row) -> f64| by(two).total_cmp(&by(one));
@@ -34,8 +36,9 @@ impl Sort {
 }
 
 impl FleetReport {
-    /// Returns the tenants to ask the gate about so that the first `most` by `sort` are correct. For [`Sort::Waiting`] this includes the
-    /// tenants with the longest waitlists, of which workers may have few jobs in memory.
+    /// Returns the tenants to ask the gate about so that the first `most` by `sort` are correct.
+    /// For [`Sort::Waiting`] this includes the tenants with the longest waitlists, of which workers
+    /// may have few jobs in memory.
     pub fn first(&self, sort: Sort, most: usize) -> Vec<Row> {
         let mut rows: Vec<&Row> = self.tenants.iter().collect();
         let (mut first, mut known) = (Vec::new(), HashSet::new());

@@ -1,4 +1,5 @@
-//! Tests the data on limits that is read regardless of an answer's status: a used-up limit, the API's own limits, the cost.
+//! Tests the data on limits that is read regardless of an answer's status: a used-up limit, the
+//! API's own limits, the cost.
 
 use super::*;
 
@@ -26,7 +27,8 @@ fn closes(status: u16, headers: &[(&str, &str)]) -> Option<u64> {
     wait.map(|wait| wait.as_secs())
 }
 
-/// Checks the limits in these headers, in the form in which the store keeps them; empty if there are none.
+/// Checks the limits in these headers, in the form in which the store keeps them; empty if there
+/// are none.
 #[track_caller]
 fn quotas(headers: &[(&str, &str)], expected: &str) {
     assert_eq!(see(200, headers).quotas.text(), expected, "{headers:?}");
@@ -49,7 +51,8 @@ fn nothing_left_closes_whatever_the_status() {
         ];
         assert_eq!(closes(status, &window), Some(3_600), "{status}");
     }
-    // Retry-After takes precedence, but alone it means something else, such as when to ask for the result of a 202.
+    // Retry-After takes precedence, but alone it means something else, such as when to ask for the
+    // result of a 202.
     let both = [("Retry-After", "5"), ("RateLimit", r#""a";r=0;t=30"#)];
     assert_eq!(closes(200, &both), Some(5));
     assert_eq!(closes(202, &[("Retry-After", "5")]), None);
@@ -62,7 +65,8 @@ fn nothing_left_closes_whatever_the_status() {
 fn what_only_rounds_may_be_over_sooner() {
     let zero = ("X-RateLimit-Remaining", "0");
     for (headers, used_up_ms, rounding_ms) in [
-        // Whole seconds. Times since the epoch are compared with the answer's own date, which is rounded as well.
+        // Whole seconds. Times since the epoch are compared with the answer's own date, which is
+        // rounded as well.
         (vec![("RateLimit", r#""a";r=0;t=3"#)], 3_000, 1_000),
         (
             vec![("RateLimit", "limit=20, remaining=0, reset=3")],
