@@ -1,7 +1,9 @@
-//! Sorts errors in Redis's answers by their cause: the request, the server, the connection or the address.
+//! Sorts errors in Redis's answers by their cause: the request, the server, the connection or the
+//! address.
 //!
-//! The old primary keeps its connections after a failover behind one name, and answers each call with an error. As with a broken
-//! connection, such an answer means that the next call must go elsewhere. Only [`Fault::of`] decides this; `link` acts on it.
+//! The old primary keeps its connections after a failover behind one name, and answers each call
+//! with an error. As with a broken connection, such an answer means that the next call must go
+//! elsewhere. Only [`Fault::of`] decides this; `link` acts on it.
 
 use ::redis::{ServerError, Value};
 
@@ -14,8 +16,8 @@ pub enum Fault {
     Server,
     /// The connection. A new one to the same address may help, since it logs in again.
     Connection,
-    /// The address. Another server may be the primary by now. A new connection resolves the name again, or asks Sentinel or the cluster
-    /// again.
+    /// The address. Another server may be the primary by now. A new connection resolves the name
+    /// again, or asks Sentinel or the cluster again.
     Address,
 }
 
@@ -36,21 +38,24 @@ impl Fault {
             "OOM" | "MISCONF" | "TRYAGAIN" => Self::Server,
             // The user, its password, or the need for one has changed.
             "NOAUTH" | "WRONGPASS" => Self::Connection,
-            // The server is a replica, with or without a link to its primary; Valkey names the primary.
+            // The server is a replica, with or without a link to its primary; Valkey names the
+            // primary.
             "READONLY" | "MASTERDOWN" | "REDIRECT" => Self::Address,
-            // The server is a primary that was cut off from its replicas. One of them may have taken over.
+            // The server is a primary that was cut off from its replicas. One of them may have
+            // taken over.
             "NOREPLICAS" => Self::Address,
             // The server has restarted, or is a former primary that copies the new one's data.
             "LOADING" | "CLUSTERDOWN" => Self::Address,
-            // The server is stuck in a script. Once the script has written, only a restart or a failover ends it, and the server can't
-            // become a replica.
+            // The server is stuck in a script. Once the script has written, only a restart or a
+            // failover ends it, and the server can't become a replica.
             "BUSY" | "UNKILLABLE" => Self::Address,
             // The error comes from a proxy or a newer server. A new connection does no harm.
             _ => Self::Address,
         }
     }
 
-    /// Returns the cause that takes precedence in `answers`, or [`Fault::Request`] if there is no error.
+    /// Returns the cause that takes precedence in `answers`, or [`Fault::Request`] if there is no
+    /// error.
     pub fn among(answers: &[Value]) -> Self {
         let faults = answers.iter().filter_map(|answer| match answer {
             Value::ServerError(error) => Some(Self::of(error)),
@@ -65,7 +70,8 @@ impl Fault {
     }
 }
 
-/// Returns the error code. Before Redis 7, a script command's code is in the details: `ERR Error running script (...): -READONLY ...`.
+/// Returns the error code. Before Redis 7, a script command's code is in the details: `ERR Error
+/// running script (...): -READONLY ...`.
 pub fn code(error: &ServerError) -> &str {
     let own = error.code();
     let is_code =

@@ -48,7 +48,8 @@ impl BoardCopy {
     }
 }
 
-/// Returns the last report ([`Follower::says`]) of each worker that looked at the board within the last `within_ms`.
+/// Returns the last report ([`Follower::says`]) of each worker that looked at the board within the
+/// last `within_ms`.
 ///
 /// # Errors
 /// [`GateError`]: the board can't be read.

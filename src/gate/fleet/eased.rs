@@ -1,4 +1,5 @@
-//! Tenants whose limits a change of the policies eased. Their waiting jobs may start earlier than promised.
+//! Tenants whose limits a change of the policies eased. Their waiting jobs may start earlier than
+//! promised.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +9,8 @@ use crate::rules::limit::Limit;
 use crate::rules::policy::{EntryLimits, Pattern, Policy};
 use crate::rules::tenant::Tenant;
 
-/// Maximum number of pairs of tenant and plan that are compared. With more, all tenants count as eased.
+/// Maximum number of pairs of tenant and plan that are compared. With more, all tenants count as
+/// eased.
 const MAX_CLASSES: usize = 8_192;
 /// Maximum number of tenants that are listed. With more, all tenants count as eased.
 const MAX_TENANTS: usize = 10;
@@ -99,7 +101,8 @@ mod tests {
         Limit::new("default", algorithm, max, window, Duration::ZERO).expect("in range")
     }
 
-    /// Returns the fleet of a worker with `own` when `old` is registered. Another worker has `old` in force only if `in_use`.
+    /// Returns the fleet of a worker with `own` when `old` is registered. Another worker has `old`
+    /// in force only if `in_use`.
     fn beside(own: &Policy, old: &Policy, in_use: bool) -> EnforcedPolicies {
         let mut known = RegistryKnowledge::default();
         let registered = Registered {

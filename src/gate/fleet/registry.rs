@@ -85,7 +85,8 @@ pub struct RegistryAgreement {
     pub registries: Vec<String>,
     /// The operators' instructions for all workers.
     pub steering: Steering,
-    /// Whether no worker had this policy in force before this exchange, as far as the registry shows.
+    /// Whether no worker had this policy in force before this exchange, as far as the registry
+    /// shows.
     pub is_new: bool,
 }
 
@@ -192,8 +193,9 @@ impl Registry {
             let worker = (self.name.as_str(), says.as_str());
             let own = mine.last().map_or("", |named| named.id.as_str());
             let exchange = async move {
-                // The board comes first: a worker that follows an instruction then knows all policies its author knew. A worker also
-                // reports its policy in force before it registers it.
+                // The board comes first: a worker that follows an instruction then knows all
+                // policies its author knew. A worker also reports its policy in force before it
+                // registers it.
                 let board = board.look(gate, &primary.board, worker).await?;
                 let (known, clock) = exchange(gate, &primary.policies, mine, known).await?;
                 let in_use = match known.others_in_use(own, clock.ms).next() {
@@ -330,14 +332,16 @@ pub async fn look(gate: &RedisGate) -> Result<RegisteredPolicies, GateError> {
     Err(seen.failed.pop().unwrap_or_else(nowhere))
 }
 
-/// Returns the policies that workers report as in force. Reports older than [`IDLE_MS`] do not count.
+/// Returns the policies that workers report as in force. Reports older than [`IDLE_MS`] do not
+/// count.
 async fn in_use(gate: &RedisGate, board: &str) -> Result<BTreeSet<String>, GateError> {
     let said = instructions::said_lately(gate, board, IDLE_MS).await?;
     let policy = |says: &String| says.rsplit(' ').next().map(str::to_owned);
     Ok(said.iter().filter_map(policy).collect())
 }
 
-/// Exchanges with one registry, of which `known` is known so far. Returns the new knowledge and Redis's clock.
+/// Exchanges with one registry, of which `known` is known so far. Returns the new knowledge and
+/// Redis's clock.
 async fn exchange(
     gate: &RedisGate,
     registry: &str,

@@ -1,5 +1,5 @@
-//! The connection to one server. It is opened on first use, and again whenever it is lost or leads to a server that can't serve it. Each
-//! connection resolves the name of the server again.
+//! The connection to one server. It is opened on first use, and again whenever it is lost or leads
+//! to a server that can't serve it. Each connection resolves the name of the server again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -150,7 +150,8 @@ mod tests {
 
     use super::*;
 
-    /// Answers each command of a connection: the setup commands with `+OK`, and the others with `line`.
+    /// Answers each command of a connection: the setup commands with `+OK`, and the others with
+    /// `line`.
     async fn serve(mut stream: TcpStream, line: &'static str) -> Option<()> {
         let mut buffer = [0; 4096];
         loop {
