@@ -24,7 +24,8 @@ pub enum DeliverySource {
     Fresh,
     /// `jobs.due`: jobs that a policy moved out of a delay queue, and replayed dead letters.
     Due,
-    /// `jobs.recheck`: taken like `jobs.due`, with a smaller prefetch. Workers publish no jobs to it.
+    /// `jobs.recheck`: taken like `jobs.due`, with a smaller prefetch. Workers publish no jobs to
+    /// it.
     Recheck,
     /// A delay queue, by its position. The job waits there until its turn.
     Delay(u8),

@@ -22,8 +22,8 @@ pub mod conformance;
 pub mod history;
 pub mod shares;
 
-/// Start of the test clocks, in microseconds since 1970, the same in each run. It is in 2100, so that no key expires in a real Redis while
-/// a history runs.
+/// Start of the test clocks, in microseconds since 1970, the same in each run. It is in 2100, so
+/// that no key expires in a real Redis while a history runs.
 pub const BEGIN_US: u64 = 4_102_444_800_000_000;
 
 /// A job that asks for the first time.
@@ -36,7 +36,8 @@ pub const FRESH: Question = Question {
 /// The longest window, in milliseconds: it does not end while a test runs.
 pub const LONG: u64 = 31 * 86_400_000;
 
-/// Returns a limit of `max` per `window_ms` without a guard. A bucket has room for all of them at once.
+/// Returns a limit of `max` per `window_ms` without a guard. A bucket has room for all of them at
+/// once.
 pub fn limit(algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
     let window = Duration::from_millis(window_ms);
     let limit = Limit::new("default", algorithm, max, window, Duration::ZERO).expect("in range");
@@ -120,8 +121,8 @@ pub fn gate_on(server: &Arc<FakeRedis>, prefix: &str) -> RedisGate {
     )
 }
 
-/// Three gates that must give the same answers: the scripts on a real Redis, the model, and the scripts on a fake Redis.
-/// They share one clock, which stands still until it is set.
+/// Three gates that must give the same answers: the scripts on a real Redis, the model, and the
+/// scripts on a fake Redis. They share one clock, which stands still until it is set.
 pub struct ThreeGates<F> {
     pub redis: RedisGate,
     pub model: MemoryGate<F>,

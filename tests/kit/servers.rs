@@ -1,9 +1,10 @@
 //! Real servers for the tests: on free ports of 127.0.0.1, with data in a temporary folder. A
 //! watchdog in the scripts removes them when their owner ends for any reason.
 //!
-//! `shared_redis` and `shared_rabbit` serve all tests of a run; each test takes names of its own by [`unique`]. cargo-nextest
-//! runs each test in a process of its own: `scripts/lib/test-run` names a folder in which the first test starts the servers
-//! and the others find them. Without that folder the servers belong to this process.
+//! `shared_redis` and `shared_rabbit` serve all tests of a run; each test takes names of its own by
+//! [`unique`]. cargo-nextest runs each test in a process of its own: `scripts/lib/test-run` names a
+//! folder in which the first test starts the servers and the others find them. Without that folder
+//! the servers belong to this process.
 //!
 //! A test that kills, freezes or reconfigures a server starts its own. The calls block: in an async
 //! test with other running tasks, use `#[tokio::test(flavor = "multi_thread")]`.
@@ -16,7 +17,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The test run that this process is part of, as `scripts/lib/test-run` describes it to cargo-nextest.
+/// The test run that this process is part of, as `scripts/lib/test-run` describes it to
+/// cargo-nextest.
 struct Run {
     folder: PathBuf,
     /// The process whose end is the end of the run.
@@ -35,7 +37,8 @@ fn run() -> Option<&'static Run> {
     RUN.get_or_init(read).as_ref()
 }
 
-/// Calls `action` once in a run, in the first process that asks. The others wait until it has returned.
+/// Calls `action` once in a run, in the first process that asks. The others wait until it has
+/// returned.
 pub(crate) fn once_per_run(name: &str, action: impl FnOnce()) {
     let Some(run) = run() else { return action() };
     let done = run.folder.join(format!("{name}.done"));
@@ -53,7 +56,8 @@ pub fn shared_redis() -> &'static Redis {
     SHARED.get_or_init(|| Redis::shared("redis", &[]))
 }
 
-/// Policy for delay queues of tests that have ended: RabbitMQ removes a queue that had no consumer for 180 s.
+/// Policy for delay queues of tests that have ended: RabbitMQ removes a queue that had no consumer
+/// for 180 s.
 const EXPIRE_UNUSED: &str = r#"{"expires":180000}"#;
 
 /// Returns the RabbitMQ that all tests share. The first call of a run takes about 7 s.
@@ -63,8 +67,9 @@ pub fn shared_rabbit() -> &'static Rabbit {
         let mut server = Server::of_run("private-rabbitmq", "rabbitmq", &[]);
         once_per_run("rabbitmq", || {
             server.url = server.launch();
-            // Each quorum queue takes three file handles. With the delay queues of all tests RabbitMQ would run out of them
-            // and answer no new connection. A test's own policy is stronger.
+            // Each quorum queue takes three file handles. With the delay queues of all tests
+            // RabbitMQ would run out of them and answer no new connection. A test's own policy is
+            // stronger.
             let policy = ["set_policy", "left-over", r"\.delay\.", EXPIRE_UNUSED];
             let options = ["--apply-to", "queues", "--priority", "-1"];
             server.script("ctl", &[&policy[..], &options].concat());
@@ -113,7 +118,8 @@ impl Redis {
     pub fn start_with(settings: &[&str]) -> Self {
         Self(Server::start("private-redis", settings))
     }
-    /// Returns the Redis called `name` of this run, which its first caller starts with these settings.
+    /// Returns the Redis called `name` of this run, which its first caller starts with these
+    /// settings.
     pub(crate) fn shared(name: &str, settings: &[&str]) -> Self {
         let mut server = Server::of_run("private-redis", name, settings);
         once_per_run(name, || server.url = server.launch());
@@ -249,7 +255,8 @@ impl Server {
         server
     }
 
-    /// Describes a server of this run, or of this process if it is a run of its own; starts nothing.
+    /// Describes a server of this run, or of this process if it is a run of its own; starts
+    /// nothing.
     fn of_run(script: &str, name: &str, settings: &[&str]) -> Self {
         let Some(run) = run() else {
             return Self::new(script, std::env::temp_dir().join(unique(name)), settings);

@@ -1,5 +1,6 @@
-//! An even flow passes every common limiter, and uses nearly all that each allows. So docs/LIMITS.md recommends `leaky-bucket-algo` for
-//! an API of which it is not known how it counts. The limiters here are textbook models; `tests/it/zoo` has real ones.
+//! An even flow passes every common limiter, and uses nearly all that each allows. So
+//! docs/LIMITS.md recommends `leaky-bucket-algo` for an API of which it is not known how it counts.
+//! The limiters here are textbook models; `tests/it/zoo` has real ones.
 
 use std::time::Duration;
 
@@ -92,8 +93,8 @@ fn refused(counts: Counts, max: u64, window_us: u64, times: &[u64]) -> usize {
     refused
 }
 
-/// Returns when `count` calls arrive, in microseconds. Each asks up to 1 ms after its time, and takes up to 1 ms to arrive. With
-/// `pauses`, about one in ten is followed by a pause.
+/// Returns when `count` calls arrive, in microseconds. Each asks up to 1 ms after its time, and
+/// takes up to 1 ms to arrive. With `pauses`, about one in ten is followed by a pause.
 fn arrivals(limits: &Limits, count: usize, seed: u64, pauses: bool) -> Vec<u64> {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut state = State::default();
@@ -184,7 +185,8 @@ fn full_windows_do_not_pass_a_limiter_that_estimates() {
     assert!(refused(Counts::Estimated(50), 20, 2_000_000, &times) > 20);
 }
 
-/// It also does so after pauses in which both fill up, and although calls take different times to arrive.
+/// It also does so after pauses in which both fill up, and although calls take different times to
+/// arrive.
 #[test]
 fn a_bucket_passes_an_api_with_a_bucket_of_its_size() {
     for (max, window_ms, burst) in [

@@ -152,7 +152,8 @@ fn short(file: &File) -> Vec<String> {
     Vec::new()
 }
 
-/// A file that two packages include is compiled twice, and belongs to none: what they share is a package.
+/// A file that two packages include is compiled twice, and belongs to none: what they share is a
+/// package.
 fn no_included_files(file: &File) -> Vec<String> {
     let lines = file.text.lines().enumerate();
     let includes = lines.filter(|(_, line)| {

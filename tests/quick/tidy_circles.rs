@@ -157,8 +157,8 @@ fn config_imports_the_rules_alone() {
     assert_eq!(found, [""; 0]);
 }
 
-/// Lists the lines of a file that name the scheduler outside of an `impl Scheduler`. A part knows its own state only
-/// (docs/decisions/scheduler.md).
+/// Lists the lines of a file that name the scheduler outside of an `impl Scheduler`. A part knows
+/// its own state only (docs/decisions/scheduler.md).
 fn parts_that_know_the_scheduler(file: &File) -> Vec<String> {
     let (mut is_step, mut found) = (false, Vec::new());
     for (number, line) in file.code() {

@@ -1,4 +1,5 @@
-//! House rules for files: every one is compiled, scripts can be run, and suites that filters and pages name exist.
+//! House rules for files: every one is compiled, scripts can be run, and suites that filters and
+//! pages name exist.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -25,8 +25,8 @@
 //! | updates (agreements, settings, operators' instructions: [`steering`]) | late, behind a full channel | no agreement for longer than it holds | | |
 //! | timers, ends of tasks | the worker stands still | | | |
 //!
-//! Broker, gate and time are those of `sluicegate simulate` ([`simulator::environment`]). The plan, the
-//! faults and the checks are here.
+//! Broker, gate and time are those of `sluicegate simulate` ([`simulator::environment`]). The plan,
+//! the faults and the checks are here.
 //!
 //! The gate in memory never loses data. [`forgets`] tests the code that detects data loss in Redis.
 

@@ -49,8 +49,8 @@ fn ended(message: &Message) -> &str {
     }
 }
 
-/// Checks that a "done" result follows its job's call, and that only a job with a dedupe key has the
-/// result "duplicate".
+/// Checks that a "done" result follows its job's call, and that only a job with a dedupe key has
+/// the result "duplicate".
 pub fn look_at(world: &World, reply: &Reply) {
     let id = reply.message.id().unwrap_or_default();
     let mut history = world.history();

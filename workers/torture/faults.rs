@@ -111,7 +111,8 @@ pub enum FaultKind {
     /// Rude tenants request results in queues that close connections, refuse messages or confirm
     /// nothing (not in `all`)
     RudeReplies,
-    /// A rude publisher publishes invalid jobs, while the queue of dead letters is full (not in `all`)
+    /// A rude publisher publishes invalid jobs, while the queue of dead letters is full (not in
+    /// `all`)
     RudeJobs,
     /// Rude tenants have many jobs and get no access token or no answer (not in `all`)
     RudeTenant,

@@ -24,8 +24,8 @@ impl DueTime {
     }
 
     /// Creates the due time of a job that arrives now from a wait that ended, or ends, at
-    /// `until_ms`, or at an unknown time if that is 0. `store_ms` is the current time of the store's
-    /// clock, and `left` the rest of the wait.
+    /// `until_ms`, or at an unknown time if that is 0. `store_ms` is the current time of the
+    /// store's clock, and `left` the rest of the wait.
     pub(super) fn of_wait(now: Duration, until_ms: u64, store_ms: u64, left: Duration) -> Self {
         let over_ms = match until_ms {
             0 => 0,

@@ -1,8 +1,8 @@
 //! Forecasts of starts on real servers: promises are kept, `inspect --what-if` predicts what
 //! happens, and `explain` shows a job's position.
 //!
-//! `FORECAST_SECONDS=60 cargo test --test it limits::forecasts::promises -- --nocapture` prints the errors
-//! of promises for longer backlogs.
+//! `FORECAST_SECONDS=60 cargo test --test it limits::forecasts::promises -- --nocapture` prints the
+//! errors of promises for longer backlogs.
 
 use std::collections::BTreeSet;
 

@@ -53,8 +53,8 @@ async fn run(round_trip: Duration, guard: &str) -> usize {
     fullest
 }
 
-/// Half of the guard (1 s) is shorter than the round trip (1.2 s). While a permit's age counted from
-/// its question, no job could start.
+/// Half of the guard (1 s) is shorter than the round trip (1.2 s). While a permit's age counted
+/// from its question, no job could start.
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_flow_and_the_limit_holds_with_redis_far_away() {
     assert!(run(1_200 * MS, "2s").await <= 10);

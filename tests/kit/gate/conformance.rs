@@ -11,7 +11,8 @@ use sluicegate::rules::limit::Algorithm;
 
 use super::{FRESH, LONG, LimitedGate, ask, decided, started, tenant, waits};
 
-/// Checks that a gate behaves as every gate must: `long` allows 5 per [`LONG`], `short` 1 per 400 ms.
+/// Checks that a gate behaves as every gate must: `long` allows 5 per [`LONG`], `short` 1 per 400
+/// ms.
 pub async fn conforms(
     algorithm: Algorithm,
     long: LimitedGate<impl Gate>,
@@ -121,7 +122,8 @@ pub async fn conforms(
     .await;
     assert_eq!(waits(&answers)[0].0.number, 5);
 
-    // Budget: jobs beyond it that have room are answered `Capacity`, and nothing changes. Fresh jobs behind them take no ticket.
+    // Budget: jobs beyond it that have room are answered `Capacity`, and nothing changes. Fresh
+    // jobs behind them take no ticket.
     let answers = ask(&long, "budget", 2, &[FRESH; 7]).await;
     assert_eq!(started(&answers), 2);
     assert!(answers[2..].iter().all(|a| matches!(a, Answer::Capacity)));
@@ -132,7 +134,8 @@ pub async fn conforms(
     let UsageOfLimit { count, free, .. } = shown.limits[0];
     assert_eq!((count, free, shown.waiting), (2, 3, 0));
 
-    // Closed tenant: no job starts, waits last until it opens, and a shorter block does not open it sooner.
+    // Closed tenant: no job starts, waits last until it opens, and a shorter block does not open it
+    // sooner.
     let closed = tenant("closed");
     let whose = closed.clone().into();
     long.block(&whose, Duration::from_secs(1000), "429 from the downstream")

@@ -1,4 +1,5 @@
-//! Random histories of a gate: their steps, their limits, and the state that a store keeps by the model.
+//! Random histories of a gate: their steps, their limits, and the state that a store keeps by the
+//! model.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -36,21 +37,23 @@ pub enum Step {
     Limit {
         which: usize,
     },
-    /// Another writer's entry in the sliding log, `millis_ago` before now, or after now if negative.
+    /// Another writer's entry in the sliding log, `millis_ago` before now, or after now if
+    /// negative.
     Foreign {
         millis_ago: i64,
     },
     /// The waitlist is lost, with the queues of all partitions that it shares.
     Forget,
-    /// The next steps concern another tenant, or another part of its jobs if limits tell the parts apart.
+    /// The next steps concern another tenant, or another part of its jobs if limits tell the parts
+    /// apart.
     Turn {
         who: usize,
     },
     Change {
         change: Change,
     },
-    /// An API answer is evidence about limits. It refuses a started call or, without one, a call that starts now, or it advertises the
-    /// `max` by which each limit keeps the API's own limits.
+    /// An API answer is evidence about limits. It refuses a started call or, without one, a call
+    /// that starts now, or it advertises the `max` by which each limit keeps the API's own limits.
     Learn {
         which: Option<prop::sample::Index>,
         after_ms: u64,
@@ -348,7 +351,8 @@ pub fn sets(family: Family) -> Vec<Limits> {
     }
 }
 
-/// Returns shadows of all algorithms beside enforced limits: of the same partition, of wider and narrower ones, and of the same limits.
+/// Returns shadows of all algorithms beside enforced limits: of the same partition, of wider and
+/// narrower ones, and of the same limits.
 fn shadowed() -> Vec<Limits> {
     use Algorithm::{FixedWindow, LeakyBucket, SlidingSegments, SlidingWindow, TokenBucket};
     let shadow = |limit: Limit| limit.in_shadow().expect("it holds no leases");
@@ -406,8 +410,9 @@ fn shadowed() -> Vec<Limits> {
     sets.to_vec()
 }
 
-/// Returns the labels of waitlist number `who`. Each tenant has four waitlists: its jobs' path and routing key have two values each, so
-/// that waitlists share the partition of a path, of a key, both or none.
+/// Returns the labels of waitlist number `who`. Each tenant has four waitlists: its jobs' path and
+/// routing key have two values each, so that waitlists share the partition of a path, of a key,
+/// both or none.
 pub fn labels_of(limits: &[Limit], who: usize) -> Labels {
     Labels::of(limits, |scope| match scope {
         Scope::RoutingKey => (who / 2 % 2).to_string(),

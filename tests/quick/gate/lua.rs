@@ -44,7 +44,8 @@ fn indices(text: &str, array: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Lists the keys and arguments that an entry's header doesn't explain. The header may refer to those of `others`.
+/// Lists the keys and arguments that an entry's header doesn't explain. The header may refer to
+/// those of `others`.
 fn unexplained(script: &File, others: &[File]) -> Vec<String> {
     let (header, code) = (
         header(&script.text),
@@ -218,7 +219,8 @@ fn is_passed(expression: &str) -> bool {
     (expression.strip_prefix("KEYS[")).is_some_and(|index| index.find(']') == Some(index.len() - 1))
 }
 
-/// Returns the assignments in `line`, with their values. `depth` is the number of braces that are open before it.
+/// Returns the assignments in `line`, with their values. `depth` is the number of braces that are
+/// open before it.
 fn assignments<'a>(script: &File, line: &'a str, depth: usize) -> Vec<(Holder, &'a str)> {
     let mut found = Vec::new();
     for (at, _) in line.match_indices(" = ") {

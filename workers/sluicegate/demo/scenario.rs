@@ -13,7 +13,8 @@ pub const CLOSED: Duration = Duration::from_secs(2);
 pub enum Scenario {
     /// One limit: --limit calls per --window
     Limit,
-    /// Three limits at once: --limit, 4 times as many calls in 10 windows, and 11 times as many in 30
+    /// Three limits at once: --limit, 4 times as many calls in 10 windows, and 11 times as many in
+    /// 30
     Limits,
     /// Calls and tokens: --limit, and 100 times as many tokens per --window. Jobs reserve tokens
     /// (x-cost), and the API reports how many they used (x-actual-cost)

@@ -18,8 +18,8 @@ use crate::workers::RunningWorker;
 /// Maximum time to wait until a restarted worker is ready. A fault ends when everything works
 /// again.
 const READY: Duration = Duration::from_secs(20);
-/// How long a new worker runs before its fault ends. If a worker dies together with Redis before its
-/// first pulse, its starts are forgotten (docs/GUARANTEES.md).
+/// How long a new worker runs before its fault ends. If a worker dies together with Redis before
+/// its first pulse, its starts are forgotten (docs/GUARANTEES.md).
 const FIRST_PULSE: Duration = Duration::from_millis(2500);
 /// Time within which a changed file must be applied. Otherwise the limits count as unchanged.
 const APPLIED: Duration = Duration::from_secs(10);
