@@ -118,7 +118,7 @@ pub enum Fact {
     LeftDelayQueueEarly(Arc<str>),
     /// The store's clock could not be read for a tenant. This many jobs wait for it.
     NoClock(Tenant, usize, GateError),
-    /// A round trip to the gate took this long. Whether it was answered.
+    /// A round trip to the gate took this long, and was answered (true) or failed.
     GateAnswered(Duration, bool),
     /// The gate decided on a job.
     Decided(Decision),
@@ -413,6 +413,6 @@ pub struct TenantLoads {
     pub busiest: Vec<ReportedTenant>,
     /// The sum over all other tenants.
     pub left_out: LeftOut,
-    /// How the API seems to count where it refuses calls within the limits; `None`: it does not.
+    /// Advice on the limits if the API refuses calls within them, or `None` if it does not.
     pub advice: Option<String>,
 }

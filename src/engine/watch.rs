@@ -12,9 +12,9 @@ use crate::engine::action::JobKey;
 use crate::handler::{Fate, Permit};
 use crate::rules::lateness::{CLOSE, CallCheck, CallSignal};
 
-/// Minimum time before a call that had not arrived is looked at again, and the part of its age that
-/// is waited if that is longer: 1 / this.
+/// Minimum delay before a call that had not arrived is checked again.
 const MIN_RECHECK_DELAY: Duration = Duration::from_millis(2);
+/// The delay is the call's age divided by this, if that is longer.
 const AGE_PART: u32 = 8;
 
 /// How to look at a call.

@@ -1,4 +1,4 @@
-//! Counts the jobs in memory for metrics, at intervals, because each count looks at every job.
+//! Counts the jobs in memory for metrics, at intervals, because each count visits every job.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;

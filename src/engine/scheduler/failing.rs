@@ -16,9 +16,9 @@ use crate::handler::{Outcome, Trouble};
 use crate::rules::breaker::MAX_JITTER;
 
 /// How long a job waits in memory while the API's breaker is open. There it costs nothing, and
-/// fills the prefetch so that no others come. Then it takes a short delay queue: another worker may
-/// have a better connection to the API, and RabbitMQ takes back deliveries that are unacked for 30
-/// minutes.
+/// keeps the prefetch full, so that no more jobs come. Then it takes a short delay queue: another
+/// worker may have a better connection to the API, and RabbitMQ takes back deliveries that are
+/// unacked for 30 minutes.
 const LET_GO_AFTER: Duration = Duration::from_secs(30);
 /// Delay before these jobs ask again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(15);

@@ -280,7 +280,7 @@ impl Scheduler {
         self.facts.push(Fact::PublishFailed(why, is_news));
     }
 
-    /// Reports whether a result over which RabbitMQ closes the connection is given up. A result is
+    /// Returns true if a result over which RabbitMQ closes the connection is given up. A result is
     /// not tried again if its publisher named the target. An exchange is the operator's, who may
     /// fix it, so its results are tried for longer.
     fn is_given_up(&self, now: Duration, key: JobKey) -> bool {

@@ -19,9 +19,10 @@ const UNUSABLE_KEYS_WAIT: Duration = Duration::from_secs(60);
 /// Waits below this are spent in memory, even if it is full, as long as the outage is younger than
 /// [`FIRST_WAIT`].
 const MAX_IN_MEMORY_WAIT: Duration = Duration::from_secs(1);
-/// Jobs that come back when their primary may decide again are spread over this part of their wait
-/// (1 / this), and over at most this time.
+/// Jobs that come back when their primary may decide again are spread over their wait divided by
+/// this.
 const SPREAD_PART: u32 = 10;
+/// Maximum time over which they are spread.
 const MAX_SPREAD: Duration = Duration::from_secs(5);
 
 impl Scheduler {

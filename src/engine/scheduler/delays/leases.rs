@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(leases.freed(&a, &limits, 1), [JobKey(7)]);
     }
 
-    /// Each budget costs memory, and there are as many as tenants.
+    /// Each tenant may have a budget, which costs memory.
     #[test]
     fn only_so_many_idle_budgets_are_known() {
         let mut leases = Leases::default();

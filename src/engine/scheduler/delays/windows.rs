@@ -22,8 +22,9 @@ const MIN_MOVE_WAIT: Duration = Duration::from_millis(250);
 /// while the window stays full.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(64);
-/// The share of a window's waiting jobs that moves on at once, and the share for a try: 1 / this.
+/// One in this many of a window's waiting jobs moves on at once.
 const MOVE_SHARE: usize = 2;
+/// [`MOVE_SHARE`] for a try.
 const TRY_SHARE: usize = 8;
 
 /// The jobs of one delay queue.
@@ -35,7 +36,7 @@ struct DelayWindow {
     taken: usize,
     /// The latest time of all jobs that came in while the window was in use.
     latest: Duration,
-    /// By how much a later job was due before that time, at most.
+    /// Maximum time by which a later job was due before `latest`.
     disorder: Duration,
     /// Earliest time of a job that entered the delay queue after the last one that came.
     open_at: Duration,
@@ -86,8 +87,8 @@ impl DelayWindows {
         window.latest = window.latest.max(until);
     }
 
-    /// Lets a job wait on until `until` although it could have asked. This says nothing about the
-    /// delay queue's order.
+    /// Lets a job wait on until `until` although it could have asked. This does not affect whether
+    /// the delay queue counts as ordered.
     pub fn stay(&mut self, key: JobKey, until: Duration) {
         if let Some((level, parked)) = self.positions.get_mut(&key) {
             self.levels[*level].parked.insert((until, key));

@@ -14,11 +14,11 @@ use crate::engine::action::JobKey;
 
 /// Delay before a message without another route is checked again.
 pub(super) const RECHECK_DELAY: Duration = Duration::from_secs(10);
-/// Share of the prefetch that may wait for one target, and for the targets that one tenant's
-/// publishers name: 1 / this.
+/// Bounds the messages that wait for one target, and for the targets that one tenant's publishers
+/// name: the prefetch divided by this.
 const SHARE_OF_ONE: usize = 8;
-/// Share of the prefetch that may wait for stuck targets, as long as further messages have another
-/// route: 1 / this.
+/// Bounds the messages that wait for all stuck targets, as long as further ones have another route:
+/// the prefetch divided by this.
 const SHARE_OF_ALL: usize = 2;
 /// How long a stuck target without waiting messages is remembered, and the maximum number of such
 /// targets.
@@ -96,8 +96,8 @@ impl Moves {
         });
     }
 
-    /// Returns the maximum wait of a message of `stuck`, or `None` if the target has failed too few
-    /// times to tell.
+    /// Returns the maximum wait of a message of `stuck`, or `None` while the target has failed
+    /// fewer than [`MIN_FAILURES`] times.
     fn patience(&self, stuck: &StuckTarget, entry: &MoveEntry) -> Option<Duration> {
         let is_alone = stuck.waiting.len() == 1 && stuck.trying.is_none();
         let is_result = entry.of.reply.is_some();

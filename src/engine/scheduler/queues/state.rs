@@ -18,12 +18,12 @@ pub(super) struct TenantState {
     pub(super) running: usize,
     /// Worker slots that its jobs have: running jobs, and jobs whose call is prepared.
     pub(super) slots: usize,
-    /// Whether a job had to wait by the last answer. Then its other jobs ask without a slot, too,
-    /// to learn their waits.
+    /// Whether the last answer denied a job. Then the other jobs ask without a slot, too, to learn
+    /// their waits.
     pub(super) limited: bool,
     /// Number of its throttles that are being stored. Its jobs do not ask until all are.
     pub(super) pauses: usize,
-    /// When its next job that was sent away for want of a slot may get one.
+    /// When its next job that was delayed because of a missing slot may get one.
     pub(super) next_slot: Duration,
     /// Whether it is in the rotation.
     pub(super) queued: bool,
@@ -32,7 +32,7 @@ pub(super) struct TenantState {
 }
 
 impl TenantState {
-    /// Returns true if it has more to remember than its ready jobs.
+    /// Returns true if the tenant has state other than its ready jobs.
     pub(super) fn is_in_use(&self) -> bool {
         self.held > 0 || self.slots > 0 || self.pauses > 0
     }
