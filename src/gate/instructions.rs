@@ -169,7 +169,7 @@ pub struct EndInstruction {
     pub text: Option<String>,
 }
 
-/// Like [`put`], and removes `ends` from each board in the same step.
+/// Posts like [`put`], and removes `ends` from each board in the same step.
 ///
 /// # Errors
 /// Like [`put`].

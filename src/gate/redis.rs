@@ -69,7 +69,7 @@ impl RedisGate {
         Ok(Self::by(Arc::new(Link::new(&servers.into())?), prefix))
     }
 
-    /// Like [`RedisGate::connect`], over the shared connections of `links`.
+    /// Connects like [`RedisGate::connect`], over the shared connections of `links`.
     ///
     /// # Errors
     /// Like [`RedisGate::connect`].

@@ -98,8 +98,8 @@ impl RegistryKnowledge {
         self.fleet_of(own, id, now_ms, None)
     }
 
-    /// Like [`Self::fleet`], with the policies that workers report as in force, or `None` if they
-    /// were not asked.
+    /// Returns the same as [`Self::fleet`], given the policies that workers report as in force, or
+    /// `None` if they were not asked.
     pub fn fleet_of(
         &self,
         own: Arc<Policy>,

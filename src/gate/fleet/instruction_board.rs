@@ -68,8 +68,8 @@ impl Board {
         self.put_instead(now_ms, None, (name, until_ms, text), most)
     }
 
-    /// Like [`Board::put`], and ends the instruction named in `ends` in the same step. If a text is
-    /// given, it ends only if it has that text.
+    /// Puts an instruction like [`Board::put`], and ends the one named in `ends` in the same step.
+    /// If a text is given, it ends only if it has that text.
     ///
     /// # Errors
     /// [`BoardFull`] if there are `most` other instructions and none ended.

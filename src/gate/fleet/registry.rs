@@ -171,8 +171,9 @@ impl Registry {
         self.switch_to(self.own.clone()).await
     }
 
-    /// Like [`Registry::exchange`], and puts `next` in force. In a cluster with a lost primary,
-    /// `next` is in force at the others, and no job starts at the lost one until it has `next`.
+    /// Makes an exchange like [`Registry::exchange`], and puts `next` in force. In a cluster with a
+    /// lost primary, `next` is in force at the others, and no job starts at the lost one until it
+    /// has `next`.
     ///
     /// # Errors
     /// [`GateError`] if nothing was changed.

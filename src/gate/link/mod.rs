@@ -282,12 +282,12 @@ impl Link {
     }
 }
 
-/// The node does not have the slot, or not any more.
+/// Returns the error of a node that does not have the slot, or no longer has it.
 fn moving(node: &Node) -> GateError {
     GateError::Unreachable(format!("{}: a slot is moving to another node", node.name()))
 }
 
-/// A client for the server at `url`.
+/// Creates a client for the server at `url`.
 fn client(url: &SecretUrl, pems: &Pems) -> Result<Client, GateError> {
     let info = url
         .expose()
@@ -307,7 +307,7 @@ fn client(url: &SecretUrl, pems: &Pems) -> Result<Client, GateError> {
     client.map_err(|error| GateError::Refused(format!("{url} can't be used: {error}")))
 }
 
-/// The certificates in `pems`, if it has any.
+/// Returns the certificates in `pems`, if it has any.
 fn certificates(pems: &Pems) -> Option<TlsCertificates> {
     let client_tls = pems.identity.as_ref().map(|(cert, key)| ClientTlsConfig {
         client_cert: cert.clone(),
@@ -320,7 +320,7 @@ fn certificates(pems: &Pems) -> Option<TlsCertificates> {
     })
 }
 
-/// A node for each url.
+/// Creates a node for each URL.
 fn nodes(
     servers: &RedisServers,
     pems: &Pems,

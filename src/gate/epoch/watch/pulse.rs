@@ -1,4 +1,4 @@
-//! The pulse ends each batch of decisions, or is a heartbeat if there is no batch. Its answer tells
+//! The pulse ends each batch of decisions, or is a heartbeat if there is no batch. Its answer shows
 //! whether the decisions count.
 
 use std::sync::atomic::Ordering;
@@ -22,7 +22,7 @@ pub(super) enum PulseKind {
     Batch,
     /// Proves that the data is complete here and now.
     Proof,
-    /// Like a proof, and removes workers that are gone.
+    /// Proves the same, and removes workers that are gone.
     Heartbeat,
 }
 
