@@ -15,8 +15,9 @@ pub const UNKNOWN: Duration = Duration::from_secs(20);
 /// The part of the timeout that is reserved for preparing a call, acks and confirms: the timeout
 /// divided by this.
 const RESERVE: u32 = 10;
-/// Minimum and maximum share of the timeout for waiting: 1 / this.
+/// The minimum time for waiting is the timeout divided by this.
 const MIN_SHARE: u32 = 15;
+/// The maximum time for waiting is the timeout divided by this.
 const MAX_SHARE: u32 = 2;
 
 /// The times that bound how long one worker may hold a job.

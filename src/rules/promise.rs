@@ -3,9 +3,9 @@
 
 use std::fmt;
 
-/// Maximum difference for a promise to be kept, in milliseconds,
+/// Maximum difference for a promise to be kept, in milliseconds.
 const NEAR_MS: u64 = 100;
-/// or as a part of the wait, if that is more: 1 / this.
+/// The maximum difference is the wait divided by this, if that is more.
 const PART_OF_WAIT: u64 = 50;
 
 /// The first turn that the gate gave a job since it last started. Later turns only correct it.

@@ -75,8 +75,8 @@ impl PartitionUsage {
         }
     }
 
-    /// Like [`Self::load`], for a [`Self::settle`]: leaves the shared log as it is, because other
-    /// limits may be enforced by now that look back further than the limits of the start.
+    /// Loads like [`Self::load`], for a [`Self::settle`]: leaves the shared log as it is, because
+    /// other limits may be enforced by now that look back further than the limits of the start.
     pub fn load_own(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
         self.load_states(limits, clock, usual, |limit| !has_log(limit))
     }

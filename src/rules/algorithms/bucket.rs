@@ -298,7 +298,7 @@ fn allowance(terms: &Terms) -> i64 {
         return forgiven;
     }
     let apart = u64::from(terms.apart_us()) * max;
-    // The inflow until the next start, at the least.
+    // The minimum refill until the next start.
     let needed = match terms.capacity() {
         // Starts are whole milliseconds apart, so this is not reached a millisecond earlier.
         1 => ((1000 * terms.window_ms() + apart).div_ceil(1000 * max) - 1) * max + 1,

@@ -253,8 +253,8 @@ impl<'a> Scopes<'a> {
         self.in_force_as(limits, &[], now)
     }
 
-    /// Like [`Self::in_force`], but ignores overrides of limits whose flag in `as_said` is true. A
-    /// limit without a flag is overridden.
+    /// Returns the same as [`Self::in_force`], but ignores overrides of limits whose flag in
+    /// `as_said` is true. A limit without a flag is overridden.
     fn in_force_as(&self, limits: &[Limit], as_said: &[bool], now: u64) -> Vec<Limit> {
         let set = |(index, limit): (usize, &Limit)| {
             let as_said = as_said.get(index).is_some_and(|as_said| *as_said);

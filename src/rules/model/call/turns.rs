@@ -81,7 +81,7 @@ impl Call<'_> {
         }
     }
 
-    /// Like [`Self::turn`], but for each limit on its own.
+    /// Returns the same as [`Self::turn`], but for each limit on its own.
     pub(in crate::rules::model) fn turn_by_limit(&mut self, k: u64, own: u64) -> Vec<u64> {
         let calls = self.waitlist().jobs_in(k, own);
         let all = 0..self.limits.len();
