@@ -399,7 +399,8 @@ impl ConfigInput {
         Some(Some((http, carried)))
     }
 
-    /// Reports a key of `dispatch.http` that has no effect because jobs are dispatched by `way`.
+    /// Reports a key of `dispatch.http` that has no effect because the key `way` dispatches the
+    /// jobs.
     pub(super) fn no_calls_beside(&mut self, way: &str) -> Option<()> {
         // Looks up the same entry as `wrong`: the first that sets a key.
         let mut set = self.layers.iter().flatten();

@@ -13,7 +13,7 @@ use crate::rules::limit::ceil_ms;
 use crate::rules::steering::{Instruction, MAX_ID_BYTES, SightedState, Sighting};
 use crate::rules::tenant::Tenant;
 
-/// Time left for answers that are under way when a wait ends.
+/// Time left for answers that are in flight when a wait ends.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
 /// Identifies one job.
