@@ -181,7 +181,7 @@ local function waitlist_reset(waitlist, now)
   waitlist.changed = true
 end
 
--- Notes since when quota has been unclaimed, and from when on it is available.
+-- Records since when quota has been unclaimed, and from when on it is available.
 local function waitlist_note(waitlist, seen, room)
   if waitlist.seen ~= seen or waitlist.room ~= room then
     waitlist.seen, waitlist.room = seen, room
