@@ -140,7 +140,7 @@ impl<'de> Deserialize<'de> for After {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 struct WrittenVerdict {
     call: Option<u64>,
     id: Option<String>,
@@ -268,7 +268,7 @@ fn duration(text: &str) -> Option<Duration> {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 struct ReadyMessage {
     ready: bool,
 }

@@ -35,7 +35,7 @@ pub const TENANT: &str = "x-tenant";
 
 /// A job that is published.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 pub struct SimulatedJob {
     /// Publish time, in seconds after the beginning.
     pub at: f64,

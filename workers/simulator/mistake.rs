@@ -7,8 +7,7 @@ use sluicegate::config::closest;
 const SHOWN: usize = 400;
 /// The parsers' names for types of values, and the words for users. A longer name stands before its
 /// prefix.
-const TYPES: [(&str, &str); 16] = [
-    ("expected struct Job", "expected a JSON object"),
+const TYPES: [(&str, &str); 15] = [
     ("expected mapping start", "expected keys with values"),
     ("expected sequence start", "expected a list"),
     ("expected value", "expected a JSON value"),

@@ -374,10 +374,10 @@ mod tests {
     fn what_makes_no_configuration_is_told_and_nobody_is_asked_without_a_terminal() {
         for (args, part) in [
             (&["--limit", "3/s"][..], "--url is required"),
-            (&["--url", "http://h/"], "--limit is needed"),
+            (&["--url", "http://h/"], "--limit is required"),
             (
                 &["--url", "http://h/", "--limit", "3/x"],
-                "--limit: \"3/x\" is no limit",
+                "--limit: \"3/x\" is not a limit",
             ),
             (
                 &["--url", "ftp://h/", "--limit", "3/s"],

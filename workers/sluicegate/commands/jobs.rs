@@ -21,7 +21,7 @@ const JSON: &str = "application/json";
 /// A job as a line of JSON:
 /// `{"tenant":"a","id":"1","body":…,"cost":1,"plan":"pro","headers":{"x-endpoint":"/v1"}}`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a JSON object")]
 pub struct JobLine {
     /// The tenant whose quota it uses.
     #[serde(default, deserialize_with = "text::name_if_any")]
