@@ -24,7 +24,7 @@ pub struct Load {
 
 /// Maximum number of deliveries per job in the short form: one, plus redeliveries after lost
 /// sessions.
-const MOST_DELIVERIES: f64 = 1.05;
+const MAX_DELIVERIES: f64 = 1.05;
 
 /// A limit high enough that no job is denied.
 const PLENTY: usize = 1_000_000;
@@ -126,7 +126,7 @@ impl Load {
         limit.add_above(report, who, &calls);
         if self.size == Size::Short {
             let are_few = [
-                report.at_most(who, "deliveries per job", MOST_DELIVERIES),
+                report.at_most(who, "deliveries per job", MAX_DELIVERIES),
                 report.at_most(who, "Redis's commands per job", self.most_commands),
             ];
             if are_few.contains(&false) {

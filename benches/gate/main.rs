@@ -16,7 +16,7 @@ const ASKED: usize = 20_000;
 /// Jobs in a batch.
 const BATCH: usize = 100;
 /// Maximum number of tenants and of waiting jobs.
-const MOST: usize = 1_000_000;
+const MAX_COUNT: usize = 1_000_000;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
@@ -108,7 +108,7 @@ async fn tenants() {
         let bed = Bed::start(limit(algorithm, 5, 24 * 3600).into(), &PLAIN).await;
         let mut figures = Vec::new();
         let mut filled = 0;
-        for count in [10, MOST] {
+        for count in [10, MAX_COUNT] {
             bed.fill_tenants(filled..count).await;
             filled = count;
             let asks: Vec<_> = (0..ASKED)
@@ -133,7 +133,7 @@ async fn waiting() {
         bed.ask("t", &[FRESH; 1000]).await;
         let mut figures = Vec::new();
         let mut filled = 0;
-        for count in [10, MOST] {
+        for count in [10, MAX_COUNT] {
             while filled < count {
                 let jobs = (count - filled).min(1000);
                 bed.ask("t", &vec![FRESH; jobs]).await;

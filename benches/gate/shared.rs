@@ -6,7 +6,7 @@ use sluicegate::rules::limit::Algorithm;
 use sluicegate::rules::scope::Scope;
 
 use crate::bed::{Bed, FRESH, limit};
-use crate::{MOST, PLAIN, TURN};
+use crate::{MAX_COUNT, PLAIN, TURN};
 
 /// Numbers of waiting tenants, with one job each.
 const WAITING: [usize; 3] = [10, 1000, 100_000];
@@ -62,15 +62,15 @@ pub async fn shared() {
     println!("shared: as one, where one tenant has a waitlist of so many, and ten others wait");
     let bed = full(1000).await;
     bed.wait_tenants(0..10).await;
-    for _ in 0..MOST / WAITLIST {
+    for _ in 0..MAX_COUNT / WAITLIST {
         bed.ask("long", &[FRESH; WAITLIST]).await;
     }
     println!(
-        "shared: {MOST} of others': {}",
+        "shared: {MAX_COUNT} of others': {}",
         decisions(&bed, "tenant-0").await
     );
     println!(
-        "shared: {MOST} of its own: {}",
+        "shared: {MAX_COUNT} of its own: {}",
         decisions(&bed, "long").await
     );
 }

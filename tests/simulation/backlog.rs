@@ -32,8 +32,8 @@ const MAX_DELAY: Duration = Duration::from_secs(300);
 const EPOCH_US: u64 = 1_700_000_000_000_000;
 /// Maximum deliveries per job on average. The second applies to backlogs that last more than three
 /// times `MAX_DELAY`.
-const MOST_DELIVERIES: f64 = 3.1;
-const MOST_OF_LONG_WAITS: f64 = 3.5;
+const MAX_DELIVERIES: f64 = 3.1;
+const MAX_OF_LONG_WAITS: f64 = 3.5;
 
 /// Jobs that are all published at the beginning.
 struct Backlog {
@@ -153,8 +153,8 @@ impl Backlog {
     fn demand(&self, figures: &Figures) {
         let seconds = (self.jobs / self.tenants) as f64 / self.per_second as f64;
         let most = match seconds > 3.0 * MAX_DELAY.as_secs_f64() {
-            true => MOST_OF_LONG_WAITS,
-            false => MOST_DELIVERIES,
+            true => MAX_OF_LONG_WAITS,
+            false => MAX_DELIVERIES,
         };
         let name = self.name;
         assert!(figures.deliveries <= most, "{name}: {figures}");

@@ -56,7 +56,7 @@ const POLICIES: [(Algorithm, u64); 4] = [
     (Algorithm::Strict, 0),
 ];
 /// Maximum duration of that tenant's calls. Other tenants' calls take at most a hundredth of it.
-const LONGEST_CALL: Duration = Duration::from_secs(20);
+const MAX_CALL: Duration = Duration::from_secs(20);
 const WORKERS: usize = 3;
 /// Maximum number of writes that may be lost; it covers several seconds.
 const MAY_LOSE: usize = 120;
@@ -232,7 +232,7 @@ fn simulate_with(seed: u64, bug: Bug) -> Report {
 fn world(seed: u64, bug: Bug) -> World {
     let mut random = SmallRng::seed_from_u64(seed);
     let began = Instant::now();
-    let ahead_us = Arc::new(AtomicU64::new(faults::MOST_BACK_MS * 1_000));
+    let ahead_us = Arc::new(AtomicU64::new(faults::MAX_BACK_MS * 1_000));
     let clock = {
         let ahead_us = Arc::clone(&ahead_us);
         move || {

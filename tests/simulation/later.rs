@@ -24,7 +24,7 @@ pub const STANDS_STILL: u64 = 3_000_000;
 /// How long an agreement holds, as with Redis's registry.
 const AGREED_FOR: Duration = Duration::from_secs(5);
 /// The longest time without an exchange, or without decisions for a tenant.
-const LONGEST_MS: u64 = 20_000;
+const MAX_MS: u64 = 20_000;
 /// How long jobs wait after the gate refused their question.
 pub const SET_ASIDE_MS: u64 = 60_000;
 
@@ -185,7 +185,7 @@ pub async fn take_away(world: Arc<World>) {
         }
         world.history().faults += 1;
         let tenant = (world.below(4) > 0).then(|| format!("t{}", world.below(4)));
-        let lasts = world.up_to(LONGEST_MS);
+        let lasts = world.up_to(MAX_MS);
         let why = [Why::Away, Why::Refused, Why::Cold][world.below(3)];
         // The end is left out: it is this process's own time, and the same seed must give the same
         // history.
@@ -209,7 +209,7 @@ pub async fn update(life: Arc<Life>, updates: mpsc::Sender<Update>) {
     loop {
         life.point("exchange").await;
         if world.dice(|t| t.later.unagreed) {
-            let pause = world.up_to(LONGEST_MS);
+            let pause = world.up_to(MAX_MS);
             world.fault(format_args!("{}: no exchange for {pause:?}", life.name));
             sleep(pause).await;
         }

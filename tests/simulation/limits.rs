@@ -13,7 +13,7 @@ pub const WITNESS: &str = "witness-";
 /// Longer than any simulation.
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Maximum guard.
-pub const LONGEST_GUARD_MS: u64 = 100;
+pub const MAX_GUARD_MS: u64 = 100;
 /// More units than any simulation uses.
 const MANY: u64 = 1_000_000;
 
@@ -79,7 +79,7 @@ fn limit(random: &mut SmallRng, name: &str, ideal: bool) -> Limit {
         other => other,
     };
     let window = ms(pick(random, &[500, 1000, 3000, 10_000, 60_000]));
-    let guard = ms(pick(random, &[10, 50, 50, LONGEST_GUARD_MS]));
+    let guard = ms(pick(random, &[10, 50, 50, MAX_GUARD_MS]));
     let unit = if ideal { Unit::Cost } else { unit(random) };
     if algorithm == Algorithm::Concurrency {
         return Limit::concurrent(name, max).expect("in range");

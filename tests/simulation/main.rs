@@ -94,12 +94,12 @@ const SEEDS: [Range<u64>; 13] = [
 ];
 /// Maximum average deliveries of a job that waits less than `max-delay`: as a fresh job, when its
 /// turn comes, and for the shorter delay queues at the end of a long wait.
-const MOST_DELIVERIES: f64 = 4.0;
+const MAX_DELIVERIES: f64 = 4.0;
 /// The same with shared partitions, where a new waitlist postpones turns that were already
 /// announced.
-const MOST_SHARED_DELIVERIES: f64 = 5.0;
+const MAX_SHARED_DELIVERIES: f64 = 5.0;
 /// Number of failures after which the search ends.
-const MOST_WRONGS: usize = 20;
+const MAX_WRONGS: usize = 20;
 
 /// Results of one simulation.
 struct Report {
@@ -203,7 +203,7 @@ fn patience(world: &World) -> Duration {
     let binding = |limit: &&Limit| !limit.name().starts_with(limits::WITNESS);
     let all = (plan.limits.iter()).chain(plan.others.iter().flat_map(|all| all.iter()));
     ms(all.filter(binding).map(take).sum::<u64>() + one_by_one)
-        + ms(2 * LEASE_MS + operator::LONGEST_MS)
+        + ms(2 * LEASE_MS + operator::MAX_MS)
         + 3 * plan.max_delay
         + 2 * plan.max_throttle
         + 2 * plan.retry.max_interval
@@ -338,8 +338,8 @@ fn report(world: &World, lasted: Duration) -> Report {
     }
     // P4: one more for each `max-delay`, however long the backlog is.
     let most = match plan.limits[0].is_global() {
-        true => MOST_SHARED_DELIVERIES,
-        false => MOST_DELIVERIES,
+        true => MAX_SHARED_DELIVERIES,
+        false => MAX_DELIVERIES,
     };
     let most = most + lasted.as_secs_f64() / plan.max_delay.as_secs_f64();
     if makespan.is_some() && deliveries > most {
@@ -450,7 +450,7 @@ fn all_keep(seeds: Range<u64>) -> Vec<String> {
     let work = || loop {
         let seed = next.fetch_add(1, Ordering::Relaxed);
         // Further failures add no information.
-        if seed >= seeds.end || sums.lock().unwrap().wrongs.len() >= MOST_WRONGS {
+        if seed >= seeds.end || sums.lock().unwrap().wrongs.len() >= MAX_WRONGS {
             return;
         }
         let result = try_seed(seed);

@@ -11,7 +11,7 @@ use sluicegate::rules::policy::Policy;
 
 use super::crashes::CRASHES;
 use super::history::Call;
-use super::limits::LONGEST_GUARD_MS;
+use super::limits::MAX_GUARD_MS;
 use super::plan::{Plan, Planned, ms, pick};
 
 /// First seed with the plan of this module.
@@ -79,7 +79,7 @@ pub fn policy(limits: &Limits, others: Option<&Limits>) -> Policy {
 /// Maximum time by which calls may arrive in another order than they were decided in: half a guard,
 /// which is how long a permit is valid, plus the variation of the network delay.
 pub fn slack_us(plan: &Plan) -> u64 {
-    (LONGEST_GUARD_MS / 2 + plan.way_varies_ms) * 1000
+    (MAX_GUARD_MS / 2 + plan.way_varies_ms) * 1000
 }
 
 /// Returns the most units of any job that arrived in the window before a call that names the plan,

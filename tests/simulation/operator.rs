@@ -9,7 +9,7 @@ use super::closing;
 use super::world::{World, micros};
 
 /// Maximum duration of a change, in milliseconds.
-pub const LONGEST_MS: u64 = 20_000;
+pub const MAX_MS: u64 = 20_000;
 
 pub async fn operate(world: Arc<World>) {
     while world.trouble_comes(world.plan.operator_every).await {
@@ -38,7 +38,7 @@ pub async fn operate(world: Arc<World>) {
 }
 
 fn some_change(world: &World) -> Change {
-    let duration_ms = 1 + micros(world.up_to(LONGEST_MS - 1)) / 1000;
+    let duration_ms = 1 + micros(world.up_to(MAX_MS - 1)) / 1000;
     let limits = &world.plan.limits;
     let name = limits[world.below(limits.len().min(2))].name().to_owned();
     match world.below(8) {

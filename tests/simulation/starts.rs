@@ -21,7 +21,7 @@ pub const STARTS: u64 = 10_000_000;
 pub const HEADERS: [&str; 4] = [DELAY, TIMESTAMP, NOT_BEFORE, DEDUPE_KEY];
 const TIMESTAMP: &str = "timestamp_in_ms";
 /// The longest delay.
-const LONGEST_MS: u64 = 30_000;
+const MAX_MS: u64 = 30_000;
 /// Longer than any simulation.
 const FOR_EVER_MS: u64 = 7 * 86_400_000;
 
@@ -48,11 +48,11 @@ pub fn pick(seed: u64, ideal: bool, jobs: &mut [Planned]) -> u64 {
     for job in jobs {
         let start = &mut job.start;
         if delays && random.random_bool(0.4) {
-            start.delay_ms = Some(random.random_range(1..=LONGEST_MS));
+            start.delay_ms = Some(random.random_range(1..=MAX_MS));
             start.dated = random.random_bool(0.5);
         }
         if delays && random.random_bool(0.2) {
-            let after = random.random_range(0..=LONGEST_MS);
+            let after = random.random_range(0..=MAX_MS);
             start.not_before = Some(job.at + ms(after));
         }
         if keys && random.random_bool(0.6) {
@@ -68,7 +68,7 @@ pub fn pick(seed: u64, ideal: bool, jobs: &mut [Planned]) -> u64 {
 /// Returns the additional time that all jobs may need.
 pub fn patience(plan: &Plan) -> Duration {
     match plan.seed {
-        STARTS.. => ms(2 * LONGEST_MS) + plan.max_delay,
+        STARTS.. => ms(2 * MAX_MS) + plan.max_delay,
         _ => Duration::ZERO,
     }
 }

@@ -27,7 +27,7 @@ use super::results;
 use super::world::{Life, World};
 
 /// Maximum polls at one moment. With more, the engine is spinning.
-const MOST_POLLS: u32 = 1000;
+const MAX_POLLS: u32 = 1000;
 
 fn settings(plan: &Plan, broker: &SimBroker) -> EngineSettings {
     EngineSettings {
@@ -226,7 +226,7 @@ impl<F: Future<Output = EngineEnd>> Future for Process<F> {
             self.polls = 0;
         }
         self.polls += 1;
-        assert!(self.polls < MOST_POLLS, "the engine spins");
+        assert!(self.polls < MAX_POLLS, "the engine spins");
         let Some(run) = &mut self.run else {
             return Poll::Pending;
         };

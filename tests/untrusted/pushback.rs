@@ -7,7 +7,7 @@ use sluicegate::rules::answers::{Excess, Interpretation, Quotas, verdict};
 use sluicegate::rules::limit::{Algorithm, Limit};
 
 /// Maximum time for which an answer closes a tenant.
-const LONGEST: Duration = Duration::from_secs(1 << 31);
+const MAX_DURATION: Duration = Duration::from_secs(1 << 31);
 
 /// Checks an answer: `data` is a status in two bytes, then one header per line.
 ///
@@ -37,7 +37,7 @@ pub fn check(data: &[u8]) {
         seen: said,
     } = all;
     let wait = |wait: Option<Duration>| {
-        assert!(wait.is_none_or(|wait| (Duration::from_secs(1)..=LONGEST).contains(&wait)));
+        assert!(wait.is_none_or(|wait| (Duration::from_secs(1)..=MAX_DURATION).contains(&wait)));
     };
     wait(said.refused.and_then(|pushback| pushback.after));
     wait(said.used_up);
@@ -76,7 +76,7 @@ fn quotas(said: &Quotas) {
         assert!(
             quota
                 .window
-                .is_none_or(|window| !window.is_zero() && window <= LONGEST)
+                .is_none_or(|window| !window.is_zero() && window <= MAX_DURATION)
         );
         if let Some(excess) = Excess::of(&ours, quota) {
             assert!(excess.allowed() > Some(quota.limit));

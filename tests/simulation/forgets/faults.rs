@@ -10,9 +10,9 @@ use super::{GUARD, MAY_LOSE, PREFIX, TENANTS, World};
 
 const ROUNDS: u64 = 6;
 /// Maximum faults in a round.
-const MOST_FAULTS: u64 = 3;
+const MAX_FAULTS: u64 = 3;
 /// Maximum sum of all steps back of the clock.
-pub const MOST_BACK_MS: u64 = ROUNDS * MOST_FAULTS * STEP_BACK_MS;
+pub const MAX_BACK_MS: u64 = ROUNDS * MAX_FAULTS * STEP_BACK_MS;
 const STEP_BACK_MS: u64 = 200_000;
 /// A step forward that the guard covers in addition to what a permit uses of it, and the minimum
 /// time between two such steps: no window has two.
@@ -25,7 +25,7 @@ pub async fn go_wrong(world: &World) {
     for round in 1..=ROUNDS {
         world.troubled.set(true);
         world.net.set_troubled(true);
-        for _ in 0..=world.below(MOST_FAULTS) {
+        for _ in 0..=world.below(MAX_FAULTS) {
             world.pass(20_000).await;
             stepped |= fault(world, &forward);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluicegate::gate::epoch::{DOUBT_MS, SETTLE_MS};
 use tokio::time::{Instant, sleep};
 
-use super::{LONGEST_CALL, TENANTS, World};
+use super::{MAX_CALL, TENANTS, World};
 
 /// Time until a loss is noticed and the first start after the last wait is known: workers look
 /// every 2 s, and a question may take 4 s.
@@ -22,7 +22,7 @@ pub async fn go_on(world: &World, stepped: bool) {
         // scripts. A job that was told to wait meanwhile does not learn of it and waits for its
         // turn. Running calls keep their leases for longer.
         let turn = match window.is_zero() {
-            true => 3 * LONGEST_CALL,
+            true => 3 * MAX_CALL,
             false => window / u32::try_from(max).expect("small"),
         };
         let wait = world.span(number).max(doubt) + turn;

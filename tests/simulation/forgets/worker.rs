@@ -21,7 +21,7 @@ use sluicegate::rules::tenant::Tenant;
 use tokio::time::{Instant, sleep};
 
 use super::net::Net;
-use super::{Bug, Call, GUARD, LONGEST_CALL, Life, PREFIX, TENANTS, World, first_word};
+use super::{Bug, Call, GUARD, Life, MAX_CALL, PREFIX, TENANTS, World, first_word};
 
 const PING_EVERY: Duration = Duration::from_secs(2);
 const EXCHANGE_EVERY: Duration = Duration::from_secs(1);
@@ -310,9 +310,9 @@ impl<'a> Worker<'a> {
         let is_good = age <= GUARD / 2;
         let (name, _, window) = TENANTS[number];
         let most = if window.is_zero() {
-            LONGEST_CALL
+            MAX_CALL
         } else {
-            LONGEST_CALL / 100
+            MAX_CALL / 100
         };
         let ends = match is_good {
             true => now + most.mul_f64(world.below(1_000) as f64 / 1_000.0),
