@@ -4,9 +4,15 @@
 use kit::sources::{File, files};
 
 /// Phrases that are not used, with what to write instead.
-const PHRASES: [(&str, &str); 10] = [
+const PHRASES: [(&str, &str); 16] = [
     ("at most can be", "the maximum is N"),
-    ("so many at most", "at most N"),
+    ("so many", "the number of"),
+    ("nobody is", "no worker is, or the noun that is meant"),
+    ("is told of", "learns of"),
+    ("is heard", "arrives"),
+    ("what is to be", "the noun that is meant"),
+    ("those which", "the noun that is meant"),
+    ("the one which", "the noun that is meant"),
     ("are the most of", "the maximum is N"),
     ("is of no use", "has no effect"),
     ("is no url", "is not a URL"),
@@ -61,7 +67,7 @@ fn a_phrase_is_named_with_its_place_and_a_suggestion() {
     assert_eq!(
         phrases(&File::new("src/a.rs", text)),
         [
-            "src/a.rs:2: \"so many at most\": write \"at most N\"",
+            "src/a.rs:2: \"so many\": write \"the number of\"",
             "src/a.rs:3: \"is no url\": write \"is not a URL\"",
         ]
     );

@@ -318,6 +318,6 @@ mod tests {
             () = reads => panic!("it goes on"),
             () = until("the large one is there", has_arrived) => {}
         }
-        assert!(shared.take().is_some(), "nobody is in the way any more");
+        assert!(shared.take().is_some(), "the lock is free");
     }
 }

@@ -72,7 +72,7 @@ async fn play(gate: &impl Gate, limits: &Limits, step: &Step) -> Seen {
         }
         Step::Learn(lesson) => {
             let told = gate.learn(std::slice::from_ref(lesson)).await;
-            sunk = told.expect("it answers").remove(0).expect("it is heard");
+            sunk = told.expect("it answers").remove(0).expect("it is stored");
             of = lesson.tenant.clone();
         }
         Step::Change(change) => {
@@ -251,7 +251,7 @@ async fn what_is_learned_costs_a_decision_no_command_more_than_an_operators_limi
                 evidence,
             }];
             let (commands, told) = commands(&redis, adaptive.learn(&lesson)).await;
-            let sunk = told.expect("it answers").remove(0).expect("it is heard");
+            let sunk = told.expect("it answers").remove(0).expect("it is stored");
             assert!(sunk.len() == 1 && sunk[0].to < 100, "{sunk:?}");
             commands
         };

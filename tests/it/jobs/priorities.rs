@@ -57,7 +57,7 @@ async fn levels_have_turns_by_their_weights_over_a_long_backlog_of_two_workers()
     let last = last
         .map(|(at, _)| at)
         .nth(JOBS * 4 / 5 - 1)
-        .expect("so many were called");
+        .expect("a call for each");
     let turns = &calls[14..=last];
     let [high, normal, low] = ["high", "normal", "low"].map(|level| of(turns, level));
     println!("turns: {high} high, {normal} normal, {low} low");

@@ -36,7 +36,7 @@ async fn tenants_that_close_are_a_few_lines_and_a_sum() {
     // Four jobs of each are denied, which closes each once. The sum is logged when nothing else
     // happens.
     let all_told = || closed(&worker).0 + closed(&worker).1 == TENANTS;
-    until("each is told of", all_told).await;
+    until("a line for each", all_told).await;
     let (said, _) = closed(&worker);
     assert!(said >= 10, "{said} lines");
     worker.says(&["limit=\"default\" wait_ms="]).await;

@@ -180,7 +180,7 @@ fn the_lease_of_a_call_that_was_given_up_is_held_until_it_ends() {
             desk.scheduler.is_idle(),
             "a worker that stops does not wait for it"
         );
-        assert!(desk.actions().asked.is_empty(), "nobody is woken");
+        assert!(desk.actions().asked.is_empty(), "no job asks");
         (desk, permit)
     };
     let until_told = |desk: &mut Desk, at: Duration| loop {
