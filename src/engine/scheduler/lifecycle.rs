@@ -228,7 +228,8 @@ impl Scheduler {
     /// Step 6a: starts an admitted job while its permit is valid.
     ///
     /// # Errors
-    /// The receipt, if the permit has expired, or if the job is gone or not wanted any more.
+    /// The receipt, if the permit has expired, if the job is gone or not wanted any more, or if a
+    /// throttle of its tenant is being stored.
     fn admitted(
         &mut self,
         now: Duration,
@@ -241,7 +242,7 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&key) else {
             return Err(receipt);
         };
-        if !self.is_wanted(job) {
+        if !self.is_wanted(job) || self.queues.is_paused(&job.claims.tenant) {
             return Err(receipt);
         }
         let good_for = self.admission.good_for(limits);

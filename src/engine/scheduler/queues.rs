@@ -284,6 +284,11 @@ impl Queues {
         self.forget_idle(tenant);
     }
 
+    /// Returns true if the jobs of `tenant` may not ask now.
+    pub fn is_paused(&self, tenant: &Tenant) -> bool {
+        (self.tenants.get(tenant)).is_some_and(|state| state.pauses > 0)
+    }
+
     /// Records the duration of a call.
     pub fn call_took(&mut self, took: Duration) {
         self.usual_call = (self.usual_call * 15 + took) / 16;

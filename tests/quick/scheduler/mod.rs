@@ -643,6 +643,26 @@ fn no_job_of_a_tenant_asks_while_its_throttle_is_being_stored() {
 }
 
 #[test]
+fn an_admission_that_comes_while_a_throttle_is_being_stored_is_given_back() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    assert_eq!(desk.deliver(DeliverySource::Fresh, &["a"]).asked.len(), 1);
+    let refused = Outcome::Throttled {
+        after: Some(Duration::from_secs(9)),
+        reason: "429".into(),
+    };
+    desk.scheduler.finished(desk.now, key, MS, refused);
+    let (block, _) = desk.actions().blocked.remove(0);
+    let done = desk.answer(MS, vec![vec![START]]);
+    assert!(done.dispatched.is_empty() && done.asked.is_empty());
+    let settled = desk.step(MS).settled;
+    assert_eq!(settled.len(), 1, "the permit is given back");
+    desk.scheduler.blocked(desk.now, block, Ok(()));
+    (desk.scheduler).settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    assert_eq!(desk.step(MS * 5).asked[0].asks.len(), 2);
+}
+
+#[test]
 fn throttles_that_repeat_name_the_algorithm_that_fits_the_api() {
     let mut desk = Desk::new(4);
     let mut reasons = Vec::new();
