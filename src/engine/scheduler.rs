@@ -120,6 +120,7 @@ use crate::rules::job::{Fields, InBody};
 use crate::rules::lateness::CallSignal;
 use crate::rules::pacing::Pacing;
 use crate::rules::refusals::Refusals;
+use crate::rules::throttle_backoff::ThrottleBackoff;
 
 /// The jobs in the worker's memory, and the state that decides about them.
 pub struct Scheduler {
@@ -153,6 +154,8 @@ pub struct Scheduler {
     pacing: Pacing,
     /// Refused calls that show that an API counts differently.
     refusals: Refusals,
+    /// The lengths of throttles for which the API names no time.
+    throttle_backoff: ThrottleBackoff,
     /// This worker's view of the breakers, and its reports to them.
     breakers: Breakers,
     /// Whether this worker can make calls.
@@ -208,6 +211,7 @@ impl Scheduler {
             lessons: Lessons::default(),
             pacing: Pacing::default(),
             refusals: Refusals::default(),
+            throttle_backoff: ThrottleBackoff::default(),
             breakers: Breakers::new(settings.breaker),
             fitness: Fitness::new(settings.breaker),
             shortage_reports: ReportLimiter::default(),

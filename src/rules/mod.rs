@@ -32,6 +32,7 @@ pub mod slots;
 pub mod steering;
 pub mod tenant;
 pub mod text;
+pub mod throttle_backoff;
 pub mod trace;
 pub mod usage;
 pub mod verdict;

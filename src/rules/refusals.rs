@@ -46,8 +46,6 @@ struct CallCounts {
     refused: u32,
     /// Refusals of calls that were in flight together count as one throttling.
     throttlings: u32,
-    /// Throttlings since the last call that passed.
-    in_a_row: u32,
     at: Duration,
 }
 
@@ -67,7 +65,6 @@ impl Refusals {
     pub fn passed(&mut self, tenant: &Tenant) {
         if let Some(counts) = self.tenants.get_mut(tenant) {
             counts.called();
-            counts.in_a_row = 0;
         }
     }
 
@@ -84,7 +81,6 @@ impl Refusals {
             counts.refused += 1;
             if counts.throttlings == 0 || asked_at >= counts.at {
                 counts.throttlings += 1;
-                counts.in_a_row += 1;
                 counts.at = now;
             }
         }
@@ -96,26 +92,6 @@ impl Refusals {
         let advice = self.advice(tenant, limits)?;
         self.advised = Some((now, format!("{advice} (tenant {tenant})")));
         Some(advice)
-    }
-
-    /// Returns how long `tenant`, whose limits are `limits`, is throttled by a refusal that names
-    /// no time, or `None` if no limit has a window. An API that wants an even flow has room for the
-    /// next call after the distance between two starts, so the throttle begins with that, and
-    /// doubles with each throttling until a call passes. It is at most the shortest window; for a
-    /// limit that counts windows it is that window from the beginning.
-    pub fn pause(&self, tenant: &Tenant, limits: &[Limit]) -> Option<Duration> {
-        let windows = limits.iter().filter(|limit| limit.window_ms() > 0);
-        let pauses = windows.map(|limit| {
-            let window = Duration::from_millis(limit.window_ms());
-            match limit.is_even() {
-                true => (window / limit.max(), window),
-                false => (window, window),
-            }
-        });
-        let (first, longest) = pauses.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)))?;
-        let in_a_row = self.tenants.get(tenant).map_or(u32::MAX, |it| it.in_a_row);
-        let factor = 2_u32.saturating_pow(in_a_row.saturating_sub(1));
-        Some(first.saturating_mul(factor).min(longest))
     }
 
     /// Returns the last advice and its tenant, if it is less than an hour old.
@@ -240,30 +216,6 @@ mod tests {
         }
         let advice = refusals.advice(&tenant(1), &[limit(sliding)]);
         assert_eq!(advice, None, "they were under way together");
-    }
-
-    #[test]
-    fn a_refusal_without_a_time_closes_an_even_flow_for_one_distance_and_then_for_longer() {
-        let mut refusals = Refusals::default();
-        let even = [limit(Algorithm::LeakyBucket)];
-        let mut pauses = Vec::new();
-        for burst in 1..=7 {
-            refusals.refused(SECOND * burst, &tenant(1), SECOND * burst);
-            let pause = refusals.pause(&tenant(1), &even).expect("a window");
-            pauses.push(pause.as_millis());
-        }
-        assert_eq!(pauses, [100, 200, 400, 800, 1_600, 2_000, 2_000]);
-        refusals.passed(&tenant(1));
-        refusals.refused(SECOND * 9, &tenant(1), SECOND * 9);
-        let pause = |limits: &[Limit]| refusals.pause(&tenant(1), limits);
-        assert_eq!(pause(&even), Some(SECOND / 10));
-        assert_eq!(pause(&[limit(Algorithm::SlidingWindow)]), Some(2 * SECOND));
-        let both = [Algorithm::SlidingWindow, Algorithm::LeakyBucket].map(limit);
-        assert_eq!(pause(&both), Some(SECOND / 10));
-        let unknown = refusals.pause(&tenant(2), &even);
-        assert_eq!(unknown, Some(2 * SECOND), "there was no room to count it");
-        let concurrent = Limit::concurrent("slots", 4).expect("in range");
-        assert_eq!(pause(&[concurrent]), None);
     }
 
     #[test]

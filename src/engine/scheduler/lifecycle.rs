@@ -397,6 +397,7 @@ impl Scheduler {
             let ends = (self.settlement).end(now, &claims.tenant, started, fate, used);
             ends.into_iter().for_each(|action| self.agenda.push(action));
         }
+        self.count_success(key, called, &outcome);
         self.throttle_used_up(now, key, &seen);
         self.record_quotas(now, key, seen.quotas, learner.as_ref());
         self.conclude(now, key, outcome, waits);

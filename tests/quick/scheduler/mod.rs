@@ -663,6 +663,36 @@ fn an_admission_that_comes_while_a_throttle_is_being_stored_is_given_back() {
 }
 
 #[test]
+fn an_even_flow_is_throttled_for_twice_as_long_until_a_call_succeeds() {
+    let limit = Limit::new("default", Algorithm::LeakyBucket, 20, 1_000 * MS, 50 * MS);
+    let mut desk = Desk::with(4, limit.expect("a limit").into(), by_header());
+    let mut lengths = Vec::new();
+    let mut key = desk.start_one();
+    let failed = Outcome::Retry {
+        after: None,
+        reason: "500".into(),
+    };
+    for next in [None, Some(failed), Some(Outcome::Done), None] {
+        let refused = Outcome::Throttled {
+            after: None,
+            reason: "429".into(),
+        };
+        desk.scheduler.finished(desk.now, key, MS, refused);
+        let (block, lasts) = desk.actions().blocked.remove(0);
+        lengths.push(lasts.as_millis());
+        desk.scheduler.blocked(desk.now, block, Ok(()));
+        desk.step(lasts);
+        key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
+        if let Some(outcome) = next {
+            desk.scheduler.finished(desk.now, key, MS, outcome);
+            desk.actions();
+            key = desk.start_one();
+        }
+    }
+    assert_eq!(lengths, [50, 100, 200, 50]);
+}
+
+#[test]
 fn throttles_that_repeat_name_the_algorithm_that_fits_the_api() {
     let mut desk = Desk::new(4);
     let mut reasons = Vec::new();

@@ -21,6 +21,7 @@ use super::queues::QueuePosition;
 use crate::engine::action::{Action, Block, JobKey};
 use crate::engine::facts::Fact;
 use crate::gate::{BreakerScope, GateError};
+use crate::handler::Outcome;
 use crate::rules::answers::{Excess, LimitInfo, Quotas, ThrottleScope};
 use crate::rules::limit::Limit;
 use crate::rules::tenant::Tenant;
@@ -47,9 +48,13 @@ impl Scheduler {
             Some(advice) => format!("{reason}; {advice}"),
             None => reason,
         };
-        let pause = || (self.refusals.pause(tenant, limits)).unwrap_or(DEFAULT_THROTTLE);
-        let duration = (after.unwrap_or_else(pause)).min(self.settings.live.max_throttle);
         let whose = throttled_by(self.settings.throttle_scope, limits, tenant);
+        let length = match after {
+            Some(_) => None,
+            None => self.throttle_backoff.refused(now, &whose, limits),
+        };
+        let unnamed = length.map_or(DEFAULT_THROTTLE, |length| length.duration);
+        let duration = (after.unwrap_or(unnamed)).min(self.settings.live.max_throttle);
         self.facts.push(Fact::Throttled {
             tenant: tenant.clone(),
             whose: whose.clone(),
@@ -64,6 +69,7 @@ impl Scheduler {
             job.phase = Phase::Throttling { duration };
         }
         let lesson = self.lessons.take_refused();
+        let lesson = lesson.filter(|_| !length.is_some_and(|length| length.is_repeated));
         self.throttle(
             now,
             Block {
@@ -101,6 +107,17 @@ impl Scheduler {
             self.refusals.passed(tenant);
         }
         is_refused
+    }
+
+    /// Records a call that the API handled, so that the next throttle without a time is short again.
+    pub(super) fn count_success(&mut self, key: JobKey, called: bool, outcome: &Outcome) {
+        let is_handled = match outcome {
+            Outcome::Done | Outcome::Snooze { .. } | Outcome::Reject { .. } => called,
+            Outcome::Retry { .. } | Outcome::Throttled { .. } | Outcome::Late => false,
+        };
+        if is_handled && let Some(job) = self.jobs.get(&key) {
+            self.throttle_backoff.succeeded(&job.claims.tenant);
+        }
     }
 
     /// Handles an answer that was no refusal but announced that the next one would be. The answer
