@@ -11,8 +11,9 @@
 //! (`rules::job::call`). Access tokens are fetched and renewed in the background. A call that needs
 //! one is not made without it.
 //!
-//! The status and headers of an answer decide its meaning. The body is read up to a bound, so that
-//! the connection can be reused. A body that breaks off or hangs changes nothing.
+//! The status and headers of an answer decide its meaning, and its body if a rule needs it
+//! (`rules::answers`). The body is read up to a bound, so that the connection can be reused. A body
+//! that breaks off or hangs matches no rule and changes nothing else.
 //!
 //! One call of [`PreparingHandler::send`] makes at most one request, since it costs one permit.
 //! Redirects are therefore not followed, and nothing is sent twice. Preparation opens a connection

@@ -211,6 +211,7 @@ async fn what_an_answer_says_of_limits_is_passed_on() {
             refused: None,
             used_up: eight,
             rounding: Duration::from_secs(1),
+            stops_all: None,
             quotas: Quotas::read("9/60"),
             actual_cost: Some(3),
         };

@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use sluicegate::rules::answers::{Answers, Consequence};
-use sluicegate::rules::answers::{Excess, Interpretation, Quotas, verdict};
+use sluicegate::rules::answers::{Excess, Interpretation, Quotas, ReceivedAnswer, verdict};
 use sluicegate::rules::limit::{Algorithm, Limit};
 
 /// Maximum time for which an answer closes a tenant.
@@ -30,11 +30,20 @@ pub fn check(data: &[u8]) {
         })
         .collect();
     let now = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-    let headers = || lines.iter().map(|(name, value)| (name.as_str(), *value));
-    let all = verdict(&Answers::default(), status, headers(), now);
+    let answers = Answers::default();
+    let read = |headers: &[(String, &[u8])]| {
+        let answer = ReceivedAnswer {
+            status,
+            headers,
+            body: None,
+        };
+        verdict(&answers, &answer, now)
+    };
+    let all = read(&lines);
     let Interpretation {
         meaning,
         seen: said,
+        ..
     } = all;
     let wait = |wait: Option<Duration>| {
         assert!(wait.is_none_or(|wait| (Duration::from_secs(1)..=MAX_DURATION).contains(&wait)));
@@ -52,11 +61,10 @@ pub fn check(data: &[u8]) {
     let loud = lines
         .iter()
         .map(|(name, value)| (name.to_ascii_uppercase(), *value));
-    let loud: Vec<_> = loud.collect();
     let others = [("content-type", &b"text/plain"[..]), ("x-rate", b"9")];
-    let loud = loud.iter().map(|(name, value)| (name.as_str(), *value));
-    let others = others.into_iter().chain(loud);
-    assert_eq!(verdict(&Answers::default(), status, others, now), all);
+    let others = others.map(|(name, value)| (name.to_owned(), value));
+    let loud: Vec<_> = others.into_iter().chain(loud).collect();
+    assert_eq!(read(&loud), all);
 
     quotas(&said.quotas);
 }

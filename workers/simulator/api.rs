@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::config::Config;
-use sluicegate::rules::answers::{Answers, Consequence, verdict};
+use sluicegate::rules::answers::{Answers, Consequence, ReceivedAnswer, verdict};
 use sluicegate::rules::job::Job;
 use sluicegate::{Attempt, Fate, Handler, LateEnd, Outcome, Permit, Trouble};
 use tokio::time::{Instant, sleep};
@@ -235,12 +235,15 @@ impl Handler for ApiHandler {
         }
         sleep(latency).await;
         let seconds = retry_after.map(|seconds| seconds.to_string());
-        let headers = seconds
-            .iter()
-            .map(|seconds| ("retry-after", seconds.as_bytes()));
+        let header = seconds.map(|seconds| ("retry-after", seconds));
+        let answer = ReceivedAnswer {
+            status,
+            headers: header.as_slice(),
+            body: None,
+        };
         let now =
             UNIX_EPOCH + Duration::from_micros(self.called.epoch_us) + self.called.began.elapsed();
-        let verdict = verdict(&self.answers, status, headers, now);
+        let verdict = verdict(&self.answers, &answer, now);
         let reason = format!("the API answered {status}");
         let outcome = match verdict.meaning {
             Consequence::Done => Outcome::Done,

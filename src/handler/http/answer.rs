@@ -6,18 +6,22 @@ use std::time::SystemTime;
 
 use hyper::StatusCode;
 use hyper::header::HeaderMap;
+use hyper::http::response::Parts;
 
-use super::failed;
 use super::redaction::{Redaction, drop_begun, hide};
 use super::result_fields::ResultFields;
 use super::text::one_line;
 use super::tokens::AccessToken;
 use crate::handler::{Answered, Attempt, Fate, Outcome, Trouble};
-use crate::rules::answers::{Answers, Consequence, Interpretation, Pushback, verdict};
+use crate::rules::answers::{
+    AnswerHeaders, Answers, Consequence, Interpretation, Pushback, ReceivedAnswer, verdict,
+};
 
 /// Number of bytes of a body that are kept: the part that is shown, and room for a secret that
 /// crosses its end.
 const MAX_KEPT_BYTES: usize = 4 * 1024;
+/// Maximum size of a body that rules can read, in bytes.
+const MAX_RULES_BODY: usize = 64 * 1024;
 
 /// An answer to a request.
 pub(super) struct HttpAnswer {
@@ -42,9 +46,16 @@ impl HttpAnswer {
     }
 }
 
+impl AnswerHeaders for HeaderMap {
+    fn all(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let all = self.iter();
+        all.map(|(name, value)| (name.as_str(), value.as_bytes()))
+    }
+}
+
 /// Interprets answers.
 pub(super) struct AnswerReader {
-    /// Meaning of each status.
+    /// Meanings of answers.
     pub(super) answers: Answers,
     /// Secrets to hide if an API echoes our request.
     pub(super) redaction: Redaction,
@@ -53,25 +64,37 @@ pub(super) struct AnswerReader {
 }
 
 impl AnswerReader {
-    /// Returns the maximum number of bytes needed of an answer's body.
-    pub(super) fn keeps(&self) -> usize {
+    /// Returns the maximum number of bytes needed of the body of an answer with this head.
+    pub(super) fn keeps(&self, head: &Parts) -> usize {
         // One more byte shows whether the body goes on.
         let for_results = self.kept.as_ref().map_or(0, |kept| kept.max_body + 1);
-        for_results.max(MAX_KEPT_BYTES)
+        let is_read = self.answers.need_body(head.status.as_u16(), &head.headers);
+        let for_rules = if is_read { MAX_RULES_BODY + 1 } else { 0 };
+        for_results.max(for_rules).max(MAX_KEPT_BYTES)
+    }
+
+    /// Returns the whole body, if rules need it and it is short enough.
+    fn body_for_rules<'a>(&self, answer: &'a HttpAnswer) -> Option<&'a [u8]> {
+        let is_whole = !answer.cut && answer.start.len() <= MAX_RULES_BODY;
+        let is_read = is_whole && (self.answers).need_body(answer.status.as_u16(), &answer.headers);
+        is_read.then_some(answer.start.as_slice())
     }
 
     /// Turns an answer into the attempt of its job.
     pub(super) fn read(&self, answer: HttpAnswer) -> Attempt {
-        let headers = answer.headers.iter();
-        let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
-        let status = answer.status.as_u16();
-        let verdict = verdict(&self.answers, status, headers, SystemTime::now());
+        let received = ReceivedAnswer {
+            status: answer.status.as_u16(),
+            headers: &answer.headers,
+            body: self.body_for_rules(&answer),
+        };
+        let verdict = verdict(&self.answers, &received, SystemTime::now());
         let outcome = self.outcome(&answer, &verdict);
         let mut seen = verdict.seen;
-        // Limits learn only from a 429, even if another status is mapped to the same meaning.
-        seen.refused = seen
-            .refused
-            .filter(|_| answer.status == StatusCode::TOO_MANY_REQUESTS);
+        // Limits learn from a 429 and from what a rule calls a throttle. A server error is about
+        // the server, even if it is mapped to the same meaning.
+        let by_rule = verdict.rule.is_some() && !answer.status.is_server_error();
+        let is_refusal = by_rule || answer.status == StatusCode::TOO_MANY_REQUESTS;
+        seen.refused = seen.refused.filter(|_| is_refusal);
         // Another status that is mapped to a retry is no failure of the API.
         let fails = verdict.meaning == Consequence::Retry && answer.status.is_server_error();
         Attempt {
@@ -83,23 +106,28 @@ impl AnswerReader {
         }
     }
 
-    fn outcome(&self, answer: &HttpAnswer, verdict: &Interpretation) -> Outcome {
+    fn outcome(&self, answer: &HttpAnswer, verdict: &Interpretation<'_>) -> Outcome {
         let after = verdict.seen.refused.and_then(|Pushback { after }| after);
+        let why = verdict
+            .rule
+            .map_or("", |rule| rule.why.trim_end_matches('.'));
+        let reason = || self.reason(answer, why);
         match verdict.meaning {
             Consequence::Done => Outcome::Done,
             Consequence::Throttle => Outcome::Throttled {
                 after,
-                reason: self.reason(answer),
+                reason: reason(),
             },
-            Consequence::Reject => Outcome::Reject {
-                reason: self.reason(answer),
+            Consequence::Reject => Outcome::Reject { reason: reason() },
+            Consequence::Retry => Outcome::Retry {
+                after: verdict.retry_after,
+                reason: reason(),
             },
-            Consequence::Retry => failed(self.reason(answer)),
         }
     }
 
-    /// Describes the answer.
-    fn reason(&self, answer: &HttpAnswer) -> String {
+    /// Describes the answer. `why` is the reason in the rule that decided its meaning.
+    fn reason(&self, answer: &HttpAnswer, why: &str) -> String {
         let status = answer.status;
         let mut reason = format!("the API answered {}", status.as_str());
         if let Some(name) = status.canonical_reason() {
@@ -107,6 +135,9 @@ impl AnswerReader {
         }
         if status.is_redirection() {
             reason.push_str(" (a redirect; it is not followed)");
+        }
+        if !why.is_empty() {
+            reason = format!("{reason} ({why})");
         }
         let shown = self.shown(answer);
         if !shown.is_empty() {

@@ -92,7 +92,7 @@ impl HttpHandler {
                 let mut start = Vec::new();
                 // If the body breaks off or is not complete in time, the bytes read so far are
                 // used.
-                let read = read_start(&mut exchange, &mut start, self.reader.keeps());
+                let read = read_start(&mut exchange, &mut start, self.reader.keeps(&head));
                 let ended = timeout_at(deadline, read).await == Ok(true);
                 if let Some(connection) = exchange.into_connection().filter(|_| ended) {
                     self.pool.put_back(connection);

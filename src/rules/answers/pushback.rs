@@ -9,20 +9,22 @@
 //!    seconds, seconds of the epoch, milliseconds of the epoch, or a date; distinguished by their
 //!    size.
 //!
+//! A rule with `wait` names other sources, which count instead (`source.rs`).
+//!
 //! Malformed headers count as absent. If a form names several waits, the longest counts. If a cache
 //! has kept the answer for a while (`Age` above 0), the limits and their resets are out of date,
 //! and only `Retry-After` counts.
 
 mod quota;
-mod value;
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
+use super::value::{HeaderWait, SECOND, Wait, count, date_ms, epoch_ms, number_ms, when};
 use quota::{CounterHeader, QuotaState};
-use value::{HeaderWait, SECOND, Wait, count, date_ms, epoch_ms, number_ms, when};
 
 use super::advertised::{Quota, Quotas};
+use super::rule::{AnswerHeaders, AnswerRule, ParsedAnswer, ReceivedAnswer};
 use super::status::{AnswerSigns, Answers, Consequence};
 
 /// Maximum duration of a throttle (68 years, the largest delta that RFC 9111 demands).
@@ -37,66 +39,107 @@ const MAX_COUNTERS: usize = 64;
 /// A pause that the API asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pushback {
-    /// The duration, at least 1 s, or `None` if the answer names none in a known form.
+    /// The duration, or `None` if the answer names none in a known form. It is at least 1 s, unless
+    /// a rule reads a fraction.
     pub after: Option<Duration>,
 }
 
-/// The meaning of an answer for its job, and what its headers show of limits.
+/// The meaning of an answer for its job, and what it shows of limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Interpretation {
+pub struct Interpretation<'r> {
     /// The consequence for the job.
     pub meaning: Consequence,
-    /// The data on limits in its headers.
+    /// Delay before the next attempt if the meaning is a retry, or `None` for the configured
+    /// backoff.
+    pub retry_after: Option<Duration>,
+    /// The rule that decided, if one did.
+    pub rule: Option<&'r AnswerRule>,
+    /// The data on limits.
     pub seen: LimitInfo,
 }
 
-/// The data on limits in an answer's headers.
+/// The data on limits in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LimitInfo {
     /// The pause to make if the API refused the call because of its limits: the tenant is
     /// throttled, and the job waits. Limits with `adaptive` learn from a throttled call if this is
     /// set.
     pub refused: Option<Pushback>,
-    /// The pause to make, at least 1 s, if the API did not refuse the call but has no quota left:
-    /// the tenant is throttled, because its next job would be refused. The status alone decides
-    /// what happens to this job.
+    /// The pause to make if the API did not refuse the call but has no quota left or asks for a
+    /// pause: the tenant is throttled, because its next job would be refused. This job is not
+    /// concerned. It is at least 1 s, unless a rule reads a fraction.
     pub used_up: Option<Duration>,
     /// How much sooner than `used_up` quota may be available again: most APIs name whole seconds.
     pub rounding: Duration,
+    /// Whether a pause stops all tenants or only the job's, or `None` to follow
+    /// `rate-limiter.throttle-scope`. Other workers notice that all tenants are stopped only if
+    /// that key or a rule of `dispatch.http` can cause it.
+    pub stops_all: Option<bool>,
     /// The limits that the API advertises.
     pub quotas: Quotas,
-    /// `x-actual-cost`: the actual cost of the job, in the units of a limit that counts cost.
+    /// The actual cost of the job, in the units of a limit that counts cost.
     pub actual_cost: Option<u32>,
 }
 
-/// Returns the meaning of an answer with `status` and `headers` (names in any case, values as they
-/// were sent). `answers` decides what happens to the job.
+/// Returns the meaning of an answer. `answers` decides what happens to the job.
 ///
 /// Dates are compared with the response's own `Date`, so that a wrong clock on either side does no
 /// harm, or with `now` if it has none.
-pub fn verdict<'a>(
-    answers: &Answers,
-    status: u16,
-    headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+pub fn verdict<'r, H: AnswerHeaders + ?Sized>(
+    answers: &'r Answers,
+    answer: &ReceivedAnswer<'_, H>,
     now: SystemTime,
-) -> Interpretation {
-    let said = LimitHeaders::read(headers, now);
+) -> Interpretation<'r> {
+    let said = LimitHeaders::read(answer.headers.all(), now);
     let says = AnswerSigns {
         retry_after: said.retry_after().is_some(),
         nothing_left: said.nothing_left(),
     };
-    let meaning = answers.meaning(status, says);
+    let parsed = answers.has_rules().then(|| ParsedAnswer::of(answer, now));
+    let parsed = parsed.as_ref();
+    let rule = parsed.and_then(|parsed| answers.rule(answer.status, says, parsed));
+    let meaning = match rule {
+        Some(rule) => rule.means,
+        None => answers.meaning(answer.status, says),
+    };
+    let wait = rule
+        .zip(parsed)
+        .and_then(|(rule, parsed)| rule.wait(parsed));
     let throttles = meaning == Consequence::Throttle;
-    let used_up = said.used_up().filter(|_| !throttles);
+    let refusal = || match rule {
+        Some(rule) if !rule.wait.is_empty() => Pushback {
+            after: wait.map(of_rule),
+        },
+        _ => said.refusal(),
+    };
+    let brake = wait.filter(|wait| meaning == Consequence::Done && !wait.time.is_zero());
+    let brake = brake.map(|wait| Wait {
+        time: of_rule(wait),
+        rounding: Duration::ZERO,
+    });
+    let used_up = brake.or_else(|| said.used_up()).filter(|_| !throttles);
     Interpretation {
         meaning,
+        retry_after: wait.filter(|_| meaning == Consequence::Retry).map(of_rule),
+        rule,
         seen: LimitInfo {
-            refused: throttles.then(|| said.refusal()),
+            refused: throttles.then(refusal),
             used_up: used_up.map(|wait| wait.time),
             rounding: used_up.map_or(Duration::ZERO, |wait| wait.rounding),
+            stops_all: rule.and_then(|rule| rule.stops_all),
             quotas: said.quotas(),
-            actual_cost: said.actual_cost(),
+            actual_cost: (parsed.and_then(|parsed| answers.cost(parsed)))
+                .or_else(|| said.actual_cost()),
         },
+    }
+}
+
+/// Returns the pause for a wait that a rule has read. Unlike the usual headers it may be a fraction
+/// of a second, but a refusal does not mean "at once".
+fn of_rule(wait: Wait) -> Duration {
+    match wait.time.is_zero() {
+        true => MIN_THROTTLE,
+        false => wait.time.min(MAX_THROTTLE),
     }
 }
 

@@ -1,8 +1,10 @@
-//! Decides what an answer of the API means for its job, by its status, by a readable `Retry-After`,
-//! and by whether a limit is used up.
+//! Decides what an answer of the API means for its job: by rules, or by its status, a readable
+//! `Retry-After`, and whether a limit is used up.
 
 use std::collections::BTreeMap;
 use std::fmt;
+
+use super::rule::{AnswerHeaders, AnswerRule, AnswerRules, ParsedAnswer};
 
 /// The consequence of an answer for its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,39 +38,64 @@ impl Consequence {
 /// The answers that a line of the table applies to: `409`, `5xx`, or either with `+retry-after`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AnswerPattern {
-    status: Status,
+    status: StatusPattern,
     /// Whether the line applies only to answers with a readable `Retry-After`.
     retry_after: bool,
 }
 
+/// A status or a class of statuses: `409`, `5xx`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Status {
+pub enum StatusPattern {
+    /// A status.
     One(u16),
     /// All statuses with this first digit.
     Class(u16),
+}
+
+impl StatusPattern {
+    /// Parses the text that [`Display`](fmt::Display) writes. Returns `None` if it is no status
+    /// from 100 to 599 and no class from `1xx` to `5xx`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let number = |digits: &str| {
+            let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            is_number.then(|| digits.parse::<u16>().ok())?
+        };
+        match text.strip_suffix("xx") {
+            Some(class) => Some(Self::Class(number(class).filter(|n| (1..=5).contains(n))?)),
+            None => Some(Self::One(number(text).filter(|n| (100..=599).contains(n))?)),
+        }
+    }
+
+    /// Returns true for `status`.
+    pub fn matches(self, status: u16) -> bool {
+        match self {
+            Self::One(one) => one == status,
+            Self::Class(class) => class == status / 100,
+        }
+    }
+}
+
+impl fmt::Display for StatusPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::One(status) => write!(f, "{status}"),
+            Self::Class(class) => write!(f, "{class}xx"),
+        }
+    }
 }
 
 /// The suffix in the text form of a [`AnswerPattern`].
 const RETRY_AFTER: &str = "+retry-after";
 
 impl AnswerPattern {
-    /// Parses the text that [`Display`](fmt::Display) writes. Returns `None` if it is no status
-    /// from 100 to 599 and no class from `1xx` to `5xx`.
+    /// Parses the text that [`Display`](fmt::Display) writes. Returns `None` for other texts.
     pub fn parse(text: &str) -> Option<Self> {
         let (status, retry_after) = match text.strip_suffix(RETRY_AFTER) {
             Some(status) => (status, true),
             None => (text, false),
         };
-        let number = |digits: &str| {
-            let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-            is_number.then(|| digits.parse::<u16>().ok())?
-        };
-        let status = match status.strip_suffix("xx") {
-            Some(class) => Status::Class(number(class).filter(|class| (1..=5).contains(class))?),
-            None => Status::One(number(status).filter(|one| (100..=599).contains(one))?),
-        };
         Some(Self {
-            status,
+            status: StatusPattern::parse(status)?,
             retry_after,
         })
     }
@@ -76,27 +103,24 @@ impl AnswerPattern {
 
 impl fmt::Display for AnswerPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.status {
-            Status::One(status) => write!(f, "{status}")?,
-            Status::Class(class) => write!(f, "{class}xx")?,
+        write!(f, "{}", self.status)?;
+        match self.retry_after {
+            true => f.write_str(RETRY_AFTER),
+            false => Ok(()),
         }
-        if self.retry_after {
-            f.write_str(RETRY_AFTER)?;
-        }
-        Ok(())
     }
 }
 
 const fn one(status: u16) -> AnswerPattern {
     AnswerPattern {
-        status: Status::One(status),
+        status: StatusPattern::One(status),
         retry_after: false,
     }
 }
 
 const fn class(digit: u16) -> AnswerPattern {
     AnswerPattern {
-        status: Status::Class(digit),
+        status: StatusPattern::Class(digit),
         retry_after: false,
     }
 }
@@ -134,10 +158,14 @@ pub struct AnswerSigns {
     pub nothing_left: bool,
 }
 
-/// The table of meanings: the defaults, and the configured lines that replace or refine them.
+/// The meanings of answers: configured rules, then the rules of the API's profile, then the table
+/// of defaults with the configured lines that replace or refine them. A configured line for one
+/// status comes before the profile.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answers {
     own: BTreeMap<AnswerPattern, Consequence>,
+    rules: AnswerRules,
+    profile: AnswerRules,
 }
 
 impl Answers {
@@ -150,6 +178,74 @@ impl Answers {
     pub fn renewing_tokens(mut self) -> Self {
         self.own.entry(one(401)).or_insert(Consequence::Retry);
         self
+    }
+
+    /// Sets the configured rules.
+    #[must_use]
+    pub fn with_rules(self, rules: AnswerRules) -> Self {
+        Self { rules, ..self }
+    }
+
+    /// Sets the rules of the API's profile.
+    #[must_use]
+    pub fn with_profile(self, profile: AnswerRules) -> Self {
+        Self { profile, ..self }
+    }
+
+    /// Returns the configured rules.
+    pub fn rules(&self) -> &AnswerRules {
+        &self.rules
+    }
+
+    /// Returns true if an answer may stop all tenants, whatever `rate-limiter.throttle-scope` is.
+    pub fn may_stop_all(&self) -> bool {
+        self.rules.may_stop_all() || self.profile.may_stop_all()
+    }
+
+    /// Returns true if there are rules.
+    pub(super) fn has_rules(&self) -> bool {
+        !self.rules.is_empty() || !self.profile.is_empty()
+    }
+
+    /// Returns true if the meaning of an answer with this head, its wait or its cost may depend on
+    /// its body.
+    pub fn need_body<H: AnswerHeaders + ?Sized>(&self, status: u16, headers: &H) -> bool {
+        if !self.has_rules() {
+            return false;
+        }
+        let mut cost = self.rules.cost.iter().chain(&self.profile.cost);
+        let of_profile = || match self.own.contains_key(&one(status)) {
+            true => None,
+            false => self.profile.need_body(status, headers),
+        };
+        let by_rules = self.rules.need_body(status, headers).or_else(of_profile);
+        by_rules == Some(true) || cost.any(|source| source.is_in_body())
+    }
+
+    /// Returns the rule that decides the meaning of `answer`, if one does.
+    pub(super) fn rule<H: AnswerHeaders + ?Sized>(
+        &self,
+        status: u16,
+        says: AnswerSigns,
+        answer: &ParsedAnswer<'_, H>,
+    ) -> Option<&AnswerRule> {
+        let plain = one(status);
+        let lines = [plain, with_retry_after(plain)];
+        let mut lines = lines
+            .into_iter()
+            .filter(|line| says.retry_after || !line.retry_after);
+        self.rules.find(answer).or_else(|| {
+            let is_named = lines.any(|line| self.own.contains_key(&line));
+            (!is_named).then(|| self.profile.find(answer))?
+        })
+    }
+
+    /// Returns the actual cost of the call, if a configured source or one of the profile says it.
+    pub(super) fn cost<H: AnswerHeaders + ?Sized>(
+        &self,
+        answer: &ParsedAnswer<'_, H>,
+    ) -> Option<u32> {
+        answer.cost(self.rules.cost.iter().chain(&self.profile.cost))
     }
 
     /// Returns the configured lines.

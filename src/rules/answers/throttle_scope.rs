@@ -29,6 +29,15 @@ impl ThrottleScope {
         named.map_or("", |(name, _)| name)
     }
 
+    /// Returns the scope of an answer that itself says whether it stops all tenants, if it does.
+    pub fn or_by_answer(self, stops_all: Option<bool>) -> Self {
+        match stops_all {
+            Some(true) => Self::Global,
+            Some(false) => Self::Tenant,
+            None => self,
+        }
+    }
+
     /// Returns true if a refusal of a job with these limits throttles all tenants.
     pub fn closes_all(self, limits: &[Limit]) -> bool {
         match self {

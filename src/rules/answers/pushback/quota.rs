@@ -5,8 +5,8 @@ use std::time::Duration;
 use sfv::{BareItem, Dictionary, Item, List, ListEntry, Parameters, Parser};
 
 use super::MAX_THROTTLE;
-use super::value::HeaderWait;
 use crate::rules::answers::advertised::{Quota, Quotas};
+use crate::rules::answers::value::HeaderWait;
 
 /// One header of the older forms.
 #[derive(Debug)]

@@ -16,9 +16,13 @@ fn pushback<'a>(
     headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     now: SystemTime,
 ) -> Option<Pushback> {
-    verdict(&Answers::default(), status, headers, now)
-        .seen
-        .refused
+    let headers: Vec<(&str, &[u8])> = headers.into_iter().collect();
+    let answer = ReceivedAnswer {
+        status,
+        headers: headers.as_slice(),
+        body: None,
+    };
+    verdict(&Answers::default(), &answer, now).seen.refused
 }
 
 fn read(status: u16, headers: &[(&str, &str)]) -> Option<Pushback> {

@@ -6,14 +6,13 @@ use super::*;
 fn see(status: u16, headers: &[(&str, &str)]) -> LimitInfo {
     let mut all = vec![("Date", DATE)];
     all.extend_from_slice(headers);
-    let all = all.iter().map(|(name, value)| (*name, value.as_bytes()));
-    verdict(
-        &Answers::default(),
+    let answer = ReceivedAnswer {
         status,
-        all,
-        UNIX_EPOCH + Duration::from_secs(DATE_S + 3_600),
-    )
-    .seen
+        headers: all.as_slice(),
+        body: None,
+    };
+    let now = UNIX_EPOCH + Duration::from_secs(DATE_S + 3_600);
+    verdict(&Answers::default(), &answer, now).seen
 }
 
 /// Returns for how many seconds an answer with these headers throttles the tenant.
@@ -299,8 +298,9 @@ proptest! {
         now in any::<u32>(),
     ) {
         let now = UNIX_EPOCH + Duration::from_secs(now.into());
-        let headers = || headers.iter().map(|(name, value)| (*name, value.as_slice()));
-        let Interpretation { meaning, seen } = verdict(&Answers::default(), status, headers(), now);
+        let answer = ReceivedAnswer { status, headers: headers.as_slice(), body: None };
+        let answers = Answers::default();
+        let Interpretation { meaning, seen, .. } = verdict(&answers, &answer, now);
         for wait in [seen.refused.and_then(|refused| refused.after), seen.used_up] {
             prop_assert!(wait.is_none_or(|wait| (MIN_THROTTLE..=MAX_THROTTLE).contains(&wait)));
         }
