@@ -24,6 +24,8 @@ pub fn settings(config: &Config) -> EngineSettings {
         names: config.amqp.names(&levels),
         levels,
         throttle_scope: config.rate_limiter.throttle_scope,
+        answers_stop_all: (config.dispatch.http.as_ref())
+            .is_some_and(|http| http.answers.may_stop_all()),
         breaker: config.dispatch.breaker.map(|breaker| Rule {
             // The breaker opens before a job has used all of its attempts.
             failures: breaker.failures.min(config.retry.max_attempts),

@@ -42,6 +42,8 @@ pub struct EngineSettings {
     pub levels: DelayLevels,
     /// Which tenants a 429 of the API throttles.
     pub throttle_scope: ThrottleScope,
+    /// Whether a rule on answers may throttle all tenants, whatever that scope is.
+    pub answers_stop_all: bool,
     /// When failures in a row stop calls, or `None` if they never do.
     pub breaker: Option<Rule>,
     /// Where results are published, or `None` if they are not.

@@ -60,6 +60,7 @@ pub fn open(jobs: usize) -> EngineSettings {
         names: QueueNames::new("jobs", &levels),
         levels,
         throttle_scope: ThrottleScope::Tenant,
+        answers_stop_all: false,
         breaker: None,
         results: None,
         holding: Holding::new(1_800 * second, 10 * second),

@@ -248,7 +248,8 @@ impl Scheduler {
             let has_jobs = self.queues.may_ask(|_| true) || self.clock.waiting().len() > 0;
             let wants = has_jobs && self.may_call();
             let (scope, policy) = (self.settings.throttle_scope, self.agreement.own());
-            (self.breakers).check(now, wants, || scope.may_close_all(policy));
+            let by_answer = self.settings.answers_stop_all;
+            (self.breakers).check(now, wants, || by_answer || scope.may_close_all(policy));
         }
         if let Some((rule, events)) = self.breakers.send() {
             self.agenda.push(Action::Report(rule, events));

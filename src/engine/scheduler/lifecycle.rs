@@ -400,19 +400,28 @@ impl Scheduler {
         self.count_success(key, called, &outcome);
         self.throttle_used_up(now, key, &seen);
         self.record_quotas(now, key, seen.quotas, learner.as_ref());
-        self.conclude(now, key, outcome, waits);
+        self.conclude(now, key, outcome, (waits, seen.stops_all));
     }
 
     /// Step 8: decides what becomes of a job whose call has ended, or could not be prepared.
-    /// `waits`: its failure is being reported to the breakers (`failing`).
-    pub(super) fn conclude(&mut self, now: Duration, key: JobKey, outcome: Outcome, waits: bool) {
+    /// `waits`: its failure is being reported to the breakers (`failing`). `stops_all`: whether a
+    /// throttle stops all tenants, if the answer decides that.
+    pub(super) fn conclude(
+        &mut self,
+        now: Duration,
+        key: JobKey,
+        outcome: Outcome,
+        (waits, stops_all): (bool, Option<bool>),
+    ) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
         // If the session is gone, the broker delivers the job again, and that copy goes on.
         let stale = !self.intake.is_current(&job.tag);
         match outcome {
-            Outcome::Throttled { after, reason } => self.throttled(now, key, after, reason),
+            Outcome::Throttled { after, reason } => {
+                self.throttled(now, key, (after, stops_all), reason);
+            }
             Outcome::Done => {
                 self.sight(now, key, SightedState::Done);
                 if !stale {

@@ -122,7 +122,7 @@ impl Scheduler {
                 self.let_go(key);
                 let took = (took.unwrap_or_default(), false);
                 let waits = self.report_health(now, key, took, &outcome, trouble);
-                self.conclude(now, key, outcome, waits);
+                self.conclude(now, key, outcome, (waits, None));
             }
         }
     }

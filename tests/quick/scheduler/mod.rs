@@ -133,6 +133,7 @@ pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> Engi
         names: QueueNames::new("jobs", &levels),
         levels,
         throttle_scope: ThrottleScope::Tenant,
+        answers_stop_all: false,
         breaker: None,
         results: None,
         holding: Holding::new(Duration::from_secs(1_800), Duration::from_secs(10)),

@@ -31,12 +31,13 @@ const DEFAULT_THROTTLE: Duration = Duration::from_secs(1);
 
 impl Scheduler {
     /// Throttles the tenant of a refused call, or all tenants: none of their jobs starts until the
-    /// throttle is over. The job waits until the throttle is stored.
+    /// throttle is over. The job waits until the throttle is stored. `stops_all`: whether all
+    /// tenants are throttled, if the answer decides that.
     pub(super) fn throttled(
         &mut self,
         now: Duration,
         key: JobKey,
-        after: Option<Duration>,
+        (after, stops_all): (Option<Duration>, Option<bool>),
         reason: String,
     ) {
         let Some(job) = self.jobs.get(&key) else {
@@ -48,7 +49,8 @@ impl Scheduler {
             Some(advice) => format!("{reason}; {advice}"),
             None => reason,
         };
-        let whose = throttled_by(self.settings.throttle_scope, limits, tenant);
+        let scope = self.settings.throttle_scope.or_by_answer(stops_all);
+        let whose = throttled_by(scope, limits, tenant);
         let length = match after {
             Some(_) => None,
             None => self.throttle_backoff.refused(now, &whose, limits),
@@ -120,8 +122,8 @@ impl Scheduler {
         }
     }
 
-    /// Handles an answer that was no refusal but announced that the next one would be. The answer
-    /// gives the end of the throttle in whole seconds. If our limits respect the API's, they decide
+    /// Handles an answer that was no refusal but announced that the next one would be, or asked for
+    /// a pause. The answer gives the end of the throttle in whole seconds. If our limits respect the API's, they decide
     /// from the earliest time that this can mean.
     pub(super) fn throttle_used_up(&mut self, now: Duration, key: JobKey, seen: &LimitInfo) {
         let (Some(job), Some(used_up)) = (self.jobs.get(&key), seen.used_up) else {
@@ -138,7 +140,8 @@ impl Scheduler {
         if duration.is_zero() {
             return;
         }
-        let whose = throttled_by(self.settings.throttle_scope, limits, tenant);
+        let scope = self.settings.throttle_scope.or_by_answer(seen.stops_all);
+        let whose = throttled_by(scope, limits, tenant);
         self.facts.push(Fact::Throttled {
             tenant: tenant.clone(),
             whose: whose.clone(),
@@ -151,7 +154,8 @@ impl Scheduler {
                 key: None,
                 whose,
                 until: now + duration,
-                by: "the API's RateLimit header: the quota is exhausted".to_owned(),
+                by: "an answer of the API asks for a pause (RateLimit headers or dispatch.http)"
+                    .to_owned(),
                 failures: 0,
                 lesson: None,
             },
