@@ -6,16 +6,17 @@ use ::http::header::HeaderName;
 use serde_json::json;
 use url::Url;
 
+use super::api_profiles::{ApiName, ApiProfile};
 use super::error::{ConfigProblem, shown};
-use super::http_answers::{self, answers};
+use super::http_answers_shown::{self, answers_schema, cost_schema};
 use super::http_headers::{self, ConfiguredHeaders};
 use super::http_method::Method;
 use super::http_oauth2::{CLIENT_SECRET, CLIENT_SECRET_FILE, OAuth2};
 use super::http_secrets::{OF_TENANTS, SecretFiles, Sign, signing_keys};
 use super::input::{ConfigInput, KeyEntry};
 use super::key::{
-    MINUTE, as_written, boolean, choice, duration, file, file_with, folder, keys, pem, text, tree,
-    url,
+    ConfigKey, MINUTE, as_written, boolean, choice, duration, file, file_with, folder, keys, pem,
+    text, tree, url,
 };
 use super::parse::{self, ValueError};
 use super::placeholders;
@@ -181,15 +182,29 @@ keys! {
         .note("It ends earlier if the worker detects the call's end. A hanging API may read the \
             call later: set this to the longest time that the API hangs. With 0, such calls do \
             not count.");
-    ANSWERS: Answers = tree(
+    API: ApiName = choice("dispatch.http.api")
+        .example("github")
+        .about("The API that is called, if Sluicegate knows its answers.")
+        .note("See [API profiles](APIS.md). `sluicegate init --api NAME` also writes its limits.");
+    ANSWERS: Raw = tree(
         "dispatch.http.answers",
-        "mapping of statuses to `done`, `retry`, `throttle`, `reject`",
-        http_answers::schema,
-        answers,
+        "list of up to 64 [rules](APIS.md#rules), or mapping of statuses to `done`, `retry`, \
+        `throttle`, `reject`",
+        answers_schema,
+        as_written,
     )
         .example("{409: retry}")
         .about("Meanings of answers that differ from the default.")
         .note("See [answers](HANDLERS.md#what-an-answer-means).");
+    COST: Raw = tree(
+        "dispatch.http.cost",
+        "list of `{header: NAME}` and `{body: POINTER}`",
+        cost_schema,
+        as_written,
+    )
+        .example("[{header: x-units}]")
+        .about("Where answers tell what a call cost; the first readable place counts, then \
+            x-actual-cost.");
 }
 
 /// `dispatch.http`
@@ -218,7 +233,10 @@ pub struct Http {
     pub sign_secrets: Option<Secret>,
     /// `dispatch.http.oauth2`: where calls get their access tokens from.
     pub oauth2: Option<OAuth2>,
-    /// `dispatch.http.answers`: the meaning of answers.
+    /// `dispatch.http.api`
+    pub api: Option<ApiName>,
+    /// `dispatch.http.answers` and `dispatch.http.cost` with the rules of `dispatch.http.api`: the
+    /// meanings of answers.
     pub answers: Answers,
     /// `dispatch.http.proxy`
     pub proxy: Option<SecretUrl>,
@@ -246,6 +264,7 @@ impl Http {
             sign,
             sign_secrets,
             oauth2,
+            api,
             answers,
             proxy,
             http2,
@@ -303,12 +322,9 @@ impl Http {
         values.set(&HTTP2.key, ShownValue::bare(http2));
         values.set(&TIMEOUT.key, ShownValue::duration(*timeout));
         values.set(&ABANDONED.key, ShownValue::duration(*abandoned));
-        if answers.own().len() > 0 {
-            let own = answers
-                .own()
-                .map(|(which, meaning)| (which, ShownValue::bare(meaning.name())));
-            values.set(&ANSWERS.key, ShownValue::names(own));
-        }
+        values.set_some(&API.key, api.map(ShownValue::bare));
+        values.set_some(&ANSWERS.key, http_answers_shown::answers(answers));
+        values.set_some(&COST.key, http_answers_shown::cost(answers));
     }
 }
 
@@ -335,7 +351,9 @@ impl ConfigInput {
                 Some(Err(words)) => self.wrong(self.set_of(&URL, &URL_FILE), words),
             };
         let headers = self.headers(url_known, &HEADERS, &HEADERS_FILE, &mut carried);
-        let answers = self.optional(&ANSWERS);
+        let api = self.optional(&API);
+        let profile = api.flatten().map(|api| ApiProfile::of(api).rules);
+        let answers = self.answers(&ANSWERS, &COST, profile);
         let secret_files = self.secret_files(&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
         let sign = headers.as_ref().and_then(|headers| self.sign(headers));
         let own = headers.as_ref().zip(forward.as_ref());
@@ -355,19 +373,12 @@ impl ConfigInput {
             self.tls_unused(TLS, "dispatch.http.url begin with https://")?;
         }
         let headers = self.idempotent(headers, idempotency_key.as_deref(), &mut carried)?;
-        let of_tenants = |keys: &Secret| sign != Sign::None && keys.expose() == OF_TENANTS;
-        let mut of_headers = headers.of_jobs.iter().map(|(_, value)| value);
-        let used = if target.as_ref().is_some_and(Template::has_secret) {
-            Some(self.set_of(&URL, &URL_FILE))
-        } else if of_headers.any(Template::has_secret) {
-            Some(self.set_of(&HEADERS, &HEADERS_FILE))
-        } else if sign_secrets.as_ref().is_some_and(of_tenants) {
-            Some(self.set_of(&SIGN_SECRETS, &SIGN_SECRETS_FILE))
-        } else if oauth2.as_ref().is_some_and(OAuth2::has_secrets_of_tenants) {
-            Some(self.set_of(&CLIENT_SECRET, &CLIENT_SECRET_FILE))
-        } else {
-            None
-        };
+        let used = self.tenants_secret(
+            target.as_ref(),
+            &headers,
+            sign_secrets.as_ref().filter(|_| sign != Sign::None),
+            oauth2.as_ref(),
+        );
         let keys = (&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
         let secrets = self.used_secrets(keys, secret_files, used)?;
         carried.forward.clone_from(&forward);
@@ -390,13 +401,36 @@ impl ConfigInput {
             sign,
             sign_secrets,
             oauth2,
-            answers: answers.unwrap_or_default(),
+            api: api?,
+            answers,
             proxy,
             http2,
             timeout,
             abandoned,
         };
         Some(Some((http, carried)))
+    }
+
+    /// Returns the key that needs the secrets of tenants, if one does.
+    fn tenants_secret(
+        &self,
+        target: Option<&Template>,
+        headers: &ConfiguredHeaders,
+        sign_secrets: Option<&Secret>,
+        oauth2: Option<&OAuth2>,
+    ) -> Option<&'static ConfigKey> {
+        let mut of_headers = headers.of_jobs.iter().map(|(_, value)| value);
+        if target.is_some_and(Template::has_secret) {
+            Some(self.set_of(&URL, &URL_FILE))
+        } else if of_headers.any(Template::has_secret) {
+            Some(self.set_of(&HEADERS, &HEADERS_FILE))
+        } else if sign_secrets.is_some_and(|keys| keys.expose() == OF_TENANTS) {
+            Some(self.set_of(&SIGN_SECRETS, &SIGN_SECRETS_FILE))
+        } else if oauth2.is_some_and(OAuth2::has_secrets_of_tenants) {
+            Some(self.set_of(&CLIENT_SECRET, &CLIENT_SECRET_FILE))
+        } else {
+            None
+        }
     }
 
     /// Reports a key of `dispatch.http` that has no effect because the key `way` dispatches the

@@ -142,7 +142,7 @@ impl From<&Secret> for ShownValue {
 }
 
 /// A text as a double-quoted YAML scalar.
-struct QuotedScalar<'a>(&'a str);
+pub(super) struct QuotedScalar<'a>(pub &'a str);
 
 impl fmt::Display for QuotedScalar<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

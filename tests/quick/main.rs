@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod apis;
 mod cases;
 mod config;
 mod corpus;
