@@ -6,8 +6,8 @@ use std::time::Duration;
 use sluicegate::broker::DeliverySource;
 use sluicegate::engine::action::{EngineSettings, JobKey};
 use sluicegate::gate::{BreakerScope, Standing};
-use sluicegate::handler::Outcome;
-use sluicegate::rules::answers::ThrottleScope;
+use sluicegate::handler::{Attempt, Fate, Outcome};
+use sluicegate::rules::answers::{LimitInfo, ThrottleScope};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::scope::Scope;
@@ -34,18 +34,22 @@ fn named(left_ms: u64) -> Standing {
     }
 }
 
-/// Returns a desk whose limits have these scopes.
-fn scoped(throttle_scope: ThrottleScope, scopes: &[Scope]) -> Desk {
+/// Returns a policy whose limits have these scopes.
+fn scoped_policy(scopes: &[Scope]) -> Policy {
     let limit = |(number, scope): (usize, &Scope)| {
         let (name, guard) = (format!("limit-{number}"), MS * 50);
         let limit = Limit::new(&name, Algorithm::SlidingWindow, 20, SECOND, guard);
         limit.expect("a limit").with_scope(scope.clone())
     };
     let limits = scopes.iter().enumerate().map(limit).collect();
-    let policy = Policy::common(Limits::new(limits).expect("limits"));
+    Policy::common(Limits::new(limits).expect("limits"))
+}
+
+/// Returns a desk whose limits have these scopes.
+fn scoped(throttle_scope: ThrottleScope, scopes: &[Scope]) -> Desk {
     Desk::of(EngineSettings {
         throttle_scope,
-        ..settings(8, policy, by_header())
+        ..settings(8, scoped_policy(scopes), by_header())
     })
 }
 
@@ -88,6 +92,41 @@ fn whom_a_429_closes_follows_the_limits_or_is_set() {
         let (block, lasts) = &blocked[0];
         assert_eq!((&block.whose, lasts.as_secs()), (expected, 20));
     }
+}
+
+#[test]
+fn an_answer_can_say_whom_it_closes_and_workers_watch_for_that() {
+    let mine = BreakerScope::Tenant(Tenant::parse("a").expect("a tenant"));
+    for (scope, stops_all, expected) in [
+        (ThrottleScope::Tenant, Some(true), &BreakerScope::Api),
+        (ThrottleScope::Tenant, None, &mine),
+        (ThrottleScope::Global, Some(false), &mine),
+    ] {
+        for is_done in [false, true] {
+            let mut desk = scoped(scope, &[Scope::Tenant]);
+            let key = start(&mut desk, scope == ThrottleScope::Global);
+            let seen = LimitInfo {
+                used_up: is_done.then_some(SECOND * 20),
+                stops_all,
+                ..LimitInfo::default()
+            };
+            let outcome = if is_done { Outcome::Done } else { refused() };
+            let attempt = Attempt {
+                seen,
+                fate: Fate::Answered,
+                ..outcome.into()
+            };
+            desk.scheduler.finished(desk.now, key, MS, attempt);
+            let blocked = desk.step(MS).blocked;
+            let (block, lasts) = &blocked[0];
+            assert_eq!((&block.whose, lasts.as_secs()), (expected, 20));
+        }
+    }
+    let mut desk = Desk::of(EngineSettings {
+        answers_stop_all: true,
+        ..settings(8, scoped_policy(&[Scope::Tenant]), by_header())
+    });
+    start(&mut desk, true);
 }
 
 #[test]
