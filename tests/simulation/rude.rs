@@ -374,6 +374,7 @@ fn settings(limit: &Limit, broker: &MemoryBroker) -> EngineSettings {
         names: broker.names(),
         levels: DelayLevels::new(Duration::from_secs(600)),
         throttle_scope: ThrottleScope::Auto,
+        answers_stop_all: false,
         breaker: None,
         results: None,
         holding: Holding::new(Duration::from_secs(1_800), Duration::from_secs(10)),

@@ -52,6 +52,7 @@ fn settings(plan: &Plan, broker: &SimBroker) -> EngineSettings {
         names: broker.0.broker.names(),
         levels: DelayLevels::new(plan.max_delay),
         throttle_scope: plan.throttle_scope,
+        answers_stop_all: false,
         breaker: plan.away.rule,
         results: results::settings(plan.seed),
         holding: Holding::new(Duration::from_secs(1_800), Duration::from_secs(10)),
