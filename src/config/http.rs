@@ -185,7 +185,7 @@ keys! {
     API: ApiName = choice("dispatch.http.api")
         .example("github")
         .about("The API that is called, if Sluicegate knows its answers.")
-        .note("See [API profiles](APIS.md). `sluicegate init --api NAME` also writes its limits.");
+        .note("See [API profiles](APIS.md).");
     ANSWERS: Raw = tree(
         "dispatch.http.answers",
         "list of up to 64 [rules](APIS.md#rules), or mapping of statuses to `done`, `retry`, \
