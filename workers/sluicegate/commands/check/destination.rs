@@ -6,11 +6,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use sluicegate::broker::amqp::target_exists;
-use sluicegate::config::{Config, Forward, ResultsTo};
+use sluicegate::config::{ApiProfile, Config, Forward, Http, ResultsTo};
 
 use super::findings::{Findings, Severity};
 
 const CONFIG: &str = "config";
+const ANSWERS: &str = "answers";
 
 /// Makes the checks that need no server.
 pub(super) fn offline(config: &Config, findings: &mut Findings) {
@@ -36,13 +37,42 @@ pub(super) fn offline(config: &Config, findings: &mut Findings) {
         };
         let text = format!("jobs go to {}; {until}", target(forward));
         findings.add(Severity::Ok, CONFIG, text);
-    } else if dispatch.http.is_none() {
+    } else if let Some(http) = &dispatch.http {
+        answers(http, findings);
+    } else {
         findings.add(
             Severity::Warn,
             CONFIG,
             "jobs have no destination: run needs dispatch.http.url, dispatch.exec.command or \
             dispatch.forward",
         );
+    }
+}
+
+/// Lists the rules on answers in words, in the order in which they are tried.
+fn answers(http: &Http, findings: &mut Findings) {
+    let mut add = |text: String| findings.add(Severity::Ok, ANSWERS, text);
+    for (number, rule) in http.answers.rules().rules.iter().enumerate() {
+        add(format!("dispatch.http.answers[{number}]: {rule}"));
+    }
+    let Some(api) = http.api else {
+        return;
+    };
+    let profile = ApiProfile::of(api);
+    let (title, checked) = (&profile.title, &profile.checked);
+    let sources = profile.sources.join(", ");
+    add(format!(
+        "{api} is in force: {title}, read on {checked} from {sources}"
+    ));
+    for rule in &profile.rules.rules {
+        add(format!("{api}: {rule}"));
+    }
+    let cost: Vec<String> = profile.rules.cost.iter().map(ToString::to_string).collect();
+    if !cost.is_empty() {
+        add(format!(
+            "{api}: what a call cost is in {}",
+            cost.join(", or ")
+        ));
     }
 }
 
