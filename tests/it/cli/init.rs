@@ -56,3 +56,44 @@ fn without_a_terminal_nobody_is_asked() {
     assert!(done.err.contains("--url is required"), "{}", done.err);
     assert!(!folder.path().join("sluicegate.yaml").exists());
 }
+
+#[test]
+fn a_known_api_is_written_with_its_limits_and_check_tells_its_rules() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let listed = init(folder.path(), &["--api"]).exited(0).out;
+    assert!(listed.contains("\n  shopify-graphql  Shopify"), "{listed}");
+    let unknown = init(folder.path(), &["--api", "shopfy", "--url", "https://h/"]).exited(2);
+    assert!(
+        unknown.err.contains("did you mean shopify?"),
+        "{}",
+        unknown.err
+    );
+    assert!(unknown.err.contains("shopify-graphql"), "{}", unknown.err);
+    let url = ["--url", "https://acme.myshopify.com/admin/api/graphql.json"];
+    let args = [&["--api", "shopify-graphql", "--plan", "plus"], &url[..]].concat();
+    let done = init(folder.path(), &args).exited(0);
+    assert!(
+        done.out.contains("plan plus, for each tenant. Next:"),
+        "{}",
+        done.out
+    );
+    let file = std::fs::read_to_string(folder.path().join("sluicegate.yaml")).expect("a file");
+    for part in [
+        "    api: shopify-graphql",
+        "burst: 20000",
+        "#   https://shopify.dev/",
+        "  cost: header:x-cost",
+    ] {
+        assert!(file.contains(part), "{part}: {file}");
+    }
+    let check = sluicegate_in(folder.path(), &["check", "--offline"], b"")
+        .exited(0)
+        .out;
+    for part in [
+        "ok    answers   shopify-graphql is in force: Shopify Admin API (GraphQL), read on 20",
+        "ok    answers   shopify-graphql: 200 or 429 if body /errors/*/extensions/code is THROTTLED: \
+        throttle, for (body /extensions/cost/requestedQueryCost - ",
+    ] {
+        assert!(check.contains(part), "{part}: {check}");
+    }
+}

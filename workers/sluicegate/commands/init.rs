@@ -1,6 +1,7 @@
 //! `sluicegate init`: a first configuration for the user's API.
 
 mod forms;
+mod known_apis;
 
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, IsTerminal as _, Read as _, Write};
@@ -15,6 +16,7 @@ use simulator::limiter::Counting;
 
 use super::Failure;
 use forms::{Form, parse_all, section};
+use known_apis::KnownApi;
 
 /// Maximum size of an answer in bytes.
 const MAX_ANSWER_BYTES: u64 = 4096;
@@ -28,6 +30,8 @@ const MAX_ATTEMPTS: usize = 5;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate init
+  sluicegate init --api
+  sluicegate init --api shopify-graphql --plan plus --url https://acme.myshopify.com/admin/api/2026-10/graphql.json
   sluicegate init --url https://api.example.com/v1/orders --limit '100/min'
   sluicegate init --url https://api.example.com/ --limit '10 per second, 10,000 per day' --windows aligned
   sluicegate init --url https://api.example.com/ --limit 10/s --api-limiter nginx
@@ -37,6 +41,12 @@ pub struct InitArgs {
     /// URL of the API
     #[arg(long)]
     url: Option<String>,
+    /// Known API, whose limits and answers are written; without a NAME, list the known APIs
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "")]
+    api: Option<String>,
+    /// Plan of the known API [default: its first one]
+    #[arg(long, requires = "api", conflicts_with = "limit")]
+    plan: Option<String>,
     /// Limits that the API allows each tenant, as its documentation states them, separated by
     /// commas
     #[arg(long)]
@@ -85,6 +95,12 @@ enum Windows {
 
 /// Writes the configuration.
 pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
+    if args.api.as_deref() == Some("") {
+        io::stdout()
+            .lock()
+            .write_all(known_apis::list().as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let prints = args.output.as_os_str() == "-";
     if !prints && !args.force && args.output.exists() {
         return Err(Failure::Usage(format!(
@@ -98,7 +114,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
         questions: io::stderr(),
     });
     let asked = asked.as_mut();
-    let (text, forms) = match asked {
+    let (text, words) = match asked {
         Some(asked) => written(args, Some(asked))?,
         None => written::<io::Empty, io::Stderr>(args, None)?,
     };
@@ -117,12 +133,11 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
         .open(&args.output)
         .and_then(|mut file| file.write_all(text.as_bytes()));
     wrote.map_err(|error| Failure::Failed(format!("{name} can't be written: {error}")))?;
-    let words: Vec<String> = forms.iter().map(Form::in_words).collect();
     let config = match args.output.to_str() {
         Some("sluicegate.yaml") => String::new(),
         _ => format!(" --config {name}"),
     };
-    println!("{name}: {} for each tenant. Next:", words.join(", "));
+    println!("{name}: {words} for each tenant. Next:");
     for (command, what) in [
         ("check", "checks the configuration, RabbitMQ and Redis"),
         (
@@ -187,15 +202,27 @@ impl<R: BufRead, W: Write> Dialog<R, W> {
     }
 }
 
-/// Returns the file's text and its limits.
+/// The limits to write.
+enum ChosenLimits {
+    /// The limits that the user named.
+    Forms(Vec<Form>),
+    /// The limits of a plan of a known API.
+    OfApi,
+}
+
+/// Returns the file's text, and its limits in words.
 fn written<R: BufRead, W: Write>(
     args: &InitArgs,
     mut asked: Option<&mut Dialog<R, W>>,
-) -> Result<(String, Vec<Form>), Failure> {
+) -> Result<(String, String), Failure> {
     let missing = |flag: &str| {
         Failure::Usage(format!(
             "{flag} is required, since there is no terminal; see sluicegate init --help"
         ))
+    };
+    let api = match &args.api {
+        Some(name) => Some(KnownApi::find(name, args.plan.as_deref()).map_err(Failure::Usage)?),
+        None => None,
     };
     let url = match (&args.url, &mut asked) {
         (Some(url), _) => url.clone(),
@@ -209,16 +236,18 @@ fn written<R: BufRead, W: Write>(
         )?,
         (None, None) => return Err(missing("--url")),
     };
-    let forms = match (&args.limit, &mut asked) {
+    let limits = match (&args.limit, &mut asked) {
         (Some(text), _) => {
-            parse_all(text).map_err(|why| Failure::Usage(format!("--limit: {why}")))?
+            let forms = parse_all(text).map_err(|why| Failure::Usage(format!("--limit: {why}")));
+            ChosenLimits::Forms(forms?)
         }
-        (None, Some(asked)) => asked.ask(
+        (None, _) if api.is_some() => ChosenLimits::OfApi,
+        (None, Some(asked)) => ChosenLimits::Forms(asked.ask(
             "What does it allow each tenant, such as 100/min, or 10 per second, 5 at once?",
             None,
             parse_all,
-        )?,
-        (None, None) => return Err(missing("--limit")),
+        )?),
+        (None, None) => return Err(missing("--limit or --api")),
     };
     let tenant = match (&args.tenant, &mut asked) {
         (Some(tenant), _) => tenant.clone(),
@@ -229,19 +258,33 @@ fn written<R: BufRead, W: Write>(
         )?,
         (None, None) => "header:x-tenant".to_owned(),
     };
-    let text = text(args, &url, &tenant, &forms);
+    let text = text(args, (&url, &tenant), &limits, api.as_ref());
     // Errors show the position in the text, which the user has not seen.
     let checked = Config::parse("the configuration", &text, std::iter::empty());
     checked.map_err(Failure::Config)?;
-    Ok((text, forms))
+    let words = match (&limits, &api) {
+        (ChosenLimits::Forms(forms), _) => {
+            let words: Vec<String> = forms.iter().map(Form::in_words).collect();
+            words.join(", ")
+        }
+        (ChosenLimits::OfApi, api) => api.as_ref().map_or_else(String::new, KnownApi::in_words),
+    };
+    Ok((text, words))
 }
 
-fn text(args: &InitArgs, url: &str, tenant: &str, forms: &[Form]) -> String {
+fn text(
+    args: &InitArgs,
+    (url, tenant): (&str, &str),
+    limits: &ChosenLimits,
+    api: Option<&KnownApi>,
+) -> String {
     // A JSON string is also a YAML string.
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
-    let of_cost = forms
-        .iter()
-        .any(|form| matches!(form, Form::Window { of_cost: true, .. }));
+    let is_of_cost = |form: &Form| matches!(form, Form::Window { of_cost: true, .. });
+    let of_cost = match limits {
+        ChosenLimits::Forms(forms) => forms.iter().any(is_of_cost),
+        ChosenLimits::OfApi => api.is_some_and(KnownApi::counts_cost),
+    };
     let cost = match of_cost {
         true => {
             "  cost: header:x-cost    # or json:/tokens: units that the job may use; the API's \
@@ -253,7 +296,11 @@ fn text(args: &InitArgs, url: &str, tenant: &str, forms: &[Form]) -> String {
         Windows::Any => Counting::Sliding,
         Windows::Aligned => Counting::Aligned,
     });
-    let limits = section(forms, counting.algorithm());
+    let limits = match limits {
+        ChosenLimits::Forms(forms) => section(forms, counting.algorithm()),
+        ChosenLimits::OfApi => api.map_or_else(String::new, KnownApi::section),
+    };
+    let api = api.map_or_else(String::new, KnownApi::key);
     format!(
         "# Written by sluicegate init. docs/sluicegate.yaml lists every key with its default; `sluicegate check` shows the effective values.
 
@@ -275,7 +322,7 @@ dispatch:
     url: {url}    # path and query can contain {{tenant}}, {{id}} or {{json:/pointer}}
     method: POST
     timeout: 10s
-    # headers: {{authorization: \"Bearer …\"}}    # or headers-file; a tenant's own: \"Bearer {{secret:tenant}}\"
+{api}    # headers: {{authorization: \"Bearer …\"}}    # or headers-file; a tenant's own: \"Bearer {{secret:tenant}}\"
 
 retry:
   max-attempts: 5    # of a failing job; waiting for quota uses none
@@ -291,6 +338,7 @@ retry:
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use sluicegate::config::ApiProfile;
 
     use super::*;
 
@@ -352,6 +400,34 @@ mod tests {
     }
 
     #[test]
+    fn a_known_api_has_its_limits_and_rules_and_needs_only_a_url() {
+        let args = [
+            "--api",
+            "shopify-graphql",
+            "--plan",
+            "plus",
+            "--url",
+            "https://h/",
+        ];
+        let (config, _) = init(&args, None).expect("valid");
+        let limit = &config.rate_limiter.policy.default_limits()[0];
+        assert_eq!(
+            (limit.name(), limit.max(), limit.burst()),
+            ("points", 1000, 20_000)
+        );
+        let shown = config.to_string();
+        assert!(shown.contains("api: shopify-graphql"), "{shown}");
+        for name in ApiProfile::names() {
+            let (config, said) = init(&["--api", name], Some("https://h/\n\n")).expect(name);
+            assert!(config.dispatch.http.is_some_and(|http| http.api.is_some()));
+            assert!(!said.contains("What does it allow"), "{said}");
+        }
+        let args = ["--api", "github", "--url", "https://h/", "--limit", "3/s"];
+        let (config, _) = init(&args, None).expect("valid");
+        assert_eq!(config.rate_limiter.policy.default_limits()[0].max(), 3);
+    }
+
+    #[test]
     fn what_is_not_said_is_asked_for_until_it_can_be_used() {
         let answers = "example.com\nhttps://example.com/\nlots\n100/min\n\n";
         let (config, said) = init(&[], Some(answers)).expect("valid");
@@ -374,7 +450,9 @@ mod tests {
     fn what_makes_no_configuration_is_told_and_nobody_is_asked_without_a_terminal() {
         for (args, part) in [
             (&["--limit", "3/s"][..], "--url is required"),
-            (&["--url", "http://h/"], "--limit is required"),
+            (&["--url", "http://h/"], "--limit or --api is required"),
+            (&["--api", "githup"], "did you mean github?"),
+            (&["--api", "github", "--plan", "x"], "its plans are"),
             (
                 &["--url", "http://h/", "--limit", "3/x"],
                 "--limit: \"3/x\" is not a limit",

@@ -1,0 +1,103 @@
+//! The APIs that Sluicegate knows, for `init --api`.
+
+use sluicegate::config::{ApiPlan, ApiProfile, closest};
+
+/// A known API, and the plan whose limits are written.
+pub struct KnownApi {
+    profile: ApiProfile,
+    plan: ApiPlan,
+}
+
+impl KnownApi {
+    /// Returns the API called `name` with its plan, or the default plan.
+    ///
+    /// # Errors
+    /// A message with the known names.
+    pub fn find(name: &str, plan: Option<&str>) -> Result<Self, String> {
+        let Some(profile) = ApiProfile::find(name) else {
+            let meant = closest(name, ApiProfile::names());
+            let hint = meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"));
+            return Err(format!(
+                "--api: {name:?} is not a known API{hint}\n{}",
+                list()
+            ));
+        };
+        match profile.plan(plan).cloned() {
+            Some(plan) => Ok(Self { profile, plan }),
+            None => {
+                let wanted = plan.unwrap_or_default();
+                let name = |plan: &ApiPlan| format!("  {:<20} {}", plan.name, plan.note);
+                let plans: Vec<String> = profile.plans.iter().map(name).collect();
+                let plans = plans.join("\n");
+                Err(format!(
+                    "--plan: {} has no plan {wanted:?}; its plans are\n{plans}",
+                    profile.title
+                ))
+            }
+        }
+    }
+
+    /// Describes the limits.
+    pub fn in_words(&self) -> String {
+        format!(
+            "the limits of {}, plan {},",
+            self.profile.title, self.plan.name
+        )
+    }
+
+    /// Returns true if a limit counts units of cost.
+    pub fn counts_cost(&self) -> bool {
+        (self.plan.limits.iter()).any(|limit| limit.contains("unit: cost"))
+    }
+
+    /// Returns the section `rate-limiter`, with its sources.
+    pub fn section(&self) -> String {
+        let ApiProfile {
+            title,
+            sources,
+            checked,
+            ..
+        } = &self.profile;
+        let mut text = format!(
+            "# {title}, plan {}, read on {checked} from\n",
+            self.plan.name
+        );
+        for source in sources {
+            text.push_str(&format!("#   {source}\n"));
+        }
+        if !self.plan.note.is_empty() {
+            text.push_str(&format!("# {}\n", self.plan.note));
+        }
+        text.push_str("rate-limiter:\n");
+        text.push_str("  limits:    # all must admit a job; a denied job is charged nowhere\n");
+        for limit in &self.plan.limits {
+            text.push_str(&format!("    - {limit}\n"));
+        }
+        text
+    }
+
+    /// Returns the line with `dispatch.http.api`.
+    pub fn key(&self) -> String {
+        let name = &self.profile.name;
+        format!("    api: {name}    # what its answers mean; `sluicegate check` lists the rules\n")
+    }
+}
+
+/// Lists the known APIs with their plans.
+pub fn list() -> String {
+    let mut text = "Known APIs, with their plans (the first one is the default):\n".to_owned();
+    for profile in ApiProfile::names().filter_map(ApiProfile::find) {
+        let plans: Vec<&str> = profile
+            .plans
+            .iter()
+            .map(|plan| plan.name.as_str())
+            .collect();
+        text.push_str(&format!(
+            "  {:<16} {}: {}\n",
+            profile.name,
+            profile.title,
+            plans.join(", ")
+        ));
+    }
+    text
+}
