@@ -9,6 +9,7 @@ mod hostile;
 mod oauth2;
 mod oauth2_by_tenant;
 mod proxy;
+mod rules;
 mod streams;
 mod tls;
 

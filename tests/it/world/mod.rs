@@ -8,6 +8,7 @@ mod crashes;
 mod expiry;
 mod far_api;
 mod far_redis;
+mod known_apis;
 mod late_calls;
 mod mixed_plans;
 mod outage;
