@@ -169,7 +169,7 @@ impl Measurements {
         let mut text = format!(
             "{at} accepts connections: {by} takes {}{tls}{version}. No request was sent. A call \
             without an open connection waits that long before it asks for its permit, so the \
-            wathe wait costs no quota",
+            wait costs no quota",
             connect.in_words()
         );
         let late = connect.beyond(terms.permit);
