@@ -64,9 +64,10 @@ async fn it_measures_all_ways_and_leaves_no_queue_and_calls_nobody() {
     assert!(!queues.contains(&bed.name), "{queues}");
 
     let out = sluicegate(&yaml, &["check"]).exited(0).out;
+    // How long a round trip takes is the machine's: its line may be a warning.
+    assert!(out.contains("  redis     a round trip takes "), "{out}");
     for line in [
         "ok    rabbitmq  a publish is confirmed in ",
-        "ok    redis     a round trip takes ",
         &format!(
             "ok    api       http://{} accepts connections: TCP takes ",
             api.door.address
