@@ -25,6 +25,12 @@ impl Ticket {
         generation: 0,
         number: 1,
     };
+
+    /// Returns true if no job of the waitlist is ahead of this ticket, however long ago it was
+    /// issued.
+    pub fn is_first(self) -> bool {
+        self.number == 1
+    }
 }
 
 /// The question of one job.

@@ -149,6 +149,14 @@ impl Limits {
         costs.map(Limit::capacity).min().unwrap_or(u32::MAX)
     }
 
+    /// Returns the maximum number of a tenant's jobs that start at once. The values of its labels
+    /// may differ, so limits per value don't bound it.
+    pub fn max_starts(&self) -> usize {
+        let bounds = self.iter().filter(|limit| !limit.scope().is_part());
+        let starts = bounds.map(Limit::burst).min().unwrap_or(u32::MAX);
+        usize::try_from(starts).unwrap_or(usize::MAX)
+    }
+
     /// Returns the shortest guard in milliseconds, or 0 if no limit has one. A permit lasts half of
     /// it.
     pub fn guard_ms(&self) -> u64 {
@@ -169,6 +177,16 @@ impl Limits {
     /// Returns true if the gate must learn when a call has ended.
     pub fn hold_leases(&self) -> bool {
         self.iter().any(|limit| limit.algorithm().holds_leases())
+    }
+
+    /// Returns true if only the tenant's starts decide when the first job of its waitlist may
+    /// start: no job of another tenant or label, no end of a call, and no learned limit.
+    pub fn depend_on_starts(&self) -> bool {
+        self.iter().all(|limit| {
+            *limit.scope() == Scope::Tenant
+                && limit.band().is_none()
+                && !limit.algorithm().holds_leases()
+        })
     }
 
     /// Returns the limits that hold leases, or `None` if none does.

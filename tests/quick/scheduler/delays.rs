@@ -109,6 +109,22 @@ fn a_job_asks_a_little_before_its_turn_and_waits_on_where_it_is() {
 }
 
 #[test]
+fn the_first_job_of_a_waitlist_asks_at_its_turn_because_no_job_ahead_can_vanish() {
+    let (mut desk, _) = desk();
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    let done = desk.answer(MS, vec![vec![wait(10_000, 1)]]);
+    let turn = desk.now + MS * 10_000;
+    let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
+    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+    desk.actions();
+    assert!(desk.arrives(outgoing).asked.is_empty());
+    while desk.now < turn - MS * 2 {
+        assert!(desk.step(MS).asked.is_empty());
+    }
+    assert_eq!(desk.step(MS * 2).asked.len(), 1);
+}
+
+#[test]
 fn a_job_that_was_put_off_does_not_ask_before_its_time() {
     let (mut desk, at) = desk();
     let mut job = in_delay_queue(10_000, STORE_MS + 10_000);

@@ -25,9 +25,10 @@ use super::{Scheduler, millis};
 use crate::broker::DeliverySource;
 use crate::engine::action::JobKey;
 use crate::engine::facts::{Fact, WaitPlace};
+use crate::rules::decision::Ticket;
 use crate::rules::delays::{self, Trip};
 use crate::rules::headers::{self, Headers};
-use crate::rules::job::{self, Field, NotBefore};
+use crate::rules::job::{self, Claims, Field, NotBefore};
 use crate::rules::limit::ceil_ms;
 
 impl Scheduler {
@@ -95,7 +96,7 @@ impl Scheduler {
     /// it was promised. Returns false if not.
     pub(super) fn delay_in_window(&mut self, now: Duration, key: JobKey, wait: Duration) -> bool {
         let until = now + wait;
-        let Some(job) = self.jobs.get_mut(&key) else {
+        let Some(job) = self.jobs.get(&key) else {
             return true;
         };
         if job.stays.is_none_or(|stays| stays < until) {
@@ -103,7 +104,10 @@ impl Scheduler {
         }
         let early = match wait <= self.settings.live.max_in_memory {
             true => 0,
-            false => delays::lead_ms(millis(wait), self.random.random()),
+            false => self.lead_ms(key, millis(wait)),
+        };
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return true;
         };
         let ask_at = Duration::from_millis(ceil_ms(until) - early);
         job.phase = Phase::InWindow { until: ask_at };
@@ -188,8 +192,11 @@ impl Scheduler {
             _ => 0,
         };
         let early = match waits_for_turn {
-            true => delays::lead_ms(trip.wait_ms, self.random.random()),
+            true => self.lead_ms(key, trip.wait_ms),
             false => 0,
+        };
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return;
         };
         let ask_at = until.saturating_sub(Duration::from_millis(early));
         if ask_at <= now {
@@ -200,6 +207,22 @@ impl Scheduler {
         self.waiting.wait_for_trip(key, ask_at, until, open_at);
         if waits_for_turn && self.takes_idle_lease(key, until) {
             self.wake(now, key);
+        }
+    }
+
+    /// Returns how long before the end of a wait of `wait_ms` the job asks: not at all if nothing
+    /// can bring its turn forward, because no job is ahead of it and its limits depend on starts
+    /// alone.
+    fn lead_ms(&mut self, key: JobKey, wait_ms: u64) -> u64 {
+        let Some(job) = self.jobs.get(&key) else {
+            return 0;
+        };
+        let Claims { tenant, plan, .. } = &job.claims;
+        let is_fixed = job.claims.ticket.is_some_and(Ticket::is_first)
+            && (self.agreement.limits(tenant, plan.as_deref())).depend_on_starts();
+        match is_fixed {
+            true => 0,
+            false => delays::lead_ms(wait_ms, self.random.random()),
         }
     }
 
