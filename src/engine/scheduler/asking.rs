@@ -105,7 +105,13 @@ impl Scheduler {
         };
         let (admission, settlement) = (&self.admission, &self.settlement);
         let is_open = |it| admission.is_open(it) && !settlement.goes_first(it);
-        let turns = self.queues.take_round(most, is_open);
+        let (jobs, agreement, steering) = (&self.jobs, &mut self.agreement, &self.steering);
+        let max_starts = |tenant: &Tenant, first: JobKey| {
+            let plan = jobs.get(&first).and_then(|job| job.claims.plan.as_deref());
+            let limits = steering.with_tried(tenant, agreement.limits(tenant, plan));
+            limits.max_starts()
+        };
+        let turns = self.queues.take_round(most, is_open, max_starts);
         let jobs = turns.iter().map(|(_, turn)| turn.keys.len()).sum();
         self.admission.asks_for(jobs);
         let mut rounds = Rounds::new();

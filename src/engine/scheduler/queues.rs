@@ -19,6 +19,10 @@ use crate::rules::tenant::Tenant;
 const HELD_SHARE: usize = 2;
 /// The same for the held jobs of one tenant, and for its jobs that wait for a slot.
 const HELD_SHARE_OF_TENANT: usize = 8;
+/// Maximum number of slots that a tenant gets in a row, before the next tenant's turn.
+const MAX_RUN: u128 = 8;
+/// Time for which a run may occupy a slot: with longer calls tenants take shorter turns.
+const RUN_TIME: Duration = Duration::from_millis(20);
 /// Minimum interval between checks of jobs that lack a slot.
 const SURPLUS_PAUSE: Duration = Duration::from_millis(100);
 
@@ -46,6 +50,18 @@ pub struct TenantShare {
     pub slots: u32,
     /// The jobs that ask, those with a slot first.
     pub keys: Vec<JobKey>,
+}
+
+/// A tenant that may ask in the next round trip.
+#[derive(Debug)]
+struct Candidate {
+    tenant: Tenant,
+    /// Number of slots that it could use.
+    demand: usize,
+    /// Number of slots that it gets before the tenants behind it get one.
+    run: usize,
+    /// Number of slots that it gets.
+    slots: u32,
 }
 
 /// All tenants with a job in memory.
@@ -189,50 +205,58 @@ impl Queues {
         }
     }
 
+    /// Returns the number of slots that a tenant gets in a row. Jobs of one tenant share a question,
+    /// but while it has its turn other tenants wait: for a call of the usual duration, or until it
+    /// is known, it is a single slot.
+    fn run(&self) -> usize {
+        let calls = RUN_TIME.as_nanos().checked_div(self.usual_call.as_nanos());
+        let calls = calls.unwrap_or(1).clamp(1, MAX_RUN);
+        usize::try_from(calls).unwrap_or(1)
+    }
+
     /// Takes up to `most` jobs of the open shards for one round trip, and shares this number and
-    /// the free slots among their tenants. Tenants that were left out come first in the next round.
-    /// No slot is taken yet.
+    /// the free slots among their tenants. In the next round, tenants with a part of their run come
+    /// first, then those that were left out. No slot is taken yet.
+    ///
+    /// `max_starts` returns how many jobs of a tenant its limits can admit at once, given its first
+    /// job. If so many get slots, its other jobs ask as well, because they will be denied: they
+    /// learn their waits in the same question.
     pub fn take_round(
         &mut self,
         most: usize,
         is_open: impl Fn(ShardId) -> bool,
+        mut max_starts: impl FnMut(&Tenant, JobKey) -> usize,
     ) -> Vec<(ShardId, TenantShare)> {
         let free = self.concurrency.saturating_sub(self.slots);
-        let most_slots = self.most_slots();
-        // If no job asks without a slot, no more tenants can ask than there are slots, and the
-        // others need not be checked.
-        let enough = match self.sums.of(&is_open).at_once {
-            0 => free,
-            _ => usize::MAX,
+        let (mut tenants, mut passed) = self.candidates(free, is_open);
+        let shares = {
+            let demands: Vec<usize> = tenants.iter().map(|it| it.demand).collect();
+            let runs: Vec<usize> = tenants.iter().map(|it| it.run).collect();
+            slot_shares::share(free, &demands, &runs)
         };
-        let (mut passed, mut tenants, mut demands) = (Vec::new(), Vec::new(), Vec::new());
-        while tenants.len() < enough
-            && let Some(tenant) = self.rotation.pop_front()
-        {
-            let Some(state) = self.tenants.get(&tenant) else {
-                continue;
-            };
-            let may_have = most_slots.saturating_sub(state.slots);
-            let demand = state.without_slot().min(may_have);
-            let may_ask = is_open(state.shard) && state.pauses == 0;
-            if may_ask && (demand > 0 || enough == usize::MAX) {
-                tenants.push(tenant);
-                demands.push(demand);
-            } else {
-                passed.push(tenant);
-            }
+        let mut asking = Vec::with_capacity(tenants.len());
+        for (candidate, slots) in tenants.iter_mut().zip(shares) {
+            candidate.slots = slots;
+            let state = self.tenants.get(&candidate.tenant);
+            asking.push(state.map_or(0, |state| {
+                let asking = state.asking(usize::try_from(slots).unwrap_or(usize::MAX));
+                let first = state
+                    .first()
+                    .filter(|_| asking > 0 && asking < state.ready());
+                let takes_all = first.is_some_and(|it| max_starts(&candidate.tenant, it) <= asking);
+                if takes_all { state.ready() } else { asking }
+            }));
         }
-        let slots = slot_shares::share(free, &demands);
-        let asking = |(tenant, slots): (&Tenant, &u32)| {
-            let state = self.tenants.get(tenant)?;
-            Some(state.asking(usize::try_from(*slots).unwrap_or(usize::MAX)))
-        };
-        let asking = tenants.iter().zip(&slots).map(asking);
-        let asking: Vec<usize> = asking.map(Option::unwrap_or_default).collect();
-        let rooms = slot_shares::share(most, &asking);
+        let rooms = slot_shares::share(most, &asking, &vec![1; asking.len()]);
+        let (mut cut, mut unslotted, mut served) = (Vec::new(), Vec::new(), Vec::new());
         let mut turns = Vec::new();
-        let mut served = Vec::new();
-        for ((tenant, slots), room) in tenants.into_iter().zip(slots).zip(rooms) {
+        for (candidate, room) in tenants.into_iter().zip(rooms) {
+            let Candidate {
+                tenant,
+                demand,
+                run,
+                slots,
+            } = candidate;
             let Some(state) = self.tenants.get_mut(&tenant) else {
                 continue;
             };
@@ -241,10 +265,20 @@ impl Queues {
                 (0..room).map_while(|_| state.pop()).collect()
             });
             state.queued = state.ready() > 0;
-            match (state.queued, keys.is_empty()) {
-                (true, true) => passed.push(tenant.clone()),
-                (true, false) => served.push(tenant.clone()),
-                (false, _) => {}
+            let given = usize::try_from(slots).unwrap_or(usize::MAX);
+            // A tenant that could not use more slots begins its next turn anew.
+            state.run_left = match state.queued && (1..demand).contains(&given) {
+                true => run.saturating_sub(given),
+                false => 0,
+            };
+            if state.queued {
+                let list = match (keys.is_empty(), given) {
+                    (true, _) => &mut passed,
+                    (false, 0) if demand > 0 => &mut unslotted,
+                    (false, _) if state.run_left > 0 => &mut cut,
+                    (false, _) => &mut served,
+                };
+                list.push(tenant.clone());
             }
             if !keys.is_empty() {
                 let turn = TenantShare {
@@ -255,11 +289,54 @@ impl Queues {
                 turns.push((shard, turn));
             }
         }
-        for tenant in passed.into_iter().rev() {
+        for tenant in cut.into_iter().chain(passed).rev() {
             self.rotation.push_front(tenant);
         }
+        self.rotation.extend(unslotted);
         self.rotation.extend(served);
         turns
+    }
+
+    /// Takes the tenants that may ask out of the rotation, and those before them that may not. If
+    /// no job asks without a slot, the tenants beyond those that take all `free` slots need not be
+    /// checked.
+    fn candidates(
+        &mut self,
+        free: usize,
+        is_open: impl Fn(ShardId) -> bool,
+    ) -> (Vec<Candidate>, Vec<Tenant>) {
+        let (usual_run, most_slots) = (self.run(), self.most_slots());
+        let enough = match self.sums.of(&is_open).at_once {
+            0 => free,
+            _ => usize::MAX,
+        };
+        let (mut candidates, mut passed, mut taken) = (Vec::new(), Vec::new(), 0);
+        while taken < enough
+            && let Some(tenant) = self.rotation.pop_front()
+        {
+            let Some(state) = self.tenants.get(&tenant) else {
+                continue;
+            };
+            let may_have = most_slots.saturating_sub(state.slots);
+            let demand = state.without_slot().min(may_have);
+            let may_ask = is_open(state.shard) && state.pauses == 0;
+            if may_ask && (demand > 0 || enough == usize::MAX) {
+                let run = match state.run_left {
+                    0 => usual_run,
+                    left => left.min(usual_run),
+                };
+                taken += demand.min(run);
+                candidates.push(Candidate {
+                    tenant,
+                    demand,
+                    run,
+                    slots: 0,
+                });
+            } else {
+                passed.push(tenant);
+            }
+        }
+        (candidates, passed)
     }
 
     /// Sets whether a job of `tenant` must wait for its limits, according to the last answer.

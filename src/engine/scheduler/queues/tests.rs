@@ -4,7 +4,7 @@ use super::*;
 
 /// Takes a round trip to all shards, with no other in flight.
 fn take_round(queues: &mut Queues, most: usize) -> Vec<TenantShare> {
-    let turns = queues.take_round(most, |_| true);
+    let turns = queues.take_round(most, |_| true, |_, _| usize::MAX);
     turns.into_iter().map(|(_, turn)| turn).collect()
 }
 
@@ -83,6 +83,61 @@ fn one_tenant_has_at_most_half_of_the_slots_while_others_wait() {
 }
 
 #[test]
+fn short_calls_take_turns_in_runs_and_the_tenants_left_out_come_first() {
+    let budgets = |turns: Vec<TenantShare>| {
+        let budget = |turn: &TenantShare| format!("{} {}", turn.tenant, turn.slots);
+        turns.iter().map(budget).collect::<Vec<_>>()
+    };
+    let filled = |concurrency, call: Duration| {
+        let mut queues = Queues::new(concurrency, 80);
+        (0..99).for_each(|_| queues.call_took(call));
+        for (name, keys) in [("a", 0..40), ("b", 40..80), ("c", 80..120)] {
+            fill(&mut queues, name, keys);
+        }
+        queues
+    };
+    let millisecond = Duration::from_millis(1);
+    let mut queues = filled(20, millisecond);
+    // The third tenant gets the rest of its run first. No slot is taken between the rounds.
+    let expected = ["a 8", "b 8", "c 4"];
+    assert_eq!(budgets(take_round(&mut queues, 99)), expected);
+    let expected = ["c 4", "a 8", "b 8"];
+    assert_eq!(budgets(take_round(&mut queues, 99)), expected);
+    queues.set_concurrency(3);
+    // At most half of the slots are one tenant's.
+    for expected in [["c 2", "a 1"], ["a 2", "b 1"], ["b 2", "c 1"]] {
+        assert_eq!(budgets(take_round(&mut queues, 99)), expected);
+    }
+
+    // With longer calls turns are shorter.
+    let mut queues = filled(20, 10 * millisecond);
+    let expected = ["a 7", "b 7", "c 6"];
+    assert_eq!(budgets(take_round(&mut queues, 99)), expected);
+    queues.set_concurrency(4);
+    assert_eq!(budgets(take_round(&mut queues, 99)), ["a 2", "b 2"]);
+    let mut queues = filled(4, 1_000 * millisecond);
+    let expected = ["a 2", "b 1", "c 1"];
+    assert_eq!(budgets(take_round(&mut queues, 99)), expected);
+}
+
+#[test]
+fn a_limited_tenant_that_asks_without_a_slot_keeps_its_turn() {
+    let mut queues = Queues::new(2, 80);
+    for (name, keys) in [("a", 0..9), ("b", 10..19), ("c", 20..29)] {
+        fill_limited(&mut queues, name, keys);
+    }
+    let slots = |turns: Vec<TenantShare>| {
+        let has_slot = turns.into_iter().filter(|turn| turn.slots > 0);
+        has_slot
+            .map(|turn| turn.tenant.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(slots(take_round(&mut queues, 6)), ["a", "b"]);
+    assert_eq!(slots(take_round(&mut queues, 6)), ["c", "a"]);
+    assert_eq!(slots(take_round(&mut queues, 6)), ["b", "c"]);
+}
+
+#[test]
 fn only_what_can_run_asks_unless_the_tenant_is_limited() {
     let mut queues = Queues::new(2, 80);
     let a = tenant("a");
@@ -105,6 +160,20 @@ fn only_what_can_run_asks_unless_the_tenant_is_limited() {
     assert!(may_ask(&queues) && queues.could_ask(|_| true) == 6);
     let turns = take_round(&mut queues, 10);
     assert_eq!((turns[0].slots, turns[0].keys.len()), (0, 6));
+}
+
+#[test]
+fn jobs_without_a_slot_ask_too_if_they_can_only_be_denied() {
+    let mut queues = Queues::new(4, 80);
+    fill(&mut queues, "a", 0..3);
+    fill(&mut queues, "b", 10..13);
+    let max_starts = |of: &Tenant, first: JobKey| match of.as_str() {
+        "a" if first == JobKey(0) => 2,
+        _ => 3,
+    };
+    let turns = queues.take_round(10, |_| true, max_starts);
+    let asks = |(_, turn): &(ShardId, TenantShare)| (turn.slots, turn.keys.len());
+    assert_eq!(turns.iter().map(asks).collect::<Vec<_>>(), [(2, 3), (2, 2)]);
 }
 
 #[test]
@@ -137,13 +206,13 @@ fn who_waits_for_a_server_that_hangs_takes_nothing_from_the_tenants_of_others() 
     let [a, b] = ["a", "b"].map(tenant);
     fill_limited(&mut queues, "a", 0..9);
     fill_limited(&mut queues, "b", 10..12);
-    let turns = queues.take_round(3, |it| it == shard(&a));
+    let turns = queues.take_round(3, |it| it == shard(&a), |_, _| usize::MAX);
     assert_eq!(turns.len(), 1);
     assert_eq!((turns[0].0, turns[0].1.keys.len()), (shard(&a), 3));
     let is_open = |it| it != shard(&a);
     assert_eq!((queues.ready(is_open), queues.ready(|_| true)), (2, 8));
     assert!(queues.may_ask(is_open) && !queues.may_ask(|_| false));
-    let turns = queues.take_round(100, is_open);
+    let turns = queues.take_round(100, is_open, |_, _| usize::MAX);
     assert_eq!((turns[0].1.tenant.clone(), turns[0].1.keys.len()), (b, 2));
     assert!(!queues.may_ask(is_open));
 }
