@@ -417,7 +417,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_engine_that_ends_by_itself_is_no_orderly_end() {
+    async fn an_engine_that_ends_on_its_own_is_an_error() {
         for (over, part) in [
             (
                 EngineEnd::Panicked("it panicked: x".to_owned()),
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_engine_that_is_cut_off_leaves_the_word_to_what_did_it() {
+    async fn an_engine_that_is_cut_off_reports_the_cause() {
         let (mut tasks, stop) = (Tasks::default(), Stop::default());
         tasks.spawn("the RabbitMQ task", async {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_counted_is_shown() {
+    fn counts_are_shown() {
         let metrics = Metrics::new();
         metrics.delivered(DeliverySource::Due);
         metrics.decided("start");

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_does_is_no_shortage() {
+    fn a_peers_failure_is_not_a_shortage() {
         for error in [Errno::CONNREFUSED, Errno::CONNRESET, Errno::HOSTUNREACH] {
             assert_eq!(of(&Outer(errno(error))), None);
         }

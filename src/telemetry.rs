@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_that_is_none_is_named() {
+    fn an_invalid_filter_is_named() {
         let log = Log {
             format: LogFormat::Text,
             level: "sluicegate=loud".to_owned(),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_quiet_unless_they_are_asked_for() {
+    fn libraries_are_quiet_unless_enabled_by_the_filter() {
         let filter = |level: &str| {
             EnvFilter::try_new(format!("{QUIET},{level}"))
                 .expect("a filter")

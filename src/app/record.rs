@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_that_no_job_came_into_leaves_no_file() {
+    fn a_recording_without_jobs_leaves_no_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("jobs.jsonl");
         let wanted = RecordingOptions {
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_recording_has_names_where_they_are_asked_for_and_is_bounded() {
+    async fn a_recording_has_names_on_request_and_is_bounded() {
         let wanted = RecordingOptions {
             max_bytes: 100,
             with_names: true,

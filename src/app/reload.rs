@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_global_limit_is_refused_while_the_prefix_that_it_needs_is_not_in_force() {
+    async fn a_global_limit_is_refused_until_its_prefix_is_in_force() {
         let running = parse("", "max-requests: 5");
         let gate = RedisGate::connect(&running.redis.url, &running.redis.prefix);
         let own = NamedPolicy::new(running.rate_limiter.policy.clone()).expect("small");

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_store_that_hangs_holds_up_nobody_for_long() {
+    async fn a_hanging_store_delays_reports_briefly() {
         let heard = Arc::new(HeardReports {
             hangs: true,
             ..HeardReports::default()

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_told_once_that_the_worker_is_ready_and_each_time_what_it_lacks() {
+    async fn the_service_manager_learns_once_of_readiness_and_of_each_shortage() {
         let (_folder, listens, manager) = manager(None);
         let ((health, board), stop) = (ready(), CancellationToken::new());
         health.set_redis(false);
@@ -202,14 +202,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_worker_that_ends_unasked_says_that_it_stops() {
+    async fn a_worker_that_ends_on_its_own_reports_that_it_stops() {
         let (_folder, listens, manager) = manager(None);
         drop(manager);
         assert_eq!(heard(&listens, |all| !all.is_empty()).await, ["STOPPING=1"]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_watchdog_hears_of_an_engine_that_turns_and_not_of_one_that_hangs() {
+    async fn the_watchdog_is_fed_by_a_running_engine_and_not_by_a_hanging_one() {
         let (_folder, listens, manager) = manager(Some(1000 * MS));
         let ((health, board), hangs) = (ready(), Arc::new(AtomicBool::new(false)));
         // The engine has nothing to do, so it turns only when asked to.
@@ -239,7 +239,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_name_with_an_at_sign_is_no_path() {
+    fn a_name_with_an_at_sign_is_not_a_path() {
         let name = format!("sluicegate-test-{}", std::process::id());
         let address = address(OsStr::new(&format!("@{name}"))).expect("an address");
         assert_eq!(address.as_abstract_name(), Some(name.as_bytes()));

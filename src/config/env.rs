@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kubernetes_own_variables_are_none_of_ours() {
+    fn variables_of_kubernetes_are_ignored() {
         for (name, value) in [
             ("SLUICEGATE_SERVICE_HOST", "10.0.0.1"),
             ("SLUICEGATE_SERVICE_PORT_METRICS", "9464"),

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_told_once_when_the_file_stands_still() {
+    fn a_change_is_reported_once_the_file_is_stable() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("sluicegate.yaml");
         fs::write(&path, "log: {level: info}").expect("written");

@@ -107,7 +107,7 @@ mod tests {
     use crate::rules::tenant::Tenant;
 
     #[test]
-    fn what_happens_to_each_job_is_counted_by_its_kind() {
+    fn events_of_jobs_are_counted_by_kind() {
         let job = || JobFields {
             id: Some("job-7".to_owned()),
             tenant: Tenant::parse("a").expect("a tenant"),

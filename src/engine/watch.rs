@@ -171,13 +171,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_in_time_is_not_told_of() {
+    async fn a_call_in_time_is_not_reported() {
         assert_eq!(heard_of(40, 2000, false).await, []);
         assert_eq!(heard_of(400, 45, false).await, [], "it was answered");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_late_one_is_told_of_when_it_arrives() {
+    async fn a_late_call_is_reported_when_it_arrives() {
         let heard = heard_of(230, 2000, false).await;
         let [(at, CallSignal::Acked { closely: false })] = heard[..] else {
             panic!("{heard:?}");
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_does_not_arrive_is_told_of_again_and_again() {
+    async fn a_call_that_does_not_arrive_is_reported_repeatedly() {
         let heard = heard_of(1200, 2000, false).await;
         let nothing = heard
             .iter()
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn looked_at_closely_it_is_told_of_at_once() {
+    async fn a_closely_watched_call_is_reported_at_once() {
         let heard = heard_of(30, 200, true).await;
         let [(at, CallSignal::Acked { closely: true })] = heard[..] else {
             panic!("{heard:?}");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_call_may_be_the_first_that_is_heard_of_a_late_one() {
+    async fn the_end_of_a_call_may_be_its_first_report() {
         let (sender, _heard) = mpsc::channel(8);
         let started = Instant::now();
         let permit = Permit::until(started + MS * 25);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_nobody_can_tell_nothing_is_told() {
+    async fn an_unobservable_call_is_not_reported() {
         let (sender, mut receiver) = mpsc::channel(8);
         let started = Instant::now();
         let permit = Permit::until(started + MS * 25);

@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_lives_and_does_not_follow_yet_is_named_once() {
+    fn a_live_worker_that_does_not_follow_yet_is_named_once() {
         let worker = |follows| Follower {
             at_ms: 5,
             follows,

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn one_primary_that_may_admit_is_enough() {
+    fn one_admitting_primary_is_enough() {
         let away = || Err(GateError::Unreachable("a test".to_owned()));
         assert!(of_all(vec![cold(9), away(), Ok(())]).is_ok());
         assert!(of_all(Vec::new()).is_ok());

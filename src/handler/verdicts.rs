@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_says_that_the_api_fails() {
+    fn a_retry_verdict_counts_as_an_api_failure() {
         let text = br#"{"outcome":"retry","after":1}"#;
         let attempt = attempt(verdict::read(text).expect("a verdict"));
         assert!(attempt.trouble.is_some());

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_as_full_as_it_is_known_to_be() {
+    fn fullness_follows_known_usage() {
         let limit = Limit::concurrent("calls", 4).expect("in range");
         let full = Fullness::of(&limit, &usage(1, 4));
         assert_eq!((full.share(), full.is_full()), (Some(0.25), false));

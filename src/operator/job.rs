@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_have_numbers_of_their_own() {
+    fn requests_have_unique_numbers() {
         assert_ne!(new_number(), new_number());
     }
 }

@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_letter_does_not_say_is_a_dash_in_its_column() {
+    fn missing_values_of_a_dead_letter_are_dashes() {
         let int = |number| HeaderValue::Int(number);
         let letter = |headers: &[(&str, HeaderValue)]| {
             Message {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replayed_job_starts_afresh_and_keeps_what_its_publisher_set() {
+    fn a_replayed_job_starts_afresh_and_keeps_its_publishers_headers() {
         let text = |text: &str| HeaderValue::Text(text.to_owned());
         let letter = Message {
             routing_key: "jobs.dead".to_owned(),

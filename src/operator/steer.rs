@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn followers_are_counted_in_words() {
+    fn the_number_of_followers_is_written_out() {
         let words = |all, following| Followers { all, following }.in_words();
         assert_eq!(words(0, 0), "no worker is running");
         assert_eq!(words(1, 1), "1 worker follows");

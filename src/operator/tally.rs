@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_trial_says_is_a_sentence() {
+    fn a_trial_is_summarized_in_a_sentence() {
         let tally = |starts, waited, never, worst_ms| Tally {
             starts,
             waited,

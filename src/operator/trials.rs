@@ -171,7 +171,7 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn what_holds_leases_is_not_tried() {
+    fn limits_with_leases_cannot_be_tried() {
         let yaml = "
 rate-limiter:
   limits: [{name: minute, max-requests: 100}, {name: running, max-concurrent: 4}]

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_the_workers_that_live_is_the_first() {
+    fn one_live_worker_is_the_first() {
         let board = |names: &[&str]| BoardView {
             workers: (names.iter())
                 .map(|name| ((*name).to_owned(), Default::default()))
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_number_is_the_latest_clock_and_above_all_before() {
+    fn the_next_number_is_the_latest_clock_and_above_all_earlier_ones() {
         let board = |now_ms, version, wakes: &[u64]| BoardView {
             now_ms,
             version,

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preparation_that_fails_while_it_is_half_open_is_a_failed_probe() {
+    fn a_failed_preparation_while_half_open_is_a_failed_probe() {
         let mut breaker = open();
         assert_eq!(breaker.closed_until(200), 1_103);
         breaker.failed(1_200, &RULE, (1_102, "a"), "no token", 0);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_for_all_needs_failures_of_several() {
+    fn the_api_breaker_needs_failures_of_several_tenants() {
         let mut breaker = Breaker::default();
         for n in 0..99 {
             assert!(!fail(&mut breaker, n, "a"), "one tenant's alone");
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn one_probe_at_a_time_and_each_that_fails_doubles_the_wait() {
+    fn probes_are_single_and_each_failed_one_doubles_the_wait() {
         let mut breaker = open();
         let (mut now, mut waits) = (1_103, Vec::new());
         for _ in 0..4 {

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_that_nobody_ended_is_a_crash_and_the_last_is_dead() {
+    fn each_call_without_an_end_is_a_crash_and_too_many_kill_the_job() {
         let (mut suspect, mut now) = (Suspect::default(), 1_000);
         for (crashes, by) in ["a", "b", "c"].into_iter().enumerate() {
             let alone = crashes > 0;
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_that_are_lost_count_nothing() {
+    fn lost_sessions_are_not_crashes() {
         let mut suspect = Suspect::default();
         for now in 1..=50 {
             let by = now.to_string();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_crashes_is_begun_alone_and_an_answer_clears_it() {
+    fn a_job_with_crashes_runs_alone_until_an_answer_clears_them() {
         let mut suspect = Suspect::default();
         suspect.hear(0, "a", begin(5, false));
         let (now, alone) = (LEASE_MS, SuspectDecision::Alone { crashes: 1 });
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_its_owners_and_nobody_else_renews_or_ends_it() {
+    fn only_its_owner_renews_or_ends_a_note() {
         let mut suspect = Suspect::default();
         suspect.hear(0, "a", begin(5, false));
         // The reply to the first note was lost, so it is sent again.
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_stepped_back_lets_nobody_wait_for_longer_than_a_lease() {
+    fn a_clock_step_back_never_makes_a_job_wait_beyond_a_lease() {
         let mut suspect = Suspect::default();
         suspect.hear(9_000_000, "a", begin(2, false));
         let ms = LEASE_MS;

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_the_first_until_the_time_is_over() {
+    fn one_job_is_the_first_until_the_key_expires() {
         let mut known = None;
         let ask =
             |known: &mut _, now, job, by| FirstJob::ask(known, now, &candidate(job, by, false));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_stays_it_when_it_asks_again_or_is_delivered_again() {
+    fn the_first_job_remains_the_first_on_repeated_requests() {
         let mut known = None;
         let mut ask = |job, by, before| FirstJob::ask(&mut known, 7, &candidate(job, by, before));
         assert_eq!(ask("1", "w-1", false), Deduped::First);

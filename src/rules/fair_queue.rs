@@ -335,7 +335,7 @@ mod tests {
     const ONE: (u64, u64) = (1, 16);
 
     #[test]
-    fn one_that_started_at_once_does_not_come_before_those_that_wait() {
+    fn an_immediate_start_does_not_pass_waiting_ones() {
         let mut queue = FairQueue::default();
         queue.save("waits", 0, 2, ONE, 100);
         queue.save("starts", 1, 0, ONE, 100);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn of_waitlists_that_do_not_wait_a_bounded_number_is_known() {
+    fn the_number_of_idle_waitlists_is_bounded() {
         let mut queue = FairQueue::default();
         queue.save("waits", 0, 3, ONE, 100);
         for n in 0..5_000 {
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_leaves_is_in_nobodys_way() {
+    fn a_waitlist_that_leaves_blocks_no_other() {
         let mut queue = FairQueue::default();
         queue.save("a", 0, 3, (60, 16), 100);
         queue.save("b", 0, 2, ONE, 100);

@@ -90,7 +90,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn waits_calls_and_what_is_around_them_fit_into_the_timeout() {
+    fn waits_calls_and_overhead_fit_into_the_timeout() {
         for (timeout, call, longest, fits) in [
             (1_800, 10, 900, true),
             (1_800, 1_200, 420, true),

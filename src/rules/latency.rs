@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_base_is_zero_until_it_is_known_and_then_at_most_the_shortest_way() {
+    fn the_base_is_zero_until_known_and_then_at_most_the_shortest_latency() {
         let mut way = LatencyEstimator::default();
         learnt(&mut way, MINUTE, 500..519);
         assert_eq!((way.is_known(), way.base()), (false, Duration::ZERO));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_way_counts_at_once_and_for_ten_minutes() {
+    fn a_shorter_latency_counts_at_once_and_for_ten_minutes() {
         let mut way = LatencyEstimator::default();
         learnt(&mut way, MINUTE, [500; 100]);
         assert_eq!(way.base(), MS * 500);
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_much_shorter_than_the_others_is_believed_more_than_they_are() {
+    fn a_much_shorter_latency_outweighs_the_others() {
         let mut way = LatencyEstimator::default();
         learnt(&mut way, MINUTE, [40]);
         learnt(&mut way, MINUTE, [500; 99]);
@@ -144,7 +144,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_never_more_than_the_shortest_way_of_ten_minutes(
+        fn the_base_never_exceeds_the_shortest_latency_of_ten_minutes(
             ways in prop::collection::vec((0_u32..40, 0_u32..1000), 1..400),
         ) {
             let (mut way, mut now, mut seen) = (LatencyEstimator::default(), Duration::ZERO, Vec::new());

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_way_is_known_a_call_counts_from_when_it_was_heard_of() {
+    fn before_the_latency_is_known_a_call_counts_from_its_report() {
         let mut late = Lateness::default();
         assert_eq!(
             judged(&mut late, &call(0), 290, CallSignal::Answered),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_never_acknowledged_counts_from_now_again_and_again() {
+    fn an_unacknowledged_call_keeps_counting_from_now() {
         let mut late = Lateness::default();
         let mut call = call(0);
         assert_eq!(
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_believed_as_far_as_the_purse_lasts() {
+    fn answers_count_until_the_budget_is_spent() {
         let mut late = Lateness::default();
         for n in 0..20 {
             assert_eq!(
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn some_calls_of_each_minute_are_looked_at_closely() {
+    fn some_calls_of_each_minute_are_watched_closely() {
         let mut late = Lateness::default();
         let mut looks = |from_ms: u32| {
             let mut look = |n| late.look(MS * (from_ms + n), &call(n)).closely;
@@ -346,7 +346,7 @@ mod tests {
         /// Answers make calls count longer by no more in total than all calls paid plus a full
         /// purse.
         #[test]
-        fn the_purse_bounds_what_answers_cost(loops in prop::collection::vec(0u32..3000, 0..300)) {
+        fn the_budget_bounds_the_cost_of_answers(loops in prop::collection::vec(0u32..3000, 0..300)) {
             let mut late = Lateness::default();
             let mut longer = Duration::ZERO;
             for (n, took) in loops.iter().enumerate() {

@@ -332,7 +332,7 @@ mod tests {
     use crate::rules::limit::Algorithm;
 
     #[test]
-    fn what_started_under_an_operators_lower_limit_is_found_when_it_has_ended() {
+    fn starts_under_an_operators_lower_limit_are_found_at_their_end() {
         let (window, guard) = (Duration::from_secs(60), Duration::ZERO);
         let limit = |name, algorithm| {
             Limit::new(name, algorithm, 5, window, guard).expect("this is a limit")

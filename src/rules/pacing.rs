@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_what_is_over_makes_room() {
+    fn memory_is_bounded_and_expired_entries_make_room() {
         let mut pacing = Pacing::default();
         for number in 0..2 * MAX_TENANTS {
             pacing.refused(SECOND, &tenant(number), (&leaky(10, 1), SECOND));

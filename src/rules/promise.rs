@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn it_survives_its_way_through_a_header_and_nothing_else_is_one() {
+    fn a_promise_survives_a_header_and_other_texts_are_none() {
         let promise = Promise {
             at_ms: 1_700_000_000_000,
             wait_ms: 42,

@@ -112,7 +112,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn waits_double_up_to_the_longest_and_end_with_the_attempts() {
+    fn waits_double_up_to_a_maximum_and_end_with_the_attempts() {
         let policy = RetryPolicy {
             max_attempts: 6,
             initial_interval: SECOND,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn reconnecting_never_ends_and_begins_anew_after_a_success() {
+    fn reconnecting_never_ends_and_its_backoff_resets_after_a_success() {
         let mut reconnect = Reconnect::default();
         let first = reconnect.next(0.5);
         assert_eq!(first, Duration::from_millis(100));

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_would_have_started_holds_up_nothing() {
+    fn a_job_that_could_never_start_delays_no_other() {
         let limit = shadow(Algorithm::TokenBucket, 1, 3_600_000);
         let mut trial = ShadowTrial::default();
         for _ in 0..100 {

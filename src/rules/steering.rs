@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_survive_their_way_through_redis() {
+    fn instructions_survive_a_round_trip_through_redis() {
         for instruction in [
             Instruction::All(Hold::Paused),
             Instruction::All(Hold::Draining),
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_version_says_of_a_job_is_read_as_far_as_it_is_known() {
+    fn a_newer_versions_job_state_is_read_as_far_as_known() {
         let waits = r#"{"what":"moon","plan":null,"labels":{},"generation":null,"promised_ms":null,"more":1}"#;
         let new = format!(
             r#"{{"cancel":null,"show":1,"state":"waiting","at_ms":2,"attempt":1,"cost":1,"queue":"q","here_ms":0,"wait_ms":null,"ticket":null,"limit":null,"waits":{waits}}}"#
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_call_to_ask_anew_counts() {
+    fn the_newest_wake_counts() {
         let none = Steering::of([]);
         assert!(none.lets_sleep());
         assert_eq!(none.wakes(&tenant("a")), 0);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stops_more_counts_and_each_job_has_its_own_wishes() {
+    fn the_stricter_hold_counts_and_each_job_has_its_own_instructions() {
         let job = |number| Instruction::Cancel(tenant("a"), "1".to_owned(), number);
         for order in [
             [Hold::Paused, Hold::Draining],

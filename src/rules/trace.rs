@@ -232,7 +232,7 @@ mod tests {
     const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn a_context_is_what_the_standard_says_and_nothing_else() {
+    fn only_contexts_of_the_standard_are_accepted() {
         let context = Context::parse(GOOD).expect("a context");
         assert_eq!(context.trace, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
         assert_eq!(
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_job_carries_is_read_as_it_was_written() {
+    fn a_jobs_trace_context_survives_a_round_trip() {
         let parent = Context::parse(GOOD).expect("a context");
         for first_call in [None, Some(1), Some(u64::MAX)] {
             let said = TraceClaim { parent, first_call };
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_the_traces_is_taken_or_what_the_publisher_takes() {
+    fn the_sampler_or_the_publisher_decides_which_traces_are_recorded() {
         let sampler = |name, share| Sampler::parse(name, share).expect("a sampler");
         let low = |part: f64| (part * 2.0_f64.powi(64)) as u128;
         let quarter = sampler("traceidratio", Some("0.25"));

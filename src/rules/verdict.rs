@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn each_outcome_is_read_with_what_it_may_have() {
+    fn each_outcome_is_read_with_its_fields() {
         const S: Duration = Duration::from_secs(1);
         assert_eq!(said(r#"{"outcome": "done"}"#), Ok(Verdict::DONE));
         let reason = || "busy".to_owned();
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_no_verdict() {
+    fn unknown_texts_are_not_verdicts() {
         for (text, word) in [
             ("", "EOF"),
             ("done", "expected"),

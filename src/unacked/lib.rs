@@ -38,7 +38,7 @@ mod tests {
     use super::unacked;
 
     #[test]
-    fn what_the_other_machine_has_is_acknowledged_before_anybody_reads_it() {
+    fn received_bytes_are_acknowledged_before_they_are_read() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it has one");
         // The test never accepts the connection.
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_there_is_not() {
+    fn bytes_without_buffer_space_are_not_acknowledged() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it has one");
         let mut client = TcpStream::connect(address).expect("the backlog has room");
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_what_is_no_connection() {
+    fn other_sockets_have_no_acknowledgements() {
         let file = std::fs::File::open("/dev/null").expect("it is there");
         assert_eq!(unacked(&file), None);
     }

@@ -353,7 +353,7 @@ fn ways(calls: &[(u64, u64)]) -> Observations {
 }
 
 #[test]
-fn only_calls_with_ways_of_one_kind_are_compared() {
+fn only_calls_with_similar_latency_are_compared() {
     let case = Case {
         max: 2,
         window: 1000 * MS,
@@ -376,7 +376,7 @@ fn only_calls_with_ways_of_one_kind_are_compared() {
 /// Beyond the guard the limit is not promised. This test prints the observations and checks that
 /// the variation explains the excess.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_guard_shows_when_latency_varies_by_more_is_told() {
+async fn violations_stay_within_the_bound_when_latency_varies_by_more() {
     let case = Case {
         max: 10,
         window: 1000 * MS,

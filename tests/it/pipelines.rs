@@ -150,7 +150,7 @@ async fn neither_an_api_that_is_down_nor_a_flood_disturbs_another_pipeline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipeline_whose_rabbitmq_is_away_is_named_and_the_others_work() {
+async fn a_pipeline_with_an_unreachable_rabbitmq_is_named_and_the_others_work() {
     let api = Api::start().await;
     let file = File::new();
     let away = |port: u16| {

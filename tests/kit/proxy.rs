@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_held_passes_later_or_is_lost_when_it_is_cut() {
+    async fn held_bytes_pass_later_or_are_lost_with_the_connection() {
         let (proxy, mut client, mut server) = connected(Transfers::OPEN).await;
         proxy.set(Transfers::OPEN.held(true));
         client.write_all(b"1").await.expect("sent");
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_connection_follows_the_target_and_an_open_one_stays() {
+    async fn a_new_connection_uses_the_new_target_and_an_open_one_stays() {
         let (proxy, mut client, mut server) = connected(Transfers::OPEN).await;
         let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let other = other.expect("a free port");
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_trap_holds_what_it_catches_or_what_follows_and_is_gone() {
+    async fn a_trap_holds_the_matching_or_following_bytes_once() {
         const PATIENCE: Duration = Duration::from_secs(30);
         let (held, open) = (Transfer::HELD, Transfer::OPEN);
         for (there, back) in [(held, open), (open, held)] {
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_before_several_targets_tells_all_of_them_the_same() {
+    async fn a_proxy_for_several_targets_sends_the_same_to_all() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.expect("a free port");
         let target = listener.local_addr().expect("bound");

@@ -130,7 +130,7 @@ fn every_warning_and_error_is_listed_and_no_other() {
 }
 
 #[test]
-fn texts_are_found_however_they_are_laid_out() {
+fn texts_are_found_in_any_layout() {
     let code = "warn!(reason = %why, \"one\"),\nerror!(\n  a = b(\"x\"),\n  \"two: {why}\",\n);\nwarn!(\"three (of \\\n   more\")";
     let mut found = said(code);
     found.sort();
@@ -284,7 +284,7 @@ fn keys() -> BTreeMap<String, &'static str> {
 }
 
 #[test]
-fn every_redis_key_is_listed_with_what_it_holds() {
+fn every_redis_key_is_listed_with_its_content() {
     let mut listed = BTreeMap::new();
     for row in rows("Redis keys") {
         listed.extend(quoted(row[0]).map(|key| (key.to_owned(), row[1])));

@@ -75,7 +75,7 @@ fn a_backlog_of_many_tenants_uses_all_quota_and_no_more() {
 }
 
 #[test]
-fn jobs_that_nothing_denies_do_not_wait() {
+fn undenied_jobs_do_not_wait() {
     let (figures, _) = played("a flow", "max-requests: 1000, window-size: 1s", false);
     assert!(figures.waits.p99 < 0.1, "{:?}", figures.waits);
 }

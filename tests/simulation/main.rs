@@ -490,7 +490,7 @@ fn found(seed: u64) {
 }
 
 #[test]
-fn what_costs_more_than_an_operators_lower_limit_is_settled_in_full() {
+fn jobs_above_an_operators_lower_limit_are_settled_in_full() {
     found(4035);
     found(4123);
 }
@@ -520,12 +520,12 @@ fn a_burst_of_one_tenant_takes_no_turn_from_another() {
 }
 
 #[test]
-fn lines_whose_fronts_vanished_do_not_wait_for_each_other() {
+fn waitlists_whose_fronts_vanished_do_not_wait_for_each_other() {
     found(2_000_519);
 }
 
 #[test]
-fn who_wants_nothing_while_all_are_closed_waits_without_spinning() {
+fn an_idle_worker_waits_without_spinning_while_all_tenants_are_closed() {
     found(6_000_117);
     found(6_000_289);
 }
@@ -541,7 +541,7 @@ fn a_clock_that_was_read_over_a_long_time_puts_no_start_earlier() {
 }
 
 #[test]
-fn a_seed_is_the_same_twice() {
+fn a_seed_is_reproducible() {
     for seed in SEEDS.into_iter().flat_map(|seeds| seeds.take(6)) {
         let (one, two) = (simulate(seed, false), simulate(seed, false));
         assert_eq!(

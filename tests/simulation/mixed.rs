@@ -108,7 +108,7 @@ pub fn most_before(arrivals: &[Call], names_plan: bool, window: u64, slack: u64)
 }
 
 #[test]
-fn all_that_came_counts_against_each() {
+fn every_arrival_counts_against_every_policy() {
     let call = |(at, names_plan): (u64, bool)| Call {
         at_us: 1_000 + at,
         cost: 1,

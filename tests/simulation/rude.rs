@@ -516,7 +516,7 @@ fn line(played: &Played) -> String {
 /// The configured limit is never exceeded, at most 1 % of the calls are refused, and at least 95 %
 /// of the API's quota is used.
 #[test]
-fn limits_that_learn_are_good_to_rude_apis() {
+fn adaptive_limits_protect_rude_apis() {
     let only = std::env::var("RUDE").unwrap_or_default();
     let (mut table, mut wrong) = (String::new(), String::new());
     for rude in all() {

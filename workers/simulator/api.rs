@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_more_than_the_limit_is_told_when_there_is_room() {
+    fn calls_above_the_limit_learn_when_quota_is_available() {
         let mut each = answering("2/10s:tenant", 10);
         let mut come = |tenant, ms| after(&mut each, tenant, ms);
         assert_eq!([come("a", 0), come("a", 4_000)], [None, None]);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn of_tenants_it_counts_a_bounded_number() {
+    fn the_number_of_counted_tenants_is_bounded() {
         let mut each = answering("1/10s:tenant", 3);
         for tenant in ["a", "b", "c", "d", "d"] {
             assert_eq!(after(&mut each, tenant, 0), None, "{tenant}");

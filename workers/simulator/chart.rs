@@ -187,7 +187,7 @@ mod tests {
     use sluicegate::config::Config;
 
     #[test]
-    fn a_name_is_no_markup() {
+    fn a_name_is_escaped_in_markup() {
         let policy = &Config::default().rate_limiter.policy;
         let jobs = [SimulatedJob::new(0.0, "a"), SimulatedJob::new(5.0, "a")];
         let figures = Figures::of(policy, &jobs, &RunHistory::default());

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn invalid_jobs_are_reported_with_their_line() {
         let good = "{\"at\": 1, \"tenant\": \"a\"}\n";
         for (bad, words) in [
             ("{\"at\": 1, \"tennant\": \"a\"}", "did you mean tenant?"),

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_what_it_says_and_the_same_for_the_same_seed() {
+    fn a_load_matches_its_description_and_is_reproducible() {
         let even = load("uniform:20/s").jobs(1).expect("jobs");
         assert_eq!(even.len(), 2_050);
         assert!(even.is_sorted_by(|one, two| one.at <= two.at));

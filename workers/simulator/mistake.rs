@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistyped_key_is_shown_with_what_was_meant() {
+    fn a_mistyped_key_is_shown_with_a_suggestion() {
         let words = in_words("unknown field `tennant`, expected one of `at`, `tenant`, `cost`");
         assert!(words.ends_with("; did you mean tenant?"), "{words}");
         let words = in_words("unknown field `tennant`, expected one of at, tenant, cost");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_short_and_on_one_line() {
+    fn messages_are_short_and_on_one_line() {
         let words = in_words(&format!("bad\n\u{1b}[31m {}", "x".repeat(5_000)));
         assert!(words.chars().count() <= SHOWN + 1);
         assert!(!words.contains(char::is_control), "{words:?}");

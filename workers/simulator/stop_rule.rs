@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_over_when_no_job_ends_for_long_or_its_time_is_over_or_it_was_too_much_work() {
+    fn a_run_ends_without_progress_or_at_its_time_or_work_limit() {
         let mut run = rule("", &[]);
         assert_eq!(run.over(state(HOUR, 1, 5)), None);
         let left = run.over(state(4 * HOUR, 1, 5)).expect("three hours");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_by_is_waited_for() {
+    fn long_windows_and_delays_are_waited_for() {
         let day = "rate-limiter: {max-requests: 1, window-size: 1d}";
         assert_eq!(rule(day, &[]).over(state(48 * HOUR, 0, 5)), None);
         let gives_up = "retry: {give-up-after: 10h}";
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_at_less_often_the_longer_nothing_ends_but_not_past_the_end() {
+    fn checks_become_rarer_without_progress_but_never_pass_the_end() {
         let run = rule("", &[]);
         assert_eq!(run.pause(Duration::ZERO), MIN_CHECK_INTERVAL);
         assert_eq!(run.pause(HOUR), MAX_CHECK_INTERVAL);

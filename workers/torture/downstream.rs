@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_known_by_its_path_and_headers() {
+    fn a_caller_is_identified_by_path_and_headers() {
         let request = |path: &str, id: &str| {
             let request = Request::post(path)
                 .header("x-job-id", id)

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_others_can_give_this_machine_is_not_local() {
+    fn a_host_name_that_others_choose_is_not_local() {
         for local in [
             "localhost",
             "LOCALHOST:9464",
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_token_only_this_machine_looks_and_nobody_acts() {
+    fn without_a_token_only_local_clients_read_and_none_act() {
         let guard = Guard::of(&Admin {
             listen: ([0, 0, 0, 0], 0).into(),
             token: None,
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_tokens_are_counted_and_right_ones_pass_all_the_same() {
+    fn wrong_tokens_are_counted_and_valid_tokens_still_pass() {
         let guard = Guard::of(&Admin {
             listen: ([0, 0, 0, 0], 0).into(),
             token: Some(Secret::new("reader-0123456789")),

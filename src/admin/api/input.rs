@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_or_does_not_fit_is_refused_with_what_would() {
+    fn unknown_and_invalid_parameters_are_refused_with_the_valid_ones() {
         let route = |path: &str| {
             let all = ROUTES.iter();
             all.clone()
@@ -257,7 +257,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_asked_is_refused_or_has_its_bounds(
+        fn every_request_is_refused_or_within_bounds(
             at in 0..ROUTES.len(),
             path in proptest::collection::vec(text(), 2),
             query in text(),

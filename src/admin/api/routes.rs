@@ -462,7 +462,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_fits_one_route_and_nothing_between_slashes_is_empty() {
+    fn a_path_matches_one_route_and_has_no_empty_segment() {
         let fit = |path: &str| {
             ROUTES
                 .iter()

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_says_what_a_request_would() {
+    fn a_form_and_a_request_mean_the_same() {
         let act = ActionForm::find("limit").expect("one");
         let said = FormValues::of(b"tenant=a%2Fb%3F&max=9&for=+30m&clear=&pipeline=mail");
         assert_eq!(
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tries_a_limit_never_enforces_it() {
+    fn trying_a_limit_never_enforces_it() {
         let asks = |name: &str, form: &str| {
             let act = ActionForm::find(name).expect("one");
             let said = FormValues::of(format!("tenant=acme&{form}").as_bytes());
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_is_told_in_a_line() {
+    fn a_completed_action_is_reported_in_one_line() {
         let act = ActionForm::find("pause").expect("one");
         let answer = json!({"tenant": "acme", "change": "pause", "until_ms": 1_700_000_000_000_u64, "x": null});
         assert_eq!(

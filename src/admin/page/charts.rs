@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_ends_at_now_and_its_height_is_of_a_round_number() {
+    fn a_chart_ends_now_and_its_scale_is_a_round_number() {
         for (most, expected) in [
             (0.0, 0.1),
             (0.3, 0.5),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_a_worker_that_has_just_begun() {
+    fn a_worker_that_just_started_has_no_data() {
         let all = charts(&Ring::default());
         let html: Vec<String> = all.iter().map(|it| it.render().expect("it can")).collect();
         assert_eq!(html.len(), SERIES);

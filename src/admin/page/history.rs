@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_is_what_was_counted_in_ten_seconds_and_the_mean_of_what_was_seen() {
+    fn a_point_holds_the_counts_of_ten_seconds_and_the_mean_of_gauges() {
         let mut ring = Ring::default();
         ring.add_sample(Duration::ZERO, sample(100, 7, 0.0));
         for second in [2, 4, 6, 8, 10_u32] {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn two_hours_are_kept_in_a_bound() {
+    fn history_keeps_two_hours_in_bounded_memory() {
         let mut ring = Ring::default();
         for second in 0..40_000 {
             ring.add_sample(Duration::from_secs(2 * second), sample(second, 0, 1.0));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn pipelines_that_are_gone_are_forgotten() {
+    fn removed_pipelines_are_forgotten() {
         let (history, metrics) = (PipelineHistories::default(), Metrics::default());
         for second in 0..6 {
             let both = [("a", &metrics), ("b", &metrics)];

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_view_is_its_parts() {
+    fn a_view_consists_of_its_parts() {
         let html = "x<!--part:a--> <p>1</p>\n<!--part:b-->2&#60;!--part:c--&#62;";
         let found = parts(html);
         let found: Vec<_> = found

@@ -402,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_sent_elsewhere() {
+    fn redirects_stay_below_the_prefix() {
         for own in ["/ui", "/ui/tenants?sort=denied", "/ui?pipeline=a"] {
             assert_eq!(own_path(own), own);
         }
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_link_is_asked_for_again() {
+    fn only_a_link_from_another_site_is_reloaded() {
         let headers = |site: &'static str, mode: &'static str| {
             let mut headers = HeaderMap::new();
             for (name, value) in [

@@ -125,7 +125,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3_600);
 
     #[test]
-    fn a_session_has_an_end_and_is_of_one_role() {
+    fn a_session_expires_and_has_one_role() {
         let mut all = Sessions::default();
         let operator = all.begin(Duration::ZERO, Role::Operator, "anna".to_owned());
         let reader = all.begin(Duration::ZERO, Role::Reader, String::new());
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_have_a_bound() {
+    fn the_number_of_sessions_is_bounded() {
         let mut all = Sessions::default();
         let first = all.begin(Duration::ZERO, Role::Reader, String::new());
         for _ in 0..MAX_SESSIONS {

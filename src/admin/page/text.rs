@@ -188,7 +188,7 @@ mod tests {
     const NOW: u64 = 1_700_000_000_000;
 
     #[test]
-    fn numbers_and_moments_are_as_people_read_them() {
+    fn numbers_and_times_are_readable() {
         let numbers = [0, 999, 1_000, 1_234_567].map(number);
         assert_eq!(numbers, ["0", "999", "1,000", "1,234,567"]);
         let decimals = [0.0, 0.01, 0.25, 99.94, 12_345.6].map(decimal);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_chose_is_escaped_and_reachable() {
+    fn foreign_names_are_escaped_and_reachable() {
         let hostile = "<script>\"'&\u{202e}/..";
         let name = ShownName::new(hostile);
         assert!(!name.shown.contains('\u{202e}') && name.shown.contains("\\u{202e}"));

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_tried_again_less_and_less_often_and_is_news_once() {
+    fn a_failed_read_is_retried_with_backoff_and_reported_once() {
         let (mut failure, mut now) = (ReadFailure::default(), Instant::now());
         let problem = || Some("a file is away".to_owned());
         assert!(!failure.is_due(now), "nothing failed");

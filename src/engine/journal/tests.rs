@@ -71,7 +71,7 @@ fn a_line_about_a_job_names_its_trace() {
 }
 
 #[test]
-fn many_of_a_kind_are_a_few_lines_and_one() {
+fn many_lines_of_a_kind_become_a_few_and_a_summary() {
     let reason = || "503".to_owned();
     let failed = |number: u32| Fact::TriedAgain {
         job: job(),
@@ -124,7 +124,7 @@ fn a_tenant_that_closes_and_opens_has_a_line_for_each() {
 }
 
 #[test]
-fn what_can_not_be_read_is_logged_with_its_tenant_and_reason() {
+fn an_unreadable_clock_is_logged_with_its_tenant_and_reason() {
     let why = GateError::Refused("WRONGTYPE of a test".to_owned());
     let log = said(vec![Fact::NoClock(job().tenant, 3, why)]);
     for part in ["WARN", "tenant=a", "jobs=3", "WRONGTYPE of a test"] {
@@ -133,7 +133,7 @@ fn what_can_not_be_read_is_logged_with_its_tenant_and_reason() {
 }
 
 #[test]
-fn what_happens_to_each_job_is_not_logged() {
+fn events_of_single_jobs_are_not_logged() {
     let log = said(vec![
         Fact::Decided(Decision::Admitted),
         Fact::Called(Outcome::Done, Some(Duration::from_millis(5))),

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn one_question_of_a_shard_is_under_way_and_few_jobs_wait_for_company() {
+    fn a_shard_has_one_request_in_flight_and_few_jobs_are_batched() {
         let (mut admission, here) = (Admission::default(), ShardId::default());
         assert_eq!(admission.ask_at(|| 1), Duration::ZERO);
         assert!(admission.is_open(here) && admission.is_idle());
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn who_can_not_be_asked_is_asked_after_a_pause_until_it_answers() {
+    fn an_unreachable_store_is_asked_after_pauses_until_it_answers() {
         let mut admission = Admission::default();
         let cold = |wait| GateError::Cold {
             wait,
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_can_not_start_any_more_lapse_once_and_a_far_store_gives_them_longer() {
+    fn jobs_that_are_too_late_lapse_once_and_later_with_a_distant_store() {
         let (mut admission, here) = (Admission::default(), ShardId::default());
         assert_eq!(admission.lapses_at(), None);
         send(&mut admission, 10 * MS, here, JobKey(7));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_jobs_ask_after_a_permit_that_came_late_and_it_is_told_when_all_do() {
+    fn a_late_permit_halves_the_round_and_only_late_permits_are_reported() {
         let mut admission = Admission::default();
         admission.asks_for(100);
         assert!(admission.came_late(MS, MS, &limits()).is_none());

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_session_that_is_gone_is_published_or_acked() {
+    fn a_lost_session_publishes_and_acks_nothing() {
         let mut agenda = filled();
         agenda.end_session([JobKey(5), JobKey(3)]);
         let actions = agenda.take();

@@ -99,7 +99,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn an_operator_s_resume_is_heard_but_not_by_who_was_told_meanwhile() {
+    fn an_operators_resume_counts_unless_a_newer_throttle_arrived() {
         let mut throttle = ApiThrottle::default();
         throttle.throttled(20 * SECOND);
         throttle.asked();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_looks_each_second_and_never_starts_by_what_is_old() {
+    fn a_watching_worker_asks_each_second_and_ignores_stale_answers() {
         let mut throttle = ApiThrottle::default();
         assert!(!throttle.is_stale(SECOND));
         assert!(!throttle.should_ask(SECOND, || false) && !throttle.is_stale(SECOND));

@@ -157,7 +157,7 @@ mod tests {
     const HERE: fn() -> ShardId = ShardId::default;
 
     #[test]
-    fn one_batch_is_asked_at_a_time_and_what_failed_is_asked_again_first() {
+    fn one_batch_is_in_flight_and_failed_jobs_are_asked_first() {
         let (mut all, now) = (Candidates::new(7), Duration::from_secs(9));
         add(&mut all, 1);
         let sent = all.send(now);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_bounded_and_with_its_session_all_is_forgotten() {
+    fn a_batch_is_bounded_and_forgotten_with_its_session() {
         let mut all = Candidates::new(7);
         (0..300).for_each(|key| add(&mut all, key));
         assert_eq!(all.send(Duration::ZERO)[0].1.len(), MAX_JOBS_PER_REQUEST);

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_denied_in_each_window_closes_once() {
+    fn a_tenant_denied_in_each_window_closes_once() {
         let mut tenants = ClosedTenants::default();
         let (nobody, none) = (Vec::<String>::new(), None);
         assert_eq!(
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspension_is_told_once_while_it_is_closed_and_ends_when_somebody_ends_it() {
+    fn a_suspension_is_reported_once_and_ends_when_an_operator_resumes() {
         let mut tenants = ClosedTenants::default();
         let none = Vec::<String>::new();
         let limited = || reply(0, vec![wait(0, 500)]);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_wait_is_looked_at_before_a_long_one_and_seldom() {
+    fn short_waits_are_checked_before_long_ones_and_rarely() {
         let mut tenants = ClosedTenants::default();
         record(&mut tenants, 0, "long", reply(0, vec![wait(0, 3_600_000)]));
         for number in 0..50 {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bounded_number_is_followed() {
+    fn the_number_of_closed_tenants_is_bounded() {
         let mut tenants = ClosedTenants::default();
         let denied = || reply(0, vec![wait(0, 1_000)]);
         for number in 0..MAX_TENANTS {

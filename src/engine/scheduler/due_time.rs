@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_too_late_was_late_before() {
+    fn a_late_delivery_was_due_before_it_arrived() {
         let late = |until_ms, left| DueTime::of_wait(10 * MS, until_ms, 5_000, left).late(12 * MS);
         assert_eq!(late(4_000, Duration::ZERO), 1_002 * MS);
         assert_eq!(late(5_001, MS), MS, "its end is near");

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_session_delivers_is_taken_until_the_worker_drains() {
+    fn only_deliveries_of_the_session_are_taken_until_the_worker_drains() {
         let mut intake = Intake::default();
         intake.begin_session(2);
         assert_eq!(intake.take(&delivery(1)), None, "of a session before");

@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_told_until_it_is_heard_and_nobody_begins_before() {
+    fn an_end_is_resent_until_confirmed_and_precedes_the_next_beginning() {
         let mut notes = Notes::new(7);
         notes.begin(SECOND, JobKey(1), &tenant(), "x", 5, true);
         assert_eq!(sent(&mut notes, SECOND), ["begin 7-1"]);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_again_is_bounded_and_what_is_refused_is_not_told_again() {
+    fn resent_notes_are_bounded_and_refused_ones_are_dropped() {
         let mut notes = Notes::new(7);
         for key in 0..2 * MAX_RETRIES_PER_SHARD as u64 {
             notes.begin(SECOND, JobKey(key), &tenant(), "x", 5, false);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_words_end_all_that_may_be_noted() {
+    fn the_final_notes_end_everything_that_may_be_noted() {
         let mut notes = Notes::new(7);
         for key in 1..=3 {
             notes.begin(SECOND, JobKey(key), &tenant(), "x", 5, false);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_on_its_way_is_among_the_last_words_and_a_beginning_is_waited_for() {
+    fn the_final_notes_include_an_end_in_flight_and_wait_for_a_beginning() {
         let mut notes = Notes::new(7);
         notes.begin(SECOND, JobKey(1), &tenant(), "x", 5, false);
         notes.send(SECOND);

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_while_permits_come_in_time_and_stays_within_its_bounds() {
+    fn the_round_grows_while_permits_are_in_time_within_bounds() {
         let mut size = RoundSize::default();
         size.in_time(MS, MS);
         assert_eq!(size.get(), MAX_JOBS);

@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gate_is_told_of_what_was_not_used_and_not_of_what_went_as_charged() {
+    fn only_unused_charges_are_settled() {
         let mut settlement = Settlement::new(7);
         for (fate, told) in [
             (Fate::Answered, vec![]),
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_renewed_until_its_call_has_ended_though_it_was_given_up() {
+    fn the_lease_of_an_abandoned_call_is_renewed_until_it_ends() {
         let mut settlement = Settlement::new(7);
         assert_eq!(settlement.next(), None);
         let start = started(running());

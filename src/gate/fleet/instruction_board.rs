@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_put_instead_of_another_that_says_what_is_meant() {
+    fn an_instruction_replaces_another_of_the_same_kind_and_meaning() {
         let mut board = Board::default();
         assert_eq!(board.put(10, "try", 90, "7", 1), Ok(10));
         let wake = ("wake", 90, "1");

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_read_as_it_was_written() {
+    fn a_policy_survives_a_round_trip() {
         for algorithm in Algorithm::ALL {
             let policy = Policy::common(limits("default", algorithm));
             assert_eq!(read(&write(&policy)), Ok(policy));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_band_survives_and_is_written_where_there_is_one() {
+    fn a_band_survives_a_round_trip_and_is_written_only_if_set() {
         let of = |name, percent: Option<u8>| {
             let limits = limits(name, Algorithm::SlidingWindow).to_vec();
             let learns = |limit: Limit| match percent {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn shadows_survive_and_are_written_where_there_are_some() {
+    fn shadows_survive_a_round_trip_and_are_written_only_if_set() {
         let shadow = |name: &str, scope| {
             let limit = limits(name, Algorithm::FixedWindow)[0].clone();
             let limit = limit.with_scope(scope).in_shadow();
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_policy_is_refused() {
+    fn invalid_policies_are_refused() {
         let text = write(&policy());
         let global = |place: &str| {
             let set = r#"[["all","max-concurrent",5,0,0,5,"calls","global"]]"#;

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_hears_of_an_opening_that_failed() {
+    async fn a_waiting_call_learns_of_a_failed_connection() {
         let openings = Openings::new(Arc::default());
         let first = openings.want();
         first.begin().expect("it began").ended(100);

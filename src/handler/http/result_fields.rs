@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_headers_and_the_body_are_told_up_to_the_bound() {
+    fn a_result_has_chosen_headers_and_the_bounded_body() {
         let headers = headers(&[
             ("location", "/orders/7"),
             ("set-cookie", "a"),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_that_an_api_repeats_are_not_told() {
+    fn echoed_secrets_are_hidden_in_results() {
         let secrets = ["hunter22".to_owned(), "***".to_owned(), "x".to_owned()];
         let headers = headers(&[("location", "/?key=hunter22")]);
         let mut body = b"\xff hunter22 and hunter22, and hunt".to_vec();

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_that_hangs_holds_up_nothing_but_its_tenant() {
+    async fn a_hanging_file_delays_only_its_tenant() {
         let folder = tempfile::tempdir().expect("a folder");
         let hangs = folder.path().join("hangs");
         let made = std::process::Command::new("mkfifo").arg(&hangs).status();

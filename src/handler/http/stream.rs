@@ -271,7 +271,7 @@ mod tests {
 
     /// The arrival of a call does not depend on bytes that other calls send after it.
     #[tokio::test]
-    async fn a_call_has_arrived_when_the_other_machine_has_all_of_it() {
+    async fn a_call_has_arrived_once_all_bytes_are_acknowledged() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}/", listener.local_addr().expect("it is bound"));
         let tcp = Sockets(HttpConnector::new()).call(url.parse().expect("a url"));

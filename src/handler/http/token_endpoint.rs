@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_encoded_as_the_standard_says() {
+    fn a_client_is_encoded_by_the_standard() {
         let client = client();
         let basic = BASE64_STANDARD.encode("a+client:hunter2%3A%2F");
         assert_eq!(client.headers[AUTHORIZATION], format!("Basic {basic}"));
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenants_client_has_its_name_and_secret_where_they_belong() {
+    fn a_tenants_client_name_and_secret_are_sent_in_their_fields() {
         let mut oauth2 = OAuth2 {
             token_url: SecretUrl::new("http://h/{tenant}/token?of={tenant}"),
             client_id: Some("shop-{tenant}".to_owned()),
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_a_token_or_says_why_there_is_none() {
+    fn an_answer_holds_a_token_or_the_reason_for_none() {
         let client = client();
         let read = |status, body: &str| {
             let status = StatusCode::from_u16(status).expect("a status");

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_in_vain_says_how_far_it_came() {
+    fn a_failed_search_reports_how_far_it_read() {
         let looked = |seen, left| {
             let queue = "jobs.dead".to_owned();
             DeadLetterSearch::Missing { queue, seen, left }.failure("o 7")

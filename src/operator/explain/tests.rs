@@ -138,7 +138,7 @@ sure      exact: as computed by the gate, if the limits do not change and the jo
 }
 
 #[test]
-fn each_thing_that_holds_it_up_is_named() {
+fn every_cause_of_a_wait_is_named() {
     for (what, name, sure) in [
         (
             WaitsFor::DelayedStart,
@@ -163,7 +163,7 @@ fn each_thing_that_holds_it_up_is_named() {
 }
 
 #[test]
-fn what_stops_its_tenant_or_all_comes_first() {
+fn tenant_and_global_stops_come_first() {
     let seen = seen(WaitsFor::Turn, Some(4_000));
     let told = explained(&seen, 4_000, (3_000, Steering::default()));
     assert_eq!(causes_of(&told), ["suspended", "limit"]);

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_are_said_with_the_difference() {
+    fn both_backlog_ends_are_shown_with_their_difference() {
         let ends = |at_ms| BacklogEnd {
             at_ms,
             limit: Some("default".to_owned()),

@@ -95,7 +95,7 @@ mod tests {
     use crate::rules::usage::Clock;
 
     #[test]
-    fn it_says_what_is_in_force_why_and_until_when() {
+    fn a_learned_limit_is_shown_with_reason_and_duration() {
         let minute = Duration::from_secs(60);
         let limit = Limit::new(
             "minute",

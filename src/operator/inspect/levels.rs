@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn all_waitlists_are_one_to_those_who_look() {
+    fn the_waitlists_of_all_levels_are_shown_as_one() {
         assert!(whole(Vec::new()).is_none());
         let all = vec![
             ("high", found(2, 50, 1)),

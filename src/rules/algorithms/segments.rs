@@ -213,7 +213,7 @@ mod tests {
     const NOW: u64 = 1_700_000_000_000;
 
     #[test]
-    fn what_others_started_is_not_given_back_after_a_step_of_the_clock() {
+    fn starts_of_others_are_not_refunded_after_a_clock_step() {
         let terms = Terms {
             algorithm: Algorithm::SlidingSegments,
             max: 10,

@@ -224,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_kept_is_read_again(said in prop::collection::vec((any::<u64>(), 0..u64::from(u32::MAX)), 0..6)) {
+        fn stored_quotas_survive_a_round_trip(said in prop::collection::vec((any::<u64>(), 0..u64::from(u32::MAX)), 0..6)) {
             let quotas = Quotas::new(said.into_iter().map(|(limit, seconds)| quota(limit, seconds)));
             prop_assert_eq!(Quotas::read(&quotas.text()), quotas);
         }
@@ -236,7 +236,7 @@ mod tests {
 
         /// Over its own window each limit lets through its documented worst case.
         #[test]
-        fn it_is_the_documented_worst_case(
+        fn each_limit_allows_its_documented_worst_case(
             which in 0..=Algorithm::ALL.len(), max in 1..3_000_u64, seconds in 1..4_000_u64,
         ) {
             let algorithm = Algorithm::ALL.get(which).copied().unwrap_or(Algorithm::Strict);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_know_better_where_they_keep_what_the_api_says() {
+    fn limits_take_precedence_where_they_satisfy_the_api() {
         use Algorithm::{FixedWindow, SlidingWindow, TokenBucket};
         let ours = [
             limit("short", SlidingWindow, 20, 2),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_which_limit_and_what_to_set() {
+    fn the_advice_names_the_limit_and_the_value() {
         use Algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
         let second = limit("second", SlidingWindow, 20, 1);
         let minute = limit("minute", SlidingWindow, 100, 60);

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_where_nothing_is_left_is_a_refusal_unless_its_status_is_configured() {
+    fn a_failure_without_quota_is_a_refusal_unless_its_status_is_configured() {
         let mut answers = Answers::default();
         for (which, meaning) in [
             ("404", Reject),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_specific_line_counts_whoever_wrote_it() {
+    fn the_most_specific_line_counts() {
         let mut answers = Answers::default();
         for (which, meaning) in [
             ("4xx", Retry),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_reads_as_it_is_written() {
+    fn a_line_survives_a_round_trip() {
         for text in ["409", "100", "599+retry-after", "5xx", "4xx+retry-after"] {
             let which = AnswerPattern::parse(text).expect(text);
             assert_eq!(which.to_string(), text);

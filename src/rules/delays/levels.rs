@@ -107,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_level_has_waits_from_its_time_to_the_next(
+        fn a_level_covers_waits_from_its_time_to_the_next(
             max in 1_u64..100_000_000, wait in 0_u64..100_000_000,
         ) {
             let levels = DelayLevels::new(Duration::from_millis(max));

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_of_a_level_that_there_is() {
+    fn a_job_has_an_existing_level() {
         let all = Priorities::new(vec![("high".to_owned(), 1), ("7".to_owned(), 1)]);
         let label = |headers: &[(&'static str, Field<'static>)]| all.label(&Fake::of(headers));
         let some = |text: &str| Ok(Some(text.to_owned()));

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_named_as_the_configuration_has_them() {
+    fn keys_have_their_configuration_names() {
         let two = "limits: [{name: minute, max-requests: 5}, {name: hour, max-requests: 50, window-size: 1h}]";
         for (one, other, expected) in [
             ("max-requests: 5", "max-requests: 5", &[][..]),

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_have_more_where_it_is_left_out_is_marked() {
+    fn tenants_that_a_report_may_omit_are_marked() {
         let named = |name| tenant(name, |it| it.waiting = 1);
         let mut cut = report("h1", vec![named("acme")]);
         cut.left_out = LeftOut {
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_not_told() {
+    fn expired_states_are_not_shown() {
         let over = tenant("over", |it| {
             (it.line_ends_ms, it.closed_until_ms) = (NOW, NOW - 1);
             it.waits_for = "hour".to_owned();
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_gate_says_is_newer() {
+    fn the_state_of_the_gate_is_newer() {
         let acme = tenant("acme", |it| {
             (it.line_ends_ms, it.closed_until_ms) = (NOW + 9_000, NOW + 7_000);
             it.waits_for = "hour".to_owned();

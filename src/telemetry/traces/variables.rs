@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_unless_somebody_wants_it() {
+    fn nothing_is_sent_unless_configured() {
         for set in [
             &[][..],
             &[(ENDPOINT, " ")],
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_endpoint_of_traces_is_taken_as_it_is_and_shown_without_secrets() {
+    fn the_traces_endpoint_is_used_unchanged_and_shown_without_secrets() {
         let shown = |name, text| on(&[(name, text)]).shown();
         assert_eq!(shown(ENDPOINT, "http://c:4318/"), "http://c:4318/v1/traces");
         assert_eq!(
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_meant_is_refused_without_its_value_where_that_may_be_secret() {
+    fn invalid_variables_are_refused_without_secret_values() {
         let on = (ENDPOINT, "http://c");
         for (set, part) in [
             (

@@ -26,7 +26,7 @@ fn ms(json: &Value, what: &str, which: &str) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_measures_all_ways_and_leaves_no_queue_and_calls_nobody() {
+async fn check_measures_all_latencies_and_leaves_no_queue_or_call() {
     let (api, bed) = (Api::start().await, bed());
     let yaml = bed.yaml(LIMITS, &api.url(), "");
     let json = sluicegate(&yaml, &["check", "--json"]).exited(0).json();
@@ -174,7 +174,7 @@ async fn an_api_that_refuses_calls_within_the_limit_is_a_warning_that_names_an_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_that_is_not_there_is_a_warning() {
+async fn an_unreachable_api_is_a_warning() {
     let api = Api::start().await;
     api.door.refuse().await;
     let url = format!("http://us:hunter2@{}/orders", api.door.address);
@@ -190,7 +190,7 @@ async fn an_api_that_is_not_there_is_a_warning() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rabbitmq_that_takes_nothing_is_a_warning() {
+async fn a_blocked_rabbitmq_is_a_warning() {
     let rabbit = Rabbit::start();
     let yaml = Bed::on(rabbit.url(), shared_redis().url()).yaml(LIMITS, "http://127.0.0.1:9/", "");
     rabbit.ctl(&["set_vm_memory_high_watermark", "0.0000001"]);
@@ -217,7 +217,7 @@ fn on_a_terminal(yaml: &str, command: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_sees_how_far_it_is_and_nobody_else_does() {
+async fn progress_is_shown_only_on_a_terminal() {
     let api = Api::start().await;
     let yaml = bed().yaml(LIMITS, &api.url(), "");
     let shown = on_a_terminal(&yaml, "check");

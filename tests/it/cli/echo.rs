@@ -52,7 +52,7 @@ fn call(address: &str, tenant: &str, body: &str) -> String {
 }
 
 #[test]
-fn echo_prints_what_comes_and_is_strict_where_it_is_told_to() {
+fn echo_prints_requests_and_enforces_requested_limits() {
     let folder = tempfile::tempdir().expect("a folder");
     // It has no configuration, so an invalid one does not matter.
     std::fs::write(folder.path().join("sluicegate.yaml"), "no: such").expect("written");
@@ -80,7 +80,7 @@ fn echo_prints_what_comes_and_is_strict_where_it_is_told_to() {
 }
 
 #[test]
-fn it_is_as_slow_and_as_strict_as_a_simulated_api_and_says_when_calls_came() {
+fn echo_is_as_slow_and_strict_as_a_simulated_api_and_shows_arrivals() {
     let folder = tempfile::tempdir().expect("a folder");
     let api = [
         "--latency",

@@ -52,7 +52,7 @@ async fn advertised(yaml: &str, tenant: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_api_says_of_its_limits_is_shown_with_a_warning_where_it_is_lower() {
+async fn advertised_limits_are_shown_with_a_warning_if_lower() {
     const WARNING: &str = "the API allows 3 calls in 3600s, but the limit default admits 5: set \
                            its max-requests to 3";
     let mut headers = vec![("ratelimit-policy", "\"default\";q=3;w=3600, 900;w=86400")];
@@ -111,7 +111,7 @@ async fn what_the_api_says_of_its_limits_is_shown_with_a_warning_where_it_is_low
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
+async fn policies_of_other_workers_are_shown_beside_the_files() {
     let own = yaml();
     let other = own.replace(
         "rate-limiter: {max-requests: 5, window-size: 1h}",
@@ -218,7 +218,7 @@ async fn inspected(yaml: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> V
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn inspect_and_check_say_until_when_nothing_starts_after_redis_lost_data() {
+async fn inspect_and_check_show_the_end_of_a_recovery_wait() {
     let redis = Redis::start();
     let yaml = yaml().replace(shared_redis().url(), redis.url());
     let check = || sluicegate(&yaml, &["check"]).exited(0).out;

@@ -212,7 +212,7 @@ impl TwoWorkers {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn shadow_limits_say_what_they_would_have_done() {
+async fn shadow_limits_report_hypothetical_denials() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let limits = "window-size: 1h, limits: [{name: few, max-requests: 2}, {name: one, max-requests: 1, shadow: true}]";
@@ -248,7 +248,7 @@ async fn shadow_limits_say_what_they_would_have_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_longest_is_found_and_paused_and_resumed() {
+async fn the_longest_waiting_tenant_is_found_paused_and_resumed() {
     let two = TwoWorkers::start().await;
     two.command(&["tenant", "pause", HOSTILE]);
     let all = jobs("many", 40)
@@ -453,7 +453,7 @@ async fn dead_letters_are_shown_and_replayed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_hangs_leaves_the_screen_alive() {
+async fn a_hanging_server_does_not_freeze_the_screen() {
     let redis = block_in_place(Redis::start);
     let bed = Bed::on(shared_rabbit().url(), redis.url());
     let yaml = bed.yaml(
@@ -490,7 +490,7 @@ async fn a_server_that_hangs_leaves_the_screen_alive() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_configuration_that_changes_is_read_again() {
+async fn a_changed_configuration_is_reloaded() {
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = |limits: &str| bed.yaml(limits, "http://127.0.0.1:9/", "");
     let top = Top::start(&yaml("max-requests: 1, window-size: 1h"), &[], (24, 80));
@@ -522,7 +522,7 @@ async fn a_configuration_that_changes_is_read_again() {
 }
 
 #[test]
-fn without_a_terminal_it_says_what_to_use() {
+fn without_a_terminal_top_suggests_other_commands() {
     let done = sluicegate("", &["top"]).exited(2);
     assert!(
         done.err.contains("top needs a terminal") && done.err.contains("sluicegate tenants --json"),

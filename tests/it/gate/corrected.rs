@@ -188,17 +188,17 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
 }
 
 #[tokio::test]
-async fn a_decision_takes_as_long_whatever_was_given_back_or_corrected() {
+async fn corrections_do_not_slow_down_decisions() {
     decisions_stay_as_quick(|_| 1).await;
 }
 
 #[tokio::test]
-async fn so_it_does_among_costs_that_differ() {
+async fn corrections_of_different_costs_do_not_slow_down_decisions() {
     decisions_stay_as_quick(|number| 1 + (number * 7919 + number * number) as u32 % 5).await;
 }
 
 #[tokio::test]
-async fn a_call_that_came_late_counts_from_when_it_came() {
+async fn a_late_call_counts_from_its_arrival() {
     let begin = BEGIN_US / 1000;
     let clock = Arc::new(AtomicU64::new(begin));
     let millis = Arc::clone(&clock);

@@ -46,7 +46,7 @@ fn any(random: &mut SmallRng) -> Suspected {
 }
 
 #[tokio::test]
-async fn the_script_says_what_the_model_says() {
+async fn the_script_agrees_with_the_model() {
     let mut verdicts = [0; 4];
     for seed in 0..40 {
         let mut random = SmallRng::seed_from_u64(seed);
@@ -82,7 +82,7 @@ async fn the_script_says_what_the_model_says() {
 }
 
 #[tokio::test]
-async fn a_batch_is_one_round_trip_and_leaves_nothing_of_what_is_over() {
+async fn a_batch_is_one_round_trip_and_leaves_no_expired_keys() {
     let prefix = unique("crash");
     let gate = connect(&prefix);
     let jobs: Vec<String> = (0..100).map(|number| number.to_string()).collect();

@@ -434,7 +434,7 @@ macro_rules! the_script_of_each_algorithm_equals_the_model {
             })*
 
             #[test]
-            fn none_is_missing() {
+            fn every_algorithm_is_covered() {
                 assert_eq!([$(Algorithm::$algorithm),*], Algorithm::EVERY);
             }
         }
@@ -475,7 +475,7 @@ fn any_index() -> prop::sample::Index {
 /// The call counted in a window without questions. When the clock passes it again unnoticed, both
 /// have forgotten it.
 #[test]
-fn what_came_late_goes_with_its_fixed_window() {
+fn a_late_call_leaves_with_its_fixed_window() {
     let window = 1_000_000;
     let sets = vec![limit("default", Algorithm::FixedWindow, (9, 1000, 0)).into()];
     let ask = |jobs: usize| Step::Ask {
@@ -504,7 +504,7 @@ fn what_came_late_goes_with_its_fixed_window() {
 
 /// A call may cost a thousand times its charge, and a worker sends no number above a billion.
 #[test]
-fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
+fn a_bucket_far_below_empty_matches_the_model() {
     let bucket = |algorithm, max, days: u64| {
         limit("default", algorithm, (max, days * 86_400_000, 50)).with_burst(max)
     };
@@ -556,7 +556,7 @@ fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
 /// Thousands of waitlists, all different, start at once while two others wait, one of which has
 /// vanished. The state of waitlists that don't wait is bounded, and no waiting one is lost.
 #[test]
-fn lines_that_start_at_once_do_not_pile_up_where_others_wait() {
+fn waitlists_that_start_at_once_do_not_pile_up_beside_waiting_ones() {
     let bench = Bench::new();
     let all = limit("all", Algorithm::SlidingWindow, (5_000, 1000, 0)).with_scope(Scope::Global);
     let limits: Limits = all.into();

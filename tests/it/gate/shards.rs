@@ -216,7 +216,7 @@ pub fn take_over(cluster: &RedisCluster, at: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_first_start_is_none_and_costs_no_more_round_trips() {
+async fn a_first_start_is_no_loss_and_costs_no_more_round_trips() {
     let cluster = shared_cluster();
     let prefix = unique("first");
     let limits = much(LONG);
@@ -250,7 +250,7 @@ async fn a_first_start_is_none_and_costs_no_more_round_trips() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_that_was_emptied_stops_its_tenants_alone() {
+async fn an_emptied_primary_stops_only_its_tenants() {
     let cluster = RedisCluster::start(&["appendonly no"]);
     for restart in [false, true] {
         let mut fleet = Fleet::new(&cluster, &short()).await;
@@ -337,7 +337,7 @@ async fn keys_in_one_slot_have_one_epoch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
+async fn a_lost_primary_does_not_prevent_agreement_of_the_others() {
     let cluster = RedisCluster::start(&[]);
     let prefix = unique("agreed");
     let ids = tenants_of(&cluster, &prefix, 1).concat();

@@ -47,7 +47,7 @@ fn one_at_a_time() -> Limit {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_lost_primary_does_not_hear_the_others_do() {
+async fn other_primaries_receive_settlements_while_one_is_lost() {
     let cluster = RedisCluster::start(&[]);
     // The suspension of all tenants is on the primary that will be lost.
     let prefix = std::iter::repeat_with(|| unique("places"))
@@ -209,7 +209,7 @@ async fn becomes(what: &str, patience: Duration, happened: impl Fn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tenants_go_on_whose_primary_is_there_while_another_is_told_nothing() {
+async fn tenants_of_healthy_primaries_continue_while_another_is_unreachable() {
     let cluster = RedisCluster::start(&[]);
     let prefix = unique("places");
     let [lost, kept, _] = tenants_of(&cluster, &prefix, 1).map(|ids| ids[0].clone());

@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use crate::gate::shards::{Fleet, MAX, PATIENCE, short};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_that_moves_under_load_takes_what_was_started_along() {
+async fn a_slot_that_moves_under_load_keeps_its_usage() {
     let cluster = RedisCluster::start(&[]);
     let (from, to) = (&cluster.primaries[0], &cluster.primaries[1]);
     let mut fleet = Fleet::new(&cluster, &short()).await;

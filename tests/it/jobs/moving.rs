@@ -44,7 +44,7 @@ fn told_that_all_is_known(yaml: &str, folder: &TempDir) -> Process {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_was_copied_to_knows_all_that_was_called() {
+async fn a_copied_redis_has_all_usage() {
     let (api, old) = (
         Api::start().await,
         Redis::start_with(&["repl-diskless-sync-delay 0"]),
@@ -81,7 +81,7 @@ async fn a_redis_that_was_copied_to_knows_all_that_was_called() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_redis_admits_nothing_until_it_is_told_to() {
+async fn an_empty_redis_admits_nothing_until_an_operator_allows_it() {
     let (api, old) = (Api::start().await, Redis::start());
     let bed = Bed::on(shared_rabbit().url(), old.url());
     let yaml = with_waiting_jobs(&bed, &api).await;

@@ -104,7 +104,7 @@ async fn a_limit_sinks_to_what_the_api_gives_and_rises_when_it_gives_more() {
 
 /// Invalid settings are refused with their line.
 #[test]
-fn bands_that_make_no_sense_are_refused() {
+fn invalid_bands_are_refused() {
     let bed = Bed::on("amqp://127.0.0.1:1", "redis://127.0.0.1:1");
     for (limits, words) in [
         (

@@ -66,7 +66,7 @@ fn sum_of(worker: &Process, series: &str) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shadow_says_what_the_apis_log_says_and_holds_with_what_it_counted_once_it_is_promoted() {
+async fn a_shadow_matches_the_apis_log_and_keeps_its_usage_when_promoted() {
     const BURST: usize = 40;
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -168,8 +168,7 @@ async fn a_shadow_says_what_the_apis_log_says_and_holds_with_what_it_counted_onc
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_max_that_an_operator_tries_denies_nothing_and_holds_with_all_starts_once_it_is_set()
- {
+async fn a_tried_maximum_denies_nothing_and_counts_earlier_starts_once_set() {
     const BURST: usize = 20;
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -311,7 +310,7 @@ fn done(redis: &Redis) -> (Vec<(String, u64)>, u64) {
 }
 
 #[tokio::test]
-async fn a_decision_without_shadows_costs_what_it_did_and_a_shadow_a_few_commands() {
+async fn a_shadow_costs_a_decision_a_few_commands_and_its_absence_none() {
     const ROUNDS: u64 = 500;
     let redis = Redis::start();
     let limit = |name: &str, algorithm, max| {

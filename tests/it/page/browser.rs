@@ -227,7 +227,7 @@ admin: {{token: {READER}, operator-token: {OPERATOR}, listen: '127.0.0.1:{port}'
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
+async fn an_operator_can_use_the_whole_page_in_a_browser() {
     let mut fleet = Fleet::start().await;
     let listen = fleet.listen;
     let browser = Chromium::start().await;

@@ -157,7 +157,7 @@ const VIEWS: [&str; 6] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_no_session_signs_in_first_and_every_answer_is_strict() {
+async fn without_a_session_a_client_signs_in_and_all_answers_have_strict_headers() {
     let run = Run::start("max-requests: 5, window-size: 1h").await;
     let listen = run.port.0;
     let stranger = Browser::of(listen);
@@ -279,7 +279,7 @@ async fn who_has_no_session_signs_in_first_and_every_answer_is_strict() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_action_takes_an_operators_session_its_own_form_and_its_own_site() {
+async fn an_action_requires_an_operators_session_and_its_own_form_and_site() {
     let run = Run::start("max-requests: 5, window-size: 1h").await;
     let listen = run.port.0;
     let reader = Browser::signed_in(listen, READER).await;
@@ -406,7 +406,7 @@ async fn an_action_takes_an_operators_session_its_own_form_and_its_own_site() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_tokens_are_refused_slowly_and_keep_no_right_one_out() {
+async fn wrong_tokens_are_refused_slowly_and_block_no_valid_one() {
     let server = port_of(Some(READER)).await;
     let browser = Browser::of(server.listen);
     for _ in 0..10 {
@@ -461,7 +461,7 @@ async fn port_of(token: Option<&str>) -> AdminServer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_token_this_machine_looks_and_a_server_that_is_away_is_said() {
+async fn without_a_token_local_clients_read_and_unreachable_servers_are_shown() {
     let server = port_of(None).await;
     let listen = server.listen;
     let page = Browser::of(listen).get("/ui").await;
@@ -531,7 +531,7 @@ impl Stream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_lasts_says_what_is_new_and_ends_with_its_session() {
+async fn a_stream_sends_changes_and_ends_with_its_session() {
     let run = Run::start("max-requests: 1, window-size: 1h").await;
     let listen = run.port.0;
     let mut operator = Browser::signed_in(listen, OPERATOR).await;
@@ -578,7 +578,7 @@ async fn a_stream_lasts_says_what_is_new_and_ends_with_its_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_have_a_bound_and_pages_have_none_of_it() {
+async fn streams_are_bounded_independently_of_pages() {
     let run = Run::start("max-requests: 1, window-size: 1h").await;
     let listen = run.port.0;
     let reader = Browser::signed_in(listen, READER).await;
@@ -625,7 +625,7 @@ pub const HOSTILE: [&str; 7] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_that_others_chose_are_text_wherever_they_are_shown() {
+async fn foreign_names_are_always_shown_as_text() {
     let run = Run::start("max-requests: 1, window-size: 1h").await;
     let reader = Browser::signed_in(run.port.0, READER).await;
     let long = "é".repeat(127);
@@ -736,7 +736,7 @@ async fn several_pipelines_are_chosen_by_name() {
 /// Counts questions, not times: without viewers Redis has no load, and any number of viewers of the
 /// same view cause the load of one.
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_costs_redis_nothing_and_many_cost_what_one_does() {
+async fn no_viewer_costs_redis_nothing_and_many_cost_as_much_as_one() {
     let redis = kit::servers::Redis::start();
     let rabbit = kit::servers::shared_rabbit();
     let bed = kit::Bed::on(rabbit.url(), redis.url());

@@ -330,7 +330,7 @@ impl Workload {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_simulated_is_what_happens() {
+async fn a_simulation_matches_real_workers() {
     let all = std::env::var("SIMULATED_AND_LIVE").is_ok_and(|which| which == "all");
     if all {
         println!("| workload | makespan | used | wait p50 | wait p99 |\n|---|---|---|---|---|");

@@ -24,7 +24,7 @@ fn closed(worker: &Process) -> (usize, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tenants_that_close_are_a_few_lines_and_a_sum() {
+async fn closed_tenants_are_logged_in_a_few_lines_and_a_summary() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let limits = "max-requests: 1, window-size: 10m";
@@ -44,7 +44,7 @@ async fn tenants_that_close_are_a_few_lines_and_a_sum() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pause_is_told_and_its_end_before_its_time() {
+async fn a_pause_and_its_early_end_are_logged() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml("max-requests: 100, window-size: 1s", &api.url(), "");

@@ -60,7 +60,7 @@ fn parse(text: &str) -> Context {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_jobs_spans_are_in_its_publishers_trace_and_its_context_goes_on() {
+async fn a_jobs_spans_join_its_publishers_trace_and_its_context_is_forwarded() {
     let (api, collector) = (Api::start().await, Collector::start().await);
     api.answers(|call| match (call.job.as_str(), call.attempt) {
         ("again", 1) => Reply::status(503),
@@ -236,7 +236,7 @@ async fn a_collector_that_hangs_or_refuses_costs_spans_and_no_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forwarded_job_has_the_context_and_a_collector_may_want_tls() {
+async fn a_forwarded_job_has_the_context_and_a_collector_may_require_tls() {
     let papers = TestCertificates::new();
     let collector = Collector::over_tls(&papers).await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());

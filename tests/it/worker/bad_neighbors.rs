@@ -94,8 +94,7 @@ fn stand_still(rabbit: &Rabbit, queue: &str, still: bool) {
 
 /// RabbitMQ 3.10 closes the connection because of some of these names.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_to_that_closes_the_connection_costs_its_own_job_its_result_and_nobody_else_anything()
- {
+async fn a_reply_to_that_closes_the_connection_loses_only_its_own_result() {
     let (api, bed) = (Api::start().await, bed(shared_rabbit()));
     let yaml = yaml(&bed, "max-requests: 10, window-size: 1s", &api);
     let worker = PROGRAM.start(&yaml);
@@ -165,7 +164,7 @@ async fn a_reply_queue_that_confirms_nothing_stops_no_other_tenant_and_its_jobs_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_letters_that_are_refused_stop_no_good_job_and_are_not_lost() {
+async fn refused_dead_letters_stop_no_good_job_and_are_not_lost() {
     const BAD: usize = 700;
     let (rabbit, api) = (shared_rabbit(), Api::start().await);
     api.answers(|call| match call.tenant.as_str() {
@@ -222,7 +221,7 @@ async fn dead_letters_that_are_refused_stop_no_good_job_and_are_not_lost() {
 /// A dead-letter queue without its majority confirms nothing. Jobs still wait in delay queues, and
 /// each is called once.
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_letters_that_are_not_confirmed_stop_no_job_that_waits() {
+async fn unconfirmed_dead_letters_stop_no_waiting_job() {
     let rabbit = Rabbit::start();
     let (api, bed) = (Api::start().await, bed(&rabbit));
     let yaml = bed.yaml("max-requests: 10, window-size: 1s", &api.url(), "");

@@ -34,7 +34,7 @@ fn said(api: &Api) -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_go_where_their_jobs_say_and_a_job_that_does_not_say_is_a_dead_letter() {
+async fn calls_follow_their_jobs_values_and_a_missing_value_makes_a_dead_letter() {
     let papers = TestCertificates::new();
     for version in ["http/1.1", "h2"] {
         let api = Api::with(ApiBehavior::https(&papers, &[version])).await;
@@ -150,7 +150,7 @@ async fn whole_numbers_are_tenants_in_headers_and_in_bodies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_wait_while_there_is_no_access_token_and_are_called_with_one_then() {
+async fn jobs_wait_until_an_access_token_is_available() {
     let api = Api::start().await;
     let refuses = Arc::new(AtomicBool::new(true));
     let told = Arc::clone(&refuses);
@@ -206,7 +206,7 @@ async fn jobs_wait_while_there_is_no_access_token_and_are_called_with_one_then()
 
 /// The log names the proxy, and nothing shows its password.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_proxy_of_the_environment_counts_but_for_hosts_in_no_proxy() {
+async fn the_environments_proxy_applies_except_to_no_proxy_hosts() {
     for (variables, is_used) in [
         (vec!["HTTP_PROXY"], true),
         (vec!["http_proxy"], true),

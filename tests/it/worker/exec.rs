@@ -146,7 +146,7 @@ async fn the_example_in_a_shell_does_jobs_within_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_answer_says_is_done_with_the_job() {
+async fn a_programs_answer_decides_about_its_job() {
     let api = Api::start().await;
     api.answers(|call: &Call| match &*call.job {
         "acme-1" => Reply::status(503),
@@ -173,7 +173,7 @@ async fn what_an_answer_says_is_done_with_the_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_examples_bear_bodies_that_are_no_text_and_give_up_what_is_refused() {
+async fn the_examples_handle_binary_bodies_and_reject_refused_jobs() {
     for example in ["/usr/bin/python3 worker.py", "sh worker.sh"] {
         let api = Api::start().await;
         api.answers(|call: &Call| match &*call.body {
@@ -214,7 +214,7 @@ async fn a_program_that_dies_with_a_job_uses_an_attempt_and_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_hangs_is_killed_with_all_that_it_started() {
+async fn a_hanging_program_is_killed_with_its_children() {
     let mark = format!("{}.5", 86_400 + std::process::id());
     let hang = format!("sleep {mark} & sleep {mark}");
     let worker = fails(&hang, ", timeout: 200ms", "dispatch.exec.timeout").await;
@@ -229,7 +229,7 @@ async fn a_program_that_hangs_is_killed_with_all_that_it_started() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rubbish_and_lines_without_an_end_are_no_answers() {
+async fn garbage_and_endless_lines_are_not_answers() {
     fails("echo rubbish", "", "is invalid").await.stop();
     let other = answer(r#""outcome": "done", "id": "another""#);
     fails(&other, "", "another job").await.stop();
@@ -251,7 +251,7 @@ async fn rubbish_and_lines_without_an_end_are_no_answers() {
 /// A job is acked only for the answer of a program that had it, even if answers are repeated and
 /// jobs share an ID.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_comes_twice_acks_no_other_job() {
+async fn a_repeated_answer_acks_no_other_job() {
     const JOBS: usize = 60;
     let (bed, folder) = (bed(), tempfile::tempdir().expect("a folder"));
     let begun = folder.path().join("begun");

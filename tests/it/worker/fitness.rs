@@ -23,7 +23,7 @@ async fn all_called(bed: &Bed, api: &Api, yaml: &str) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_cannot_reach_the_api_leaves_the_jobs_to_one_that_can() {
+async fn a_worker_that_cannot_reach_the_api_returns_jobs_to_one_that_can() {
     let api = Api::start().await;
     api.answers(|_| Reply::ok().after(Duration::from_millis(200)));
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -59,7 +59,7 @@ async fn a_worker_that_cannot_reach_the_api_leaves_the_jobs_to_one_that_can() {
 
 /// The tenants' breakers, which all workers share, stay closed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_cannot_reach_the_server_of_tokens_stops_no_tenant() {
+async fn an_unreachable_token_server_stops_no_tenant() {
     let (api, tokens) = (Api::start().await, Api::start().await);
     tokens.answers(|_| Reply::ok().body(r#"{"access_token": "t", "expires_in": 3600}"#));
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -93,7 +93,7 @@ async fn a_worker_that_cannot_reach_the_server_of_tokens_stops_no_tenant() {
 
 /// All of its jobs are in delay queues by then.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_alone_finds_its_few_jobs_again_when_the_api_is_back() {
+async fn a_single_worker_resumes_its_jobs_when_the_api_is_back() {
     let api = Api::start().await;
     api.door.refuse().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());

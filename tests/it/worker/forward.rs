@@ -82,7 +82,7 @@ async fn say(channel: &Channel, message: &lapin::message::BasicGetMessage, body:
 const MANY: &str = "max-requests: 1000, window-size: 1s";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_goes_on_as_its_publisher_made_it() {
+async fn a_forwarded_job_is_unchanged() {
     let bed = bed();
     let work = format!("{}-orders", bed.name);
     let limits = "max-requests: 1, window-size: 1s";
@@ -126,7 +126,7 @@ async fn a_job_goes_on_as_its_publisher_made_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_nobody_takes_is_kept_and_one_that_would_come_back_or_be_lost_is_refused() {
+async fn an_unroutable_job_is_kept_and_one_that_would_return_is_refused() {
     let bed = bed();
     let (missing, exchange) = (format!("{}-missing", bed.name), format!("{}-x", bed.name));
     for (forward, reason) in [
@@ -163,7 +163,7 @@ async fn a_job_that_nobody_takes_is_kept_and_one_that_would_come_back_or_be_lost
 
 /// RabbitMQ is far away: a late handover counts from its arrival, as an API's call would.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handover_that_is_late_counts_from_when_it_came() {
+async fn a_late_handover_counts_from_its_arrival() {
     let (way, far) = Proxy::before(shared_rabbit().url(), Transfers::OPEN, 5).await;
     let bed = bed();
     let work = format!("{}-orders", bed.name);
@@ -190,7 +190,7 @@ async fn a_handover_that_is_late_counts_from_when_it_came() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_done_when_its_worker_says_so() {
+async fn a_forwarded_job_is_done_when_its_worker_reports_it() {
     let bed = bed();
     let work = format!("{}-orders", bed.name);
     let limits = "limits: [{name: running, max-concurrent: 1}]";

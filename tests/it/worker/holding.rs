@@ -27,7 +27,7 @@ fn lost(worker: &Process) -> usize {
 /// One slot and long calls: jobs that wait for it, or for their turns in delay queues, are released
 /// before RabbitMQ takes them back.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_session_is_lost_though_jobs_wait_for_longer_than_rabbitmq_allows() {
+async fn waits_beyond_rabbitmqs_timeout_lose_no_session() {
     let rabbit = rabbit(30 * SECOND);
     let api = Api::start().await;
     api.answers(|_| Reply::ok().after(600 * MS));
@@ -51,7 +51,7 @@ async fn no_session_is_lost_though_jobs_wait_for_longer_than_rabbitmq_allows() {
 /// Redis lost its data: the jobs with the long window wait until it has passed, and those of
 /// another tenant continue.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recovery_wait_outlasts_rabbitmqs_timeout_without_a_lost_session() {
+async fn a_recovery_wait_beyond_rabbitmqs_timeout_loses_no_session() {
     let (rabbit, redis) = (rabbit(60 * SECOND), Redis::start());
     let api = Api::start().await;
     let bed = Bed::on(rabbit.url(), redis.url());

@@ -189,7 +189,7 @@ async fn a_running_worker_applies_a_raised_and_a_lowered_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fleet_that_differs_and_switches_exceeds_no_policy() {
+async fn a_fleet_that_switches_policies_exceeds_none() {
     let (bed, calls) = (Bed::new(), Calls::default());
     let limits = |algo: &str| {
         bed.yaml(&format!(
@@ -230,7 +230,7 @@ async fn a_fleet_that_differs_and_switches_exceeds_no_policy() {
 }
 
 #[tokio::test]
-async fn a_program_that_waits_for_rabbitmq_sees_redis_and_says_what_it_will_enforce() {
+async fn a_worker_waiting_for_rabbitmq_reaches_redis_and_logs_its_limits() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("sluicegate.yaml");
     let text = format!(
@@ -258,7 +258,7 @@ async fn a_program_that_waits_for_rabbitmq_sees_redis_and_says_what_it_will_enfo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_file_is_refused_and_what_takes_a_restart_is_told() {
+async fn a_broken_file_is_refused_and_restart_only_keys_are_reported() {
     let bed = Bed::new();
     let good = bed.yaml("max-requests: 5, window-size: 1s");
     let file = bed.write("worker.yaml", &good);
@@ -292,7 +292,7 @@ async fn a_broken_file_is_refused_and_what_takes_a_restart_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_is_away_or_hangs_for_a_while_is_read_again() {
+async fn a_missing_or_hanging_file_is_read_again() {
     let bed = Bed::new();
     let limits = |max: u32| {
         let yaml = bed.yaml(&format!("max-requests: {max}, window-size: 1s"));
@@ -368,7 +368,7 @@ fn test_clock() -> Arc<AtomicU64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_learn_of_each_other_until_nobody_used_a_policy_for_its_memory() {
+async fn workers_learn_of_each_others_policies_until_they_expire() {
     let clock = test_clock();
     let pass = |ms: u64| clock.fetch_add(ms * 1_000, Ordering::Relaxed);
     let (gate, prefix) = gate(&clock);
@@ -406,7 +406,7 @@ async fn workers_learn_of_each_other_until_nobody_used_a_policy_for_its_memory()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn too_many_policies_are_refused_and_one_that_cannot_be_read_stops() {
+async fn too_many_policies_are_refused_and_an_unreadable_one_stops_the_worker() {
     let clock = test_clock();
     let (gate, prefix) = gate(&clock);
     let mut worker = Registry::new(Arc::clone(&gate), named(1));
@@ -434,7 +434,7 @@ async fn too_many_policies_are_refused_and_one_that_cannot_be_read_stops() {
 /// More edits within a day than the maximum number of policies, each by restarted workers, next to
 /// a tenant with a window of a day.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_differs_in_short_windows_is_not_kept_for_the_longest() {
+async fn changes_of_short_windows_expire_before_the_longest_window() {
     let clock = test_clock();
     let (gate, _) = gate(&clock);
     let of = |max, window: Duration| {

@@ -565,7 +565,7 @@ log: {{level: '{LOUD}', format: json}}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_demo_tells_nobody_what_its_workers_need() {
+async fn the_demo_shows_no_secret_of_its_workers() {
     let mut secrets = Secrets::default();
     let [amqp, cache] = ["Amqp", "Redis"].map(|what| secrets.make(what));
     let name = unique("demo-secrets");
@@ -720,7 +720,7 @@ log: {{level: '{LOUD}'}}
 const TALKATIVE: &str = r#"env >&2; echo '{"ready": true}'; while read -r job; do printf '{"call": %s, "outcome": "reject", "reason": "%s", "body": "%s"}\n' "$(echo "$job" | sed 's/[^0-9]*//; s/,.*//')" "inherited $(env | tr -cd 'A-Za-z0-9=_' | tail -c 400)" "$(env | tr -cd 'A-Za-z0-9=_ ')"; done"#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_pipeline_no_program_and_no_forwarded_job_shows_a_secret() {
+async fn pipelines_programs_and_forwarded_jobs_show_no_secret() {
     let mut secrets = Secrets::default();
     let [top, program, forward, mail, client, access] =
         ["Top", "Program", "Forward", "Mail", "Client", "Access"].map(|what| secrets.make(what));

@@ -48,7 +48,7 @@ impl Manager {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_says_when_it_is_ready_and_lives_while_its_servers_do_not_answer() {
+async fn a_worker_reports_readiness_and_survives_unresponsive_servers() {
     let (rabbit, redis) = (Rabbit::start(), Redis::start());
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("notify");

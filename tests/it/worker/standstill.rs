@@ -9,7 +9,7 @@ use kit::{Bed, SECOND, counts, job, jobs, until};
 use crate::PROGRAM;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_may_start_nothing_says_so_and_lets_its_jobs_go() {
+async fn a_worker_that_may_start_nothing_logs_it_and_releases_its_jobs() {
     let api = Api::start().await;
     // Some calls are in flight until the agreement has expired.
     api.answers(|call| match call.job.as_str() {

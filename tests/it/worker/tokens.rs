@@ -29,7 +29,7 @@ fn called(api: &Api, tenant: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tenants_whose_tokens_are_refused_or_hang_stop_no_others() {
+async fn tenants_with_failing_tokens_stop_no_others() {
     let (api, tokens) = (Api::start().await, Api::start().await);
     tokens.answers(token);
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());

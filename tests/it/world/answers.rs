@@ -46,7 +46,7 @@ async fn a_403_with_retry_after_closes_its_tenant_and_one_without_is_a_dead_lett
 
 /// GitHub answers like this when its primary limit is used up.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_403_that_says_that_nothing_is_left_closes_its_tenant_and_uses_no_attempt() {
+async fn a_403_without_remaining_quota_closes_its_tenant_and_uses_no_attempt() {
     let api = Api::start().await;
     let opens = std::sync::Mutex::new(None);
     api.answers(move |call| {
@@ -84,7 +84,7 @@ async fn a_403_that_says_that_nothing_is_left_closes_its_tenant_and_uses_no_atte
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_answer_means_is_said_in_the_configuration() {
+async fn the_configuration_decides_the_meaning_of_answers() {
     let api = Api::start().await;
     api.answers(|call| match (call.job.as_str(), call.attempt) {
         ("conflict", 1) => Reply::status(409),

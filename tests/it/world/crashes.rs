@@ -34,7 +34,7 @@ fn noted(bed: &Bed) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_ends_its_worker_each_time_becomes_a_dead_letter_and_its_neighbours_do_not() {
+async fn a_job_that_crashes_its_workers_becomes_a_dead_letter_alone() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml(LIMITS, &api.url(), "");
@@ -84,7 +84,7 @@ async fn a_job_that_ends_its_worker_each_time_becomes_a_dead_letter_and_its_neig
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_lost_sessions_end_no_job() {
+async fn fifty_lost_sessions_kill_no_job() {
     let api = Api::start().await;
     let (amqp, url) = Proxy::before(shared_rabbit().url(), Transfers::round_trip(MS), 12).await;
     let bed = Bed::on(&url, shared_redis().url());
@@ -122,7 +122,7 @@ async fn fifty_lost_sessions_end_no_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_gives_a_call_up_in_order_has_not_crashed() {
+async fn a_worker_that_abandons_a_call_on_shutdown_has_not_crashed() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let stop = "}, shutdown-timeout: 100ms, breaker: {enabled: false";

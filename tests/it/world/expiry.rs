@@ -28,7 +28,7 @@ fn expiring(mut job: Message) -> Message {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_called_after_it_expired_and_nothing_is_lost() {
+async fn no_job_is_called_after_its_expiry_and_none_is_lost() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let limits = "max-requests: 10, window-size: 6s";

@@ -171,12 +171,12 @@ async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_to_an_https_api_far_away_are_open_before_permits_are_asked_for() {
+async fn connections_to_a_distant_https_api_open_before_permits_are_requested() {
     bursts(&["http/1.1"], Version::HTTP_11).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn so_are_those_to_an_api_that_speaks_http_2() {
+async fn connections_to_a_distant_http_2_api_open_before_permits_are_requested() {
     let opened = bursts(&["h2", "http/1.1"], Version::HTTP_2).await;
     println!("connections in each burst: {opened:?}");
     // Later bursts share connections, once the worker knows that it can. A few extra connections

@@ -24,7 +24,7 @@ use crate::PROGRAM;
 
 /// Tests the kit itself: a small scenario with everything at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_meets_an_https_api_behind_a_bad_way() {
+async fn a_worker_calls_an_https_api_over_a_bad_network() {
     let papers = TestCertificates::new();
     let mut manner = ApiBehavior::https(&papers, &["http/1.1"]);
     manner.idle = Some(300 * MS);

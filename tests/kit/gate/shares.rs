@@ -163,20 +163,20 @@ fn unused(receipts: &[Receipt]) -> Vec<(Receipt, End)> {
 /// Checks everything that a gate must do with shared partitions. If all tenants share one, `gate`
 /// must use a new prefix.
 pub async fn shares_conform<G: Gate>(gate: impl Fn() -> G) {
-    who_had_its_turn_needs_no_other(&gate()).await;
+    a_job_that_had_its_turn_needs_no_other(&gate()).await;
     tenants_take_turns(&gate()).await;
-    who_is_closed_is_in_nobodys_way(&gate()).await;
-    parts_draw_from_all_of_theirs(&gate()).await;
-    what_is_told_counts_in_every_log(&gate()).await;
+    a_closed_tenant_delays_no_other(&gate()).await;
+    partitions_draw_from_all_their_limits(&gate()).await;
+    settled_costs_count_in_every_log(&gate()).await;
     an_operator_reaches_all_parts(&gate()).await;
-    a_reset_tenant_waits_for_nothing_that_others_share(&gate()).await;
-    places_are_held_until_their_calls_end(&gate()).await;
-    the_leases_of_abandoned_calls_are_held_as_long_as_said(&gate()).await;
+    a_reset_tenant_waits_for_no_shared_limit(&gate()).await;
+    leases_are_held_until_their_calls_end(&gate()).await;
+    leases_of_abandoned_calls_are_held_for_the_given_time(&gate()).await;
 }
 
 /// Waiting jobs stay away until their turns. Without this, returned quota would stay idle, and the
 /// job that returned it would be last.
-async fn who_had_its_turn_needs_no_other(gate: &impl Gate) {
+async fn a_job_that_had_its_turn_needs_no_other(gate: &impl Gate) {
     let desk = Desk::new(gate, vec![named("all", 6, Scope::Tenant)]);
     let again = [Ticket::HAD_ITS_TURN];
     assert_eq!(
@@ -228,7 +228,7 @@ async fn tenants_take_turns(gate: &impl Gate) {
     assert_eq!(desk.back("c", &c).await.0, 1);
 }
 
-async fn who_is_closed_is_in_nobodys_way(gate: &impl Gate) {
+async fn a_closed_tenant_delays_no_other(gate: &impl Gate) {
     let desk = Desk::new(gate, vec![named("all", 6, Scope::Global)]);
     let duration_ms = 1_000_000;
     desk.change("a", Change::Pause { duration_ms }).await;
@@ -237,7 +237,7 @@ async fn who_is_closed_is_in_nobodys_way(gate: &impl Gate) {
     assert_eq!(started(&desk.ask("b", &[FRESH; 6]).await), 6);
 }
 
-async fn parts_draw_from_all_of_theirs(gate: &impl Gate) {
+async fn partitions_draw_from_all_their_limits(gate: &impl Gate) {
     let desk = Desk::new(
         gate,
         vec![
@@ -264,7 +264,7 @@ async fn parts_draw_from_all_of_theirs(gate: &impl Gate) {
     assert_eq!(shown.limits[2].free, 0);
 }
 
-async fn what_is_told_counts_in_every_log(gate: &impl Gate) {
+async fn settled_costs_count_in_every_log(gate: &impl Gate) {
     let desk = Desk::new(
         gate,
         vec![
@@ -334,7 +334,7 @@ async fn an_operator_reaches_all_parts(gate: &impl Gate) {
 
 /// A tenant that waits for the limit of all tenants no longer delays others once an operator resets
 /// it.
-async fn a_reset_tenant_waits_for_nothing_that_others_share(gate: &impl Gate) {
+async fn a_reset_tenant_waits_for_no_shared_limit(gate: &impl Gate) {
     let desk = Desk::new(gate, vec![named("all", 2, Scope::Global)]);
     let answers = desk.ask("a", &[FRESH; 5]).await;
     assert_eq!(started(&answers), 2);
@@ -359,7 +359,7 @@ async fn a_reset_tenant_waits_for_nothing_that_others_share(gate: &impl Gate) {
 }
 
 /// It is not known whether abandoned calls still arrive.
-async fn the_leases_of_abandoned_calls_are_held_as_long_as_said(gate: &impl Gate) {
+async fn leases_of_abandoned_calls_are_held_for_the_given_time(gate: &impl Gate) {
     let places = Limit::concurrent("places", 3).expect("in range");
     let costs = named("costs", 50, Scope::Tenant).with_unit(Unit::Cost);
     let desk = Desk::new(gate, vec![places, costs]);
@@ -388,7 +388,7 @@ async fn the_leases_of_abandoned_calls_are_held_as_long_as_said(gate: &impl Gate
     until_held(0).await;
 }
 
-async fn places_are_held_until_their_calls_end(gate: &impl Gate) {
+async fn leases_are_held_until_their_calls_end(gate: &impl Gate) {
     let places = |max| Limit::concurrent("places", max).expect("in range");
     let desk = Desk::new(gate, vec![places(3)]);
     let first = desk.start("a", &[1; 3]).await;

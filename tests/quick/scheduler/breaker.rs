@@ -120,7 +120,7 @@ pub fn attempt_of(done: &Done) -> i64 {
 }
 
 #[test]
-fn whom_a_failure_is_told_depends_on_its_kind() {
+fn the_kind_of_a_failure_selects_its_breakers() {
     let mut desk = desk();
     let key = desk.start_one();
     let done = desk.fails(key, Trouble::Failing);
@@ -151,7 +151,7 @@ fn no_token() -> Attempt {
 }
 
 #[test]
-fn a_failure_of_a_tenant_alone_is_not_told_to_the_api() {
+fn a_tenants_own_failure_does_not_reach_the_api_breaker() {
     let mut called = desk();
     let key = called.start_one();
     (called.scheduler).finished(called.now, key, MS, no_token());
@@ -174,7 +174,7 @@ fn a_failure_of_a_tenant_alone_is_not_told_to_the_api() {
 }
 
 #[test]
-fn a_probe_of_the_api_that_its_tenant_keeps_from_calling_is_given_back() {
+fn an_api_probe_blocked_by_its_tenant_is_released() {
     let mut desk = desk();
     desk.shut();
     desk.ready = 0;
@@ -190,7 +190,7 @@ fn a_probe_of_the_api_that_its_tenant_keeps_from_calling_is_given_back() {
 }
 
 #[test]
-fn a_request_that_can_not_be_made_does_not_show_the_api_sound() {
+fn an_impossible_request_does_not_count_as_a_success() {
     let mut desk = desk();
     let key = desk.start_one();
     desk.fails(key, Trouble::Unreachable);
@@ -227,7 +227,7 @@ fn while_the_breakers_are_closed_a_failure_uses_an_attempt_and_once_one_opens_no
 }
 
 #[test]
-fn failures_that_can_not_be_told_use_no_attempt() {
+fn unreported_failures_use_no_attempt() {
     let mut desk = desk();
     let key = desk.start_one();
     desk.fails(key, Trouble::Failing);
@@ -237,7 +237,7 @@ fn failures_that_can_not_be_told_use_no_attempt() {
 }
 
 #[test]
-fn successes_are_told_where_failures_are_known_and_nowhere_else() {
+fn successes_are_reported_only_after_known_failures() {
     let mut desk = desk();
     let key = desk.start_one();
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
@@ -267,7 +267,7 @@ fn successes_are_told_where_failures_are_known_and_nowhere_else() {
 }
 
 #[test]
-fn while_the_api_s_breaker_is_open_nobody_asks_and_one_job_is_the_probe() {
+fn while_the_api_breaker_is_open_only_one_probe_asks() {
     let mut desk = desk();
     let done = desk.shut();
     assert!(done.asked.is_empty() && done.published.is_empty());
@@ -313,7 +313,7 @@ fn next_probe(desk: &mut Desk) -> (JobKey, Job) {
 }
 
 #[test]
-fn jobs_and_tenants_that_have_failed_are_probes_after_those_that_have_not() {
+fn jobs_and_tenants_without_failures_are_probes_first() {
     let mut desk = desk();
     desk.shut();
     // The first job of tenant b fails regardless of the API.
@@ -351,7 +351,7 @@ fn jobs_and_tenants_that_have_failed_are_probes_after_those_that_have_not() {
 }
 
 #[test]
-fn a_probe_that_may_not_start_is_given_back() {
+fn a_probe_that_may_not_start_is_released() {
     let mut desk = desk();
     desk.shut();
     desk.step(SECOND);
@@ -362,7 +362,7 @@ fn a_probe_that_may_not_start_is_given_back() {
 }
 
 #[test]
-fn a_probe_that_leaves_while_its_call_is_prepared_is_given_back() {
+fn a_probe_that_leaves_during_preparation_is_released() {
     for session_ends in [true, false] {
         let mut desk = desk();
         desk.shut();
@@ -398,7 +398,7 @@ fn a_probe_that_leaves_while_its_call_is_prepared_is_given_back() {
 }
 
 #[test]
-fn what_succeeds_while_a_failure_is_being_told_ends_the_row() {
+fn a_success_while_a_failure_is_being_reported_resets_the_count() {
     let mut desk = desk();
     let keys = [(); 4].map(|()| desk.start_one());
     let done = desk.fails(keys[0], Trouble::Failing);
@@ -419,7 +419,7 @@ fn what_succeeds_while_a_failure_is_being_told_ends_the_row() {
 }
 
 #[test]
-fn a_call_that_is_refused_before_anybody_was_called_says_nothing_of_the_api() {
+fn a_call_refused_before_sending_does_not_count_for_the_api() {
     let mut desk = desk();
     let key = desk.start_one();
     desk.fails(key, Trouble::Unreachable);
@@ -435,7 +435,7 @@ fn a_call_that_is_refused_before_anybody_was_called_says_nothing_of_the_api() {
 }
 
 #[test]
-fn what_waits_for_the_api_long_in_memory_takes_a_delay_queue_and_keeps_its_attempt() {
+fn long_waits_for_the_api_move_to_a_delay_queue_without_an_attempt() {
     let mut desk = desk();
     desk.shut();
     let mut moved = Vec::new();
@@ -454,7 +454,7 @@ fn what_waits_for_the_api_long_in_memory_takes_a_delay_queue_and_keeps_its_attem
 }
 
 #[test]
-fn what_fails_or_is_refused_for_too_long_is_given_up() {
+fn jobs_that_fail_or_are_refused_for_too_long_are_given_up() {
     let throttled = || {
         Attempt::from(Outcome::Throttled {
             after: Some(SECOND),
@@ -489,7 +489,7 @@ fn what_fails_or_is_refused_for_too_long_is_given_up() {
 }
 
 #[test]
-fn a_free_probe_is_a_job_s_as_soon_as_it_wants_it() {
+fn a_free_probe_is_granted_as_soon_as_a_job_needs_it() {
     let mut desk = desk();
     desk.shut();
     assert_eq!(words(&desk.step(SECOND)), ["api: may I?"]);

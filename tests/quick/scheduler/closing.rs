@@ -69,7 +69,7 @@ fn close(desk: &mut Desk) {
 }
 
 #[test]
-fn whom_a_429_closes_follows_the_limits_or_is_set() {
+fn the_scope_of_a_429_follows_the_limits_or_the_configuration() {
     use ThrottleScope as Set;
     let mine = BreakerScope::Tenant(Tenant::parse("a").expect("a tenant"));
     for (scope, scopes, expected) in [
@@ -91,7 +91,7 @@ fn whom_a_429_closes_follows_the_limits_or_is_set() {
 }
 
 #[test]
-fn what_is_closed_to_all_asks_for_nobody_until_it_is_over() {
+fn no_job_asks_while_the_api_is_closed_to_all() {
     let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
     close(&mut desk);
     assert!(desk.deliver(DeliverySource::Fresh, &["b"]).asked.is_empty());
@@ -111,7 +111,7 @@ fn what_is_closed_to_all_asks_for_nobody_until_it_is_over() {
 }
 
 #[test]
-fn an_operator_opens_what_is_closed_to_all() {
+fn an_operator_opens_an_api_closed_to_all() {
     let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
     close(&mut desk);
     assert_eq!(words(&desk.step(SECOND)), ["api: look"]);
@@ -145,7 +145,7 @@ fn another_worker_s_429_is_found_within_a_second_and_its_failures_are_not() {
 }
 
 #[test]
-fn who_was_idle_looks_before_it_asks() {
+fn an_idle_worker_checks_the_throttle_before_it_asks() {
     let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
     start(&mut desk, true);
     desk.now += SECOND * 60;

@@ -41,7 +41,7 @@ fn told_of(settled: &[TenantSettled]) -> Vec<(&str, End)> {
 }
 
 #[test]
-fn a_tenant_that_cannot_be_told_holds_back_no_other() {
+fn a_failed_settlement_of_one_tenant_delays_no_other() {
     let mut desk = of_places();
     desk.deliver(DeliverySource::Fresh, &["a", "b", "b", "b"]);
     let answers = vec![vec![START], vec![START, wait(400, 1), wait(400, 2)]];
@@ -79,7 +79,7 @@ fn a_tenant_that_cannot_be_told_holds_back_no_other() {
 }
 
 #[test]
-fn a_tenant_that_cannot_be_told_is_given_up_while_others_are_told() {
+fn a_failing_tenants_settlements_are_given_up_while_others_continue() {
     let mut desk = of_places();
     desk.deliver(DeliverySource::Fresh, &["a", "b"]);
     let started = desk.answer(MS, vec![vec![START], vec![START]]).dispatched;
@@ -114,7 +114,7 @@ fn a_tenant_that_cannot_be_told_is_given_up_while_others_are_told() {
 
 /// A renewal that arrives after its call's end would take the lease again, for a whole lease.
 #[test]
-fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
+fn a_failed_renewal_is_not_repeated_but_the_next_is_sooner() {
     let mut desk = of_places();
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
@@ -150,7 +150,7 @@ fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
 
 /// A call that timed out may be read later, so its lease is held, however its job continues.
 #[test]
-fn the_lease_of_a_call_that_was_given_up_is_held_until_it_ends() {
+fn the_lease_of_an_abandoned_call_is_held_until_it_ends() {
     let second = Duration::from_secs(1);
     let lease = 40 * second;
     let given_up = || {
@@ -235,7 +235,7 @@ fn the_lease_of_a_call_that_was_given_up_is_held_until_it_ends() {
 /// The API reported that no quota is left, or refused. Without the block, the tenant's other jobs
 /// would still be called.
 #[test]
-fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
+fn a_failed_throttle_is_resent_for_the_rest_of_its_time() {
     let minute = Duration::from_secs(60);
     let done = Attempt {
         seen: LimitInfo {
@@ -277,7 +277,7 @@ fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
 
 /// No quota is left until a time in whole seconds, which may be over two seconds sooner.
 #[test]
-fn our_limits_decide_where_they_keep_the_apis_and_its_headers_only_round() {
+fn configured_limits_decide_where_they_satisfy_the_api_and_headers_are_rounded() {
     let second = Duration::from_secs(1);
     for (quotas, used_up, told) in [
         // The desk's limit is 20 per second.
@@ -312,7 +312,7 @@ fn our_limits_decide_where_they_keep_the_apis_and_its_headers_only_round() {
 }
 
 #[test]
-fn a_block_that_the_gate_never_takes_is_given_up() {
+fn a_throttle_that_is_never_stored_is_given_up() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
     let (after, reason) = (Some(Duration::from_secs(3600)), "429".to_owned());

@@ -73,7 +73,7 @@ impl Desk {
 }
 
 #[test]
-fn nobody_pays_who_was_delivered_once() {
+fn jobs_delivered_once_cost_no_notes() {
     let mut desk = Desk::new(8);
     let mut told = 0;
     for round in 0..50 {
@@ -103,7 +103,7 @@ fn nobody_pays_who_was_delivered_once() {
 }
 
 #[test]
-fn a_suspect_is_noted_before_it_asks_and_until_it_has_ended() {
+fn a_suspect_has_a_note_from_before_its_request_to_its_end() {
     let mut desk = Desk::new(8);
     let done = desk.again(&["x"]);
     assert_eq!(
@@ -130,7 +130,7 @@ fn a_suspect_is_noted_before_it_asks_and_until_it_has_ended() {
 }
 
 #[test]
-fn a_note_ends_with_what_it_was_for_whatever_the_way() {
+fn a_note_ends_with_its_job_in_every_case() {
     // It must wait and gives up its slot.
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
@@ -175,7 +175,7 @@ fn a_note_ends_with_what_it_was_for_whatever_the_way() {
 }
 
 #[test]
-fn a_worker_that_ends_in_order_leaves_no_note() {
+fn an_orderly_shutdown_leaves_no_note() {
     let mut desk = Desk::new(8);
     desk.suspect_runs("x");
     desk.again(&["y", "z"]);
@@ -198,7 +198,7 @@ fn a_worker_that_ends_in_order_leaves_no_note() {
 }
 
 #[test]
-fn no_more_are_noted_than_have_slots_and_nobody_spins() {
+fn notes_are_bounded_by_the_slots_without_spinning() {
     let mut desk = Desk::new(2);
     let done = desk.again(&["1", "2", "3", "4"]);
     assert_eq!(words(&done), ["1: begin", "2: begin"]);
@@ -224,7 +224,7 @@ fn no_more_are_noted_than_have_slots_and_nobody_spins() {
 }
 
 #[test]
-fn who_may_be_under_way_elsewhere_waits_in_a_delay_queue_and_is_a_suspect_still() {
+fn a_job_that_may_run_elsewhere_waits_in_a_delay_queue_as_a_suspect() {
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
     let done = desk.heard(&[SuspectDecision::Wait { ms: 19_000 }]);
@@ -250,7 +250,7 @@ fn who_may_be_under_way_elsewhere_waits_in_a_delay_queue_and_is_a_suspect_still(
 }
 
 #[test]
-fn those_with_crashes_are_begun_one_at_a_time() {
+fn jobs_with_crashes_run_one_at_a_time() {
     let mut desk = Desk::new(8);
     desk.again(&["1", "2"]);
     let done = desk.heard(&[ALONE; 2]);
@@ -275,7 +275,7 @@ fn those_with_crashes_are_begun_one_at_a_time() {
 }
 
 #[test]
-fn who_has_ended_too_many_workers_is_a_dead_letter() {
+fn a_job_that_crashed_too_many_workers_is_a_dead_letter() {
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
     let done = desk.heard(&[SuspectDecision::Dead { crashes: 5 }]);
@@ -301,7 +301,7 @@ fn a_job_without_an_id_gets_one_on_its_way_through_a_delay_queue() {
 }
 
 #[test]
-fn a_gate_that_cannot_be_told_lets_suspects_wait_as_all_jobs_do() {
+fn suspects_wait_like_all_jobs_while_the_gate_is_unreachable() {
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
     let away = || GateError::Unreachable("a test".to_owned());
@@ -326,7 +326,7 @@ fn a_gate_that_cannot_be_told_lets_suspects_wait_as_all_jobs_do() {
 }
 
 #[test]
-fn nothing_is_counted_where_max_crashes_is_zero() {
+fn with_max_crashes_zero_no_crash_is_counted() {
     let mut settings: EngineSettings = settings(8, usual(), by_header());
     settings.live.retry.max_crashes = 0;
     let mut desk = Desk::of(settings);

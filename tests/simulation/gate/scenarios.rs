@@ -159,7 +159,7 @@ fn late_returns_cost_little() {
 }
 
 #[test]
-fn a_changed_limit_reaches_those_who_wait() {
+fn a_changed_limit_reaches_waiting_jobs() {
     let scenario = Scenario {
         changes: vec![(10 * S, sliding(200, 1).into())],
         ..Scenario::new(sliding(20, 1), backlog(6000))
@@ -173,7 +173,7 @@ fn a_changed_limit_reaches_those_who_wait() {
 }
 
 #[test]
-fn jobs_that_vanish_hold_nobody_up() {
+fn vanished_jobs_delay_no_other() {
     let scenario = Scenario {
         lost: 0.3,
         ..Scenario::new(sliding(20, 1), backlog(2000))
@@ -267,7 +267,7 @@ fn each_algorithm_uses_long_windows_up() {
 }
 
 #[test]
-fn each_algorithm_bears_faults() {
+fn each_algorithm_tolerates_faults() {
     for limit in each() {
         let name = limit.algorithm().name();
         let backlog_of = |jobs| Scenario::new(limit.clone(), backlog(jobs));

@@ -375,7 +375,7 @@ proptest! {
 }
 
 #[test]
-fn scopes_that_come_change_and_go_exceed_nothing_and_waste_little() {
+fn changing_scopes_exceed_no_limit_and_waste_little() {
     let set = |limits: &[(&str, u64, Scope)], algorithm| -> Limits {
         let limit = |(name, max, scope): &(&str, u64, Scope)| {
             limit(name, algorithm, *max, 1_000).with_scope(scope.clone())
@@ -501,7 +501,7 @@ fn a_raised_sliding_limit_waits_for_no_window() {
 }
 
 #[test]
-fn a_worker_that_is_cut_off_stops_and_what_it_enforced_outlives_a_lost_registry() {
+fn an_isolated_worker_stops_and_its_policy_outlives_a_lost_registry() {
     let policies = [(10, Algorithm::FixedWindow), (5, Algorithm::LeakyBucket)];
     let policies = policies.map(|(max, a)| Policy::from(limit("default", a, max, 1_000)));
     let mut world = World::new(policies.to_vec(), &[0]);

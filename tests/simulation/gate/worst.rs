@@ -301,7 +301,7 @@ proptest! {
     #![proptest_config(Config { cases: 300, ..Config::with_source_file(file!()) })]
 
     #[test]
-    fn no_pattern_lets_more_arrive(
+    fn no_pattern_exceeds_the_worst_case(
         limit in limits(),
         plan in prop::collection::vec(moves(), 1..8),
         seed in any::<u64>(),

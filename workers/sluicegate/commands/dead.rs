@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_that_ends_early_says_why() {
+    fn a_truncated_list_shows_the_reason() {
         let look = |bytes| SearchProgress {
             left: 7,
             seen: 12_000,

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_worker_says_is_shown_line_by_line_and_steers_no_terminal() {
+    fn worker_messages_are_shown_by_line_without_control_characters() {
         let sighting = Sighting {
             cancel: None,
             show: Some(1),

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_are_in_columns_and_what_is_left_out_is_said() {
+    fn tenants_are_in_columns_with_a_count_of_omitted_ones() {
         let hostile = "\u{202e}evil\u{200b}";
         let cut = Report {
             over_ms: 2_000,
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_nothing_that_is_said() {
+    fn an_empty_list_has_a_message() {
         let nobody = fleet(Vec::new());
         assert_eq!(in_words(&nobody, &BusiestTenants::default()), fleet::NOBODY);
         let idle = fleet(vec![Report::default()]);

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn each_worker_has_a_line_and_what_is_not_known_follows() {
+    fn each_worker_has_a_line_followed_by_unknown_ones() {
         let ready = Report {
             host: "a".to_owned(),
             pid: 7,
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_runs_that_is_said() {
+    fn an_empty_fleet_has_a_message() {
         assert_eq!(in_words(&fleet(Vec::new())), fleet::NOBODY);
     }
 }

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn one_stage_follows_the_other_by_what_has_happened() {
+    fn stages_follow_from_observed_events() {
         let plans = plans();
         let next =
             |stage: ScenarioStage, settled, confirmed| stage.next(&plans, settled, confirmed);

@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delivery_count_shows_only_when_it_has_travelled() {
+    fn a_delivery_count_is_shown_only_after_a_redelivery() {
         let names = |count| {
             let mut headers = FieldTable::default();
             headers.insert("x-delivery-count".into(), AMQPValue::LongLongInt(count));

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn invalid_workloads_are_refused() {
         for (args, message) in [
             (&["--window", "5x"][..], "unknown unit"),
             (&["--window", "fast"], "unknown unit"),

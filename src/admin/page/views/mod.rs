@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_the_same_has_the_same_address() {
+    fn equal_requests_have_the_same_address() {
         let one = ["default"];
         assert_eq!(asked("", "utm=1", &one).as_deref(), Some("/ui"));
         assert_eq!(asked("/", "pipeline=x", &one).as_deref(), Some("/ui"));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_can_name_whatever_is_a_name() {
+    fn a_path_can_hold_every_valid_name() {
         assert_eq!(part("../a b"), "%2E%2E%2Fa%20b");
     }
 }

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_missing_is_gone_for_a_while() {
+    fn a_missing_worker_is_shown_as_gone_for_a_while() {
         let mut roster = Roster::default();
         let mut seen = |now_ms, names: &[&'static str]| {
             let workers = names.iter().map(|name| (*name, format!("host {name}")));
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn they_have_a_bound() {
+    fn the_number_of_workers_is_bounded() {
         let mut roster = Roster::default();
         for number in 0..3_000 {
             let name = format!("{number}");

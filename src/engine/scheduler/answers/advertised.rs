@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_is_told_when_it_changes_and_seldom_when_not() {
+    fn a_changed_quota_is_written_soon_and_an_unchanged_one_rarely() {
         let (mut heard, a) = (Advertised::default(), tenant(1));
         let (ten, five) = (Quotas::read("10/1"), Quotas::read("5/1"));
         assert_eq!(heard.record(SECOND, &a, Quotas::default()), None);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_heard_is_told_again_after_a_pause() {
+    fn a_failed_write_is_retried_after_a_pause() {
         let (mut heard, a, ten) = (Advertised::default(), tenant(1), Quotas::read("10/1"));
         heard.record(SECOND, &a, ten);
         heard.send();

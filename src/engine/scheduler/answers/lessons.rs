@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_told_when_it_sinks_and_when_it_is_whole() {
+    fn a_limit_is_reported_when_it_sinks_and_recovers() {
         let mut lessons = Lessons::default();
         assert_eq!(lessons.next(), None);
         assert_eq!(sink(&mut lessons, 1, 1, 80, 60), ["to 80, 1 lowered"]);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_share_is_used_by_others_while_one_tenant_is_throttled() {
+    fn other_tenants_use_a_shared_limit_while_one_is_throttled() {
         let told = |limits: Limits, stops_all| {
             let lesson = LimitEvidence {
                 tenant: tenant(1),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_api_advertises_is_told_of_the_limit_that_lets_more_through() {
+    fn an_advertised_limit_is_assigned_to_the_most_generous_limit() {
         let learner = |cost| Learner {
             labels: Labels::default(),
             limits: limits(),

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_again_until_it_is_over_or_too_often() {
+    fn a_failed_throttle_is_retried_until_it_ends_or_too_often() {
         let mut blocks = Throttles::default();
         assert!(!blocks.failed(MS, block("a", 100)), "over by then");
         assert!(blocks.failed(MS, block("a", 102)));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_ends_last_is_kept_for_a_bounded_number_of_tenants() {
+    fn the_last_throttle_of_a_bounded_number_of_tenants_is_kept() {
         let mut blocks = Throttles::default();
         for until in [5_000, 9_000, 7_000] {
             assert!(blocks.failed(MS, block("a", until)));

@@ -156,7 +156,7 @@ mod tests {
     const AT: fn(u64) -> Duration = Duration::from_millis;
 
     #[test]
-    fn the_first_of_those_who_share_the_lease_are_woken_once() {
+    fn the_first_jobs_that_share_a_lease_are_woken_once() {
         let (a, b) = (tenant("a"), tenant("b"));
         let (own, all) = (running("own"), running("all").with_scope(Scope::Global));
         let limits = Limits::new(vec![own.clone(), all.clone()]).expect("two limits");
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_takes_a_lease_that_is_idle_as_far_as_is_known() {
+    fn a_returning_job_takes_a_lease_that_seems_idle() {
         let (a, own) = (tenant("a"), running("own"));
         let limits: Limits = own.clone().into();
         let mut leases = Leases::default();
@@ -195,7 +195,7 @@ mod tests {
 
     /// Each tenant may have a budget, which costs memory.
     #[test]
-    fn only_so_many_idle_budgets_are_known() {
+    fn the_number_of_idle_budgets_is_bounded() {
         let mut leases = Leases::default();
         let limits: Limits = running("own").into();
         for number in 0..2 * MAX_IDLE_KEYS {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_lease_is_waited_for_so() {
+    fn only_jobs_that_wait_for_a_lease_are_woken() {
         let mut leases = Leases::default();
         let limit = Limit::new(
             "window",

@@ -153,7 +153,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn those_whose_time_has_come_are_looked_at_in_order() {
+    fn due_jobs_are_checked_in_order() {
         let mut waiting = JobTimers::new(1, 4);
         waiting.wait(20 * MS, JobKey(1));
         waiting.wait(10 * MS, JobKey(3));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn where_preparing_takes_long_jobs_are_looked_at_before_their_time() {
+    fn slow_preparation_starts_before_jobs_are_due() {
         let mut waiting = JobTimers::new(1, 4);
         waiting.preparing_took(100 * MS);
         waiting.wait(1_000 * MS, JobKey(1));

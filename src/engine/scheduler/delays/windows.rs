@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_moves_while_there_is_room() {
+    fn no_job_moves_while_there_is_room() {
         let mut windows = taken((100..115).rev());
         assert_eq!(windows.next(SECOND), None);
         assert!(moved(&mut windows, 99 * SECOND).is_empty());
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_queue_in_order_is_tried_more_and_more_seldom() {
+    fn a_delay_queue_in_order_is_tried_with_backoff() {
         let mut windows = taken(110..126);
         let mut next = 17;
         let (mut now, mut tries) = (SECOND, Vec::new());
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_soon_keeps_its_place() {
+    fn jobs_that_are_due_soon_stay() {
         let mut windows = taken([101; WINDOW_SIZE]);
         assert!(moved(&mut windows, 101 * SECOND).is_empty());
         assert_eq!(windows.next(101 * SECOND), None);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_on_says_nothing_of_the_order() {
+    fn a_job_that_waits_on_does_not_count_as_disorder() {
         let mut windows = taken(110..126);
         windows.unpark(JobKey(16));
         windows.stay(JobKey(16), 105 * SECOND);

@@ -234,7 +234,7 @@ fn an_eighth_of_the_prefetch_waits_for_one_target_and_for_one_tenant_and_half_fo
 }
 
 #[test]
-fn too_many_dead_letters_take_another_way_and_those_from_a_delay_queue_do_at_once() {
+fn surplus_dead_letters_take_another_queue_and_delayed_ones_at_once() {
     let mut desk = Desk::new(true);
     let keys: Vec<JobKey> = (0..30).map(|_| desk.begin(to("jobs.dead")).0).collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
@@ -287,7 +287,7 @@ fn a_message_that_rabbitmq_closes_the_channel_for_makes_no_queue_stuck() {
 }
 
 #[test]
-fn what_waits_for_no_answer_keeps_no_worker_and_stuck_targets_are_told_by_kind() {
+fn unanswered_moves_do_not_keep_a_worker_and_stuck_targets_are_reported_by_kind() {
     let mut desk = Desk::new(true);
     let of = Move {
         tag: tag(DeliverySource::Delay(1), 9),
@@ -330,7 +330,7 @@ fn a_lost_connection_is_not_the_targets_fault_and_a_worker_that_ends_waits_for_n
 }
 
 #[test]
-fn with_its_session_a_move_is_forgotten() {
+fn a_move_is_forgotten_with_its_session() {
     let mut desk = Desk::new(true);
     let (key, _) = desk.begin(to("jobs.dead"));
     desk.moves.clear();

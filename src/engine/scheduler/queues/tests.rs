@@ -53,7 +53,7 @@ fn jobs_that_came_back_ask_before_fresh_ones() {
 }
 
 #[test]
-fn a_round_is_shared_and_nobody_is_left_out_twice() {
+fn a_round_is_shared_and_no_tenant_is_left_out_twice() {
     let mut queues = Queues::new(4, 80);
     fill_limited(&mut queues, "big", 0..100);
     fill_limited(&mut queues, "b", 100..110);
@@ -83,7 +83,7 @@ fn one_tenant_has_at_most_half_of_the_slots_while_others_wait() {
 }
 
 #[test]
-fn only_what_can_run_asks_unless_the_tenant_is_limited() {
+fn only_jobs_with_a_slot_ask_unless_the_tenant_is_limited() {
     let mut queues = Queues::new(2, 80);
     let a = tenant("a");
     fill(&mut queues, "a", 0..4);
@@ -108,7 +108,7 @@ fn only_what_can_run_asks_unless_the_tenant_is_limited() {
 }
 
 #[test]
-fn who_prepares_has_a_slot_and_asks_first_with_it() {
+fn a_preparing_job_has_a_slot_and_asks_first() {
     let mut queues = Queues::new(2, 80);
     let a = tenant("a");
     assert!(queues.try_slot(&a) && queues.try_slot(&a) && !queues.try_slot(&a));
@@ -130,7 +130,7 @@ fn who_prepares_has_a_slot_and_asks_first_with_it() {
 }
 
 #[test]
-fn who_waits_for_a_server_that_hangs_takes_nothing_from_the_tenants_of_others() {
+fn jobs_that_wait_for_a_hanging_server_take_no_slots_of_others() {
     let mut queues = Queues::new(4, 80);
     let shard = |tenant: &Tenant| ShardId::named(tenant.as_str());
     queues.shard_by(Shards::by(shard));
@@ -165,7 +165,7 @@ fn held_jobs_are_bounded_for_one_tenant_and_for_all() {
 }
 
 #[test]
-fn what_waits_too_long_for_a_slot_makes_room_in_order() {
+fn jobs_that_wait_too_long_for_a_slot_make_room_in_order() {
     let mut queues = Queues::new(4, 16);
     let a = tenant("a");
     fill(&mut queues, "a", 0..6);
@@ -199,7 +199,7 @@ fn what_waits_too_long_for_a_slot_makes_room_in_order() {
 }
 
 #[test]
-fn only_what_runs_outlives_a_session() {
+fn only_running_jobs_outlive_a_session() {
     let mut queues = Queues::new(4, 80);
     fill(&mut queues, "a", 0..2);
     queues.take_slot(&tenant("b"));
@@ -214,7 +214,7 @@ fn only_what_runs_outlives_a_session() {
 }
 
 #[test]
-fn jobs_that_lack_a_slot_are_looked_at_once_in_a_while() {
+fn jobs_without_a_slot_are_checked_from_time_to_time() {
     let mut queues = Queues::new(4, 16);
     fill(&mut queues, "a", 0..6);
     let second = Duration::from_secs(1);
@@ -250,7 +250,7 @@ fn a_paused_tenant_asks_once_all_its_pauses_have_ended() {
 }
 
 #[test]
-fn with_few_slots_the_tenants_take_turns_and_who_has_half_of_them_waits_in_front() {
+fn with_few_slots_tenants_take_turns_and_one_with_half_of_them_waits_in_front() {
     let mut queues = Queues::new(2, 80);
     for (at, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
         let first = 10 * at as u64;

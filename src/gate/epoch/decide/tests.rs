@@ -186,7 +186,7 @@ fn an_emptied_redis_is_cold_for_one_span() {
 }
 
 #[test]
-fn who_knows_of_starts_closes_an_epoch_that_was_begun_in_error() {
+fn a_worker_with_known_starts_closes_an_epoch_begun_in_error() {
     let (mut bed, mut a, _) = running();
     bed.pass(1_000, &mut [&mut a]);
     bed.fields.clear();
@@ -197,7 +197,7 @@ fn who_knows_of_starts_closes_an_epoch_that_was_begun_in_error() {
 }
 
 #[test]
-fn a_restart_with_all_data_goes_on_when_all_have_vouched() {
+fn a_restart_with_all_data_continues_once_all_workers_vouched() {
     let (mut bed, mut a, mut b) = running();
     bed.memory = restarted();
     assert!(!bed.pulse(&mut a) && !bed.pulse(&mut b));
@@ -235,7 +235,7 @@ fn a_worker_that_died_delays_the_others_by_one_span_at_most() {
 }
 
 #[test]
-fn lost_writes_are_cold_for_a_span_whoever_looks_first() {
+fn lost_writes_close_the_gate_for_a_span_in_any_order_of_workers() {
     for loser_first in [true, false] {
         let (mut bed, mut a, mut b) = running();
         let snapshot = bed.fields.clone();
@@ -264,7 +264,7 @@ fn lost_writes_are_cold_for_a_span_whoever_looks_first() {
 }
 
 #[test]
-fn what_a_worker_that_died_started_counts_though_nothing_says_it() {
+fn starts_of_a_dead_worker_count_without_evidence() {
     let (mut bed, mut a, mut b) = running();
     let snapshot = bed.fields.clone();
     bed.pass(SPAN + 1_000, &mut [&mut a, &mut b]);
@@ -283,7 +283,7 @@ fn what_a_worker_that_died_started_counts_though_nothing_says_it() {
 }
 
 #[test]
-fn a_worker_whose_joining_was_lost_objects() {
+fn a_worker_whose_join_was_lost_objects() {
     let (mut bed, mut a, mut b) = running();
     let snapshot = bed.fields.clone();
     let mut c = worker("c", EarlierStarts::Unknown);
@@ -355,7 +355,7 @@ fn another_failover_while_it_is_cold_begins_no_new_span() {
 }
 
 #[test]
-fn what_is_no_number_keeps_the_gate_closed() {
+fn a_field_that_is_not_a_number_keeps_the_gate_closed() {
     let (mut bed, mut a, _) = running();
     bed.fields.insert("cold".to_owned(), "soon".to_owned());
     assert!(bed.look(&mut a).is_some());
@@ -404,7 +404,7 @@ fn evictions_close_the_memory_for_a_span_and_are_remembered() {
 }
 
 #[test]
-fn info_says_what_was_evicted_and_what_may_be() {
+fn info_reports_evictions_and_the_eviction_policy() {
     let names = "run_id:ab12\r\nmaster_replid:cd\r\nmaster_replid2:00\r\n";
     for (more, evicted, evicts) in [
         (
@@ -425,7 +425,7 @@ fn info_says_what_was_evicted_and_what_may_be() {
 }
 
 #[test]
-fn who_waited_beside_an_epoch_does_not_take_an_emptied_memory_for_a_new_one() {
+fn a_worker_that_waited_detects_an_emptied_memory() {
     let mut bed = EpochBed::new();
     let (mut idle, mut other) = (
         worker("a", EarlierStarts::Idle),

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_waits_until_all_is_known_that_counts_for_it() {
+    fn a_request_waits_until_its_epoch_is_known() {
         let (watch, _) = sound();
         let gap = Gap {
             since: Some(1_000),

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tokens_that_are_renewed_first_make_room_and_the_others_stay() {
+    async fn tokens_with_the_earliest_renewal_are_evicted_first() {
         // Shuffled: the factor has no divisor in common with the number of tenants.
         let seconds = |number: usize| 1 + (number * 7 % MAX_TENANTS) as u64;
         let all = (0..MAX_TENANTS).map(|number| (tenant(number), with_token(seconds(number))));

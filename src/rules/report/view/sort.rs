@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_are_sorted_by_what_is_asked_for() {
+    fn tenants_are_sorted_in_the_requested_order() {
         let all = vec![
             tenant("a", |it| it.starts = 9),
             tenant("b", |it| it.denials = 9),

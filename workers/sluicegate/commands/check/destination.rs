@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_looked_for_as_the_system_does() {
+    fn a_program_is_searched_like_the_system_does() {
         assert!(found("sh").is_some_and(|path| path.is_absolute()));
         assert_eq!(found("/bin/sh"), Some(PathBuf::from("/bin/sh")));
         for none in ["", "no-such-program-here", "/etc/passwd", "/"] {

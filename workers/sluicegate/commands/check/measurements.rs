@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_to_redis_is_judged_by_how_much_it_varies_and_not_by_how_long_it_is() {
+    fn latency_to_redis_is_judged_by_its_variation() {
         let says = |ms: &[u64], part: &str, level: Severity| {
             let (found, text) = redis(ms).redis_in_words(&TERMS).expect("measured");
             assert!(text.contains(part), "{text}");
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_starts_as_many_calls_as_its_slots_can_have_over_both_ways() {
+    fn the_call_rate_is_bounded_by_slots_and_both_latencies() {
         let mut measured = redis(&[40, 55]);
         assert_eq!(measured.most_starts(&TERMS), Some(2_500));
         let text = measured.starts_in_words(&TERMS).expect("measured");
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_connecting_varies_by_is_told_where_the_guard_has_no_room_for_it() {
+    fn connect_time_variation_beyond_the_guard_is_reported() {
         let says = |connect: &[u64], proxy, terms: &MeasurementTerms| {
             let measured = Measurements {
                 api: Some(api(connect, proxy)),
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_confirms_bound_what_a_worker_moves() {
+    fn slow_confirms_bound_the_moves_of_a_worker() {
         let says = |ms: &[u64]| {
             let measured = Measurements {
                 confirm: Some(times(ms)),

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_named_where_there_are_several() {
+    fn one_of_several_limits_must_be_named() {
         let one = config("");
         let asking = asked(Prompt::limit(&one, tenant(), LimitChange::Set, None));
         let asking = typed(asking, "0", &one);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_tried_where_it_can_be() {
+    fn a_limit_is_tried_if_possible() {
         let config =
             config("rate-limiter: {limits: [{name: day}, {name: at-once, max-concurrent: 4}]}");
         let asking = asked(Prompt::limit(
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_has_a_bound() {
+    fn typed_input_is_bounded() {
         let mut asking = Prompt::pause(tenant());
         (0..1_000).for_each(|_| asking.types('1'));
         asking.types('\u{1b}');

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_is_known_since_it_was_first_asked_and_the_last_picture_stays() {
+    fn a_failure_counts_from_its_first_request_and_the_last_answer_stays() {
         let mut asked = QueryState::default();
         assert!(asked.is_due(0, 2_000) && asked.is_new());
         asked.begin(1, 0);

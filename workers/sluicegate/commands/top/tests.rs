@@ -29,7 +29,7 @@ fn meant(model: &Model) -> String {
 }
 
 #[test]
-fn only_what_is_looked_at_is_asked_for_and_once_in_two_seconds() {
+fn only_the_visible_view_is_requested_every_two_seconds() {
     let mut model = model();
     assert_eq!(kinds(&mut model), [ServerRequest::Overview(0, None)]);
     assert_eq!(kinds(&mut model), [], "one at a time");
@@ -85,7 +85,7 @@ fn dead_letters_are_fetched_on_opening_and_on_a_key_only() {
 }
 
 #[test]
-fn the_marked_tenant_stays_marked_when_others_pass_it() {
+fn the_selected_tenant_stays_selected_when_its_position_changes() {
     let mut model = looks_at_tenants();
     assert_eq!(meant(&model), "acme");
     press(&mut model, KeyCode::Down);
@@ -117,7 +117,7 @@ fn the_marked_tenant_stays_marked_when_others_pass_it() {
 }
 
 #[test]
-fn nothing_is_done_without_a_yes() {
+fn no_action_runs_without_confirmation() {
     let pause = ServerRequest::Act(
         0,
         Act::Change(
@@ -158,7 +158,7 @@ fn nothing_is_done_without_a_yes() {
 }
 
 #[test]
-fn a_key_never_meets_another_tenant_than_the_one_that_was_asked_about() {
+fn a_confirmation_applies_only_to_the_named_tenant() {
     let mut model = looks_at_tenants();
     types(&mut model, "z");
     let Some(Prompt::Sure(act)) = &model.asking else {
@@ -178,7 +178,7 @@ fn a_key_never_meets_another_tenant_than_the_one_that_was_asked_about() {
 }
 
 #[test]
-fn a_search_finds_the_busy_and_opens_the_idle() {
+fn a_search_finds_busy_tenants_and_opens_idle_ones() {
     let mut model = model();
     answer(&mut model, picture);
     types(&mut model, "/EV");
@@ -214,7 +214,7 @@ fn a_search_finds_the_busy_and_opens_the_idle() {
 }
 
 #[test]
-fn dead_letters_are_replayed_as_they_are_meant() {
+fn dead_letters_are_replayed_as_selected() {
     let mut model = model();
     types(&mut model, "4");
     answer(&mut model, picture);
@@ -248,7 +248,7 @@ fn dead_letters_are_replayed_as_they_are_meant() {
 }
 
 #[test]
-fn what_is_tried_is_enforced_with_its_own_number() {
+fn a_tried_limit_is_enforced_with_its_own_value() {
     let with_trial = || {
         let mut picture = picture();
         let shown = picture.shown.as_mut().expect("tenants");
@@ -290,7 +290,7 @@ fn what_is_tried_is_enforced_with_its_own_number() {
 }
 
 #[test]
-fn a_changed_configuration_is_shown_and_one_that_cannot_be_used_leaves_the_old_one() {
+fn a_changed_configuration_is_shown_and_an_unusable_one_is_ignored() {
     let mut model = looks_at_tenants();
     let limit = |model: &Model| {
         let policy = &model.pipeline().config.rate_limiter.policy;
@@ -323,7 +323,7 @@ fn a_changed_configuration_is_shown_and_one_that_cannot_be_used_leaves_the_old_o
 }
 
 #[test]
-fn answers_of_what_is_not_looked_at_any_more_are_dropped() {
+fn answers_for_closed_views_are_dropped() {
     let yaml = "
 pipelines:
   bills: {amqp: {queue: bills}}

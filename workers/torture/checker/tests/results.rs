@@ -38,7 +38,7 @@ impl Story {
 }
 
 #[test]
-fn each_job_is_told_of_once_at_least_and_never_before_its_call() {
+fn each_job_has_a_result_after_its_call() {
     let one = ONE.of_whole();
     let right = |story: &mut Story| story.told(900, Some(one), "done", Some(200));
     assert_eq!(told(right), []);
@@ -72,7 +72,7 @@ fn each_job_is_told_of_once_at_least_and_never_before_its_call() {
 }
 
 #[test]
-fn a_dead_job_may_be_told_with_the_status_that_it_had() {
+fn a_dead_jobs_result_may_have_its_status() {
     let verdict = |status| {
         let mut story = Story::new();
         story.published(0, ONE);

@@ -47,7 +47,7 @@ fn a_primary_that_came_later_has_an_epoch_that_speaks_for_nothing_yet() {
 }
 
 #[test]
-fn an_epoch_that_moves_takes_the_place_of_another_primarys() {
+fn a_moved_epoch_replaces_that_of_another_primary() {
     let (mut bed, _, _) = running();
     bed.fields.insert("slots".to_owned(), "50-99".to_owned());
     bed.memory = memory("other", "h7", "0");
@@ -68,7 +68,7 @@ fn an_epoch_that_moves_takes_the_place_of_another_primarys() {
 }
 
 #[test]
-fn an_epoch_that_came_with_its_slot_does_not_speak_for_those_that_stayed() {
+fn an_epoch_that_moved_with_its_slot_does_not_cover_the_other_slots() {
     let mut bed = EpochBed::new();
     let mut a = at(worker("a", EarlierStarts::Idle), "0-99 200", false);
     assert_eq!(bed.look(&mut a), None);
@@ -89,7 +89,7 @@ fn an_epoch_that_came_with_its_slot_does_not_speak_for_those_that_stayed() {
 }
 
 #[test]
-fn a_primary_that_failed_over_is_not_sure_of_what_came_before() {
+fn a_primary_that_failed_over_cannot_vouch_for_earlier_starts() {
     let mut bed = EpochBed::new();
     let mut a = at(worker("a", EarlierStarts::Idle), "0-99", false);
     assert_eq!(bed.look(&mut a), None);

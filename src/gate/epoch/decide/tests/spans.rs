@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn each_question_waits_for_the_longest_span_of_its_own() {
+fn each_request_waits_for_its_own_longest_span() {
     let (mut bed, mut a, mut b) = running();
     a.shortest_ms = SHORT;
     bed.fields.clear();
@@ -21,7 +21,7 @@ fn each_question_waits_for_the_longest_span_of_its_own() {
 }
 
 #[test]
-fn who_does_not_vouch_delays_short_questions_by_the_time_for_it() {
+fn a_worker_that_does_not_vouch_delays_short_requests_by_the_timeout() {
     let (mut bed, mut a, _died) = running();
     a.shortest_ms = SHORT;
     bed.memory = restarted();
@@ -35,7 +35,7 @@ fn who_does_not_vouch_delays_short_questions_by_the_time_for_it() {
 }
 
 #[test]
-fn a_longer_limit_that_comes_while_it_waits_does_not_put_the_others_off() {
+fn a_longer_limit_added_during_a_wait_does_not_delay_the_others() {
     let (mut bed, mut a, mut b) = running();
     (a.shortest_ms, b.shortest_ms) = (SHORT, SHORT);
     let snapshot = bed.fields.clone();
@@ -58,7 +58,7 @@ fn a_longer_limit_that_comes_while_it_waits_does_not_put_the_others_off() {
 }
 
 #[test]
-fn who_gives_up_waiting_leaves_the_longer_span_of_who_saw_it_first() {
+fn a_short_wait_leaves_the_longer_span_of_the_first_worker() {
     let (mut bed, mut a, _died) = running();
     bed.memory = restarted();
     let until = bed.now + SPAN;
@@ -71,7 +71,7 @@ fn who_gives_up_waiting_leaves_the_longer_span_of_who_saw_it_first() {
 }
 
 #[test]
-fn a_version_that_says_only_how_long_closes_it_for_all() {
+fn a_version_with_only_a_duration_closes_the_gate_for_all() {
     let (mut bed, mut a, _) = running();
     a.shortest_ms = SHORT;
     bed.fields
@@ -82,7 +82,7 @@ fn a_version_that_says_only_how_long_closes_it_for_all() {
 }
 
 #[test]
-fn a_memory_that_may_evict_delays_short_questions_by_their_own_span() {
+fn a_memory_that_may_evict_delays_short_requests_by_their_own_span() {
     let (mut bed, mut a, _) = running();
     a.shortest_ms = SHORT;
     bed.memory = restarted();

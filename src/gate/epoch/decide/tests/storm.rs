@@ -127,7 +127,7 @@ impl Storm {
 
 proptest! {
     #[test]
-    fn whatever_is_lost_nothing_starts_while_a_lost_start_counts(rounds in rounds()) {
+    fn nothing_starts_while_a_lost_start_counts(rounds in rounds()) {
         let mut storm = Storm {
             bed: EpochBed::new(),
             log: Vec::new(),
