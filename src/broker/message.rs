@@ -178,8 +178,8 @@ impl Message {
         if present.is_none() && set.is_empty() {
             return new;
         }
-        let stays = |(name, _): &(&ShortString, &AMQPValue)| !remove.contains(&name.as_str());
-        let kept = present.into_iter().flatten().filter(stays);
+        let remains = |(name, _): &(&ShortString, &AMQPValue)| !remove.contains(&name.as_str());
+        let kept = present.into_iter().flatten().filter(remains);
         let kept = kept.map(|(name, value)| (name.clone(), value.clone()));
         let ours = |(name, value)| Some((ShortString::try_new(name).ok()?, AMQPValue::from(value)));
         // Of two headers with the same name, the last one wins.

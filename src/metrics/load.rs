@@ -229,7 +229,7 @@ impl Metrics {
     pub fn promised(&self, off: promise::PromiseGap) {
         let of_sign = &self.load.forecast_error[usize::from(off.is_late)];
         of_sign.observe(Duration::from_millis(off.ms).as_secs_f64());
-        if off.is_kept {
+        if off.is_met {
             self.load.forecasts_kept.inc();
         }
     }

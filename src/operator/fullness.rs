@@ -59,7 +59,7 @@ impl Fullness {
     }
 
     /// Describes the shadow limit `limit` with its `usage` and the effect that it would have had.
-    pub fn of_shadow(limit: &Limit, usage: &UsageOfLimit, tried: &Tried) -> Self {
+    pub fn for_shadow(limit: &Limit, usage: &UsageOfLimit, tried: &Tried) -> Self {
         Self {
             name: limit.tried_for().unwrap_or(limit.name()).to_owned(),
             next_ms: 0,

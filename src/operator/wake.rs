@@ -28,8 +28,8 @@ pub async fn wake(
     };
     // Changes to many tenants must not fill the board: beyond `MAX_WAKES`, one instruction wakes
     // all tenants.
-    let most = seen.iter().map(others).max().unwrap_or(0);
-    let tenant = tenant.filter(|_| most < MAX_WAKES);
+    let max = seen.iter().map(others).max().unwrap_or(0);
+    let tenant = tenant.filter(|_| max < MAX_WAKES);
     let instruction = Instruction::Wake(tenant.cloned(), next(&seen));
     match put_instead(gate, ends, &instruction, WAKE_KEPT_MS).await {
         Ok(_) | Err(GateError::Refused(_)) => Ok(()),

@@ -112,7 +112,7 @@ impl fmt::Display for TraceClaim {
 pub struct Sampler {
     /// Whether to follow the decision of publishers. Traces without a publisher's context are
     /// sampled by `share`.
-    pub by_parent: bool,
+    pub follows_parent: bool,
     /// The share of traces that are recorded if no publisher decides, from 0 to 1.
     pub share: f64,
 }
@@ -132,7 +132,7 @@ impl Sampler {
                 )),
             },
         };
-        let (root, by_parent) = match name.strip_prefix("parentbased_") {
+        let (root, follows_parent) = match name.strip_prefix("parentbased_") {
             Some(root) => (root, true),
             None => (name, false),
         };
@@ -147,14 +147,17 @@ impl Sampler {
                 ));
             }
         };
-        Ok(Self { by_parent, share })
+        Ok(Self {
+            follows_parent,
+            share,
+        })
     }
 
     /// Returns true if the trace with this ID is recorded. `parent` is the publisher's decision, if
     /// there is one. All workers decide alike: without a publisher's decision the ID decides, as in
     /// other libraries.
     pub fn takes(&self, trace: u128, parent: Option<bool>) -> bool {
-        if let (true, Some(sampled)) = (self.by_parent, parent) {
+        if let (true, Some(sampled)) = (self.follows_parent, parent) {
             return sampled;
         }
         let low = u64::try_from(trace & u128::from(u64::MAX)).unwrap_or(u64::MAX) >> 1;

@@ -45,9 +45,9 @@ mod tests {
         let mut client = TcpStream::connect(address).expect("the backlog has room");
         assert_eq!(unacked(&client), Some(0));
         client.write_all(b"hello").expect("there is room");
-        let begun = Instant::now();
+        let started = Instant::now();
         while unacked(&client) != Some(0) {
-            assert!(begun.elapsed() < Duration::from_secs(30));
+            assert!(started.elapsed() < Duration::from_secs(30));
         }
     }
 
@@ -66,9 +66,9 @@ mod tests {
         let (mut server, _) = listener.accept().expect("it is in the backlog");
         let mut read = vec![0; written];
         server.read_exact(&mut read).expect("all of it comes");
-        let begun = Instant::now();
+        let started = Instant::now();
         while unacked(&client) != Some(0) {
-            assert!(begun.elapsed() < Duration::from_secs(30));
+            assert!(started.elapsed() < Duration::from_secs(30));
         }
     }
 

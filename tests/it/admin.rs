@@ -74,7 +74,7 @@ async fn a_worker_is_ready_when_nothing_is_missing() {
     let primaries = |admitting, recovering, away| Primaries {
         admitting,
         recovering,
-        away,
+        unavailable: away,
     };
     health.set_primaries(primaries(2, 1, 0));
     let line = "1 of 3 Redis primaries may have lost data: their tenants' jobs are not admitted\n";

@@ -586,10 +586,10 @@ async fn configured_headers_are_sent_and_never_shown() {
 #[tokio::test]
 async fn a_secret_split_by_truncation_is_not_shown() {
     const KEY: &str = "sk-0123456789";
-    let begun = &KEY[..KEY.len() / 2];
+    let started = &KEY[..KEY.len() / 2];
     // The secret crosses the end of the kept text, or the answer breaks off in the middle of it.
     let kept = answer("400 Bad Request", "", &format!("{}{KEY}", " ".repeat(4090)));
-    let broken = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: 99\r\n\r\nno key {begun}");
+    let broken = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: 99\r\n\r\nno key {started}");
     for (answer, then, shown) in [
         (kept, AfterAnswer::Keep, "400 Bad Request"),
         (broken, AfterAnswer::Close, "400 Bad Request: no key"),

@@ -151,7 +151,7 @@ impl Gate for OpeningGate {
             noted.lock().unwrap().extend(notes);
         });
         arrives.await.expect("no panic");
-        Ok(batch.iter().map(|_| Ok(SuspectDecision::Go)).collect())
+        Ok(batch.iter().map(|_| Ok(SuspectDecision::Proceed)).collect())
     }
     async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupedAll, GateError> {
         Ok(vec![Ok(Deduped::First); batch.len()])
@@ -277,9 +277,9 @@ async fn a_gate_that_may_have_lost_data_is_checked_each_second_until_it_opens() 
 #[tokio::test(start_paused = true)]
 async fn an_agreement_applies_once_no_earlier_request_is_in_flight() {
     let ms = Duration::from_millis;
-    let begun = Instant::now();
+    let started = Instant::now();
     let gate = Arc::new(OpeningGate {
-        at: begun,
+        at: started,
         takes: ms(20),
         refused: AtomicUsize::new(0),
         settled: AtomicUsize::new(0),
@@ -293,13 +293,13 @@ async fn an_agreement_applies_once_no_earlier_request_is_in_flight() {
         let (told, done) = oneshot::channel();
         let update = Update::Agreed {
             fleet: None,
-            until: begun + ms(60_000),
+            until: started + ms(60_000),
             clock: None,
             applied: Some(told),
         };
         sender.send(update).await.expect("the engine runs");
         done.await.expect("the engine tells");
-        assert!(begun.elapsed() >= ms(20), "{:?}", begun.elapsed());
+        assert!(started.elapsed() >= ms(20), "{:?}", started.elapsed());
     };
     tokio::join!(run, agree);
 }
@@ -338,7 +338,7 @@ async fn running_calls_may_end_after_a_lost_session_during_a_stop() {
         sender.send(event).await.expect("there is room");
     }
     let scheduler = Scheduler::new(settings, 7);
-    let begun = Instant::now();
+    let started = Instant::now();
     let run = engine.run(scheduler, events, stop.clone());
     let strike = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -360,9 +360,9 @@ async fn running_calls_may_end_after_a_lost_session_during_a_stop() {
     );
     // It does not wait until the end of shutdown-timeout.
     assert!(
-        begun.elapsed() < Duration::from_secs(7),
+        started.elapsed() < Duration::from_secs(7),
         "{:?}",
-        begun.elapsed()
+        started.elapsed()
     );
 }
 
@@ -479,7 +479,7 @@ impl Broker for PanickingBroker {
 async fn an_engine_reports_a_panicked_task_and_a_silent_broker() {
     for (delivers, expected) in [
         (true, EngineEnd::Panicked("it panicked: a bug".to_owned())),
-        (false, EngineEnd::Deaf),
+        (false, EngineEnd::BrokerLost),
     ] {
         let engine = Engine {
             broker: Arc::new(PanickingBroker),

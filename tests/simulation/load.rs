@@ -39,7 +39,7 @@ fn played(name: &str, limits: &str, burst: bool) -> (Figures, RunHistory) {
         redis: Duration::ZERO,
         seed: 1,
         work: u64::MAX,
-        most: Duration::from_secs(30 * 86_400),
+        max: Duration::from_secs(30 * 86_400),
     };
     let began = Instant::now();
     let history = simulate(&setup, &jobs, &Default::default());

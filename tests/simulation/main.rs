@@ -317,7 +317,7 @@ fn report(world: &World, lasted: Duration) -> Report {
         world.history().wrong(format_args!("jobs are left"));
     }
     check::nothing_lost(world);
-    results::all_told(world);
+    results::check_results(world);
     away::attempts(world, plan);
     let deliveries = world.server.deliveries();
     let deliveries = deliveries as f64 / plan.jobs.len() as f64;
@@ -337,12 +337,12 @@ fn report(world: &World, lasted: Duration) -> Report {
         ));
     }
     // P4: one more for each `max-delay`, however long the backlog is.
-    let most = match plan.limits[0].is_global() {
+    let max = match plan.limits[0].is_global() {
         true => MAX_SHARED_DELIVERIES,
         false => MAX_DELIVERIES,
     };
-    let most = most + lasted.as_secs_f64() / plan.max_delay.as_secs_f64();
-    if makespan.is_some() && deliveries > most {
+    let max = max + lasted.as_secs_f64() / plan.max_delay.as_secs_f64();
+    if makespan.is_some() && deliveries > max {
         history.wrong(format_args!("a job is delivered {deliveries:.2} times"));
     }
     if plan.ideal {

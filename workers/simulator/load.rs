@@ -135,8 +135,8 @@ impl Shares {
     fn next(&self, random: &mut SmallRng) -> usize {
         let all = self.sums.last().copied().unwrap_or(1.0);
         let drawn = random.random::<f64>() * all;
-        let place = self.sums.partition_point(|sum| *sum <= drawn);
-        place.min(self.sums.len().saturating_sub(1))
+        let index = self.sums.partition_point(|sum| *sum <= drawn);
+        index.min(self.sums.len().saturating_sub(1))
     }
 }
 

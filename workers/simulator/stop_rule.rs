@@ -44,7 +44,7 @@ pub(crate) struct RunState {
 
 /// Decides how long a run goes on.
 pub(crate) struct StopRule {
-    most: Duration,
+    max: Duration,
     still: Duration,
     work: u64,
     /// Number of jobs that had ended at the last check.
@@ -77,7 +77,7 @@ impl StopRule {
             false => MIN_IDLE_TIME + waits.max(gives_up.unwrap_or_default()),
         };
         Self {
-            most: setup.most,
+            max: setup.max,
             still,
             work: setup.work,
             ended: 0,
@@ -91,7 +91,7 @@ impl StopRule {
             self.ended = self.ended.max(state.ended);
             self.since = state.at;
         }
-        let why = if state.at >= self.most {
+        let why = if state.at >= self.max {
             StopReason::Within
         } else if state.at - self.since >= self.still {
             StopReason::Still
@@ -111,7 +111,7 @@ impl StopRule {
     pub fn pause(&self, now: Duration) -> Duration {
         let pause =
             (now.saturating_sub(self.since) / 8).clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL);
-        pause.min(self.most.saturating_sub(now))
+        pause.min(self.max.saturating_sub(now))
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
             api: ApiModel::default(),
             redis: Duration::ZERO,
             seed: 1,
-            most: 72 * HOUR,
+            max: 72 * HOUR,
             work: work_of(2),
         };
         StopRule::new(&setup, jobs)

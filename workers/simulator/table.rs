@@ -64,7 +64,7 @@ pub fn table(all: &[(String, Figures)]) -> String {
         if all.iter().any(|(_, f)| learns(f, &name)) {
             row("  learned limit at the end", &|f| {
                 find(f, &|l| match l.learned {
-                    Some(most) => number(most.into()),
+                    Some(max) => number(max.into()),
                     None => "-".to_owned(),
                 })
             });
@@ -168,8 +168,8 @@ fn api(left: &UnfinishedSummary) -> String {
         (left.throttled, "; the API answered 429 to "),
         (left.unanswered, "; the API did not answer in time for "),
     ];
-    let most = of_all.into_iter().max_by_key(|(number, _)| *number);
-    match most.filter(|(number, _)| 2 * number >= calls) {
+    let max = of_all.into_iter().max_by_key(|(number, _)| *number);
+    match max.filter(|(number, _)| 2 * number >= calls) {
         Some((number, words)) => format!("{words}{}", part(number)),
         None => String::new(),
     }

@@ -43,7 +43,11 @@ impl Guard {
     ///
     /// # Errors
     /// Returned if many tokens were wrong lately. Wait for [`Guard::pause`] before answering.
-    pub fn right_of(&self, token: &[u8], peer: SocketAddr) -> Result<Option<Right>, ApiProblem> {
+    pub fn right_of_token(
+        &self,
+        token: &[u8],
+        peer: SocketAddr,
+    ) -> Result<Option<Right>, ApiProblem> {
         // Constant time: the duration depends only on the lengths of both tokens.
         let is = |known: &Option<Secret>| {
             let known = known.as_ref();
@@ -59,11 +63,11 @@ impl Guard {
         }
     }
 
-    /// Returns the right that the token in `headers` grants, as [`Guard::right_of`] does, or `None`
+    /// Returns the right that the token in `headers` grants, as [`Guard::right_of_token`] does, or `None`
     /// if there is no token.
     fn right_in(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Option<Right>, ApiProblem> {
         match bearer(headers) {
-            Some(token) => self.right_of(token, peer),
+            Some(token) => self.right_of_token(token, peer),
             None => Ok(None),
         }
     }
@@ -76,7 +80,7 @@ impl Guard {
     /// lacks.
     ///
     /// # Errors
-    /// See [`Guard::right_of`].
+    /// See [`Guard::right_of_token`].
     pub fn may_see(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<bool, ApiProblem> {
         match self.token {
             Some(_) => Ok(self.right_in(headers, peer)?.is_some()),
@@ -106,7 +110,7 @@ impl Guard {
         }
         match &self.token {
             Some(_) => Err(ApiProblem::unauthorized(headers, "admin.token")),
-            None if is_here(headers, peer) => Ok(()),
+            None if is_local_client(headers, peer) => Ok(()),
             None => Err(ApiProblem::new(
                 StatusCode::FORBIDDEN,
                 "without a token only programs of this machine have access, through localhost or \
@@ -186,7 +190,7 @@ pub fn own_site(headers: &HeaderMap) -> Result<(), ApiProblem> {
 
 /// Returns true if the client is a program on this machine, addresses it by a name that only this
 /// machine has, and acts for no other client.
-fn is_here(headers: &HeaderMap, peer: SocketAddr) -> bool {
+fn is_local_client(headers: &HeaderMap, peer: SocketAddr) -> bool {
     let is_local = one(headers, &header::HOST).is_some_and(is_local);
     let forwards = FORWARDED.iter().any(|name| headers.contains_key(*name));
     peer.ip().to_canonical().is_loopback() && is_local && !forwards

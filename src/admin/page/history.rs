@@ -71,8 +71,8 @@ impl Ring {
             return;
         };
         let [waiting, running, saturation] = sample.now;
-        for (place, value) in [(1, waiting), (3, running), (4, saturation)] {
-            self.sums[place] += value;
+        for (index, value) in [(1, waiting), (3, running), (4, saturation)] {
+            self.sums[index] += value;
         }
         self.samples += 1;
         let seconds = now.saturating_sub(self.at).as_secs_f64();
@@ -80,11 +80,11 @@ impl Ring {
             return;
         }
         // Counters continue when a pipeline is restarted.
-        let per_second = |place: usize| {
-            let counted = sample.counted[place].saturating_sub(before[place]);
+        let per_second = |index: usize| {
+            let counted = sample.counted[index].saturating_sub(before[index]);
             f64::from(u32::try_from(counted).unwrap_or(u32::MAX)) / seconds
         };
-        let mean = |place: usize| self.sums[place] / f64::from(self.samples);
+        let mean = |index: usize| self.sums[index] / f64::from(self.samples);
         let point = [per_second(0), mean(1), per_second(1), mean(3), mean(4)];
         // Seven digits are more than a chart shows.
         #[expect(clippy::cast_possible_truncation)]

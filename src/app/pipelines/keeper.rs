@@ -85,7 +85,7 @@ impl Keeper {
         };
         let work = (self.make)(now.config.clone(), &self.shared_state, self.fresh);
         let work = work.map_err(|why| why.to_string())?;
-        let reload = Reload::Told(self.wanted.clone(), now.start);
+        let reload = Reload::Updates(self.wanted.clone(), now.start);
         let run = work.run(Tasks::default(), reload, stop.clone());
         let run = AssertUnwindSafe(run).catch_unwind();
         // Dropping the set ends the task.

@@ -211,7 +211,7 @@ impl Screen {
     fn advance(&mut self) {
         let Some(size) = self.size() else { return };
         if self.held.len() > FRAME_HEAD {
-            self.look();
+            self.parse_frame();
             return;
         }
         match self.held[0] {
@@ -229,7 +229,7 @@ impl Screen {
     }
 
     /// Inspects the complete frame in `held`.
-    fn look(&mut self) {
+    fn parse_frame(&mut self) {
         let payload = &self.held[FRAME_HEAD..self.held.len() - 1];
         let changed = match self.held[0] {
             // No server sends this, and not even the body's length can be read from it: `lapin`

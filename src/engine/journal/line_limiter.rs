@@ -23,7 +23,7 @@ pub(super) enum LineKind {
     /// A limit was lowered.
     Lowered,
     /// A limit is whole again.
-    Whole,
+    Restored,
     /// A job failed.
     Failed,
     /// A job became a dead letter.
@@ -41,7 +41,7 @@ const ALL: [LineKind; 11] = [
     LineKind::BreakerClosed,
     LineKind::Throttled,
     LineKind::Lowered,
-    LineKind::Whole,
+    LineKind::Restored,
     LineKind::Failed,
     LineKind::Dead,
     LineKind::Invalid,

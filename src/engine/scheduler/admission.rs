@@ -118,7 +118,7 @@ impl Admission {
     }
 
     /// Returns the maximum number of jobs in one round trip.
-    pub(super) fn most(&self) -> usize {
+    pub(super) fn max_jobs(&self) -> usize {
         self.size.get()
     }
 
@@ -198,7 +198,7 @@ impl Admission {
     }
 
     /// Records that the gate answers.
-    pub(super) fn goes_on(&mut self) {
+    pub(super) fn record_answer(&mut self) {
         self.pause = None;
         self.closed_until = Duration::ZERO;
         self.backoff.reset();
@@ -217,7 +217,7 @@ impl Admission {
     }
 
     /// Records that a permit came too late. Returns a fact if all permits do.
-    pub(super) fn came_late(
+    pub(super) fn record_late_permit(
         &mut self,
         now: Duration,
         asked_at: Duration,
@@ -234,7 +234,7 @@ impl Admission {
     }
 
     /// Records that a permit came in time.
-    pub(super) fn came_in_time(&mut self, now: Duration, asked_at: Duration) {
+    pub(super) fn record_timely_permit(&mut self, now: Duration, asked_at: Duration) {
         self.expired_permits.in_time();
         self.size.in_time(now, asked_at);
     }
@@ -260,7 +260,7 @@ mod tests {
         let mut question = GateQuestion::new(tenant, Labels::default(), limits(), String::new());
         question.jobs.push(QuestionJob {
             key,
-            place: 0,
+            index: 0,
             cost: 1,
         });
         let mut round = admission.begin(now);
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(admission.ask_at(|| 1), Duration::ZERO);
         admission.pause(Duration::ZERO, &away, 0.5);
         assert!(admission.ask_at(|| 1) > pauses[2], "the pauses still grow");
-        admission.goes_on();
+        admission.record_answer();
         assert_eq!(admission.ask_at(|| 1), Duration::ZERO);
         admission.pause(Duration::ZERO, &away, 0.5);
         pauses[1] = admission.ask_at(|| 1);
@@ -332,14 +332,18 @@ mod tests {
     fn a_late_permit_halves_the_round_and_only_late_permits_are_reported() {
         let mut admission = Admission::default();
         admission.asks_for(100);
-        assert!(admission.came_late(MS, MS, &limits()).is_none());
-        assert_eq!(admission.most(), 50);
-        let told = admission.came_late(9_000 * MS, 8_000 * MS, &limits());
+        assert!(admission.record_late_permit(MS, MS, &limits()).is_none());
+        assert_eq!(admission.max_jobs(), 50);
+        let told = admission.record_late_permit(9_000 * MS, 8_000 * MS, &limits());
         let Some(Fact::NoYoungPermit { took, good_for, .. }) = told else {
             panic!("{told:?}");
         };
         assert_eq!((took, good_for), (1_000 * MS, 1_000 * MS));
-        admission.came_in_time(9_001 * MS, 9_000 * MS);
-        assert_eq!(admission.most(), 50, "asked half as many again, and double");
+        admission.record_timely_permit(9_001 * MS, 9_000 * MS);
+        assert_eq!(
+            admission.max_jobs(),
+            50,
+            "asked half as many again, and double"
+        );
     }
 }

@@ -124,7 +124,7 @@ impl Queues {
     /// Returns true if a job of `tenant` could get a slot.
     pub fn has_slot(&self, tenant: &Tenant) -> bool {
         let has = self.tenants.get(tenant).map_or(0, |state| state.slots);
-        self.slots < self.concurrency && has < self.most_slots()
+        self.slots < self.concurrency && has < self.max_slots_per_tenant()
     }
 
     /// Adds a job that is ready to ask.
@@ -154,9 +154,9 @@ impl Queues {
         if sum.ready == 0 || self.slots >= self.concurrency {
             return false;
         }
-        let most = self.most_slots();
+        let max = self.max_slots_per_tenant();
         let eligible =
-            |state: &TenantState| is_open(state.shard) && state.pauses == 0 && state.slots < most;
+            |state: &TenantState| is_open(state.shard) && state.pauses == 0 && state.slots < max;
         self.rotation
             .iter()
             .any(|tenant| self.tenants.get(tenant).is_some_and(eligible))
@@ -171,7 +171,7 @@ impl Queues {
 
     /// Returns the maximum number of slots of one tenant: half of the concurrency while other
     /// tenants wait.
-    fn most_slots(&self) -> usize {
+    fn max_slots_per_tenant(&self) -> usize {
         if self.rotation.len() > 1 {
             self.concurrency.div_ceil(2)
         } else {
@@ -189,16 +189,16 @@ impl Queues {
         }
     }
 
-    /// Takes up to `most` jobs of the open shards for one round trip, and shares this number and
+    /// Takes up to `max` jobs of the open shards for one round trip, and shares this number and
     /// the free slots among their tenants. Tenants that were left out come first in the next round.
     /// No slot is taken yet.
     pub fn take_round(
         &mut self,
-        most: usize,
+        max: usize,
         is_open: impl Fn(ShardId) -> bool,
     ) -> Vec<(ShardId, TenantShare)> {
         let free = self.concurrency.saturating_sub(self.slots);
-        let most_slots = self.most_slots();
+        let most_slots = self.max_slots_per_tenant();
         // If no job asks without a slot, no more tenants can ask than there are slots, and the
         // others need not be checked.
         let enough = match self.sums.of(&is_open).at_once {
@@ -229,7 +229,7 @@ impl Queues {
         };
         let asking = tenants.iter().zip(&slots).map(asking);
         let asking: Vec<usize> = asking.map(Option::unwrap_or_default).collect();
-        let rooms = slot_shares::share(most, &asking);
+        let rooms = slot_shares::share(max, &asking);
         let mut turns = Vec::new();
         let mut served = Vec::new();
         for ((tenant, slots), room) in tenants.into_iter().zip(slots).zip(rooms) {
@@ -290,7 +290,7 @@ impl Queues {
     }
 
     /// Records the duration of a call.
-    pub fn call_took(&mut self, took: Duration) {
+    pub fn record_call_duration(&mut self, took: Duration) {
         self.usual_call = (self.usual_call * 15 + took) / 16;
     }
 
@@ -298,14 +298,14 @@ impl Queues {
     pub fn surplus_at(&self) -> Option<Duration> {
         // Whether the jobs belong to one tenant is checked then, because this is called after each
         // event.
-        let keep = self.most_of_tenant();
+        let keep = self.max_held_per_tenant();
         let may_have = |(_, sum): (_, ShardSum)| sum.ready - sum.at_once > keep;
         (self.sums.each().any(may_have)).then_some(self.next_surplus)
     }
 
     /// Returns true if it is time for [`Queues::take_surplus`], at most once per `every`, and
     /// begins the next interval.
-    pub fn looks_for_surplus(&mut self, now: Duration, every: Duration) -> bool {
+    pub fn should_check_surplus(&mut self, now: Duration, every: Duration) -> bool {
         let looks = now >= self.next_surplus;
         if looks {
             self.next_surplus = now + every.max(SURPLUS_PAUSE);
@@ -313,7 +313,7 @@ impl Queues {
         looks
     }
 
-    fn most_of_tenant(&self) -> usize {
+    fn max_held_per_tenant(&self) -> usize {
         (self.prefetch / HELD_SHARE_OF_TENANT).max(1)
     }
 
@@ -328,7 +328,7 @@ impl Queues {
         farthest: Duration,
         stale: impl Fn(JobKey) -> bool,
     ) -> Vec<(JobKey, Duration)> {
-        let (keep, took) = (self.most_of_tenant(), self.usual_call);
+        let (keep, took) = (self.max_held_per_tenant(), self.usual_call);
         let share = u32::try_from(self.concurrency.div_ceil(2)).unwrap_or(u32::MAX);
         let mut surplus = Vec::new();
         let too_many = |state: &TenantState| !state.limited && state.without_slot() > keep;
@@ -385,9 +385,9 @@ impl Queues {
     /// Counts one more job of `tenant` as held, if there is room: held jobs take at most half of
     /// the prefetch, and an eighth per tenant. Returns false if there is no room.
     pub fn try_hold(&mut self, tenant: &Tenant) -> bool {
-        let most = self.most_of_tenant();
+        let max = self.max_held_per_tenant();
         let state = self.tenants.entry(tenant.clone()).or_default();
-        let room = self.held < (self.prefetch / HELD_SHARE).max(1) && state.held < most;
+        let room = self.held < (self.prefetch / HELD_SHARE).max(1) && state.held < max;
         if room {
             self.hold(tenant);
         }

@@ -82,7 +82,7 @@ pub fn outlook(
                     why,
                 };
             }
-            NextStep::Go { .. } => {
+            NextStep::Admit { .. } => {
                 let asked = question.slots.as_ref().map(|(_, asked)| asked);
                 let claims = stored.claims.iter().filter(|(_, claimed)| {
                     asked.is_some_and(|asked| !claimed.both(asked).is_empty())

@@ -55,7 +55,7 @@ pub(super) struct Endpoint {
 pub(super) struct TokenClient {
     /// URL without and with its server.
     target: Uri,
-    whole: Uri,
+    full_uri: Uri,
     headers: HeaderMap,
     body: Bytes,
     secret: String,
@@ -199,7 +199,7 @@ impl Endpoint {
         headers.insert(CONTENT_LENGTH, body.len().into());
         Ok(TokenClient {
             target: uri(path)?,
-            whole: uri(&format!("{}://{host}{path}", url.scheme()))?,
+            full_uri: uri(&format!("{}://{host}{path}", url.scheme()))?,
             headers,
             body,
             secret: secret.to_owned(),
@@ -245,7 +245,7 @@ impl Endpoint {
         *request.uri_mut() = client.target.clone();
         request.headers_mut().clone_from(&client.headers);
         let closed = || "the token URL's server closed the connection".to_owned();
-        let mut exchange = pooled.send(request, &client.whole).ok_or_else(closed)?;
+        let mut exchange = pooled.send(request, &client.full_uri).ok_or_else(closed)?;
         let status = match exchange.answer().await {
             CallResult::Answered(head) => head.status,
             CallResult::Unwritten => return Err(closed()),

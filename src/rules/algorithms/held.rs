@@ -32,7 +32,7 @@ macro_rules! both {
 
         fn stored(&self, terms: &Terms) -> StoredUsage {
             StoredUsage::Entries {
-                most: terms.max().into(),
+                max: terms.max().into(),
                 compact: 50,
                 linked: 126,
             }
@@ -55,7 +55,7 @@ macro_rules! both {
         }
 
         /// Unbounded, because the duration of calls is not known.
-        fn most_in(&self, _: &Terms, _: u64) -> u64 {
+        fn max_units_in(&self, _: &Terms, _: u64) -> u64 {
             u64::MAX
         }
 
@@ -298,7 +298,7 @@ mod tests {
             guard_ms: 0,
             burst: max,
             unit: Unit::Calls,
-            apart_us: 0,
+            spacing_us: 0,
         }
     }
 

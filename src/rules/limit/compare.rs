@@ -128,7 +128,7 @@ mod tests {
         let ask = [Question {
             ticket: None,
             cost,
-            again: false,
+            readmitted: false,
         }];
         let (answers, _) = state.alone(limits, |scopes| {
             scopes.ask(limits, clock, 1, "permit", &ask)

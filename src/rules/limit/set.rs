@@ -129,12 +129,12 @@ impl Limits {
             .all(|limit| before.all.iter().any(|old| limit.continues(old)))
     }
 
-    /// Returns these limits with starts of buckets `apart_us` further apart. Shadows do not change,
+    /// Returns these limits with starts of buckets `spacing_us` further apart. Shadows do not change,
     /// because no job waits for them.
-    pub fn kept_apart(&self, apart_us: impl Fn(&Limit) -> u32) -> Self {
+    pub fn with_spacing(&self, spacing_us: impl Fn(&Limit) -> u32) -> Self {
         let apart = |limit: &Limit| match limit.is_shadow() {
             true => limit.clone(),
-            false => limit.clone().kept_apart(apart_us(limit)),
+            false => limit.clone().with_spacing(spacing_us(limit)),
         };
         Self {
             all: self.all.iter().map(apart).collect(),

@@ -91,11 +91,11 @@ impl OtelVariables {
         let endpoint = endpoint.ok_or_else(|| {
             format!("{name} is not the URL of a collector, such as http://collector:4318")
         })?;
-        let number = |name: &str, usual: u64, most: u64| match of(name) {
+        let number = |name: &str, usual: u64, max: u64| match of(name) {
             None => Ok(usual),
             Some(text) => match text.parse::<u64>() {
-                Ok(number) if (1..=most).contains(&number) => Ok(number),
-                _ => Err(format!("{name}: {text:?} is not a number from 1 to {most}")),
+                Ok(number) if (1..=max).contains(&number) => Ok(number),
+                _ => Err(format!("{name}: {text:?} is not a number from 1 to {max}")),
             },
         };
         let queue = number(
@@ -176,7 +176,7 @@ mod tests {
             (usual.queue, usual.timeout),
             (2048, Duration::from_secs(10))
         );
-        assert!(usual.has_no_name && usual.sampler.by_parent);
+        assert!(usual.has_no_name && usual.sampler.follows_parent);
     }
 
     #[test]

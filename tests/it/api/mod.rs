@@ -83,7 +83,7 @@ pub struct Port(pub SocketAddr);
 
 impl Port {
     pub async fn of(worker: &Process) -> Self {
-        worker.says(&["RabbitMQ: consuming"]).await;
+        worker.logs(&["RabbitMQ: consuming"]).await;
         let log = worker.log();
         let said = log
             .iter()

@@ -90,7 +90,7 @@ async fn pipelines_are_named_and_current_limits_are_shown_after_a_change() {
     );
 
     file.write(&with_tokens(&file.yaml(&[one(9)])));
-    worker.says(&["pipeline stopped"]).await;
+    worker.logs(&["pipeline stopped"]).await;
     let shown = async {
         // It is the only one now.
         while port.get("/limits").await.is(200)["limits"][0]["max_requests"] != 9 {
@@ -266,11 +266,11 @@ async fn actions_complete_even_if_the_client_disconnects() {
     });
     // The action is audited first. The rest begins with a connection to RabbitMQ.
     run.worker
-        .says(&["operator action over HTTP", "drain"])
+        .logs(&["operator action over HTTP", "drain"])
         .await;
     asking.abort();
     run.worker
-        .says(&["an operator is draining all workers"])
+        .logs(&["an operator is draining all workers"])
         .await;
     run.worker.stop();
 }

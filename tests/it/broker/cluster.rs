@@ -38,10 +38,10 @@ fn node_in_use(cluster: &RabbitCluster) -> &Rabbit {
 
 /// Publishes until everything is confirmed.
 async fn publish_all(broker: &AmqpBroker, mut batch: Vec<Outgoing>) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !batch.is_empty() {
         let answers = broker.publish(batch.clone()).await;
-        let late = begun.elapsed() > PATIENCE;
+        let late = started.elapsed() > PATIENCE;
         let queues = || batch.iter().map(|outgoing| outgoing.queue.clone());
         assert!(
             !late,

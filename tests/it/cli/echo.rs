@@ -98,13 +98,13 @@ fn echo_is_as_slow_and_strict_as_a_simulated_api_and_shows_arrivals() {
         "{rest}"
     );
     let mut call_at = |tenant: &str, status: &str| {
-        let begun = Instant::now();
+        let started = Instant::now();
         let answer = call(address, tenant, "");
         assert!(
             answer.starts_with(&format!("HTTP/1.1 {status} ")),
             "{answer}"
         );
-        assert!(begun.elapsed() >= Duration::from_millis(300));
+        assert!(started.elapsed() >= Duration::from_millis(300));
         let line = lines.next().expect("a line").expect("text");
         let (at, rest) = line.trim_start().split_once(' ').expect("a time");
         assert_eq!(rest, format!("{status} {tenant} 7 attempt 2: "));

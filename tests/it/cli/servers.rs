@@ -332,7 +332,7 @@ async fn inspect_shows_usage_and_waiting_jobs() {
             Question {
                 ticket: None,
                 cost: 1,
-                again: false
+                readmitted: false
             };
             7
         ],

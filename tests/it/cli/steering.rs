@@ -332,14 +332,14 @@ async fn a_drained_fleet_finishes_its_jobs_and_takes_no_new_ones() {
     assert!(done.err.contains("1 call in flight"), "{}", done.err);
     fleet.calls.go.add_permits(1);
     // A job in flight to a worker that stopped consuming returns a moment later.
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         let done = fleet.json(&["drain", "--wait", "100s"]).await;
         assert_eq!(done["empty"], true);
         if done["jobs_in_work_queue"] == 2 {
             break;
         }
-        assert!(begun.elapsed() < PATIENCE, "{done}");
+        assert!(started.elapsed() < PATIENCE, "{done}");
     }
     assert_eq!(fleet.calls.all(), 4, "all but the new ones");
     let done = fleet.json(&["resume", "--all"]).await;

@@ -31,7 +31,7 @@ async fn ask(yaml: &str, tenant: &str, number: usize) {
     let fresh = Question {
         ticket: None,
         cost: 1,
-        again: false,
+        readmitted: false,
     };
     let ask = TenantAsk {
         labels: Labels::default(),

@@ -109,13 +109,13 @@ impl Top {
     fn shows(&self, parts: &[&str]) -> impl Future<Output = String> {
         let caller = std::panic::Location::caller();
         async move {
-            let begun = Instant::now();
+            let started = Instant::now();
             loop {
                 let text = self.text();
                 if parts.iter().all(|part| text.contains(part)) {
                     return text;
                 }
-                let waited = begun.elapsed();
+                let waited = started.elapsed();
                 assert!(
                     waited < PATIENCE,
                     "{caller}: waited in vain for {parts:?} in\n{text}"
@@ -140,12 +140,12 @@ impl Top {
     /// Checks that it ends with this status and has restored the terminal: the usual screen, a
     /// cursor, and echoed lines.
     async fn ends(mut self, status: i32) -> String {
-        let begun = Instant::now();
+        let started = Instant::now();
         let ended = loop {
             if let Some(ended) = self.child.try_wait().expect("a child") {
                 break ended;
             }
-            assert!(begun.elapsed() < PATIENCE, "it goes on:\n{}", self.text());
+            assert!(started.elapsed() < PATIENCE, "it goes on:\n{}", self.text());
             tokio::time::sleep(20 * MS).await;
         };
         assert_eq!(ended.code(), Some(status), "{}", self.text());
@@ -218,7 +218,7 @@ async fn shadow_limits_report_hypothetical_denials() {
     let limits = "window-size: 1h, limits: [{name: few, max-requests: 2}, {name: one, max-requests: 1, shadow: true}]";
     let yaml = bed.yaml(limits, &api.url(), "");
     let worker = PROGRAM.start(&yaml);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     let args = ["tenant", "limit", "many", "1", "--limit", "few", "--shadow"];
     block_in_place(|| sluicegate(&yaml, &args).exited(0));
     bed.publish(&yaml, jobs("many", 20)).await;
@@ -426,9 +426,9 @@ async fn dead_letters_are_shown_and_replayed() {
     top.shows(&["1 worker, 1 ready"]).await;
     top.types("4");
     // Later dead letters are fetched with the key.
-    let begun = Instant::now();
+    let started = Instant::now();
     while !top.text().contains("4 dead letters, newest first") {
-        assert!(begun.elapsed() < PATIENCE, "{}", top.text());
+        assert!(started.elapsed() < PATIENCE, "{}", top.text());
         top.types("f");
         tokio::time::sleep(500 * MS).await;
     }
@@ -475,9 +475,9 @@ async fn a_hanging_server_does_not_freeze_the_screen() {
     top.shows(&["[2 Tenants]", "NO ANSWER from Redis since"])
         .await;
     block_in_place(|| redis.resume());
-    let begun = Instant::now();
+    let started = Instant::now();
     while top.text().contains("NO ANSWER") {
-        assert!(begun.elapsed() < PATIENCE, "{}", top.text());
+        assert!(started.elapsed() < PATIENCE, "{}", top.text());
         tokio::time::sleep(20 * MS).await;
     }
     top.shows(&["no tenant has jobs at these workers"]).await;

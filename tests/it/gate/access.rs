@@ -108,7 +108,9 @@ async fn read_only_rights_suffice_for_check() {
     for algorithm in Algorithm::ALL {
         let gate = gate(&servers, "p", algorithm);
         gate.check(&gate.limits).await.expect("it only reads");
-        let seen = registry::look(&gate.gate).await.expect("it only reads");
+        let seen = registry::read_policies(&gate.gate)
+            .await
+            .expect("it only reads");
         assert!(seen.known.policies().is_empty(), "it is over");
         let fleet = reports::see(&gate.gate).await.expect("it only reads");
         assert_eq!(fleet.view.unread.len(), 1);

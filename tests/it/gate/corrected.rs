@@ -85,7 +85,7 @@ fn receipts_of(asked: &TenantAsk, now_ms: u64, answers: &[Answer]) -> Vec<Receip
     started.collect()
 }
 
-async fn tell(gate: &LimitedGate<RedisGate>, settled: Vec<Settled>) {
+async fn settle_all(gate: &LimitedGate<RedisGate>, settled: Vec<Settled>) {
     let told = TenantSettled {
         tenant: tenant("t"),
         labels: Labels::default(),
@@ -127,7 +127,7 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
         let fresh = |number| Question {
             ticket: None,
             cost: cost(number),
-            again: false,
+            readmitted: false,
         };
         let question = gate.question("t", 1000, &(0..1000).map(fresh).collect::<Vec<_>>());
         let replies = gate.ask(std::slice::from_ref(&question)).await;
@@ -161,7 +161,7 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
                 receipt: receipts[start].clone(),
                 end,
             });
-            tell(&gate, settled.collect()).await;
+            settle_all(&gate, settled.collect()).await;
         }
         let shown = gate.inspect(&tenant("t")).await.expect("Redis answers");
         match what {
@@ -231,7 +231,7 @@ async fn a_late_call_counts_from_its_arrival() {
     for after in [250, 400] {
         clock.store(begin + after, Ordering::SeqCst);
         let (receipt, end) = (first[0].clone(), End::Late);
-        tell(&gate, vec![Settled { receipt, end }]).await;
+        settle_all(&gate, vec![Settled { receipt, end }]).await;
     }
     // The first waiting job starts at 1,100 as before, the next one behind it at 1,400.
     assert_eq!(wait_at(600).await, 500);
@@ -239,7 +239,7 @@ async fn a_late_call_counts_from_its_arrival() {
     // Later settlements of it find it.
     for receipt in [first[0].clone(), second[0].clone()] {
         let end = End::Unused;
-        tell(&gate, vec![Settled { receipt, end }]).await;
+        settle_all(&gate, vec![Settled { receipt, end }]).await;
     }
     let shown = gate.inspect(&tenant("t")).await.expect("Redis answers");
     assert_eq!(shown.limits[0].count, 0);

@@ -20,12 +20,12 @@ fn connect(prefix: &str) -> RedisGate {
     RedisGate::connect(&url, prefix).expect("a good url")
 }
 
-fn candidate(key: &str, job: &str, by: &str) -> Candidate {
+fn candidate(key: &str, job: &str, owner: &str) -> Candidate {
     Candidate {
         tenant: tenant("a:{b}"),
         key: key.to_owned(),
         job: job.to_owned(),
-        by: by.to_owned(),
+        owner: owner.to_owned(),
         seen_before: false,
         lasts_ms: LASTS_MS,
     }

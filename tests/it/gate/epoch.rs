@@ -72,7 +72,7 @@ impl Fleet {
             let job = Question {
                 ticket: *ticket,
                 cost: 1,
-                again: false,
+                readmitted: false,
             };
             let replies = gate.ask(&[gate.question("t", 1, &[job])]).await;
             match replies.and_then(|mut replies| replies.remove(0)) {
@@ -100,10 +100,10 @@ impl Fleet {
 
     /// Continues until `count` more have started.
     async fn run(&mut self, count: usize) {
-        let (wanted, begun) = (self.starts.len() + count, Instant::now());
+        let (wanted, started) = (self.starts.len() + count, Instant::now());
         while self.starts.len() < wanted {
             assert!(
-                begun.elapsed() < PATIENCE,
+                started.elapsed() < PATIENCE,
                 "nothing starts: {:?}",
                 self.colds.last()
             );
@@ -312,12 +312,12 @@ fn port(redis: &Redis) -> u64 {
 async fn replica_of(primary: &Redis) -> Redis {
     let replica = Redis::start_with(&["repl-diskless-sync-delay 0"]);
     replica.ctl(&["replicaof", "127.0.0.1", &port(primary).to_string()]);
-    let begun = Instant::now();
+    let started = Instant::now();
     while !replica
         .ctl(&["info", "replication"])
         .contains("master_link_status:up")
     {
-        assert!(begun.elapsed() < PATIENCE, "the replica does not sync");
+        assert!(started.elapsed() < PATIENCE, "the replica does not sync");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     replica
@@ -361,9 +361,9 @@ async fn a_full_redis_admits_nothing_until_there_is_room() {
     fleet.run(MAX).await;
     redis.ctl(&["config", "set", "maxmemory", "1"]);
     let before = fleet.starts.len();
-    let begun = Instant::now();
+    let started = Instant::now();
     // Long enough for scripts that begin with a deletion, which Redis lets continue.
-    while begun.elapsed() < WINDOW + GUARD {
+    while started.elapsed() < WINDOW + GUARD {
         fleet.round().await;
     }
     assert_eq!(fleet.starts.len(), before);
@@ -382,9 +382,9 @@ async fn a_full_redis_admits_nothing_until_there_is_room() {
 /// Leaves no memory for keys that expire.
 fn evict_all(redis: &Redis) {
     redis.ctl(&["config", "set", "maxmemory", "1"]);
-    let begun = Instant::now();
+    let started = Instant::now();
     while redis.ctl(&["keys", "*"]).lines().count() > 1 {
-        assert!(begun.elapsed() < PATIENCE, "nothing is evicted");
+        assert!(started.elapsed() < PATIENCE, "nothing is evicted");
     }
 }
 
@@ -503,8 +503,11 @@ async fn a_waiting_worker_sends_heartbeats_until_it_ends() {
     let prefix = unique("waits");
     let limits: Limits = limit(Algorithm::SlidingWindow, 1, LONG).into();
     let gate = watching(redis.url(), &prefix, &limits);
-    let begun = gate.begin(EarlierStarts::Unknown).await;
-    assert!(matches!(begun, Err(GateError::Cold { .. })), "{begun:?}");
+    let started = gate.begin(EarlierStarts::Unknown).await;
+    assert!(
+        matches!(started, Err(GateError::Cold { .. })),
+        "{started:?}"
+    );
     let heard = || {
         let fields = redis.ctl(&["hkeys", &format!("{prefix}:%epoch")]);
         fields.lines().filter(|name| name.starts_with("w:")).count()

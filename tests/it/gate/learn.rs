@@ -76,8 +76,8 @@ async fn play(gate: &impl Gate, limits: &Limits, step: &Step) -> Seen {
             of = lesson.tenant.clone();
         }
         Step::Change(change) => {
-            let whose = of.clone().into();
-            gate.change(&whose, change).await.expect("it answers");
+            let scope = of.clone().into();
+            gate.change(&scope, change).await.expect("it answers");
         }
     }
     let seen = gate.inspect(&of, &Labels::default(), limits).await;
@@ -98,7 +98,7 @@ fn any(random: &mut SmallRng, limits: &Limits, now_ms: u64, started: &[(u64, u32
                 .map(|_| Question {
                     ticket: None,
                     cost: random.random_range(1..3),
-                    again: false,
+                    readmitted: false,
                 })
                 .collect(),
         }),

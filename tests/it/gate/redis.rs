@@ -158,7 +158,7 @@ async fn every_key_expires_with_its_content() {
                 .query(&mut raw(shared_redis()))
                 .expect("Redis answers");
             // The counter keeps two windows, and its waitlist may be as long.
-            let most = if key.ends_with(":line") {
+            let max = if key.ends_with(":line") {
                 3_600_000 + 3 * LONG + 11
             } else if key.contains(":counter:") {
                 2 * LONG
@@ -172,7 +172,7 @@ async fn every_key_expires_with_its_content() {
                 // forgives.
                 LONG + 11
             };
-            assert!(left > 0 && left.unsigned_abs() <= most, "{key}: {left}");
+            assert!(left > 0 && left.unsigned_abs() <= max, "{key}: {left}");
         }
     }
 }
@@ -482,7 +482,7 @@ async fn a_cluster_holds_a_tenant_in_one_slot() {
                 Question {
                     ticket: None,
                     cost: 2,
-                    again: false,
+                    readmitted: false,
                 },
             ],
         )

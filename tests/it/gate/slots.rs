@@ -88,9 +88,9 @@ async fn a_primary_that_joins_gets_slots_under_load() {
     fleet.run(&[0, 1, 2], MAX).await;
     fleet.keeps_the_limit();
     let epochs = || new.ctl(&["keys", &format!("{}:*:%epoch", fleet.prefix)]);
-    let begun = Instant::now();
+    let started = Instant::now();
     while epochs().lines().count() != 1 {
-        assert!(begun.elapsed() < PATIENCE, "{}", epochs());
+        assert!(started.elapsed() < PATIENCE, "{}", epochs());
         fleet.gates[0].ping().await.expect("all answer");
     }
     // All of its slots are claimed by now, so losing data stops their tenants.

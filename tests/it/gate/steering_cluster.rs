@@ -35,7 +35,7 @@ fn candidate(id: &str, key: &str, job: &str) -> Candidate {
         tenant: tenant(id),
         key: key.to_owned(),
         job: job.to_owned(),
-        by: format!("w-{job}"),
+        owner: format!("w-{job}"),
         seen_before: false,
         lasts_ms: LASTS_MS,
     }
@@ -194,9 +194,9 @@ async fn an_instruction_is_on_every_primarys_board_until_dropped() {
         .await
         .expect("it is back");
     let seen = see(&gate).await.expect("all answer");
-    assert!(in_force(&seen).leaves_jobs_alone());
+    assert!(in_force(&seen).concerns_no_job());
     let agreed = workers[1].exchange().await.expect("all answer");
-    assert!(agreed.steering.leaves_jobs_alone());
+    assert!(agreed.steering.concerns_no_job());
     assert_eq!(agreed.steering.hold, None);
 }
 
@@ -234,8 +234,8 @@ async fn a_trial_and_a_diverted_tenant_are_known_at_all_primaries_and_the_limit_
     let policy = Policy::from(much());
     let trial = Trial::new(&policy, tenant(id), much().name().to_owned(), 150);
     let trial = trial.expect("it can be tried");
-    let begun = trial.begin(&gate, (LASTS_MS, Duration::ZERO)).await;
-    begun.expect("all answer");
+    let started = trial.begin(&gate, (LASTS_MS, Duration::ZERO)).await;
+    started.expect("all answer");
     let divert = Instruction::Divert(tenant(id), "jobs.diverted".into());
     put(&gate, &divert, LASTS_MS).await.expect("all answer");
     let mut worker = worker(&gate);

@@ -64,7 +64,7 @@ async fn a_url_has_values_of_its_job_encoded_for_their_places() {
     let body = r#"{"order": {"id": "a b/ü?#"}}"#;
     let request = request(path, "", body, &[("x-to", text("Zoë & co+%"))]).await;
     assert_eq!(
-        request.what(),
+        request.request_line(),
         "POST /v1/acme/orders/a%20b%2F%C3%BC%3F%23?to=Zo%C3%AB%20%26%20co%2B%25&n=1&id=job%2F7"
     );
     assert_eq!(request.body, body.as_bytes());
@@ -81,7 +81,7 @@ async fn a_call_has_the_configured_method_and_a_body_if_allowed() {
     ] {
         let keys = format!(", method: {method}");
         let request = request("/{json:/n}", &keys, r#"{"n": 12}"#, &[]).await;
-        assert_eq!(request.what(), format!("{method} /12"));
+        assert_eq!(request.request_line(), format!("{method} /12"));
         assert_eq!(!request.body.is_empty(), has_body, "{method}");
         let kind = request.header("content-type");
         assert_eq!(kind.is_some(), has_body, "{method}");

@@ -118,7 +118,7 @@ async fn one_token_is_fetched_for_many_calls() {
         assert_eq!(carried(&api), vec!["Bearer token-1"; 20]);
         let requests = endpoint.requests();
         assert_eq!(requests.len(), 1);
-        assert_eq!(requests[0].what(), "POST /token?a=b");
+        assert_eq!(requests[0].request_line(), "POST /token?a=b");
         let kind = requests[0].header("content-type").expect("it is said");
         assert_eq!(kind, b"application/x-www-form-urlencoded");
         let body = String::from_utf8_lossy(&requests[0].body).into_owned();

@@ -135,7 +135,7 @@ async fn each_tenants_own_token_is_fetched_once() {
         ["a: Bearer shop-a-1", "b: Bearer shop-b-1"].map(str::to_owned)
     );
     let asked = endpoint.downstream.requests();
-    let mut asked: Vec<_> = asked.iter().map(Request::what).collect();
+    let mut asked: Vec<_> = asked.iter().map(Request::request_line).collect();
     asked.sort();
     assert_eq!(asked, ["POST /a", "POST /b"]);
     // A job needs no preparation if its tenant has a token. No other tenant has one.
@@ -170,7 +170,7 @@ async fn a_refused_client_stops_only_its_tenant_until_the_secret_changes() {
         let requests = endpoint.downstream.requests();
         requests
             .iter()
-            .filter(|request| request.what() == path)
+            .filter(|request| request.request_line() == path)
             .count()
     };
     let (of_a, of_b) = (of("POST /a"), of("POST /b"));
@@ -238,7 +238,7 @@ async fn a_tenants_token_is_renewed_while_it_has_jobs_and_when_the_api_refuses_i
 #[tokio::test]
 async fn hanging_endpoints_delay_no_other_tenants() {
     let api = api("none").await;
-    let tokens = Downstream::start(|request| match request.what().contains("/hangs") {
+    let tokens = Downstream::start(|request| match request.request_line().contains("/hangs") {
         true => (Vec::new(), AfterAnswer::Hang),
         false => {
             let json = r#"{"access_token": "t", "expires_in": 1000}"#;

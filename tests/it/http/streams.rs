@@ -151,11 +151,11 @@ async fn http_1_1_is_used_if_the_server_or_the_configuration_requires_it() {
 /// A call has its stream before its permit is requested.
 #[tokio::test]
 async fn prepared_calls_are_bounded_by_the_servers_streams() {
-    for most in [1, 3] {
-        let settings = [(STREAMS, most)];
+    for max in [1, 3] {
+        let settings = [(STREAMS, max)];
         let (api, handler, mut peer) = met(&settings).await;
         let mut taken: Vec<_> = std::iter::from_fn(|| handler.at_once()).collect();
-        assert_eq!(taken.len(), most as usize);
+        assert_eq!(taken.len(), max as usize);
         assert!(taken.iter_mut().all(|ready| handler.is_ready(ready)));
         let job = job("1");
         let (further, mut other) = join!(handler.prepare(&job), api.accept(&settings));
@@ -167,13 +167,13 @@ async fn prepared_calls_are_bounded_by_the_servers_streams() {
             .map(|ready| handler.send(&job, ready, permit()));
         let answers = async {
             let mut streams = Vec::new();
-            for _ in 0..most {
+            for _ in 0..max {
                 streams.push(peer.request().await);
             }
             let stream = other.request().await;
             assert_eq!(
                 handler.at_once().is_some(),
-                most > 1,
+                max > 1,
                 "the other one has room"
             );
             for stream in streams {

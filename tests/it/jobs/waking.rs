@@ -35,7 +35,7 @@ impl Waiting {
             .replace("dispatch: {", "dispatch: {concurrency: 10, ");
         let workers = [(); 2].map(|()| PROGRAM.start(&yaml));
         for worker in &workers {
-            worker.says(&["admin.listen="]).await;
+            worker.logs(&["admin.listen="]).await;
         }
         let waiting = Self { yaml, api, workers };
         waiting.runs(&["tenant", "pause", "acme", "--for", "2h"]);
@@ -136,7 +136,7 @@ impl FileWorkers {
 
     async fn worker(&self) -> Process {
         let worker = PROGRAM.start_with(self.file.path());
-        worker.says(&["RabbitMQ: consuming"]).await;
+        worker.logs(&["RabbitMQ: consuming"]).await;
         worker
     }
 

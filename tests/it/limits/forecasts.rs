@@ -53,7 +53,7 @@ async fn promises_of(seconds: usize) {
     let yaml = bed.yaml(&limits, &api.url(), "") + "delay: {max-in-memory: 2s}\n";
     let workers = [(); 2].map(|()| PROGRAM.start(&yaml));
     for worker in &workers {
-        worker.says(&["admin.listen="]).await;
+        worker.logs(&["admin.listen="]).await;
     }
     let each = (seconds / WINDOW_SECONDS + 1) * PER_WINDOW;
     bed.publish(&yaml, TENANTS.iter().flat_map(|tenant| jobs(tenant, each)))
@@ -115,7 +115,7 @@ impl SlowWorker {
             .yaml(limits, &api.url(), "")
             .replace("listen: '127.0.0.1:0'", &token);
         let worker = PROGRAM.start(&yaml);
-        worker.says(&["admin.listen="]).await;
+        worker.logs(&["admin.listen="]).await;
         bed.publish(&yaml, jobs("acme", 20)).await;
         until("five calls", || api.count() == 5).await;
         let slow = Self { yaml, worker, api };

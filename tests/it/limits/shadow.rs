@@ -151,7 +151,7 @@ async fn a_shadow_matches_the_apis_log_and_keeps_its_usage_when_promoted() {
     // After promotion, further jobs wait until enough of the shadow's usage has expired.
     let enforced = limits("");
     write(&file, &enforced);
-    worker.says(&["configuration applied", "new limits"]).await;
+    worker.logs(&["configuration applied", "new limits"]).await;
     let applied = Instant::now();
     bed.publish(&enforced, jobs("acme", MAX)).await;
     until("the rest", || api.count() == BURST + MAX).await;
@@ -175,7 +175,7 @@ async fn a_tried_maximum_denies_nothing_and_counts_earlier_starts_once_set() {
     let limits = "limits: [{name: few, max-requests: 500, window-size: 30s, guard: 50ms}, {name: running, max-concurrent: 64}]";
     let yaml = bed.yaml(limits, &api.url(), "");
     let worker = PROGRAM.start(&yaml);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     let tenant = |args: &[&str]| sluicegate(&yaml, &[&["tenant", "limit"], args].concat());
     let shadows = |of: &str| {
         let found = sluicegate(&yaml, &["inspect", of, "--json"]).exited(0);
@@ -190,14 +190,14 @@ async fn a_tried_maximum_denies_nothing_and_counts_earlier_starts_once_set() {
     let max = MAX.to_string();
     let few = ["acme", &max, "--limit", "few"];
     let args = [&few[..], &["--shadow", "--for", "1h"]].concat();
-    let begun = tenant(&args).exited(0).out;
+    let started = tenant(&args).exited(0).out;
     assert!(
-        begun.starts_with("limit few of acme: trying max-requests 5 until "),
-        "{begun}"
+        started.starts_with("limit few of acme: trying max-requests 5 until "),
+        "{started}"
     );
     assert!(
-        begun.contains(": 1 worker follows\nit denies nothing"),
-        "{begun}"
+        started.contains(": 1 worker follows\nit denies nothing"),
+        "{started}"
     );
 
     bed.publish(&yaml, jobs("acme", BURST)).await;
@@ -342,7 +342,7 @@ async fn a_shadow_costs_a_decision_a_few_commands_and_its_absence_none() {
             asks: vec![Question {
                 ticket: None,
                 cost: 1,
-                again: false,
+                readmitted: false,
             }],
         };
         for number in 0..60 {

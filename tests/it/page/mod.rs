@@ -510,7 +510,7 @@ impl Stream {
     }
 
     /// Reads until the stream contains this text.
-    async fn says(&mut self, words: &str) {
+    async fn shows(&mut self, words: &str) {
         let reading = async {
             let mut bytes = [0; 16 * 1024];
             while !self.text.contains(words) {
@@ -536,8 +536,8 @@ async fn a_stream_sends_changes_and_ends_with_its_session() {
     let listen = run.port.0;
     let mut operator = Browser::signed_in(listen, OPERATOR).await;
     let mut stream = Stream::of(&operator, "/ui/tenant?name=acme").await;
-    stream.says("retry: 2000").await;
-    stream.says("\"id\":\"limits\"").await;
+    stream.shows("retry: 2000").await;
+    stream.shows("\"id\":\"limits\"").await;
     assert!(
         stream.text.contains("content-type: text/event-stream"),
         "{}",
@@ -554,8 +554,8 @@ async fn a_stream_sends_changes_and_ends_with_its_session() {
     stream.text.clear();
     let jobs = (0..3).map(|id| job("acme", id));
     run.bed.publish(&run.yaml, jobs).await;
-    stream.says("Waiting").await;
-    stream.says("is exhausted").await;
+    stream.shows("Waiting").await;
+    stream.shows("is exhausted").await;
     drop(idle);
 
     let page = operator.get("/ui").await.body;
@@ -566,13 +566,13 @@ async fn a_stream_sends_changes_and_ends_with_its_session() {
     operator
         .post("/ui/sign-out", &format!("form-token={token}"))
         .await;
-    stream.says("event: out").await;
+    stream.shows("event: out").await;
     stream.ends().await;
 
     // A worker that stops ends them without waiting.
     operator = Browser::signed_in(listen, OPERATOR).await;
     let mut stream = Stream::of(&operator, "/ui").await;
-    stream.says("\"id\":\"workers\"").await;
+    stream.shows("\"id\":\"workers\"").await;
     run.worker.stop();
     stream.ends().await;
 }
@@ -585,12 +585,12 @@ async fn streams_are_bounded_independently_of_pages() {
     let mut streams = Vec::new();
     for number in 0..MAX_STREAMS {
         let mut stream = Stream::of(&reader, &format!("/ui/tenant?name=t{}", number % 3)).await;
-        stream.says("retry: 2000").await;
+        stream.shows("retry: 2000").await;
         streams.push(stream);
     }
     let mut more = Stream::of(&reader, "/ui").await;
-    more.says("503 Service Unavailable").await;
-    more.says("32 pages already show this worker live").await;
+    more.shows("503 Service Unavailable").await;
+    more.shows("32 pages already show this worker live").await;
     assert_eq!(
         reader.get("/ui").await.status,
         200,
@@ -601,7 +601,7 @@ async fn streams_are_bounded_independently_of_pages() {
     let seated = async {
         loop {
             let mut stream = Stream::of(&reader, "/ui").await;
-            stream.says("HTTP/1.1 ").await;
+            stream.shows("HTTP/1.1 ").await;
             if stream.text.starts_with("HTTP/1.1 200") {
                 return;
             }
@@ -763,7 +763,7 @@ async fn no_viewer_costs_redis_nothing_and_many_cost_as_much_as_one() {
     let mut streams = Vec::new();
     for _ in 0..10 {
         let mut stream = Stream::of(&reader, "/ui").await;
-        stream.says("\"id\":\"workers\"").await;
+        stream.shows("\"id\":\"workers\"").await;
         streams.push(stream);
     }
     let (began, before) = (std::time::Instant::now(), asked());

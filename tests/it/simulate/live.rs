@@ -168,7 +168,7 @@ impl Workload {
             api: self.api(),
             redis: Duration::ZERO,
             seed: 1,
-            most: Duration::from_secs(3_600),
+            max: Duration::from_secs(3_600),
             work: u64::MAX,
         };
         // A separate thread, since this one already has a runtime in real time.

@@ -430,9 +430,9 @@ fn cases_hold_or_show_the_actual_values() {
 fn the_pipeline_comes_from_the_case_or_the_command_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
-    let one = |name: &str, most: u32| {
+    let one = |name: &str, max: u32| {
         format!(
-            "  {name}: {{rate-limiter: {{use-algo: sliding-window-algo, max-requests: {most}, window-size: 1s, guard: 0ms}}}}\n"
+            "  {name}: {{rate-limiter: {{use-algo: sliding-window-algo, max-requests: {max}, window-size: 1s, guard: 0ms}}}}\n"
         )
     };
     let both = format!("pipelines:\n{}{}", one("ten", 10), one("five", 5));

@@ -146,7 +146,7 @@ async fn a_reply_queue_that_confirms_nothing_stops_no_other_tenant_and_its_jobs_
         assert!(round > 0 || results(&worker) == 0);
         if round == 0 {
             worker
-                .says(&["stuck: RabbitMQ does not accept", "kind=\"result\""])
+                .logs(&["stuck: RabbitMQ does not accept", "kind=\"result\""])
                 .await;
             let stuck = counted(&worker, "sluicegate_stuck_messages{kind=\"result\"}");
             assert!(stuck > 0);
@@ -191,7 +191,7 @@ async fn refused_dead_letters_stop_no_good_job_and_are_not_lost() {
     bed.publish(&yaml, jobs("good", 200)).await;
     until("good jobs run", || called(&api, "good") == 200).await;
     worker
-        .says(&["stuck: RabbitMQ does not accept", "kind=\"dead-letter\""])
+        .logs(&["stuck: RabbitMQ does not accept", "kind=\"dead-letter\""])
         .await;
     assert!(counted(&worker, "sluicegate_stuck_messages{kind=\"dead-letter\"}") > 0);
     let ready = worker.get("/readyz").unwrap_or_default();
@@ -199,9 +199,13 @@ async fn refused_dead_letters_stop_no_good_job_and_are_not_lost() {
     tokio::task::block_in_place(|| rabbit.ctl(&["clear_policy", &policy]));
     // Each ends as a dead letter with its reason, and none was called again because of it.
     let mut letters = BTreeMap::new();
-    let begun = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     while letters.len() < BAD + 100 {
-        assert!(begun.elapsed() < kit::PATIENCE, "{} letters", letters.len());
+        assert!(
+            started.elapsed() < kit::PATIENCE,
+            "{} letters",
+            letters.len()
+        );
         for letter in bed.dead(&yaml).await {
             let said = format!("{:?}", letter.header("x-sluicegate-reason"));
             assert!(said.contains("x-tenant") || said.contains("422"), "{said}");
@@ -234,7 +238,7 @@ async fn unconfirmed_dead_letters_stop_no_waiting_job() {
     bed.publish(&yaml, jobs("good", 150)).await;
     until("good jobs run", || called(&api, "good") >= 150).await;
     worker
-        .says(&["stuck: RabbitMQ does not accept", "kind=\"dead-letter\""])
+        .logs(&["stuck: RabbitMQ does not accept", "kind=\"dead-letter\""])
         .await;
     stand_still(&rabbit, &dead, false);
     worker.stop();

@@ -21,7 +21,7 @@ use crate::cli::sluicegate;
 use crate::http::downstream::{AfterAnswer, Downstream};
 
 /// Returns the path, the query and one header of each call.
-fn said(api: &Api) -> Vec<(String, String)> {
+fn called_urls(api: &Api) -> Vec<(String, String)> {
     let calls = api.calls().into_iter().map(|call| {
         let path = call.uri.path_and_query().expect("a path").to_string();
         let header = |name| String::from_utf8_lossy(call.headers[name].as_bytes()).into_owned();
@@ -73,10 +73,10 @@ async fn calls_follow_their_jobs_values_and_a_missing_value_makes_a_dead_letter(
             }
         };
         let waited = tokio::time::timeout(Duration::from_secs(60), all_there).await;
-        waited.unwrap_or_else(|_| panic!("{:?}\n{}", said(&api), worker.log().join("\n")));
+        waited.unwrap_or_else(|_| panic!("{:?}\n{}", called_urls(&api), worker.log().join("\n")));
         let pair = |call: &str, with: &str| (call.to_owned(), with.to_owned());
         assert_eq!(
-            said(&api),
+            called_urls(&api),
             [
                 pair("PUT /v1/a%2Fb/orders/7?by=o%201", "c-a/b 7-1"),
                 pair("PUT /v1/c%20d/orders/x%26y?by=o2", "c-c d x&y-1"),

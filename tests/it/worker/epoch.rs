@@ -37,9 +37,9 @@ fn start(config: &Config, fresh: bool) -> Running {
 }
 
 async fn until(worker: &Running, series: &str) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !worker.shows(series) {
-        assert!(begun.elapsed() < PATIENCE, "{}", worker.metrics());
+        assert!(started.elapsed() < PATIENCE, "{}", worker.metrics());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -103,9 +103,12 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     until(&first, delay_queues).await;
     first.stop().await;
     // A queue's count lags behind its confirms.
-    let begun = Instant::now();
+    let started = Instant::now();
     while !in_use(&config.amqp, &levels).await.expect("it answers") {
-        assert!(begun.elapsed() < PATIENCE, "nobody waits in a delay queue");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "nobody waits in a delay queue"
+        );
     }
 
     // Jobs wait, so some were started, but their number is unknown.

@@ -48,9 +48,9 @@ const MANY: &str = "max-requests: 1000, window-size: 1s";
 /// Returns the reasons of all dead letters once there are `count`.
 async fn reasons(bed: &Bed, yaml: &str, count: usize) -> Vec<String> {
     let mut letters = Vec::new();
-    let begun = Instant::now();
+    let started = Instant::now();
     while letters.len() < count {
-        assert!(begun.elapsed() < Duration::from_secs(90), "{letters:?}");
+        assert!(started.elapsed() < Duration::from_secs(90), "{letters:?}");
         letters.extend(bed.dead(yaml).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -90,9 +90,9 @@ async fn example(command: &str, job_of: fn(&Call) -> String) {
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, jobs("one", 15).chain(jobs("two", 15)))
         .await;
-    let begun = Instant::now();
+    let started = Instant::now();
     while api.count() < 30 {
-        let waited = begun.elapsed();
+        let waited = started.elapsed();
         assert!(waited < Duration::from_secs(60), "{:#?}", worker.log());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -204,7 +204,7 @@ async fn the_examples_handle_binary_bodies_and_reject_refused_jobs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_dies_with_a_job_uses_an_attempt_and_is_replaced() {
     let worker = fails("exit 3", "", "exit status 3").await;
-    worker.says(&["a program has ended", "exit status 3"]).await;
+    worker.logs(&["a program has ended", "exit status 3"]).await;
     // One for each of the two attempts.
     until("both are counted", || {
         worker.metric("sluicegate_exec_restarts_total") == Some(2.0)
@@ -254,11 +254,11 @@ async fn garbage_and_endless_lines_are_not_answers() {
 async fn a_repeated_answer_acks_no_other_job() {
     const JOBS: usize = 60;
     let (bed, folder) = (bed(), tempfile::tempdir().expect("a folder"));
-    let begun = folder.path().join("begun");
+    let started = folder.path().join("begun");
     let done = answer(r#""outcome": "done""#);
     let commands = format!(
         "printf '%s\\n' \"$job\" >>{}; {done}; sleep 0.003; {done}",
-        begun.display()
+        started.display()
     );
     let yaml = yaml(&bed, MANY, &each_job(&commands), "")
         .replace("max-attempts: 2", "max-attempts: 50")
@@ -271,12 +271,12 @@ async fn a_repeated_answer_acks_no_other_job() {
     let worker = PROGRAM.start(&yaml);
     let acked = || worker.metric("sluicegate_dispatches_total{outcome=\"done\"}");
     until("all are done", || acked() == Some(JOBS as f64)).await;
-    worker.says(&["a program has ended"]).await;
+    worker.logs(&["a program has ended"]).await;
     worker.stop();
-    let begun = std::fs::read_to_string(&begun).expect("a file");
+    let started = std::fs::read_to_string(&started).expect("a file");
     for number in 0..JOBS {
         assert!(
-            begun.contains(&format!("number {number}.")),
+            started.contains(&format!("number {number}.")),
             "{number} was never begun"
         );
     }
@@ -331,8 +331,8 @@ async fn programs_end_with_their_worker() {
         log.display()
     );
     let worker = PROGRAM.start(&yaml(&bed, MANY, &script, ""));
-    worker.says(&["program: said-by-it"]).await;
-    worker.says(&["starting"]).await;
+    worker.logs(&["program: said-by-it"]).await;
+    worker.logs(&["starting"]).await;
     // The program has set its trap, and the worker knows that it is ready, before this line is
     // logged.
     worker.stop();

@@ -66,7 +66,7 @@ async fn a_worker_follows_a_host_name_to_the_new_primary() {
     let yaml = bed.yaml(&limits, &api.url(), "");
     let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
     for worker in &workers {
-        worker.says(&["RabbitMQ: consuming"]).await;
+        worker.logs(&["RabbitMQ: consuming"]).await;
     }
     bed.publish(&yaml, jobs("acme", JOBS)).await;
     until("calls", || api.count() >= 3 * MAX).await;

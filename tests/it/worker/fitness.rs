@@ -14,12 +14,12 @@ const JOBS: usize = 200;
 
 /// Publishes jobs and waits for their calls. Returns how long that takes.
 async fn all_called(bed: &Bed, api: &Api, yaml: &str) -> Duration {
-    let (begun, before) = (Instant::now(), api.count());
+    let (started, before) = (Instant::now(), api.count());
     for tenant in ["acme", "bert"] {
         bed.publish(yaml, jobs(tenant, JOBS)).await;
     }
     until("all calls", || api.count() >= before + 2 * JOBS).await;
-    begun.elapsed()
+    started.elapsed()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,7 +42,7 @@ async fn a_worker_that_cannot_reach_the_api_returns_jobs_to_one_that_can() {
         beside < 3 * alone + 5 * SECOND,
         "{beside:?}, alone {alone:?}"
     );
-    unfit.says(&["this worker can't make calls"]).await;
+    unfit.logs(&["this worker can't make calls"]).await;
     until("the sick one is not ready", || {
         let said = unfit.get("/readyz").unwrap_or_default();
         said.starts_with("not ready") && said.contains("this worker can't make calls")
@@ -76,7 +76,7 @@ async fn an_unreachable_token_server_stops_no_tenant() {
         bed.publish(&sick, jobs(tenant, JOBS)).await;
     }
     unfit
-        .says(&["this worker can't make calls", "no access token"])
+        .logs(&["this worker can't make calls", "no access token"])
         .await;
     let sound = PROGRAM.start(&healthy);
     until("all calls", || api.count() >= 2 * JOBS).await;
@@ -100,10 +100,10 @@ async fn a_single_worker_resumes_its_jobs_when_the_api_is_back() {
     let yaml = bed.yaml("max-requests: 1000, window-size: 1s", &api.url(), "");
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, jobs("acme", 8)).await;
-    worker.says(&["this worker can't make calls"]).await;
+    worker.logs(&["this worker can't make calls"]).await;
     api.door.take().await;
     until("all calls", || api.count() >= 8).await;
-    worker.says(&["this worker can make calls again"]).await;
+    worker.logs(&["this worker can make calls again"]).await;
     until("it is ready", || {
         worker.get("/readyz").as_deref() == Some("ready\n")
     })

@@ -48,8 +48,8 @@ async fn a_recording_is_a_new_file_and_never_keeps_a_worker_down() {
     ] {
         let before = api.count();
         let worker = recording(folder, file);
-        worker.says(&said).await;
-        worker.says(&["RabbitMQ: consuming"]).await;
+        worker.logs(&said).await;
+        worker.logs(&["RabbitMQ: consuming"]).await;
         bed.publish(&yaml, jobs("acme", JOBS)).await;
         until("all are called", || api.count() == before + JOBS).await;
         worker.stop();

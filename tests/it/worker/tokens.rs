@@ -59,7 +59,7 @@ async fn tenants_with_failing_tokens_stop_no_others() {
     assert_eq!(api.count(), HEALTHY.len() * JOBS, "each once, and no other");
     // The API itself works.
     worker
-        .says(&["breaker of this tenant open", "revoked"])
+        .logs(&["breaker of this tenant open", "revoked"])
         .await;
     let stops = worker.count(&["breaker of the API open"]);
     assert_eq!(stops, 0, "{}", worker.log().join("\n"));

@@ -54,6 +54,6 @@ async fn a_strict_window_counts_abandoned_calls() {
 async fn max_concurrent_counts_abandoned_calls() {
     let limits = "limits: [{name: running, max-concurrent: 2}]";
     let calls = calls_of_an_api_that_stands_still(limits).await;
-    let most = counts::at_once(&calls);
-    assert!(most <= 2, "{most} of 2 at once");
+    let max = counts::at_once(&calls);
+    assert!(max <= 2, "{max} of 2 at once");
 }

@@ -73,7 +73,7 @@ async fn a_job_that_crashes_its_workers_becomes_a_dead_letter_alone() {
     // The crash of its first call was not noted, since the job was not a suspect yet.
     assert_eq!(crashes, 6);
     until("the others", || calls_of(&api.calls()).len() == 31).await;
-    worker.says(&["dead letter", "guilty"]).await;
+    worker.logs(&["dead letter", "guilty"]).await;
     worker.stop();
     assert_eq!(calls_of(&api.calls())["guilty"], 6);
     let letters = bed.dead(&yaml).await;
@@ -103,17 +103,17 @@ async fn fifty_lost_sessions_kill_no_job() {
         let up = |worker: &Process| worker.count(&["RabbitMQ: consuming"]) >= session;
         until("all sessions", || workers.iter().all(up)).await;
         // The workers have jobs again, and some of these run.
-        let begun = api.count();
-        until("calls", || api.count() > begun).await;
+        let started = api.count();
+        until("calls", || api.count() > started).await;
         lost += noted(&bed);
         amqp.door.cut();
     }
-    let begun = api.count();
+    let started = api.count();
     api.answers(|_| Reply::ok());
     // All of the jobs fit into memory.
     until("all jobs", || {
         let is_empty = |worker: &Process| worker.metric("sluicegate_in_memory") == Some(0.0);
-        calls_of(&api.calls()[begun..]).len() == 200 && workers.iter().all(is_empty)
+        calls_of(&api.calls()[started..]).len() == 200 && workers.iter().all(is_empty)
     })
     .await;
     workers.into_iter().for_each(Process::stop);

@@ -95,9 +95,12 @@ async fn a_handler_that_prepares_something_slow_uses_its_permits() {
 /// machine does. While the budget can pay for all calls that the answers show to be late, no call
 /// comes too early.
 async fn quota_used(protocols: &[&str], version: Version) {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
-        assert!(begun.elapsed() < 300 * SECOND, "the purse was always empty");
+        assert!(
+            started.elapsed() < 300 * SECOND,
+            "the purse was always empty"
+        );
         let papers = TestCertificates::new();
         let api = Api::with(ApiBehavior::https(&papers, protocols)).await;
         let proxy = Proxy::start(api.door.address, Transfers::round_trip(60 * MS), 1).await;
@@ -145,7 +148,7 @@ async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
     let trust = papers.keys(Some("ca.pem"), None);
     let yaml = bed.yaml(limits, &api.url_at(proxy.door.address), &trust);
     let worker = PROGRAM.start(&yaml);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     let mut opened = vec![0];
     let mut all = 0;
     // The last burst is larger than a window allows.

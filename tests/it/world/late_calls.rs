@@ -45,7 +45,7 @@ async fn run(budget: &str, count: usize, late: (f64, Duration)) -> RunResult {
     let yaml = bed.yaml(&limits, &api.url_at(proxy.door.address), "");
     let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
     for worker in &workers {
-        worker.says(&["RabbitMQ: consuming"]).await;
+        worker.logs(&["RabbitMQ: consuming"]).await;
     }
     bed.publish(&yaml, jobs("acme", count)).await;
     until("all jobs", || api.count() >= count).await;
@@ -77,9 +77,12 @@ async fn run(budget: &str, count: usize, late: (f64, Duration)) -> RunResult {
 /// Repeats runs until the budget could pay for all late calls of one. A machine that stalls makes
 /// calls late, too.
 async fn paid(budget: &str, count: usize, late: (f64, Duration)) -> RunResult {
-    let begun = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     loop {
-        assert!(begun.elapsed() < 300 * SECOND, "the purse was always empty");
+        assert!(
+            started.elapsed() < 300 * SECOND,
+            "the purse was always empty"
+        );
         let seen = run(budget, count, late).await;
         if seen.unpaid == 0.0 {
             return seen;

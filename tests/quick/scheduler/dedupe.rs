@@ -32,7 +32,7 @@ fn desk() -> Desk {
     desk
 }
 
-fn told(desk: &mut Desk, deduped: Vec<Deduped>) -> Done {
+fn answer_dedupe(desk: &mut Desk, deduped: Vec<Deduped>) -> Done {
     let all = deduped.into_iter().map(Ok).collect();
     desk.scheduler
         .deduped(desk.now, ShardId::default(), Ok(all));
@@ -59,8 +59,8 @@ fn the_first_job_continues_and_duplicates_are_acked_with_results() {
         (one.key.as_str(), one.job.as_str(), one.lasts_ms),
         ("k", "1", 600_000)
     );
-    assert!(one.by != two.by && !one.seen_before);
-    let done = told(&mut desk, vec![Deduped::First, DUPLICATE]);
+    assert!(one.owner != two.owner && !one.seen_before);
+    let done = answer_dedupe(&mut desk, vec![Deduped::First, DUPLICATE]);
     assert_eq!(done.asked[0].asks.len(), 1);
     let [(key, reply)] = &done.replies[..] else {
         panic!("{:?}", done.replies);
@@ -87,7 +87,7 @@ fn the_first_job_continues_and_duplicates_are_acked_with_results() {
 fn the_first_job_does_not_ask_again_after_a_delay_queue() {
     let mut desk = Desk::new(4);
     desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
-    told(&mut desk, vec![Deduped::First]);
+    answer_dedupe(&mut desk, vec![Deduped::First]);
     let (_, outgoing) = desk
         .answer(MS, vec![vec![wait(10_000, 1)]])
         .published

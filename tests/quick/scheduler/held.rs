@@ -114,7 +114,7 @@ fn a_shorter_timeout_applies_to_held_jobs() {
 #[test]
 fn while_the_timeout_is_unknown_jobs_wait_only_briefly() {
     let mut desk = Desk::of(EngineSettings {
-        holding: Holding::new(100 * SECOND, 10 * SECOND).looked_for(),
+        holding: Holding::new(100 * SECOND, 10 * SECOND).with_detection(),
         ..settings(1, usual(), by_header())
     });
     desk.scheduler.timeout_is_unknown(desk.now);

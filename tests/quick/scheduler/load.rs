@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn starts(desk: &mut Desk) -> Vec<(Duration, bool)> {
     let facts = desk.scheduler.take_facts().into_iter();
     let started = |fact| match fact {
-        Fact::Started(late, whose) => Some((late, whose.is_some())),
+        Fact::Started(late, scope) => Some((late, scope.is_some())),
         _ => None,
     };
     facts.filter_map(started).collect()

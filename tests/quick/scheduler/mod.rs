@@ -183,7 +183,7 @@ impl Desk {
                 Action::Prepare { key, .. } => done.prepared.push(key),
                 Action::Release(keys) => done.released.extend(keys),
                 Action::Learn(batch) => done.lessons.extend(batch),
-                Action::Rest => done.rests += 1,
+                Action::ReturnDeliveries => done.rests += 1,
                 Action::Take => done.takes += 1,
                 Action::TakeFew => done.takes_few += 1,
                 Action::TakeNew(wanted) => done.new.push(wanted),
@@ -463,7 +463,10 @@ fn an_answer_that_comes_too_late_starts_nothing() {
     let asked = desk.step(MS).asked;
     assert_eq!(asked.len(), 1, "it asks again");
     let ask = asked[0].asks[0];
-    assert_eq!((ask.ticket, ask.again), (Some(Ticket::HAD_ITS_TURN), true));
+    assert_eq!(
+        (ask.ticket, ask.readmitted),
+        (Some(Ticket::HAD_ITS_TURN), true)
+    );
 }
 
 #[test]
@@ -606,7 +609,7 @@ fn a_throttled_job_closes_its_tenant_and_asks_again_with_the_same_attempt() {
     );
     let blocked = desk.actions().blocked.remove(0);
     assert_eq!(
-        (blocked.0.key, blocked.1, blocked.0.by.as_str()),
+        (blocked.0.key, blocked.1, blocked.0.reason.as_str()),
         (Some(key), Duration::from_secs(3600), "429"),
         "capped"
     );
@@ -713,7 +716,7 @@ fn throttles_that_repeat_name_the_algorithm_that_fits_the_api() {
         desk.now += MS;
         desk.scheduler.finished(desk.now, key, MS, refused);
         let (block, _) = desk.actions().blocked.remove(0);
-        reasons.push(block.by.clone());
+        reasons.push(block.reason.clone());
         desk.scheduler.blocked(desk.now, block, Ok(()));
         desk.step(5 * MS);
         key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
@@ -735,9 +738,12 @@ fn a_start_is_marked_as_repeated_until_its_permit_is_used() {
             .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
         desk.step(MS * 2).asked[0].asks[0]
     };
-    assert!(gives_back(&mut desk, Outcome::Late).again);
+    assert!(gives_back(&mut desk, Outcome::Late).readmitted);
     desk.answer(MS, vec![vec![START]]);
-    assert!(gives_back(&mut desk, Outcome::Late).again, "and once more");
+    assert!(
+        gives_back(&mut desk, Outcome::Late).readmitted,
+        "and once more"
+    );
     // This time it is called. Its next question is another start.
     desk.answer(MS, vec![vec![START]]);
     let throttled = Outcome::Throttled {
@@ -747,7 +753,7 @@ fn a_start_is_marked_as_repeated_until_its_permit_is_used() {
     (desk.scheduler).finished(desk.now, key, MS, throttled);
     let blocked = desk.actions().blocked.remove(0);
     desk.scheduler.blocked(desk.now, blocked.0, Ok(()));
-    assert!(!desk.step(MS * 5).asked[0].asks[0].again);
+    assert!(!desk.step(MS * 5).asked[0].asks[0].readmitted);
 }
 
 #[test]
@@ -1011,7 +1017,7 @@ fn settings_change_while_jobs_run() {
 
 #[test]
 fn a_tenant_without_a_decision_waits_alone() {
-    for (why, least, most) in [
+    for (why, min, max) in [
         (GateError::Refused("WRONGTYPE".into()), 54_000, 60_000),
         (GateError::Unreachable("a shard".into()), 3_600, 5_000),
     ] {
@@ -1029,7 +1035,7 @@ fn a_tenant_without_a_decision_waits_alone() {
         let done = desk.actions();
         assert_eq!(done.dispatched[0].1.tenant.as_str(), "b");
         let wait = trip(&done.published[0].1.message).wait_ms;
-        assert!((least..=most).contains(&wait), "{wait}");
+        assert!((min..=max).contains(&wait), "{wait}");
     }
 }
 
@@ -1086,9 +1092,9 @@ fn a_job_of_a_cold_primary_returns_when_it_opens_and_rarely_before() {
     let secs = Duration::from_secs;
     // The longest delay queue takes 300 s. There are two more checks at the beginning, and one or
     // two remainders at the end.
-    for (opens, most, late) in [(3, 3, 1), (60, 6, 7), (600, 9, 7), (3600, 22, 7)] {
+    for (opens, max, late) in [(3, 3, 1), (60, 6, 7), (600, 9, 7), (3600, 22, 7)] {
         let (deliveries, at) = outage(secs(opens), cold);
-        assert!(deliveries <= most, "{opens} s: {deliveries}");
+        assert!(deliveries <= max, "{opens} s: {deliveries}");
         assert!(
             at >= secs(opens) && at <= secs(opens + late),
             "{opens}: {at:?}"
@@ -1097,9 +1103,9 @@ fn a_job_of_a_cold_primary_returns_when_it_opens_and_rarely_before() {
     // If it opens early, or at an unknown time, that is noticed soon at first, and later at least
     // once per longest delay queue.
     let early = |left: Duration| cold(left + secs(3600));
-    for (opens, most, late) in [(3, 2, 5), (60, 4, 300), (3600, 20, 300)] {
+    for (opens, max, late) in [(3, 2, 5), (60, 4, 300), (3600, 20, 300)] {
         for (deliveries, at) in [outage(secs(opens), early), outage(secs(opens), away)] {
-            assert!(deliveries <= most, "{opens} s: {deliveries}");
+            assert!(deliveries <= max, "{opens} s: {deliveries}");
             assert!(
                 at >= secs(opens) && at <= secs(opens + late),
                 "{opens}: {at:?}"
@@ -1170,7 +1176,9 @@ fn an_unreadable_clock_is_reported_once_a_minute() {
     }
     let told: Vec<Fact> = desk.scheduler.take_facts();
     let told = told.into_iter().filter_map(|fact| match fact {
-        Fact::NoClock(tenant, jobs, why) => Some((tenant.to_string(), jobs, why.to_string())),
+        Fact::ClockUnreadable(tenant, jobs, why) => {
+            Some((tenant.to_string(), jobs, why.to_string()))
+        }
         _ => None,
     });
     let told: Vec<_> = told.collect();

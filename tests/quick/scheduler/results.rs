@@ -234,13 +234,13 @@ fn intermediate_outcomes_have_no_result_and_their_answers_are_dropped() {
     assert!(reply.message.body.is_empty());
 }
 
-fn desk_with_attempts(most: u32) -> Desk {
+fn desk_with_attempts(max: u32) -> Desk {
     let mut settings = settings(4, usual(), by_header());
     settings.results = Some(ResultSettings {
         to: ResultTarget::ReplyTo,
         max_body: 8,
     });
-    settings.live.retry.max_attempts = most;
+    settings.live.retry.max_attempts = max;
     Desk::of(settings)
 }
 

@@ -15,7 +15,7 @@ fn of(tenant: &str) -> ShardId {
 /// Returns a desk where each tenant's first letter determines its shard.
 fn desk(concurrency: usize) -> Desk {
     let mut desk = Desk::new(concurrency);
-    let shards = Shards::by(|tenant| of(tenant.as_str()));
+    let shards = Shards::from_grouping(|tenant| of(tenant.as_str()));
     desk.scheduler.shard_by(shards);
     desk
 }

@@ -41,7 +41,7 @@ async fn still(algorithm: Algorithm, step_ms: u64) -> u64 {
             asks: vec![Question {
                 ticket,
                 cost: 1,
-                again: false,
+                readmitted: false,
             }],
         };
         let replies = gate.ask(&[ask]).await.expect("it answers");
@@ -117,7 +117,7 @@ async fn one(
         asks: vec![Question {
             ticket,
             cost: 1,
-            again: false,
+            readmitted: false,
         }],
     };
     let replies = gate.ask(&[ask]).await.expect("it answers");

@@ -257,7 +257,7 @@ async fn waitlists_whose_fronts_vanished_do_not_wait_for_each_other() {
                 asks: vec![Question {
                     ticket,
                     cost,
-                    again: false,
+                    readmitted: false,
                 }],
             };
             let replies = gate.ask(&[ask]).await.expect("it answers");

@@ -44,8 +44,8 @@ impl Json {
     /// Returns the line in the other file that corresponds to line `line` (from 1) of `text`;
     /// `None` for the first line, which holds no key.
     pub fn line(&self, line: u64) -> Option<u64> {
-        let place = usize::try_from(line.checked_sub(2)?).ok()?;
-        self.lines.get(place).copied()
+        let index = usize::try_from(line.checked_sub(2)?).ok()?;
+        self.lines.get(index).copied()
     }
 
     /// Appends `begin` and `value`, which stand at line `line` of the other file.

@@ -29,7 +29,7 @@ fn run(jobs: usize) -> (Vec<SimulatedJob>, RunHistory) {
         waits: vec![RecordedWait {
             limit: "default".into(),
             us: 1_500_000,
-            goes_on: false,
+            is_unfinished: false,
         }],
         deliveries: 3 * jobs as u64,
         dead: vec![(0, "no".to_owned())],

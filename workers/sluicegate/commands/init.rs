@@ -117,7 +117,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
         .open(&args.output)
         .and_then(|mut file| file.write_all(text.as_bytes()));
     wrote.map_err(|error| Failure::Failed(format!("{name} can't be written: {error}")))?;
-    let words: Vec<String> = forms.iter().map(Form::in_words).collect();
+    let words: Vec<String> = forms.iter().map(Form::describe).collect();
     let config = match args.output.to_str() {
         Some("sluicegate.yaml") => String::new(),
         _ => format!(" --config {name}"),

@@ -30,7 +30,7 @@ impl PipelineRole {
     }
 
     /// Describes its events.
-    pub fn in_words(self) -> String {
+    pub fn describe(self) -> String {
         match self {
             Self::Steady => "; its jobs arrive at that rate",
             Self::Flooded => "; its jobs arrive all at once",

@@ -101,7 +101,7 @@ impl DemoQueues {
         for portion in plan.portions() {
             if portion.waits && !has_waited {
                 // The sender is dropped only when the demo ends.
-                let _ = begin.wait_for(|begun| *begun).await;
+                let _ = begin.wait_for(|started| *started).await;
                 (since, has_waited) = (Instant::now(), true);
             }
             sleep_until(since + portion.at).await;

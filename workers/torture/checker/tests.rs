@@ -391,7 +391,7 @@ fn a_dead_letter_has_a_reason() {
     let reason = " ".to_owned();
     story.add(9000, EventKind::Dead { job: ONE, reason });
     let verdict = story.verdict();
-    assert!(verdict.findings.contains(&Violation::Unsaid { job: ONE }));
+    assert!(verdict.findings.contains(&Violation::NoReason { job: ONE }));
 }
 
 #[test]

@@ -47,7 +47,7 @@ pub enum LostDirection {
 }
 
 impl LostDirection {
-    pub fn in_words(self) -> &'static str {
+    pub fn describe(self) -> &'static str {
         match self {
             Self::Both => "both ways",
             Self::ToIt => "what the others say to it",

@@ -12,7 +12,7 @@ const MAX_WORKERS: usize = 1_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GoneWorker {
     /// Machine and process where it ran.
-    pub place: String,
+    pub location: String,
     /// Time at which it was last seen, by Redis's clock in milliseconds.
     pub seen_ms: u64,
 }
@@ -30,10 +30,10 @@ impl Roster {
         now_ms: u64,
         workers: impl Iterator<Item = (&'a str, String)>,
     ) -> Vec<GoneWorker> {
-        for (name, place) in workers {
+        for (name, location) in workers {
             let key = (pipeline.to_owned(), name.to_owned());
             let seen_ms = now_ms;
-            self.0.insert(key, GoneWorker { place, seen_ms });
+            self.0.insert(key, GoneWorker { location, seen_ms });
         }
         self.0
             .retain(|(of, _), it| of != pipeline || it.seen_ms + GONE_SHOWN_MS > now_ms);
@@ -60,7 +60,9 @@ mod tests {
         let mut seen = |now_ms, names: &[&'static str]| {
             let workers = names.iter().map(|name| (*name, format!("host {name}")));
             let gone = roster.seen("p", now_ms, workers);
-            gone.iter().map(|it| it.place.clone()).collect::<Vec<_>>()
+            gone.iter()
+                .map(|it| it.location.clone())
+                .collect::<Vec<_>>()
         };
         assert_eq!(seen(1_000, &["a", "b"]), [""; 0]);
         assert_eq!(seen(3_000, &["a"]), ["host b"]);

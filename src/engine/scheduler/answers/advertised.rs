@@ -144,8 +144,8 @@ mod tests {
         assert_eq!(heard.record(RESTORE_INTERVAL, &a, five), None);
         assert_eq!(heard.send(), None);
         // This is no news, but the gate must remember it.
-        let again = heard.record(RESTORE_INTERVAL + MIN_CHANGE_INTERVAL + SECOND, &a, five);
-        assert_eq!(again, Some(false));
+        let repeated = heard.record(RESTORE_INTERVAL + MIN_CHANGE_INTERVAL + SECOND, &a, five);
+        assert_eq!(repeated, Some(false));
         assert_eq!(heard.send(), Some(vec![(a, five)]));
     }
 

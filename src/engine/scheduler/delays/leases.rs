@@ -19,7 +19,7 @@ const MAX_IDLE_KEYS: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Leases {
     budgets: BTreeMap<LeaseKey, LeaseWaiters>,
-    places: HashMap<JobKey, (LeaseKey, Duration)>,
+    waiting: HashMap<JobKey, (LeaseKey, Duration)>,
 }
 
 /// The jobs that wait for leases of one budget.
@@ -43,7 +43,7 @@ impl Leases {
 
     /// Lets a job that has come back before its turn wait for a lease of `limit`, at most until
     /// `until`. Returns true if a lease is idle instead, so that the job may ask for it.
-    pub fn takes_idle(
+    pub fn take_idle(
         &mut self,
         tenant: &Tenant,
         limit: &Limit,
@@ -69,7 +69,7 @@ impl Leases {
 
     fn hold(&mut self, budget: LeaseKey, until: Duration, key: JobKey) -> &mut LeaseWaiters {
         self.forget(key);
-        self.places.insert(key, (budget.clone(), until));
+        self.waiting.insert(key, (budget.clone(), until));
         let holders = self.budgets.entry(budget).or_default();
         holders.waiting.insert((until, key));
         holders
@@ -77,7 +77,7 @@ impl Leases {
 
     /// Ends the job's wait.
     pub fn forget(&mut self, key: JobKey) {
-        let Some((budget, until)) = self.places.remove(&key) else {
+        let Some((budget, until)) = self.waiting.remove(&key) else {
             return;
         };
         if let Some(holders) = self.budgets.get_mut(&budget) {
@@ -97,7 +97,7 @@ impl Leases {
     /// Forgets all jobs and leases.
     pub fn clear(&mut self) {
         self.budgets.clear();
-        self.places.clear();
+        self.waiting.clear();
     }
 
     /// Frees the leases of `calls` calls of `tenant` that have ended. Returns the jobs that may
@@ -113,8 +113,8 @@ impl Leases {
                 continue;
             }
             let holders = self.budgets.entry(budget.clone()).or_default();
-            let most = usize::try_from(limit.max()).unwrap_or(usize::MAX);
-            let idle = (holders.idle + calls).min(most);
+            let max = usize::try_from(limit.max()).unwrap_or(usize::MAX);
+            let idle = (holders.idle + calls).min(max);
             let first = holders.waiting.iter().take(idle);
             let before = woken.len();
             woken.extend(first.map(|(_, key)| *key));
@@ -177,7 +177,7 @@ mod tests {
         let (a, own) = (tenant("a"), running("own"));
         let limits: Limits = own.clone().into();
         let mut leases = Leases::default();
-        let comes = |leases: &mut Leases, key| leases.takes_idle(&a, &own, AT(50), JobKey(key));
+        let comes = |leases: &mut Leases, key| leases.take_idle(&a, &own, AT(50), JobKey(key));
         assert!(!comes(&mut leases, 1), "none is known to be");
         // Two leases, one of which is for the waiting job.
         assert_eq!(leases.freed(&a, &limits, 2), [JobKey(1)]);

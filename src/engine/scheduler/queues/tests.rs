@@ -3,8 +3,8 @@
 use super::*;
 
 /// Takes a round trip to all shards, with no other in flight.
-fn take_round(queues: &mut Queues, most: usize) -> Vec<TenantShare> {
-    let turns = queues.take_round(most, |_| true);
+fn take_round(queues: &mut Queues, max: usize) -> Vec<TenantShare> {
+    let turns = queues.take_round(max, |_| true);
     turns.into_iter().map(|(_, turn)| turn).collect()
 }
 
@@ -133,7 +133,7 @@ fn a_preparing_job_has_a_slot_and_asks_first() {
 fn jobs_that_wait_for_a_hanging_server_take_no_slots_of_others() {
     let mut queues = Queues::new(4, 80);
     let shard = |tenant: &Tenant| ShardId::named(tenant.as_str());
-    queues.shard_by(Shards::by(shard));
+    queues.shard_by(Shards::from_grouping(shard));
     let [a, b] = ["a", "b"].map(tenant);
     fill_limited(&mut queues, "a", 0..9);
     fill_limited(&mut queues, "b", 10..12);
@@ -171,7 +171,7 @@ fn jobs_that_wait_too_long_for_a_slot_make_room_in_order() {
     fill(&mut queues, "a", 0..6);
     let second = Duration::from_secs(1);
     // One second, on average.
-    queues.call_took(16 * second);
+    queues.record_call_duration(16 * second);
     queues.set_limited(&a, true);
     assert_eq!(
         queues.take_surplus(second, second * 9, |_| true),
@@ -222,12 +222,12 @@ fn jobs_without_a_slot_are_checked_from_time_to_time() {
     assert_eq!(queues.surplus_at(), None, "they ask without one");
     queues.set_limited(&tenant("a"), false);
     assert_eq!(queues.surplus_at(), Some(Duration::ZERO));
-    assert!(queues.looks_for_surplus(second, second));
-    assert!(!queues.looks_for_surplus(second * 2 - second / 9, second));
+    assert!(queues.should_check_surplus(second, second));
+    assert!(!queues.should_check_surplus(second * 2 - second / 9, second));
     assert_eq!(queues.surplus_at(), Some(second * 2));
-    assert!(queues.looks_for_surplus(second * 2, Duration::ZERO));
+    assert!(queues.should_check_surplus(second * 2, Duration::ZERO));
     assert!(
-        !queues.looks_for_surplus(second * 2, Duration::ZERO),
+        !queues.should_check_surplus(second * 2, Duration::ZERO),
         "a pause at least"
     );
 }
@@ -309,7 +309,7 @@ mod random {
             let tenants = ["a", "b", "c", "d", "e"].map(tenant);
             let mut queues = Queues::new(4, 16);
             let mut paused = std::collections::BTreeSet::new();
-            queues.shard_by(Shards::by(|tenant| ShardId::named(match tenant.as_str() {
+            queues.shard_by(Shards::from_grouping(|tenant| ShardId::named(match tenant.as_str() {
                 "a" | "b" => "one",
                 _ => "other",
             })));
@@ -325,8 +325,8 @@ mod random {
                         ];
                         queues.join(&tenants[who], JobKey(key as u64), ends[end]);
                     }
-                    QueueStep::Round(most) => {
-                        let turns = take_round(&mut queues, most);
+                    QueueStep::Round(max) => {
+                        let turns = take_round(&mut queues, max);
                         prop_assert!(turns.iter().all(|turn| !paused.contains(&turn.tenant)));
                     }
                     QueueStep::Pause(who) => match paused.remove(&tenants[who]) {

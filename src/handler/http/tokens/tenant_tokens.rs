@@ -133,9 +133,9 @@ impl TenantTokenState {
         match (self.unfetched(), self.asked) {
             (Some(why), _) => NoToken::Failed(why.clone()),
             (None, asked) => {
-                let [least, most] = RETRY_DELAY_BOUNDS;
-                let elapsed = asked.map_or(least, |asked| asked.elapsed());
-                NoToken::Pending(elapsed.clamp(least, most))
+                let [min, max] = RETRY_DELAY_BOUNDS;
+                let elapsed = asked.map_or(min, |asked| asked.elapsed());
+                NoToken::Pending(elapsed.clamp(min, max))
             }
         }
     }
@@ -174,7 +174,7 @@ impl TenantTokens {
         tenant: &Tenant,
         deadline: Instant,
     ) -> Result<Arc<AccessToken>, NoToken> {
-        let kept = self.kept(tenant);
+        let kept = self.entry_of(tenant);
         if kept.borrow().is_due() {
             self.ask(tenant, &kept);
         }
@@ -194,7 +194,7 @@ impl TenantTokens {
     }
 
     /// Returns the state of `tenant`.
-    fn kept(&self, tenant: &Tenant) -> Arc<TenantEntry> {
+    fn entry_of(&self, tenant: &Tenant) -> Arc<TenantEntry> {
         let mut known = self.known();
         if let Some(kept) = known.get(tenant) {
             return Arc::clone(kept);
@@ -354,9 +354,9 @@ mod tests {
         let mut known: HashMap<_, _> = all.collect();
         make_room(&mut known);
         assert_eq!(known.len(), MAX_TENANTS * 9 / 10);
-        let stays = |number: usize| seconds(number) > (MAX_TENANTS / 10) as u64;
+        let remains = |number: usize| seconds(number) > (MAX_TENANTS / 10) as u64;
         assert!(
-            (0..MAX_TENANTS).all(|number| known.contains_key(&tenant(number)) == stays(number))
+            (0..MAX_TENANTS).all(|number| known.contains_key(&tenant(number)) == remains(number))
         );
         // Enough tokens have expired by themselves.
         tokio::time::advance(Duration::from_secs(MAX_TENANTS as u64)).await;

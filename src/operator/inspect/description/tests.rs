@@ -60,9 +60,9 @@ fn shown_after(
     let policy = Config::default().rate_limiter.policy;
     let rows: Vec<LimitUsage> = policy.default_limits().iter().zip(&found.limits).collect();
     let ours: Vec<Limit> = rows.iter().map(|(limit, _)| (*limit).clone()).collect();
-    let said = api::in_words(&found, &api::compare(&found, &ours));
+    let said = api::describe(&found, &api::compare(&found, &ours));
     let given = given(&[]);
-    in_words(
+    describe(
         &tenant,
         "rate-limiter",
         &rows,
@@ -167,7 +167,7 @@ fn missing_labels_are_not_guessed() {
         let tenant = Tenant::parse("acme").expect("a tenant");
         let json = as_json(&rows[1], &given(missing))["used"].clone();
         let given = given(missing);
-        let text = in_words(
+        let text = describe(
             &tenant,
             "x",
             &rows,
@@ -297,8 +297,8 @@ fn overrides_are_shown_beside_learned_limits() {
             ..usage(0, u64::from(max), 0)
         };
         (
-            describe(&(&limit, &usage)),
-            learned::in_words(&limit, &usage, NOW),
+            describe_limit(&(&limit, &usage)),
+            learned::describe(&limit, &usage, NOW),
         )
     };
     let (told, words) = show(40, 10);

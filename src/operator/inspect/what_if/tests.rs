@@ -30,11 +30,17 @@ fn a_hypothesis_shows_the_limits_it_would_enforce() {
         (asked.limits[0].max(), asked.limits[0].window_ms()),
         (200, 120_000)
     );
-    assert_eq!((asked.as_said[0], asked.opens), (true, OpeningTime::Now));
+    assert_eq!(
+        (asked.ignores_override[0], asked.opens),
+        (true, OpeningTime::Now)
+    );
     let two = limits(&["day", "second"]);
     let asked = ask(&["second.max-requests=1", "pause=10m"], &two).expect("fine");
     let max: Vec<u32> = asked.limits.iter().map(Limit::max).collect();
-    assert_eq!((max, asked.as_said), (vec![100, 1], vec![false, true]));
+    assert_eq!(
+        (max, asked.ignores_override),
+        (vec![100, 1], vec![false, true])
+    );
     assert_eq!(asked.opens, OpeningTime::In(600_000));
 }
 

@@ -41,7 +41,7 @@ impl Bench {
         let ask = Question {
             ticket: None,
             cost: 1,
-            again: false,
+            readmitted: false,
         };
         let (limits, clock) = (&self.limits, self.clock());
         self.state.alone(limits, |scopes| {
@@ -199,7 +199,7 @@ fn an_advertised_limit_counts_until_it_is_withdrawn_or_stale() {
     bench.learn(&told(0));
     assert_eq!(bench.max(), 100);
     bench.learn(&told(80));
-    bench.now += TOLD_MS;
+    bench.now += ADVERTISED_MS;
     assert_eq!(bench.max(), 100, "it was not said for an hour");
 }
 
@@ -217,7 +217,7 @@ fn the_fullest_limit_that_explains_the_wait_learns() {
         let ask = Question {
             ticket: None,
             cost: 1,
-            again: false,
+            readmitted: false,
         };
         state.alone(&limits, |scopes| {
             scopes.ask(&limits, clock, 100, "p", &[ask; 9]);

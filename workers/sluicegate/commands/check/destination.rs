@@ -19,8 +19,8 @@ pub(super) fn offline(config: &Config, findings: &mut Findings) {
         let program = exec.command.first().map_or("", String::as_str);
         match found(program) {
             Some(path) => {
-                let most = dispatch.concurrency;
-                let text = format!("jobs go to up to {most} processes of {}", path.display());
+                let max = dispatch.concurrency;
+                let text = format!("jobs go to up to {max} processes of {}", path.display());
                 findings.add(Severity::Ok, CONFIG, text);
             }
             None => findings.add(

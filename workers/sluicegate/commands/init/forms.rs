@@ -151,7 +151,7 @@ impl Form {
     }
 
     /// Describes the limit.
-    pub fn in_words(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
             Self::AtOnce { max } => format!("{max} at once"),
             Self::Window {

@@ -218,7 +218,7 @@ fn names(config: &Config, tenant: &Tenant) -> Vec<String> {
 
 impl PromptStep {
     /// Returns the question as text.
-    pub fn in_words(&self, config: &Config) -> String {
+    pub fn describe(&self, config: &Config) -> String {
         let name = |tenant: &Tenant| plain(tenant.as_str(), NAME);
         match self {
             Self::Pause(tenant) => {
@@ -321,7 +321,7 @@ mod tests {
         let Prompt::Line { step, .. } = &asking else {
             panic!("{asking:?}");
         };
-        assert_eq!(step.in_words(&two), "Which limit of acme? (day, hour)");
+        assert_eq!(step.describe(&two), "Which limit of acme? (day, hour)");
         let asking = typed(asking, "hours", &two);
         assert!(
             wrong(&asking).contains("did you mean hour?"),

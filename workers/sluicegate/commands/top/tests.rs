@@ -38,7 +38,7 @@ fn only_the_visible_view_is_requested_every_two_seconds() {
     let [ServerRequest::Overview(0, Some(wanted))] = due.as_slice() else {
         panic!("{due:?}");
     };
-    assert_eq!((wanted.sort, wanted.most), (Sort::Waiting, 100));
+    assert_eq!((wanted.sort, wanted.max), (Sort::Waiting, 100));
     model.at_time(NOW + 60_000);
     assert_eq!(kinds(&mut model), [], "it hangs");
 
@@ -56,7 +56,7 @@ fn only_the_visible_view_is_requested_every_two_seconds() {
 #[test]
 fn dead_letters_are_fetched_on_opening_and_on_a_key_only() {
     let mut model = model();
-    let letters = |model: &mut Model| kinds(model).contains(&ServerRequest::Letters(0));
+    let letters = |model: &mut Model| kinds(model).contains(&ServerRequest::DeadLetters(0));
     types(&mut model, "4");
     assert!(letters(&mut model));
     model.at_time(NOW + 100_000);
@@ -131,7 +131,7 @@ fn no_action_runs_without_confirmation() {
         let mut model = looks_at_tenants();
         assert_eq!(types(&mut model, &format!("p\n{no}")), [], "{no:?}");
         assert!(model.asking.is_none() && !model.is_over);
-        assert_eq!(model.told().expect("a word").text, "nothing was changed");
+        assert_eq!(model.status().expect("a word").text, "nothing was changed");
     }
     let mut model = looks_at_tenants();
     let asked = types(&mut model, "p\ny");
@@ -141,9 +141,9 @@ fn no_action_runs_without_confirmation() {
     assert_eq!(*asked, pause);
     // Only one action at a time.
     assert_eq!(types(&mut model, "ry"), []);
-    assert!(model.told().expect("a word").is_bad);
+    assert!(model.status().expect("a word").is_bad);
     model.came(*number, ServerAnswer::Done(Ok("paused acme".to_owned())));
-    assert_eq!(model.told().expect("a word").text, "paused acme");
+    assert_eq!(model.status().expect("a word").text, "paused acme");
     assert!(
         !kinds(&mut model).is_empty(),
         "what came of it is looked at"
@@ -154,7 +154,7 @@ fn no_action_runs_without_confirmation() {
     let mut model = looks_at_tenants();
     types(&mut model, "rn");
     model.at_time(NOW + 30_000);
-    assert_eq!(model.told(), None);
+    assert_eq!(model.status(), None);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn a_confirmation_applies_only_to_the_named_tenant() {
     let Some(Prompt::Sure(act)) = &model.asking else {
         panic!("a question");
     };
-    let words = act.in_words();
+    let words = act.describe();
     assert!(words.starts_with("Reset the waitlist of acme: "), "{words}");
     // In the meantime everything changes.
     model.at_time(NOW + 2_000);
@@ -244,7 +244,7 @@ fn dead_letters_are_replayed_as_selected() {
     answer(&mut model, picture);
     types(&mut model, "A");
     assert!(model.asking.is_none());
-    assert!(model.told().expect("a word").text.contains("routing-key"));
+    assert!(model.status().expect("a word").text.contains("routing-key"));
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn a_tried_limit_is_enforced_with_its_own_value() {
     answer(&mut model, picture);
     types(&mut model, "e");
     assert!(model.asking.is_none());
-    let told = model.told().expect("a word");
+    let told = model.status().expect("a word");
     assert!(told.is_bad && told.text.contains("t tries one"), "{told:?}");
     // The shadow of the limit `hour`, which tries 50, is in the list.
     model.at_time(NOW + 2_000);
@@ -351,10 +351,10 @@ pipelines:
     let due = model.due();
     let (number, _) = due
         .iter()
-        .find(|(_, it)| *it == ServerRequest::Letters(0))
+        .find(|(_, it)| *it == ServerRequest::DeadLetters(0))
         .expect("letters");
     types(&mut model, "]");
-    model.came(*number, ServerAnswer::Letters(0, Ok(letters(3))));
+    model.came(*number, ServerAnswer::DeadLetters(0, Ok(letters(3))));
     assert!(model.rows().is_empty());
     types(&mut model, "[");
     assert_eq!(model.rows().len(), 3);

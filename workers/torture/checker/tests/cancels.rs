@@ -82,10 +82,10 @@ fn reported_cancellations_hold_and_no_job_has_both_outcomes() {
         })
         .findings
     };
-    assert_eq!(both(None), [Violation::Both { job: ONE }]);
+    assert_eq!(both(None), [Violation::DoneAndCancelled { job: ONE }]);
     assert_eq!(
         both(Some(FaultKind::RedisKill)),
-        [Violation::Both { job: ONE }]
+        [Violation::DoneAndCancelled { job: ONE }]
     );
     assert_eq!(both(Some(FaultKind::WorkerKill)), [], "a copy of it");
     let lost = of("requested", true, |_| {});

@@ -117,7 +117,7 @@ fn jobs_of_other_tenants_and_keys_are_no_duplicates() {
 
 #[test]
 fn a_dropped_duplicate_has_another_job_that_continues() {
-    let mistold = |ms: u64| Violation::Mistold {
+    let mistold = |ms: u64| Violation::WrongResult {
         at: ms * MS,
         job: Some(ONE),
         how: "duplicate None".to_owned(),

@@ -33,7 +33,7 @@ fn each_tenant_gets_an_eighth_of_its_limit_or_more() {
     assert!(verdict.holds(), "{:?}", verdict.findings);
     assert_eq!(verdict.neighbors, Some((25, 200)));
     let verdict = beside(24, FaultKind::RudeJobs).verdict();
-    let felt = Violation::Felt {
+    let felt = Violation::Starved {
         tenant: 0,
         kind: FaultKind::RudeJobs,
         at: 6000 * MS,
@@ -64,7 +64,7 @@ fn a_paused_tenant_does_not_catch_up() {
     let findings = story.verdict().findings;
     let tenants: Vec<_> = (findings.iter())
         .map(|finding| match finding {
-            Violation::Felt { tenant, done, .. } => (*tenant, *done),
+            Violation::Starved { tenant, done, .. } => (*tenant, *done),
             other => panic!("{other:?}"),
         })
         .collect();
@@ -87,7 +87,7 @@ fn a_job_that_is_called_again_and_again_counts_once() {
     };
     let findings = story.verdict_by(rules).findings;
     assert!(
-        matches!(findings[..], [Violation::Felt { done: 24, .. }]),
+        matches!(findings[..], [Violation::Starved { done: 24, .. }]),
         "{findings:?}"
     );
 }

@@ -73,7 +73,7 @@ impl Backlog {
         let ask = Question {
             ticket,
             cost,
-            again: false,
+            readmitted: false,
         };
         let (answers, _) = self.state.alone(limits, |scopes| {
             scopes.ask(limits, clock(now), 1, "permit", &[ask])
@@ -233,7 +233,7 @@ fn a_what_if_forecast_matches_the_applied_change() {
         let jobs = vec![(0, 1); 200];
         let raised = ForecastRequest {
             limits: vec![limits[0].clone().with_max(20)],
-            as_said: vec![true],
+            ignores_override: vec![true],
             ..ForecastRequest::as_it_is(&limits, 0)
         };
         let mut backlog = Backlog::of(&limits, &jobs);
@@ -263,11 +263,11 @@ fn a_what_if_forecast_matches_the_applied_change() {
         // The override is in force now, whatever is configured, unless the question says otherwise.
         let mut backlog = Backlog::of(&limits, &jobs);
         backlog.state.change(backlog.now, &change);
-        let as_said = ForecastRequest {
-            as_said: vec![true],
+        let ignores_override = ForecastRequest {
+            ignores_override: vec![true],
             ..ForecastRequest::as_it_is(&limits, 0)
         };
-        let schedule = backlog.schedule(&as_said);
+        let schedule = backlog.schedule(&ignores_override);
         assert_eq!(end(&limits, &schedule, false).at_ms, before.at_ms);
     }
 }
@@ -294,7 +294,7 @@ fn learned_limits_remain_in_force_under_overrides() {
     assert_eq!(before.sure, Certainty::Estimated, "it rises again");
     let would_be = |max| ForecastRequest {
         limits: vec![limits[0].clone().with_max(max)],
-        as_said: vec![true],
+        ignores_override: vec![true],
         ..ForecastRequest::as_it_is(&limits, 0)
     };
     for (max, in_force) in [(40, 10), (5, 5)] {
@@ -358,7 +358,7 @@ fn each_job_has_a_position_and_a_new_one_is_last() {
     assert_eq!(tickets.len(), 15);
     let mut at = |ticket| {
         let asked = ForecastRequest {
-            place: ForecastTarget::Job(ticket, 1),
+            target: ForecastTarget::Job(ticket, 1),
             ..ForecastRequest::as_it_is(&limits, 0)
         };
         let schedule = backlog.schedule(&asked);

@@ -386,8 +386,11 @@ fn global_stops_and_unreachable_servers_are_above_each_view() {
     let mut model = at("1", picture);
     types(&mut model, "4");
     for (number, request) in model.due() {
-        if let crate::commands::top::model::ServerRequest::Letters(_) = request {
-            model.came(number, ServerAnswer::Letters(0, Err("closed".to_owned())));
+        if let crate::commands::top::model::ServerRequest::DeadLetters(_) = request {
+            model.came(
+                number,
+                ServerAnswer::DeadLetters(0, Err("closed".to_owned())),
+            );
         }
     }
     has(

@@ -10,7 +10,7 @@ fn another_configuration_is_reported_in_one_line() {
         let mut picture = picture();
         picture.others = Some(OtherPolicies {
             in_force: true,
-            kept: PolicyGroup {
+            in_use: PolicyGroup {
                 number: 1,
                 differ: ["max-requests", "plans.pro", "tenants.a", "tenants.b"]
                     .map(str::to_owned)
