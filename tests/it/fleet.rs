@@ -110,7 +110,7 @@ admin: {{listen: '127.0.0.1:0'}}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_tenants_at_two_workers_are_seen_until_these_stop_and_die() {
+async fn a_thousand_tenants_of_two_workers_are_shown_until_the_workers_end() {
     let mut two = TwoWorkers::start().await;
     let all_ready = || {
         let shown = two.json(&["workers"]);
@@ -214,7 +214,7 @@ fn is_bounded_and_complete(prefix: &str, seen: &reports::Fleet) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_look_can_be_taken_again_and_again() {
+async fn the_fleet_can_be_read_repeatedly() {
     let (name, redis) = (unique("watch"), shared_redis().url());
     let yaml = format!("redis: {{url: '{redis}', prefix: '{name}'}}\n");
     let file = tempfile::NamedTempFile::with_suffix(".yaml").expect("a file");
@@ -292,7 +292,7 @@ async fn in_a_cluster_reports_are_at_all_primaries_and_a_lost_one_hides_its_own(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_report_is_told_apart_from_none() {
+async fn invalid_and_missing_reports_are_distinguished() {
     let prefix = unique("fleet");
     let gate = RedisGate::connect(&SecretUrl::new(shared_redis().url()), &prefix).expect("a url");
     let gate = Arc::new(gate);

@@ -383,7 +383,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_speaks_http_2_to_who_asks_for_it_and_closes_what_is_idle() {
+    async fn the_api_speaks_http_2_on_request_and_closes_idle_connections() {
         let papers = TestCertificates::new();
         let mut manner = ApiBehavior::https(&papers, &["h2", "http/1.1"]);
         manner.idle = Some(Duration::from_millis(50));

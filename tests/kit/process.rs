@@ -93,11 +93,11 @@ impl Process {
     }
 
     /// Waits until its log has a line with all of `words`.
-    pub async fn says(&self, words: &[&str]) {
-        let begun = Instant::now();
+    pub async fn logs(&self, words: &[&str]) {
+        let started = Instant::now();
         while self.count(words) == 0 {
             let log = || self.log().join("\n");
-            assert!(begun.elapsed() < PATIENCE, "no {words:?} in:\n{}", log());
+            assert!(started.elapsed() < PATIENCE, "no {words:?} in:\n{}", log());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

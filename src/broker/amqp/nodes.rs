@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_nodes_are_tried_in_turn_and_named_where_none_answers() {
+    async fn all_nodes_are_tried_in_turn_and_named_if_none_answers() {
         let urls: Vec<String> = (closed(3).iter())
             .map(|port| format!("amqp://u:hunter2@127.0.0.1:{port}/%2f"))
             .collect();

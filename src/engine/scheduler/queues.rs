@@ -140,7 +140,7 @@ impl Queues {
     /// Returns true if a job of `tenant` could get a slot.
     pub fn has_slot(&self, tenant: &Tenant) -> bool {
         let has = self.tenants.get(tenant).map_or(0, |state| state.slots);
-        self.slots < self.concurrency && has < self.most_slots()
+        self.slots < self.concurrency && has < self.max_slots_per_tenant()
     }
 
     /// Adds a job that is ready to ask.
@@ -170,9 +170,9 @@ impl Queues {
         if sum.ready == 0 || self.slots >= self.concurrency {
             return false;
         }
-        let most = self.most_slots();
+        let max = self.max_slots_per_tenant();
         let eligible =
-            |state: &TenantState| is_open(state.shard) && state.pauses == 0 && state.slots < most;
+            |state: &TenantState| is_open(state.shard) && state.pauses == 0 && state.slots < max;
         self.rotation
             .iter()
             .any(|tenant| self.tenants.get(tenant).is_some_and(eligible))
@@ -187,7 +187,7 @@ impl Queues {
 
     /// Returns the maximum number of slots of one tenant: half of the concurrency while other
     /// tenants wait.
-    fn most_slots(&self) -> usize {
+    fn max_slots_per_tenant(&self) -> usize {
         if self.rotation.len() > 1 {
             self.concurrency.div_ceil(2)
         } else {
@@ -214,7 +214,7 @@ impl Queues {
         usize::try_from(calls).unwrap_or(1)
     }
 
-    /// Takes up to `most` jobs of the open shards for one round trip, and shares this number and
+    /// Takes up to `max` jobs of the open shards for one round trip, and shares this number and
     /// the free slots among their tenants. In the next round, tenants with a part of their run come
     /// first, then those that were left out. No slot is taken yet.
     ///
@@ -223,7 +223,7 @@ impl Queues {
     /// learn their waits in the same question.
     pub fn take_round(
         &mut self,
-        most: usize,
+        max: usize,
         is_open: impl Fn(ShardId) -> bool,
         mut max_starts: impl FnMut(&Tenant, JobKey) -> usize,
     ) -> Vec<(ShardId, TenantShare)> {
@@ -247,7 +247,7 @@ impl Queues {
                 if takes_all { state.ready() } else { asking }
             }));
         }
-        let rooms = slot_shares::share(most, &asking, &vec![1; asking.len()]);
+        let rooms = slot_shares::share(max, &asking, &vec![1; asking.len()]);
         let (mut cut, mut unslotted, mut served) = (Vec::new(), Vec::new(), Vec::new());
         let mut turns = Vec::new();
         for (candidate, room) in tenants.into_iter().zip(rooms) {
@@ -305,7 +305,7 @@ impl Queues {
         free: usize,
         is_open: impl Fn(ShardId) -> bool,
     ) -> (Vec<Candidate>, Vec<Tenant>) {
-        let (usual_run, most_slots) = (self.run(), self.most_slots());
+        let (usual_run, max_slots) = (self.run(), self.max_slots_per_tenant());
         let enough = match self.sums.of(&is_open).at_once {
             0 => free,
             _ => usize::MAX,
@@ -317,7 +317,7 @@ impl Queues {
             let Some(state) = self.tenants.get(&tenant) else {
                 continue;
             };
-            let may_have = most_slots.saturating_sub(state.slots);
+            let may_have = max_slots.saturating_sub(state.slots);
             let demand = state.without_slot().min(may_have);
             let may_ask = is_open(state.shard) && state.pauses == 0;
             if may_ask && (demand > 0 || enough == usize::MAX) {
@@ -367,7 +367,7 @@ impl Queues {
     }
 
     /// Records the duration of a call.
-    pub fn call_took(&mut self, took: Duration) {
+    pub fn record_call_duration(&mut self, took: Duration) {
         self.usual_call = (self.usual_call * 15 + took) / 16;
     }
 
@@ -375,14 +375,14 @@ impl Queues {
     pub fn surplus_at(&self) -> Option<Duration> {
         // Whether the jobs belong to one tenant is checked then, because this is called after each
         // event.
-        let keep = self.most_of_tenant();
+        let keep = self.max_held_per_tenant();
         let may_have = |(_, sum): (_, ShardSum)| sum.ready - sum.at_once > keep;
         (self.sums.each().any(may_have)).then_some(self.next_surplus)
     }
 
     /// Returns true if it is time for [`Queues::take_surplus`], at most once per `every`, and
     /// begins the next interval.
-    pub fn looks_for_surplus(&mut self, now: Duration, every: Duration) -> bool {
+    pub fn should_check_surplus(&mut self, now: Duration, every: Duration) -> bool {
         let looks = now >= self.next_surplus;
         if looks {
             self.next_surplus = now + every.max(SURPLUS_PAUSE);
@@ -390,7 +390,7 @@ impl Queues {
         looks
     }
 
-    fn most_of_tenant(&self) -> usize {
+    fn max_held_per_tenant(&self) -> usize {
         (self.prefetch / HELD_SHARE_OF_TENANT).max(1)
     }
 
@@ -405,7 +405,7 @@ impl Queues {
         farthest: Duration,
         stale: impl Fn(JobKey) -> bool,
     ) -> Vec<(JobKey, Duration)> {
-        let (keep, took) = (self.most_of_tenant(), self.usual_call);
+        let (keep, took) = (self.max_held_per_tenant(), self.usual_call);
         let share = u32::try_from(self.concurrency.div_ceil(2)).unwrap_or(u32::MAX);
         let mut surplus = Vec::new();
         let too_many = |state: &TenantState| !state.limited && state.without_slot() > keep;
@@ -462,9 +462,9 @@ impl Queues {
     /// Counts one more job of `tenant` as held, if there is room: held jobs take at most half of
     /// the prefetch, and an eighth per tenant. Returns false if there is no room.
     pub fn try_hold(&mut self, tenant: &Tenant) -> bool {
-        let most = self.most_of_tenant();
+        let max = self.max_held_per_tenant();
         let state = self.tenants.entry(tenant.clone()).or_default();
-        let room = self.held < (self.prefetch / HELD_SHARE).max(1) && state.held < most;
+        let room = self.held < (self.prefetch / HELD_SHARE).max(1) && state.held < max;
         if room {
             self.hold(tenant);
         }

@@ -58,14 +58,14 @@ mod tests {
             let shares = share(free, &demands, &vec![run; demands.len()]);
             let total: u32 = shares.iter().sum();
             prop_assert_eq!(total as usize, free.min(demands.iter().sum()));
-            let mut least_unmet = u32::MAX;
+            let mut smallest_demand = u32::MAX;
             for (s, d) in shares.iter().zip(&demands) {
                 prop_assert!(*s as usize <= *d);
-                if (*s as usize) < *d { least_unmet = least_unmet.min(*s); }
+                if (*s as usize) < *d { smallest_demand = smallest_demand.min(*s); }
             }
             // No tenant has more than a run above another tenant that wanted more.
-            let most = least_unmet.saturating_add(u32::try_from(run).expect("small"));
-            for s in &shares { prop_assert!(*s <= most); }
+            let max = smallest_demand.saturating_add(u32::try_from(run).expect("small"));
+            for s in &shares { prop_assert!(*s <= max); }
         }
     }
 }

@@ -129,12 +129,12 @@ impl Limits {
             .all(|limit| before.all.iter().any(|old| limit.continues(old)))
     }
 
-    /// Returns these limits with starts of buckets `apart_us` further apart. Shadows do not change,
+    /// Returns these limits with starts of buckets `spacing_us` further apart. Shadows do not change,
     /// because no job waits for them.
-    pub fn kept_apart(&self, apart_us: impl Fn(&Limit) -> u32) -> Self {
+    pub fn with_spacing(&self, spacing_us: impl Fn(&Limit) -> u32) -> Self {
         let apart = |limit: &Limit| match limit.is_shadow() {
             true => limit.clone(),
-            false => limit.clone().kept_apart(apart_us(limit)),
+            false => limit.clone().with_spacing(spacing_us(limit)),
         };
         Self {
             all: self.all.iter().map(apart).collect(),
@@ -222,7 +222,7 @@ mod tests {
     use crate::rules::limit::Algorithm;
 
     #[test]
-    fn shadows_stand_beside_what_is_enforced() {
+    fn shadow_limits_accompany_enforced_ones() {
         let second = Duration::from_secs(1);
         let limit = |name: &str, max| {
             let limit = Limit::new(name, Algorithm::FixedWindow, max, second, Duration::ZERO);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operator_tries_stands_beside_what_is_enforced_with_a_state_of_its_own() {
+    fn a_tried_limit_has_its_own_state_beside_enforced_ones() {
         use Algorithm::{FixedWindow, TokenBucket};
         let (second, guard) = (Duration::from_secs(1), Duration::ZERO);
         let limit = |name: &str, algorithm, max| {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permit_lasts_half_of_the_shortest_guard_or_a_second_where_there_is_none() {
+    fn a_permit_lasts_half_of_the_shortest_guard_or_one_second() {
         let ms = Duration::from_millis;
         let window = |name: &str, algorithm, guard_ms| {
             let limit = Limit::new(name, algorithm, 5, ms(60_000), ms(guard_ms));

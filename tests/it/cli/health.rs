@@ -64,7 +64,7 @@ async fn the_exit_status_says_whether_a_worker_is_ready() {
 }
 
 #[tokio::test]
-async fn with_a_url_it_needs_no_configuration_and_sends_no_token() {
+async fn health_with_a_url_needs_no_configuration_and_sends_no_token() {
     let known = Arc::new(Health::default());
     let server = admin(&known).await;
     let ask = |path: &str| {
@@ -147,7 +147,7 @@ pipelines: {mail: {}, orders: {}}
 }
 
 #[test]
-fn what_is_no_worker_is_not_well() {
+fn servers_other_than_workers_are_unhealthy() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let listen = listener.local_addr().expect("it is bound");
     let yaml = format!("admin: {{listen: '{listen}'}}\n");
@@ -170,7 +170,7 @@ fn what_is_no_worker_is_not_well() {
 }
 
 #[test]
-fn a_port_that_nobody_can_know_is_wrong_usage() {
+fn an_unknown_port_is_wrong_usage() {
     let done = sluicegate("admin: {listen: '127.0.0.1:0'}\n", &["health"]).exited(2);
     assert!(done.err.contains("--url http://HOST:PORT"), "{done:?}");
     for url in ["https://h/", "h:1", "http://h:1/a b"] {

@@ -171,7 +171,7 @@ async fn all_pipelines_are_paused_drained_and_resumed_unless_one_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_waits_for_all_and_names_what_is_not_empty() {
+async fn a_drain_waits_for_all_pipelines_and_names_busy_ones() {
     // The second job waits for an hour.
     let two = TwoPipelines::start("max-requests: 1, window-size: 1h").await;
     two.file.publish("mail", "acme", 2).await;
@@ -195,7 +195,7 @@ async fn a_drain_waits_for_all_and_names_what_is_not_empty() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipeline_that_can_not_be_reached_keeps_no_other_from_being_paused() {
+async fn an_unreachable_pipeline_does_not_prevent_pausing_the_others() {
     let file = File::new();
     // It keeps its port, so that no other server answers there.
     let nobody = Api::start().await;

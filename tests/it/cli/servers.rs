@@ -144,7 +144,7 @@ async fn publish_puts_confirmed_jobs_into_the_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn publish_reads_lines_and_says_which_are_bad() {
+async fn publish_reads_lines_and_reports_bad_ones() {
     let yaml = yaml();
     let mut input = String::new();
     // More than one batch.
@@ -227,7 +227,7 @@ async fn publish_reads_lines_and_says_which_are_bad() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_looks_and_changes_nothing() {
+async fn check_changes_nothing() {
     let yaml = yaml();
     let queue = config(&yaml).amqp.queue;
     let done = sluicegate(&yaml, &["check"]).exited(0);
@@ -317,7 +317,7 @@ async fn a_wrong_password_is_one_line_without_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn inspect_tells_what_is_used_and_who_waits() {
+async fn inspect_shows_usage_and_waiting_jobs() {
     let yaml = yaml();
     let config = config(&yaml);
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
@@ -332,7 +332,7 @@ async fn inspect_tells_what_is_used_and_who_waits() {
             Question {
                 ticket: None,
                 cost: 1,
-                again: false
+                readmitted: false
             };
             7
         ],
@@ -478,7 +478,7 @@ async fn looking_at_dead_letters_leaves_them_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_letter_says_how_often_its_job_was_put_to_wait() {
+async fn a_dead_letter_shows_how_often_its_job_waited() {
     let api = Api::start().await;
     api.answers(|call: &Call| match call.job.as_str() {
         "good" => Reply::ok(),
@@ -563,7 +563,7 @@ async fn replay_starts_jobs_afresh_and_drop_deletes_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replay_acks_nothing_that_rabbitmq_has_not_taken() {
+async fn replay_acks_only_what_rabbitmq_confirmed() {
     // A private server: a policy lets the work queue take only one message.
     let rabbit = Rabbit::start();
     let yaml = format!(

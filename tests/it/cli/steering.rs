@@ -140,7 +140,7 @@ fn ids(name: &str, numbers: std::ops::Range<usize>) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_job_is_a_dead_letter_and_is_called_only_when_it_is_replayed() {
+async fn a_cancelled_job_is_a_dead_letter_and_runs_only_after_a_replay() {
     // 5 per hour.
     let fleet = Fleet::start(yaml());
     fleet.is_complete().await;
@@ -195,8 +195,7 @@ async fn a_cancelled_job_is_a_dead_letter_and_is_called_only_when_it_is_replayed
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_in_flight_is_not_interrupted_and_a_job_that_nobody_saw_is_cancelled_when_it_comes()
-{
+async fn a_call_in_flight_continues_and_an_unseen_job_is_cancelled_on_arrival() {
     let fleet = Fleet::start(yaml());
     fleet.is_complete().await;
     fleet.publish("acme", ["slow-1".to_owned()]).await;
@@ -235,7 +234,7 @@ async fn a_call_in_flight_is_not_interrupted_and_a_job_that_nobody_saw_is_cancel
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_shown_as_the_worker_sees_it_that_has_it() {
+async fn job_show_shows_the_state_in_the_jobs_worker() {
     let yaml = yaml().replace("max-delay: 1s", "max-delay: 5m");
     let fleet = Fleet::start(yaml);
     fleet.is_complete().await;
@@ -270,7 +269,7 @@ async fn a_job_is_shown_as_the_worker_sees_it_that_has_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_paused_fleet_calls_nobody_also_after_a_restart_and_goes_on_when_it_resumes() {
+async fn a_paused_fleet_makes_no_call_until_resumed_even_after_a_restart() {
     let fleet = Fleet::start(yaml());
     fleet.is_complete().await;
     fleet.publish("acme", ids("j", 0..2)).await;
@@ -314,7 +313,7 @@ async fn a_paused_fleet_calls_nobody_also_after_a_restart_and_goes_on_when_it_re
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drained_fleet_finishes_what_it_has_and_takes_no_new_job_until_it_resumes() {
+async fn a_drained_fleet_finishes_its_jobs_and_takes_no_new_ones() {
     // One call per two seconds, so the second job waits.
     let yaml = yaml().replace(
         "max-requests: 5, window-size: 1h",
@@ -333,14 +332,14 @@ async fn a_drained_fleet_finishes_what_it_has_and_takes_no_new_job_until_it_resu
     assert!(done.err.contains("1 call in flight"), "{}", done.err);
     fleet.calls.go.add_permits(1);
     // A job in flight to a worker that stopped consuming returns a moment later.
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         let done = fleet.json(&["drain", "--wait", "100s"]).await;
         assert_eq!(done["empty"], true);
         if done["jobs_in_work_queue"] == 2 {
             break;
         }
-        assert!(begun.elapsed() < PATIENCE, "{done}");
+        assert!(started.elapsed() < PATIENCE, "{done}");
     }
     assert_eq!(fleet.calls.all(), 4, "all but the new ones");
     let done = fleet.json(&["resume", "--all"]).await;
@@ -350,7 +349,7 @@ async fn a_drained_fleet_finishes_what_it_has_and_takes_no_new_job_until_it_resu
 }
 
 #[test]
-fn what_can_not_be_asked_is_refused() {
+fn impossible_requests_are_refused() {
     let yaml = yaml();
     for (args, why) in [
         (&["pause"][..], "--all"),
@@ -391,7 +390,7 @@ async fn holds(client: &Client, queue: &str, number: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_of_a_diverted_tenant_wait_elsewhere_until_they_are_brought_back() {
+async fn diverted_jobs_wait_in_their_queue_until_returned() {
     let fleet = Fleet::start(yaml());
     fleet.is_complete().await;
     fleet.publish("acme", ids("j", 0..7)).await;
@@ -432,7 +431,7 @@ async fn jobs_of_a_diverted_tenant_wait_elsewhere_until_they_are_brought_back() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_letters_are_replayed_not_faster_than_asked_and_ctrl_c_loses_none() {
+async fn replay_keeps_its_rate_and_ctrl_c_loses_no_dead_letter() {
     let yaml = yaml();
     let rabbit = client(&yaml).await;
     let letters: Vec<String> = ids("l", 0..8);

@@ -72,7 +72,7 @@ impl Fleet {
             let job = Question {
                 ticket: *ticket,
                 cost: 1,
-                again: false,
+                readmitted: false,
             };
             let replies = gate.ask(&[gate.question("t", 1, &[job])]).await;
             match replies.and_then(|mut replies| replies.remove(0)) {
@@ -100,10 +100,10 @@ impl Fleet {
 
     /// Continues until `count` more have started.
     async fn run(&mut self, count: usize) {
-        let (wanted, begun) = (self.starts.len() + count, Instant::now());
+        let (wanted, started) = (self.starts.len() + count, Instant::now());
         while self.starts.len() < wanted {
             assert!(
-                begun.elapsed() < PATIENCE,
+                started.elapsed() < PATIENCE,
                 "nothing starts: {:?}",
                 self.colds.last()
             );
@@ -132,7 +132,7 @@ impl Fleet {
 }
 
 #[tokio::test]
-async fn a_first_start_is_none_and_an_empty_redis_may_be_one() {
+async fn a_first_start_is_no_loss_and_an_empty_redis_may_be_one() {
     let redis = Redis::start();
     let limits: Limits = limit(Algorithm::SlidingWindow, 3, LONG).into();
     let ask = async |gate: &LimitedGate<RedisGate>| {
@@ -166,7 +166,7 @@ async fn a_first_start_is_none_and_an_empty_redis_may_be_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_emptied_redis_lets_nothing_pass_for_a_window() {
+async fn an_emptied_redis_admits_nothing_for_a_window() {
     let redis = Redis::start();
     for restart in [false, true] {
         let mut fleet = Fleet::new(redis.url(), &short()).await;
@@ -184,7 +184,7 @@ async fn an_emptied_redis_lets_nothing_pass_for_a_window() {
 
 /// Usage that counts for a day in another limit does not affect a limit of seconds.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_window_stops_its_own_tenants_alone() {
+async fn a_long_window_stops_only_its_own_tenants() {
     let redis = Redis::start();
     let mut fleet = Fleet::new(redis.url(), &short()).await;
     let day: Limits = limit(Algorithm::SlidingWindow, 2, LONG).into();
@@ -249,7 +249,7 @@ async fn an_older_snapshot_is_a_loss() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_can_not_vouch_delays_the_others_by_a_window_at_most() {
+async fn a_worker_that_cannot_vouch_delays_the_others_by_at_most_a_window() {
     let redis = Redis::start();
     let limits: Limits = limit(Algorithm::SlidingWindow, 1000, 6_000).into();
     let mut fleet = Fleet::new(redis.url(), &limits).await;
@@ -312,12 +312,12 @@ fn port(redis: &Redis) -> u64 {
 async fn replica_of(primary: &Redis) -> Redis {
     let replica = Redis::start_with(&["repl-diskless-sync-delay 0"]);
     replica.ctl(&["replicaof", "127.0.0.1", &port(primary).to_string()]);
-    let begun = Instant::now();
+    let started = Instant::now();
     while !replica
         .ctl(&["info", "replication"])
         .contains("master_link_status:up")
     {
-        assert!(begun.elapsed() < PATIENCE, "the replica does not sync");
+        assert!(started.elapsed() < PATIENCE, "the replica does not sync");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     replica
@@ -355,15 +355,15 @@ async fn a_promoted_replica_that_lags_is_a_loss_and_a_complete_one_is_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_redis_lets_nothing_pass_and_goes_on_when_there_is_room() {
+async fn a_full_redis_admits_nothing_until_there_is_room() {
     let redis = Redis::start();
     let mut fleet = Fleet::new(redis.url(), &short()).await;
     fleet.run(MAX).await;
     redis.ctl(&["config", "set", "maxmemory", "1"]);
     let before = fleet.starts.len();
-    let begun = Instant::now();
+    let started = Instant::now();
     // Long enough for scripts that begin with a deletion, which Redis lets continue.
-    while begun.elapsed() < WINDOW + GUARD {
+    while started.elapsed() < WINDOW + GUARD {
         fleet.round().await;
     }
     assert_eq!(fleet.starts.len(), before);
@@ -382,15 +382,15 @@ async fn a_full_redis_lets_nothing_pass_and_goes_on_when_there_is_room() {
 /// Leaves no memory for keys that expire.
 fn evict_all(redis: &Redis) {
     redis.ctl(&["config", "set", "maxmemory", "1"]);
-    let begun = Instant::now();
+    let started = Instant::now();
     while redis.ctl(&["keys", "*"]).lines().count() > 1 {
-        assert!(begun.elapsed() < PATIENCE, "nothing is evicted");
+        assert!(started.elapsed() < PATIENCE, "nothing is evicted");
     }
 }
 
 /// Eviction removes the keys of limits, which expire, and spares the epoch.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_evicts_lets_nothing_pass_for_a_window() {
+async fn a_redis_that_evicts_admits_nothing_for_a_window() {
     let redis = Redis::start_with(&["maxmemory 1gb", "maxmemory-policy volatile-ttl"]);
     let mut fleet = Fleet::new(redis.url(), &short()).await;
     for (restart, why) in [(false, "it evicted keys"), (true, "may have evicted keys")] {
@@ -463,7 +463,7 @@ async fn a_script_that_runs_out_of_memory_admits_what_it_writes_or_nothing() {
 }
 
 #[tokio::test]
-async fn only_the_epoch_has_no_expiry_and_workers_that_are_gone_leave_it() {
+async fn only_the_epoch_never_expires_and_gone_workers_are_removed_from_it() {
     let redis = Redis::start();
     let prefix = unique("keys");
     let limits: Limits = limit(Algorithm::SlidingWindow, 1, 1_000).into();
@@ -498,13 +498,16 @@ async fn only_the_epoch_has_no_expiry_and_workers_that_are_gone_leave_it() {
 
 /// Otherwise its first start could be lost unnoticed. When the worker ends, no other waits for it.
 #[tokio::test]
-async fn a_worker_that_waits_is_heard_of_until_it_ends() {
+async fn a_waiting_worker_sends_heartbeats_until_it_ends() {
     let redis = Redis::start();
     let prefix = unique("waits");
     let limits: Limits = limit(Algorithm::SlidingWindow, 1, LONG).into();
     let gate = watching(redis.url(), &prefix, &limits);
-    let begun = gate.begin(EarlierStarts::Unknown).await;
-    assert!(matches!(begun, Err(GateError::Cold { .. })), "{begun:?}");
+    let started = gate.begin(EarlierStarts::Unknown).await;
+    assert!(
+        matches!(started, Err(GateError::Cold { .. })),
+        "{started:?}"
+    );
     let heard = || {
         let fields = redis.ctl(&["hkeys", &format!("{prefix}:%epoch")]);
         fields.lines().filter(|name| name.starts_with("w:")).count()

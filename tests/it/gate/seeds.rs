@@ -116,7 +116,7 @@ async fn a_sliding_denial_waits_until_the_oldest_leaves() {
 }
 
 #[tokio::test]
-async fn a_clock_of_the_client_does_not_count() {
+async fn the_clients_clock_does_not_count() {
     let now = BEGIN_MS;
     let key = unique("seed");
     assert_eq!(seed(SEED_SLIDING, &key, now, 10_000, 1).0, 1);

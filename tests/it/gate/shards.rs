@@ -8,7 +8,7 @@ use kit::gate::{FRESH, LONG, LimitedGate, limit, started, tenant, waits};
 use kit::redis_topologies::{RedisCluster, address, replicated, shared_cluster, until};
 use kit::servers::{Redis, unique};
 use sluicegate::gate::fleet::AGREED_FOR_MS;
-use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, look};
+use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, read_policies};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{EarlierStarts, Gate, GateError, Question, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
@@ -108,7 +108,7 @@ impl Fleet {
                         &[Question {
                             ticket,
                             cost: 1,
-                            again: false,
+                            readmitted: false,
                         }],
                     )
                 })
@@ -144,13 +144,13 @@ impl Fleet {
     /// Continues until `count` more jobs of `flows` have started.
     pub async fn run(&mut self, flows: &[usize], count: usize) {
         let wanted: Vec<usize> = self.flows.iter().map(|f| f.starts.len() + count).collect();
-        let begun = Instant::now();
+        let started = Instant::now();
         while flows
             .iter()
             .any(|at| self.flows[*at].starts.len() < wanted[*at])
         {
             let why: Vec<_> = self.flows.iter().map(|flow| &flow.colds).collect();
-            assert!(begun.elapsed() < PATIENCE, "nothing starts: {why:?}");
+            assert!(started.elapsed() < PATIENCE, "nothing starts: {why:?}");
             self.round().await;
         }
     }
@@ -216,7 +216,7 @@ pub fn take_over(cluster: &RedisCluster, at: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_first_start_is_none_and_costs_no_more_round_trips() {
+async fn a_first_start_is_no_loss_and_costs_no_more_round_trips() {
     let cluster = shared_cluster();
     let prefix = unique("first");
     let limits = much(LONG);
@@ -250,7 +250,7 @@ async fn a_first_start_is_none_and_costs_no_more_round_trips() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_that_was_emptied_stops_its_tenants_alone() {
+async fn an_emptied_primary_stops_only_its_tenants() {
     let cluster = RedisCluster::start(&["appendonly no"]);
     for restart in [false, true] {
         let mut fleet = Fleet::new(&cluster, &short()).await;
@@ -337,7 +337,7 @@ async fn keys_in_one_slot_have_one_epoch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
+async fn a_lost_primary_does_not_prevent_agreement_of_the_others() {
     let cluster = RedisCluster::start(&[]);
     let prefix = unique("agreed");
     let ids = tenants_of(&cluster, &prefix, 1).concat();
@@ -369,22 +369,22 @@ async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
     // Each in turn, since a single registry could have been on any of them.
     for lost in 0..3 {
         cluster.primaries[lost].kill();
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut others = [true; 3];
         others[lost] = false;
         let mut last = u64::try_from(lost).expect("small") * 1_000;
         // Earlier agreements have expired by then.
-        let over = begun + Duration::from_millis(AGREED_FOR_MS + 500);
+        let over = started + Duration::from_millis(AGREED_FOR_MS + 500);
         let mut rounds = 0;
         while rounds < 2 {
-            assert!(begun.elapsed() < PATIENCE, "the others do not go on");
+            assert!(started.elapsed() < PATIENCE, "the others do not go on");
             last += 1;
             // A changed policy takes effect as well.
             let agreed = registry.switch_to(named(last + 2)).await;
             tokio::time::sleep(Duration::from_secs(1)).await;
             let Ok(agreed) = agreed else { continue };
             registry.open(&agreed);
-            let seen = look(&gate).await;
+            let seen = read_policies(&gate).await;
             let went_on = ask().await;
             assert!(!went_on[lost], "nobody knows what is in force there");
             // On a busy machine this may take longer than an agreement lasts, or an answer longer
@@ -404,9 +404,9 @@ async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
             rounds += usize::from(Instant::now() > over);
         }
         cluster.primaries[lost].restart();
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
-            assert!(begun.elapsed() < PATIENCE, "it does not come back");
+            assert!(started.elapsed() < PATIENCE, "it does not come back");
             let agreed = registry.exchange().await.expect("two primaries answer");
             if agreed.registries.len() == 3 {
                 break;
@@ -415,9 +415,9 @@ async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
         }
         // The others' agreements may have expired by now.
         assert!(!ask().await[lost], "what it says is not enforced yet");
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
-            assert!(begun.elapsed() < PATIENCE, "its tenants do not go on");
+            assert!(started.elapsed() < PATIENCE, "its tenants do not go on");
             let agreed = registry.exchange().await.expect("two primaries answer");
             registry.open(&agreed);
             if ask().await == [true; 3] {

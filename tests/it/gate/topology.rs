@@ -185,7 +185,7 @@ async fn a_node_that_lost_its_scripts_gets_them_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_primary_is_felt_by_its_tenants_alone_until_its_replica_takes_over() {
+async fn a_lost_primary_affects_only_its_tenants_until_failover() {
     let cluster = RedisCluster::start(&[]);
     let prefix = unique("lost");
     let gate = connect(&cluster, &prefix, limit(Algorithm::SlidingWindow, 3, LONG));
@@ -236,7 +236,7 @@ async fn a_lost_primary_is_felt_by_its_tenants_alone_until_its_replica_takes_ove
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_whole_cluster_that_is_away_is_an_error_of_the_gate() {
+async fn an_unreachable_cluster_is_a_gate_error() {
     let cluster = RedisCluster::start(&[]);
     let gate = connect(&cluster, "p", limit(Algorithm::LeakyBucket, 3, LONG));
     ask(&gate, "t", 1, &[FRESH]).await;
@@ -255,7 +255,7 @@ async fn a_whole_cluster_that_is_away_is_an_error_of_the_gate() {
 
 /// Makes calls at each step of the move.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_that_moves_takes_its_tenants_along() {
+async fn a_moved_slot_keeps_its_tenants() {
     let cluster = RedisCluster::start(&[]);
     let prefix = unique("moved");
     let gate = connect(&cluster, &prefix, limit(Algorithm::FixedWindow, 3, LONG));
@@ -297,7 +297,7 @@ async fn a_slot_that_moves_takes_its_tenants_along() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_of_a_cluster_alone_says_what_to_set() {
+async fn a_cluster_node_configured_as_single_is_reported_with_the_fix() {
     let cluster = shared_cluster();
     let servers = configured(&format!("url: '{}'", cluster.primaries[0].url()));
     let limit = limit(Algorithm::SlidingWindow, 1, LONG);

@@ -118,7 +118,7 @@ async fn one_token_is_fetched_for_many_calls() {
         assert_eq!(carried(&api), vec!["Bearer token-1"; 20]);
         let requests = endpoint.requests();
         assert_eq!(requests.len(), 1);
-        assert_eq!(requests[0].what(), "POST /token?a=b");
+        assert_eq!(requests[0].request_line(), "POST /token?a=b");
         let kind = requests[0].header("content-type").expect("it is said");
         assert_eq!(kind, b"application/x-www-form-urlencoded");
         let body = String::from_utf8_lossy(&requests[0].body).into_owned();
@@ -138,7 +138,7 @@ async fn one_token_is_fetched_for_many_calls() {
 }
 
 #[tokio::test]
-async fn a_token_is_renewed_before_it_expires_and_no_call_waits_for_that() {
+async fn a_token_is_renewed_early_without_delaying_calls() {
     let (api, endpoint) = (api().await, Endpoint::start(1000).await);
     let handler = HttpHandler::new(&with_tokens(&api, &endpoint, LONG), 4).expect("usable");
     assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
@@ -163,7 +163,7 @@ async fn a_token_is_renewed_before_it_expires_and_no_call_waits_for_that() {
 }
 
 #[tokio::test]
-async fn without_a_token_no_call_is_made_and_calls_go_on_when_there_is_one() {
+async fn calls_wait_until_a_token_is_available() {
     let (api, endpoint) = (api().await, Endpoint::start(3600).await);
     endpoint.answers(401);
     let http = with_tokens(&api, &endpoint, Duration::from_millis(300));
@@ -221,7 +221,7 @@ async fn an_expired_token_is_never_used() {
 }
 
 #[tokio::test]
-async fn a_token_that_the_api_refuses_is_renewed_at_once_unless_it_is_young() {
+async fn a_refused_token_is_renewed_at_once_unless_it_is_new() {
     let api = Downstream::start(|request| {
         let text = match request.header("authorization") {
             Some(b"Bearer token-1") => answer("401 Unauthorized", "", "who is token-1?"),
@@ -283,7 +283,7 @@ async fn nothing_shows_the_token_or_the_clients_secret() {
 }
 
 #[tokio::test]
-async fn tokens_come_over_tls_from_who_is_trusted_alone() {
+async fn tokens_are_fetched_over_tls_from_trusted_servers_only() {
     let (ours, theirs) = (TestCertificates::new(), TestCertificates::new());
     for (papers, is_trusted) in [(&ours, true), (&theirs, false)] {
         papers.issue("server", &["127.0.0.1"]);

@@ -114,7 +114,7 @@ fn carried(api: &Downstream) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn each_tenant_has_a_token_of_its_own_which_is_fetched_once() {
+async fn each_tenants_own_token_is_fetched_once() {
     let (api, endpoint) = (api("none").await, Endpoint::start().await);
     for (tenant, id, secret) in [("a", "shop-a", "hunter2"), ("b", "shop-b", "hunter3")] {
         endpoint.knows(id, secret);
@@ -135,7 +135,7 @@ async fn each_tenant_has_a_token_of_its_own_which_is_fetched_once() {
         ["a: Bearer shop-a-1", "b: Bearer shop-b-1"].map(str::to_owned)
     );
     let asked = endpoint.downstream.requests();
-    let mut asked: Vec<_> = asked.iter().map(Request::what).collect();
+    let mut asked: Vec<_> = asked.iter().map(Request::request_line).collect();
     asked.sort();
     assert_eq!(asked, ["POST /a", "POST /b"]);
     // A job needs no preparation if its tenant has a token. No other tenant has one.
@@ -147,7 +147,7 @@ async fn each_tenant_has_a_token_of_its_own_which_is_fetched_once() {
 }
 
 #[tokio::test]
-async fn a_tenant_whose_client_is_refused_fails_alone_and_goes_on_with_a_new_secret() {
+async fn a_refused_client_stops_only_its_tenant_until_the_secret_changes() {
     let (api, endpoint) = (api("none").await, Endpoint::start().await);
     endpoint.knows("own-a", "new");
     endpoint.knows("own-b", "good");
@@ -170,7 +170,7 @@ async fn a_tenant_whose_client_is_refused_fails_alone_and_goes_on_with_a_new_sec
         let requests = endpoint.downstream.requests();
         requests
             .iter()
-            .filter(|request| request.what() == path)
+            .filter(|request| request.request_line() == path)
             .count()
     };
     let (of_a, of_b) = (of("POST /a"), of("POST /b"));
@@ -236,9 +236,9 @@ async fn a_tenants_token_is_renewed_while_it_has_jobs_and_when_the_api_refuses_i
 }
 
 #[tokio::test]
-async fn endpoints_that_hang_hold_up_no_other_tenants() {
+async fn hanging_endpoints_delay_no_other_tenants() {
     let api = api("none").await;
-    let tokens = Downstream::start(|request| match request.what().contains("/hangs") {
+    let tokens = Downstream::start(|request| match request.request_line().contains("/hangs") {
         true => (Vec::new(), AfterAnswer::Hang),
         false => {
             let json = r#"{"access_token": "t", "expires_in": 1000}"#;
@@ -285,7 +285,7 @@ async fn endpoints_that_hang_hold_up_no_other_tenants() {
 }
 
 #[tokio::test]
-async fn a_token_that_lives_for_a_moment_is_not_fetched_for_each_call() {
+async fn a_short_lived_token_is_not_fetched_for_each_call() {
     let tokens = Downstream::start(|_| {
         let json = r#"{"access_token": "t", "expires_in": 0.001}"#;
         (answer("200 OK", "", json).into_bytes(), AfterAnswer::Keep)

@@ -47,7 +47,7 @@ async fn next<B: Broker>(bed: &mut Bed<B>) -> Delivery {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_time_to_live_takes_from_a_delay_queue_is_not_lost() {
+async fn jobs_expired_by_a_policy_in_a_delay_queue_are_not_lost() {
     let mut bed = quorum().await;
     let delay_queue = bed.names.delay(levels().choose(200)).clone();
     // Jobs in a worker's window don't expire, so the window is filled first.
@@ -75,7 +75,7 @@ async fn what_a_time_to_live_takes_from_a_delay_queue_is_not_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delay_queue_that_is_cut_in_length_refuses_and_drops_nothing() {
+async fn a_delay_queue_with_a_length_limit_refuses_and_drops_nothing() {
     let mut bed = quorum().await;
     let delay_queue = bed.names.delay(levels().choose(200)).clone();
     let _policy = Policy::set(&bed, r#"{"max-length": 5, "overflow": "drop-head"}"#);
@@ -104,7 +104,7 @@ async fn a_delay_queue_that_is_cut_in_length_refuses_and_drops_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_delivered_too_often_for_a_policy_is_not_lost() {
+async fn jobs_beyond_a_delivery_limit_policy_are_not_lost() {
     let mut bed = quorum().await;
     let delay_queue = bed.names.delay(levels().choose(200)).clone();
     let _policy = Policy::set(&bed, r#"{"delivery-limit": 1}"#);
@@ -124,7 +124,7 @@ async fn what_is_delivered_too_often_for_a_policy_is_not_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_delay_queue_nobody_passes() {
+async fn no_job_overtakes_another_in_a_delay_queue() {
     let mut bed = quorum().await;
     // There is no consumer yet, so all of them are queued before the first is taken.
     bed.broker.stop_consuming().await;

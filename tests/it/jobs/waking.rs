@@ -35,7 +35,7 @@ impl Waiting {
             .replace("dispatch: {", "dispatch: {concurrency: 10, ");
         let workers = [(); 2].map(|()| PROGRAM.start(&yaml));
         for worker in &workers {
-            worker.says(&["admin.listen="]).await;
+            worker.logs(&["admin.listen="]).await;
         }
         let waiting = Self { yaml, api, workers };
         waiting.runs(&["tenant", "pause", "acme", "--for", "2h"]);
@@ -77,7 +77,7 @@ impl Waiting {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resumed_tenants_jobs_start_at_once_and_its_line_has_all_of_them() {
+async fn a_resumed_tenants_jobs_start_at_once_and_all_are_in_its_waitlist() {
     let waiting = Waiting::under("max-requests: 20, window-size: 1s, guard: 100ms").await;
     let said = waiting.runs(&["tenant", "resume", "acme"]).out;
     assert!(
@@ -89,7 +89,7 @@ async fn a_resumed_tenants_jobs_start_at_once_and_its_line_has_all_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn so_do_those_of_all_tenants_and_a_raised_limit_is_seen_as_soon() {
+async fn jobs_of_all_resumed_tenants_start_at_once_and_raised_limits_apply_at_once() {
     let waiting = Waiting::under("max-requests: 100, window-size: 1h, guard: 100ms").await;
     waiting.runs(&["tenant", "resume", "acme"]);
     until("what the limit allows", || waiting.api.count() == 100).await;
@@ -136,7 +136,7 @@ impl FileWorkers {
 
     async fn worker(&self) -> Process {
         let worker = PROGRAM.start_with(self.file.path());
-        worker.says(&["RabbitMQ: consuming"]).await;
+        worker.logs(&["RabbitMQ: consuming"]).await;
         worker
     }
 
@@ -198,7 +198,7 @@ async fn a_limit_that_is_raised_in_the_file_is_used_by_waiting_jobs_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn so_is_one_that_was_raised_while_no_worker_ran() {
+async fn a_limit_raised_while_no_worker_ran_is_used_at_once() {
     let filed = FileWorkers::new().await;
     let worker = filed.worker().await;
     filed.jobs_wait(std::slice::from_ref(&worker)).await;

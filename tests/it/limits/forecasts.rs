@@ -53,7 +53,7 @@ async fn promises_of(seconds: usize) {
     let yaml = bed.yaml(&limits, &api.url(), "") + "delay: {max-in-memory: 2s}\n";
     let workers = [(); 2].map(|()| PROGRAM.start(&yaml));
     for worker in &workers {
-        worker.says(&["admin.listen="]).await;
+        worker.logs(&["admin.listen="]).await;
     }
     let each = (seconds / WINDOW_SECONDS + 1) * PER_WINDOW;
     bed.publish(&yaml, TENANTS.iter().flat_map(|tenant| jobs(tenant, each)))
@@ -115,7 +115,7 @@ impl SlowWorker {
             .yaml(limits, &api.url(), "")
             .replace("listen: '127.0.0.1:0'", &token);
         let worker = PROGRAM.start(&yaml);
-        worker.says(&["admin.listen="]).await;
+        worker.logs(&["admin.listen="]).await;
         bed.publish(&yaml, jobs("acme", 20)).await;
         until("five calls", || api.count() == 5).await;
         let slow = Self { yaml, worker, api };
@@ -140,7 +140,7 @@ fn hours(value: &Value) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn limits_that_hold_each_other_up_have_one_end() {
+async fn limits_that_delay_each_other_have_one_backlog_end() {
     let both = "limits: [{name: hour, max-requests: 5, window-size: 1h}, {name: both, max-requests: 7, window-size: 100m}]";
     let slow = SlowWorker::of(both).await;
     // With each limit alone, the last job would start after 200 minutes.
@@ -155,7 +155,7 @@ async fn limits_that_hold_each_other_up_have_one_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_if_says_when_the_backlog_would_end_and_changes_nothing() {
+async fn what_if_forecasts_the_backlogs_end_and_changes_nothing() {
     let slow = SlowWorker::start().await;
     let before = slow.inspect(&[]);
     assert_eq!(before["what_if"], Value::Null);
@@ -233,7 +233,7 @@ async fn what_if_says_when_the_backlog_would_end_and_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn explain_says_where_each_job_stands_and_when_it_starts() {
+async fn explain_shows_the_position_and_start_of_each_job() {
     let slow = SlowWorker::start().await;
     let explain = |id: &str| slow.runs(&["explain", "--tenant", "acme", "--id", id, "--json"]);
     let called: BTreeSet<String> = slow.api.calls().into_iter().map(|call| call.job).collect();
@@ -307,7 +307,7 @@ async fn explain_says_where_each_job_stands_and_when_it_starts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn explain_says_why_a_job_is_a_dead_letter_and_how_to_replay_it() {
+async fn explain_shows_why_a_job_died_and_how_to_replay_it() {
     let slow = SlowWorker::start().await;
     let client = client(&slow.yaml).await;
     let letters = [
@@ -372,7 +372,7 @@ async fn explain_says_why_a_job_is_a_dead_letter_and_how_to_replay_it() {
 /// A search for one job is short, however long the queue is, since each message read costs a
 /// delivery.
 #[tokio::test(flavor = "multi_thread")]
-async fn explain_takes_no_long_dead_letter_queue_apart() {
+async fn explain_leaves_a_long_dead_letter_queue_intact() {
     let slow = SlowWorker::start().await;
     let client = client(&slow.yaml).await;
     let ids: Vec<String> = (0..1_200).map(|number| format!("o-{number}")).collect();

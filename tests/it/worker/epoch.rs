@@ -37,9 +37,9 @@ fn start(config: &Config, fresh: bool) -> Running {
 }
 
 async fn until(worker: &Running, series: &str) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !worker.shows(series) {
-        assert!(begun.elapsed() < PATIENCE, "{}", worker.metrics());
+        assert!(started.elapsed() < PATIENCE, "{}", worker.metrics());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -103,9 +103,12 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     until(&first, delay_queues).await;
     first.stop().await;
     // A queue's count lags behind its confirms.
-    let begun = Instant::now();
+    let started = Instant::now();
     while !in_use(&config.amqp, &levels).await.expect("it answers") {
-        assert!(begun.elapsed() < PATIENCE, "nobody waits in a delay queue");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "nobody waits in a delay queue"
+        );
     }
 
     // Jobs wait, so some were started, but their number is unknown.
@@ -126,7 +129,7 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
+async fn a_worker_on_a_cluster_continues_for_healthy_primaries() {
     let cluster = RedisCluster::start(&[]);
     let queue = unique("cluster");
     let text = format!(
@@ -166,7 +169,7 @@ async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_primary_that_may_admit_nothing_is_seen() {
+async fn one_closed_primary_is_reported() {
     let cluster = RedisCluster::start(&[]);
     let queue = unique("seen");
     let yaml = format!(
@@ -226,7 +229,7 @@ async fn one_primary_that_may_admit_nothing_is_seen() {
 /// A hanging server is noticed only after a timeout of seconds. Questions and settlements at other
 /// servers don't wait for it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_that_hangs_keeps_no_tenant_of_another_waiting() {
+async fn a_hanging_primary_delays_no_tenant_of_another() {
     let cluster = RedisCluster::start(&[]);
     // With `strict`, each call is settled before the next question.
     for guard in ["50ms", "strict"] {
@@ -279,7 +282,7 @@ async fn a_primary_that_hangs_keeps_no_tenant_of_another_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn queues_that_are_being_declared_are_not_taken_for_used_ones() {
+async fn queues_being_declared_do_not_count_as_used() {
     for _ in 0..4 {
         let text = format!(
             "amqp: {{url: \"{}\", queue: \"{}\"}}\n",

@@ -126,7 +126,7 @@ fn has(result: &Result, name: &str, expected: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asked_hears_of_jobs_that_are_done_dead_and_expired() {
+async fn results_report_done_dead_and_expired_jobs() {
     let api = api().await;
     let work = unique("results");
     let asker = format!("{work}-asker");
@@ -202,7 +202,7 @@ async fn who_asked_hears_of_jobs_that_are_done_dead_and_expired() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn results_go_to_an_exchange_and_one_that_does_not_exist_keeps_no_job() {
+async fn results_go_to_an_exchange_and_a_missing_one_delays_no_job() {
     let api = api().await;
     let work = unique("results");
     let (exchange, ends) = (format!("{work}-x"), format!("{work}-ends"));

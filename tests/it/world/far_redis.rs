@@ -22,13 +22,13 @@ async fn run(round_trip: Duration, guard: &str) -> usize {
     let yaml = bed.yaml(&limits, &api.url_at(api.door.address), "");
     let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
     for worker in &workers {
-        worker.says(&["RabbitMQ: consuming"]).await;
+        worker.logs(&["RabbitMQ: consuming"]).await;
     }
     bed.publish(&yaml, jobs("acme", JOBS)).await;
     until("all jobs", || api.count() >= JOBS).await;
     for worker in &workers {
         worker
-            .says(&["Redis's latency is high", "round_trip_ms="])
+            .logs(&["Redis's latency is high", "round_trip_ms="])
             .await;
         let base = worker.metric("sluicegate_gate_base_seconds");
         assert!(base >= Some(round_trip.as_secs_f64() * 0.5), "{base:?}");

@@ -20,7 +20,7 @@ fn small(number: usize) -> Message {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_with_a_long_window_counts_what_jobs_without_one_did() {
+async fn a_plan_with_a_long_window_counts_jobs_without_one() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let limits = "max-requests: 100, window-size: 500ms, guard: 100ms, plan-header: x-plan, \

@@ -40,7 +40,7 @@ fn statuses_and_classes_have_meanings_and_are_shown() {
 }
 
 #[test]
-fn wrong_ones_say_which_and_what_they_must_be() {
+fn invalid_answers_are_named_with_the_allowed_values() {
     for (answers, expected) in [
         (
             "retry",

@@ -47,7 +47,7 @@ pub enum LostDirection {
 }
 
 impl LostDirection {
-    pub fn in_words(self) -> &'static str {
+    pub fn describe(self) -> &'static str {
         match self {
             Self::Both => "both ways",
             Self::ToIt => "what the others say to it",
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nodes_find_each_other_by_ways_that_can_be_cut() {
+    async fn nodes_connect_through_proxies_that_can_be_cut() {
         const HELD: Duration = Duration::from_millis(50);
         let network = Network::start().await.expect("a network");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;

@@ -3,8 +3,8 @@
 use super::*;
 
 /// Takes a round trip to all shards, with no other in flight.
-fn take_round(queues: &mut Queues, most: usize) -> Vec<TenantShare> {
-    let turns = queues.take_round(most, |_| true, |_, _| usize::MAX);
+fn take_round(queues: &mut Queues, max: usize) -> Vec<TenantShare> {
+    let turns = queues.take_round(max, |_| true, |_, _| usize::MAX);
     turns.into_iter().map(|(_, turn)| turn).collect()
 }
 
@@ -53,7 +53,7 @@ fn jobs_that_came_back_ask_before_fresh_ones() {
 }
 
 #[test]
-fn a_round_is_shared_and_nobody_is_left_out_twice() {
+fn a_round_is_shared_and_no_tenant_is_left_out_twice() {
     let mut queues = Queues::new(4, 80);
     fill_limited(&mut queues, "big", 0..100);
     fill_limited(&mut queues, "b", 100..110);
@@ -90,7 +90,7 @@ fn short_calls_take_turns_in_runs_and_the_tenants_left_out_come_first() {
     };
     let filled = |concurrency, call: Duration| {
         let mut queues = Queues::new(concurrency, 80);
-        (0..99).for_each(|_| queues.call_took(call));
+        (0..99).for_each(|_| queues.record_call_duration(call));
         for (name, keys) in [("a", 0..40), ("b", 40..80), ("c", 80..120)] {
             fill(&mut queues, name, keys);
         }
@@ -138,7 +138,7 @@ fn a_limited_tenant_that_asks_without_a_slot_keeps_its_turn() {
 }
 
 #[test]
-fn only_what_can_run_asks_unless_the_tenant_is_limited() {
+fn only_jobs_with_a_slot_ask_unless_the_tenant_is_limited() {
     let mut queues = Queues::new(2, 80);
     let a = tenant("a");
     fill(&mut queues, "a", 0..4);
@@ -177,7 +177,7 @@ fn jobs_without_a_slot_ask_too_if_they_can_only_be_denied() {
 }
 
 #[test]
-fn who_prepares_has_a_slot_and_asks_first_with_it() {
+fn a_preparing_job_has_a_slot_and_asks_first() {
     let mut queues = Queues::new(2, 80);
     let a = tenant("a");
     assert!(queues.try_slot(&a) && queues.try_slot(&a) && !queues.try_slot(&a));
@@ -199,10 +199,10 @@ fn who_prepares_has_a_slot_and_asks_first_with_it() {
 }
 
 #[test]
-fn who_waits_for_a_server_that_hangs_takes_nothing_from_the_tenants_of_others() {
+fn jobs_that_wait_for_a_hanging_server_take_no_slots_of_others() {
     let mut queues = Queues::new(4, 80);
     let shard = |tenant: &Tenant| ShardId::named(tenant.as_str());
-    queues.shard_by(Shards::by(shard));
+    queues.shard_by(Shards::from_grouping(shard));
     let [a, b] = ["a", "b"].map(tenant);
     fill_limited(&mut queues, "a", 0..9);
     fill_limited(&mut queues, "b", 10..12);
@@ -234,13 +234,13 @@ fn held_jobs_are_bounded_for_one_tenant_and_for_all() {
 }
 
 #[test]
-fn what_waits_too_long_for_a_slot_makes_room_in_order() {
+fn jobs_that_wait_too_long_for_a_slot_make_room_in_order() {
     let mut queues = Queues::new(4, 16);
     let a = tenant("a");
     fill(&mut queues, "a", 0..6);
     let second = Duration::from_secs(1);
     // One second, on average.
-    queues.call_took(16 * second);
+    queues.record_call_duration(16 * second);
     queues.set_limited(&a, true);
     assert_eq!(
         queues.take_surplus(second, second * 9, |_| true),
@@ -268,7 +268,7 @@ fn what_waits_too_long_for_a_slot_makes_room_in_order() {
 }
 
 #[test]
-fn only_what_runs_outlives_a_session() {
+fn only_running_jobs_outlive_a_session() {
     let mut queues = Queues::new(4, 80);
     fill(&mut queues, "a", 0..2);
     queues.take_slot(&tenant("b"));
@@ -283,7 +283,7 @@ fn only_what_runs_outlives_a_session() {
 }
 
 #[test]
-fn jobs_that_lack_a_slot_are_looked_at_once_in_a_while() {
+fn jobs_without_a_slot_are_checked_from_time_to_time() {
     let mut queues = Queues::new(4, 16);
     fill(&mut queues, "a", 0..6);
     let second = Duration::from_secs(1);
@@ -291,12 +291,12 @@ fn jobs_that_lack_a_slot_are_looked_at_once_in_a_while() {
     assert_eq!(queues.surplus_at(), None, "they ask without one");
     queues.set_limited(&tenant("a"), false);
     assert_eq!(queues.surplus_at(), Some(Duration::ZERO));
-    assert!(queues.looks_for_surplus(second, second));
-    assert!(!queues.looks_for_surplus(second * 2 - second / 9, second));
+    assert!(queues.should_check_surplus(second, second));
+    assert!(!queues.should_check_surplus(second * 2 - second / 9, second));
     assert_eq!(queues.surplus_at(), Some(second * 2));
-    assert!(queues.looks_for_surplus(second * 2, Duration::ZERO));
+    assert!(queues.should_check_surplus(second * 2, Duration::ZERO));
     assert!(
-        !queues.looks_for_surplus(second * 2, Duration::ZERO),
+        !queues.should_check_surplus(second * 2, Duration::ZERO),
         "a pause at least"
     );
 }
@@ -319,7 +319,7 @@ fn a_paused_tenant_asks_once_all_its_pauses_have_ended() {
 }
 
 #[test]
-fn with_few_slots_the_tenants_take_turns_and_who_has_half_of_them_waits_in_front() {
+fn with_few_slots_tenants_take_turns_and_one_with_half_of_them_waits_in_front() {
     let mut queues = Queues::new(2, 80);
     for (at, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
         let first = 10 * at as u64;
@@ -378,7 +378,7 @@ mod random {
             let tenants = ["a", "b", "c", "d", "e"].map(tenant);
             let mut queues = Queues::new(4, 16);
             let mut paused = std::collections::BTreeSet::new();
-            queues.shard_by(Shards::by(|tenant| ShardId::named(match tenant.as_str() {
+            queues.shard_by(Shards::from_grouping(|tenant| ShardId::named(match tenant.as_str() {
                 "a" | "b" => "one",
                 _ => "other",
             })));
@@ -394,8 +394,8 @@ mod random {
                         ];
                         queues.join(&tenants[who], JobKey(key as u64), ends[end]);
                     }
-                    QueueStep::Round(most) => {
-                        let turns = take_round(&mut queues, most);
+                    QueueStep::Round(max) => {
+                        let turns = take_round(&mut queues, max);
                         prop_assert!(turns.iter().all(|turn| !paused.contains(&turn.tenant)));
                     }
                     QueueStep::Pause(who) => match paused.remove(&tenants[who]) {
