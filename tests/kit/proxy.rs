@@ -450,7 +450,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_trap_holds_what_it_catches_or_what_follows_and_is_gone() {
-        const PATIENCE: Duration = Duration::from_secs(30);
+        const PATIENCE: Duration = Duration::from_secs(90);
         let (held, open) = (Transfer::HELD, Transfer::OPEN);
         for (there, back) in [(held, open), (open, held)] {
             let (proxy, mut client, mut server) = connected(Transfers::OPEN).await;
