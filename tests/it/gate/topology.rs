@@ -50,7 +50,7 @@ pub fn tenants_of(cluster: &RedisCluster, prefix: &str, count: usize) -> [Vec<St
 /// Asks until the gate starts a job of `id`. Errors before that must be temporary.
 pub async fn starts_again(gate: &LimitedGate<RedisGate>, id: &str) {
     let mut last = String::new();
-    for _ in 0..300 {
+    for _ in 0..1200 {
         match gate.ask(&[gate.question(id, 1, &[FRESH])]).await {
             Ok(mut replies) => match replies.remove(0) {
                 Ok(reply) => {
@@ -269,7 +269,7 @@ async fn a_slot_that_moves_takes_its_tenants_along() {
     moving.keys();
     // Its keys are moving. A call with one key is redirected. A call with several keys waits until
     // all have arrived.
-    gate.block(&tenant(id).into(), Duration::from_secs(1), "test")
+    gate.block(&tenant(id).into(), Duration::from_secs(3600), "test")
         .await
         .expect("sent on");
     assert!(to.ctl(&["keys", &format!("{prefix}:*")]).contains(":line"));
