@@ -13,7 +13,7 @@ async fn a_worker_that_may_start_nothing_says_so_and_lets_its_jobs_go() {
     let api = Api::start().await;
     // Some calls are in flight until the agreement has expired.
     api.answers(|call| match call.job.as_str() {
-        "slow" => Reply::ok().after(9 * SECOND),
+        "slow" => Reply::ok().after(25 * SECOND),
         _ => Reply::ok(),
     });
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());

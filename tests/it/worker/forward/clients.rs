@@ -83,7 +83,8 @@ impl ForwardingWorker {
     async fn never_more_than_two(&self, sluice: Process, dead: Option<&str>) {
         let log = self.folder.path().join("log");
         until("all are done", || most(&log).1 >= 12).await;
-        assert_eq!(most(&log), (2, 12));
+        let (most, ended) = most(&log);
+        assert!(most <= 2 && ended == 12, "{most} at once, {ended} ended");
         until("it knows", || {
             sluice.metric("sluicegate_calls_in_flight").unwrap_or(1.0) == 0.0
         })
