@@ -134,6 +134,13 @@ impl RedisGate {
         self
     }
 
+    /// Waits a minute for an answer instead of seconds. For tests only, since their Redis may stand
+    /// still with the machine. Must be called before the first question.
+    pub fn with_test_patience(self) -> Self {
+        self.link.set_patience(30);
+        self
+    }
+
     /// Decides without the shortcut scripts. For tests only: the answers are the same.
     pub fn without_shortcuts(mut self) -> Self {
         self.shortcut = Shortcut::Left;

@@ -150,6 +150,7 @@ async fn a_thousand_tenants_at_two_workers_are_seen_until_these_stop_and_die() {
     .await;
     let gate =
         RedisGate::connect(&SecretUrl::new(shared_redis().url()), &two.bed.name).expect("a url");
+    let gate = gate.with_test_patience();
     until("more tenants than are named", || {
         let seen = tokio::task::block_in_place(|| {
             tokio::runtime::Handle::current()
@@ -304,7 +305,7 @@ async fn in_a_cluster_reports_are_at_all_primaries_and_a_lost_one_hides_its_own(
 async fn what_is_no_report_is_told_apart_from_none() {
     let prefix = unique("fleet");
     let gate = RedisGate::connect(&SecretUrl::new(shared_redis().url()), &prefix).expect("a url");
-    let gate = Arc::new(gate);
+    let gate = Arc::new(gate.with_test_patience());
     let workers = speak(&gate, 4).await;
     let key = |at: usize| format!("{prefix}:%report:{}", workers[at].name());
     let redis = shared_redis();

@@ -68,7 +68,7 @@ async fn work(keys: &str, servers: &[Redis]) -> Vec<Scripts> {
     let limit = limit(Algorithm::SlidingWindow, 1_000, LONG);
     let gate = RedisGate::connect(configured(keys), &unique("scale")).expect("a good url");
     let memory = Duration::from_millis(limit.memory_ms());
-    let gate = LimitedGate::new(gate.watching(memory), limit);
+    let gate = LimitedGate::new(gate.with_test_patience().watching(memory), limit);
     gate.begin(EarlierStarts::Fresh).await.expect("all answer");
     let batch: Vec<_> = (0..TENANTS)
         .map(|n| gate.question(&format!("tenant-{n}"), 1, &[FRESH]))

@@ -93,7 +93,7 @@ impl<G> Deref for LimitedGate<G> {
 pub fn redis_gate(limits: impl Into<Limits>) -> LimitedGate<RedisGate> {
     let url = SecretUrl::new(shared_redis().url());
     let gate = RedisGate::connect(&url, &unique("gate")).expect("a good url");
-    LimitedGate::new(gate, limits)
+    LimitedGate::new(gate.with_test_patience(), limits)
 }
 
 /// Returns a clock that follows tokio's: a test that pauses tokio's clock does not wait.
@@ -147,7 +147,9 @@ pub fn three(name: &str) -> ThreeGates<impl Fn() -> u64> {
     let redis = RedisGate::connect(&url, &unique(name)).expect("a good url");
     let server = FakeRedis::new(read.clone());
     ThreeGates {
-        redis: redis.with_test_clock(Arc::new(read.clone())),
+        redis: redis
+            .with_test_patience()
+            .with_test_clock(Arc::new(read.clone())),
         model: MemoryGate::new(read),
         fake: gate_on(&Arc::new(server), "p"),
         clock,

@@ -69,6 +69,11 @@ impl Cluster {
         })
     }
 
+    /// Multiplies all timeouts of later connections by `factor`, except to known other nodes.
+    pub fn set_patience(&self, factor: u32) {
+        self.seeds.iter().for_each(|seed| seed.set_patience(factor));
+    }
+
     /// Sends as [`super::Link::send`] does.
     pub async fn send(&self, requests: &[Request<'_>]) -> Result<Answers, GateError> {
         self.fresh_map().await?;
@@ -274,6 +279,7 @@ impl Cluster {
             name,
             Arc::clone(&self.round_trips),
         );
+        node.set_patience(seed.patience());
         let node = Arc::new(node);
         map.nodes.insert(address, Arc::clone(&node));
         Some(node)

@@ -157,6 +157,15 @@ impl Link {
         }
     }
 
+    /// Multiplies all timeouts of later connections by `factor`. Sentinel and stores keep theirs.
+    pub fn set_patience(&self, factor: u32) {
+        match &self.way {
+            LinkKind::Single(node) => node.set_patience(factor),
+            LinkKind::Cluster(cluster) => cluster.set_patience(factor),
+            LinkKind::Sentinel(_) | LinkKind::Store(_) => {}
+        }
+    }
+
     pub fn round_trips(&self) -> u64 {
         self.round_trips.load(Ordering::Relaxed)
     }

@@ -1,7 +1,7 @@
 //! The connection to one server. It is opened on first use, and again whenever it is lost or leads
 //! to a server that can't serve it. Each connection resolves the name of the server again.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,8 @@ pub struct Node {
     way: Mutex<LatencyEstimator>,
     made: Instant,
     round_trips: Arc<AtomicU64>,
+    /// The factor of all timeouts: 1, except in tests.
+    patience: AtomicU32,
 }
 
 /// The current connection.
@@ -56,7 +58,17 @@ impl Node {
             way: Mutex::default(),
             made: Instant::now(),
             round_trips,
+            patience: AtomicU32::new(1),
         }
+    }
+
+    /// Multiplies all timeouts of later connections by `factor`.
+    pub fn set_patience(&self, factor: u32) {
+        self.patience.store(factor, Ordering::Relaxed);
+    }
+
+    pub fn patience(&self) -> u32 {
+        self.patience.load(Ordering::Relaxed)
     }
 
     pub fn name(&self) -> &str {
@@ -89,7 +101,7 @@ impl Node {
         self.round_trips.fetch_add(1, Ordering::Relaxed);
         let begun = Instant::now();
         let sent = tokio::time::timeout(
-            TIMEOUT_IN_ALL,
+            TIMEOUT_IN_ALL * self.patience(),
             manager.send_packed_commands(pipeline, 0, count),
         );
         let (error, silent) = match sent.await {
@@ -132,8 +144,8 @@ impl Node {
             return Ok((manager.clone(), current.number));
         }
         let config = ConnectionManagerConfig::new()
-            .set_response_timeout(Some(TIMEOUT))
-            .set_connection_timeout(Some(TIMEOUT_TO_CONNECT))
+            .set_response_timeout(Some(TIMEOUT * self.patience()))
+            .set_connection_timeout(Some(TIMEOUT_TO_CONNECT * self.patience()))
             .set_number_of_retries(1)
             .set_max_delay(RECONNECT);
         let manager = ConnectionManager::new_lazy_with_config(self.client.clone(), config)?;

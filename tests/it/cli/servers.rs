@@ -321,6 +321,7 @@ async fn inspect_tells_what_is_used_and_who_waits() {
     let yaml = yaml();
     let config = config(&yaml);
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
+    let gate = gate.with_test_patience();
     let tenant = Tenant::parse("acme").expect("a tenant");
     let ask = TenantAsk {
         tenant: tenant.clone(),

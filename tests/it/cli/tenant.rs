@@ -27,6 +27,7 @@ fn inspect(yaml: &str, tenant: &str) -> Value {
 async fn ask(yaml: &str, tenant: &str, number: usize) {
     let config = config(yaml);
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
+    let gate = gate.with_test_patience();
     let tenant = Tenant::parse(tenant).expect("a tenant");
     let fresh = Question {
         ticket: None,

@@ -26,7 +26,7 @@ async fn workers_share_the_limit() {
     let workers = (0..4).map(|_| {
         let url = SecretUrl::new(shared_redis().url());
         let gate = RedisGate::connect(&url, &prefix).expect("a good url");
-        let gate = LimitedGate::new(gate, limit.clone());
+        let gate = LimitedGate::new(gate.with_test_patience(), limit.clone());
         tokio::spawn(async move {
             let mut count = 0;
             for _ in 0..10 {

@@ -122,7 +122,10 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
         );
         limit.expect("in range").into()
     };
-    let mut gate = LimitedGate::new(gate.expect("a good url"), limit(1_000_000));
+    let mut gate = LimitedGate::new(
+        gate.expect("a good url").with_test_patience(),
+        limit(1_000_000),
+    );
     let mut receipts = Vec::new();
     for _ in 0..STARTS / 1000 {
         let fresh = |number| Question {
@@ -205,6 +208,7 @@ async fn a_call_that_came_late_counts_from_when_it_came() {
     let millis = Arc::clone(&clock);
     let url = SecretUrl::new(shared_redis().url());
     let gate = RedisGate::connect(&url, &unique("late")).expect("a good url");
+    let gate = gate.with_test_patience();
     let gate = gate.with_test_clock(Arc::new(move || millis.load(Ordering::SeqCst) * 1000));
     let window = Duration::from_secs(1);
     let limit = Limit::new(

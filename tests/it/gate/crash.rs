@@ -12,7 +12,8 @@ use sluicegate::rules::crash::{KEEP_MS, LEASE_MS};
 
 fn connect(prefix: &str) -> RedisGate {
     let url = SecretUrl::new(shared_redis().url());
-    RedisGate::connect(&url, prefix).expect("a good url")
+    let gate = RedisGate::connect(&url, prefix).expect("a good url");
+    gate.with_test_patience()
 }
 
 fn said(job: &str, by: &str, note: Note) -> Suspected {

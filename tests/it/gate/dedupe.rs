@@ -17,7 +17,8 @@ const LASTS_MS: u64 = 600_000;
 
 fn connect(prefix: &str) -> RedisGate {
     let url = SecretUrl::new(shared_redis().url());
-    RedisGate::connect(&url, prefix).expect("a good url")
+    let gate = RedisGate::connect(&url, prefix).expect("a good url");
+    gate.with_test_patience()
 }
 
 fn candidate(key: &str, job: &str, by: &str) -> Candidate {

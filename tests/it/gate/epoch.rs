@@ -30,7 +30,7 @@ fn short() -> Limits {
 fn watching(url: &str, prefix: &str, limits: &Limits) -> LimitedGate<RedisGate> {
     let gate = RedisGate::connect(&SecretUrl::new(url), prefix).expect("a good url");
     let memory = Duration::from_millis(limits.memory_ms());
-    LimitedGate::new(gate.watching(memory), limits.clone())
+    LimitedGate::new(gate.with_test_patience().watching(memory), limits.clone())
 }
 
 /// Two workers on one Redis, and all their starts.

@@ -230,7 +230,7 @@ async fn what_is_learned_costs_a_decision_no_command_more_than_an_operators_limi
         };
         let gate = |limit: Limit| {
             let gate = RedisGate::connect(&SecretUrl::new(redis.url()), &unique("cost"));
-            LimitedGate::new(gate.expect("a good url"), limit)
+            LimitedGate::new(gate.expect("a good url").with_test_patience(), limit)
         };
         let fixed = cost(&redis, &gate(limit.clone()), "acme").await;
         let adaptive = gate(limit.with_band(50));

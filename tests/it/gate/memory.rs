@@ -26,6 +26,7 @@ async fn used_up(redis: &Redis, connection: &mut Connection, limit: &Limit) -> u
     let clock = Arc::new(AtomicU64::new(BEGIN_US / span * span + 1_000));
     let micros = Arc::clone(&clock);
     let gate = RedisGate::connect(&SecretUrl::new(redis.url()), "rate_limit").expect("a good url");
+    let gate = gate.with_test_patience();
     let gate = gate.with_test_clock(Arc::new(move || micros.load(Ordering::SeqCst)));
     let gate = LimitedGate::new(gate, limit.clone());
     let max = u64::from(limit.max());

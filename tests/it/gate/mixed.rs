@@ -72,7 +72,7 @@ async fn a_plan_with_a_long_window_keeps_it_beside_jobs_with_a_short_one() {
             move || clock.load(Ordering::SeqCst)
         };
         let redis = RedisGate::connect(&SecretUrl::new(shared_redis().url()), &unique("mixed"));
-        let redis = redis.expect("a good url");
+        let redis = redis.expect("a good url").with_test_patience();
         let redis = redis.with_test_clock(Arc::new(reading(&clock)));
         let on_redis = starts_of_second(&redis, &clock, &sets).await;
         clock.store(BEGIN_US, Ordering::SeqCst);

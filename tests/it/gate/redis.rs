@@ -16,7 +16,7 @@ use sluicegate::rules::scope::{Labels, Scope};
 
 fn connect(redis: &Redis, prefix: &str, limits: impl Into<Limits>) -> LimitedGate<RedisGate> {
     let gate = RedisGate::connect(&SecretUrl::new(redis.url()), prefix).expect("a good url");
-    LimitedGate::new(gate, limits)
+    LimitedGate::new(gate.with_test_patience(), limits)
 }
 
 /// Returns the clock and the first two keys of the tenant `t`: its waitlist's and its limit's.
@@ -128,7 +128,9 @@ async fn a_stopped_redis_is_told_and_its_return_is_noticed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_redis_is_given_up_in_time() {
     let redis = Redis::start();
-    let gate = connect(&redis, "p", limit(Algorithm::SlidingWindow, 10, 60_000));
+    let gate = RedisGate::connect(&SecretUrl::new(redis.url()), "p").expect("a good url");
+    let limit = limit(Algorithm::SlidingWindow, 10, 60_000);
+    let gate = LimitedGate::new(gate, limit);
     ask(&gate, "t", 1, &[FRESH]).await;
     redis.pause();
     let silent = tokio::time::timeout(Duration::from_secs(30), gate.inspect(&tenant("t"))).await;

@@ -58,6 +58,7 @@ fn ours(
     let url = SecretUrl::new(shared_redis().url());
     let gate = RedisGate::connect(&url, &unique("seeds"))
         .expect("a good url")
+        .with_test_patience()
         .with_test_clock(Arc::new(move || clock.load(Ordering::SeqCst) * 1000));
     LimitedGate::new(gate, limit)
 }

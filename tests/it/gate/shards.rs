@@ -39,7 +39,7 @@ fn watching(cluster: &RedisCluster, prefix: &str, limits: &Limits) -> LimitedGat
     let servers = configured(&format!("url: '{}', cluster: true", urls.join(",")));
     let gate = RedisGate::connect(&servers, prefix).expect("good urls");
     let memory = Duration::from_millis(limits.memory_ms());
-    LimitedGate::new(gate.watching(memory), limits.clone())
+    LimitedGate::new(gate.with_test_patience().watching(memory), limits.clone())
 }
 
 /// A tenant and all its starts.

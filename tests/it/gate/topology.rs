@@ -23,6 +23,16 @@ pub fn configured(keys: &str) -> RedisServers {
 
 /// Returns a gate that knows two of the primaries and finds the others.
 pub fn connect(cluster: &RedisCluster, prefix: &str, limit: Limit) -> LimitedGate<RedisGate> {
+    let LimitedGate { gate, limits } = with_a_workers_patience(cluster, prefix, limit);
+    LimitedGate::new(gate.with_test_patience(), limits)
+}
+
+/// Returns the gate of [`connect`] that gives up as soon as a worker's gate does.
+fn with_a_workers_patience(
+    cluster: &RedisCluster,
+    prefix: &str,
+    limit: Limit,
+) -> LimitedGate<RedisGate> {
     let [first, second, _] = &cluster.primaries[..] else {
         panic!("three primaries");
     };
@@ -188,7 +198,7 @@ async fn a_node_that_lost_its_scripts_gets_them_again() {
 async fn a_lost_primary_is_felt_by_its_tenants_alone_until_its_replica_takes_over() {
     let cluster = RedisCluster::start(&[]);
     let prefix = unique("lost");
-    let gate = connect(&cluster, &prefix, limit(Algorithm::SlidingWindow, 3, LONG));
+    let gate = with_a_workers_patience(&cluster, &prefix, limit(Algorithm::SlidingWindow, 3, LONG));
     let [mine, others, more] = tenants_of(&cluster, &prefix, 2);
     let ids = [mine.clone(), others, more].concat();
     let batch: Vec<TenantAsk> = ids
@@ -311,7 +321,7 @@ async fn a_node_of_a_cluster_alone_says_what_to_set() {
     }
     let keys = format!("url: '{}', cluster: true", cluster.primaries[0].url());
     let whole = RedisGate::connect(configured(&keys), &unique("seed")).expect("a good url");
-    let whole = LimitedGate::new(whole, gate.limits.clone());
+    let whole = LimitedGate::new(whole.with_test_patience(), gate.limits.clone());
     for number in 0..20 {
         assert_eq!(
             started(&ask(&whole, &format!("t{number}"), 1, &[FRESH]).await),

@@ -335,7 +335,7 @@ async fn a_decision_without_shadows_costs_what_it_did_and_a_shadow_a_few_command
     {
         let limits = Limits::new(limits).expect("two names");
         let gate = RedisGate::connect(&SecretUrl::new(redis.url()), &format!("p{number}"));
-        let gate = gate.expect("a good url");
+        let gate = gate.expect("a good url").with_test_patience();
         let ask = |number: u64| TenantAsk {
             tenant: Tenant::parse(&format!("t{}", number % 50)).expect("an id"),
             labels: Labels::default(),
