@@ -115,11 +115,11 @@ async fn metrics_are_in_the_format_of_prometheus() {
 
 #[tokio::test]
 async fn a_stopped_server_frees_its_port() {
-    let server = serve(&ANY_PORT, board(&Arc::default()))
-        .await
-        .expect("a free port");
-    let listen = server.listen;
-    server.stop().await;
+    // No other test takes it meanwhile.
+    let listen = (std::net::Ipv4Addr::LOCALHOST, kit::servers::free_port()).into();
+    let admin = Admin { listen, ..ANY_PORT };
+    let server = serve(&admin, board(&Arc::default()));
+    server.await.expect("a free port").stop().await;
     // The port is free again.
     TcpListener::bind(listen).await.expect("nobody listens");
 }

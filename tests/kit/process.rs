@@ -13,7 +13,7 @@ use tempfile::{NamedTempFile, TempPath};
 use crate::usage;
 
 /// A deadline that ends a hanging test. No step takes this long.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// The path of `sluicegate`. Cargo provides it only to tests and benches of its package, as
 /// `env!("CARGO_BIN_EXE_sluicegate")`.

@@ -454,7 +454,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_trap_holds_the_matching_or_following_bytes_once() {
-        const PATIENCE: Duration = Duration::from_secs(30);
+        const PATIENCE: Duration = Duration::from_secs(90);
         let (held, open) = (Transfer::HELD, Transfer::OPEN);
         for (there, back) in [(held, open), (open, held)] {
             let (proxy, mut client, mut server) = connected(Transfers::OPEN).await;

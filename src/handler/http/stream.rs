@@ -256,7 +256,7 @@ mod tests {
     const ALL: u32 = 1 << 30;
 
     async fn until(what: &str, done: impl Fn() -> bool) {
-        for _ in 0..20_000 {
+        for _ in 0..60_000 {
             if done() {
                 return;
             }

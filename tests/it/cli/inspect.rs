@@ -144,7 +144,6 @@ async fn policies_of_other_workers_are_shown_beside_the_files() {
     assert_eq!(inspect(&other, "b")["in_force"], true);
 
     // Both policies are in force.
-    register(&own).await;
     for (yaml, tenant, limits, beside) in [
         (
             &own,
@@ -165,6 +164,8 @@ async fn policies_of_other_workers_are_shown_beside_the_files() {
             "default: at most 5 units of cost in any 1h",
         ),
     ] {
+        // Again, since what no worker repeats is over after a while.
+        register(&own).await;
         let found = inspect(yaml, tenant);
         assert_eq!(found["in_force"], true);
         let shown: Vec<_> = (found["limits"].as_array().expect("limits").iter())
@@ -191,11 +192,13 @@ async fn policies_of_other_workers_are_shown_beside_the_files() {
         assert!(!text.contains("no worker has"), "{text}");
     }
     let line = "another configuration is also enforced: default, calls, tenants.acme differ";
+    register(&own).await;
     let checked = check(&own);
     assert!(
         checked.contains(&format!("warn  redis     {line}; inspect TENANT")),
         "{checked}"
     );
+    register(&own).await;
     let workers = sluicegate(&own, &["workers"]).exited(0).out;
     assert!(
         workers.ends_with(&format!("{line} (sluicegate check)\n")),
@@ -246,7 +249,7 @@ async fn inspect_and_check_show_the_end_of_a_recovery_wait() {
     let number = |key: &str| found[key].as_u64().expect("a number");
     let wait = number("recovery_wait_until_ms") - number("now_ms");
     assert!((1_000_000..=3_601_000).contains(&wait), "{found}");
-    assert!(number("new_job_in_ms") >= wait - 1_000, "{found}");
+    assert!(number("new_job_in_ms") >= wait - 60_000, "{found}");
     assert_eq!(found["limits"][0]["free"], 5, "{found}");
     assert_eq!(found["waits_for"], "recovery");
     let why = "its memory was emptied while workers ran";

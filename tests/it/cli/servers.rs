@@ -60,14 +60,14 @@ pub async fn drain(client: &Client, queue: &Arc<str>) -> Vec<Message> {
 
 /// Waits until `number` messages are ready in the dead-letter queue. Messages of a closed
 /// connection return a moment later.
-async fn buried(client: &Client, number: u32) {
+pub async fn buried(client: &Client, number: u32) {
     let queue = &client.names().dead;
     let all_there = async {
         while client.depth(queue).await.expect("a depth") != number {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    (tokio::time::timeout(Duration::from_secs(30), all_there).await)
+    (tokio::time::timeout(Duration::from_secs(120), all_there).await)
         .unwrap_or_else(|_| panic!("{number} messages are not back in {queue}"));
 }
 
@@ -485,13 +485,21 @@ async fn a_dead_letter_shows_how_often_its_job_waited() {
         _ => Reply::status(422),
     });
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
-    let yaml = bed.yaml("max-requests: 1, window-size: 4s", &api.url(), "");
+    let yaml = bed.yaml("max-requests: 1, window-size: 1h", &api.url(), "");
     let yaml = yaml + "delay: {max-in-memory: 100ms}\n";
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, [job("other", "never-waits")]).await;
     bed.publish(&yaml, [job("acme", "good")]).await;
     until("both calls", || api.count() == 2).await;
     bed.publish(&yaml, [job("acme", "waits")]).await;
+    let is_away = || {
+        ["delay-queue", "recheck"].iter().any(|place| {
+            let series = format!("sluicegate_delays_total{{where=\"{place}\"}}");
+            worker.metric(&series) >= Some(1.0)
+        })
+    };
+    until("it waits", is_away).await;
+    sluicegate(&yaml, &["tenant", "limit", "acme", "9"]).exited(0);
     until("the call after its wait", || api.count() == 3).await;
     worker.stop();
     let list = |id: &str| {

@@ -23,6 +23,7 @@ use tempfile::TempDir;
 use tokio::task::block_in_place;
 
 use crate::PROGRAM;
+use crate::cli::servers::{buried, client};
 use crate::cli::{CommandResult, sluicegate};
 
 /// A deadline that ends a hanging test. No step takes this long.
@@ -436,6 +437,8 @@ async fn dead_letters_are_shown_and_replayed() {
     assert!(!top.has_colours(), "{text}");
 
     api.answers(|_| kit::api::Reply::ok());
+    // What was fetched returns to the queue a moment later.
+    buried(&client(&yaml).await, 4).await;
     top.types("A");
     top.shows(&["Replay ALL dead letters of all tenants (4 dead letters in the list)"])
         .await;

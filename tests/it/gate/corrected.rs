@@ -97,12 +97,13 @@ async fn settle_all(gate: &LimitedGate<RedisGate>, settled: Vec<Settled>) {
     assert!(replies.iter().all(Result::is_ok));
 }
 
-/// Checks that the commands grow at most by the factor `times`, and the time by about as much; half
-/// more is allowed for other load on the machine.
+/// Checks that the commands grow at most by the factor `times`, and the time by little more. The
+/// fastest of many decisions is compared, but other load may slow all of them: what the test rules
+/// out takes 100 times as long.
 fn is_flat(what: &str, times: u64, before: Work, after: Work) {
     println!("{what}: {after:?} in place of {before:?}");
     assert!(after.commands <= times * before.commands, "{what}");
-    assert!(2 * after.micros <= 3 * times * before.micros, "{what}");
+    assert!(after.micros <= 4 * times * before.micros, "{what}");
 }
 
 /// Measures decisions with room, and for a waiting job, while more and more of a log is returned

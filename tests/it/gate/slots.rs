@@ -91,7 +91,8 @@ async fn a_primary_that_joins_gets_slots_under_load() {
     let started = Instant::now();
     while epochs().lines().count() != 1 {
         assert!(started.elapsed() < PATIENCE, "{}", epochs());
-        fleet.gates[0].ping().await.expect("all answer");
+        // An answer may take longer than the timeout.
+        let _ = fleet.gates[0].ping().await;
     }
     // All of its slots are claimed by now, so losing data stops their tenants.
     new.ctl(&["flushall"]);

@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use crate::PROGRAM;
 use crate::api::{OPERATOR, Port, READER};
+use crate::cli::servers::{buried, client};
 use crate::page::HOSTILE;
 
 /// Number of waiting tenants.
@@ -303,7 +304,7 @@ async fn an_operator_can_use_the_whole_page_in_a_browser() {
     browser.shows(&["acme", "Operator anna"]).await;
 
     actions(&browser, &fleet).await;
-    dead_letters(&browser, listen).await;
+    dead_letters(&browser, &fleet).await;
     hostile(&browser, listen).await;
     keyboard(&browser, listen).await;
     many(&browser, &fleet).await;
@@ -475,10 +476,12 @@ async fn actions(browser: &Chromium, fleet: &Fleet) {
     browser.does("Resume…", "Resume rude?", &[]).await;
 }
 
-async fn dead_letters(browser: &Chromium, listen: SocketAddr) {
-    for (tenant, link, question) in [
-        ("wrong", "Replay…", "Replay dead letters?"),
-        ("wrong-too", "Delete…", "Delete dead letters?"),
+async fn dead_letters(browser: &Chromium, fleet: &Fleet) {
+    let listen = fleet.listen;
+    let queue = client(&fleet.yaml).await;
+    for (tenant, letters, link, question) in [
+        ("wrong", 2, "Replay…", "Replay dead letters?"),
+        ("wrong-too", 1, "Delete…", "Delete dead letters?"),
     ] {
         let id = format!("{tenant}-0");
         let started = Instant::now();
@@ -502,10 +505,14 @@ async fn dead_letters(browser: &Chromium, listen: SocketAddr) {
             "{found}"
         );
         let found = found.as_str().unwrap_or(&id).to_owned();
+        // What a page has looked at returns to the queue a moment later. A replayed job waits for
+        // the next window.
+        buried(&queue, letters).await;
         browser.click(&found).await;
         browser
             .shows(&["Dead letter", "400", "Body", "{}", "x-tenant"])
             .await;
+        buried(&queue, letters).await;
         browser.does(link, question, &[]).await;
     }
     // One was replayed, and the other was deleted.

@@ -86,10 +86,10 @@ async fn a_worker_follows_a_host_name_to_the_new_primary() {
     println!("calls go on {stood:?} after the failover");
     until("all jobs", || api.count() >= JOBS).await;
     let calls = api.calls();
-    let (fullest, _) = counts::windows(&counts::times(&calls, "acme"), MAX, SECOND);
+    let (fullest, _) = counts::windows(&counts::times(&calls, "acme"), MAX, api.judged(SECOND));
     assert!(fullest <= MAX, "{fullest} calls in a window");
     assert_eq!(counts::repeated(&calls), 0);
-    assert!(stood < Some(Duration::from_secs(20)), "{stood:?}");
+    assert!(stood < Some(Duration::from_secs(60)), "{stood:?}");
     for worker in workers {
         worker.stop();
     }

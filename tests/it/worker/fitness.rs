@@ -48,7 +48,10 @@ async fn a_worker_that_cannot_reach_the_api_returns_jobs_to_one_that_can() {
         said.starts_with("not ready") && said.contains("this worker can't make calls")
     })
     .await;
-    assert_eq!(sound.get("/readyz").as_deref(), Some("ready\n"));
+    until("the sound one is ready", || {
+        sound.get("/readyz").as_deref() == Some("ready\n")
+    })
+    .await;
     sound.stop();
     unfit.stop();
     let calls = api.calls();

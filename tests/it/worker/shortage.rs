@@ -7,7 +7,7 @@ use std::time::Duration;
 use kit::api::{Api, Reply};
 use kit::process::Process;
 use kit::servers::{Rabbit, shared_rabbit, shared_redis};
-use kit::{Bed, SECOND, jobs, until};
+use kit::{Bed, jobs, until};
 use tempfile::NamedTempFile;
 
 use crate::PROGRAM;
@@ -158,7 +158,9 @@ async fn too_few_channels_are_named_by_run_and_check() {
     assert!(said.contains("channel_max"), "{said}");
     let worker = PROGRAM.start(&yaml);
     worker.logs(&["no session", "channel_max"]).await;
-    tokio::time::sleep(SECOND).await;
-    let said = worker.get("/readyz").unwrap_or_default();
-    assert!(said.contains("channel_max"), "{said}");
+    until("readiness names it", || {
+        let said = worker.get("/readyz").unwrap_or_default();
+        said.contains("channel_max")
+    })
+    .await;
 }

@@ -86,8 +86,9 @@ async fn a_handler_that_prepares_something_slow_uses_its_permits() {
     let late = late
         .lines()
         .find_map(|line| line.strip_prefix(LATE)?.trim().parse::<u32>().ok());
-    // Otherwise each permit would expire at least once.
-    assert!(late.is_some_and(|late| late < 5), "{late:?}");
+    // Otherwise each of the ten permits would expire at least once. A pause of the machine lets at
+    // most the permits of one window expire.
+    assert!(late.is_some_and(|late| late < 10), "{late:?}");
 }
 
 /// Runs with the default guard and no open connection, and prints the used share of the quota,
@@ -168,8 +169,9 @@ async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
         assert_eq!(counts::windows(&times, 10, 8 * SECOND).1, 0);
     }
     assert!(api.calls().iter().all(|call| call.version == version));
-    // Otherwise each of the first ten permits of a burst would expire.
-    assert!(late.is_some_and(|late| late < 10.0), "{late:?}");
+    // Otherwise each of the first ten permits of the three bursts would expire. A pause of the
+    // machine lets the permits of one burst expire.
+    assert!(late.is_some_and(|late| late < 25.0), "{late:?}");
     opened.windows(2).map(|both| both[1] - both[0]).collect()
 }
 

@@ -9,6 +9,11 @@ use kit::{Bed, MS, SECOND, job, jobs, until};
 use crate::PROGRAM;
 use crate::cli::sluicegate;
 
+fn calls_in_flight(worker: &Process) -> f64 {
+    // What is not known may be one.
+    worker.metric("sluicegate_calls_in_flight").unwrap_or(1.0)
+}
+
 const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -41,8 +46,11 @@ async fn a_429_for_a_shared_partition_closes_all_tenants() {
     for worker in &workers {
         worker.logs(&["all tenants"]).await;
     }
-    // Calls in flight end.
-    tokio::time::sleep(SECOND).await;
+    let in_flight = || workers.iter().map(calls_in_flight).sum::<f64>();
+    until("the end of calls in flight", || in_flight() == 0.0).await;
+    // Calls that were admitted before may still begin.
+    tokio::time::sleep(2 * SECOND).await;
+    until("the end of these calls", || in_flight() == 0.0).await;
     let before = api.count();
     bed.publish(&yaml, [job("nobody-knows-it-yet", "new")])
         .await;

@@ -83,7 +83,8 @@ impl ForwardingWorker {
     async fn never_more_than_two(&self, sluice: Process, dead: Option<&str>) {
         let log = self.folder.path().join("log");
         until("all are done", || max_concurrent(&log).1 >= 12).await;
-        assert_eq!(max_concurrent(&log), (2, 12));
+        let (max, ended) = max_concurrent(&log);
+        assert!(max <= 2 && ended == 12, "{max} at once, {ended} ended");
         until("it knows", || {
             sluice.metric("sluicegate_calls_in_flight").unwrap_or(1.0) == 0.0
         })
