@@ -239,7 +239,7 @@ impl<H: PreparingHandler> Worker<H> {
         let (metrics, health) = (Arc::clone(&seen.metrics), Arc::clone(&seen.health));
         let in_force = Arc::clone(&seen.config);
         let mut settings = settings(&config);
-        settings.holding = settings.holding.looked_for();
+        settings.holding = settings.holding.with_detection();
         let start = if fresh {
             Some(EarlierStarts::Fresh)
         } else {
@@ -356,7 +356,7 @@ impl Work {
     ) -> Result<(), AppError> {
         let reload = match source {
             Some(source) => Reload::Read(ConfigReader::new(source).map_err(AppError::Signals)?),
-            None => Reload::Never,
+            None => Reload::Off,
         };
         for warning in self.config.warnings() {
             warn!("configuration: {warning}");
@@ -385,8 +385,8 @@ fn process_tasks(
     if let Some(signals) = signals {
         tasks.watch("the signal handler", signals);
     }
-    if let Some(manager) = ServiceManager::of_environment() {
-        let telling = manager.tell(Arc::clone(board), stop.soft.clone());
+    if let Some(manager) = ServiceManager::from_environment() {
+        let telling = manager.run(Arc::clone(board), stop.soft.clone());
         tasks.spawn("the task that notifies the service manager", telling);
     }
     tasks
@@ -397,7 +397,7 @@ async fn moved(engine: impl Future<Output = EngineEnd>, stop: Stop) -> Result<()
     match engine.await {
         EngineEnd::Stopped => Ok(()),
         EngineEnd::Panicked(why) => Err(why),
-        EngineEnd::Deaf => {
+        EngineEnd::BrokerLost => {
             // The task that cut the engine off may report its reason in a moment. Its report stops
             // the worker.
             let _ = timeout(REASON_TIMEOUT, stop.soft.cancelled()).await;
@@ -417,13 +417,13 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_engine_that_ends_by_itself_is_no_orderly_end() {
+    async fn an_engine_that_ends_on_its_own_is_an_error() {
         for (over, part) in [
             (
                 EngineEnd::Panicked("it panicked: x".to_owned()),
                 Some("panicked: x"),
             ),
-            (EngineEnd::Deaf, Some("no more deliveries")),
+            (EngineEnd::BrokerLost, Some("no more deliveries")),
             (EngineEnd::Stopped, None),
         ] {
             let (mut tasks, stop) = (Tasks::default(), Stop::default());
@@ -436,13 +436,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_engine_that_is_cut_off_leaves_the_word_to_what_did_it() {
+    async fn an_engine_that_is_cut_off_reports_the_cause() {
         let (mut tasks, stop) = (Tasks::default(), Stop::default());
         tasks.spawn("the RabbitMQ task", async {
             tokio::time::sleep(Duration::from_millis(5)).await;
             "it was told to"
         });
-        let moving = moved(async { EngineEnd::Deaf }, stop.clone());
+        let moving = moved(async { EngineEnd::BrokerLost }, stop.clone());
         let ended = tasks.run("the engine", moving, &stop.soft).await;
         let why = ended.expect_err("it can't go on").to_string();
         assert_eq!(why, "the RabbitMQ task ended: it was told to");

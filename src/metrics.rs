@@ -62,7 +62,7 @@ pub struct Metrics {
     late_calls: Family<EndReport, Counter>,
     late_seconds: Counter<f64, AtomicU64>,
     late_not_counted: Counter,
-    way_base: Gauge<f64, AtomicU64>,
+    latency_base: Gauge<f64, AtomicU64>,
     dispatches: Family<OutcomeLabel, Counter>,
     dispatch_seconds: Histogram,
     delays: Family<Where, Counter>,
@@ -175,8 +175,8 @@ impl Metrics {
     }
 
     /// Sets the shortest latency to the API.
-    pub fn set_way_base(&self, base: Duration) {
-        self.way_base.set(base.as_secs_f64());
+    pub fn set_latency_base(&self, base: Duration) {
+        self.latency_base.set(base.as_secs_f64());
     }
 
     /// Records the wait that the gate gave a denied job.
@@ -206,7 +206,7 @@ impl Metrics {
     }
 
     /// Records the duration of a handler's call.
-    pub fn call_took(&self, took: Duration) {
+    pub fn record_call_duration(&self, took: Duration) {
         self.dispatch_seconds.observe(took.as_secs_f64());
     }
 
@@ -295,7 +295,7 @@ impl Metrics {
         for (state, number) in [
             ("admitting", now.admitting),
             ("recovering", now.recovering),
-            ("away", now.away),
+            ("away", now.unavailable),
         ] {
             let number = i64::try_from(number).unwrap_or(i64::MAX);
             self.primaries.get_or_create(&InState { state }).set(number);
@@ -385,7 +385,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_counted_is_shown() {
+    fn counts_are_shown() {
         let metrics = Metrics::new();
         metrics.delivered(DeliverySource::Due);
         metrics.decided("start");

@@ -18,7 +18,7 @@ pub(crate) fn of(why: &(dyn Error + 'static)) -> Option<&'static str> {
             None => error.source(),
             Some(error) => {
                 if let Some(errno) = Errno::from_io_error(error) {
-                    return in_words(errno);
+                    return describe(errno);
                 }
                 in_other_words |= error.get_ref().is_some();
                 error.get_ref().map(|inner| inner as &(dyn Error + 'static))
@@ -30,10 +30,10 @@ pub(crate) fn of(why: &(dyn Error + 'static)) -> Option<&'static str> {
     let opened = in_other_words.then(|| File::open(ANY_FILE))?;
     opened
         .err()
-        .and_then(|why| in_words(Errno::from_io_error(&why)?))
+        .and_then(|why| describe(Errno::from_io_error(&why)?))
 }
 
-fn in_words(errno: Errno) -> Option<&'static str> {
+fn describe(errno: Errno) -> Option<&'static str> {
     Some(match errno {
         Errno::MFILE => {
             "this process has no file descriptor left: raise its limit (LimitNOFILE, ulimit -n), or lower dispatch.concurrency"
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_does_is_no_shortage() {
+    fn a_peers_failure_is_not_a_shortage() {
         for error in [Errno::CONNREFUSED, Errno::CONNRESET, Errno::HOSTUNREACH] {
             assert_eq!(of(&Outer(errno(error))), None);
         }

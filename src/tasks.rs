@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_ends_stops_the_main_one_and_says_why() {
+    async fn a_task_that_ends_stops_the_main_task_with_its_reason() {
         let (mut tasks, stop) = (Tasks::default(), CancellationToken::new());
         tasks.spawn("well", pending::<String>());
         tasks.spawn("ill", async { [0_u8; 0].first().expect("one").to_string() });

@@ -20,7 +20,7 @@ const QUIET: &str = "lapin=off,hyper=warn,redis=warn";
 
 /// Returns false for lapin's `trace` events, which `log.level` can't enable: they show each frame
 /// that lapin writes, including the login with its password.
-fn may_be_said(of: &Metadata<'_>) -> bool {
+fn may_log(of: &Metadata<'_>) -> bool {
     let shows_frames = ["lapin", "amq_protocol"].map(|name| of.target().starts_with(name));
     *of.level() != Level::TRACE || shows_frames == [false, false]
 }
@@ -64,7 +64,7 @@ pub fn init(log: &Log) -> Result<(), TelemetryError> {
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    let all = registry().with(filter).with(filter_fn(may_be_said));
+    let all = registry().with(filter).with(filter_fn(may_log));
     let set = all.with(lines).try_init();
     set.map_err(|why| TelemetryError::Twice(why.to_string()))
 }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_that_is_none_is_named() {
+    fn an_invalid_filter_is_named() {
         let log = Log {
             format: LogFormat::Text,
             level: "sluicegate=loud".to_owned(),
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_quiet_unless_they_are_asked_for() {
+    fn libraries_are_quiet_unless_enabled_by_the_filter() {
         let filter = |level: &str| {
             EnvFilter::try_new(format!("{QUIET},{level}"))
                 .expect("a filter")

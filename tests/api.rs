@@ -141,7 +141,7 @@ fn described(page: &str) -> String {
 }
 
 #[test]
-fn the_api_is_what_is_listed() {
+fn the_api_matches_its_list() {
     let folder = pages();
     let mut list = HEAD.to_owned();
     for item in items(&folder) {
@@ -176,7 +176,7 @@ fn the_api_is_what_is_listed() {
 }
 
 #[test]
-fn no_link_of_its_pages_leads_nowhere() {
+fn no_documentation_link_is_broken() {
     let folder = pages();
     let pages = items(&folder).into_iter().chain(["index.html".to_owned()]);
     let mut links = 0;

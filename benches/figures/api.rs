@@ -49,7 +49,7 @@ pub struct Api {
 impl Api {
     pub async fn start() -> Self {
         let process = role(&[ROLE]);
-        process.says(&[AT]).await;
+        process.logs(&[AT]).await;
         let log = process.log();
         let address = log.iter().find_map(|line| line.strip_prefix(AT));
         let address = address.expect("it has said so").to_owned();
@@ -87,11 +87,11 @@ impl Api {
     /// Retries, since a machine that pauses for seconds is not an error.
     async fn get(&self, path: &str) -> String {
         let address = self.address.parse().expect("an address");
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             match trial::fetch::get(address, path).await {
                 Ok(text) => return text,
-                Err(why) => assert!(begun.elapsed() < SILENCE, "the API: {why}"),
+                Err(why) => assert!(started.elapsed() < SILENCE, "the API: {why}"),
             }
         }
     }

@@ -125,7 +125,7 @@ impl BareConnection {
 
     /// Consumes and acks jobs one by one.
     pub async fn ack_all(&self, count: usize) -> Duration {
-        let begun = Instant::now();
+        let started = Instant::now();
         let (channel, mut consumer) = self.consume().await;
         for _ in 0..count {
             let delivery = consumer
@@ -139,7 +139,7 @@ impl BareConnection {
                 .await
                 .expect("an ack");
         }
-        let took = begun.elapsed();
+        let took = started.elapsed();
         channel.close(200, "done".into()).await.expect("closed");
         took
     }
@@ -149,7 +149,7 @@ impl BareConnection {
     pub async fn park_all(&self, count: usize) -> Duration {
         let delay_queues = self.client.names().delays();
         let delay_queue = delay_queues.last().expect("a delay queue").to_string();
-        let begun = Instant::now();
+        let started = Instant::now();
         let (channel, mut consumer) = self.consume().await;
         let acker = channel.clone();
         let (sender, mut receiver) =
@@ -178,7 +178,7 @@ impl BareConnection {
                 .expect("the acks");
         }
         acks.await.expect("the acks");
-        let took = begun.elapsed();
+        let took = started.elapsed();
         channel.close(200, "done".into()).await.expect("closed");
         took
     }

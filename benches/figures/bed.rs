@@ -93,12 +93,12 @@ admin: {{listen: '127.0.0.1:0'}}
 
     /// Waits until the workers have called all jobs and hold none any more.
     pub async fn until_acked(&self, workers: &[Process], jobs: usize) {
-        let begun = Instant::now();
+        let started = Instant::now();
         let is_over = || {
             let kept = counts::sum(workers, "sluicegate_in_memory");
             counts::done(workers) >= jobs as f64 && kept == 0.0
         };
-        while !is_over() && begun.elapsed() < PATIENCE {
+        while !is_over() && started.elapsed() < PATIENCE {
             tokio::time::sleep(POLL).await;
         }
     }
@@ -116,10 +116,10 @@ admin: {{listen: '127.0.0.1:0'}}
     /// Returns the number of messages in queues. It waits for `expected`, since a quorum queue
     /// takes a moment to settle acks and to requeue jobs of workers that have ended.
     pub async fn left(&self, expected: usize) -> usize {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let left = self.bare.ready().await as usize;
-            if left == expected || begun.elapsed() > PATIENCE {
+            if left == expected || started.elapsed() > PATIENCE {
                 return left;
             }
             tokio::time::sleep(POLL).await;

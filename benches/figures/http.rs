@@ -19,7 +19,7 @@ pub struct Load {
     tenants: usize,
     algorithms: &'static [&'static str],
     /// Maximum number of Redis commands per job in the short form, with a wide margin.
-    most_commands: f64,
+    max_commands: f64,
 }
 
 /// Maximum number of deliveries per job in the short form: one, plus redeliveries after lost
@@ -35,7 +35,7 @@ impl Load {
         Self {
             workload: "http",
             size,
-            most_commands: 20.0,
+            max_commands: 20.0,
             jobs: size.of(20_000, 1_000),
             tenants: 100,
             algorithms: &["sliding-window-algo", "fixed-window-algo"],
@@ -46,7 +46,7 @@ impl Load {
     pub fn turns(size: Size) -> Self {
         Self {
             workload: "turns",
-            most_commands: 25.0,
+            max_commands: 25.0,
             tenants: 1000,
             algorithms: &["sliding-window-algo"],
             ..Self::http(size)
@@ -127,7 +127,7 @@ impl Load {
         if self.size == Size::Short {
             let are_few = [
                 report.at_most(who, "deliveries per job", MAX_DELIVERIES),
-                report.at_most(who, "Redis's commands per job", self.most_commands),
+                report.at_most(who, "Redis's commands per job", self.max_commands),
             ];
             if are_few.contains(&false) {
                 eprintln!("the worker says:\n{}", workers[0].log().join("\n"));

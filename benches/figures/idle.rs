@@ -47,10 +47,10 @@ pub async fn idle(rounds: usize, report: &mut Report) {
 /// Measures a worker from start to end.
 async fn one(start: &'static str, bed: &Bed, report: &mut Report) {
     let mut add = |figure, value| report.add(WORKLOAD, WHO, figure, value);
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut worker = bed.worker(LIMIT);
-    worker.says(&["RabbitMQ: consuming"]).await;
-    add(start, begun.elapsed().as_secs_f64() * 1e3);
+    worker.logs(&["RabbitMQ: consuming"]).await;
+    add(start, started.elapsed().as_secs_f64() * 1e3);
     tokio::time::sleep(SETTLED).await;
     add("resident, MB", worker.resident_kb() as f64 / 1e3);
     add("at most resident, MB", worker.peak_kb() as f64 / 1e3);

@@ -37,7 +37,7 @@ pub async fn finish(which: &str, bed: &Bed, jobs: usize) -> Process {
     let jobs = jobs.to_string();
     let process = role(&[ROLE, which, bed.amqp(), &bed.queue, &bed.api.url(), &jobs]);
     bed.api.until_called(jobs.parse().expect("a number")).await;
-    process.says(&[DONE]).await;
+    process.logs(&[DONE]).await;
     process
 }
 

@@ -182,12 +182,12 @@ async fn flow() {
     bare.publish(FLOW, |n| format!("tenant-{}", n % 10)).await;
     let floor = rate(FLOW, bare.ack_all(FLOW).await);
     bare.publish(FLOW, |n| format!("tenant-{}", n % 10)).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     let worker = Running::start(&queue, 1_000_000, "1m");
     worker
         .until("sluicegate_dispatches_total{outcome=\"done\"}", FLOW as f64)
         .await;
-    let ours = rate(FLOW, begun.elapsed());
+    let ours = rate(FLOW, started.elapsed());
     let trips = worker.metric("sluicegate_gate_round_trips_total") / FLOW as f64;
     worker.stop().await;
     println!(

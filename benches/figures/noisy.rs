@@ -123,7 +123,7 @@ async fn flood((who, queue_type, count): TenantRole<'_>, load: Load, report: &mu
     let bed = Bed::empty(queue_type).await;
     let workers = start(&bed, count);
     for worker in &workers {
-        worker.says(&["RabbitMQ: consuming"]).await;
+        worker.logs(&["RabbitMQ: consuming"]).await;
     }
     let PublishedJobs {
         took,
@@ -184,7 +184,7 @@ struct PublishedJobs {
 /// Publishes the noisy tenant's jobs, and the quiet tenant's until a while after those were parked.
 async fn both(bed: &Bed, workers: &[Process], load: Load) -> PublishedJobs {
     let noisy = async {
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
         for burst in 0..load.jobs / BURST {
@@ -192,7 +192,7 @@ async fn both(bed: &Bed, workers: &[Process], load: Load) -> PublishedJobs {
             let job = |n: usize| ((burst * BURST + n).to_string(), NOISY.to_owned(), body());
             bed.bare.publish_jobs(BURST, job).await;
         }
-        let took = begun.elapsed();
+        let took = started.elapsed();
         let parked_ns = until_parked(workers, load.jobs).await;
         tokio::time::sleep(load.after).await;
         (took, parked_ns)
@@ -227,8 +227,8 @@ fn start(bed: &Bed, count: usize) -> Vec<Process> {
 /// Waits until this many jobs were taken and are waiting or called. Returns the time in nanoseconds
 /// since the Unix epoch, or `None` if it takes too long.
 async fn until_parked(workers: &[Process], jobs: usize) -> Option<u64> {
-    let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
+    let started = Instant::now();
+    while started.elapsed() < PATIENCE {
         let fresh = counts::sum(workers, "sluicegate_deliveries_total{queue=\"fresh\"}");
         // Some of the waiting jobs are always about to be decided on again.
         if fresh >= jobs as f64 && counts::moving(workers) <= CONCURRENCY as f64 {
@@ -241,11 +241,11 @@ async fn until_parked(workers: &[Process], jobs: usize) -> Option<u64> {
 
 /// Returns all calls, once the quiet tenant's jobs were all called.
 async fn until_quiet(bed: &Bed, jobs: usize) -> Vec<Call> {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         let calls = bed.api.calls().await;
         let quiet = calls.iter().filter(|call| call.tenant == QUIET).count();
-        if quiet >= jobs || begun.elapsed() > PATIENCE {
+        if quiet >= jobs || started.elapsed() > PATIENCE {
             return calls;
         }
         tokio::time::sleep(POLL).await;

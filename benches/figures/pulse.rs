@@ -44,7 +44,7 @@ pub async fn pulse(tenants: usize) {
             asks: vec![Question {
                 ticket: None,
                 cost: 1,
-                again: false,
+                readmitted: false,
             }],
         })
         .collect();
@@ -52,11 +52,11 @@ pub async fn pulse(tenants: usize) {
     for _ in 0..TURNS {
         for (index, gate) in gates.iter().enumerate() {
             shared_redis().ctl(&["config", "resetstat"]);
-            let begun = Instant::now();
+            let started = Instant::now();
             for _ in 0..BATCHES {
                 gate.ask(&batch).await.expect("a decision");
             }
-            took[index] += begun.elapsed();
+            took[index] += started.elapsed();
             scripts[index] += script_micros();
         }
     }

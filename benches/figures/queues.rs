@@ -85,13 +85,13 @@ async fn measure(
     let who = format!("{number} queues");
     idle((workload, &who), nodes, report).await;
     for _ in 0..CRASHES {
-        let begun = Instant::now();
+        let started = Instant::now();
         nodes[0].restart();
-        let listening = begun.elapsed().as_secs_f64();
+        let listening = started.elapsed().as_secs_f64();
         // Each queue answers only once it has a leader.
         let (_link, channel) = channel(nodes[0]).await;
         join_all((0..number).map(|n| declare_one(&channel, n))).await;
-        let all = begun.elapsed().as_secs_f64();
+        let all = started.elapsed().as_secs_f64();
         let mut add = |figure, value| report.add(workload, &who, figure, value);
         add("from a crash to listening, s", listening);
         add("from a crash to all queues, s", all);
@@ -124,7 +124,7 @@ async fn consumed(report: &mut Report) {
     let queue = unique("queues");
     let text = config(rabbit.url(), shared_redis().url(), &queue, 1, "1m");
     let worker = PROGRAM.start(&text);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     let who = format!("{OF_A_WORKER} queues and a worker");
     idle((ALONE, &who), &[&rabbit], report).await;
     worker.stop();

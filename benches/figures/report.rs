@@ -39,23 +39,23 @@ impl Report {
         }
     }
 
-    /// Checks that the last sample of a count that no machine increases is at most `most`.
+    /// Checks that the last sample of a count that no machine increases is at most `max`.
     /// Otherwise it records a mistake.
     pub fn at_most(
         &mut self,
         (workload, who): (&'static str, &str),
         figure: &str,
-        most: f64,
+        max: f64,
     ) -> bool {
         let is_it = |row: &&Row| (row.workload, &*row.who, row.figure) == (workload, who, figure);
         let row = self.rows.iter().find(is_it).expect("it was added");
         let last = row.samples.last().copied().unwrap_or_default();
-        if last > most {
+        if last > max {
             self.mistake(format!(
-                "{workload}, {who}: {last:.2} {figure}, at most {most}"
+                "{workload}, {who}: {last:.2} {figure}, at most {max}"
             ));
         }
-        last <= most
+        last <= max
     }
 
     /// Records a mistake: something that must not happen at any speed.
@@ -78,16 +78,16 @@ impl Report {
         let name = |row: &Row| format!("{}: {}", row.workload, row.who);
         let (names, figures) = (wide(&|row| name(row).len()), wide(&|row| row.figure.len()));
         let heads = ["workload", "figure", "median", "least", "most"];
-        let [workload, figure, median, least, most] = heads;
-        println!("{workload:names$}  {figure:figures$}  {median:>10}  {least:>10}  {most:>10}");
+        let [workload, figure, median, min, max] = heads;
+        println!("{workload:names$}  {figure:figures$}  {median:>10}  {min:>10}  {max:>10}");
         let mut last = String::new();
         for row in &self.rows {
-            let (median, least, most) = row.summary();
-            let [median, least, most] = [median, least, most].map(short);
+            let (median, min, max) = row.summary();
+            let [median, min, max] = [median, min, max].map(short);
             let name = name(row);
             let shown = if name == last { "" } else { &name };
             println!(
-                "{shown:names$}  {:figures$}  {median:>10}  {least:>10}  {most:>10}",
+                "{shown:names$}  {:figures$}  {median:>10}  {min:>10}  {max:>10}",
                 row.figure
             );
             last = name;
@@ -100,10 +100,10 @@ impl Report {
     /// The file can't be written.
     pub fn save(&self, file: &Path) -> io::Result<()> {
         let rows = self.rows.iter().map(|row| {
-            let (median, least, most) = row.summary();
+            let (median, min, max) = row.summary();
             json!({
                 "workload": row.workload, "who": row.who, "figure": row.figure,
-                "median": median, "least": least, "most": most, "samples": row.samples,
+                "median": median, "least": min, "most": max, "samples": row.samples,
             })
         });
         let all = json!({"figures": rows.collect::<Vec<_>>(), "mistakes": self.mistakes});

@@ -16,7 +16,7 @@ use sluicegate::rules::tenant::Tenant;
 pub const FRESH: Question = Question {
     ticket: None,
     cost: 1,
-    again: false,
+    readmitted: false,
 };
 /// More than the number of starts in any of these benches.
 pub const PLENTY: u64 = 1_000_000;
@@ -168,27 +168,27 @@ impl Bed {
     /// Measures round trips for `asks`, repeated in turns of `turn` round trips, alternating with
     /// the baseline's calls.
     pub async fn against_floor(&self, turn: usize, asks: &[TenantAsk]) -> Figure {
-        let mut least = Figure {
+        let mut min = Figure {
             floor: f64::INFINITY,
             ours: f64::INFINITY,
         };
         let mut next = asks.iter().cycle();
         for _ in 0..TURNS {
-            let begun = Instant::now();
+            let started = Instant::now();
             for _ in 0..turn {
                 self.empty().await;
             }
-            let floor = begun.elapsed();
-            let begun = Instant::now();
+            let floor = started.elapsed();
+            let started = Instant::now();
             for ask in next.by_ref().take(turn) {
                 self.send(std::slice::from_ref(ask)).await;
             }
-            let ours = begun.elapsed();
+            let ours = started.elapsed();
             let each = |all: Duration| all.as_secs_f64() * 1e6 / turn as f64;
-            least.floor = least.floor.min(each(floor));
-            least.ours = least.ours.min(each(ours));
+            min.floor = min.floor.min(each(floor));
+            min.ours = min.ours.min(each(ours));
         }
-        least
+        min
     }
 
     /// Returns Redis's own work for each of `calls` round trips with `ask`: microseconds in the

@@ -29,7 +29,7 @@ async fn decisions(bed: &Bed, first: &str) -> String {
     let back = Question {
         ticket: Some(ticket),
         cost: 1,
-        again: false,
+        readmitted: false,
     };
     let mut found = Vec::new();
     for (what, tenant, ask) in [("fresh", "fresh", FRESH), ("back", first, back)] {

@@ -164,13 +164,13 @@ impl PipelineStates {
         all
     }
 
-    fn each(&self, mut look: impl FnMut(&str, &PipelineState)) {
+    fn each(&self, mut run: impl FnMut(&str, &PipelineState)) {
         match &self.0 {
-            PipelineStateMap::Only(state) => look("", state),
+            PipelineStateMap::Only(state) => run("", state),
             PipelineStateMap::Named(all) => {
                 let all = all.read().unwrap_or_else(PoisonError::into_inner);
                 all.iter()
-                    .for_each(|(name, state)| look(name.as_str(), state));
+                    .for_each(|(name, state)| run(name.as_str(), state));
             }
         }
     }

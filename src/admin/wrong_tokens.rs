@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_tokens_are_many_for_a_minute() {
+    fn too_many_wrong_tokens_count_for_a_minute() {
         let mut count = WrongCount::default();
         let second = Duration::from_secs(1);
         for number in 1..=MAX_FAST_REFUSALS {

@@ -246,7 +246,7 @@ fn change(name: &PipelineName, running: &RunningPipeline, config: &Config) -> bo
     let old = running.wanted.borrow().clone();
     // The process has one admin port and one log; pipelines don't use these keys.
     let is_own = |key: &&'static str| !key.starts_with("admin.") && !key.starts_with("log.");
-    let restart: Vec<_> = (old.config.takes_restart(config).into_iter())
+    let restart: Vec<_> = (old.config.restart_keys(config).into_iter())
         .filter(is_own)
         .collect();
     if old.config == *config && !old.end {

@@ -75,8 +75,8 @@ impl Recording {
     /// the path and what is recorded. Returns `None` and logs a warning if no file can be made; the
     /// worker goes on, because its jobs matter more.
     pub fn begin(path: &Path, recorded: RecordingOptions, config: &Config) -> Option<Self> {
-        let begun = Self::begun(path, recorded, config);
-        begun
+        let started = Self::started(path, recorded, config);
+        started
             .inspect_err(|why| {
                 warn!(
                     file = %path.display(),
@@ -87,7 +87,7 @@ impl Recording {
             .ok()
     }
 
-    fn begun(path: &Path, recorded: RecordingOptions, config: &Config) -> io::Result<Self> {
+    fn started(path: &Path, recorded: RecordingOptions, config: &Config) -> io::Result<Self> {
         let (file, path) = file::create(path)?;
         let (sender, came) = sync_channel(QUEUE_CAPACITY);
         let recording = Self {
@@ -133,7 +133,9 @@ impl Recording {
                 };
                 let Some(event) = event else { return };
                 if let BrokerEvent::Deliveries(deliveries) = &event {
-                    deliveries.iter().for_each(|one| recording.look_at(one));
+                    deliveries
+                        .iter()
+                        .for_each(|one| recording.record_delivery(one));
                 }
                 if to.send(event).await.is_err() {
                     return;
@@ -143,7 +145,7 @@ impl Recording {
         events
     }
 
-    fn look_at(&self, delivery: &Delivery) {
+    fn record_delivery(&self, delivery: &Delivery) {
         if delivery.source != DeliverySource::Fresh || delivery.redelivered {
             return;
         }
@@ -396,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recording_that_no_job_came_into_leaves_no_file() {
+    fn a_recording_without_jobs_leaves_no_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("jobs.jsonl");
         let wanted = RecordingOptions {
@@ -412,7 +414,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_recording_has_names_where_they_are_asked_for_and_is_bounded() {
+    async fn a_recording_has_names_on_request_and_is_bounded() {
         let wanted = RecordingOptions {
             max_bytes: 100,
             with_names: true,

@@ -34,14 +34,14 @@ const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// How a worker learns that its configuration has changed.
 pub enum Reload {
     /// Never.
-    Never,
+    Off,
     /// It reads its configuration itself.
     Read(ConfigReader),
     /// Another task reads the configuration, and sends it while this start of the pipeline is
     /// wanted.
     // Only programs with the HTTP handler run several pipelines.
     #[cfg_attr(not(feature = "http"), expect(dead_code))]
-    Told(watch::Receiver<WantedPipeline>, u64),
+    Updates(watch::Receiver<WantedPipeline>, u64),
 }
 
 /// The state that a pipeline is supposed to have.
@@ -66,9 +66,9 @@ impl Reload {
     /// Waits for a change.
     async fn next_event(&mut self) -> StewardEvent {
         match self {
-            Self::Never => std::future::pending().await,
+            Self::Off => std::future::pending().await,
             Self::Read(read) => StewardEvent::Reading(read.next().await),
-            Self::Told(wanted, start) => {
+            Self::Updates(wanted, start) => {
                 // The sender outlives this pipeline.
                 if wanted.changed().await.is_err() {
                     return std::future::pending().await;
@@ -188,7 +188,7 @@ impl Steward {
     /// Applies the keys that can change at run time. Returns true if anything has changed. `asked`
     /// logs that nothing has changed, for an operator who waits for an answer.
     async fn apply(&mut self, new: Config, asked: bool) -> bool {
-        let restart = self.running.takes_restart(&new);
+        let restart = self.running.restart_keys(&new);
         let applied = self.running.with_live(&new);
         if applied == self.running && restart.is_empty() {
             if asked {
@@ -198,7 +198,7 @@ impl Steward {
             return false;
         }
         // The new file is consistent in itself, but the old prefix stays effective.
-        if let Some(why) = applied.redis.misfit(&applied.rate_limiter.policy) {
+        if let Some(why) = applied.redis.incompatibility(&applied.rate_limiter.policy) {
             self.metrics.reloaded(false);
             error!(reason = %why, "configuration refused: the old one stays in force; a restart \
                 is required");
@@ -247,7 +247,7 @@ impl Steward {
     /// Wakes jobs whose limits were eased. The new limits are enforced here by now, and by each
     /// worker that follows the instruction.
     async fn wake(&mut self) {
-        if self.eased.is_nobody() || !self.applied {
+        if self.eased.is_empty() || !self.applied {
             return;
         }
         let name = self.registry.name();
@@ -267,7 +267,7 @@ impl Steward {
     /// Makes one exchange with the other workers, with a changed policy if there is one.
     async fn agree(&mut self) {
         let [running, in_memory, deliveries] = self.metrics.loads();
-        (self.registry).says(format!("{running} {in_memory} {deliveries}"));
+        (self.registry).set_report(format!("{running} {in_memory} {deliveries}"));
         let agreed = match self.next.take() {
             Some(next) => match self.registry.switch_to(next.clone()).await {
                 Ok(agreed) => {
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_global_limit_is_refused_while_the_prefix_that_it_needs_is_not_in_force() {
+    async fn a_global_limit_is_refused_until_its_prefix_is_in_force() {
         let running = parse("", "max-requests: 5");
         let gate = RedisGate::connect(&running.redis.url, &running.redis.prefix);
         let own = NamedPolicy::new(running.rate_limiter.policy.clone()).expect("small");

@@ -40,7 +40,7 @@ impl Reporter {
     /// Writes a last report, which says that the worker stopped in order, so that it is not shown
     /// as missing.
     pub async fn stopped(&self) {
-        let mut last = of_process();
+        let mut last = for_process();
         last.stopped = true;
         self.store(last).await;
     }
@@ -65,7 +65,7 @@ impl Reporter {
         let readiness = Readiness::from(&**health);
         let tenants = metrics.tenants();
         let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
-        let mut report = of_process();
+        let mut report = for_process();
         report.at_ms = self.gate.now_ms();
         report.pipeline = name.as_ref().map(ToString::to_string).unwrap_or_default();
         report.up_ms = millis(up);
@@ -82,7 +82,7 @@ impl Reporter {
 }
 
 /// Returns a report that identifies this process.
-fn of_process() -> Report {
+fn for_process() -> Report {
     let system = rustix::system::uname();
     Report {
         host: system.nodename().to_string_lossy().into_owned(),
@@ -168,13 +168,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_store_that_hangs_holds_up_nobody_for_long() {
+    async fn a_hanging_store_delays_reports_briefly() {
         let heard = Arc::new(HeardReports {
             hangs: true,
             ..HeardReports::default()
         });
-        let begun = Instant::now();
+        let started = Instant::now();
         reporter(&heard).stopped().await;
-        assert_eq!(begun.elapsed(), REPORT_INTERVAL);
+        assert_eq!(started.elapsed(), REPORT_INTERVAL);
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct ServiceManager {
 impl ServiceManager {
     /// Returns the service manager that started this process, or `None` if it wants no
     /// notifications.
-    pub(super) fn of_environment() -> Option<Self> {
+    pub(super) fn from_environment() -> Option<Self> {
         let to = address(&env::var_os("NOTIFY_SOCKET")?).ok()?;
         let number = |name| env::var(name).ok()?.parse::<u64>().ok();
         // Without WATCHDOG_PID, the watchdog applies to any process that reads the variables.
@@ -57,7 +57,7 @@ impl ServiceManager {
 
     /// Sends the state that `board` shows for as long as the worker lives, and `STOPPING=1` once
     /// `stop` is cancelled.
-    pub(super) async fn tell(
+    pub(super) async fn run(
         mut self,
         board: Arc<PipelineStates>,
         stop: CancellationToken,
@@ -138,7 +138,7 @@ mod tests {
 
     /// Returns the messages received at `socket`, until `enough` or for at most 10 s of the test's
     /// time.
-    async fn heard(socket: &UnixDatagram, enough: impl Fn(&[String]) -> bool) -> Vec<String> {
+    async fn received(socket: &UnixDatagram, enough: impl Fn(&[String]) -> bool) -> Vec<String> {
         let mut all = Vec::new();
         let mut buffer = [0; 1024];
         for _ in 0..10_000 {
@@ -174,24 +174,24 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_told_once_that_the_worker_is_ready_and_each_time_what_it_lacks() {
+    async fn the_service_manager_learns_once_of_readiness_and_of_each_shortage() {
         let (_folder, listens, manager) = manager(None);
         let ((health, board), stop) = (ready(), CancellationToken::new());
         health.set_redis(false);
-        let telling = tokio::spawn(manager.tell(board, stop.clone()));
-        let first = heard(&listens, |all| !all.is_empty()).await;
+        let telling = tokio::spawn(manager.run(board, stop.clone()));
+        let first = received(&listens, |all| !all.is_empty()).await;
         assert_eq!(first, ["STATUS=Redis does not answer"]);
         health.set_redis(true);
-        let then = heard(&listens, |all| all.len() >= 2).await;
+        let then = received(&listens, |all| all.len() >= 2).await;
         assert_eq!(then, ["READY=1", "STATUS=ready"]);
         health.set_rabbitmq(false);
-        let then = heard(&listens, |all| !all.is_empty()).await;
+        let then = received(&listens, |all| !all.is_empty()).await;
         assert_eq!(then, ["STATUS=RabbitMQ does not answer"]);
         health.set_rabbitmq(true);
-        let then = heard(&listens, |all| !all.is_empty()).await;
+        let then = received(&listens, |all| !all.is_empty()).await;
         assert_eq!(then, ["STATUS=ready"]);
         stop.cancel();
-        let then = heard(&listens, |all| all.len() >= 2).await;
+        let then = received(&listens, |all| all.len() >= 2).await;
         assert_eq!(then, ["STOPPING=1", "STATUS=stopping"]);
         telling.abort();
         assert!(telling.await.is_err_and(|end| end.is_cancelled()));
@@ -202,14 +202,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_worker_that_ends_unasked_says_that_it_stops() {
+    async fn a_worker_that_ends_on_its_own_reports_that_it_stops() {
         let (_folder, listens, manager) = manager(None);
         drop(manager);
-        assert_eq!(heard(&listens, |all| !all.is_empty()).await, ["STOPPING=1"]);
+        assert_eq!(
+            received(&listens, |all| !all.is_empty()).await,
+            ["STOPPING=1"]
+        );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_watchdog_hears_of_an_engine_that_turns_and_not_of_one_that_hangs() {
+    async fn the_watchdog_is_fed_by_a_running_engine_and_not_by_a_hanging_one() {
         let (_folder, listens, manager) = manager(Some(1000 * MS));
         let ((health, board), hangs) = (ready(), Arc::new(AtomicBool::new(false)));
         // The engine has nothing to do, so it turns only when asked to.
@@ -224,22 +227,22 @@ mod tests {
                 }
             }
         });
-        tokio::spawn(manager.tell(board, CancellationToken::new()));
+        tokio::spawn(manager.run(board, CancellationToken::new()));
         let pings = |all: &[String]| all.iter().filter(|words| *words == "WATCHDOG=1").count();
         let began = Instant::now();
-        heard(&listens, |all| pings(all) >= 8).await;
+        received(&listens, |all| pings(all) >= 8).await;
         // At least twice as often as required.
         assert!(began.elapsed() <= 8 * 500 * MS + 250 * MS, "{began:?}");
         hangs.store(true, Ordering::Relaxed);
-        let all = heard(&listens, |_| false).await;
+        let all = received(&listens, |_| false).await;
         assert!(pings(&all) <= 1, "{all:?}");
         hangs.store(false, Ordering::Relaxed);
-        assert!(pings(&heard(&listens, |all| pings(all) >= 1).await) >= 1);
+        assert!(pings(&received(&listens, |all| pings(all) >= 1).await) >= 1);
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_name_with_an_at_sign_is_no_path() {
+    fn a_name_with_an_at_sign_is_not_a_path() {
         let name = format!("sluicegate-test-{}", std::process::id());
         let address = address(OsStr::new(&format!("@{name}"))).expect("an address");
         assert_eq!(address.as_abstract_name(), Some(name.as_bytes()));

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_end_is_told_once_and_to_whoever_waits_for_it() {
+    async fn an_end_is_delivered_once_and_to_its_waiter() {
         let ends = PendingEnds::default();
         let (mut one, two) = (ends.expect("1".to_owned()), ends.expect("2".to_owned()));
         drop(two);

@@ -178,8 +178,8 @@ impl Message {
         if present.is_none() && set.is_empty() {
             return new;
         }
-        let stays = |(name, _): &(&ShortString, &AMQPValue)| !remove.contains(&name.as_str());
-        let kept = present.into_iter().flatten().filter(stays);
+        let remains = |(name, _): &(&ShortString, &AMQPValue)| !remove.contains(&name.as_str());
+        let kept = present.into_iter().flatten().filter(remains);
         let kept = kept.map(|(name, value)| (name.clone(), value.clone()));
         let ours = |(name, value)| Some((ShortString::try_new(name).ok()?, AMQPValue::from(value)));
         // Of two headers with the same name, the last one wins.
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn republishing_strips_what_the_broker_interprets_and_keeps_the_rest() {
+    fn republishing_strips_properties_that_the_broker_interprets() {
         let mut before = message(&[
             ("x-tenant", AMQPValue::LongString("acme".into())),
             ("x-flag", AMQPValue::Boolean(true)),
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_moves_has_its_new_headers_in_place_of_all_the_old_ones() {
+    fn a_moved_job_has_its_new_headers_in_place_of_the_old_ones() {
         let mut job = message(&[
             ("x-tenant", AMQPValue::LongString("acme".into())),
             (headers::WAITS, AMQPValue::LongLongInt(1)),
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_of_others_get_what_the_publisher_made() {
+    fn third_party_workers_get_the_publishers_message() {
         let theirs = message(&[("x-tenant", AMQPValue::Boolean(true))]);
         let clean = (theirs.properties.clone())
             .with_correlation_id("c".into())
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_given_once() {
+    fn an_id_is_assigned_once() {
         let first = message(&[]).with_id_if_missing("1");
         assert_eq!(first.id(), Some("1"));
         assert_eq!(first.with_id_if_missing("2").id(), Some("1"));

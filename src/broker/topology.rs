@@ -78,16 +78,16 @@ impl Topology {
 
     /// Returns the queues with these names.
     fn of(names: QueueNames, queue_type: QueueType) -> Self {
-        let mut queues = vec![kept(&names.dead, queue_type)];
+        let mut queues = vec![reliable(&names.dead, queue_type)];
         for name in [&names.fresh, &names.due, &names.recheck] {
-            let mut queue = kept(name, queue_type);
+            let mut queue = reliable(name, queue_type);
             queue
                 .arguments
                 .extend(dead_letters_to(&names.dead, queue_type));
             queues.push(queue);
         }
         for name in names.delays() {
-            let mut delay_queue = kept(name, QueueType::Quorum);
+            let mut delay_queue = reliable(name, QueueType::Quorum);
             // A delay queue itself drops and dead-letters nothing. Jobs that a policy makes it drop
             // go to a queue that workers consume.
             (delay_queue.arguments).extend(dead_letters_to(&names.due, QueueType::Quorum));
@@ -97,7 +97,7 @@ impl Topology {
         }
         // Nothing is routed to these except direct publishes.
         for name in names.more() {
-            let mut queue = kept(name, queue_type);
+            let mut queue = reliable(name, queue_type);
             (queue.arguments).extend(dead_letters_to(&names.dead, queue_type));
             queues.push(queue);
         }
@@ -127,8 +127,8 @@ impl Topology {
 
 impl Queue {
     /// Returns a queue that keeps its messages however often they are delivered.
-    pub(crate) fn kept(name: &Arc<str>, queue_type: QueueType) -> Self {
-        kept(name, queue_type)
+    pub(crate) fn reliable(name: &Arc<str>, queue_type: QueueType) -> Self {
+        reliable(name, queue_type)
     }
 
     /// Declares the queue: creates it, or compares the arguments of the existing one.
@@ -152,7 +152,7 @@ impl Queue {
 }
 
 /// Returns a queue that keeps its messages however often they are delivered.
-fn kept(name: &Arc<str>, queue_type: QueueType) -> Queue {
+fn reliable(name: &Arc<str>, queue_type: QueueType) -> Queue {
     let arguments = match queue_type {
         QueueType::Quorum => vec![
             ("x-queue-type", text("quorum")),

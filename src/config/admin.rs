@@ -82,7 +82,7 @@ impl ConfigInput {
         if let (Some(Some(token)), Some(Some(operator))) = (&token, &operator_token)
             && token == operator
         {
-            let key = self.set_of(&OPERATOR, &OPERATOR_FILE);
+            let key = self.set_key_of(&OPERATOR, &OPERATOR_FILE);
             let words = "equals admin.token, so read-only clients could change everything; use a \
                 different token";
             return self.wrong(key, words);

@@ -197,7 +197,7 @@ impl ConfigInput {
         let consumer_timeout = self.get(&CONSUMER_TIMEOUT);
         let urls = urls??;
         if let Some(words) = unlike(&urls) {
-            return self.wrong(self.set_of(&URL, &URL_FILE), words);
+            return self.wrong(self.set_key_of(&URL, &URL_FILE), words);
         }
         if !urls[0].has_scheme("amqps") {
             self.tls_unused(TLS, "amqp.url begin with amqps://")?;

@@ -83,14 +83,14 @@ fn keys(own: &Config, theirs: &Config, other: &PipelineName) -> Option<String> {
 
 /// Returns true if both lists contain the same server, with the same database or virtual host.
 fn share(own: &[SecretUrl], theirs: &[SecretUrl]) -> bool {
-    let theirs: Vec<_> = theirs.iter().filter_map(place).collect();
+    let theirs: Vec<_> = theirs.iter().filter_map(server_address).collect();
     own.iter()
-        .filter_map(place)
+        .filter_map(server_address)
         .any(|own| theirs.contains(&own))
 }
 
 /// Returns host, port, and database or virtual host.
-fn place(url: &SecretUrl) -> Option<(String, u16, String)> {
+fn server_address(url: &SecretUrl) -> Option<(String, u16, String)> {
     let url = Url::parse(url.expose()).ok()?;
     let (port, default) = match url.scheme() {
         "amqp" => (5672, "%2f"),

@@ -112,13 +112,13 @@ impl ConfigInput {
         if let (Some(other), Some(_)) = (other, &forward) {
             return self.forward_with(other);
         }
-        let way = match (&exec, &forward) {
+        let dispatch_kind = match (&exec, &forward) {
             (Some(_), _) => Some("dispatch.exec.command"),
             (_, Some(_)) => Some("dispatch.forward"),
             _ => None,
         };
-        if let Some(way) = way {
-            self.no_calls_beside(way)?;
+        if let Some(dispatch_kind) = dispatch_kind {
+            self.no_calls_beside(dispatch_kind)?;
         }
         let dispatch = Dispatch {
             concurrency: concurrency?,

@@ -48,7 +48,7 @@ pub(super) fn parse(
         let mut all = begins.iter().enumerate();
         let of = all.find_map(|(of, begin)| Some((of, name.strip_prefix(begin)?)));
         if of.is_none() && name.starts_with(OF_PIPELINES) {
-            problems.push(of_no_pipeline(at, names));
+            problems.push(unknown_pipeline(at, names));
             continue;
         }
         let (entries, plain, begin) = match of {
@@ -110,7 +110,7 @@ fn is_in(name: &str, path: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with("__"))
 }
 
-fn of_no_pipeline(at: Origin, names: &[PipelineName]) -> ConfigProblem {
+fn unknown_pipeline(at: Origin, names: &[PipelineName]) -> ConfigProblem {
     let words = match names {
         [] => "sets a key of a pipeline, but the file has no `pipelines`".to_owned(),
         names => {
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kubernetes_own_variables_are_none_of_ours() {
+    fn variables_of_kubernetes_are_ignored() {
         for (name, value) in [
             ("SLUICEGATE_SERVICE_HOST", "10.0.0.1"),
             ("SLUICEGATE_SERVICE_PORT_METRICS", "9464"),

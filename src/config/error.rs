@@ -49,8 +49,8 @@ impl Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File { name, line, column } => write!(f, "{}:{line}:{column}", line_of(name)),
-            Self::WholeFile(name) => f.write_str(&line_of(name)),
+            Self::File { name, line, column } => write!(f, "{}:{line}:{column}", escape_line(name)),
+            Self::WholeFile(name) => f.write_str(&escape_line(name)),
             Self::Env(name) => write!(f, "environment variable {}", variable(name)),
             Self::Default => f.write_str("default"),
         }
@@ -59,7 +59,7 @@ impl fmt::Display for Origin {
 
 /// Escapes `text` so that it stays on one line. Keys, values and names come from the user and may
 /// contain anything.
-fn line_of(text: &str) -> Cow<'_, str> {
+fn escape_line(text: &str) -> Cow<'_, str> {
     match text.contains(char::is_control) {
         true => text.escape_debug().to_string().into(),
         false => text.into(),
@@ -85,7 +85,7 @@ pub struct ConfigProblem {
 
 impl ConfigProblem {
     pub(super) fn new(origin: Origin, message: impl Into<String>) -> Self {
-        let message = line_of(&message.into()).into_owned();
+        let message = escape_line(&message.into()).into_owned();
         Self { origin, message }
     }
 

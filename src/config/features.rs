@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_whose_part_is_not_there_is_refused_with_its_feature() {
+    fn a_key_of_a_missing_feature_is_refused_by_name() {
         let text = "dispatch: {http: {timeout: 1s}, concurrency: 2}\nadmin: {listen: '[::1]:0'}\n";
         let url = ("SLUICEGATE_DISPATCH__HTTP__URL", "http://h/");
         let set = [(url.0.to_owned(), url.1.to_owned())];

@@ -152,7 +152,11 @@ impl ConfigInput {
     }
 
     /// Reports a fixed routing key that names one of the queues `own`: jobs would come back.
-    pub(super) fn forwards_away(&mut self, forward: &Forward, own: &QueueNames) -> Option<()> {
+    pub(super) fn check_forward_target(
+        &mut self,
+        forward: &Forward,
+        own: &QueueNames,
+    ) -> Option<()> {
         let key = forward.routing_key.as_ref();
         let fixed = key.filter(|key| key.of_jobs.is_none() && forward.exchange.is_empty());
         let Some(own) = fixed.filter(|key| own.has(&key.text)) else {
@@ -168,7 +172,7 @@ impl ConfigInput {
 
     /// Reports that a target is set together with `other`.
     pub(super) fn forward_with<T>(&mut self, other: &str) -> Option<T> {
-        let key = self.set_of(&EXCHANGE, &ROUTING_KEY);
+        let key = self.set_key_of(&EXCHANGE, &ROUTING_KEY);
         let words = format!(
             "is set together with {other}, but jobs have only one destination; \
             keep one of them"

@@ -348,7 +348,7 @@ impl ConfigInput {
             match url_known.map(|url| placeholders::target(url.expose(), path, &mut carried)) {
                 None => Some(None),
                 Some(Ok(target)) => Some(target),
-                Some(Err(words)) => self.wrong(self.set_of(&URL, &URL_FILE), words),
+                Some(Err(words)) => self.wrong(self.set_key_of(&URL, &URL_FILE), words),
             };
         let headers = self.headers(url_known, &HEADERS, &HEADERS_FILE, &mut carried);
         let api = self.optional(&API);
@@ -421,28 +421,28 @@ impl ConfigInput {
     ) -> Option<&'static ConfigKey> {
         let mut of_headers = headers.of_jobs.iter().map(|(_, value)| value);
         if target.is_some_and(Template::has_secret) {
-            Some(self.set_of(&URL, &URL_FILE))
+            Some(self.set_key_of(&URL, &URL_FILE))
         } else if of_headers.any(Template::has_secret) {
-            Some(self.set_of(&HEADERS, &HEADERS_FILE))
+            Some(self.set_key_of(&HEADERS, &HEADERS_FILE))
         } else if sign_secrets.is_some_and(|keys| keys.expose() == OF_TENANTS) {
-            Some(self.set_of(&SIGN_SECRETS, &SIGN_SECRETS_FILE))
+            Some(self.set_key_of(&SIGN_SECRETS, &SIGN_SECRETS_FILE))
         } else if oauth2.is_some_and(OAuth2::has_secrets_of_tenants) {
-            Some(self.set_of(&CLIENT_SECRET, &CLIENT_SECRET_FILE))
+            Some(self.set_key_of(&CLIENT_SECRET, &CLIENT_SECRET_FILE))
         } else {
             None
         }
     }
 
-    /// Reports a key of `dispatch.http` that has no effect because the key `way` dispatches the
+    /// Reports a key of `dispatch.http` that has no effect because the key `dispatch_kind` dispatches the
     /// jobs.
-    pub(super) fn no_calls_beside(&mut self, way: &str) -> Option<()> {
+    pub(super) fn no_calls_beside(&mut self, dispatch_kind: &str) -> Option<()> {
         // Looks up the same entry as `wrong`: the first that sets a key.
         let mut set = self.layers.iter().flatten();
         let set = set.find(|entry| entry.path.starts_with("dispatch.http."));
         let Some(KeyEntry { path, at, .. }) = set else {
             return Some(());
         };
-        let words = format!("has no effect with {way}; remove one of them");
+        let words = format!("has no effect with {dispatch_kind}; remove one of them");
         let problem = ConfigProblem::of(at, path, words);
         self.problems.push(problem);
         None

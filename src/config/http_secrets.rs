@@ -115,7 +115,7 @@ impl ConfigInput {
                 self.wrong(used, words)
             }
             (true, None) => {
-                let key = self.set_of(folder, default);
+                let key = self.set_key_of(folder, default);
                 self.wrong(
                     key,
                     "has no effect: use {secret:tenant} in dispatch.http.url, \

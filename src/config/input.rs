@@ -86,27 +86,27 @@ impl ConfigInput {
         low: &Setting<Duration>,
         high: &Setting<Duration>,
     ) -> Option<(Duration, Duration)> {
-        let (least, most) = (self.get(low), self.get(high));
-        let (least, most) = (least?, most?);
-        if least <= most {
-            return Some((least, most));
+        let (min, max) = (self.get(low), self.get(high));
+        let (min, max) = (min?, max?);
+        if min <= max {
+            return Some((min, max));
         }
         let (low, high) = (&low.key, &high.key);
         // Report the setting that the user wrote.
         if self.entry(high).is_none() {
             let words = format!(
                 "is {}; it must be at most {}, which is {}",
-                show(least),
+                show(min),
                 high.path,
-                show(most)
+                show(max)
             );
             return self.wrong(low, words);
         }
         let words = format!(
             "is {}; it must be at least {}, which is {}",
-            show(most),
+            show(max),
             low.path,
-            show(least)
+            show(min)
         );
         self.wrong(high, words)
     }
@@ -155,7 +155,7 @@ impl ConfigInput {
     }
 
     /// Returns the setting of the two that is set, or the first if neither is.
-    pub(super) fn set_of<'s, A, B>(
+    pub(super) fn set_key_of<'s, A, B>(
         &self,
         one: &'s Setting<A>,
         other: &'s Setting<B>,

@@ -6,7 +6,7 @@ use std::fmt::Display;
 use super::error::{ConfigProblem, Origin, shown};
 use super::limit_keys::{self, FLAT, LIST_ONLY, MAX_CONCURRENT, limit_name};
 use super::limit_layer::{self, LimitLayer, build};
-use super::parse::{self, what};
+use super::parse::{self, describe_value};
 use super::suggest::{closest, hint};
 use super::yaml::{Raw, YamlField};
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
@@ -189,7 +189,7 @@ impl LimitsReader<'_> {
             other => {
                 let words = format!(
                     "is {}; it must contain names, such as {example}",
-                    what(other)
+                    describe_value(other)
                 );
                 self.wrong::<()>(at, path, words);
                 return Vec::new();
@@ -210,7 +210,7 @@ impl LimitsReader<'_> {
                     self.wrong::<()>(&at, &path, words);
                 }
                 other => {
-                    let words = format!("is {}; it must contain keys", what(other));
+                    let words = format!("is {}; it must contain keys", describe_value(other));
                     self.wrong::<()>(&at, &path, words);
                 }
             }
@@ -329,7 +329,10 @@ impl LimitsReader<'_> {
                 );
             }
             other => {
-                let words = format!("is {}; it must be a list of limits, {EXAMPLE}", what(other));
+                let words = format!(
+                    "is {}; it must be a list of limits, {EXAMPLE}",
+                    describe_value(other)
+                );
                 return self.wrong(at, path, words);
             }
         };
@@ -351,7 +354,10 @@ impl LimitsReader<'_> {
         for (index, item) in items.iter().enumerate() {
             let (at, path) = (at.inside(item.at), format!("{path}[{index}]"));
             let Raw::Map(fields) = &item.raw else {
-                let words = format!("is {}; it must be a limit, {EXAMPLE}", what(&item.raw));
+                let words = format!(
+                    "is {}; it must be a limit, {EXAMPLE}",
+                    describe_value(&item.raw)
+                );
                 self.wrong::<()>(&at, &path, words);
                 whole = false;
                 continue;

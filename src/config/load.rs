@@ -105,7 +105,7 @@ impl Config {
 
     /// Returns the keys whose values differ in `new` and that take effect at a restart only.
     #[doc(hidden)]
-    pub fn takes_restart(&self, new: &Self) -> Vec<&'static str> {
+    pub fn restart_keys(&self, new: &Self) -> Vec<&'static str> {
         let (old, new) = (self.values(), new.values());
         let differ = |key: &&&ConfigKey| old.get(key) != new.get(key);
         let keys = KEYS
@@ -137,7 +137,7 @@ impl ConfigInput {
         let admin = self.admin();
         let log = self.log();
         if let (Some(redis), Some(limiter)) = (&redis, &rate_limiter)
-            && let Some(words) = redis.misfit(&limiter.policy)
+            && let Some(words) = redis.incompatibility(&limiter.policy)
         {
             let key = match self.entry(&LIMITS.key) {
                 Some(_) => &LIMITS.key,
@@ -213,7 +213,7 @@ mod tests {
                 key.path
             );
             let changed = old.with_live(&new);
-            let restart = old.takes_restart(&new);
+            let restart = old.restart_keys(&new);
             match key.applies_at {
                 AppliesAt::Live => {
                     assert!(is(&changed) == is(&new), "{} is not applied", key.path);
@@ -249,7 +249,7 @@ mod tests {
         };
         let (old, new) = (of("one"), of("two"));
         assert_eq!(old.to_string(), new.to_string());
-        assert_eq!(old.takes_restart(&new), ["redis.url"]);
-        assert_eq!(old.takes_restart(&old), [""; 0]);
+        assert_eq!(old.restart_keys(&new), ["redis.url"]);
+        assert_eq!(old.restart_keys(&old), [""; 0]);
     }
 }

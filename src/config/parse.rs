@@ -11,7 +11,7 @@ use super::yaml::Raw;
 pub(super) type ValueError = String;
 
 /// Describes `raw` for an error.
-pub(super) fn what(raw: &Raw) -> String {
+pub(super) fn describe_value(raw: &Raw) -> String {
     match raw {
         Raw::Null => "empty".to_owned(),
         Raw::Bool(value) => value.to_string(),
@@ -25,7 +25,7 @@ pub(super) fn what(raw: &Raw) -> String {
 
 /// Returns the error for a value of the wrong type or range. `must` describes valid values.
 pub(super) fn wrong(raw: &Raw, must: impl Display) -> ValueError {
-    format!("is {}; it must be {must}", what(raw))
+    format!("is {}; it must be {must}", describe_value(raw))
 }
 
 /// Parses a text. YAML reads some bare words and numbers as other types, so these need quotes.
@@ -35,7 +35,7 @@ pub(super) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, ValueError> 
         Raw::Text(_) => Err(format!("is empty; it must be {must}")),
         Raw::Bool(_) | Raw::Int(_) | Raw::Float => Err(format!(
             "is read as {} by YAML; put it in quotes",
-            what(raw)
+            describe_value(raw)
         )),
         Raw::Null | Raw::List(_) | Raw::Map(_) => Err(wrong(raw, must)),
     }

@@ -145,7 +145,7 @@ impl Pipelines {
         let top = input.config();
         let read = match file.pipelines {
             Some(declared) => named(&mut input, top, declared, variables.pipelines),
-            None => (top.filter(|top| forwards_away(&mut input, top))).map(Self::from),
+            None => (top.filter(|top| check_forward_target(&mut input, top))).map(Self::from),
         };
         match read {
             Some(read) if input.problems.is_empty() => Ok(read),
@@ -409,7 +409,7 @@ fn one(
         problems: Vec::new(),
     };
     let config = whole.config();
-    let config = config.filter(|config| forwards_away(&mut whole, config));
+    let config = config.filter(|config| check_forward_target(&mut whole, config));
     let begin = name.env_prefix();
     for problem in whole.problems {
         let is_own = match problem.origin() {
@@ -437,10 +437,10 @@ fn one(
 
 /// Reports a fixed target that would forward the jobs of `config` to its own queues, and returns
 /// false then. It is not called for a top level with pipelines, since no queue is known there.
-fn forwards_away(input: &mut ConfigInput, config: &Config) -> bool {
+fn check_forward_target(input: &mut ConfigInput, config: &Config) -> bool {
     let own = (config.amqp).names(&DelayLevels::new(config.delay.max_delay));
     let forward = config.dispatch.forward.as_ref();
-    forward.is_none_or(|forward| input.forwards_away(forward, &own).is_some())
+    forward.is_none_or(|forward| input.check_forward_target(forward, &own).is_some())
 }
 
 /// Returns true if the key at `path` belongs to `group`.

@@ -149,7 +149,7 @@ pub(super) fn target(
     let mut parts = Vec::new();
     let path = &parsed[Position::BeforePath..Position::AfterPath];
     let query = &parsed[Position::AfterPath..Position::AfterQuery];
-    for (text, place) in [(path, ValuePlace::Path), (query, ValuePlace::Query)] {
+    for (text, location) in [(path, ValuePlace::Path), (query, ValuePlace::Query)] {
         let mut pieces = text.split(MARK);
         parts.extend(
             pieces
@@ -165,8 +165,8 @@ pub(super) fn target(
                     "contains {MARK}, which is reserved for placeholders"
                 ));
             };
-            carried.used(source, place, key);
-            parts.push(TemplatePart::Value(source, place));
+            carried.used(source, location, key);
+            parts.push(TemplatePart::Value(source, location));
             parts.push(TemplatePart::Literal(text.to_owned()));
         }
     }

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_have_weights_and_who_names_none_has_one() {
+    fn levels_have_weights_and_the_normal_level_has_a_default() {
         let level = |name: &str, weight| (name.to_owned(), weight);
         let all = read("{high: 4, low: 1}").expect("valid");
         assert_eq!(all, [level("high", 4), level("low", 1), level("normal", 1)]);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_level_or_no_weight_says_so() {
+    fn invalid_levels_and_weights_are_reported() {
         for (levels, why) in [
             ("high", "a mapping of levels to weights"),
             ("{high: 0}", "1 to 32"),

@@ -99,7 +99,7 @@ fn flat<'a>(limits: &[&'a Limit]) -> Option<&'a Limit> {
 fn set<'a>(limits: impl Iterator<Item = &'a Limit>) -> ShownValue {
     let limits: Vec<&Limit> = limits.collect();
     match flat(&limits) {
-        Some(limit) => ShownValue::map(names_of(limit)),
+        Some(limit) => ShownValue::map(keys_by_name(limit)),
         None => ShownValue::map([(LIMITS.key.name(), list(&limits))]),
     }
 }
@@ -107,13 +107,13 @@ fn set<'a>(limits: impl Iterator<Item = &'a Limit>) -> ShownValue {
 fn list(limits: &[&Limit]) -> ShownValue {
     let item = |limit: &&Limit| {
         let name = ("name", ShownValue::bare(limit.name()));
-        ShownValue::map(std::iter::once(name).chain(names_of(limit)))
+        ShownValue::map(std::iter::once(name).chain(keys_by_name(limit)))
     };
     ShownValue::List(limits.iter().map(item).collect())
 }
 
 /// Returns the keys of `limit`, by name.
-fn names_of(limit: &Limit) -> Vec<(&'static str, ShownValue)> {
+fn keys_by_name(limit: &Limit) -> Vec<(&'static str, ShownValue)> {
     if limit.algorithm() == Algorithm::Concurrency {
         let scope = (SCOPE.key.name(), shown_scope(limit.scope()));
         return vec![(MAX_CONCURRENT, ShownValue::bare(limit.max())), scope];

@@ -75,7 +75,7 @@ pub struct Redis {
 
 impl Redis {
     /// Returns why this Redis can't keep the limits of `policy`, or `None` if it can.
-    pub fn misfit(&self, policy: &Policy) -> Option<String> {
+    pub fn incompatibility(&self, policy: &Policy) -> Option<String> {
         let global = policy.default_limits().global().next()?;
         let scattered =
             self.url.topology == RedisTopology::Cluster && hash_tag(&self.prefix).is_none();
@@ -126,7 +126,7 @@ impl ConfigInput {
         let cluster = self.optional(&CLUSTER);
         let tls = self.tls(TLS);
         let (cluster, urls, sentinels, tls) = (cluster?, url??, sentinels?, tls?);
-        let url_key = self.set_of(&URL, &URL_FILE);
+        let url_key = self.set_key_of(&URL, &URL_FILE);
         let topology = match (sentinels, cluster) {
             (Some(_), Some(true)) => {
                 let words = "is true and redis.sentinels is set; keep one of them";
@@ -160,7 +160,7 @@ impl ConfigInput {
         if let RedisTopology::Sentinel(sentinels) = &topology {
             encrypted |= has_tls(sentinels);
             if let Some(words) = unlike(sentinels) {
-                let key = self.set_of(&SENTINELS, &SENTINELS_FILE);
+                let key = self.set_key_of(&SENTINELS, &SENTINELS_FILE);
                 return self.wrong(key, words);
             }
         }

@@ -50,12 +50,12 @@ impl fmt::Debug for Pems {
 
 /// A file that can't be used, and why. It contains nothing of the file's content.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{key}: {words}")]
+#[error("{key}: {message}")]
 pub struct TlsError {
     /// `ca-file`, `cert-file` or `key-file`.
     pub key: &'static str,
     /// Sentence that follows the key.
-    pub words: String,
+    pub message: String,
 }
 
 impl Tls {
@@ -79,9 +79,9 @@ impl Tls {
 impl Identity {
     fn read(&self) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
         let cert = certificates("cert-file", &self.cert_file)?;
-        let wrong = |words: String| TlsError {
+        let wrong = |message: String| TlsError {
             key: "key-file",
-            words,
+            message,
         };
         let key = pem("key-file", &self.key_file)?;
         let Ok(der) = PrivateKeyDer::from_pem_slice(&key) else {
@@ -117,11 +117,11 @@ fn certificates(key: &'static str, file: &Path) -> Result<Vec<u8>, TlsError> {
     if all.peek().is_some() && all.all(|each| each.is_ok()) {
         return Ok(text);
     }
-    let words = format!(
+    let message = format!(
         "{} contains no readable certificate; it must be a PEM file",
         name(file)
     );
-    Err(TlsError { key, words })
+    Err(TlsError { key, message })
 }
 
 fn pem(key: &'static str, file: &Path) -> Result<Vec<u8>, TlsError> {
@@ -129,7 +129,7 @@ fn pem(key: &'static str, file: &Path) -> Result<Vec<u8>, TlsError> {
         .map(String::into_bytes)
         .map_err(|why| TlsError {
             key,
-            words: format!("{} can't be read: {why}", name(file)),
+            message: format!("{} can't be read: {why}", name(file)),
         })
 }
 

@@ -55,7 +55,7 @@ impl ConfigInput {
             Err(why) => {
                 let mut named = keys.into_iter();
                 let key = named.find(|key| key.key.name() == why.key);
-                self.wrong(&key.unwrap_or(ca_key).key, &why.words)
+                self.wrong(&key.unwrap_or(ca_key).key, &why.message)
             }
         }
     }

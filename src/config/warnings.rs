@@ -143,13 +143,13 @@ fn sources(policy: &Policy) -> impl Iterator<Item = (LimitsSource<'_>, &Limits)>
 /// Describes a limit that keeps an entry for each of many calls.
 fn large_log(source: &LimitsSource<'_>, large: &Large<'_>) -> String {
     let limit = large.limit;
-    let whose = match limit.scope() {
+    let of_scope = match limit.scope() {
         Scope::Tenant => "for a tenant that uses it up",
         Scope::Global => "when it is used up",
         Scope::RoutingKey => "for a routing key that uses it up",
         Scope::Header(_) => "for a value of its header that uses it up",
     };
-    let (bytes, less) = (in_words(large.bytes), in_words(large.bytes_instead()));
+    let (bytes, less) = (describe(large.bytes), describe(large.bytes_instead()));
     let longer = match large.longer_ms() {
         ms @ 10_000.. => Duration::from_secs(ms.div_ceil(1_000)),
         ms => Duration::from_millis(ms),
@@ -162,7 +162,7 @@ fn large_log(source: &LimitsSource<'_>, large: &Large<'_>) -> String {
         _ => "it does not count calls that come later than the guard from their arrival",
     };
     format!(
-        "{source}: the limit {} keeps an entry for each call: {bytes} of Redis {whose}; use-algo: \
+        "{source}: the limit {} keeps an entry for each call: {bytes} of Redis {of_scope}; use-algo: \
         {} takes {less}, with the same worst case ({} in any window) and the same burst ({} at \
         once). It loses {:.1} % of the quota, since a call counts for up to {longer} longer, and \
         {also}",
@@ -175,7 +175,7 @@ fn large_log(source: &LimitsSource<'_>, large: &Large<'_>) -> String {
 }
 
 /// Formats a number of bytes with two digits: `3.2 kB`.
-fn in_words(bytes: u64) -> String {
+fn describe(bytes: u64) -> String {
     let (size, unit) = match bytes {
         1_000_000.. => (bytes as f64 / 1e6, "MB"),
         _ => (bytes as f64 / 1e3, "kB"),

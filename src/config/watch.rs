@@ -20,7 +20,7 @@ pub struct ConfigSource {
     /// Stamps at the last look and the one before.
     seen: [Option<Stamp>; 2],
     /// Stamp of the last reported change.
-    told: Option<Stamp>,
+    reported: Option<Stamp>,
 }
 
 /// Identifies a version of a file without reading it. A file that was replaced by a rename is
@@ -44,9 +44,9 @@ impl ConfigSource {
             file,
             only: None,
             seen: [None; 2],
-            told: None,
+            reported: None,
         };
-        source.stays(Path::new(DEFAULT_FILE));
+        source.adopt_default(Path::new(DEFAULT_FILE));
         source
     }
 
@@ -58,7 +58,7 @@ impl ConfigSource {
 
     /// Records that the default file exists. It may be missing, but once it existed its removal is
     /// an error: it must not make a worker run with the defaults.
-    fn stays(&mut self, usual: &Path) {
+    fn adopt_default(&mut self, usual: &Path) {
         if self.file.is_none() && usual.exists() {
             self.file = Some(usual.to_owned());
         }
@@ -68,14 +68,14 @@ impl ConfigSource {
     /// file was the same at two consecutive looks: it may still be being written. Reads the file
     /// system.
     pub fn has_changed(&mut self) -> bool {
-        self.stays(Path::new(DEFAULT_FILE));
+        self.adopt_default(Path::new(DEFAULT_FILE));
         let path = self.file.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
         let now = Stamp::of(path);
         self.seen = [self.seen[1], Some(now)];
-        if self.seen[0] != self.seen[1] || self.told == Some(now) {
+        if self.seen[0] != self.seen[1] || self.reported == Some(now) {
             return false;
         }
-        self.told = Some(now);
+        self.reported = Some(now);
         true
     }
 
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_told_once_when_the_file_stands_still() {
+    fn a_change_is_reported_once_the_file_is_stable() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("sluicegate.yaml");
         fs::write(&path, "log: {level: info}").expect("written");
@@ -141,13 +141,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let usual = folder.path().join("sluicegate.yaml");
         let mut source = ConfigSource::new(None);
-        source.stays(&usual);
+        source.adopt_default(&usual);
         assert!(source.load().is_ok(), "there is none in this folder");
         fs::write(&usual, "log: {level: debug}").expect("written");
-        source.stays(&usual);
+        source.adopt_default(&usual);
         assert_eq!(source.load().expect("valid").log.level, "debug");
         fs::remove_file(&usual).expect("removed");
-        source.stays(&usual);
+        source.adopt_default(&usual);
         assert!(source.load().is_err());
     }
 }

@@ -148,7 +148,7 @@ pub enum Action {
         deadline: Duration,
         /// When to check the call while it is in flight (scheduler time), for
         /// [`super::scheduler::Scheduler::record_finding`].
-        look: Option<CallCheck>,
+        check: Option<CallCheck>,
     },
     /// Wait for the end of an abandoned call, then call
     /// [`super::scheduler::Scheduler::abandoned_is_over`].
@@ -177,7 +177,7 @@ pub enum Action {
     /// [`super::scheduler::Scheduler::learned`]. No job waits for it.
     Learn(Vec<LimitEvidence>),
     /// Return all deliveries to their queues, for other workers, because no job may start here.
-    Rest,
+    ReturnDeliveries,
     /// Take one delivery from each queue.
     TakeFew,
     /// Take deliveries, because jobs may start again.
@@ -206,11 +206,11 @@ pub struct Block {
     /// The job that waits until the throttle is stored, or `None`.
     pub key: Option<JobKey>,
     /// The tenant, or all of them.
-    pub whose: BreakerScope,
+    pub scope: BreakerScope,
     /// End of the throttle (scheduler time).
     pub until: Duration,
     /// The API's reason.
-    pub by: String,
+    pub reason: String,
     /// Number of failed attempts to store it.
     pub failures: u32,
     /// The lesson for adaptive limits, which is sent once the throttle is stored.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-use crate::engine::watch::{CallWatch, heard_at_the_end, watched};
+use crate::engine::watch::{CallWatch, signal_at_end, watched};
 use crate::gate::LEASE_MS;
 use crate::handler::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
 use crate::rules::job::Job;
@@ -19,7 +19,7 @@ pub(super) struct CallEnd {
     pub attempt: Attempt,
     pub took: Duration,
     /// The finding about its arrival that its end allows.
-    pub heard: Option<CallSignal>,
+    pub signal: Option<CallSignal>,
 }
 
 /// Prepares a call. Also returns how long that took.
@@ -27,13 +27,13 @@ pub(super) async fn prepare<H: PreparingHandler>(
     handler: &H,
     job: &Job,
 ) -> (Result<H::Ready, Attempt>, Duration) {
-    let begun = Instant::now();
+    let started = Instant::now();
     let call = AssertUnwindSafe(handler.prepare(job)).catch_unwind().await;
     let ready = match call {
         Ok(ready) => ready,
         Err(_) => Err(panicked().into()),
     };
-    (ready, begun.elapsed())
+    (ready, started.elapsed())
 }
 
 /// Makes the call if it is prepared and the permit is still good when this task gets to run.
@@ -44,12 +44,12 @@ pub(super) async fn attempt<H: PreparingHandler>(
     permit: Permit,
     watch: Option<CallWatch>,
 ) -> CallEnd {
-    let begun = Instant::now();
+    let started = Instant::now();
     let Some(call) = call.filter(|_| permit.is_good()) else {
         return CallEnd {
             attempt: Outcome::Late.into(),
             took: Duration::ZERO,
-            heard: None,
+            signal: None,
         };
     };
     // Pinned here because it is a kilobyte large.
@@ -67,9 +67,9 @@ pub(super) async fn attempt<H: PreparingHandler>(
         ..panicked().into()
     });
     CallEnd {
-        heard: heard_at_the_end(&attempt.fate, &permit, is_late),
+        signal: signal_at_end(&attempt.fate, &permit, is_late),
         attempt,
-        took: begun.elapsed(),
+        took: started.elapsed(),
     }
 }
 

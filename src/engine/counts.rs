@@ -43,7 +43,7 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
         Fact::Called(outcome, took) => {
             metrics.dispatched(outcome);
             if let Some(took) = took {
-                metrics.call_took(*took);
+                metrics.record_call_duration(*took);
             }
         }
         Fact::LateCall(heard, late) => metrics.late_call(*heard, *late),
@@ -61,40 +61,40 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
         Fact::PublishFailed(why, _) => metrics.publish_failed(why),
         Fact::ResultPublished => metrics.result(ResultOutcome::Published),
         Fact::ResultLost { sent, .. } => metrics.result(*sent),
-        Fact::LimitSunk { limit, lowered, .. } => metrics.limit_lowered(limit, *lowered),
-        Fact::LimitWhole { limit, lowered, .. } => metrics.limit_whole(limit, *lowered),
-        Fact::Breaker(whose, true, _) => metrics.breaker_opened(match whose {
+        Fact::LimitLowered { limit, lowered, .. } => metrics.limit_lowered(limit, *lowered),
+        Fact::LimitRestored { limit, lowered, .. } => metrics.limit_whole(limit, *lowered),
+        Fact::Breaker(scope, true, _) => metrics.breaker_opened(match scope {
             BreakerScope::Tenant(_) => "tenant",
             BreakerScope::Api => "api",
         }),
         Fact::Diverted => metrics.diverted(),
         Fact::Held(hold) => metrics.set_held(*hold),
-        Fact::Rests => metrics.deliveries_returned(),
+        Fact::DeliveriesReturned => metrics.deliveries_returned(),
         // These are logged or traced.
         Fact::AllStopped(..)
         | Fact::Breaker(_, false, _)
-        | Fact::CalledAlone(..)
-        | Fact::Excess(..)
+        | Fact::SuspectRunsAlone(..)
+        | Fact::LowerLimitAdvertised(..)
         | Fact::FailedWhileOpen(..)
-        | Fact::FailuresUntold(_)
+        | Fact::FailuresNotReported(_)
         | Fact::Fit
-        | Fact::Short(_)
+        | Fact::ResourceShortage(_)
         | Fact::Unfit(_)
         | Fact::LeftDelayQueueEarly(_)
-        | Fact::LessonUntold(_)
-        | Fact::LetGo(_)
-        | Fact::NoClock(..)
+        | Fact::LessonNotStored(_)
+        | Fact::HeldJobsReleased(_)
+        | Fact::ClockUnreadable(..)
         | Fact::NoYoungPermit { .. }
-        | Fact::QuotaUntold(_)
+        | Fact::QuotaNotStored(_)
         | Fact::ShortTimeout { .. }
         | Fact::Span(_)
-        | Fact::Stuck { .. }
+        | Fact::TargetsStuck { .. }
         | Fact::SuspectWaits(..)
         | Fact::TenantClosed { .. }
         | Fact::TenantOpened { .. }
         | Fact::Throttled { .. }
-        | Fact::ThrottleUntold { .. }
-        | Fact::TriedAgain { .. }
+        | Fact::ThrottleNotStored { .. }
+        | Fact::Retried { .. }
         | Fact::Undecided { .. }
         | Fact::UsageLost(..) => {}
     }
@@ -107,7 +107,7 @@ mod tests {
     use crate::rules::tenant::Tenant;
 
     #[test]
-    fn what_happens_to_each_job_is_counted_by_its_kind() {
+    fn events_of_jobs_are_counted_by_kind() {
         let job = || JobFields {
             id: Some("job-7".to_owned()),
             tenant: Tenant::parse("a").expect("a tenant"),

@@ -96,10 +96,10 @@ pub enum NoDecision {
     /// Redis refuses the tenant's keys. Its jobs wait for this time.
     Refused(Duration),
     /// The tenant's primary is unavailable, and this was not reported yet.
-    Away,
+    Unavailable,
     /// The same again; or the tenant's primary is in a recovery wait, which the gate reports
     /// itself.
-    Known,
+    AlreadyReported,
 }
 
 /// An event.
@@ -117,7 +117,7 @@ pub enum Fact {
     /// A job reached this queue from a delay queue, which must not release jobs before their time.
     LeftDelayQueueEarly(Arc<str>),
     /// The store's clock could not be read for a tenant. This many jobs wait for it.
-    NoClock(Tenant, usize, GateError),
+    ClockUnreadable(Tenant, usize, GateError),
     /// A round trip to the gate took this long, and was answered (true) or failed.
     GateAnswered(Duration, bool),
     /// The gate decided on a job.
@@ -204,27 +204,27 @@ pub enum Fact {
         /// The tenant of the throttled job.
         tenant: Tenant,
         /// The throttled tenant, or all of them.
-        whose: BreakerScope,
+        scope: BreakerScope,
         /// How long they are throttled.
         duration: Duration,
         /// The API's reason, or `None` if the answer was no refusal but reported a used-up quota.
         reason: Option<String>,
     },
     /// A throttle could not be stored in the gate.
-    ThrottleUntold {
+    ThrottleNotStored {
         /// The throttled tenant, or all of them.
-        whose: BreakerScope,
+        scope: BreakerScope,
         /// The API's reason.
         by: String,
         /// How long the throttle still lasts.
         left: Duration,
         /// Whether storing it is tried again.
-        again: bool,
+        will_retry: bool,
         /// The error.
         why: GateError,
     },
     /// A failed job is tried again.
-    TriedAgain {
+    Retried {
         /// The job.
         job: JobFields,
         /// The attempt that failed.
@@ -244,7 +244,7 @@ pub enum Fact {
     /// A publish was not confirmed, and is tried again. True for the first failure of its target.
     PublishFailed(PublishError, bool),
     /// Queues or exchanges take no messages of one kind.
-    Stuck {
+    TargetsStuck {
         /// The kind.
         kind: MessageKind,
         /// Number of waiting messages.
@@ -272,11 +272,11 @@ pub enum Fact {
     /// The usage of this many starts could not be settled.
     UsageLost(usize, GateError),
     /// The API advertises a limit below ours.
-    Excess(Tenant, String),
+    LowerLimitAdvertised(Tenant, String),
     /// The API's answers lowered an adaptive limit.
-    LimitSunk {
+    LimitLowered {
         /// The tenant, or `None` if all tenants share the limit.
-        whose: Option<Tenant>,
+        scope: Option<Tenant>,
         /// The limit's name.
         limit: String,
         /// The previous `max`.
@@ -291,9 +291,9 @@ pub enum Fact {
         lowered: usize,
     },
     /// A lowered limit is whole again.
-    LimitWhole {
+    LimitRestored {
         /// The tenant, or `None` if all tenants share the limit.
-        whose: Option<Tenant>,
+        scope: Option<Tenant>,
         /// The limit's name.
         limit: String,
         /// How long it was lowered.
@@ -302,25 +302,25 @@ pub enum Fact {
         lowered: usize,
     },
     /// Lessons for adaptive limits could not be stored.
-    LessonUntold(GateError),
+    LessonNotStored(GateError),
     /// The limits that the API advertises could not be stored.
-    QuotaUntold(GateError),
+    QuotaNotStored(GateError),
     /// This worker can't make calls, for the given reason. It returns its jobs to their queues and
     /// tries a few from time to time.
     Unfit(String),
     /// This worker can make calls again.
     Fit,
     /// A call was not made because this process or machine lacked a resource. The text names it.
-    Short(String),
+    ResourceShortage(String),
     /// Failed calls could not be reported to the breakers.
-    FailuresUntold(GateError),
+    FailuresNotReported(GateError),
     /// A breaker opened (true) or closed, for this reason.
     Breaker(BreakerScope, bool, String),
     /// All tenants are throttled for this time, as another worker reported for this reason.
     AllStopped(Duration, String),
     /// This many calls of a job crashed their workers. It runs alone: no other such job runs with
     /// it.
-    CalledAlone(JobFields, u32),
+    SuspectRunsAlone(JobFields, u32),
     /// A suspect waits for this many milliseconds, because another call of it may be in flight.
     SuspectWaits(JobFields, u64),
     /// A job of a diverted tenant goes to another queue.
@@ -328,10 +328,10 @@ pub enum Fact {
     /// An operator paused or drains all workers; `None` if that ended.
     Held(Option<Hold>),
     /// All deliveries are returned to their queues.
-    Rests,
+    DeliveriesReturned,
     /// Number of jobs that moved on to delay queues after being held unacked for as long as
     /// RabbitMQ may allow.
-    LetGo(usize),
+    HeldJobsReleased(usize),
     /// RabbitMQ's `consumer_timeout` is shorter than previously known.
     ShortTimeout {
         /// The timeout.
@@ -363,7 +363,7 @@ pub struct Gauges {
     pub breaker_is_open: bool,
     /// Minimum time from a question to the gate to the acknowledgement of its call by the API's
     /// machine.
-    pub way_base: Duration,
+    pub latency_base: Duration,
 }
 
 /// The resource that a job lacks whose time came a while ago, while calls are made.

@@ -68,7 +68,7 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
             warn!(%queue, "jobs leave delay queues too early: a policy (message-ttl or \
                 delivery-limit) matches these queues; remove it");
         }
-        Fact::NoClock(tenant, jobs, why) => {
+        Fact::ClockUnreadable(tenant, jobs, why) => {
             warn!(%tenant, jobs, reason = %why, "Redis's clock can't be read: returning jobs wait \
                 until it can");
         }
@@ -140,11 +140,11 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
                     error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this \
                         tenant: its jobs wait, other tenants' jobs continue");
                 }
-                NoDecision::Away => {
+                NoDecision::Unavailable => {
                     error!(%tenant, labels, jobs, reason = %why, "no decision for this tenant: \
                         its jobs wait, other tenants' jobs continue");
                 }
-                NoDecision::Known => {
+                NoDecision::AlreadyReported => {
                     debug!(%tenant, labels, jobs, reason = %why, "no decision for this tenant");
                 }
             }
@@ -169,39 +169,39 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
         }
         Fact::Throttled {
             tenant,
-            whose,
+            scope,
             duration,
             reason,
         } => {
-            let (whose, duration_ms) = (words(whose), millis(*duration));
+            let (scope, duration_ms) = (words(scope), millis(*duration));
             let at_info = limiter.may_log(now, LineKind::Throttled);
             match reason {
                 Some(reason) => {
-                    info_if!(at_info, %tenant, whose, duration_ms, reason, "throttled by the API");
+                    info_if!(at_info, %tenant, whose = scope, duration_ms, reason, "throttled by the API");
                 }
                 None => {
-                    info_if!(at_info, %tenant, whose, duration_ms, "the API reports an exhausted \
+                    info_if!(at_info, %tenant, whose = scope, duration_ms, "the API reports an exhausted \
                         quota");
                 }
             }
         }
-        Fact::ThrottleUntold {
-            whose,
+        Fact::ThrottleNotStored {
+            scope,
             by,
             left,
-            again,
+            will_retry,
             why,
         } => {
-            let (whose, left_ms) = (words(whose), millis(*left));
-            if *again {
-                warn!(whose, by, left_ms, reason = %why, "a throttle could not be stored: \
+            let (scope, left_ms) = (words(scope), millis(*left));
+            if *will_retry {
+                warn!(whose = scope, by, left_ms, reason = %why, "a throttle could not be stored: \
                     retrying; workers may call until it is stored");
             } else {
-                warn!(whose, by, left_ms, reason = %why, "a throttle could not be stored: giving \
+                warn!(whose = scope, by, left_ms, reason = %why, "a throttle could not be stored: giving \
                     up; workers may call");
             }
         }
-        Fact::TriedAgain {
+        Fact::Retried {
             job: JobFields { id, tenant, trace },
             attempt,
             wait,
@@ -233,7 +233,7 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
                     publish is retried");
             }
         }
-        Fact::Stuck {
+        Fact::TargetsStuck {
             kind,
             messages,
             routing_key,
@@ -267,15 +267,15 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
         Fact::UsageLost(calls, why) => {
             warn!(calls, reason = %why, "settlements could not be stored: some quota is wasted");
         }
-        Fact::Excess(tenant, warning) => warn!(%tenant, "{warning}"),
-        Fact::QuotaUntold(why) => {
+        Fact::LowerLimitAdvertised(tenant, warning) => warn!(%tenant, "{warning}"),
+        Fact::QuotaNotStored(why) => {
             debug!(reason = %why, "advertised limits could not be stored");
         }
-        Fact::LessonUntold(why) => {
+        Fact::LessonNotStored(why) => {
             debug!(reason = %why, "changes of learned limits could not be stored");
         }
-        Fact::LimitSunk {
-            whose,
+        Fact::LimitLowered {
+            scope,
             limit,
             from,
             to,
@@ -284,7 +284,7 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
             lowered: _,
         } => {
             let (at_info, whole_in_s) = (limiter.may_log(now, LineKind::Lowered), left.as_secs());
-            let tenant = whose.as_ref().map(display);
+            let tenant = scope.as_ref().map(display);
             info_if!(
                 at_info,
                 tenant,
@@ -296,14 +296,14 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
                 "limit lowered: the API admits less than the limit"
             );
         }
-        Fact::LimitWhole {
-            whose,
+        Fact::LimitRestored {
+            scope,
             limit,
             after,
             lowered: _,
         } => {
-            let (at_info, lowered_s) = (limiter.may_log(now, LineKind::Whole), after.as_secs());
-            let tenant = whose.as_ref().map(display);
+            let (at_info, lowered_s) = (limiter.may_log(now, LineKind::Restored), after.as_secs());
+            let tenant = scope.as_ref().map(display);
             info_if!(at_info, tenant, limit, lowered_s, "limit restored");
         }
         Fact::Unfit(reason) => {
@@ -314,22 +314,22 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
             );
         }
         Fact::Fit => info!("this worker can make calls again"),
-        Fact::Short(reason) => {
+        Fact::ResourceShortage(reason) => {
             warn!(
                 reason,
                 "this worker lacks resources for calls: jobs wait and use no attempt"
             );
         }
-        Fact::FailuresUntold(why) => {
+        Fact::FailuresNotReported(why) => {
             warn!(reason = %why, "failed calls could not be reported to the breakers: they use no \
                 attempts");
         }
-        Fact::Breaker(whose, is_open, by) => breaker(limiter, now, whose, *is_open, by),
+        Fact::Breaker(scope, is_open, by) => breaker(limiter, now, scope, *is_open, by),
         Fact::AllStopped(left, by) => {
             let left_ms = millis(*left);
             info!(left_ms, by, "all tenants are suspended: their jobs wait");
         }
-        Fact::CalledAlone(JobFields { id, tenant, trace }, crashes) => {
+        Fact::SuspectRunsAlone(JobFields { id, tenant, trace }, crashes) => {
             let at_info = limiter.may_log(now, LineKind::Alone);
             info_if!(at_info, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, crashes, "calls \
                 of this job crashed their workers: no other such job is called at the same time");
@@ -357,8 +357,8 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
         | Fact::LateCallNotCounted
         | Fact::Promised(_)
         | Fact::Queued(_)
-        | Fact::LetGo(_)
-        | Fact::Rests
+        | Fact::HeldJobsReleased(_)
+        | Fact::DeliveriesReturned
         | Fact::ResultPublished
         | Fact::Span(_)
         | Fact::Started(..)
@@ -370,11 +370,11 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
 fn breaker(
     limiter: &mut LineLimiter,
     now: Duration,
-    whose: &BreakerScope,
+    scope: &BreakerScope,
     is_open: bool,
     by: &str,
 ) {
-    match (whose, is_open) {
+    match (scope, is_open) {
         (BreakerScope::Tenant(tenant), true) => {
             if limiter.may_log(now, LineKind::BreakerOpened) {
                 warn!(%tenant, by, "breaker of this tenant open: only one probe at a time is \
@@ -409,7 +409,7 @@ fn log_summary(rest: &Summary) {
         LineKind::BreakerClosed => info!(more, within_s, "breakers of more tenants closed"),
         LineKind::Throttled => info!(more, within_s, "the API throttled more calls"),
         LineKind::Lowered => info!(more, within_s, "more limits lowered"),
-        LineKind::Whole => info!(more, within_s, "more limits restored"),
+        LineKind::Restored => info!(more, within_s, "more limits restored"),
         LineKind::Failed => info!(more, within_s, "more jobs failed"),
         LineKind::Dead => warn!(more, within_s, "more dead letters"),
         LineKind::Invalid => warn!(more, within_s, "more invalid messages"),
@@ -433,8 +433,8 @@ fn shown(labels: &Labels) -> Option<DisplayValue<&Labels>> {
     (!labels.is_empty()).then(|| display(labels))
 }
 
-fn words(whose: &BreakerScope) -> String {
-    match whose {
+fn words(scope: &BreakerScope) -> String {
+    match scope {
         BreakerScope::Tenant(tenant) => format!("tenant {tenant}"),
         BreakerScope::Api => "all tenants".to_owned(),
     }

@@ -48,11 +48,11 @@ impl LargeBodies {
 
 /// Reads `batch` on a thread for blocking work.
 pub(super) async fn read(batch: Vec<Delivery>, fields: Fields) -> Vec<(Delivery, InBody)> {
-    let look = move |delivery: Delivery| {
+    let read_all = move |delivery: Delivery| {
         let inside = InBody::read(&delivery.message.body, &fields);
         (delivery, inside)
     };
-    match spawn_blocking(move || batch.into_iter().map(look).collect()).await {
+    match spawn_blocking(move || batch.into_iter().map(read_all).collect()).await {
         Ok(read) => read,
         Err(why) => match why.try_into_panic() {
             Ok(panic) => resume_unwind(panic),

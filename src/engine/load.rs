@@ -60,7 +60,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn what_was_taken_counts_until_it_changes() {
+    fn slots_in_use_count_until_they_change() {
         let mut load = SlotLoad::default();
         assert_eq!(load.turn(10 * SECOND, 4), (0, 10 * SECOND));
         assert!(load.counted(10 * SECOND, 8, 4).abs() < 1e-9);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_worker_is_counted_once_more_and_then_left_alone() {
+    fn an_idle_worker_is_counted_once_more_and_then_skipped() {
         let mut load = SlotLoad::default();
         assert_eq!(load.next(0), None);
         assert_eq!(load.next(1), Some(LOAD_INTERVAL));

@@ -82,7 +82,7 @@ pub enum EngineEnd {
     /// It was stopped.
     Stopped,
     /// The broker's events ended, although nothing stopped the worker.
-    Deaf,
+    BrokerLost,
     /// A task panicked. Its outcome is not known.
     Panicked(String),
 }
@@ -110,7 +110,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
     ) -> EngineEnd {
         let started = Instant::now();
         let gate = Arc::clone(&self.gate);
-        scheduler.shard_by(Shards::by(move |tenant| gate.shard(tenant)));
+        scheduler.shard_by(Shards::from_grouping(move |tenant| gate.shard(tenant)));
         let mut tasks = JoinSet::new();
         let mut prepared = PreparedCalls::default();
         let mut redis = Outage::new("Redis");
@@ -236,7 +236,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                             events_go_on = false;
                             continue;
                         }
-                        over = EngineEnd::Deaf;
+                        over = EngineEnd::BrokerLost;
                         break;
                     };
                     self.take_event(&mut scheduler, &mut reading, started.elapsed(), event);
@@ -375,7 +375,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 scheduler.delivered_read(now, read);
             }
             TaskReport::Finished(key, ended) => {
-                if let Some(heard) = ended.heard {
+                if let Some(heard) = ended.signal {
                     scheduler.record_finding(now, key, heard);
                 }
                 scheduler.finished(now, key, ended.took, ended.attempt);

@@ -60,5 +60,5 @@ fn show(metrics: &Metrics, now: &Gauges) {
     metrics.set_memory(now.running, now.held, now.in_memory);
     metrics.set_abandoned(now.abandoned);
     metrics.set_breaker_open(now.breaker_is_open);
-    metrics.set_way_base(now.way_base);
+    metrics.set_latency_base(now.latency_base);
 }

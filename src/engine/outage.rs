@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outage_is_said_at_once_and_then_once_a_minute() {
+    fn an_outage_is_logged_at_once_and_then_every_minute() {
         let mut outage = Outage::new("Redis");
         let said = |outage: &mut Outage, s: u64| outage.failed(Duration::from_secs(s), &"refused");
         let times = [5, 6, 64, 65, 66, 125];

@@ -51,27 +51,27 @@ type TargetReplies = (Vec<JobKey>, Vec<Reply>);
 /// Splits results by target, in order of first appearance, so that no result waits for a confirm of
 /// another queue.
 fn by_target(batch: Vec<(JobKey, Reply)>) -> Vec<TargetReplies> {
-    let mut places = HashMap::new();
+    let mut indexes = HashMap::new();
     let mut all: Vec<TargetReplies> = Vec::new();
     for (key, message) in batch {
         let target = (message.exchange.clone(), message.routing_key.clone());
-        let place = *places.entry(target).or_insert_with(|| {
+        let index = *indexes.entry(target).or_insert_with(|| {
             all.push(TargetReplies::default());
             all.len() - 1
         });
-        all[place].0.push(key);
-        all[place].1.push(message);
+        all[index].0.push(key);
+        all[index].1.push(message);
     }
     all
 }
 
 impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
     /// Performs `actions` in order. Acks come last, followed only by a rest. Findings about calls
-    /// in flight are sent to `heard`.
+    /// in flight are sent to `signals`.
     pub(super) async fn perform(
         &self,
         actions: Vec<Action>,
-        (started, heard): (Instant, &mpsc::Sender<(JobKey, CallSignal)>),
+        (started, signals): (Instant, &mpsc::Sender<(JobKey, CallSignal)>),
         tasks: &mut JoinSet<TaskReport<H::Ready>>,
         prepared: &mut PreparedCalls<H::Ready>,
     ) {
@@ -94,7 +94,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Action::Block(block, duration) => {
                     let gate = Arc::clone(&self.gate);
                     tasks.spawn(async move {
-                        let result = gate.block(&block.whose, duration, &block.by).await;
+                        let result = gate.block(&block.scope, duration, &block.reason).await;
                         TaskReport::Blocked(block, result)
                     });
                 }
@@ -108,7 +108,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     let gate = Arc::clone(&self.gate);
                     tasks.spawn(async move { TaskReport::Learned(gate.learn(&batch).await) });
                 }
-                Action::Rest => rests = true,
+                Action::ReturnDeliveries => rests = true,
                 Action::Take => {
                     info!("taking all deliveries again");
                     self.broker.take().await;
@@ -184,17 +184,17 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     key,
                     job,
                     deadline,
-                    look,
+                    check,
                 } => {
                     let handler = Arc::clone(&self.handler);
                     let call = prepared.take(key);
                     let call = call.or_else(|| handler.at_once_for(&job.tenant));
                     let permit = Permit::until(started + deadline);
-                    let watch = look.map(|look| CallWatch {
+                    let watch = check.map(|check| CallWatch {
                         key,
-                        look,
+                        check,
                         started,
-                        heard: heard.clone(),
+                        signals: signals.clone(),
                     });
                     let calls = async move {
                         let ended = calls::attempt(&*handler, &job, call, permit, watch).await;

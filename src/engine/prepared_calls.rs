@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_that_is_no_good_any_more_is_replaced_or_gone() {
+    fn an_unusable_prepared_call_is_replaced_or_dropped() {
         let (mut prepared, key) = (PreparedCalls::default(), JobKey(1));
         assert!(!prepared.is_ready(key, |_| true, || None));
         prepared.put(key, "old");

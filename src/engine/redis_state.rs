@@ -39,7 +39,7 @@ mod tests {
     use crate::gate::TenantReply;
 
     #[test]
-    fn some_primaries_without_a_decision_say_nothing_of_the_others() {
+    fn primaries_without_a_decision_do_not_affect_the_others() {
         let cold = || GateError::Cold {
             wait: Duration::from_secs(1),
             why: "a test".to_owned(),

@@ -296,7 +296,7 @@ impl Scheduler {
             in_memory: self.in_memory(),
             abandoned: self.settlement.abandoned(),
             breaker_is_open: self.breakers.is_open(),
-            way_base: self.settlement.way_base(),
+            latency_base: self.settlement.latency_base(),
         }
     }
 
@@ -325,11 +325,11 @@ impl Scheduler {
         self.breakers.not_started();
         let mut released = Vec::new();
         self.jobs.retain(|key, job| {
-            let stays = matches!(job.phase, Phase::Running | Phase::Throttling { .. });
-            if !stays && job.slot != SlotState::Empty {
+            let remains = matches!(job.phase, Phase::Running | Phase::Throttling { .. });
+            if !remains && job.slot != SlotState::Empty {
                 released.push(*key);
             }
-            stays
+            remains
         });
         self.queues.forget_waiting();
         self.waiting.clear();
@@ -357,7 +357,7 @@ impl Scheduler {
 
     /// Returns the number of running jobs, of throttles being stored, and of moves.
     fn busy(&self) -> usize {
-        self.queues.running() + self.throttles.under_way() + self.moves.busy()
+        self.queues.running() + self.throttles.in_flight() + self.moves.busy()
     }
 
     /// Returns the number of questions so far.
@@ -393,14 +393,14 @@ impl Scheduler {
     /// Does everything that is due, except the next question: see [`Scheduler::ask`].
     pub fn tick(&mut self, now: Duration) {
         while let Some((at, key)) = self.waiting.due(now) {
-            self.look_at(now, at, key);
+            self.check_job(now, at, key);
         }
         self.bury_undated(now);
         self.check_moves(now);
         self.lapse(now);
         self.make_room_in_windows(now);
         self.delay_surplus(now);
-        self.let_long_held_go(now);
+        self.release_long_held(now);
         self.renew(now);
         self.throttle_again(now);
         for (shard, batch) in self.settlement.send(now) {
@@ -413,12 +413,12 @@ impl Scheduler {
             self.agenda.push(Action::Learn(batch));
         }
         self.check_breaker(now);
-        self.fitness.look(now, self.breakers.is_open());
+        self.fitness.update(now, self.breakers.is_open());
         self.send_notes(now);
         self.send_dedupe_questions(now);
         self.send_sightings(now);
         self.report_open_tenants(now);
-        self.facts.extend(self.lessons.look(now));
+        self.facts.extend(self.lessons.check_limits(now));
         self.rest_or_take(now);
     }
 
@@ -479,13 +479,13 @@ impl Scheduler {
         let busy = self.busy() > 0 || !self.breakers.is_empty();
         match self.agreement.change(now, busy, self.fitness.wants()) {
             Some(TakingChange::Rest) => {
-                self.facts.push(Fact::Rests);
+                self.facts.push(Fact::DeliveriesReturned);
                 // The broker still has to end this session. Until then, no job of it may start.
                 self.agenda.ack_first();
                 let ends = self.intake.has_session();
                 self.session_down();
                 self.intake.awaits_end = ends;
-                self.agenda.push(Action::Rest);
+                self.agenda.push(Action::ReturnDeliveries);
             }
             Some(TakingChange::Take) => self.agenda.push(Action::Take),
             Some(TakingChange::TakeFew) => self.agenda.push(Action::TakeFew),

@@ -15,7 +15,7 @@ pub struct Shards(Option<Arc<ShardFn>>);
 impl Shards {
     /// Uses the mapping `of`. It may return a different shard for a tenant after the store has
     /// changed. Requests in flight then end in the shard to which they were sent.
-    pub fn by(of: impl Fn(&Tenant) -> ShardId + Send + Sync + 'static) -> Self {
+    pub fn from_grouping(of: impl Fn(&Tenant) -> ShardId + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(of)))
     }
 

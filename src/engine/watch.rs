@@ -22,11 +22,11 @@ pub(super) struct CallWatch {
     /// The job.
     pub key: JobKey,
     /// When to look, in scheduler time. Its patience counts from when the call is made.
-    pub look: CallCheck,
+    pub check: CallCheck,
     /// When the scheduler's time began.
     pub started: Instant,
     /// Receives the findings.
-    pub heard: mpsc::Sender<(JobKey, CallSignal)>,
+    pub signals: mpsc::Sender<(JobKey, CallSignal)>,
 }
 
 /// Waits for `call`, which `permit` allows, and meanwhile reports findings that the scheduler would
@@ -39,16 +39,16 @@ pub(super) async fn watched<T>(
 ) -> (T, bool) {
     let CallWatch {
         key,
-        look,
+        check,
         started,
-        heard,
+        signals,
     } = watch;
     let written = Instant::now();
     let CallCheck {
         at,
         closely,
         patience,
-    } = *look;
+    } = *check;
     let in_time = *started + at;
     let mut next = match closely {
         true => written + CLOSE,
@@ -69,11 +69,11 @@ pub(super) async fn watched<T>(
         let now = Instant::now();
         let told = match has_arrived {
             true if !closely && now <= in_time + MIN_RECHECK_DELAY => return (call.await, false),
-            true => heard
+            true => signals
                 .try_send((*key, CallSignal::Acked { closely }))
                 .is_ok(),
             false if now >= patient_until => {
-                if heard.try_send((*key, CallSignal::Nothing)).is_ok() {
+                if signals.try_send((*key, CallSignal::Nothing)).is_ok() {
                     patient_until = now + patience / 2;
                 }
                 false
@@ -94,7 +94,7 @@ pub(super) async fn watched<T>(
 
 /// Returns the finding that the end of a call allows, or `None` if it allows none. `is_late`: see
 /// [`watched`].
-pub(super) fn heard_at_the_end(fate: &Fate, permit: &Permit, is_late: bool) -> Option<CallSignal> {
+pub(super) fn signal_at_end(fate: &Fate, permit: &Permit, is_late: bool) -> Option<CallSignal> {
     match fate {
         Fate::Unwritten => None,
         // An answered call has arrived, which needs no look at its connection.
@@ -126,31 +126,31 @@ mod tests {
     fn watch(
         closely: bool,
         started: Instant,
-        heard: mpsc::Sender<(JobKey, CallSignal)>,
+        signals: mpsc::Sender<(JobKey, CallSignal)>,
     ) -> CallWatch {
-        let look = CallCheck {
+        let check = CallCheck {
             at: MS * 50,
             closely,
             patience: MS * 500,
         };
         CallWatch {
             key: JobKey(1),
-            look,
+            check,
             started,
-            heard,
+            signals,
         }
     }
 
     /// Returns the findings and their times for a call that arrives after `arrives_ms` and is
     /// answered after `answer_ms`.
-    async fn heard_of(arrives_ms: u32, answer_ms: u32, closely: bool) -> Vec<(u128, CallSignal)> {
+    async fn signals_of(arrives_ms: u32, answer_ms: u32, closely: bool) -> Vec<(u128, CallSignal)> {
         let (sender, mut receiver) = mpsc::channel(8);
         let started = Instant::now();
         let permit = Permit::until(started + MS * 25);
         let listening = tokio::spawn(async move {
             let mut all = Vec::new();
-            while let Some((_, heard)) = receiver.recv().await {
-                all.push((started.elapsed().as_millis(), heard));
+            while let Some((_, signals)) = receiver.recv().await {
+                all.push((started.elapsed().as_millis(), signals));
             }
             all
         });
@@ -171,42 +171,42 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_in_time_is_not_told_of() {
-        assert_eq!(heard_of(40, 2000, false).await, []);
-        assert_eq!(heard_of(400, 45, false).await, [], "it was answered");
+    async fn a_call_in_time_is_not_reported() {
+        assert_eq!(signals_of(40, 2000, false).await, []);
+        assert_eq!(signals_of(400, 45, false).await, [], "it was answered");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_late_one_is_told_of_when_it_arrives() {
-        let heard = heard_of(230, 2000, false).await;
-        let [(at, CallSignal::Acked { closely: false })] = heard[..] else {
-            panic!("{heard:?}");
+    async fn a_late_call_is_reported_when_it_arrives() {
+        let signals = signals_of(230, 2000, false).await;
+        let [(at, CallSignal::Acked { closely: false })] = signals[..] else {
+            panic!("{signals:?}");
         };
         assert!((230..260).contains(&at), "{at}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_does_not_arrive_is_told_of_again_and_again() {
-        let heard = heard_of(1200, 2000, false).await;
-        let nothing = heard
+    async fn a_call_that_does_not_arrive_is_reported_repeatedly() {
+        let signals = signals_of(1200, 2000, false).await;
+        let nothing = signals
             .iter()
-            .filter(|(_, heard)| *heard == CallSignal::Nothing);
-        assert_eq!(nothing.count(), 3, "{heard:?}");
+            .filter(|(_, signals)| *signals == CallSignal::Nothing);
+        assert_eq!(nothing.count(), 3, "{signals:?}");
         let last = CallSignal::Acked { closely: false };
-        assert!(heard.last().is_some_and(|(_, heard)| *heard == last));
+        assert!(signals.last().is_some_and(|(_, signals)| *signals == last));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn looked_at_closely_it_is_told_of_at_once() {
-        let heard = heard_of(30, 200, true).await;
-        let [(at, CallSignal::Acked { closely: true })] = heard[..] else {
-            panic!("{heard:?}");
+    async fn a_closely_watched_call_is_reported_at_once() {
+        let signals = signals_of(30, 200, true).await;
+        let [(at, CallSignal::Acked { closely: true })] = signals[..] else {
+            panic!("{signals:?}");
         };
         assert!((30..=32).contains(&at), "{at}");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_call_may_be_the_first_that_is_heard_of_a_late_one() {
+    async fn the_end_of_a_call_may_be_its_first_report() {
         let (sender, _heard) = mpsc::channel(8);
         let started = Instant::now();
         let permit = Permit::until(started + MS * 25);
@@ -216,12 +216,12 @@ mod tests {
         };
         let ((), is_late) = watched(pin!(call), &permit, &watch(false, started, sender)).await;
         assert!(is_late);
-        let heard = heard_at_the_end(&Fate::Answered, &permit, is_late);
-        assert_eq!(heard, Some(CallSignal::Acked { closely: false }));
+        let signals = signal_at_end(&Fate::Answered, &permit, is_late);
+        assert_eq!(signals, Some(CallSignal::Acked { closely: false }));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_nobody_can_tell_nothing_is_told() {
+    async fn an_unobservable_call_is_not_reported() {
         let (sender, mut receiver) = mpsc::channel(8);
         let started = Instant::now();
         let permit = Permit::until(started + MS * 25);

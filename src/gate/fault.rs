@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn every_error_says_what_is_wrong() {
+    fn every_error_describes_the_problem() {
         use Fault::{Address, Connection, Request, Server};
         for (line, fault) in [
             (
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_of_several_answers_counts() {
+    fn the_worst_answer_counts() {
         let answers = |lines: &[&str]| {
             let errors = lines.iter().map(|line| Value::ServerError(error(line)));
             errors.chain([Value::Okay]).collect::<Vec<_>>()

@@ -32,7 +32,7 @@ impl BoardCopy {
     }
 
     /// Reads `board` for the worker `name`, and stores its report `says` there.
-    pub(in crate::gate) async fn look(
+    pub(in crate::gate) async fn refresh(
         mut self,
         gate: &RedisGate,
         board: &str,
@@ -40,7 +40,7 @@ impl BoardCopy {
     ) -> Result<Self, GateError> {
         let BoardSnapshot {
             version, posted, ..
-        } = look(gate, board, self.version, (name, self.follows, says)).await?;
+        } = read_board(gate, board, self.version, (name, self.follows, says)).await?;
         if let Some(posted) = posted {
             (self.version, self.posted) = (version, known(posted));
         }
@@ -53,12 +53,12 @@ impl BoardCopy {
 ///
 /// # Errors
 /// [`GateError`]: the board can't be read.
-pub(in crate::gate) async fn said_lately(
+pub(in crate::gate) async fn recent_reports(
     gate: &RedisGate,
     board: &str,
     within_ms: u64,
 ) -> Result<Vec<String>, GateError> {
-    let looked = look(gate, board, 0, ("", 0, "")).await?;
+    let looked = read_board(gate, board, 0, ("", 0, "")).await?;
     let lately = |worker: &Follower| worker.at_ms.saturating_add(within_ms) >= looked.now_ms;
     let workers = looked.workers.into_iter().map(|(_, worker)| worker);
     Ok(workers.filter(lately).map(|worker| worker.says).collect())
@@ -103,7 +103,7 @@ pub async fn see_each(gate: &RedisGate) -> Result<Vec<Result<BoardView, GateErro
     let primaries = gate.registries().await?;
     let looks = primaries.iter().map(async |primary| {
         let board = &primary.board;
-        let looked = look(gate, board, 0, ("", 0, "")).await?;
+        let looked = read_board(gate, board, 0, ("", 0, "")).await?;
         let live = |(_, worker): &(String, Follower)| {
             worker.at_ms.saturating_add(LIVE_MS) >= looked.now_ms
         };
@@ -230,7 +230,7 @@ struct BoardSnapshot {
     workers: Vec<(String, Follower)>,
 }
 
-async fn look(
+async fn read_board(
     gate: &RedisGate,
     board: &str,
     version: u64,
@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_lives_and_does_not_follow_yet_is_named_once() {
+    fn a_live_worker_that_does_not_follow_yet_is_named_once() {
         let worker = |follows| Follower {
             at_ms: 5,
             follows,

@@ -87,8 +87,8 @@ impl Keys {
 
     /// Returns the key of the HASH with the breaker: the tenant's waitlist, or a key for the whole
     /// API.
-    pub fn breaker(&self, whose: &BreakerScope) -> String {
-        match whose {
+    pub fn breaker(&self, scope: &BreakerScope) -> String {
+        match scope {
             BreakerScope::Tenant(tenant) => self.waitlist(tenant),
             BreakerScope::Api => format!("{}:line", self.base(&Partition::Api)),
         }

@@ -79,13 +79,13 @@ impl States {
     }
 
     fn sweep(&mut self, now_ms: u64) {
-        let most = |it: &Self| it.of.len().max(it.suspects.len()).max(it.firsts.len());
-        if most(self) >= self.sweep_at {
+        let max = |it: &Self| it.of.len().max(it.suspects.len()).max(it.firsts.len());
+        if max(self) >= self.sweep_at {
             self.of
                 .retain(|_, state| !Arc::make_mut(state).expire(now_ms));
             self.suspects.retain(|_, (_, until)| *until > now_ms);
             self.firsts.retain(|_, first| !first.is_over(now_ms));
-            self.sweep_at = SWEEP_AT.max(most(self) * 2);
+            self.sweep_at = SWEEP_AT.max(max(self) * 2);
         }
     }
 
@@ -93,14 +93,14 @@ impl States {
         let Suspected {
             tenant,
             job,
-            by,
+            owner,
             note,
         } = suspected;
         let key = (tenant.clone(), job.clone());
         let known = self.suspects.remove(&key);
         let known = known.filter(|(_, until)| *until > now_ms);
         let mut suspect = known.map(|(suspect, _)| suspect).unwrap_or_default();
-        let verdict = suspect.hear(now_ms, by, *note);
+        let verdict = suspect.apply_note(now_ms, owner, *note);
         if !suspect.is_clear() {
             let until = now_ms + KEEP_MS;
             self.suspects.insert(key, (suspect, until));
@@ -177,8 +177,8 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
 }
 
 /// Returns the partition that stores the data of these calls.
-fn partition_of(whose: &BreakerScope) -> Partition {
-    match whose {
+fn partition_of(scope: &BreakerScope) -> Partition {
+    match scope {
         BreakerScope::Tenant(tenant) => Partition::Tenant(tenant.clone()),
         BreakerScope::Api => Partition::Api,
     }
@@ -220,11 +220,11 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
 
     async fn block(
         &self,
-        whose: &BreakerScope,
+        scope: &BreakerScope,
         duration: Duration,
         by: &str,
     ) -> Result<(), GateError> {
-        self.with_partition(partition_of(whose), |state, now| {
+        self.with_partition(partition_of(scope), |state, now| {
             state.block(now, ceil_ms(duration), by);
         });
         Ok(())
@@ -235,8 +235,8 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         rule: &Rule,
         batch: &[(BreakerScope, BreakerEvent)],
     ) -> Result<Standings, GateError> {
-        let report = |(whose, event): &(BreakerScope, BreakerEvent)| {
-            Ok(self.with_partition(partition_of(whose), |state, now| {
+        let report = |(scope, event): &(BreakerScope, BreakerEvent)| {
+            Ok(self.with_partition(partition_of(scope), |state, now| {
                 state.report(now, rule, event)
             }))
         };
@@ -290,13 +290,13 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         Ok(batch.iter().map(learn).collect())
     }
 
-    async fn change(&self, whose: &BreakerScope, change: &Change) -> Result<u64, GateError> {
-        if let (BreakerScope::Tenant(tenant), Change::Reset) = (whose, change) {
+    async fn change(&self, scope: &BreakerScope, change: &Change) -> Result<u64, GateError> {
+        if let (BreakerScope::Tenant(tenant), Change::Reset) = (scope, change) {
             self.with_partition(Partition::Global, |state, now| {
                 state.fair_queue.leave(&tenant.key(), now);
             });
         }
-        Ok(self.with_partition(partition_of(whose), |state, now| state.change(now, change)))
+        Ok(self.with_partition(partition_of(scope), |state, now| state.change(now, change)))
     }
 
     async fn inspect(

@@ -85,13 +85,13 @@ pub struct Primaries {
     /// Primaries that answer but may have lost data: they admit no job.
     pub recovering: usize,
     /// Primaries that don't answer, or answer with an error.
-    pub away: usize,
+    pub unavailable: usize,
 }
 
 impl Primaries {
     /// Returns the number of primaries.
     pub fn all(&self) -> usize {
-        self.admitting + self.recovering + self.away
+        self.admitting + self.recovering + self.unavailable
     }
 }
 
@@ -148,15 +148,15 @@ pub trait Gate: Send + Sync + 'static {
         batch: &[TenantSettled],
     ) -> impl Future<Output = Result<SettleReplies, GateError>> + Send;
 
-    /// Suspends calls of `whose` for `duration` from now, in all workers, and never shortens a
+    /// Suspends calls of `scope` for `duration` from now, in all workers, and never shortens a
     /// suspension that is already in force. The gate denies the jobs of a suspended tenant. Workers
-    /// learn of a suspension of the whole API through [`Gate::report`]. `by` names the cause, for
+    /// learn of a suspension of the whole API through [`Gate::report`]. `reason` names the cause, for
     /// [`Inspection::blocked_by`].
     fn block(
         &self,
-        whose: &BreakerScope,
+        scope: &BreakerScope,
         duration: Duration,
-        by: &str,
+        reason: &str,
     ) -> impl Future<Output = Result<(), GateError>> + Send;
 
     /// Reports ends of calls to breakers, or requests their next probes. Replies are in the order
@@ -213,7 +213,7 @@ pub trait Gate: Send + Sync + 'static {
     /// milliseconds since the Unix epoch, or 0 if it has no end.
     fn change(
         &self,
-        whose: &BreakerScope,
+        scope: &BreakerScope,
         change: &Change,
     ) -> impl Future<Output = Result<u64, GateError>> + Send;
 

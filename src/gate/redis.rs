@@ -66,7 +66,10 @@ impl RedisGate {
     /// # Errors
     /// [`GateError::Refused`] if a URL is not a Redis URL.
     pub fn connect(servers: impl Into<RedisServers>, prefix: &str) -> Result<Self, GateError> {
-        Ok(Self::by(Arc::new(Link::new(&servers.into())?), prefix))
+        Ok(Self::from_link(
+            Arc::new(Link::new(&servers.into())?),
+            prefix,
+        ))
     }
 
     /// Connects like [`RedisGate::connect`], over the shared connections of `links`.
@@ -78,15 +81,15 @@ impl RedisGate {
         servers: &RedisServers,
         prefix: &str,
     ) -> Result<Self, GateError> {
-        Ok(Self::by(links.to(servers)?, prefix))
+        Ok(Self::from_link(links.to(servers)?, prefix))
     }
 
     /// Creates a gate on `store`, in place of Redis.
     pub fn on(store: Arc<dyn Store>, prefix: &str) -> Self {
-        Self::by(Arc::new(Link::to(store)), prefix)
+        Self::from_link(Arc::new(Link::to(store)), prefix)
     }
 
-    fn by(link: Arc<Link>, prefix: &str) -> Self {
+    fn from_link(link: Arc<Link>, prefix: &str) -> Self {
         let keys = Keys::new(prefix);
         let keys = if link.is_cluster() {
             keys.in_cluster()
@@ -100,7 +103,7 @@ impl RedisGate {
             watch: None,
             clock: Mutex::new(None),
             test_clock: None,
-            shortcut: Shortcut::Taken,
+            shortcut: Shortcut::Enabled,
         }
     }
 
@@ -136,7 +139,7 @@ impl RedisGate {
 
     /// Decides without the shortcut scripts. For tests only: the answers are the same.
     pub fn without_shortcuts(mut self) -> Self {
-        self.shortcut = Shortcut::Left;
+        self.shortcut = Shortcut::Disabled;
         self
     }
 
@@ -208,20 +211,20 @@ impl RedisGate {
         self.call(|_, _| script, (tenant, &Labels::default()), &[], more)
     }
 
-    /// Creates a call for a tenant or for the API. For the API, `nobody` stands in for the tenant
+    /// Creates a call for a tenant or for the API. For the API, `placeholder` stands in for the tenant
     /// in error texts.
-    fn call_whose<'a>(
+    fn call_for<'a>(
         &self,
         script: &'static Script,
-        (whose, nobody): (&'a BreakerScope, &'a Tenant),
+        (scope, placeholder): (&'a BreakerScope, &'a Tenant),
         more: Vec<Vec<u8>>,
     ) -> ScriptCall<'a> {
-        let tenant = match whose {
+        let tenant = match scope {
             BreakerScope::Tenant(tenant) => tenant,
-            BreakerScope::Api => nobody,
+            BreakerScope::Api => placeholder,
         };
         let mut call = self.call_tenant(script, tenant, more);
-        call.keys.names = vec![self.keys.breaker(whose)];
+        call.keys.names = vec![self.keys.breaker(scope)];
         call
     }
 
@@ -268,16 +271,16 @@ impl RedisGate {
         registry: &str,
         more: Vec<String>,
     ) -> Result<Value, GateError> {
-        let nobody = nobody("all-policies")?;
+        let placeholder = placeholder_tenant("all-policies")?;
         let more = more.into_iter().map(String::into_bytes).collect();
-        let mut call = self.call_tenant(scripts::policies(), &nobody, more);
+        let mut call = self.call_tenant(scripts::policies(), &placeholder, more);
         call.keys.names = vec![registry.to_owned()];
         self.run_one(call).await
     }
 }
 
 /// Returns a stand-in tenant for calls without one. It appears in error texts only.
-fn nobody(name: &str) -> Result<Tenant, GateError> {
+fn placeholder_tenant(name: &str) -> Result<Tenant, GateError> {
     Tenant::parse(name).map_err(|error| GateError::Refused(error.to_string()))
 }
 
@@ -287,10 +290,10 @@ impl Gate for RedisGate {
             .iter()
             .map(|ask| {
                 let more = reply::acquire_arguments(ask);
-                let whose = (&ask.tenant, &ask.labels);
+                let scope = (&ask.tenant, &ask.labels);
                 let acquire =
                     |limits: &[Limit], layout: &_| scripts::acquire(limits, layout, self.shortcut);
-                let mut call = self.call(acquire, whose, ask.limits.all(), more);
+                let mut call = self.call(acquire, scope, ask.limits.all(), more);
                 if !ask.asks.is_empty() {
                     call.span_ms = ask.limits.memory_ms();
                 }
@@ -351,13 +354,13 @@ impl Gate for RedisGate {
 
     async fn block(
         &self,
-        whose: &BreakerScope,
+        scope: &BreakerScope,
         duration: Duration,
-        by: &str,
+        reason: &str,
     ) -> Result<(), GateError> {
-        let more = vec![ceil_ms(duration).to_string().into_bytes(), by.into()];
-        let nobody = nobody("the-api")?;
-        let call = self.call_whose(scripts::block(), (whose, &nobody), more);
+        let more = vec![ceil_ms(duration).to_string().into_bytes(), reason.into()];
+        let placeholder = placeholder_tenant("the-api")?;
+        let call = self.call_for(scripts::block(), (scope, &placeholder), more);
         self.run_one(call).await.map(drop)
     }
 
@@ -366,11 +369,11 @@ impl Gate for RedisGate {
         rule: &Rule,
         batch: &[(BreakerScope, BreakerEvent)],
     ) -> Result<Standings, GateError> {
-        let api = nobody("the-api")?;
+        let api = placeholder_tenant("the-api")?;
         let calls = (batch.iter())
-            .map(|(whose, event)| {
+            .map(|(scope, event)| {
                 let more = reply::report_arguments(rule, event);
-                self.call_whose(scripts::report(), (whose, &api), more)
+                self.call_for(scripts::report(), (scope, &api), more)
             })
             .collect();
         let replies = self.run(calls, None).await?;
@@ -443,13 +446,13 @@ impl Gate for RedisGate {
         Ok(replies.into_iter().map(decode).collect())
     }
 
-    async fn change(&self, whose: &BreakerScope, change: &Change) -> Result<u64, GateError> {
+    async fn change(&self, scope: &BreakerScope, change: &Change) -> Result<u64, GateError> {
         let mut more = reply::change_arguments(change);
-        if let BreakerScope::Tenant(tenant) = whose {
+        if let BreakerScope::Tenant(tenant) = scope {
             more.push(tenant.key().into_bytes());
         }
-        let nobody = nobody("the-api")?;
-        let mut call = self.call_whose(scripts::change(), (whose, &nobody), more);
+        let placeholder = placeholder_tenant("the-api")?;
+        let mut call = self.call_for(scripts::change(), (scope, &placeholder), more);
         if *change == Change::Reset {
             self.keys.add_global(&mut call.keys);
         }

@@ -32,7 +32,7 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
         packed.extend(limit.span().to_be_bytes());
         packed.extend(limit.terms().margin().to_be_bytes());
         packed.extend(limit.window_ms().to_be_bytes());
-        packed.extend(limit.terms().apart_us().to_be_bytes());
+        packed.extend(limit.terms().spacing_us().to_be_bytes());
         packed.extend(limit.burst().to_be_bytes());
         packed.extend(limit.floor().unwrap_or(u32::MAX).to_be_bytes());
         packed.push(u8::from(limit.unit() == Unit::Calls) + 2 * u8::from(limit.is_shadow()));
@@ -72,7 +72,7 @@ pub fn shared_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
 pub fn shadows_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
     let first = keys.shadows.first()?;
     let mut packed = (*first as u64).to_be_bytes().to_vec();
-    packed.push(byte(layout.beside.len()));
+    packed.push(byte(layout.shadow_partitions.len()));
     Some(packed)
 }
 
@@ -92,7 +92,7 @@ pub fn acquire_arguments(ask: &TenantAsk) -> Vec<Vec<u8>> {
     let mut jobs = Vec::with_capacity(20 * ask.asks.len());
     for one in &ask.asks {
         let (generation, number) = one.ticket.map_or((0, 0), |t| (t.generation, t.number));
-        let cost = match (has_shadows, one.again) {
+        let cost = match (has_shadows, one.readmitted) {
             (false, _) => one.cost,
             (true, false) => one.cost.min(REPEATED_FLAG - 1),
             (true, true) => one.cost.min(REPEATED_FLAG - 1) | REPEATED_FLAG,
@@ -151,17 +151,17 @@ pub fn change_arguments(change: &Change) -> Vec<Vec<u8>> {
 
 /// Returns the arguments of `report`.
 pub fn report_arguments(rule: &Rule, event: &BreakerEvent) -> Vec<Vec<u8>> {
-    let (what, started_ms, of, by, jitter) = match event {
+    let (what, started_ms, of, reason, jitter) = match event {
         BreakerEvent::Failed {
             started_ms,
             of,
-            by,
+            reason,
             jitter,
-        } => ("failed", *started_ms, of.as_str(), by.as_str(), *jitter),
-        BreakerEvent::Sound => ("sound", 0, "", "", 0),
+        } => ("failed", *started_ms, of.as_str(), reason.as_str(), *jitter),
+        BreakerEvent::Succeeded => ("sound", 0, "", "", 0),
         BreakerEvent::Probe => ("probe", 0, "", "", 0),
         BreakerEvent::Release { started_ms } => ("release", *started_ms, "", "", 0),
-        BreakerEvent::Look => ("look", 0, "", "", 0),
+        BreakerEvent::Read => ("look", 0, "", "", 0),
     };
     let arguments = [
         what.to_owned(),
@@ -171,7 +171,7 @@ pub fn report_arguments(rule: &Rule, event: &BreakerEvent) -> Vec<Vec<u8>> {
         rule.lease_ms.to_string(),
         started_ms.to_string(),
         of.to_owned(),
-        by.to_owned(),
+        reason.to_owned(),
         jitter.to_string(),
     ];
     arguments.map(String::into_bytes).to_vec()
@@ -183,7 +183,7 @@ pub fn reported(reply: &Value) -> Result<Standing, GateError> {
         let Value::Array(values) = reply else {
             return None;
         };
-        let (by, numbers) = values.split_last()?;
+        let (reason, numbers) = values.split_last()?;
         let numbers: Vec<u64> = numbers.iter().map(number).collect::<Option<_>>()?;
         let &[
             1,
@@ -206,7 +206,7 @@ pub fn reported(reply: &Value) -> Result<Standing, GateError> {
             is_granted: is_granted == 1,
             closed_until_ms,
             named_until_ms,
-            by: ::redis::from_redis_value_ref(by).ok()?,
+            reason: ::redis::from_redis_value_ref(reason).ok()?,
         })
     };
     decode().ok_or_else(|| unreadable("report"))
@@ -214,17 +214,17 @@ pub fn reported(reply: &Value) -> Result<Standing, GateError> {
 
 /// Returns the arguments of `crash`.
 pub fn crash_arguments(suspected: &Suspected) -> Vec<Vec<u8>> {
-    let (what, most) = match suspected.note {
-        Note::Begin { most, alone: false } => ("begin", most),
-        Note::Begin { most, alone: true } => ("alone", most),
+    let (what, max) = match suspected.note {
+        Note::Begin { max, alone: false } => ("begin", max),
+        Note::Begin { max, alone: true } => ("alone", max),
         Note::Renew => ("renew", 0),
         Note::End { answered: false } => ("end", 0),
         Note::End { answered: true } => ("answered", 0),
     };
     let arguments = [
         what.to_owned(),
-        suspected.by.clone(),
-        most.to_string(),
+        suspected.owner.clone(),
+        max.to_string(),
         crash::LEASE_MS.to_string(),
         crash::KEEP_MS.to_string(),
     ];
@@ -244,13 +244,13 @@ pub fn suspected(reply: &Value) -> Result<SuspectDecision, GateError> {
         let crashes = u32::try_from(more);
         match verdict {
             0 => Some(SuspectDecision::Wait { ms: more }),
-            1 => Some(SuspectDecision::Go),
+            1 => Some(SuspectDecision::Proceed),
             2 => crashes
                 .ok()
                 .map(|crashes| SuspectDecision::Dead { crashes }),
             3 => crashes
                 .ok()
-                .map(|crashes| SuspectDecision::Alone { crashes }),
+                .map(|crashes| SuspectDecision::RunAlone { crashes }),
             _ => None,
         }
     };
@@ -260,7 +260,7 @@ pub fn suspected(reply: &Value) -> Result<SuspectDecision, GateError> {
 /// Returns the arguments of `dedupe`.
 pub fn dedupe_arguments(candidate: &Candidate) -> Vec<Vec<u8>> {
     let arguments = [
-        candidate.by.clone(),
+        candidate.owner.clone(),
         candidate.job.clone(),
         u8::from(candidate.seen_before).to_string(),
         candidate.lasts_ms.to_string(),
@@ -357,7 +357,7 @@ fn all_start(now_ms: u64, first: u64, jobs: usize) -> Option<TenantReply> {
         } else {
             0
         };
-        let sequences = Sequences::of_waitlist(number);
+        let sequences = Sequences::with_waitlist_sequence(number);
         Some(Answer::Start { sequences })
     });
     Some(TenantReply {
@@ -402,7 +402,7 @@ fn answer([decision, limit, count, ttl_ms, generation, ticket]: &[Value; 6]) -> 
 fn sequences(value: &Value) -> Option<Sequences> {
     match value {
         Value::BulkString(text) => Sequences::parse(std::str::from_utf8(text).ok()?),
-        one => Some(Sequences::of_waitlist(number(one)?)),
+        one => Some(Sequences::with_waitlist_sequence(number(one)?)),
     }
 }
 

@@ -41,7 +41,7 @@ pub const SHARED: [(&str, u64); 33] = [
     ("SINKS", learned::SINKS),
     ("STEP", fair_queue::STEP),
     ("STEPS", learned::STEPS),
-    ("TOLD_MS", learned::TOLD_MS),
+    ("TOLD_MS", learned::ADVERTISED_MS),
     ("TRIAL_MS", shadow::TRIAL_MS),
     ("TRIES", shadow::TRIES),
     ("WIDE", fair_queue::WIDE as u64),
@@ -97,9 +97,9 @@ const WAITLIST: [&str; 5] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shortcut {
     /// The script has the shortcut.
-    Taken,
+    Enabled,
     /// The script does not have the shortcut. For tests only: the answers are the same.
-    Left,
+    Disabled,
 }
 
 /// One script per set of algorithms, so that a call pays only for what it needs.
@@ -127,7 +127,7 @@ impl Family {
         let algorithm = limits.first()?.algorithm();
         let is_alone = limits.iter().all(|limit| limit.algorithm() == algorithm);
         let shortcut = algorithm.rules().shortcut();
-        shortcut.filter(|_| is_alone && self.shortcut == Shortcut::Taken)
+        shortcut.filter(|_| is_alone && self.shortcut == Shortcut::Enabled)
     }
 
     /// Returns the script for `limits` and `layout`. The parts for shared partitions are included
@@ -170,11 +170,11 @@ impl Family {
 
 /// Decides for the jobs of one tenant with the partitions in `layout`.
 pub fn acquire(limits: &[Limit], layout: &Layout, shortcut: Shortcut) -> &'static Script {
-    static TAKEN: Family = Family::new("acquire", lua!("acquire"), Shortcut::Taken);
-    static LEFT: Family = Family::new("acquire", lua!("acquire"), Shortcut::Left);
+    static TAKEN: Family = Family::new("acquire", lua!("acquire"), Shortcut::Enabled);
+    static LEFT: Family = Family::new("acquire", lua!("acquire"), Shortcut::Disabled);
     let family = match shortcut {
-        Shortcut::Taken => &TAKEN,
-        Shortcut::Left => &LEFT,
+        Shortcut::Enabled => &TAKEN,
+        Shortcut::Disabled => &LEFT,
     };
     family.member(limits, layout)
 }
@@ -184,7 +184,7 @@ pub fn settle(limits: &[Limit], layout: &Layout) -> &'static Script {
     static FAMILY: Family = Family::new(
         "settle",
         concat!(lua!("sliding_settle"), "\n", lua!("settle")),
-        Shortcut::Left,
+        Shortcut::Disabled,
     );
     FAMILY.member(limits, layout)
 }
@@ -194,14 +194,14 @@ pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
     static FAMILY: Family = Family::new(
         "inspect",
         concat!(lua!("set"), "\n", lua!("inspect")),
-        Shortcut::Left,
+        Shortcut::Disabled,
     );
     FAMILY.member(limits, layout)
 }
 
 /// Feeds adaptive limits with answers of the API.
 pub fn learn(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new("learn", lua!("learn"), Shortcut::Left);
+    static FAMILY: Family = Family::new("learn", lua!("learn"), Shortcut::Disabled);
     FAMILY.member(limits, layout)
 }
 
@@ -210,7 +210,7 @@ pub fn forecast(limits: &[Limit], layout: &Layout) -> &'static Script {
     static FAMILY: Family = Family::new(
         "forecast",
         concat!(lua!("set"), "\n", lua!("forecast")),
-        Shortcut::Left,
+        Shortcut::Disabled,
     );
     FAMILY.member(limits, layout)
 }

@@ -25,7 +25,7 @@ const AT_ONCE: usize = 20;
 #[derive(Debug, Clone, Default)]
 pub struct TenantStanding {
     /// The tenant's waiting jobs and suspension.
-    pub line: WaitlistState,
+    pub waitlist: WaitlistState,
     /// The tenant's limits with their usage. For a limit with a scope that distinguishes jobs by a
     /// value, this is the usage of jobs without that value.
     pub limits: Vec<(Limit, UsageOfLimit)>,
@@ -47,7 +47,7 @@ pub async fn read_standings(
     tenants: &[Tenant],
 ) -> Result<Vec<Result<TenantStanding, GateError>>, GateError> {
     let own = NamedPolicy::new(policy.clone())?;
-    let registry::RegisteredPolicies { known, now_ms, .. } = registry::look(gate).await?;
+    let registry::RegisteredPolicies { known, now_ms, .. } = registry::read_policies(gate).await?;
     let mut fleet = known.fleet(Arc::clone(&own.policy), &own.id, now_ms);
     let levels = priorities.waitlists();
     let mut waitlists: Vec<Labels> = levels
@@ -56,9 +56,9 @@ pub async fn read_standings(
     if waitlists.is_empty() {
         waitlists.push(Labels::default());
     }
-    let most = MAX_TENANTS_READ / waitlists.len().min(MAX_TENANTS_READ);
+    let max = MAX_TENANTS_READ / waitlists.len().min(MAX_TENANTS_READ);
     let mut standings = Vec::new();
-    for some in tenants[..most.min(tenants.len())].chunks(AT_ONCE) {
+    for some in tenants[..max.min(tenants.len())].chunks(AT_ONCE) {
         let some: Vec<_> = (some.iter())
             .map(|tenant| {
                 let limits = fleet.limits(tenant, None);
@@ -67,14 +67,14 @@ pub async fn read_standings(
             .collect();
         let looks = some
             .iter()
-            .map(|(tenant, limits)| line(gate, tenant, limits, &waitlists));
+            .map(|(tenant, limits)| read_waitlists(gate, tenant, limits, &waitlists));
         standings.extend(join_all(looks).await);
     }
     Ok(standings)
 }
 
 /// Reads all `waitlists` of a tenant and merges them into one line.
-async fn line(
+async fn read_waitlists(
     gate: &RedisGate,
     tenant: &Tenant,
     limits: &Limits,
@@ -83,23 +83,23 @@ async fn line(
     let looks = waitlists
         .iter()
         .map(|labels| gate.inspect(tenant, labels, limits));
-    let mut line = WaitlistState::default();
+    let mut waitlist = WaitlistState::default();
     let (mut waiting, mut usages, mut tried) = (0, Vec::new(), Vec::new());
     for found in try_join_all(looks).await? {
         waiting += found.waiting;
         if found.waitlist_end_ms > 0 {
-            line.ends_ms = line.ends_ms.max(found.now_ms + found.waitlist_end_ms);
+            waitlist.ends_ms = waitlist.ends_ms.max(found.now_ms + found.waitlist_end_ms);
         }
-        line.closed_until_ms = found.blocked_until_ms;
-        line.closed_by = found.blocked_by;
+        waitlist.closed_until_ms = found.blocked_until_ms;
+        waitlist.closed_by = found.blocked_by;
         (usages, tried) = (found.limits, found.shadows);
     }
     // With such scopes a tenant has one waitlist per value, and the values are not known here.
     let mut scopes = limits.iter().map(Limit::scope);
     let by_value = scopes.any(|scope| matches!(scope, Scope::Header(_) | Scope::RoutingKey));
-    line.waiting = (!by_value).then_some(waiting);
+    waitlist.waiting = (!by_value).then_some(waiting);
     Ok(TenantStanding {
-        line,
+        waitlist,
         limits: limits.iter().cloned().zip(usages).collect(),
         shadows: (limits.shadows().iter().cloned().zip(tried))
             .map(|(limit, (usage, tried))| (limit, usage, tried))

@@ -22,7 +22,7 @@ const LATELY: Duration = Duration::from_secs(1);
 enum PrimaryState {
     Admitting,
     Recovering,
-    Away,
+    Unavailable,
 }
 
 impl PrimaryState {
@@ -31,7 +31,7 @@ impl PrimaryState {
             Ok(_) => Self::Admitting,
             Err(GateError::Cold { .. }) => Self::Recovering,
             Err(GateError::Unreachable(_) | GateError::Unusable(_) | GateError::Refused(_)) => {
-                Self::Away
+                Self::Unavailable
             }
         }
     }
@@ -55,7 +55,7 @@ struct WatchesState {
     /// The last state of the primary with each epoch.
     states: BTreeMap<String, PrimaryState>,
     /// Whether the first look at the primaries is done. Any primary seen later is new.
-    begun: bool,
+    initialized: bool,
 }
 
 impl Watches {
@@ -69,7 +69,7 @@ impl Watches {
                 start: None,
                 failing: BTreeMap::new(),
                 states: BTreeMap::new(),
-                begun: false,
+                initialized: false,
             }),
         }
     }
@@ -102,11 +102,11 @@ impl Watches {
     /// Returns the watches over `primaries`, in their order.
     fn over(&self, primaries: &AllPrimaries) -> Vec<Arc<Watch>> {
         let mut inner = self.inner();
-        let (span, shortest, begun) = (inner.span, inner.shortest, inner.begun);
-        let start = inner.start.filter(|_| !begun).unwrap_or_default();
+        let (span, shortest, initialized) = (inner.span, inner.shortest, inner.initialized);
+        let start = inner.start.filter(|_| !initialized).unwrap_or_default();
         let mut watch = |primary: &Arc<Primary>| {
             let new = || {
-                let watch = Watch::new(primary.epoch.clone(), span, begun);
+                let watch = Watch::new(primary.epoch.clone(), span, initialized);
                 watch.cover(shortest);
                 watch.set_start(start);
                 Arc::new(watch)
@@ -127,7 +127,7 @@ impl Watches {
             Arc::clone(known.or_insert_with(new))
         };
         let all = primaries.iter().map(&mut watch).collect();
-        inner.begun |= inner.start.is_some() && !primaries.is_empty();
+        inner.initialized |= inner.start.is_some() && !primaries.is_empty();
         all
     }
 
@@ -198,7 +198,7 @@ impl Watches {
             match state {
                 PrimaryState::Admitting => all.admitting += 1,
                 PrimaryState::Recovering => all.recovering += 1,
-                PrimaryState::Away => all.away += 1,
+                PrimaryState::Unavailable => all.unavailable += 1,
             }
         }
         all
@@ -221,8 +221,8 @@ impl Watches {
     /// answered since the failure and within [`LATELY`].
     ///
     /// # Errors
-    /// Like [`of_all`], if no job may start at any primary.
-    pub async fn others_go_on(
+    /// Like [`combine`], if no job may start at any primary.
+    pub async fn others_still_answer(
         &self,
         (link, finder): (&Link, &Finder),
         failed: Vec<(Arc<Primary>, GateError)>,
@@ -259,14 +259,14 @@ impl Watches {
         });
         match try_join_all(beats).await {
             Err(()) => Ok(()),
-            Ok(more) => of_all(whys.into_iter().chain(more).map(Err).collect()),
+            Ok(more) => combine(whys.into_iter().chain(more).map(Err).collect()),
         }
     }
 
     /// Looks at all primaries, and shows each that this worker is alive.
     ///
     /// # Errors
-    /// Like [`of_all`], if no job may start at any primary.
+    /// Like [`combine`], if no job may start at any primary.
     pub async fn heartbeat(
         &self,
         link: &Link,
@@ -290,7 +290,7 @@ impl Watches {
         if link.is_cluster() {
             self.tidy(link, finder, &primaries, &watches).await;
         }
-        of_all(done)
+        combine(done)
     }
 
     /// Makes epochs give up slots that other epochs claim by now, and deletes epochs that belong to
@@ -359,7 +359,7 @@ fn at<'a>(
 /// Combines the answers of all primaries. The result is `Ok` if any primary may admit. If none may,
 /// recovering primaries take precedence over failed ones, and the primary that opens first
 /// determines the wait.
-fn of_all(each: Vec<Result<(), GateError>>) -> Result<(), GateError> {
+fn combine(each: Vec<Result<(), GateError>>) -> Result<(), GateError> {
     if each.iter().any(Result::is_ok) {
         return Ok(());
     }
@@ -410,13 +410,13 @@ mod tests {
     }
 
     #[test]
-    fn one_primary_that_may_admit_is_enough() {
+    fn one_admitting_primary_is_enough() {
         let away = || Err(GateError::Unreachable("a test".to_owned()));
-        assert!(of_all(vec![cold(9), away(), Ok(())]).is_ok());
-        assert!(of_all(Vec::new()).is_ok());
-        let all_away = of_all(vec![away(), away()]);
+        assert!(combine(vec![cold(9), away(), Ok(())]).is_ok());
+        assert!(combine(Vec::new()).is_ok());
+        let all_away = combine(vec![away(), away()]);
         assert!(matches!(all_away, Err(GateError::Unreachable(_))));
-        match of_all(vec![away(), cold(9), cold(2)]) {
+        match combine(vec![away(), cold(9), cold(2)]) {
             Err(GateError::Cold { wait, .. }) => assert_eq!(wait.as_secs(), 2),
             other => panic!("{other:?}"),
         }

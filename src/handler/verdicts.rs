@@ -13,7 +13,7 @@ pub(super) fn attempt(verdict: Verdict) -> Attempt {
         ruling,
         cost,
         status,
-        said,
+        result,
     } = verdict;
     let mut refused = None;
     let outcome = match ruling {
@@ -30,9 +30,9 @@ pub(super) fn attempt(verdict: Verdict) -> Attempt {
     attempt.fate = Fate::Answered;
     attempt.seen.actual_cost = cost;
     attempt.seen.refused = refused;
-    if status.is_some() || said.is_some() {
-        let (body, content_type) = match said {
-            Some(said) => (said.body, said.content_type),
+    if status.is_some() || result.is_some() {
+        let (body, content_type) = match result {
+            Some(result) => (result.body, result.content_type),
             None => Default::default(),
         };
         attempt.answered = Some(Box::new(Answered {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_says_that_the_api_fails() {
+    fn a_retry_verdict_counts_as_an_api_failure() {
         let text = br#"{"outcome":"retry","after":1}"#;
         let attempt = attempt(verdict::read(text).expect("a verdict"));
         assert!(attempt.trouble.is_some());

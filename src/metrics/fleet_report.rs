@@ -52,7 +52,7 @@ mod tests {
     use crate::engine::facts::Census;
 
     #[test]
-    fn the_fleet_is_told_what_the_metrics_say() {
+    fn fleet_reports_match_the_metrics() {
         let metrics = Metrics::new();
         assert_eq!(*metrics.tenants(), TenantLoads::default());
         metrics.set_memory(3, 2, 5);

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_has_series_once_it_was_lowered_and_there_is_a_bounded_number() {
+    fn a_lowered_limit_has_series_and_their_number_is_bounded() {
         let metrics = Metrics::new();
         let shown = metrics.encode();
         assert_eq!(shown.matches("sluicegate_limits_lowered{").count(), 1);

@@ -229,7 +229,7 @@ impl Metrics {
     pub fn promised(&self, off: promise::PromiseGap) {
         let of_sign = &self.load.forecast_error[usize::from(off.is_late)];
         of_sign.observe(Duration::from_millis(off.ms).as_secs_f64());
-        if off.is_kept {
+        if off.is_met {
             self.load.forecasts_kept.inc();
         }
     }
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_zero() {
+    fn unknown_values_are_not_zero() {
         let metrics = Metrics::new();
         shows(&metrics, &["sluicegate_backlog_jobs{state=\"dead\"} NaN"]);
         metrics.set_backlog(Some(QueueBacklog {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_that_was_off_counts_on_its_side() {
+    fn a_missed_promise_counts_as_early_or_late() {
         let metrics = Metrics::new();
         let promise = promise::Promise {
             at_ms: 10_000,
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_census_is_shown_by_state_and_by_what_is_lacking() {
+    fn a_census_is_shown_by_state_and_missing_resource() {
         let metrics = Metrics::new();
         let mut census = Census {
             waiting: 3,

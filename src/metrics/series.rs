@@ -90,7 +90,7 @@ impl Metrics {
                 "Late answers for which guard-budget was exhausted",
                 Counter::default(),
             ),
-            way_base: register(
+            latency_base: register(
                 r,
                 "way_base_seconds",
                 "Shortest time from a request to Redis to the acknowledged call",

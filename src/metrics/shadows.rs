@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shadows_are_counted_by_their_names_of_which_there_are_few() {
+    fn shadow_counts_have_a_bounded_number_of_names() {
         let metrics = Metrics::new();
         let tally = |waited, worst_ms| Tally {
             starts: 3,

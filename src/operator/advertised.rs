@@ -52,7 +52,7 @@ fn millis(window: Duration) -> u64 {
 }
 
 /// Describes the advertised limits for people; empty if the API advertised none.
-pub fn in_words(found: &Inspection, advertised: &[AdvertisedLimit]) -> String {
+pub fn describe(found: &Inspection, advertised: &[AdvertisedLimit]) -> String {
     if advertised.is_empty() {
         return String::new();
     }

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_did_it_is_a_plain_name_of_bounded_length() {
+    fn an_actor_has_a_plain_and_bounded_name() {
         for (said, name) in [
             ("anna", Some("anna")),
             (
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_bounded_and_reads_as_it_was_written() {
+    fn an_entry_is_bounded_and_survives_a_round_trip() {
         let of = |request: Value, failed: Option<&str>| AuditEntry {
             operator: "ü".repeat(MAX_NAME_CHARS),
             peer: "[::1]:1".to_owned(),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use super::NotDone;
-use super::letters::{LetterRow, again, headers, hex, reason};
+use super::letters::{LetterRow, for_replay, headers, hex, reason};
 use super::rate::Rate;
 use super::steer::followed;
 use crate::broker::amqp::{Client, FetchedMessage};
@@ -83,7 +83,7 @@ impl LetterChange {
     }
 
     /// Returns the change as a past participle.
-    pub fn word(self) -> &'static str {
+    pub fn keyword(self) -> &'static str {
         match self {
             Self::Replay(_) => "replayed",
             Self::Drop => "dropped",
@@ -109,23 +109,23 @@ pub struct SearchProgress {
     /// Total size of their bodies in bytes.
     pub bytes: usize,
     /// Number of bytes at which the look ends.
-    pub most_bytes: usize,
+    pub max_bytes: usize,
 }
 
 impl SearchProgress {
     /// Starts a look at the first `left` messages.
-    fn at(left: u32, most_bytes: usize) -> Self {
+    fn at(left: u32, max_bytes: usize) -> Self {
         Self {
             left,
             seen: 0,
             bytes: 0,
-            most_bytes,
+            max_bytes,
         }
     }
 
-    /// Returns true if the look ended because it fetched `most_bytes` or more.
+    /// Returns true if the look ended because it fetched `max_bytes` or more.
     pub fn is_full(&self) -> bool {
-        self.bytes >= self.most_bytes
+        self.bytes >= self.max_bytes
     }
 }
 
@@ -192,20 +192,20 @@ impl Dead<'_> {
     }
 
     /// Returns the first dead letter that matches `filter`, with the progress of the look. Looks at
-    /// no more than `most` messages and stops after `most_bytes` of bodies.
+    /// no more than `max` messages and stops after `max_bytes` of bodies.
     ///
     /// # Errors
     /// [`NotDone::RabbitMq`]
     pub async fn first(
         &self,
         filter: &Filter,
-        (most, most_bytes): (u32, usize),
+        (max, max_bytes): (u32, usize),
     ) -> Result<(Option<Message>, SearchProgress), NotDone> {
         let depth = self.client.depth(&self.queue).await?;
-        let mut look = SearchProgress::at(depth.min(most), most_bytes);
-        let found = self.next(filter, &mut look).await?;
-        look.left += depth.saturating_sub(most);
-        Ok((found.map(|fetched| fetched.message), look))
+        let mut progress = SearchProgress::at(depth.min(max), max_bytes);
+        let found = self.next(filter, &mut progress).await?;
+        progress.left += depth.saturating_sub(max);
+        Ok((found.map(|fetched| fetched.message), progress))
     }
 
     /// Returns the dead letter with this ID.
@@ -218,9 +218,9 @@ impl Dead<'_> {
             id: Some(id.to_owned()),
             ..Filter::default()
         };
-        let mut look = SearchProgress::at(self.client.depth(&self.queue).await?, usize::MAX);
-        let found = self.next(&filter, &mut look).await?;
-        let missing = || match look.left {
+        let mut progress = SearchProgress::at(self.client.depth(&self.queue).await?, usize::MAX);
+        let found = self.next(&filter, &mut progress).await?;
+        let missing = || match progress.left {
             0 => NotDone::Missing(format!(
                 "{} has no dead letter with the id {id:?}",
                 self.queue
@@ -280,12 +280,12 @@ impl Dead<'_> {
             LetterChange::Drop => None,
         };
         let replay = matches!(change, LetterChange::Replay(_));
-        let most = rate.map_or(MAX_BATCH, Rate::batch).min(MAX_BATCH);
+        let max = rate.map_or(MAX_BATCH, Rate::batch).min(MAX_BATCH);
         let mut stop = pin!(stop);
         let began = Instant::now();
         // New dead letters, such as replayed jobs that fail again, are behind the ones that are
         // counted here.
-        let mut look = SearchProgress::at(self.client.depth(&self.queue).await?, usize::MAX);
+        let mut progress = SearchProgress::at(self.client.depth(&self.queue).await?, usize::MAX);
         let limit = u64::from(limit.unwrap_or(u32::MAX));
         let mut all = ChangeResult {
             done: 0,
@@ -297,10 +297,10 @@ impl Dead<'_> {
         while more {
             let mut batch = Vec::new();
             let mut bytes = 0;
-            while batch.len() < most && bytes < MAX_BATCH_BYTES {
+            while batch.len() < max && bytes < MAX_BATCH_BYTES {
                 let taken = all.done + all.refused + batch.len() as u64;
                 match if taken < limit {
-                    self.next(filter, &mut look).await
+                    self.next(filter, &mut progress).await
                 } else {
                     Ok(None)
                 } {
@@ -310,7 +310,7 @@ impl Dead<'_> {
                     }
                     Ok(None) => {
                         more = false;
-                        all.stopped = taken < limit && look.left > 0;
+                        all.stopped = taken < limit && progress.left > 0;
                         break;
                     }
                     Err(error) => {
@@ -331,7 +331,7 @@ impl Dead<'_> {
                 }
             }
             if more {
-                told(all.done, look.left);
+                told(all.done, progress.left);
             }
             let gone = all.done + all.refused;
             let due = began + rate.map_or(Duration::ZERO, |rate| rate.due(gone));
@@ -358,7 +358,7 @@ impl Dead<'_> {
             self.end_cancels(&batch).await?;
             let names = self.client.names();
             let jobs: Vec<Outgoing> = (batch.into_iter())
-                .map(|fetched| again(fetched.message, names))
+                .map(|fetched| for_replay(fetched.message, names))
                 .collect();
             let answers = self.client.publish(&jobs).await?;
             safe = answers.iter().map(Result::is_ok).collect();
@@ -392,30 +392,30 @@ impl Dead<'_> {
         if !followers.are_all() {
             return Err(NotDone::Failed(format!(
                 "cancelled jobs were not replayed: {}; run the command again",
-                followers.in_words()
+                followers.describe()
             )));
         }
         Ok(())
     }
 
-    /// Returns the next message that `filter` selects among those left in `look`. The others stay
+    /// Returns the next message that `filter` selects among those left in `progress`. The others stay
     /// unacked until the connection closes, so RabbitMQ returns none of them twice.
     async fn next(
         &self,
         filter: &Filter,
-        look: &mut SearchProgress,
+        progress: &mut SearchProgress,
     ) -> Result<Option<FetchedMessage>, NotDone> {
-        while look.left > 0
-            && !look.is_full()
+        while progress.left > 0
+            && !progress.is_full()
             && self.until.is_none_or(|until| Instant::now() < until)
         {
             let Some(fetched) = self.client.get(&self.queue).await? else {
-                look.left = 0;
+                progress.left = 0;
                 return Ok(None);
             };
-            look.left -= 1;
-            look.seen += 1;
-            look.bytes += fetched.message.body.len();
+            progress.left -= 1;
+            progress.seen += 1;
+            progress.bytes += fetched.message.body.len();
             if self.matches(filter, &fetched.message) {
                 return Ok(Some(fetched));
             }
@@ -433,18 +433,18 @@ impl Dead<'_> {
 
     /// Returns the tenant that the message names, whether or not it is valid.
     pub fn tenant(&self, message: &Message) -> Option<String> {
-        let place = &self.config.job.tenant;
-        if let TenantField::Header(name) = place {
+        let field = &self.config.job.tenant;
+        if let TenantField::Header(name) = field {
             return match message.header(name) {
                 Field::Text(tenant) => Some(tenant.to_owned()),
                 Field::Int(tenant) => Some(tenant.to_string()),
                 _ => None,
             };
         }
-        if let (TenantField::RoutingKey, Field::Text(key)) = (place, message.header(ROUTING_KEY)) {
+        if let (TenantField::RoutingKey, Field::Text(key)) = (field, message.header(ROUTING_KEY)) {
             return Some(key.to_owned());
         }
-        let tenant = job::read_tenant(message, place).ok()?;
+        let tenant = job::read_tenant(message, field).ok()?;
         Some(tenant.as_str().to_owned())
     }
 }

@@ -42,7 +42,7 @@ struct Cause {
     /// Keyword for JSON.
     what: &'static str,
     /// Description for people.
-    words: String,
+    description: String,
     /// End of the cause in milliseconds since the epoch, if known.
     until_ms: Option<u64>,
 }
@@ -58,11 +58,11 @@ struct WaitlistPosition {
 
 /// Everything known about one job.
 pub struct JobExplanation {
-    which: JobRef,
+    job: JobRef,
     shown: JobState,
     /// Time by the store's clock in milliseconds since the epoch; 0 if the store was not asked.
     now_ms: u64,
-    place: Option<WaitlistPosition>,
+    position: Option<WaitlistPosition>,
     causes: Vec<Cause>,
     starts_ms: Option<u64>,
     sure: Certainty,
@@ -77,15 +77,15 @@ pub struct JobExplanation {
 pub async fn explain(
     gate: &RedisGate,
     config: &Config,
-    which: JobRef,
+    job: JobRef,
     wait: Duration,
 ) -> Result<JobExplanation, NotDone> {
-    let shown = which.show(gate, wait).await?;
+    let shown = job.show(gate, wait).await?;
     let mut explained = JobExplanation {
-        which,
+        job,
         shown,
         now_ms: 0,
-        place: None,
+        position: None,
         causes: Vec::new(),
         starts_ms: None,
         sure: Certainty::Unknown,
@@ -105,18 +105,18 @@ pub async fn explain(
         explained.why = why.to_owned();
         return Ok(explained);
     };
-    let tenant = &explained.which.tenant;
+    let tenant = &explained.job.tenant;
     let policy = &config.rate_limiter.policy;
-    let registry::RegisteredPolicies { known, now_ms, .. } = registry::look(gate).await?;
+    let registry::RegisteredPolicies { known, now_ms, .. } = registry::read_policies(gate).await?;
     let own = NamedPolicy::new(policy.clone())?;
     let mut fleet = known.fleet(Arc::clone(&own.policy), &own.id, now_ms);
     let limits = fleet.limits(tenant, waits.plan.as_deref());
-    let labels = Labels::told(&waits.labels);
+    let labels = Labels::from_pairs(&waits.labels);
     let found = gate.inspect(tenant, &labels, &limits).await?;
     let (all, recovery) = around(gate, tenant, &limits, policy).await?;
     let boards = instructions::see(gate).await?;
     let asked = ForecastRequest {
-        place: ForecastTarget::Job(ticket(&seen, waits), seen.cost),
+        target: ForecastTarget::Job(ticket(&seen, waits), seen.cost),
         ..ForecastRequest::as_it_is(&limits, not_before(&recovery, &all))
     };
     let [schedule, _] = gate.forecast((tenant, &labels), &limits, &asked).await?;
@@ -129,7 +129,7 @@ pub async fn explain(
         steering: &instructions::in_force(&boards),
         paused_until_ms: held(&boards).map(|(_, until_ms)| until_ms),
     };
-    let causes = causes((&explained.which, &seen, waits), &limits, &turn, &beside);
+    let causes = causes((&explained.job, &seen, waits), &limits, &turn, &beside);
     explained.fill_in((&seen, waits), (&schedule, turn), &beside, causes);
     Ok(explained)
 }
@@ -152,16 +152,16 @@ struct ExplainContext<'a> {
 
 /// Returns every cause for which the job waits.
 fn causes(
-    (which, seen, waits): (&JobRef, &Sighting, &WaitState),
+    (job, seen, waits): (&JobRef, &Sighting, &WaitState),
     limits: &Limits,
     turn: &ForecastEnd,
     around: &ExplainContext<'_>,
 ) -> Vec<Cause> {
     let mut causes = Vec::new();
-    let mut add = |what, words: String, until_ms| {
+    let mut add = |what, description: String, until_ms| {
         causes.push(Cause {
             what,
-            words,
+            description,
             until_ms,
         });
     };
@@ -169,7 +169,7 @@ fn causes(
         let words = "an operator's pause of all workers; sluicegate resume --all ends it";
         add("pause", words.to_owned(), around.paused_until_ms);
     }
-    if let Some(queue) = around.steering.diverts(&which.tenant) {
+    if let Some(queue) = around.steering.diverts(&job.tenant) {
         let queue = plain(queue, 255);
         let words = format!(
             "nothing: its tenant is diverted, so the job moves to {queue} and is not \
@@ -187,7 +187,7 @@ fn causes(
         let until = Some(all.closed_until_ms).filter(|until| *until > all.now_ms);
         let words = format!(
             "the end of the suspension of all tenants: {}",
-            plain(&all.by, 200)
+            plain(&all.reason, 200)
         );
         add("all-suspended", words, until);
     }
@@ -255,7 +255,7 @@ impl JobExplanation {
     ) {
         self.now_ms = schedule.now_ms;
         self.causes = causes;
-        self.place = Some(WaitlistPosition {
+        self.position = Some(WaitlistPosition {
             units: schedule.units,
             waiting: schedule.waiting.max(schedule.units),
         });
@@ -263,7 +263,7 @@ impl JobExplanation {
         let told = told.unwrap_or(schedule.now_ms);
         let starts_ms = turn.at_ms.max(told);
         self.starts_ms = Some(starts_ms);
-        let is_away = around.steering.diverts(&self.which.tenant).is_some();
+        let is_away = around.steering.diverts(&self.job.tenant).is_some();
         let is_stopped = around.steering.hold == Some(Hold::Paused);
         let doubts = turn.doubts.words();
         let (sure, why) = match waits.what {
@@ -340,7 +340,7 @@ impl JobExplanation {
     /// Describes a search among the dead letters that did not find the job; `None` if there was
     /// none.
     pub fn search_failure(&self) -> Option<String> {
-        self.letters.failure(&self.which.id)
+        self.letters.failure(&self.job.id)
     }
 
     /// Returns the workers' answer about the job.
@@ -349,22 +349,22 @@ impl JobExplanation {
     }
 
     /// Returns which job this is.
-    pub fn which(&self) -> &JobRef {
-        &self.which
+    pub fn job(&self) -> &JobRef {
+        &self.job
     }
 
     /// Returns the explanation as JSON.
     pub fn as_json(&self) -> Value {
-        let mut json = self.which.shown_as_json(&self.shown);
-        let cause = |cause: &Cause| json!({"what": cause.what, "words": cause.words, "until_ms": cause.until_ms});
+        let mut json = self.job.shown_as_json(&self.shown);
+        let cause = |cause: &Cause| json!({"what": cause.what, "words": cause.description, "until_ms": cause.until_ms});
         let promised = self
             .shown
             .seen
             .as_ref()
             .and_then(|seen| seen.waits.as_ref()?.promised_ms);
         json["now_ms"] = self.now_ms.into();
-        json["place"] = json!(self.place.map(|place| place.units));
-        json["waiting"] = json!(self.place.map(|place| place.waiting));
+        json["place"] = json!(self.position.map(|position| position.units));
+        json["waiting"] = json!(self.position.map(|position| position.waiting));
         json["waits_for"] = self.causes.iter().map(cause).collect();
         json["starts_at_ms"] = self.starts_ms.into();
         json["starts_in_ms"] = json!(
@@ -372,14 +372,14 @@ impl JobExplanation {
                 .map(|at_ms| at_ms.saturating_sub(self.now_ms))
         );
         json["promised_at_ms"] = promised.into();
-        json["sure"] = self.sure.word().into();
+        json["sure"] = self.sure.keyword().into();
         json["why"] = self.why.as_str().into();
         self.letters.add_to_json(&mut json);
         json
     }
 
     /// Returns the explanation for people, one line for each fact.
-    pub fn in_words(&self) -> String {
+    pub fn describe(&self) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: String| text += &format!("{name:<10}{value}\n");
         for cause in &self.causes {
@@ -387,10 +387,10 @@ impl JobExplanation {
             let until = until.map(|until| format!(", {}", when(self.now_ms, until - self.now_ms)));
             line(
                 "waits for",
-                cause.words.clone() + &until.unwrap_or_default(),
+                cause.description.clone() + &until.unwrap_or_default(),
             );
         }
-        if let Some(WaitlistPosition { units, waiting }) = self.place {
+        if let Some(WaitlistPosition { units, waiting }) = self.position {
             line("place", format!("{units} of {waiting} in the waitlist"));
         }
         let starts = match self.starts_ms {
@@ -399,7 +399,7 @@ impl JobExplanation {
             None => "unknown".to_owned(),
         };
         if let Some(found) = self.letter() {
-            return text + &found.in_words(&self.which);
+            return text + &found.describe(&self.job);
         }
         if self.is_over() {
             line("why", self.why.clone());
@@ -417,7 +417,7 @@ impl JobExplanation {
                 format!("{}, when it was first denied", at(promised_ms)),
             );
         }
-        line("sure", format!("{}: {}", self.sure.word(), self.why));
+        line("sure", format!("{}: {}", self.sure.keyword(), self.why));
         text
     }
 

@@ -28,15 +28,15 @@ pub struct BusiestTenants {
 }
 
 impl BusiestTenants {
-    /// Returns the first `most` tenants in the order of `sort`, with the gate's figures.
+    /// Returns the first `max` tenants in the order of `sort`, with the gate's figures.
     pub async fn of(
         gate: &RedisGate,
         config: &Config,
         fleet: &Fleet,
-        (sort, most): (Sort, usize),
+        (sort, max): (Sort, usize),
     ) -> Self {
         let mut shown = Self {
-            rows: fleet.view.first(sort, most),
+            rows: fleet.view.first(sort, max),
             ..Self::default()
         };
         let tenants: Vec<Tenant> = shown.rows.iter().map(|row| row.tenant.clone()).collect();
@@ -54,7 +54,7 @@ impl BusiestTenants {
                 for (row, standing) in shown.rows.iter_mut().zip(standings) {
                     match standing {
                         Ok(standing) => {
-                            row.told(standing.line);
+                            row.update(standing.waitlist);
                             let full = standing.limits.iter();
                             let full = full.map(|(limit, usage)| Fullness::of(limit, usage));
                             let mut full: Vec<Fullness> = full.collect();
@@ -67,7 +67,7 @@ impl BusiestTenants {
                             }
                             let shadows = standing.shadows.iter();
                             full.extend(shadows.map(|(limit, usage, tried)| {
-                                Fullness::of_shadow(limit, usage, tried)
+                                Fullness::for_shadow(limit, usage, tried)
                             }));
                             (shown.limits).insert(row.tenant.clone(), full);
                         }
@@ -77,13 +77,13 @@ impl BusiestTenants {
             }
             Err(why) => shown.untold = Some(why.to_string()),
         }
-        shown.sorted(sort, most, fleet.view.tenants.len())
+        shown.sorted(sort, max, fleet.view.tenants.len())
     }
 
-    /// Sorts the rows and keeps the first `most`. `all` is the number of tenants known in total.
-    pub fn sorted(mut self, sort: Sort, most: usize, all: usize) -> Self {
+    /// Sorts the rows and keeps the first `max`. `all` is the number of tenants known in total.
+    pub fn sorted(mut self, sort: Sort, max: usize, all: usize) -> Self {
         self.rows.sort_by(|one, two| sort.order(one, two));
-        self.rows.truncate(most);
+        self.rows.truncate(max);
         self.more = all - self.rows.len();
         self
     }
@@ -95,7 +95,7 @@ impl BusiestTenants {
         let row = |row: &Row| {
             json!({
                 "tenant": row.tenant.as_str(),
-                "waiting": row.in_line,
+                "waiting": row.waitlist_units,
                 "waiting_in_memory": row.waiting,
                 "calls_in_flight": row.running,
                 "starts_per_s": row.starts,

@@ -59,7 +59,7 @@ impl Fullness {
     }
 
     /// Describes the shadow limit `limit` with its `usage` and the effect that it would have had.
-    pub fn of_shadow(limit: &Limit, usage: &UsageOfLimit, tried: &Tried) -> Self {
+    pub fn for_shadow(limit: &Limit, usage: &UsageOfLimit, tried: &Tried) -> Self {
         Self {
             name: limit.tried_for().unwrap_or(limit.name()).to_owned(),
             next_ms: 0,
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_as_full_as_it_is_known_to_be() {
+    fn fullness_follows_known_usage() {
         let limit = Limit::concurrent("calls", 4).expect("in range");
         let full = Fullness::of(&limit, &usage(1, 4));
         assert_eq!((full.share(), full.is_full()), (Some(0.25), false));

@@ -29,7 +29,7 @@ pub fn until(seen: &[BoardView], hold: Hold) -> Option<u64> {
 }
 
 /// Describes the instruction to all workers in one line; empty if there is none.
-pub fn held_in_words(seen: &[BoardView]) -> String {
+pub fn describe_hold(seen: &[BoardView]) -> String {
     let now_ms = seen
         .iter()
         .map(|board| board.now_ms)
@@ -129,7 +129,7 @@ impl Resumed {
     pub fn as_json(&self) -> Value {
         json!({
             "all": "resumed",
-            "was": self.before.map(Hold::word),
+            "was": self.before.map(Hold::keyword),
             "workers": self.followers.all,
             "workers_following": self.followers.following,
         })
@@ -207,7 +207,7 @@ impl RemainingWork {
     }
 
     /// Describes the remaining work for people.
-    pub fn in_words(&self) -> String {
+    pub fn describe(&self) -> String {
         let Self {
             running,
             in_memory,

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use self::description::{as_json, counts_cost, in_words};
+use self::description::{as_json, counts_cost, describe};
 use self::forecast::Forecast;
 pub use self::glance::Glance;
 use self::levels::Levels;
@@ -90,7 +90,7 @@ pub async fn inspect(
         known,
         now_ms,
         failed,
-    } = registry::look(gate).await?;
+    } = registry::read_policies(gate).await?;
     let own = NamedPolicy::new(policy.clone())?;
     let limits = (known.fleet(Arc::clone(&own.policy), &own.id, now_ms)).limits(&tenant, plan);
     let given = labels(limits.all())?;
@@ -109,12 +109,12 @@ pub async fn inspect(
     if limits.len() > 1 && found.waiting > 0 && given.missing.is_empty() {
         // The inspection's time is when each limit alone would admit the last job. Several limits
         // delay each other, so the forecast replaces that time, unless the forecast fails.
-        let (whose, asked) = (
+        let (partition, asked) = (
             (&tenant, &given.labels),
             ForecastRequest::as_it_is(&limits, 0),
         );
         let waits = (priorities, found.widest);
-        if let Ok(all) = forecast::forecast(gate, whose, &limits, (&[], &asked), waits).await {
+        if let Ok(all) = forecast::forecast(gate, partition, &limits, (&[], &asked), waits).await {
             let ends_ms = all.ends_at_ms().saturating_sub(found.now_ms);
             found.waitlist_end_ms = found.waitlist_end_ms.max(ends_ms);
             if levels.is_empty() {
@@ -135,10 +135,10 @@ pub async fn inspect(
         None => None,
         Some(mut asked) => {
             asked.not_before_ms = not_before(&recovery, &all);
-            let whose = (&tenant, &given.labels);
+            let partition = (&tenant, &given.labels);
             let what = (what_if, &asked);
             let waits = (priorities, found.widest);
-            Some(forecast::forecast(gate, whose, &limits, what, waits).await?)
+            Some(forecast::forecast(gate, partition, &limits, what, waits).await?)
         }
     };
     let others: Vec<OtherPolicy> = (known.policies().iter())
@@ -176,10 +176,10 @@ pub(super) async fn around(
     limits: &Limits,
     policy: &Policy,
 ) -> Result<(Result<Standing, GateError>, Recovery), GateError> {
-    let look = [(BreakerScope::Api, BreakerEvent::Look)];
+    let probe = [(BreakerScope::Api, BreakerEvent::Read)];
     // The API's breaker may be on an unavailable primary of a cluster, and the tenant on another
     // one.
-    let all = (gate.report(&Rule::NONE, &look).await?).into_iter().next();
+    let all = (gate.report(&Rule::NONE, &probe).await?).into_iter().next();
     let all = all.unwrap_or_else(|| Ok(Standing::default()));
     let recovery = match gate.outlook(Some(tenant), limits, policy).await {
         Ok(looks) => looks
@@ -229,7 +229,7 @@ impl Inspected {
     /// Returns what a new job would wait for.
     fn waits<'a>(&'a self, rows: &[LimitUsage<'a>]) -> WaitReason<'a> {
         match self.stop() {
-            Some((word, words)) => WaitReason::Stop(word, words),
+            Some((word, description)) => WaitReason::Stop(word, description),
             None => WaitReason::of(rows, &self.given, &self.found, &self.recovery),
         }
     }
@@ -240,21 +240,21 @@ impl Inspected {
         if let Ok(held) = &self.held {
             let hold = held.hold;
             if hold == Some(Hold::Paused) {
-                let words = "all workers are paused: no job is called before `resume --all`";
-                return Some(("pause", words.to_owned()));
+                let description = "all workers are paused: no job is called before `resume --all`";
+                return Some(("pause", description.to_owned()));
             }
             if let Some(queue) = held.diverts(&self.tenant) {
                 let queue = plain(queue, 255);
-                let words = format!(
+                let description = format!(
                     "its jobs move to {queue} instead of being called: `tenant undivert` ends the \
                     divert"
                 );
-                return Some(("divert", words));
+                return Some(("divert", description));
             }
             if hold == Some(Hold::Draining) {
-                let words =
+                let description =
                     "workers are drained: a new job waits in the work queue for `resume --all`";
-                return Some(("drain", words.to_owned()));
+                return Some(("drain", description.to_owned()));
             }
         }
         let (all, now_ms) = (self.all.as_ref().ok()?, self.found.now_ms);
@@ -271,7 +271,7 @@ impl Inspected {
         };
         let stops =
             left_ms > own_ms.max(self.recovery.in_ms()) || all.is_open && left_ms + own_ms == 0;
-        let by = plain(&all.by, 200);
+        let by = plain(&all.reason, 200);
         stops.then(|| {
             (
                 "all-suspended",
@@ -304,12 +304,12 @@ impl Inspected {
             "suspended_until_ms": found.blocked_until_ms,
             "suspended_by": found.blocked_by,
             "all_suspended_until_ms": self.all.as_ref().ok().map(|all| all.closed_until_ms),
-            "all_suspended_by": self.all.as_ref().ok().map(|all| &all.by),
+            "all_suspended_by": self.all.as_ref().ok().map(|all| &all.reason),
             "all_suspended_unread": self.all.as_ref().err(),
-            "held": self.held.as_ref().ok().and_then(|held| held.hold).map(Hold::word),
+            "held": self.held.as_ref().ok().and_then(|held| held.hold).map(Hold::keyword),
             "diverted_to": self.held.as_ref().ok().and_then(|held| held.diverts(&self.tenant)).map(|queue| &**queue),
             "waits_for": waits.short(),
-            "reason": waits.in_words(&self.given, found, counts_cost(&rows, found)),
+            "reason": waits.describe(&self.given, found, counts_cost(&rows, found)),
             "advertised": self.advertised,
             "advertised_at_ms": found.quotas_at_ms,
             "redis_round_trip_ms": self.round_trip_ms,
@@ -321,13 +321,13 @@ impl Inspected {
     }
 
     /// Returns the inspection for people.
-    pub fn in_words(&self) -> String {
+    pub fn describe(&self) -> String {
         let source = match &self.hint {
             Some(hint) => format!("{} ({hint})", self.source),
             None => self.source.clone(),
         };
         let (rows, found) = (self.rows(), &self.found);
-        let mut text = in_words(
+        let mut text = describe(
             &self.tenant,
             &source,
             &rows,
@@ -336,7 +336,7 @@ impl Inspected {
             (&self.recovery, &self.waits(&rows)),
         );
         for row in self.shadows() {
-            text += &row.in_words(&self.given);
+            text += &row.describe(&self.given);
         }
         text += &match &self.all {
             Ok(all) => all_suspended(all),
@@ -346,7 +346,7 @@ impl Inspected {
         };
         match &self.held {
             Ok(held) => {
-                text += &held.words;
+                text += &held.description;
                 if let Some(queue) = held.diverts(&self.tenant) {
                     let queue = plain(queue, 255);
                     text += &format!(
@@ -357,7 +357,7 @@ impl Inspected {
             }
             Err(why) => text += &format!("all       operators' instructions are unknown: {why}\n"),
         }
-        text += &advertised::in_words(found, &self.advertised);
+        text += &advertised::describe(found, &self.advertised);
         let round_trip_ms = self.round_trip_ms;
         if round_trip_ms >= MIN_SHOWN_ROUND_TRIP_MS {
             text += &format!(
@@ -365,7 +365,7 @@ impl Inspected {
             );
         }
         for other in &self.others {
-            text += &other.in_words();
+            text += &other.describe();
         }
         for why in &self.unread {
             text += &format!(
@@ -373,7 +373,7 @@ impl Inspected {
             );
         }
         if let Some(forecast) = &self.forecast {
-            text += &forecast.in_words(counts_cost(&self.rows(), found));
+            text += &forecast.describe(counts_cost(&self.rows(), found));
         }
         if !self.in_force {
             text += "also      no worker enforces the limits of this file\n";
@@ -385,7 +385,7 @@ impl Inspected {
 /// Instructions of operators to all workers.
 struct PostedInstructions {
     steering: Steering,
-    words: String,
+    description: String,
     seen: Vec<BoardView>,
 }
 
@@ -408,21 +408,21 @@ impl Deref for PostedInstructions {
 async fn held_by_operator(gate: &RedisGate) -> Result<PostedInstructions, String> {
     let seen = instructions::see(gate).await;
     let seen = seen.map_err(|why| plain(&why.to_string(), 200))?;
-    let mut words = hold::held_in_words(&seen);
-    if !words.is_empty() {
-        words = format!("all       {words}\n");
+    let mut description = hold::describe_hold(&seen);
+    if !description.is_empty() {
+        description = format!("all       {description}\n");
     }
     let steering = instructions::in_force(&seen);
     Ok(PostedInstructions {
         steering,
-        words,
+        description,
         seen,
     })
 }
 
 /// Describes what suspends all tenants; empty if nothing does.
 fn all_suspended(all: &Standing) -> String {
-    let by = plain(&all.by, 200);
+    let by = plain(&all.reason, 200);
     let until = match all.closed_until_ms.checked_sub(all.now_ms) {
         Some(ms @ 1..) => format!("the next is admitted {}", when(all.now_ms, ms)),
         _ if all.is_open => "until one succeeds".to_owned(),

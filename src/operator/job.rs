@@ -24,7 +24,7 @@ pub struct JobRef {
     /// ID of the job's message.
     pub id: String,
     /// Maximum time until a worker looks at a job that no worker has in memory (`delay.max-delay`).
-    pub looked_at_within: Duration,
+    pub max_check_delay: Duration,
 }
 
 /// Result of a request to cancel a job.
@@ -54,7 +54,7 @@ pub enum CancelState {
 
 impl CancelState {
     /// Returns the keyword for JSON.
-    pub fn word(self) -> &'static str {
+    pub fn keyword(self) -> &'static str {
         match self {
             Self::Cancelled => "cancelled",
             Self::Done => "done",
@@ -84,7 +84,7 @@ impl JobRef {
     ///
     /// # Errors
     /// [`NotDone::Wrong`]: the ID is empty or too long.
-    pub fn new(tenant: Tenant, id: &str, looked_at_within: Duration) -> Result<Self, NotDone> {
+    pub fn new(tenant: Tenant, id: &str, max_check_delay: Duration) -> Result<Self, NotDone> {
         if id.is_empty() || id.len() > MAX_ID_BYTES {
             return Err(NotDone::Wrong(format!(
                 "the id has {} bytes; it must have 1 to {MAX_ID_BYTES}",
@@ -94,7 +94,7 @@ impl JobRef {
         Ok(Self {
             tenant,
             id: id.to_owned(),
-            looked_at_within,
+            max_check_delay,
         })
     }
 
@@ -218,9 +218,9 @@ impl JobRef {
     /// Returns the result of a cancellation as JSON.
     pub fn cancelling_as_json(&self, now: &Cancelling) -> Value {
         let mut json = self.as_json(&now.followers);
-        json["state"] = now.state.word().into();
+        json["state"] = now.state.keyword().into();
         json["until_ms"] = now.until_ms.into();
-        json["looked_at_within_ms"] = ceil_ms(self.looked_at_within).into();
+        json["looked_at_within_ms"] = ceil_ms(self.max_check_delay).into();
         json["seen"] = json!(now.seen);
         json
     }
@@ -235,7 +235,7 @@ impl JobRef {
     /// Returns the job's state as JSON.
     pub fn shown_as_json(&self, now: &JobState) -> Value {
         let mut json = self.as_json(&now.followers);
-        json["looked_at_within_ms"] = ceil_ms(self.looked_at_within).into();
+        json["looked_at_within_ms"] = ceil_ms(self.max_check_delay).into();
         json["seen"] = json!(now.seen);
         json
     }
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_have_numbers_of_their_own() {
+    fn requests_have_unique_numbers() {
         assert_ne!(new_number(), new_number());
     }
 }

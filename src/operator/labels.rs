@@ -90,7 +90,7 @@ impl GivenLabels {
     pub fn lacks(&self, limit: &Limit) -> bool {
         let scope = limit.scope();
         self.missing.contains(scope)
-            || limit.is_shadow() && scope.is_part() && !self.given.tell(scope)
+            || limit.is_shadow() && scope.is_part() && !self.given.has_value(scope)
     }
 
     /// Returns the options to add, such as `--header x-endpoint=…`, or `None` if nothing is

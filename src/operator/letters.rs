@@ -19,7 +19,7 @@ use super::times::{at, span};
 /// Returns the dead letter as a new job, and the queue to publish it to. A publish to the work
 /// queue would lose the publisher's routing key. A job with one goes to the due queue, where our
 /// header carries the key.
-pub fn again(letter: Message, names: &QueueNames) -> Outgoing {
+pub fn for_replay(letter: Message, names: &QueueNames) -> Outgoing {
     let key = match letter.header(ROUTING_KEY) {
         Field::Text(key) => Some(HeaderValue::Text(key.to_owned())),
         _ => None,
@@ -151,7 +151,7 @@ impl LetterRow {
     /// Returns the columns for a terminal: ID, tenant, time of death, story (attempts, waits, age),
     /// reason.
     pub fn cells(&self) -> [String; 5] {
-        let or_dash = |text: Option<&str>, most| plain(text.unwrap_or("-"), most);
+        let or_dash = |text: Option<&str>, max| plain(text.unwrap_or("-"), max);
         [
             or_dash(self.id.as_deref(), 64),
             or_dash(self.tenant.as_deref(), 40),
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_letter_does_not_say_is_a_dash_in_its_column() {
+    fn missing_values_of_a_dead_letter_are_dashes() {
         let int = |number| HeaderValue::Int(number);
         let letter = |headers: &[(&str, HeaderValue)]| {
             Message {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replayed_job_starts_afresh_and_keeps_what_its_publisher_set() {
+    fn a_replayed_job_starts_afresh_and_keeps_its_publishers_headers() {
         let text = |text: &str| HeaderValue::Text(text.to_owned());
         let letter = Message {
             routing_key: "jobs.dead".to_owned(),
@@ -310,14 +310,14 @@ mod tests {
         let keyed = letter
             .clone()
             .with_headers(&[(ROUTING_KEY, text("orders.eu"))], &[]);
-        let Outgoing { queue, message } = again(keyed, &names);
+        let Outgoing { queue, message } = for_replay(keyed, &names);
         assert_eq!(&*queue, "jobs.due");
         assert_eq!(message.header(ROUTING_KEY), Field::Text("orders.eu"));
         assert_eq!(message.header(ATTEMPT), Field::Missing);
         let Outgoing {
             queue,
             message: fresh,
-        } = again(letter, &names);
+        } = for_replay(letter, &names);
         assert_eq!(&*queue, "jobs");
         assert_eq!(fresh.id(), Some("7"));
         assert_eq!(

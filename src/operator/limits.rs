@@ -32,14 +32,14 @@ pub fn of<'a>(
 
 /// Describes a limit: `at most 5 units of cost in any 1m, for all tenants together:
 /// sliding-window-algo, guard 50ms; worst case in any window: 5`.
-pub fn in_words(limit: &Limit) -> String {
+pub fn describe(limit: &Limit) -> String {
     let max = u64::from(limit.max());
     let what = match limit.unit() {
         Unit::Calls => count(max, "call"),
         Unit::Cost => format!("{} of cost", count(max, "unit")),
     };
     if limit.algorithm() == Algorithm::Concurrency {
-        return format!("at most {what} in flight{}", whose(limit.scope()));
+        return format!("at most {what} in flight{}", describe_scope(limit.scope()));
     }
     let which = limit.algorithm().rules().window_words();
     let learns = match limit.floor() {
@@ -53,7 +53,7 @@ pub fn in_words(limit: &Limit) -> String {
     format!(
         "at most {what} {which} {}{}: {}{burst}, guard {}; worst case in any window: {}{learns}",
         millis(limit.window_ms()),
-        whose(limit.scope()),
+        describe_scope(limit.scope()),
         algorithm(limit),
         guard(limit),
         limit.worst_case(),
@@ -66,11 +66,11 @@ pub fn line(limit: &Limit) -> String {
         true => " (shadow: it counts but denies nothing)",
         false => "",
     };
-    format!("{}: {}{shadow}", limit.name(), in_words(limit))
+    format!("{}: {}{shadow}", limit.name(), describe(limit))
 }
 
 /// Describes who shares the quota, if it is not just the tenant.
-fn whose(scope: &Scope) -> String {
+fn describe_scope(scope: &Scope) -> String {
     match scope {
         Scope::Tenant => String::new(),
         Scope::Global => ", for all tenants together".to_owned(),

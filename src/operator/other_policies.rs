@@ -28,7 +28,7 @@ pub struct OtherPolicies {
     /// Whether a worker enforces the configuration itself, or no worker enforces any policy.
     pub in_force: bool,
     /// Policies that workers have.
-    pub kept: PolicyGroup,
+    pub in_use: PolicyGroup,
     /// Policies that no worker has any more, but that count until their windows have passed.
     pub left: PolicyGroup,
     /// Errors of the cluster's primaries that could not be read.
@@ -40,16 +40,16 @@ pub struct OtherPolicies {
 /// # Errors
 /// [`NotDone::Redis`]
 pub async fn others(gate: &RedisGate, policy: &Policy) -> Result<OtherPolicies, NotDone> {
-    let seen = registry::look(gate).await?;
+    let seen = registry::read_policies(gate).await?;
     let own = NamedPolicy::new(policy.clone())?;
     let all = seen.known.policies().iter();
     let all: Vec<&Registered> = all.filter(|other| other.id != own.id).collect();
     let is_kept = |other: &Registered| other.used_ms + IDLE_MS >= seen.now_ms;
-    let (kept, left): (Vec<&Registered>, Vec<&Registered>) =
+    let (in_use, left): (Vec<&Registered>, Vec<&Registered>) =
         all.into_iter().partition(|other| is_kept(other));
     Ok(OtherPolicies {
-        in_force: kept.is_empty() && left.is_empty() || seen.known.find(&own.id).is_some(),
-        kept: PolicyGroup::of(policy, &kept),
+        in_force: in_use.is_empty() && left.is_empty() || seen.known.find(&own.id).is_some(),
+        in_use: PolicyGroup::of(policy, &in_use),
         left: PolicyGroup::of(policy, &left),
         failed: seen.failed,
     })
@@ -67,11 +67,11 @@ impl PolicyGroup {
 }
 
 impl OtherPolicies {
-    /// Describes the policies that workers have in one line, naming at most `most` keys: `another
+    /// Describes the policies that workers have in one line, naming at most `max` keys: `another
     /// configuration is also enforced: minute.max-requests, tenants.acme and 12 more differ`.
     /// Returns `None` if there are none.
-    pub fn in_words(&self, most: usize) -> Option<String> {
-        let PolicyGroup { number, differ } = &self.kept;
+    pub fn describe(&self, max: usize) -> Option<String> {
+        let PolicyGroup { number, differ } = &self.in_use;
         let which = match (number, self.failed.is_empty()) {
             (0, _) => return None,
             (1, true) => "another configuration is".to_owned(),
@@ -83,41 +83,41 @@ impl OtherPolicies {
             true => "also enforced",
             false => "enforced, but no worker enforces this one",
         };
-        Some(format!("{which} {how}: {}", keys_in_words(differ, most)))
+        Some(format!("{which} {how}: {}", describe_keys(differ, max)))
     }
 
-    /// Describes the policies that no worker has any more, as [`OtherPolicies::in_words`] does.
-    pub fn left_in_words(&self, most: usize) -> Option<String> {
+    /// Describes the policies that no worker has any more, as [`OtherPolicies::describe`] does.
+    pub fn describe_abandoned(&self, max: usize) -> Option<String> {
         let PolicyGroup { number, differ } = &self.left;
         let which = match number {
             0 => return None,
             1 => "another configuration, which no worker has any more, counts".to_owned(),
             more => format!("{more} other configurations, which no worker has any more, count"),
         };
-        let keys = keys_in_words(differ, most);
+        let keys = describe_keys(differ, max);
         Some(format!("{which} until its windows have passed: {keys}"))
     }
 
     /// Returns the number of all these policies.
     pub fn number(&self) -> usize {
-        self.kept.number + self.left.number
+        self.in_use.number + self.left.number
     }
 
     /// Returns at most 100 keys in which any policy differs, for JSON.
     pub fn keys(&self) -> Vec<&str> {
         let mut named = HashSet::new();
-        let all = self.kept.differ.iter().chain(&self.left.differ);
+        let all = self.in_use.differ.iter().chain(&self.left.differ);
         let keys = all.map(String::as_str).filter(|key| named.insert(*key));
         keys.take(MAX_KEYS).collect()
     }
 }
 
 /// Formats keys as `minute.max-requests, tenants.acme and 12 more differ`.
-pub fn keys_in_words(keys: &[String], most: usize) -> String {
+pub fn describe_keys(keys: &[String], max: usize) -> String {
     if keys.is_empty() {
         return "it is equivalent".to_owned();
     }
-    let shown: Vec<String> = keys.iter().take(most).map(|key| plain(key, 40)).collect();
+    let shown: Vec<String> = keys.iter().take(max).map(|key| plain(key, 40)).collect();
     let more = match keys.len() - shown.len() {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -141,12 +141,12 @@ mod tests {
         };
         let others = |number, keys: &[&str], in_force| OtherPolicies {
             in_force,
-            kept: group(number, keys),
+            in_use: group(number, keys),
             ..OtherPolicies::default()
         };
-        assert_eq!(others(0, &[], true).in_words(3), None);
+        assert_eq!(others(0, &[], true).describe(3), None);
         let words = |number, keys: &[&str], in_force| {
-            let words = others(number, keys, in_force).in_words(2);
+            let words = others(number, keys, in_force).describe(2);
             words.expect("there is one")
         };
         assert_eq!(
@@ -162,9 +162,9 @@ mod tests {
             left: group(1, &["max-requests"]),
             ..OtherPolicies::default()
         };
-        assert_eq!(left.in_words(2), None);
+        assert_eq!(left.describe(2), None);
         assert_eq!(
-            left.left_in_words(2).as_deref(),
+            left.describe_abandoned(2).as_deref(),
             Some(
                 "another configuration, which no worker has any more, counts until its windows \
                 have passed: max-requests differs"

@@ -15,7 +15,7 @@ pub struct TenantSelection {
     /// Order of the tenants.
     pub sort: Sort,
     /// Maximum number of tenants.
-    pub most: usize,
+    pub max: usize,
     /// Text that a tenant's name must contain, ignoring case.
     pub name: String,
 }
@@ -55,14 +55,14 @@ impl Overview {
         let mut fleet = reports::see(gate).await?;
         let policy = &config.rate_limiter.policy;
         let looks = gate.outlook(None, policy.default_limits(), policy).await?;
-        let asked = [(BreakerScope::Api, BreakerEvent::Look)];
+        let asked = [(BreakerScope::Api, BreakerEvent::Read)];
         let all = gate.report(&Rule::NONE, &asked).await?.into_iter().next();
         let shown = match wanted {
             None => None,
             Some(wanted) => {
                 let tenants = &mut fleet.view.tenants;
                 tenants.retain(|row| wanted.names(row.tenant.as_str()));
-                let order = (wanted.sort, wanted.most);
+                let order = (wanted.sort, wanted.max);
                 Some(BusiestTenants::of(gate, config, &fleet, order).await)
             }
         };

@@ -71,7 +71,7 @@ impl Recovery {
     }
 
     /// Describes the wait in a sentence, or returns `None` if there is none.
-    pub fn in_words(&self) -> Option<String> {
+    pub fn describe(&self) -> Option<String> {
         match self {
             Self::Over => None,
             Self::Waits { why, .. } => {
@@ -92,7 +92,7 @@ impl Recovery {
         match self {
             Self::Over => (json!(0), Value::Null),
             Self::Waits { until_ms, why, .. } => (json!(until_ms), json!(why)),
-            Self::NoWorker | Self::Unread(_) => (Value::Null, json!(self.in_words())),
+            Self::NoWorker | Self::Unread(_) => (Value::Null, json!(self.describe())),
         }
     }
 }

@@ -36,13 +36,13 @@ pub fn wait(text: &str) -> Result<Duration, String> {
     within(text, Duration::ZERO, MAX_WAIT)
 }
 
-fn within(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
+fn within(text: &str, min: Duration, max: Duration) -> Result<Duration, String> {
     let span = parse_duration(text).ok_or("not a whole number with a unit, such as 90s or 1h")?;
-    if (least..=most).contains(&span) {
+    if (min..=max).contains(&span) {
         return Ok(span);
     }
-    let [least, most] = [least, most].map(show_duration);
-    Err(format!("it must be from {least} to {most}"))
+    let [min, max] = [min, max].map(show_duration);
+    Err(format!("it must be from {min} to {max}"))
 }
 
 /// Number of live workers, and number of followers among them.
@@ -70,7 +70,7 @@ impl Followers {
     }
 
     /// Describes the counts: `2 workers follow`, `1 of 2 workers follows`.
-    pub fn in_words(&self) -> String {
+    pub fn describe(&self) -> String {
         let Self { all, following } = self;
         match (*all, *following) {
             (0, _) => "no worker is running".to_owned(),
@@ -84,7 +84,7 @@ impl Followers {
     }
 }
 
-/// Waits at most `most` for all live workers to follow `versions`. Returns the last state of the
+/// Waits at most `max` for all live workers to follow `versions`. Returns the last state of the
 /// boards.
 ///
 /// # Errors
@@ -92,9 +92,9 @@ impl Followers {
 pub async fn followed(
     gate: &RedisGate,
     versions: &Versions,
-    most: Duration,
+    max: Duration,
 ) -> Result<(Vec<BoardView>, Followers), GateError> {
-    let until = Instant::now() + most;
+    let until = Instant::now() + max;
     loop {
         let seen = see(gate).await?;
         let followers = Followers::of(&seen, versions);
@@ -156,8 +156,8 @@ mod tests {
     }
 
     #[test]
-    fn followers_are_counted_in_words() {
-        let words = |all, following| Followers { all, following }.in_words();
+    fn the_number_of_followers_is_written_out() {
+        let words = |all, following| Followers { all, following }.describe();
         assert_eq!(words(0, 0), "no worker is running");
         assert_eq!(words(1, 1), "1 worker follows");
         assert_eq!(words(2, 2), "2 workers follow");

@@ -18,7 +18,7 @@ fn grouped(number: u64) -> String {
 }
 
 /// Describes the result: `would have made 312 of 4,000 wait, the longest 41.0s`.
-pub fn in_words(tally: &Tally) -> String {
+pub fn describe(tally: &Tally) -> String {
     let (starts, waited) = (grouped(tally.starts), grouped(tally.waited));
     let mut text = match (tally.starts, tally.waited) {
         (0, _) => return "has counted no start".to_owned(),
@@ -50,9 +50,9 @@ pub fn never(tally: &Tally) -> String {
     if tally.never == 0 {
         return String::new();
     }
-    let (never, most) = (grouped(tally.never), span(MAX_BEHIND_MS));
+    let (never, max) = (grouped(tally.never), span(MAX_BEHIND_MS));
     format!(
-        "; {never} for more than {most} or forever: the limit would not keep up, or the jobs cost \
+        "; {never} for more than {max} or forever: the limit would not keep up, or the jobs cost \
         more than the whole limit"
     )
 }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_trial_says_is_a_sentence() {
+    fn a_trial_is_summarized_in_a_sentence() {
         let tally = |starts, waited, never, worst_ms| Tally {
             starts,
             waited,
@@ -88,7 +88,7 @@ mod tests {
                 "12 of 40 would wait, longest 23h 53m",
             ),
         ] {
-            assert_eq!(in_words(&tally) + &never(&tally), words);
+            assert_eq!(describe(&tally) + &never(&tally), words);
             assert_eq!(short(&tally), few);
         }
     }

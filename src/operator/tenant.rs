@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_one_that_the_tenant_can_have() {
+    fn an_override_must_name_a_limit_of_the_tenant() {
         let yaml = "
 rate-limiter:
   limits: [{name: second}, {name: minute, max-requests: 100, window-size: 2m}]

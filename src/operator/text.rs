@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_for_a_terminal_means_the_same_and_turns_nothing_around() {
+    fn json_for_a_terminal_is_equivalent_and_has_no_invisible_characters() {
         for text in [
             "a\u{202e}b",
             "\u{9b}2J",

@@ -95,7 +95,7 @@ pub async fn end(
     (tenant, limit): (Tenant, String),
     within: Duration,
 ) -> Result<EndedTrial, NotDone> {
-    let before = max_of(&see(gate).await?, &tenant, &limit);
+    let before = tried_max(&see(gate).await?, &tenant, &limit);
     let name = Instruction::Try(tenant.clone(), limit.clone(), 0).name();
     let versions = drop_all(gate, &[name]).await?;
     let (_, followers) = followed(gate, &versions, within).await?;
@@ -128,7 +128,7 @@ fn find(seen: &[BoardView], tenant: &Tenant, limit: &str) -> Option<(u64, u32)> 
     all.max()
 }
 
-fn max_of(seen: &[BoardView], tenant: &Tenant, limit: &str) -> Option<u32> {
+fn tried_max(seen: &[BoardView], tenant: &Tenant, limit: &str) -> Option<u32> {
     find(seen, tenant, limit).map(|(_, max)| max)
 }
 
@@ -171,7 +171,7 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn what_holds_leases_is_not_tried() {
+    fn limits_with_leases_cannot_be_tried() {
         let yaml = "
 rate-limiter:
   limits: [{name: minute, max-requests: 100}, {name: running, max-concurrent: 4}]

@@ -28,8 +28,8 @@ pub async fn wake(
     };
     // Changes to many tenants must not fill the board: beyond `MAX_WAKES`, one instruction wakes
     // all tenants.
-    let most = seen.iter().map(others).max().unwrap_or(0);
-    let tenant = tenant.filter(|_| most < MAX_WAKES);
+    let max = seen.iter().map(others).max().unwrap_or(0);
+    let tenant = tenant.filter(|_| max < MAX_WAKES);
     let instruction = Instruction::Wake(tenant.cloned(), next(&seen));
     match put_instead(gate, ends, &instruction, WAKE_KEPT_MS).await {
         Ok(_) | Err(GateError::Refused(_)) => Ok(()),
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_the_workers_that_live_is_the_first() {
+    fn one_live_worker_is_the_first() {
         let board = |names: &[&str]| BoardView {
             workers: (names.iter())
                 .map(|name| ((*name).to_owned(), Default::default()))
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_number_is_the_latest_clock_and_above_all_before() {
+    fn the_next_number_is_the_latest_clock_and_above_all_earlier_ones() {
         let board = |now_ms, version, wakes: &[u64]| BoardView {
             now_ms,
             version,

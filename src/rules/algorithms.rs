@@ -119,7 +119,7 @@ pub trait Rules: Sync {
 
     /// Returns the maximum number of units that start in any `ms` milliseconds; `u64::MAX` if there
     /// is no bound.
-    fn most_in(&self, terms: &Terms, ms: u64) -> u64;
+    fn max_units_in(&self, terms: &Terms, ms: u64) -> u64;
 
     /// Returns the maximum number of units that start in excess of an even flow of `max` per span.
     fn burstiness(&self, terms: &Terms) -> u64 {

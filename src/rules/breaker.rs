@@ -85,13 +85,13 @@ pub enum BreakerEvent {
         /// Empty if the failure counts by itself.
         of: String,
         /// The reason, for operators.
-        by: String,
+        reason: String,
         /// A number from 0 to [`MAX_JITTER`], so that tenants whose breakers opened together do not
         /// probe together.
         jitter: u32,
     },
     /// A call succeeded, or its answer shows that the API works.
-    Sound,
+    Succeeded,
     /// A worker requests to make the next probe.
     Probe,
     /// The call shows nothing of the API's health, or was not made. If it was the probe, another
@@ -101,7 +101,7 @@ pub enum BreakerEvent {
         started_ms: u64,
     },
     /// Reads the state without changing it.
-    Look,
+    Read,
 }
 
 /// The highest jitter, which makes a wait a quarter shorter.
@@ -128,7 +128,7 @@ pub struct Standing {
     /// The same, considering only the API's answer and an operator.
     pub named_until_ms: u64,
     /// The reason for `closed_until_ms`; empty if jobs may start.
-    pub by: String,
+    pub reason: String,
 }
 
 /// One breaker, as the store keeps it.
@@ -136,7 +136,7 @@ pub struct Standing {
 pub struct Breaker {
     failures: u64,
     of: String,
-    by: String,
+    reason: String,
     open: Option<OpenState>,
 }
 
@@ -205,17 +205,17 @@ impl Breaker {
     }
 
     /// Returns until when the breaker has state to keep.
-    pub fn kept_until(&self) -> u64 {
+    pub fn needed_until(&self) -> u64 {
         let open = self.open.as_ref();
         open.map_or(0, |open| open.until_ms.max(open.lease_end()))
     }
 
     /// Returns in words why the breaker is open.
-    pub fn by(&self) -> String {
+    pub fn reason(&self) -> String {
         match &self.open {
             Some(_) => format!(
                 "the breaker ({} failures in a row): {}",
-                self.failures, self.by
+                self.failures, self.reason
             ),
             None => String::new(),
         }
@@ -256,7 +256,7 @@ impl Breaker {
         now: u64,
         rule: &Rule,
         (started_ms, of): (u64, &str),
-        by: &str,
+        reason: &str,
         jitter: u32,
     ) -> bool {
         self.failures += 1;
@@ -267,11 +267,11 @@ impl Breaker {
                 open.until_ms = until(open.wait_ms);
                 open.began_ms = 0;
                 open.lease_ms = rule.lease_ms;
-                by.clone_into(&mut self.by);
+                reason.clone_into(&mut self.reason);
             }
             return false;
         }
-        by.clone_into(&mut self.by);
+        reason.clone_into(&mut self.reason);
         if of.is_empty() || !self.of.is_empty() && self.of != of {
             SEVERAL.clone_into(&mut self.of);
         } else {
@@ -333,11 +333,11 @@ mod tests {
         let breaker = open();
         assert_eq!(breaker.closed_until(103), 1_103);
         assert_eq!(breaker.closed_until(1_102), 1_103);
-        assert_eq!(breaker.by(), "the breaker (3 failures in a row): 502");
+        assert_eq!(breaker.reason(), "the breaker (3 failures in a row): 502");
     }
 
     #[test]
-    fn a_preparation_that_fails_while_it_is_half_open_is_a_failed_probe() {
+    fn a_failed_preparation_while_half_open_is_a_failed_probe() {
         let mut breaker = open();
         assert_eq!(breaker.closed_until(200), 1_103);
         breaker.failed(1_200, &RULE, (1_102, "a"), "no token", 0);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_for_all_needs_failures_of_several() {
+    fn the_api_breaker_needs_failures_of_several_tenants() {
         let mut breaker = Breaker::default();
         for n in 0..99 {
             assert!(!fail(&mut breaker, n, "a"), "one tenant's alone");
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn one_probe_at_a_time_and_each_that_fails_doubles_the_wait() {
+    fn probes_are_single_and_each_failed_one_doubles_the_wait() {
         let mut breaker = open();
         let (mut now, mut waits) = (1_103, Vec::new());
         for _ in 0..4 {

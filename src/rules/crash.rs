@@ -28,7 +28,7 @@ pub struct Suspected {
     /// The job's ID.
     pub job: String,
     /// The owner of the note: a name that is unique among the deliveries of all workers.
-    pub by: String,
+    pub owner: String,
     /// The state of the call.
     pub note: Note,
 }
@@ -39,7 +39,7 @@ pub enum Note {
     /// The call is about to be made.
     Begin {
         /// Number of crashes from which on the job is not called any more.
-        most: u32,
+        max: u32,
         /// Whether the worker calls no other job with crashes meanwhile.
         alone: bool,
     },
@@ -57,9 +57,9 @@ pub enum Note {
 pub enum SuspectDecision {
     /// The job may ask for its permit, and the note is stored. Also the reply to all notes except
     /// for [`Note::Begin`].
-    Go,
+    Proceed,
     /// Calls of the job have crashed workers, so it must be called alone. The note is not stored.
-    Alone {
+    RunAlone {
         /// Number of crashes.
         crashes: u32,
     },
@@ -82,31 +82,31 @@ pub struct Suspect {
     /// The time until which a call counts as in flight; 0 if there is none.
     until_ms: u64,
     /// The owner of that call's note.
-    by: String,
+    owner: String,
 }
 
 impl Suspect {
-    /// Applies a note that the owner `by` wrote at `now` (milliseconds since the epoch).
-    pub fn hear(&mut self, now: u64, by: &str, note: Note) -> SuspectDecision {
+    /// Applies a note that the owner `owner` wrote at `now` (milliseconds since the epoch).
+    pub fn apply_note(&mut self, now: u64, owner: &str, note: Note) -> SuspectDecision {
         // The clock may have been stepped back.
         self.until_ms = self.until_ms.min(now + LEASE_MS);
-        let is_own = self.by == by;
+        let is_own = self.owner == owner;
         let verdict = match note {
             Note::Begin { .. } if self.until_ms > now && !is_own => SuspectDecision::Wait {
                 ms: self.until_ms - now,
             },
-            Note::Begin { most, alone } => {
+            Note::Begin { max, alone } => {
                 // The note expired: its worker crashed.
                 self.crashes += u32::from(self.until_ms > 0 && !is_own);
                 self.until_ms = 0;
-                self.begin(now, by, most, alone)
+                self.begin(now, owner, max, alone)
             }
             Note::Renew => {
                 // A note that was removed is not stored again.
                 if self.until_ms > 0 && is_own {
                     self.until_ms = now + LEASE_MS;
                 }
-                SuspectDecision::Go
+                SuspectDecision::Proceed
             }
             Note::End { answered } => {
                 if answered {
@@ -115,28 +115,28 @@ impl Suspect {
                 if is_own {
                     self.until_ms = 0;
                 }
-                SuspectDecision::Go
+                SuspectDecision::Proceed
             }
         };
         if self.until_ms == 0 {
-            self.by.clear();
+            self.owner.clear();
         }
         verdict
     }
 
-    fn begin(&mut self, now: u64, by: &str, most: u32, alone: bool) -> SuspectDecision {
+    fn begin(&mut self, now: u64, owner: &str, max: u32, alone: bool) -> SuspectDecision {
         let crashes = self.crashes;
-        if crashes >= most {
+        if crashes >= max {
             // A dead letter that is replayed, or that could not be published, gets one more call.
-            self.crashes = most.saturating_sub(1);
+            self.crashes = max.saturating_sub(1);
             return SuspectDecision::Dead { crashes };
         }
         if crashes > 0 && !alone {
-            return SuspectDecision::Alone { crashes };
+            return SuspectDecision::RunAlone { crashes };
         }
         self.until_ms = now + LEASE_MS;
-        by.clone_into(&mut self.by);
-        SuspectDecision::Go
+        owner.clone_into(&mut self.owner);
+        SuspectDecision::Proceed
     }
 
     /// Returns true if there is nothing to remember.
@@ -152,105 +152,126 @@ mod tests {
     const ENDED: Note = Note::End { answered: false };
     const ANSWERED: Note = Note::End { answered: true };
 
-    fn begin(most: u32, alone: bool) -> Note {
-        Note::Begin { most, alone }
+    fn begin(max: u32, alone: bool) -> Note {
+        Note::Begin { max, alone }
     }
 
     #[test]
-    fn each_call_that_nobody_ended_is_a_crash_and_the_last_is_dead() {
+    fn each_call_without_an_end_is_a_crash_and_too_many_kill_the_job() {
         let (mut suspect, mut now) = (Suspect::default(), 1_000);
-        for (crashes, by) in ["a", "b", "c"].into_iter().enumerate() {
+        for (crashes, owner) in ["a", "b", "c"].into_iter().enumerate() {
             let alone = crashes > 0;
-            assert_eq!(suspect.hear(now, by, begin(3, alone)), SuspectDecision::Go);
+            assert_eq!(
+                suspect.apply_note(now, owner, begin(3, alone)),
+                SuspectDecision::Proceed
+            );
             // The job comes back at once and waits: it is not yet known whether the worker crashed.
             let ms = LEASE_MS - 5;
             let wait = SuspectDecision::Wait { ms };
-            assert_eq!(suspect.hear(now + 5, "other", begin(3, true)), wait);
+            assert_eq!(suspect.apply_note(now + 5, "other", begin(3, true)), wait);
             now += LEASE_MS;
         }
         let dead = SuspectDecision::Dead { crashes: 3 };
-        assert_eq!(suspect.hear(now, "d", begin(3, true)), dead);
+        assert_eq!(suspect.apply_note(now, "d", begin(3, true)), dead);
         // Replayed, the job gets one call; likewise if the dead letter was not confirmed.
-        assert_eq!(suspect.hear(now, "e", begin(3, true)), SuspectDecision::Go);
-        assert_eq!(suspect.hear(now + LEASE_MS, "f", begin(3, true)), dead);
+        assert_eq!(
+            suspect.apply_note(now, "e", begin(3, true)),
+            SuspectDecision::Proceed
+        );
+        assert_eq!(
+            suspect.apply_note(now + LEASE_MS, "f", begin(3, true)),
+            dead
+        );
     }
 
     #[test]
-    fn sessions_that_are_lost_count_nothing() {
+    fn lost_sessions_are_not_crashes() {
         let mut suspect = Suspect::default();
         for now in 1..=50 {
-            let by = now.to_string();
-            assert_eq!(suspect.hear(now, &by, begin(1, false)), SuspectDecision::Go);
-            suspect.hear(now, &by, ENDED);
+            let owner = now.to_string();
+            assert_eq!(
+                suspect.apply_note(now, &owner, begin(1, false)),
+                SuspectDecision::Proceed
+            );
+            suspect.apply_note(now, &owner, ENDED);
             assert!(suspect.is_clear());
         }
     }
 
     #[test]
-    fn who_has_crashes_is_begun_alone_and_an_answer_clears_it() {
+    fn a_job_with_crashes_runs_alone_until_an_answer_clears_them() {
         let mut suspect = Suspect::default();
-        suspect.hear(0, "a", begin(5, false));
-        let (now, alone) = (LEASE_MS, SuspectDecision::Alone { crashes: 1 });
-        assert_eq!(suspect.hear(now, "b", begin(5, false)), alone);
-        let again = suspect.hear(now, "b", begin(5, false));
-        assert_eq!(again, alone, "it is not noted");
-        assert_eq!(suspect.hear(now, "b", begin(5, true)), SuspectDecision::Go);
-        suspect.hear(now, "b", ENDED);
-        let again = suspect.hear(now, "b", begin(5, false));
-        assert_eq!(again, alone, "it was not called");
-        assert_eq!(suspect.hear(now, "b", begin(5, true)), SuspectDecision::Go);
-        suspect.hear(now, "b", ANSWERED);
+        suspect.apply_note(0, "a", begin(5, false));
+        let (now, alone) = (LEASE_MS, SuspectDecision::RunAlone { crashes: 1 });
+        assert_eq!(suspect.apply_note(now, "b", begin(5, false)), alone);
+        let repeated = suspect.apply_note(now, "b", begin(5, false));
+        assert_eq!(repeated, alone, "it is not noted");
+        assert_eq!(
+            suspect.apply_note(now, "b", begin(5, true)),
+            SuspectDecision::Proceed
+        );
+        suspect.apply_note(now, "b", ENDED);
+        let repeated = suspect.apply_note(now, "b", begin(5, false));
+        assert_eq!(repeated, alone, "it was not called");
+        assert_eq!(
+            suspect.apply_note(now, "b", begin(5, true)),
+            SuspectDecision::Proceed
+        );
+        suspect.apply_note(now, "b", ANSWERED);
         assert!(suspect.is_clear());
     }
 
     #[test]
     fn a_long_call_is_renewed_until_it_ends() {
         let mut suspect = Suspect::default();
-        suspect.hear(0, "a", begin(1, false));
+        suspect.apply_note(0, "a", begin(1, false));
         for now in (0..3_600_000).step_by(5_000) {
-            suspect.hear(now, "a", Note::Renew);
+            suspect.apply_note(now, "a", Note::Renew);
             let ms = LEASE_MS - 4_999;
-            let other = suspect.hear(now + 4_999, "b", begin(1, false));
+            let other = suspect.apply_note(now + 4_999, "b", begin(1, false));
             assert_eq!(other, SuspectDecision::Wait { ms });
         }
-        suspect.hear(3_600_000, "a", ENDED);
+        suspect.apply_note(3_600_000, "a", ENDED);
         // The renewal was on its way when the call ended.
-        suspect.hear(3_600_001, "a", Note::Renew);
+        suspect.apply_note(3_600_001, "a", Note::Renew);
         assert!(suspect.is_clear());
     }
 
     #[test]
-    fn a_note_is_its_owners_and_nobody_else_renews_or_ends_it() {
+    fn only_its_owner_renews_or_ends_a_note() {
         let mut suspect = Suspect::default();
-        suspect.hear(0, "a", begin(5, false));
+        suspect.apply_note(0, "a", begin(5, false));
         // The reply to the first note was lost, so it is sent again.
-        assert_eq!(suspect.hear(5, "a", begin(5, false)), SuspectDecision::Go);
-        suspect.hear(10_000, "b", ENDED);
-        suspect.hear(10_000, "b", Note::Renew);
+        assert_eq!(
+            suspect.apply_note(5, "a", begin(5, false)),
+            SuspectDecision::Proceed
+        );
+        suspect.apply_note(10_000, "b", ENDED);
+        suspect.apply_note(10_000, "b", Note::Renew);
         let ms = 5 + LEASE_MS - 10_000;
-        let wait = suspect.hear(10_000, "b", begin(5, false));
+        let wait = suspect.apply_note(10_000, "b", begin(5, false));
         assert_eq!(wait, SuspectDecision::Wait { ms });
         // A worker that hung for longer is alive after all: its answer clears the job's crashes,
         // and the other worker's call goes on.
         assert_eq!(
-            suspect.hear(30_000, "b", begin(5, true)),
-            SuspectDecision::Go
+            suspect.apply_note(30_000, "b", begin(5, true)),
+            SuspectDecision::Proceed
         );
-        suspect.hear(31_000, "a", ANSWERED);
-        let wait = suspect.hear(31_000, "c", begin(1, false));
+        suspect.apply_note(31_000, "a", ANSWERED);
+        let wait = suspect.apply_note(31_000, "c", begin(1, false));
         assert_eq!(wait, SuspectDecision::Wait { ms: 19_000 });
-        suspect.hear(32_000, "b", ENDED);
+        suspect.apply_note(32_000, "b", ENDED);
         assert!(suspect.is_clear());
     }
 
     #[test]
-    fn a_clock_that_was_stepped_back_lets_nobody_wait_for_longer_than_a_lease() {
+    fn a_clock_step_back_never_makes_a_job_wait_beyond_a_lease() {
         let mut suspect = Suspect::default();
-        suspect.hear(9_000_000, "a", begin(2, false));
+        suspect.apply_note(9_000_000, "a", begin(2, false));
         let ms = LEASE_MS;
-        let wait = suspect.hear(1_000, "b", begin(2, false));
+        let wait = suspect.apply_note(1_000, "b", begin(2, false));
         assert_eq!(wait, SuspectDecision::Wait { ms });
-        let after = suspect.hear(1_000 + LEASE_MS, "b", begin(2, true));
-        assert_eq!(after, SuspectDecision::Go);
+        let after = suspect.apply_note(1_000 + LEASE_MS, "b", begin(2, true));
+        assert_eq!(after, SuspectDecision::Proceed);
     }
 }

@@ -25,6 +25,12 @@ impl Ticket {
         generation: 0,
         number: 1,
     };
+
+    /// Returns true if no job of the waitlist is ahead of this ticket, however long ago it was
+    /// issued.
+    pub fn is_first(self) -> bool {
+        self.number == 1
+    }
 }
 
 /// The question of one job.
@@ -36,7 +42,7 @@ pub struct Question {
     pub cost: u32,
     /// Whether the job was admitted before and did not use its permit. Shadow limits count both
     /// admissions as one start.
-    pub again: bool,
+    pub readmitted: bool,
 }
 
 /// The questions of jobs of one tenant, decided in one script call.
@@ -77,7 +83,7 @@ impl Sequences {
     };
 
     /// Returns numbers with `sequence` in the waitlist's own partition alone.
-    pub fn of_waitlist(sequence: u64) -> Self {
+    pub fn with_waitlist_sequence(sequence: u64) -> Self {
         let mut sequences = Self::NONE;
         sequences.set(0, sequence);
         sequences

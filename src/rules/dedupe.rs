@@ -18,7 +18,7 @@ pub struct Candidate {
     /// The job's ID.
     pub job: String,
     /// A name that is unique among the deliveries of all workers.
-    pub by: String,
+    pub owner: String,
     /// Whether a worker may have had the job before, so that it may itself be the first.
     pub seen_before: bool,
     /// How long no other job is the first, in milliseconds.
@@ -42,17 +42,17 @@ pub enum Deduped {
 pub struct FirstJob {
     /// Until when no other job can be the first, in milliseconds since the epoch.
     until_ms: u64,
-    by: String,
+    owner: String,
     job: String,
 }
 
 impl FirstJob {
     /// Answers a job that asks at `now_ms`. `known` is the store's record, which is updated.
     pub fn ask(known: &mut Option<Self>, now_ms: u64, candidate: &Candidate) -> Deduped {
-        let Candidate { by, job, .. } = candidate;
+        let Candidate { owner, job, .. } = candidate;
         match known {
             Some(first) if first.until_ms > now_ms => {
-                let is_itself = first.by == *by || candidate.seen_before && first.job == *job;
+                let is_itself = first.owner == *owner || candidate.seen_before && first.job == *job;
                 match is_itself {
                     true => Deduped::First,
                     false => Deduped::Duplicate {
@@ -63,7 +63,7 @@ impl FirstJob {
             _ => {
                 *known = Some(Self {
                     until_ms: now_ms.saturating_add(candidate.lasts_ms),
-                    by: by.clone(),
+                    owner: owner.clone(),
                     job: job.clone(),
                 });
                 Deduped::First
@@ -81,22 +81,23 @@ impl FirstJob {
 mod tests {
     use super::*;
 
-    fn candidate(job: &str, by: &str, seen_before: bool) -> Candidate {
+    fn candidate(job: &str, owner: &str, seen_before: bool) -> Candidate {
         Candidate {
             tenant: Tenant::parse("a").expect("a tenant"),
             key: "k".to_owned(),
             job: job.to_owned(),
-            by: by.to_owned(),
+            owner: owner.to_owned(),
             seen_before,
             lasts_ms: 1_000,
         }
     }
 
     #[test]
-    fn one_is_the_first_until_the_time_is_over() {
+    fn one_job_is_the_first_until_the_key_expires() {
         let mut known = None;
-        let ask =
-            |known: &mut _, now, job, by| FirstJob::ask(known, now, &candidate(job, by, false));
+        let ask = |known: &mut _, now, job, owner| {
+            FirstJob::ask(known, now, &candidate(job, owner, false))
+        };
         assert_eq!(ask(&mut known, 5, "1", "w-1"), Deduped::First);
         let left_ms = 1;
         let second = ask(&mut known, 1_004, "2", "w-2");
@@ -107,9 +108,10 @@ mod tests {
     }
 
     #[test]
-    fn the_first_stays_it_when_it_asks_again_or_is_delivered_again() {
+    fn the_first_job_remains_the_first_on_repeated_requests() {
         let mut known = None;
-        let mut ask = |job, by, before| FirstJob::ask(&mut known, 7, &candidate(job, by, before));
+        let mut ask =
+            |job, owner, before| FirstJob::ask(&mut known, 7, &candidate(job, owner, before));
         assert_eq!(ask("1", "w-1", false), Deduped::First);
         // The answer was lost.
         assert_eq!(ask("1", "w-1", false), Deduped::First);

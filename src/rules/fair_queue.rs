@@ -85,9 +85,9 @@ impl FairQueue {
         self.flows.get(name).copied().or_else(idle)
     }
 
-    /// Returns the other flows as `name` sees them, if at most `most` units can start at one
+    /// Returns the other flows as `name` sees them, if at most `max` units can start at one
     /// moment.
-    pub fn view(&self, name: &str, most: u64) -> FlowView {
+    pub fn view(&self, name: &str, max: u64) -> FlowView {
         let own = self.known(name);
         let fresh = self.now.max(self.joined + JOIN);
         let lowest = self.flows.values().map(|(front, _)| *front).min();
@@ -100,7 +100,7 @@ impl FairQueue {
                 (lowest.cast_signed() - origin.cast_signed()).div_euclid(STEP.cast_signed()) + 1
             }),
             points: Vec::new(),
-            wide: match self.widest > most / EIGHTH {
+            wide: match self.widest > max / EIGHTH {
                 true => self.widest_others(name),
                 false => Vec::new(),
             },
@@ -140,14 +140,14 @@ impl FairQueue {
 
     /// Stores the result of a call of the script: `started` units of the flow `name` have started
     /// and `waiting` units wait, whose jobs cost at most `widest` and on average `each` sixteenths.
-    /// At most `most` units can start at one moment.
+    /// At most `max` units can start at one moment.
     pub fn save(
         &mut self,
         name: &str,
         started: u64,
         waiting: u64,
         (widest, each): (u64, u64),
-        most: u64,
+        max: u64,
     ) {
         let known = self.known(name);
         let (front, end) = known.unwrap_or_else(|| {
@@ -165,9 +165,9 @@ impl FairQueue {
         if waiting > 0 {
             self.widest = self.widest.max(widest);
         }
-        if waiting > 0 && widest > most / EIGHTH {
+        if waiting > 0 && widest > max / EIGHTH {
             self.wide.insert(name.to_owned(), widest);
-        } else if self.widest > most / EIGHTH {
+        } else if self.widest > max / EIGHTH {
             self.wide.remove(name);
         }
         if known.is_none() && (waiting > 0 || started > 0) {
@@ -216,8 +216,8 @@ impl FairQueue {
             self.idle.insert(name.to_owned(), front);
         }
         while self.idle.len() > IDLE {
-            let least = self.idle.iter().map(|(name, front)| (*front, name)).min();
-            let Some((_, name)) = least else { break };
+            let min = self.idle.iter().map(|(name, front)| (*front, name)).min();
+            let Some((_, name)) = min else { break };
             let name = name.clone();
             self.idle.remove(&name);
         }
@@ -335,7 +335,7 @@ mod tests {
     const ONE: (u64, u64) = (1, 16);
 
     #[test]
-    fn one_that_started_at_once_does_not_come_before_those_that_wait() {
+    fn an_immediate_start_does_not_pass_waiting_ones() {
         let mut queue = FairQueue::default();
         queue.save("waits", 0, 2, ONE, 100);
         queue.save("starts", 1, 0, ONE, 100);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn of_waitlists_that_do_not_wait_a_bounded_number_is_known() {
+    fn the_number_of_idle_waitlists_is_bounded() {
         let mut queue = FairQueue::default();
         queue.save("waits", 0, 3, ONE, 100);
         for n in 0..5_000 {
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_leaves_is_in_nobodys_way() {
+    fn a_waitlist_that_leaves_blocks_no_other() {
         let mut queue = FairQueue::default();
         queue.save("a", 0, 3, (60, 16), 100);
         queue.save("b", 0, 2, ONE, 100);

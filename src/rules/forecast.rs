@@ -45,14 +45,14 @@ pub struct ForecastRequest {
     /// The limits to compute turns for.
     pub limits: Vec<Limit>,
     /// Whether to use each limit's own `max` even if an operator has set another one.
-    pub as_said: Vec<bool>,
+    pub ignores_override: Vec<bool>,
     /// When jobs may start,
     pub opens: OpeningTime,
     /// but no earlier than this (ms), for reasons that the tenant's state does not contain; 0 if
     /// there are none.
     pub not_before_ms: u64,
     /// The unit whose turn is requested.
-    pub place: ForecastTarget,
+    pub target: ForecastTarget,
 }
 
 impl ForecastRequest {
@@ -60,10 +60,10 @@ impl ForecastRequest {
     pub fn as_it_is(limits: &[Limit], not_before_ms: u64) -> Self {
         Self {
             limits: limits.to_vec(),
-            as_said: vec![false; limits.len()],
+            ignores_override: vec![false; limits.len()],
             opens: OpeningTime::AsItIs,
             not_before_ms,
-            place: ForecastTarget::Last,
+            target: ForecastTarget::Last,
         }
     }
 }
@@ -120,7 +120,7 @@ pub enum Certainty {
 
 impl Certainty {
     /// Returns the name for programs.
-    pub fn word(self) -> &'static str {
+    pub fn keyword(self) -> &'static str {
         match self {
             Self::Exact => "exact",
             Self::Estimated => "estimated",

@@ -322,7 +322,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_waiting_job_says_which_limit_it_waits_for() {
+    fn a_waiting_job_names_its_limit() {
         let limit = Limit::concurrent("in-flight", 5).expect("in range");
         let ticket = Ticket {
             generation: 1,
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_job_says_which_limit_and_until_when() {
+    fn a_waiting_job_names_its_limit_and_the_end_of_its_wait() {
         let limit = Limit::new(
             "default",
             Algorithm::SlidingWindow,

@@ -28,7 +28,7 @@ pub struct Holding {
     /// Maximum duration of a call.
     call: Duration,
     /// Whether the broker finds out the timeout. Until it has, the true timeout may be shorter.
-    is_looked_for: bool,
+    detects_timeout: bool,
 }
 
 impl Holding {
@@ -37,21 +37,21 @@ impl Holding {
         Self {
             timeout,
             call,
-            is_looked_for: false,
+            detects_timeout: false,
         }
     }
 
     /// Returns the same bounds for a broker that finds out the timeout.
-    pub fn looked_for(self) -> Self {
+    pub fn with_detection(self) -> Self {
         Self {
-            is_looked_for: true,
+            detects_timeout: true,
             ..self
         }
     }
 
     /// Returns true if the broker finds out the timeout.
-    pub fn is_looked_for(&self) -> bool {
-        self.is_looked_for
+    pub fn detects_timeout(&self) -> bool {
+        self.detects_timeout
     }
 
     /// Returns the maximum duration of a call that fits into `timeout`.
@@ -90,7 +90,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn waits_calls_and_what_is_around_them_fit_into_the_timeout() {
+    fn waits_calls_and_overhead_fit_into_the_timeout() {
         for (timeout, call, longest, fits) in [
             (1_800, 10, 900, true),
             (1_800, 1_200, 420, true),

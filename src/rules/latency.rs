@@ -34,7 +34,7 @@ pub struct LatencyEstimator {
 /// The round trips of one minute.
 #[derive(Debug, Clone)]
 struct MinuteSamples {
-    begun: Duration,
+    started: Duration,
     number: usize,
     /// The shortest round trips, sorted.
     shortest: Vec<Duration>,
@@ -51,11 +51,11 @@ impl MinuteSamples {
     }
 
     fn base(&self) -> Duration {
-        let Some(least) = self.shortest.first() else {
+        let Some(min) = self.shortest.first() else {
             return Duration::ZERO;
         };
         let low = (self.number / ONE_OF).min(self.shortest.len() - 1);
-        (*least * 2).saturating_sub(self.shortest[low])
+        (*min * 2).saturating_sub(self.shortest[low])
     }
 }
 
@@ -64,14 +64,14 @@ impl LatencyEstimator {
     pub fn learn(&mut self, now: Duration, took: Duration) {
         self.samples = (self.samples + 1).min(SAMPLES);
         let current = self.spans.back_mut();
-        match current.filter(|span| now.saturating_sub(span.begun) < SPAN) {
+        match current.filter(|span| now.saturating_sub(span.started) < SPAN) {
             Some(span) => span.learn(took),
             None => {
                 if self.spans.len() == SPANS {
                     self.spans.pop_front();
                 }
                 self.spans.push_back(MinuteSamples {
-                    begun: now,
+                    started: now,
                     number: 1,
                     shortest: vec![took],
                 });
@@ -86,8 +86,8 @@ impl LatencyEstimator {
 
     /// Returns the base, or zero until it is known.
     pub fn base(&self) -> Duration {
-        let least = self.spans.iter().map(MinuteSamples::base).min();
-        least.filter(|_| self.is_known()).unwrap_or_default()
+        let min = self.spans.iter().map(MinuteSamples::base).min();
+        min.filter(|_| self.is_known()).unwrap_or_default()
     }
 }
 
@@ -100,43 +100,50 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn learnt(way: &mut LatencyEstimator, now: Duration, ways_ms: impl IntoIterator<Item = u32>) {
-        for took in ways_ms {
-            way.learn(now, MS * took);
+    fn learnt(
+        latency: &mut LatencyEstimator,
+        now: Duration,
+        latencies_ms: impl IntoIterator<Item = u32>,
+    ) {
+        for took in latencies_ms {
+            latency.learn(now, MS * took);
         }
     }
 
     #[test]
-    fn a_base_is_zero_until_it_is_known_and_then_at_most_the_shortest_way() {
-        let mut way = LatencyEstimator::default();
-        learnt(&mut way, MINUTE, 500..519);
-        assert_eq!((way.is_known(), way.base()), (false, Duration::ZERO));
-        learnt(&mut way, MINUTE, [600]);
+    fn the_base_is_zero_until_known_and_then_at_most_the_shortest_latency() {
+        let mut latency = LatencyEstimator::default();
+        learnt(&mut latency, MINUTE, 500..519);
+        assert_eq!(
+            (latency.is_known(), latency.base()),
+            (false, Duration::ZERO)
+        );
+        learnt(&mut latency, MINUTE, [600]);
         // Twice 500, less the second of twenty.
-        assert_eq!((way.is_known(), way.base()), (true, MS * 499));
+        assert_eq!((latency.is_known(), latency.base()), (true, MS * 499));
     }
 
     #[test]
-    fn a_shorter_way_counts_at_once_and_for_ten_minutes() {
-        let mut way = LatencyEstimator::default();
-        learnt(&mut way, MINUTE, [500; 100]);
-        assert_eq!(way.base(), MS * 500);
-        learnt(&mut way, MINUTE * 2, [40; 2]);
-        assert_eq!(way.base(), MS * 40);
+    fn a_shorter_latency_counts_at_once_and_for_ten_minutes() {
+        let mut latency = LatencyEstimator::default();
+        learnt(&mut latency, MINUTE, [500; 100]);
+        assert_eq!(latency.base(), MS * 500);
+        learnt(&mut latency, MINUTE * 2, [40; 2]);
+        assert_eq!(latency.base(), MS * 40);
         for minute in 3..=11 {
-            learnt(&mut way, MINUTE * minute, [500]);
-            assert_eq!(way.base(), MS * 40);
+            learnt(&mut latency, MINUTE * minute, [500]);
+            assert_eq!(latency.base(), MS * 40);
         }
-        learnt(&mut way, MINUTE * 12, [500]);
-        assert_eq!(way.base(), MS * 500);
+        learnt(&mut latency, MINUTE * 12, [500]);
+        assert_eq!(latency.base(), MS * 500);
     }
 
     #[test]
-    fn one_that_is_much_shorter_than_the_others_is_believed_more_than_they_are() {
-        let mut way = LatencyEstimator::default();
-        learnt(&mut way, MINUTE, [40]);
-        learnt(&mut way, MINUTE, [500; 99]);
-        assert_eq!(way.base(), Duration::ZERO);
+    fn a_much_shorter_latency_outweighs_the_others() {
+        let mut latency = LatencyEstimator::default();
+        learnt(&mut latency, MINUTE, [40]);
+        learnt(&mut latency, MINUTE, [500; 99]);
+        assert_eq!(latency.base(), Duration::ZERO);
         let mut jitter = LatencyEstimator::default();
         learnt(&mut jitter, MINUTE, (0..2000).map(|n| 40 + n % 50));
         assert_eq!(jitter.base(), MS * 40);
@@ -144,19 +151,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_never_more_than_the_shortest_way_of_ten_minutes(
+        fn the_base_never_exceeds_the_shortest_latency_of_ten_minutes(
             ways in prop::collection::vec((0_u32..40, 0_u32..1000), 1..400),
         ) {
-            let (mut way, mut now, mut seen) = (LatencyEstimator::default(), Duration::ZERO, Vec::new());
+            let (mut latency, mut now, mut seen) = (LatencyEstimator::default(), Duration::ZERO, Vec::new());
             for (pause_s, took) in ways {
                 now += Duration::from_secs(pause_s.into());
-                way.learn(now, MS * took);
+                latency.learn(now, MS * took);
                 seen.push((now, MS * took));
                 let last = |(at, _): &&(Duration, Duration)| now - *at <= MINUTE * 9;
-                let least = seen.iter().filter(last).map(|(_, took)| *took).min();
-                prop_assert!(way.base() <= least.expect("there is one"));
-                prop_assert!(way.spans.len() <= SPANS);
-                prop_assert!(way.spans.iter().all(|span| span.shortest.len() <= KEPT));
+                let min = seen.iter().filter(last).map(|(_, took)| *took).min();
+                prop_assert!(latency.base() <= min.expect("there is one"));
+                prop_assert!(latency.spans.len() <= SPANS);
+                prop_assert!(latency.spans.iter().all(|span| span.shortest.len() <= KEPT));
             }
         }
     }

@@ -46,7 +46,7 @@ pub const CLOSE: Duration = Duration::from_millis(1);
 /// Maximum delay of a close observation: a timer and its task.
 const CLOSE_ERROR: Duration = Duration::from_millis(2);
 /// Capacity of the purse, in windows. It starts full.
-const PURSE: f64 = 1.0;
+const BUDGET: f64 = 1.0;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// A signal about a call.
@@ -118,7 +118,7 @@ pub struct CallCheck {
 pub struct Lateness {
     acks: LatencyEstimator,
     answers: LatencyEstimator,
-    purse: f64,
+    budget: f64,
     minute: Duration,
     closely: u32,
 }
@@ -128,7 +128,7 @@ impl Default for Lateness {
         Self {
             acks: LatencyEstimator::default(),
             answers: LatencyEstimator::default(),
-            purse: PURSE,
+            budget: BUDGET,
             minute: Duration::ZERO,
             closely: 0,
         }
@@ -137,7 +137,7 @@ impl Default for Lateness {
 
 impl Lateness {
     /// Returns when to check a call whose question was sent at `asked_at`.
-    pub fn look(&mut self, now: Duration, call: &CallInFlight) -> CallCheck {
+    pub fn check(&mut self, now: Duration, call: &CallInFlight) -> CallCheck {
         if now >= self.minute + MINUTE {
             (self.minute, self.closely) = (now, 0);
         }
@@ -160,8 +160,8 @@ impl Lateness {
         budget: f64,
     ) -> Timeliness {
         let took = now.saturating_sub(call.asked_at);
-        let beyond = |way: &LatencyEstimator, tolerance| {
-            took.saturating_sub(way.base() + tolerance + call.covered)
+        let beyond = |latency: &LatencyEstimator, tolerance| {
+            took.saturating_sub(latency.base() + tolerance + call.covered)
         };
         match heard {
             CallSignal::Acked { closely } => {
@@ -173,7 +173,7 @@ impl Lateness {
             CallSignal::Nothing => Timeliness::of(beyond(&self.acks, call.tolerance)),
             CallSignal::Answered => {
                 self.answers.learn(now, took);
-                self.purse = (self.purse + budget).min(PURSE);
+                self.budget = (self.budget + budget).min(BUDGET);
                 let Some(guard) = call.guard else {
                     return Timeliness::InTime;
                 };
@@ -182,10 +182,10 @@ impl Lateness {
                     return verdict;
                 }
                 let price = took.as_secs_f64() / call.window.as_secs_f64().max(f64::MIN_POSITIVE);
-                if price > self.purse || budget == 0.0 {
+                if price > self.budget || budget == 0.0 {
                     return Timeliness::Unpaid;
                 }
-                self.purse -= price;
+                self.budget -= price;
                 verdict
             }
         }
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_way_is_known_a_call_counts_from_when_it_was_heard_of() {
+    fn before_the_latency_is_known_a_call_counts_from_its_report() {
         let mut late = Lateness::default();
         assert_eq!(
             judged(&mut late, &call(0), 290, CallSignal::Answered),
@@ -246,8 +246,8 @@ mod tests {
             judged(&mut late, &call(n), 302, ACKED);
         }
         assert_eq!(late.base(), MS * 300);
-        let look = late.look(MS * 1000, &call(1000));
-        assert_eq!((look.at, look.patience), (MS * 1350, MS * 500));
+        let check = late.check(MS * 1000, &call(1000));
+        assert_eq!((check.at, check.patience), (MS * 1350, MS * 500));
         assert_eq!(judged(&mut late, &call(1000), 350, ACKED), InTime);
         assert_eq!(judged(&mut late, &call(1000), 530, ACKED), Late(MS * 180));
         let heard = CallSignal::Acked { closely: false };
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_never_acknowledged_counts_from_now_again_and_again() {
+    fn an_unacknowledged_call_keeps_counting_from_now() {
         let mut late = Lateness::default();
         let mut call = call(0);
         assert_eq!(
@@ -282,8 +282,8 @@ mod tests {
         for _ in 0..20 {
             judged(&mut late, &bucket, 4, ACKED);
         }
-        let look = late.look(MS * 1000, &bucket);
-        assert_eq!((look.at, look.patience), (MS * 5, MS * 50));
+        let check = late.check(MS * 1000, &bucket);
+        assert_eq!((check.at, check.patience), (MS * 5, MS * 50));
         assert_eq!(judged(&mut late, &bucket, 5, ACKED), InTime);
         assert_eq!(judged(&mut late, &bucket, 45, ACKED), Late(MS * 40));
         assert_eq!(
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_believed_as_far_as_the_purse_lasts() {
+    fn answers_count_until_the_budget_is_spent() {
         let mut late = Lateness::default();
         for n in 0..20 {
             assert_eq!(
@@ -333,10 +333,10 @@ mod tests {
     }
 
     #[test]
-    fn some_calls_of_each_minute_are_looked_at_closely() {
+    fn some_calls_of_each_minute_are_watched_closely() {
         let mut late = Lateness::default();
         let mut looks = |from_ms: u32| {
-            let mut look = |n| late.look(MS * (from_ms + n), &call(n)).closely;
+            let mut look = |n| late.check(MS * (from_ms + n), &call(n)).closely;
             (0..100).filter(|n| look(*n)).count()
         };
         assert_eq!([looks(0), looks(59_000), looks(60_000)], [32, 0, 32]);
@@ -346,7 +346,7 @@ mod tests {
         /// Answers make calls count longer by no more in total than all calls paid plus a full
         /// purse.
         #[test]
-        fn the_purse_bounds_what_answers_cost(loops in prop::collection::vec(0u32..3000, 0..300)) {
+        fn the_budget_bounds_the_cost_of_answers(loops in prop::collection::vec(0u32..3000, 0..300)) {
             let mut late = Lateness::default();
             let mut longer = Duration::ZERO;
             for (n, took) in loops.iter().enumerate() {

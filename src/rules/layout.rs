@@ -13,23 +13,23 @@ impl Labels {
     /// that `value` returns. A job without a value has the empty value, and shares it with all
     /// other such jobs. Labels that only shadow limits distinguish are kept separately.
     pub fn of(limits: &[Limit], mut value: impl FnMut(&Scope) -> String) -> Self {
-        let (mut labels, mut beside) = (Vec::new(), Vec::new());
+        let (mut labels, mut shadow_partitions) = (Vec::new(), Vec::new());
         // Shadows come after all enforced limits.
         for limit in limits.iter().filter(|limit| limit.scope().is_part()) {
             let scope = limit.scope();
-            let mut known = labels.iter().chain(&beside);
+            let mut known = labels.iter().chain(&shadow_partitions);
             if known.any(|(known, _): &(Scope, String)| known == scope) {
                 continue;
             }
             let label = (scope.clone(), value(scope));
             match limit.is_shadow() {
-                true => beside.push(label),
+                true => shadow_partitions.push(label),
                 false => labels.push(label),
             }
         }
         labels.sort_unstable();
-        beside.sort_unstable();
-        Self(labels, beside)
+        shadow_partitions.sort_unstable();
+        Self(labels, shadow_partitions)
     }
 
     /// Adds a label for the waitlist of a level, unless the labels already have its header.
@@ -66,16 +66,16 @@ pub struct Layout {
     /// The wider partitions, which other waitlists use as well. The widest is last.
     pub shared: Vec<Shared>,
     /// The partitions in which only shadows count, so that no job waits for them.
-    pub beside: Vec<Partition>,
+    pub shadow_partitions: Vec<Partition>,
     /// The number of each limit's partition: 0 for the waitlist's, then the shared ones from 1,
-    /// then the ones in `beside`.
+    /// then the ones in `shadow_partitions`.
     pub partitions: Vec<usize>,
     /// The number of the partition that holds the tenant's suspension and an operator's changes.
     pub control: usize,
 }
 
 impl Layout {
-    /// Returns the partition with this number: the waitlist's, a shared one, or one in `beside`.
+    /// Returns the partition with this number: the waitlist's, a shared one, or one in `shadow_partitions`.
     ///
     /// # Panics
     /// Panics if there is no such partition.
@@ -83,13 +83,13 @@ impl Layout {
         match (number, self.shared.get(number.wrapping_sub(1))) {
             (0, _) => &self.waitlist,
             (_, Some(shared)) => &shared.partition,
-            (number, None) => &self.beside[number - 1 - self.shared.len()],
+            (number, None) => &self.shadow_partitions[number - 1 - self.shared.len()],
         }
     }
 
     /// Returns the number of partitions.
     pub fn count(&self) -> usize {
-        1 + self.shared.len() + self.beside.len()
+        1 + self.shared.len() + self.shadow_partitions.len()
     }
 
     /// Returns true if jobs that wait for `partition` also wait for `wider`: it is the same one, or
@@ -128,7 +128,7 @@ impl Layout {
         Self {
             waitlist: Partition::Global,
             shared: Vec::new(),
-            beside: Vec::new(),
+            shadow_partitions: Vec::new(),
             partitions: vec![0; limits.len()],
             control: 0,
         }
@@ -183,7 +183,7 @@ impl Layout {
             },
             partitions: enforced.map(partition).collect(),
             shared,
-            beside: Vec::new(),
+            shadow_partitions: Vec::new(),
             control,
         };
         for shadow in limits.iter().filter(|limit| limit.is_shadow()) {
@@ -197,11 +197,11 @@ impl Layout {
         layout
     }
 
-    /// Returns the number of `partition`. Adds it to `beside` if no job waits for it.
+    /// Returns the number of `partition`. Adds it to `shadow_partitions` if no job waits for it.
     fn place_beside(&mut self, partition: Partition) -> usize {
         let known = (0..self.count()).find(|number| *self.partition(*number) == partition);
         known.unwrap_or_else(|| {
-            self.beside.push(partition);
+            self.shadow_partitions.push(partition);
             self.count() - 1
         })
     }

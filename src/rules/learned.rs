@@ -28,7 +28,7 @@ pub(crate) const SINKS: u64 = 16;
 /// it sinks by one.
 pub(crate) const FAR: u64 = 4;
 /// How long advertised limits apply after the API last sent them, in milliseconds.
-pub(crate) const TOLD_MS: u64 = 3_600_000;
+pub(crate) const ADVERTISED_MS: u64 = 3_600_000;
 /// Replaces [`Limit::floor`] for a limit that does not learn.
 pub(crate) const NEVER: u64 = u32::MAX as u64;
 /// A wait up to this long fits any window, in milliseconds, because the API's headers count whole
@@ -49,14 +49,14 @@ pub struct Learned {
     /// The wait before the first step and the minimum wait before later steps, in milliseconds, and
     /// the step in units.
     first_ms: u64,
-    least_ms: u64,
+    min_ms: u64,
     step: u32,
     /// When the record is forgotten, in milliseconds since the epoch.
     pub ends_ms: u64,
     /// The highest `max` that keeps the API's advertised limits; 0 if the limit itself keeps them.
-    pub told: u32,
+    pub advertised_max: u32,
     /// The time until which the advertised limits apply, in milliseconds since the epoch.
-    pub told_until_ms: u64,
+    pub advertised_until_ms: u64,
     /// The highest number of units that counted during the last event. `refused` of them were
     /// refused.
     pub seen: u64,
@@ -124,13 +124,13 @@ pub struct Sunk {
 
 impl Learned {
     /// Returns the highest effective `max` at `now`.
-    pub fn most(&self, now: u64) -> u32 {
+    pub fn highest_max(&self, now: u64) -> u32 {
         let risen = match self.at_ms {
             0 => u32::MAX,
             _ => self.risen(now),
         };
-        match self.told_until_ms > now {
-            true => risen.min(self.told),
+        match self.advertised_until_ms > now {
+            true => risen.min(self.advertised_max),
             false => risen,
         }
     }
@@ -143,13 +143,13 @@ impl Learned {
     fn risen(&self, now: u64) -> u32 {
         let mut left = now.saturating_sub(self.at_ms);
         let (mut wait, mut steps) = (self.first_ms, 0);
-        while wait > self.least_ms && left >= wait {
+        while wait > self.min_ms && left >= wait {
             left -= wait;
             steps += 1;
-            wait = (wait / 2).max(self.least_ms);
+            wait = (wait / 2).max(self.min_ms);
         }
-        if wait <= self.least_ms {
-            steps += left / self.least_ms.max(1);
+        if wait <= self.min_ms {
+            steps += left / self.min_ms.max(1);
         }
         let risen = u64::from(self.to) + steps * u64::from(self.step);
         u32::try_from(risen).unwrap_or(u32::MAX)
@@ -158,17 +158,17 @@ impl Learned {
     /// Returns when the record no longer applies to a limit of `max`.
     fn end(&self, max: u32) -> u64 {
         if self.at_ms == 0 {
-            return self.told_until_ms;
+            return self.advertised_until_ms;
         }
         let mut steps = u64::from(max.saturating_sub(self.to)).div_ceil(self.step.max(1).into());
         let (mut at, mut wait) = (self.at_ms, self.first_ms);
-        while steps > 0 && wait > self.least_ms {
+        while steps > 0 && wait > self.min_ms {
             at += wait;
             steps -= 1;
-            wait = (wait / 2).max(self.least_ms);
+            wait = (wait / 2).max(self.min_ms);
         }
-        let whole = (at + steps * self.least_ms).min(self.at_ms + LEARNED_MS);
-        whole.max(self.told_until_ms)
+        let whole = (at + steps * self.min_ms).min(self.at_ms + LEARNED_MS);
+        whole.max(self.advertised_until_ms)
     }
 
     /// Records that a call of `units` that started at `started_ms` was refused when `count` units
@@ -193,7 +193,7 @@ impl Learned {
             }
             return it;
         }
-        let current = it.most(now).min(max).max(floor);
+        let current = it.highest_max(now).min(max).max(floor);
         let given = count.saturating_sub(units);
         let step = u64::from(max).div_ceil(STEPS);
         let current_units = u64::from(current);
@@ -207,7 +207,7 @@ impl Learned {
         } else {
             given.min(current_units - 1)
         };
-        let least_ms = limit.window_ms() * (CALLS * step).div_ceil(u64::from(max));
+        let min_ms = limit.window_ms() * (CALLS * step).div_ceil(u64::from(max));
         let soon = it.at_ms > 0 && current_units <= u64::from(it.to) + 2 * step;
         if it.at_ms > 0 {
             it.past.rotate_right(1);
@@ -216,10 +216,10 @@ impl Learned {
             it.since_ms = now;
         }
         it.first_ms = match soon {
-            true => (2 * it.first_ms).clamp(least_ms, PATIENCE * least_ms),
-            false => least_ms,
+            true => (2 * it.first_ms).clamp(min_ms, PATIENCE * min_ms),
+            false => min_ms,
         };
-        (it.at_ms, it.least_ms) = (now, least_ms);
+        (it.at_ms, it.min_ms) = (now, min_ms);
         it.to = u32::try_from(to).unwrap_or(max).max(floor);
         it.step = u32::try_from(step).unwrap_or(u32::MAX);
         (it.seen, it.refused) = (count, units);
@@ -229,11 +229,11 @@ impl Learned {
 
     /// Records the `max` that keeps the API's advertised limits; 0 if the limit keeps them. Returns
     /// `None` if nothing is left to remember.
-    fn told(known: Option<Self>, now: u64, limit: &Limit, max: u32) -> Option<Self> {
+    fn with_advertised(known: Option<Self>, now: u64, limit: &Limit, max: u32) -> Option<Self> {
         let mut it = known.unwrap_or_default();
-        (it.told, it.told_until_ms) = match max {
+        (it.advertised_max, it.advertised_until_ms) = match max {
             0 => (0, 0),
-            max => (max.max(limit.floor()?), now + TOLD_MS),
+            max => (max.max(limit.floor()?), now + ADVERTISED_MS),
         };
         if it.since_ms == 0 {
             it.since_ms = now;
@@ -249,11 +249,11 @@ impl Learned {
             at_ms,
             to,
             first_ms,
-            least_ms,
+            min_ms,
             step,
             ends_ms,
-            told,
-            told_until_ms,
+            advertised_max,
+            advertised_until_ms,
             seen,
             refused,
             times,
@@ -261,7 +261,7 @@ impl Learned {
             past,
         } = self;
         let mut text = format!(
-            "{at_ms},{to},{first_ms},{least_ms},{step},{ends_ms},{told},{told_until_ms},{seen},{refused},{times},{since_ms}"
+            "{at_ms},{to},{first_ms},{min_ms},{step},{ends_ms},{advertised_max},{advertised_until_ms},{seen},{refused},{times},{since_ms}"
         );
         for (at, to) in past.iter().filter(|(at, _)| *at > 0) {
             text += &format!(",{at},{to}");
@@ -277,11 +277,11 @@ impl Learned {
             at_ms,
             to,
             first_ms,
-            least_ms,
+            min_ms,
             step,
             ends_ms,
-            told,
-            told_until_ms,
+            advertised_max,
+            advertised_until_ms,
             seen,
             refused,
             times,
@@ -302,11 +302,11 @@ impl Learned {
             at_ms,
             to: u32::try_from(to).ok()?,
             first_ms,
-            least_ms,
+            min_ms,
             step: u32::try_from(step).ok()?,
             ends_ms,
-            told: u32::try_from(told).ok()?,
-            told_until_ms,
+            advertised_max: u32::try_from(advertised_max).ok()?,
+            advertised_until_ms,
             seen,
             refused,
             times,
@@ -330,9 +330,9 @@ impl AllLearned {
 
     /// Returns `limit` with its effective `max`. `set` is the limit with an operator's `max`.
     pub(in crate::rules) fn lowered(&self, limit: &Limit, set: Limit, now: u64) -> Limit {
-        let most = self.of(limit, now).zip(limit.floor());
-        match most.map(|(learned, floor)| learned.most(now).max(floor)) {
-            Some(most) if most < set.max() => set.with_max(most),
+        let max = self.of(limit, now).zip(limit.floor());
+        match max.map(|(learned, floor)| learned.highest_max(now).max(floor)) {
+            Some(max) if max < set.max() => set.with_max(max),
             _ => set,
         }
     }
@@ -354,12 +354,12 @@ impl AllLearned {
 
     /// Records the `max` that keeps the API's advertised limits; 0 if the limit keeps them. Returns
     /// when the record is forgotten, or `None` if nothing has changed.
-    pub(in crate::rules) fn tell(&mut self, now: u64, limit: &Limit, max: u32) -> Option<u64> {
+    pub(in crate::rules) fn advertise(&mut self, now: u64, limit: &Limit, max: u32) -> Option<u64> {
         let known = self.of(limit, now).copied();
-        if max == 0 && known.is_none_or(|known| known.told_until_ms == 0) {
+        if max == 0 && known.is_none_or(|known| known.advertised_until_ms == 0) {
             return None;
         }
-        let learned = Learned::told(known, now, limit, max);
+        let learned = Learned::with_advertised(known, now, limit, max);
         self.put(limit, now, learned);
         Some(learned.map_or(now, |learned| learned.ends_ms))
     }
@@ -372,7 +372,7 @@ impl AllLearned {
     }
 
     /// Returns until when any record applies.
-    pub(in crate::rules) fn kept_until(&self) -> u64 {
+    pub(in crate::rules) fn needed_until(&self) -> u64 {
         self.0
             .values()
             .map(|known| known.ends_ms)
@@ -389,7 +389,12 @@ pub(in crate::rules) fn explained_ms(limit: &Limit) -> u64 {
 /// Returns true if a refusal of a call that started at `started_ms` shows how much of `limit` the
 /// API gives: the usage that the call was counted with still counts, and the API does not refuse
 /// for longer than the limit's window explains.
-pub(in crate::rules) fn is_heard(limit: &Limit, now: u64, started_ms: u64, after_ms: u64) -> bool {
+pub(in crate::rules) fn explains_refusal(
+    limit: &Limit,
+    now: u64,
+    started_ms: u64,
+    after_ms: u64,
+) -> bool {
     let span = limit.span();
     if limit.floor().is_none() || limit.window_ms() == 0 || after_ms > explained_ms(limit) {
         return false;

@@ -137,7 +137,7 @@ impl Limit {
                 guard_ms: ceil_ms(guard),
                 burst,
                 unit: Unit::Cost,
-                apart_us: 0,
+                spacing_us: 0,
             },
             bucket: algorithm.has_burst().then_some((max, burst)),
             scope: Scope::Tenant,
@@ -186,10 +186,10 @@ impl Limit {
         self
     }
 
-    /// Keeps the starts of a bucket further apart ([`Terms::apart_us`]). Changes no other limit.
-    pub fn kept_apart(mut self, apart_us: u32) -> Self {
+    /// Keeps the starts of a bucket further apart ([`Terms::spacing_us`]). Changes no other limit.
+    pub fn with_spacing(mut self, spacing_us: u32) -> Self {
         if self.algorithm().has_burst() {
-            self.terms.apart_us = apart_us;
+            self.terms.spacing_us = spacing_us;
         }
         self
     }

@@ -154,18 +154,18 @@ impl State {
     }
 
     /// Returns until when the waitlist's hash must exist for data other than the waitlist.
-    fn kept_until(&self) -> u64 {
+    fn needed_until(&self) -> u64 {
         let overrides = self.overrides.values().map(|&(_, until)| until).max();
         self.named_until()
-            .max(self.breaker.kept_until())
+            .max(self.breaker.needed_until())
             .max(overrides.unwrap_or(0))
-            .max(self.learned.kept_until())
+            .max(self.learned.needed_until())
     }
 
     /// Removes overrides and learned values once all of them are over.
     fn forget_overrides(&mut self, now: u64) {
         let mut set = self.overrides.values();
-        if set.all(|(_, until)| *until <= now) && self.learned.kept_until() <= now {
+        if set.all(|(_, until)| *until <= now) && self.learned.needed_until() <= now {
             self.overrides.clear();
             self.learned = AllLearned::default();
         }
@@ -177,20 +177,20 @@ impl State {
         let mut standing = Standing::default();
         let closings = (self.blocked, self.paused);
         self.pull_back(now);
-        if *event != BreakerEvent::Look {
+        if *event != BreakerEvent::Read {
             self.breaker.pull_back(now);
         }
         match event {
             BreakerEvent::Failed {
                 started_ms,
                 of,
-                by,
+                reason,
                 jitter,
             } => {
                 let whose = (*started_ms, of.as_str());
-                standing.has_changed = self.breaker.failed(now, rule, whose, by, *jitter);
+                standing.has_changed = self.breaker.failed(now, rule, whose, reason, *jitter);
             }
-            BreakerEvent::Sound => standing.has_changed = self.breaker.reset(),
+            BreakerEvent::Succeeded => standing.has_changed = self.breaker.reset(),
             BreakerEvent::Probe => {
                 standing.is_granted = was_open && self.closed(now) == 0;
                 if standing.is_granted {
@@ -198,15 +198,15 @@ impl State {
                 }
             }
             BreakerEvent::Release { started_ms } => self.breaker.release(*started_ms),
-            BreakerEvent::Look => {}
+            BreakerEvent::Read => {}
         }
         let writes = match event {
             BreakerEvent::Failed { .. } => true,
             BreakerEvent::Probe | BreakerEvent::Release { .. } => was_open,
-            BreakerEvent::Sound | BreakerEvent::Look => false,
+            BreakerEvent::Succeeded | BreakerEvent::Read => false,
         };
         if writes {
-            let kept = now.max(self.breaker.kept_until());
+            let kept = now.max(self.breaker.needed_until());
             self.expires = self.expires.max(kept + KEEP_MS);
         }
         let standing = Standing {
@@ -218,13 +218,13 @@ impl State {
                 until if until > now => until,
                 _ => 0,
             },
-            by: match self.named_until() > now {
+            reason: match self.named_until() > now {
                 true => self.closed_by(now),
-                false => self.breaker.by(),
+                false => self.breaker.reason(),
             },
             ..standing
         };
-        if *event == BreakerEvent::Look {
+        if *event == BreakerEvent::Read {
             // A look writes nothing.
             (self.blocked, self.paused) = closings;
         }
@@ -237,14 +237,14 @@ impl State {
     }
 
     /// Closes the tenant until `now + duration_ms`. Never shortens a longer closing.
-    pub fn block(&mut self, now: u64, duration_ms: u64, by: &str) {
+    pub fn block(&mut self, now: u64, duration_ms: u64, reason: &str) {
         self.pull_back(now);
         let closing = Closing::at(now, duration_ms);
         if closing.until <= self.blocked.until {
             return;
         }
         self.blocked = closing;
-        by.clone_into(&mut self.blocked_by);
+        reason.clone_into(&mut self.blocked_by);
         self.keep();
     }
 
@@ -290,12 +290,12 @@ impl State {
         }
         // A reset is stored even if there was nothing to reset, because it must reach the waitlists
         // of the tenant's parts.
-        let least = match change {
+        let min = match change {
             Change::Reset => RESET_MS,
             _ => KEEP_MS,
         };
-        if self.expires > 0 || self.kept_until() > now || *change == Change::Reset {
-            self.expires = self.expires.max(now + least);
+        if self.expires > 0 || self.needed_until() > now || *change == Change::Reset {
+            self.expires = self.expires.max(now + min);
             self.keep();
         }
         match change {
@@ -307,7 +307,7 @@ impl State {
     /// Extends the expiry of the waitlist's hash to cover closings, overrides, learned values and
     /// the breaker.
     fn keep(&mut self) {
-        self.expires = self.expires.max(self.kept_until() + KEEP_MS);
+        self.expires = self.expires.max(self.needed_until() + KEEP_MS);
     }
 
     fn closed_by(&self, now: u64) -> String {
@@ -316,7 +316,7 @@ impl State {
         } else if self.blocked.until > now {
             self.blocked_by.clone()
         } else if self.breaker.closed_until(now) > now {
-            self.breaker.by()
+            self.breaker.reason()
         } else {
             String::new()
         }
@@ -332,7 +332,7 @@ mod tests {
     use crate::rules::limit::Algorithm;
 
     #[test]
-    fn what_started_under_an_operators_lower_limit_is_found_when_it_has_ended() {
+    fn starts_under_an_operators_lower_limit_are_found_at_their_end() {
         let (window, guard) = (Duration::from_secs(60), Duration::ZERO);
         let limit = |name, algorithm| {
             Limit::new(name, algorithm, 5, window, guard).expect("this is a limit")
@@ -357,7 +357,7 @@ mod tests {
         let ask = Question {
             ticket: None,
             cost: 5,
-            again: false,
+            readmitted: false,
         };
         let (answers, _) = state.alone(&limits, |scopes| {
             scopes.ask(&limits, clock, 1, "permit", &[ask])

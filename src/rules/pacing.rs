@@ -79,17 +79,17 @@ impl Default for Pacing {
 
 impl Pacing {
     /// Returns the `limits` of `tenant` with the starts of buckets kept apart.
-    pub fn keep_apart(&self, now: Duration, tenant: &Tenant, limits: Limits) -> Limits {
+    pub fn add_spacing(&self, now: Duration, tenant: &Tenant, limits: Limits) -> Limits {
         if !limits.iter().any(|limit| limit.algorithm().has_burst()) {
             return limits;
         }
         let refused = self.refused.get(tenant);
         let times = refused.map_or(0, |refused| refused.left(now));
-        limits.kept_apart(|limit| self.apart_us(limit, times))
+        limits.with_spacing(|limit| self.spacing_us(limit, times))
     }
 
     /// Returns by how many microseconds starts are further apart than `window / max`.
-    fn apart_us(&self, limit: &Limit, refusals: u32) -> u32 {
+    fn spacing_us(&self, limit: &Limit, refusals: u32) -> u32 {
         let distance = 1000 * limit.window_ms() / u64::from(limit.max());
         let margin = u64::try_from(self.margin.as_micros()).unwrap_or(u64::MAX);
         let margin = margin.min(distance / MARGIN_PART);
@@ -166,10 +166,10 @@ mod tests {
         limits(Algorithm::LeakyBucket, max, seconds)
     }
 
-    fn apart_us(pacing: &Pacing, now: Duration, limits: Limits) -> u32 {
-        pacing.keep_apart(now, &tenant(1), limits)[0]
+    fn spacing_us(pacing: &Pacing, now: Duration, limits: Limits) -> u32 {
+        pacing.add_spacing(now, &tenant(1), limits)[0]
             .terms()
-            .apart_us()
+            .spacing_us()
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
             (limits(Algorithm::TokenBucket, 10, 1), 3_000),
             (limits(Algorithm::SlidingWindow, 10, 1), 0),
         ] {
-            assert_eq!(apart_us(&pacing, SECOND, limits), apart);
+            assert_eq!(spacing_us(&pacing, SECOND, limits), apart);
         }
     }
 
@@ -192,22 +192,22 @@ mod tests {
     fn the_margin_follows_late_calls_and_falls_again() {
         let mut pacing = Pacing::default();
         pacing.late(8 * MS);
-        assert_eq!(apart_us(&pacing, SECOND, leaky(60, 60)), 5_000);
-        assert_eq!(apart_us(&pacing, SECOND, leaky(10, 1)), 3_030, "3 %");
+        assert_eq!(spacing_us(&pacing, SECOND, leaky(60, 60)), 5_000);
+        assert_eq!(spacing_us(&pacing, SECOND, leaky(10, 1)), 3_030, "3 %");
         for _ in 0..100 {
             pacing.late(SECOND);
         }
-        assert_eq!(apart_us(&pacing, SECOND, leaky(1, 10)), 50_000);
+        assert_eq!(spacing_us(&pacing, SECOND, leaky(1, 10)), 50_000);
         for _ in 0..3_000 {
             pacing.called();
         }
-        assert_eq!(apart_us(&pacing, SECOND, leaky(1, 10)), 3_000);
+        assert_eq!(spacing_us(&pacing, SECOND, leaky(1, 10)), 3_000);
     }
 
     #[test]
     fn each_refusal_widens_the_distances_of_its_tenant_and_they_relax() {
         let mut pacing = Pacing::default();
-        let wide = |pacing: &Pacing, now| apart_us(pacing, now, leaky(10, 1));
+        let wide = |pacing: &Pacing, now| spacing_us(pacing, now, leaky(10, 1));
         let mut at = SECOND;
         for apart in [4, 5, 7, 11, 19, 35, 50, 50, 50] {
             pacing.refused(at, &tenant(1), (&leaky(10, 1), at));
@@ -219,16 +219,16 @@ mod tests {
         let after = |intervals| at - SECOND + intervals * RELAX_INTERVAL;
         assert_eq!(wide(&pacing, after(5)), 5_000);
         assert_eq!(wide(&pacing, after(7)), 3_000);
-        let other = pacing.keep_apart(at, &tenant(2), leaky(10, 1));
-        assert_eq!(other[0].terms().apart_us(), 3_000);
-        assert_eq!(apart_us(&pacing, at, leaky(100, 1)), 5_000, "half");
+        let other = pacing.add_spacing(at, &tenant(2), leaky(10, 1));
+        assert_eq!(other[0].terms().spacing_us(), 3_000);
+        assert_eq!(spacing_us(&pacing, at, leaky(100, 1)), 5_000, "half");
         let mut pacing = Pacing::default();
         pacing.refused(at, &tenant(1), (&limits(Algorithm::FixedWindow, 9, 1), at));
         assert_eq!(wide(&pacing, at), 3_000, "no bucket was refused");
     }
 
     #[test]
-    fn memory_is_bounded_and_what_is_over_makes_room() {
+    fn memory_is_bounded_and_expired_entries_make_room() {
         let mut pacing = Pacing::default();
         for number in 0..2 * MAX_TENANTS {
             pacing.refused(SECOND, &tenant(number), (&leaky(10, 1), SECOND));

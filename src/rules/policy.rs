@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_entry_that_fits_counts_then_the_plan_then_the_common_limits() {
+    fn the_first_matching_entry_counts_then_the_plan_then_the_common_limits() {
         let entry = |text: &str, max| (Pattern::parse(text), EntryLimits::Limits(limits(max)));
         let plans = [
             ("free".to_owned(), limits(1)),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_tenants_share_holds_beside_the_limits_of_plans_and_tenants() {
+    fn shared_limits_apply_beside_those_of_plans_and_tenants() {
         let all = limit("all", 100).with_scope(Scope::Global);
         let common = Limits::new(vec![all.clone(), limit("default", 5)]).expect("two names");
         let policy = || {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_covers_what_fits_it() {
+    fn a_pattern_covers_matching_names() {
         for (one, two, covers) in [
             ("a", "a", true),
             ("a", "a*", false),

@@ -25,7 +25,7 @@ pub struct PromiseGap {
     /// Whether the start was later than promised.
     pub is_late: bool,
     /// Whether the difference is at most 2 % of the wait, or at most 100 ms.
-    pub is_kept: bool,
+    pub is_met: bool,
 }
 
 impl Promise {
@@ -35,7 +35,7 @@ impl Promise {
         PromiseGap {
             ms,
             is_late: now_ms > self.at_ms,
-            is_kept: ms <= NEAR_MS.max(self.wait_ms / PART_OF_WAIT),
+            is_met: ms <= NEAR_MS.max(self.wait_ms / PART_OF_WAIT),
         }
     }
 
@@ -76,13 +76,13 @@ mod tests {
             (60_000, 1_001_201, true, false),
         ] {
             let off = promise(wait_ms).off(now_ms);
-            assert_eq!((off.is_late, off.is_kept), (is_late, is_kept), "{now_ms}");
+            assert_eq!((off.is_late, off.is_met), (is_late, is_kept), "{now_ms}");
             assert_eq!(off.ms, now_ms.abs_diff(1_000_000));
         }
     }
 
     #[test]
-    fn it_survives_its_way_through_a_header_and_nothing_else_is_one() {
+    fn a_promise_survives_a_header_and_other_texts_are_none() {
         let promise = Promise {
             at_ms: 1_700_000_000_000,
             wait_ms: 42,

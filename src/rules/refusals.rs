@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn few_refusals_are_no_pattern() {
+    fn few_refusals_form_no_pattern() {
         let sliding = Algorithm::SlidingWindow;
         assert_eq!(advice(sliding, 2, (1, 19)), None, "two throttlings");
         assert_eq!(advice(sliding, 9, (40, 1)), None, "one of 41 calls");

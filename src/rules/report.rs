@@ -231,7 +231,7 @@ pub fn busiest(mut all: Vec<ReportedTenant>, left_out: &mut LeftOut) -> Vec<Repo
     let marks: Vec<u64> = all.iter().map(|it| mark(it.tenant.as_str())).collect();
     let firsts = orders.map(|by| first_by(&marks, |at| by(&all[at])));
     let places =
-        (0..MAX_TENANTS).flat_map(|place| firsts.iter().map(move |first| first.get(place)));
+        (0..MAX_TENANTS).flat_map(|index| firsts.iter().map(move |first| first.get(index)));
     let named = each_once(places.flatten().copied(), MAX_TENANTS);
     let is_named: HashSet<usize> = named.iter().copied().collect();
     let others = all
@@ -261,10 +261,10 @@ fn mark(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// Returns the first `most` distinct items.
-fn each_once<T: Copy + Eq + Hash>(all: impl Iterator<Item = T>, most: usize) -> Vec<T> {
+/// Returns the first `max` distinct items.
+fn each_once<T: Copy + Eq + Hash>(all: impl Iterator<Item = T>, max: usize) -> Vec<T> {
     let mut known = HashSet::new();
-    all.filter(|it| known.insert(*it)).take(most).collect()
+    all.filter(|it| known.insert(*it)).take(max).collect()
 }
 
 impl Report {

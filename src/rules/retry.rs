@@ -76,12 +76,12 @@ impl Reconnect {
 
 /// Returns a schedule without the crate's own jitter and time limit. Callers pass the jitter, so
 /// that a schedule is repeatable.
-fn exponential(initial: Duration, most: Duration) -> ExponentialBackoff {
-    let initial = initial.min(most);
+fn exponential(initial: Duration, max: Duration) -> ExponentialBackoff {
+    let initial = initial.min(max);
     ExponentialBackoff {
         current_interval: initial,
         initial_interval: initial,
-        max_interval: most,
+        max_interval: max,
         multiplier: 2.0,
         randomization_factor: 0.0,
         max_elapsed_time: None,
@@ -90,18 +90,18 @@ fn exponential(initial: Duration, most: Duration) -> ExponentialBackoff {
 }
 
 /// Returns a wait between half of `interval` and one and a half times `interval`, but at most
-/// `most`. Waits are spread below the longest one instead of piling up on it. Never panics: a
+/// `max`. Waits are spread below the longest one instead of piling up on it. Never panics: a
 /// `jitter` of NaN counts as 0, and durations above 584 years count as 584 years.
-fn spread(interval: Duration, most: Duration, jitter: f64) -> Duration {
+fn spread(interval: Duration, max: Duration, jitter: f64) -> Duration {
     let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-    let least = nanos(interval / 2);
+    let min = nanos(interval / 2);
     let span = nanos(interval)
-        .saturating_add(least)
-        .min(nanos(most))
-        .saturating_sub(least);
+        .saturating_add(min)
+        .min(nanos(max))
+        .saturating_sub(min);
     // The cast saturates and turns NaN into 0.
     let above = (span as f64 * jitter.clamp(0.0, 1.0)) as u64;
-    Duration::from_nanos(least.saturating_add(above)).min(most)
+    Duration::from_nanos(min.saturating_add(above)).min(max)
 }
 
 #[cfg(test)]
@@ -112,7 +112,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn waits_double_up_to_the_longest_and_end_with_the_attempts() {
+    fn waits_double_up_to_a_maximum_and_end_with_the_attempts() {
         let policy = RetryPolicy {
             max_attempts: 6,
             initial_interval: SECOND,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn reconnecting_never_ends_and_begins_anew_after_a_success() {
+    fn reconnecting_never_ends_and_its_backoff_resets_after_a_success() {
         let mut reconnect = Reconnect::default();
         let first = reconnect.next(0.5);
         assert_eq!(first, Duration::from_millis(100));
@@ -161,9 +161,9 @@ mod tests {
             attempt in 1_u32..200,
             jitter in -1.0..2.0_f64,
             initial in 1_u64..100_000,
-            most in 1_u64..1_000_000,
+            max in 1_u64..1_000_000,
         ) {
-            let max_interval = Duration::from_millis(most);
+            let max_interval = Duration::from_millis(max);
             let policy = RetryPolicy {
                 max_attempts: u32::MAX,
                 initial_interval: Duration::from_millis(initial),
@@ -172,8 +172,8 @@ mod tests {
                 max_crashes: 5,
             };
             let wait = policy.wait(attempt, jitter);
-            let least = max_interval.min(policy.initial_interval) / 2;
-            prop_assert!(wait.is_some_and(|w| w <= max_interval && w >= least));
+            let min = max_interval.min(policy.initial_interval) / 2;
+            prop_assert!(wait.is_some_and(|w| w <= max_interval && w >= min));
             prop_assert!(wait <= policy.wait(attempt + 1, jitter));
         }
 

@@ -76,7 +76,7 @@ pub struct Labels(
 
 impl Labels {
     /// Returns labels from pairs of a scope and a value in any order. Drops invalid scopes.
-    pub fn told<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> Self {
+    pub fn from_pairs<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> Self {
         let label =
             |(scope, value): (&String, &String)| Some((Scope::parse(scope)?, value.clone()));
         let mut all: Vec<_> = labels.into_iter().filter_map(label).collect();
@@ -92,7 +92,7 @@ impl Labels {
     }
 
     /// Returns true if the labels have a value for `scope`.
-    pub fn tell(&self, scope: &Scope) -> bool {
+    pub fn has_value(&self, scope: &Scope) -> bool {
         self.0
             .iter()
             .chain(&self.1)

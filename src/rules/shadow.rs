@@ -35,7 +35,7 @@ pub struct ShadowTrial {
     /// When the last start would have been.
     at: u64,
     /// When the trial last recorded a start.
-    heard: u64,
+    last_start_ms: u64,
 }
 
 impl ShadowTrial {
@@ -48,11 +48,11 @@ impl ShadowTrial {
                 ..Self::default()
             };
         }
-        if now < self.heard {
+        if now < self.last_start_ms {
             // The clock was stepped back. The starts ahead would delay new ones forever.
             (self.usage, self.at) = (PartitionUsage::default(), 0);
         }
-        self.heard = now;
+        self.last_start_ms = now;
         let one = self.take(limit, clock, cost);
         self.tally.add(&one);
         one
@@ -109,7 +109,7 @@ impl ShadowTrial {
         Tried {
             tally: self.tally,
             since_ms: self.since_ms,
-            behind_ms: match now < self.heard {
+            behind_ms: match now < self.last_start_ms {
                 true => 0,
                 false => self.at.saturating_sub(now),
             },
@@ -118,7 +118,7 @@ impl ShadowTrial {
 
     /// Returns true if the trial was forgotten or has recorded no start.
     pub fn is_over(&self, now: u64) -> bool {
-        self.tally.starts == 0 || self.heard + TRIAL_MS <= now
+        self.tally.starts == 0 || self.last_start_ms + TRIAL_MS <= now
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_would_have_started_holds_up_nothing() {
+    fn a_job_that_could_never_start_delays_no_other() {
         let limit = shadow(Algorithm::TokenBucket, 1, 3_600_000);
         let mut trial = ShadowTrial::default();
         for _ in 0..100 {

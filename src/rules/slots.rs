@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_are_what_their_text_says() {
+    fn claims_match_their_text() {
         for text in ["", "0-16383", "5", "0-5460 6000 7000-7001@1700000000000"] {
             assert_eq!(SlotOwnership::parse(text).text(), text);
         }

@@ -39,7 +39,7 @@ pub enum Hold {
 
 impl Hold {
     /// Returns the text of the instruction.
-    pub fn word(self) -> &'static str {
+    pub fn keyword(self) -> &'static str {
         match self {
             Self::Paused => "pause",
             Self::Draining => "drain",
@@ -91,7 +91,7 @@ impl Instruction {
     /// Returns the text that is stored under the name.
     pub fn text(&self) -> String {
         match self {
-            Self::All(hold) => hold.word().to_owned(),
+            Self::All(hold) => hold.keyword().to_owned(),
             Self::Cancel(_, _, number) | Self::Show(_, _, number) | Self::Wake(_, number) => {
                 number.to_string()
             }
@@ -107,7 +107,7 @@ impl Instruction {
             let holds = [Hold::Paused, Hold::Draining];
             return holds
                 .into_iter()
-                .find(|hold| hold.word() == text)
+                .find(|hold| hold.keyword() == text)
                 .map(Self::All);
         }
         if name == WAKE {
@@ -214,7 +214,7 @@ impl Steering {
     }
 
     /// Returns true if no instruction concerns the state of any job.
-    pub fn leaves_jobs_alone(&self) -> bool {
+    pub fn concerns_no_job(&self) -> bool {
         self.jobs.is_empty() && self.diverted.is_empty()
     }
 
@@ -224,7 +224,7 @@ impl Steering {
     }
 
     /// Returns true if no waiting job has to ask anew.
-    pub fn lets_sleep(&self) -> bool {
+    pub fn wakes_no_job(&self) -> bool {
         self.wakes_all == 0 && self.wakes.is_empty()
     }
 
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_survive_their_way_through_redis() {
+    fn instructions_survive_a_round_trip_through_redis() {
         for instruction in [
             Instruction::All(Hold::Paused),
             Instruction::All(Hold::Draining),
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_newer_version_says_of_a_job_is_read_as_far_as_it_is_known() {
+    fn a_newer_versions_job_state_is_read_as_far_as_known() {
         let waits = r#"{"what":"moon","plan":null,"labels":{},"generation":null,"promised_ms":null,"more":1}"#;
         let new = format!(
             r#"{{"cancel":null,"show":1,"state":"waiting","at_ms":2,"attempt":1,"cost":1,"queue":"q","here_ms":0,"wait_ms":null,"ticket":null,"limit":null,"waits":{waits}}}"#
@@ -427,9 +427,9 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_call_to_ask_anew_counts() {
+    fn the_newest_wake_counts() {
         let none = Steering::of([]);
-        assert!(none.lets_sleep());
+        assert!(none.wakes_no_job());
         assert_eq!(none.wakes(&tenant("a")), 0);
         let wake = |tenant, number| Instruction::Wake(tenant, number);
         let a = Some(tenant("a"));
@@ -440,15 +440,15 @@ mod tests {
                 wake(a.clone(), second),
                 wake(None, all),
             ]);
-            assert!(!all.lets_sleep());
-            assert!(all.leaves_jobs_alone());
+            assert!(!all.wakes_no_job());
+            assert!(all.concerns_no_job());
             assert_eq!(all.wakes(&tenant("a")), 5);
             assert_eq!(all.wakes(&tenant("b")), 4);
         }
     }
 
     #[test]
-    fn what_stops_more_counts_and_each_job_has_its_own_wishes() {
+    fn the_stricter_hold_counts_and_each_job_has_its_own_instructions() {
         let job = |number| Instruction::Cancel(tenant("a"), "1".to_owned(), number);
         for order in [
             [Hold::Paused, Hold::Draining],
@@ -456,7 +456,7 @@ mod tests {
         ] {
             let all = Steering::of(order.map(Instruction::All));
             assert_eq!(all.hold, Some(Hold::Paused));
-            assert!(all.leaves_jobs_alone());
+            assert!(all.concerns_no_job());
         }
         let show = Instruction::Show(tenant("a"), "1".to_owned(), 9);
         let all = Steering::of([job(7), show]);
@@ -467,10 +467,10 @@ mod tests {
         assert_eq!(all.of_job(&tenant("a"), "1"), Some(wish));
         assert_eq!(all.of_job(&tenant("b"), "1"), None);
         assert_eq!(all.of_job(&tenant("a"), "2"), None);
-        assert!(!all.leaves_jobs_alone());
+        assert!(!all.concerns_no_job());
         let all = Steering::of([Instruction::Divert(tenant("a"), "q".into())]);
         assert_eq!(all.diverts(&tenant("a")).map(|queue| &**queue), Some("q"));
         assert_eq!(all.diverts(&tenant("b")), None);
-        assert!(!all.leaves_jobs_alone());
+        assert!(!all.concerns_no_job());
     }
 }

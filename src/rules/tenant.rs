@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_ids_say_why() {
+    fn unusable_ids_are_reported_with_the_reason() {
         assert_eq!(Tenant::parse(""), Err(TenantError::Empty));
         assert_eq!(
             Tenant::parse(&"x".repeat(256)),

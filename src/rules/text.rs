@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_no_text_and_utf_16_is_named() {
+    fn byte_order_marks_are_removed_and_utf_16_is_reported() {
         assert_eq!(decode(b"\xef\xbb\xbfa: 1\r\n"), Ok("a: 1\r\n"));
         assert_eq!(decode("ä".as_bytes()), Ok("ä"));
         assert_eq!(decode(b""), Ok(""));

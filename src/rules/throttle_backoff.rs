@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_during_a_throttle_do_not_lengthen_it_and_a_success_ends_the_row() {
+    fn refusals_during_a_throttle_do_not_extend_it_and_a_success_resets_the_count() {
         let even = [limit(Algorithm::LeakyBucket)];
         let mut backoff = ThrottleBackoff::default();
         let mut refused = |at_ms: u32, scope: &BreakerScope, succeeds: Option<usize>| {

@@ -112,7 +112,7 @@ impl fmt::Display for TraceClaim {
 pub struct Sampler {
     /// Whether to follow the decision of publishers. Traces without a publisher's context are
     /// sampled by `share`.
-    pub by_parent: bool,
+    pub follows_parent: bool,
     /// The share of traces that are recorded if no publisher decides, from 0 to 1.
     pub share: f64,
 }
@@ -132,7 +132,7 @@ impl Sampler {
                 )),
             },
         };
-        let (root, by_parent) = match name.strip_prefix("parentbased_") {
+        let (root, follows_parent) = match name.strip_prefix("parentbased_") {
             Some(root) => (root, true),
             None => (name, false),
         };
@@ -147,14 +147,17 @@ impl Sampler {
                 ));
             }
         };
-        Ok(Self { by_parent, share })
+        Ok(Self {
+            follows_parent,
+            share,
+        })
     }
 
     /// Returns true if the trace with this ID is recorded. `parent` is the publisher's decision, if
     /// there is one. All workers decide alike: without a publisher's decision the ID decides, as in
     /// other libraries.
     pub fn takes(&self, trace: u128, parent: Option<bool>) -> bool {
-        if let (true, Some(sampled)) = (self.by_parent, parent) {
+        if let (true, Some(sampled)) = (self.follows_parent, parent) {
             return sampled;
         }
         let low = u64::try_from(trace & u128::from(u64::MAX)).unwrap_or(u64::MAX) >> 1;
@@ -232,7 +235,7 @@ mod tests {
     const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn a_context_is_what_the_standard_says_and_nothing_else() {
+    fn only_contexts_of_the_standard_are_accepted() {
         let context = Context::parse(GOOD).expect("a context");
         assert_eq!(context.trace, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
         assert_eq!(
@@ -278,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_job_carries_is_read_as_it_was_written() {
+    fn a_jobs_trace_context_survives_a_round_trip() {
         let parent = Context::parse(GOOD).expect("a context");
         for first_call in [None, Some(1), Some(u64::MAX)] {
             let said = TraceClaim { parent, first_call };
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_the_traces_is_taken_or_what_the_publisher_takes() {
+    fn the_sampler_or_the_publisher_decides_which_traces_are_recorded() {
         let sampler = |name, share| Sampler::parse(name, share).expect("a sampler");
         let low = |part: f64| (part * 2.0_f64.powi(64)) as u128;
         let quarter = sampler("traceidratio", Some("0.25"));

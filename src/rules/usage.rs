@@ -39,7 +39,7 @@ type LimitIdentity = (
 fn own(limit: &Limit) -> LimitIdentity {
     let algorithm = limit.algorithm();
     if has_log(limit) {
-        return log_of_all(algorithm);
+        return shared_log(algorithm);
     }
     let name = Some(Arc::clone(limit.shared_name()));
     let (span, bucket) = (limit.state_ms(), limit.state_bucket());
@@ -51,7 +51,7 @@ fn has_log(limit: &Limit) -> bool {
     limit.algorithm().rules().keys() == KeyLayout::Log
 }
 
-fn log_of_all(algorithm: Algorithm) -> LimitIdentity {
+fn shared_log(algorithm: Algorithm) -> LimitIdentity {
     (algorithm, None, (0, 0), None, Unit::Cost)
 }
 
@@ -144,13 +144,13 @@ impl PartitionUsage {
 
     /// Returns the number of units that may start at once at `now`.
     pub fn free(&self, limit: &Limit, now: u64) -> u64 {
-        let (mut free, mut most) = (0, u64::from(limit.capacity()));
-        while free < most {
-            let middle = (free + most).div_ceil(2);
+        let (mut free, mut max) = (0, u64::from(limit.capacity()));
+        while free < max {
+            let middle = (free + max).div_ceil(2);
             if self.nth(limit, now, middle) == now {
                 free = middle;
             } else {
-                most = middle - 1;
+                max = middle - 1;
             }
         }
         free
@@ -257,7 +257,7 @@ impl PartitionUsage {
     /// Adds an entry of one unit at `score` to the sliding log that another writer made.
     pub fn add_foreign(&mut self, score: u64) {
         let algorithm = Algorithm::SlidingWindow;
-        let log = self.states.entry(log_of_all(algorithm));
+        let log = self.states.entry(shared_log(algorithm));
         if let LimitState::SlidingWindow(log) = log.or_insert_with(|| LimitState::new(algorithm)) {
             log.add_foreign(score);
         }

@@ -78,7 +78,7 @@ pub struct Verdict {
     /// The status of an answer, for the result.
     pub status: Option<u16>,
     /// The body of an answer, for the result.
-    pub said: Option<ResultBody>,
+    pub result: Option<ResultBody>,
 }
 
 impl Verdict {
@@ -89,7 +89,7 @@ impl Verdict {
         ruling: Ruling::Done,
         cost: None,
         status: None,
-        said: None,
+        result: None,
     };
 }
 
@@ -222,7 +222,7 @@ pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
         ruling,
         cost: written.cost,
         status: written.status,
-        said: body.map(|(body, kind)| ResultBody {
+        result: body.map(|(body, kind)| ResultBody {
             body,
             content_type: own_type.or(kind.map(str::to_owned)),
         }),
@@ -282,20 +282,20 @@ pub fn is_ready(text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn said(text: &str) -> Result<Verdict, String> {
+    fn parsed(text: &str) -> Result<Verdict, String> {
         read(text.as_bytes()).map_err(|why| why.to_string())
     }
 
     fn ruling(text: &str) -> Ruling {
-        said(text)
+        parsed(text)
             .unwrap_or_else(|why| panic!("{text}: {why}"))
             .ruling
     }
 
     #[test]
-    fn each_outcome_is_read_with_what_it_may_have() {
+    fn each_outcome_is_read_with_its_fields() {
         const S: Duration = Duration::from_secs(1);
-        assert_eq!(said(r#"{"outcome": "done"}"#), Ok(Verdict::DONE));
+        assert_eq!(parsed(r#"{"outcome": "done"}"#), Ok(Verdict::DONE));
         let reason = || "busy".to_owned();
         for (text, meant) in [
             (
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn a_body_is_a_text_json_or_bytes() {
         let body = |text: &str| {
-            let said = said(text).expect(text).said.expect("a body");
+            let said = parsed(text).expect(text).result.expect("a body");
             (said.body, said.content_type.unwrap_or_default())
         };
         let json = "application/json".to_owned();
@@ -355,14 +355,14 @@ mod tests {
         let (bytes, kind) =
             body(r#"{"outcome":"done","body_base64":"/w==","content_type":"image/png"}"#);
         assert_eq!((&bytes[..], &*kind), (&[0xff][..], "image/png"));
-        let full = said(r#"{"call":17,"id":"7","outcome":"done","cost":12,"status":201}"#);
+        let full = parsed(r#"{"call":17,"id":"7","outcome":"done","cost":12,"status":201}"#);
         let full = full.expect("a verdict");
         assert_eq!((full.call, full.id.as_deref()), (Some(17), Some("7")));
         assert_eq!((full.cost, full.status), (Some(12), Some(201)));
     }
 
     #[test]
-    fn what_is_not_understood_is_no_verdict() {
+    fn unknown_texts_are_not_verdicts() {
         for (text, word) in [
             ("", "EOF"),
             ("done", "expected"),
@@ -387,14 +387,14 @@ mod tests {
                 "content_type",
             ),
         ] {
-            let why = said(text).expect_err(text);
+            let why = parsed(text).expect_err(text);
             assert!(why.contains(word), "{text}: {why}");
         }
         let long = format!(
             r#"{{"outcome":"done","body":"{}"}}"#,
             "x".repeat(MAX_VERDICT)
         );
-        assert!(said(&long).expect_err("too long").contains("longer"));
+        assert!(parsed(&long).expect_err("too long").contains("longer"));
     }
 
     #[test]

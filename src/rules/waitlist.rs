@@ -136,6 +136,6 @@ impl Waitlist {
 /// tickets that fit in [`AHEAD_MS`].
 pub fn reach(limits: &[Limit]) -> u64 {
     let tickets = |limit: &Limit| u64::from(limit.max()) * AHEAD_MS / limit.span().max(1);
-    let most = limits.iter().map(tickets).max().unwrap_or(0);
-    most.clamp(2, MAX_REACH)
+    let max = limits.iter().map(tickets).max().unwrap_or(0);
+    max.clamp(2, MAX_REACH)
 }

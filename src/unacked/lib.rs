@@ -38,21 +38,21 @@ mod tests {
     use super::unacked;
 
     #[test]
-    fn what_the_other_machine_has_is_acknowledged_before_anybody_reads_it() {
+    fn received_bytes_are_acknowledged_before_they_are_read() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it has one");
         // The test never accepts the connection.
         let mut client = TcpStream::connect(address).expect("the backlog has room");
         assert_eq!(unacked(&client), Some(0));
         client.write_all(b"hello").expect("there is room");
-        let begun = Instant::now();
+        let started = Instant::now();
         while unacked(&client) != Some(0) {
-            assert!(begun.elapsed() < Duration::from_secs(30));
+            assert!(started.elapsed() < Duration::from_secs(30));
         }
     }
 
     #[test]
-    fn what_has_no_room_there_is_not() {
+    fn bytes_without_buffer_space_are_not_acknowledged() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it has one");
         let mut client = TcpStream::connect(address).expect("the backlog has room");
@@ -66,14 +66,14 @@ mod tests {
         let (mut server, _) = listener.accept().expect("it is in the backlog");
         let mut read = vec![0; written];
         server.read_exact(&mut read).expect("all of it comes");
-        let begun = Instant::now();
+        let started = Instant::now();
         while unacked(&client) != Some(0) {
-            assert!(begun.elapsed() < Duration::from_secs(30));
+            assert!(started.elapsed() < Duration::from_secs(30));
         }
     }
 
     #[test]
-    fn nothing_is_said_of_what_is_no_connection() {
+    fn other_sockets_have_no_acknowledgements() {
         let file = std::fs::File::open("/dev/null").expect("it is there");
         assert_eq!(unacked(&file), None);
     }

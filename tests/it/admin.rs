@@ -74,7 +74,7 @@ async fn a_worker_is_ready_when_nothing_is_missing() {
     let primaries = |admitting, recovering, away| Primaries {
         admitting,
         recovering,
-        away,
+        unavailable: away,
     };
     health.set_primaries(primaries(2, 1, 0));
     let line = "1 of 3 Redis primaries may have lost data: their tenants' jobs are not admitted\n";
@@ -114,12 +114,12 @@ async fn metrics_are_in_the_format_of_prometheus() {
 }
 
 #[tokio::test]
-async fn a_stopped_server_is_gone() {
-    let server = serve(&ANY_PORT, board(&Arc::default()))
-        .await
-        .expect("a free port");
-    let listen = server.listen;
-    server.stop().await;
+async fn a_stopped_server_frees_its_port() {
+    // No other test takes it meanwhile.
+    let listen = (std::net::Ipv4Addr::LOCALHOST, kit::servers::free_port()).into();
+    let admin = Admin { listen, ..ANY_PORT };
+    let server = serve(&admin, board(&Arc::default()));
+    server.await.expect("a free port").stop().await;
     // The port is free again.
     TcpListener::bind(listen).await.expect("nobody listens");
 }
@@ -198,7 +198,7 @@ async fn a_long_head_is_refused() {
 const TOKEN: &str = "0123456789abcdef-._~+/==";
 
 #[tokio::test]
-async fn only_who_shows_the_token_sees_more_than_whether_it_lives_and_is_ready() {
+async fn without_the_token_only_liveness_and_readiness_are_shown() {
     let admin = Admin {
         token: Some(Secret::new(TOKEN)),
         operator_token: None,
@@ -285,7 +285,7 @@ async fn only_who_shows_the_token_sees_more_than_whether_it_lives_and_is_ready()
 /// Formerly, 64 such connections blocked all clients for 10 s, and the next 64 for another 10 s.
 /// These would block them for more than a minute.
 #[tokio::test]
-async fn connections_that_say_nothing_keep_nobody_out() {
+async fn silent_connections_do_not_block_other_clients() {
     let server = serve(&ANY_PORT, board(&Arc::default()));
     let server = server.await.expect("a free port");
     let mut idle = Vec::new();

@@ -155,7 +155,7 @@ fn pipelines_beside_each_other() {
 }
 
 #[test]
-fn what_makes_no_demo_is_told() {
+fn invalid_demo_arguments_are_reported() {
     for (args, why) in [
         (
             ["--scenario", "costs", "--seconds", "9"],

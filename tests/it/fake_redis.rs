@@ -286,7 +286,7 @@ impl Both {
 }
 
 #[test]
-fn it_answers_random_commands_as_a_server_does() {
+fn fake_redis_answers_random_commands_like_a_server() {
     let redis = Redis::start();
     let mut errors = 0;
     for seed in 0..SEEDS {
@@ -357,7 +357,7 @@ fn random_fields_are_fields() {
 
 /// A script's reply is the same on both. If it is an error, its code is the same.
 #[test]
-fn lua_is_what_it_is_on_a_server() {
+fn lua_behaves_as_on_a_server() {
     let redis = Redis::start();
     let mut both = Both::on(&redis);
     let scripts = [
@@ -423,7 +423,7 @@ fn lua_is_what_it_is_on_a_server() {
 }
 
 #[test]
-fn errors_of_scripts_are_in_the_words_of_the_server() {
+fn script_errors_match_those_of_the_server() {
     let redis = Redis::start();
     let mut both = Both::on(&redis);
     both.one("ZADD z 1 a".split(' ').map(str::as_bytes));

@@ -20,6 +20,7 @@ use sluicegate::rules::limit::Algorithm;
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::report::view::Sort;
 use sluicegate::rules::report::{KEPT_MS, MAX_BYTES, MAX_TENANTS, Report, ReportedTenant};
+use tokio::task::JoinSet;
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
@@ -110,7 +111,7 @@ admin: {{listen: '127.0.0.1:0'}}
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_tenants_at_two_workers_are_seen_until_these_stop_and_die() {
+async fn a_thousand_tenants_of_two_workers_are_shown_until_the_workers_end() {
     let mut two = TwoWorkers::start().await;
     let all_ready = || {
         let shown = two.json(&["workers"]);
@@ -214,7 +215,7 @@ fn is_bounded_and_complete(prefix: &str, seen: &reports::Fleet) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_look_can_be_taken_again_and_again() {
+async fn the_fleet_can_be_read_repeatedly() {
     let (name, redis) = (unique("watch"), shared_redis().url());
     let yaml = format!("redis: {{url: '{redis}', prefix: '{name}'}}\n");
     let file = tempfile::NamedTempFile::with_suffix(".yaml").expect("a file");
@@ -234,10 +235,20 @@ async fn a_look_can_be_taken_again_and_again() {
 /// Registers workers on all boards, each with a report.
 async fn speak(gate: &Arc<RedisGate>, number: usize) -> Vec<Registry> {
     let mut workers = Vec::new();
-    for pid in 0..number {
+    for _ in 0..number {
         let own = NamedPolicy::new(Policy::from(limit(Algorithm::SlidingWindow, 5, LONG)));
         let mut worker = Registry::new(Arc::clone(gate), own.expect("it is small"));
         worker.exchange().await.expect("all answer");
+        workers.push(worker);
+    }
+    report(gate, &workers).await;
+    workers
+}
+
+/// Puts a report of each worker. All are put at once, since they expire after [`KEPT_MS`].
+async fn report(gate: &Arc<RedisGate>, workers: &[Registry]) {
+    let mut reports = JoinSet::new();
+    for (pid, worker) in workers.iter().enumerate() {
         let mut acme = ReportedTenant::new(tenant("acme"));
         (acme.waiting, acme.starts) = (1, 2);
         let report = Report {
@@ -247,12 +258,10 @@ async fn speak(gate: &Arc<RedisGate>, number: usize) -> Vec<Registry> {
             tenants: vec![acme],
             ..Report::default()
         };
-        gate.put_report(worker.name(), report)
-            .await
-            .expect("all answer");
-        workers.push(worker);
+        let (gate, name) = (Arc::clone(gate), worker.name().to_owned());
+        reports.spawn(async move { gate.put_report(&name, report).await.expect("all answer") });
     }
-    workers
+    reports.join_all().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -292,13 +301,15 @@ async fn in_a_cluster_reports_are_at_all_primaries_and_a_lost_one_hides_its_own(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_report_is_told_apart_from_none() {
+async fn invalid_and_missing_reports_are_distinguished() {
     let prefix = unique("fleet");
     let gate = RedisGate::connect(&SecretUrl::new(shared_redis().url()), &prefix).expect("a url");
     let gate = Arc::new(gate);
     let workers = speak(&gate, 4).await;
     let key = |at: usize| format!("{prefix}:%report:{}", workers[at].name());
     let redis = shared_redis();
+    // Its own report expires soon.
+    report(&gate, &workers[3..]).await;
     redis.ctl(&["set", &key(0), "{\"format\": 99}"]);
     redis.ctl(&["set", &key(1), "\u{1b}[2J"]);
     redis.ctl(&["del", &key(2)]);

@@ -106,9 +106,9 @@ impl Observations {
     fn violations(&self, case: &Case) -> (usize, usize) {
         let (mut violations, mut fullest) = (0, 0);
         for tenant in TENANTS {
-            let (most, early) = counts::windows(&self.times(tenant), case.max, case.window);
+            let (max, early) = counts::windows(&self.times(tenant), case.max, case.window);
             violations += early;
-            fullest = fullest.max(most);
+            fullest = fullest.max(max);
         }
         (violations, fullest)
     }
@@ -136,9 +136,9 @@ impl Observations {
             .map(|call| self.way(call))
             .collect();
         ways.sort_unstable();
-        let like = |least: Duration| move |way: &Duration| (least..least + guard / 2).contains(way);
-        let count = |least: &Duration| ways.iter().filter(|way| like(*least)(way)).count();
-        let Some(least) = ways.iter().copied().max_by_key(count) else {
+        let like = |min: Duration| move |way: &Duration| (min..min + guard / 2).contains(way);
+        let count = |min: &Duration| ways.iter().filter(|way| like(*min)(way)).count();
+        let Some(min) = ways.iter().copied().max_by_key(count) else {
             return (0, 0);
         };
         let (mut early, mut compared) = (0, 0);
@@ -146,7 +146,7 @@ impl Observations {
             // Consecutive ones, and all.
             let (mut row, mut times) = (0, Vec::new());
             for call in self.arrivals.iter().filter(|call| call.tenant == tenant) {
-                if !good(&call) || !like(least)(&self.way(call)) {
+                if !good(&call) || !like(min)(&self.way(call)) {
                     row = 0;
                     continue;
                 }
@@ -233,9 +233,9 @@ async fn run(case: Case) -> Observations {
         .collect();
     let total = case.jobs * TENANTS.len();
     publish(&config, total).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     while api.count() < total {
-        assert!(begun.elapsed() < PATIENCE, "the jobs do not arrive");
+        assert!(started.elapsed() < PATIENCE, "the jobs do not arrive");
         tokio::time::sleep(20 * MS).await;
     }
     stop.soft.cancel();
@@ -263,14 +263,14 @@ async fn run(case: Case) -> Observations {
         case.there.0,
         case.there.1,
         seen.variation(),
-        begun.elapsed(),
+        started.elapsed(),
     );
     seen
 }
 
 /// Returns the maximum number of arrivals in any window if latencies to the API vary by
 /// `variation`: at most `max` starts per window plus guard, and a permit used within half a guard.
-fn most(case: &Case, guard: Duration, variation: Duration) -> usize {
+fn max_arrivals(case: &Case, guard: Duration, variation: Duration) -> usize {
     let apart = case.window + variation + guard / 2;
     let spans = apart.as_nanos().div_ceil((case.window + guard).as_nanos());
     case.max * usize::try_from(spans).expect("a few")
@@ -318,12 +318,15 @@ async fn a_guard_shows_no_violation_while_latency_varies_by_less() {
         ..fifty
     };
     for (case, guard) in [(fifty, 50 * MS), (wide, 1400 * MS)] {
-        let (begun, mut all, mut seed) = (Instant::now(), 0, case.seed);
+        let (started, mut all, mut seed) = (Instant::now(), 0, case.seed);
         while all < COMPARED {
-            assert!(begun.elapsed() < PATIENCE, "{case:?}: {all} compared");
+            assert!(started.elapsed() < PATIENCE, "{case:?}: {all} compared");
             let seen = run(Case { seed, ..case }).await;
             let (_, fullest) = seen.violations(&case);
-            assert!(fullest <= most(&case, guard, seen.variation()), "{case:?}");
+            assert!(
+                fullest <= max_arrivals(&case, guard, seen.variation()),
+                "{case:?}"
+            );
             let (early, compared) = seen.promised(&case, guard);
             println!("{compared} calls were compared");
             assert_eq!(early, 0, "{case:?}");
@@ -336,8 +339,8 @@ async fn a_guard_shows_no_violation_while_latency_varies_by_less() {
 /// Returns the observations of one tenant's calls, by the time of the handler's call and the
 /// latency (ms).
 fn ways(calls: &[(u64, u64)]) -> Observations {
-    let begun = Instant::now();
-    let at = |ms| begun + Duration::from_millis(ms);
+    let started = Instant::now();
+    let at = |ms| started + Duration::from_millis(ms);
     let arrival = |(job, (called, way)): (usize, &(u64, u64))| Arrival {
         job: job.to_string(),
         tenant: TENANTS[0].to_owned(),
@@ -353,7 +356,7 @@ fn ways(calls: &[(u64, u64)]) -> Observations {
 }
 
 #[test]
-fn only_calls_with_ways_of_one_kind_are_compared() {
+fn only_calls_with_similar_latency_are_compared() {
     let case = Case {
         max: 2,
         window: 1000 * MS,
@@ -376,7 +379,7 @@ fn only_calls_with_ways_of_one_kind_are_compared() {
 /// Beyond the guard the limit is not promised. This test prints the observations and checks that
 /// the variation explains the excess.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_guard_shows_when_latency_varies_by_more_is_told() {
+async fn violations_stay_within_the_bound_when_latency_varies_by_more() {
     let case = Case {
         max: 10,
         window: 1000 * MS,
@@ -388,5 +391,5 @@ async fn what_a_guard_shows_when_latency_varies_by_more_is_told() {
     };
     let seen = run(case).await;
     let (_, fullest) = seen.violations(&case);
-    assert!(fullest <= most(&case, 50 * MS, seen.variation()));
+    assert!(fullest <= max_arrivals(&case, 50 * MS, seen.variation()));
 }

@@ -138,7 +138,7 @@ async fn the_status_decides() {
 }
 
 #[tokio::test]
-async fn a_downstream_may_ask_for_a_pause() {
+async fn a_downstream_may_request_a_pause() {
     let date = "date: Mon, 01 Jun 2026 12:00:00 GMT\r\n";
     let (no, away) = ("429 Too Many Requests", "503 Service Unavailable");
     check(no, "", "throttled None").await;
@@ -170,7 +170,7 @@ async fn a_downstream_may_ask_for_a_pause() {
 }
 
 #[tokio::test]
-async fn what_an_answer_means_is_configured() {
+async fn the_meaning_of_answers_is_configurable() {
     let mut answers = Answers::default();
     for (which, meaning) in [
         ("409", Consequence::Retry),
@@ -198,7 +198,7 @@ async fn what_an_answer_means_is_configured() {
 }
 
 #[tokio::test]
-async fn what_an_answer_says_of_limits_is_passed_on() {
+async fn advertised_limits_of_an_answer_are_passed_on() {
     let headers =
         "ratelimit-policy: \"a\";q=9;w=60\r\nratelimit: \"a\";r=0;t=8\r\nx-actual-cost: 3\r\n";
     for (status, expected) in [("200 OK", true), ("302 Found", false)] {
@@ -314,7 +314,7 @@ async fn every_job_fits_into_a_request() {
 }
 
 #[tokio::test]
-async fn interim_answers_are_passed_over() {
+async fn interim_answers_are_skipped() {
     let interim = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n";
     let last = answer("404 Not Found", "", "");
     let downstream = Downstream::answering(format!("{interim}{last}"), AfterAnswer::Keep).await;
@@ -323,7 +323,7 @@ async fn interim_answers_are_passed_over() {
 }
 
 #[tokio::test]
-async fn an_answer_that_never_comes_is_a_failure() {
+async fn a_missing_answer_is_a_failure() {
     let downstream = Downstream::answering("", AfterAnswer::Hang).await;
     let handler = handler(
         format!("http://{}/", downstream.addr),
@@ -356,7 +356,7 @@ async fn interim_answers_without_an_end_are_a_failure() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_none_is_a_failure() {
+async fn an_invalid_answer_is_a_failure() {
     for (bytes, then) in [
         ("", AfterAnswer::Close),
         ("HTTP/1.1 20", AfterAnswer::Close),
@@ -403,7 +403,7 @@ async fn a_body_that_breaks_off_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endless_body_is_left() {
+async fn an_endless_body_is_abandoned() {
     for status in ["200 OK", "400 Bad Request"] {
         let head = format!("HTTP/1.1 {status}\r\ntransfer-encoding: chunked\r\n\r\n");
         let downstream = Downstream::answering(head, AfterAnswer::Repeat).await;
@@ -433,7 +433,7 @@ async fn a_reason_is_one_short_line() {
 /// A request on a reused connection that the server closes without an answer may have been read, so
 /// it is not sent again.
 #[tokio::test]
-async fn a_request_that_may_have_been_seen_is_not_sent_again() {
+async fn a_request_that_may_have_arrived_is_not_repeated() {
     let downstream = Downstream::start(|request| match request.of_connection {
         0 => (answer("200 OK", "", "").into(), AfterAnswer::Keep),
         _ => (Vec::new(), AfterAnswer::Close),
@@ -460,7 +460,7 @@ async fn a_request_that_may_have_been_seen_is_not_sent_again() {
 /// The server closes each idle connection while the next call starts. Whichever happens first, one
 /// call is at most one request, and the server's answer counts.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_call_is_one_request_whatever_becomes_of_the_connection() {
+async fn one_call_is_one_request_despite_connection_failures() {
     const CALLS: usize = 300;
     let downstream = Downstream::answering(answer("200 OK", "", ""), AfterAnswer::Close).await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
@@ -586,12 +586,12 @@ async fn configured_headers_are_sent_and_never_shown() {
 }
 
 #[tokio::test]
-async fn a_secret_that_is_cut_in_two_is_not_shown() {
+async fn a_secret_split_by_truncation_is_not_shown() {
     const KEY: &str = "sk-0123456789";
-    let begun = &KEY[..KEY.len() / 2];
+    let started = &KEY[..KEY.len() / 2];
     // The secret crosses the end of the kept text, or the answer breaks off in the middle of it.
     let kept = answer("400 Bad Request", "", &format!("{}{KEY}", " ".repeat(4090)));
-    let broken = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: 99\r\n\r\nno key {begun}");
+    let broken = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: 99\r\n\r\nno key {started}");
     for (answer, then, shown) in [
         (kept, AfterAnswer::Keep, "400 Bad Request"),
         (broken, AfterAnswer::Close, "400 Bad Request: no key"),
@@ -611,7 +611,7 @@ async fn a_secret_that_is_cut_in_two_is_not_shown() {
 }
 
 #[test]
-fn an_unusable_url_says_what_is_wrong_and_nothing_else() {
+fn an_unusable_url_is_reported_without_its_text() {
     for (url, part) in [
         ("joe:s3cr@t", "http"),
         ("ftp://joe:s3cr@x/", "http://"),

@@ -246,7 +246,7 @@ fn the_packaged_configuration_is_valid() {
 /// The unit, the packages and the image name the same file, and the unit waits for a worker's
 /// graceful end.
 #[test]
-fn the_configuration_is_where_all_look_for_it() {
+fn the_configuration_is_at_the_default_path() {
     let file = read("distribution/debian/conffiles");
     let file = file.trim();
     let set = format!("SLUICEGATE_CONFIG={file}\n");

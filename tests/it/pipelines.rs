@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::api::{Api, Reply};
+use kit::api::{Api, Call, Reply};
 use kit::process::Process;
 use kit::servers::{free_port, shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, job, jobs, until};
@@ -75,7 +75,7 @@ pipelines:
 }
 
 pub fn to(api: &str, limits: &str) -> String {
-    format!("rate-limiter: {{{limits}}}, dispatch: {{http: {{url: '{api}', timeout: 5s}}}}")
+    format!("rate-limiter: {{{limits}}}, dispatch: {{http: {{url: '{api}', timeout: 15s}}}}")
 }
 
 pub fn done(pipeline: &str) -> String {
@@ -86,7 +86,7 @@ pub fn done(pipeline: &str) -> String {
 pub async fn consume(worker: &Process, pipelines: &[&str]) {
     for name in pipelines {
         let of = format!("of{{pipeline={name}}}");
-        worker.says(&[&of, "RabbitMQ: consuming"]).await;
+        worker.logs(&[&of, "RabbitMQ: consuming"]).await;
     }
 }
 
@@ -150,7 +150,7 @@ async fn neither_an_api_that_is_down_nor_a_flood_disturbs_another_pipeline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipeline_whose_rabbitmq_is_away_is_named_and_the_others_work() {
+async fn a_pipeline_with_an_unreachable_rabbitmq_is_named_and_the_others_work() {
     let api = Api::start().await;
     let file = File::new();
     let away = |port: u16| {
@@ -165,7 +165,7 @@ async fn a_pipeline_whose_rabbitmq_is_away_is_named_and_the_others_work() {
     consume(&worker, &["there"]).await;
     file.publish("there", "acme", 3).await;
     until("its jobs", || worker.metric(&done("there")) == Some(3.0)).await;
-    worker.says(&["of{pipeline=away}", "RabbitMQ"]).await;
+    worker.logs(&["of{pipeline=away}", "RabbitMQ"]).await;
     assert_eq!(worker.get("/livez").as_deref(), Some("ok\n"));
     let names_the_cause = || {
         let ready = worker.get("/readyz").expect("it answers");
@@ -206,7 +206,7 @@ async fn a_reload_adds_changes_and_removes_pipelines() {
     let wrong = file.pipeline("three", "delay: {max-delay: never}");
     file.write(&file.yaml(&[one("max-requests: 9"), wrong]));
     worker
-        .says(&["configuration refused", "pipelines.three.delay.max-delay"])
+        .logs(&["configuration refused", "pipelines.three.delay.max-delay"])
         .await;
     let refused =
         |name| format!("sluicegate_config_reloads_total{{pipeline=\"{name}\",result=\"refused\"}}");
@@ -221,12 +221,12 @@ async fn a_reload_adds_changes_and_removes_pipelines() {
     file.write(&file.yaml(&[one("max-requests: 50"), three.clone()]));
     worker.signal(Signal::HUP);
     worker
-        .says(&["of{pipeline=one}", "configuration applied: new limits"])
+        .logs(&["of{pipeline=one}", "configuration applied: new limits"])
         .await;
     consume(&worker, &["three"]).await;
     file.publish("three", "acme", 2).await;
     until("its jobs", || worker.metric(&done("three")) == Some(2.0)).await;
-    worker.says(&["pipeline stopped", "two"]).await;
+    worker.logs(&["pipeline stopped", "two"]).await;
     let calls = second.calls();
     assert_eq!(calls.len(), 1);
     let took = calls[0]
@@ -237,13 +237,14 @@ async fn a_reload_adds_changes_and_removes_pipelines() {
         "it was not cut off: {took:?}"
     );
     assert_eq!(worker.metric(&done("two")), None, "its series are gone");
-    assert_eq!(worker.get("/readyz").as_deref(), Some("ready\n"));
+    let ready = || worker.get("/readyz").as_deref() == Some("ready\n");
+    until("it is ready", ready).await;
 
     // The change requires a restart, which happens by itself.
     let other = "dispatch: {shutdown-timeout: 7s, http: {url: 'http://127.0.0.1:9/'}}";
     file.write(&file.yaml(&[file.pipeline("one", other), three]));
     worker
-        .says(&["pipeline is restarted", "pipeline=one"])
+        .logs(&["pipeline is restarted", "pipeline=one"])
         .await;
     until("its start", || {
         worker.count(&["of{pipeline=one}", "starting"]) == 2
@@ -262,7 +263,7 @@ async fn a_reload_adds_changes_and_removes_pipelines() {
     // Without `pipelines` it would be another kind of process.
     file.write("dispatch: {http: {url: 'http://127.0.0.1:9/'}}\n");
     worker
-        .says(&[
+        .logs(&[
             "configuration refused",
             "the file no longer has `pipelines`",
         ])
@@ -343,12 +344,12 @@ async fn commands_are_for_the_pipeline_that_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_queues_feed_a_pipeline_by_their_weights() {
-    const EACH: usize = 200;
+    const EACH: usize = 400;
     let api = Api::start().await;
     api.answers(|call| match (call.job.as_str(), call.attempt) {
         ("bulk-7", 1) => Reply::status(503),
         ("bulk-9", _) => Reply::status(422),
-        _ => Reply::ok().after(5 * MS),
+        _ => Reply::ok().after(20 * MS),
     });
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let Bed { name, amqp, redis } = &bed;
@@ -383,10 +384,12 @@ admin: {{listen: '127.0.0.1:0'}}
     let calls = api.calls();
     // Three of four calls are of the heavier queue while both have jobs. The order of acks is
     // random.
-    let heavy = calls[..120]
-        .iter()
-        .filter(|call| call.job.starts_with("jobs-"));
-    let heavy = heavy.count();
+    let is_heavy = |call: &Call| call.job.starts_with("jobs-");
+    // The worker may have been given one queue's jobs earlier than the other's.
+    let both = [true, false].map(|of| calls.iter().position(|call| is_heavy(call) == of));
+    let both = both.into_iter().max().flatten().expect("calls of both");
+    let heavy = calls[both..both + 120].iter();
+    let heavy = heavy.filter(|call| is_heavy(call)).count();
     assert!((72..=108).contains(&heavy), "{heavy} of 120");
     let again: Vec<_> = calls.iter().filter(|call| call.attempt > 1).collect();
     assert_eq!(again.len(), 1);
@@ -399,7 +402,7 @@ admin: {{listen: '127.0.0.1:0'}}
     // A single queue gets everything it needs, and a job that a worker held returns to another
     // worker.
     let worker = PROGRAM.start(&yaml);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     let before = api.count();
     api.answers(|_| Reply::ok().after(60 * SECOND));
     let client = bed.client(&yaml).await;

@@ -161,7 +161,7 @@ async fn try_out(example: &Example) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_example_publishes_a_job_and_notices_that_there_is_no_queue() {
+async fn each_example_publishes_a_job_and_notices_a_missing_queue() {
     for example in &EXAMPLES {
         try_out(example).await;
     }

@@ -78,7 +78,7 @@ fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
         .spawn()
         .expect("bash");
     let mut shell = Shell(child);
-    let begun = Instant::now();
+    let started = Instant::now();
     let said = || {
         let mut text = String::new();
         let mut file = out.reopen().expect("the file");
@@ -88,7 +88,7 @@ fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
     let status = loop {
         match shell.0.try_wait().expect("it can be asked") {
             Some(status) => break status,
-            None => assert!(begun.elapsed() < PATIENCE, "{}", said()),
+            None => assert!(started.elapsed() < PATIENCE, "{}", said()),
         }
         std::thread::sleep(Duration::from_millis(20));
     };
@@ -102,7 +102,7 @@ fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
             .count()
     };
     while called(&said()) < 3 {
-        assert!(begun.elapsed() < PATIENCE, "{}", said());
+        assert!(started.elapsed() < PATIENCE, "{}", said());
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(shell);

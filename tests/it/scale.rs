@@ -87,7 +87,7 @@ async fn work(keys: &str, servers: &[Redis]) -> Vec<Scripts> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn three_primaries_do_a_third_of_the_work_each() {
+async fn three_primaries_share_the_work_equally() {
     let jobs = (BATCHES * TENANTS) as u64;
     let one = [Redis::start_with(&["appendonly no"])];
     let alone = work(&format!("url: '{}'", one[0].url()), &one).await[0];

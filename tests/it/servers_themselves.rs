@@ -21,7 +21,7 @@ fn frozen_then_answering(url: &str, hello: &[u8], pause: impl Fn(), resume: impl
         .expect("not zero");
     assert!(stream.read(&mut byte).is_err(), "a frozen server answered");
     stream
-        .set_read_timeout(Some(Duration::from_secs(30)))
+        .set_read_timeout(Some(Duration::from_secs(120)))
         .expect("not zero");
     resume();
     assert_eq!(stream.read(&mut byte).expect("a thawed server answers"), 1);

@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
@@ -129,6 +129,8 @@ struct Shared {
     answers: Mutex<Arc<Answers>>,
     calls: Mutex<Vec<Call>>,
     still: Arc<Stillness>,
+    /// The longest time that the machine kept this process from running.
+    paused: Mutex<Duration>,
 }
 
 impl Api {
@@ -144,7 +146,9 @@ impl Api {
             answers: Mutex::new(Arc::new(|_: &Call| Reply::ok())),
             calls: Mutex::default(),
             still: Arc::default(),
+            paused: Mutex::default(),
         });
+        tokio::spawn(observe_pauses(Arc::downgrade(&shared)));
         let served = Arc::clone(&shared);
         let door = Door::open(move |stream, number| serve(stream, Arc::clone(&served), number));
         Self {
@@ -186,6 +190,13 @@ impl Api {
         self.shared.still.set(still);
     }
 
+    /// Returns the part of `window` that this clock can judge. Calls that arrive while the machine
+    /// keeps this process from running are read late, so they seem closer to later ones than they
+    /// were, by at most the longest pause.
+    pub fn judged(&self, window: Duration) -> Duration {
+        window.saturating_sub(*self.shared.paused.lock().expect("nobody panics"))
+    }
+
     /// Returns all calls so far, in order.
     pub fn calls(&self) -> Vec<Call> {
         self.shared.calls.lock().expect("nobody panics").clone()
@@ -194,6 +205,21 @@ impl Api {
     /// Returns the number of calls.
     pub fn count(&self) -> usize {
         self.shared.calls.lock().expect("nobody panics").len()
+    }
+}
+
+/// Records the longest pause of this process until the API is gone.
+async fn observe_pauses(shared: Weak<Shared>) {
+    const TICK: Duration = Duration::from_millis(10);
+    loop {
+        let begun = Instant::now();
+        sleep(TICK).await;
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let pause = begun.elapsed().saturating_sub(TICK);
+        let mut longest = shared.paused.lock().expect("nobody panics");
+        *longest = pause.max(*longest);
     }
 }
 
@@ -383,10 +409,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_speaks_http_2_to_who_asks_for_it_and_closes_what_is_idle() {
+    async fn the_api_speaks_http_2_on_request_and_closes_idle_connections() {
         let papers = TestCertificates::new();
         let mut manner = ApiBehavior::https(&papers, &["h2", "http/1.1"]);
-        manner.idle = Some(Duration::from_millis(50));
+        // Longer than any step until the call, or the connection would close before it.
+        manner.idle = Some(Duration::from_secs(5));
         let api = Api::with(manner).await;
         let ca = CertificateDer::from_pem_file(papers.path("ca.pem"));
         let mut roots = RootCertStore::empty();

@@ -23,9 +23,9 @@ pub const SECOND: Duration = Duration::from_secs(1);
 pub fn until(what: &str, done: impl Fn() -> bool) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();
     async move {
-        let begun = Instant::now();
+        let started = Instant::now();
         while !done() {
-            let waited = begun.elapsed();
+            let waited = started.elapsed();
             assert!(waited < PATIENCE, "{caller}: waited in vain for {what}");
             tokio::time::sleep(5 * MS).await;
         }

@@ -40,12 +40,12 @@ pub fn at_once(calls: &[Call]) -> usize {
         .collect();
     // A call that ends when another begins is not concurrent with it.
     changes.sort_unstable();
-    let (mut now, mut most) = (0, 0);
+    let (mut now, mut max) = (0, 0);
     for (_, change) in changes {
         now += change;
-        most = most.max(now);
+        max = max.max(now);
     }
-    usize::try_from(most).expect("no call ends before it begins")
+    usize::try_from(max).expect("no call ends before it begins")
 }
 
 /// Returns the number of jobs that were called more than once.
@@ -59,9 +59,9 @@ pub fn repeated(calls: &[Call]) -> usize {
 
 #[test]
 fn windows_are_half_open() {
-    let begun = Instant::now();
+    let started = Instant::now();
     let at = |ms: &[u64]| -> Vec<Instant> {
-        (ms.iter().map(|ms| begun + Duration::from_millis(*ms))).collect()
+        (ms.iter().map(|ms| started + Duration::from_millis(*ms))).collect()
     };
     let second = Duration::from_secs(1);
     assert_eq!(windows(&at(&[]), 2, second), (0, 0));

@@ -30,7 +30,7 @@ pub const BEGIN_US: u64 = 4_102_444_800_000_000;
 pub const FRESH: Question = Question {
     ticket: None,
     cost: 1,
-    again: false,
+    readmitted: false,
 };
 
 /// The longest window, in milliseconds: it does not end while a test runs.
@@ -98,8 +98,8 @@ pub fn redis_gate(limits: impl Into<Limits>) -> LimitedGate<RedisGate> {
 
 /// Returns a clock that follows tokio's: a test that pauses tokio's clock does not wait.
 fn clock() -> impl Fn() -> u64 + Clone {
-    let begun = Instant::now();
-    move || BEGIN_US + u64::try_from(begun.elapsed().as_micros()).expect("before the year 500000")
+    let started = Instant::now();
+    move || BEGIN_US + u64::try_from(started.elapsed().as_micros()).expect("before the year 500000")
 }
 
 /// Returns the model in memory.

@@ -13,7 +13,7 @@ use tempfile::{NamedTempFile, TempPath};
 use crate::usage;
 
 /// A deadline that ends a hanging test. No step takes this long.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(150);
 
 /// The path of `sluicegate`. Cargo provides it only to tests and benches of its package, as
 /// `env!("CARGO_BIN_EXE_sluicegate")`.
@@ -93,11 +93,11 @@ impl Process {
     }
 
     /// Waits until its log has a line with all of `words`.
-    pub async fn says(&self, words: &[&str]) {
-        let begun = Instant::now();
+    pub async fn logs(&self, words: &[&str]) {
+        let started = Instant::now();
         while self.count(words) == 0 {
             let log = || self.log().join("\n");
-            assert!(begun.elapsed() < PATIENCE, "no {words:?} in:\n{}", log());
+            assert!(started.elapsed() < PATIENCE, "no {words:?} in:\n{}", log());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

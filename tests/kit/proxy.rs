@@ -49,9 +49,9 @@ impl Transfer {
         ..Self::OPEN
     };
 
-    pub const fn between(least: Duration, most: Duration) -> Self {
+    pub const fn between(min: Duration, max: Duration) -> Self {
         Self {
-            takes: Range(least, most),
+            takes: Range(min, max),
             late: (0.0, Duration::ZERO),
             held: false,
         }
@@ -155,7 +155,7 @@ pub struct Proxy {
     more: Vec<Door>,
     /// The destination of new connections through `door`.
     target: Arc<Mutex<SocketAddr>>,
-    told: Arc<watch::Sender<ProxySettings>>,
+    settings: Arc<watch::Sender<ProxySettings>>,
 }
 
 impl Proxy {
@@ -170,19 +170,19 @@ impl Proxy {
             panic!("a proxy has a target");
         };
         let trap = None;
-        let told = Arc::new(watch::Sender::new(ProxySettings { ways, trap }));
+        let settings = Arc::new(watch::Sender::new(ProxySettings { ways, trap }));
         let target = Arc::new(Mutex::new(*first));
-        let door = door(Arc::clone(&target), Arc::clone(&told), seed).await;
+        let door = door(Arc::clone(&target), Arc::clone(&settings), seed).await;
         let mut more = Vec::new();
         for target in others {
             let target = Arc::new(Mutex::new(*target));
-            more.push(self::door(target, Arc::clone(&told), seed).await);
+            more.push(self::door(target, Arc::clone(&settings), seed).await);
         }
         Self {
             door,
             more,
             target,
-            told,
+            settings,
         }
     }
 
@@ -207,16 +207,18 @@ impl Proxy {
     /// Sets the treatment of bytes from now on, on old and new connections. Bytes in flight keep
     /// their delays.
     pub fn set(&self, ways: Transfers) {
-        self.told.send_modify(|told| told.ways = ways);
+        self.settings.send_modify(|settings| settings.ways = ways);
     }
 
     /// Sets a trap and waits until it springs. Returns whether it did within `patience`.
     pub async fn catch(&self, trap: Trap, patience: Duration) -> bool {
-        let mut seen = self.told.subscribe();
-        self.told.send_modify(|told| told.trap = Some(trap));
+        let mut seen = self.settings.subscribe();
+        self.settings
+            .send_modify(|settings| settings.trap = Some(trap));
         // The borrow must end before the next change of the settings.
-        let caught = (timeout(patience, seen.wait_for(|told| told.trap.is_none())).await).is_ok();
-        self.told.send_modify(|told| told.trap = None);
+        let caught =
+            (timeout(patience, seen.wait_for(|settings| settings.trap.is_none())).await).is_ok();
+        self.settings.send_modify(|settings| settings.trap = None);
         caught
     }
 
@@ -236,13 +238,13 @@ impl Proxy {
 /// Opens a port that leads to `target`.
 async fn door(
     target: Arc<Mutex<SocketAddr>>,
-    told: Arc<watch::Sender<ProxySettings>>,
+    settings: Arc<watch::Sender<ProxySettings>>,
     seed: u64,
 ) -> Door {
     let carry = move |client, number| {
         let seed = seed ^ (number as u64) << 32;
         let target = *lock(&target);
-        carry(client, target, Arc::clone(&told), seed)
+        carry(client, target, Arc::clone(&settings), seed)
     };
     Door::open(carry).await
 }
@@ -255,7 +257,7 @@ fn lock(target: &Mutex<SocketAddr>) -> std::sync::MutexGuard<'_, SocketAddr> {
 async fn carry(
     mut client: TcpStream,
     target: SocketAddr,
-    told: Arc<watch::Sender<ProxySettings>>,
+    settings: Arc<watch::Sender<ProxySettings>>,
     seed: u64,
 ) {
     // An unavailable server shows as a connection that ends at once.
@@ -267,8 +269,8 @@ async fn carry(
     let (there, back) = (Direction::There, Direction::Back);
     let ended = {
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
-        let there = pass(from_client, to_server, &told, there, random(0));
-        let back = pass(from_server, to_client, &told, back, random(1));
+        let there = pass(from_client, to_server, &settings, there, random(0));
+        let back = pass(from_server, to_client, &settings, back, random(1));
         tokio::try_join!(there, back)
     };
     if ended.is_err() {
@@ -283,18 +285,18 @@ async fn carry(
 async fn pass(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    told: &watch::Sender<ProxySettings>,
+    settings: &watch::Sender<ProxySettings>,
     direction: Direction,
     mut random: SmallRng,
 ) -> io::Result<()> {
     let (sender, mut due) = mpsc::channel::<(Instant, Vec<u8>)>(ON_THE_WAY);
-    let mut seen = told.subscribe();
+    let mut seen = settings.subscribe();
     let read = async move {
         let mut buffer = vec![0; 16 * 1024];
         loop {
             let length = from.read(&mut buffer).await?;
-            told.send_if_modified(|told| told.springs(direction, &buffer[..length]));
-            let at = Instant::now() + told.borrow().way(direction).pick(&mut random);
+            settings.send_if_modified(|settings| settings.springs(direction, &buffer[..length]));
+            let at = Instant::now() + settings.borrow().way(direction).pick(&mut random);
             // The end travels like bytes. A failed send means that the other side is gone, which it
             // reports itself.
             let taken = sender.send((at, buffer[..length].to_vec())).await;
@@ -307,7 +309,9 @@ async fn pass(
         while let Some((at, bytes)) = due.recv().await {
             sleep_until(at).await;
             // The sender is borrowed, so this never ends.
-            let _ = seen.wait_for(|told| !told.way(direction).held).await;
+            let _ = seen
+                .wait_for(|settings| !settings.way(direction).held)
+                .await;
             match bytes.is_empty() {
                 true => to.shutdown().await?,
                 false => to.write_all(&bytes).await?,
@@ -342,12 +346,12 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_take_their_time_in_each_direction_and_stay_in_order() {
-        let least = Duration::from_millis(100);
-        let mut way = Transfer::between(least, Duration::from_millis(300));
-        way.late = (0.2, least);
+        let min = Duration::from_millis(100);
+        let mut way = Transfer::between(min, Duration::from_millis(300));
+        way.late = (0.2, min);
         let ways = Transfers {
             there: way,
-            back: Transfer::taking(least),
+            back: Transfer::taking(min),
         };
         let (_proxy, mut client, mut server) = connected(ways).await;
         let sent = Instant::now();
@@ -357,7 +361,7 @@ mod tests {
         }
         let mut bytes = [0; 20];
         server.read_exact(&mut bytes).await.expect("all of it");
-        assert!(sent.elapsed() >= least);
+        assert!(sent.elapsed() >= min);
         assert!(bytes.is_sorted(), "{bytes:?}");
         let sent = Instant::now();
         server.write_all(b"back").await.expect("sent");
@@ -365,11 +369,11 @@ mod tests {
         let mut answer = Vec::new();
         client.read_to_end(&mut answer).await.expect("an answer");
         assert_eq!(answer, b"back");
-        assert!(sent.elapsed() >= least);
+        assert!(sent.elapsed() >= min);
     }
 
     #[tokio::test]
-    async fn what_is_held_passes_later_or_is_lost_when_it_is_cut() {
+    async fn held_bytes_pass_later_or_are_lost_with_the_connection() {
         let (proxy, mut client, mut server) = connected(Transfers::OPEN).await;
         proxy.set(Transfers::OPEN.held(true));
         client.write_all(b"1").await.expect("sent");
@@ -414,7 +418,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_connection_follows_the_target_and_an_open_one_stays() {
+    async fn a_new_connection_uses_the_new_target_and_an_open_one_stays() {
         let (proxy, mut client, mut server) = connected(Transfers::OPEN).await;
         let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let other = other.expect("a free port");
@@ -449,8 +453,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_trap_holds_what_it_catches_or_what_follows_and_is_gone() {
-        const PATIENCE: Duration = Duration::from_secs(30);
+    async fn a_trap_holds_the_matching_or_following_bytes_once() {
+        const PATIENCE: Duration = Duration::from_secs(90);
         let (held, open) = (Transfer::HELD, Transfer::OPEN);
         for (there, back) in [(held, open), (open, held)] {
             let (proxy, mut client, mut server) = connected(Transfers::OPEN).await;
@@ -484,7 +488,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_before_several_targets_tells_all_of_them_the_same() {
+    async fn a_proxy_for_several_targets_sends_the_same_to_all() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.expect("a free port");
         let target = listener.local_addr().expect("bound");

@@ -48,7 +48,7 @@ fn missing_files<'a>(text: &'a str, known: &[String]) -> Vec<&'a str> {
 }
 
 #[test]
-fn files_that_the_pages_name_are_there() {
+fn files_named_by_pages_exist() {
     let folders = ["src", "lua", "workers", "tests", "benches"];
     let mut known = Vec::new();
     for end in [".rs", ".lua"] {

@@ -151,7 +151,7 @@ impl Gate for OpeningGate {
             noted.lock().unwrap().extend(notes);
         });
         arrives.await.expect("no panic");
-        Ok(batch.iter().map(|_| Ok(SuspectDecision::Go)).collect())
+        Ok(batch.iter().map(|_| Ok(SuspectDecision::Proceed)).collect())
     }
     async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupedAll, GateError> {
         Ok(vec![Ok(Deduped::First); batch.len()])
@@ -253,7 +253,7 @@ async fn no_delivery_is_dropped_when_many_events_have_come_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_gate_that_may_have_forgotten_is_looked_at_each_second_until_it_opens() {
+async fn a_gate_that_may_have_lost_data_is_checked_each_second_until_it_opens() {
     let gate = OpeningGate::after(Duration::from_millis(9_500));
     let (metrics, health) = (Arc::new(Metrics::new()), Arc::new(Health::default()));
     let run = run_all(Arc::clone(&gate), Arc::clone(&metrics), Arc::clone(&health));
@@ -275,11 +275,11 @@ async fn a_gate_that_may_have_forgotten_is_looked_at_each_second_until_it_opens(
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agreement_is_applied_when_no_question_of_before_is_under_way() {
+async fn an_agreement_applies_once_no_earlier_request_is_in_flight() {
     let ms = Duration::from_millis;
-    let begun = Instant::now();
+    let started = Instant::now();
     let gate = Arc::new(OpeningGate {
-        at: begun,
+        at: started,
         takes: ms(20),
         refused: AtomicUsize::new(0),
         settled: AtomicUsize::new(0),
@@ -293,13 +293,13 @@ async fn an_agreement_is_applied_when_no_question_of_before_is_under_way() {
         let (told, done) = oneshot::channel();
         let update = Update::Agreed {
             fleet: None,
-            until: begun + ms(60_000),
+            until: started + ms(60_000),
             clock: None,
             applied: Some(told),
         };
         sender.send(update).await.expect("the engine runs");
         done.await.expect("the engine tells");
-        assert!(begun.elapsed() >= ms(20), "{:?}", begun.elapsed());
+        assert!(started.elapsed() >= ms(20), "{:?}", started.elapsed());
     };
     tokio::join!(run, agree);
 }
@@ -316,7 +316,7 @@ impl Handler for SlowHandler {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
+async fn running_calls_may_end_after_a_lost_session_during_a_stop() {
     let ended = Arc::new(AtomicUsize::new(0));
     let stop = Stop::default();
     let gate = OpeningGate::after(Duration::ZERO);
@@ -338,7 +338,7 @@ async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
         sender.send(event).await.expect("there is room");
     }
     let scheduler = Scheduler::new(settings, 7);
-    let begun = Instant::now();
+    let started = Instant::now();
     let run = engine.run(scheduler, events, stop.clone());
     let strike = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -360,16 +360,16 @@ async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
     );
     // It does not wait until the end of shutdown-timeout.
     assert!(
-        begun.elapsed() < Duration::from_secs(7),
+        started.elapsed() < Duration::from_secs(7),
         "{:?}",
-        begun.elapsed()
+        started.elapsed()
     );
 }
 
 /// If the end of its call was reported first, the note of its beginning would stay and count as a
 /// crash.
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_ends_at_once_ends_its_notes_on_suspects_after_they_have_arrived() {
+async fn an_engine_that_ends_at_once_ends_its_notes_after_they_were_written() {
     let ms = Duration::from_millis;
     let stop = Stop::default();
     let gate = Arc::new(OpeningGate {
@@ -416,7 +416,7 @@ async fn an_engine_that_ends_at_once_ends_its_notes_on_suspects_after_they_have_
 }
 
 #[tokio::test]
-async fn a_large_body_is_read_while_other_jobs_go_on() {
+async fn a_large_body_is_read_while_other_jobs_continue() {
     let gate = OpeningGate::after(Duration::ZERO);
     let stop = Stop::default();
     let mut settings = settings::open(JOBS);
@@ -476,10 +476,10 @@ impl Broker for PanickingBroker {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_whose_task_panics_or_whose_broker_is_silent_for_ever_says_so() {
+async fn an_engine_reports_a_panicked_task_and_a_silent_broker() {
     for (delivers, expected) in [
         (true, EngineEnd::Panicked("it panicked: a bug".to_owned())),
-        (false, EngineEnd::Deaf),
+        (false, EngineEnd::BrokerLost),
     ] {
         let engine = Engine {
             broker: Arc::new(PanickingBroker),

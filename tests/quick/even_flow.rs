@@ -49,7 +49,7 @@ const ALL: [Counts; 10] = [
 fn refused(counts: Counts, max: u64, window_us: u64, times: &[u64]) -> usize {
     let mut admitted: Vec<u64> = Vec::new();
     let mut refused = 0;
-    let mut begun = 0;
+    let mut started = 0;
     let (mut level, mut at) = (0, 0);
     for time in times.iter().copied() {
         let since = |from: u64| {
@@ -58,10 +58,10 @@ fn refused(counts: Counts, max: u64, window_us: u64, times: &[u64]) -> usize {
         };
         let has_room = match counts {
             Counts::FromFirst => {
-                if time >= begun + window_us {
-                    begun = time;
+                if time >= started + window_us {
+                    started = time;
                 }
-                since(begun) < max
+                since(started) < max
             }
             Counts::Aligned(percent) => {
                 let phase = window_us * percent / 100;
@@ -70,9 +70,9 @@ fn refused(counts: Counts, max: u64, window_us: u64, times: &[u64]) -> usize {
             Counts::Any => since(time + 1 - window_us) < max,
             Counts::Estimated(percent) => {
                 let phase = window_us * percent / 100;
-                let begun = (time - phase) / window_us * window_us + phase;
-                let (current, both) = (since(begun), since(begun - window_us));
-                let left = window_us - (time - begun);
+                let started = (time - phase) / window_us * window_us + phase;
+                let (current, both) = (since(started), since(started - window_us));
+                let left = window_us - (time - started);
                 (both - current) * left / window_us + current < max
             }
             Counts::Bucket(capacity) => {
@@ -105,7 +105,7 @@ fn arrivals(limits: &Limits, count: usize, seed: u64, pauses: bool) -> Vec<u64> 
         let ask = Question {
             ticket,
             cost: 1,
-            again: false,
+            readmitted: false,
         };
         let clock = Clock::from_micros(now);
         let (answers, _) = state.alone(limits, |scopes| {
@@ -144,7 +144,7 @@ fn bucket(max: u64, window: Duration, burst: u64) -> Limits {
     let limit = limit.and_then(|limit| limit.with_burst(burst));
     let limits = limit.expect("in range").into();
     let tenant = Tenant::parse("a").expect("a tenant");
-    Pacing::default().keep_apart(Duration::ZERO, &tenant, limits)
+    Pacing::default().add_spacing(Duration::ZERO, &tenant, limits)
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn texts(text: &str) -> Vec<String> {
 }
 
 /// Returns the texts of `warn!` and `error!` in `code`, each up to its first value.
-fn said(code: &str) -> Vec<String> {
+fn logged_texts(code: &str) -> Vec<String> {
     let calls = ["warn!(", "error!("].map(|level| code.split(level).skip(1));
     let last = |call| texts(call).pop().expect("a text at the end");
     let said = calls.into_iter().flatten().map(|call| {
@@ -111,7 +111,7 @@ fn every_warning_and_error_is_listed_and_no_other() {
     let mut known = BTreeSet::new();
     for file in files(&["src"], ".rs") {
         let code: Vec<&str> = file.code().map(|(_, line)| line).collect();
-        known.extend(said(&code.join("\n")));
+        known.extend(logged_texts(&code.join("\n")));
     }
     // rules::answers has the sentence about the API's statements.
     assert!(known.remove(""));
@@ -130,9 +130,9 @@ fn every_warning_and_error_is_listed_and_no_other() {
 }
 
 #[test]
-fn texts_are_found_however_they_are_laid_out() {
+fn texts_are_found_in_any_layout() {
     let code = "warn!(reason = %why, \"one\"),\nerror!(\n  a = b(\"x\"),\n  \"two: {why}\",\n);\nwarn!(\"three (of \\\n   more\")";
-    let mut found = said(code);
+    let mut found = logged_texts(code);
     found.sort();
     assert_eq!(found, ["one", "three (of more", "two"]);
 }
@@ -284,7 +284,7 @@ fn keys() -> BTreeMap<String, &'static str> {
 }
 
 #[test]
-fn every_redis_key_is_listed_with_what_it_holds() {
+fn every_redis_key_is_listed_with_its_content() {
     let mut listed = BTreeMap::new();
     for row in rows("Redis keys") {
         listed.extend(quoted(row[0]).map(|key| (key.to_owned(), row[1])));

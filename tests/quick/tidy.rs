@@ -191,7 +191,7 @@ fn assert_tidy(found: String) {
 }
 
 #[test]
-fn rules_know_nobody() {
+fn rules_import_no_other_module() {
     assert_tidy(offences(&files(&["src"], ".rs"), decisions_are_pure));
 }
 
@@ -214,7 +214,7 @@ fn only_app_and_programs_name_both_servers() {
 }
 
 #[test]
-fn nothing_unwraps() {
+fn no_code_unwraps() {
     assert_tidy(offences(&files(&["src", "workers"], ".rs"), no_unwrap));
 }
 

@@ -116,7 +116,7 @@ fn from_above(file: &File, known: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn the_files_of_config_form_no_circle() {
+fn config_files_form_no_import_cycle() {
     let imports = imports("src/config", &files(&["src/config"], ".rs"));
     assert!(imports.len() > 15, "{imports:#?}");
     assert_eq!(circles(imports), Imports::new());
@@ -124,7 +124,7 @@ fn the_files_of_config_form_no_circle() {
 
 /// A name that `mod.rs` re-exports has its own file, and other files import it from there.
 #[test]
-fn the_files_of_config_take_nothing_through_their_own_door() {
+fn config_files_do_not_import_through_their_own_module() {
     let mut found = Vec::new();
     for file in files(&["src/config"], ".rs") {
         let taken = names(&code_of(&file), "super::").into_iter();
@@ -135,7 +135,7 @@ fn the_files_of_config_take_nothing_through_their_own_door() {
 }
 
 #[test]
-fn the_files_of_a_topic_form_no_circle() {
+fn files_of_a_topic_form_no_import_cycle() {
     for topic in [
         "src/gate/epoch",
         "src/gate/fleet",
@@ -175,20 +175,20 @@ fn parts_that_know_the_scheduler(file: &File) -> Vec<String> {
 }
 
 #[test]
-fn the_files_of_the_engine_form_no_circle() {
-    for (folder, most) in [
+fn engine_files_form_no_import_cycle() {
+    for (folder, max) in [
         ("src/engine", 10),
         ("src/engine/scheduler", 25),
         ("src/engine/scheduler/delays", 3),
     ] {
         let imports = imports(folder, &files(&["src/engine"], ".rs"));
-        assert!(imports.len() > most, "{imports:#?}");
+        assert!(imports.len() > max, "{imports:#?}");
         assert_eq!(circles(imports), Imports::new());
     }
 }
 
 #[test]
-fn the_parts_of_the_scheduler_do_not_know_it() {
+fn parts_of_the_scheduler_do_not_import_it() {
     let files = files(&["src/engine/scheduler"], ".rs");
     let found: Vec<String> = files
         .iter()
@@ -201,7 +201,7 @@ fn the_parts_of_the_scheduler_do_not_know_it() {
 }
 
 #[test]
-fn circles_are_found_and_what_has_none_is_left_alone() {
+fn cycles_are_found_and_acyclic_files_pass() {
     let c = File::new("src/f/c.rs", "//! Of super::a.\nuse crate::rules::x;\n");
     for (a, b, circle) in [
         ("use super::b;", "use super::a;", true),

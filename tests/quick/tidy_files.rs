@@ -71,7 +71,7 @@ fn every_file_is_compiled() {
 }
 
 #[test]
-fn scripts_can_be_run() {
+fn scripts_are_executable() {
     let mut scripts = 0;
     for script in files(&["scripts", ".ci"], "") {
         let file = fs::metadata(root().join(&script.path)).expect("a file");
@@ -112,7 +112,7 @@ fn modules(binary: &str) -> Vec<String> {
 }
 
 #[test]
-fn suites_that_filters_name_are_there() {
+fn suites_named_by_filters_exist() {
     let known = [modules("it"), modules("simulation")].concat();
     for path in [".config/nextest.toml", "scripts/test"] {
         let text = page(path);
@@ -140,7 +140,7 @@ fn named_tests(text: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 #[test]
-fn suites_that_pages_name_are_there() {
+fn suites_named_by_pages_exist() {
     let (mut named, mut missing) = (0, Vec::new());
     let last = |path: &str| path.rsplit("::").next().unwrap_or_default().to_owned();
     for page in files(&["docs"], ".md") {

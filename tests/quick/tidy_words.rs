@@ -23,6 +23,28 @@ const PHRASES: [(&str, &str); 16] = [
     ("which there is not", "unknown, or does not exist"),
 ];
 
+/// Words that are not part of a function's name: they describe a thing by a clause.
+const NOT_IN_NAMES: [&str; 7] = ["nobody", "said", "told", "untold", "who", "whoever", "whom"];
+
+/// Returns a line for each function in `file` with a name that has to be translated.
+fn names(file: &File) -> Vec<String> {
+    let mut found = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let after_fn = line
+            .split_once("fn ")
+            .map(|(before, name)| (before.trim(), name));
+        let Some((_, name)) = after_fn.filter(|(before, _)| !before.contains(['/', '"'])) else {
+            continue;
+        };
+        let name = name.split(|c| !is_name(c)).next().unwrap_or_default();
+        if name.split('_').any(|word| NOT_IN_NAMES.contains(&word)) {
+            found.push(format!("{}:{}: {name}", file.path, index + 1));
+        }
+    }
+    found
+}
+
 /// Returns a line for each phrase in `file`: where it is, and what to write instead.
 fn phrases(file: &File) -> Vec<String> {
     let mut found = Vec::new();
@@ -70,5 +92,17 @@ fn a_phrase_is_named_with_its_place_and_a_suggestion() {
             "src/a.rs:2: \"so many\": write \"the number of\"",
             "src/a.rs:3: \"is no url\": write \"is not a URL\"",
         ]
+    );
+}
+
+#[test]
+fn function_names_need_no_translation() {
+    let files = files(&["src", "workers", "tests", "benches"], ".rs");
+    let found: Vec<_> = files.iter().flat_map(names).collect();
+    assert_eq!(found, [""; 0]);
+    let text = "    pub async fn is_nobody(&self) {}\n/// fn told\nfn a_saddle() {}\n";
+    assert_eq!(
+        names(&File::new("src/a.rs", text)),
+        ["src/a.rs:1: is_nobody"]
     );
 }

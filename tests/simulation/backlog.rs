@@ -152,12 +152,12 @@ impl Backlog {
     /// Checks the promised bounds.
     fn demand(&self, figures: &Figures) {
         let seconds = (self.jobs / self.tenants) as f64 / self.per_second as f64;
-        let most = match seconds > 3.0 * MAX_DELAY.as_secs_f64() {
+        let max = match seconds > 3.0 * MAX_DELAY.as_secs_f64() {
             true => MAX_OF_LONG_WAITS,
             false => MAX_DELIVERIES,
         };
         let name = self.name;
-        assert!(figures.deliveries <= most, "{name}: {figures}");
+        assert!(figures.deliveries <= max, "{name}: {figures}");
         assert!(figures.makespan <= 1.01, "{name}: {figures}");
         figures.keep_promises(name);
     }
@@ -286,7 +286,7 @@ async fn drain(backlog: &Backlog, levels: &DelayLevels, algorithm: Algorithm) ->
 fn a_long_backlog_is_delivered_few_times_and_starts_in_time() {
     let levels = |steps: &str| DelayLevels::with_steps(MAX_DELAY, steps.parse().expect("a number"));
     // The long backlogs take minutes in a build without optimization.
-    let (numbers, most): (Vec<_>, _) = match std::env::var("BACKLOG_STEPS") {
+    let (numbers, max): (Vec<_>, _) = match std::env::var("BACKLOG_STEPS") {
         Ok(steps) => (steps.split(',').map(levels).collect(), usize::MAX),
         Err(_) => (vec![DelayLevels::new(MAX_DELAY)], FEW),
     };
@@ -295,7 +295,7 @@ fn a_long_backlog_is_delivered_few_times_and_starts_in_time() {
             "{} delay queues: deliveries, publishes, questions a job; late p50, p99, at most; makespan; promises",
             levels.from_ms().len()
         );
-        for backlog in BACKLOGS.iter().filter(|backlog| backlog.jobs <= most) {
+        for backlog in BACKLOGS.iter().filter(|backlog| backlog.jobs <= max) {
             let figures = in_simulated_time(drain(backlog, levels, Algorithm::SlidingWindow));
             println!("{:48} {figures}", backlog.name);
             // Other numbers of queues are only measured.

@@ -22,12 +22,12 @@ pub struct SimBroker(pub Arc<Life>);
 impl SimBroker {
     fn slow(&self, what: &str) -> Duration {
         let Self(life) = self;
-        let most = if life.world.below(4) == 0 {
+        let max = if life.world.below(4) == 0 {
             15_000
         } else {
             100
         };
-        let duration = life.world.up_to(most);
+        let duration = life.world.up_to(max);
         life.world
             .fault(format_args!("{}: {what} takes {duration:?}", life.name));
         duration

@@ -15,7 +15,7 @@ use sluicegate::rules::waitlist::AHEAD_MS;
 use super::crashes;
 use super::history::{Call, History, PartitionRecord, TenantRecord};
 use super::limits::WITNESS;
-use super::mixed::{self, most_before};
+use super::mixed::{self, max_units_before};
 use super::plan::{Costs, Plan};
 use super::scopes::{Partition, behind};
 use super::starts;
@@ -77,19 +77,19 @@ pub fn never_exceeded(plan: &Plan, history: &mut History) {
         // A tenant's operator cannot change what all tenants share.
         let raised = match limit.scope() {
             Scope::Global => 0,
-            _ => history.most.get(limit.name()).copied().unwrap_or(0),
+            _ => history.max.get(limit.name()).copied().unwrap_or(0),
         };
-        let most = limit.max().max(raised);
-        let limit = limit.with_max(most);
+        let max = limit.max().max(raised);
+        let limit = limit.with_max(max);
         let drawn = history.partitions.iter();
         for (partition, record) in drawn.filter(|(partition, _)| partition.scope == *limit.scope())
         {
-            let most = most_at_once(&limit, names_plan, plan, record);
-            for (most, allowed) in most {
-                if most > allowed {
+            let max = measured_maxima(&limit, names_plan, plan, record);
+            for (max, allowed) in max {
+                if max > allowed {
                     let name = limit.name();
                     wrongs.push(format!(
-                        "{partition}: {most} where {name} allows {allowed}: {limit:?}"
+                        "{partition}: {max} where {name} allows {allowed}: {limit:?}"
                     ));
                 }
             }
@@ -101,7 +101,7 @@ pub fn never_exceeded(plan: &Plan, history: &mut History) {
 }
 
 /// Returns pairs of a measured maximum and the maximum that is allowed.
-fn most_at_once(
+fn measured_maxima(
     limit: &Limit,
     names_plan: bool,
     plan: &Plan,
@@ -109,7 +109,7 @@ fn most_at_once(
 ) -> Vec<(u64, u64)> {
     let max = u64::from(limit.max());
     if limit.algorithm() == Algorithm::Concurrency {
-        return vec![(record.most_under_way[usize::from(names_plan)], max)];
+        return vec![(record.max_in_flight[usize::from(names_plan)], max)];
     }
     // A call that costs more than its job requested cannot be foreseen.
     let unknown = limit.unit() == Unit::Cost && plan.costs == Costs::Any;
@@ -125,16 +125,16 @@ fn most_at_once(
     let of_set = all.iter().filter(|call| call.names_plan == names_plan);
     let arrivals: Vec<Call> = of_set.copied().collect();
     let window = limit.window_ms() * 1000;
-    let mut most = vec![(most_in_any(&arrivals, window), limit.worst_case())];
+    let mut most = vec![(max_in_any_window(&arrivals, window), limit.worst_case())];
     let slides = |limit: &Limit| limit.algorithm() == Algorithm::SlidingWindow;
     let others = [&plan.limits].into_iter().chain(&plan.others);
     if slides(limit) && others.clone().all(|limits| limits.iter().any(slides)) {
         // All jobs' sliding windows share one log.
-        let held = most_before(&all, names_plan, window, mixed::slack_us(plan));
+        let held = max_units_before(&all, names_plan, window, mixed::slack_us(plan));
         most.push((held, limit.worst_case()));
     }
     if limit.algorithm() == Algorithm::FixedWindow {
-        most.push((most_in_aligned(&arrivals, window), max));
+        most.push((max_in_aligned_window(&arrivals, window), max));
     }
     most
 }
@@ -153,7 +153,7 @@ pub async fn charges(world: &World) {
         t.strikes_every.as_secs_f64(),
     ];
     let exact =
-        lossy.iter().all(|rate| *rate == 0.0) && !t.later.is_lossy() && plan.crashes.is_nobody();
+        lossy.iter().all(|rate| *rate == 0.0) && !t.later.is_lossy() && plan.crashes.is_empty();
     let partitions: Vec<_> = {
         let history = world.history();
         let of = |(partition, record): (&Partition, &PartitionRecord)| {
@@ -212,8 +212,8 @@ pub async fn charges(world: &World) {
     }
 }
 
-fn most_in_any(arrivals: &[Call], window: u64) -> u64 {
-    let (mut first, mut sum, mut most) = (0, 0, 0);
+fn max_in_any_window(arrivals: &[Call], window: u64) -> u64 {
+    let (mut first, mut sum, mut max) = (0, 0, 0);
     // Arrivals are recorded in order of time.
     for call in arrivals {
         sum += call.cost;
@@ -221,12 +221,12 @@ fn most_in_any(arrivals: &[Call], window: u64) -> u64 {
             sum -= arrivals[first].cost;
             first += 1;
         }
-        most = most.max(sum);
+        max = max.max(sum);
     }
-    most
+    max
 }
 
-fn most_in_aligned(arrivals: &[Call], window: u64) -> u64 {
+fn max_in_aligned_window(arrivals: &[Call], window: u64) -> u64 {
     let mut sums = BTreeMap::<u64, u64>::new();
     for call in arrivals {
         *sums.entry(call.at_us / window).or_default() += call.cost;
@@ -266,7 +266,7 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
         };
         // Delay that the network and one answer of the gate may add, however many windows there
         // are.
-        let mut once = (plan.way_varies_ms + 2 * plan.gate_ms + 10) * 1000;
+        let mut once = (plan.jitter_ms + 2 * plan.gate_ms + 10) * 1000;
         if limit.algorithm() == Algorithm::SlidingCounter {
             // A job that arrives just after a window's edge counts in the next window; the window
             // after that makes up for it.
@@ -284,9 +284,7 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
 pub fn closings(plan: &Plan, history: &mut History) {
     let t = &plan.trouble;
     let ends = [t.kill, t.soft_stop, t.hard_stop];
-    if ends.iter().any(|rate| *rate > 0.0)
-        || !t.strikes_every.is_zero()
-        || !plan.crashes.is_nobody()
+    if ends.iter().any(|rate| *rate > 0.0) || !t.strikes_every.is_zero() || !plan.crashes.is_empty()
     {
         return;
     }
@@ -322,8 +320,8 @@ pub fn turns(plan: &Plan, history: &mut History) {
     let ahead = u64::from(limit.max()) * AHEAD_MS / limit.span();
     let tenants = plan.jobs.iter().filter_map(|job| job.tenant.as_ref());
     let tenants = tenants.collect::<BTreeSet<_>>().len();
-    let most = 2 * limit.capacity() as usize + ahead as usize + 2 * tenants;
-    if behind > most {
+    let max = 2 * limit.capacity() as usize + ahead as usize + 2 * tenants;
+    if behind > max {
         let wrong = format!("a tenant's last job comes {behind} behind its turn: {starts:?}");
         history.wrong(format_args!("{wrong}"));
     }
@@ -339,9 +337,12 @@ fn the_windows_are_slid_without_tolerance() {
         };
         times.iter().map(call).collect()
     };
-    assert_eq!(most_in_any(&calls(&[0, 9, 10, 11, 19]), 10), 3);
-    assert_eq!(most_in_any(&calls(&[0, 10, 20]), 10), 1);
-    assert_eq!(most_in_any(&calls(&[0, 9, 9, 10, 11]), 10), 4);
-    assert_eq!(most_in_aligned(&calls(&[0, 9, 10, 11, 19]), 10), 3);
-    assert_eq!(most_in_any(&[], 10) + most_in_aligned(&[], 10), 0);
+    assert_eq!(max_in_any_window(&calls(&[0, 9, 10, 11, 19]), 10), 3);
+    assert_eq!(max_in_any_window(&calls(&[0, 10, 20]), 10), 1);
+    assert_eq!(max_in_any_window(&calls(&[0, 9, 9, 10, 11]), 10), 4);
+    assert_eq!(max_in_aligned_window(&calls(&[0, 9, 10, 11, 19]), 10), 3);
+    assert_eq!(
+        max_in_any_window(&[], 10) + max_in_aligned_window(&[], 10),
+        0
+    );
 }

@@ -39,7 +39,7 @@ impl Heard {
     }
 
     /// Records the answer to report `number`. It replaces the answers to earlier reports.
-    pub fn hears(
+    pub fn record_answer(
         &mut self,
         number: u64,
         batch: &[(BreakerScope, BreakerEvent)],
@@ -65,7 +65,7 @@ impl Heard {
 /// Checks that no worker asks while it knows that all tenants are closed.
 pub fn asks(life: &Life) {
     let (world, name) = (&life.world, &life.name);
-    let until = life.heard().until(life.last_thawed());
+    let until = life.closings().until(life.last_thawed());
     if world.now_us() / 1000 < until {
         let mut history = world.history();
         history.wrong(format_args!("{name} asks and knows that all are closed"));

@@ -23,7 +23,7 @@ const BACK_MS: u64 = 25_000;
 #[derive(Debug, Clone, Default)]
 pub struct Crashes {
     /// Number of crashes after which a job is dead; 0 if crashes are not counted.
-    pub most: u32,
+    pub max: u32,
     guilty: BTreeSet<String>,
 }
 
@@ -51,7 +51,7 @@ impl Crashes {
             .map(|job| 1 + job.copies)
             .sum();
         Self {
-            most: beside + random.random_range(1..=3),
+            max: beside + random.random_range(1..=3),
             guilty,
         }
     }
@@ -60,14 +60,14 @@ impl Crashes {
         self.guilty.contains(id)
     }
 
-    pub fn is_nobody(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.guilty.is_empty()
     }
 
     /// Returns the additional time that the remaining jobs may need: each crash is recognized after
     /// a lease, and leaves a lease taken.
     pub fn patience(&self) -> Duration {
-        let crashes = self.guilty.len() as u64 * u64::from(self.most + 4);
+        let crashes = self.guilty.len() as u64 * u64::from(self.max + 4);
         ms(crashes * (LEASE_MS + PLACE_MS + BACK_MS) * 2)
     }
 }
@@ -102,10 +102,10 @@ pub fn crash(life: &Life, id: &str) {
 pub fn ends(crashes: &Crashes, history: &mut History, letters: impl Fn(&str) -> usize) {
     for id in &crashes.guilty {
         let (calls, letters) = (history.job(id).calls as usize, letters(id));
-        let most = crashes.most as usize + (2 * letters).saturating_sub(1);
-        if letters > 0 && calls > most {
+        let max = crashes.max as usize + (2 * letters).saturating_sub(1);
+        if letters > 0 && calls > max {
             history.wrong(format_args!(
-                "{id} was called {calls} times, and {most} at most was expected of {letters} letters"
+                "{id} was called {calls} times, and {max} at most was expected of {letters} letters"
             ));
         }
     }

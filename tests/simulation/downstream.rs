@@ -82,7 +82,7 @@ impl Handler for SimHandler {
                 ..failed(world, &job.id, "no connection").into()
             };
         }
-        let way = ms(world.plan.way_ms) + world.up_to(world.plan.way_varies_ms);
+        let way = ms(world.plan.latency_ms) + world.up_to(world.plan.jitter_ms);
         let (sender, mut answer) = oneshot::channel();
         let (job_sent, downstream) = (job.clone(), Arc::clone(world));
         let caller = Arc::clone(life);
@@ -208,13 +208,13 @@ fn panic(world: &World, job: &Job) -> ! {
 
 /// Returns the actual cost of a call, or `None` if the API does not say it.
 fn actual_cost(world: &World, asked: u32) -> Option<u32> {
-    let most = match world.plan.costs {
+    let max = match world.plan.costs {
         Costs::AsAsked => return None,
         Costs::Less => asked,
         Costs::Any => 2 * asked,
     };
-    let most = usize::try_from(most).expect("small");
-    (world.below(4) > 0).then(|| u32::try_from(world.below(most + 1)).expect("small"))
+    let max = usize::try_from(max).expect("small");
+    (world.below(4) > 0).then(|| u32::try_from(world.below(max + 1)).expect("small"))
 }
 
 /// Records a call of a job. Checks that no attempts were used except those that the job counts.
@@ -228,7 +228,7 @@ pub fn called(world: &World, job: &Job) {
 pub fn over(world: &World, job: &Job) {
     for partition in partitions(world, job) {
         let set = usize::from(world.plan.job(&job.id).names_plan);
-        world.history().partition(&partition).under_way[set] -= 1;
+        world.history().partition(&partition).in_flight[set] -= 1;
     }
 }
 
@@ -284,8 +284,8 @@ pub fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
         let record = history.partition(&partition);
         record.arrivals.push(call);
         let set = usize::from(call.names_plan);
-        record.under_way[set] += 1;
-        record.most_under_way[set] = record.most_under_way[set].max(record.under_way[set]);
+        record.in_flight[set] += 1;
+        record.max_in_flight[set] = record.max_in_flight[set].max(record.in_flight[set]);
         if record.arrivals.len() as u64 > record.started {
             history.wrong(format_args!(
                 "{id} of {partition} arrives without a permit of its own"
@@ -306,10 +306,10 @@ pub fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
     record.calls += 1;
     let (calls, failures) = (record.calls, record.failures);
     let ended = failures + record.throttles + 1;
-    let most = world.plan.retry.max_attempts;
-    if *attempt > failures + 1 || *attempt > most {
+    let max = world.plan.retry.max_attempts;
+    if *attempt > failures + 1 || *attempt > max {
         history.wrong(format_args!(
-            "{id} is at attempt {attempt} of {most} after {failures} failures"
+            "{id} is at attempt {attempt} of {max} after {failures} failures"
         ));
     }
     // Only a crash or a lost session takes a job back to an earlier attempt.

@@ -135,7 +135,7 @@ struct World {
     /// When a worker last resumed after standing still.
     back: Cell<Duration>,
     /// When a worker last started.
-    begun: Cell<Duration>,
+    last_start: Cell<Duration>,
 }
 
 impl World {
@@ -195,7 +195,7 @@ impl World {
     }
 
     /// Returns the maximum number of starts of a tenant in a window, under the larger policy.
-    fn most(&self, tenant: usize) -> u64 {
+    fn max_starts(&self, tenant: usize) -> u64 {
         let worst = self.limits(tenant).map(|limits| limits[0].worst_case());
         worst.max().unwrap_or(0)
     }
@@ -243,8 +243,8 @@ fn world(seed: u64, bug: Bug) -> World {
     let evicts = random.random_bool(0.3);
     let store = FakeRedis::new(clock).may_lose(MAY_LOSE);
     let store = if evicts { store.evicting() } else { store };
-    let way_ms = WAYS_MS[random.random_range(0..WAYS_MS.len())];
-    let net = Net::new(store, SmallRng::seed_from_u64(!seed), way_ms);
+    let latency_ms = WAYS_MS[random.random_range(0..WAYS_MS.len())];
+    let net = Net::new(store, SmallRng::seed_from_u64(!seed), latency_ms);
     let mut policies = POLICIES.to_vec();
     policies.remove(random.random_range(0..policies.len()));
     policies.truncate(random.random_range(1..=policies.len()));
@@ -265,7 +265,7 @@ fn world(seed: u64, bug: Bug) -> World {
         lives: RefCell::default(),
         away: Cell::new(false),
         back: Cell::default(),
-        begun: Cell::default(),
+        last_start: Cell::default(),
     }
 }
 

@@ -37,11 +37,11 @@ pub struct Handed {
     lost: f64,
     late: f64,
     twice: f64,
-    of_nobody: f64,
+    no_owner: f64,
     /// There is no connection right before it is needed.
     down: f64,
     /// RabbitMQ has the job, and its confirm is lost.
-    unheard: f64,
+    confirm_lost: f64,
     /// The worker takes long.
     slow: f64,
 }
@@ -53,17 +53,17 @@ impl Handed {
             return Self::default();
         }
         let mut random = SmallRng::seed_from_u64(seed.rotate_left(29) ^ 0x4A4D);
-        let mut rate = |most: f64| match random.random_bool(0.6) {
-            true => random.random_range(0.0..most),
+        let mut rate = |max: f64| match random.random_bool(0.6) {
+            true => random.random_range(0.0..max),
             false => 0.0,
         };
         Self {
             lost: rate(0.2),
             late: rate(0.3),
             twice: rate(0.5),
-            of_nobody: rate(0.5),
+            no_owner: rate(0.5),
             down: rate(0.1),
-            unheard: rate(0.2),
+            confirm_lost: rate(0.2),
             slow: rate(0.3),
         }
     }
@@ -134,7 +134,7 @@ impl Forwarding for Workers {
         let is_it = &*outgoing.routing_key == QUEUE && outgoing.message.body == job.body;
         assert!(is_it, "{} goes elsewhere, or as another", job.id);
         let down = || PublishError::Down("injected".to_owned());
-        let way = ms(world.plan.way_ms) + world.up_to(world.plan.way_varies_ms);
+        let way = ms(world.plan.latency_ms) + world.up_to(world.plan.jitter_ms);
         let refused = match () {
             () if world.dice(|t| t.return_) => Some(PublishError::Returned),
             () if world.dice(|t| t.nack) => Some(PublishError::Nacked),
@@ -148,9 +148,9 @@ impl Forwarding for Workers {
         }
         let token = token.to_owned();
         tokio::spawn(work(Arc::clone(life), job.clone(), token, way));
-        let unheard = world.dice(|_| world.plan.handed.unheard);
+        let confirm_lost = world.dice(|_| world.plan.handed.confirm_lost);
         sleep(way).await;
-        match unheard {
+        match confirm_lost {
             true => Err(down()),
             false => Ok(()),
         }
@@ -176,7 +176,7 @@ async fn work(life: Arc<Life>, job: Job, token: String, way: Duration) {
         sleep(world.up_to(LATE_MS)).await;
     }
     let body = body(world, &job, &answered);
-    if world.dice(|_| handed.of_nobody) {
+    if world.dice(|_| handed.no_owner) {
         let known = life.ends.report("a guess", body.clone());
         assert!(!known, "nobody has such a token");
     }

@@ -48,8 +48,8 @@ pub struct PartitionRecord {
     pub started: u64,
     pub arrivals: Vec<Call>,
     /// Calls running at the API now, and the maximum, for jobs without and with a plan.
-    pub under_way: [u64; 2],
-    pub most_under_way: [u64; 2],
+    pub in_flight: [u64; 2],
+    pub max_in_flight: [u64; 2],
     /// Charges reported to the gate: starts, and corrections when they first arrive.
     pub charged: Sum,
     /// Changes that only count for limits that hold leases: starts in lost answers are given back,
@@ -103,9 +103,9 @@ pub struct History {
     /// Batches on their way to the broker.
     pub sent: u64,
     /// The highest `max` that an operator set, by limit name.
-    pub most: BTreeMap<String, u32>,
+    pub max: BTreeMap<String, u32>,
     /// Settled calls, by name.
-    pub told: BTreeSet<String>,
+    pub settled: BTreeSet<String>,
     /// Ends of starts whose leases may be renewed too late.
     pub ended: BTreeMap<String, End>,
     /// Permits of starts that hold leases, until they are doubted.
@@ -143,8 +143,8 @@ impl History {
             closings_of_all: 0,
             running: 0,
             sent: 0,
-            most: BTreeMap::new(),
-            told: BTreeSet::new(),
+            max: BTreeMap::new(),
+            settled: BTreeSet::new(),
             ended: BTreeMap::new(),
             permits: BTreeSet::new(),
             tenants: BTreeMap::new(),

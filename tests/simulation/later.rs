@@ -36,9 +36,9 @@ pub struct Trouble {
     /// One tenant's question does not arrive.
     pub ask_misses: f64,
     /// The gate's answer to one tenant's question is lost.
-    pub ask_unheard: f64,
+    pub ask_reply_lost: f64,
     /// The answer to one tenant's settlement is lost.
-    pub settle_unheard: f64,
+    pub settle_reply_lost: f64,
     /// The session ends after some acks have arrived.
     pub ack_half: f64,
     /// An exchange with the other workers fails, and those after it for a while.
@@ -55,13 +55,13 @@ impl Trouble {
     /// Removes faults that lose answers of the gate or workers, or that last until settlements are
     /// given up.
     pub fn lossless(&mut self) {
-        (self.at_poll, self.ask_unheard) = (0.0, 0.0);
+        (self.at_poll, self.ask_reply_lost) = (0.0, 0.0);
         self.outages_every = Duration::ZERO;
     }
 
     /// Reports whether the gate's final counts may differ from actual usage.
     pub fn is_lossy(&self) -> bool {
-        self.at_poll > 0.0 || self.ask_unheard > 0.0 || !self.outages_every.is_zero()
+        self.at_poll > 0.0 || self.ask_reply_lost > 0.0 || !self.outages_every.is_zero()
     }
 }
 
@@ -69,15 +69,15 @@ impl Trouble {
 /// seeds has only faults at polls.
 pub fn add(all: &mut All, seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed.rotate_left(32) ^ 0x5EED);
-    let mut rate = |most: f64| match random.random_bool(0.5) {
-        true => random.random_range(0.0..most),
+    let mut rate = |max: f64| match random.random_bool(0.5) {
+        true => random.random_range(0.0..max),
         false => 0.0,
     };
     let mut later = Trouble {
         at_poll: rate(1.0),
         ask_misses: rate(0.2),
-        ask_unheard: rate(0.2),
-        settle_unheard: rate(0.2),
+        ask_reply_lost: rate(0.2),
+        settle_reply_lost: rate(0.2),
         ack_half: rate(0.1),
         unagreed: rate(0.2),
         changes: rate(0.5),
@@ -123,8 +123,8 @@ pub fn at_poll(world: &World, after: u64) -> Option<AtPoll> {
         return None;
     }
     // Early polls are few; they are as likely as late ones.
-    let most = 1 << (2 + world.below(9));
-    let number = after + 1 + world.below(most) as u64;
+    let max = 1 << (2 + world.below(9));
+    let number = after + 1 + world.below(max) as u64;
     let strikes = [
         KillBefore, KillBefore, KillAfter, KillAfter, Freeze, Cut, SoftStop, HardStop,
     ];
@@ -135,7 +135,7 @@ pub fn at_poll(world: &World, after: u64) -> Option<AtPoll> {
 /// Why the gate decides nothing.
 #[derive(Debug, Clone, Copy)]
 pub enum Why {
-    Away,
+    Unavailable,
     Refused,
     Cold,
 }
@@ -152,7 +152,7 @@ impl Outage {
     fn error(&self) -> GateError {
         let why = "injected for a while".to_owned();
         match self.why {
-            Why::Away => GateError::Unreachable(why),
+            Why::Unavailable => GateError::Unreachable(why),
             Why::Refused => GateError::Refused(why),
             Why::Cold => {
                 let wait = self.until.saturating_duration_since(Instant::now());
@@ -186,7 +186,7 @@ pub async fn take_away(world: Arc<World>) {
         world.history().faults += 1;
         let tenant = (world.below(4) > 0).then(|| format!("t{}", world.below(4)));
         let lasts = world.up_to(MAX_MS);
-        let why = [Why::Away, Why::Refused, Why::Cold][world.below(3)];
+        let why = [Why::Unavailable, Why::Refused, Why::Cold][world.below(3)];
         // The end is left out: it is this process's own time, and the same seed must give the same
         // history.
         world.fault(format_args!("{why:?} for {lasts:?}, {tenant:?}"));

@@ -46,7 +46,7 @@ fn played(latency: &str, scope: &str, workers: usize) -> (f64, usize) {
         redis: Duration::from_millis(1),
         seed: 1,
         work: u64::MAX,
-        most: Duration::from_secs(86_400),
+        max: Duration::from_secs(86_400),
     };
     let history = simulate(&setup, &jobs, &Default::default());
     let figures = Figures::of(&config.rate_limiter.policy, &jobs, &history);

@@ -39,7 +39,7 @@ fn played(name: &str, limits: &str, burst: bool) -> (Figures, RunHistory) {
         redis: Duration::ZERO,
         seed: 1,
         work: u64::MAX,
-        most: Duration::from_secs(30 * 86_400),
+        max: Duration::from_secs(30 * 86_400),
     };
     let began = Instant::now();
     let history = simulate(&setup, &jobs, &Default::default());
@@ -75,7 +75,7 @@ fn a_backlog_of_many_tenants_uses_all_quota_and_no_more() {
 }
 
 #[test]
-fn jobs_that_nothing_denies_do_not_wait() {
+fn undenied_jobs_do_not_wait() {
     let (figures, _) = played("a flow", "max-requests: 1000, window-size: 1s", false);
     assert!(figures.waits.p99 < 0.1, "{:?}", figures.waits);
 }

@@ -317,7 +317,7 @@ fn report(world: &World, lasted: Duration) -> Report {
         world.history().wrong(format_args!("jobs are left"));
     }
     check::nothing_lost(world);
-    results::all_told(world);
+    results::check_results(world);
     away::attempts(world, plan);
     let deliveries = world.server.deliveries();
     let deliveries = deliveries as f64 / plan.jobs.len() as f64;
@@ -337,12 +337,12 @@ fn report(world: &World, lasted: Duration) -> Report {
         ));
     }
     // P4: one more for each `max-delay`, however long the backlog is.
-    let most = match plan.limits[0].is_global() {
+    let max = match plan.limits[0].is_global() {
         true => MAX_SHARED_DELIVERIES,
         false => MAX_DELIVERIES,
     };
-    let most = most + lasted.as_secs_f64() / plan.max_delay.as_secs_f64();
-    if makespan.is_some() && deliveries > most {
+    let max = max + lasted.as_secs_f64() / plan.max_delay.as_secs_f64();
+    if makespan.is_some() && deliveries > max {
         history.wrong(format_args!("a job is delivered {deliveries:.2} times"));
     }
     if plan.ideal {
@@ -490,7 +490,7 @@ fn found(seed: u64) {
 }
 
 #[test]
-fn what_costs_more_than_an_operators_lower_limit_is_settled_in_full() {
+fn jobs_above_an_operators_lower_limit_are_settled_in_full() {
     found(4035);
     found(4123);
 }
@@ -520,12 +520,12 @@ fn a_burst_of_one_tenant_takes_no_turn_from_another() {
 }
 
 #[test]
-fn lines_whose_fronts_vanished_do_not_wait_for_each_other() {
+fn waitlists_whose_fronts_vanished_do_not_wait_for_each_other() {
     found(2_000_519);
 }
 
 #[test]
-fn who_wants_nothing_while_all_are_closed_waits_without_spinning() {
+fn an_idle_worker_waits_without_spinning_while_all_tenants_are_closed() {
     found(6_000_117);
     found(6_000_289);
 }
@@ -541,7 +541,7 @@ fn a_clock_that_was_read_over_a_long_time_puts_no_start_earlier() {
 }
 
 #[test]
-fn a_seed_is_the_same_twice() {
+fn a_seed_is_reproducible() {
     for seed in SEEDS.into_iter().flat_map(|seeds| seeds.take(6)) {
         let (one, two) = (simulate(seed, false), simulate(seed, false));
         assert_eq!(

@@ -36,10 +36,10 @@ pub fn mix(seed: u64, ideal: bool, limits: &Limits, jobs: &mut [Planned]) -> Opt
     }
     let others = Limits::new(all).expect("they have names of their own");
     let share = pick(&mut random, &[0.1, 0.5, 0.9]);
-    let most = limits.max_cost().min(others.max_cost());
+    let max = limits.max_cost().min(others.max_cost());
     for job in jobs {
         job.names_plan = random.random_bool(share);
-        job.cost = job.cost.min(most);
+        job.cost = job.cost.min(max);
     }
     Some(others)
 }
@@ -79,15 +79,15 @@ pub fn policy(limits: &Limits, others: Option<&Limits>) -> Policy {
 /// Maximum time by which calls may arrive in another order than they were decided in: half a guard,
 /// which is how long a permit is valid, plus the variation of the network delay.
 pub fn slack_us(plan: &Plan) -> u64 {
-    (MAX_GUARD_MS / 2 + plan.way_varies_ms) * 1000
+    (MAX_GUARD_MS / 2 + plan.jitter_ms) * 1000
 }
 
 /// Returns the most units of any job that arrived in the window before a call that names the plan,
 /// or before one that does not. Units count from when such calls arrive less than a window apart,
 /// because the gate forgets what no limit counts. Calls of the other kind that arrived less than
 /// `slack` earlier do not count, since they may have been decided later.
-pub fn most_before(arrivals: &[Call], names_plan: bool, window: u64, slack: u64) -> u64 {
-    let (mut since, mut last, mut most) = (0, 0, 0_u64);
+pub fn max_units_before(arrivals: &[Call], names_plan: bool, window: u64, slack: u64) -> u64 {
+    let (mut since, mut last, mut max) = (0, 0, 0_u64);
     for (at, call) in arrivals.iter().enumerate() {
         if call.names_plan != names_plan {
             continue;
@@ -102,22 +102,22 @@ pub fn most_before(arrivals: &[Call], names_plan: bool, window: u64, slack: u64)
         let counted = counted.filter(|earlier| {
             earlier.names_plan == names_plan || earlier.at_us + slack <= call.at_us
         });
-        most = most.max(counted.map(|call| call.cost).sum::<u64>());
+        max = max.max(counted.map(|call| call.cost).sum::<u64>());
     }
-    most
+    max
 }
 
 #[test]
-fn all_that_came_counts_against_each() {
+fn every_arrival_counts_against_every_policy() {
     let call = |(at, names_plan): (u64, bool)| Call {
         at_us: 1_000 + at,
         cost: 1,
         names_plan,
     };
     let arrivals = [(0, false), (1, false), (2, true), (9, false), (11, true)].map(call);
-    let most = |names_plan, window, slack| most_before(&arrivals, names_plan, window, slack);
-    assert_eq!(most(true, 10, 0), 3);
-    assert_eq!(most(true, 10, 3), 2);
-    assert_eq!(most(false, 10, 0), 4);
-    assert_eq!(most(true, 9, 0), 1, "the first one is forgotten");
+    let max = |names_plan, window, slack| max_units_before(&arrivals, names_plan, window, slack);
+    assert_eq!(max(true, 10, 0), 3);
+    assert_eq!(max(true, 10, 3), 2);
+    assert_eq!(max(false, 10, 0), 4);
+    assert_eq!(max(true, 9, 0), 1, "the first one is forgotten");
 }

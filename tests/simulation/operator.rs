@@ -25,7 +25,7 @@ pub async fn operate(world: Arc<World>) {
                 Change::Pause { duration_ms } => record.paused_until = now + duration_ms,
                 Change::Resume => (record.paused_until, record.closed_until) = (0, 0),
                 Change::Limit { name, max, .. } => {
-                    let most = history.most.entry(name.clone()).or_default();
+                    let most = history.max.entry(name.clone()).or_default();
                     *most = (*most).max(*max);
                 }
                 Change::Unlimit { .. } | Change::Reset => {}

@@ -101,8 +101,8 @@ pub struct Plan {
     /// The gate's clock at the beginning, in microseconds since the Unix epoch.
     pub epoch_us: u64,
     /// Network delay to the API, and its maximum variation.
-    pub way_ms: u64,
-    pub way_varies_ms: u64,
+    pub latency_ms: u64,
+    pub jitter_ms: u64,
     /// Maximum delay in each direction to the gate.
     pub gate_ms: u64,
     /// Maximum time that the API takes.
@@ -111,7 +111,7 @@ pub struct Plan {
     pub trouble_until: Duration,
     /// Maximum number of faults. Each may copy a job, and each copy meets faults, so the simulation
     /// would not end without it.
-    pub most_faults: u64,
+    pub max_faults: u64,
     /// Whether only the API fails. Then the number of each job's calls is known in advance.
     pub whole: bool,
     /// Whether all jobs cost 1 and arrive at once, without faults and other limits. P3 and P4 are
@@ -237,7 +237,7 @@ impl Plan {
         let far = !ideal && (!guarded || random.random_bool(0.1));
         // A fixed window is aligned, so the network delay counts in full.
         let aligned = |limit: &Limit| limit.algorithm() == Algorithm::FixedWindow;
-        let way_ms = match in_force().any(aligned) {
+        let latency_ms = match in_force().any(aligned) {
             true => 0,
             false => random.random_range(0..50),
         };
@@ -266,11 +266,11 @@ impl Plan {
                 initial_interval: ms(pick(&mut random, &[50, 1000, 5000])),
                 max_interval: ms(pick(&mut random, &[5000, 60_000])),
                 give_up_after: Duration::from_secs(7 * 86_400),
-                max_crashes: crashes.most,
+                max_crashes: crashes.max,
             },
             epoch_us: 1_700_000_000_000_000 + random.random_range(0..120_000_000),
-            way_ms,
-            way_varies_ms: match far {
+            latency_ms,
+            jitter_ms: match far {
                 true => 8000,
                 false => random.random_range(0..=guard / 2),
             },
@@ -301,7 +301,7 @@ impl Plan {
             handed: Handed::new(seed, troubled),
             trouble,
             trouble_until,
-            most_faults: pick(&mut random, &[10, 50, 200]),
+            max_faults: pick(&mut random, &[10, 50, 200]),
             whole: !troubled,
             ideal,
             far,
@@ -320,7 +320,7 @@ impl Plan {
 
     /// Returns the maximum duration of a call without faults, network delay included.
     pub fn call_ms(&self) -> u64 {
-        self.way_ms + self.way_varies_ms + self.answer_ms
+        self.latency_ms + self.jitter_ms + self.answer_ms
     }
 }
 
@@ -387,10 +387,10 @@ fn jobs(
 
 fn trouble(random: &mut SmallRng) -> Trouble {
     let often = pick(random, &[0.1, 0.5, 1.0]);
-    let mut rate = |most: f64| {
+    let mut rate = |max: f64| {
         let on = random.random_bool(0.4);
         if on {
-            (random.random_range(0.0..most) * often).min(0.9)
+            (random.random_range(0.0..max) * often).min(0.9)
         } else {
             0.0
         }

@@ -67,7 +67,7 @@ pub fn look_at(world: &World, reply: &Reply) {
 }
 
 /// Checks that each ended job has a result, and that each dead letter's result says "dead".
-pub fn all_told(world: &World) {
+pub fn check_results(world: &World) {
     if world.plan.seed < RESULTS {
         return;
     }

@@ -410,7 +410,7 @@ struct Played {
     used: f64,
     fullest: usize,
     /// Most calls in any window, by the configured limit.
-    most: u64,
+    max: u64,
     in_force: u32,
     times: u64,
 }
@@ -489,7 +489,7 @@ async fn play(rude: Rude) -> Played {
             refused: api.refused as f64 / api.calls as f64,
             used: (api.calls - api.refused) as f64 / api.gave(),
             fullest: api.fullest,
-            most: limit.worst_case(),
+            max: limit.worst_case(),
             in_force: usage.max,
             times: usage.learned.map_or(0, |learned| learned.times),
         }
@@ -510,14 +510,14 @@ fn line(played: &Played) -> String {
         100.0 * played.refused,
         100.0 * played.used,
         played.fullest,
-        played.most,
+        played.max,
     )
 }
 
 /// The configured limit is never exceeded, at most 1 % of the calls are refused, and at least 95 %
 /// of the API's quota is used.
 #[test]
-fn limits_that_learn_are_good_to_rude_apis() {
+fn adaptive_limits_protect_rude_apis() {
     let only = std::env::var("RUDE").unwrap_or_default();
     let (mut table, mut wrong) = (String::new(), String::new());
     for rude in all() {
@@ -535,7 +535,7 @@ fn limits_that_learn_are_good_to_rude_apis() {
         print!("{line}");
         println!("  in force {}, {} times", played.in_force, played.times);
         table += &line;
-        let within = played.fullest as u64 <= played.most;
+        let within = played.fullest as u64 <= played.max;
         let good = played.refused <= 0.01 && played.used >= used;
         if !within || good != played.learns {
             let _ = write!(wrong, "{line}");

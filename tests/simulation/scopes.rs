@@ -99,7 +99,7 @@ fn both(tenant: &str) -> impl Iterator<Item = Partition> {
 pub fn scoped(random: &mut SmallRng, limits: &Limits, ideal: bool) -> Limits {
     let header = || Scope::Header(HEADER.to_owned());
     let any = [Scope::Tenant, Scope::Global, header(), Scope::RoutingKey];
-    let mut some = |most: usize| any[random.random_range(0..most)].clone();
+    let mut some = |max: usize| any[random.random_range(0..max)].clone();
     let mut all: Vec<_> = (limits.iter())
         .map(|limit| limit.clone().with_scope(some(any.len())))
         .collect();

@@ -48,7 +48,7 @@ struct Inner {
 #[derive(Default)]
 pub struct Follows {
     version: u64,
-    told: bool,
+    is_reported: bool,
 }
 
 impl Steered {
@@ -76,12 +76,14 @@ pub async fn follow(life: &Life, follows: &mut Follows, updates: &mpsc::Sender<U
     let (version, steering) = {
         let mut inner = world.steered.inner();
         let now = now_ms(world);
-        inner.board.hear(now, &life.name, follows.version, "");
+        inner
+            .board
+            .record_worker(now, &life.name, follows.version, "");
         let posted = inner.board.instructions(now);
         let read = posted.filter_map(|(name, posted)| Instruction::read(name, &posted.text));
         (inner.board.version(), Steering::of(read))
     };
-    if follows.told && version == follows.version {
+    if follows.is_reported && version == follows.version {
         return true;
     }
     let (applied, heard) = oneshot::channel();
@@ -92,7 +94,7 @@ pub async fn follow(life: &Life, follows: &mut Follows, updates: &mpsc::Sender<U
     let sent = updates.send(update).await.is_ok();
     let heard = matches!(timeout(APPLIED_WITHIN, heard).await, Ok(Ok(())));
     if sent && heard {
-        (follows.version, follows.told) = (version, true);
+        (follows.version, follows.is_reported) = (version, true);
     }
     sent && heard
 }

@@ -133,7 +133,7 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
         biased;
         ended = &mut process => {
             let panicked = match ended {
-                Ok(EngineEnd::Stopped | EngineEnd::Deaf) => None,
+                Ok(EngineEnd::Stopped | EngineEnd::BrokerLost) => None,
                 Ok(EngineEnd::Panicked(why)) => Some(why),
                 Err(why) => Some(why.to_string()),
             };

@@ -87,7 +87,7 @@ impl World {
         // A lost session copies a whole batch. If copies produce further copies, there has been
         // enough trouble.
         let bred = history.events > 200 * self.plan.jobs.len() as u64 + 2000;
-        let over = history.faults >= self.plan.most_faults || bred;
+        let over = history.faults >= self.plan.max_faults || bred;
         !over && self.began.elapsed() < self.plan.trouble_until
     }
 
@@ -168,7 +168,7 @@ impl Life {
     }
 
     /// Returns the closings of all tenants that the worker knows.
-    pub fn heard(&self) -> MutexGuard<'_, Heard> {
+    pub fn closings(&self) -> MutexGuard<'_, Heard> {
         self.heard.lock().expect("nobody panics with it")
     }
 

@@ -91,7 +91,7 @@ fn joined(reports: Vec<Report>) {
 
 fn step(stored: &EpochFields, known: &WorkerKnowledge, memory: &ServerIdentity) {
     match decide(stored, known, memory, NOW_MS, "new") {
-        NextStep::Go { .. } => {
+        NextStep::Admit { .. } => {
             assert!(stored.cold <= NOW_MS && stored.run == memory.text() && !stored.id.is_empty());
         }
         NextStep::Wait { until, .. } => assert!(until > NOW_MS),

@@ -44,7 +44,7 @@ pub fn check(data: &[u8]) {
         Ruling::Done | Ruling::Snooze { .. } => "",
     };
     assert!(reason.chars().count() <= 500 && !reason.contains(char::is_control));
-    if let Some(said) = &verdict.said {
+    if let Some(said) = &verdict.result {
         // Unescaping makes a text shorter, but a number may be written longer.
         assert!(said.body.len() <= 8 * data.len());
         let kind = said.content_type.as_deref().unwrap_or_default();

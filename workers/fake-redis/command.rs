@@ -42,8 +42,8 @@ const MANY: usize = usize::MAX;
 /// Runs a command that needs only the keys. Returns `None` if no such command has this name.
 pub fn run(db: &mut Db, name: &[u8], words: Words<'_>) -> Option<Result> {
     let known = |(known, ..): &&(&str, usize, usize, Run)| is_option(name, known);
-    let (name, least, most, run) = COMMANDS.iter().find(known)?;
-    Some(match (*least..=*most).contains(&words.len()) {
+    let (name, min, max, run) = COMMANDS.iter().find(known)?;
+    Some(match (*min..=*max).contains(&words.len()) {
         true => run(db, words),
         false => Err(wrong_number(name)),
     })

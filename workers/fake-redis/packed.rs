@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_packed_is_unpacked() {
+    fn packed_values_are_unpacked() {
         let format = b">I6I8i8B<I2sI4";
         let fields = [
             Field::Number(1_700_000_000_000.0),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_short_or_unknown_is_refused() {
+    fn short_and_unknown_input_is_refused() {
         assert!(unpack(b">I4", &[0; 3], 1).is_err());
         assert!(unpack(b">I4", &[0; 8], 6).is_err());
         assert!(unpack(b"s", b"no end", 1).is_err());

@@ -64,19 +64,19 @@ pub struct ServedApi {
     random: SmallRng,
     /// A counter for all tenants together, or one for each tenant.
     taken: HashMap<String, CallCounter>,
-    most_tenants: usize,
+    max_tenants: usize,
 }
 
 impl ServedApi {
-    /// Creates an API whose random values derive from `seed`. It counts at most `most_tenants`
+    /// Creates an API whose random values derive from `seed`. It counts at most `max_tenants`
     /// tenants at a time; further tenants are not limited.
-    pub fn new(api: ApiModel, seed: u64, most_tenants: usize) -> Self {
+    pub fn new(api: ApiModel, seed: u64, max_tenants: usize) -> Self {
         Self {
             api,
             // Inverted, so that the API does not draw the same numbers as the load.
             random: SmallRng::seed_from_u64(!seed),
             taken: HashMap::new(),
-            most_tenants,
+            max_tenants,
         }
     }
 
@@ -106,10 +106,10 @@ impl ServedApi {
     /// the call, if there is room now.
     fn full_for(&mut self, limit: ApiLimit, whose: &str, at_us: u64) -> Option<u64> {
         if !self.taken.contains_key(whose) {
-            if self.taken.len() >= self.most_tenants {
+            if self.taken.len() >= self.max_tenants {
                 (self.taken).retain(|_, counter| !counter.is_idle(limit, at_us));
             }
-            if self.taken.len() >= self.most_tenants {
+            if self.taken.len() >= self.max_tenants {
                 return None;
             }
             self.taken.insert(whose.to_owned(), CallCounter::default());
@@ -272,13 +272,13 @@ impl Handler for ApiHandler {
 mod tests {
     use super::*;
 
-    fn answering(limit: &str, most_tenants: usize) -> ServedApi {
+    fn answering(limit: &str, max_tenants: usize) -> ServedApi {
         let limit = Some(limit.parse().expect("a limit"));
         let api = ApiModel {
             limit,
             ..ApiModel::default()
         };
-        ServedApi::new(api, 1, most_tenants)
+        ServedApi::new(api, 1, max_tenants)
     }
 
     /// Returns the seconds until there is room for a call that arrives `ms` milliseconds after the
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_more_than_the_limit_is_told_when_there_is_room() {
+    fn calls_above_the_limit_learn_when_quota_is_available() {
         let mut each = answering("2/10s:tenant", 10);
         let mut come = |tenant, ms| after(&mut each, tenant, ms);
         assert_eq!([come("a", 0), come("a", 4_000)], [None, None]);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn of_tenants_it_counts_a_bounded_number() {
+    fn the_number_of_counted_tenants_is_bounded() {
         let mut each = answering("1/10s:tenant", 3);
         for tenant in ["a", "b", "c", "d", "d"] {
             assert_eq!(after(&mut each, tenant, 0), None, "{tenant}");

@@ -28,7 +28,7 @@ pub struct Case {
     workers: usize,
     api: ApiModel,
     redis: Duration,
-    most: Duration,
+    max: Duration,
     work: u64,
     seed: u64,
     jobs: Arc<Vec<SimulatedJob>>,
@@ -46,7 +46,7 @@ impl Case {
             api: self.api,
             redis: self.redis,
             seed: self.seed,
-            most: self.most,
+            max: self.max,
             work: self.work,
         };
         let history = simulate(&setup, &self.jobs, &RunProgress::default());

@@ -18,10 +18,10 @@ const COLORS: [&str; 6] = [
 /// lines a pair of their own.
 const DASHES: [&str; 5] = ["", "9 4", "2 3", "9 3 2 3", "14 6"];
 
-/// Returns the stroke of configuration number `place`.
-fn stroke(place: usize) -> String {
-    let color = COLORS[place % COLORS.len()];
-    let dash = match DASHES[place % DASHES.len()] {
+/// Returns the stroke of configuration number `index`.
+fn stroke(index: usize) -> String {
+    let color = COLORS[index % COLORS.len()];
+    let dash = match DASHES[index % DASHES.len()] {
         "" => String::new(),
         dash => format!(" stroke-dasharray=\"{dash}\""),
     };
@@ -39,8 +39,8 @@ pub fn svg(all: &[(String, Figures)]) -> String {
          <title>Used quota and backlog over time</title>\n\
          <rect width=\"{WIDE}\" height=\"{high}\" fill=\"#ffffff\"/>\n"
     );
-    for (place, (name, figures)) in all.iter().enumerate() {
-        let y = 28.0 + 24.0 * place as f64;
+    for (index, (name, figures)) in all.iter().enumerate() {
+        let y = 28.0 + 24.0 * index as f64;
         let at = y - 4.0;
         let name = table::middle(name);
         let text = format!(
@@ -54,7 +54,7 @@ pub fn svg(all: &[(String, Figures)]) -> String {
             format_args!(
                 "<line x1=\"{LEFT}\" y1=\"{at}\" x2=\"{}\" y2=\"{at}\" {}/><text x=\"{}\" y=\"{y}\">{}</text>",
                 LEFT + 40.0,
-                stroke(place),
+                stroke(index),
                 LEFT + 48.0,
                 escaped(&text),
             ),
@@ -70,7 +70,7 @@ pub fn svg(all: &[(String, Figures)]) -> String {
         title: "busiest quota: used share",
         top,
         end,
-        most: most(|slot| slot.used).max(1.0),
+        max: most(|slot| slot.used).max(1.0),
         shown: |most| table::percent(most),
         of: |slot| slot.used,
     };
@@ -78,7 +78,7 @@ pub fn svg(all: &[(String, Figures)]) -> String {
         title: "backlog (jobs)",
         top: top + HIGH + 60.0,
         end,
-        most: most(|slot| slot.backlog as f64).max(1.0),
+        max: most(|slot| slot.backlog as f64).max(1.0),
         shown: |most| table::number(most.round() as u64),
         of: |slot| slot.backlog as f64,
     };
@@ -93,7 +93,7 @@ struct Panel {
     title: &'static str,
     top: f64,
     end: f64,
-    most: f64,
+    max: f64,
     shown: fn(f64) -> String,
     of: fn(&crate::figures::RunInterval) -> f64,
 }
@@ -118,7 +118,7 @@ impl Panel {
                  <text x=\"{}\" y=\"{}\" text-anchor=\"end\" fill=\"#555555\">{}</text>",
                     LEFT - 6.0,
                     y + 4.0,
-                    (self.shown)(self.most * part),
+                    (self.shown)(self.max * part),
                 ),
             );
         }
@@ -136,17 +136,17 @@ impl Panel {
                 ),
             );
         }
-        for (place, (_, figures)) in all.iter().enumerate() {
+        for (index, (_, figures)) in all.iter().enumerate() {
             let mut points = String::new();
             // Each slot is a horizontal step, since nothing was measured between two slots.
             for slot in &figures.series {
-                let y = bottom - (self.of)(slot) / self.most * HIGH;
+                let y = bottom - (self.of)(slot) / self.max * HIGH;
                 for at in [slot.at, slot.until] {
                     let x = LEFT + at / self.end * (right - LEFT);
                     line(&mut points, format_args!("{x:.1},{y:.1}"));
                 }
             }
-            let stroke = stroke(place);
+            let stroke = stroke(index);
             line(
                 svg,
                 format_args!(
@@ -187,7 +187,7 @@ mod tests {
     use sluicegate::config::Config;
 
     #[test]
-    fn a_name_is_no_markup() {
+    fn a_name_is_escaped_in_markup() {
         let policy = &Config::default().rate_limiter.policy;
         let jobs = [SimulatedJob::new(0.0, "a"), SimulatedJob::new(5.0, "a")];
         let figures = Figures::of(policy, &jobs, &RunHistory::default());

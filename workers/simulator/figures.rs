@@ -153,10 +153,13 @@ impl WaitFigures {
         let rank = |part: usize| (waits.len() * part).div_ceil(100).max(1) - 1;
         let at = |part: usize| seconds(waits.get(rank(part)).map_or(0, |(us, _)| *us));
         // A wait that has not ended may be longer than all waits sorted after it.
-        let first = waits.iter().position(|(_, goes_on)| *goes_on);
+        let first = waits.iter().position(|(_, is_unfinished)| *is_unfinished);
         Self {
             jobs: waits.len(),
-            not_over: waits.iter().filter(|(_, goes_on)| *goes_on).count(),
+            not_over: waits
+                .iter()
+                .filter(|(_, is_unfinished)| *is_unfinished)
+                .count(),
             least_from: first.map_or(101, |first| {
                 let is_least = |part: &usize| rank(*part) >= first;
                 (1..=100).find(is_least).unwrap_or(101)
@@ -310,7 +313,7 @@ fn dead(history: &RunHistory) -> BTreeMap<String, usize> {
 fn of_limits(quotas: &MeasuredQuotas, history: &RunHistory) -> Vec<LimitSummary> {
     let mut waits: BTreeMap<&Arc<str>, Vec<OfOne>> = BTreeMap::new();
     for wait in &history.waits {
-        (waits.entry(&wait.limit).or_default()).push((wait.us, wait.goes_on));
+        (waits.entry(&wait.limit).or_default()).push((wait.us, wait.is_unfinished));
     }
     let limit = |name: &str| {
         let all: Vec<(&str, &MeasuredQuota)> = quotas.of_limit(name).collect();

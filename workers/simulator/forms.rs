@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_written() {
+    fn every_valid_form_is_accepted() {
         let rate = |text: &str| {
             text.parse::<ArrivalRate>()
                 .map(|r| (r.at_random, r.per_second))
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_says_what_can() {
+    fn invalid_forms_are_refused_with_the_valid_ones() {
         for text in [
             "",
             "20",

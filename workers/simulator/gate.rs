@@ -56,7 +56,7 @@ impl WaitRecorder {
             waits.extend(waiting.drain().map(|(_, (since, limit))| RecordedWait {
                 limit,
                 us: micros(end.saturating_duration_since(since)),
-                goes_on: true,
+                is_unfinished: true,
             }));
         }
         waits
@@ -101,7 +101,7 @@ impl WaitRecorder {
                     over.extend(waited.map(|(since, limit)| RecordedWait {
                         limit,
                         us: micros(since.elapsed()),
-                        goes_on: false,
+                        is_unfinished: false,
                     }));
                 }
                 Answer::Wait { limit, ticket, .. } => {
@@ -177,11 +177,11 @@ impl Gate for GateConnection {
 
     async fn block(
         &self,
-        whose: &BreakerScope,
+        scope: &BreakerScope,
         duration: Duration,
-        by: &str,
+        reason: &str,
     ) -> Result<(), GateError> {
-        self.there_and_back(self.gate.block(whose, duration, by))
+        self.there_and_back(self.gate.block(scope, duration, reason))
             .await
     }
 
@@ -213,8 +213,8 @@ impl Gate for GateConnection {
         self.there_and_back(self.gate.learn(batch)).await
     }
 
-    async fn change(&self, whose: &BreakerScope, change: &Change) -> Result<u64, GateError> {
-        self.there_and_back(self.gate.change(whose, change)).await
+    async fn change(&self, scope: &BreakerScope, change: &Change) -> Result<u64, GateError> {
+        self.there_and_back(self.gate.change(scope, change)).await
     }
 
     async fn inspect(

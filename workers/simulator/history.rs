@@ -26,7 +26,7 @@ pub struct RecordedWait {
     /// Time from the first denial to the start, or to the end of the run, in microseconds.
     pub us: u64,
     /// Whether the job had not started by then.
-    pub goes_on: bool,
+    pub is_unfinished: bool,
 }
 
 /// Why a run ended before all of its jobs did.

@@ -241,8 +241,8 @@ pub fn read(mut file: impl BufRead) -> Result<Vec<SimulatedJob>, JobsError> {
         let wrong = |why: String| JobsError::Line { line, why };
         bytes.clear();
         // One byte more than the maximum shows that the line is too long.
-        let most = MAX_LINE_BYTES as u64 + 1;
-        let read = file.by_ref().take(most).read_until(b'\n', &mut bytes);
+        let max = MAX_LINE_BYTES as u64 + 1;
+        let read = file.by_ref().take(max).read_until(b'\n', &mut bytes);
         if read.map_err(|why| JobsError::Unreadable(why.to_string()))? == 0 {
             break;
         }
@@ -280,11 +280,11 @@ pub fn read(mut file: impl BufRead) -> Result<Vec<SimulatedJob>, JobsError> {
 fn in_line(text: &str, error: &serde_json::Error) -> String {
     let words = error.to_string();
     let Some((why, column)) = words.rsplit_once(" at line 1 column ") else {
-        return mistake::in_words(&words);
+        return mistake::describe(&words);
     };
     let before = text.get(..error.column()).unwrap_or_default();
     let why = mistake::at_key(why, before);
-    mistake::in_words(&format!("{why} (at byte {column})"))
+    mistake::describe(&format!("{why} (at byte {column})"))
 }
 
 /// Sorts jobs by time. Jobs of the same time keep their order.
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_line() {
+    fn invalid_jobs_are_reported_with_their_line() {
         let good = "{\"at\": 1, \"tenant\": \"a\"}\n";
         for (bad, words) in [
             ("{\"at\": 1, \"tennant\": \"a\"}", "did you mean tenant?"),

@@ -92,7 +92,7 @@ pub struct CallCounter {
     /// When the calls of a sliding window were taken, in microseconds; the newest is last.
     taken: VecDeque<u64>,
     /// When the current window began, its calls, and the calls of the window before.
-    begun: u64,
+    window_start: u64,
     current: usize,
     before: usize,
     /// The shortfall of the bucket, in calls times the window, and when it was computed.
@@ -118,19 +118,19 @@ impl CallCounter {
                 first.map(|first| first + window - at_us)
             }
             Counting::FirstCall => {
-                if is_first || at_us >= self.begun + window {
-                    (self.begun, self.current) = (at_us, 0);
+                if is_first || at_us >= self.window_start + window {
+                    (self.window_start, self.current) = (at_us, 0);
                 }
-                (self.current >= max).then(|| self.begun + window - at_us)
+                (self.current >= max).then(|| self.window_start + window - at_us)
             }
             Counting::Aligned | Counting::Estimated => {
-                let begun = at_us / window * window;
-                if begun != self.begun {
-                    let follows = begun == self.begun + window;
+                let window_start = at_us / window * window;
+                if window_start != self.window_start {
+                    let follows = window_start == self.window_start + window;
                     self.before = if follows { self.current } else { 0 };
-                    (self.begun, self.current) = (begun, 0);
+                    (self.window_start, self.current) = (window_start, 0);
                 }
-                let left = begun + window - at_us;
+                let left = window_start + window - at_us;
                 let before = self.before as u128 * u128::from(left) / u128::from(window);
                 let before = usize::try_from(before).unwrap_or(usize::MAX);
                 let counts = match counting {

@@ -135,8 +135,8 @@ impl Shares {
     fn next(&self, random: &mut SmallRng) -> usize {
         let all = self.sums.last().copied().unwrap_or(1.0);
         let drawn = random.random::<f64>() * all;
-        let place = self.sums.partition_point(|sum| *sum <= drawn);
-        place.min(self.sums.len().saturating_sub(1))
+        let index = self.sums.partition_point(|sum| *sum <= drawn);
+        index.min(self.sums.len().saturating_sub(1))
     }
 }
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_what_it_says_and_the_same_for_the_same_seed() {
+    fn a_load_matches_its_description_and_is_reproducible() {
         let even = load("uniform:20/s").jobs(1).expect("jobs");
         assert_eq!(even.len(), 2_050);
         assert!(even.is_sorted_by(|one, two| one.at <= two.at));

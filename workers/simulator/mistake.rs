@@ -33,7 +33,7 @@ const TYPES: [(&str, &str); 15] = [
 
 /// Turns a parser's `error` into one short line without control characters. If it names an unknown
 /// key, adds the most similar known key.
-pub fn in_words(error: &str) -> String {
+pub fn describe(error: &str) -> String {
     let line: String = error
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
@@ -109,18 +109,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mistyped_key_is_shown_with_what_was_meant() {
-        let words = in_words("unknown field `tennant`, expected one of `at`, `tenant`, `cost`");
+    fn a_mistyped_key_is_shown_with_a_suggestion() {
+        let words = describe("unknown field `tennant`, expected one of `at`, `tenant`, `cost`");
         assert!(words.ends_with("; did you mean tenant?"), "{words}");
-        let words = in_words("unknown field `tennant`, expected one of at, tenant, cost");
+        let words = describe("unknown field `tennant`, expected one of at, tenant, cost");
         assert!(words.ends_with("; did you mean tenant?"), "{words}");
-        let words = in_words("unknown field `colour`, expected `at` or `tenant`");
+        let words = describe("unknown field `colour`, expected `at` or `tenant`");
         assert!(!words.contains("did you mean"), "{words}");
     }
 
     #[test]
     fn a_wrong_value_is_shown_with_its_key_and_a_type_that_people_know() {
-        let said = |before: &str| in_words(&at_key("invalid type: sequence, expected u64", before));
+        let said = |before: &str| describe(&at_key("invalid type: sequence, expected u64", before));
         assert_eq!(
             said(r#"{"at": 1, "header": {"a": [1"#),
             "a: invalid type: sequence, expected a whole number from 0"
@@ -136,8 +136,8 @@ mod tests {
     }
 
     #[test]
-    fn words_are_short_and_on_one_line() {
-        let words = in_words(&format!("bad\n\u{1b}[31m {}", "x".repeat(5_000)));
+    fn messages_are_short_and_on_one_line() {
+        let words = describe(&format!("bad\n\u{1b}[31m {}", "x".repeat(5_000)));
         assert!(words.chars().count() <= SHOWN + 1);
         assert!(!words.contains(char::is_control), "{words:?}");
     }

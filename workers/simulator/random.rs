@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_are_what_they_are_called() {
+    fn distributions_match_their_names() {
         let mut random = SmallRng::seed_from_u64(1);
         let mean = (0..20_000).map(|_| exponential(&mut random)).sum::<f64>() / 20_000.0;
         assert!((mean - 1.0).abs() < 0.05, "{mean}");

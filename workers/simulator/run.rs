@@ -51,7 +51,7 @@ pub struct RunSetup<'a> {
     /// Seed of all random values.
     pub seed: u64,
     /// Maximum duration of the run. Jobs that are not done by then are left.
-    pub most: Duration,
+    pub max: Duration,
     /// Maximum number of calls and deliveries ([`crate::stop_rule::work_of`]). Jobs that are not
     /// done by then are left.
     pub work: u64,
@@ -75,7 +75,7 @@ impl RunProgress {
         self.at_s.load(Ordering::Relaxed)
     }
 
-    fn tell(&self, state: RunState) {
+    fn send_state(&self, state: RunState) {
         self.done.fetch_max(state.ended, Ordering::Relaxed);
         self.at_s.store(state.at.as_secs(), Ordering::Relaxed);
     }
@@ -150,7 +150,7 @@ async fn play(
                 waiting,
                 work: called.count() as u64 + stage.server.deliveries(),
             };
-            watched.tell(state);
+            watched.send_state(state);
             if waiting == 0 && published.get() == jobs.len() {
                 break None;
             }

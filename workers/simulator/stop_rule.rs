@@ -44,7 +44,7 @@ pub(crate) struct RunState {
 
 /// Decides how long a run goes on.
 pub(crate) struct StopRule {
-    most: Duration,
+    max: Duration,
     still: Duration,
     work: u64,
     /// Number of jobs that had ended at the last check.
@@ -77,7 +77,7 @@ impl StopRule {
             false => MIN_IDLE_TIME + waits.max(gives_up.unwrap_or_default()),
         };
         Self {
-            most: setup.most,
+            max: setup.max,
             still,
             work: setup.work,
             ended: 0,
@@ -91,7 +91,7 @@ impl StopRule {
             self.ended = self.ended.max(state.ended);
             self.since = state.at;
         }
-        let why = if state.at >= self.most {
+        let why = if state.at >= self.max {
             StopReason::Within
         } else if state.at - self.since >= self.still {
             StopReason::Still
@@ -111,7 +111,7 @@ impl StopRule {
     pub fn pause(&self, now: Duration) -> Duration {
         let pause =
             (now.saturating_sub(self.since) / 8).clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL);
-        pause.min(self.most.saturating_sub(now))
+        pause.min(self.max.saturating_sub(now))
     }
 }
 
@@ -140,14 +140,14 @@ mod tests {
             api: ApiModel::default(),
             redis: Duration::ZERO,
             seed: 1,
-            most: 72 * HOUR,
+            max: 72 * HOUR,
             work: work_of(2),
         };
         StopRule::new(&setup, jobs)
     }
 
     #[test]
-    fn a_run_is_over_when_no_job_ends_for_long_or_its_time_is_over_or_it_was_too_much_work() {
+    fn a_run_ends_without_progress_or_at_its_time_or_work_limit() {
         let mut run = rule("", &[]);
         assert_eq!(run.over(state(HOUR, 1, 5)), None);
         let left = run.over(state(4 * HOUR, 1, 5)).expect("three hours");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_by_is_waited_for() {
+    fn long_windows_and_delays_are_waited_for() {
         let day = "rate-limiter: {max-requests: 1, window-size: 1d}";
         assert_eq!(rule(day, &[]).over(state(48 * HOUR, 0, 5)), None);
         let gives_up = "retry: {give-up-after: 10h}";
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_at_less_often_the_longer_nothing_ends_but_not_past_the_end() {
+    fn checks_become_rarer_without_progress_but_never_pass_the_end() {
         let run = rule("", &[]);
         assert_eq!(run.pause(Duration::ZERO), MIN_CHECK_INTERVAL);
         assert_eq!(run.pause(HOUR), MAX_CHECK_INTERVAL);

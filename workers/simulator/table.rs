@@ -64,7 +64,7 @@ pub fn table(all: &[(String, Figures)]) -> String {
         if all.iter().any(|(_, f)| learns(f, &name)) {
             row("  learned limit at the end", &|f| {
                 find(f, &|l| match l.learned {
-                    Some(most) => number(most.into()),
+                    Some(max) => number(max.into()),
                     None => "-".to_owned(),
                 })
             });
@@ -168,8 +168,8 @@ fn api(left: &UnfinishedSummary) -> String {
         (left.throttled, "; the API answered 429 to "),
         (left.unanswered, "; the API did not answer in time for "),
     ];
-    let most = of_all.into_iter().max_by_key(|(number, _)| *number);
-    match most.filter(|(number, _)| 2 * number >= calls) {
+    let max = of_all.into_iter().max_by_key(|(number, _)| *number);
+    match max.filter(|(number, _)| 2 * number >= calls) {
         Some((number, words)) => format!("{words}{}", part(number)),
         None => String::new(),
     }
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_done_is_said_with_the_reason() {
+    fn unfinished_runs_are_shown_with_the_reason() {
         let call = |at_us, status| RecordedCall {
             at_us,
             until_us: at_us,
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_said_as_people_say_them() {
+    fn numbers_are_rounded_for_readers() {
         let times = [0.0, 0.0123, 1.5, 12.34, 599.0, 754.0, 7_320.0].map(time);
         let said = [
             "0 ms", "12 ms", "1.50 s", "12.3 s", "599.0 s", "12m 34s", "2h 02m",

@@ -31,7 +31,7 @@ fn help_names_every_argument_of_the_scripts() {
 }
 
 #[test]
-fn what_makes_no_run_is_told() {
+fn invalid_run_plans_are_reported() {
     for (args, why) in [
         (["--minutes", "0"], "--minutes 0: must be above 0"),
         (["--guard", "600"], "--guard 600: must be strict"),

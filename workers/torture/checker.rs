@@ -56,7 +56,7 @@ pub struct CheckRules {
 impl CheckRules {
     /// Returns true if the fault can delay, repeat or lose a forwarded call without a trace.
     /// RabbitMQ carries such calls.
-    fn breaks_the_way(self, kind: FaultKind) -> bool {
+    fn affects_forwarding(self, kind: FaultKind) -> bool {
         self.forwards && kind.part() == FaultTarget::Rabbit
     }
 }
@@ -84,13 +84,13 @@ pub enum Violation {
     /// A dead letter of a job that was not rejected and had attempts left.
     Buried { job: JobId, reason: String },
     /// A dead letter without a reason.
-    Unsaid { job: JobId },
+    NoReason { job: JobId },
     /// A caller that left long before its timeout although no fault had killed or stopped it.
     Abandoned { job: JobId, at: u64 },
     /// Calls went on after most 429s.
     Ignored { closings: usize, ignored: usize },
     /// Messages that were still in queues when all work had ended.
-    Left { messages: u64 },
+    LeftInQueues { messages: u64 },
     /// No job was confirmed, so the run tested nothing.
     Nothing,
     /// A call with another body or tenant than its job's.
@@ -98,9 +98,9 @@ pub enum Violation {
     /// A call for a job that was never published.
     Stranger { job: JobId },
     /// A confirmed job without a result.
-    Untold { job: JobId },
+    NoResult { job: JobId },
     /// A result with an end that its job did not have by then.
-    Mistold {
+    WrongResult {
         at: u64,
         job: Option<JobId>,
         how: String,
@@ -114,10 +114,10 @@ pub enum Violation {
     /// A job that was reported as cancelled, and is no dead letter.
     Uncancelled { job: JobId },
     /// A job that is both done and cancelled.
-    Both { job: JobId },
+    DoneAndCancelled { job: JobId },
     /// A tenant with few jobs done within a span while a neighbor was rude and nothing else was
     /// broken.
-    Felt {
+    Starved {
         tenant: u32,
         kind: FaultKind,
         at: u64,
@@ -160,7 +160,7 @@ impl fmt::Display for Violation {
             Self::Buried { job, reason } => {
                 write!(f, "job {job} should not be a dead letter: {reason:?}")
             }
-            Self::Unsaid { job } => write!(f, "job {job} is a dead letter without a reason"),
+            Self::NoReason { job } => write!(f, "job {job} is a dead letter without a reason"),
             Self::Abandoned { job, at } => write!(
                 f,
                 "a worker abandoned its call of job {job} at {:.6} s, and no fault explains it",
@@ -170,7 +170,7 @@ impl fmt::Display for Violation {
                 f,
                 "429 closed a tenant {closings} times, and its calls continued {ignored} times"
             ),
-            Self::Left { messages } => write!(
+            Self::LeftInQueues { messages } => write!(
                 f,
                 "{messages} messages are still in queues, or held by a worker"
             ),
@@ -179,8 +179,8 @@ impl fmt::Display for Violation {
                 write!(f, "job {job} arrived with another body or another tenant")
             }
             Self::Stranger { job } => write!(f, "job {job} was called but never published"),
-            Self::Untold { job } => write!(f, "job {job} ended without a result"),
-            Self::Mistold { at, job, how } => {
+            Self::NoResult { job } => write!(f, "job {job} ended without a result"),
+            Self::WrongResult { at, job, how } => {
                 let job = job.map_or("an unknown job".to_owned(), |job| format!("job {job}"));
                 write!(
                     f,
@@ -213,8 +213,8 @@ impl fmt::Display for Violation {
                     "job {job} was reported as cancelled but is not a dead letter"
                 )
             }
-            Self::Both { job } => write!(f, "job {job} is done and cancelled"),
-            Self::Felt {
+            Self::DoneAndCancelled { job } => write!(f, "job {job} is done and cancelled"),
+            Self::Starved {
                 tenant,
                 kind,
                 at,
@@ -365,7 +365,7 @@ impl HistoryVerdict {
             let failures = life.calls[..at].iter().filter(|call| call.failed()).count();
             let unseen = broken.count(life.begins(), call.at, AFTERMATH, FaultKind::uses_attempts);
             let hidden = broken.latest(life.begins(), call.at, AFTERMATH, |kind| {
-                kind.hides_attempts() || rules.breaks_the_way(kind)
+                kind.hides_attempts() || rules.affects_forwarding(kind)
             });
             if hidden.is_some() {
                 continue;
@@ -396,7 +396,7 @@ impl HistoryVerdict {
     ) {
         let Some(reason) = &life.dead else { return };
         if reason.trim().is_empty() {
-            self.findings.push(Violation::Unsaid { job });
+            self.findings.push(Violation::NoReason { job });
         }
         let failures = life.calls.iter().filter(|call| call.failed()).count()
             + broken.count(life.begins(), u64::MAX, AFTERMATH, FaultKind::uses_attempts);
@@ -424,7 +424,7 @@ impl HistoryVerdict {
             kind.kills()
                 || kind.uses_attempts()
                 || kind.hides_attempts()
-                || rules.breaks_the_way(kind)
+                || rules.affects_forwarding(kind)
         };
         for call in &life.calls {
             let Some(at) = call.left() else { continue };

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_is_only_ever_stepped_back() {
+    fn clocks_are_only_stepped_back() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("clock");
         let said = || fs::read_to_string(&file).expect("it is there");

@@ -117,7 +117,7 @@ pub fn how(fault: &ScheduledFault) -> String {
         }
         FaultKind::RabbitNodeCut | FaultKind::RabbitLeaderCut => {
             let seconds = cut_for(fault).as_secs_f64();
-            let lost = lost(fault).in_words();
+            let lost = lost(fault).describe();
             let node = match fault.kind {
                 FaultKind::RabbitNodeCut => format!("node {}, ", fault.worker),
                 _ => String::new(),

@@ -34,7 +34,7 @@ pub const CLOSED: Duration = Duration::from_secs(1);
 /// How the downstream treats a call: the delay, and then the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CallBehavior {
-    thinks: Duration,
+    delay: Duration,
     then: DownstreamAnswer,
 }
 
@@ -44,7 +44,7 @@ fn manners(seed: u64, job: JobId, nth: u64) -> CallBehavior {
     let of_job = seed ^ (u64::from(job.tenant) << 32 | u64::from(job.number)) ^ 0xd0_57;
     let rejected = StdRng::seed_from_u64(of_job).random_ratio(1, 200);
     let mut random = StdRng::seed_from_u64(of_job.wrapping_add(nth.wrapping_mul(0x9e37_79b9)));
-    let thinks = match random.random_range(0..1000) {
+    let delay = match random.random_range(0..1000) {
         // Longer than the workers wait.
         0..2 => Duration::from_secs(3600),
         2..32 => Duration::from_millis(random.random_range(100..900)),
@@ -57,7 +57,7 @@ fn manners(seed: u64, job: JobId, nth: u64) -> CallBehavior {
         _ if rejected => DownstreamAnswer::Rejected,
         _ => DownstreamAnswer::Done,
     };
-    CallBehavior { thinks, then }
+    CallBehavior { delay, then }
 }
 
 /// State shared by all connections.
@@ -187,7 +187,7 @@ impl DownstreamState {
             std::future::pending::<()>().await;
         }
         let manners = manners(self.seed, caller.job, open.call);
-        sleep(manners.thinks).await;
+        sleep(manners.delay).await;
         open.answer = manners.then;
         manners.then
     }
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_known_by_its_path_and_headers() {
+    fn a_caller_is_identified_by_path_and_headers() {
         let request = |path: &str, id: &str| {
             let request = Request::post(path)
                 .header("x-job-id", id)

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_says_something_of_some_jobs_and_of_each_key_one_time() {
+    fn a_seed_gives_some_jobs_attributes_and_each_key_one_time() {
         assert_eq!(all(1), all(1));
         assert_ne!(all(1), all(2));
         let of = |which: fn(&JobAttributes) -> bool| {

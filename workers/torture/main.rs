@@ -176,7 +176,9 @@ async fn torture(args: &Args, plan: &RunPlan) -> Result<bool, RunFailure> {
     let mut verdict = checker::check(&events, plan.rules());
     if left > 0 {
         let messages = left;
-        verdict.findings.push(checker::Violation::Left { messages });
+        verdict
+            .findings
+            .push(checker::Violation::LeftInQueues { messages });
     }
     if strangers > 0 {
         let how = format!("{strangers} dead letters have an unknown id");

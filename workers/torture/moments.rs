@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_found_wherever_they_are() {
+    fn marks_are_found_anywhere() {
         let ask = format!("*5\r\n$7\r\nEVALSHA\r\n$16\r\ntorture:{TENANT}1\r\n");
         assert!(Mark::Tenant.is_in(ask.as_bytes()));
         let pulse = b"*4\r\n$7\r\nEVALSHA\r\n$14\r\ntorture:%epoch\r\n";

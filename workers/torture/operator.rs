@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_command_says_is_read() {
+    fn the_commands_output_is_read() {
         let said = |following| {
             format!(r#"{{"state":"requested","workers":3,"workers_following":{following}}}"#)
         };

@@ -90,7 +90,7 @@ impl Listener {
         let mut results = timeout(REQUEST_TIMEOUT, consuming).await??;
         while let Some(result) = results.next().await {
             let result = result?;
-            self.history.add(told(&result));
+            self.history.add(to_event(&result));
             timeout(REQUEST_TIMEOUT, result.ack(BasicAckOptions::default())).await??;
         }
         Ok(())
@@ -98,7 +98,7 @@ impl Listener {
 }
 
 /// Converts a result to an event.
-fn told(result: &Delivery) -> EventKind {
+fn to_event(result: &Delivery) -> EventKind {
     let properties = &result.properties;
     let headers = properties.headers().as_ref();
     let header = |name: &str| headers.and_then(|headers| headers.inner().get(name));

@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_run_is_told() {
+    fn invalid_run_plans_are_reported() {
         for args in [
             ["--minutes", "0"],
             ["--guard", "500"],

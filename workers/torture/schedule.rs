@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_has_its_turn_and_two_at_once_are_done_to_two_parts() {
+    fn every_kind_occurs_and_simultaneous_faults_hit_two_parts() {
         let steps = steps(1, FaultKind::all());
         let seen: HashSet<_> = steps
             .iter()
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_memory_are_rare_where_they_cost_a_minute() {
+    fn data_losses_are_rare_if_they_cost_a_minute() {
         let losses = |losses_are_rare| {
             let pace = Pace {
                 losses_are_rare,
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn one_kind_comes_alone_and_none_never() {
+    fn one_kind_occurs_alone_and_no_kinds_yield_no_faults() {
         let steps = steps(1, &[FaultKind::RedisCut]);
         assert!(steps.iter().all(|step| step.faults.len() == 1));
         assert_eq!(FaultSchedule::new(1, &[], PACE).next(), None);

@@ -137,8 +137,8 @@ impl ThirdParty {
 async fn work(downstream: Arc<Downstream>, channel: Channel, job: Delivery) -> lapin::Result<()> {
     if let Some((caller, is_its_jobs)) = caller(&job) {
         let answer = timeout(CALL_TIMEOUT, downstream.call(caller, is_its_jobs)).await;
-        if let (Ok(answer), Some((queue, token))) = (answer, asks_to_be_told(&job))
-            && let Some(said) = said(answer)
+        if let (Ok(answer), Some((queue, token))) = (answer, reporting_target(&job))
+            && let Some(said) = report_body(answer)
         {
             let properties = BasicProperties::default().with_correlation_id(token);
             let options = BasicPublishOptions::default();
@@ -168,7 +168,7 @@ fn caller(job: &Delivery) -> Option<(CallOrigin, bool)> {
 }
 
 /// Returns the queue in which the end is to be reported, and the token for it.
-fn asks_to_be_told(job: &Delivery) -> Option<(ShortString, ShortString)> {
+fn reporting_target(job: &Delivery) -> Option<(ShortString, ShortString)> {
     let queue = header(job, "x-sluicegate-done")?;
     let token = header(job, "x-sluicegate-done-token")?;
     Some((queue.into(), token.into()))
@@ -183,7 +183,7 @@ fn header(job: &Delivery, name: &str) -> Option<String> {
 }
 
 /// Returns the report of a call with this answer; `None` if there is none, as after a crash.
-fn said(answer: DownstreamAnswer) -> Option<Vec<u8>> {
+fn report_body(answer: DownstreamAnswer) -> Option<Vec<u8>> {
     let said = match answer {
         DownstreamAnswer::Done => json!({"outcome": "done", "status": 200}),
         DownstreamAnswer::Rejected => json!({"outcome": "reject", "status": 422}),

@@ -72,10 +72,10 @@ mod tests {
             .args(["-c", &stop])
             .status();
         assert!(stopped.expect("a shell").success());
-        let begun = Instant::now();
+        let started = Instant::now();
         while watch.pauses().longest < Duration::from_millis(250) {
             assert!(
-                begun.elapsed() < Duration::from_secs(60),
+                started.elapsed() < Duration::from_secs(60),
                 "{:?}",
                 watch.pauses()
             );

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::input::RequestInput;
 use super::pipelines::{PipelineContext, PipelineContexts};
 use super::problem::ApiProblem;
-use super::reads::{WORKER_TIMEOUT, dead, filter, wait, which};
+use super::reads::{WORKER_TIMEOUT, dead, filter, requested_job, wait};
 use crate::gate::Change;
 use crate::gate::instructions::put;
 use crate::operator::audit::{self, AuditEntry};
@@ -51,7 +51,7 @@ pub enum ActionKind {
 
 impl ActionKind {
     /// Returns the name of the action in the audit.
-    fn word(self) -> &'static str {
+    fn keyword(self) -> &'static str {
         match self {
             Self::Pause => "tenant pause",
             Self::Resume => "tenant resume",
@@ -70,7 +70,7 @@ impl ActionKind {
     }
 
     /// Returns true if the action concerns all pipelines unless the request names one.
-    fn is_of_all(self) -> bool {
+    fn concerns_all_pipelines(self) -> bool {
         matches!(self, Self::PauseAll | Self::ResumeAll | Self::Drain)
     }
 }
@@ -96,7 +96,7 @@ enum ActionRequest {
     Hold(Hold, u64),
     ResumeAll,
     ResumeCalls,
-    Letters(letters::LetterChange, Filter, Option<u32>),
+    DeadLetters(letters::LetterChange, Filter, Option<u32>),
 }
 
 /// Performs the action and returns its result.
@@ -106,7 +106,7 @@ pub async fn act(
     input: RequestInput,
     asker: ActionClient,
 ) -> Result<Value, ApiProblem> {
-    let chosen = match act.is_of_all() {
+    let chosen = match act.concerns_all_pipelines() {
         true => contexts.all(&input)?,
         false => vec![contexts.one(&input)?],
     };
@@ -162,7 +162,7 @@ async fn written_down(
     let mut entry = AuditEntry {
         operator: asker.name.clone(),
         peer: asker.peer.clone(),
-        action: act.word(),
+        action: act.keyword(),
         of: of.collect(),
         request: input.body.clone().into(),
         failed: None,
@@ -178,7 +178,7 @@ async fn written_down(
         number,
         operator,
         peer,
-        action = act.word(),
+        action = act.keyword(),
         of,
         request = %entry.request,
         "operator action over HTTP"
@@ -251,10 +251,10 @@ impl ActionRequest {
             ActionKind::Undivert => {
                 Self::Undivert(of_it()?, input.flag("back").then(|| text("from")))
             }
-            ActionKind::Cancel if input.flag("undo") => Self::Undo(which(context, input)?),
+            ActionKind::Cancel if input.flag("undo") => Self::Undo(requested_job(context, input)?),
             ActionKind::Cancel => {
                 let for_ms = span_ms(input, DEFAULT_CANCEL_TIME)?;
-                Self::Cancel(which(context, input)?, wait(input)?, for_ms)
+                Self::Cancel(requested_job(context, input)?, wait(input)?, for_ms)
             }
             ActionKind::PauseAll => Self::Hold(Hold::Paused, year()?),
             ActionKind::Drain => Self::Hold(Hold::Draining, year()?),
@@ -274,7 +274,7 @@ impl ActionRequest {
                     let words = "give either all or a filter, not both";
                     return Err(NotDone::Wrong(words.to_owned()));
                 }
-                Self::Letters(change, filter, limit())
+                Self::DeadLetters(change, filter, limit())
             }
         })
     }
@@ -287,8 +287,8 @@ impl ActionRequest {
                 .await?
                 .as_json(),
             Self::Try(trial, for_ms) => {
-                let begun = trial.begin(gate, (for_ms, WORKER_TIMEOUT)).boxed().await?;
-                begun.as_json()
+                let trial_start = trial.begin(gate, (for_ms, WORKER_TIMEOUT)).boxed().await?;
+                trial_start.as_json()
             }
             Self::EndTry(tenant, name) => {
                 let ended = trials::end(gate, (tenant, name), WORKER_TIMEOUT);
@@ -341,7 +341,7 @@ impl ActionRequest {
                     .await?
                     .as_json()
             }
-            Self::Letters(change, filter, limit) => {
+            Self::DeadLetters(change, filter, limit) => {
                 let client = context.client().boxed().await?;
                 let dead = dead(context, &client);
                 let done = changed(&dead, change, (&filter, limit)).boxed().await;
@@ -366,9 +366,9 @@ async fn changed(
         Some(why) => Err(NotDone::Failed(format!(
             "{} {}, and then: {why}",
             done.done,
-            change.word()
+            change.keyword()
         ))),
-        None => Ok(done.as_json(change.word())),
+        None => Ok(done.as_json(change.keyword())),
     }
 }
 

@@ -43,7 +43,11 @@ impl Guard {
     ///
     /// # Errors
     /// Returned if many tokens were wrong lately. Wait for [`Guard::pause`] before answering.
-    pub fn right_of(&self, token: &[u8], peer: SocketAddr) -> Result<Option<Right>, ApiProblem> {
+    pub fn right_of_token(
+        &self,
+        token: &[u8],
+        peer: SocketAddr,
+    ) -> Result<Option<Right>, ApiProblem> {
         // Constant time: the duration depends only on the lengths of both tokens.
         let is = |known: &Option<Secret>| {
             let known = known.as_ref();
@@ -59,11 +63,11 @@ impl Guard {
         }
     }
 
-    /// Returns the right that the token in `headers` grants, as [`Guard::right_of`] does, or `None`
+    /// Returns the right that the token in `headers` grants, as [`Guard::right_of_token`] does, or `None`
     /// if there is no token.
     fn right_in(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Option<Right>, ApiProblem> {
         match bearer(headers) {
-            Some(token) => self.right_of(token, peer),
+            Some(token) => self.right_of_token(token, peer),
             None => Ok(None),
         }
     }
@@ -76,7 +80,7 @@ impl Guard {
     /// lacks.
     ///
     /// # Errors
-    /// See [`Guard::right_of`].
+    /// See [`Guard::right_of_token`].
     pub fn may_see(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<bool, ApiProblem> {
         match self.token {
             Some(_) => Ok(self.right_in(headers, peer)?.is_some()),
@@ -106,7 +110,7 @@ impl Guard {
         }
         match &self.token {
             Some(_) => Err(ApiProblem::unauthorized(headers, "admin.token")),
-            None if is_here(headers, peer) => Ok(()),
+            None if is_local_client(headers, peer) => Ok(()),
             None => Err(ApiProblem::new(
                 StatusCode::FORBIDDEN,
                 "without a token only programs of this machine have access, through localhost or \
@@ -186,7 +190,7 @@ pub fn own_site(headers: &HeaderMap) -> Result<(), ApiProblem> {
 
 /// Returns true if the client is a program on this machine, addresses it by a name that only this
 /// machine has, and acts for no other client.
-fn is_here(headers: &HeaderMap, peer: SocketAddr) -> bool {
+fn is_local_client(headers: &HeaderMap, peer: SocketAddr) -> bool {
     let is_local = one(headers, &header::HOST).is_some_and(is_local);
     let forwards = FORWARDED.iter().any(|name| headers.contains_key(*name));
     peer.ip().to_canonical().is_loopback() && is_local && !forwards
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_others_can_give_this_machine_is_not_local() {
+    fn a_host_name_that_others_choose_is_not_local() {
         for local in [
             "localhost",
             "LOCALHOST:9464",
@@ -258,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_token_only_this_machine_looks_and_nobody_acts() {
+    fn without_a_token_only_local_clients_read_and_none_act() {
         let guard = Guard::of(&Admin {
             listen: ([0, 0, 0, 0], 0).into(),
             token: None,
@@ -300,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_tokens_are_counted_and_right_ones_pass_all_the_same() {
+    fn wrong_tokens_are_counted_and_valid_tokens_still_pass() {
         let guard = Guard::of(&Admin {
             listen: ([0, 0, 0, 0], 0).into(),
             token: Some(Secret::new("reader-0123456789")),

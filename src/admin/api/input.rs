@@ -32,7 +32,7 @@ impl RequestInput {
         let mut input = Self::default();
         let params = route
             .params()
-            .filter(|param| param.place == ParamLocation::Path);
+            .filter(|param| param.location == ParamLocation::Path);
         for (param, given) in params.zip(path) {
             let decoded = percent_decode_str(given).decode_utf8();
             let words = || format!("{}: is not percent-encoded UTF-8", param.name);
@@ -144,18 +144,23 @@ impl RequestInput {
 }
 
 /// Returns the parameter of `route` with this name.
-fn known(route: &ApiRoute, place: ParamLocation, name: &str) -> Result<&'static Param, ApiProblem> {
-    let mut all = route.params().filter(|param| param.place == place);
+fn known(
+    route: &ApiRoute,
+    location: ParamLocation,
+    name: &str,
+) -> Result<&'static Param, ApiProblem> {
+    let mut all = route.params().filter(|param| param.location == location);
     if let Some(param) = all.find(|param| param.name == name) {
         return Ok(param);
     }
-    let names = || (route.params().filter(|param| param.place == place)).map(|param| param.name);
+    let names =
+        || (route.params().filter(|param| param.location == location)).map(|param| param.name);
     let hint = match (closest(name, names()), names().collect::<Vec<_>>()) {
         (Some(meant), _) => format!("did you mean {meant}?"),
         (None, all) if all.is_empty() => "there is none".to_owned(),
         (None, all) => format!("there are: {}", all.join(", ")),
     };
-    let what = match place {
+    let what = match location {
         ParamLocation::Body => "field",
         _ => "parameter",
     };
@@ -167,9 +172,9 @@ fn known(route: &ApiRoute, place: ParamLocation, name: &str) -> Result<&'static 
 fn fits(kind: ParamKind, value: &Value) -> Result<(), String> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     match kind {
-        ParamKind::Text(most) => match text(value) {
-            Some(text) if (1..=most).contains(&text.len()) => Ok(()),
-            _ => Err(format!("must be a text of 1 to {most} bytes")),
+        ParamKind::Text(max) => match text(value) {
+            Some(text) if (1..=max).contains(&text.len()) => Ok(()),
+            _ => Err(format!("must be a text of 1 to {max} bytes")),
         },
         ParamKind::Span => match text(value).and_then(|text| parse_duration(&text)) {
             Some(_) => Ok(()),
@@ -180,9 +185,9 @@ fn fits(kind: ParamKind, value: &Value) -> Result<(), String> {
             Some(Err(why)) => Err(why),
             None => Err("must be a text, such as \"10/s\"".to_owned()),
         },
-        ParamKind::Number { least, most } => match value.as_u64() {
-            Some(number) if (least..=most).contains(&number) => Ok(()),
-            _ => Err(format!("must be a whole number from {least} to {most}")),
+        ParamKind::Number { min, max } => match value.as_u64() {
+            Some(number) if (min..=max).contains(&number) => Ok(()),
+            _ => Err(format!("must be a whole number from {min} to {max}")),
         },
         ParamKind::Flag if value.is_boolean() => Ok(()),
         ParamKind::Flag => Err("must be true or false".to_owned()),
@@ -201,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_or_does_not_fit_is_refused_with_what_would() {
+    fn unknown_and_invalid_parameters_are_refused_with_the_valid_ones() {
         let route = |path: &str| {
             let all = ROUTES.iter();
             all.clone()
@@ -257,7 +262,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_asked_is_refused_or_has_its_bounds(
+        fn every_request_is_refused_or_within_bounds(
             at in 0..ROUTES.len(),
             path in proptest::collection::vec(text(), 2),
             query in text(),

@@ -41,7 +41,7 @@ pub fn document() -> Value {
 
 fn operation(route: &ApiRoute) -> Value {
     let mut parameters: Vec<Value> = (route.params())
-        .filter(|param| param.place != ParamLocation::Body)
+        .filter(|param| param.location != ParamLocation::Body)
         .map(parameter)
         .collect();
     let mut operation = json!({"summary": route.about, "responses": responses(route)});
@@ -56,7 +56,7 @@ fn operation(route: &ApiRoute) -> Value {
         operation["security"] = json!([{"operator": []}]);
         let fields = route
             .params()
-            .filter(|param| param.place == ParamLocation::Body);
+            .filter(|param| param.location == ParamLocation::Body);
         let fields: Map<String, Value> = fields
             .map(|param| (param.name.to_owned(), schema(param)))
             .collect();
@@ -77,11 +77,11 @@ fn parameter(param: &Param) -> Value {
     }
     json!({
         "name": param.name,
-        "in": match param.place {
+        "in": match param.location {
             ParamLocation::Path => "path",
             _ => "query",
         },
-        "required": param.place == ParamLocation::Path,
+        "required": param.location == ParamLocation::Path,
         "description": param.about,
         "schema": schema,
     })
@@ -89,15 +89,15 @@ fn parameter(param: &Param) -> Value {
 
 fn schema(param: &Param) -> Value {
     let mut schema = match param.kind {
-        ParamKind::Text(most) => json!({"type": "string", "minLength": 1, "maxLength": most}),
+        ParamKind::Text(max) => json!({"type": "string", "minLength": 1, "maxLength": max}),
         ParamKind::Span | ParamKind::Rate => json!({"type": "string"}),
-        ParamKind::Number { least, most } => {
-            json!({"type": "integer", "minimum": least, "maximum": most})
+        ParamKind::Number { min, max } => {
+            json!({"type": "integer", "minimum": min, "maximum": max})
         }
         ParamKind::Flag => json!({"type": "boolean"}),
         ParamKind::Word(words) => json!({"type": "string", "enum": words}),
     };
-    if param.place == ParamLocation::Body {
+    if param.location == ParamLocation::Body {
         schema["description"] = param.about.into();
     }
     schema
@@ -120,7 +120,7 @@ fn responses(route: &ApiRoute) -> Value {
             comes from another site",
         ),
         (
-            route.misses || route.takes_pipeline(),
+            route.misses || route.accepts_pipeline(),
             "404",
             "The object does not exist",
         ),

@@ -49,8 +49,8 @@ pub enum ApiRead {
     Explanation,
     Instructions,
     Queues,
-    Letters,
-    Letter,
+    DeadLetters,
+    DeadLetter,
     Audit,
 }
 
@@ -76,12 +76,12 @@ pub async fn answer(
         ApiRead::Explanation => Ok(explanation((&context, contexts), input).boxed().await?),
         ApiRead::Instructions => Ok(instructions(&context).boxed().await?),
         ApiRead::Audit => Ok(done(&context, input).boxed().await?),
-        ApiRead::Queues | ApiRead::Letters | ApiRead::Letter => {
+        ApiRead::Queues | ApiRead::DeadLetters | ApiRead::DeadLetter => {
             let _turn = contexts.turn()?;
             let client = context.client().boxed().await?;
             let looked = match read {
                 ApiRead::Queues => queues(&client).boxed().await,
-                ApiRead::Letters => letters(&context, &client, input).boxed().await,
+                ApiRead::DeadLetters => letters(&context, &client, input).boxed().await,
                 _ => letter(&context, &client, input).boxed().await,
             };
             // Closing the connection returns the fetched messages to their queue.
@@ -163,9 +163,9 @@ async fn tenants(context: &PipelineContext, input: &RequestInput) -> Result<Valu
         fleet.view.keep(part);
     }
     // Rows before the page are looked at, too, since the gate's figures decide the order.
-    let most = offset.saturating_add(limit);
+    let max = offset.saturating_add(limit);
     let all = fleet.view.tenants.len();
-    let mut shown = BusiestTenants::of(&context.gate, &context.config, &fleet, (sort, most)).await;
+    let mut shown = BusiestTenants::of(&context.gate, &context.config, &fleet, (sort, max)).await;
     shown.rows.drain(..offset.min(shown.rows.len()));
     let mut json = shown.as_json(&fleet);
     json["next_offset"] = next(offset, limit, all).into();
@@ -211,14 +211,14 @@ pub fn wait(input: &RequestInput) -> Result<Duration, NotDone> {
 }
 
 /// Returns the job that the request names.
-pub fn which(context: &PipelineContext, input: &RequestInput) -> Result<JobRef, NotDone> {
+pub fn requested_job(context: &PipelineContext, input: &RequestInput) -> Result<JobRef, NotDone> {
     let tenant = tenant::parse(input.text("tenant").unwrap_or_default())?;
     let id = input.text("id").unwrap_or_default();
     JobRef::new(tenant, id, context.config.delay.max_delay)
 }
 
 async fn job(context: &PipelineContext, input: &RequestInput) -> Result<Value, NotDone> {
-    let (which, wait) = (which(context, input)?, wait(input)?);
+    let (which, wait) = (requested_job(context, input)?, wait(input)?);
     let shown = which.show(&context.gate, wait).await?;
     Ok(which.shown_as_json(&shown))
 }
@@ -227,7 +227,7 @@ async fn explanation(
     (context, contexts): (&PipelineContext, &PipelineContexts),
     input: &RequestInput,
 ) -> Result<Value, NotDone> {
-    let (which, wait) = (which(context, input)?, wait(input)?);
+    let (which, wait) = (requested_job(context, input)?, wait(input)?);
     let mut told = explain(&context.gate, &context.config, which.clone(), wait).await?;
     if told.may_be_dead() {
         told = told.with(among_letters((context, contexts), &which).boxed().await);
@@ -247,9 +247,9 @@ async fn among_letters(
     };
     match context.client().await {
         Ok(client) => {
-            let look = DeadLetterSearch::at(&dead(context, &client), which).await;
+            let search = DeadLetterSearch::at(&dead(context, &client), which).await;
             client.close().await;
-            look
+            search
         }
         Err(why) => DeadLetterSearch::Failed(why.to_string()),
     }
@@ -278,7 +278,7 @@ async fn instructions(context: &PipelineContext) -> Result<Value, NotDone> {
     }
     Ok(json!({
         "now_ms": now_ms,
-        "held": held.map(|(hold, _)| hold.word()),
+        "held": held.map(|(hold, _)| hold.keyword()),
         "held_until_ms": held.map(|(_, until_ms)| until_ms),
         "diverted": diverted,
         "cancelled": cancelled,

@@ -16,9 +16,9 @@ pub enum ParamKind {
     /// A whole number. It starts at 1, or at 0 for a number of rows to skip.
     Number {
         /// Minimum.
-        least: u64,
+        min: u64,
         /// Maximum.
-        most: u64,
+        max: u64,
     },
     /// True or false.
     Flag,
@@ -43,7 +43,7 @@ pub struct Param {
     /// Name.
     pub name: &'static str,
     /// Location.
-    pub place: ParamLocation,
+    pub location: ParamLocation,
     /// Type.
     pub kind: ParamKind,
     /// Whether it may occur several times.
@@ -54,13 +54,13 @@ pub struct Param {
 
 const fn param(
     name: &'static str,
-    place: ParamLocation,
+    location: ParamLocation,
     kind: ParamKind,
     about: &'static str,
 ) -> Param {
     Param {
         name,
-        place,
+        location,
         kind,
         repeats: false,
         about,
@@ -102,7 +102,7 @@ impl ApiRoute {
     }
 
     /// Returns true if a request can name a pipeline.
-    pub fn takes_pipeline(&self) -> bool {
+    pub fn accepts_pipeline(&self) -> bool {
         self.params().any(|param| param.name == "pipeline")
     }
 
@@ -156,8 +156,8 @@ const LIMIT: &[Param] = &[param(
     "limit",
     ParamLocation::Query,
     ParamKind::Number {
-        least: 1,
-        most: MAX_ROWS,
+        min: 1,
+        max: MAX_ROWS,
     },
     "Maximum number of rows; 100 if omitted",
 )];
@@ -165,8 +165,8 @@ const OFFSET: &[Param] = &[param(
     "offset",
     ParamLocation::Query,
     ParamKind::Number {
-        least: 0,
-        most: 1_000_000,
+        min: 0,
+        max: 1_000_000,
     },
     "Number of rows to skip",
 )];
@@ -174,8 +174,8 @@ const BEFORE: &[Param] = &[param(
     "before",
     ParamLocation::Query,
     ParamKind::Number {
-        least: 0,
-        most: 1 << 53,
+        min: 0,
+        max: 1 << 53,
     },
     "Only entries below this number: next of the previous page",
 )];
@@ -195,8 +195,8 @@ const TENANTS_OFFSET: &[Param] = &[param(
     "offset",
     ParamLocation::Query,
     ParamKind::Number {
-        least: 0,
-        most: 100_000,
+        min: 0,
+        max: 100_000,
     },
     "Number of rows to skip",
 )];
@@ -209,7 +209,7 @@ const PLAN: &[Param] = &[param(
 const LABELS: &[Param] = &[
     Param {
         name: "header",
-        place: ParamLocation::Query,
+        location: ParamLocation::Query,
         kind: ParamKind::Text(1_024),
         repeats: true,
         about: "NAME=VALUE: value of a header that separates a tenant's limits",
@@ -223,7 +223,7 @@ const LABELS: &[Param] = &[
 ];
 const WHAT_IF: &[Param] = &[Param {
     name: "what-if",
-    place: ParamLocation::Query,
+    location: ParamLocation::Query,
     kind: ParamKind::Text(255),
     repeats: true,
     about: "Show when the backlog would end after a change, without making it: max-requests=N, \
@@ -244,8 +244,8 @@ const MAX: &[Param] = &[
         "max",
         ParamLocation::Body,
         ParamKind::Number {
-            least: 1,
-            most: crate::rules::limit::MAX_REQUESTS as u64,
+            min: 1,
+            max: crate::rules::limit::MAX_REQUESTS as u64,
         },
         "Temporary max-requests of the limit",
     ),
@@ -343,8 +343,8 @@ const CHOSEN: &[Param] = &[
         "limit",
         ParamLocation::Body,
         ParamKind::Number {
-            least: 1,
-            most: u32::MAX as u64,
+            min: 1,
+            max: u32::MAX as u64,
         },
         "Maximum number to change",
     ),
@@ -421,9 +421,9 @@ pub const ROUTES: &[ApiRoute] = &[
         cancelled jobs"),
     read("/queues", ApiRead::Queues, &[PIPELINE], "Queues",
         "Lists the queues and the number of ready jobs in each"),
-    read("/dead/letters", ApiRead::Letters, &[FILTER, LIMIT, OFFSET, PIPELINE], "Letters",
+    read("/dead/letters", ApiRead::DeadLetters, &[FILTER, LIMIT, OFFSET, PIPELINE], "Letters",
         "Lists a page of the dead letters, newest first; same as `sluicegate dead list --json`"),
-    ApiRoute { misses: true, ..read("/dead/letters/{id}", ApiRead::Letter, &[JOB, PIPELINE], "Letter",
+    ApiRoute { misses: true, ..read("/dead/letters/{id}", ApiRead::DeadLetter, &[JOB, PIPELINE], "Letter",
         "Shows a dead letter with its headers and body; same as `sluicegate dead show --json`") },
     read("/audit", ApiRead::Audit, &[LIMIT, BEFORE, PIPELINE], "Audit",
         "Lists operators' actions over this interface and by commands, newest first"),
@@ -462,7 +462,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_fits_one_route_and_nothing_between_slashes_is_empty() {
+    fn a_path_matches_one_route_and_has_no_empty_segment() {
         let fit = |path: &str| {
             ROUTES
                 .iter()
@@ -476,7 +476,7 @@ mod tests {
                 .replace("{id}", "pause");
             assert_eq!(fit(&path), 1, "{path}");
             let own: Vec<_> = (route.params())
-                .filter(|it| it.place == ParamLocation::Path)
+                .filter(|it| it.location == ParamLocation::Path)
                 .collect();
             assert_eq!(
                 route.fits(&path).expect("it fits").len(),

@@ -71,7 +71,7 @@ impl Access {
     }
 
     fn cookie(&self, role: Role) -> String {
-        format!("sluicegate-{}-{}", self.port, role.word())
+        format!("sluicegate-{}-{}", self.port, role.keyword())
     }
 
     fn session(&self, headers: &HeaderMap, role: Role) -> Option<Session> {
@@ -90,7 +90,7 @@ impl Access {
     ///
     /// # Errors
     /// The page may not be shown; the problem is the same as for `/api/v1`.
-    pub fn may_look(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Viewer, ApiProblem> {
+    pub fn may_view(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Viewer, ApiProblem> {
         own_site(headers)?;
         let viewer = Viewer {
             reader: self.session(headers, Role::Reader),
@@ -145,7 +145,7 @@ impl Access {
         name: &str,
     ) -> Result<Session, ApiProblem> {
         own_site(headers)?;
-        let role = match self.api.guard().right_of(token.as_bytes(), peer)? {
+        let role = match self.api.guard().right_of_token(token.as_bytes(), peer)? {
             Some(Right::Act) => Role::Operator,
             Some(Right::Read) => Role::Reader,
             None => {

@@ -22,7 +22,7 @@ pub struct ActionForm {
     /// Label of the button.
     pub button: &'static str,
     /// Whether the action can't be undone.
-    pub is_grave: bool,
+    pub is_irreversible: bool,
     /// Default values of fields.
     usual: &'static [(&'static str, &'static str)],
     /// Parameters with a fixed value instead of a field. One with an empty value is never sent.
@@ -71,9 +71,9 @@ pub const ACTION_FORMS: [ActionForm; 16] = [
         "Moves its jobs to another queue instead of calling them.", "Divert", &[("for", "1h")]),
     act("undivert", "/tenants/{tenant}/undivert", "Stop diverting {}?",
         "Its jobs are called again.", "Stop diverting", &[]),
-    grave("cancel", "/tenants/{tenant}/jobs/{id}/cancel", "Cancel the job {}?",
+    irreversible("cancel", "/tenants/{tenant}/jobs/{id}/cancel", "Cancel the job {}?",
         "The job is not called again and becomes a dead letter.", "Cancel the job", &[("for", "24h")]),
-    grave("pause-all", "/pause", "Pause all workers?",
+    irreversible("pause-all", "/pause", "Pause all workers?",
         "No worker makes a call until then. Calls in flight finish.", "Pause all", &[("for", "1h")]),
     act("drain", "/drain", "Drain all workers?",
         "No worker takes a new job until then. Jobs that were already taken are finished.", "Drain", &[("for", "1h")]),
@@ -84,7 +84,7 @@ pub const ACTION_FORMS: [ActionForm; 16] = [
         suspension stays.", "Resume calls", &[]),
     act("replay", "/dead/replay", "Replay dead letters?",
         "Returns them to the work queue as new jobs, for at most 5 s: repeat it for the rest.", "Replay", &[]),
-    grave("drop", "/dead/drop", "Delete dead letters?",
+    irreversible("drop", "/dead/drop", "Delete dead letters?",
         "This can't be undone.", "Delete", &[]),
 ];
 
@@ -102,7 +102,7 @@ const fn act(
         question,
         about,
         button,
-        is_grave: false,
+        is_irreversible: false,
         usual,
         fixed: &[],
         hidden: None,
@@ -110,7 +110,7 @@ const fn act(
     }
 }
 
-const fn grave(
+const fn irreversible(
     name: &'static str,
     path: &'static str,
     question: &'static str,
@@ -119,7 +119,7 @@ const fn grave(
     usual: &'static [(&'static str, &'static str)],
 ) -> ActionForm {
     ActionForm {
-        is_grave: true,
+        is_irreversible: true,
         ..act(name, path, question, about, button, usual)
     }
 }
@@ -150,8 +150,8 @@ pub struct FormField {
     /// Type of the input element: `text`, `number` or `checkbox`.
     pub kind: &'static str,
     pub is_checked: bool,
-    pub least: Option<u64>,
-    pub most: Option<u64>,
+    pub min: Option<u64>,
+    pub max: Option<u64>,
     pub longest: Option<usize>,
     /// Whether the field has the focus when the form opens.
     pub is_first: bool,
@@ -179,9 +179,9 @@ impl ActionForm {
         fixed.find_map(|(known, value)| (*known == name).then_some(*value))
     }
 
-    fn of(&self, place: ParamLocation) -> impl Iterator<Item = &'static Param> {
+    fn of(&self, location: ParamLocation) -> impl Iterator<Item = &'static Param> {
         let all = self.route().params();
-        all.filter(move |param| param.place == place)
+        all.filter(move |param| param.location == location)
     }
 
     /// Returns the names of the parameters that identify the subject: a tenant, a job.
@@ -220,7 +220,7 @@ impl ActionForm {
             self.fixed(it.name).is_none() && self.hidden.is_none_or(|one| one != it.name)
         });
         let fields = fields.enumerate();
-        let field = |(place, param): (usize, &'static Param)| {
+        let field = |(location, param): (usize, &'static Param)| {
             let usual = self.usual.iter().find(|(name, _)| *name == param.name);
             let usual = usual.map_or("", |(_, value)| value);
             let value = match said.get(param.name) {
@@ -228,10 +228,10 @@ impl ActionForm {
                 "" => usual,
                 value => value,
             };
-            let (kind, least, most, longest) = match param.kind {
+            let (kind, min, max, longest) = match param.kind {
                 ParamKind::Flag => ("checkbox", None, None, None),
-                ParamKind::Number { least, most } => ("number", Some(least), Some(most), None),
-                ParamKind::Text(most) => ("text", None, None, Some(most)),
+                ParamKind::Number { min, max } => ("number", Some(min), Some(max), None),
+                ParamKind::Text(max) => ("text", None, None, Some(max)),
                 ParamKind::Span | ParamKind::Rate | ParamKind::Word(_) => {
                     ("text", None, None, Some(64))
                 }
@@ -242,21 +242,21 @@ impl ActionForm {
                 value: value.to_owned(),
                 kind,
                 is_checked: kind == "checkbox" && !value.is_empty(),
-                least,
-                most,
+                min,
+                max,
                 longest,
-                is_first: place == 0,
+                is_first: location == 0,
             }
         };
         fields.map(field).collect()
     }
 
     /// Returns the values of the address that the form keeps in hidden fields.
-    pub fn kept<'a>(&self, said: &'a FormValues) -> Vec<(&'static str, &'a str)> {
+    pub fn hidden_values<'a>(&self, said: &'a FormValues) -> Vec<(&'static str, &'a str)> {
         let mut kept: Vec<_> = (self.subject().into_iter())
             .map(|name| (name, said.get(name)))
             .collect();
-        if self.route().takes_pipeline() {
+        if self.route().accepts_pipeline() {
             kept.push(("pipeline", said.get("pipeline")));
         }
         kept.retain(|(_, value)| !value.is_empty());
@@ -299,7 +299,7 @@ impl ActionForm {
             };
             fields.insert(param.name.to_owned(), value);
         }
-        let pipeline = match self.route().takes_pipeline() {
+        let pipeline = match self.route().accepts_pipeline() {
             true => said.get("pipeline"),
             false => "",
         };
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_says_what_a_request_would() {
+    fn a_form_and_a_request_mean_the_same() {
         let act = ActionForm::find("limit").expect("one");
         let said = FormValues::of(b"tenant=a%2Fb%3F&max=9&for=+30m&clear=&pipeline=mail");
         assert_eq!(
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tries_a_limit_never_enforces_it() {
+    fn trying_a_limit_never_enforces_it() {
         let asks = |name: &str, form: &str| {
             let act = ActionForm::find(name).expect("one");
             let said = FormValues::of(format!("tenant=acme&{form}").as_bytes());
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_is_told_in_a_line() {
+    fn a_completed_action_is_reported_in_one_line() {
         let act = ActionForm::find("pause").expect("one");
         let answer = json!({"tenant": "acme", "change": "pause", "until_ms": 1_700_000_000_000_u64, "x": null});
         assert_eq!(

@@ -66,13 +66,13 @@ fn chart(ring: &Ring, series: usize, name: &'static str) -> Chart {
 }
 
 /// Returns the value at the upper edge: a round number that is at least `most`.
-fn top(most: f32) -> f32 {
+fn top(max: f32) -> f32 {
     let mut step = 1.0_f32;
-    while step < most && step < 1e12 {
+    while step < max && step < 1e12 {
         step *= 10.0;
     }
     let rounds = [0.1, 0.2, 0.5, 1.0];
-    let fits = rounds.into_iter().find(|part| step * part >= most);
+    let fits = rounds.into_iter().find(|part| step * part >= max);
     step * fits.unwrap_or(1.0)
 }
 
@@ -95,15 +95,15 @@ fn paths(values: &[f32], number: u64, top: f32) -> (String, String) {
     // The numbers are small enough to be exact.
     #[expect(clippy::cast_precision_loss)]
     let step = WIDTH / (MAX_POINTS as f32 / POINTS_PER_STEP as f32);
-    let (mut line, mut least) = (String::new(), WIDTH);
+    let (mut line, mut min) = (String::new(), WIDTH);
     for (at, (group, sum, of)) in groups.iter().enumerate() {
         #[expect(clippy::cast_precision_loss)]
         let x = (WIDTH - (newest - group) as f32 * step).max(0.0);
         let y = HEIGHT - (sum / of / top).clamp(0.0, 1.0) * (HEIGHT - 2.0) - 1.0;
         line += &format!("{}{x:.0} {y:.1}", if at == 0 { "M" } else { "L" });
-        least = least.min(x);
+        min = min.min(x);
     }
-    let area = format!("{line}L{WIDTH:.0} {HEIGHT:.0}L{least:.0} {HEIGHT:.0}Z");
+    let area = format!("{line}L{WIDTH:.0} {HEIGHT:.0}L{min:.0} {HEIGHT:.0}Z");
     (line, area)
 }
 
@@ -112,15 +112,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_ends_at_now_and_its_height_is_of_a_round_number() {
-        for (most, expected) in [
+    fn a_chart_ends_now_and_its_scale_is_a_round_number() {
+        for (max, expected) in [
             (0.0, 0.1),
             (0.3, 0.5),
             (1.0, 1.0),
             (7.0, 10.0),
             (130.0, 200.0),
         ] {
-            assert!((top(most) - expected).abs() < 1e-3, "{most}: {}", top(most));
+            assert!((top(max) - expected).abs() < 1e-3, "{max}: {}", top(max));
         }
         assert_eq!(paths(&[], 0, 1.0), (String::new(), String::new()));
         let (line, area) = paths(&[1.0; 12], 12, 1.0);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_a_worker_that_has_just_begun() {
+    fn a_worker_that_just_started_has_no_data() {
         let all = charts(&Ring::default());
         let html: Vec<String> = all.iter().map(|it| it.render().expect("it can")).collect();
         assert_eq!(html.len(), SERIES);

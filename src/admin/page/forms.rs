@@ -57,7 +57,7 @@ impl Page {
         let query = visit.parts.uri.query().unwrap_or_default();
         let said = FormValues::of(query.as_bytes());
         if is_link_from_elsewhere(&visit.parts.headers) {
-            return frame::again(&target(visit));
+            return frame::reload_page(&target(visit));
         }
         let viewer = self.viewer(visit);
         let Some(act) = ActionForm::find(said.get("do")) else {
@@ -134,10 +134,10 @@ fn asking_back<'a>(
         question: act.question(said),
         about: act.about,
         button: act.button,
-        is_grave: act.is_grave,
+        is_irreversible: act.is_irreversible,
         also: act.also().map(|other| (other.name, other.button)),
         fields: act.fields(said, is_again),
-        kept: act.kept(said),
+        kept: act.hidden_values(said),
         form_token,
         back: act.home(said),
     }

@@ -141,7 +141,7 @@ pub struct ConfirmForm<'a> {
     pub question: String,
     pub about: &'static str,
     pub button: &'static str,
-    pub is_grave: bool,
+    pub is_irreversible: bool,
     /// Name and button label of another action with the same fields.
     pub also: Option<(&'static str, &'static str)>,
     pub fields: Vec<FormField>,
@@ -193,7 +193,7 @@ struct RedirectPage<'a> {
 
 /// Returns a page that requests `to` again from this site. A browser that follows another site's
 /// link sends no cookie, but does so for this second request.
-pub fn again(to: &str) -> Response {
+pub fn reload_page(to: &str) -> Response {
     page(StatusCode::OK, &RedirectPage { to })
 }
 

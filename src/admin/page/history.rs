@@ -71,8 +71,8 @@ impl Ring {
             return;
         };
         let [waiting, running, saturation] = sample.now;
-        for (place, value) in [(1, waiting), (3, running), (4, saturation)] {
-            self.sums[place] += value;
+        for (index, value) in [(1, waiting), (3, running), (4, saturation)] {
+            self.sums[index] += value;
         }
         self.samples += 1;
         let seconds = now.saturating_sub(self.at).as_secs_f64();
@@ -80,11 +80,11 @@ impl Ring {
             return;
         }
         // Counters continue when a pipeline is restarted.
-        let per_second = |place: usize| {
-            let counted = sample.counted[place].saturating_sub(before[place]);
+        let per_second = |index: usize| {
+            let counted = sample.counted[index].saturating_sub(before[index]);
             f64::from(u32::try_from(counted).unwrap_or(u32::MAX)) / seconds
         };
-        let mean = |place: usize| self.sums[place] / f64::from(self.samples);
+        let mean = |index: usize| self.sums[index] / f64::from(self.samples);
         let point = [per_second(0), mean(1), per_second(1), mean(3), mean(4)];
         // Seven digits are more than a chart shows.
         #[expect(clippy::cast_possible_truncation)]
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_is_what_was_counted_in_ten_seconds_and_the_mean_of_what_was_seen() {
+    fn a_point_holds_the_counts_of_ten_seconds_and_the_mean_of_gauges() {
         let mut ring = Ring::default();
         ring.add_sample(Duration::ZERO, sample(100, 7, 0.0));
         for second in [2, 4, 6, 8, 10_u32] {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn two_hours_are_kept_in_a_bound() {
+    fn history_keeps_two_hours_in_bounded_memory() {
         let mut ring = Ring::default();
         for second in 0..40_000 {
             ring.add_sample(Duration::from_secs(2 * second), sample(second, 0, 1.0));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn pipelines_that_are_gone_are_forgotten() {
+    fn removed_pipelines_are_forgotten() {
         let (history, metrics) = (PipelineHistories::default(), Metrics::default());
         for second in 0..6 {
             let both = [("a", &metrics), ("b", &metrics)];

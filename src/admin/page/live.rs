@@ -51,7 +51,7 @@ struct CachedView(tokio::sync::Mutex<Option<(Instant, RenderedView)>>);
 
 /// The views that have watchers.
 pub struct Live {
-    kept: Mutex<HashMap<String, (Instant, Arc<CachedView>)>>,
+    cache: Mutex<HashMap<String, (Instant, Arc<CachedView>)>>,
     seats: Arc<Semaphore>,
     stop: CancellationToken,
 }
@@ -72,7 +72,7 @@ impl Live {
     /// Creates an empty set of views, whose streams end at `stop`.
     pub fn new(stop: CancellationToken) -> Self {
         Self {
-            kept: Mutex::default(),
+            cache: Mutex::default(),
             seats: Arc::new(Semaphore::new(MAX_WATCHERS)),
             stop,
         }
@@ -83,7 +83,7 @@ impl Live {
         let key = asked.address();
         let kept = {
             let now = Instant::now();
-            let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
             let kept = all.entry(key.clone()).or_default_at(now);
             if all.len() > MAX_VIEWS {
                 // Remove views without watchers. If all have watchers, remove the oldest, which is
@@ -106,16 +106,16 @@ impl Live {
         {
             return Arc::clone(view);
         }
-        let begun = Instant::now();
+        let started = Instant::now();
         let html = site.source().html(asked).await;
         let view: RenderedView = Arc::new(html.map(|html| parts(&html)));
-        *last = Some((begun, Arc::clone(&view)));
+        *last = Some((started, Arc::clone(&view)));
         view
     }
 
     /// Discards all views because an action changed something.
     pub fn forget(&self) {
-        let mut all = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         all.clear();
     }
 
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_view_is_its_parts() {
+    fn a_view_consists_of_its_parts() {
         let html = "x<!--part:a--> <p>1</p>\n<!--part:b-->2&#60;!--part:c--&#62;";
         let found = parts(html);
         let found: Vec<_> = found

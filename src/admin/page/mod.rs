@@ -245,9 +245,9 @@ impl Page {
             )),
         };
         let wants_stream = accepts_stream(headers);
-        let viewer = match site.access.may_look(headers, visit.peer) {
+        let viewer = match site.access.may_view(headers, visit.peer) {
             Ok(viewer) => viewer,
-            Err(_) if is_link_from_elsewhere(headers) => return frame::again(&target(visit)),
+            Err(_) if is_link_from_elsewhere(headers) => return frame::reload_page(&target(visit)),
             Err(problem) if wants_stream => return words(&problem),
             Err(problem) if problem.status() == StatusCode::UNAUTHORIZED => {
                 return see_other(&sign_in_for(&target(visit), false), []);
@@ -280,7 +280,7 @@ impl Page {
         around.place = match asked.kind {
             ViewKind::Fleet => "fleet",
             ViewKind::Tenants | ViewKind::Tenant => "tenants",
-            ViewKind::Letters | ViewKind::Letter => "dead",
+            ViewKind::DeadLetters | ViewKind::DeadLetter => "dead",
             ViewKind::Audit => "audit",
         };
         if let Some(pipeline) = asked.pipeline.as_deref() {
@@ -337,7 +337,7 @@ impl Page {
 
     /// Returns the visitor; one without access is the default viewer.
     fn viewer(&self, visit: &Visit<'_>) -> Viewer {
-        let found = self.site.access.may_look(&visit.parts.headers, visit.peer);
+        let found = self.site.access.may_view(&visit.parts.headers, visit.peer);
         found.unwrap_or_default()
     }
 }
@@ -402,7 +402,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_sent_elsewhere() {
+    fn redirects_stay_below_the_prefix() {
         for own in ["/ui", "/ui/tenants?sort=denied", "/ui?pipeline=a"] {
             assert_eq!(own_path(own), own);
         }
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_link_is_asked_for_again() {
+    fn only_a_link_from_another_site_is_reloaded() {
         let headers = |site: &'static str, mode: &'static str| {
             let mut headers = HeaderMap::new();
             for (name, value) in [

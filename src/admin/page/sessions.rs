@@ -18,7 +18,7 @@ pub enum Role {
 
 impl Role {
     /// Returns the role's word in the cookie's name.
-    pub fn word(self) -> &'static str {
+    pub fn keyword(self) -> &'static str {
         match self {
             Self::Reader => "reader",
             Self::Operator => "operator",
@@ -83,12 +83,12 @@ impl Sessions {
         session
     }
 
-    fn place(&self, now: Duration, role: Role, id: &str) -> Option<usize> {
+    fn index(&self, now: Duration, role: Role, id: &str) -> Option<usize> {
         let mut found = None;
         // All are compared, so that the time does not reveal which one matched.
-        for (place, session) in self.0.iter().enumerate() {
+        for (index, session) in self.0.iter().enumerate() {
             if same(&session.id, id) && session.role == role && session.ends > now {
-                found = Some(place);
+                found = Some(index);
             }
         }
         found
@@ -96,7 +96,7 @@ impl Sessions {
 
     /// Returns the session with this cookie at `now`.
     pub fn find(&self, now: Duration, role: Role, id: &str) -> Option<Session> {
-        self.place(now, role, id).map(|place| self.0[place].clone())
+        self.index(now, role, id).map(|index| self.0[index].clone())
     }
 
     /// Ends a session.
@@ -106,15 +106,15 @@ impl Sessions {
 
     /// Stores a message for the session's next page.
     pub fn set_flash(&mut self, now: Duration, id: &str, what: String) {
-        if let Some(place) = self.place(now, Role::Operator, id) {
-            self.0[place].flash = Some(what);
+        if let Some(index) = self.index(now, Role::Operator, id) {
+            self.0[index].flash = Some(what);
         }
     }
 
     /// Takes the message, so that it is shown once.
     pub fn flash(&mut self, now: Duration, id: &str) -> Option<String> {
-        let place = self.place(now, Role::Operator, id)?;
-        self.0[place].flash.take()
+        let index = self.index(now, Role::Operator, id)?;
+        self.0[index].flash.take()
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3_600);
 
     #[test]
-    fn a_session_has_an_end_and_is_of_one_role() {
+    fn a_session_expires_and_has_one_role() {
         let mut all = Sessions::default();
         let operator = all.begin(Duration::ZERO, Role::Operator, "anna".to_owned());
         let reader = all.begin(Duration::ZERO, Role::Reader, String::new());
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_have_a_bound() {
+    fn the_number_of_sessions_is_bounded() {
         let mut all = Sessions::default();
         let first = all.begin(Duration::ZERO, Role::Reader, String::new());
         for _ in 0..MAX_SESSIONS {

@@ -75,7 +75,7 @@ impl ShownName {
 #[derive(Debug, Clone, Template)]
 #[template(
     ext = "html",
-    source = r#"<time title="{{ long }}" datetime="{{ machine }}">{{ clock }}</time>{% if !away.is_empty() %} <span class="away"{% if ends_ms > 0 %} data-ends="{{ ends_ms }}"{% endif %}>{{ away }}</span>{% endif %}"#
+    source = r#"<time title="{{ long }}" datetime="{{ machine }}">{{ clock }}</time>{% if !distance.is_empty() %} <span class="away"{% if ends_ms > 0 %} data-ends="{{ ends_ms }}"{% endif %}>{{ distance }}</span>{% endif %}"#
 )]
 pub struct ShownTime {
     /// Time `14:32:05`, or `24 Nov 14:32` on another day.
@@ -84,7 +84,7 @@ pub struct ShownTime {
     /// Machine-readable time, `2023-11-14T22:15:25Z`.
     machine: String,
     /// Distance, `in 2m 5s`; empty if it is not shown.
-    away: String,
+    distance: String,
     /// Milliseconds since 1970 of an end in the future.
     ends_ms: u64,
 }
@@ -96,7 +96,7 @@ impl ShownTime {
     pub fn end(now_ms: u64, at_ms: u64) -> Self {
         let left = at_ms.saturating_sub(now_ms);
         Self {
-            away: match left {
+            distance: match left {
                 0 => "now".to_owned(),
                 left => format!("in {}", span(left)),
             },
@@ -151,7 +151,7 @@ impl ShownTime {
             clock,
             machine,
             long: long.replace("GMT", "UTC"),
-            away: String::new(),
+            distance: String::new(),
             ends_ms: 0,
         }
     }
@@ -188,14 +188,14 @@ mod tests {
     const NOW: u64 = 1_700_000_000_000;
 
     #[test]
-    fn numbers_and_moments_are_as_people_read_them() {
+    fn numbers_and_times_are_readable() {
         let numbers = [0, 999, 1_000, 1_234_567].map(number);
         assert_eq!(numbers, ["0", "999", "1,000", "1,234,567"]);
         let decimals = [0.0, 0.01, 0.25, 99.94, 12_345.6].map(decimal);
         assert_eq!(decimals, ["0", "< 0.1", "0.2", "99.9", "12,346"]);
         let soon = ShownTime::end(NOW, NOW + 125_000);
         assert_eq!(
-            (soon.clock.as_str(), soon.away.as_str()),
+            (soon.clock.as_str(), soon.distance.as_str()),
             ("22:15:25", "in 2m 5s")
         );
         let later = ShownTime::of(NOW, NOW + 86_400_000);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_chose_is_escaped_and_reachable() {
+    fn foreign_names_are_escaped_and_reachable() {
         let hostile = "<script>\"'&\u{202e}/..";
         let name = ShownName::new(hostile);
         assert!(!name.shown.contains('\u{202e}') && name.shown.contains("\\u{202e}"));

@@ -85,7 +85,7 @@ impl Keeper {
         };
         let work = (self.make)(now.config.clone(), &self.shared_state, self.fresh);
         let work = work.map_err(|why| why.to_string())?;
-        let reload = Reload::Told(self.wanted.clone(), now.start);
+        let reload = Reload::Updates(self.wanted.clone(), now.start);
         let run = work.run(Tasks::default(), reload, stop.clone());
         let run = AssertUnwindSafe(run).catch_unwind();
         // Dropping the set ends the task.
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pipeline_that_fails_is_started_again_after_longer_and_longer_pauses() {
+    async fn a_failed_pipeline_restarts_after_growing_pauses() {
         let bed = KeeperBed::start(|number, stop| {
             Box::pin(async move {
                 match number {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_started_anew_or_ended_as_it_is_wanted_also_in_a_pause() {
+    async fn a_pipeline_restarts_or_stops_on_request_even_in_a_pause() {
         let bed = KeeperBed::start(|number, stop| {
             Box::pin(async move {
                 if number == 2 {

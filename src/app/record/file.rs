@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_stays_and_the_number_of_files_is_bounded() {
+    fn existing_files_are_kept_and_their_number_is_bounded() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("jobs.jsonl");
         fs::write(&path, "mine").expect("written");
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_file_can_be_it_says_so_and_makes_none() {
+    fn an_impossible_path_is_reported_and_creates_no_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let why = create(&folder.path().join("gone/jobs.jsonl")).expect_err("no folder");
         assert_eq!(why.kind(), ErrorKind::NotFound);

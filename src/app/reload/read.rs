@@ -48,10 +48,10 @@ impl ConfigReader {
         let hangups = signal(SignalKind::hangup())?;
         let (send, readings) = mpsc::channel(1);
         let (asks, asked) = blocking::sync_channel(1);
-        let look = move || look(source, &asked, &send);
+        let watch = move || watch_file(source, &asked, &send);
         thread::Builder::new()
             .name("configuration".to_owned())
-            .spawn(look)?;
+            .spawn(watch)?;
         Ok(Self {
             readings,
             asks,
@@ -75,7 +75,7 @@ impl ConfigReader {
 }
 
 /// Sends each reading that is news, until the receiver is gone.
-fn look(
+fn watch_file(
     mut source: ConfigSource,
     asked: &blocking::Receiver<()>,
     readings: &mpsc::Sender<ConfigReading>,
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_tried_again_less_and_less_often_and_is_news_once() {
+    fn a_failed_read_is_retried_with_backoff_and_reported_once() {
         let (mut failure, mut now) = (ReadFailure::default(), Instant::now());
         let problem = || Some("a file is away".to_owned());
         assert!(!failure.is_due(now), "nothing failed");

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_in_order_takes_one_ack() {
+    fn deliveries_settled_in_order_take_one_ack() {
         let mut outstanding = UnackedTags::default();
         (1..=5).for_each(|tag| outstanding.delivered(tag));
         let one = |tag, multiple| AckFrame { tag, multiple };
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_consumer_still_has_is_not_acked_with_others() {
+    fn deliveries_of_another_consumer_are_not_acked_along() {
         let mut outstanding = UnackedTags::default();
         let one = |tag, multiple| AckFrame { tag, multiple };
         for tag in [1, 2, 4, 5] {
@@ -241,7 +241,7 @@ mod tests {
         /// Each step delivers a number of messages, then settles tags, given by their position,
         /// known or not.
         #[test]
-        fn the_broker_has_what_is_not_settled(
+        fn unsettled_deliveries_stay_with_the_broker(
             steps in prop::collection::vec((0_u64..20, prop::collection::vec(0_u64..120, 0..40)), 1..20),
         ) {
             let (mut outstanding, mut channel) = (UnackedTags::default(), Channel::default());

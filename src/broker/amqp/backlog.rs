@@ -21,7 +21,7 @@ pub(super) async fn watch(shared: Arc<BrokerState>, link: Arc<AmqpLink>) -> Brok
         // A blocked connection answers nothing, and requests would pile up in memory.
         let found = match link.blocked() {
             true => None,
-            false => look(&shared, &link, &mut channel).await.ok(),
+            false => count_jobs(&shared, &link, &mut channel).await.ok(),
         };
         shared.backlog.send_replace(found);
         tokio::time::sleep(COUNT_INTERVAL).await;
@@ -29,7 +29,7 @@ pub(super) async fn watch(shared: Arc<BrokerState>, link: Arc<AmqpLink>) -> Brok
 }
 
 /// Counts the jobs. `channel` is an open channel, or `None` to open one.
-async fn look(
+async fn count_jobs(
     shared: &BrokerState,
     link: &AmqpLink,
     channel: &mut Option<Channel>,

@@ -184,7 +184,7 @@ impl Client {
         }
         // The refusal closed the channel.
         let channel = self.link.channel().await?;
-        let queue = Queue::kept(queue, self.queue_type);
+        let queue = Queue::reliable(queue, self.queue_type);
         target.rpc("queue.declare", queue.declare(&channel)).await
     }
 

@@ -190,7 +190,7 @@ impl SentBatch {
 
     /// Collects confirms that came after missing ones, without waiting. On an error the channel is
     /// gone.
-    pub fn look(&mut self) -> lapin::Result<()> {
+    pub fn collect_confirms(&mut self) -> lapin::Result<()> {
         for _ in 0..self.pending.len() {
             let Some((number, mut confirm)) = self.pending.pop_front() else {
                 break;

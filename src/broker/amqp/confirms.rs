@@ -33,7 +33,7 @@ pub const MOVED_AT_ONCE: usize = MAX_BATCH * CHANNELS;
 #[derive(Debug)]
 pub enum Confirms {
     /// The time that each confirm took.
-    Took(Vec<Duration>),
+    Measured(Vec<Duration>),
     /// No confirm came in time, or RabbitMQ refused the messages, for this reason.
     None(String),
     /// The queue could not be created or used, for this reason.
@@ -65,7 +65,7 @@ async fn with_queue(
     name: &Arc<str>,
     (queue_type, more): (config::QueueType, usize),
 ) -> Result<Confirms, BrokerError> {
-    let mut queue = Queue::kept(name, queue_type);
+    let mut queue = Queue::reliable(name, queue_type);
     (queue.arguments).push(("x-expires", HeaderValue::Int(EXPIRES_MS)));
     let (target, channel) = (&link.target, link.channel().await?);
     target.rpc("queue.declare", queue.declare(&channel)).await?;
@@ -116,13 +116,13 @@ async fn published(link: &AmqpLink, name: &Arc<str>) -> Result<Confirms, BrokerE
     }];
     let mut took = Vec::with_capacity(MESSAGES);
     while took.len() < MESSAGES {
-        let begun = Instant::now();
+        let started = Instant::now();
         let answers = publisher.publish(&batch).await;
         let answers = answers.map_err(|error| link.target.error(&error))?;
         if let Some(Err(why)) = answers.into_iter().next() {
             return Ok(Confirms::None(why.to_string()));
         }
-        took.push(begun.elapsed());
+        took.push(started.elapsed());
     }
-    Ok(Confirms::Took(took))
+    Ok(Confirms::Measured(took))
 }

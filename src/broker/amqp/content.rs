@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_read_is_told_from_what_cannot() {
+    fn readable_and_unreadable_content_are_distinguished() {
         let fine = |payload: &[u8]| assert_eq!(unreadable(payload, 1000), None);
         fine(&with(0, b""));
         fine(&with(1 << 7, b"\x02id"));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrapped_can_be_read_and_holds_what_came() {
+    fn wrapped_content_is_readable_and_holds_the_original() {
         let bad = headers(b"\x01\xfft\x01");
         let wrapped = wrapped(&bad, "why", 1000);
         assert_eq!(unreadable(&wrapped, 1000), None);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrapped_passes_when_it_comes_again_as_a_dead_letter() {
+    fn wrapped_content_passes_when_a_dead_letter_returns() {
         let long = [b"\x01kS\0\0\x0f\xff", &[b'v'; 0xfff][..]].concat();
         let why = unreadable(&headers(&long), 1000).expect("it is too long");
         let wrapped = wrapped(&headers(&long), &why, 1000);
@@ -284,7 +284,7 @@ mod tests {
         /// Any content header can be checked and wrapped. `tests/untrusted/frames.rs` checks that
         /// `lapin` agrees.
         #[test]
-        fn any_bytes_are_judged_and_can_be_wrapped(flags: u16, rest in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn any_bytes_can_be_checked_and_wrapped(flags: u16, rest in prop::collection::vec(any::<u8>(), 0..80)) {
             let payload = with(flags, &rest);
             let why = unreadable(&payload, 60);
             let payload = match &why {

@@ -72,7 +72,10 @@ pub async fn inventory(
     let mut looks = QueueProbe::over(link, NAME).await?;
     let mut queues = Vec::with_capacity(topology.queues.len());
     for queue in &topology.queues {
-        queues.push((queue.name.to_string(), look(&mut looks, queue).await?));
+        queues.push((
+            queue.name.to_string(),
+            probe_queue(&mut looks, queue).await?,
+        ));
     }
     let missing = queues
         .iter()
@@ -235,7 +238,7 @@ pub(super) async fn depth(
     Ok(found.map(|found| (found.message_count(), found.consumer_count())))
 }
 
-async fn look(looks: &mut QueueProbe, queue: &Queue) -> Result<QueueState, BrokerError> {
+async fn probe_queue(looks: &mut QueueProbe, queue: &Queue) -> Result<QueueState, BrokerError> {
     let Some((messages, _)) = looks.depth(&queue.name).await? else {
         return Ok(QueueState::Missing);
     };

@@ -287,7 +287,7 @@ async fn wait_for_late<M: Publishing>(
     mut batch: Batch<M>,
 ) -> Result<(), BrokerError> {
     let mut until = Instant::now() + CONFIRM_TIMEOUT;
-    let mut result = batch_sent.look();
+    let mut result = batch_sent.collect_confirms();
     batch.answer(batch_sent.answers());
     while result.is_ok() {
         match timeout_at(until, batch_sent.confirmed()).await {

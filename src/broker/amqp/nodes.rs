@@ -132,7 +132,9 @@ impl Nodes {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::Ipv4Addr;
+
+    use tokio::net::TcpSocket;
 
     use super::*;
     use crate::config::Config;
@@ -143,20 +145,22 @@ mod tests {
         config.expect("a good configuration").amqp
     }
 
-    /// Returns ports that are closed.
-    fn closed(count: usize) -> Vec<u16> {
-        let all: Vec<TcpListener> = (0..count)
-            .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
-            .collect();
-        let port = |one: &TcpListener| one.local_addr().expect("an address").port();
-        all.iter().map(port).collect()
+    /// Returns a socket on a port that refuses connections and that no other process can use.
+    fn closed() -> TcpSocket {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        let bound = socket.bind((Ipv4Addr::LOCALHOST, 0).into());
+        bound.expect("a port");
+        socket
     }
 
     #[tokio::test]
-    async fn all_nodes_are_tried_in_turn_and_named_where_none_answers() {
-        let urls: Vec<String> = (closed(3).iter())
-            .map(|port| format!("amqp://u:hunter2@127.0.0.1:{port}/%2f"))
-            .collect();
+    async fn all_nodes_are_tried_in_turn_and_named_if_none_answers() {
+        let closed = [(); 3].map(|()| closed());
+        let url = |socket: &TcpSocket| {
+            let address = socket.local_addr().expect("an address");
+            format!("amqp://u:hunter2@{address}/%2f")
+        };
+        let urls = closed.each_ref().map(url);
         let shown = urls.join(",").replace("hunter2", "***");
         let amqp = amqp(&urls.join(","));
         for first in 0..4 {

@@ -211,7 +211,7 @@ impl Screen {
     fn advance(&mut self) {
         let Some(size) = self.size() else { return };
         if self.held.len() > FRAME_HEAD {
-            self.look();
+            self.parse_frame();
             return;
         }
         match self.held[0] {
@@ -229,7 +229,7 @@ impl Screen {
     }
 
     /// Inspects the complete frame in `held`.
-    fn look(&mut self) {
+    fn parse_frame(&mut self) {
         let payload = &self.held[FRAME_HEAD..self.held.len() - 1];
         let changed = match self.held[0] {
             // No server sends this, and not even the body's length can be read from it: `lapin`
@@ -341,7 +341,7 @@ mod tests {
     const BAD_ID: &[u8] = b"\0\x3c\0\0\0\0\0\0\0\0\0\x01\0\x80\x02i\xff";
 
     #[test]
-    fn what_can_be_read_passes_as_it_is() {
+    fn readable_content_passes_unchanged() {
         let all = [
             frame(METHOD, b"\0\x3c\0\x3c\x01t\0\0\0\0\0\0\0\x01\0\0\x04jobs"),
             frame(HEADER, ID),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_cannot_be_read_is_changed() {
+    fn only_unreadable_content_is_changed() {
         let (before, after) = (frame(HEADER, ID), frame(3, b"x"));
         let out = screened(&[before.clone(), frame(HEADER, BAD_ID), after.clone()].concat());
         let wrapped = content::wrapped(BAD_ID, "message-id is not UTF-8", FRAME_MAX as usize);

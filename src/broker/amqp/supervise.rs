@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn pauses_grow_and_begin_anew_after_a_good_session() {
+    async fn pauses_grow_and_reset_after_a_good_session() {
         let mut attempts = Attempts::new("test");
         let end = CancellationToken::new();
         let mut last = Duration::ZERO;
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_is_news_once() {
+    async fn a_failure_is_reported_once() {
         let mut attempts = Attempts::new("test");
         assert!(attempts.log(&refused("a")));
         tokio::time::advance(LOG_INTERVAL * 2).await;

@@ -35,7 +35,7 @@ pub(super) struct MemoryClient {
     /// Number of `unacked` messages from each source.
     pub held: Vec<usize>,
     /// Whether it stands in the line of each source.
-    pub in_line: Vec<bool>,
+    pub is_queued: Vec<bool>,
     last_tag: u64,
     pub news: VecDeque<BrokerEvent>,
     /// Tags of `unacked` that were not passed on as events yet, in order.
@@ -60,7 +60,7 @@ impl MemoryClient {
             closed: false,
             unacked: BTreeMap::new(),
             held: vec![0; sources],
-            in_line: vec![false; sources],
+            is_queued: vec![false; sources],
             last_tag: 0,
             news: VecDeque::new(),
             arriving: VecDeque::new(),

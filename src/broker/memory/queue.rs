@@ -83,9 +83,9 @@ impl MemoryQueue {
     pub fn put(&mut self, stored: StoredMessage) {
         match self.ready.back() {
             Some(last) if last.number > stored.number => {
-                let place = |other: &StoredMessage| other.number < stored.number;
-                let place = self.ready.partition_point(place);
-                self.ready.insert(place, stored);
+                let index = |other: &StoredMessage| other.number < stored.number;
+                let index = self.ready.partition_point(index);
+                self.ready.insert(index, stored);
             }
             _ => self.ready.push_back(stored),
         }

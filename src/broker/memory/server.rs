@@ -288,7 +288,7 @@ impl MemoryServerState {
     pub fn step(&mut self, client: usize, now: Instant) -> ClientStep {
         let MemoryClient { closed, ended, .. } = self.clients[client];
         if !closed && !ended {
-            self.come_up(client, now);
+            self.open_session(client, now);
         }
         let client = &self.clients[client];
         ClientStep {
@@ -298,7 +298,7 @@ impl MemoryServerState {
         }
     }
 
-    fn come_up(&mut self, index: usize, now: Instant) {
+    fn open_session(&mut self, index: usize, now: Instant) {
         let client = &mut self.clients[index];
         if client.next_session().is_none_or(|at| at > now) {
             return;
@@ -321,8 +321,8 @@ impl MemoryServerState {
     /// it.
     fn line_up(&mut self, index: usize, number: usize) {
         let client = &mut self.clients[index];
-        if !client.in_line[number] && client.room(self.sources[number], number) > 0 {
-            client.in_line[number] = true;
+        if !client.is_queued[number] && client.room(self.sources[number], number) > 0 {
+            client.is_queued[number] = true;
             self.queues[number].line_up(index);
         }
     }
@@ -337,7 +337,7 @@ impl MemoryServerState {
             && let Some(index) = self.queues[number].next()
         {
             let client = &mut self.clients[index];
-            client.in_line[number] = false;
+            client.is_queued[number] = false;
             // It may have lost its session since it lined up.
             if client.room(source, number) == 0 {
                 continue;

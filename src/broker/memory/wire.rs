@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn comes_back(properties: &BasicProperties, how: u8) {
+    fn assert_round_trip(properties: &BasicProperties, how: u8) {
         let mut paper = b"before".to_vec();
         write(properties, &mut paper);
         let written = &paper[b"before".len()..];
@@ -146,17 +146,17 @@ mod tests {
             ("", text(b"")),
             ("z", text(&[0xff; 70_000])),
         ]));
-        comes_back(&job, BY_HAND);
-        comes_back(&usual(table([])), BY_HAND);
+        assert_round_trip(&job, BY_HAND);
+        assert_round_trip(&usual(table([])), BY_HAND);
         // lapin writes anything else.
-        comes_back(&job.clone().with_priority(3), BY_LAPIN);
-        comes_back(&job.clone().with_delivery_mode(1), BY_LAPIN);
-        comes_back(
+        assert_round_trip(&job.clone().with_priority(3), BY_LAPIN);
+        assert_round_trip(&job.clone().with_delivery_mode(1), BY_LAPIN);
+        assert_round_trip(
             &usual(table([("flag", AMQPValue::Boolean(true))])),
             BY_LAPIN,
         );
-        comes_back(&usual(table([("nothing", AMQPValue::Void)])), BY_LAPIN);
-        comes_back(&BasicProperties::default(), BY_LAPIN);
-        comes_back(&job.with_message_id("".into()), BY_HAND);
+        assert_round_trip(&usual(table([("nothing", AMQPValue::Void)])), BY_LAPIN);
+        assert_round_trip(&BasicProperties::default(), BY_LAPIN);
+        assert_round_trip(&job.with_message_id("".into()), BY_HAND);
     }
 }

@@ -27,7 +27,7 @@ log: {level: warn}
 ";
 
 #[test]
-fn a_pipeline_takes_from_the_top_level_what_it_leaves_out() {
+fn a_pipeline_inherits_omitted_keys_from_the_top_level() {
     let pipelines = read(TWO, &[]).expect("valid");
     assert!(pipelines.are_named());
     assert_eq!(pipelines.names(), "mail-bulk, orders");
@@ -223,7 +223,7 @@ fn an_error_names_the_pipeline_and_its_line() {
 }
 
 #[test]
-fn what_two_pipelines_cannot_share_is_refused() {
+fn pipelines_that_share_exclusive_resources_are_refused() {
     let two =
         |top: &str, a: &str, b: &str| format!("{top}\npipelines:\n  a: {{{a}}}\n  b: {{{b}}}");
     let queues = |a: &str, b: &str| two("", &format!("amqp: {{{a}}}"), &format!("amqp: {{{b}}}"));
@@ -299,7 +299,7 @@ fn what_two_pipelines_cannot_share_is_refused() {
 }
 
 #[test]
-fn what_is_shown_is_a_file_that_says_the_same() {
+fn the_shown_configuration_is_an_equivalent_file() {
     let pipelines = read(TWO, &[]).expect("valid");
     let shown = pipelines.to_string();
     let again = read(&shown, &[]).unwrap_or_else(|why| panic!("{why}\n{shown}"));
@@ -320,7 +320,7 @@ fn a_program_with_a_handler_of_its_own_works_on_one() {
 }
 
 #[test]
-fn a_warning_of_all_is_said_once() {
+fn a_warning_about_all_pipelines_appears_once() {
     let text = "amqp: {queue: q}\nadmin: {listen: '0.0.0.0:1'}\npipelines: {a: , b: {rate-limiter: {plan-header: x-plan}}}";
     let pipelines = read(text, &[]).expect("valid");
     let warnings = pipelines.warnings();

@@ -23,7 +23,7 @@ pub(super) enum LineKind {
     /// A limit was lowered.
     Lowered,
     /// A limit is whole again.
-    Whole,
+    Restored,
     /// A job failed.
     Failed,
     /// A job became a dead letter.
@@ -41,7 +41,7 @@ const ALL: [LineKind; 11] = [
     LineKind::BreakerClosed,
     LineKind::Throttled,
     LineKind::Lowered,
-    LineKind::Whole,
+    LineKind::Restored,
     LineKind::Failed,
     LineKind::Dead,
     LineKind::Invalid,
@@ -118,7 +118,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_few_are_said_and_the_rest_is_summed_up_at_the_end_of_the_span() {
+    fn a_few_lines_are_logged_and_the_rest_is_summed_up() {
         let mut limiter = LineLimiter::default();
         let said = |limiter: &mut LineLimiter, at: u32, times: u32| {
             (0..times)
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_seldom_is_always_said() {
+    fn rare_lines_are_always_logged() {
         let mut limiter = LineLimiter::default();
         assert!((0..99).all(|at| limiter.may_log(at * SECOND, LineKind::Failed)));
         assert_eq!(limiter.next(), None);

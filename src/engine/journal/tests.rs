@@ -23,7 +23,7 @@ impl io::Write for LogLines {
 }
 
 /// Returns the lines that are logged.
-fn said(facts: Vec<Fact>) -> String {
+fn logged(facts: Vec<Fact>) -> String {
     let lines = LogLines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -55,7 +55,7 @@ fn job() -> JobFields {
 fn a_dead_letter_is_logged_with_its_reason() {
     let reason = "its deadline is over".to_owned();
     let fact = Fact::DeadLetter(job(), Death::Expired, reason);
-    let log = said(vec![fact]);
+    let log = logged(vec![fact]);
     for part in ["WARN", "job-7", "tenant=a", "its deadline is over"] {
         assert!(log.contains(part), "{part} is missing in {log}");
     }
@@ -65,15 +65,15 @@ fn a_dead_letter_is_logged_with_its_reason() {
 fn a_line_about_a_job_names_its_trace() {
     let trace = Context::parse("00-0000000000000000000000000000000a-000000000000000b-01");
     let job = JobFields { trace, ..job() };
-    let log = said(vec![Fact::FailedWhileOpen(job, "503".to_owned())]);
+    let log = logged(vec![Fact::FailedWhileOpen(job, "503".to_owned())]);
     let ids = "trace_id=\"0000000000000000000000000000000a\" span_id=\"000000000000000b\"";
     assert!(log.contains(ids), "{log}");
 }
 
 #[test]
-fn many_of_a_kind_are_a_few_lines_and_one() {
+fn many_lines_of_a_kind_become_a_few_and_a_summary() {
     let reason = || "503".to_owned();
-    let failed = |number: u32| Fact::TriedAgain {
+    let failed = |number: u32| Fact::Retried {
         job: job(),
         attempt: number,
         wait: Duration::from_secs(1),
@@ -81,7 +81,7 @@ fn many_of_a_kind_are_a_few_lines_and_one() {
     };
     let mut facts: Vec<Fact> = (0..500).map(failed).collect();
     facts.extend((0..13).map(|_| Fact::DeadLetter(job(), Death::Attempts, reason())));
-    let log = said(facts);
+    let log = logged(facts);
     let lines = |part: &str| log.lines().filter(|line| line.contains(part)).count();
     assert_eq!(lines("job failed: it will be retried"), 10, "{log}");
     assert_eq!(lines("dead letter "), 10, "{log}");
@@ -105,7 +105,7 @@ fn a_tenant_that_closes_and_opens_has_a_line_for_each() {
         by,
         wait: second,
     };
-    let log = said(vec![
+    let log = logged(vec![
         closed(ClosedBy::Limit(limits, 0)),
         closed(ClosedBy::Suspension),
         Fact::TenantOpened {
@@ -124,17 +124,17 @@ fn a_tenant_that_closes_and_opens_has_a_line_for_each() {
 }
 
 #[test]
-fn what_can_not_be_read_is_logged_with_its_tenant_and_reason() {
+fn an_unreadable_clock_is_logged_with_its_tenant_and_reason() {
     let why = GateError::Refused("WRONGTYPE of a test".to_owned());
-    let log = said(vec![Fact::NoClock(job().tenant, 3, why)]);
+    let log = logged(vec![Fact::ClockUnreadable(job().tenant, 3, why)]);
     for part in ["WARN", "tenant=a", "jobs=3", "WRONGTYPE of a test"] {
         assert!(log.contains(part), "{part} is missing in {log}");
     }
 }
 
 #[test]
-fn what_happens_to_each_job_is_not_logged() {
-    let log = said(vec![
+fn events_of_single_jobs_are_not_logged() {
+    let log = logged(vec![
         Fact::Decided(Decision::Admitted),
         Fact::Called(Outcome::Done, Some(Duration::from_millis(5))),
         Fact::Delayed(WaitPlace::Recheck),

@@ -118,7 +118,7 @@ impl Admission {
     }
 
     /// Returns the maximum number of jobs in one round trip.
-    pub(super) fn most(&self) -> usize {
+    pub(super) fn max_jobs(&self) -> usize {
         self.size.get()
     }
 
@@ -198,7 +198,7 @@ impl Admission {
     }
 
     /// Records that the gate answers.
-    pub(super) fn goes_on(&mut self) {
+    pub(super) fn record_answer(&mut self) {
         self.pause = None;
         self.closed_until = Duration::ZERO;
         self.backoff.reset();
@@ -217,7 +217,7 @@ impl Admission {
     }
 
     /// Records that a permit came too late. Returns a fact if all permits do.
-    pub(super) fn came_late(
+    pub(super) fn record_late_permit(
         &mut self,
         now: Duration,
         asked_at: Duration,
@@ -234,7 +234,7 @@ impl Admission {
     }
 
     /// Records that a permit came in time.
-    pub(super) fn came_in_time(&mut self, now: Duration, asked_at: Duration) {
+    pub(super) fn record_timely_permit(&mut self, now: Duration, asked_at: Duration) {
         self.expired_permits.in_time();
         self.size.in_time(now, asked_at);
     }
@@ -260,7 +260,7 @@ mod tests {
         let mut question = GateQuestion::new(tenant, Labels::default(), limits(), String::new());
         question.jobs.push(QuestionJob {
             key,
-            place: 0,
+            index: 0,
             cost: 1,
         });
         let mut round = admission.begin(now);
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn one_question_of_a_shard_is_under_way_and_few_jobs_wait_for_company() {
+    fn a_shard_has_one_request_in_flight_and_few_jobs_are_batched() {
         let (mut admission, here) = (Admission::default(), ShardId::default());
         assert_eq!(admission.ask_at(|| 1), Duration::ZERO);
         assert!(admission.is_open(here) && admission.is_idle());
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn who_can_not_be_asked_is_asked_after_a_pause_until_it_answers() {
+    fn an_unreachable_store_is_asked_after_pauses_until_it_answers() {
         let mut admission = Admission::default();
         let cold = |wait| GateError::Cold {
             wait,
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(admission.ask_at(|| 1), Duration::ZERO);
         admission.pause(Duration::ZERO, &away, 0.5);
         assert!(admission.ask_at(|| 1) > pauses[2], "the pauses still grow");
-        admission.goes_on();
+        admission.record_answer();
         assert_eq!(admission.ask_at(|| 1), Duration::ZERO);
         admission.pause(Duration::ZERO, &away, 0.5);
         pauses[1] = admission.ask_at(|| 1);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_can_not_start_any_more_lapse_once_and_a_far_store_gives_them_longer() {
+    fn jobs_that_are_too_late_lapse_once_and_later_with_a_distant_store() {
         let (mut admission, here) = (Admission::default(), ShardId::default());
         assert_eq!(admission.lapses_at(), None);
         send(&mut admission, 10 * MS, here, JobKey(7));
@@ -329,17 +329,21 @@ mod tests {
     }
 
     #[test]
-    fn fewer_jobs_ask_after_a_permit_that_came_late_and_it_is_told_when_all_do() {
+    fn a_late_permit_halves_the_round_and_only_late_permits_are_reported() {
         let mut admission = Admission::default();
         admission.asks_for(100);
-        assert!(admission.came_late(MS, MS, &limits()).is_none());
-        assert_eq!(admission.most(), 50);
-        let told = admission.came_late(9_000 * MS, 8_000 * MS, &limits());
+        assert!(admission.record_late_permit(MS, MS, &limits()).is_none());
+        assert_eq!(admission.max_jobs(), 50);
+        let told = admission.record_late_permit(9_000 * MS, 8_000 * MS, &limits());
         let Some(Fact::NoYoungPermit { took, good_for, .. }) = told else {
             panic!("{told:?}");
         };
         assert_eq!((took, good_for), (1_000 * MS, 1_000 * MS));
-        admission.came_in_time(9_001 * MS, 9_000 * MS);
-        assert_eq!(admission.most(), 50, "asked half as many again, and double");
+        admission.record_timely_permit(9_001 * MS, 9_000 * MS);
+        assert_eq!(
+            admission.max_jobs(),
+            50,
+            "asked half as many again, and double"
+        );
     }
 }

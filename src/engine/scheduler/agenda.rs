@@ -15,7 +15,7 @@ pub(super) struct Agenda {
     replies: Vec<(JobKey, Reply)>,
     publishes: Vec<(JobKey, Outgoing)>,
     /// Messages whose confirms must not delay others, by queue.
-    apart: BTreeMap<Arc<str>, Vec<(JobKey, Outgoing)>>,
+    separate: BTreeMap<Arc<str>, Vec<(JobKey, Outgoing)>>,
     acks: Vec<Tag>,
 }
 
@@ -42,9 +42,9 @@ impl Agenda {
     }
 
     /// Publishes a message whose confirm must not delay others.
-    pub(super) fn publish_apart(&mut self, publish: (JobKey, Outgoing)) {
+    pub(super) fn publish_separately(&mut self, publish: (JobKey, Outgoing)) {
         let queue = Arc::clone(&publish.1.queue);
-        self.apart.entry(queue).or_default().push(publish);
+        self.separate.entry(queue).or_default().push(publish);
     }
 
     /// Acks a delivery.
@@ -68,7 +68,7 @@ impl Agenda {
         self.released.sort_unstable();
         self.replies.clear();
         self.publishes.clear();
-        self.apart.clear();
+        self.separate.clear();
         self.acks.clear();
     }
 
@@ -86,7 +86,7 @@ impl Agenda {
         if !self.publishes.is_empty() {
             actions.push(Action::Publish(std::mem::take(&mut self.publishes)));
         }
-        let apart = std::mem::take(&mut self.apart);
+        let apart = std::mem::take(&mut self.separate);
         actions.extend(apart.into_values().map(Action::Publish));
         if !self.acks.is_empty() {
             actions.push(Action::Ack(std::mem::take(&mut self.acks)));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_a_session_that_is_gone_is_published_or_acked() {
+    fn a_lost_session_publishes_and_acks_nothing() {
         let mut agenda = filled();
         agenda.end_session([JobKey(5), JobKey(3)]);
         let actions = agenda.take();

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_needed_nothing_starts_before_it_and_jobs_are_kept_for_a_while() {
+    fn nothing_starts_before_a_required_agreement_and_jobs_are_held() {
         let mut fleet = agreement();
         fleet.is_needed();
         assert!(!fleet.allows(SECOND) && fleet.stands(SECOND) && fleet.is_awaited());
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_gives_its_few_jobs_back_before_it_takes_all() {
+    fn a_worker_returns_its_few_jobs_before_it_takes_all() {
         let mut alone = agreement();
         let mut change = |busy, wanted| alone.change(SECOND, busy, wanted);
         assert_eq!(change(true, WantedJobs::Nothing), None, "something runs");

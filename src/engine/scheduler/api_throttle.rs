@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Interval at which the store is asked whether another worker was throttled, or an operator ended
 /// the throttle.
-pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+pub const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 /// Age at which the state is too old to start jobs. Otherwise an idle worker's next job would be
 /// called while all tenants are throttled.
 const STALE_AFTER: Duration = Duration::from_secs(2);
@@ -23,7 +23,7 @@ pub struct ApiThrottle {
     /// Whether the limits in force let another worker's answer throttle all tenants.
     watches: bool,
     /// When to ask the store again.
-    look_at: Duration,
+    next_check: Duration,
     /// When the state becomes too old.
     stale_at: Duration,
 }
@@ -42,17 +42,17 @@ impl ApiThrottle {
     /// Returns true if it is time to ask the store. `watches` returns whether another worker may
     /// learn of a throttle.
     pub fn should_ask(&mut self, now: Duration, watches: impl Fn() -> bool) -> bool {
-        if now < self.look_at {
+        if now < self.next_check {
             return false;
         }
-        self.look_at = now + LOOK_INTERVAL;
+        self.next_check = now + QUERY_INTERVAL;
         self.watches = watches();
         self.watches || now < self.until()
     }
 
     /// Returns when to ask the store again.
     pub fn ask_at(&self) -> Duration {
-        self.look_at
+        self.next_check
     }
 
     /// Records that an answer to this worker throttles all tenants.
@@ -99,7 +99,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn an_operator_s_resume_is_heard_but_not_by_who_was_told_meanwhile() {
+    fn an_operators_resume_counts_unless_a_newer_throttle_arrived() {
         let mut throttle = ApiThrottle::default();
         throttle.throttled(20 * SECOND);
         throttle.asked();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn who_watches_looks_each_second_and_never_starts_by_what_is_old() {
+    fn a_watching_worker_asks_each_second_and_ignores_stale_answers() {
         let mut throttle = ApiThrottle::default();
         assert!(!throttle.is_stale(SECOND));
         assert!(!throttle.should_ask(SECOND, || false) && !throttle.is_stale(SECOND));

@@ -50,7 +50,7 @@ impl Scheduler {
     /// Returns true if the shard may be asked: no question is in flight there, and all unused
     /// permits were given back.
     pub(super) fn is_open(&self, shard: ShardId) -> bool {
-        self.admission.is_open(shard) && !self.settlement.goes_first(shard)
+        self.admission.is_open(shard) && !self.settlement.must_settle_first(shard)
     }
 
     fn ready(&self) -> usize {
@@ -72,7 +72,7 @@ impl Scheduler {
             for key in keys {
                 let job = self.jobs.get(&key);
                 if job.is_some_and(|job| job.phase == Phase::Asking) {
-                    self.let_go(key);
+                    self.release_slot(key);
                 }
             }
         }
@@ -95,17 +95,23 @@ impl Scheduler {
     ) -> Rounds {
         // While the API's breaker is open, one job is the probe. It should be of a tenant without
         // failures, because jobs of other tenants may fail whatever the API does.
-        let most = match self.breakers.only_one() {
+        let max = match self.breakers.only_one() {
             true => {
                 let breakers = &self.breakers;
                 (self.queues).begin_with(|tenant| !breakers.may_have_failures(tenant));
                 1
             }
-            false => self.admission.most(),
+            false => self.admission.max_jobs(),
         };
         let (admission, settlement) = (&self.admission, &self.settlement);
-        let is_open = |it| admission.is_open(it) && !settlement.goes_first(it);
-        let turns = self.queues.take_round(most, is_open);
+        let is_open = |it| admission.is_open(it) && !settlement.must_settle_first(it);
+        let (jobs, agreement, steering) = (&self.jobs, &mut self.agreement, &self.steering);
+        let max_starts = |tenant: &Tenant, first: JobKey| {
+            let plan = jobs.get(&first).and_then(|job| job.claims.plan.as_deref());
+            let limits = steering.with_tried(tenant, agreement.limits(tenant, plan));
+            limits.max_starts()
+        };
+        let turns = self.queues.take_round(max, is_open, max_starts);
         let jobs = turns.iter().map(|(_, turn)| turn.keys.len()).sum();
         self.admission.asks_for(jobs);
         let mut rounds = Rounds::new();
@@ -163,8 +169,8 @@ impl Scheduler {
         let mut slots = turn.slots;
         let mut jobs: Vec<_> = Vec::with_capacity(turn.keys.len());
         let mut without_slot = Vec::new();
-        for (place, key) in turn.keys.into_iter().enumerate() {
-            let ready = self.looked_at(key, &mut slots, is_ready);
+        for (index, key) in turn.keys.into_iter().enumerate() {
+            let ready = self.take_if_ready(key, &mut slots, is_ready);
             match self.may_ask(now, key) {
                 AskPermission::Ask => {}
                 AskPermission::WithSlot => {
@@ -175,7 +181,7 @@ impl Scheduler {
             }
             let ticket = (self.jobs.get(&key)).and_then(|job| job.claims.ticket);
             let ticket_order = ticket.map(|ticket| (ticket.generation, ticket.number));
-            jobs.push((!ready, ticket_order.is_none(), ticket_order, place, key));
+            jobs.push((!ready, ticket_order.is_none(), ticket_order, index, key));
         }
         if !without_slot.is_empty() {
             self.put_back(&without_slot);
@@ -185,7 +191,7 @@ impl Scheduler {
         // The gate admits the first jobs first: those whose calls are ready, in the order of their
         // tickets.
         jobs.sort_unstable();
-        for (unready, _, _, place, key) in jobs {
+        for (unready, _, _, index, key) in jobs {
             // Every job in the queues is in `jobs`, because a lost session empties both.
             let Some(job) = self.jobs.get_mut(&key) else {
                 continue;
@@ -197,7 +203,7 @@ impl Scheduler {
             let Claims { tenant, plan, .. } = &job.claims;
             let limits = self.agreement.limits(tenant, plan.as_deref());
             let limits = self.steering.with_tried(tenant, limits);
-            let limits = self.pacing.keep_apart(now, tenant, limits);
+            let limits = self.pacing.add_spacing(now, tenant, limits);
             let labels = self.labels_of(job, &limits);
             let first = questions.first();
             let is_first = first.is_some_and(|(it, _)| it.labels == labels && it.limits == limits);
@@ -218,14 +224,14 @@ impl Scheduler {
                 at
             });
             let (ask, question) = &mut questions[at];
-            let (ticket, cost, again) = (job.claims.ticket, job.claims.cost, job.again);
+            let (ticket, cost, readmitted) = (job.claims.ticket, job.claims.cost, job.readmitted);
             ask.budget += u32::from(!unready);
             ask.asks.push(Question {
                 ticket,
                 cost,
-                again,
+                readmitted,
             });
-            question.jobs.push(QuestionJob { key, place, cost });
+            question.jobs.push(QuestionJob { key, index, cost });
         }
         questions
     }
@@ -263,7 +269,7 @@ impl Scheduler {
 
     /// Returns true if the job's call could be made at once. Gives a job without a slot one of
     /// `slots`.
-    fn looked_at(
+    fn take_if_ready(
         &mut self,
         key: JobKey,
         slots: &mut u32,

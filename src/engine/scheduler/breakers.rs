@@ -5,7 +5,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
-use super::api_throttle::{ApiThrottle, LOOK_INTERVAL};
+use super::api_throttle::{ApiThrottle, QUERY_INTERVAL};
 use crate::engine::action::JobKey;
 use crate::gate::{BreakerEvent, BreakerScope, GateError, Rule, Standings};
 use crate::rules::breaker::Trouble;
@@ -24,12 +24,12 @@ const MAX_REASON_CHARS: usize = 200;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ApiBreaker {
     /// This worker knows of no failures.
-    Sound,
+    Healthy,
     /// There were failures, so a success must be reported.
     Failing,
-    /// Nothing starts. The breaker is checked at `look_at`, or as soon as a job wants to start if
+    /// Nothing starts. The breaker is checked at `next_check`, or as soon as a job wants to start if
     /// the probe is `free`.
-    Open { look_at: Duration, free: bool },
+    Open { next_check: Duration, free: bool },
     /// The next probe was requested, or the last probe's failure is being reported.
     Asking,
     /// One job may start. This was granted at `now_ms` of the store's clock.
@@ -95,7 +95,7 @@ pub struct Breakers {
     waiting: VecDeque<BreakerReport>,
     sent: Option<Vec<BreakerReport>>,
     /// When jobs that wait in memory are next checked.
-    next_let_go: Duration,
+    next_release: Duration,
 }
 
 impl Breakers {
@@ -104,11 +104,11 @@ impl Breakers {
         Self {
             rule,
             failing: HashSet::new(),
-            api: ApiBreaker::Sound,
+            api: ApiBreaker::Healthy,
             api_throttle: ApiThrottle::default(),
             waiting: VecDeque::new(),
             sent: None,
-            next_let_go: Duration::ZERO,
+            next_release: Duration::ZERO,
         }
     }
 
@@ -124,7 +124,7 @@ impl Breakers {
 
     /// Returns true if the API's breaker is open, as far as this worker knows.
     pub fn is_open(&self) -> bool {
-        !matches!(self.api, ApiBreaker::Sound | ApiBreaker::Failing)
+        !matches!(self.api, ApiBreaker::Healthy | ApiBreaker::Failing)
     }
 
     /// Returns true if nothing starts except a probe: the API's breaker is open, or the API itself
@@ -136,7 +136,7 @@ impl Breakers {
     /// Returns true if jobs may ask.
     pub fn may_ask(&self, now: Duration) -> bool {
         let may = match self.api {
-            ApiBreaker::Sound | ApiBreaker::Failing => !self.api_throttle.is_stale(now),
+            ApiBreaker::Healthy | ApiBreaker::Failing => !self.api_throttle.is_stale(now),
             api => matches!(api, ApiBreaker::Granted { .. }),
         };
         may && now >= self.api_throttle.until()
@@ -176,14 +176,14 @@ impl Breakers {
             let release = BreakerEvent::Release { started_ms: now_ms };
             self.queue_report(vec![(BreakerScope::Api, release)], None);
             self.api = ApiBreaker::Open {
-                look_at: Duration::ZERO,
+                next_check: Duration::ZERO,
                 free: false,
             };
         }
     }
 
     /// Records that the job left while its call was being prepared.
-    pub fn gone(&mut self, key: JobKey) {
+    pub fn record_departure(&mut self, key: JobKey) {
         if self.probe(key).is_some() {
             self.prepared(key);
             self.not_started();
@@ -243,12 +243,12 @@ impl Breakers {
         let failed = |started_ms, of| BreakerEvent::Failed {
             started_ms,
             of,
-            by: by.clone(),
+            reason: by.clone(),
             jitter,
         };
         let started_ms = probe.unwrap_or(0);
         // A success after this must be reported, even before the gate has counted the failure.
-        if self.api == ApiBreaker::Sound && trouble != Trouble::Tenant {
+        if self.api == ApiBreaker::Healthy && trouble != Trouble::Tenant {
             self.api = ApiBreaker::Failing;
         }
         if trouble != Trouble::Unreachable {
@@ -284,12 +284,12 @@ impl Breakers {
             self.failing.remove(ended.tenant);
             events.push((
                 BreakerScope::Tenant(ended.tenant.clone()),
-                BreakerEvent::Sound,
+                BreakerEvent::Succeeded,
             ));
         }
-        let sound = (BreakerScope::Api, BreakerEvent::Sound);
+        let sound = (BreakerScope::Api, BreakerEvent::Succeeded);
         let is_queued = |report: &BreakerReport| report.events.last() == Some(&sound);
-        if self.api != ApiBreaker::Sound && !self.waiting.back().is_some_and(is_queued) {
+        if self.api != ApiBreaker::Healthy && !self.waiting.back().is_some_and(is_queued) {
             self.api = ApiBreaker::Failing;
             events.push(sound);
         }
@@ -337,20 +337,20 @@ impl Breakers {
     /// probe. `watches`: an answer to another worker may have closed the API to all tenants.
     pub fn check(&mut self, now: Duration, wants: bool, watches: impl Fn() -> bool) {
         match self.api {
-            ApiBreaker::Open { look_at, free } if look_at <= now || free && wants => {
+            ApiBreaker::Open { next_check, free } if next_check <= now || free && wants => {
                 self.api = ApiBreaker::Asking;
                 let event = if wants {
                     BreakerEvent::Probe
                 } else {
-                    BreakerEvent::Look
+                    BreakerEvent::Read
                 };
                 self.queue_report(vec![(BreakerScope::Api, event)], None);
             }
-            ApiBreaker::Sound | ApiBreaker::Failing
+            ApiBreaker::Healthy | ApiBreaker::Failing
                 if (wants || now < self.api_throttle.until())
                     && self.api_throttle.should_ask(now, &watches) =>
             {
-                self.queue_report(vec![(BreakerScope::Api, BreakerEvent::Look)], None);
+                self.queue_report(vec![(BreakerScope::Api, BreakerEvent::Read)], None);
             }
             _ => {}
         }
@@ -367,27 +367,27 @@ impl Breakers {
 
     /// Returns true if nothing starts and it is time to let jobs go that have waited in memory for
     /// long. Begins the next interval.
-    pub fn lets_go(&mut self, now: Duration) -> bool {
-        let lets_go = self.is_shut(now) && now >= self.next_let_go;
+    pub fn should_release_waiting(&mut self, now: Duration) -> bool {
+        let lets_go = self.is_shut(now) && now >= self.next_release;
         if lets_go {
-            self.next_let_go = now + LET_GO_INTERVAL;
+            self.next_release = now + LET_GO_INTERVAL;
         }
         lets_go
     }
 
-    /// Returns when [`Breakers::check`] or [`Breakers::lets_go`] has something to do while nothing
+    /// Returns when [`Breakers::check`] or [`Breakers::should_release_waiting`] has something to do while nothing
     /// starts, or when jobs may start again.
     pub fn next(&self, now: Duration) -> Option<Duration> {
-        let look_at = self.look_at(now);
-        let next = look_at.map_or(self.next_let_go, |at| at.min(self.next_let_go));
+        let next_check = self.next_check(now);
+        let next = next_check.map_or(self.next_release, |at| at.min(self.next_release));
         self.is_shut(now).then_some(next)
     }
 
-    fn look_at(&self, now: Duration) -> Option<Duration> {
+    fn next_check(&self, now: Duration) -> Option<Duration> {
         match self.api {
-            ApiBreaker::Open { look_at, .. } => Some(look_at),
+            ApiBreaker::Open { next_check, .. } => Some(next_check),
             _ if self.api_throttle.until() <= now => None,
-            ApiBreaker::Sound | ApiBreaker::Failing => {
+            ApiBreaker::Healthy | ApiBreaker::Failing => {
                 Some(self.api_throttle.until().min(self.api_throttle.ask_at()))
             }
             _ => Some(self.api_throttle.until()),
@@ -401,8 +401,8 @@ impl Breakers {
             return None;
         }
         self.api_throttle.asked();
-        let most = self.waiting.len().min(MAX_REPORTS_PER_REQUEST);
-        let reports: Vec<BreakerReport> = self.waiting.drain(..most).collect();
+        let max = self.waiting.len().min(MAX_REPORTS_PER_REQUEST);
+        let reports: Vec<BreakerReport> = self.waiting.drain(..max).collect();
         let events = reports.iter().flat_map(|report| report.events.clone());
         let events = events.collect();
         self.sent = Some(reports);
@@ -422,15 +422,15 @@ impl Breakers {
         let mut told = Vec::new();
         for BreakerReport { events, job } in self.sent.take().unwrap_or_default() {
             let mut open = Some(false);
-            for (whose, event) in events {
+            for (scope, event) in events {
                 let Some(Ok(standing)) = standings.next() else {
                     open = open.filter(|open| *open);
-                    if whose == BreakerScope::Api {
+                    if scope == BreakerScope::Api {
                         self.api_throttle.store_replied(now, None);
                         if self.api == ApiBreaker::Asking {
-                            let look_at = now + LOOK_INTERVAL;
+                            let next_check = now + QUERY_INTERVAL;
                             self.api = ApiBreaker::Open {
-                                look_at,
+                                next_check,
                                 free: false,
                             };
                         }
@@ -443,12 +443,12 @@ impl Breakers {
                 if standing.has_changed {
                     let is_open = standing.is_open;
                     told.push(ReportOutcome::Changed(
-                        whose.clone(),
+                        scope.clone(),
                         is_open,
-                        standing.by.clone(),
+                        standing.reason.clone(),
                     ));
                 }
-                match &whose {
+                match &scope {
                     BreakerScope::Tenant(tenant) => {
                         self.record_failures(tenant, standing.failures > 0)
                     }
@@ -456,20 +456,20 @@ impl Breakers {
                         let left = standing.named_until_ms.saturating_sub(standing.now_ms);
                         let left = Duration::from_millis(left);
                         if self.api_throttle.store_replied(now, Some(left)) {
-                            told.push(ReportOutcome::Closed(left, standing.by.clone()));
+                            told.push(ReportOutcome::Closed(left, standing.reason.clone()));
                         }
                         let wait = standing.closed_until_ms.saturating_sub(standing.now_ms);
                         // A worker that wants no probe would find the breaker half-open each time.
-                        let free = event == BreakerEvent::Look && wait == 0;
+                        let free = event == BreakerEvent::Read && wait == 0;
                         let wait = match event {
-                            BreakerEvent::Look => LOOK_INTERVAL,
-                            _ => Duration::from_millis(wait).min(LOOK_INTERVAL),
+                            BreakerEvent::Read => QUERY_INTERVAL,
+                            _ => Duration::from_millis(wait).min(QUERY_INTERVAL),
                         };
-                        let look_at = now + wait;
+                        let next_check = now + wait;
                         self.api = match self.api {
                             // This only checked for a throttle of all tenants.
-                            api @ (ApiBreaker::Sound | ApiBreaker::Failing)
-                                if event == BreakerEvent::Look =>
+                            api @ (ApiBreaker::Healthy | ApiBreaker::Failing)
+                                if event == BreakerEvent::Read =>
                             {
                                 api
                             }
@@ -482,11 +482,11 @@ impl Breakers {
                             _ if standing.is_granted => ApiBreaker::Granted {
                                 now_ms: standing.now_ms,
                             },
-                            _ if standing.is_open => ApiBreaker::Open { look_at, free },
+                            _ if standing.is_open => ApiBreaker::Open { next_check, free },
                             _ if standing.failures > 0 || self.has_unreported_failures() => {
                                 ApiBreaker::Failing
                             }
-                            _ => ApiBreaker::Sound,
+                            _ => ApiBreaker::Healthy,
                         };
                     }
                 }

@@ -95,19 +95,19 @@ impl Candidates {
         let sent = outbox.sent.take().unwrap_or_default();
         let mut told = Vec::with_capacity(sent.len());
         let mut replies = result.ok().unwrap_or_default().into_iter();
-        let mut again = VecDeque::new();
+        let mut retries = VecDeque::new();
         for (key, candidate) in sent {
             match replies.next() {
                 Some(Ok(deduped)) => told.push((key, Ok(deduped))),
                 // Redis would refuse it again.
                 Some(Err(why @ GateError::Refused(_))) => told.push((key, Err(why))),
-                _ => again.push_back((key, candidate)),
+                _ => retries.push_back((key, candidate)),
             }
         }
-        if !again.is_empty() {
+        if !retries.is_empty() {
             outbox.not_before = now + RETRY_DELAY;
-            again.append(&mut outbox.open);
-            outbox.open = again;
+            retries.append(&mut outbox.open);
+            outbox.open = retries;
         }
         if outbox.open.is_empty() {
             self.outboxes.remove(&shard);
@@ -140,14 +140,14 @@ mod tests {
     use crate::rules::tenant::Tenant;
 
     fn add(candidates: &mut Candidates, key: u64) {
-        let by = candidates.name(JobKey(key));
+        let owner = candidates.name(JobKey(key));
         candidates.add(
             JobKey(key),
             Candidate {
                 tenant: Tenant::parse("a").expect("a tenant"),
                 key: "k".to_owned(),
                 job: key.to_string(),
-                by,
+                owner,
                 seen_before: false,
                 lasts_ms: 5,
             },
@@ -157,11 +157,11 @@ mod tests {
     const HERE: fn() -> ShardId = ShardId::default;
 
     #[test]
-    fn one_batch_is_asked_at_a_time_and_what_failed_is_asked_again_first() {
+    fn one_batch_is_in_flight_and_failed_jobs_are_asked_first() {
         let (mut all, now) = (Candidates::new(7), Duration::from_secs(9));
         add(&mut all, 1);
         let sent = all.send(now);
-        assert_eq!((sent.len(), sent[0].1[0].by.as_str()), (1, "7-1"));
+        assert_eq!((sent.len(), sent[0].1[0].owner.as_str()), (1, "7-1"));
         add(&mut all, 2);
         assert!(all.send(now).is_empty() && all.send_at().is_none());
         let away = GateError::Unreachable("a test".to_owned());
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_bounded_and_with_its_session_all_is_forgotten() {
+    fn a_batch_is_bounded_and_forgotten_with_its_session() {
         let mut all = Candidates::new(7);
         (0..300).for_each(|key| add(&mut all, key));
         assert_eq!(all.send(Duration::ZERO)[0].1.len(), MAX_JOBS_PER_REQUEST);

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bounded_number_is_remembered() {
+    fn the_number_of_suspended_tenants_is_bounded() {
         let mut suspended = Suspended::default();
         for number in 0..=MAX_TENANTS {
             let tenant = Tenant::parse(&number.to_string()).expect("a tenant");

@@ -90,7 +90,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn the_truth_is_between_two_bounds() {
+    fn the_store_time_is_between_two_bounds() {
         let mut clock = StoreClock::default();
         assert_eq!((clock.at_least(MS), clock.at_most(MS)), (None, None));
         clock.read(1_000, 10 * MS, 30 * MS);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_those_that_wait_is_tried() {
+    fn each_waiting_job_is_tried() {
         let mut clock = StoreClock::default();
         clock.try_next();
         clock.wait(JobKey(1), QueuePosition::Due);

@@ -39,7 +39,7 @@ struct ClosedTenant {
 pub(super) struct ClosedTenants {
     closed: HashMap<Tenant, ClosedTenant, RandomState>,
     /// When a tenant may be open again.
-    look_at: Duration,
+    next_check: Duration,
 }
 
 impl ClosedTenants {
@@ -106,10 +106,10 @@ impl ClosedTenants {
         closed.denied += denied;
         closed.suspended = is_suspended;
         closed.is_reported |= is_suspended;
-        let look_at = closed.until.saturating_add(OPEN_AFTER);
-        self.look_at = match is_first {
-            true => look_at,
-            false => self.look_at.min(look_at),
+        let next_check = closed.until.saturating_add(OPEN_AFTER);
+        self.next_check = match is_first {
+            true => next_check,
+            false => self.next_check.min(next_check),
         };
         if is_news {
             let tenant = tenant.clone();
@@ -128,7 +128,7 @@ impl ClosedTenants {
 
     /// Returns facts on the tenants that are open again.
     fn take_opened(&mut self, now: Duration) -> Vec<Fact> {
-        if self.closed.is_empty() || now < self.look_at {
+        if self.closed.is_empty() || now < self.next_check {
             return Vec::new();
         }
         let mut open = Vec::new();
@@ -139,7 +139,7 @@ impl ClosedTenants {
                 at => next = next.min(at),
             }
         }
-        self.look_at = next.max(now + CHECK_INTERVAL);
+        self.next_check = next.max(now + CHECK_INTERVAL);
         // Sorted, because the map has no stable order, and equal events must have equal results.
         open.sort_unstable();
         let opened = open.iter().filter_map(|tenant| self.opened(now, tenant));
@@ -148,7 +148,7 @@ impl ClosedTenants {
 
     /// Returns when [`ClosedTenants::take_opened`] may find something.
     pub(super) fn next(&self) -> Option<Duration> {
-        (!self.closed.is_empty()).then_some(self.look_at)
+        (!self.closed.is_empty()).then_some(self.next_check)
     }
 }
 
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_denied_in_each_window_closes_once() {
+    fn a_tenant_denied_in_each_window_closes_once() {
         let mut tenants = ClosedTenants::default();
         let (nobody, none) = (Vec::<String>::new(), None);
         assert_eq!(
@@ -262,8 +262,8 @@ mod tests {
             ["a: hourly 2s"]
         );
         for at in 2..100 {
-            let again = reply(0, vec![wait(0, 1_000)]);
-            assert_eq!(record(&mut tenants, at, "a", again), nobody);
+            let repeated = reply(0, vec![wait(0, 1_000)]);
+            assert_eq!(record(&mut tenants, at, "a", repeated), nobody);
             assert_eq!(
                 record(&mut tenants, at, "a", reply(0, vec![start()])),
                 nobody
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suspension_is_told_once_while_it_is_closed_and_ends_when_somebody_ends_it() {
+    fn a_suspension_is_reported_once_and_ends_when_an_operator_resumes() {
         let mut tenants = ClosedTenants::default();
         let none = Vec::<String>::new();
         let limited = || reply(0, vec![wait(0, 500)]);
@@ -297,8 +297,8 @@ mod tests {
             ["a: open 3s 3", "a: burst 500ms"],
             "before its time"
         );
-        let again = record(&mut tenants, 5, "a", suspended(3_600_000));
-        assert_eq!(again, ["a: suspended 3600s"]);
+        let repeated = record(&mut tenants, 5, "a", suspended(3_600_000));
+        assert_eq!(repeated, ["a: suspended 3600s"]);
         let resumed = record(&mut tenants, 6, "a", reply(0, vec![start()]));
         assert_eq!(resumed, ["a: open 2s 2"]);
         assert_eq!(
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_wait_is_looked_at_before_a_long_one_and_seldom() {
+    fn short_waits_are_checked_before_long_ones_and_rarely() {
         let mut tenants = ClosedTenants::default();
         record(&mut tenants, 0, "long", reply(0, vec![wait(0, 3_600_000)]));
         for number in 0..50 {
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bounded_number_is_followed() {
+    fn the_number_of_closed_tenants_is_bounded() {
         let mut tenants = ClosedTenants::default();
         let denied = || reply(0, vec![wait(0, 1_000)]);
         for number in 0..MAX_TENANTS {

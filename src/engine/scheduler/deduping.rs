@@ -32,7 +32,7 @@ impl Scheduler {
             tenant: job.claims.tenant.clone(),
             key: dedupe.key.clone(),
             job: job.message.id().unwrap_or_default().to_owned(),
-            by: self.candidates.name(key),
+            owner: self.candidates.name(key),
             seen_before: dedupe.seen_before,
             lasts_ms: dedupe.lasts_ms,
         };

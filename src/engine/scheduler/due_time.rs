@@ -11,7 +11,7 @@ pub(super) struct DueTime {
     /// Earliest start.
     at: Duration,
     /// Delay that it already had at that time.
-    over: Duration,
+    overdue: Duration,
 }
 
 impl DueTime {
@@ -19,28 +19,28 @@ impl DueTime {
     pub(super) fn at(at: Duration) -> Self {
         Self {
             at,
-            over: Duration::ZERO,
+            overdue: Duration::ZERO,
         }
     }
 
     /// Creates the due time of a job that arrives now from a wait that ended, or ends, at
     /// `until_ms`, or at an unknown time if that is 0. `store_ms` is the current time of the
     /// store's clock, and `left` the rest of the wait.
-    pub(super) fn of_wait(now: Duration, until_ms: u64, store_ms: u64, left: Duration) -> Self {
+    pub(super) fn after_wait(now: Duration, until_ms: u64, store_ms: u64, left: Duration) -> Self {
         let over_ms = match until_ms {
             0 => 0,
             until => store_ms.saturating_sub(until),
         };
         Self {
             at: now + left,
-            over: Duration::from_millis(over_ms),
+            overdue: Duration::from_millis(over_ms),
         }
     }
 
     /// Returns by how much the job is late.
     pub(super) fn late(self, now: Duration) -> Duration {
         match now >= self.at {
-            true => self.over + (now - self.at),
+            true => self.overdue + (now - self.at),
             false => Duration::ZERO,
         }
     }
@@ -61,8 +61,9 @@ mod tests {
     }
 
     #[test]
-    fn what_came_too_late_was_late_before() {
-        let late = |until_ms, left| DueTime::of_wait(10 * MS, until_ms, 5_000, left).late(12 * MS);
+    fn a_late_delivery_was_due_before_it_arrived() {
+        let late =
+            |until_ms, left| DueTime::after_wait(10 * MS, until_ms, 5_000, left).late(12 * MS);
         assert_eq!(late(4_000, Duration::ZERO), 1_002 * MS);
         assert_eq!(late(5_001, MS), MS, "its end is near");
         assert_eq!(late(9_000, 4_000 * MS), Duration::ZERO, "it is ahead");

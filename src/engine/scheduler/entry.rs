@@ -62,7 +62,7 @@ pub(super) struct JobEntry {
     pub(super) due: DueTime,
     pub(super) claims: Claims,
     /// Whether it was admitted before and did not use its permit.
-    pub(super) again: bool,
+    pub(super) readmitted: bool,
     /// The limits that denied it last, and the index of the one that did.
     pub(super) denied_by: Option<(Limits, usize)>,
     /// The message, shared with the handler during the call.
@@ -71,7 +71,7 @@ pub(super) struct JobEntry {
     pub(super) has_own_id: bool,
     pub(super) phase: Phase,
     /// Until when a job from a delay queue may wait for its turn in that queue's window.
-    pub(super) stays: Option<Duration>,
+    pub(super) window_until: Option<Duration>,
     pub(super) slot: SlotState,
     /// The record of its start, or `None` if it has not started, or that is settled.
     pub(super) started: Option<StartRecord>,
@@ -105,7 +105,7 @@ impl JobEntry {
         now: Duration,
         store_ms: u64,
     ) -> impl Iterator<Item = Fact> + use<> {
-        self.again = false;
+        self.readmitted = false;
         let late = self.due.late(now);
         let started = Fact::Started(late, (late >= LATE_AFTER).then(|| self.log_fields()));
         let promise = self.claims.promise.take();
@@ -140,7 +140,7 @@ impl JobEntry {
     /// which are in delay queues by now, so its quota would be idle.
     pub(super) fn had_its_turn(&mut self) {
         self.claims.ticket.get_or_insert(Ticket::HAD_ITS_TURN);
-        self.again = true;
+        self.readmitted = true;
     }
 }
 

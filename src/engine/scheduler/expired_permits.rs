@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_said_once_a_minute_where_no_permit_is_young_enough() {
+    fn expired_permits_are_reported_once_a_minute() {
         let mut permits = ExpiredPermits::default();
         let mut reports = |s: u64| permits.expired(Duration::from_secs(s));
         assert_eq!(

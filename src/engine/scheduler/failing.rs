@@ -58,7 +58,7 @@ impl Scheduler {
                     .shortage_reports
                     .may_report(now, SHORTAGE_REPORT_INTERVAL)
                 {
-                    self.facts.push(Fact::Short(reason));
+                    self.facts.push(Fact::ResourceShortage(reason));
                 }
                 let after = after.unwrap_or(SHORT_PAUSE);
                 Outcome::Snooze { after }
@@ -135,12 +135,12 @@ impl Scheduler {
     /// Handles the result of [`Action::Report`].
     pub fn reported(&mut self, now: Duration, result: Result<Standings, GateError>) {
         if let Err(why) = &result {
-            self.facts.push(Fact::FailuresUntold(why.clone()));
+            self.facts.push(Fact::FailuresNotReported(why.clone()));
         }
         for outcome in self.breakers.report_result(now, result) {
             match outcome {
-                ReportOutcome::Changed(whose, is_open, by) => {
-                    self.facts.push(Fact::Breaker(whose, is_open, by));
+                ReportOutcome::Changed(scope, is_open, by) => {
+                    self.facts.push(Fact::Breaker(scope, is_open, by));
                 }
                 ReportOutcome::Failed(job, open) => self.failure_reported(now, job, open),
                 ReportOutcome::Closed(left, by) => self.facts.push(Fact::AllStopped(left, by)),
@@ -202,7 +202,7 @@ impl Scheduler {
             return self.bury(now, key, Death::Attempts, &reason);
         };
         let wait = after.unwrap_or(backoff);
-        self.facts.push(Fact::TriedAgain {
+        self.facts.push(Fact::Retried {
             job: job.log_fields(),
             attempt,
             wait,
@@ -254,7 +254,7 @@ impl Scheduler {
         if let Some((rule, events)) = self.breakers.send() {
             self.agenda.push(Action::Report(rule, events));
         }
-        if draining || !self.breakers.lets_go(now) {
+        if draining || !self.breakers.should_release_waiting(now) {
             return;
         }
         let jobs = &self.jobs;

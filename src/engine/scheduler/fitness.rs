@@ -80,7 +80,7 @@ impl Fitness {
 
     /// Begins a try when the pause is over, and at once when the API's breaker closes: another
     /// worker's call has succeeded.
-    pub(super) fn look(&mut self, now: Duration, is_open: bool) {
+    pub(super) fn update(&mut self, now: Duration, is_open: bool) {
         let has_closed = self.was_open && !is_open;
         self.was_open = is_open;
         if let Some(unfit) = &mut self.unfit {
@@ -159,11 +159,11 @@ mod tests {
             // A call that began before the pause changes nothing.
             assert!(!fitness.failed(now, "refused"));
             assert_eq!(fitness.next(), Some(until));
-            fitness.look(now, true);
+            fitness.update(now, true);
             assert_eq!((fitness.wants(), fitness.next()), (WantedJobs::Few, None));
             // It waits for a job as long as there is none.
             now += 100 * SECOND;
-            fitness.look(now, true);
+            fitness.update(now, true);
             assert_eq!(fitness.wants(), WantedJobs::Few);
             assert!(!fitness.failed(now, "refused"));
             assert_eq!(fitness.wants(), WantedJobs::Nothing);
@@ -174,9 +174,9 @@ mod tests {
     #[test]
     fn another_workers_call_that_succeeds_begins_a_try() {
         let mut fitness = unfit();
-        fitness.look(SECOND, true);
+        fitness.update(SECOND, true);
         assert_eq!(fitness.wants(), WantedJobs::Nothing);
-        fitness.look(SECOND, false);
+        fitness.update(SECOND, false);
         assert_eq!(fitness.wants(), WantedJobs::Few);
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct HoldLimit {
     unknown_until: Duration,
     /// Whether the broker has reported its timeout.
     is_learned: bool,
-    look_at: Duration,
+    next_check: Duration,
 }
 
 impl HoldLimit {
@@ -38,7 +38,7 @@ impl HoldLimit {
             up_at: None,
             unknown_until: Duration::ZERO,
             is_learned: false,
-            look_at: Duration::ZERO,
+            next_check: Duration::ZERO,
         }
     }
 
@@ -53,7 +53,7 @@ impl HoldLimit {
 
     /// Returns when to look for old jobs next.
     pub(super) fn next(&self) -> Duration {
-        self.look_at
+        self.next_check
     }
 }
 
@@ -64,10 +64,10 @@ impl Scheduler {
     pub fn timeout_is_unknown(&mut self, now: Duration) {
         let before = self.hold_limit.up_at.replace(now);
         let lasted = before.map_or(Duration::ZERO, |up_at| now.saturating_sub(up_at));
-        let looks = self.hold_limit.holding.is_looked_for() && !self.hold_limit.is_learned;
+        let looks = self.hold_limit.holding.detects_timeout() && !self.hold_limit.is_learned;
         if looks && lasted < LONG_SESSION {
             self.hold_limit.unknown_until = now + TICK + TICK / 12;
-            self.hold_limit.look_at = now;
+            self.hold_limit.next_check = now;
         }
     }
 
@@ -77,21 +77,21 @@ impl Scheduler {
         if self.hold_limit.holding.learn(timeout) {
             let fits = self.hold_limit.holding.fits();
             self.facts.push(Fact::ShortTimeout { timeout, fits });
-            self.hold_limit.look_at = now;
+            self.hold_limit.next_check = now;
         }
     }
 
     /// Lets go of jobs that were held for too long. Jobs in a gate request or in a call are checked
     /// again later.
-    pub(super) fn let_long_held_go(&mut self, now: Duration) {
-        if self.intake.is_draining() || now < self.hold_limit.look_at {
+    pub(super) fn release_long_held(&mut self, now: Duration) {
+        if self.intake.is_draining() || now < self.hold_limit.next_check {
             return;
         }
         let shortest = self
             .hold_limit
             .longest(now)
             .min(self.hold_limit.longest(Duration::ZERO));
-        self.hold_limit.look_at = now + shortest / CHECKS_PER_HOLD;
+        self.hold_limit.next_check = now + shortest / CHECKS_PER_HOLD;
         let is_old = |job: &JobEntry| job.since + self.hold_limit.longest(job.since) <= now;
         let old = self.jobs.iter().filter(|(_, job)| is_old(job));
         let mut old: Vec<JobKey> = old.map(|(key, _)| *key).collect();
@@ -125,7 +125,7 @@ impl Scheduler {
             number += 1;
         }
         if number > 0 {
-            self.facts.push(Fact::LetGo(number));
+            self.facts.push(Fact::HeldJobsReleased(number));
         }
     }
 
@@ -143,7 +143,7 @@ impl Scheduler {
         let left = left.map_or(0, |(store_now, it)| it.left_ms(store_now));
         let at_ms = not_before.map(|it| it.at_ms);
         let headers = job::postponed(&job.claims, at_ms, left.max(super::millis(wait)));
-        self.let_go(key);
+        self.release_slot(key);
         self.enter_delay_queue(now, key, wait, headers);
     }
 }

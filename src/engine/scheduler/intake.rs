@@ -134,12 +134,12 @@ impl Intake {
             since: now,
             due: DueTime::at(now),
             claims,
-            again: false,
+            readmitted: false,
             denied_by: None,
             message: Arc::new(message),
             has_own_id,
             phase: Phase::Ready,
-            stays: None,
+            window_until: None,
             slot: SlotState::Empty,
             started: None,
             last_call: None,
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_session_delivers_is_taken_until_the_worker_drains() {
+    fn only_deliveries_of_the_session_are_taken_until_the_worker_drains() {
         let mut intake = Intake::default();
         intake.begin_session(2);
         assert_eq!(intake.take(&delivery(1)), None, "of a session before");

@@ -67,7 +67,7 @@ struct LedgerOutbox {
     doubtful: VecDeque<(Duration, LedgerEntry)>,
     /// Failed requests, each for one tenant, so that a tenant whose primary answers does not wait
     /// for the others.
-    again: VecDeque<SettleRequest>,
+    retries: VecDeque<SettleRequest>,
     sent: Option<SettleBatch>,
 }
 
@@ -171,7 +171,7 @@ impl Ledger {
     /// Returns true if nothing is queued or in flight.
     pub fn is_empty(&self) -> bool {
         let told = |outbox: &LedgerOutbox| {
-            outbox.open.is_empty() && outbox.again.is_empty() && outbox.sent.is_none()
+            outbox.open.is_empty() && outbox.retries.is_empty() && outbox.sent.is_none()
         };
         self.outboxes.values().all(told)
     }
@@ -188,7 +188,7 @@ impl Ledger {
 
     /// Returns true if new settlements of `shard` have to be sent before jobs ask there. A
     /// settlement that failed once holds up no questions.
-    pub fn goes_first(&self, shard: ShardId) -> bool {
+    pub fn must_settle_first(&self, shard: ShardId) -> bool {
         let Some(outbox) = self.outboxes.get(&shard) else {
             return false;
         };
@@ -249,7 +249,7 @@ impl LedgerOutbox {
     fn is_empty(&self) -> bool {
         self.open.is_empty()
             && self.doubtful.is_empty()
-            && self.again.is_empty()
+            && self.retries.is_empty()
             && self.sent.is_none()
     }
 
@@ -266,12 +266,12 @@ impl LedgerOutbox {
         let mut calls: Vec<SettleRequest> = self.next_batch(names).into_iter().map(new).collect();
         let is_new = !calls.is_empty();
         let mut room = MAX_STARTS_PER_REQUEST;
-        for call in std::mem::take(&mut self.again) {
+        for call in std::mem::take(&mut self.retries) {
             if call.at <= now && room > 0 {
                 room = room.saturating_sub(call.settlement.settled.len());
                 calls.push(call);
             } else {
-                self.again.push_back(call);
+                self.retries.push_back(call);
             }
         }
         if calls.is_empty() {
@@ -283,8 +283,8 @@ impl LedgerOutbox {
     }
 
     fn next_batch(&mut self, names: &mut RequestNames) -> Vec<TenantSettled> {
-        let most = self.open.len().min(MAX_STARTS_PER_REQUEST);
-        let open: Vec<_> = self.open.drain(..most).collect();
+        let max = self.open.len().min(MAX_STARTS_PER_REQUEST);
+        let open: Vec<_> = self.open.drain(..max).collect();
         let mut batch: Vec<TenantSettled> = Vec::new();
         for (tenant, labels, limits, settled) in open {
             let same = |known: &&mut TenantSettled| {
@@ -310,7 +310,7 @@ impl LedgerOutbox {
         match &self.sent {
             Some(_) => None,
             None if !self.open.is_empty() => Some(Duration::ZERO),
-            None => self.again.iter().map(|call| call.at).min(),
+            None => self.retries.iter().map(|call| call.at).min(),
         }
     }
 
@@ -327,7 +327,7 @@ impl LedgerOutbox {
         };
         let replies = result.unwrap_or_else(|why| vec![Err(why); calls.len()]);
         let mut waiting: usize = self
-            .again
+            .retries
             .iter()
             .map(|call| call.settlement.settled.len())
             .sum();
@@ -347,7 +347,7 @@ impl LedgerOutbox {
                         outcome.why = Some(why);
                     } else {
                         waiting += starts;
-                        self.again.push_back(call);
+                        self.retries.push_back(call);
                     }
                 }
             }

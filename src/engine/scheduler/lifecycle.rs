@@ -70,7 +70,7 @@ impl Scheduler {
             self.facts.push(Fact::LeftDelayQueueEarly(due));
         }
         if let DeliverySource::Delay(level) = source {
-            self.waiting.came_from(level, key);
+            self.waiting.record_source(level, key);
         }
         self.count_queued(now, source, &job);
         self.jobs.insert(key, job);
@@ -164,7 +164,7 @@ impl Scheduler {
 
     /// Handles each tenant's reply: the gate has decided, or could not (`undecided`).
     fn replied(&mut self, now: Duration, shard: ShardId, round: RoundTrip, replies: Replies) {
-        self.admission.goes_on();
+        self.admission.record_answer();
         self.settlement.answers(now, shard);
         let (asked_at, lapsed) = (round.asked_at, round.lapsed);
         let mut pairs = round.questions.into_iter().zip(replies).peekable();
@@ -198,7 +198,7 @@ impl Scheduler {
         self.record_tenant_state(now, asked_at, question, reply);
         self.record_closed_tenant(now, question, reply);
         for (number, (asked, answer)) in question.jobs.iter().zip(&reply.answers).enumerate() {
-            let (key, place) = (asked.key, asked.place);
+            let (key, index) = (asked.key, asked.index);
             match answer {
                 Answer::Start { sequences, .. } => {
                     self.facts.push(Fact::Decided(Decision::Admitted));
@@ -206,19 +206,19 @@ impl Scheduler {
                     let when = (asked_at, lapsed);
                     if let Err(receipt) = self.admitted(now, when, key, question, receipt) {
                         self.permit_expired(question, key, receipt);
-                        back.jobs.push((place, key));
+                        back.jobs.push((index, key));
                     }
                 }
                 Answer::Capacity => {
                     self.facts.push(Fact::Decided(Decision::NoSlot));
                     if !self.prepare_with_slot(key) {
-                        back.jobs.push((place, key));
+                        back.jobs.push((index, key));
                     }
                 }
                 Answer::Wait { .. } => {
                     self.facts.push(Fact::Decided(Decision::Denied));
                     back.limited = true;
-                    self.let_go(key);
+                    self.release_slot(key);
                     self.denied(now, key, question, reply.now_ms, answer);
                 }
             }
@@ -258,11 +258,11 @@ impl Scheduler {
         };
         // The slots of a lapsed round trip went to other jobs.
         if lapsed || now > deadline {
-            let told = self.admission.came_late(now, asked_at, limits);
+            let told = self.admission.record_late_permit(now, asked_at, limits);
             self.facts.extend(told);
             return Err(receipt);
         }
-        self.admission.came_in_time(now, asked_at);
+        self.admission.record_timely_permit(now, asked_at);
         // A job without a slot may be admitted in place of a denied one, whose slot is free now.
         self.give_slot(key);
         self.trace_start(now, key);
@@ -282,12 +282,12 @@ impl Scheduler {
             asked_at,
             covered: Duration::ZERO,
         });
-        let look = self.settlement.started(now, started);
+        let check = self.settlement.started(now, started);
         self.agenda.push(Action::Dispatch {
             key,
             job: job.job(),
             deadline,
-            look,
+            check,
         });
         Ok(())
     }
@@ -315,7 +315,7 @@ impl Scheduler {
             return;
         };
         job.claims.ticket = Some(ticket);
-        if Self::asks_anew(&self.steering.now, job) {
+        if Self::must_ask_again(&self.steering.now, job) {
             return self.join(key, QueuePosition::Due);
         }
         let limits = &question.limits;
@@ -371,7 +371,7 @@ impl Scheduler {
         let outcome = self.spare(now, outcome, trouble);
         if outcome != Outcome::Late {
             self.facts.push(Fact::Called(outcome.clone(), Some(took)));
-            self.queues.call_took(took);
+            self.queues.record_call_duration(took);
         }
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
@@ -474,7 +474,7 @@ impl Scheduler {
         (queue, mut headers): (Arc<str>, Headers),
         reply: Option<Reply>,
     ) {
-        self.let_go(key);
+        self.release_slot(key);
         if let Some(job) = self.jobs.remove(&key) {
             self.waiting.forget(key);
             headers.extend(job::lasting(&job.claims));

@@ -75,7 +75,7 @@ struct MoveEntry {
     of: Move,
     failures: u32,
     /// When to look for another route again.
-    kept_until: Duration,
+    retry_route_at: Duration,
 }
 
 impl MoveEntry {
@@ -193,7 +193,7 @@ impl Moves {
         let entry = MoveEntry {
             of,
             failures: 0,
-            kept_until: Duration::ZERO,
+            retry_route_at: Duration::ZERO,
         };
         self.all.insert(key, entry);
     }
@@ -352,7 +352,7 @@ impl Moves {
     /// Lets a message that has no other route wait for its target again.
     pub fn keep(&mut self, now: Duration, key: JobKey) {
         if let Some(entry) = self.all.get_mut(&key) {
-            entry.kept_until = now + RECHECK_DELAY;
+            entry.retry_route_at = now + RECHECK_DELAY;
             self.wake_at(now + RECHECK_DELAY);
         }
     }

@@ -86,7 +86,7 @@ impl Notes {
         self.alone.is_some()
     }
 
-    /// Begins a note for a job that is about to be called. After `most` crashes it may not be
+    /// Begins a note for a job that is about to be called. After `max` crashes it may not be
     /// called. A job with crashes is called `alone`.
     pub fn begin(
         &mut self,
@@ -94,7 +94,7 @@ impl Notes {
         key: JobKey,
         tenant: &Tenant,
         job: &str,
-        most: u32,
+        max: u32,
         alone: bool,
     ) {
         if self.calls.is_empty() {
@@ -108,8 +108,8 @@ impl Notes {
             suspected: Suspected {
                 tenant: tenant.clone(),
                 job: job.to_owned(),
-                by: format!("{:x}-{}", self.worker, key.0),
-                note: Note::Begin { most, alone },
+                owner: format!("{:x}-{}", self.worker, key.0),
+                note: Note::Begin { max, alone },
             },
             answered: false,
         };
@@ -177,7 +177,7 @@ impl Notes {
             Err(why) => vec![Err(why); sent.len()],
         }
         .into_iter();
-        let (mut begun, mut again) = (Vec::new(), VecDeque::new());
+        let (mut started, mut retries) = (Vec::new(), VecDeque::new());
         let mut failure = None;
         for (key, suspected) in sent {
             let nothing = || Err(GateError::Unreachable("no reply".to_owned()));
@@ -188,13 +188,13 @@ impl Notes {
             failure = failed.cloned().or(failure);
             match suspected.note {
                 Note::Begin { .. } => {
-                    if matches!(&reply, Ok(verdict) if *verdict != SuspectDecision::Go) {
+                    if matches!(&reply, Ok(verdict) if *verdict != SuspectDecision::Proceed) {
                         self.calls.remove(&key);
                         self.alone.take_if(|alone| *alone == key);
                     }
-                    begun.push((key, reply));
+                    started.push((key, reply));
                 }
-                Note::End { .. } if failed.is_some() => again.push_back((key, suspected)),
+                Note::End { .. } if failed.is_some() => retries.push_back((key, suspected)),
                 Note::End { .. } => {
                     self.alone.take_if(|alone| *alone == key);
                 }
@@ -205,11 +205,11 @@ impl Notes {
             outbox.not_before = now + RETRY_DELAY;
             self.renew_at = self.renew_at.min(now + RETRY_DELAY);
             // Jobs that want to begin do not wait for the retry.
-            again.append(&mut outbox.open);
+            retries.append(&mut outbox.open);
             let begins = |(_, it): &(JobKey, Suspected)| matches!(it.note, Note::Begin { .. });
             let (begins, mut open): (VecDeque<_>, VecDeque<_>) =
-                again.into_iter().partition(begins);
-            begun.extend(begins.into_iter().map(|(key, _)| (key, Err(why.clone()))));
+                retries.into_iter().partition(begins);
+            started.extend(begins.into_iter().map(|(key, _)| (key, Err(why.clone()))));
             let too_many = open.len().saturating_sub(MAX_RETRIES_PER_SHARD);
             for (key, _) in open.drain(..too_many) {
                 self.alone.take_if(|alone| *alone == key);
@@ -219,7 +219,7 @@ impl Notes {
         if outbox.open.is_empty() {
             self.outboxes.remove(&shard);
         }
-        begun
+        started
     }
 
     /// Returns true if a request is in flight.
@@ -287,7 +287,7 @@ impl NoteOutbox {
 mod tests {
     use super::*;
 
-    const GO: Result<SuspectDecision, GateError> = Ok(SuspectDecision::Go);
+    const GO: Result<SuspectDecision, GateError> = Ok(SuspectDecision::Proceed);
     const SECOND: Duration = Duration::from_secs(1);
 
     fn tenant() -> Tenant {
@@ -306,7 +306,7 @@ mod tests {
                 Note::Renew => "renew",
                 Note::End { .. } => "end",
             };
-            format!("{what} {}", suspected.by)
+            format!("{what} {}", suspected.owner)
         };
         let sent = notes.send(now).into_iter();
         sent.flat_map(|(_, batch)| batch).map(word).collect()
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_told_until_it_is_heard_and_nobody_begins_before() {
+    fn an_end_is_resent_until_confirmed_and_precedes_the_next_beginning() {
         let mut notes = Notes::new(7);
         notes.begin(SECOND, JobKey(1), &tenant(), "x", 5, true);
         assert_eq!(sent(&mut notes, SECOND), ["begin 7-1"]);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_again_is_bounded_and_what_is_refused_is_not_told_again() {
+    fn resent_notes_are_bounded_and_refused_ones_are_dropped() {
         let mut notes = Notes::new(7);
         for key in 0..2 * MAX_RETRIES_PER_SHARD as u64 {
             notes.begin(SECOND, JobKey(key), &tenant(), "x", 5, false);
@@ -348,8 +348,8 @@ mod tests {
         notes.end(|_| false);
         let batch = sent(&mut notes, SECOND);
         assert_eq!(batch.len(), MAX_NOTES_PER_REQUEST);
-        let begun = result_of(&mut notes, Err(away()));
-        assert_eq!(begun, 2 * MAX_RETRIES_PER_SHARD, "all of them hear it");
+        let started = result_of(&mut notes, Err(away()));
+        assert_eq!(started, 2 * MAX_RETRIES_PER_SHARD, "all of them hear it");
         let mut ends = 0;
         loop {
             let batch = sent(&mut notes, 2 * SECOND).len();
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_words_end_all_that_may_be_noted() {
+    fn the_final_notes_end_everything_that_may_be_noted() {
         let mut notes = Notes::new(7);
         for key in 1..=3 {
             notes.begin(SECOND, JobKey(key), &tenant(), "x", 5, false);
@@ -375,18 +375,21 @@ mod tests {
         notes.end(|key| key != JobKey(2));
         let suspects = notes.final_notes();
         let ended = |word: &Suspected| match word.note {
-            Note::End { answered } => (word.by.clone(), answered),
+            Note::End { answered } => (word.owner.clone(), answered),
             _ => panic!("{word:?}"),
         };
         let mut ended: Vec<_> = suspects.iter().map(ended).collect();
         ended.sort_unstable();
         let all = [("7-1", false), ("7-2", true), ("7-3", false)];
-        assert_eq!(ended, all.map(|(by, answered)| (by.to_owned(), answered)));
+        assert_eq!(
+            ended,
+            all.map(|(owner, answered)| (owner.to_owned(), answered))
+        );
         assert!(notes.is_empty());
     }
 
     #[test]
-    fn an_end_on_its_way_is_among_the_last_words_and_a_beginning_is_waited_for() {
+    fn the_final_notes_include_an_end_in_flight_and_wait_for_a_beginning() {
         let mut notes = Notes::new(7);
         notes.begin(SECOND, JobKey(1), &tenant(), "x", 5, false);
         notes.send(SECOND);

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_lasts_until_something_is_decided_or_nobody_asks_any_more() {
+    fn an_outage_ends_with_a_decision_or_when_no_job_asks() {
         let (mut outages, a) = (TenantOutages::default(), tenant("a"));
         let lasts: Vec<_> = [1, 6, 46, 246]
             .map(|at| outages.record(at * SECOND, &a, 100 * SECOND).as_secs())
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn two_looks_reach_the_longest_delay_queue() {
+    fn two_waits_reach_the_longest_delay_queue() {
         let farthest = 300 * SECOND;
         let waits = [0, 5, 45, 99_999].map(|s| next_wait(s * SECOND, farthest).as_secs());
         assert_eq!(waits, [5, 40, 300, 300]);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn it_remembers_a_bounded_number() {
+    fn the_number_of_outages_is_bounded() {
         let mut outages = TenantOutages::default();
         for number in 0..=MAX_TENANTS {
             outages.record(SECOND, &tenant(&number.to_string()), SECOND);

@@ -63,7 +63,7 @@ impl Scheduler {
     }
 
     /// Takes the slot of a job that does not start now. Its prepared call may serve another job.
-    pub(super) fn let_go(&mut self, key: JobKey) {
+    pub(super) fn release_slot(&mut self, key: JobKey) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
@@ -89,12 +89,12 @@ impl Scheduler {
                 self.could_call();
             }
             took.into_iter()
-                .for_each(|took| self.waiting.preparing_took(took));
+                .for_each(|took| self.waiting.record_preparation(took));
         }
         let preparing = |job: &&mut JobEntry| job.slot == SlotState::Preparing;
         let Some(job) = self.jobs.get_mut(&key).filter(preparing) else {
             // Its session is gone, or the job has left.
-            self.breakers.gone(key);
+            self.breakers.record_departure(key);
             return self.agenda.release(key);
         };
         match result {
@@ -106,8 +106,8 @@ impl Scheduler {
                 }
             }
             Err(_) if self.intake.is_draining() => {
-                self.breakers.gone(key);
-                self.let_go(key);
+                self.breakers.record_departure(key);
+                self.release_slot(key);
             }
             Err(Attempt {
                 outcome, trouble, ..
@@ -119,7 +119,7 @@ impl Scheduler {
                 self.waiting.end(key);
                 let outcome = self.spare(now, outcome, trouble);
                 self.facts.push(Fact::Called(outcome.clone(), None));
-                self.let_go(key);
+                self.release_slot(key);
                 let took = (took.unwrap_or_default(), false);
                 let waits = self.report_health(now, key, took, &outcome, trouble);
                 self.conclude(now, key, outcome, (waits, None));

@@ -24,7 +24,7 @@ pub(super) struct GateQuestion {
 pub(super) struct QuestionJob {
     pub(super) key: JobKey,
     /// Its position among all jobs of its tenant that ask in this round.
-    pub(super) place: usize,
+    pub(super) index: usize,
     pub(super) cost: u32,
 }
 

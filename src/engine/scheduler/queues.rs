@@ -19,6 +19,10 @@ use crate::rules::tenant::Tenant;
 const HELD_SHARE: usize = 2;
 /// The same for the held jobs of one tenant, and for its jobs that wait for a slot.
 const HELD_SHARE_OF_TENANT: usize = 8;
+/// Maximum number of slots that a tenant gets in a row, before the next tenant's turn.
+const MAX_RUN: u128 = 8;
+/// Time for which a run may occupy a slot: with longer calls tenants take shorter turns.
+const RUN_TIME: Duration = Duration::from_millis(20);
 /// Minimum interval between checks of jobs that lack a slot.
 const SURPLUS_PAUSE: Duration = Duration::from_millis(100);
 
@@ -46,6 +50,18 @@ pub struct TenantShare {
     pub slots: u32,
     /// The jobs that ask, those with a slot first.
     pub keys: Vec<JobKey>,
+}
+
+/// A tenant that may ask in the next round trip.
+#[derive(Debug)]
+struct Candidate {
+    tenant: Tenant,
+    /// Number of slots that it could use.
+    demand: usize,
+    /// Number of slots that it gets before the tenants behind it get one.
+    run: usize,
+    /// Number of slots that it gets.
+    slots: u32,
 }
 
 /// All tenants with a job in memory.
@@ -124,7 +140,7 @@ impl Queues {
     /// Returns true if a job of `tenant` could get a slot.
     pub fn has_slot(&self, tenant: &Tenant) -> bool {
         let has = self.tenants.get(tenant).map_or(0, |state| state.slots);
-        self.slots < self.concurrency && has < self.most_slots()
+        self.slots < self.concurrency && has < self.max_slots_per_tenant()
     }
 
     /// Adds a job that is ready to ask.
@@ -154,9 +170,9 @@ impl Queues {
         if sum.ready == 0 || self.slots >= self.concurrency {
             return false;
         }
-        let most = self.most_slots();
+        let max = self.max_slots_per_tenant();
         let eligible =
-            |state: &TenantState| is_open(state.shard) && state.pauses == 0 && state.slots < most;
+            |state: &TenantState| is_open(state.shard) && state.pauses == 0 && state.slots < max;
         self.rotation
             .iter()
             .any(|tenant| self.tenants.get(tenant).is_some_and(eligible))
@@ -171,7 +187,7 @@ impl Queues {
 
     /// Returns the maximum number of slots of one tenant: half of the concurrency while other
     /// tenants wait.
-    fn most_slots(&self) -> usize {
+    fn max_slots_per_tenant(&self) -> usize {
         if self.rotation.len() > 1 {
             self.concurrency.div_ceil(2)
         } else {
@@ -189,50 +205,58 @@ impl Queues {
         }
     }
 
-    /// Takes up to `most` jobs of the open shards for one round trip, and shares this number and
-    /// the free slots among their tenants. Tenants that were left out come first in the next round.
-    /// No slot is taken yet.
+    /// Returns the number of slots that a tenant gets in a row. Jobs of one tenant share a question,
+    /// but while it has its turn other tenants wait: for a call of the usual duration, or until it
+    /// is known, it is a single slot.
+    fn run(&self) -> usize {
+        let calls = RUN_TIME.as_nanos().checked_div(self.usual_call.as_nanos());
+        let calls = calls.unwrap_or(1).clamp(1, MAX_RUN);
+        usize::try_from(calls).unwrap_or(1)
+    }
+
+    /// Takes up to `max` jobs of the open shards for one round trip, and shares this number and
+    /// the free slots among their tenants. In the next round, tenants with a part of their run come
+    /// first, then those that were left out. No slot is taken yet.
+    ///
+    /// `max_starts` returns how many jobs of a tenant its limits can admit at once, given its first
+    /// job. If so many get slots, its other jobs ask as well, because they will be denied: they
+    /// learn their waits in the same question.
     pub fn take_round(
         &mut self,
-        most: usize,
+        max: usize,
         is_open: impl Fn(ShardId) -> bool,
+        mut max_starts: impl FnMut(&Tenant, JobKey) -> usize,
     ) -> Vec<(ShardId, TenantShare)> {
         let free = self.concurrency.saturating_sub(self.slots);
-        let most_slots = self.most_slots();
-        // If no job asks without a slot, no more tenants can ask than there are slots, and the
-        // others need not be checked.
-        let enough = match self.sums.of(&is_open).at_once {
-            0 => free,
-            _ => usize::MAX,
+        let (mut tenants, mut passed) = self.candidates(free, is_open);
+        let shares = {
+            let demands: Vec<usize> = tenants.iter().map(|it| it.demand).collect();
+            let runs: Vec<usize> = tenants.iter().map(|it| it.run).collect();
+            slot_shares::share(free, &demands, &runs)
         };
-        let (mut passed, mut tenants, mut demands) = (Vec::new(), Vec::new(), Vec::new());
-        while tenants.len() < enough
-            && let Some(tenant) = self.rotation.pop_front()
-        {
-            let Some(state) = self.tenants.get(&tenant) else {
-                continue;
-            };
-            let may_have = most_slots.saturating_sub(state.slots);
-            let demand = state.without_slot().min(may_have);
-            let may_ask = is_open(state.shard) && state.pauses == 0;
-            if may_ask && (demand > 0 || enough == usize::MAX) {
-                tenants.push(tenant);
-                demands.push(demand);
-            } else {
-                passed.push(tenant);
-            }
+        let mut asking = Vec::with_capacity(tenants.len());
+        for (candidate, slots) in tenants.iter_mut().zip(shares) {
+            candidate.slots = slots;
+            let state = self.tenants.get(&candidate.tenant);
+            asking.push(state.map_or(0, |state| {
+                let asking = state.asking(usize::try_from(slots).unwrap_or(usize::MAX));
+                let first = state
+                    .first()
+                    .filter(|_| asking > 0 && asking < state.ready());
+                let takes_all = first.is_some_and(|it| max_starts(&candidate.tenant, it) <= asking);
+                if takes_all { state.ready() } else { asking }
+            }));
         }
-        let slots = slot_shares::share(free, &demands);
-        let asking = |(tenant, slots): (&Tenant, &u32)| {
-            let state = self.tenants.get(tenant)?;
-            Some(state.asking(usize::try_from(*slots).unwrap_or(usize::MAX)))
-        };
-        let asking = tenants.iter().zip(&slots).map(asking);
-        let asking: Vec<usize> = asking.map(Option::unwrap_or_default).collect();
-        let rooms = slot_shares::share(most, &asking);
+        let rooms = slot_shares::share(max, &asking, &vec![1; asking.len()]);
+        let (mut cut, mut unslotted, mut served) = (Vec::new(), Vec::new(), Vec::new());
         let mut turns = Vec::new();
-        let mut served = Vec::new();
-        for ((tenant, slots), room) in tenants.into_iter().zip(slots).zip(rooms) {
+        for (candidate, room) in tenants.into_iter().zip(rooms) {
+            let Candidate {
+                tenant,
+                demand,
+                run,
+                slots,
+            } = candidate;
             let Some(state) = self.tenants.get_mut(&tenant) else {
                 continue;
             };
@@ -241,10 +265,20 @@ impl Queues {
                 (0..room).map_while(|_| state.pop()).collect()
             });
             state.queued = state.ready() > 0;
-            match (state.queued, keys.is_empty()) {
-                (true, true) => passed.push(tenant.clone()),
-                (true, false) => served.push(tenant.clone()),
-                (false, _) => {}
+            let given = usize::try_from(slots).unwrap_or(usize::MAX);
+            // A tenant that could not use more slots begins its next turn anew.
+            state.run_left = match state.queued && (1..demand).contains(&given) {
+                true => run.saturating_sub(given),
+                false => 0,
+            };
+            if state.queued {
+                let list = match (keys.is_empty(), given) {
+                    (true, _) => &mut passed,
+                    (false, 0) if demand > 0 => &mut unslotted,
+                    (false, _) if state.run_left > 0 => &mut cut,
+                    (false, _) => &mut served,
+                };
+                list.push(tenant.clone());
             }
             if !keys.is_empty() {
                 let turn = TenantShare {
@@ -255,11 +289,54 @@ impl Queues {
                 turns.push((shard, turn));
             }
         }
-        for tenant in passed.into_iter().rev() {
+        for tenant in cut.into_iter().chain(passed).rev() {
             self.rotation.push_front(tenant);
         }
+        self.rotation.extend(unslotted);
         self.rotation.extend(served);
         turns
+    }
+
+    /// Takes the tenants that may ask out of the rotation, and those before them that may not. If
+    /// no job asks without a slot, the tenants beyond those that take all `free` slots need not be
+    /// checked.
+    fn candidates(
+        &mut self,
+        free: usize,
+        is_open: impl Fn(ShardId) -> bool,
+    ) -> (Vec<Candidate>, Vec<Tenant>) {
+        let (usual_run, max_slots) = (self.run(), self.max_slots_per_tenant());
+        let enough = match self.sums.of(&is_open).at_once {
+            0 => free,
+            _ => usize::MAX,
+        };
+        let (mut candidates, mut passed, mut taken) = (Vec::new(), Vec::new(), 0);
+        while taken < enough
+            && let Some(tenant) = self.rotation.pop_front()
+        {
+            let Some(state) = self.tenants.get(&tenant) else {
+                continue;
+            };
+            let may_have = max_slots.saturating_sub(state.slots);
+            let demand = state.without_slot().min(may_have);
+            let may_ask = is_open(state.shard) && state.pauses == 0;
+            if may_ask && (demand > 0 || enough == usize::MAX) {
+                let run = match state.run_left {
+                    0 => usual_run,
+                    left => left.min(usual_run),
+                };
+                taken += demand.min(run);
+                candidates.push(Candidate {
+                    tenant,
+                    demand,
+                    run,
+                    slots: 0,
+                });
+            } else {
+                passed.push(tenant);
+            }
+        }
+        (candidates, passed)
     }
 
     /// Sets whether a job of `tenant` must wait for its limits, according to the last answer.
@@ -290,7 +367,7 @@ impl Queues {
     }
 
     /// Records the duration of a call.
-    pub fn call_took(&mut self, took: Duration) {
+    pub fn record_call_duration(&mut self, took: Duration) {
         self.usual_call = (self.usual_call * 15 + took) / 16;
     }
 
@@ -298,14 +375,14 @@ impl Queues {
     pub fn surplus_at(&self) -> Option<Duration> {
         // Whether the jobs belong to one tenant is checked then, because this is called after each
         // event.
-        let keep = self.most_of_tenant();
+        let keep = self.max_held_per_tenant();
         let may_have = |(_, sum): (_, ShardSum)| sum.ready - sum.at_once > keep;
         (self.sums.each().any(may_have)).then_some(self.next_surplus)
     }
 
     /// Returns true if it is time for [`Queues::take_surplus`], at most once per `every`, and
     /// begins the next interval.
-    pub fn looks_for_surplus(&mut self, now: Duration, every: Duration) -> bool {
+    pub fn should_check_surplus(&mut self, now: Duration, every: Duration) -> bool {
         let looks = now >= self.next_surplus;
         if looks {
             self.next_surplus = now + every.max(SURPLUS_PAUSE);
@@ -313,7 +390,7 @@ impl Queues {
         looks
     }
 
-    fn most_of_tenant(&self) -> usize {
+    fn max_held_per_tenant(&self) -> usize {
         (self.prefetch / HELD_SHARE_OF_TENANT).max(1)
     }
 
@@ -328,7 +405,7 @@ impl Queues {
         farthest: Duration,
         stale: impl Fn(JobKey) -> bool,
     ) -> Vec<(JobKey, Duration)> {
-        let (keep, took) = (self.most_of_tenant(), self.usual_call);
+        let (keep, took) = (self.max_held_per_tenant(), self.usual_call);
         let share = u32::try_from(self.concurrency.div_ceil(2)).unwrap_or(u32::MAX);
         let mut surplus = Vec::new();
         let too_many = |state: &TenantState| !state.limited && state.without_slot() > keep;
@@ -385,9 +462,9 @@ impl Queues {
     /// Counts one more job of `tenant` as held, if there is room: held jobs take at most half of
     /// the prefetch, and an eighth per tenant. Returns false if there is no room.
     pub fn try_hold(&mut self, tenant: &Tenant) -> bool {
-        let most = self.most_of_tenant();
+        let max = self.max_held_per_tenant();
         let state = self.tenants.entry(tenant.clone()).or_default();
-        let room = self.held < (self.prefetch / HELD_SHARE).max(1) && state.held < most;
+        let room = self.held < (self.prefetch / HELD_SHARE).max(1) && state.held < max;
         if room {
             self.hold(tenant);
         }

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_news_at_once_and_then_after_a_while() {
+    fn the_first_report_passes_and_the_next_after_an_interval() {
         let mut limiter = ReportLimiter::default();
         let times = [5, 6, 64, 65, 124, 125];
         let minute = Duration::from_secs(60);

@@ -29,7 +29,7 @@ const MAX_NAME_BYTES: usize = 240;
 pub(super) struct LostResults {
     limiter: ReportLimiter,
     /// Whether a result for one of our own queues was reported.
-    own_told: bool,
+    own_reported: bool,
 }
 
 /// The last call of a job that has a result.
@@ -214,7 +214,7 @@ impl Scheduler {
         if !ours {
             return Some(reply);
         }
-        let is_news = !std::mem::replace(&mut self.lost_results.own_told, true);
+        let is_news = !std::mem::replace(&mut self.lost_results.own_reported, true);
         self.facts
             .push(lost(ResultOutcome::Unroutable, &reply, is_news));
         None
@@ -228,7 +228,7 @@ impl Scheduler {
                 MoveStep::Publish(publish) => {
                     let queue = &publish.1.queue;
                     match *queue == self.settings.names.dead || self.moves.is_stuck(queue) {
-                        true => self.agenda.publish_apart(publish),
+                        true => self.agenda.publish_separately(publish),
                         false => self.agenda.publish(publish),
                     }
                 }

@@ -16,7 +16,7 @@ const MIN_JOBS: usize = 8;
 /// The maximum number of jobs in the next round trip.
 #[derive(Debug)]
 pub struct RoundSize {
-    most: usize,
+    max: usize,
     /// Number of jobs in the last round trip.
     asked: usize,
     /// When the bound was last changed. Questions from before that do not count.
@@ -27,7 +27,7 @@ pub struct RoundSize {
 impl Default for RoundSize {
     fn default() -> Self {
         Self {
-            most: MAX_JOBS,
+            max: MAX_JOBS,
             asked: MAX_JOBS,
             lowered: Duration::ZERO,
             raised: Duration::ZERO,
@@ -38,7 +38,7 @@ impl Default for RoundSize {
 impl RoundSize {
     /// Returns the maximum number of jobs that may ask together.
     pub fn get(&self) -> usize {
-        self.most
+        self.max
     }
 
     /// Records the number of jobs that ask. A question without jobs, for the clock alone, does not
@@ -52,15 +52,15 @@ impl RoundSize {
     /// Records that a permit requested at `asked_at` came too late.
     pub fn late(&mut self, now: Duration, asked_at: Duration) {
         if asked_at >= self.lowered {
-            self.most = (self.most.min(self.asked) / 2).max(MIN_JOBS);
+            self.max = (self.max.min(self.asked) / 2).max(MIN_JOBS);
             self.lowered = now;
         }
     }
 
     /// Records that a permit came in time.
     pub fn in_time(&mut self, now: Duration, asked_at: Duration) {
-        if self.most < MAX_JOBS && asked_at >= self.lowered.max(self.raised) {
-            self.most = (2 * self.most).min(MAX_JOBS);
+        if self.max < MAX_JOBS && asked_at >= self.lowered.max(self.raised) {
+            self.max = (2 * self.max).min(MAX_JOBS);
             self.raised = now;
         }
     }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_while_permits_come_in_time_and_stays_within_its_bounds() {
+    fn the_round_grows_while_permits_are_in_time_within_bounds() {
         let mut size = RoundSize::default();
         size.in_time(MS, MS);
         assert_eq!(size.get(), MAX_JOBS);

@@ -55,7 +55,7 @@ impl Settlement {
     pub(super) fn started(&mut self, now: Duration, started: &StartRecord) -> Option<CallCheck> {
         self.ledger.started(&started.limits);
         let call = started.call()?;
-        Some(self.lateness.look(now, &call))
+        Some(self.lateness.check(now, &call))
     }
 
     /// Records a finding about a call in flight. If the call arrived later than the guard covers,
@@ -80,7 +80,7 @@ impl Settlement {
     }
 
     /// Returns the minimum time from a question to the acknowledgement of its call.
-    pub(super) fn way_base(&self) -> Duration {
+    pub(super) fn latency_base(&self) -> Duration {
         self.lateness.base()
     }
 
@@ -189,8 +189,8 @@ impl Settlement {
     }
 
     /// Returns true if new settlements of `shard` have to be sent before jobs ask there.
-    pub(super) fn goes_first(&self, shard: ShardId) -> bool {
-        self.ledger.goes_first(shard)
+    pub(super) fn must_settle_first(&self, shard: ShardId) -> bool {
+        self.ledger.must_settle_first(shard)
     }
 
     /// Returns true if everything is settled.
@@ -255,7 +255,7 @@ impl StartRecord {
             rules.counts_arrivals() && limit.guard_ms() > 0 && !limit.algorithm().has_burst()
         });
         let by_guard = by_guard.map(|limit| (guard, Duration::from_millis(limit.window_ms())));
-        let tolerances = by_guard.clone().chain(self.kept_apart());
+        let tolerances = by_guard.clone().chain(self.spacings());
         Some(lateness::CallInFlight {
             asked_at: self.asked_at,
             guard: by_guard.clone().next().map(|_| guard),
@@ -266,12 +266,12 @@ impl StartRecord {
     }
 
     /// Returns the margin and the distance between starts of each bucket that has a margin.
-    fn kept_apart(&self) -> impl Iterator<Item = (Duration, Duration)> + Clone {
-        let apart = (self.limits.iter()).filter(|limit| limit.terms().apart_us() > 0);
+    fn spacings(&self) -> impl Iterator<Item = (Duration, Duration)> + Clone {
+        let apart = (self.limits.iter()).filter(|limit| limit.terms().spacing_us() > 0);
         apart.map(|limit| {
             let distance = Duration::from_millis(limit.window_ms()) / limit.max();
-            let apart_us = limit.terms().apart_us();
-            (Duration::from_micros(apart_us.into()), distance)
+            let spacing_us = limit.terms().spacing_us();
+            (Duration::from_micros(spacing_us.into()), distance)
         })
     }
 }
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gate_is_told_of_what_was_not_used_and_not_of_what_went_as_charged() {
+    fn only_unused_charges_are_settled() {
         let mut settlement = Settlement::new(7);
         for (fate, told) in [
             (Fate::Answered, vec![]),
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_renewed_until_its_call_has_ended_though_it_was_given_up() {
+    fn the_lease_of_an_abandoned_call_is_renewed_until_it_ends() {
         let mut settlement = Settlement::new(7);
         assert_eq!(settlement.next(), None);
         let start = started(running());

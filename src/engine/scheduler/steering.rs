@@ -72,7 +72,7 @@ impl Scheduler {
             }
         }
         self.wake_waiting(now);
-        if steering.leaves_jobs_alone() {
+        if steering.concerns_no_job() {
             return;
         }
         let concerned =
@@ -102,7 +102,7 @@ impl Scheduler {
 
     /// Removes a job that is not to be called. Returns true if it left.
     pub(super) fn remove_if_unwanted(&mut self, key: JobKey, now: Duration) -> bool {
-        if self.steering.now.leaves_jobs_alone() {
+        if self.steering.now.concerns_no_job() {
             return false;
         }
         let Some(job) = self.jobs.get(&key) else {
@@ -130,7 +130,7 @@ impl Scheduler {
     /// Checks a job whose time has come against the instructions, and reports it. Returns true if
     /// it left.
     pub(super) fn remove_if_unwanted_in_turn(&mut self, now: Duration, key: JobKey) -> bool {
-        if self.steering.now.leaves_jobs_alone() {
+        if self.steering.now.concerns_no_job() {
             return false;
         }
         if self.remove_if_unwanted(key, now) {
@@ -144,12 +144,12 @@ impl Scheduler {
     pub(super) fn is_wanted(&self, job: &JobEntry) -> bool {
         let steering = &self.steering.now;
         steering.hold != Some(Hold::Paused)
-            && (steering.leaves_jobs_alone() || !self.steering.stops(job))
+            && (steering.concerns_no_job() || !self.steering.stops(job))
     }
 
     /// Reports the state of the job if an operator asked for it.
     pub(super) fn sight(&mut self, now: Duration, key: JobKey, state: SightedState) {
-        if self.steering.now.leaves_jobs_alone() {
+        if self.steering.now.concerns_no_job() {
             return;
         }
         let Some(job) = self.jobs.get(&key) else {

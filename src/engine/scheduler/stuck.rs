@@ -31,7 +31,7 @@ impl Scheduler {
     pub(super) fn check_moves(&mut self, now: Duration) {
         let due = self.moves.due(now);
         self.do_all(due.next);
-        for key in due.over {
+        for key in due.overdue {
             if self.moves.has_reply(key) {
                 self.result_ended(now, key, ResultOutcome::Refused);
             } else if !self.intake.is_draining() {
@@ -126,7 +126,7 @@ impl Scheduler {
                 && self.stuck_reports[kind as usize].may_report(now, STUCK_REPORT_INTERVAL)
             {
                 let since = now.saturating_sub(standstill.since);
-                self.facts.push(Fact::Stuck {
+                self.facts.push(Fact::TargetsStuck {
                     kind,
                     messages: standstill.messages,
                     routing_key: standstill.key,

@@ -31,11 +31,11 @@ impl Scheduler {
     /// Returns whether a job whose turn it is may ask. A suspect's call is noted first, and needs a
     /// slot for that, because without one it could not start.
     pub(super) fn may_ask(&mut self, now: Duration, key: JobKey) -> AskPermission {
-        let most = self.settings.live.retry.max_crashes;
+        let max = self.settings.live.retry.max_crashes;
         let Some(job) = self.jobs.get_mut(&key) else {
             return AskPermission::Ask;
         };
-        let suspect = job.claims.suspect.filter(|_| most > 0);
+        let suspect = job.claims.suspect.filter(|_| max > 0);
         let Some(crashes) = suspect.filter(|_| !self.notes.has(key)) else {
             return AskPermission::Ask;
         };
@@ -45,10 +45,10 @@ impl Scheduler {
         if !job.has_own_id {
             // The next delivery would have another ID. A trip through a delay queue gives it an ID
             // of its own.
-            self.let_go(key);
+            self.release_slot(key);
             self.delay_in_queue(now, key, Duration::ZERO);
         } else if crashes > 0 && self.notes.is_alone() {
-            self.let_go(key);
+            self.release_slot(key);
             let wait = ALONE_RETRY_DELAY.mul_f64(self.random.random_range(0.5..=1.0));
             if !self.delay_in_memory(now, key, wait) {
                 self.recheck(now, key, ALONE_RETRY_DELAY_IN_QUEUE);
@@ -57,7 +57,7 @@ impl Scheduler {
             job.phase = Phase::Noting;
             let id = job.message.id().unwrap_or_default();
             let tenant = &job.claims.tenant;
-            self.notes.begin(now, key, tenant, id, most, crashes > 0);
+            self.notes.begin(now, key, tenant, id, max, crashes > 0);
         }
         AskPermission::Not
     }
@@ -77,17 +77,17 @@ impl Scheduler {
                 continue;
             };
             match verdict {
-                Ok(SuspectDecision::Go) => back.push(key),
-                Ok(SuspectDecision::Alone { crashes }) => {
+                Ok(SuspectDecision::Proceed) => back.push(key),
+                Ok(SuspectDecision::RunAlone { crashes }) => {
                     self.facts
-                        .push(Fact::CalledAlone(job.log_fields(), crashes));
+                        .push(Fact::SuspectRunsAlone(job.log_fields(), crashes));
                     job.claims.suspect = Some(crashes);
                     back.push(key);
                 }
                 Ok(SuspectDecision::Wait { ms }) => {
                     self.facts.push(Fact::SuspectWaits(job.log_fields(), ms));
                     let wait = Duration::from_millis(ms);
-                    self.let_go(key);
+                    self.release_slot(key);
                     self.delay(now, key, wait);
                 }
                 Ok(SuspectDecision::Dead { crashes }) => {
@@ -96,13 +96,13 @@ impl Scheduler {
                     self.bury(now, key, Death::Crashed, &reason);
                 }
                 Err(_) if why_all.is_some() => {
-                    self.let_go(key);
+                    self.release_slot(key);
                     back.push(key);
                     unheard = true;
                 }
                 Err(why) => {
                     let (tenant, labels) = (job.claims.tenant.clone(), Default::default());
-                    self.let_go(key);
+                    self.release_slot(key);
                     self.set_aside(now, (&tenant, &labels), &[key], &why);
                 }
             }

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_begin_anew_and_a_line_is_known_until_its_end() {
+    fn counts_reset_and_a_waitlist_is_known_until_its_end() {
         let (mut tallies, acme) = (Tallies::default(), tenant("acme"));
         tallies.starts(&acme, true);
         tallies.waits(&acme, "hour", 9_000);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_did_not_wait_is_the_end_of_the_line() {
+    fn a_job_that_did_not_wait_ends_the_waitlist() {
         let (mut tallies, acme) = (Tallies::default(), tenant("acme"));
         tallies.waits(&acme, "hour", 9_000);
         tallies.starts(&acme, true);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bounded_number_is_told_apart_and_the_others_are_counted_together() {
+    fn a_bounded_number_of_tenants_has_counts_and_the_rest_is_summed_up() {
         let mut tallies = Tallies::default();
         for number in 0..MAX_TENANTS + 3 {
             tallies.waits(&tenant(&number.to_string()), "hour", 9_000);

@@ -34,8 +34,8 @@ impl Scheduler {
         let same = |one: &GateQuestion, two: &GateQuestion| one.tenant == two.tenant;
         for of_tenant in round.questions.chunk_by(same) {
             let jobs = of_tenant.iter().flat_map(|question| &question.jobs);
-            let jobs: Vec<_> = jobs.map(|job| (job.place, job.key)).collect();
-            jobs.iter().for_each(|(_, key)| self.let_go(*key));
+            let jobs: Vec<_> = jobs.map(|job| (job.index, job.key)).collect();
+            jobs.iter().for_each(|(_, key)| self.release_slot(*key));
             self.put_back_in_order(jobs);
         }
         self.pause(now, why);
@@ -55,7 +55,7 @@ impl Scheduler {
         }
         self.settlement.doubt(now, question);
         let keys: Vec<JobKey> = question.jobs.iter().map(|job| job.key).collect();
-        keys.iter().for_each(|key| self.let_go(*key));
+        keys.iter().for_each(|key| self.release_slot(*key));
         self.set_aside(now, (tenant, labels), &keys, why);
     }
 
@@ -63,7 +63,7 @@ impl Scheduler {
     fn clock_unread(&mut self, now: Duration, tenant: &Tenant, why: &GateError) {
         if self.clock.should_report_unreadable(now) {
             let jobs = self.clock.waiting().len();
-            let fact = Fact::NoClock(tenant.clone(), jobs, why.clone());
+            let fact = Fact::ClockUnreadable(tenant.clone(), jobs, why.clone());
             self.facts.push(fact);
         }
         self.clock.try_next();
@@ -103,8 +103,8 @@ impl Scheduler {
         // The gate reports a recovery wait once per primary. An unavailable primary is reported
         // once per tenant.
         undecided(match counts_in.is_none() && lasts.is_zero() {
-            true => NoDecision::Away,
-            false => NoDecision::Known,
+            true => NoDecision::Unavailable,
+            false => NoDecision::AlreadyReported,
         });
         let again_in = next_wait(lasts, farthest);
         for &key in keys {

@@ -26,7 +26,7 @@ impl Scheduler {
     /// Wakes the jobs in memory that have to ask again.
     pub(super) fn wake_waiting(&mut self, now: Duration) {
         let steering = &self.steering.now;
-        if steering.lets_sleep() || self.intake.is_draining() {
+        if steering.wakes_no_job() || self.intake.is_draining() {
             return;
         }
         let mut waiting: Vec<(Option<u64>, JobKey)> = Vec::new();
@@ -58,21 +58,21 @@ impl Scheduler {
     /// waits of retries and of delayed starts go on.
     pub(super) fn end_wait_if_woken(&mut self, now: Duration, key: JobKey) {
         let steering = &self.steering.now;
-        if steering.lets_sleep() {
+        if steering.wakes_no_job() {
             return;
         }
         if let Some(job) = self.jobs.get_mut(&key)
             && follows(steering, job)
             && job.claims.promise.take().is_some()
         {
-            (job.claims.trip, job.claims.not_before, job.stays) = (None, None, None);
+            (job.claims.trip, job.claims.not_before, job.window_until) = (None, None, None);
             job.due = DueTime::at(now);
         }
     }
 
     /// Returns true if a denied job has to ask once more, because the answer may be older than the
     /// wake that it follows.
-    pub(super) fn asks_anew(steering: &Steering, job: &mut JobEntry) -> bool {
-        !steering.lets_sleep() && follows(steering, job)
+    pub(super) fn must_ask_again(steering: &Steering, job: &mut JobEntry) -> bool {
+        !steering.wakes_no_job() && follows(steering, job)
     }
 }

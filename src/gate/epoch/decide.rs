@@ -76,7 +76,7 @@ pub enum NextStep {
         why: String,
     },
     /// Admit jobs: no usage is missing.
-    Go {
+    Admit {
         /// The epoch and the text of the server identity.
         epoch: (String, String),
         /// The worker's pulse.
@@ -226,7 +226,7 @@ pub fn decide(
             why: stored.why.clone(),
         };
     }
-    NextStep::Go {
+    NextStep::Admit {
         epoch: (stored.id.clone(), run),
         pulse: number,
     }

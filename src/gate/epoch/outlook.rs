@@ -82,7 +82,7 @@ pub fn outlook(
                     why,
                 };
             }
-            NextStep::Go { .. } => {
+            NextStep::Admit { .. } => {
                 let asked = question.slots.as_ref().map(|(_, asked)| asked);
                 let claims = stored.claims.iter().filter(|(_, claimed)| {
                     asked.is_some_and(|asked| !claimed.both(asked).is_empty())
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_memory_is_open_and_one_that_nobody_looked_at_is_unknown() {
+    fn a_complete_memory_is_open_and_an_unchecked_one_is_unknown() {
         let question = of(1_000, MINUTE);
         assert_eq!(seen(&[], &question, &memory("p")), Outlook::Open);
         let nothing = BTreeMap::new();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn each_question_waits_for_its_own_span() {
+    fn each_request_waits_for_its_own_span() {
         let gap = [
             ("cold", "1050000"),
             ("lost", "990000:1050000"),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn another_memory_waits_for_those_who_have_not_vouched() {
+    fn a_new_memory_waits_for_workers_that_have_not_vouched() {
         let question = of(MINUTE, MINUTE);
         let restarted = memory("q");
         // No worker has noticed yet.
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_evicted_is_seen_before_a_worker_writes_it() {
+    fn evictions_are_seen_before_a_worker_records_them() {
         let evicting = ServerIdentity {
             evicted: 3,
             ..memory("p")
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_wait_by_themselves() {
+    fn slots_wait_independently() {
         let claims = [("slots", "0-99 100-199@1030000"), ("sure", "1")];
         let at = |first, last| {
             let question = OutlookQuestion {

@@ -127,14 +127,14 @@ mod tests {
     }
 
     #[test]
-    fn what_came_without_a_word_counts_after_a_span() {
+    fn slots_that_arrive_without_a_claim_count_after_a_span() {
         let shard = shard("0-100");
         assert_eq!(claims(&shard, "0-99", 0), "0-99 100@1060000");
         assert_eq!(claims(&shard, "0-99 100@7", 0), "0-99 100@7");
     }
 
     #[test]
-    fn what_was_handed_over_counts_at_once_where_nothing_can_have_been_lost_since() {
+    fn handed_over_slots_count_at_once_if_nothing_was_lost_since() {
         let mut shard = shard("0-100");
         shard.handed = vec![handed("100", 0, None)];
         assert_eq!(claims(&shard, "0-99", NOW - SPAN), "0-100");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_epoch_lacks_its_slots_lack_elsewhere() {
+    fn a_gap_of_an_epoch_follows_its_slots() {
         let given = SlotOwnership::parse("0-9 10-20@1002000");
         let waits = |until| {
             let gap = Gap {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_is_kept_until_it_is_handed_over() {
+    fn lost_slots_are_kept_until_they_are_handed_over() {
         assert_eq!(claims(&shard("0-50"), "0-100", 0), "0-100");
     }
 }

@@ -43,7 +43,7 @@ pub struct Watch {
     shortest_ms: AtomicU64,
     state: Mutex<WatchState>,
     /// Held by the task that looks, while the others wait for its findings.
-    looking: tokio::sync::Mutex<()>,
+    lock: tokio::sync::Mutex<()>,
 }
 
 /// The place a watch looks at.
@@ -80,15 +80,15 @@ struct WatchState {
     pulse: u64,
     last_pulse: Option<Instant>,
     /// Whether admissions count, as far as is known here.
-    sound: bool,
-    /// Incremented whenever `sound` ends. Answers to earlier questions are then ignored.
+    is_valid: bool,
+    /// Incremented whenever `is_valid` ends. Answers to earlier questions are then ignored.
     version: u64,
     /// The reason for closed admissions in the last log line.
-    told: Option<String>,
+    logged_reason: Option<String>,
     /// Whether it was last sound only for limits with a short look-back.
     partly: bool,
     /// The maxmemory-policy in the last log line.
-    told_policy: Option<String>,
+    logged_policy: Option<String>,
     /// The other findings when it was last sound.
     found: EpochFindings,
 }
@@ -147,14 +147,14 @@ impl Watch {
                 history: String::new(),
                 pulse: 0,
                 last_pulse: None,
-                sound: false,
+                is_valid: false,
                 version: 0,
-                told: None,
+                logged_reason: None,
                 partly: false,
-                told_policy: None,
+                logged_policy: None,
                 found: EpochFindings::default(),
             }),
-            looking: tokio::sync::Mutex::new(()),
+            lock: tokio::sync::Mutex::new(()),
         };
         watch.cover(span);
         watch
@@ -201,7 +201,7 @@ impl Watch {
     fn sent(&self, mapped: Option<&Slots>) -> Option<SentPulse> {
         let state = self.state();
         let known = mapped.is_none_or(|mapped| *mapped == state.found.mapped);
-        let epoch = state.epoch.clone().filter(|_| state.sound && known)?;
+        let epoch = state.epoch.clone().filter(|_| state.is_valid && known)?;
         Some(SentPulse {
             version: state.version,
             epoch,
@@ -226,14 +226,14 @@ impl Watch {
         if let Some(sent) = self.sent(Some(mapped)) {
             return Ok(sent);
         }
-        let _one = self.looking.lock().await;
+        let _one = self.lock.lock().await;
         let mut handed = None;
         for _ in 0..STEPS {
             if let Some(sent) = self.sent(Some(mapped)) {
                 return Ok(sent);
             }
             let read = self.read(at).await?;
-            self.tell_policy(read.policy.as_deref());
+            self.log_policy(read.policy.as_deref());
             let now = at.clock.map_or(read.now, |micros| micros / 1000);
             let stored =
                 EpochFields::parse(read.fields.iter().map(|(n, v)| (n.as_str(), v.as_str())));
@@ -265,7 +265,7 @@ impl Watch {
                 NextStep::Wait { until, why } => {
                     return Err(self.cold(Duration::from_millis(until.saturating_sub(now)), why));
                 }
-                NextStep::Go { epoch, pulse } => {
+                NextStep::Admit { epoch, pulse } => {
                     let field = |name: &str| read.fields.get(name).cloned().unwrap_or_default();
                     let found = EpochFindings {
                         node: at.primary.shard.name().to_owned(),
@@ -335,7 +335,7 @@ impl Watch {
 
     fn go(&self, epoch: (String, String), history: String, pulse: u64, found: EpochFindings) {
         let mut state = self.state();
-        let waited = state.told.take().is_some();
+        let waited = state.logged_reason.take().is_some();
         let before = std::mem::replace(&mut state.partly, found.gap.until > 0);
         match (before, state.partly) {
             (_, true) if waited || !before => warn!(
@@ -354,16 +354,16 @@ impl Watch {
         state.history = history;
         state.pulse = pulse;
         state.found = found;
-        state.sound = true;
+        state.is_valid = true;
     }
 
     /// Logs the maxmemory-policy once, and again when it changes.
-    fn tell_policy(&self, policy: Option<&str>) {
+    fn log_policy(&self, policy: Option<&str>) {
         let mut state = self.state();
-        if policy.is_none() || state.told_policy.as_deref() == policy {
+        if policy.is_none() || state.logged_policy.as_deref() == policy {
             return;
         }
-        state.told_policy = policy.map(str::to_owned);
+        state.logged_policy = policy.map(str::to_owned);
         let (epoch, policy) = (&self.key, policy.unwrap_or_default());
         if policy == NO_EVICTION {
             info!(epoch, "Redis's maxmemory-policy is noeviction");
@@ -379,7 +379,7 @@ impl Watch {
 
     fn cold(&self, wait: Duration, why: String) -> GateError {
         let mut state = self.state();
-        if state.told.as_ref() != Some(&why) {
+        if state.logged_reason.as_ref() != Some(&why) {
             let at_most_s = wait.as_secs_f64().ceil();
             warn!(
                 epoch = self.key,
@@ -387,7 +387,7 @@ impl Watch {
                 at_most_s,
                 "no job is admitted: Redis may have lost data"
             );
-            state.told = Some(why.clone());
+            state.logged_reason = Some(why.clone());
         }
         GateError::Cold { wait, why }
     }

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_stepped_back_keeps_nothing_for_ever() {
+    fn a_clock_step_back_keeps_no_policy_forever() {
         let own = Policy::from(limit("default", Algorithm::FixedWindow, 5, 1_000));
         let mut known = RegistryKnowledge::default();
         known.learn(vec![registered("a", own, 9_000_000)], 9_000_000);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_continues_an_idle_policy_replaces_it_at_once() {
+    fn only_a_continuation_replaces_an_idle_policy_at_once() {
         let sliding = |max, ms| limit("default", Algorithm::SlidingWindow, max, ms);
         let fixed = |name, max| limit(name, Algorithm::FixedWindow, max, 60_000);
         let bucket = |max| limit("default", Algorithm::TokenBucket, max, 60_000);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_whose_limits_did_not_change_feels_nothing() {
+    fn unchanged_limits_of_a_tenant_are_unaffected() {
         let common = || Limits::from(limit("default", Algorithm::SlidingWindow, 5, 1_000));
         let own = Policy::common(common());
         let acme = limit("default", Algorithm::LeakyBucket, 9, 1_000);

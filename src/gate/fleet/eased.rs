@@ -32,7 +32,7 @@ impl Default for EasedTenants {
 
 impl EasedTenants {
     /// Returns true if no tenant's limits were eased.
-    pub fn is_nobody(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         matches!(self, Self::Tenants(tenants) if tenants.is_empty())
     }
 
@@ -188,12 +188,12 @@ mod tests {
             );
             // Nothing is eased while both are enforced. Afterwards it is eased only once.
             let alone = EnforcedPolicies::alone(Arc::new(old.clone()));
-            assert!(before.eases(&alone).is_nobody(), "{what}");
-            assert!(after.eases(&after).is_nobody(), "{what}");
+            assert!(before.eases(&alone).is_empty(), "{what}");
+            assert!(after.eases(&after).is_empty(), "{what}");
             assert!(
                 EnforcedPolicies::alone(Arc::new(new.clone()))
                     .eases(&after)
-                    .is_nobody(),
+                    .is_empty(),
                 "{what}"
             );
         }
@@ -201,7 +201,7 @@ mod tests {
         let (old, new) = (bucket(10), bucket(40));
         let (before, after) = (beside(&new, &old, true), beside(&new, &old, false));
         assert!(
-            after.eases(&before).is_nobody(),
+            after.eases(&before).is_empty(),
             "a bucket's is enforced until it is dropped"
         );
         assert_eq!(
@@ -221,6 +221,6 @@ mod tests {
         assert_eq!(both.and(EasedTenants::All), EasedTenants::All);
         let all = (0..=MAX_TENANTS).fold(EasedTenants::default(), |all, it| all.and(of(it)));
         assert_eq!(all, EasedTenants::All);
-        assert!(EasedTenants::default().is_nobody() && !EasedTenants::All.is_nobody());
+        assert!(EasedTenants::default().is_empty() && !EasedTenants::All.is_empty());
     }
 }

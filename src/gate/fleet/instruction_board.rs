@@ -56,29 +56,29 @@ impl Board {
     /// Puts `text` in force under `name` from `now_ms` until `until_ms`. Returns the new version.
     ///
     /// # Errors
-    /// [`BoardFull`] if there are `most` other instructions.
+    /// [`BoardFull`] if there are `max` other instructions.
     pub fn put(
         &mut self,
         now_ms: u64,
         name: &str,
         until_ms: u64,
         text: &str,
-        most: usize,
+        max: usize,
     ) -> Result<u64, BoardFull> {
-        self.put_instead(now_ms, None, (name, until_ms, text), most)
+        self.put_instead(now_ms, None, (name, until_ms, text), max)
     }
 
     /// Puts an instruction like [`Board::put`], and ends the one named in `ends` in the same step.
     /// If a text is given, it ends only if it has that text.
     ///
     /// # Errors
-    /// [`BoardFull`] if there are `most` other instructions and none ended.
+    /// [`BoardFull`] if there are `max` other instructions and none ended.
     pub fn put_instead(
         &mut self,
         now_ms: u64,
         ends: Option<(&str, Option<&str>)>,
         (name, until_ms, text): (&str, u64, &str),
-        most: usize,
+        max: usize,
     ) -> Result<u64, BoardFull> {
         self.instructions
             .retain(|_, posted| posted.until_ms > now_ms);
@@ -89,8 +89,8 @@ impl Board {
             let posted = self.instructions.get(other)?;
             says(posted, said).then_some(other)
         });
-        let stays = |other: &&String| **other != name && ended != Some(other.as_str());
-        if self.instructions.keys().filter(stays).count() >= most {
+        let remains = |other: &&String| **other != name && ended != Some(other.as_str());
+        if self.instructions.keys().filter(remains).count() >= max {
             return Err(BoardFull);
         }
         if let Some(ended) = ended {
@@ -113,7 +113,7 @@ impl Board {
     }
 
     /// Records that the worker `name` follows this version, with its report on itself.
-    pub fn hear(&mut self, now_ms: u64, name: &str, follows: u64, says: &str) {
+    pub fn record_worker(&mut self, now_ms: u64, name: &str, follows: u64, says: &str) {
         let follower = Follower {
             at_ms: now_ms,
             follows,
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_put_instead_of_another_that_says_what_is_meant() {
+    fn an_instruction_replaces_another_of_the_same_kind_and_meaning() {
         let mut board = Board::default();
         assert_eq!(board.put(10, "try", 90, "7", 1), Ok(10));
         let wake = ("wake", 90, "1");
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(board.put(30, "b", 40, "z", 1), Ok(30));
         assert_eq!(board.drop_all(30, &["a"]), 30, "nothing has changed");
         assert_eq!(board.drop_all(30, &["b", "c"]), 31);
-        board.hear(31, "w", 30, "");
+        board.record_worker(31, "w", 30, "");
         assert_eq!(board.workers(41, 10).count(), 1);
         assert_eq!(board.workers(42, 10).count(), 0);
         board.forget_silent(42, 10);

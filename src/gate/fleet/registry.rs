@@ -150,7 +150,7 @@ impl Registry {
     }
 
     /// Sets what the worker reports from the next exchange on, in addition to its policy in force.
-    pub fn says(&mut self, says: String) {
+    pub fn set_report(&mut self, says: String) {
         self.says = says;
     }
 
@@ -197,7 +197,7 @@ impl Registry {
                 // The board comes first: a worker that follows an instruction then knows all
                 // policies its author knew. A worker also reports its policy in force before it
                 // registers it.
-                let board = board.look(gate, &primary.board, worker).await?;
+                let board = board.refresh(gate, &primary.board, worker).await?;
                 let (known, clock) = exchange(gate, &primary.policies, mine, known).await?;
                 let in_use = match known.others_in_use(own, clock.ms).next() {
                     None => None,
@@ -305,7 +305,7 @@ pub struct RegisteredPolicies {
 ///
 /// # Errors
 /// [`GateError`] with the reason if no registry can be read.
-pub async fn look(gate: &RedisGate) -> Result<RegisteredPolicies, GateError> {
+pub async fn read_policies(gate: &RedisGate) -> Result<RegisteredPolicies, GateError> {
     let primaries = gate.registries().await?;
     let mut seen = RegisteredPolicies::default();
     let looks = primaries
@@ -336,7 +336,7 @@ pub async fn look(gate: &RedisGate) -> Result<RegisteredPolicies, GateError> {
 /// Returns the policies that workers report as in force. Reports older than [`IDLE_MS`] do not
 /// count.
 async fn in_use(gate: &RedisGate, board: &str) -> Result<BTreeSet<String>, GateError> {
-    let said = instructions::said_lately(gate, board, IDLE_MS).await?;
+    let said = instructions::recent_reports(gate, board, IDLE_MS).await?;
     let policy = |says: &String| says.rsplit(' ').next().map(str::to_owned);
     Ok(said.iter().filter_map(policy).collect())
 }

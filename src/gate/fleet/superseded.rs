@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_limit_that_is_in_all_of_them_keeps_nothing() {
+    fn a_long_limit_in_all_policies_keeps_none_of_them() {
         let with_day = |known: &Registered, day: u64| {
             let common = [("default", known.since_ms + 1, 1_000), ("day", day, DAY)];
             let common = common.map(|(name, max, ms)| limit(name, max, ms));
@@ -225,7 +225,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_that_is_left_says_the_same_of_all_that_may_still_count(
+        fn the_remaining_policies_decide_the_same_as_all_that_may_count(
             all in prop::collection::vec(
                 (0..6_usize, 0..6_usize, prop::option::of(0..6_usize), prop::option::of(0..6_usize), 0..9_u32), 1..14
             )

@@ -66,13 +66,13 @@ struct LimitSets<'a> {
     all: Vec<Vec<LimitRecord>>,
     bands: Vec<(usize, usize, u8)>,
     shadows: BTreeMap<usize, Vec<LimitRecord>>,
-    places: HashMap<Vec<&'a Limit>, usize>,
+    indexes: HashMap<Vec<&'a Limit>, usize>,
 }
 
 impl<'a> LimitSets<'a> {
-    fn place(&mut self, limits: impl Iterator<Item = &'a Limit>) -> usize {
+    fn index_of(&mut self, limits: impl Iterator<Item = &'a Limit>) -> usize {
         let (all, all_shadows, bands) = (&mut self.all, &mut self.shadows, &mut self.bands);
-        let place = |set: &Vec<&Limit>| {
+        let index = |set: &Vec<&Limit>| {
             let set = set.iter().copied();
             let (shadows, enforced): (Vec<_>, Vec<_>) = set.partition(|limit| limit.is_shadow());
             let learning = enforced.iter().enumerate();
@@ -84,30 +84,30 @@ impl<'a> LimitSets<'a> {
             }
             all.len() - 1
         };
-        *(self.places.entry(limits.collect())).or_insert_with_key(place)
+        *(self.indexes.entry(limits.collect())).or_insert_with_key(index)
     }
 }
 
 /// Writes `policy` as text.
 pub fn write(policy: &Policy) -> String {
     let mut sets = LimitSets::default();
-    let common = sets.place(policy.default_limits().all().iter());
+    let common = sets.index_of(policy.default_limits().all().iter());
     // Limits that all tenants share are written with the common ones, and added again by the
     // reader.
-    let mut place = |limits| sets.place(Limits::own(limits));
+    let mut index = |limits| sets.index_of(Limits::own(limits));
     let plans = policy.plans().iter();
     let plans = plans
-        .map(|(name, limits)| (name.clone(), place(limits)))
+        .map(|(name, limits)| (name.clone(), index(limits)))
         .collect();
     let tenants = policy.tenants().iter().map(|(pattern, own)| {
         let target = match own {
-            EntryLimits::Limits(limits) => Target::Set(place(limits)),
+            EntryLimits::Limits(limits) => Target::Set(index(limits)),
             EntryLimits::Plan(name) => Target::Plan(name.clone()),
         };
         (pattern.to_string(), target)
     });
     let tenants = tenants.collect();
-    let whole = PolicyRecord {
+    let record = PolicyRecord {
         format: FORMAT,
         sets: sets.all,
         shadows: sets.shadows,
@@ -117,7 +117,7 @@ pub fn write(policy: &Policy) -> String {
         plan_header: policy.plan_header().map(str::to_owned),
         bands: sets.bands,
     };
-    serde_json::to_string(&whole).expect("texts and numbers are always JSON")
+    serde_json::to_string(&record).expect("texts and numbers are always JSON")
 }
 
 /// Parses a policy.
@@ -130,15 +130,15 @@ pub fn read(text: &str) -> Result<Policy, TextError> {
     if head.format != FORMAT {
         return Err(TextError::Format(head.format));
     }
-    let whole: PolicyRecord = serde_json::from_str(text).map_err(|why| broken(&why))?;
-    let mut sets = Vec::with_capacity(whole.sets.len());
-    for (place, set) in whole.sets.iter().enumerate() {
-        let shadows = whole.shadows.get(&place).into_iter().flatten();
+    let record: PolicyRecord = serde_json::from_str(text).map_err(|why| broken(&why))?;
+    let mut sets = Vec::with_capacity(record.sets.len());
+    for (index, set) in record.sets.iter().enumerate() {
+        let shadows = record.shadows.get(&index).into_iter().flatten();
         let shadows = shadows.map(|one| one.limit()?.in_shadow().ok());
         let limits: Option<Vec<Limit>> =
             set.iter().map(LimitRecord::limit).chain(shadows).collect();
         let mut limits = limits.ok_or_else(|| broken(&"a limit is out of range"))?;
-        for &(_, at, percent) in whole.bands.iter().filter(|(set, ..)| *set == place) {
+        for &(_, at, percent) in record.bands.iter().filter(|(set, ..)| *set == index) {
             if let Some(limit) = limits.get_mut(at) {
                 *limit = limit.clone().with_band(percent);
             }
@@ -157,21 +157,21 @@ pub fn read(text: &str) -> Result<Policy, TextError> {
         limits if limits.global().next().is_none() => Ok(limits),
         _ => Err(broken(&"a global limit is not among the common limits")),
     };
-    let plans: Result<BTreeMap<_, _>, TextError> = (whole.plans.into_iter())
+    let plans: Result<BTreeMap<_, _>, TextError> = (record.plans.into_iter())
         .map(|(name, at)| Ok((name, own(at)?)))
         .collect();
-    let mut tenants = Vec::with_capacity(whole.tenants.len());
-    for (pattern, target) in whole.tenants {
+    let mut tenants = Vec::with_capacity(record.tenants.len());
+    for (pattern, target) in record.tenants {
         let own = match target {
             Target::Set(at) => EntryLimits::Limits(own(at)?),
             Target::Plan(name) => EntryLimits::Plan(name),
         };
         tenants.push((Pattern::parse(&pattern), own));
     }
-    let policy = Policy::common(set(whole.common)?)
+    let policy = Policy::common(set(record.common)?)
         .with_plans(plans?)
         .with_tenants(tenants);
-    Ok(match whole.plan_header {
+    Ok(match record.plan_header {
         Some(header) => policy.with_plan_header(header),
         None => policy,
     })
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_read_as_it_was_written() {
+    fn a_policy_survives_a_round_trip() {
         for algorithm in Algorithm::ALL {
             let policy = Policy::common(limits("default", algorithm));
             assert_eq!(read(&write(&policy)), Ok(policy));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_band_survives_and_is_written_where_there_is_one() {
+    fn a_band_survives_a_round_trip_and_is_written_only_if_set() {
         let of = |name, percent: Option<u8>| {
             let limits = limits(name, Algorithm::SlidingWindow).to_vec();
             let learns = |limit: Limit| match percent {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn shadows_survive_and_are_written_where_there_are_some() {
+    fn shadows_survive_a_round_trip_and_are_written_only_if_set() {
         let shadow = |name: &str, scope| {
             let limit = limits(name, Algorithm::FixedWindow)[0].clone();
             let limit = limit.with_scope(scope).in_shadow();
@@ -346,12 +346,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_policy_is_refused() {
+    fn invalid_policies_are_refused() {
         let text = write(&policy());
-        let global = |place: &str| {
+        let global = |index: &str| {
             let set = r#"[["all","max-concurrent",5,0,0,5,"calls","global"]]"#;
             let plan = r#""plans":{},"tenants":[],"plan_header":null"#;
-            let plan = plan.replace("{}", place);
+            let plan = plan.replace("{}", index);
             format!(
                 r#"{{"format":{FORMAT},"sets":[{set},{}],"common":0,{plan}}}"#,
                 set.replace("global", "tenant")

@@ -93,7 +93,7 @@ impl Cluster {
             }
             let mut parcels: Vec<(Arc<Node>, Parcel, Vec<OpenRequest>)> = Vec::new();
             for request in open.drain(..) {
-                let Some((node, asking)) = self.way_of(&request) else {
+                let Some((node, asking)) = self.route_of(&request) else {
                     let key = requests[request.index].key;
                     answers[request.index] = Err(GateError::Unreachable(format!(
                         "no node has the slot of {key}"
@@ -138,8 +138,8 @@ impl Cluster {
                 reached = true;
                 for (mut request, answer) in requests.into_iter().zip(sent) {
                     match self.sent_on(&node, request.slot, &answer) {
-                        Some(way) => {
-                            request.sent_on = Some(way);
+                        Some(kind) => {
+                            request.sent_on = Some(kind);
                             open.push(request);
                         }
                         None => answers[request.index] = answer,
@@ -215,9 +215,9 @@ impl Cluster {
     }
 
     /// Returns the node for a request, and whether it was redirected there for this request only.
-    fn way_of(&self, request: &OpenRequest) -> Option<(Arc<Node>, bool)> {
+    fn route_of(&self, request: &OpenRequest) -> Option<(Arc<Node>, bool)> {
         match &request.sent_on {
-            Some(way) => Some(way.clone()),
+            Some(kind) => Some(kind.clone()),
             None => Some((self.map().slots.get(&request.slot).cloned()?, false)),
         }
     }

@@ -76,7 +76,7 @@ pub type Shards = Arc<Vec<PrimaryLink>>;
 /// The connections to Redis, shared by all callers.
 pub struct Link {
     servers: RedisServers,
-    way: LinkKind,
+    kind: LinkKind,
     /// The primary, wherever it is, if there is no cluster.
     only: Shards,
     round_trips: Arc<AtomicU64>,
@@ -95,14 +95,14 @@ impl Link {
     pub fn to(store: Arc<dyn Store>) -> Self {
         let round_trips = Arc::default();
         let servers = RedisServers::from(&SecretUrl::new("redis://memory"));
-        let way = LinkKind::Store(StoreLink::new(store, Arc::clone(&round_trips)));
-        Self::by(&servers, way, round_trips)
+        let kind = LinkKind::Store(StoreLink::new(store, Arc::clone(&round_trips)));
+        Self::from_servers(&servers, kind, round_trips)
     }
 
-    fn by(servers: &RedisServers, way: LinkKind, round_trips: Arc<AtomicU64>) -> Self {
+    fn from_servers(servers: &RedisServers, kind: LinkKind, round_trips: Arc<AtomicU64>) -> Self {
         Self {
             servers: servers.clone(),
-            way,
+            kind,
             only: Arc::new(vec![PrimaryLink {
                 node: None,
                 slots: Slots::default(),
@@ -116,7 +116,7 @@ impl Link {
         let round_trips = Arc::new(AtomicU64::new(0));
         let pems = &(servers.tls.read())
             .map_err(|why| GateError::Refused(format!("{servers} can't be used: {why}")))?;
-        let way = match &servers.topology {
+        let kind = match &servers.topology {
             RedisTopology::Single => {
                 let mut nodes = nodes(servers, pems, &round_trips)?;
                 let Some(node) = nodes.pop() else {
@@ -132,7 +132,7 @@ impl Link {
                 LinkKind::Sentinel(Sentinel::new(servers, sentinels, pems, &round_trips)?)
             }
         };
-        Ok(Self::by(servers, way, round_trips))
+        Ok(Self::from_servers(servers, kind, round_trips))
     }
 
     /// Returns the servers it connects to, for messages.
@@ -143,13 +143,13 @@ impl Link {
     /// Returns true if keys live on several nodes, so that one node's error affects only some
     /// requests.
     pub fn is_cluster(&self) -> bool {
-        matches!(self.way, LinkKind::Cluster(_))
+        matches!(self.kind, LinkKind::Cluster(_))
     }
 
     /// Returns the minimum round-trip time, in a cluster that of the nearest primary, or `None` if
     /// it is not known for all of them yet.
     pub fn base(&self) -> Option<Duration> {
-        match &self.way {
+        match &self.kind {
             LinkKind::Single(node) => node.base(),
             LinkKind::Sentinel(sentinel) => sentinel.base(),
             LinkKind::Cluster(cluster) => cluster.base(),
@@ -176,7 +176,7 @@ impl Link {
         };
         // Boxed, since the futures of the rarer variants would make every caller's future large and
         // deep.
-        match &self.way {
+        match &self.kind {
             LinkKind::Single(node) => {
                 let parcel = parcel(requests);
                 let answers = node.send(parcel.pipeline()).await?;
@@ -198,7 +198,7 @@ impl Link {
 
     /// Returns all primaries. `anew` first renews the map of a cluster.
     pub async fn shards(&self, anew: bool) -> Result<Shards, GateError> {
-        match &self.way {
+        match &self.kind {
             LinkKind::Cluster(cluster) => Box::pin(cluster.shards(anew)).await,
             LinkKind::Single(_) | LinkKind::Sentinel(_) | LinkKind::Store(_) => {
                 Ok(Arc::clone(&self.only))
@@ -208,7 +208,7 @@ impl Link {
 
     /// Makes the link look up the primaries again before their next use.
     pub fn doubt(&self) {
-        if let LinkKind::Cluster(cluster) = &self.way {
+        if let LinkKind::Cluster(cluster) = &self.kind {
             cluster.doubt();
         }
     }
@@ -220,7 +220,7 @@ impl Link {
         shard: &PrimaryLink,
         requests: Vec<Request<'_>>,
     ) -> Result<Answers, GateError> {
-        let (LinkKind::Cluster(cluster), Some(node)) = (&self.way, &shard.node) else {
+        let (LinkKind::Cluster(cluster), Some(node)) = (&self.kind, &shard.node) else {
             return self.send(requests).await;
         };
         let mut parcel = Parcel::default();
@@ -245,7 +245,7 @@ impl Link {
         shard: &PrimaryLink,
         pipeline: &Pipeline,
     ) -> Result<Vec<Value>, GateError> {
-        match (&self.way, &shard.node) {
+        match (&self.kind, &shard.node) {
             (LinkKind::Single(node), _) => node.send(pipeline).await,
             (LinkKind::Sentinel(sentinel), _) => Box::pin(sentinel.send(pipeline)).await,
             (LinkKind::Store(stored), _) => stored.send(pipeline).await,
@@ -268,7 +268,7 @@ impl Link {
     pub async fn on_primaries(&self, command: Cmd) -> Result<Vec<(String, Value)>, GateError> {
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.add_command(command);
-        let name = match &self.way {
+        let name = match &self.kind {
             LinkKind::Single(node) => node.name().to_owned(),
             LinkKind::Sentinel(_) | LinkKind::Store(_) => self.servers.to_string(),
             LinkKind::Cluster(cluster) => return Box::pin(cluster.on_primaries(&pipeline)).await,

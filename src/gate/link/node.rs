@@ -30,7 +30,7 @@ pub struct Node {
     name: String,
     current: Mutex<CurrentConnection>,
     /// Round-trip times, by the time since `made`.
-    way: Mutex<LatencyEstimator>,
+    latency: Mutex<LatencyEstimator>,
     made: Instant,
     round_trips: Arc<AtomicU64>,
 }
@@ -53,7 +53,7 @@ impl Node {
             client,
             name,
             current: Mutex::default(),
-            way: Mutex::default(),
+            latency: Mutex::default(),
             made: Instant::now(),
             round_trips,
         }
@@ -76,8 +76,8 @@ impl Node {
 
     /// Returns the minimum round-trip time, or `None` if it is not known yet.
     pub fn base(&self) -> Option<Duration> {
-        let way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
-        way.is_known().then(|| way.base())
+        let latency = self.latency.lock().unwrap_or_else(PoisonError::into_inner);
+        latency.is_known().then(|| latency.base())
     }
 
     /// Makes one round trip. Returns one value per command of the pipeline.
@@ -87,7 +87,7 @@ impl Node {
             .manager()
             .map_err(|why| refusal::broken(&why, &self.name))?;
         self.round_trips.fetch_add(1, Ordering::Relaxed);
-        let begun = Instant::now();
+        let started = Instant::now();
         let sent = tokio::time::timeout(
             TIMEOUT_IN_ALL,
             manager.send_packed_commands(pipeline, 0, count),
@@ -95,8 +95,8 @@ impl Node {
         let (error, silent) = match sent.await {
             Ok(Ok(answers)) if answers.len() == count => {
                 self.ended(number, None, Fault::among(&answers).wants_connection());
-                let mut way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
-                way.learn(self.made.elapsed(), begun.elapsed());
+                let mut latency = self.latency.lock().unwrap_or_else(PoisonError::into_inner);
+                latency.learn(self.made.elapsed(), started.elapsed());
                 return Ok(answers);
             }
             Ok(Ok(_)) => {

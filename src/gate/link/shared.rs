@@ -35,7 +35,7 @@ mod tests {
     use crate::config::SecretUrl;
 
     #[test]
-    fn those_who_name_the_same_servers_have_one_link_as_long_as_they_are_there() {
+    fn users_of_the_same_servers_share_one_link() {
         let links = Links::default();
         let to = |url: &str| {
             let servers = RedisServers::from(&SecretUrl::new(url));

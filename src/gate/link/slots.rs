@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_without_a_host_are_those_of_the_node_that_was_asked() {
+    fn slots_without_a_host_belong_to_the_asked_node() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let range = |first, last, primary| {
             let replica = node(text("10.0.0.9"), 1);

@@ -16,7 +16,7 @@ use crate::rules::latency::LatencyEstimator;
 pub struct StoreLink {
     store: Arc<dyn Store>,
     /// Round-trip times, by the time since `made`.
-    way: Mutex<LatencyEstimator>,
+    latency: Mutex<LatencyEstimator>,
     made: Instant,
     round_trips: Arc<AtomicU64>,
 }
@@ -25,7 +25,7 @@ impl StoreLink {
     pub fn new(store: Arc<dyn Store>, round_trips: Arc<AtomicU64>) -> Self {
         Self {
             store,
-            way: Mutex::default(),
+            latency: Mutex::default(),
             made: Instant::now(),
             round_trips,
         }
@@ -33,14 +33,14 @@ impl StoreLink {
 
     /// Returns the minimum round-trip time, or `None` if it is not known yet.
     pub fn base(&self) -> Option<Duration> {
-        let way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
-        way.is_known().then(|| way.base())
+        let latency = self.latency.lock().unwrap_or_else(PoisonError::into_inner);
+        latency.is_known().then(|| latency.base())
     }
 
     /// Makes one round trip. Returns one value per command of the pipeline.
     pub async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
         self.round_trips.fetch_add(1, Ordering::Relaxed);
-        let begun = Instant::now();
+        let started = Instant::now();
         let late = |_| GateError::Unreachable("the store: no answer in time".to_owned());
         let run = timeout(TIMEOUT_IN_ALL, self.store.run(pipeline));
         let answers = run.await.map_err(late)??;
@@ -48,8 +48,8 @@ impl StoreLink {
             let why = "the store: an answer is missing".to_owned();
             return Err(GateError::Unreachable(why));
         }
-        let mut way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
-        way.learn(self.made.elapsed(), begun.elapsed());
+        let mut latency = self.latency.lock().unwrap_or_else(PoisonError::into_inner);
+        latency.learn(self.made.elapsed(), started.elapsed());
         Ok(answers)
     }
 }

@@ -76,7 +76,9 @@ impl RedisGate {
         if number > 0 && failed.len() == number {
             // Are only these primaries affected, or all?
             let at = (&*self.link, &self.finder);
-            watches.others_go_on(at, failed, self.test_clock()).await?;
+            watches
+                .others_still_answer(at, failed, self.test_clock())
+                .await?;
         }
         Ok(answers)
     }

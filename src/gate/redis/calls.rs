@@ -81,13 +81,13 @@ impl RedisGate {
                 None => self.link.send(requests).await?,
             };
             let beat = pulse.as_ref().zip(answers.pop_if(|_| pulse.is_some()));
-            let mut again = Vec::new();
+            let mut retries = Vec::new();
             for (index, answer) in open.into_iter().zip(answers) {
                 let call = &mut calls[index];
                 match answer {
                     Ok(Value::ServerError(error)) if error.code() == "NOSCRIPT" => {
                         call.load = true;
-                        again.push(index);
+                        retries.push(index);
                     }
                     Ok(Value::ServerError(error)) if refusal::is_wrong_type(&error) => {
                         replies[index] = Err(self.explain(call, &error).await);
@@ -104,7 +104,7 @@ impl RedisGate {
                         Some((false, now)) => {
                             self.learn(now);
                             call.keys = self.keys.call(&call.layout, call.limits, now);
-                            again.push(index);
+                            retries.push(index);
                         }
                         head => {
                             if let Some((_, now)) = head {
@@ -115,7 +115,7 @@ impl RedisGate {
                     },
                 }
             }
-            open = again;
+            open = retries;
             counts = match beat {
                 Some((_, Ok(Value::ServerError(error)))) if error.code() == "NOSCRIPT" => {
                     load_pulse = true;

@@ -72,9 +72,9 @@ impl RedisGate {
         self.answers().await?;
         let pings = (0..PINGS).map(|number| async move {
             tokio::time::sleep(APART * number).await;
-            let begun = Instant::now();
+            let started = Instant::now();
             self.answers().await?;
-            Ok(begun.elapsed())
+            Ok(started.elapsed())
         });
         join_all(pings).await.into_iter().collect()
     }

@@ -51,7 +51,7 @@ impl RedisGate {
             asked.then_some((primary, slots))
         });
         let looks = asked.map(|(primary, slots)| async move {
-            let (outlook, now_ms) = self.look_at(primary, spans, &slots).await?;
+            let (outlook, now_ms) = self.outlook_at(primary, spans, &slots).await?;
             Ok(PrimaryOutlook {
                 primary: primary.shard.name().to_owned(),
                 now_ms,
@@ -61,7 +61,7 @@ impl RedisGate {
         Ok(join_all(looks).await)
     }
 
-    async fn look_at(
+    async fn outlook_at(
         &self,
         primary: &Primary,
         spans: (u64, u64),

@@ -2,7 +2,7 @@
 
 use ::redis::Value;
 
-use super::{RedisGate, nobody};
+use super::{RedisGate, placeholder_tenant};
 use crate::gate::{GateError, scripts};
 use crate::rules::steering::{SIGHTING_KEPT_MS, Sighted, Sighting};
 use crate::rules::tenant::Tenant;
@@ -15,18 +15,18 @@ impl RedisGate {
         key: &str,
         more: Vec<String>,
     ) -> Result<Value, GateError> {
-        let nobody = nobody("all-workers")?;
+        let placeholder = placeholder_tenant("all-workers")?;
         let more = more.into_iter().map(String::into_bytes).collect();
-        let mut call = self.call_tenant(scripts::steer(), &nobody, more);
+        let mut call = self.call_tenant(scripts::steer(), &placeholder, more);
         call.keys.names = vec![key.to_owned()];
         self.run_one(call).await
     }
 
     /// Calls `audit`. `more` is its arguments after the clock; returns its reply.
     pub(crate) async fn run_audit(&self, more: Vec<String>) -> Result<Value, GateError> {
-        let nobody = nobody("all-operators")?;
+        let placeholder = placeholder_tenant("all-operators")?;
         let more = more.into_iter().map(String::into_bytes).collect();
-        let mut call = self.call_tenant(scripts::audit(), &nobody, more);
+        let mut call = self.call_tenant(scripts::audit(), &placeholder, more);
         call.keys.names = vec![self.keys.audit()];
         call.keys.types = vec!["zset"];
         self.run_one(call).await

@@ -11,14 +11,14 @@ use crate::rules::forecast::{
 /// Returns the arguments of `forecast` after the limits. The first `as_it_is` limits are the
 /// current ones.
 pub fn forecast_arguments(as_it_is: usize, asked: &ForecastRequest) -> Vec<Vec<u8>> {
-    let said = asked.limits.iter().zip(&asked.as_said);
-    let said = said.filter(|(_, as_said)| **as_said);
+    let said = asked.limits.iter().zip(&asked.ignores_override);
+    let said = said.filter(|(_, ignores_override)| **ignores_override);
     let opens = match asked.opens {
         OpeningTime::AsItIs => String::new(),
         OpeningTime::Now => "now".to_owned(),
         OpeningTime::In(ms) => ms.to_string(),
     };
-    let (cost, ticket) = match asked.place {
+    let (cost, ticket) = match asked.target {
         ForecastTarget::Last => (0, None),
         ForecastTarget::Job(ticket, cost) => (cost.max(1), ticket),
     };

@@ -127,7 +127,7 @@ impl Child {
             output: LineReader::new(BufReader::new(output), MAX_VERDICT),
         };
         let within = exec.start_timeout;
-        match timeout(within, child.line()).await {
+        match timeout(within, child.next_line()).await {
             Ok(Ok(line)) if verdict::is_ready(&line) => Ok(child),
             Ok(Ok(_)) => Err(r#"its first line must be {"ready": true}"#.to_owned().into()),
             Ok(Err(why)) => Err(format!("{why} before it was ready").into()),
@@ -139,13 +139,13 @@ impl Child {
     }
 
     /// Reads the next line. An error says why there is none.
-    pub async fn line(&mut self) -> Result<Vec<u8>, String> {
+    pub async fn next_line(&mut self) -> Result<Vec<u8>, String> {
         match self.output.next().await {
             Ok(ReadLine::Whole(line)) => Ok(line),
             Ok(ReadLine::TooLong) => {
                 Err(format!("it wrote a line longer than {MAX_VERDICT} bytes"))
             }
-            Ok(ReadLine::End) => Err(self.end_in_words().await),
+            Ok(ReadLine::End) => Err(self.describe_end().await),
             Err(why) => Err(format!("its output can't be read: {why}")),
         }
     }
@@ -162,12 +162,12 @@ impl Child {
             };
             if let Err(why) = written {
                 // The program's exit status explains more than the failed write.
-                return Err(match self.line().await {
+                return Err(match self.next_line().await {
                     Err(ended) => ended,
                     Ok(_) => format!("it does not read its input: {why}"),
                 });
             }
-            self.line().await
+            self.next_line().await
         };
         match timeout_at(deadline, asked).await {
             Ok(answer) => answer.map_err(NoAnswer::Broken),
@@ -175,7 +175,7 @@ impl Child {
         }
     }
 
-    async fn end_in_words(&mut self) -> String {
+    async fn describe_end(&mut self) -> String {
         match self.has_ended(EXIT_TIMEOUT).await {
             Some(how) => format!("it ended {how}"),
             None => "it closed its output".to_owned(),

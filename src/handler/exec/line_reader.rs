@@ -18,7 +18,7 @@ pub(super) enum ReadLine {
 /// Reads lines. Dropping the future of a read loses no bytes.
 pub(super) struct LineReader<R> {
     reader: R,
-    begun: Vec<u8>,
+    partial: Vec<u8>,
     longest: usize,
 }
 
@@ -27,7 +27,7 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
     pub fn new(reader: R, longest: usize) -> Self {
         Self {
             reader,
-            begun: Vec::new(),
+            partial: Vec::new(),
             longest,
         }
     }
@@ -37,27 +37,27 @@ impl<R: AsyncBufRead + Unpin> LineReader<R> {
         loop {
             let read = self.reader.fill_buf().await?;
             if read.is_empty() {
-                return Ok(match self.begun.is_empty() {
+                return Ok(match self.partial.is_empty() {
                     true => ReadLine::End,
-                    false => ReadLine::Whole(std::mem::take(&mut self.begun)),
+                    false => ReadLine::Whole(std::mem::take(&mut self.partial)),
                 });
             }
             let end = read.iter().position(|byte| *byte == b'\n');
             let part = end.unwrap_or(read.len());
-            if self.begun.len() + part > self.longest {
+            if self.partial.len() + part > self.longest {
                 return Ok(ReadLine::TooLong);
             }
-            self.begun.extend_from_slice(&read[..part]);
+            self.partial.extend_from_slice(&read[..part]);
             self.reader.consume(part + usize::from(end.is_some()));
             if end.is_some() {
-                return Ok(ReadLine::Whole(std::mem::take(&mut self.begun)));
+                return Ok(ReadLine::Whole(std::mem::take(&mut self.partial)));
             }
         }
     }
 
     /// Skips the rest of a line that was too long.
     pub async fn skip(&mut self) -> io::Result<()> {
-        self.begun.clear();
+        self.partial.clear();
         loop {
             let read = self.reader.fill_buf().await?;
             if read.is_empty() {

@@ -251,7 +251,7 @@ impl PoolState {
             let work = tokio::select! {
                 biased;
                 // This branch comes first: a program that is no longer usable gets no job.
-                line = child.line() => {
+                line = child.next_line() => {
                     not_begun(&mut offered);
                     return Some(match line {
                         Ok(_) => "it wrote a line without a job".to_owned(),

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_log_has_room_for_so_many_lines_and_says_so_once() {
+    async fn stderr_lines_are_bounded_and_the_bound_is_logged_once() {
         let limit = LogRateLimit::new();
         let all: Vec<_> = (0..MAX_LINES + 5).map(|_| limit.has_room()).collect();
         assert_eq!(all.iter().filter(|(logged, _)| *logged).count(), 100);

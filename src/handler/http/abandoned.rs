@@ -26,11 +26,11 @@ pub(super) struct CallAbandoner {
 
 impl CallAbandoner {
     /// Creates the state for calls that may arrive for up to `lease` after they were abandoned. At
-    /// most `most` connections are read on at once.
-    pub(super) fn new(lease: Duration, most: usize) -> Self {
+    /// most `max` connections are read on at once.
+    pub(super) fn new(lease: Duration, max: usize) -> Self {
         Self {
             lease,
-            readers: Arc::new(Semaphore::new(most)),
+            readers: Arc::new(Semaphore::new(max)),
         }
     }
 
@@ -55,7 +55,7 @@ impl CallAbandoner {
 
     /// Returns the fate of a call whose connection failed before there was an answer.
     pub(super) fn failed(&self, why: &CallFailure) -> Fate {
-        match is_of_the_way(why) {
+        match is_local_timeout(why) {
             true => self.fate(LateEnd::never()),
             false => Fate::Unknown,
         }
@@ -70,7 +70,7 @@ impl CallAbandoner {
 /// Waits until the call has ended: the API answers or closes the connection.
 async fn ended(mut exchange: Exchange) {
     match exchange.answer().await {
-        CallResult::Failed(why) if is_of_the_way(&why) => std::future::pending().await,
+        CallResult::Failed(why) if is_local_timeout(&why) => std::future::pending().await,
         CallResult::Answered(_)
         | CallResult::Unwritten
         | CallResult::Refused(_)
@@ -81,7 +81,7 @@ async fn ended(mut exchange: Exchange) {
 /// Returns true if our own machine gave up the connection because the peer was silent. That reveals
 /// nothing about the call. An API that closes or resets the connection discards unread bytes, so
 /// nothing of the call arrives after that.
-fn is_of_the_way(why: &CallFailure) -> bool {
+fn is_local_timeout(why: &CallFailure) -> bool {
     let kind = why.io().map(std::io::Error::kind);
     matches!(
         kind,

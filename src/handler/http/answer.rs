@@ -60,14 +60,17 @@ pub(super) struct AnswerReader {
     /// Secrets to hide if an API echoes our request.
     pub(super) redaction: Redaction,
     /// Parts of answers to keep for results, or `None` if there are no results.
-    pub(super) kept: Option<ResultFields>,
+    pub(super) result_fields: Option<ResultFields>,
 }
 
 impl AnswerReader {
     /// Returns the maximum number of bytes needed of the body of an answer with this head.
     pub(super) fn keeps(&self, head: &Parts) -> usize {
         // One more byte shows whether the body goes on.
-        let for_results = self.kept.as_ref().map_or(0, |kept| kept.max_body + 1);
+        let for_results = self
+            .result_fields
+            .as_ref()
+            .map_or(0, |kept| kept.max_body + 1);
         let is_read = self.answers.need_body(head.status.as_u16(), &head.headers);
         let for_rules = if is_read { MAX_RULES_BODY + 1 } else { 0 };
         for_results.max(for_rules).max(MAX_KEPT_BYTES)
@@ -162,7 +165,7 @@ impl AnswerReader {
 
     /// Returns the parts of the answer that belong into the job's result.
     fn answered(&self, answer: HttpAnswer) -> Option<Box<Answered>> {
-        let kept = self.kept.as_ref()?;
+        let kept = self.result_fields.as_ref()?;
         let secrets = self.redaction.with(answer.secrets());
         let (status, start) = (answer.status.as_u16(), (answer.start, answer.cut));
         let answered = kept.answered(status, &answer.headers, start, &secrets);

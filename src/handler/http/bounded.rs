@@ -22,24 +22,24 @@ pub(super) struct Bounds(Arc<BoundsState>);
 
 struct BoundsState {
     /// Bound in bytes.
-    most: usize,
+    max: usize,
     left: AtomicUsize,
     failure: OnceLock<SharedError>,
 }
 
 impl Bounds {
-    /// Creates a bound of `most` bytes.
-    pub(super) fn new(most: usize) -> Self {
+    /// Creates a bound of `max` bytes.
+    pub(super) fn new(max: usize) -> Self {
         Self(Arc::new(BoundsState {
-            most,
-            left: AtomicUsize::new(most),
+            max,
+            left: AtomicUsize::new(max),
             failure: OnceLock::new(),
         }))
     }
 
     /// Restores the full number of bytes.
     pub(super) fn renew(&self) {
-        self.0.left.store(self.0.most, Ordering::Relaxed);
+        self.0.left.store(self.0.max, Ordering::Relaxed);
     }
 
     /// Returns the first read error with its causes. The user of the stream may pass on only its
@@ -52,7 +52,7 @@ impl Bounds {
         let less = |left: usize| left.checked_sub(bytes);
         let order = Ordering::Relaxed;
         if self.0.left.fetch_update(order, order, less).is_err() {
-            let words = format!("received {} KiB without an answer", self.0.most / 1024);
+            let words = format!("received {} KiB without an answer", self.0.max / 1024);
             return Err(io::Error::other(words));
         }
         Ok(())

@@ -45,7 +45,7 @@ pub(super) struct OwnExchange {
     /// Number of bytes written to the connection before this request.
     before: u64,
     /// Length of the request's body.
-    whole: u64,
+    body_bytes: u64,
 }
 
 impl Connection {
@@ -75,12 +75,12 @@ impl Connection {
     /// Prepares to send `request`. The first poll of [`OwnExchange::answer`] writes it.
     pub(super) fn send(mut self: Box<Self>, request: Request<Bytes>) -> OwnExchange {
         self.bounds.renew();
-        let whole = request.body().len();
+        let body_bytes = request.body().len();
         let answer = self.sender.try_send_request(request.map(Full::new));
         OwnExchange {
             answer: Box::pin(answer),
             body: None,
-            whole: whole.try_into().unwrap_or(u64::MAX),
+            body_bytes: body_bytes.try_into().unwrap_or(u64::MAX),
             before: self.socket.written(),
             connection: self,
         }
@@ -161,9 +161,9 @@ impl OwnExchange {
     /// Returns a function that tells at any time whether the API's machine has received the whole
     /// request, except for at most as many bytes at its end as its head has.
     pub(super) fn arrival(&self) -> impl Fn() -> bool + Send + Sync + 'static {
-        let whole = self.before.saturating_add(self.whole);
+        let body_bytes = self.before.saturating_add(self.body_bytes);
         let socket = self.connection.socket.clone();
-        move || socket.written() > whole && socket.is_acked()
+        move || socket.written() > body_bytes && socket.is_acked()
     }
 
     /// Closes the connection and drops unacknowledged bytes.

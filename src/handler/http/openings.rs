@@ -16,7 +16,7 @@ struct OpeningCounts {
     /// Calls that have no connection yet.
     wanted: usize,
     /// Connections that are being opened.
-    under_way: usize,
+    in_flight: usize,
     /// Number of simultaneous calls that the last opened connection takes.
     each: usize,
 }
@@ -27,7 +27,7 @@ impl Openings {
     pub(super) fn new(changed: Arc<Notify>) -> Self {
         let counts = OpeningCounts {
             wanted: 0,
-            under_way: 0,
+            in_flight: 0,
             each: 1,
         };
         Self {
@@ -60,11 +60,11 @@ impl<'a> Demand<'a> {
     /// Starts to open another connection if the ones being opened are not enough for all calls.
     pub(super) fn begin(&self) -> Option<Opening<'a>> {
         let mut counts = self.0.lock();
-        let enough = counts.under_way.saturating_mul(counts.each) >= counts.wanted;
+        let enough = counts.in_flight.saturating_mul(counts.each) >= counts.wanted;
         if enough {
             return None;
         }
-        counts.under_way += 1;
+        counts.in_flight += 1;
         Some(Opening(self.0))
     }
 }
@@ -87,7 +87,7 @@ impl Opening<'_> {
 
 impl Drop for Opening<'_> {
     fn drop(&mut self) {
-        self.0.lock().under_way -= 1;
+        self.0.lock().in_flight -= 1;
         // The other calls use an existing connection or open the next one.
         self.0.changed.notify_waiters();
     }
@@ -105,13 +105,13 @@ mod tests {
         assert!(all.iter().all(Option::is_some), "nothing is known");
         all.pop().flatten().expect("it began").ended(5);
         drop(all);
-        let begun = wanted.iter().filter_map(|wanted| wanted.begin());
-        let begun: Vec<_> = begun.collect();
-        assert_eq!(begun.len(), 3, "for twelve calls");
+        let opened = wanted.iter().filter_map(|wanted| wanted.begin());
+        let opened: Vec<_> = opened.collect();
+        assert_eq!(opened.len(), 3, "for twelve calls");
     }
 
     #[tokio::test]
-    async fn who_waits_hears_of_an_opening_that_failed() {
+    async fn a_waiting_call_learns_of_a_failed_connection() {
         let openings = Openings::new(Arc::default());
         let first = openings.want();
         first.begin().expect("it began").ended(100);

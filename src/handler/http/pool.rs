@@ -38,7 +38,7 @@ pub(super) struct Pool {
     is_direct: bool,
     server: Uri,
     /// Maximum number of idle connections, and of calls that share one connection.
-    most: usize,
+    max: usize,
     open: Mutex<OpenConnections>,
     openings: Openings,
     /// Notified when another call may fit on a shared connection.
@@ -64,7 +64,7 @@ impl Pool {
         (server, proxy): (Uri, Option<Proxy>),
         (mut tls, http2): (ClientConfig, bool),
         timeout: Duration,
-        most: usize,
+        max: usize,
     ) -> Arc<Self> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -77,7 +77,7 @@ impl Pool {
             is_direct: proxy.is_none(),
             connector: HttpsConnector::from((Connector::new(Sockets(tcp), proxy), tls)),
             server,
-            most,
+            max,
             open: Mutex::default(),
             openings: Openings::new(Arc::clone(&changed)),
             changed,
@@ -97,7 +97,7 @@ impl Pool {
         }
         loop {
             let (until, connection) = self.lock().idle.pop()?;
-            let mut kept = self.kept(connection, until);
+            let mut kept = self.idle_connection(connection, until);
             if kept.is_ready() {
                 return Some(PooledConnection(CallConnection::Own(kept)));
             }
@@ -108,7 +108,7 @@ impl Pool {
     fn slot(&self) -> Option<StreamSlot> {
         let now = Instant::now();
         let mut open = self.lock();
-        let kept = |shared: &Arc<SharedConnection>| shared.kept_until(now).is_some();
+        let kept = |shared: &Arc<SharedConnection>| shared.idle_deadline(now).is_some();
         let (shared, ended) = mem::take(&mut open.shared).into_iter().partition(kept);
         open.shared = shared;
         let shared = open.shared.clone();
@@ -118,7 +118,11 @@ impl Pool {
         shared.iter().find_map(SharedConnection::take)
     }
 
-    fn kept(self: &Arc<Self>, connection: Box<Connection>, until: Instant) -> TakenConnection {
+    fn idle_connection(
+        self: &Arc<Self>,
+        connection: Box<Connection>,
+        until: Instant,
+    ) -> TakenConnection {
         TakenConnection {
             connection: Some(connection),
             until,
@@ -154,10 +158,10 @@ impl Pool {
         if !speaks_http2(&stream) {
             let connection = Connection::over(stream).await?;
             opening.ended(1);
-            let kept = self.kept(Box::new(connection), Instant::now() + MAX_IDLE);
+            let kept = self.idle_connection(Box::new(connection), Instant::now() + MAX_IDLE);
             return Ok(PooledConnection(CallConnection::Own(kept)));
         }
-        let shared = SharedConnection::over(stream, self.most, Arc::clone(&self.changed)).await?;
+        let shared = SharedConnection::over(stream, self.max, Arc::clone(&self.changed)).await?;
         let slot = shared.take().ok_or("the server accepts no call")?;
         let room = shared.room();
         let mut open = self.lock();
@@ -181,7 +185,7 @@ impl Pool {
             return;
         }
         let mut open = self.lock();
-        if open.idle.len() >= self.most || !self.sweeps(&mut open, until) {
+        if open.idle.len() >= self.max || !self.sweeps(&mut open, until) {
             return;
         }
         // A connection that was taken and not used ends sooner than others. If it comes first now,
@@ -213,7 +217,7 @@ impl Pool {
         let mut next = open.idle.first().map(|(until, _)| *until);
         let mut ended = Vec::new();
         for shared in mem::take(&mut open.shared) {
-            match shared.kept_until(now) {
+            match shared.idle_deadline(now) {
                 Some(until) => {
                     next = Some(next.map_or(until, |next| next.min(until)));
                     open.shared.push(shared);
@@ -250,16 +254,16 @@ impl PooledConnection {
         }
     }
 
-    /// Sends `request`, now or with the first poll of [`Exchange::answer`]. `whole` is its URL
+    /// Sends `request`, now or with the first poll of [`Exchange::answer`]. `full_uri` is its URL
     /// including the server. Returns `None` if it can't be sent at once; nothing was sent then.
-    pub(super) fn send(self, request: Request<Bytes>, whole: &Uri) -> Option<Exchange> {
+    pub(super) fn send(self, request: Request<Bytes>, full_uri: &Uri) -> Option<Exchange> {
         match self.0 {
             CallConnection::Own(mut kept) => {
                 let connection = kept.connection.take()?;
                 Some(Exchange::Own(connection.send(request)))
             }
             CallConnection::Stream(slot) => {
-                stream::StreamExchange::send(slot, request, whole).map(Exchange::Stream)
+                stream::StreamExchange::send(slot, request, full_uri).map(Exchange::Stream)
             }
         }
     }

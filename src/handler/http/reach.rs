@@ -60,9 +60,9 @@ pub async fn reach(http: &Http) -> Result<Reach, String> {
         url.scheme(),
         &url[Position::BeforeHost..Position::AfterPort]
     );
-    let most = MAX_TOTAL_TIME.min(http.timeout);
-    let found = timeout(most, open(http, &url, &at)).await;
-    let late = || Err(format!("no {CONNECTION_COUNT} connections within {most:?}"));
+    let max = MAX_TOTAL_TIME.min(http.timeout);
+    let found = timeout(max, open(http, &url, &at)).await;
+    let late = || Err(format!("no {CONNECTION_COUNT} connections within {max:?}"));
     let found = found.unwrap_or_else(|_| late());
     found.map_err(|why| format!("{at} can't be reached: {why}"))
 }
@@ -86,13 +86,13 @@ async fn open(http: &Http, url: &Url, at: &str) -> Result<Reach, String> {
     let failed = |why: BoxError| no_connection(why.as_ref(), is_encrypted);
     let mut path = ConnectPath::to(url, proxy).await.map_err(failed)?;
     for _ in 0..CONNECTION_COUNT {
-        let begun = Instant::now();
+        let started = Instant::now();
         let socket = path.take(&server).await.map_err(failed)?;
-        let connected = begun.elapsed();
+        let connected = started.elapsed();
         reach.connected.push(connected);
         if is_encrypted {
             reach.is_http2 = encrypt(socket, &tls, &server).await.map_err(failed)?;
-            reach.encrypted.push(begun.elapsed() - connected);
+            reach.encrypted.push(started.elapsed() - connected);
         }
     }
     Ok(reach)

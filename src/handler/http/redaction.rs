@@ -120,12 +120,12 @@ fn find(text: &[u8], part: &[u8]) -> Option<usize> {
 
 /// Removes the beginning of a secret from the end of `text`, which was cut there.
 pub(super) fn drop_begun(text: &mut Vec<u8>, secrets: &[String]) {
-    let begun = |secret: &String| {
+    let prefix_of = |secret: &String| {
         let bytes = secret.as_bytes();
         (1..bytes.len())
             .rev()
             .find(|at| text.ends_with(&bytes[..*at]))
     };
-    let longest = secrets.iter().filter_map(begun).max().unwrap_or(0);
+    let longest = secrets.iter().filter_map(prefix_of).max().unwrap_or(0);
     text.truncate(text.len() - longest);
 }

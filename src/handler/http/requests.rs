@@ -40,7 +40,7 @@ pub(super) struct Requests {
     /// job.
     target: Uri,
     /// Server, path and query, which an HTTP/2 request names.
-    pub whole: Uri,
+    pub full_uri: Uri,
     /// Path and query with placeholders, if they depend on the job.
     of_jobs: Option<Template>,
     /// Headers of every request: host, Basic authorization from the URL, and the configured ones.
@@ -68,7 +68,7 @@ pub(super) enum NoRequest {
     /// Temporary.
     Now(String),
     /// This machine lacks a resource.
-    Short(String),
+    Shortage(String),
     /// Permanent.
     Ever(String),
 }
@@ -78,7 +78,7 @@ impl From<NoSecret> for NoRequest {
         match why {
             NoSecret::Absent(why) => Self::Ever(why),
             NoSecret::Unreadable(why) => Self::Now(why),
-            NoSecret::Short(why) => Self::Short(why),
+            NoSecret::Shortage(why) => Self::Shortage(why),
         }
     }
 }
@@ -89,7 +89,7 @@ impl From<NoRequest> for Attempt {
     fn from(why: NoRequest) -> Self {
         match why {
             NoRequest::Now(reason) => unprepared(Trouble::Tenant, reason),
-            NoRequest::Short(reason) => unprepared(Trouble::Local, reason),
+            NoRequest::Shortage(reason) => unprepared(Trouble::Local, reason),
             NoRequest::Ever(reason) => Self {
                 fate: Fate::Unwritten,
                 ..Outcome::Reject { reason }.into()
@@ -101,7 +101,7 @@ impl From<NoRequest> for Attempt {
 /// A request, and its URL including the server.
 pub(super) struct BuiltRequest<'r> {
     pub request: Request<Bytes>,
-    pub whole: Cow<'r, Uri>,
+    pub full_uri: Cow<'r, Uri>,
     /// Secret of its tenant, to be hidden in answers.
     pub secret: Option<Arc<str>>,
 }
@@ -117,8 +117,8 @@ impl Requests {
             Some(_) => "/",
             None => &url[Position::BeforePath..Position::AfterQuery],
         };
-        let (target, whole) = (uri(path)?, format!("{}://{host}{path}", url.scheme()));
-        let whole = uri(&whole)?;
+        let (target, full_uri) = (uri(path)?, format!("{}://{host}{path}", url.scheme()));
+        let full_uri = uri(&full_uri)?;
         // Reserves room for a job's headers; clones keep that capacity.
         let mut headers = HeaderMap::with_capacity(http.headers.same.len() + EXPECTED_HEADERS);
         let host = HeaderValue::from_str(host).map_err(|why| why.to_string())?;
@@ -144,7 +144,7 @@ impl Requests {
             method: method.map_err(|why: InvalidMethod| why.to_string())?,
             has_body: http.method.has_body(),
             target,
-            whole,
+            full_uri,
             of_jobs: http.target.clone(),
             headers,
             headers_of_jobs: http.headers.of_jobs.clone(),
@@ -175,10 +175,10 @@ impl Requests {
         secret: Option<Arc<str>>,
     ) -> Result<BuiltRequest<'_>, NoRequest> {
         let unsendable = |secret: &str| self.with(job, secret).map_err(NoRequest::Ever);
-        let (request, whole) = unsendable(secret.as_deref().unwrap_or_default())?;
+        let (request, full_uri) = unsendable(secret.as_deref().unwrap_or_default())?;
         Ok(BuiltRequest {
             request,
-            whole,
+            full_uri,
             secret,
         })
     }
@@ -190,12 +190,12 @@ impl Requests {
         };
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
-        let mut whole = Cow::Borrowed(&self.whole);
+        let mut full_uri = Cow::Borrowed(&self.full_uri);
         *request.uri_mut() = match &self.of_jobs {
             None => self.target.clone(),
             Some(template) => {
                 let target = uri(&template.render(job, secret))?;
-                whole = Cow::Owned(self.on_server(&target)?);
+                full_uri = Cow::Owned(self.on_server(&target)?);
                 target
             }
         };
@@ -244,7 +244,7 @@ impl Requests {
         if let Some(sign) = &self.sign {
             self.sign(sign, &mut request, job, secret)?;
         }
-        Ok((request, whole))
+        Ok((request, full_uri))
     }
 
     /// Signs `request` with the time of this machine. Receivers reject signatures that are some
@@ -282,7 +282,7 @@ impl Requests {
 
     /// Returns the URL of `target` on our server.
     fn on_server(&self, target: &Uri) -> Result<Uri, String> {
-        let mut parts = self.whole.clone().into_parts();
+        let mut parts = self.full_uri.clone().into_parts();
         parts.path_and_query = target.path_and_query().cloned();
         Uri::from_parts(parts).map_err(|why| why.to_string())
     }

@@ -68,7 +68,7 @@ impl ResultFields {
 mod tests {
     use super::*;
 
-    fn kept(max_body: usize) -> ResultFields {
+    fn collected(max_body: usize) -> ResultFields {
         let results = Results {
             to: ResultsTo::ReplyTo,
             exchange: None,
@@ -88,14 +88,14 @@ mod tests {
     }
 
     #[test]
-    fn chosen_headers_and_the_body_are_told_up_to_the_bound() {
+    fn a_result_has_chosen_headers_and_the_bounded_body() {
         let headers = headers(&[
             ("location", "/orders/7"),
             ("set-cookie", "a"),
             ("content-type", "text/plain"),
         ]);
         let body = |text: &str, cut| (text.as_bytes().to_vec(), cut);
-        let told = kept(4).answered(201, &headers, body("abcd", false), &[]);
+        let told = collected(4).answered(201, &headers, body("abcd", false), &[]);
         assert_eq!(told.status, Some(201));
         assert_eq!(
             told.headers,
@@ -104,22 +104,22 @@ mod tests {
         assert_eq!(told.content_type.as_deref(), Some("text/plain"));
         assert_eq!((&told.body[..], told.truncated), (&b"abcd"[..], false));
         for (text, cut) in [("abcde", false), ("abcd", true)] {
-            let told = kept(4).answered(201, &headers, body(text, cut), &[]);
+            let told = collected(4).answered(201, &headers, body(text, cut), &[]);
             assert_eq!((&told.body[..], told.truncated), (&b"abcd"[..], true));
         }
     }
 
     #[test]
-    fn secrets_that_an_api_repeats_are_not_told() {
+    fn echoed_secrets_are_hidden_in_results() {
         let secrets = ["hunter22".to_owned(), "***".to_owned(), "x".to_owned()];
         let headers = headers(&[("location", "/?key=hunter22")]);
         let mut body = b"\xff hunter22 and hunter22, and hunt".to_vec();
-        let told = kept(100).answered(200, &headers, (body.clone(), true), &secrets);
+        let told = collected(100).answered(200, &headers, (body.clone(), true), &secrets);
         assert_eq!(&told.body[..], b"\xff *** and ***, and ");
         assert_eq!(told.headers[0].1, "/?key=***");
         // The bound cuts a secret in two.
         body.truncate(8);
-        let told = kept(7).answered(200, &headers, (body, false), &secrets);
+        let told = collected(7).answered(200, &headers, (body, false), &secrets);
         assert_eq!(&told.body[..], b"\xff ");
     }
 }

@@ -52,7 +52,7 @@ impl HttpHandler {
         }
         // There is no await between this check and the first poll of the future that sends.
         let connection = Some(connection).filter(|_| permit.is_good());
-        let sent = connection.and_then(|free| free.send(made.request, &made.whole));
+        let sent = connection.and_then(|free| free.send(made.request, &made.full_uri));
         let Some(exchange) = sent else {
             return Err(Box::new(Outcome::Late.into()));
         };

@@ -86,14 +86,14 @@ impl HttpHandler {
             tokens.map_err(HttpHandlerError::TokenUrl)
         });
         let answers = http.answers.clone();
-        let proxy = Proxy::of(http, environment, &requests.whole);
+        let proxy = Proxy::of(http, environment, &requests.full_uri);
         let proxy = proxy.map_err(HttpHandlerError::Proxy)?;
         if let Some(proxy) = &proxy {
             tracing::info!(proxy = %proxy.url(), "calls go through a proxy");
         }
         Ok(Self {
             pool: Pool::new(
-                (requests.whole.clone(), proxy),
+                (requests.full_uri.clone(), proxy),
                 (tls, http.http2),
                 http.timeout,
                 concurrency,
@@ -108,7 +108,7 @@ impl HttpHandler {
                     None => answers,
                 },
                 redaction: Redaction::of(&url, http, &requests.headers),
-                kept: None,
+                result_fields: None,
             },
             requests,
             tokens: tokens.transpose()?,
@@ -119,7 +119,7 @@ impl HttpHandler {
     /// Keeps the parts of each answer that `results` reports.
     #[must_use]
     pub fn with_results(mut self, results: &Results) -> Self {
-        self.reader.kept = ResultFields::new(results);
+        self.reader.result_fields = ResultFields::new(results);
         self
     }
 }

@@ -42,7 +42,7 @@ pub(super) struct SharedConnection {
     socket: Socket,
     bounds: Bounds,
     /// Maximum number of streams, further limited by the server.
-    most: usize,
+    max: usize,
     usage: Mutex<SharedUsage>,
     /// Notified when another call may be sent.
     changed: Arc<Notify>,
@@ -75,11 +75,11 @@ struct SharedUsage {
 }
 
 impl SharedConnection {
-    /// Starts HTTP/2 over `stream`, with at most `most` simultaneous calls. Returns when the server
+    /// Starts HTTP/2 over `stream`, with at most `max` simultaneous calls. Returns when the server
     /// has announced that it accepts at least one.
     pub(super) async fn over(
         stream: Stream,
-        most: usize,
+        max: usize,
         changed: Arc<Notify>,
     ) -> Result<Arc<Self>, Box<dyn Error + Send + Sync>> {
         let socket = Socket::below(&stream);
@@ -120,7 +120,7 @@ impl SharedConnection {
             wire,
             socket,
             bounds,
-            most,
+            max,
             usage: Mutex::new(SharedUsage {
                 taken: 0,
                 running: 0,
@@ -135,13 +135,13 @@ impl SharedConnection {
 
     /// Returns the number of simultaneous calls that the connection takes.
     pub(super) fn room(&self) -> usize {
-        self.most.min(self.sender.current_max_send_streams())
+        self.max.min(self.sender.current_max_send_streams())
     }
 
     /// Returns until when the connection is kept if no call uses it, or `None` if it must not be
     /// used any more.
-    pub(super) fn kept_until(&self, now: Instant) -> Option<Instant> {
-        let until = self.usage().kept_until(now)?;
+    pub(super) fn idle_deadline(&self, now: Instant) -> Option<Instant> {
+        let until = self.usage().idle_deadline(now)?;
         self.is_open().then_some(until)
     }
 
@@ -167,7 +167,7 @@ impl SharedConnection {
     /// can be seen without waiting.
     fn is_free(&self) -> bool {
         let usage = self.usage();
-        let is_kept = usage.kept_until(Instant::now()).is_some() && usage.writing == 0;
+        let is_kept = usage.idle_deadline(Instant::now()).is_some() && usage.writing == 0;
         drop(usage);
         is_kept && self.wire().is_drained_now() && self.is_open()
     }
@@ -188,7 +188,7 @@ impl SharedConnection {
 }
 
 impl SharedUsage {
-    fn kept_until(&self, now: Instant) -> Option<Instant> {
+    fn idle_deadline(&self, now: Instant) -> Option<Instant> {
         let until = match self.running {
             0 => self.since + MAX_IDLE,
             _ => now + MAX_IDLE,

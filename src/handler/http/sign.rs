@@ -38,7 +38,7 @@ mod tests {
 
     /// The example of the specification's own libraries.
     #[test]
-    fn a_call_is_signed_as_the_specification_says() {
+    fn a_signature_follows_the_specification() {
         let (id, timestamp) = (b"msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330);
         let body = br#"{"test": 2432232314}"#;
         let key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";

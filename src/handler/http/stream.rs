@@ -46,13 +46,17 @@ struct SendProgress {
 }
 
 impl StreamExchange {
-    /// Sends `request` to `whole` and writes it, except for the part that the server does not
+    /// Sends `request` to `full_uri` and writes it, except for the part that the server does not
     /// accept yet. Returns `None` if it can't be sent at once; nothing was sent then.
-    pub(super) fn send(mut slot: StreamSlot, request: Request<Bytes>, whole: &Uri) -> Option<Self> {
+    pub(super) fn send(
+        mut slot: StreamSlot,
+        request: Request<Bytes>,
+        full_uri: &Uri,
+    ) -> Option<Self> {
         let (mut head, body) = request.into_parts();
         // The URI names the host in HTTP/2.
         head.headers.remove(HOST);
-        (head.uri, head.version) = (whole.clone(), Version::HTTP_2);
+        (head.uri, head.version) = (full_uri.clone(), Version::HTTP_2);
         let wire = Arc::clone(slot.wire());
         let mut wire = lock(&wire);
         // Writes what earlier calls left, and finds out whether the server has gone.
@@ -252,7 +256,7 @@ mod tests {
     const ALL: u32 = 1 << 30;
 
     async fn until(what: &str, done: impl Fn() -> bool) {
-        for _ in 0..20_000 {
+        for _ in 0..60_000 {
             if done() {
                 return;
             }
@@ -264,14 +268,14 @@ mod tests {
     fn send(shared: &Arc<SharedConnection>, bytes: usize) -> StreamExchange {
         let slot = shared.take().expect("a stream is free");
         let request = Request::post("/").body(vec![b'x'; bytes].into());
-        let whole = Uri::from_static("http://api/");
+        let full_uri = Uri::from_static("http://api/");
         let request = request.expect("a request");
-        StreamExchange::send(slot, request, &whole).expect("it is sent")
+        StreamExchange::send(slot, request, &full_uri).expect("it is sent")
     }
 
     /// The arrival of a call does not depend on bytes that other calls send after it.
     #[tokio::test]
-    async fn a_call_has_arrived_when_the_other_machine_has_all_of_it() {
+    async fn a_call_has_arrived_once_all_bytes_are_acknowledged() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let url = format!("http://{}/", listener.local_addr().expect("it is bound"));
         let tcp = Sockets(HttpConnector::new()).call(url.parse().expect("a url"));

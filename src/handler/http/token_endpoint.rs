@@ -55,7 +55,7 @@ pub(super) struct Endpoint {
 pub(super) struct TokenClient {
     /// URL without and with its server.
     target: Uri,
-    whole: Uri,
+    full_uri: Uri,
     headers: HeaderMap,
     body: Bytes,
     secret: String,
@@ -199,7 +199,7 @@ impl Endpoint {
         headers.insert(CONTENT_LENGTH, body.len().into());
         Ok(TokenClient {
             target: uri(path)?,
-            whole: uri(&format!("{}://{host}{path}", url.scheme()))?,
+            full_uri: uri(&format!("{}://{host}{path}", url.scheme()))?,
             headers,
             body,
             secret: secret.to_owned(),
@@ -245,7 +245,7 @@ impl Endpoint {
         *request.uri_mut() = client.target.clone();
         request.headers_mut().clone_from(&client.headers);
         let closed = || "the token URL's server closed the connection".to_owned();
-        let mut exchange = pooled.send(request, &client.whole).ok_or_else(closed)?;
+        let mut exchange = pooled.send(request, &client.full_uri).ok_or_else(closed)?;
         let status = match exchange.answer().await {
             CallResult::Answered(head) => head.status,
             CallResult::Unwritten => return Err(closed()),
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_encoded_as_the_standard_says() {
+    fn a_client_is_encoded_by_the_standard() {
         let client = client();
         let basic = BASE64_STANDARD.encode("a+client:hunter2%3A%2F");
         assert_eq!(client.headers[AUTHORIZATION], format!("Basic {basic}"));
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenants_client_has_its_name_and_secret_where_they_belong() {
+    fn a_tenants_client_name_and_secret_are_sent_in_their_fields() {
         let mut oauth2 = OAuth2 {
             token_url: SecretUrl::new("http://h/{tenant}/token?of={tenant}"),
             client_id: Some("shop-{tenant}".to_owned()),
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_a_token_or_says_why_there_is_none() {
+    fn an_answer_holds_a_token_or_the_reason_for_none() {
         let client = client();
         let read = |status, body: &str| {
             let status = StatusCode::from_u16(status).expect("a status");

@@ -42,7 +42,7 @@ pub struct FoundLetter {
 }
 
 impl DeadLetterSearch {
-    /// Searches the dead letters in `dead` for the job `which`.
+    /// Searches the dead letters in `dead` for `job`.
     pub async fn at(dead: &Dead<'_>, which: &JobRef) -> Self {
         let filter = Filter {
             tenant: Some(which.tenant.as_str().to_owned()),
@@ -122,7 +122,7 @@ impl FoundLetter {
     }
 
     /// Describes the dead letter for people, one line for each fact.
-    pub(super) fn in_words(&self, which: &JobRef) -> String {
+    pub(super) fn describe(&self, which: &JobRef) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: String| text += &format!("{name:<10}{value}\n");
         line("why", self.row.why());
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_in_vain_says_how_far_it_came() {
+    fn a_failed_search_reports_how_far_it_read() {
         let looked = |seen, left| {
             let queue = "jobs.dead".to_owned();
             DeadLetterSearch::Missing { queue, seen, left }.failure("o 7")

@@ -9,7 +9,7 @@ use crate::rules::tenant::Tenant;
 
 const NOW: u64 = 1_700_000_000_000;
 
-fn which() -> JobRef {
+fn job() -> JobRef {
     let tenant = Tenant::parse("acme").expect("a tenant");
     JobRef::new(tenant, "7", Duration::from_secs(60)).expect("a good id")
 }
@@ -85,20 +85,20 @@ fn explained(
     let turn = end(limits, &schedule, false);
     let waits = seen.waits.as_ref().expect("it waits");
     let mut explained = JobExplanation {
-        which: which(),
+        job: job(),
         shown: JobState {
             followers: Followers::default(),
             seen: Some(seen.clone()),
         },
         now_ms: 0,
-        place: None,
+        position: None,
         causes: Vec::new(),
         starts_ms: None,
         sure: Certainty::Unknown,
         why: String::new(),
         letters: DeadLetterSearch::None,
     };
-    let causes = causes((&explained.which, seen, waits), limits, &turn, &around);
+    let causes = causes((&explained.job, seen, waits), limits, &turn, &around);
     explained.fill_in((seen, waits), (&schedule, turn), &around, causes);
     explained
 }
@@ -117,7 +117,7 @@ fn a_job_in_its_line_starts_at_its_turn() {
         (Some(NOW + 4_000), Certainty::Exact)
     );
     assert_eq!(
-        told.in_words(),
+        told.describe(),
         "waits for its turn under the limit default, in 4.0s (Tue, 14 Nov 2023 22:13:24 GMT)
 place     4 of 12 in the waitlist
 starts    in 4.0s (Tue, 14 Nov 2023 22:13:24 GMT)
@@ -138,7 +138,7 @@ sure      exact: as computed by the gate, if the limits do not change and the jo
 }
 
 #[test]
-fn each_thing_that_holds_it_up_is_named() {
+fn every_cause_of_a_wait_is_named() {
     for (what, name, sure) in [
         (
             WaitsFor::DelayedStart,
@@ -163,12 +163,12 @@ fn each_thing_that_holds_it_up_is_named() {
 }
 
 #[test]
-fn what_stops_its_tenant_or_all_comes_first() {
+fn tenant_and_global_stops_come_first() {
     let seen = seen(WaitsFor::Turn, Some(4_000));
     let told = explained(&seen, 4_000, (3_000, Steering::default()));
     assert_eq!(causes_of(&told), ["suspended", "limit"]);
     assert!(
-        told.in_words()
+        told.describe()
             .contains("the end of its tenant's suspension: 429 from the API, in 3.0s")
     );
     let pause = Steering::of([Instruction::All(Hold::Paused)]);
@@ -177,7 +177,7 @@ fn what_stops_its_tenant_or_all_comes_first() {
         (causes_of(&told), told.starts_ms),
         (vec!["pause", "limit"], None)
     );
-    let divert = Instruction::Divert(which().tenant, "jobs.diverted".into());
+    let divert = Instruction::Divert(job().tenant, "jobs.diverted".into());
     let told = explained(&seen, 4_000, (0, Steering::of([divert])));
     assert_eq!(
         (causes_of(&told), told.sure),

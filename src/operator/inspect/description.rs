@@ -25,11 +25,11 @@ pub(super) fn counts_cost(rows: &[LimitUsage<'_>], found: &Inspection) -> bool {
 
 /// Describes the limit as it is set. Counts "calls" if every counted call had one unit, and "units
 /// of cost" if not, or if that is unknown.
-pub(super) fn describe((limit, usage): &LimitUsage<'_>) -> String {
+pub(super) fn describe_limit((limit, usage): &LimitUsage<'_>) -> String {
     let limit = (*limit).clone().with_max(usage.set);
     match usage.widest <= 1 && usage.calls == Some(usage.count) {
-        true => limits::in_words(&limit.with_unit(Unit::Calls)),
-        false => limits::in_words(&limit),
+        true => limits::describe(&limit.with_unit(Unit::Calls)),
+        false => limits::describe(&limit),
     }
 }
 
@@ -72,7 +72,7 @@ pub(super) fn as_json((limit, usage): &LimitUsage<'_>, given: &GivenLabels) -> V
 }
 
 /// Describes all limits, the waitlist, and the reason why a job waits.
-pub(super) fn in_words(
+pub(super) fn describe(
     tenant: &Tenant,
     source: &str,
     rows: &[LimitUsage<'_>],
@@ -100,12 +100,12 @@ pub(super) fn in_words(
                 at(until)
             ),
         };
-        let changed = changed + &learned::in_words(limit, usage, found.now_ms);
+        let changed = changed + &learned::describe(limit, usage, found.now_ms);
         let in_force = (*limit).clone().with_max(usage.max);
         let alone = starts_alone(&in_force, usage.widest);
         let changed = changed + &alone.map_or_else(String::new, |it| format!("\n          {it}"));
         if given.lacks(limit) {
-            let (name, words) = (limit.name(), describe(&(*limit, *usage)));
+            let (name, words) = (limit.name(), describe_limit(&(*limit, *usage)));
             text += &format!("limit     {name}: {words}{changed}\n  used    see {hint}\n");
             continue;
         }
@@ -128,7 +128,7 @@ pub(super) fn in_words(
   used    {} of {}, {} free{meanwhile}{waiting}
   next    {next}\n",
             limit.name(),
-            describe(&(*limit, *usage)),
+            describe_limit(&(*limit, *usage)),
             usage.count,
             usage.max,
             usage.free,
@@ -142,7 +142,7 @@ pub(super) fn in_words(
         waiting => format!(
             "{} waiting{}, the last is admitted {}",
             amount(waiting, counts_cost(rows, found)),
-            levels::in_words(levels),
+            levels::describe(levels),
             when(found.now_ms, found.waitlist_end_ms)
         ),
     };
@@ -154,8 +154,8 @@ pub(super) fn in_words(
             plain(&found.blocked_by, 200)
         ),
     };
-    let recovers = (recovery.in_words()).map_or_else(String::new, |it| format!("recovery  {it}\n"));
-    let why = waits.in_words(given, found, counts_cost(rows, found));
+    let recovers = (recovery.describe()).map_or_else(String::new, |it| format!("recovery  {it}\n"));
+    let why = waits.describe(given, found, counts_cost(rows, found));
     let _ = write!(
         text,
         "waitlist  {waitlist}\nsuspended {suspended}\n{recovers}why       {why}\n"

@@ -105,7 +105,11 @@ pub(super) async fn forecast(
 
 /// Returns notes on the changed limits, of which `max` would be in force.
 fn notes(would_be: &ForecastRequest, max: &[u32], widest: u64) -> Vec<String> {
-    let all = would_be.limits.iter().zip(max).zip(&would_be.as_said);
+    let all = would_be
+        .limits
+        .iter()
+        .zip(max)
+        .zip(&would_be.ignores_override);
     let said = all.filter(|(_, is_said)| **is_said).map(|(it, _)| it);
     let notes = said.flat_map(|(limit, max)| {
         // An operator's command for one tenant does not reset a limit of all tenants.
@@ -151,12 +155,12 @@ impl Forecast {
             "now": ends(&self.as_it_is),
             "then": ends(&self.would_be),
             "earlier_by_ms": earlier,
-            "sure": self.sure().word(),
+            "sure": self.sure().keyword(),
             "notes": self.notes,
         })
     }
 
-    pub(super) fn in_words(&self, of_cost: bool) -> String {
+    pub(super) fn describe(&self, of_cost: bool) -> String {
         let mut text = format!("what if   {}\n", self.said.join(", "));
         if self.waiting == 0 {
             return text + "  now     no job waits, so nothing would change\n";
@@ -199,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_are_said_with_the_difference() {
+    fn both_backlog_ends_are_shown_with_their_difference() {
         let ends = |at_ms| BacklogEnd {
             at_ms,
             limit: Some("default".to_owned()),
@@ -216,7 +220,7 @@ mod tests {
             notes: vec!["all start alone".to_owned()],
         };
         assert_eq!(
-            forecast.in_words(false),
+            forecast.describe(false),
             "what if   max-requests=200
   now     120 jobs waiting, the last is admitted in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT) (limit default)
   then    the last is admitted in 1m 0s (Tue, 14 Nov 2023 22:14:20 GMT) (limit default): 1m 5s earlier
@@ -229,6 +233,6 @@ mod tests {
             waiting: 0,
             ..forecast
         };
-        assert!(nobody.in_words(false).contains("no job waits"));
+        assert!(nobody.describe(false).contains("no job waits"));
     }
 }

@@ -25,7 +25,7 @@ pub struct Glance {
     /// The cause for which a new job would wait, in a sentence.
     pub why: String,
     /// The full inspection in words.
-    pub words: String,
+    pub description: String,
 }
 
 impl Inspected {
@@ -57,8 +57,8 @@ impl Inspected {
             },
             suspended_by: found.blocked_by.clone(),
             recovery_until_ms: later(self.recovery.in_ms()),
-            why: waits.in_words(&self.given, found, counts_cost(&rows, found)),
-            words: self.in_words(),
+            why: waits.describe(&self.given, found, counts_cost(&rows, found)),
+            description: self.describe(),
         }
     }
 }

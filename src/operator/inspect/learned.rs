@@ -14,11 +14,13 @@ fn refused_at(learned: &Learned) -> u64 {
 }
 
 /// Returns lines to print below the limit's line; empty if nothing was learned.
-pub(super) fn in_words(limit: &Limit, usage: &UsageOfLimit, now_ms: u64) -> String {
+pub(super) fn describe(limit: &Limit, usage: &UsageOfLimit, now_ms: u64) -> String {
     let Some(learned) = &usage.learned else {
         return String::new();
     };
-    let most = learned.most(now_ms).max(limit.floor().unwrap_or_default());
+    let most = learned
+        .highest_max(now_ms)
+        .max(limit.floor().unwrap_or_default());
     if most >= usage.set {
         // An operator's higher maximum has ended, or an operator set less than was learned.
         return String::new();
@@ -48,13 +50,13 @@ pub(super) fn in_words(limit: &Limit, usage: &UsageOfLimit, now_ms: u64) -> Stri
             text += &format!("\n          before that: {}", past.join(", "));
         }
     }
-    if learned.told_until_ms > now_ms {
+    if learned.advertised_until_ms > now_ms {
         text += &format!(
             "\n          learned: at most {} of {} in force, as advertised by the API; until {} \
             unless it is advertised again",
-            learned.told,
+            learned.advertised_max,
             usage.set,
-            at(learned.told_until_ms)
+            at(learned.advertised_until_ms)
         );
     }
     text
@@ -76,8 +78,8 @@ pub(super) fn as_json(usage: &UsageOfLimit) -> Value {
         "lowered_to": refused.then_some(learned.to),
         "refused_at": refused.then(|| refused_at(learned)),
         "refused": learned.times,
-        "advertised": (learned.told > 0).then_some(learned.told),
-        "advertised_until_ms": (learned.told > 0).then_some(learned.told_until_ms),
+        "advertised": (learned.advertised_max > 0).then_some(learned.advertised_max),
+        "advertised_until_ms": (learned.advertised_max > 0).then_some(learned.advertised_until_ms),
         "whole_at_ms": learned.ends_ms,
         "before": past,
     })
@@ -95,7 +97,7 @@ mod tests {
     use crate::rules::usage::Clock;
 
     #[test]
-    fn it_says_what_is_in_force_why_and_until_when() {
+    fn a_learned_limit_is_shown_with_reason_and_duration() {
         let minute = Duration::from_secs(60);
         let limit = Limit::new(
             "minute",
@@ -109,9 +111,9 @@ mod tests {
         let ask = Question {
             ticket: None,
             cost: 1,
-            again: false,
+            readmitted: false,
         };
-        let shown = |state: &mut State, after_s: u64, refuse: u32, told: Option<u32>| {
+        let shown = |state: &mut State, after_s: u64, refuse: u32, advertised_max: Option<u32>| {
             let clock = Clock::from_micros((1_700_000_000 + after_s) * 1_000_000);
             state.alone(&limits, |scopes| {
                 if refuse > 0 {
@@ -128,11 +130,11 @@ mod tests {
                 for _ in 0..refuse {
                     scopes.learn(&limits, clock, &refused);
                 }
-                if let Some(told) = told {
-                    scopes.learn(&limits, clock, &Evidence::Advertised(vec![told]));
+                if let Some(advertised_max) = advertised_max {
+                    scopes.learn(&limits, clock, &Evidence::Advertised(vec![advertised_max]));
                 }
                 let usage = scopes.inspect(&limits, clock).limits[0];
-                (in_words(&limits[0], &usage, clock.now_ms), as_json(&usage))
+                (describe(&limits[0], &usage, clock.now_ms), as_json(&usage))
             })
         };
         assert_eq!(shown(&mut state, 0, 0, None), (String::new(), Value::Null));

@@ -27,14 +27,14 @@ pub(super) async fn inspect(
         let found = gate.inspect(tenant, &labels, limits).await?;
         Ok::<_, GateError>((level, found))
     });
-    match whole(try_join_all(looks).await?) {
+    match merged(try_join_all(looks).await?) {
         Some(found) => Ok(found),
         None => Ok((gate.inspect(tenant, labels, limits).await?, Levels::new())),
     }
 }
 
 /// Merges the inspections of all waitlists. Returns `None` if there are no levels.
-fn whole(found: Vec<(&str, Inspection)>) -> Option<(Inspection, Levels)> {
+fn merged(found: Vec<(&str, Inspection)>) -> Option<(Inspection, Levels)> {
     let mut levels = Levels::new();
     for (name, it) in &found {
         match levels.last_mut().filter(|(last, _)| last == name) {
@@ -56,7 +56,7 @@ fn whole(found: Vec<(&str, Inspection)>) -> Option<(Inspection, Levels)> {
 }
 
 /// Formats the levels as ` (3 high, 2 low)`; empty if none waits.
-pub(super) fn in_words(levels: &Levels) -> String {
+pub(super) fn describe(levels: &Levels) -> String {
     let waiting = levels.iter().filter(|(_, waiting)| *waiting > 0);
     let words: Vec<String> = waiting
         .map(|(name, waiting)| format!("{waiting} {name}"))
@@ -89,17 +89,17 @@ mod tests {
     }
 
     #[test]
-    fn all_waitlists_are_one_to_those_who_look() {
-        assert!(whole(Vec::new()).is_none());
+    fn the_waitlists_of_all_levels_are_shown_as_one() {
+        assert!(merged(Vec::new()).is_none());
         let all = vec![
             ("high", found(2, 50, 1)),
             ("high", found(1, 90, 2)),
             ("low", found(0, 0, 3)),
             ("normal", found(4, 60, 4)),
         ];
-        let (all, levels) = whole(all).expect("there are levels");
+        let (all, levels) = merged(all).expect("there are levels");
         assert_eq!((all.waiting, all.waitlist_end_ms, all.turn_ms), (7, 90, 4));
-        assert_eq!(in_words(&levels), " (3 high, 4 normal)");
-        assert_eq!(in_words(&Levels::new()), "");
+        assert_eq!(describe(&levels), " (3 high, 4 normal)");
+        assert_eq!(describe(&Levels::new()), "");
     }
 }

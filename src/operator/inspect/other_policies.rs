@@ -6,7 +6,7 @@ use crate::rules::tenant::Tenant;
 use serde::Serialize;
 
 use crate::operator::limits;
-use crate::operator::other_policies::keys_in_words;
+use crate::operator::other_policies::describe_keys;
 use crate::operator::times::at;
 
 /// Maximum number of differing keys that the text names. The JSON has all of them.
@@ -53,11 +53,11 @@ impl OtherPolicy {
         }
     }
 
-    pub(super) fn in_words(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         let mut text = format!(
             "also      another configuration, until at least {}: {}\n",
             at(self.until_ms),
-            keys_in_words(&self.differing_keys, MAX_KEYS)
+            describe_keys(&self.differing_keys, MAX_KEYS)
         );
         for limit in &self.new {
             text += &format!("  limit  {limit}\n");

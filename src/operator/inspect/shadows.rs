@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Inspected;
-use super::description::describe;
+use super::description::describe_limit;
 use crate::gate::UsageOfLimit;
 use crate::operator::fullness::Fullness;
 use crate::operator::labels::GivenLabels;
@@ -73,14 +73,14 @@ impl ShadowUsage<'_> {
         let known = !given.lacks(self.limit);
         Fullness {
             used: known.then_some(self.used()),
-            ..Fullness::of_shadow(self.limit, self.usage, self.tried)
+            ..Fullness::for_shadow(self.limit, self.usage, self.tried)
         }
     }
 
     /// Describes the shadow for people, in three or four lines.
-    pub(super) fn in_words(&self, given: &GivenLabels) -> String {
+    pub(super) fn describe(&self, given: &GivenLabels) -> String {
         let Self { limit, tried, .. } = self;
-        let (name, what) = (self.name(), describe(&(limit, self.usage)));
+        let (name, what) = (self.name(), describe_limit(&(limit, self.usage)));
         let by = match &self.set {
             None => String::new(),
             Some(TrialDetails { until_ms, .. }) => format!(
@@ -107,7 +107,7 @@ impl ShadowUsage<'_> {
             ),
         };
         let (used, max) = (self.used(), self.usage.max);
-        let said = tally::in_words(&tried.tally) + &tally::never(&tried.tally);
+        let said = tally::describe(&tried.tally) + &tally::never(&tried.tally);
         format!(
             "shadow    {name}: {what}{by}\n  tried   {said}{since}{behind}\n  used    {used} of {max}; it denies nothing\n"
         )

@@ -75,7 +75,7 @@ impl<'a> WaitReason<'a> {
         }
     }
 
-    pub(super) fn in_words(
+    pub(super) fn describe(
         &self,
         given: &GivenLabels,
         found: &Inspection,

@@ -16,7 +16,7 @@ const KEYS: [&str; 5] = ["max-requests", "window-size", "plan", "pause", "resume
 pub struct WhatIf {
     /// Text of the change as given.
     pub(super) text: String,
-    what: Hypothesis,
+    hypothesis: Hypothesis,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl WhatIf {
     /// # Errors
     /// The mistake in the text, for people.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let what = match text.split_once('=') {
+        let hypothesis = match text.split_once('=') {
             None if text == "resume" => Hypothesis::Resume,
             None => {
                 return Err(format!(
@@ -83,7 +83,7 @@ impl WhatIf {
             }
         };
         let text = text.to_owned();
-        Ok(Self { text, what })
+        Ok(Self { text, hypothesis })
     }
 
     fn wrong(&self, why: impl std::fmt::Display) -> NotDone {
@@ -130,10 +130,10 @@ pub(super) fn hypothetical(
     let mut asked = ForecastRequest::as_it_is(limits, 0);
     let mut said: Vec<String> = Vec::new();
     // A change of plan comes first: the other changes then apply to that plan's limits.
-    let plans = |change: &&WhatIf| matches!(change.what, Hypothesis::Plan(_));
+    let plans = |change: &&WhatIf| matches!(change.hypothesis, Hypothesis::Plan(_));
     let in_order = (changes.iter().filter(plans)).chain(changes.iter().filter(|it| !plans(it)));
     for change in in_order {
-        let key = match &change.what {
+        let key = match &change.hypothesis {
             Hypothesis::Plan(plan) => {
                 let new = of_plan(plan)?;
                 same_parts(limits, &new).map_err(|why| change.wrong(why))?;
@@ -159,10 +159,12 @@ pub(super) fn hypothetical(
                         None => change.wrong(why),
                     }
                 })?;
-                for (limit, as_said) in asked.limits.iter_mut().zip(&mut asked.as_said) {
+                for (limit, ignores_override) in
+                    asked.limits.iter_mut().zip(&mut asked.ignores_override)
+                {
                     if limit.name() == name {
                         *limit = with(limit, *number).map_err(|why| change.wrong(why))?;
-                        *as_said |= matches!(number, LimitNumber::Max(_));
+                        *ignores_override |= matches!(number, LimitNumber::Max(_));
                     }
                 }
                 match number {

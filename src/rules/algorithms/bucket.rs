@@ -50,7 +50,7 @@ macro_rules! both {
             burst + max - max.div_ceil(self.span(terms))
         }
 
-        fn most_in(&self, terms: &Terms, ms: u64) -> u64 {
+        fn max_units_in(&self, terms: &Terms, ms: u64) -> u64 {
             // A start is written up to a millisecond after it was decided.
             let flows = u64::from(terms.max()) * (ms + 1);
             u64::from(terms.burst()) + flows.div_ceil(self.span(terms))
@@ -155,7 +155,7 @@ pub(crate) const PERIOD_MS: u64 = 60_000;
 /// Maximum time in which a debt is refilled, in milliseconds: a century. A call may cost far more
 /// than it was charged, and leave the bucket below 0.
 pub(crate) const DEBT_MS: u64 = 3_153_600_000_000;
-/// Maximum debt, in scaled tokens: Lua's numbers hold it exactly, and its sum with [`most`], too.
+/// Maximum debt, in scaled tokens: Lua's numbers hold it exactly, and its sum with [`full_level`], too.
 pub(crate) const DEBT: u64 = 1 << 52;
 /// The latest time at which a bucket is full, in milliseconds since the epoch, as the store keeps
 /// it. A large burst that is refilled by one unit a month is full later.
@@ -175,12 +175,12 @@ impl Usage for Bucket {
             mut peak_before,
         } = self.stored;
         if full <= now {
-            tokens = most(terms);
+            tokens = full_level(terms);
         }
         let passed = now - at.min(now);
         tokens = refilled(tokens, terms, passed);
         if full <= now || since > now {
-            (since, peak, peak_before) = (now, most(terms), most(terms));
+            (since, peak, peak_before) = (now, full_level(terms), full_level(terms));
         }
         // It has only risen since it was stored.
         peak = peak.max(tokens);
@@ -250,16 +250,16 @@ impl Usage for Bucket {
             let flowed = passed.saturating_mul(terms.max().into());
             let certain = tokens.saturating_sub_unsigned(flowed);
             let room = match started {
-                _ if started >= self.live.since => most(terms) - self.live.peak,
+                _ if started >= self.live.since => full_level(terms) - self.live.peak,
                 _ if started + PERIOD_MS >= self.live.since => {
-                    most(terms) - self.live.peak.max(self.live.peak_before)
+                    full_level(terms) - self.live.peak.max(self.live.peak_before)
                 }
                 _ => 0,
             };
             tokens = tokens.min(room.max(certain).max(0));
         }
         let level = self.live.tokens.saturating_add(tokens);
-        self.live.tokens = level.clamp(least(terms), most(terms));
+        self.live.tokens = level.clamp(lowest_level(terms), full_level(terms));
         self.live.peak = self.live.peak.max(self.live.tokens);
         self.drain(terms, 0);
     }
@@ -279,8 +279,9 @@ impl Usage for Bucket {
 impl Bucket {
     fn drain(&mut self, terms: &Terms, units: u64) {
         let tokens = units.saturating_mul(self.live.span);
-        self.live.tokens = (self.live.tokens.saturating_sub_unsigned(tokens)).max(least(terms));
-        let missing = (most(terms) - self.live.tokens).cast_unsigned();
+        self.live.tokens =
+            (self.live.tokens.saturating_sub_unsigned(tokens)).max(lowest_level(terms));
+        let missing = (full_level(terms) - self.live.tokens).cast_unsigned();
         let full = self.live.at + missing.div_ceil(u64::from(terms.max()));
         self.live.full = full.min(LATEST_MS);
         self.stored = self.live;
@@ -289,15 +290,15 @@ impl Bucket {
 
 /// Returns what a full bucket may hold beyond `burst` tokens at a start: what flows in during the
 /// lateness that it forgives. If starts are kept apart, it is lower, so that the next start is at
-/// least `window / max` and [`Terms::apart_us`] later. Below 0, the next start waits longer than
+/// least `window / max` and [`Terms::spacing_us`] later. Below 0, the next start waits longer than
 /// the refill takes.
 fn allowance(terms: &Terms) -> i64 {
     let max = u64::from(terms.max());
     let forgiven = (terms.lateness_ms() * max).cast_signed();
-    if terms.apart_us() == 0 {
+    if terms.spacing_us() == 0 {
         return forgiven;
     }
-    let apart = u64::from(terms.apart_us()) * max;
+    let apart = u64::from(terms.spacing_us()) * max;
     // The minimum refill until the next start.
     let needed = match terms.capacity() {
         // Starts are whole milliseconds apart, so this is not reached a millisecond earlier.
@@ -321,17 +322,20 @@ fn highest_at_start(terms: &Terms) -> i64 {
 /// Returns the level of a full bucket, in scaled tokens: `burst`, and what it holds beyond that for
 /// lateness. At most 10^6 times 2.7 * 10^9 and a little more, below what Lua's numbers hold
 /// exactly.
-fn most(terms: &Terms) -> i64 {
+fn full_level(terms: &Terms) -> i64 {
     (u64::from(terms.capacity()) * terms.span() + held(terms)).cast_signed()
 }
 
 /// Returns the lowest level, in scaled tokens.
-fn least(terms: &Terms) -> i64 {
+fn lowest_level(terms: &Terms) -> i64 {
     let century = DEBT_MS.saturating_mul(terms.max().into());
     -century.min(DEBT).cast_signed()
 }
 
 fn refilled(level: i64, terms: &Terms, millis: u64) -> i64 {
     let refill = millis.saturating_mul(terms.max().into());
-    (level.max(least(terms)).saturating_add_unsigned(refill)).min(most(terms))
+    (level
+        .max(lowest_level(terms))
+        .saturating_add_unsigned(refill))
+    .min(full_level(terms))
 }

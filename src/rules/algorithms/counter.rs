@@ -63,7 +63,7 @@ impl Rules for Counter {
 
     /// Each aligned window holds at most `max` units, and `ms` touches one window more than it
     /// covers.
-    fn most_in(&self, terms: &Terms, ms: u64) -> u64 {
+    fn max_units_in(&self, terms: &Terms, ms: u64) -> u64 {
         // A start is written up to one millisecond after it was decided.
         u64::from(terms.max()) * ((ms + 1).div_ceil(terms.span()) + 1)
     }
@@ -79,7 +79,7 @@ impl Rules for Counter {
 
     /// Holds because the estimate never exceeds the sum of both windows.
     fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
-        other.most_in(2 * terms.span()) <= u64::from(terms.max())
+        other.max_units_in(2 * terms.span()) <= u64::from(terms.max())
     }
 }
 

@@ -66,7 +66,7 @@ impl Rules for FixedWindow {
     }
 
     /// Each window holds at most `max` units, and `ms` touches one window more than it covers.
-    fn most_in(&self, terms: &Terms, ms: u64) -> u64 {
+    fn max_units_in(&self, terms: &Terms, ms: u64) -> u64 {
         // A start is written up to one millisecond after it was decided.
         u64::from(terms.max()) * ((ms + 1).div_ceil(terms.window_ms()) + 1)
     }
@@ -93,7 +93,7 @@ impl Rules for FixedWindow {
                 && other.guard_ms() >= terms.guard_ms()
                 && u64::from(other.max()) * (terms.window_ms() / other.window_ms()) <= max
         } else {
-            terms.guard_ms() == 0 && other.most_in(terms.window_ms()) <= max
+            terms.guard_ms() == 0 && other.max_units_in(terms.window_ms()) <= max
         }
     }
 }
@@ -127,9 +127,13 @@ impl SteppedBack {
     /// noticed is new: starts before the step no longer count in it.
     fn is_doubtful(&mut self, terms: &Terms, start: u64, now: u64, newest: u64) -> bool {
         let span = terms.span();
-        let again = self.newest != newest || now < self.at || start + span <= self.seen;
-        let at = if again { now } else { self.at };
-        let seen = if again { start } else { start.max(self.seen) };
+        let restarted = self.newest != newest || now < self.at || start + span <= self.seen;
+        let at = if restarted { now } else { self.at };
+        let seen = if restarted {
+            start
+        } else {
+            start.max(self.seen)
+        };
         *self = Self { at, seen, newest };
         start < at + span + terms.guard_ms()
     }

@@ -32,7 +32,7 @@ macro_rules! both {
 
         fn stored(&self, terms: &Terms) -> StoredUsage {
             StoredUsage::Entries {
-                most: terms.max().into(),
+                max: terms.max().into(),
                 compact: 50,
                 linked: 126,
             }
@@ -55,7 +55,7 @@ macro_rules! both {
         }
 
         /// Unbounded, because the duration of calls is not known.
-        fn most_in(&self, _: &Terms, _: u64) -> u64 {
+        fn max_units_in(&self, _: &Terms, _: u64) -> u64 {
             u64::MAX
         }
 
@@ -298,7 +298,7 @@ mod tests {
             guard_ms: 0,
             burst: max,
             unit: Unit::Calls,
-            apart_us: 0,
+            spacing_us: 0,
         }
     }
 
@@ -372,7 +372,7 @@ mod tests {
     /// an end must not mistake the call for an overdue one, and defer the next check by half a
     /// second.
     #[test]
-    fn who_asks_in_the_millisecond_of_an_end_is_told_of_it() {
+    fn a_request_in_the_millisecond_of_an_end_sees_it() {
         let at = |micros| Clock::from_micros(NOW * 1000 + micros);
         for (algorithm, span, counts) in
             [(Algorithm::Concurrency, 0, 0), (Algorithm::Strict, 1000, 1)]
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_takes_long_is_not_looked_for_all_the_time() {
+    fn a_long_call_is_not_polled_all_the_time() {
         let (terms, mut held) = held(1, 1, 1);
         let (mut now, mut looks) = (NOW, 0);
         while now < NOW + 30_000 {

@@ -40,7 +40,7 @@ impl Rules for SlidingSegments {
     /// One number for the state, and two for each segment with starts. The last segment reaches
     /// beyond the window, hence one more.
     fn stored(&self, terms: &Terms) -> StoredUsage {
-        let segments = least(terms).div_ceil(self.margin(terms)) + 1;
+        let segments = look_back_ms(terms).div_ceil(self.margin(terms)) + 1;
         StoredUsage::Text(6 + 14 * segments.min(terms.max().into()))
     }
 
@@ -49,19 +49,19 @@ impl Rules for SlidingSegments {
     /// longer than it must. A moment later it would count for a segment more.
     fn span(&self, terms: &Terms) -> u64 {
         let length = self.margin(terms);
-        length * least(terms).div_ceil(length) - 1
+        length * look_back_ms(terms).div_ceil(length) - 1
     }
 
     /// The length of a segment.
     fn margin(&self, terms: &Terms) -> u64 {
-        least(terms).div_ceil(SEGMENTS)
+        look_back_ms(terms).div_ceil(SEGMENTS)
     }
 
     fn worst_case(&self, terms: &Terms) -> u64 {
         terms.max().into()
     }
 
-    fn most_in(&self, terms: &Terms, ms: u64) -> u64 {
+    fn max_units_in(&self, terms: &Terms, ms: u64) -> u64 {
         u64::from(terms.max()) * ms.div_ceil(self.span(terms))
     }
 
@@ -76,12 +76,12 @@ impl Rules for SlidingSegments {
 
     fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
         let counted = self.span(terms) + self.margin(terms);
-        other.most_in(counted) <= u64::from(terms.max())
+        other.max_units_in(counted) <= u64::from(terms.max())
     }
 }
 
 /// Returns the sum of window and guard, plus a millisecond for the rounded clock.
-fn least(terms: &Terms) -> u64 {
+fn look_back_ms(terms: &Terms) -> u64 {
     terms.window_ms() + terms.guard_ms() + 1
 }
 
@@ -213,7 +213,7 @@ mod tests {
     const NOW: u64 = 1_700_000_000_000;
 
     #[test]
-    fn what_others_started_is_not_given_back_after_a_step_of_the_clock() {
+    fn starts_of_others_are_not_refunded_after_a_clock_step() {
         let terms = Terms {
             algorithm: Algorithm::SlidingSegments,
             max: 10,
@@ -221,7 +221,7 @@ mod tests {
             guard_ms: 50,
             burst: 10,
             unit: Unit::Cost,
-            apart_us: 0,
+            spacing_us: 0,
         };
         let mut segments = Segments::default();
         let load = |segments: &mut Segments, ms: u64| {

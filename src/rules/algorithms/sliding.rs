@@ -44,7 +44,7 @@ impl Rules for SlidingWindow {
 
     fn stored(&self, terms: &Terms) -> StoredUsage {
         StoredUsage::Entries {
-            most: terms.max().into(),
+            max: terms.max().into(),
             compact: 33,
             linked: 110,
         }
@@ -67,7 +67,7 @@ impl Rules for SlidingWindow {
         terms.max().into()
     }
 
-    fn most_in(&self, terms: &Terms, ms: u64) -> u64 {
+    fn max_units_in(&self, terms: &Terms, ms: u64) -> u64 {
         u64::from(terms.max()) * ms.div_ceil(self.span(terms))
     }
 
@@ -81,7 +81,7 @@ impl Rules for SlidingWindow {
     }
 
     fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
-        other.most_in(self.span(terms)) <= u64::from(terms.max())
+        other.max_units_in(self.span(terms)) <= u64::from(terms.max())
     }
 }
 
@@ -330,7 +330,7 @@ mod tests {
                 guard_ms: 10,
                 burst: 20,
                 unit: if of_cost { Unit::Cost } else { Unit::Calls },
-                apart_us: 0,
+                spacing_us: 0,
             };
             let (mut log, mut now, mut receipts) = (SlidingLog::default(), START, Vec::new());
             for (step, by) in steps {

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_span_is_forgotten_when_nobody_counts_with_it_any_more() {
+    fn the_longest_span_is_forgotten_when_no_limit_uses_it() {
         let mut spans = LongestSpan::default();
         spans.note(30_000, 1_000_000);
         for at in (1_000_000..1_061_000).step_by(500) {

@@ -17,7 +17,7 @@ pub enum StoredUsage {
     /// A sorted set with an entry for each start.
     Entries {
         /// Maximum number of entries.
-        most: u64,
+        max: u64,
         /// Bytes per entry while the set is small and stored as a compact text.
         compact: u64,
         /// Bytes per entry beyond that: its text, a node of the skiplist, and an entry of the hash
@@ -36,14 +36,14 @@ impl StoredUsage {
     pub fn bytes(self) -> u64 {
         match self {
             Self::Text(bytes) => KEY_BYTES + allocated(bytes),
-            Self::Entries { most, compact, .. } if most <= COMPACT => {
-                2 * KEY_BYTES + allocated(most * compact)
+            Self::Entries { max, compact, .. } if max <= COMPACT => {
+                2 * KEY_BYTES + allocated(max * compact)
             }
-            Self::Entries { most, linked, .. } => {
+            Self::Entries { max, linked, .. } => {
                 // The table has at least one slot of 8 bytes per entry, and half as much again
                 // while it grows.
-                let table = 12 * most.next_power_of_two();
-                2 * KEY_BYTES + SKIPLIST_BYTES + most * linked + table
+                let table = 12 * max.next_power_of_two();
+                2 * KEY_BYTES + SKIPLIST_BYTES + max * linked + table
             }
         }
     }

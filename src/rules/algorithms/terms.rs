@@ -39,7 +39,7 @@ pub struct Terms {
     pub(in crate::rules) guard_ms: u64,
     pub(in crate::rules) burst: u32,
     pub(in crate::rules) unit: Unit,
-    pub(in crate::rules) apart_us: u32,
+    pub(in crate::rules) spacing_us: u32,
 }
 
 impl Terms {
@@ -70,8 +70,8 @@ impl Terms {
 
     /// Returns by how many microseconds the starts of an empty bucket are further apart than
     /// `window / max`. The latencies of their calls may differ by this. 0 for the other algorithms.
-    pub fn apart_us(&self) -> u32 {
-        self.apart_us
+    pub fn spacing_us(&self) -> u32 {
+        self.spacing_us
     }
 
     /// Returns the maximum number of units that can start at one moment.
@@ -106,8 +106,8 @@ impl Terms {
         self.algorithm.rules().worst_case(self)
     }
 
-    /// Returns the algorithm's [`Rules::most_in`](super::Rules::most_in).
-    pub(in crate::rules) fn most_in(&self, ms: u64) -> u64 {
-        self.algorithm.rules().most_in(self, ms)
+    /// Returns the algorithm's [`Rules::max_units_in`](super::Rules::max_units_in).
+    pub(in crate::rules) fn max_units_in(&self, ms: u64) -> u64 {
+        self.algorithm.rules().max_units_in(self, ms)
     }
 }

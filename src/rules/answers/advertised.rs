@@ -51,7 +51,7 @@ impl Quotas {
     /// Returns true if `limits` keep all of these quotas, and one quota's window is at least
     /// `rest`, the time for which nothing is left. The limits then know better than headers in
     /// whole seconds when the next call may be made.
-    pub(crate) fn are_kept_by(&self, limits: &[Limit], rest: Duration) -> bool {
+    pub(crate) fn are_met_by(&self, limits: &[Limit], rest: Duration) -> bool {
         let is_long = |window: Duration| window >= rest;
         let keeps_number = |limit: &Limit, number| {
             let window = Duration::from_millis(limit.window_ms());
@@ -112,7 +112,7 @@ impl Excess {
         let ours = limits.iter().filter(|limit| bounds_tenant(limit));
         let ours = ours.map(|limit| (limit.clone(), arriving(limit, window_ms)));
         let ours = ours.min_by_key(|(_, allowed)| *allowed);
-        let exceeds = ours.as_ref().is_none_or(|(_, most)| *most > quota.limit);
+        let exceeds = ours.as_ref().is_none_or(|(_, max)| *max > quota.limit);
         exceeds.then_some(Self {
             quota,
             window_ms,
@@ -224,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_kept_is_read_again(said in prop::collection::vec((any::<u64>(), 0..u64::from(u32::MAX)), 0..6)) {
+        fn stored_quotas_survive_a_round_trip(said in prop::collection::vec((any::<u64>(), 0..u64::from(u32::MAX)), 0..6)) {
             let quotas = Quotas::new(said.into_iter().map(|(limit, seconds)| quota(limit, seconds)));
             prop_assert_eq!(Quotas::read(&quotas.text()), quotas);
         }
@@ -236,7 +236,7 @@ mod tests {
 
         /// Over its own window each limit lets through its documented worst case.
         #[test]
-        fn it_is_the_documented_worst_case(
+        fn each_limit_allows_its_documented_worst_case(
             which in 0..=Algorithm::ALL.len(), max in 1..3_000_u64, seconds in 1..4_000_u64,
         ) {
             let algorithm = Algorithm::ALL.get(which).copied().unwrap_or(Algorithm::Strict);
@@ -265,14 +265,14 @@ mod tests {
     }
 
     #[test]
-    fn limits_know_better_where_they_keep_what_the_api_says() {
+    fn limits_take_precedence_where_they_satisfy_the_api() {
         use Algorithm::{FixedWindow, SlidingWindow, TokenBucket};
         let ours = [
             limit("short", SlidingWindow, 20, 2),
             limit("long", SlidingWindow, 1_000, 3_600),
         ];
         let check = |limits: &[Limit], said: &str, rest: u64, kept: bool| {
-            let found = Quotas::read(said).are_kept_by(limits, Duration::from_secs(rest));
+            let found = Quotas::read(said).are_met_by(limits, Duration::from_secs(rest));
             assert_eq!(found, kept, "{said} {rest}");
         };
         check(&ours, "20/0", 0, true);
@@ -303,27 +303,27 @@ mod tests {
     }
 
     #[track_caller]
-    fn says(limits: &[Limit], quota: Quota, expected: &str) {
+    fn assert_advice(limits: &[Limit], quota: Quota, expected: &str) {
         let said = Excess::of(limits, quota).map(|excess| excess.to_string());
         assert_eq!(said.as_deref().unwrap_or("kept"), expected);
     }
 
     #[test]
-    fn it_says_which_limit_and_what_to_set() {
+    fn the_advice_names_the_limit_and_the_value() {
         use Algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
         let second = limit("second", SlidingWindow, 20, 1);
         let minute = limit("minute", SlidingWindow, 100, 60);
         let both = [second.clone(), minute.clone()];
-        says(&both, quota(100, 60), "kept");
-        says(&both, quota(20, 1), "kept");
-        says(&both, quota(5, 0), "kept");
-        says(
+        assert_advice(&both, quota(100, 60), "kept");
+        assert_advice(&both, quota(20, 1), "kept");
+        assert_advice(&both, quota(5, 0), "kept");
+        assert_advice(
             &both,
             quota(90, 60),
             "the API allows 90 calls in 60s, but the limit minute admits 100: set its \
             max-requests to 90",
         );
-        says(
+        assert_advice(
             &both,
             quota(1000, 3600),
             "the API allows 1000 calls in 3600s, but the limit minute admits 6000: set its \
@@ -331,39 +331,39 @@ mod tests {
              max-requests: 1000, window-size: 3600} to rate-limiter.limits",
         );
         let bucket = [limit("default", TokenBucket, 100, 60)];
-        says(
+        assert_advice(
             &bucket,
             quota(100, 60),
             "the API allows 100 calls in 60s, but the limit default admits 199: set its \
              max-requests to 50",
         );
-        says(
+        assert_advice(
             &[limit("even", LeakyBucket, 100, 60)],
             quota(100, 60),
             "kept",
         );
         let aligned = [limit("default", FixedWindow, 100, 60)];
-        says(&aligned, quota(100, 60), "kept");
-        says(&aligned, quota(100, 1), "kept");
+        assert_advice(&aligned, quota(100, 60), "kept");
+        assert_advice(&aligned, quota(100, 1), "kept");
         let path = || Scope::Header("x-path".to_owned());
         let part = limit("path", SlidingWindow, 10, 60).with_scope(path());
-        says(
+        assert_advice(
             std::slice::from_ref(&part),
             quota(100, 60),
             "the API allows 100 calls in 60s, but no limit bounds the calls of a tenant: add \
              {name: api, use-algo: sliding-window-algo, unit: calls, max-requests: 100, \
              window-size: 60, scope: tenant} to rate-limiter.limits",
         );
-        says(
+        assert_advice(
             &[part.clone(), limit("own", SlidingWindow, 200, 60)],
             quota(100, 60),
             "the API allows 100 calls in 60s, but the limit own admits 200: set its max-requests \
             to 100",
         );
         let all = limit("all", SlidingWindow, 100, 60).with_scope(Scope::Global);
-        says(&[part, all], quota(100, 60), "kept");
+        assert_advice(&[part, all], quota(100, 60), "kept");
         let running = [Limit::concurrent("running", 5).expect("in range")];
-        says(
+        assert_advice(
             &running,
             quota(2_000_000, 60),
             "the API allows 2000000 calls in 60s, but no limit bounds the calls of a tenant: no \

@@ -93,7 +93,7 @@ pub fn verdict<'r, H: AnswerHeaders + ?Sized>(
     let said = LimitHeaders::read(answer.headers.all(), now);
     let says = AnswerSigns {
         retry_after: said.retry_after().is_some(),
-        nothing_left: said.nothing_left(),
+        is_exhausted: said.is_exhausted(),
     };
     let parsed = answers.has_rules().then(|| ParsedAnswer::of(answer, now));
     let parsed = parsed.as_ref();
@@ -242,16 +242,16 @@ impl LimitHeaders {
     fn used_up(&self) -> Option<Wait> {
         let wait = self.rate_limit().or_else(|| self.resets(false))?;
         let wait = self.retry_after().unwrap_or(wait);
-        let least = wait.time.saturating_sub(wait.rounding);
+        let min = wait.time.saturating_sub(wait.rounding);
         let time = bounded(wait.time);
-        let rounding = time.saturating_sub(least);
+        let rounding = time.saturating_sub(min);
         (!wait.time.is_zero()).then_some(Wait { time, rounding })
     }
 
     /// Returns true if nothing remains of a limit, whether or not the answer says until when. A
     /// limit of one call never has anything left, so it does not distinguish a refusal from another
     /// answer.
-    fn nothing_left(&self) -> bool {
+    fn is_exhausted(&self) -> bool {
         if self.is_cached {
             return false;
         }

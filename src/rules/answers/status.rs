@@ -155,7 +155,7 @@ pub struct AnswerSigns {
     /// Whether it has a `Retry-After` that can be read.
     pub retry_after: bool,
     /// Whether nothing is left of a limit of more than one call.
-    pub nothing_left: bool,
+    pub is_exhausted: bool,
 }
 
 /// The meanings of answers: configured rules, then the rules of the API's profile, then the table
@@ -270,7 +270,7 @@ impl Answers {
         // No line matches a status such as 600.
         let (meaning, chosen) = line.unwrap_or((Consequence::Retry, false));
         let fails = matches!(meaning, Consequence::Retry | Consequence::Reject);
-        let is_refusal = says.nothing_left && (400..600).contains(&status);
+        let is_refusal = says.is_exhausted && (400..600).contains(&status);
         match is_refusal && fails && !chosen {
             true => Consequence::Throttle,
             false => meaning,
@@ -294,7 +294,7 @@ mod tests {
         let meanings = [false, true].map(|retry_after| {
             let says = AnswerSigns {
                 retry_after,
-                nothing_left: false,
+                is_exhausted: false,
             };
             answers.meaning(status, says)
         });
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_where_nothing_is_left_is_a_refusal_unless_its_status_is_configured() {
+    fn a_failure_without_quota_is_a_refusal_unless_its_status_is_configured() {
         let mut answers = Answers::default();
         for (which, meaning) in [
             ("404", Reject),
@@ -313,31 +313,31 @@ mod tests {
         ] {
             answers.set(AnswerPattern::parse(which).expect(which), meaning);
         }
-        let nothing_left = |answers: &Answers, status, retry_after| {
+        let is_exhausted = |answers: &Answers, status, retry_after| {
             let says = AnswerSigns {
                 retry_after,
-                nothing_left: true,
+                is_exhausted: true,
             };
             answers.meaning(status, says)
         };
         for status in [400, 402, 403, 408, 420, 423, 429, 499, 500, 503, 509, 599] {
             for table in [&Answers::default(), &answers] {
-                let meanings = [false, true].map(|has| nothing_left(table, status, has));
+                let meanings = [false, true].map(|has| is_exhausted(table, status, has));
                 assert_eq!(meanings, [Throttle, Throttle], "{status}");
             }
         }
         for (status, meaning) in [(200, Done), (204, Done), (302, Reject), (100, Retry)] {
-            let found = nothing_left(&Answers::default(), status, false);
+            let found = is_exhausted(&Answers::default(), status, false);
             assert_eq!(found, meaning, "{status}");
         }
-        assert_eq!(nothing_left(&answers, 302, false), Retry);
-        assert_eq!(nothing_left(&answers, 404, false), Reject);
-        assert_eq!(nothing_left(&answers, 409, false), Done);
-        assert_eq!(nothing_left(&answers, 410, false), Throttle);
-        assert_eq!(nothing_left(&answers, 410, true), Reject);
+        assert_eq!(is_exhausted(&answers, 302, false), Retry);
+        assert_eq!(is_exhausted(&answers, 404, false), Reject);
+        assert_eq!(is_exhausted(&answers, 409, false), Done);
+        assert_eq!(is_exhausted(&answers, 410, false), Throttle);
+        assert_eq!(is_exhausted(&answers, 410, true), Reject);
         let mut answers = Answers::default();
         answers.set(AnswerPattern::parse("4xx").expect("a class"), Done);
-        assert_eq!(nothing_left(&answers, 404, false), Done);
+        assert_eq!(is_exhausted(&answers, 404, false), Done);
     }
 
     #[test]
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_specific_line_counts_whoever_wrote_it() {
+    fn the_most_specific_line_counts() {
         let mut answers = Answers::default();
         for (which, meaning) in [
             ("4xx", Retry),
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_reads_as_it_is_written() {
+    fn a_line_survives_a_round_trip() {
         for text in ["409", "100", "599+retry-after", "5xx", "4xx+retry-after"] {
             let which = AnswerPattern::parse(text).expect(text);
             assert_eq!(which.to_string(), text);

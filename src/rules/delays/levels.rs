@@ -18,7 +18,7 @@ pub struct Route {
     /// How long the job stays in the queue, in milliseconds.
     pub wait_ms: u64,
     /// Whether that is the whole wait. Otherwise the job asks again and waits on.
-    pub whole: bool,
+    pub is_complete: bool,
 }
 
 /// The shortest wait of each delay queue, and the longest trip for one `max-delay`.
@@ -68,14 +68,14 @@ impl DelayLevels {
         let trip_ms = wait_ms.min(self.max_ms);
         let longer = self.from_ms.partition_point(|from| *from <= trip_ms);
         let level = longer.saturating_sub(1);
-        let whole = wait_ms <= self.max_ms;
+        let is_complete = wait_ms <= self.max_ms;
         Route {
             level,
-            wait_ms: match whole || level == 0 {
+            wait_ms: match is_complete || level == 0 {
                 true => trip_ms,
                 false => self.from_ms[level],
             },
-            whole,
+            is_complete,
         }
     }
 }
@@ -107,17 +107,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_level_has_waits_from_its_time_to_the_next(
+        fn a_level_covers_waits_from_its_time_to_the_next(
             max in 1_u64..100_000_000, wait in 0_u64..100_000_000,
         ) {
             let levels = DelayLevels::new(Duration::from_millis(max));
             let longest = max.min(MAX_TRIP_MS);
             let route = levels.choose(wait);
-            prop_assert_eq!(route.whole, wait <= longest);
+            prop_assert_eq!(route.is_complete, wait <= longest);
             let from = levels.from_ms()[route.level];
             let end = levels.from_ms().get(route.level + 1).copied().unwrap_or(u64::MAX);
             prop_assert!(from <= route.wait_ms && route.wait_ms < end, "{:?}", route);
-            if route.whole {
+            if route.is_complete {
                 prop_assert_eq!(route.wait_ms, wait);
             } else {
                 // The first delay queue has no minimum wait.

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_waits_for_longer_than_he_was_told() {
+    fn a_tenant_waits_at_most_its_reported_delay() {
         let trip = |until_ms| Trip {
             until_ms,
             wait_ms: 10_000,

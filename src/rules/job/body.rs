@@ -357,7 +357,7 @@ mod tests {
     proptest! {
         /// The results equal those of a parsed tree of the whole body.
         #[test]
-        fn what_is_found_is_what_a_tree_has(
+        fn found_values_match_a_parsed_tree(
             tree in tree(),
             pointers in prop::collection::vec("(/([ab01]|~0|~1|01){0,2}){0,3}", 1..4),
         ) {
@@ -368,7 +368,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_no_json_is_told_from_what_is(body in "[\\[\\]{}:,0a\"\\\\ -]{0,8}") {
+        fn invalid_json_is_detected(body in "[\\[\\]{}:,0a\"\\\\ -]{0,8}") {
             let tree = serde_json::from_str::<Value>(&body);
             prop_assert_eq!(find(body.as_bytes(), &["/a"]).is_ok(), tree.is_ok());
         }
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_nobody_can_use_is_not_kept() {
+    fn an_unusable_text_is_not_kept() {
         let long = |length| serde_json::to_vec(&"x".repeat(length)).expect("JSON");
         assert_eq!(
             find(&long(1024), &[""]),

@@ -77,8 +77,8 @@ impl Template {
         for part in &self.0 {
             match part {
                 TemplatePart::Literal(literal) => text.push_str(literal),
-                TemplatePart::Value(source, place) => {
-                    place.write(&source.value(job, secret), &mut text);
+                TemplatePart::Value(source, location) => {
+                    location.write(&source.value(job, secret), &mut text);
                 }
             }
         }
@@ -173,7 +173,7 @@ fn is_dots(part: &str) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Use {
     source: ValueSource,
-    place: ValuePlace,
+    location: ValuePlace,
     key: &'static str,
 }
 
@@ -210,9 +210,13 @@ impl Carried {
         }))
     }
 
-    /// Records that `source` is used at `place` in the configuration key `key`.
-    pub fn used(&mut self, source: ValueSource, place: ValuePlace, key: &'static str) {
-        self.uses.push(Use { source, place, key });
+    /// Records that `source` is used at `location` in the configuration key `key`.
+    pub fn used(&mut self, source: ValueSource, location: ValuePlace, key: &'static str) {
+        self.uses.push(Use {
+            source,
+            location,
+            key,
+        });
     }
 
     /// Returns true if calls take no values from their jobs and forward no headers.
@@ -261,7 +265,7 @@ impl Carried {
                 ValueSource::Attempt | ValueSource::Secret => continue,
                 ValueSource::Field(number) => values.fields.get(number).map_or("", String::as_str),
             };
-            if let Some(why) = used.place.refuses(value) {
+            if let Some(why) = used.location.refuses(value) {
                 let name = self.name(used.source);
                 return Err(format!("{name} {why}; {} can't carry it", used.key));
             }

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_counts_for_as_long_as_the_operator_says_or_for_less() {
+    fn a_key_counts_for_the_configured_time_or_less() {
         let key = (DEDUPE_KEY, Field::Text("k"));
         let lasts = |more: &[(&'static str, Field<'static>)]| {
             let headers = [&[key], more].concat();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_used_is_named_with_its_header() {
+    fn unusable_values_are_reported_with_their_header() {
         let long: &'static str = "k".repeat(256).leak();
         for (name, field, why) in [
             (

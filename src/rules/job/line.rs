@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_base64() {
+    fn binary_bytes_are_base64() {
         let tenant = Tenant::parse("acme").expect("a name");
         let line = read(&Job::new("7", tenant, &[0xff][..]));
         assert_eq!(line["body_base64"], "/w==");

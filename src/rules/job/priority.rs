@@ -35,7 +35,7 @@ impl Priorities {
     pub fn waitlists(&self) -> impl Iterator<Item = (&str, String)> {
         let of_level = |(name, weight): &(String, u32)| {
             let name = name.clone();
-            (0..(*weight).max(1)).map(move |place| waitlist(&name, place))
+            (0..(*weight).max(1)).map(move |index| waitlist(&name, index))
         };
         let all = self.0.iter().map(move |level| (&*level.0, of_level(level)));
         all.flat_map(|(name, waitlists)| waitlists.map(move |waitlist| (name, waitlist)))
@@ -68,13 +68,13 @@ impl Priorities {
                 "header {PRIORITY} is {found}; it must be one of {names} (job.priorities)"
             ));
         };
-        let place = hash(message.id().unwrap_or_default()) % (*weight).max(1);
-        Ok(Some(waitlist(name, place)))
+        let index = hash(message.id().unwrap_or_default()) % (*weight).max(1);
+        Ok(Some(waitlist(name, index)))
     }
 }
 
-fn waitlist(level: &str, place: u32) -> String {
-    format!("{level}/{place}")
+fn waitlist(level: &str, index: u32) -> String {
+    format!("{level}/{index}")
 }
 
 /// Returns a hash that is the same on all machines and in all versions: FNV-1a, folded.
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_of_a_level_that_there_is() {
+    fn a_job_has_an_existing_level() {
         let all = Priorities::new(vec![("high".to_owned(), 1), ("7".to_owned(), 1)]);
         let label = |headers: &[(&'static str, Field<'static>)]| all.label(&Fake::of(headers));
         let some = |text: &str| Ok(Some(text.to_owned()));

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_sees_what_the_publisher_said_and_nothing_of_ours_or_the_brokers() {
+    fn a_handler_sees_only_the_publishers_headers() {
         let theirs = [("x-tenant", "acme"), ("traceparent", "00-1")];
         let reserved = OURS.into_iter().chain(BROKER_HEADERS);
         let all = theirs

@@ -136,10 +136,10 @@ pub fn read_with(
             Field::Text(text) => Promise::read(text),
             _ => None,
         };
-        let most = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-        claims.suspect = number(headers::SUSPECT).map(most);
+        let max = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        claims.suspect = number(headers::SUSPECT).map(max);
         claims.woken = number(headers::WOKEN).unwrap_or(0);
-        claims.waits = number(headers::WAITS).map_or(0, most);
+        claims.waits = number(headers::WAITS).map_or(0, max);
     }
     Ok(claims)
 }
@@ -167,8 +167,8 @@ fn tenant_of(
     inside: &InBody,
     field: &TenantField,
 ) -> Result<Tenant, BadMessage> {
-    let parse = |place: Arguments<'_>, id: &str| {
-        Tenant::parse(id).map_err(|why| BadMessage(format!("{why} ({place})")))
+    let parse = |location: Arguments<'_>, id: &str| {
+        Tenant::parse(id).map_err(|why| BadMessage(format!("{why} ({location})")))
     };
     match field {
         TenantField::Header(name) => match message.header(name) {
@@ -190,10 +190,10 @@ fn tenant_of(
     }
 }
 
-fn no_tenant(place: Arguments<'_>, found: Field<'_>) -> BadMessage {
+fn no_tenant(location: Arguments<'_>, found: Field<'_>) -> BadMessage {
     let kind = found.kind();
     BadMessage(format!(
-        "{place} is {kind}; a tenant must be a string or a 64-bit integer"
+        "{location} is {kind}; a tenant must be a string or a 64-bit integer"
     ))
 }
 
@@ -247,14 +247,14 @@ fn read_deadline(
     inside: &InBody,
     field: &ValueField,
 ) -> Result<Option<u64>, BadMessage> {
-    let place;
+    let location;
     let field = match field {
         ValueField::Header(name) => {
-            place = format!("header {name}");
+            location = format!("header {name}");
             message.header(name)
         }
         ValueField::Json(pointer) => {
-            place = format!("json:{pointer}");
+            location = format!("json:{pointer}");
             inside.found(2, "deadline")?
         }
     };
@@ -274,15 +274,15 @@ fn read_deadline(
         other => other.kind().to_owned(),
     };
     Err(BadMessage(format!(
-        "{place} is {shown}; a deadline must be a time of RFC 3339, such as 2026-01-31T12:00:00Z, \
+        "{location} is {shown}; a deadline must be a time of RFC 3339, such as 2026-01-31T12:00:00Z, \
         or seconds or milliseconds since 1970"
     )))
 }
 
-fn check_cost(found: Field<'_>, place: Arguments<'_>, max: u32) -> Result<u32, BadMessage> {
+fn check_cost(found: Field<'_>, location: Arguments<'_>, max: u32) -> Result<u32, BadMessage> {
     let bad = |what: String| {
         Err(BadMessage(format!(
-            "{place} is {what}; a cost must be a whole number from 1 to {max}"
+            "{location} is {what}; a cost must be a whole number from 1 to {max}"
         )))
     };
     let cost = match found {
@@ -301,7 +301,7 @@ fn check_cost(found: Field<'_>, place: Arguments<'_>, max: u32) -> Result<u32, B
     match u32::try_from(cost) {
         Ok(n) if (1..=max).contains(&n) => Ok(n),
         _ if cost > i64::from(max) => Err(BadMessage(format!(
-            "{place} is {cost}, above the limit of {max}: the job can never be admitted"
+            "{location} is {cost}, above the limit of {max}: the job can never be admitted"
         ))),
         _ => bad(cost.to_string()),
     }

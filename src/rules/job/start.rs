@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_delay_and_a_time_the_later_counts() {
+    fn the_later_of_a_delay_and_a_time_counts() {
         let both = &[(DELAY, Field::Int(7)), (NOT_BEFORE, Field::Text("99000"))];
         assert_eq!(at(both, None), 99_000_000, "seconds, by their size");
         let both = &[
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_plugin_has_delayed_is_not_delayed_again() {
+    fn jobs_delayed_by_the_plugin_are_not_delayed_again() {
         for over in [
             Field::Int(-1_000),
             Field::Int(0),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_used_is_named_with_its_header() {
+    fn unusable_values_are_reported_with_their_header() {
         for (name, field, why) in [
             (
                 DELAY,

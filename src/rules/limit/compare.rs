@@ -128,7 +128,7 @@ mod tests {
         let ask = [Question {
             ticket: None,
             cost,
-            again: false,
+            readmitted: false,
         }];
         let (answers, _) = state.alone(limits, |scopes| {
             scopes.ask(limits, clock, 1, "permit", &ask)
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stricter_in_every_respect_implies_the_other() {
+    fn a_limit_that_is_stricter_in_every_respect_implies_the_other() {
         let limit = |algorithm, max, seconds| {
             let window = Duration::from_secs(seconds);
             Limit::new("x", algorithm, max, window, Duration::from_millis(50)).expect("in range")

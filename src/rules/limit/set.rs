@@ -129,12 +129,12 @@ impl Limits {
             .all(|limit| before.all.iter().any(|old| limit.continues(old)))
     }
 
-    /// Returns these limits with starts of buckets `apart_us` further apart. Shadows do not change,
+    /// Returns these limits with starts of buckets `spacing_us` further apart. Shadows do not change,
     /// because no job waits for them.
-    pub fn kept_apart(&self, apart_us: impl Fn(&Limit) -> u32) -> Self {
+    pub fn with_spacing(&self, spacing_us: impl Fn(&Limit) -> u32) -> Self {
         let apart = |limit: &Limit| match limit.is_shadow() {
             true => limit.clone(),
-            false => limit.clone().kept_apart(apart_us(limit)),
+            false => limit.clone().with_spacing(spacing_us(limit)),
         };
         Self {
             all: self.all.iter().map(apart).collect(),
@@ -147,6 +147,14 @@ impl Limits {
     pub fn max_cost(&self) -> u32 {
         let costs = self.iter().filter(|limit| limit.unit() == Unit::Cost);
         costs.map(Limit::capacity).min().unwrap_or(u32::MAX)
+    }
+
+    /// Returns the maximum number of a tenant's jobs that start at once. The values of its labels
+    /// may differ, so limits per value don't bound it.
+    pub fn max_starts(&self) -> usize {
+        let bounds = self.iter().filter(|limit| !limit.scope().is_part());
+        let starts = bounds.map(Limit::burst).min().unwrap_or(u32::MAX);
+        usize::try_from(starts).unwrap_or(usize::MAX)
     }
 
     /// Returns the shortest guard in milliseconds, or 0 if no limit has one. A permit lasts half of
@@ -169,6 +177,16 @@ impl Limits {
     /// Returns true if the gate must learn when a call has ended.
     pub fn hold_leases(&self) -> bool {
         self.iter().any(|limit| limit.algorithm().holds_leases())
+    }
+
+    /// Returns true if only the tenant's starts decide when the first job of its waitlist may
+    /// start: no job of another tenant or label, no end of a call, and no learned limit.
+    pub fn depend_on_starts(&self) -> bool {
+        self.iter().all(|limit| {
+            *limit.scope() == Scope::Tenant
+                && limit.band().is_none()
+                && !limit.algorithm().holds_leases()
+        })
     }
 
     /// Returns the limits that hold leases, or `None` if none does.
@@ -204,7 +222,7 @@ mod tests {
     use crate::rules::limit::Algorithm;
 
     #[test]
-    fn shadows_stand_beside_what_is_enforced() {
+    fn shadow_limits_accompany_enforced_ones() {
         let second = Duration::from_secs(1);
         let limit = |name: &str, max| {
             let limit = Limit::new(name, Algorithm::FixedWindow, max, second, Duration::ZERO);
@@ -234,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operator_tries_stands_beside_what_is_enforced_with_a_state_of_its_own() {
+    fn a_tried_limit_has_its_own_state_beside_enforced_ones() {
         use Algorithm::{FixedWindow, TokenBucket};
         let (second, guard) = (Duration::from_secs(1), Duration::ZERO);
         let limit = |name: &str, algorithm, max| {
@@ -268,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permit_lasts_half_of_the_shortest_guard_or_a_second_where_there_is_none() {
+    fn a_permit_lasts_half_of_the_shortest_guard_or_one_second() {
         let ms = Duration::from_millis;
         let window = |name: &str, algorithm, guard_ms| {
             let limit = Limit::new(name, algorithm, 5, ms(60_000), ms(guard_ms));

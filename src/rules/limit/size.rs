@@ -64,9 +64,9 @@ impl Limits {
         let bounding = self
             .iter()
             .filter(|other| other.scope().covers(limit.scope()));
-        let most = bounding.map(|other| other.terms().most_in(limit.memory_ms()));
-        let most = most.fold(u64::from(limit.max()), u64::min);
-        let bytes = limit.clone().with_max(u32::try_from(most).ok()?);
+        let max = bounding.map(|other| other.terms().max_units_in(limit.memory_ms()));
+        let max = max.fold(u64::from(limit.max()), u64::min);
+        let bytes = limit.clone().with_max(u32::try_from(max).ok()?);
         let bytes = bytes.stored_bytes();
         let large = match limit.is_global() {
             true => LARGE_GLOBAL_BYTES,

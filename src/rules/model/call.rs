@@ -3,7 +3,7 @@
 
 mod turns;
 
-use self::turns::most_of;
+use self::turns::highest_cost;
 use super::State;
 use crate::rules::decision::{Answer, Question, Sequences, Tally, Ticket};
 use crate::rules::fair_queue::{FairQueue, FlowView};
@@ -50,8 +50,8 @@ impl<'a> Call<'a> {
         let (limits, shadows) = charged.split_at(enforced);
         let shared = layout.shared.iter().zip(&states[1..]).enumerate();
         let views = shared.map(|(index, (shared, state))| {
-            let most = most_of(&layout.limits_in(index + 1, limits));
-            state.fair_queue.view(&shared.flow, most)
+            let max = highest_cost(&layout.limits_in(index + 1, limits));
+            state.fair_queue.view(&shared.flow, max)
         });
         Self {
             views: views.collect(),
@@ -100,7 +100,7 @@ impl<'a> Call<'a> {
         // than the limit starts alone. It is charged in full, and needs room for its whole cost
         // under every higher limit.
         let units = match self.counts_cost() {
-            true => cost.min(self.most()),
+            true => cost.min(self.highest_cost()),
             false => 1,
         };
         let waitlist = self.waitlist();
@@ -152,8 +152,8 @@ impl<'a> Call<'a> {
             self.budget -= 1;
             // An unused permit makes this the same start again, so shadows do not count it twice. A
             // missed ticket alone does not show that.
-            let again = ask.again || ask.ticket == Some(Ticket::HAD_ITS_TURN);
-            let sequences = self.charge(cost, permit, again);
+            let readmitted = ask.readmitted || ask.ticket == Some(Ticket::HAD_ITS_TURN);
+            let sequences = self.charge(cost, permit, readmitted);
             self.start(ticket, units, due);
             return Answer::Start { sequences };
         }
@@ -186,33 +186,33 @@ impl<'a> Call<'a> {
         };
         for partition in self.shared() {
             let below = self.layout.shared[partition - 1].below;
-            let most = match below {
+            let max = match below {
                 0 => waiting,
                 below => self.states[below].fair_queue.waiting,
             };
-            let units = self.demand(partition, most);
+            let units = self.demand(partition, max);
             let waitlist = self.waitlist();
             let each = (waitlist.last_issued * 16 / waitlist.jobs.max(1)).max(16);
             let widest = match below {
                 0 => waitlist.widest,
                 below => self.states[below].fair_queue.widest,
             };
-            let most = most_of(&self.layout.limits_in(partition, self.limits));
+            let max = highest_cost(&self.layout.limits_in(partition, self.limits));
             let flow = &self.layout.shared[partition - 1].flow;
             let queue = &mut self.states[partition].fair_queue;
-            queue.save(flow, self.started, units, (widest, each), most);
+            queue.save(flow, self.started, units, (widest, each), max);
         }
         (end, self.tallies)
     }
 
-    /// Returns how many of the next `most` units wait for this partition or a wider one behind it,
+    /// Returns how many of the next `max` units wait for this partition or a wider one behind it,
     /// rather than for a narrower one or for the tenant to open. Only these units delay other
     /// flows. The estimate errs on the low side, which brings other jobs back a little early.
-    fn demand(&mut self, partition: usize, most: u64) -> u64 {
-        if self.base > self.clock.now_ms || most > 0 && !self.demands(partition, 1) {
+    fn demand(&mut self, partition: usize, max: u64) -> u64 {
+        if self.base > self.clock.now_ms || max > 0 && !self.demands(partition, 1) {
             return 0;
         }
-        let mut units = most;
+        let mut units = max;
         while units > 1 && !self.demands(partition, units) {
             units /= 2;
         }
@@ -235,8 +235,8 @@ impl<'a> Call<'a> {
         narrow.max(self.base) <= wide
     }
 
-    /// Charges the limits. Counts the start in the shadows unless it is a repeated one (`again`).
-    fn charge(&mut self, cost: u64, permit: &str, again: bool) -> Sequences {
+    /// Charges the limits. Counts the start in the shadows unless it is a repeated one (`readmitted`).
+    fn charge(&mut self, cost: u64, permit: &str, readmitted: bool) -> Sequences {
         let clock = self.clock;
         let mut sequences = Sequences::default();
         for (partition, state) in self.states.iter_mut().enumerate() {
@@ -244,7 +244,7 @@ impl<'a> Call<'a> {
             sequences.set(partition, state.usage.take(&limits, clock, cost, permit));
         }
         let shadows = self.charged.iter().zip(&self.layout.partitions);
-        let shadows = shadows.skip(self.limits.len()).filter(|_| !again);
+        let shadows = shadows.skip(self.limits.len()).filter(|_| !readmitted);
         for ((limit, partition), tally) in shadows.zip(&mut self.tallies) {
             let trials = &mut self.states[*partition].trials;
             let trial = trials.entry(limit.clone()).or_default();

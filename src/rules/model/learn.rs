@@ -2,7 +2,7 @@
 
 use super::State;
 use super::scopes::Scopes;
-use crate::rules::learned::{Evidence, Learned, Sunk, explained_ms, is_heard};
+use crate::rules::learned::{Evidence, Learned, Sunk, explained_ms, explains_refusal};
 use crate::rules::limit::Limit;
 use crate::rules::usage::Clock;
 use crate::rules::waitlist::KEEP_MS;
@@ -21,7 +21,7 @@ impl Scopes<'_> {
                 closed_ms,
             } => {
                 let before = self.in_force(limits, now);
-                let found = self.most_used(limits, clock, *started_ms, *after_ms);
+                let found = self.most_likely_cause(limits, clock, *started_ms, *after_ms);
                 let sunk = found.map(|(which, count)| {
                     let units = limits[which].unit().of(u64::from(*cost).max(1));
                     let call = (*started_ms, units, count);
@@ -42,7 +42,7 @@ impl Scopes<'_> {
                 let learn = |(which, max): (usize, &u32)| {
                     limits.get(which)?.floor()?;
                     self.sink(limits, now, which, |state, limit| {
-                        let ends_ms = state.learned.tell(now, limit, *max)?;
+                        let ends_ms = state.learned.advertise(now, limit, *max)?;
                         Some((ends_ms, true))
                     })
                 };
@@ -53,7 +53,7 @@ impl Scopes<'_> {
 
     /// Returns the limit that most likely caused a refusal, and its usage. Of the candidates this
     /// is the one with the highest used fraction, and the first of equals.
-    fn most_used(
+    fn most_likely_cause(
         &self,
         limits: &[Limit],
         clock: Clock,
@@ -67,9 +67,9 @@ impl Scopes<'_> {
             tallies: Vec::new(),
         };
         states.load(&in_force, clock, State::load);
-        let mut most: Option<(usize, u64)> = None;
+        let mut max: Option<(usize, u64)> = None;
         for (which, limit) in in_force.iter().enumerate() {
-            if !is_heard(limit, clock.now_ms, started_ms, after_ms) {
+            if !explains_refusal(limit, clock.now_ms, started_ms, after_ms) {
                 continue;
             }
             let count = states.states[self.layout.partitions[which]]
@@ -79,11 +79,11 @@ impl Scopes<'_> {
                 let of = |which: usize| u64::from(in_force[which].capacity());
                 count * of(other) > more * of(which)
             };
-            if most.is_none_or(is_more) {
-                most = Some((which, count));
+            if max.is_none_or(is_more) {
+                max = Some((which, count));
             }
         }
-        most
+        max
     }
 
     /// Keeps the limit from admitting anything before `until_ms`. Otherwise the quota saved up
@@ -121,7 +121,7 @@ impl Scopes<'_> {
         };
         let state = &mut self.states[partition];
         let (ends_ms, is_new) = learn(state, highest)?;
-        state.expires = state.expires.max(now.max(state.kept_until()) + KEEP_MS);
+        state.expires = state.expires.max(now.max(state.needed_until()) + KEEP_MS);
         Some(Sunk {
             limit: which,
             from: before,

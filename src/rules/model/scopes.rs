@@ -60,7 +60,7 @@ impl<'a> Scopes<'a> {
         let kept = |state: &State| (state.waitlist.clone(), state.fair_queue.clone());
         let before: Vec<_> = self.states.iter().map(kept).collect();
         let newer = self.load(&limits, clock, State::load);
-        self.forget_what_is_over(&limits, now);
+        self.forget_expired(&limits, now);
         let control = &mut self.states[self.layout.control];
         control.pull_back(now);
         let moved = control.breaker.pull_back(now);
@@ -81,7 +81,7 @@ impl<'a> Scopes<'a> {
         self.tallies = tallies;
         for (index, (newer, before)) in newer.into_iter().zip(&before).enumerate() {
             if newer || kept(&self.states[index]) != *before {
-                let kept = self.states[index].kept_until();
+                let kept = self.states[index].needed_until();
                 let newest = self.newest_window_end(index, &limits);
                 self.states[index].expires = end.max(kept).max(newest) + KEEP_MS;
             }
@@ -97,7 +97,7 @@ impl<'a> Scopes<'a> {
             if probes {
                 control.breaker.begin_probe(now);
             }
-            let kept = now.max(control.breaker.kept_until());
+            let kept = now.max(control.breaker.needed_until());
             control.expires = control.expires.max(kept + KEEP_MS);
         }
         (answers, closed)
@@ -149,7 +149,7 @@ impl<'a> Scopes<'a> {
             if newer || self.states[index].waitlist != before[index] {
                 let newest = self.newest_window_end(index, &limits);
                 let state = &mut self.states[index];
-                let end = now.max(state.kept_until()).max(newest);
+                let end = now.max(state.needed_until()).max(newest);
                 state.expires = state.expires.max(end + KEEP_MS);
             }
         }
@@ -165,7 +165,7 @@ impl<'a> Scopes<'a> {
             tallies: Vec::new(),
         };
         states.load(&in_force, clock, State::load);
-        states.forget_who_was_reset(now);
+        states.forget_reset_waitlist(now);
         states.states[self.layout.control].pull_back(now);
         let waiting = states.states[0].waitlist.waiting();
         let widest = widest_of(&states.states[0].waitlist);
@@ -250,15 +250,22 @@ impl<'a> Scopes<'a> {
     /// Returns the effective limits: operator overrides applied, then capped by learned values.
     /// Global limits have no overrides, because an operator's change is about one tenant.
     pub(super) fn in_force(&self, limits: &[Limit], now: u64) -> Vec<Limit> {
-        self.in_force_as(limits, &[], now)
+        self.in_force_ignoring(limits, &[], now)
     }
 
     /// Returns the same as [`Self::in_force`], but ignores overrides of limits whose flag in
-    /// `as_said` is true. A limit without a flag is overridden.
-    fn in_force_as(&self, limits: &[Limit], as_said: &[bool], now: u64) -> Vec<Limit> {
+    /// `ignores_override` is true. A limit without a flag is overridden.
+    fn in_force_ignoring(
+        &self,
+        limits: &[Limit],
+        ignores_override: &[bool],
+        now: u64,
+    ) -> Vec<Limit> {
         let set = |(index, limit): (usize, &Limit)| {
-            let as_said = as_said.get(index).is_some_and(|as_said| *as_said);
-            let set = match as_said {
+            let ignores_override = ignores_override
+                .get(index)
+                .is_some_and(|ignores_override| *ignores_override);
+            let set = match ignores_override {
                 true => limit.clone(),
                 false => self.set(limit, now),
             };
@@ -281,8 +288,8 @@ impl<'a> Scopes<'a> {
     }
 
     /// Removes waitlists from before an operator's reset, and waiters that missed their turns.
-    fn forget_what_is_over(&mut self, limits: &[Limit], now: u64) {
-        self.forget_who_was_reset(now);
+    fn forget_expired(&mut self, limits: &[Limit], now: u64) {
+        self.forget_reset_waitlist(now);
         for partition in 1..=self.layout.shared.len() {
             let behind = |(_, wider): &(&Limit, &usize)| self.layout.is_behind(**wider, partition);
             let enforced = limits.iter().filter(|limit| !limit.is_shadow());
@@ -295,7 +302,7 @@ impl<'a> Scopes<'a> {
     }
 
     /// Resets this part's waitlist if the tenant's waitlist was reset after it was created.
-    fn forget_who_was_reset(&mut self, now: u64) {
+    fn forget_reset_waitlist(&mut self, now: u64) {
         let reset = match self.layout.control {
             0 => 0,
             control => self.states[control].waitlist.generation,

@@ -15,7 +15,7 @@ const UNNAMED: &str = "default";
 /// limit that only one policy has is named as a whole.
 pub fn differing(one: &Policy, other: &Policy) -> Vec<String> {
     let mut keys = Vec::new();
-    of_limits(
+    compare_sets(
         &mut keys,
         "",
         (one.common.all().iter(), other.common.all().iter()),
@@ -28,7 +28,7 @@ pub fn differing(one: &Policy, other: &Policy) -> Vec<String> {
         let key = format!("plans.{name}");
         match (one.plan(name), other.plan(name)) {
             // The limits that all tenants share were compared above.
-            (Some(one), Some(other)) => of_limits(&mut keys, &key, (one.own(), other.own())),
+            (Some(one), Some(other)) => compare_sets(&mut keys, &key, (one.own(), other.own())),
             _ => keys.push(key),
         }
     }
@@ -43,7 +43,7 @@ pub fn differing(one: &Policy, other: &Policy) -> Vec<String> {
         let key = format!("tenants.{name}");
         match (ours.get(name), theirs.get(name)) {
             (Some(EntryLimits::Limits(one)), Some(EntryLimits::Limits(other))) => {
-                of_limits(&mut keys, &key, (one.own(), other.own()));
+                compare_sets(&mut keys, &key, (one.own(), other.own()));
             }
             (one, other) if one == other => {}
             _ => keys.push(key),
@@ -57,7 +57,7 @@ pub fn differing(one: &Policy, other: &Policy) -> Vec<String> {
 }
 
 /// Compares two sets of limits below the key `at`.
-fn of_limits<'a>(
+fn compare_sets<'a>(
     keys: &mut Vec<String>,
     at: &str,
     (one, other): (
@@ -83,14 +83,14 @@ fn of_limits<'a>(
             ("", name) => format!("{name}."),
             (at, name) => format!("{at}.{name}."),
         };
-        keys.extend(of_limit(limit, its).map(|key| format!("{place}{key}")));
+        keys.extend(differing_keys(limit, its).map(|key| format!("{place}{key}")));
     }
     let new = other.iter().filter(|it| find(&one, it.name()).is_none());
     keys.extend(new.map(|it| whole(it.name())));
 }
 
 /// Returns the keys in which two limits differ. Leaves out keys that follow from another key.
-fn of_limit(one: &Limit, other: &Limit) -> impl Iterator<Item = &'static str> {
+fn differing_keys(one: &Limit, other: &Limit) -> impl Iterator<Item = &'static str> {
     let both = [one, other];
     let [is_at_once, is_strict] = [Algorithm::Concurrency, Algorithm::Strict]
         .map(|algorithm| both.map(|it| it.algorithm() == algorithm));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_named_as_the_configuration_has_them() {
+    fn keys_have_their_configuration_names() {
         let two = "limits: [{name: minute, max-requests: 5}, {name: hour, max-requests: 50, window-size: 1h}]";
         for (one, other, expected) in [
             ("max-requests: 5", "max-requests: 5", &[][..]),

@@ -33,7 +33,7 @@ fn full(tenants: Vec<ReportedTenant>) -> Report {
 }
 
 #[test]
-fn a_report_is_read_as_it_was_written() {
+fn a_report_survives_a_round_trip() {
     let mut acme = tenant("acme");
     acme.waiting = 4;
     acme.line_ends_ms = 1_700_000_060_000;
@@ -90,7 +90,7 @@ fn of_many_tenants_the_first_by_each_order_are_named_and_the_others_are_summed_u
 }
 
 #[test]
-fn a_report_has_a_bound_and_says_what_it_cut() {
+fn a_report_is_bounded_and_counts_what_it_omits() {
     // A tenant's name has no control characters, which JSON would make six times as long. Quotes
     // only double.
     let long = |number: usize| {
@@ -116,7 +116,7 @@ fn a_report_has_a_bound_and_says_what_it_cut() {
 }
 
 #[test]
-fn what_is_no_report_is_refused() {
+fn invalid_reports_are_refused() {
     let text = full(vec![tenant("acme")]).write();
     for wrong in [
         "",

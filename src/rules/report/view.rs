@@ -48,7 +48,7 @@ pub struct Row {
     /// The tenant's name.
     pub tenant: Tenant,
     /// Units in its waitlists according to the gate, or `None` if the gate did not say.
-    pub in_line: Option<u64>,
+    pub waitlist_units: Option<u64>,
     /// Waiting jobs in the workers' memory.
     pub waiting: u64,
     /// Calls in flight.
@@ -137,12 +137,12 @@ impl FleetReport {
                 Some(Ok(report)) => report,
             };
             let tenants = std::mem::take(&mut report.tenants);
-            let whole = |named: fn(&ReportedTenant) -> u64, others: u64| {
+            let total = |named: fn(&ReportedTenant) -> u64, others: u64| {
                 let all = tenants.iter().map(named).fold(others, u64::saturating_add);
                 rate(all, report.over_ms)
             };
-            let starts = whole(|it| it.starts, report.left_out.starts);
-            let denials = whole(|it| it.denials, report.left_out.denials);
+            let starts = total(|it| it.starts, report.left_out.starts);
+            let denials = total(|it| it.denials, report.left_out.denials);
             view.left_out.add(&report.left_out, report.over_ms);
             if !report.left_out.is_nothing() {
                 cut.push(
@@ -220,7 +220,7 @@ impl Row {
     fn new(tenant: &Tenant) -> Self {
         Self {
             tenant: tenant.clone(),
-            in_line: None,
+            waitlist_units: None,
             waiting: 0,
             running: 0,
             starts: 0.0,
@@ -248,12 +248,12 @@ impl Row {
     }
 
     /// Replaces the workers' numbers by the state at the gate, which is newer.
-    pub fn told(&mut self, line: WaitlistState) {
-        self.in_line = line.waiting;
-        self.closed_until_ms = line.closed_until_ms;
-        self.closed_by = line.closed_by;
-        if line.waiting.is_some() {
-            self.line_ends_ms = line.ends_ms;
+    pub fn update(&mut self, waitlist: WaitlistState) {
+        self.waitlist_units = waitlist.waiting;
+        self.closed_until_ms = waitlist.closed_until_ms;
+        self.closed_by = waitlist.closed_by;
+        if waitlist.waiting.is_some() {
+            self.line_ends_ms = waitlist.ends_ms;
         }
         self.forget_limit();
     }
@@ -342,7 +342,7 @@ mod tests {
             *row(&view, "acme"),
             Row {
                 tenant: Tenant::parse("acme").expect("a tenant"),
-                in_line: None,
+                waitlist_units: None,
                 closed_by: String::new(),
                 waiting: 7,
                 running: 1,
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_have_more_where_it_is_left_out_is_marked() {
+    fn tenants_that_a_report_may_omit_are_marked() {
         let named = |name| tenant(name, |it| it.waiting = 1);
         let mut cut = report("h1", vec![named("acme")]);
         cut.left_out = LeftOut {
@@ -376,8 +376,8 @@ mod tests {
             starts: 4,
             ..LeftOut::default()
         };
-        let whole = report("h2", vec![named("acme"), named("beta")]);
-        let joined = view(vec![Some(Ok(cut.clone())), Some(Ok(whole.clone()))]);
+        let total = report("h2", vec![named("acme"), named("beta")]);
+        let joined = view(vec![Some(Ok(cut.clone())), Some(Ok(total.clone()))]);
         assert!(!row(&joined, "acme").at_least, "both name it");
         assert!(row(&joined, "beta").at_least, "it may be one of the five");
         let left_out = OmittedTenants {
@@ -389,7 +389,7 @@ mod tests {
         assert_eq!(joined.left_out, left_out);
         // A worker without a readable report may know of any tenant.
         for dark in [None, Some(Err(ReportError::Format(9)))] {
-            let joined = view(vec![Some(Ok(whole.clone())), dark]);
+            let joined = view(vec![Some(Ok(total.clone())), dark]);
             assert!(row(&joined, "acme").at_least);
             assert_eq!(joined.silent.len() + joined.unread.len(), 1);
         }
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_not_told() {
+    fn expired_states_are_not_shown() {
         let over = tenant("over", |it| {
             (it.line_ends_ms, it.closed_until_ms) = (NOW, NOW - 1);
             it.waits_for = "hour".to_owned();
@@ -420,15 +420,15 @@ mod tests {
     }
 
     #[test]
-    fn what_the_gate_says_is_newer() {
+    fn the_state_of_the_gate_is_newer() {
         let acme = tenant("acme", |it| {
             (it.line_ends_ms, it.closed_until_ms) = (NOW + 9_000, NOW + 7_000);
             it.waits_for = "hour".to_owned();
         });
         let view = view(vec![Some(Ok(report("h", vec![acme])))]);
-        let told = |line: WaitlistState| {
+        let told = |waitlist: WaitlistState| {
             let mut row = row(&view, "acme").clone();
-            row.told(line);
+            row.update(waitlist);
             row
         };
         let row = told(WaitlistState {
@@ -436,7 +436,7 @@ mod tests {
             ..WaitlistState::default()
         });
         assert_eq!(
-            (row.in_line, row.line_ends_ms, row.closed_until_ms),
+            (row.waitlist_units, row.line_ends_ms, row.closed_until_ms),
             (Some(0), 0, 0)
         );
         assert_eq!(row.waits_for, "", "nothing waits");
@@ -446,7 +446,7 @@ mod tests {
             ..WaitlistState::default()
         });
         assert_eq!(
-            (row.in_line, row.line_ends_ms),
+            (row.waitlist_units, row.line_ends_ms),
             (None, NOW + 9_000),
             "it has several"
         );

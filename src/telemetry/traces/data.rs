@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_failed_says_why_and_is_linked_to_the_first() {
+    fn a_failed_call_has_a_reason_and_links_to_the_first() {
         let call = |outcome, reason: Option<&str>| {
             of(SpanSubject::Call {
                 outcome,

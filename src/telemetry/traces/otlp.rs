@@ -42,7 +42,7 @@ struct Exporter {
     sampler: Sampler,
     scope: InstrumentationScope,
     counts: Arc<SpanCounts>,
-    most: usize,
+    max: usize,
 }
 
 /// Wraps the OTLP exporter: counts spans and logs failures.
@@ -142,7 +142,7 @@ impl Exporter {
             sampler: variables.sampler,
             scope: scope.with_version(env!("CARGO_PKG_VERSION")).build(),
             counts,
-            most: variables.queue,
+            max: variables.queue,
         })
     }
 }
@@ -194,7 +194,7 @@ pub(crate) fn record(now: Duration, span: Span) -> u64 {
         return 0;
     };
     let SpanCounts { waiting, lost } = &*exporter.counts;
-    let place = |many: usize| (many < exporter.most).then_some(many + 1);
+    let place = |many: usize| (many < exporter.max).then_some(many + 1);
     match waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place) {
         Ok(_) => {
             let times = (now, SystemTime::now());

@@ -91,11 +91,11 @@ impl OtelVariables {
         let endpoint = endpoint.ok_or_else(|| {
             format!("{name} is not the URL of a collector, such as http://collector:4318")
         })?;
-        let number = |name: &str, usual: u64, most: u64| match of(name) {
+        let number = |name: &str, usual: u64, max: u64| match of(name) {
             None => Ok(usual),
             Some(text) => match text.parse::<u64>() {
-                Ok(number) if (1..=most).contains(&number) => Ok(number),
-                _ => Err(format!("{name}: {text:?} is not a number from 1 to {most}")),
+                Ok(number) if (1..=max).contains(&number) => Ok(number),
+                _ => Err(format!("{name}: {text:?} is not a number from 1 to {max}")),
             },
         };
         let queue = number(
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_unless_somebody_wants_it() {
+    fn nothing_is_sent_unless_configured() {
         for set in [
             &[][..],
             &[(ENDPOINT, " ")],
@@ -176,11 +176,11 @@ mod tests {
             (usual.queue, usual.timeout),
             (2048, Duration::from_secs(10))
         );
-        assert!(usual.has_no_name && usual.sampler.by_parent);
+        assert!(usual.has_no_name && usual.sampler.follows_parent);
     }
 
     #[test]
-    fn the_endpoint_of_traces_is_taken_as_it_is_and_shown_without_secrets() {
+    fn the_traces_endpoint_is_used_unchanged_and_shown_without_secrets() {
         let shown = |name, text| on(&[(name, text)]).shown();
         assert_eq!(shown(ENDPOINT, "http://c:4318/"), "http://c:4318/v1/traces");
         assert_eq!(
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_meant_is_refused_without_its_value_where_that_may_be_secret() {
+    fn invalid_variables_are_refused_without_secret_values() {
         let on = (ENDPOINT, "http://c");
         for (set, part) in [
             (

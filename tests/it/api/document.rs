@@ -103,7 +103,7 @@ async fn ask(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_path_and_status_of_the_document_is_what_the_server_answers() {
+async fn the_document_lists_the_paths_and_statuses_of_the_server() {
     let run = Run::start("max-requests: 5, window-size: 1h, plans: {pro: {max-requests: 9}}, tenants: {big: {plan: pro}, own: {max-requests: 2}}").await;
     let listen = run.port.0;
     // A letter that can't be called.

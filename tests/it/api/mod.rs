@@ -83,7 +83,7 @@ pub struct Port(pub SocketAddr);
 
 impl Port {
     pub async fn of(worker: &Process) -> Self {
-        worker.says(&["RabbitMQ: consuming"]).await;
+        worker.logs(&["RabbitMQ: consuming"]).await;
         let log = worker.log();
         let said = log
             .iter()
@@ -156,7 +156,7 @@ impl Run {
 const MANY: &str = "max-requests: 1000, window-size: 1s";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_those_with_a_token_look_and_only_operators_act() {
+async fn tokens_are_required_to_read_and_operator_tokens_to_act() {
     let run = Run::start(MANY).await;
     let listen = run.port.0;
     let ask = async |method: &str, path: &str, headers: &str| {
@@ -268,7 +268,7 @@ async fn only_those_with_a_token_look_and_only_operators_act() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_tokens_this_machine_looks_and_nobody_acts() {
+async fn without_tokens_local_clients_read_and_none_act() {
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let api = Api::start().await;
     let worker = PROGRAM.start(&bed.yaml(MANY, &api.url(), ""));
@@ -303,7 +303,7 @@ async fn without_tokens_this_machine_looks_and_nobody_acts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn actions_do_what_the_commands_do_and_are_written_down() {
+async fn actions_match_the_commands_and_are_audited() {
     let run = Run::start(MANY).await;
     let port = run.port;
     // Hostile names work, too. This one has slashes around it.
@@ -529,7 +529,7 @@ async fn actions_do_what_the_commands_do_and_are_written_down() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_audit_keeps_the_last_thousand_and_pages_stay_where_they_are() {
+async fn the_audit_keeps_a_thousand_entries_and_its_pages_are_stable() {
     let run = Run::start(MANY).await;
     let gate = RedisGate::connect(
         &sluicegate::config::SecretUrl::new(shared_redis().url()),

@@ -30,7 +30,7 @@ fn with_tokens(yaml: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pipelines_are_named_and_what_is_in_force_is_shown_after_a_change() {
+async fn pipelines_are_named_and_current_limits_are_shown_after_a_change() {
     let (file, api) = (File::new(), Api::start().await);
     let one = |max: u32| file.pipeline("one", &to(&api.url(), &format!("max-requests: {max}")));
     let two = file.pipeline("two", &to(&api.url(), "max-requests: 5"));
@@ -90,7 +90,7 @@ async fn pipelines_are_named_and_what_is_in_force_is_shown_after_a_change() {
     );
 
     file.write(&with_tokens(&file.yaml(&[one(9)])));
-    worker.says(&["pipeline stopped"]).await;
+    worker.logs(&["pipeline stopped"]).await;
     let shown = async {
         // It is the only one now.
         while port.get("/limits").await.is(200)["limits"][0]["max_requests"] != 9 {
@@ -118,7 +118,7 @@ async fn port_of(yaml: &str) -> AdminServer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_that_hang_hang_no_other_answer() {
+async fn hanging_servers_delay_no_other_answer() {
     // These servers accept connections but never answer.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = silent.local_addr().expect("it is bound");
@@ -152,7 +152,7 @@ async fn servers_that_hang_hang_no_other_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_requests_than_are_answered_at_once_are_told_to_come_again() {
+async fn surplus_requests_are_asked_to_retry() {
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = silent.local_addr().expect("it is bound");
     let yaml = format!("amqp: {{url: 'amqp://{address}'}}\nredis: {{url: 'redis://{address}'}}\n");
@@ -255,7 +255,7 @@ async fn the_examples_of_the_page_run_as_pasted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_begun_is_finished_also_for_those_who_left() {
+async fn actions_complete_even_if_the_client_disconnects() {
     let run = Run::start("max-requests: 5, window-size: 1h").await;
     let headers = format!(
         "host: localhost\r\nauthorization: Bearer {OPERATOR}\r\n{JSON}content-length: 2\r\n"
@@ -266,17 +266,17 @@ async fn what_was_begun_is_finished_also_for_those_who_left() {
     });
     // The action is audited first. The rest begins with a connection to RabbitMQ.
     run.worker
-        .says(&["operator action over HTTP", "drain"])
+        .logs(&["operator action over HTTP", "drain"])
         .await;
     asking.abort();
     run.worker
-        .says(&["an operator is draining all workers"])
+        .logs(&["an operator is draining all workers"])
         .await;
     run.worker.stop();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_commands_change_is_written_down_too() {
+async fn changes_by_commands_are_audited() {
     let run = Run::start("max-requests: 5, window-size: 1h").await;
     let commands: [(&[&str], &str); 11] = [
         (&["tenant", "pause", "acme", "--for", "1h"], "tenant pause"),

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 /// A deadline that ends a hanging test. No step takes this long.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Short trips, so that tests are short.
 pub fn levels() -> DelayLevels {

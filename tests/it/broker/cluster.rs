@@ -38,10 +38,10 @@ fn node_in_use(cluster: &RabbitCluster) -> &Rabbit {
 
 /// Publishes until everything is confirmed.
 async fn publish_all(broker: &AmqpBroker, mut batch: Vec<Outgoing>) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !batch.is_empty() {
         let answers = broker.publish(batch.clone()).await;
-        let late = begun.elapsed() > PATIENCE;
+        let late = started.elapsed() > PATIENCE;
         let queues = || batch.iter().map(|outgoing| outgoing.queue.clone());
         assert!(
             !late,
@@ -106,7 +106,7 @@ async fn move_all(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_goes_on_at_another_node_when_its_own_dies() {
+async fn a_worker_continues_at_another_node_when_its_own_dies() {
     let cluster = block_in_place(RabbitCluster::start);
     let urls = cluster.nodes.each_ref().map(Rabbit::url).join(",");
     let all: Amqp = amqp(&urls, "jobs", QueueType::Quorum);

@@ -152,7 +152,7 @@ async fn each_becomes_a_message(queue_type: QueueType) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn properties_that_cannot_be_read_cost_nobody_the_session() {
+async fn unreadable_properties_do_not_end_the_session() {
     each_becomes_a_message(QueueType::Quorum).await;
     each_becomes_a_message(QueueType::Classic).await;
 }
@@ -194,7 +194,7 @@ fn shown(message: &Message) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_routing_key_that_is_not_utf8_costs_nobody_the_session() {
+async fn a_routing_key_that_is_not_utf8_does_not_end_the_session() {
     let mut bed = quorum().await;
     let mut raw = Raw::connect(shared_rabbit().url());
     raw.bind(&bed.names.fresh, "amq.topic");

@@ -46,27 +46,27 @@ macro_rules! conformance {
 }
 
 conformance!(
-    acked_messages_are_gone,
-    unacked_messages_come_again_and_stale_tags_do_nothing,
+    acked_messages_are_not_redelivered,
+    unacked_messages_are_redelivered_and_stale_tags_are_ignored,
     acks_out_of_order_and_repeated_leave_the_rest,
     no_more_than_the_prefetch_is_unacked,
     a_missing_queue_returns_the_message,
-    answers_stand_in_the_order_of_the_batch,
-    a_delay_queue_gives_a_window_of_its_messages_in_their_order,
-    a_delay_queue_gives_back_in_order_what_a_lost_session_had,
+    answers_are_in_the_order_of_the_batch,
+    a_delay_queue_delivers_a_window_of_messages_in_order,
+    a_delay_queue_redelivers_messages_of_a_lost_session_in_order,
     headers_survive_a_delay_queue_and_are_stripped,
     short_texts_in_headers_arrive_as_texts,
     big_and_empty_bodies_arrive,
-    stopped_it_takes_nothing_more_and_still_acks_and_publishes,
-    stopped_it_looks_for_no_other_session,
-    what_one_client_leaves_another_takes,
-    clients_that_have_room_take_turns,
-    at_rest_it_takes_nothing_whatever_it_loses,
+    a_stopped_client_takes_no_messages_but_acks_and_publishes,
+    a_stopped_client_opens_no_new_session,
+    messages_left_by_one_client_go_to_another,
+    clients_with_room_take_turns,
+    a_resting_client_takes_no_messages_despite_lost_sessions,
     closed_it_answers,
-    results_go_where_they_belong_and_one_without_a_target_harms_no_other,
+    results_reach_their_targets_and_an_unroutable_one_harms_no_other,
 );
 
-async fn acked_messages_are_gone<B: Broker>(mut bed: Bed<B>) {
+async fn acked_messages_are_not_redelivered<B: Broker>(mut bed: Bed<B>) {
     let names: Vec<String> = (0..50).map(|n| n.to_string()).collect();
     let all: Vec<&str> = names.iter().map(String::as_str).collect();
     bed.publish_fresh(&all).await;
@@ -95,7 +95,7 @@ async fn acked_messages_are_gone<B: Broker>(mut bed: Bed<B>) {
     bed.broker.close().await;
 }
 
-async fn unacked_messages_come_again_and_stale_tags_do_nothing<B: Broker>(mut bed: Bed<B>) {
+async fn unacked_messages_are_redelivered_and_stale_tags_are_ignored<B: Broker>(mut bed: Bed<B>) {
     bed.publish_fresh(&["a", "b", "c"]).await;
     let first = bed.take(3).await;
     bed.cut().await;
@@ -171,7 +171,7 @@ async fn a_missing_queue_returns_the_message<B: Broker>(mut bed: Bed<B>) {
     bed.broker.close().await;
 }
 
-async fn results_go_where_they_belong_and_one_without_a_target_harms_no_other<B: Broker>(
+async fn results_reach_their_targets_and_an_unroutable_one_harms_no_other<B: Broker>(
     mut bed: Bed<B>,
 ) {
     let reply = |exchange: &str, key: &str, id: &str| Reply {
@@ -218,7 +218,7 @@ async fn results_go_where_they_belong_and_one_without_a_target_harms_no_other<B:
     assert!(matches!(answers[..], [Err(PublishError::Down(_))]));
 }
 
-async fn answers_stand_in_the_order_of_the_batch<B: Broker>(mut bed: Bed<B>) {
+async fn answers_are_in_the_order_of_the_batch<B: Broker>(mut bed: Bed<B>) {
     let missing = "no such queue".into();
     let is_missing = |n: usize| n.is_multiple_of(7) || n > 900;
     // IDs repeat: the same ID goes to a queue and to none, and twice to one queue.
@@ -245,7 +245,7 @@ async fn answers_stand_in_the_order_of_the_batch<B: Broker>(mut bed: Bed<B>) {
     bed.broker.close().await;
 }
 
-async fn a_delay_queue_gives_a_window_of_its_messages_in_their_order<B: Broker>(mut bed: Bed<B>) {
+async fn a_delay_queue_delivers_a_window_of_messages_in_order<B: Broker>(mut bed: Bed<B>) {
     let levels = levels();
     for wait in [10, 250, 10_000] {
         let route = levels.choose(wait);
@@ -279,7 +279,7 @@ async fn a_delay_queue_gives_a_window_of_its_messages_in_their_order<B: Broker>(
     bed.broker.close().await;
 }
 
-async fn a_delay_queue_gives_back_in_order_what_a_lost_session_had<B: Broker>(mut bed: Bed<B>) {
+async fn a_delay_queue_redelivers_messages_of_a_lost_session_in_order<B: Broker>(mut bed: Bed<B>) {
     let delay_queue = bed.names.delay(levels().choose(200)).clone();
     let names: Vec<String> = (0..2 * WINDOW).map(|n| n.to_string()).collect();
     for name in &names {
@@ -416,7 +416,7 @@ async fn big_and_empty_bodies_arrive<B: Broker>(mut bed: Bed<B>) {
     bed.broker.close().await;
 }
 
-async fn stopped_it_takes_nothing_more_and_still_acks_and_publishes<B: Broker>(mut bed: Bed<B>) {
+async fn a_stopped_client_takes_no_messages_but_acks_and_publishes<B: Broker>(mut bed: Bed<B>) {
     bed.publish_fresh(&["a", "b"]).await;
     let taken = bed.take(2).await;
     bed.broker.stop_consuming().await;
@@ -430,7 +430,7 @@ async fn stopped_it_takes_nothing_more_and_still_acks_and_publishes<B: Broker>(m
     assert_eq!(end, Ok(None));
 }
 
-async fn stopped_it_looks_for_no_other_session<B: Broker>(mut bed: Bed<B>) {
+async fn a_stopped_client_opens_no_new_session<B: Broker>(mut bed: Bed<B>) {
     bed.publish_fresh(&["a"]).await;
     let taken = bed.take(1).await;
     bed.broker.stop_consuming().await;
@@ -444,7 +444,7 @@ async fn stopped_it_looks_for_no_other_session<B: Broker>(mut bed: Bed<B>) {
     bed.broker.close().await;
 }
 
-async fn what_one_client_leaves_another_takes<B: Broker>(mut bed: Bed<B>) {
+async fn messages_left_by_one_client_go_to_another<B: Broker>(mut bed: Bed<B>) {
     let mut other = bed.join().await;
     other.broker.stop_consuming().await;
     bed.publish_fresh(&["a", "b"]).await;
@@ -462,7 +462,7 @@ async fn what_one_client_leaves_another_takes<B: Broker>(mut bed: Bed<B>) {
     other.broker.close().await;
 }
 
-async fn clients_that_have_room_take_turns<B: Broker>(mut bed: Bed<B>) {
+async fn clients_with_room_take_turns<B: Broker>(mut bed: Bed<B>) {
     let mut other = bed.join().await;
     let prefetch = usize::from(PREFETCH);
     let names = |from: usize, to: usize| (from..to).map(|n| n.to_string()).collect::<Vec<_>>();
@@ -491,7 +491,7 @@ async fn clients_that_have_room_take_turns<B: Broker>(mut bed: Bed<B>) {
     other.broker.close().await;
 }
 
-async fn at_rest_it_takes_nothing_whatever_it_loses<B: Broker>(mut bed: Bed<B>) {
+async fn a_resting_client_takes_no_messages_despite_lost_sessions<B: Broker>(mut bed: Bed<B>) {
     bed.publish_fresh(&["a"]).await;
     bed.take(1).await;
     let mut other = bed.join().await;

@@ -54,7 +54,7 @@ async fn ready(client: &Client, queue: &Arc<str>, number: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_buries_what_it_cannot_read_and_stops_without_an_error() {
+async fn unreadable_messages_become_dead_letters_and_the_worker_stops_cleanly() {
     let name = unique("stop");
     let yaml = format!(
         "

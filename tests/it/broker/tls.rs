@@ -70,7 +70,7 @@ async fn refusal(amqp: &Amqp) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn amqps_trusts_the_authority_that_it_is_told_and_no_other_name() {
+async fn amqps_trusts_only_the_configured_authority_and_host_name() {
     let (papers, other) = (TestCertificates::new(), TestCertificates::called("another"));
     papers.issue("server", &["localhost"]);
     let rabbit = Listening::start(&papers, &[]).await;
@@ -112,7 +112,7 @@ async fn amqps_trusts_the_authority_that_it_is_told_and_no_other_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rabbitmq_that_wants_certificates_takes_those_of_its_authority_alone() {
+async fn rabbitmq_accepts_client_certificates_of_its_authority_only() {
     let (papers, foreign) = (TestCertificates::new(), TestCertificates::called("another"));
     papers.issue("server", &["localhost"]);
     papers.issue("client", &["worker"]);

@@ -52,7 +52,7 @@ fn call(address: &str, tenant: &str, body: &str) -> String {
 }
 
 #[test]
-fn echo_prints_what_comes_and_is_strict_where_it_is_told_to() {
+fn echo_prints_requests_and_enforces_requested_limits() {
     let folder = tempfile::tempdir().expect("a folder");
     // It has no configuration, so an invalid one does not matter.
     std::fs::write(folder.path().join("sluicegate.yaml"), "no: such").expect("written");
@@ -80,7 +80,7 @@ fn echo_prints_what_comes_and_is_strict_where_it_is_told_to() {
 }
 
 #[test]
-fn it_is_as_slow_and_as_strict_as_a_simulated_api_and_says_when_calls_came() {
+fn echo_is_as_slow_and_strict_as_a_simulated_api_and_shows_arrivals() {
     let folder = tempfile::tempdir().expect("a folder");
     let api = [
         "--latency",
@@ -98,13 +98,13 @@ fn it_is_as_slow_and_as_strict_as_a_simulated_api_and_says_when_calls_came() {
         "{rest}"
     );
     let mut call_at = |tenant: &str, status: &str| {
-        let begun = Instant::now();
+        let started = Instant::now();
         let answer = call(address, tenant, "");
         assert!(
             answer.starts_with(&format!("HTTP/1.1 {status} ")),
             "{answer}"
         );
-        assert!(begun.elapsed() >= Duration::from_millis(300));
+        assert!(started.elapsed() >= Duration::from_millis(300));
         let line = lines.next().expect("a line").expect("text");
         let (at, rest) = line.trim_start().split_once(' ').expect("a time");
         assert_eq!(rest, format!("{status} {tenant} 7 attempt 2: "));

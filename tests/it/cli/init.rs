@@ -18,7 +18,7 @@ const API: [&str; 4] = [
 ];
 
 #[test]
-fn it_writes_a_file_that_check_accepts_and_only_its_user_can_read() {
+fn init_writes_a_private_file_that_check_accepts() {
     let folder = tempfile::tempdir().expect("a folder");
     let done = init(folder.path(), &API).exited(0);
     let told = "sluicegate.yaml: 100 calls in 1m, 5 at once for each tenant. Next:";
@@ -36,7 +36,7 @@ fn it_writes_a_file_that_check_accepts_and_only_its_user_can_read() {
 }
 
 #[test]
-fn a_file_that_is_there_stays_unless_it_is_forced() {
+fn an_existing_file_is_kept_unless_forced() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("sluicegate.yaml");
     std::fs::write(&file, "mine").expect("written");
@@ -50,7 +50,7 @@ fn a_file_that_is_there_stays_unless_it_is_forced() {
 }
 
 #[test]
-fn without_a_terminal_nobody_is_asked() {
+fn without_a_terminal_no_question_is_asked() {
     let folder = tempfile::tempdir().expect("a folder");
     let done = init(folder.path(), &["--limit", "3/s"]).exited(2);
     assert!(done.err.contains("--url is required"), "{}", done.err);

@@ -40,19 +40,19 @@ fn text(yaml: &str, tenant: &str) -> String {
 
 /// Waits until the worker has stored the API's advertised limits for `tenant`.
 async fn advertised(yaml: &str, tenant: &str) -> Value {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         let found = inspect(yaml, tenant);
         if found["advertised_at_ms"] != 0 {
             return found;
         }
-        assert!(begun.elapsed() < PATIENCE, "nothing was noted: {found}");
+        assert!(started.elapsed() < PATIENCE, "nothing was noted: {found}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_api_says_of_its_limits_is_shown_with_a_warning_where_it_is_lower() {
+async fn advertised_limits_are_shown_with_a_warning_if_lower() {
     const WARNING: &str = "the API allows 3 calls in 3600s, but the limit default admits 5: set \
                            its max-requests to 3";
     let mut headers = vec![("ratelimit-policy", "\"default\";q=3;w=3600, 900;w=86400")];
@@ -95,7 +95,7 @@ async fn what_the_api_says_of_its_limits_is_shown_with_a_warning_where_it_is_low
             assert_eq!(said[1], day, "ours keep it");
             assert!(text.contains("says that it takes 3 in 1h, 900 in 1d"));
             assert!(text.contains(&format!("warning   {WARNING}\n")), "{text}");
-            worker.says(&["WARN", WARNING, "tenant=acme"]).await;
+            worker.logs(&["WARN", WARNING, "tenant=acme"]).await;
         } else {
             // A quota without a window can't be compared.
             assert_eq!(said, &json!([{"limit": 2, "window_ms": null}]));
@@ -111,7 +111,7 @@ async fn what_the_api_says_of_its_limits_is_shown_with_a_warning_where_it_is_low
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
+async fn policies_of_other_workers_are_shown_beside_the_files() {
     let own = yaml();
     let other = own.replace(
         "rate-limiter: {max-requests: 5, window-size: 1h}",
@@ -132,9 +132,9 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
     // Only the other policy is in force.
     let worker = Running::configured(&other, UnusedHandler);
     let only = "another configuration is enforced, but no worker enforces this one: default, calls";
-    let begun = Instant::now();
+    let started = Instant::now();
     while !check(&own).contains(only) {
-        assert!(begun.elapsed() < PATIENCE, "{}", check(&own));
+        assert!(started.elapsed() < PATIENCE, "{}", check(&own));
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let found = inspect(&own, "b");
@@ -144,7 +144,6 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
     assert_eq!(inspect(&other, "b")["in_force"], true);
 
     // Both policies are in force.
-    register(&own).await;
     for (yaml, tenant, limits, beside) in [
         (
             &own,
@@ -165,6 +164,8 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
             "default: at most 5 units of cost in any 1h",
         ),
     ] {
+        // Again, since what no worker repeats is over after a while.
+        register(&own).await;
         let found = inspect(yaml, tenant);
         assert_eq!(found["in_force"], true);
         let shown: Vec<_> = (found["limits"].as_array().expect("limits").iter())
@@ -191,11 +192,13 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
         assert!(!text.contains("no worker has"), "{text}");
     }
     let line = "another configuration is also enforced: default, calls, tenants.acme differ";
+    register(&own).await;
     let checked = check(&own);
     assert!(
         checked.contains(&format!("warn  redis     {line}; inspect TENANT")),
         "{checked}"
     );
+    register(&own).await;
     let workers = sluicegate(&own, &["workers"]).exited(0).out;
     assert!(
         workers.ends_with(&format!("{line} (sluicegate check)\n")),
@@ -206,19 +209,19 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
 
 /// Waits until `inspect` of the tenant `acme` is as `wanted`.
 async fn inspected(yaml: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
         let found = inspect(yaml, "acme");
         if wanted(&found) {
             return found;
         }
-        assert!(begun.elapsed() < PATIENCE, "{what}: {found}");
+        assert!(started.elapsed() < PATIENCE, "{what}: {found}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn inspect_and_check_say_until_when_nothing_starts_after_redis_lost_data() {
+async fn inspect_and_check_show_the_end_of_a_recovery_wait() {
     let redis = Redis::start();
     let yaml = yaml().replace(shared_redis().url(), redis.url());
     let check = || sluicegate(&yaml, &["check"]).exited(0).out;
@@ -246,7 +249,7 @@ async fn inspect_and_check_say_until_when_nothing_starts_after_redis_lost_data()
     let number = |key: &str| found[key].as_u64().expect("a number");
     let wait = number("recovery_wait_until_ms") - number("now_ms");
     assert!((1_000_000..=3_601_000).contains(&wait), "{found}");
-    assert!(number("new_job_in_ms") >= wait - 1_000, "{found}");
+    assert!(number("new_job_in_ms") >= wait - 60_000, "{found}");
     assert_eq!(found["limits"][0]["free"], 5, "{found}");
     assert_eq!(found["waits_for"], "recovery");
     let why = "its memory was emptied while workers ran";

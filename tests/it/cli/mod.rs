@@ -321,7 +321,7 @@ fn the_config_is_the_named_file_or_the_default_one_or_none() {
 }
 
 #[test]
-fn check_says_what_is_in_force_without_passwords() {
+fn check_shows_the_configuration_without_passwords() {
     let yaml = "
 amqp: {url: 'amqp://u:hunter2@127.0.0.1:1/%2f'}
 redis: {url: 'redis://:hunter2@127.0.0.1:1/0'}
@@ -358,7 +358,7 @@ rate-limiter: {max-requests: 7, window-size: 10}
 }
 
 #[test]
-fn check_shows_a_strict_guard_as_it_is_configured() {
+fn check_shows_a_strict_guard() {
     let yaml = "rate-limiter: {max-requests: 7, window-size: 10, guard: strict}";
     let args = ["check", "--offline", "--tenant", "acme"];
     let done = sluicegate(yaml, &args).exited(0);
@@ -375,7 +375,7 @@ fn check_shows_a_strict_guard_as_it_is_configured() {
 }
 
 #[test]
-fn check_shows_the_limits_of_a_tenant_what_gives_it_them_and_what_is_idle() {
+fn check_shows_a_tenants_limits_their_source_and_idle_entries() {
     let yaml = "
 rate-limiter:
   plans:
@@ -415,7 +415,7 @@ rate-limiter:
 }
 
 #[test]
-fn a_server_that_is_not_there_is_exit_code_1_and_one_line() {
+fn an_unreachable_server_is_exit_code_1_and_one_line() {
     // No server listens on port 1 of this machine.
     let yaml = "
 amqp: {url: 'amqp://u:hunter2@127.0.0.1:1/%2f'}
@@ -503,7 +503,7 @@ fn run_waits_for_its_servers_and_ends_at_sigterm() {
 }
 
 #[test]
-fn run_says_that_its_port_is_taken() {
+fn run_reports_that_its_port_is_taken() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = taken.local_addr().expect("an address").to_string();
     let done = sluicegate(&run_nowhere(&at), &["run"]).exited(1);
@@ -519,7 +519,7 @@ fn run_says_that_its_port_is_taken() {
 }
 
 #[test]
-fn check_recommends_segments_where_a_log_would_be_large() {
+fn check_recommends_segments_for_large_logs() {
     let yaml = "
 rate-limiter:
   max-requests: 5

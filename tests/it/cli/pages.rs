@@ -22,7 +22,7 @@ fn every_shell_completes_every_command() {
 }
 
 #[test]
-fn bash_offers_what_it_completes() {
+fn bash_offers_its_completions() {
     let script = sluicegate("", &["completions", "bash"]).exited(0).out;
     let asks = "COMP_WORDS=(sluicegate dead re) COMP_CWORD=2; _sluicegate sluicegate re dead; echo ${COMPREPLY[@]}";
     let done: CommandResult = Command::new("bash")
@@ -80,7 +80,7 @@ fn a_folder_that_cannot_be_written_is_named() {
 }
 
 #[test]
-fn the_schema_in_the_documents_is_what_the_command_prints() {
+fn the_documented_schema_matches_the_commands_output() {
     let printed = sluicegate("", &["schema"]).exited(0).out;
     assert_eq!(printed, page("docs/sluicegate.schema.json"));
 }

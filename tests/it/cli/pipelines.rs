@@ -149,9 +149,13 @@ async fn all_pipelines_are_paused_drained_and_resumed_unless_one_is_named() {
     two.file.publish("orders", "acme", 2).await;
     two.publish_bulk("more-bulk").await;
     two.file.publish("mail", "acme", 1).await;
-    let drained = two.json(&["drain"]);
-    let stay = |name: &str| drained["pipelines"][name]["jobs_in_work_queue"].as_u64();
-    assert_eq!((stay("orders"), stay("mail")), (Some(3), Some(1)));
+    // A job in flight to a worker that stopped consuming returns a moment later.
+    until("all new jobs in the queues", || {
+        let drained = two.json(&["drain"]);
+        let stay = |name: &str| drained["pipelines"][name]["jobs_in_work_queue"].as_u64();
+        (stay("orders"), stay("mail")) == (Some(3), Some(1))
+    })
+    .await;
     let text = two.runs(&["drain", "--wait", "100s"]).exited(0).out;
     for part in [
         "pipeline orders\nno new jobs are taken until ",
@@ -171,7 +175,7 @@ async fn all_pipelines_are_paused_drained_and_resumed_unless_one_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_waits_for_all_and_names_what_is_not_empty() {
+async fn a_drain_waits_for_all_pipelines_and_names_busy_ones() {
     // The second job waits for an hour.
     let two = TwoPipelines::start("max-requests: 1, window-size: 1h").await;
     two.file.publish("mail", "acme", 2).await;
@@ -179,8 +183,9 @@ async fn a_drain_waits_for_all_and_names_what_is_not_empty() {
         two.worker.metric(&done("mail")) == Some(1.0)
     })
     .await;
-    let drained = two.runs(&["drain", "--wait", "2s"]).exited(1);
-    let says = "error: mail: not drained within 2s: 0 calls in flight, ";
+    // Long enough for the next reports on a slow machine.
+    let drained = two.runs(&["drain", "--wait", "20s"]).exited(1);
+    let says = "error: mail: not drained within 20s: 0 calls in flight, ";
     assert!(drained.err.contains(says), "{drained:?}");
     assert!(
         !drained.err.contains("orders: not empty"),
@@ -195,7 +200,7 @@ async fn a_drain_waits_for_all_and_names_what_is_not_empty() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipeline_that_can_not_be_reached_keeps_no_other_from_being_paused() {
+async fn an_unreachable_pipeline_does_not_prevent_pausing_the_others() {
     let file = File::new();
     // It keeps its port, so that no other server answers there.
     let nobody = Api::start().await;

@@ -17,7 +17,7 @@ fn names<'a>(found: &'a Value, key: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn check_shows_whose_quota_a_limit_is() {
+fn check_shows_the_scope_of_a_limit() {
     let done = sluicegate(LIMITS, &["check", "--offline", "--tenant", "a"]).exited(0);
     for line in [
         "  all: at most 100 units of cost in any 1h, for all tenants together: sliding-window-algo,",
@@ -83,7 +83,7 @@ fn inspect_shows_the_limits_of_the_jobs_that_are_named() {
 }
 
 #[test]
-fn a_limit_of_all_tenants_is_no_tenants_to_change() {
+fn a_limit_of_all_tenants_cannot_be_changed_for_one() {
     let yaml = scoped();
     let limit = |name: &'static str| ["tenant", "limit", "a", "3", "--limit", name];
     let done = sluicegate(&yaml, &limit("all")).exited(2);

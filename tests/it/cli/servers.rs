@@ -60,14 +60,14 @@ pub async fn drain(client: &Client, queue: &Arc<str>) -> Vec<Message> {
 
 /// Waits until `number` messages are ready in the dead-letter queue. Messages of a closed
 /// connection return a moment later.
-async fn buried(client: &Client, number: u32) {
+pub async fn buried(client: &Client, number: u32) {
     let queue = &client.names().dead;
     let all_there = async {
         while client.depth(queue).await.expect("a depth") != number {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    (tokio::time::timeout(Duration::from_secs(30), all_there).await)
+    (tokio::time::timeout(Duration::from_secs(120), all_there).await)
         .unwrap_or_else(|_| panic!("{number} messages are not back in {queue}"));
 }
 
@@ -144,7 +144,7 @@ async fn publish_puts_confirmed_jobs_into_the_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn publish_reads_lines_and_says_which_are_bad() {
+async fn publish_reads_lines_and_reports_bad_ones() {
     let yaml = yaml();
     let mut input = String::new();
     // More than one batch.
@@ -227,7 +227,7 @@ async fn publish_reads_lines_and_says_which_are_bad() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_looks_and_changes_nothing() {
+async fn check_changes_nothing() {
     let yaml = yaml();
     let queue = config(&yaml).amqp.queue;
     let done = sluicegate(&yaml, &["check"]).exited(0);
@@ -317,7 +317,7 @@ async fn a_wrong_password_is_one_line_without_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn inspect_tells_what_is_used_and_who_waits() {
+async fn inspect_shows_usage_and_waiting_jobs() {
     let yaml = yaml();
     let config = config(&yaml);
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
@@ -332,7 +332,7 @@ async fn inspect_tells_what_is_used_and_who_waits() {
             Question {
                 ticket: None,
                 cost: 1,
-                again: false
+                readmitted: false
             };
             7
         ],
@@ -478,20 +478,28 @@ async fn looking_at_dead_letters_leaves_them_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_letter_says_how_often_its_job_was_put_to_wait() {
+async fn a_dead_letter_shows_how_often_its_job_waited() {
     let api = Api::start().await;
     api.answers(|call: &Call| match call.job.as_str() {
         "good" => Reply::ok(),
         _ => Reply::status(422),
     });
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
-    let yaml = bed.yaml("max-requests: 1, window-size: 4s", &api.url(), "");
+    let yaml = bed.yaml("max-requests: 1, window-size: 1h", &api.url(), "");
     let yaml = yaml + "delay: {max-in-memory: 100ms}\n";
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, [job("other", "never-waits")]).await;
     bed.publish(&yaml, [job("acme", "good")]).await;
     until("both calls", || api.count() == 2).await;
     bed.publish(&yaml, [job("acme", "waits")]).await;
+    let is_away = || {
+        ["delay-queue", "recheck"].iter().any(|place| {
+            let series = format!("sluicegate_delays_total{{where=\"{place}\"}}");
+            worker.metric(&series) >= Some(1.0)
+        })
+    };
+    until("it waits", is_away).await;
+    sluicegate(&yaml, &["tenant", "limit", "acme", "9"]).exited(0);
     until("the call after its wait", || api.count() == 3).await;
     worker.stop();
     let list = |id: &str| {
@@ -563,7 +571,7 @@ async fn replay_starts_jobs_afresh_and_drop_deletes_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn replay_acks_nothing_that_rabbitmq_has_not_taken() {
+async fn replay_acks_only_what_rabbitmq_confirmed() {
     // A private server: a policy lets the work queue take only one message.
     let rabbit = Rabbit::start();
     let yaml = format!(

@@ -31,7 +31,7 @@ async fn ask(yaml: &str, tenant: &str, number: usize) {
     let fresh = Question {
         ticket: None,
         cost: 1,
-        again: false,
+        readmitted: false,
     };
     let ask = TenantAsk {
         labels: Labels::default(),
@@ -45,7 +45,7 @@ async fn ask(yaml: &str, tenant: &str, number: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn inspect_shows_what_an_operator_changed() {
+async fn inspect_shows_overrides() {
     let yaml = yaml();
     let done = sluicegate(&yaml, &["tenant", "pause", "acme", "--for", "1h"]).exited(0);
     assert!(done.out.starts_with("paused acme until "), "{}", done.out);
@@ -199,7 +199,7 @@ fn publish(yaml: &str, tenant: &str, number: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_worker_starts_no_job_of_a_paused_tenant_and_goes_on_when_it_resumes() {
+async fn a_running_worker_starts_no_job_of_a_paused_tenant_until_it_resumes() {
     let yaml = yaml();
     let calls = Recorder::default();
     let worker = Running::configured(&yaml, calls.clone());

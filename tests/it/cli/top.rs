@@ -23,6 +23,7 @@ use tempfile::TempDir;
 use tokio::task::block_in_place;
 
 use crate::PROGRAM;
+use crate::cli::servers::{buried, client};
 use crate::cli::{CommandResult, sluicegate};
 
 /// A deadline that ends a hanging test. No step takes this long.
@@ -109,13 +110,13 @@ impl Top {
     fn shows(&self, parts: &[&str]) -> impl Future<Output = String> {
         let caller = std::panic::Location::caller();
         async move {
-            let begun = Instant::now();
+            let started = Instant::now();
             loop {
                 let text = self.text();
                 if parts.iter().all(|part| text.contains(part)) {
                     return text;
                 }
-                let waited = begun.elapsed();
+                let waited = started.elapsed();
                 assert!(
                     waited < PATIENCE,
                     "{caller}: waited in vain for {parts:?} in\n{text}"
@@ -140,12 +141,12 @@ impl Top {
     /// Checks that it ends with this status and has restored the terminal: the usual screen, a
     /// cursor, and echoed lines.
     async fn ends(mut self, status: i32) -> String {
-        let begun = Instant::now();
+        let started = Instant::now();
         let ended = loop {
             if let Some(ended) = self.child.try_wait().expect("a child") {
                 break ended;
             }
-            assert!(begun.elapsed() < PATIENCE, "it goes on:\n{}", self.text());
+            assert!(started.elapsed() < PATIENCE, "it goes on:\n{}", self.text());
             tokio::time::sleep(20 * MS).await;
         };
         assert_eq!(ended.code(), Some(status), "{}", self.text());
@@ -212,13 +213,13 @@ impl TwoWorkers {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn shadow_limits_say_what_they_would_have_done() {
+async fn shadow_limits_report_hypothetical_denials() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let limits = "window-size: 1h, limits: [{name: few, max-requests: 2}, {name: one, max-requests: 1, shadow: true}]";
     let yaml = bed.yaml(limits, &api.url(), "");
     let worker = PROGRAM.start(&yaml);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     let args = ["tenant", "limit", "many", "1", "--limit", "few", "--shadow"];
     block_in_place(|| sluicegate(&yaml, &args).exited(0));
     bed.publish(&yaml, jobs("many", 20)).await;
@@ -248,7 +249,7 @@ async fn shadow_limits_say_what_they_would_have_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_longest_is_found_and_paused_and_resumed() {
+async fn the_longest_waiting_tenant_is_found_paused_and_resumed() {
     let two = TwoWorkers::start().await;
     two.command(&["tenant", "pause", HOSTILE]);
     let all = jobs("many", 40)
@@ -426,9 +427,9 @@ async fn dead_letters_are_shown_and_replayed() {
     top.shows(&["1 worker, 1 ready"]).await;
     top.types("4");
     // Later dead letters are fetched with the key.
-    let begun = Instant::now();
+    let started = Instant::now();
     while !top.text().contains("4 dead letters, newest first") {
-        assert!(begun.elapsed() < PATIENCE, "{}", top.text());
+        assert!(started.elapsed() < PATIENCE, "{}", top.text());
         top.types("f");
         tokio::time::sleep(500 * MS).await;
     }
@@ -436,6 +437,8 @@ async fn dead_letters_are_shown_and_replayed() {
     assert!(!top.has_colours(), "{text}");
 
     api.answers(|_| kit::api::Reply::ok());
+    // What was fetched returns to the queue a moment later.
+    buried(&client(&yaml).await, 4).await;
     top.types("A");
     top.shows(&["Replay ALL dead letters of all tenants (4 dead letters in the list)"])
         .await;
@@ -453,7 +456,7 @@ async fn dead_letters_are_shown_and_replayed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_hangs_leaves_the_screen_alive() {
+async fn a_hanging_server_does_not_freeze_the_screen() {
     let redis = block_in_place(Redis::start);
     let bed = Bed::on(shared_rabbit().url(), redis.url());
     let yaml = bed.yaml(
@@ -475,9 +478,9 @@ async fn a_server_that_hangs_leaves_the_screen_alive() {
     top.shows(&["[2 Tenants]", "NO ANSWER from Redis since"])
         .await;
     block_in_place(|| redis.resume());
-    let begun = Instant::now();
+    let started = Instant::now();
     while top.text().contains("NO ANSWER") {
-        assert!(begun.elapsed() < PATIENCE, "{}", top.text());
+        assert!(started.elapsed() < PATIENCE, "{}", top.text());
         tokio::time::sleep(20 * MS).await;
     }
     top.shows(&["no tenant has jobs at these workers"]).await;
@@ -490,7 +493,7 @@ async fn a_server_that_hangs_leaves_the_screen_alive() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_configuration_that_changes_is_read_again() {
+async fn a_changed_configuration_is_reloaded() {
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = |limits: &str| bed.yaml(limits, "http://127.0.0.1:9/", "");
     let top = Top::start(&yaml("max-requests: 1, window-size: 1h"), &[], (24, 80));
@@ -522,7 +525,7 @@ async fn a_configuration_that_changes_is_read_again() {
 }
 
 #[test]
-fn without_a_terminal_it_says_what_to_use() {
+fn without_a_terminal_top_suggests_other_commands() {
     let done = sluicegate("", &["top"]).exited(2);
     assert!(
         done.err.contains("top needs a terminal") && done.err.contains("sluicegate tenants --json"),

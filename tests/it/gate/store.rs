@@ -13,7 +13,7 @@ use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::config::SecretUrl;
-use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, RegistryAgreement, look};
+use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, RegistryAgreement, read_policies};
 use sluicegate::gate::instructions::{self, EndInstruction};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{EarlierStarts, Gate, GateError, TenantAsk};
@@ -65,7 +65,7 @@ fn workers(new: impl Fn() -> RedisGate, clock: &Clock) -> Vec<Worker> {
     (0..WORKERS).map(worker).collect()
 }
 
-fn heard<T: Debug>(result: Result<T, GateError>) -> String {
+fn shown<T: Debug>(result: Result<T, GateError>) -> String {
     format!("{result:?}")
 }
 
@@ -106,9 +106,9 @@ fn instruction(number: usize) -> Instruction {
 impl Worker {
     async fn does(&mut self, step: Step) -> String {
         match step {
-            Step::Begin(start) => heard(self.gate.begin(start).await),
-            Step::Beat => heard(self.gate.ping().await),
-            Step::Leave => heard(self.gate.leave().await),
+            Step::Begin(start) => shown(self.gate.begin(start).await),
+            Step::Beat => shown(self.gate.ping().await),
+            Step::Leave => shown(self.gate.leave().await),
             Step::Ask => {
                 let tenant = tenant("t");
                 let question = TenantAsk {
@@ -120,14 +120,14 @@ impl Worker {
                     asks: vec![FRESH],
                 };
                 let replies = self.gate.ask(&[question]).await;
-                heard(replies.map(|replies| replies[0].as_ref().map(|reply| reply.now_ms).ok()))
+                shown(replies.map(|replies| replies[0].as_ref().map(|reply| reply.now_ms).ok()))
             }
             Step::Switch(max) => {
                 let agreed = self.registry.switch_to(named(max)).await;
                 if let Ok(agreed) = &agreed {
                     self.registry.follows(agreed);
                 }
-                heard(agreed.map(|agreed| {
+                shown(agreed.map(|agreed| {
                     let RegistryAgreement {
                         fleet, steering, ..
                     } = agreed;
@@ -136,7 +136,7 @@ impl Worker {
                 }))
             }
             Step::Put(number, for_ms) => {
-                heard(instructions::put(&self.gate, &instruction(number), for_ms).await)
+                shown(instructions::put(&self.gate, &instruction(number), for_ms).await)
             }
             Step::Instead(ends, text, number, for_ms) => {
                 let ends = EndInstruction {
@@ -145,13 +145,13 @@ impl Worker {
                 };
                 let instruction = instruction(number);
                 let put = instructions::put_instead(&self.gate, Some(ends), &instruction, for_ms);
-                heard(put.await)
+                shown(put.await)
             }
             Step::Drop(number) => {
                 let names = [instruction(number).name()];
-                heard(instructions::drop_all(&self.gate, &names).await)
+                shown(instructions::drop_all(&self.gate, &names).await)
             }
-            Step::See => heard(instructions::see(&self.gate).await.map(|mut seen| {
+            Step::See => shown(instructions::see(&self.gate).await.map(|mut seen| {
                 for board in &mut seen {
                     board
                         .posted
@@ -165,7 +165,7 @@ impl Worker {
                 }
                 seen
             })),
-            Step::Look => heard(look(&self.gate).await.map(|seen| {
+            Step::Look => shown(read_policies(&self.gate).await.map(|seen| {
                 let policies = seen.known.policies().iter();
                 let policies = policies.map(|it| (it.id.clone(), it.since_ms, it.used_ms));
                 let mut policies: Vec<_> = policies.collect();

@@ -51,7 +51,7 @@ async fn read(stream: &mut TcpStream) {
 }
 
 #[tokio::test]
-async fn a_call_that_is_given_up_ends_with_its_answer_or_its_connection() {
+async fn an_abandoned_call_ends_with_its_answer_or_its_connection() {
     let (api, url) = still().await;
     let handler = impatient(url);
     for ending in ["answer", "close", "reset"] {
@@ -76,7 +76,7 @@ async fn a_call_that_is_given_up_ends_with_its_answer_or_its_connection() {
 }
 
 #[tokio::test]
-async fn what_the_apis_machine_has_not_taken_is_recalled() {
+async fn unacknowledged_bytes_are_recalled() {
     let (api, url) = still().await;
     let handler = impatient(url);
     let mut large = job("1");
@@ -94,7 +94,7 @@ async fn what_the_apis_machine_has_not_taken_is_recalled() {
 }
 
 #[tokio::test]
-async fn no_more_connections_are_read_on_than_calls_may_run() {
+async fn abandoned_connections_are_bounded_by_the_concurrency() {
     let (api, url) = still().await;
     let handler = impatient(url);
     let jobs = ["1", "2", "3", "4"].map(job);
@@ -123,7 +123,7 @@ async fn no_more_connections_are_read_on_than_calls_may_run() {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_never_open_costs_no_permit() {
+async fn a_connection_that_never_opened_costs_no_permit() {
     let (api, url) = still().await;
     drop(api);
     let attempt = impatient(url).attempt(&job("1"), permit()).await;
@@ -136,7 +136,7 @@ async fn a_connection_that_was_never_open_costs_no_permit() {
 
 /// A call ends if the API closes its connection after having read it.
 #[tokio::test]
-async fn a_call_whose_connection_the_api_ends_is_over() {
+async fn a_call_ends_when_the_api_closes_its_connection() {
     let (api, url) = still().await;
     let handler = HttpHandler::new(&http(url, LONG), 2).expect("a usable url");
     for resets in [false, true] {

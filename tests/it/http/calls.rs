@@ -64,14 +64,14 @@ async fn a_url_has_values_of_its_job_encoded_for_their_places() {
     let body = r#"{"order": {"id": "a b/ü?#"}}"#;
     let request = request(path, "", body, &[("x-to", text("Zoë & co+%"))]).await;
     assert_eq!(
-        request.what(),
+        request.request_line(),
         "POST /v1/acme/orders/a%20b%2F%C3%BC%3F%23?to=Zo%C3%AB%20%26%20co%2B%25&n=1&id=job%2F7"
     );
     assert_eq!(request.body, body.as_bytes());
 }
 
 #[tokio::test]
-async fn a_call_has_the_method_that_is_configured_and_a_body_where_one_means_something() {
+async fn a_call_has_the_configured_method_and_a_body_if_allowed() {
     for (method, has_body) in [
         ("POST", true),
         ("PUT", true),
@@ -81,7 +81,7 @@ async fn a_call_has_the_method_that_is_configured_and_a_body_where_one_means_som
     ] {
         let keys = format!(", method: {method}");
         let request = request("/{json:/n}", &keys, r#"{"n": 12}"#, &[]).await;
-        assert_eq!(request.what(), format!("{method} /12"));
+        assert_eq!(request.request_line(), format!("{method} /12"));
         assert_eq!(!request.body.is_empty(), has_body, "{method}");
         let kind = request.header("content-type");
         assert_eq!(kind.is_some(), has_body, "{method}");
@@ -90,7 +90,7 @@ async fn a_call_has_the_method_that_is_configured_and_a_body_where_one_means_som
 }
 
 #[tokio::test]
-async fn headers_have_values_of_their_jobs_and_jobs_headers_go_along() {
+async fn headers_have_job_values_and_job_headers_are_forwarded() {
     let keys = ", headers: {x-customer: 'c-{json:/c}', x-both: '{tenant} {\"a\"}', x-plain: '{', x-key: 'k1'}, \
         forward-headers: [traceparent, X-Count, x-none, content-encoding], idempotency-key: true";
     let headers = [
@@ -115,7 +115,7 @@ async fn headers_have_values_of_their_jobs_and_jobs_headers_go_along() {
 }
 
 #[test]
-fn a_job_without_a_value_is_none_and_says_which() {
+fn a_job_without_a_required_value_is_rejected_by_name() {
     let path = "/{json:/id}?q={header:x-q}";
     let keys = ", headers: {x-r: '{header:x-r}'}, forward-headers: [x-f]";
     let config = config("h", path, keys);
@@ -181,7 +181,7 @@ fn a_job_without_a_value_is_none_and_says_which() {
 }
 
 #[tokio::test]
-async fn what_is_the_same_in_a_url_with_placeholders_is_shown_to_nobody() {
+async fn fixed_parts_of_a_url_with_placeholders_are_never_shown() {
     let downstream = Downstream::start(|request: &Request| {
         let body = format!("no: {}", String::from_utf8_lossy(&request.head));
         (
@@ -236,7 +236,7 @@ async fn echoed(keys: &str, tenant: &str) -> (String, Option<Request>) {
 }
 
 #[tokio::test]
-async fn a_tenants_secret_is_its_own_and_no_answer_shows_it() {
+async fn a_tenants_secret_is_its_own_and_never_shown() {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |name: &str, text: &str| {
         std::fs::write(folder.path().join(name), text).expect("written");
@@ -275,7 +275,7 @@ async fn a_tenants_secret_is_its_own_and_no_answer_shows_it() {
 }
 
 #[tokio::test]
-async fn a_signed_call_says_what_it_signs_with_each_key() {
+async fn a_call_carries_a_signature_for_each_key() {
     const KEY: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     let fixed = format!(", sign: standard-webhooks, sign-secrets: '{KEY} {KEY}'");
     let folder = tempfile::tempdir().expect("a folder");

@@ -37,7 +37,7 @@ async fn one_connection_serves_one_call_after_another() {
 }
 
 #[tokio::test]
-async fn no_more_connections_are_kept_than_calls_may_run() {
+async fn kept_connections_are_bounded_by_the_concurrency() {
     let (open, answers) = watch::channel(false);
     let manner = DownstreamBehavior {
         answers: Some(answers),
@@ -98,7 +98,7 @@ async fn an_idle_connection_that_the_server_closed_is_not_used() {
 }
 
 #[tokio::test]
-async fn what_a_server_says_unasked_makes_a_connection_useless() {
+async fn unsolicited_bytes_make_a_connection_unusable() {
     let twice = format!("{0}{0}", answer("200 OK", "", ""));
     let downstream = Downstream::answering(twice, AfterAnswer::Keep).await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
@@ -121,7 +121,7 @@ async fn a_connection_whose_answer_was_not_read_to_its_end_is_closed() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_given_up_closes_its_connection() {
+async fn an_abandoned_call_closes_its_connection() {
     // The API waits for the next request, and sees the connection's end.
     let downstream = Downstream::answering("", AfterAnswer::Keep).await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
@@ -140,7 +140,7 @@ async fn a_call_that_is_given_up_closes_its_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_interim_answers_is_left() {
+async fn a_flood_of_interim_answers_is_abandoned() {
     let downstream = Downstream::answering("", AfterAnswer::Flood).await;
     // Without a limit, the call would end with the timeout, which has another reason.
     let Outcome::Retry {
@@ -156,7 +156,7 @@ async fn a_flood_of_interim_answers_is_left() {
 }
 
 #[tokio::test]
-async fn a_head_without_an_end_is_left() {
+async fn an_endless_head_is_abandoned() {
     let head = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(1_000_000));
     let downstream = Downstream::answering(head, AfterAnswer::Hang).await;
     let outcome = outcome(&downstream).await;

@@ -59,7 +59,7 @@ impl Request {
     }
 
     /// Returns the method and target.
-    pub fn what(&self) -> String {
+    pub fn request_line(&self) -> String {
         let line = String::from_utf8_lossy(self.lines()[0]).into_owned();
         let what = line.strip_suffix(" HTTP/1.1");
         what.unwrap_or_else(|| panic!("{line:?}")).to_owned()

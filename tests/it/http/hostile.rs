@@ -9,7 +9,7 @@ use super::*;
 const MAX_BUFFERED_BYTES: usize = 64 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_part_of_an_answer_is_read_without_an_end() {
+async fn every_part_of_an_answer_is_bounded() {
     let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     let endless = "HTTP/1.1 200 OK\r\ncontent-length: 18446744073709551613\r\n\r\n";
     for (start, piece, done) in [
@@ -100,7 +100,7 @@ async fn a_redirect_takes_nothing_to_another_host() {
 /// Seeded answers with errors. Whatever they are taken for, each call is one request, and the next
 /// call gets its own answer.
 #[tokio::test]
-async fn garbage_is_some_answer_or_none_and_harms_no_other_call() {
+async fn garbage_harms_no_other_call() {
     const CALLS: u64 = 400;
     let good = [
         answer(

@@ -88,6 +88,17 @@ fn job_of(tenant: &str) -> Job {
     job
 }
 
+/// Calls until the token is there or refused. On a slow machine, a job is first put off.
+async fn call(handler: &HttpHandler, job: &Job) -> Outcome {
+    let patience = Instant::now() + LONG;
+    loop {
+        match handler.handle(job, permit()).await {
+            Outcome::Snooze { .. } => assert!(Instant::now() < patience),
+            outcome => return outcome,
+        }
+    }
+}
+
 /// Echoes the token, and refuses those whose numbers are in `refused`.
 async fn api(refused: &'static str) -> Downstream {
     Downstream::start(move |request| {
@@ -114,7 +125,7 @@ fn carried(api: &Downstream) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn each_tenant_has_a_token_of_its_own_which_is_fetched_once() {
+async fn each_tenants_own_token_is_fetched_once() {
     let (api, endpoint) = (api("none").await, Endpoint::start().await);
     for (tenant, id, secret) in [("a", "shop-a", "hunter2"), ("b", "shop-b", "hunter3")] {
         endpoint.knows(id, secret);
@@ -126,7 +137,7 @@ async fn each_tenant_has_a_token_of_its_own_which_is_fetched_once() {
     let jobs: Vec<_> = (0..20)
         .map(|n| job_of(if n % 2 == 0 { "a" } else { "b" }))
         .collect();
-    let calls = jobs.iter().map(|job| handler.handle(job, permit()));
+    let calls = jobs.iter().map(|job| call(&handler, job));
     for outcome in futures_util::future::join_all(calls).await {
         assert_eq!(outcome, Outcome::Done);
     }
@@ -135,7 +146,7 @@ async fn each_tenant_has_a_token_of_its_own_which_is_fetched_once() {
         ["a: Bearer shop-a-1", "b: Bearer shop-b-1"].map(str::to_owned)
     );
     let asked = endpoint.downstream.requests();
-    let mut asked: Vec<_> = asked.iter().map(Request::what).collect();
+    let mut asked: Vec<_> = asked.iter().map(Request::request_line).collect();
     asked.sort();
     assert_eq!(asked, ["POST /a", "POST /b"]);
     // A job needs no preparation if its tenant has a token. No other tenant has one.
@@ -147,7 +158,7 @@ async fn each_tenant_has_a_token_of_its_own_which_is_fetched_once() {
 }
 
 #[tokio::test]
-async fn a_tenant_whose_client_is_refused_fails_alone_and_goes_on_with_a_new_secret() {
+async fn a_refused_client_stops_only_its_tenant_until_the_secret_changes() {
     let (api, endpoint) = (api("none").await, Endpoint::start().await);
     endpoint.knows("own-a", "new");
     endpoint.knows("own-b", "good");
@@ -155,26 +166,28 @@ async fn a_tenant_whose_client_is_refused_fails_alone_and_goes_on_with_a_new_sec
     endpoint.write("b", "own-b:good\n");
     endpoint.write("odd", "no-colon");
     let handler = HttpHandler::new(&endpoint.calls(&api, None), 4).expect("usable");
+    let begun = Instant::now();
     for _ in 0..20 {
-        let outcome = handler.handle(&job_of("a"), permit()).await;
+        let outcome = call(&handler, &job_of("a")).await;
         let reason = "no access token: the token URL answered 401: invalid_client".to_owned();
         let expected = Outcome::Retry {
             after: None,
             reason,
         };
         assert_eq!(outcome, expected);
-        assert_eq!(handler.handle(&job_of("b"), permit()).await, Outcome::Done);
+        assert_eq!(call(&handler, &job_of("b")).await, Outcome::Done);
     }
-    // During a pause no request is made.
+    // During a pause of at least a second no request is made.
     let of = |path: &str| {
         let requests = endpoint.downstream.requests();
         requests
             .iter()
-            .filter(|request| request.what() == path)
+            .filter(|request| request.request_line() == path)
             .count()
     };
     let (of_a, of_b) = (of("POST /a"), of("POST /b"));
-    assert!(of_a < 10, "{of_a}");
+    let most = 10 + begun.elapsed().as_secs();
+    assert!((of_a as u64) < most, "{of_a}");
     assert_eq!(of_b, 1);
     endpoint.write("a", "own-a:new");
     let patience = Instant::now() + LONG;
@@ -204,7 +217,7 @@ async fn a_tenants_token_is_renewed_while_it_has_jobs_and_when_the_api_refuses_i
     endpoint.write("a", "own:good");
     let handler = HttpHandler::new(&endpoint.calls(&api, None), 4).expect("usable");
     let job = job_of("a");
-    let call = || handler.handle(&job, permit());
+    let call = || call(&handler, &job);
     assert_eq!(call().await, Outcome::Done);
     later(ONE_TOKEN * 3 / 4 - Duration::from_secs(10)).await;
     assert_eq!(call().await, Outcome::Done);
@@ -236,9 +249,9 @@ async fn a_tenants_token_is_renewed_while_it_has_jobs_and_when_the_api_refuses_i
 }
 
 #[tokio::test]
-async fn endpoints_that_hang_hold_up_no_other_tenants() {
+async fn hanging_endpoints_delay_no_other_tenants() {
     let api = api("none").await;
-    let tokens = Downstream::start(|request| match request.what().contains("/hangs") {
+    let tokens = Downstream::start(|request| match request.request_line().contains("/hangs") {
         true => (Vec::new(), AfterAnswer::Hang),
         false => {
             let json = r#"{"access_token": "t", "expires_in": 1000}"#;
@@ -285,7 +298,7 @@ async fn endpoints_that_hang_hold_up_no_other_tenants() {
 }
 
 #[tokio::test]
-async fn a_token_that_lives_for_a_moment_is_not_fetched_for_each_call() {
+async fn a_short_lived_token_is_not_fetched_for_each_call() {
     let tokens = Downstream::start(|_| {
         let json = r#"{"access_token": "t", "expires_in": 0.001}"#;
         (answer("200 OK", "", json).into_bytes(), AfterAnswer::Keep)
@@ -303,11 +316,13 @@ async fn a_token_that_lives_for_a_moment_is_not_fetched_for_each_call() {
         ..http("http://127.0.0.1:9/".to_owned(), LONG)
     };
     let handler = HttpHandler::new(&http, 4).expect("usable");
+    let begun = Instant::now();
     for _ in 0..20 {
         let attempt = handler.prepare(&job_of("a")).await;
         assert!(attempt.is_err(), "it has expired");
     }
     // The pauses between attempts are at least a second.
     let fetched = tokens.requests().len();
-    assert!(fetched <= 5, "{fetched}");
+    let most = 5 + begun.elapsed().as_secs();
+    assert!(fetched as u64 <= most, "{fetched}");
 }

@@ -54,7 +54,7 @@ async fn calls_go_through_a_tunnel_with_and_without_tls() {
 
 /// The API may receive bytes much later than the proxy's machine acknowledges them.
 #[tokio::test]
-async fn through_a_proxy_no_arrival_is_reported_and_without_one_it_is() {
+async fn arrivals_are_reported_only_without_a_proxy() {
     let papers = TestCertificates::new();
     for manner in [ApiBehavior::default(), ApiBehavior::https(&papers, &["h2"])] {
         let (api, proxy) = (Api::with(manner).await, ConnectProxy::start(None).await);
@@ -102,7 +102,7 @@ async fn access_tokens_come_through_the_proxy_too() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_refuses_or_is_not_there_is_named_without_its_password() {
+async fn a_failing_proxy_is_named_without_its_password() {
     let (api, proxy) = (Api::start().await, ConnectProxy::start(Some(BASIC)).await);
     let address = proxy.door.address;
     let reason = async |handler: HttpHandler| match handler.handle(&job("1"), permit()).await {

@@ -74,7 +74,7 @@ async fn given_up(attempt: impl Future<Output = Attempt>) -> LateEnd {
 }
 
 #[tokio::test]
-async fn calls_share_a_connection_to_a_server_that_offers_http_2() {
+async fn calls_share_an_http_2_connection() {
     let papers = TestCertificates::new();
     let api = api::Api::with(api::ApiBehavior::https(&papers, &["h2", "http/1.1"])).await;
     api.answers(|_| Reply::ok().after(Duration::from_millis(5)));
@@ -123,7 +123,7 @@ async fn calls_share_a_connection_to_a_server_that_offers_http_2() {
 }
 
 #[tokio::test]
-async fn a_server_that_offers_http_1_1_alone_gets_that_and_so_does_who_wants_it() {
+async fn http_1_1_is_used_if_the_server_or_the_configuration_requires_it() {
     let protocols = [&["http/1.1"][..], &[], &["h2", "http/1.1"]];
     for (protocols, http2) in protocols.into_iter().zip([true, true, false]) {
         let papers = TestCertificates::new();
@@ -150,12 +150,12 @@ async fn a_server_that_offers_http_1_1_alone_gets_that_and_so_does_who_wants_it(
 
 /// A call has its stream before its permit is requested.
 #[tokio::test]
-async fn no_more_calls_are_prepared_than_the_server_takes() {
-    for most in [1, 3] {
-        let settings = [(STREAMS, most)];
+async fn prepared_calls_are_bounded_by_the_servers_streams() {
+    for max in [1, 3] {
+        let settings = [(STREAMS, max)];
         let (api, handler, mut peer) = met(&settings).await;
         let mut taken: Vec<_> = std::iter::from_fn(|| handler.at_once()).collect();
-        assert_eq!(taken.len(), most as usize);
+        assert_eq!(taken.len(), max as usize);
         assert!(taken.iter_mut().all(|ready| handler.is_ready(ready)));
         let job = job("1");
         let (further, mut other) = join!(handler.prepare(&job), api.accept(&settings));
@@ -167,13 +167,13 @@ async fn no_more_calls_are_prepared_than_the_server_takes() {
             .map(|ready| handler.send(&job, ready, permit()));
         let answers = async {
             let mut streams = Vec::new();
-            for _ in 0..most {
+            for _ in 0..max {
                 streams.push(peer.request().await);
             }
             let stream = other.request().await;
             assert_eq!(
                 handler.at_once().is_some(),
-                most > 1,
+                max > 1,
                 "the other one has room"
             );
             for stream in streams {
@@ -192,7 +192,7 @@ async fn no_more_calls_are_prepared_than_the_server_takes() {
 }
 
 #[tokio::test]
-async fn who_may_not_send_any_more_is_not_ready() {
+async fn a_connection_without_free_streams_is_not_ready() {
     let (_api, handler, mut peer) = met(&[(STREAMS, 3)]).await;
     let mut taken: Vec<_> = std::iter::from_fn(|| handler.at_once()).collect();
     peer.settings(&[(STREAMS, 1)]).await;
@@ -203,7 +203,7 @@ async fn who_may_not_send_any_more_is_not_ready() {
 }
 
 #[tokio::test]
-async fn a_server_that_takes_no_call_is_not_waited_for_with_a_permit() {
+async fn no_permit_waits_for_a_server_without_free_streams() {
     let api = Api::start().await;
     let handler = api.handler(LONG);
     let job = job("1");
@@ -272,7 +272,7 @@ async fn another_reset_of_the_server_uses_an_attempt() {
 }
 
 #[tokio::test]
-async fn a_server_that_goes_away_ends_what_it_has_begun_and_nothing_else() {
+async fn a_server_going_away_ends_only_calls_it_has_begun() {
     for reason in [NO_ERROR, 11] {
         let (api, handler, mut peer) = met(&[]).await;
         let (a, b, c) = (job("a"), job("b"), job("c"));
@@ -295,7 +295,7 @@ async fn a_server_that_goes_away_ends_what_it_has_begun_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn the_end_of_an_idle_connection_is_seen_before_a_permit_is_asked_for() {
+async fn a_closed_idle_connection_is_noticed_before_a_permit_is_requested() {
     for goes_away in [true, false] {
         let (api, handler, mut peer) = met(&[]).await;
         let mut prepared = handler.at_once().expect("it is open");
@@ -379,7 +379,7 @@ async fn an_answer_that_comes_before_the_end_of_the_request_counts() {
 }
 
 #[tokio::test]
-async fn a_body_without_an_end_is_left_and_its_connection_is_not() {
+async fn an_endless_body_is_abandoned_and_its_connection_kept() {
     let (_api, handler, mut peer) = met(&[]).await;
     let job = job("1");
     let answers = async {
@@ -398,7 +398,7 @@ async fn a_body_without_an_end_is_left_and_its_connection_is_not() {
 }
 
 #[tokio::test]
-async fn a_call_over_a_stream_that_is_given_up_ends_with_its_answer_its_stream_or_its_connection() {
+async fn an_abandoned_stream_ends_with_its_answer_reset_or_connection() {
     let api = Api::start().await;
     let http = Http {
         abandoned: LEASE,
@@ -436,7 +436,7 @@ async fn a_call_over_a_stream_that_is_given_up_ends_with_its_answer_its_stream_o
 
 /// A part of it has arrived, and its end never becomes known. The rest is not sent.
 #[tokio::test]
-async fn what_the_server_does_not_take_of_a_call_is_recalled() {
+async fn the_unsent_part_of_a_call_is_recalled() {
     let api = Api::start().await;
     let http = Http {
         abandoned: LEASE,
@@ -469,7 +469,7 @@ async fn what_the_server_does_not_take_of_a_call_is_recalled() {
 
 /// An abandoned call does not end others.
 #[tokio::test]
-async fn calls_beside_one_that_is_given_up_go_on() {
+async fn other_calls_continue_beside_an_abandoned_one() {
     let (_api, handler, mut peer) = met(&[]).await;
     let (lost, good) = (job("lost"), job("good"));
     let beside = async {
@@ -516,7 +516,7 @@ async fn the_death_of_a_connection_ends_all_calls_on_it_once() {
 
 /// Frames that belong to no answer are not read without a bound.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_frames_is_left() {
+async fn a_flood_of_frames_is_abandoned() {
     for interim in [true, false] {
         let (api, handler, mut peer) = met(&[]).await;
         let job = job("1");
@@ -532,7 +532,7 @@ async fn a_flood_of_frames_is_left() {
 }
 
 #[tokio::test]
-async fn a_server_that_wants_a_certificate_says_so_with_http_2_too() {
+async fn a_required_client_certificate_is_reported_with_http_2_too() {
     let papers = TestCertificates::new();
     papers.issue("api", &["127.0.0.1"]);
     let manner = api::ApiBehavior {

@@ -35,7 +35,7 @@ async fn downstream(tls: TlsAcceptor, set_up: Option<watch::Receiver<bool>>) -> 
 }
 
 #[tokio::test]
-async fn a_ca_that_was_named_is_trusted() {
+async fn a_configured_ca_is_trusted() {
     let ca = TestCertificates::called("ours");
     let downstream = downstream(server(&ca, "127.0.0.1"), None).await;
     let handler = handler_with(ca.trusted(), &downstream, LONG);
@@ -47,7 +47,7 @@ async fn a_ca_that_was_named_is_trusted() {
 }
 
 #[tokio::test]
-async fn nobody_else_is_trusted() {
+async fn no_other_ca_is_trusted() {
     let ca = TestCertificates::called("ours");
     let (other, same_name) = (
         TestCertificates::called("other"),
@@ -78,7 +78,7 @@ async fn nobody_else_is_trusted() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_certificate_is_said_with_what_to_do() {
+async fn certificate_errors_suggest_a_fix() {
     let ca = TestCertificates::called("ours");
     ca.issue_itself("authority");
     ca.issue_expired("expired", "127.0.0.1");
@@ -98,7 +98,7 @@ async fn what_is_wrong_with_a_certificate_is_said_with_what_to_do() {
 
 /// The guard's promise: a request is sent only with a valid permit, however long the setup took.
 #[tokio::test]
-async fn a_permit_that_runs_out_during_set_up_sends_nothing() {
+async fn a_permit_that_expires_during_setup_sends_nothing() {
     let ca = TestCertificates::called("ours");
     let (go_on, set_up) = watch::channel(false);
     let downstream = downstream(server(&ca, "127.0.0.1"), Some(set_up)).await;
@@ -122,7 +122,7 @@ async fn a_permit_that_runs_out_during_set_up_sends_nothing() {
 }
 
 #[tokio::test]
-async fn a_set_up_without_an_end_is_a_failure() {
+async fn an_endless_setup_is_a_failure() {
     let ca = TestCertificates::called("ours");
     let (_never, set_up) = watch::channel(false);
     let downstream = downstream(server(&ca, "127.0.0.1"), Some(set_up)).await;
@@ -135,7 +135,7 @@ async fn a_set_up_without_an_end_is_a_failure() {
 }
 
 #[tokio::test]
-async fn a_downstream_that_wants_certificates_takes_those_of_its_authority_alone() {
+async fn a_downstream_accepts_client_certificates_of_its_authority_only() {
     let (ca, foreign) = (TestCertificates::new(), TestCertificates::new());
     ca.issue("server", &["127.0.0.1"]);
     ca.issue("client", &["worker"]);
@@ -177,7 +177,7 @@ async fn a_downstream_that_wants_certificates_takes_those_of_its_authority_alone
 }
 
 #[test]
-fn unusable_certificates_say_what_is_wrong() {
+fn unusable_certificates_are_reported_with_the_reason() {
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let cut = "-----BEGIN CERTIFICATE-----\nAAAA\n";
     let papers = TestCertificates::new();

@@ -30,7 +30,7 @@ fn calls_of(calls: &[Call]) -> HashMap<&str, usize> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_jobs_with_one_key_one_is_called_by_two_workers() {
+async fn two_workers_call_one_of_several_jobs_with_the_same_key() {
     const KEYS: usize = 60;
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -71,7 +71,7 @@ async fn of_jobs_with_one_key_one_is_called_by_two_workers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_was_the_first_is_it_after_its_worker_was_killed() {
+async fn the_first_job_remains_the_first_after_its_worker_was_killed() {
     const KEYS: usize = 20;
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -104,7 +104,7 @@ async fn who_was_the_first_is_it_after_its_worker_was_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_waits_for_a_duplicate_is_told_and_a_replayed_letter_is_none() {
+async fn a_duplicate_has_a_result_and_a_replayed_dead_letter_is_no_duplicate() {
     let api = Api::start().await;
     api.answers(|call| match call.job.as_str() {
         "bad" => Reply::status(422),

@@ -39,7 +39,7 @@ fn with(job: Message, headers: &[(&str, i64)]) -> Message {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_called_before_its_time_while_a_worker_is_killed() {
+async fn no_job_starts_early_when_a_worker_is_killed() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml("max-requests: 1000, window-size: 1s", &api.url(), "") + DELAYS;
@@ -142,7 +142,7 @@ async fn nobody_is_called_before_its_time_while_a_worker_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn publish_says_when_a_job_may_start() {
+async fn publish_sets_the_earliest_start_of_a_job() {
     let yaml = servers::yaml();
     let publish = ["publish", "--tenant", "acme", "--id"];
     let at = "2026-01-31T12:00:00Z";

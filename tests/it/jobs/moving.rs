@@ -34,7 +34,7 @@ fn to(yaml: &str, old: &Redis, new: &Redis) -> String {
 
 /// Starts a worker with the declaration that Redis has all usage that counts. No worker has seen
 /// how the data got there.
-fn told_that_all_is_known(yaml: &str, folder: &TempDir) -> Process {
+fn start_with_known_usage(yaml: &str, folder: &TempDir) -> Process {
     let file = folder.path().join("moved.yaml");
     std::fs::write(&file, yaml).expect("written");
     let mut command = Command::new(PROGRAM.0);
@@ -44,7 +44,7 @@ fn told_that_all_is_known(yaml: &str, folder: &TempDir) -> Process {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_was_copied_to_knows_all_that_was_called() {
+async fn a_copied_redis_has_all_usage() {
     let (api, old) = (
         Api::start().await,
         Redis::start_with(&["repl-diskless-sync-delay 0"]),
@@ -63,7 +63,7 @@ async fn a_redis_that_was_copied_to_knows_all_that_was_called() {
     old.stop();
 
     let (yaml, folder) = (to(&yaml, &old, &new), TempDir::new().expect("a folder"));
-    let worker = told_that_all_is_known(&yaml, &folder);
+    let worker = start_with_known_usage(&yaml, &folder);
     // No job waits for an hour, and none is called beyond the limit.
     bed.publish(&yaml, [job("other", "other-1"), job("acme", "acme-new")])
         .await;
@@ -81,7 +81,7 @@ async fn a_redis_that_was_copied_to_knows_all_that_was_called() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_redis_admits_nothing_until_it_is_told_to() {
+async fn an_empty_redis_admits_nothing_until_an_operator_allows_it() {
     let (api, old) = (Api::start().await, Redis::start());
     let bed = Bed::on(shared_rabbit().url(), old.url());
     let yaml = with_waiting_jobs(&bed, &api).await;
@@ -100,7 +100,7 @@ async fn an_empty_redis_admits_nothing_until_it_is_told_to() {
     // An operator who knows that no earlier start counts declares it for one start. If that is
     // wrong, the limit starts over.
     let folder = TempDir::new().expect("a folder");
-    let worker = told_that_all_is_known(&yaml, &folder);
+    let worker = start_with_known_usage(&yaml, &folder);
     let called = |tenant: &str| counts::times(&api.calls(), tenant).len();
     until("the other tenant's call", || called("other") == 1).await;
     // Three jobs wait and ask again.
@@ -142,7 +142,7 @@ async fn workers_on_two_rabbitmqs_keep_one_limit_until_the_old_one_is_empty() {
     new_worker.stop();
     let calls = api.calls();
     assert_eq!((calls.len(), counts::repeated(&calls)), (24, 0));
-    let window = 6 * SECOND;
+    let window = api.judged(6 * SECOND);
     let (fullest, early) = counts::windows(&counts::times(&calls, "acme"), MAX, window);
     assert!(fullest <= MAX, "{fullest} in a window, {early} too early");
 }

@@ -31,7 +31,7 @@ fn of(calls: &[Call], level: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn levels_have_turns_by_their_weights_over_a_long_backlog_of_two_workers() {
+async fn levels_take_turns_by_weight_over_a_long_backlog() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml(LIMITS, &api.url(), "") + LEVELS;
@@ -71,7 +71,7 @@ async fn levels_have_turns_by_their_weights_over_a_long_backlog_of_two_workers()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn inspect_counts_what_waits_of_each_level() {
+async fn inspect_counts_waiting_jobs_of_each_level() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     // One job is called, and the others wait longer than the test takes.
@@ -100,7 +100,7 @@ async fn inspect_counts_what_waits_of_each_level() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_of_no_level_is_a_dead_letter() {
+async fn a_job_with_an_unknown_level_is_a_dead_letter() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml(LIMITS, &api.url(), "") + LEVELS;

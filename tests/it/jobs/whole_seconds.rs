@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kit::api::{Api, Call, Reply};
 use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, MS, SECOND, jobs, until};
+use kit::{Bed, MS, jobs, until};
 use tokio::time::Instant;
 
 use crate::PROGRAM;
@@ -21,8 +21,8 @@ const JOBS: usize = 120;
 struct Window {
     ends: Option<(Instant, SystemTime)>,
     calls: u32,
-    /// How long the tenant had an unused window and made no call.
-    idle: Duration,
+    /// How long each time the tenant had an unused window and made no call.
+    idle: Vec<Duration>,
     refused: u32,
 }
 
@@ -30,7 +30,7 @@ impl Window {
     fn call(&mut self) -> Reply {
         let (now, clock) = (Instant::now(), SystemTime::now());
         if self.ends.is_none_or(|(ends, _)| ends <= now) {
-            self.idle += self.ends.map_or(Duration::ZERO, |(ends, _)| now - ends);
+            self.idle.extend(self.ends.map(|(ends, _)| now - ends));
             self.ends = Some((now + WINDOW, clock + WINDOW));
             self.calls = 0;
         }
@@ -74,18 +74,18 @@ async fn a_reset_in_whole_seconds_costs_no_quota() {
     let calls = api.calls();
     assert_eq!(calls.len(), tenants.len() * JOBS, "each job once");
     let windows = windows.lock().expect("nobody panics");
+    let mut gaps: Vec<Duration> = Vec::new();
     for tenant in tenants {
-        let Window { idle, refused, .. } = windows[tenant];
+        let Window { idle, refused, .. } = &windows[tenant];
         let of_tenant = || calls.iter().filter(|call| call.tenant == tenant);
         let took =
             of_tenant().next_back().expect("calls").at - of_tenant().next().expect("calls").at;
         println!("{tenant}: {took:?}, {refused} refused, {idle:?} idle between 6 windows");
-        assert_eq!(refused, 0, "{tenant}");
-        // 0.1 s between each of six windows. Each header taken literally would add up to two
-        // seconds.
-        assert!(
-            idle < 2 * SECOND + 500 * MS,
-            "{tenant}: {idle:?} idle of {took:?}"
-        );
+        assert_eq!(*refused, 0, "{tenant}");
+        gaps.extend(idle);
     }
+    // 0.1 s between two windows, but up to a second if each header were taken literally. Pauses of
+    // the machine make only few gaps longer.
+    gaps.sort_unstable();
+    assert!(gaps[gaps.len() / 2] < 500 * MS, "{gaps:?}");
 }

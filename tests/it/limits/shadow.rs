@@ -66,7 +66,7 @@ fn sum_of(worker: &Process, series: &str) -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shadow_says_what_the_apis_log_says_and_holds_with_what_it_counted_once_it_is_promoted() {
+async fn a_shadow_matches_the_apis_log_and_keeps_its_usage_when_promoted() {
     const BURST: usize = 40;
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -151,7 +151,7 @@ async fn a_shadow_says_what_the_apis_log_says_and_holds_with_what_it_counted_onc
     // After promotion, further jobs wait until enough of the shadow's usage has expired.
     let enforced = limits("");
     write(&file, &enforced);
-    worker.says(&["configuration applied", "new limits"]).await;
+    worker.logs(&["configuration applied", "new limits"]).await;
     let applied = Instant::now();
     bed.publish(&enforced, jobs("acme", MAX)).await;
     until("the rest", || api.count() == BURST + MAX).await;
@@ -160,23 +160,23 @@ async fn a_shadow_says_what_the_apis_log_says_and_holds_with_what_it_counted_onc
         applied < calls[BURST - 1] + WINDOW,
         "the machine was stopped"
     );
+    let window = api.judged(WINDOW);
     for (at, call) in calls.iter().enumerate().skip(BURST) {
-        let in_window = calls[..=at].iter().filter(|other| *call - **other < WINDOW);
+        let in_window = calls[..=at].iter().filter(|other| *call - **other < window);
         assert!(in_window.count() <= MAX, "call {at}");
     }
     worker.stop();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_max_that_an_operator_tries_denies_nothing_and_holds_with_all_starts_once_it_is_set()
- {
+async fn a_tried_maximum_denies_nothing_and_counts_earlier_starts_once_set() {
     const BURST: usize = 20;
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let limits = "limits: [{name: few, max-requests: 500, window-size: 30s, guard: 50ms}, {name: running, max-concurrent: 64}]";
     let yaml = bed.yaml(limits, &api.url(), "");
     let worker = PROGRAM.start(&yaml);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     let tenant = |args: &[&str]| sluicegate(&yaml, &[&["tenant", "limit"], args].concat());
     let shadows = |of: &str| {
         let found = sluicegate(&yaml, &["inspect", of, "--json"]).exited(0);
@@ -191,14 +191,14 @@ async fn another_max_that_an_operator_tries_denies_nothing_and_holds_with_all_st
     let max = MAX.to_string();
     let few = ["acme", &max, "--limit", "few"];
     let args = [&few[..], &["--shadow", "--for", "1h"]].concat();
-    let begun = tenant(&args).exited(0).out;
+    let started = tenant(&args).exited(0).out;
     assert!(
-        begun.starts_with("limit few of acme: trying max-requests 5 until "),
-        "{begun}"
+        started.starts_with("limit few of acme: trying max-requests 5 until "),
+        "{started}"
     );
     assert!(
-        begun.contains(": 1 worker follows\nit denies nothing"),
-        "{begun}"
+        started.contains(": 1 worker follows\nit denies nothing"),
+        "{started}"
     );
 
     bed.publish(&yaml, jobs("acme", BURST)).await;
@@ -256,8 +256,9 @@ async fn another_max_that_an_operator_tries_denies_nothing_and_holds_with_all_st
     until("the rest", || of_acme().len() == BURST + MAX).await;
     let calls = of_acme();
     assert!(set < calls[BURST - 1] + WINDOW, "the machine was stopped");
+    let window = api.judged(WINDOW);
     for (at, call) in calls.iter().enumerate().skip(BURST) {
-        let in_window = calls[..=at].iter().filter(|other| *call - **other < WINDOW);
+        let in_window = calls[..=at].iter().filter(|other| *call - **other < window);
         assert!(in_window.count() <= MAX, "call {at}");
     }
 
@@ -311,7 +312,7 @@ fn done(redis: &Redis) -> (Vec<(String, u64)>, u64) {
 }
 
 #[tokio::test]
-async fn a_decision_without_shadows_costs_what_it_did_and_a_shadow_a_few_commands() {
+async fn a_shadow_costs_a_decision_a_few_commands_and_its_absence_none() {
     const ROUNDS: u64 = 500;
     let redis = Redis::start();
     let limit = |name: &str, algorithm, max| {
@@ -343,7 +344,7 @@ async fn a_decision_without_shadows_costs_what_it_did_and_a_shadow_a_few_command
             asks: vec![Question {
                 ticket: None,
                 cost: 1,
-                again: false,
+                readmitted: false,
             }],
         };
         for number in 0..60 {

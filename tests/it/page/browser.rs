@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use crate::PROGRAM;
 use crate::api::{OPERATOR, Port, READER};
+use crate::cli::servers::{buried, client};
 use crate::page::HOSTILE;
 
 /// Number of waiting tenants.
@@ -41,7 +42,7 @@ impl Chromium {
             .env("HOME", profile.path())
             .env("TMPDIR", profile.path());
         let driver = Process::start(command);
-        driver.says(&["started successfully"]).await;
+        driver.logs(&["started successfully"]).await;
         let folder = profile.path().join("profile");
         let arguments = [
             "--headless=new",
@@ -87,14 +88,14 @@ impl Chromium {
     }
 
     /// Waits until the page shows all of this by itself.
-    async fn says(&self, words: &[&str]) -> String {
-        let begun = Instant::now();
+    async fn shows(&self, words: &[&str]) -> String {
+        let started = Instant::now();
         loop {
             let text = self.text().await;
             if words.iter().all(|word| text.contains(word)) {
                 return text;
             }
-            let waited = begun.elapsed();
+            let waited = started.elapsed();
             assert!(waited < PATIENCE, "no {words:?} in:\n{text}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -108,7 +109,7 @@ impl Chromium {
     /// Clicks on an element. Live elements may be replaced at that moment, so it is searched for
     /// again.
     async fn click_on(&self, what: Locator<'_>) {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let clicked = match self.client.find(what).await {
                 Ok(found) => found.click().await,
@@ -117,7 +118,7 @@ impl Chromium {
             let Err(why) = clicked else {
                 return;
             };
-            let waited = begun.elapsed();
+            let waited = started.elapsed();
             assert!(waited < PATIENCE, "{what:?}: {why}\n{}", self.text().await);
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -154,13 +155,13 @@ impl Chromium {
     /// done.
     async fn does(&self, link: &str, question: &str, fields: &[(&str, &str)]) -> String {
         self.click(link).await;
-        self.says(&[question, "The action is recorded in the audit log"])
+        self.shows(&[question, "The action is recorded in the audit log"])
             .await;
         for (name, value) in fields {
             self.write(name, value).await;
         }
         self.press("main button.main").await;
-        self.says(&[&format!("Done: {}", question.trim_end_matches('?'))])
+        self.shows(&[&format!("Done: {}", question.trim_end_matches('?'))])
             .await
     }
 
@@ -227,7 +228,7 @@ admin: {{token: {READER}, operator-token: {OPERATOR}, listen: '127.0.0.1:{port}'
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
+async fn an_operator_can_use_the_whole_page_in_a_browser() {
     let mut fleet = Fleet::start().await;
     let listen = fleet.listen;
     let browser = Chromium::start().await;
@@ -240,19 +241,19 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
 
     // A reader signs in and reaches the requested page.
     browser.open(listen, "/ui/tenants?search=acm").await;
-    browser.says(&["Sign in", "Token"]).await;
+    browser.shows(&["Sign in", "Token"]).await;
     browser.sign_in("no-token-of-ours", "").await;
     browser
-        .says(&["neither admin.token nor admin.operator-token"])
+        .shows(&["neither admin.token nor admin.operator-token"])
         .await;
     browser.open(listen, "/ui/tenants?search=acm").await;
     browser.sign_in(READER, "").await;
-    browser.says(&["Tenants", "Reader", "Live", "acme"]).await;
+    browser.shows(&["Tenants", "Reader", "Live", "acme"]).await;
 
     // A waiting tenant, and the reason.
     browser.click("acme").await;
     browser
-        .says(&[
+        .shows(&[
             "acme",
             "Waiting",
             "is exhausted",
@@ -275,9 +276,9 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
     let before = browser.is(tile).await;
     let more = (0..4).map(|id| job("acme", format!("more-{id}")));
     fleet.bed.publish(&fleet.yaml, more).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     while browser.is(tile).await == before {
-        assert!(begun.elapsed() < PATIENCE, "{before} stays");
+        assert!(started.elapsed() < PATIENCE, "{before} stays");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let focused = browser.is("document.activeElement.className").await;
@@ -286,10 +287,10 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
     // A reader is asked for the other token, and then returns to the question.
     browser.click("Pause…").await;
     browser
-        .says(&["Actions require admin.operator-token"])
+        .shows(&["Actions require admin.operator-token"])
         .await;
     browser.sign_in(OPERATOR, "anna").await;
-    browser.says(&["Pause acme?"]).await;
+    browser.shows(&["Pause acme?"]).await;
     assert_eq!(
         browser
             .at("[name=for]")
@@ -300,17 +301,17 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
         Some("1h".to_owned())
     );
     browser.click("Go back").await;
-    browser.says(&["acme", "Operator anna"]).await;
+    browser.shows(&["acme", "Operator anna"]).await;
 
     actions(&browser, &fleet).await;
-    dead_letters(&browser, listen).await;
+    dead_letters(&browser, &fleet).await;
     hostile(&browser, listen).await;
     keyboard(&browser, listen).await;
     many(&browser, &fleet).await;
 
     // The audit log has all actions.
     browser.open(listen, "/ui/audit").await;
-    let audit = browser.says(&["tenant pause", "anna"]).await;
+    let audit = browser.shows(&["tenant pause", "anna"]).await;
     for action in [
         "tenant resume",
         "tenant limit",
@@ -332,30 +333,30 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
     // Another worker goes away, which is shown.
     browser.open(listen, "/ui").await;
     browser
-        .says(&[
+        .shows(&[
             "Workers ready",
             "this one",
             &format!("/ {}", fleet.second.id()),
         ])
         .await;
     fleet.second.signal(Signal::KILL);
-    browser.says(&["Gone since"]).await;
+    browser.shows(&["Gone since"]).await;
 
     // This worker goes away. The page says so, keeps its contents, and continues when the worker is
     // back.
     browser.open(listen, "/ui/tenant?name=acme").await;
-    browser.says(&["Live", "Waiting"]).await;
+    browser.shows(&["Live", "Waiting"]).await;
     let first = fleet.first.take().expect("it runs");
     first.stop();
-    let text = browser.says(&["No connection since"]).await;
+    let text = browser.shows(&["No connection since"]).await;
     assert!(text.contains("acme") && text.contains("Empty at"), "{text}");
     let again = PROGRAM.start(&fleet.yaml);
     Port::of(&again).await;
     // The new worker has no sessions.
-    browser.says(&["Signed out. Load the page again."]).await;
+    browser.shows(&["Signed out. Load the page again."]).await;
     browser.client.refresh().await.expect("it is shown");
     browser.sign_in(READER, "").await;
-    browser.says(&["Live", "acme", "Reader"]).await;
+    browser.shows(&["Live", "acme", "Reader"]).await;
 
     // Without a required token, it continues by itself.
     again.stop();
@@ -366,12 +367,12 @@ async fn an_operator_sees_and_does_all_of_it_in_a_browser() {
     let once = PROGRAM.start(&open);
     Port::of(&once).await;
     browser.open(listen, "/ui").await;
-    browser.says(&["Live", "Ready"]).await;
+    browser.shows(&["Live", "Ready"]).await;
     once.stop();
-    browser.says(&["No connection since"]).await;
+    browser.shows(&["No connection since"]).await;
     let twice = PROGRAM.start(&open);
     Port::of(&twice).await;
-    let text = browser.says(&["Live", "Ready"]).await;
+    let text = browser.shows(&["Live", "Ready"]).await;
     assert!(!text.contains("No connection"), "{text}");
     browser.close().await;
     twice.stop();
@@ -383,7 +384,7 @@ async fn actions(browser: &Chromium, fleet: &Fleet) {
     browser
         .does("Pause…", "Pause acme?", &[("for", "2h")])
         .await;
-    browser.says(&["Suspended"]).await;
+    browser.shows(&["Suspended"]).await;
     browser.does("Resume…", "Resume acme?", &[]).await;
     browser
         .does(
@@ -392,7 +393,7 @@ async fn actions(browser: &Chromium, fleet: &Fleet) {
             &[("max", "3")],
         )
         .await;
-    browser.says(&["instead of 1"]).await;
+    browser.shows(&["instead of 1"]).await;
     // First tried, then enforced.
     browser
         .does(
@@ -402,7 +403,7 @@ async fn actions(browser: &Chromium, fleet: &Fleet) {
         )
         .await;
     browser
-        .says(&[
+        .shows(&[
             "Tried default (2 in 1h):",
             "It denies nothing.",
             "End the trial…",
@@ -411,19 +412,19 @@ async fn actions(browser: &Chromium, fleet: &Fleet) {
     browser
         .does("Enforce it…", "Enforce the tried limit of acme?", &[])
         .await;
-    let text = browser.says(&["2 calls in 1h", "instead of 1"]).await;
+    let text = browser.shows(&["2 calls in 1h", "instead of 1"]).await;
     assert!(!text.contains("Tried default"), "{text}");
     // The form for a changed limit can also try it with the entered values.
     browser.click("Change a limit…").await;
     browser.write("max", "4").await;
     browser.press("main button[value=try]").await;
     browser
-        .says(&["Done: Try a limit of acme", "Tried default (4 in 1h):"])
+        .shows(&["Done: Try a limit of acme", "Tried default (4 in 1h):"])
         .await;
     browser
         .does("End the trial…", "End the trial of acme?", &[])
         .await;
-    let text = browser.says(&["2 calls in 1h", "instead of 1"]).await;
+    let text = browser.shows(&["2 calls in 1h", "instead of 1"]).await;
     assert!(!text.contains("Tried default"), "{text}");
     browser
         .does("Empty the waitlist…", "Empty the waitlist of acme?", &[])
@@ -431,20 +432,22 @@ async fn actions(browser: &Chromium, fleet: &Fleet) {
     browser
         .does("Divert…", "Divert the jobs of acme?", &[])
         .await;
-    browser.says(&["Diverted"]).await;
+    browser.shows(&["Diverted"]).await;
     browser
         .does("Stop diverting…", "Stop diverting acme?", &[])
         .await;
     browser.write("id", "acme-4").await;
     browser.press(".part-actions form button").await;
-    browser.says(&["Cancel the job acme-4 of acme?"]).await;
+    browser.shows(&["Cancel the job acme-4 of acme?"]).await;
     browser.press("main button.main").await;
-    browser.says(&["Done: Cancel the job acme-4 of acme"]).await;
+    browser
+        .shows(&["Done: Cancel the job acme-4 of acme"])
+        .await;
     // Invalid input is reported and stays in the form.
     browser.click("Pause…").await;
     browser.write("for", "soon").await;
     browser.press("main button.main").await;
-    browser.says(&["for: must be a duration"]).await;
+    browser.shows(&["for: must be a duration"]).await;
     assert_eq!(
         browser
             .at("[name=for]")
@@ -457,29 +460,31 @@ async fn actions(browser: &Chromium, fleet: &Fleet) {
 
     browser.open(fleet.listen, "/ui").await;
     browser.does("Pause…", "Pause all workers?", &[]).await;
-    browser.says(&["All workers are paused."]).await;
+    browser.shows(&["All workers are paused."]).await;
     browser.does("Resume…", "Resume all workers?", &[]).await;
     browser.does("Drain…", "Drain all workers?", &[]).await;
-    browser.says(&["All workers are draining"]).await;
+    browser.shows(&["All workers are draining"]).await;
     browser.does("Resume…", "Resume all workers?", &[]).await;
     browser
         .does("Resume calls…", "Resume the calls of all tenants?", &[])
         .await;
     // A tenant that the API throttled is resumed.
     browser.open(fleet.listen, "/ui/tenants?sort=closed").await;
-    browser.says(&["rude"]).await;
+    browser.shows(&["rude"]).await;
     browser.click("rude").await;
-    browser.says(&["Suspended", "429"]).await;
+    browser.shows(&["Suspended", "429"]).await;
     browser.does("Resume…", "Resume rude?", &[]).await;
 }
 
-async fn dead_letters(browser: &Chromium, listen: SocketAddr) {
-    for (tenant, link, question) in [
-        ("wrong", "Replay…", "Replay dead letters?"),
-        ("wrong-too", "Delete…", "Delete dead letters?"),
+async fn dead_letters(browser: &Chromium, fleet: &Fleet) {
+    let listen = fleet.listen;
+    let queue = client(&fleet.yaml).await;
+    for (tenant, letters, link, question) in [
+        ("wrong", 2, "Replay…", "Replay dead letters?"),
+        ("wrong-too", 1, "Delete…", "Delete dead letters?"),
     ] {
         let id = format!("{tenant}-0");
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             browser
                 .open(listen, &format!("/ui/dead?tenant={tenant}"))
@@ -487,7 +492,7 @@ async fn dead_letters(browser: &Chromium, listen: SocketAddr) {
             if browser.text().await.contains("400") {
                 break;
             }
-            assert!(begun.elapsed() < PATIENCE, "{}", browser.text().await);
+            assert!(started.elapsed() < PATIENCE, "{}", browser.text().await);
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         let found = browser
@@ -500,15 +505,19 @@ async fn dead_letters(browser: &Chromium, listen: SocketAddr) {
             "{found}"
         );
         let found = found.as_str().unwrap_or(&id).to_owned();
+        // What a page has looked at returns to the queue a moment later. A replayed job waits for
+        // the next window.
+        buried(&queue, letters).await;
         browser.click(&found).await;
         browser
-            .says(&["Dead letter", "400", "Body", "{}", "x-tenant"])
+            .shows(&["Dead letter", "400", "Body", "{}", "x-tenant"])
             .await;
+        buried(&queue, letters).await;
         browser.does(link, question, &[]).await;
     }
     // One was replayed, and the other was deleted.
     browser.open(listen, "/ui/dead?tenant=wrong-too").await;
-    browser.says(&["No dead letter matches."]).await;
+    browser.shows(&["No dead letter matches."]).await;
 }
 
 /// A page with any name is reachable by its link, and no part of the name runs.
@@ -520,7 +529,7 @@ async fn hostile(browser: &Chromium, listen: SocketAddr) {
             .await;
         // Its first row appears as soon as a worker names the tenant.
         browser.press("tbody th a").await;
-        browser.says(&["Actions", "Limits"]).await;
+        browser.shows(&["Actions", "Limits"]).await;
         let url = browser.client.current_url().await.expect("it");
         let pairs: Vec<_> = url.query_pairs().into_owned().collect();
         let own = ("name".to_owned(), name.to_owned());
@@ -542,7 +551,7 @@ async fn hostile(browser: &Chromium, listen: SocketAddr) {
 /// Everything is reachable without a mouse.
 async fn keyboard(browser: &Chromium, listen: SocketAddr) {
     browser.open(listen, "/ui").await;
-    browser.says(&["Workers", "For all workers"]).await;
+    browser.shows(&["Workers", "For all workers"]).await;
     let body = browser.at("body").await;
     body.send_keys(&Key::Tab.to_string()).await.expect("a key");
     let first = browser.is("document.activeElement.textContent").await;
@@ -597,17 +606,19 @@ async fn many(browser: &Chromium, fleet: &Fleet) {
     let all = (0..TENANTS).map(|number| job(&format!("m-{number:05}"), number));
     fleet.bed.publish(&fleet.yaml, all).await;
     browser.open(fleet.listen, "/ui/tenants").await;
-    browser.says(&["1–50 of", "that workers do not name"]).await;
+    browser
+        .shows(&["1–50 of", "that workers do not name"])
+        .await;
     browser.click("Next page").await;
-    browser.says(&["51–100 of", "First page"]).await;
+    browser.shows(&["51–100 of", "First page"]).await;
     browser
         .open(fleet.listen, "/ui/tenants?search=m-09999")
         .await;
     browser
-        .says(&["Open the tenant with exactly this name"])
+        .shows(&["Open the tenant with exactly this name"])
         .await;
     browser
         .click("Open the tenant with exactly this name")
         .await;
-    browser.says(&["m-09999", "Limits"]).await;
+    browser.shows(&["m-09999", "Limits"]).await;
 }

@@ -157,7 +157,7 @@ const VIEWS: [&str; 6] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_no_session_signs_in_first_and_every_answer_is_strict() {
+async fn without_a_session_a_client_signs_in_and_all_answers_have_strict_headers() {
     let run = Run::start("max-requests: 5, window-size: 1h").await;
     let listen = run.port.0;
     let stranger = Browser::of(listen);
@@ -279,7 +279,7 @@ async fn who_has_no_session_signs_in_first_and_every_answer_is_strict() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_action_takes_an_operators_session_its_own_form_and_its_own_site() {
+async fn an_action_requires_an_operators_session_and_its_own_form_and_site() {
     let run = Run::start("max-requests: 5, window-size: 1h").await;
     let listen = run.port.0;
     let reader = Browser::signed_in(listen, READER).await;
@@ -406,7 +406,7 @@ async fn an_action_takes_an_operators_session_its_own_form_and_its_own_site() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_tokens_are_refused_slowly_and_keep_no_right_one_out() {
+async fn wrong_tokens_are_refused_slowly_and_block_no_valid_one() {
     let server = port_of(Some(READER)).await;
     let browser = Browser::of(server.listen);
     for _ in 0..10 {
@@ -461,7 +461,7 @@ async fn port_of(token: Option<&str>) -> AdminServer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_token_this_machine_looks_and_a_server_that_is_away_is_said() {
+async fn without_a_token_local_clients_read_and_unreachable_servers_are_shown() {
     let server = port_of(None).await;
     let listen = server.listen;
     let page = Browser::of(listen).get("/ui").await;
@@ -510,7 +510,7 @@ impl Stream {
     }
 
     /// Reads until the stream contains this text.
-    async fn says(&mut self, words: &str) {
+    async fn shows(&mut self, words: &str) {
         let reading = async {
             let mut bytes = [0; 16 * 1024];
             while !self.text.contains(words) {
@@ -531,13 +531,13 @@ impl Stream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_lasts_says_what_is_new_and_ends_with_its_session() {
+async fn a_stream_sends_changes_and_ends_with_its_session() {
     let run = Run::start("max-requests: 1, window-size: 1h").await;
     let listen = run.port.0;
     let mut operator = Browser::signed_in(listen, OPERATOR).await;
     let mut stream = Stream::of(&operator, "/ui/tenant?name=acme").await;
-    stream.says("retry: 2000").await;
-    stream.says("\"id\":\"limits\"").await;
+    stream.shows("retry: 2000").await;
+    stream.shows("\"id\":\"limits\"").await;
     assert!(
         stream.text.contains("content-type: text/event-stream"),
         "{}",
@@ -554,8 +554,8 @@ async fn a_stream_lasts_says_what_is_new_and_ends_with_its_session() {
     stream.text.clear();
     let jobs = (0..3).map(|id| job("acme", id));
     run.bed.publish(&run.yaml, jobs).await;
-    stream.says("Waiting").await;
-    stream.says("is exhausted").await;
+    stream.shows("Waiting").await;
+    stream.shows("is exhausted").await;
     drop(idle);
 
     let page = operator.get("/ui").await.body;
@@ -566,31 +566,31 @@ async fn a_stream_lasts_says_what_is_new_and_ends_with_its_session() {
     operator
         .post("/ui/sign-out", &format!("form-token={token}"))
         .await;
-    stream.says("event: out").await;
+    stream.shows("event: out").await;
     stream.ends().await;
 
     // A worker that stops ends them without waiting.
     operator = Browser::signed_in(listen, OPERATOR).await;
     let mut stream = Stream::of(&operator, "/ui").await;
-    stream.says("\"id\":\"workers\"").await;
+    stream.shows("\"id\":\"workers\"").await;
     run.worker.stop();
     stream.ends().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_have_a_bound_and_pages_have_none_of_it() {
+async fn streams_are_bounded_independently_of_pages() {
     let run = Run::start("max-requests: 1, window-size: 1h").await;
     let listen = run.port.0;
     let reader = Browser::signed_in(listen, READER).await;
     let mut streams = Vec::new();
     for number in 0..MAX_STREAMS {
         let mut stream = Stream::of(&reader, &format!("/ui/tenant?name=t{}", number % 3)).await;
-        stream.says("retry: 2000").await;
+        stream.shows("retry: 2000").await;
         streams.push(stream);
     }
     let mut more = Stream::of(&reader, "/ui").await;
-    more.says("503 Service Unavailable").await;
-    more.says("32 pages already show this worker live").await;
+    more.shows("503 Service Unavailable").await;
+    more.shows("32 pages already show this worker live").await;
     assert_eq!(
         reader.get("/ui").await.status,
         200,
@@ -601,7 +601,7 @@ async fn streams_have_a_bound_and_pages_have_none_of_it() {
     let seated = async {
         loop {
             let mut stream = Stream::of(&reader, "/ui").await;
-            stream.says("HTTP/1.1 ").await;
+            stream.shows("HTTP/1.1 ").await;
             if stream.text.starts_with("HTTP/1.1 200") {
                 return;
             }
@@ -625,7 +625,7 @@ pub const HOSTILE: [&str; 7] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_that_others_chose_are_text_wherever_they_are_shown() {
+async fn foreign_names_are_always_shown_as_text() {
     let run = Run::start("max-requests: 1, window-size: 1h").await;
     let reader = Browser::signed_in(run.port.0, READER).await;
     let long = "é".repeat(127);
@@ -736,7 +736,7 @@ async fn several_pipelines_are_chosen_by_name() {
 /// Counts questions, not times: without viewers Redis has no load, and any number of viewers of the
 /// same view cause the load of one.
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_costs_redis_nothing_and_many_cost_what_one_does() {
+async fn no_viewer_costs_redis_nothing_and_many_cost_as_much_as_one() {
     let redis = kit::servers::Redis::start();
     let rabbit = kit::servers::shared_rabbit();
     let bed = kit::Bed::on(rabbit.url(), redis.url());
@@ -763,7 +763,7 @@ async fn nobody_costs_redis_nothing_and_many_cost_what_one_does() {
     let mut streams = Vec::new();
     for _ in 0..10 {
         let mut stream = Stream::of(&reader, "/ui").await;
-        stream.says("\"id\":\"workers\"").await;
+        stream.shows("\"id\":\"workers\"").await;
         streams.push(stream);
     }
     let (began, before) = (std::time::Instant::now(), asked());

@@ -168,7 +168,7 @@ impl Workload {
             api: self.api(),
             redis: Duration::ZERO,
             seed: 1,
-            most: Duration::from_secs(3_600),
+            max: Duration::from_secs(3_600),
             work: u64::MAX,
         };
         // A separate thread, since this one already has a runtime in real time.
@@ -330,7 +330,7 @@ impl Workload {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_simulated_is_what_happens() {
+async fn a_simulation_matches_real_workers() {
     let all = std::env::var("SIMULATED_AND_LIVE").is_ok_and(|which| which == "all");
     if all {
         println!("| workload | makespan | used | wait p50 | wait p99 |\n|---|---|---|---|---|");

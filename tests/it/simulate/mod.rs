@@ -73,7 +73,7 @@ fn the_same_seed_gives_the_same_output_byte_by_byte() {
 }
 
 #[test]
-fn several_configurations_stand_side_by_side_and_in_one_picture() {
+fn several_configurations_are_compared_in_a_table_and_a_chart() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
     written(folder, "old.yaml", LIMITS);
@@ -120,7 +120,7 @@ fn several_configurations_stand_side_by_side_and_in_one_picture() {
 }
 
 #[test]
-fn what_was_learned_has_a_row_where_a_limit_learns() {
+fn adaptive_limits_have_a_row_of_learned_values() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
     let limits = LIMITS.replace("}", ", adaptive: {within: 20%..100%}}");
@@ -165,7 +165,7 @@ fn jobs_come_from_a_file_or_from_standard_input() {
 }
 
 #[test]
-fn hostile_files_and_absurd_numbers_are_refused_with_words() {
+fn hostile_files_and_absurd_numbers_are_refused_with_a_message() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
     written(folder, "sluicegate.yaml", LIMITS);
@@ -222,7 +222,7 @@ fn hostile_files_and_absurd_numbers_are_refused_with_words() {
 }
 
 #[test]
-fn a_run_in_which_nothing_ends_is_over_all_the_same_and_says_why() {
+fn a_run_without_progress_ends_with_the_reason() {
     for (args, words) in [
         (["--api-errors", "100%"], "the API failed 100.0 % of"),
         (
@@ -275,7 +275,7 @@ fn a_run_in_which_nothing_ends_is_over_all_the_same_and_says_why() {
 }
 
 #[test]
-fn a_picture_overwrites_pictures_alone() {
+fn a_chart_overwrites_only_charts() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
     written(folder, "sluicegate.yaml", LIMITS);
@@ -322,7 +322,7 @@ fn a_picture_overwrites_pictures_alone() {
 }
 
 #[test]
-fn limits_stand_in_their_order_and_shadows_and_long_names_fit_in() {
+fn limits_keep_their_order_and_shadows_and_long_names_fit() {
     let limits = "rate-limiter: {limits: [{name: z, max-requests: 10, window-size: 1s}, {name: a, max-requests: 100, window-size: 1m}, \
                   {name: tried, max-requests: 2, window-size: 1m, shadow: true}], tenants: {acme: {max-requests: 3}}}";
     let long = "x".repeat(250);
@@ -349,7 +349,7 @@ fn limits_stand_in_their_order_and_shadows_and_long_names_fit_in() {
 }
 
 #[test]
-fn where_nobody_wrote_limits_it_is_said() {
+fn built_in_limits_are_reported() {
     let none = sluicegate_with(None, &["simulate", "--burst", "1"], b"").exited(0);
     assert!(
         none.out
@@ -384,7 +384,7 @@ cases:
 ";
 
 #[test]
-fn cases_hold_or_are_shown_with_what_came_instead() {
+fn cases_hold_or_show_the_actual_values() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
     written(folder, "sluicegate.yaml", LIMITS);
@@ -427,12 +427,12 @@ fn cases_hold_or_are_shown_with_what_came_instead() {
 }
 
 #[test]
-fn the_pipeline_is_that_of_the_case_or_of_the_command_line() {
+fn the_pipeline_comes_from_the_case_or_the_command_line() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path();
-    let one = |name: &str, most: u32| {
+    let one = |name: &str, max: u32| {
         format!(
-            "  {name}: {{rate-limiter: {{use-algo: sliding-window-algo, max-requests: {most}, window-size: 1s, guard: 0ms}}}}\n"
+            "  {name}: {{rate-limiter: {{use-algo: sliding-window-algo, max-requests: {max}, window-size: 1s, guard: 0ms}}}}\n"
         )
     };
     let both = format!("pipelines:\n{}{}", one("ten", 10), one("five", 5));

@@ -24,13 +24,13 @@ fn closed(worker: &Process) -> (usize, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tenants_that_close_are_a_few_lines_and_a_sum() {
+async fn closed_tenants_are_logged_in_a_few_lines_and_a_summary() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let limits = "max-requests: 1, window-size: 10m";
     let yaml = bed.yaml(limits, &api.url(), "");
     let worker = PROGRAM.start(&yaml);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     let all = (0..TENANTS).flat_map(|tenant| jobs(&format!("t{tenant}"), 5).collect::<Vec<_>>());
     bed.publish(&yaml, all).await;
     // Four jobs of each are denied, which closes each once. The sum is logged when nothing else
@@ -39,24 +39,24 @@ async fn tenants_that_close_are_a_few_lines_and_a_sum() {
     until("a line for each", all_told).await;
     let (said, _) = closed(&worker);
     assert!(said >= 10, "{said} lines");
-    worker.says(&["limit=\"default\" wait_ms="]).await;
+    worker.logs(&["limit=\"default\" wait_ms="]).await;
     worker.stop();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pause_is_told_and_its_end_before_its_time() {
+async fn a_pause_and_its_early_end_are_logged() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml("max-requests: 100, window-size: 1s", &api.url(), "");
     let worker = PROGRAM.start(&yaml);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     sluicegate(&yaml, &["tenant", "pause", "boss", "--for", "1h"]).exited(0);
     bed.publish(&yaml, [job("boss", "paused")]).await;
     let suspended = "tenant closed: suspended";
-    worker.says(&[suspended, "tenant=boss wait_ms=3"]).await;
+    worker.logs(&[suspended, "tenant=boss wait_ms=3"]).await;
     sluicegate(&yaml, &["tenant", "resume", "boss"]).exited(0);
     bed.publish(&yaml, [job("boss", "resumed")]).await;
     let open = ["tenant open again", "tenant=boss closed_s=", "denied=1"];
-    worker.says(&open).await;
+    worker.logs(&open).await;
     worker.stop();
 }

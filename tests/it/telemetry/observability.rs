@@ -106,7 +106,7 @@ fn every_field_of_json_is_listed() {
 }
 
 #[test]
-fn exit_statuses_are_those_of_the_help() {
+fn exit_statuses_match_the_help() {
     let help = sluicegate("", &["--help"]).exited(0).out;
     let (_, said) = help.split_once("Exit status: ").expect("the statuses");
     let said = said.trim_end().trim_end_matches('.');

@@ -60,7 +60,7 @@ fn parse(text: &str) -> Context {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_jobs_spans_are_in_its_publishers_trace_and_its_context_goes_on() {
+async fn a_jobs_spans_join_its_publishers_trace_and_its_context_is_forwarded() {
     let (api, collector) = (Api::start().await, Collector::start().await);
     api.answers(|call| match (call.job.as_str(), call.attempt) {
         ("again", 1) => Reply::status(503),
@@ -89,9 +89,9 @@ async fn a_jobs_spans_are_in_its_publishers_trace_and_its_context_goes_on() {
         ("OTEL_SERVICE_NAME", "gate"),
     ];
     let (worker, _config) = start(&yaml, &collector, &variables);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     let endpoint = format!("\"endpoint\":\"http://{}/v1/traces\"", collector.address);
-    worker.says(&["traces are sent", &endpoint]).await;
+    worker.logs(&["traces are sent", &endpoint]).await;
     let limit = |tenant| {
         sluicegate(&yaml, &["tenant", "limit", tenant, "9", "--for", "1h"]).exited(0);
     };
@@ -105,12 +105,12 @@ async fn a_jobs_spans_are_in_its_publishers_trace_and_its_context_goes_on() {
     ];
     bed.publish(&yaml, all).await;
     let closed = "tenant closed: its jobs wait for a limit";
-    worker.says(&[closed, "\"tenant\":\"acme\""]).await;
+    worker.logs(&[closed, "\"tenant\":\"acme\""]).await;
     limit("acme");
     let results = results(&channel, &asker, 1).await;
     until("all calls", || api.count() == 5).await;
     worker
-        .says(&[
+        .logs(&[
             "job failed: it will be retried",
             "\"trace_id\":\"",
             "\"span_id\":\"",
@@ -212,20 +212,20 @@ async fn a_collector_that_hangs_or_refuses_costs_spans_and_no_job() {
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "500"),
     ];
     let (worker, _config) = start(&yaml, &collector, &variables);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     bed.publish(&yaml, jobs("acme", 100)).await;
     until("all calls", || worker.metric(DONE) == Some(100.0)).await;
     let lost = "sluicegate_spans_lost_total";
     // Two spans per job, and room for 8.
     until("spans are lost", || worker.metric(lost) >= Some(100.0)).await;
     let reason = "reason=\"no answer within 500ms\"";
-    worker.says(&["WARN", "traces can't be sent", reason]).await;
+    worker.logs(&["WARN", "traces can't be sent", reason]).await;
     collector.answers(503);
     bed.publish(&yaml, jobs("other", 10)).await;
     until("all calls", || worker.metric(DONE) == Some(110.0)).await;
     collector.answers(200);
     bed.publish(&yaml, jobs("third", 1)).await;
-    worker.says(&["traces are sent again"]).await;
+    worker.logs(&["traces are sent again"]).await;
     let log = worker.log().join("\n");
     collector.answers(0);
     bed.publish(&yaml, jobs("last", 1)).await;
@@ -236,7 +236,7 @@ async fn a_collector_that_hangs_or_refuses_costs_spans_and_no_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forwarded_job_has_the_context_and_a_collector_may_want_tls() {
+async fn a_forwarded_job_has_the_context_and_a_collector_may_require_tls() {
     let papers = TestCertificates::new();
     let collector = Collector::over_tls(&papers).await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -258,7 +258,7 @@ async fn a_forwarded_job_has_the_context_and_a_collector_may_want_tls() {
         ("OTEL_TRACES_SAMPLER", "parentbased_always_off"),
     ];
     let (worker, _config) = start(&yaml, &collector, &variables);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     for (id, headers) in [("kept", &[("traceparent", PARENT)][..]), ("dropped", &[])] {
         bed.publish(&yaml, [with(job("acme", id), headers)]).await;
         let got = forward::next(&channel, &work).await;

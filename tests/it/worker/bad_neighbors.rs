@@ -94,8 +94,7 @@ fn stand_still(rabbit: &Rabbit, queue: &str, still: bool) {
 
 /// RabbitMQ 3.10 closes the connection because of some of these names.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reply_to_that_closes_the_connection_costs_its_own_job_its_result_and_nobody_else_anything()
- {
+async fn a_reply_to_that_closes_the_connection_loses_only_its_own_result() {
     let (api, bed) = (Api::start().await, bed(shared_rabbit()));
     let yaml = yaml(&bed, "max-requests: 10, window-size: 1s", &api);
     let worker = PROGRAM.start(&yaml);
@@ -147,7 +146,7 @@ async fn a_reply_queue_that_confirms_nothing_stops_no_other_tenant_and_its_jobs_
         assert!(round > 0 || results(&worker) == 0);
         if round == 0 {
             worker
-                .says(&["stuck: RabbitMQ does not accept", "kind=\"result\""])
+                .logs(&["stuck: RabbitMQ does not accept", "kind=\"result\""])
                 .await;
             let stuck = counted(&worker, "sluicegate_stuck_messages{kind=\"result\"}");
             assert!(stuck > 0);
@@ -165,7 +164,7 @@ async fn a_reply_queue_that_confirms_nothing_stops_no_other_tenant_and_its_jobs_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_letters_that_are_refused_stop_no_good_job_and_are_not_lost() {
+async fn refused_dead_letters_stop_no_good_job_and_are_not_lost() {
     const BAD: usize = 700;
     let (rabbit, api) = (shared_rabbit(), Api::start().await);
     api.answers(|call| match call.tenant.as_str() {
@@ -192,7 +191,7 @@ async fn dead_letters_that_are_refused_stop_no_good_job_and_are_not_lost() {
     bed.publish(&yaml, jobs("good", 200)).await;
     until("good jobs run", || called(&api, "good") == 200).await;
     worker
-        .says(&["stuck: RabbitMQ does not accept", "kind=\"dead-letter\""])
+        .logs(&["stuck: RabbitMQ does not accept", "kind=\"dead-letter\""])
         .await;
     assert!(counted(&worker, "sluicegate_stuck_messages{kind=\"dead-letter\"}") > 0);
     let ready = worker.get("/readyz").unwrap_or_default();
@@ -200,9 +199,13 @@ async fn dead_letters_that_are_refused_stop_no_good_job_and_are_not_lost() {
     tokio::task::block_in_place(|| rabbit.ctl(&["clear_policy", &policy]));
     // Each ends as a dead letter with its reason, and none was called again because of it.
     let mut letters = BTreeMap::new();
-    let begun = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     while letters.len() < BAD + 100 {
-        assert!(begun.elapsed() < kit::PATIENCE, "{} letters", letters.len());
+        assert!(
+            started.elapsed() < kit::PATIENCE,
+            "{} letters",
+            letters.len()
+        );
         for letter in bed.dead(&yaml).await {
             let said = format!("{:?}", letter.header("x-sluicegate-reason"));
             assert!(said.contains("x-tenant") || said.contains("422"), "{said}");
@@ -222,7 +225,7 @@ async fn dead_letters_that_are_refused_stop_no_good_job_and_are_not_lost() {
 /// A dead-letter queue without its majority confirms nothing. Jobs still wait in delay queues, and
 /// each is called once.
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_letters_that_are_not_confirmed_stop_no_job_that_waits() {
+async fn unconfirmed_dead_letters_stop_no_waiting_job() {
     let rabbit = Rabbit::start();
     let (api, bed) = (Api::start().await, bed(&rabbit));
     let yaml = bed.yaml("max-requests: 10, window-size: 1s", &api.url(), "");
@@ -235,7 +238,7 @@ async fn dead_letters_that_are_not_confirmed_stop_no_job_that_waits() {
     bed.publish(&yaml, jobs("good", 150)).await;
     until("good jobs run", || called(&api, "good") >= 150).await;
     worker
-        .says(&["stuck: RabbitMQ does not accept", "kind=\"dead-letter\""])
+        .logs(&["stuck: RabbitMQ does not accept", "kind=\"dead-letter\""])
         .await;
     stand_still(&rabbit, &dead, false);
     worker.stop();

@@ -21,7 +21,7 @@ use crate::cli::sluicegate;
 use crate::http::downstream::{AfterAnswer, Downstream};
 
 /// Returns the path, the query and one header of each call.
-fn said(api: &Api) -> Vec<(String, String)> {
+fn called_urls(api: &Api) -> Vec<(String, String)> {
     let calls = api.calls().into_iter().map(|call| {
         let path = call.uri.path_and_query().expect("a path").to_string();
         let header = |name| String::from_utf8_lossy(call.headers[name].as_bytes()).into_owned();
@@ -34,7 +34,7 @@ fn said(api: &Api) -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_go_where_their_jobs_say_and_a_job_that_does_not_say_is_a_dead_letter() {
+async fn calls_follow_their_jobs_values_and_a_missing_value_makes_a_dead_letter() {
     let papers = TestCertificates::new();
     for version in ["http/1.1", "h2"] {
         let api = Api::with(ApiBehavior::https(&papers, &[version])).await;
@@ -68,22 +68,27 @@ async fn calls_go_where_their_jobs_say_and_a_job_that_does_not_say_is_a_dead_let
             lines.map(|line| line.expect("JSON")).collect::<Vec<_>>()
         };
         let all_there = async {
-            while api.count() < 2 || dead().is_empty() {
+            loop {
+                // What a list has shown returns to the queue a moment later.
+                let dead = dead();
+                if api.count() >= 2 && !dead.is_empty() {
+                    return dead;
+                }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        let waited = tokio::time::timeout(Duration::from_secs(60), all_there).await;
-        waited.unwrap_or_else(|_| panic!("{:?}\n{}", said(&api), worker.log().join("\n")));
+        let waited = tokio::time::timeout(Duration::from_secs(120), all_there).await;
+        let dead = waited
+            .unwrap_or_else(|_| panic!("{:?}\n{}", called_urls(&api), worker.log().join("\n")));
         let pair = |call: &str, with: &str| (call.to_owned(), with.to_owned());
         assert_eq!(
-            said(&api),
+            called_urls(&api),
             [
                 pair("PUT /v1/a%2Fb/orders/7?by=o%201", "c-a/b 7-1"),
                 pair("PUT /v1/c%20d/orders/x%26y?by=o2", "c-c d x&y-1"),
             ],
             "{version}"
         );
-        let dead = dead();
         assert_eq!(dead.len(), 1);
         assert_eq!(dead[0]["id"], "o3");
         let reason = dead[0]["reason"].as_str().expect("a reason");
@@ -150,7 +155,7 @@ async fn whole_numbers_are_tenants_in_headers_and_in_bodies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_wait_while_there_is_no_access_token_and_are_called_with_one_then() {
+async fn jobs_wait_until_an_access_token_is_available() {
     let api = Api::start().await;
     let refuses = Arc::new(AtomicBool::new(true));
     let told = Arc::clone(&refuses);
@@ -187,7 +192,7 @@ async fn jobs_wait_while_there_is_no_access_token_and_are_called_with_one_then()
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        let waited = tokio::time::timeout(Duration::from_secs(60), seen).await;
+        let waited = tokio::time::timeout(Duration::from_secs(120), seen).await;
         waited.unwrap_or_else(|_| panic!("{} calls\n{}", api.count(), worker.log().join("\n")));
     };
     wait_for(&|| worker.log().iter().any(|line| line.contains(stops))).await;
@@ -206,7 +211,7 @@ async fn jobs_wait_while_there_is_no_access_token_and_are_called_with_one_then()
 
 /// The log names the proxy, and nothing shows its password.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_proxy_of_the_environment_counts_but_for_hosts_in_no_proxy() {
+async fn the_environments_proxy_applies_except_to_no_proxy_hosts() {
     for (variables, is_used) in [
         (vec!["HTTP_PROXY"], true),
         (vec!["http_proxy"], true),
@@ -244,7 +249,7 @@ async fn the_proxy_of_the_environment_counts_but_for_hosts_in_no_proxy() {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         };
-        let waited = tokio::time::timeout(Duration::from_secs(60), called).await;
+        let waited = tokio::time::timeout(Duration::from_secs(120), called).await;
         waited.unwrap_or_else(|_| panic!("{variables:?}\n{}", worker.log().join("\n")));
         let log = worker.log().join("\n");
         assert_eq!(proxy.asked().len(), usize::from(is_used), "{variables:?}");

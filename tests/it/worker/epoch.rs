@@ -21,7 +21,7 @@ use crate::cli::sluicegate;
 use crate::gate::topology::tenants_of;
 use crate::worker::running::Running;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 struct InstantHandler;
 
@@ -37,9 +37,9 @@ fn start(config: &Config, fresh: bool) -> Running {
 }
 
 async fn until(worker: &Running, series: &str) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !worker.shows(series) {
-        assert!(begun.elapsed() < PATIENCE, "{}", worker.metrics());
+        assert!(started.elapsed() < PATIENCE, "{}", worker.metrics());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -85,7 +85,6 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     );
     let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
     let levels = DelayLevels::new(config.delay.max_delay);
-    let done = |count| format!("sluicegate_dispatches_total{{outcome=\"done\"}} {count}");
 
     // A new system has nothing to lose.
     assert!(!in_use(&config.amqp, &levels).await.expect("it answers"));
@@ -103,9 +102,12 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     until(&first, delay_queues).await;
     first.stop().await;
     // A queue's count lags behind its confirms.
-    let begun = Instant::now();
+    let started = Instant::now();
     while !in_use(&config.amqp, &levels).await.expect("it answers") {
-        assert!(begun.elapsed() < PATIENCE, "nobody waits in a delay queue");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "nobody waits in a delay queue"
+        );
     }
 
     // Jobs wait, so some were started, but their number is unknown.
@@ -126,7 +128,7 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
+async fn a_worker_on_a_cluster_continues_for_healthy_primaries() {
     let cluster = RedisCluster::start(&[]);
     let queue = unique("cluster");
     let text = format!(
@@ -139,7 +141,6 @@ async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
     );
     let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
     let levels = DelayLevels::new(config.delay.max_delay);
-    let done = |count| format!("sluicegate_dispatches_total{{outcome=\"done\"}} {count}");
     let [lost, flushed, other] = tenants_of(&cluster, &queue, 1).map(|ids| ids[0].clone());
     let worker = start(&config, false);
     for tenant in [&lost, &flushed, &other] {
@@ -166,7 +167,7 @@ async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_primary_that_may_admit_nothing_is_seen() {
+async fn one_closed_primary_is_reported() {
     let cluster = RedisCluster::start(&[]);
     let queue = unique("seen");
     let yaml = format!(
@@ -191,8 +192,9 @@ async fn one_primary_that_may_admit_nothing_is_seen() {
 
     // The others continue, so the worker is ready, and reports what waits.
     cluster.primaries[1].ctl(&["flushall"]);
-    happens("one recovers", || primaries("recovering") == Some(1.0));
-    assert_eq!(primaries("admitting"), Some(2.0));
+    happens("one recovers", || {
+        primaries("recovering") == Some(1.0) && primaries("admitting") == Some(2.0)
+    });
     assert_eq!(metric("sluicegate_gate_recovering"), Some(1.0));
     let one =
         "ready\n1 of 3 Redis primaries may have lost data: their tenants' jobs are not admitted\n";
@@ -223,10 +225,39 @@ async fn one_primary_that_may_admit_nothing_is_seen() {
     worker.stop();
 }
 
+fn done(count: usize) -> String {
+    format!("sluicegate_dispatches_total{{outcome=\"done\"}} {count}")
+}
+
+/// A question to a server that hangs. It is out until the gate fails or a job is put to wait.
+struct QuestionOut<'a> {
+    worker: &'a Running,
+    before: Vec<String>,
+}
+
+impl<'a> QuestionOut<'a> {
+    /// Returns the question that is asked next.
+    fn next(worker: &'a Running) -> Self {
+        let of_answers = |line: &&str| {
+            line.starts_with("sluicegate_gate_failures_total")
+                || line.starts_with("sluicegate_delays_total{where=\"delay-queue\"}")
+        };
+        let metrics = worker.metrics();
+        let before = metrics.lines().filter(of_answers).map(str::to_owned);
+        let before: Vec<_> = before.collect();
+        assert_eq!(before.len(), 2, "{metrics}");
+        Self { worker, before }
+    }
+
+    fn is_unanswered(&self) -> bool {
+        self.before.iter().all(|line| self.worker.shows(line))
+    }
+}
+
 /// A hanging server is noticed only after a timeout of seconds. Questions and settlements at other
 /// servers don't wait for it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_primary_that_hangs_keeps_no_tenant_of_another_waiting() {
+async fn a_hanging_primary_delays_no_tenant_of_another() {
     let cluster = RedisCluster::start(&[]);
     // With `strict`, each call is settled before the next question.
     for guard in ["50ms", "strict"] {
@@ -248,38 +279,42 @@ async fn a_primary_that_hangs_keeps_no_tenant_of_another_waiting() {
         for tenant in [&hung, &other] {
             publish_by(&client, &config, tenant, 1).await;
         }
-        let done = |count| format!("sluicegate_dispatches_total{{outcome=\"done\"}} {count}");
         until(&worker, &done(2)).await;
 
-        cluster.primaries[0].pause();
-        publish_by(&client, &config, &hung, 1).await;
-        until(&worker, "sluicegate_deliveries_total{queue=\"fresh\"} 3").await;
-        let mut meanwhile = 0;
-        let answered = || {
-            let failed = "sluicegate_gate_failures_total 0";
-            let waits = "sluicegate_delays_total{where=\"delay-queue\"} 0";
-            !worker.shows(failed) || !worker.shows(waits)
-        };
-        while !answered() {
-            publish_by(&client, &config, &other, 1).await;
-            let all = done(3 + meanwhile);
-            while !answered() && !worker.shows(&all) {
-                tokio::time::sleep(Duration::from_millis(1)).await;
+        // A busy machine may stand still while the question is out. If the tenants waited for each
+        // other, none of the other's jobs would be done in any round.
+        let (mut published, begun) = (2, Instant::now());
+        loop {
+            cluster.primaries[0].pause();
+            let out = QuestionOut::next(&worker);
+            publish_by(&client, &config, &hung, 1).await;
+            published += 1;
+            let fresh = format!("sluicegate_deliveries_total{{queue=\"fresh\"}} {published}");
+            until(&worker, &fresh).await;
+            let mut meanwhile = 0;
+            while out.is_unanswered() {
+                publish_by(&client, &config, &other, 1).await;
+                published += 1;
+                let all = done(published - 1);
+                while out.is_unanswered() && !worker.shows(&all) {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                meanwhile += usize::from(out.is_unanswered());
             }
-            meanwhile += usize::from(!answered());
+            cluster.primaries[0].resume();
+            if meanwhile >= 3 {
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{guard}: {meanwhile} meanwhile");
+            until(&worker, &done(published)).await;
         }
-        cluster.primaries[0].resume();
-        assert!(
-            meanwhile >= 3,
-            "{guard}: {meanwhile} while the question was out"
-        );
         worker.stop().await;
         client.close().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn queues_that_are_being_declared_are_not_taken_for_used_ones() {
+async fn queues_being_declared_do_not_count_as_used() {
     for _ in 0..4 {
         let text = format!(
             "amqp: {{url: \"{}\", queue: \"{}\"}}\n",

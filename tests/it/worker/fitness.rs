@@ -14,16 +14,16 @@ const JOBS: usize = 200;
 
 /// Publishes jobs and waits for their calls. Returns how long that takes.
 async fn all_called(bed: &Bed, api: &Api, yaml: &str) -> Duration {
-    let (begun, before) = (Instant::now(), api.count());
+    let (started, before) = (Instant::now(), api.count());
     for tenant in ["acme", "bert"] {
         bed.publish(yaml, jobs(tenant, JOBS)).await;
     }
     until("all calls", || api.count() >= before + 2 * JOBS).await;
-    begun.elapsed()
+    started.elapsed()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_cannot_reach_the_api_leaves_the_jobs_to_one_that_can() {
+async fn a_worker_that_cannot_reach_the_api_returns_jobs_to_one_that_can() {
     let api = Api::start().await;
     api.answers(|_| Reply::ok().after(Duration::from_millis(200)));
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -42,13 +42,16 @@ async fn a_worker_that_cannot_reach_the_api_leaves_the_jobs_to_one_that_can() {
         beside < 3 * alone + 5 * SECOND,
         "{beside:?}, alone {alone:?}"
     );
-    unfit.says(&["this worker can't make calls"]).await;
+    unfit.logs(&["this worker can't make calls"]).await;
     until("the sick one is not ready", || {
         let said = unfit.get("/readyz").unwrap_or_default();
         said.starts_with("not ready") && said.contains("this worker can't make calls")
     })
     .await;
-    assert_eq!(sound.get("/readyz").as_deref(), Some("ready\n"));
+    until("the sound one is ready", || {
+        sound.get("/readyz").as_deref() == Some("ready\n")
+    })
+    .await;
     sound.stop();
     unfit.stop();
     let calls = api.calls();
@@ -59,7 +62,7 @@ async fn a_worker_that_cannot_reach_the_api_leaves_the_jobs_to_one_that_can() {
 
 /// The tenants' breakers, which all workers share, stay closed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_cannot_reach_the_server_of_tokens_stops_no_tenant() {
+async fn an_unreachable_token_server_stops_no_tenant() {
     let (api, tokens) = (Api::start().await, Api::start().await);
     tokens.answers(|_| Reply::ok().body(r#"{"access_token": "t", "expires_in": 3600}"#));
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -76,7 +79,7 @@ async fn a_worker_that_cannot_reach_the_server_of_tokens_stops_no_tenant() {
         bed.publish(&sick, jobs(tenant, JOBS)).await;
     }
     unfit
-        .says(&["this worker can't make calls", "no access token"])
+        .logs(&["this worker can't make calls", "no access token"])
         .await;
     let sound = PROGRAM.start(&healthy);
     until("all calls", || api.count() >= 2 * JOBS).await;
@@ -93,17 +96,17 @@ async fn a_worker_that_cannot_reach_the_server_of_tokens_stops_no_tenant() {
 
 /// All of its jobs are in delay queues by then.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_alone_finds_its_few_jobs_again_when_the_api_is_back() {
+async fn a_single_worker_resumes_its_jobs_when_the_api_is_back() {
     let api = Api::start().await;
     api.door.refuse().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml("max-requests: 1000, window-size: 1s", &api.url(), "");
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, jobs("acme", 8)).await;
-    worker.says(&["this worker can't make calls"]).await;
+    worker.logs(&["this worker can't make calls"]).await;
     api.door.take().await;
     until("all calls", || api.count() >= 8).await;
-    worker.says(&["this worker can make calls again"]).await;
+    worker.logs(&["this worker can make calls again"]).await;
     until("it is ready", || {
         worker.get("/readyz").as_deref() == Some("ready\n")
     })

@@ -185,7 +185,7 @@ async fn calls(downstream: &Downstream, count: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backlog_waits_in_rabbitmq_and_nowhere_else() {
+async fn a_backlog_waits_only_in_rabbitmq() {
     const SIZE: u64 = 32 << 10;
     const JOBS: u32 = 3_000;
     // One job starts, and the others wait.
@@ -203,7 +203,7 @@ async fn a_backlog_waits_in_rabbitmq_and_nowhere_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_tenants_with_the_longest_names_take_what_is_promised() {
+async fn many_tenants_with_long_names_use_at_most_the_documented_memory() {
     const TENANTS: u64 = 1_000;
     let downstream = Downstream::answering(DONE, AfterAnswer::Keep).await;
     let bed = Bed::new(100, 1, &format!("http://{}/", downstream.addr)).await;
@@ -237,7 +237,7 @@ async fn many_tenants_with_the_longest_names_take_what_is_promised() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_without_an_end_take_what_is_promised() {
+async fn endless_answers_use_at_most_the_documented_memory() {
     const JOBS: usize = 200;
     for (start, piece) in [
         ("HTTP/1.1 200 OK\r\n", "a: b\r\n"),
@@ -254,7 +254,7 @@ async fn answers_without_an_end_take_what_is_promised() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_prefetch_bounds_what_large_bodies_take() {
+async fn the_prefetch_bounds_the_memory_of_large_bodies() {
     const SIZE: u64 = 16 << 20;
     const JOBS: u32 = 16;
     // One job starts, and the others wait.

@@ -27,7 +27,7 @@ fn lost(worker: &Process) -> usize {
 /// One slot and long calls: jobs that wait for it, or for their turns in delay queues, are released
 /// before RabbitMQ takes them back.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_session_is_lost_though_jobs_wait_for_longer_than_rabbitmq_allows() {
+async fn waits_beyond_rabbitmqs_timeout_lose_no_session() {
     let rabbit = rabbit(30 * SECOND);
     let api = Api::start().await;
     api.answers(|_| Reply::ok().after(600 * MS));
@@ -37,13 +37,13 @@ async fn no_session_is_lost_though_jobs_wait_for_longer_than_rabbitmq_allows() {
         .yaml(limits, &api.url(), "")
         .replace("dispatch: {", "dispatch: {concurrency: 1, ");
     let worker = PROGRAM.start(&yaml);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     bed.publish(&yaml, jobs("acme", 120)).await;
     until("all calls", || api.count() >= 120).await;
     assert_eq!(lost(&worker), 0, "{}", worker.log().join("\n"));
     assert_eq!(counts::repeated(&api.calls()), 0);
     worker
-        .says(&["consumer_timeout is shorter", "timeout_ms=30000"])
+        .logs(&["consumer_timeout is shorter", "timeout_ms=30000"])
         .await;
     worker.stop();
 }
@@ -51,7 +51,7 @@ async fn no_session_is_lost_though_jobs_wait_for_longer_than_rabbitmq_allows() {
 /// Redis lost its data: the jobs with the long window wait until it has passed, and those of
 /// another tenant continue.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recovery_wait_outlasts_rabbitmqs_timeout_without_a_lost_session() {
+async fn a_recovery_wait_beyond_rabbitmqs_timeout_loses_no_session() {
     let (rabbit, redis) = (rabbit(60 * SECOND), Redis::start());
     let api = Api::start().await;
     let bed = Bed::on(rabbit.url(), redis.url());
@@ -59,7 +59,7 @@ async fn a_recovery_wait_outlasts_rabbitmqs_timeout_without_a_lost_session() {
         "max-requests: 50, window-size: 10m, tenants: {quick: {max-requests: 5, window-size: 1s}}";
     let yaml = bed.yaml(limits, &api.url(), "");
     let worker = PROGRAM.start(&yaml);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     bed.publish(&yaml, jobs("slow", 10)).await;
     until("calls", || api.count() >= 10).await;
     redis.ctl(&["flushall"]);

@@ -23,7 +23,7 @@ fn recording(folder: &Path, file: &str) -> Process {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recording_is_a_new_file_and_no_worker_stays_down_for_it() {
+async fn a_recording_is_a_new_file_and_never_keeps_a_worker_down() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml("max-requests: 100, window-size: 1s", &api.url(), "");
@@ -48,8 +48,8 @@ async fn a_recording_is_a_new_file_and_no_worker_stays_down_for_it() {
     ] {
         let before = api.count();
         let worker = recording(folder, file);
-        worker.says(&said).await;
-        worker.says(&["RabbitMQ: consuming"]).await;
+        worker.logs(&said).await;
+        worker.logs(&["RabbitMQ: consuming"]).await;
         bed.publish(&yaml, jobs("acme", JOBS)).await;
         until("all are called", || api.count() == before + JOBS).await;
         worker.stop();

@@ -84,7 +84,7 @@ async fn publish(channel: &Channel, key: &str, body: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_waited_is_its_routing_keys_still() {
+async fn a_job_that_waited_keeps_its_routing_key() {
     let rate = "rate-limiter: {max-requests: 1, window-size: 300ms}";
     let job = "job: {tenant: routing-key}\n";
     let yaml = yaml()
@@ -106,7 +106,7 @@ async fn a_job_that_waited_is_its_routing_keys_still() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_routing_key_has_its_quota_and_all_tenants_have_one() {
+async fn each_routing_key_has_a_quota_and_all_tenants_share_one() {
     let limits = "rate-limiter: {window-size: 1h, limits: [{name: all, max-requests: 5, scope: global}, {name: key, max-requests: 2, scope: routing-key}]}";
     let yaml = yaml().replace("rate-limiter: {max-requests: 5, window-size: 1h}", limits);
     let yaml = format!("{yaml}job: {{tenant: json:/t}}\n");

@@ -21,7 +21,7 @@ struct Manager {
 
 impl Manager {
     /// Listens until `words` have arrived `times` more times.
-    async fn hears(&mut self, words: &str, times: usize) {
+    async fn receives(&mut self, words: &str, times: usize) {
         let count = |heard: &[String]| heard.iter().filter(|line| *line == words).count();
         let enough = count(&self.heard) + times;
         let began = Instant::now();
@@ -42,13 +42,13 @@ impl Manager {
         }
     }
 
-    fn has_heard(&self, words: &str) -> bool {
+    fn has_received(&self, words: &str) -> bool {
         self.heard.iter().any(|line| line == words)
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_says_when_it_is_ready_and_lives_while_its_servers_do_not_answer() {
+async fn a_worker_reports_readiness_and_survives_unresponsive_servers() {
     let (rabbit, redis) = (Rabbit::start(), Redis::start());
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("notify");
@@ -74,26 +74,26 @@ async fn a_worker_says_when_it_is_ready_and_lives_while_its_servers_do_not_answe
     command.env("WATCHDOG_USEC", "2000000");
     let mut worker = Process::start(command);
     manager
-        .hears(
+        .receives(
             "STATUS=RabbitMQ does not answer; Redis does not answer; no jobs are being taken",
             1,
         )
         .await;
-    assert!(!manager.has_heard("READY=1"), "{:?}", manager.heard);
+    assert!(!manager.has_received("READY=1"), "{:?}", manager.heard);
     redis.resume();
-    manager.hears("READY=1", 1).await;
+    manager.receives("READY=1", 1).await;
     // An idle worker whose servers don't answer must not be restarted.
-    manager.hears("WATCHDOG=1", 3).await;
+    manager.receives("WATCHDOG=1", 3).await;
     redis.pause();
     rabbit.pause();
-    manager.hears("WATCHDOG=1", 8).await;
+    manager.receives("WATCHDOG=1", 8).await;
     redis.resume();
     rabbit.resume();
-    manager.hears("WATCHDOG=1", 2).await;
-    assert!(!manager.has_heard("STOPPING=1"), "{:?}", manager.heard);
+    manager.receives("WATCHDOG=1", 2).await;
+    assert!(!manager.has_received("STOPPING=1"), "{:?}", manager.heard);
 
     worker.signal(Signal::TERM);
-    manager.hears("STOPPING=1", 1).await;
+    manager.receives("STOPPING=1", 1).await;
     assert!(worker.ended().success(), "{:?}", worker.log());
     let ready = manager.heard.iter().filter(|line| *line == "READY=1");
     assert_eq!(ready.count(), 1, "{:?}", manager.heard);

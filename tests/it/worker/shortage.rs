@@ -7,7 +7,7 @@ use std::time::Duration;
 use kit::api::{Api, Reply};
 use kit::process::Process;
 use kit::servers::{Rabbit, shared_rabbit, shared_redis};
-use kit::{Bed, SECOND, jobs, until};
+use kit::{Bed, jobs, until};
 use tempfile::NamedTempFile;
 
 use crate::PROGRAM;
@@ -15,15 +15,15 @@ use crate::cli::sluicegate;
 
 const LIMITS: &str = "max-requests: 1000, window-size: 1s";
 
-/// Returns `sluicegate COMMAND` with `yaml`, in a process with a maximum of `most` file
+/// Returns `sluicegate COMMAND` with `yaml`, in a process with a maximum of `max` file
 /// descriptors.
-fn with_descriptors(most: u32, command: &str, yaml: &str) -> (Command, NamedTempFile) {
+fn with_descriptors(max: u32, command: &str, yaml: &str) -> (Command, NamedTempFile) {
     let mut config = NamedTempFile::with_suffix(".yaml").expect("a file");
     config.write_all(yaml.as_bytes()).expect("written");
     let mut shell = Command::new("sh");
     let path = config.path().display();
     let line = format!(
-        "ulimit -n {most}; exec '{}' {command} --config '{path}'",
+        "ulimit -n {max}; exec '{}' {command} --config '{path}'",
         PROGRAM.0
     );
     shell.args(["-c", &line]);
@@ -49,7 +49,7 @@ async fn without_file_descriptors_jobs_wait_and_use_no_attempt() {
     let worker = Process::start(run);
     until("all calls", || api.count() >= JOBS).await;
     worker
-        .says(&["lacks resources for calls", "LimitNOFILE"])
+        .logs(&["lacks resources for calls", "LimitNOFILE"])
         .await;
     let unfit = worker.count(&["can't make calls"]);
     assert_eq!(unfit, 0, "it makes some");
@@ -100,7 +100,7 @@ async fn limits_of_rabbitmq_are_named_by_run_and_check() {
         assert!(line(&said), "{said}");
         let worker = PROGRAM.start(&yaml);
         worker
-            .says(&["no session", "has reached a limit", words])
+            .logs(&["no session", "has reached a limit", words])
             .await;
         until("readiness names it", || {
             worker.get("/readyz").is_some_and(|said| line(&said))
@@ -157,8 +157,10 @@ async fn too_few_channels_are_named_by_run_and_check() {
     let said = sluicegate(&yaml, &["check"]).exited(1).out;
     assert!(said.contains("channel_max"), "{said}");
     let worker = PROGRAM.start(&yaml);
-    worker.says(&["no session", "channel_max"]).await;
-    tokio::time::sleep(SECOND).await;
-    let said = worker.get("/readyz").unwrap_or_default();
-    assert!(said.contains("channel_max"), "{said}");
+    worker.logs(&["no session", "channel_max"]).await;
+    until("readiness names it", || {
+        let said = worker.get("/readyz").unwrap_or_default();
+        said.contains("channel_max")
+    })
+    .await;
 }

@@ -9,11 +9,11 @@ use kit::{Bed, SECOND, counts, job, jobs, until};
 use crate::PROGRAM;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_may_start_nothing_says_so_and_lets_its_jobs_go() {
+async fn a_worker_that_may_start_nothing_logs_it_and_releases_its_jobs() {
     let api = Api::start().await;
     // Some calls are in flight until the agreement has expired.
     api.answers(|call| match call.job.as_str() {
-        "slow" => Reply::ok().after(9 * SECOND),
+        "slow" => Reply::ok().after(25 * SECOND),
         _ => Reply::ok(),
     });
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -37,7 +37,7 @@ async fn a_worker_that_may_start_nothing_says_so_and_lets_its_jobs_go() {
     let now = now.expect("after 1970").as_millis();
     let (field, times) = (format!("{id}:times"), format!("{now}:{now}:600000"));
     shared_redis().ctl(&["HSET", &registry, &id, "{\"format\":99}", &field, &times]);
-    worker.says(&["format 99"]).await;
+    worker.logs(&["format 99"]).await;
     let missing = || worker.get("/readyz").unwrap_or_default();
     until("not ready", || missing().contains("do not agree on")).await;
     assert_eq!(worker.metric("sluicegate_agreed"), Some(0.0));

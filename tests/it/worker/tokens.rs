@@ -29,7 +29,7 @@ fn called(api: &Api, tenant: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tenants_whose_tokens_are_refused_or_hang_stop_no_others() {
+async fn tenants_with_failing_tokens_stop_no_others() {
     let (api, tokens) = (Api::start().await, Api::start().await);
     tokens.answers(token);
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -59,7 +59,7 @@ async fn tenants_whose_tokens_are_refused_or_hang_stop_no_others() {
     assert_eq!(api.count(), HEALTHY.len() * JOBS, "each once, and no other");
     // The API itself works.
     worker
-        .says(&["breaker of this tenant open", "revoked"])
+        .logs(&["breaker of this tenant open", "revoked"])
         .await;
     let stops = worker.count(&["breaker of the API open"]);
     assert_eq!(stops, 0, "{}", worker.log().join("\n"));

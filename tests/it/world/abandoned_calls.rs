@@ -43,7 +43,7 @@ async fn calls_of_an_api_that_stands_still(limits: &str) -> Vec<Call> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_strict_window_counts_calls_that_were_given_up() {
+async fn a_strict_window_counts_abandoned_calls() {
     let limits = "max-requests: 2, window-size: 1s, guard: strict";
     let calls = calls_of_an_api_that_stands_still(limits).await;
     let (fullest, early) = counts::windows(&counts::times(&calls, "acme"), 2, SECOND);
@@ -51,9 +51,9 @@ async fn a_strict_window_counts_calls_that_were_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn max_concurrent_counts_calls_that_were_given_up() {
+async fn max_concurrent_counts_abandoned_calls() {
     let limits = "limits: [{name: running, max-concurrent: 2}]";
     let calls = calls_of_an_api_that_stands_still(limits).await;
-    let most = counts::at_once(&calls);
-    assert!(most <= 2, "{most} of 2 at once");
+    let max = counts::at_once(&calls);
+    assert!(max <= 2, "{max} of 2 at once");
 }

@@ -26,11 +26,11 @@ async fn a_403_with_retry_after_closes_its_tenant_and_one_without_is_a_dead_lett
     let yaml = bed.yaml(limits, &api.url(), "");
     bed.publish(&yaml, [job("acme", "first")]).await;
     let worker = PROGRAM.start(&yaml);
-    worker.says(&["throttled by the API"]).await;
+    worker.logs(&["throttled by the API"]).await;
     let others = jobs("acme", 5).chain([job("other", "forbidden")]);
     bed.publish(&yaml, others).await;
     until("all jobs", || api.count() == 1 + 6 + 1).await;
-    worker.says(&["dead letter", "forbidden"]).await;
+    worker.logs(&["dead letter", "forbidden"]).await;
     worker.stop();
     let calls = api.calls();
     let closed = calls[0].ended.expect("it was answered");
@@ -46,7 +46,7 @@ async fn a_403_with_retry_after_closes_its_tenant_and_one_without_is_a_dead_lett
 
 /// GitHub answers like this when its primary limit is used up.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_403_that_says_that_nothing_is_left_closes_its_tenant_and_uses_no_attempt() {
+async fn a_403_without_remaining_quota_closes_its_tenant_and_uses_no_attempt() {
     let api = Api::start().await;
     let opens = std::sync::Mutex::new(None);
     api.answers(move |call| {
@@ -71,7 +71,7 @@ async fn a_403_that_says_that_nothing_is_left_closes_its_tenant_and_uses_no_atte
     let worker = PROGRAM.start(&yaml);
     let done = "sluicegate_dispatches_total{outcome=\"done\"}";
     until("all of acme", || worker.metric(done) == Some(10.0)).await;
-    worker.says(&["dead letter", "forbidden"]).await;
+    worker.logs(&["dead letter", "forbidden"]).await;
     worker.stop();
     let calls = api.calls();
     let of_acme = calls.iter().filter(|call| call.tenant == "acme");
@@ -84,7 +84,7 @@ async fn a_403_that_says_that_nothing_is_left_closes_its_tenant_and_uses_no_atte
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_answer_means_is_said_in_the_configuration() {
+async fn the_configuration_decides_the_meaning_of_answers() {
     let api = Api::start().await;
     api.answers(|call| match (call.job.as_str(), call.attempt) {
         ("conflict", 1) => Reply::status(409),
@@ -100,7 +100,7 @@ async fn what_an_answer_means_is_said_in_the_configuration() {
     bed.publish(&yaml, all).await;
     let worker = PROGRAM.start(&yaml);
     until("all calls", || api.count() == 4).await;
-    worker.says(&["dead letter", "refused"]).await;
+    worker.logs(&["dead letter", "refused"]).await;
     let done = "sluicegate_dispatches_total{outcome=\"done\"}";
     until("both", || worker.metric(done) == Some(2.0)).await;
     worker.stop();

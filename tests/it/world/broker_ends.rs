@@ -72,11 +72,11 @@ async fn comes_back(what: &str, end: fn(&Rabbit)) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_job_stands_still_after_a_kill() {
+async fn no_job_is_stuck_after_a_kill() {
     comes_back("killed", Rabbit::kill).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_job_stands_still_after_a_restart_in_good_order() {
+async fn no_job_is_stuck_after_an_orderly_restart() {
     comes_back("restarted", Rabbit::stop).await;
 }

@@ -34,7 +34,7 @@ fn noted(bed: &Bed) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_ends_its_worker_each_time_becomes_a_dead_letter_and_its_neighbours_do_not() {
+async fn a_job_that_crashes_its_workers_becomes_a_dead_letter_alone() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml(LIMITS, &api.url(), "");
@@ -73,7 +73,7 @@ async fn a_job_that_ends_its_worker_each_time_becomes_a_dead_letter_and_its_neig
     // The crash of its first call was not noted, since the job was not a suspect yet.
     assert_eq!(crashes, 6);
     until("the others", || calls_of(&api.calls()).len() == 31).await;
-    worker.says(&["dead letter", "guilty"]).await;
+    worker.logs(&["dead letter", "guilty"]).await;
     worker.stop();
     assert_eq!(calls_of(&api.calls())["guilty"], 6);
     let letters = bed.dead(&yaml).await;
@@ -84,7 +84,7 @@ async fn a_job_that_ends_its_worker_each_time_becomes_a_dead_letter_and_its_neig
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_lost_sessions_end_no_job() {
+async fn fifty_lost_sessions_kill_no_job() {
     let api = Api::start().await;
     let (amqp, url) = Proxy::before(shared_rabbit().url(), Transfers::round_trip(MS), 12).await;
     let bed = Bed::on(&url, shared_redis().url());
@@ -103,17 +103,17 @@ async fn fifty_lost_sessions_end_no_job() {
         let up = |worker: &Process| worker.count(&["RabbitMQ: consuming"]) >= session;
         until("all sessions", || workers.iter().all(up)).await;
         // The workers have jobs again, and some of these run.
-        let begun = api.count();
-        until("calls", || api.count() > begun).await;
+        let started = api.count();
+        until("calls", || api.count() > started).await;
         lost += noted(&bed);
         amqp.door.cut();
     }
-    let begun = api.count();
+    let started = api.count();
     api.answers(|_| Reply::ok());
     // All of the jobs fit into memory.
     until("all jobs", || {
         let is_empty = |worker: &Process| worker.metric("sluicegate_in_memory") == Some(0.0);
-        calls_of(&api.calls()[begun..]).len() == 200 && workers.iter().all(is_empty)
+        calls_of(&api.calls()[started..]).len() == 200 && workers.iter().all(is_empty)
     })
     .await;
     workers.into_iter().for_each(Process::stop);
@@ -122,7 +122,7 @@ async fn fifty_lost_sessions_end_no_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_gives_a_call_up_in_order_has_not_crashed() {
+async fn a_worker_that_abandons_a_call_on_shutdown_has_not_crashed() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let stop = "}, shutdown-timeout: 100ms, breaker: {enabled: false";

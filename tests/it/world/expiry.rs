@@ -28,7 +28,7 @@ fn expiring(mut job: Message) -> Message {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_called_after_it_expired_and_nothing_is_lost() {
+async fn no_job_is_called_after_its_expiry_and_none_is_lost() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let limits = "max-requests: 10, window-size: 6s";
@@ -58,13 +58,13 @@ async fn nothing_is_called_after_it_expired_and_nothing_is_lost() {
     let letters = bed.dead(&yaml).await;
     // How long the last tenant's jobs are called depends on when a worker first saw each, so their
     // number has no sharper bound.
-    for (tenant, most) in [("dated", 20), ("until", 20), ("lasts", JOBS + 10)] {
+    for (tenant, max) in [("dated", 20), ("until", 20), ("lasts", JOBS + 10)] {
         let called = calls.iter().filter(|call| call.tenant == tenant).count();
         let of = |letter: &&Message| letter.header("x-tenant") == Field::Text(tenant);
         let expired = letters.iter().filter(of).count();
         // At most 20 jobs of a tenant start within 9 s, however slow the machine is.
         assert!(
-            called <= most,
+            called <= max,
             "{tenant}: {called} called, {expired} expired"
         );
         let jobs = if tenant == "lasts" { JOBS + 10 } else { JOBS };

@@ -86,8 +86,9 @@ async fn a_handler_that_prepares_something_slow_uses_its_permits() {
     let late = late
         .lines()
         .find_map(|line| line.strip_prefix(LATE)?.trim().parse::<u32>().ok());
-    // Otherwise each permit would expire at least once.
-    assert!(late.is_some_and(|late| late < 5), "{late:?}");
+    // Otherwise each of the ten permits would expire at least once. A pause of the machine lets at
+    // most the permits of one window expire.
+    assert!(late.is_some_and(|late| late < 10), "{late:?}");
 }
 
 /// Runs with the default guard and no open connection, and prints the used share of the quota,
@@ -95,9 +96,12 @@ async fn a_handler_that_prepares_something_slow_uses_its_permits() {
 /// machine does. While the budget can pay for all calls that the answers show to be late, no call
 /// comes too early.
 async fn quota_used(protocols: &[&str], version: Version) {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
-        assert!(begun.elapsed() < 300 * SECOND, "the purse was always empty");
+        assert!(
+            started.elapsed() < 300 * SECOND,
+            "the purse was always empty"
+        );
         let papers = TestCertificates::new();
         let api = Api::with(ApiBehavior::https(&papers, protocols)).await;
         let proxy = Proxy::start(api.door.address, Transfers::round_trip(60 * MS), 1).await;
@@ -145,7 +149,7 @@ async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
     let trust = papers.keys(Some("ca.pem"), None);
     let yaml = bed.yaml(limits, &api.url_at(proxy.door.address), &trust);
     let worker = PROGRAM.start(&yaml);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     let mut opened = vec![0];
     let mut all = 0;
     // The last burst is larger than a window allows.
@@ -165,18 +169,19 @@ async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
         assert_eq!(counts::windows(&times, 10, 8 * SECOND).1, 0);
     }
     assert!(api.calls().iter().all(|call| call.version == version));
-    // Otherwise each of the first ten permits of a burst would expire.
-    assert!(late.is_some_and(|late| late < 10.0), "{late:?}");
+    // Otherwise each of the first ten permits of the three bursts would expire. A pause of the
+    // machine lets the permits of one burst expire.
+    assert!(late.is_some_and(|late| late < 25.0), "{late:?}");
     opened.windows(2).map(|both| both[1] - both[0]).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_to_an_https_api_far_away_are_open_before_permits_are_asked_for() {
+async fn connections_to_a_distant_https_api_open_before_permits_are_requested() {
     bursts(&["http/1.1"], Version::HTTP_11).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn so_are_those_to_an_api_that_speaks_http_2() {
+async fn connections_to_a_distant_http_2_api_open_before_permits_are_requested() {
     let opened = bursts(&["h2", "http/1.1"], Version::HTTP_2).await;
     println!("connections in each burst: {opened:?}");
     // Later bursts share connections, once the worker knows that it can. A few extra connections

@@ -45,7 +45,7 @@ async fn run(budget: &str, count: usize, late: (f64, Duration)) -> RunResult {
     let yaml = bed.yaml(&limits, &api.url_at(proxy.door.address), "");
     let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
     for worker in &workers {
-        worker.says(&["RabbitMQ: consuming"]).await;
+        worker.logs(&["RabbitMQ: consuming"]).await;
     }
     bed.publish(&yaml, jobs("acme", count)).await;
     until("all jobs", || api.count() >= count).await;
@@ -77,9 +77,12 @@ async fn run(budget: &str, count: usize, late: (f64, Duration)) -> RunResult {
 /// Repeats runs until the budget could pay for all late calls of one. A machine that stalls makes
 /// calls late, too.
 async fn paid(budget: &str, count: usize, late: (f64, Duration)) -> RunResult {
-    let begun = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     loop {
-        assert!(begun.elapsed() < 300 * SECOND, "the purse was always empty");
+        assert!(
+            started.elapsed() < 300 * SECOND,
+            "the purse was always empty"
+        );
         let seen = run(budget, count, late).await;
         if seen.unpaid == 0.0 {
             return seen;
@@ -90,14 +93,14 @@ async fn paid(budget: &str, count: usize, late: (f64, Duration)) -> RunResult {
 /// One request in a hundred is retransmitted by TCP. While the budget can pay, no call comes too
 /// early.
 #[tokio::test(flavor = "multi_thread")]
-async fn by_default_the_limit_holds_over_a_way_that_loses_a_little() {
+async fn by_default_the_limit_holds_on_a_slightly_lossy_network() {
     assert_eq!(paid("", 120, (0.02, 230 * MS)).await.early, 0);
 }
 
 /// A third of the requests is late. That is too much for the default budget. The limit holds with a
 /// budget of the whole quota, and does not with a budget of zero.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_budget_says_how_much_the_answers_may_cost() {
+async fn the_budget_bounds_the_cost_of_late_answers() {
     let late = (0.3, 600 * MS);
     let all = paid(", guard-budget: 100%", 100, late).await;
     assert!(all.counted > 0.0, "{all:?}");
@@ -110,7 +113,7 @@ async fn the_budget_says_how_much_the_answers_may_cost() {
 /// The kernel knows that requests have not arrived if the API's machine has no room for them, so
 /// they count until they have. No answer says so earlier, and the budget pays nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_api_has_not_taken_yet_counts_until_it_has() {
+async fn unreceived_calls_count_until_the_api_receives_them() {
     let api = Api::start().await;
     api.stand_still(true);
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());

@@ -25,7 +25,7 @@ use crate::PROGRAM;
 
 /// Tests the kit itself: a small scenario with everything at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_meets_an_https_api_behind_a_bad_way() {
+async fn a_worker_calls_an_https_api_over_a_bad_network() {
     let papers = TestCertificates::new();
     let mut manner = ApiBehavior::https(&papers, &["http/1.1"]);
     manner.idle = Some(300 * MS);
@@ -52,10 +52,10 @@ async fn a_worker_meets_an_https_api_behind_a_bad_way() {
     let all = jobs("acme", 8).chain([job("acme", "bad"), job("other", "reset")]);
     bed.publish(&yaml, all).await;
     let worker = PROGRAM.start(&yaml);
-    worker.says(&["RabbitMQ: consuming"]).await;
+    worker.logs(&["RabbitMQ: consuming"]).await;
     let done = "sluicegate_dispatches_total{outcome=\"done\"}";
     until("all jobs", || worker.metric(done) == Some(9.0)).await;
-    worker.says(&["dead letter", "bad"]).await;
+    worker.logs(&["dead letter", "bad"]).await;
     let calls = api.calls();
     let (fullest, early) = counts::windows(&counts::times(&calls, "acme"), 4, SECOND);
     assert_eq!(early, 0, "the fullest window had {fullest}");
@@ -79,7 +79,7 @@ async fn a_worker_meets_an_https_api_behind_a_bad_way() {
     // The API refuses connections, and then accepts them again.
     api.door.refuse().await;
     bed.publish(&yaml, [job("fourth", "refused")]).await;
-    worker.says(&["tenant=fourth"]).await;
+    worker.logs(&["tenant=fourth"]).await;
     api.door.take().await;
     until("the call", || api.count() == seen + 2).await;
     worker.stop();

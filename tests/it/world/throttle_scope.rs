@@ -9,6 +9,11 @@ use kit::{Bed, MS, SECOND, job, jobs, until};
 use crate::PROGRAM;
 use crate::cli::sluicegate;
 
+fn calls_in_flight(worker: &Process) -> f64 {
+    // What is not known may be one.
+    worker.metric("sluicegate_calls_in_flight").unwrap_or(1.0)
+}
+
 const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -20,9 +25,9 @@ async fn a_429_for_a_shared_partition_closes_all_tenants() {
     let yaml = bed.yaml(limits, &api.url(), "");
     // Answers 429 to the sixth call and to calls in flight with it, for longer than the test lasts:
     // an operator ends it.
-    let begun = std::sync::Mutex::new(0);
+    let started = std::sync::Mutex::new(0);
     api.answers(move |_| {
-        let mut calls = begun.lock().expect("nobody panics");
+        let mut calls = started.lock().expect("nobody panics");
         *calls += 1;
         match *calls {
             6.. => Reply::status(429)
@@ -33,16 +38,19 @@ async fn a_429_for_a_shared_partition_closes_all_tenants() {
     });
     let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
     for worker in &workers {
-        worker.says(&["RabbitMQ: consuming"]).await;
+        worker.logs(&["RabbitMQ: consuming"]).await;
     }
     let all = (0..5).flat_map(|tenant| jobs(&format!("t{tenant}"), 400).collect::<Vec<_>>());
     bed.publish(&yaml, all).await;
     // Each worker learns of it from the API or from Redis.
     for worker in &workers {
-        worker.says(&["all tenants"]).await;
+        worker.logs(&["all tenants"]).await;
     }
-    // Calls in flight end.
-    tokio::time::sleep(SECOND).await;
+    let in_flight = || workers.iter().map(calls_in_flight).sum::<f64>();
+    until("the end of calls in flight", || in_flight() == 0.0).await;
+    // Calls that were admitted before may still begin.
+    tokio::time::sleep(2 * SECOND).await;
+    until("the end of these calls", || in_flight() == 0.0).await;
     let before = api.count();
     bed.publish(&yaml, [job("nobody-knows-it-yet", "new")])
         .await;
@@ -56,7 +64,7 @@ async fn a_429_for_a_shared_partition_closes_all_tenants() {
     );
     // A new worker reads the state from Redis before its first call.
     let third = PROGRAM.start(&yaml);
-    third.says(&["all tenants are suspended"]).await;
+    third.logs(&["all tenants are suspended"]).await;
     assert_eq!(api.count(), before, "no tenant's call");
 
     api.answers(|_| Reply::ok());

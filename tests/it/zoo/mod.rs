@@ -37,7 +37,7 @@ struct Case {
     /// Jobs of each tenant.
     jobs: usize,
     /// The shortest makespan without a refusal.
-    least: Duration,
+    min: Duration,
 }
 
 /// An API that counts calls in windows: 20 at once in each.
@@ -46,7 +46,7 @@ const WINDOWS: Case = Case {
     limits: "use-algo: sliding-window-algo, max-requests: 20, window-size: 2s",
     pause: TWO_SECONDS,
     jobs: 120,
-    least: Duration::from_secs(10),
+    min: Duration::from_secs(10),
 };
 
 /// An API that wants 10 calls a second, evenly.
@@ -55,7 +55,7 @@ const EVEN: Case = Case {
     limits: "use-algo: leaky-bucket-algo, max-requests: 20, window-size: 2s",
     pause: Duration::from_millis(100),
     jobs: 120,
-    least: Duration::from_millis(11_900),
+    min: Duration::from_millis(11_900),
 };
 
 /// An API with a bucket of 20.
@@ -78,7 +78,7 @@ impl Case {
         Self { kind, ..self }
     }
 
-    const fn by(self, limits: &'static str) -> Self {
+    const fn with_limits(self, limits: &'static str) -> Self {
         Self { limits, ..self }
     }
 
@@ -86,7 +86,7 @@ impl Case {
     async fn holds(self, tenants: &[&str]) {
         let few = self.jobs / MIN_CALLS_PER_REFUSAL;
         for figures in self.run(tenants).await {
-            let waits = self.pause.div_duration_f64(self.least) * figures.refused as f64;
+            let waits = self.pause.div_duration_f64(self.min) * figures.refused as f64;
             assert!(
                 figures.refused <= few && figures.ratio - waits <= MAX_RATIO,
                 "{self:?}: {figures:?}"
@@ -120,11 +120,11 @@ impl Case {
         let took = MS * u32::try_from(took).expect("minutes");
         let figures = Figures {
             refused: times(429).count(),
-            ratio: took.as_secs_f64() / self.least.as_secs_f64(),
+            ratio: took.as_secs_f64() / self.min.as_secs_f64(),
         };
         println!(
             "{:?}, {}: {tenant}: {took:?} for {:?}: {figures:.3?}",
-            self.kind, self.limits, self.least
+            self.kind, self.limits, self.min
         );
         figures
     }
@@ -165,37 +165,37 @@ mod even {
         kind: Kind::Nginx("60r/m", ""),
         pause: SECOND,
         jobs: 15,
-        least: SECOND.saturating_mul(14),
+        min: SECOND.saturating_mul(14),
         ..EVEN
     };
 
     const TEN_A_SECOND: Case = Case {
         jobs: 60,
-        least: Duration::from_millis(5_900),
+        min: Duration::from_millis(5_900),
         ..EVEN
     };
 
     #[tokio::test(flavor = "multi_thread")]
     async fn leaky_ten_a_second() {
         let limits = "use-algo: leaky-bucket-algo, max-requests: 10, window-size: 1s";
-        TEN_A_SECOND.by(limits).holds(&["a"]).await;
+        TEN_A_SECOND.with_limits(limits).holds(&["a"]).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn token_ten_a_second() {
         let limits = "use-algo: token-bucket-algo, burst: 1, max-requests: 10, window-size: 1s";
-        TEN_A_SECOND.by(limits).holds(&["a"]).await;
+        TEN_A_SECOND.with_limits(limits).holds(&["a"]).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn leaky_sixty_a_minute() {
         let limits = "use-algo: leaky-bucket-algo, max-requests: 60, window-size: 1m";
-        SIXTY_A_MINUTE.by(limits).holds(&["a"]).await;
+        SIXTY_A_MINUTE.with_limits(limits).holds(&["a"]).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn token_sixty_a_minute() {
         let limits = "use-algo: token-bucket-algo, burst: 1, max-requests: 60, window-size: 1m";
-        SIXTY_A_MINUTE.by(limits).holds(&["a"]).await;
+        SIXTY_A_MINUTE.with_limits(limits).holds(&["a"]).await;
     }
 }

@@ -64,7 +64,7 @@ pub async fn conforms(
         &[Question {
             ticket: Some(first),
             cost: 1,
-            again: false,
+            readmitted: false,
         }],
     )
     .await;
@@ -80,7 +80,7 @@ pub async fn conforms(
         &[Question {
             ticket: Some(foreign),
             cost: 1,
-            again: false,
+            readmitted: false,
         }],
     )
     .await;
@@ -95,12 +95,12 @@ pub async fn conforms(
             Question {
                 ticket: None,
                 cost: 3,
-                again: false,
+                readmitted: false,
             },
             Question {
                 ticket: None,
                 cost: 0,
-                again: false,
+                readmitted: false,
             },
         ],
     )
@@ -116,7 +116,7 @@ pub async fn conforms(
         &[Question {
             ticket: None,
             cost: 99,
-            again: false,
+            readmitted: false,
         }],
     )
     .await;
@@ -137,11 +137,11 @@ pub async fn conforms(
     // Closed tenant: no job starts, waits last until it opens, and a shorter block does not open it
     // sooner.
     let closed = tenant("closed");
-    let whose = closed.clone().into();
-    long.block(&whose, Duration::from_secs(1000), "429 from the downstream")
+    let scope = closed.clone().into();
+    long.block(&scope, Duration::from_secs(1000), "429 from the downstream")
         .await
         .expect("the gate answers");
-    long.block(&whose, Duration::from_secs(10), "shorter")
+    long.block(&scope, Duration::from_secs(10), "shorter")
         .await
         .expect("the gate answers");
     let answers = ask(&long, "closed", 5, &[FRESH]).await;
@@ -156,27 +156,27 @@ pub async fn conforms(
     // it sooner.
     let (all, how) = (BreakerScope::Api, "429 for all");
     (long.block(&all, Duration::from_secs(1000), how).await).expect("the gate answers");
-    let look = async || {
+    let read_standing = async || {
         let told = long
-            .report(&Rule::NONE, &[(BreakerScope::Api, BreakerEvent::Look)])
+            .report(&Rule::NONE, &[(BreakerScope::Api, BreakerEvent::Read)])
             .await;
         let told = told.expect("the gate answers").remove(0);
         told.expect("the gate answers")
     };
-    let told = look().await;
+    let told = read_standing().await;
     assert!(told.named_until_ms > told.now_ms + 990_000 && !told.is_open);
     assert_eq!(
-        (told.closed_until_ms, told.by.as_str()),
+        (told.closed_until_ms, told.reason.as_str()),
         (told.named_until_ms, how)
     );
     assert_eq!(started(&ask(&long, "not closed", 5, &[FRESH]).await), 1);
     (long.change(&all, &Change::Resume).await).expect("the gate answers");
-    assert_eq!(look().await.named_until_ms, 0);
+    assert_eq!(read_standing().await.named_until_ms, 0);
 
     // Changes by an operator: a pause, its end, another limit, and a reset of the waitlist.
     let operated = tenant("operated");
-    let whose = operated.clone().into();
-    let change = async |change| long.change(&whose, &change).await.expect("it answers");
+    let scope = operated.clone().into();
+    let change = async |change| long.change(&scope, &change).await.expect("it answers");
     let duration_ms = 1_000_000;
     assert!(change(Change::Pause { duration_ms }).await > shown.now_ms + 990_000);
     let paused = waits(&ask(&long, "operated", 5, &[FRESH]).await)[0];
@@ -193,7 +193,7 @@ pub async fn conforms(
     let returned = Question {
         ticket: Some(paused.0),
         cost: 1,
-        again: false,
+        readmitted: false,
     };
     let answers = ask(&long, "operated", 5, &[returned, FRESH, FRESH]).await;
     // A configured burst is independent of the max and stays.
@@ -247,7 +247,7 @@ pub async fn conforms(
         &[Question {
             ticket: Some(ticket),
             cost: 1,
-            again: false,
+            readmitted: false,
         }],
     )
     .await;

@@ -57,23 +57,23 @@ pub enum Step {
     Learn {
         which: Option<prop::sample::Index>,
         after_ms: u64,
-        told: Vec<u32>,
+        maxima: Vec<u32>,
     },
-    /// A started call ends or reports that it runs; reported twice if `again`.
+    /// A started call ends or reports that it runs; reported twice if `twice`.
     Settle {
         which: prop::sample::Index,
         end: End,
-        again: bool,
+        twice: bool,
     },
 }
 
 #[derive(Debug, Clone, Copy)]
 pub enum BreakerReport {
     Failed { of: &'static str, jitter: u32 },
-    Sound,
+    Succeeded,
     Probe,
     Release,
-    Look,
+    Read,
 }
 
 impl BreakerReport {
@@ -82,13 +82,13 @@ impl BreakerReport {
             Self::Failed { of, jitter } => BreakerEvent::Failed {
                 started_ms,
                 of: of.to_owned(),
-                by: format!("502, {started_ms}"),
+                reason: format!("502, {started_ms}"),
                 jitter,
             },
-            Self::Sound => BreakerEvent::Sound,
+            Self::Succeeded => BreakerEvent::Succeeded,
             Self::Probe => BreakerEvent::Probe,
             Self::Release => BreakerEvent::Release { started_ms },
-            Self::Look => BreakerEvent::Look,
+            Self::Read => BreakerEvent::Read,
         }
     }
 }
@@ -101,14 +101,14 @@ pub const RULE: Rule = Rule {
     lease_ms: 1_500,
 };
 
-fn told() -> impl Strategy<Value = BreakerReport> {
+fn reports() -> impl Strategy<Value = BreakerReport> {
     let of = prop::sample::select(vec!["", "", "a", "b"]);
     prop_oneof![
         6 => (of, 0..1_100u32).prop_map(|(of, jitter)| BreakerReport::Failed { of, jitter }),
-        1 => Just(BreakerReport::Sound),
+        1 => Just(BreakerReport::Succeeded),
         1 => Just(BreakerReport::Probe),
         1 => Just(BreakerReport::Release),
-        1 => Just(BreakerReport::Look),
+        1 => Just(BreakerReport::Read),
     ]
 }
 
@@ -183,14 +183,14 @@ fn end() -> impl Strategy<Value = End> {
 fn learn() -> impl Strategy<Value = Step> {
     let which = prop::option::weighted(0.8, any::<prop::sample::Index>());
     let after = prop_oneof![2 => Just(0), 1 => 0..9_000u64];
-    let told = prop_oneof![
+    let maxima = prop_oneof![
         3 => Just(Vec::new()),
         1 => prop::collection::vec(prop_oneof![Just(0), 1..30u32], 1..7)
     ];
-    (which, after, told).prop_map(|(which, after_ms, told)| Step::Learn {
+    (which, after, maxima).prop_map(|(which, after_ms, maxima)| Step::Learn {
         which,
         after_ms,
-        told,
+        maxima,
     })
 }
 
@@ -199,7 +199,7 @@ fn step() -> impl Strategy<Value = Step> {
         12 => (0..9u32, prop::collection::vec(job(), 0..9))
             .prop_map(|(budget, jobs)| Step::Ask { budget, jobs }),
         1 => (0..4000u64).prop_map(|millis| Step::Block { millis }),
-        3 => (told(), prop_oneof![2 => Just(0), 1 => 0..2_000u64])
+        3 => (reports(), prop_oneof![2 => Just(0), 1 => 0..2_000u64])
             .prop_map(|(event, millis_ago)| Step::Report { event, millis_ago }),
         4 => (0..400_000u64).prop_map(|micros| Step::Forward { micros }),
         3 => (0..4_000_000u64).prop_map(|micros| Step::Forward { micros }),
@@ -212,7 +212,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => change().prop_map(|change| Step::Change { change }),
         4 => learn(),
         5 => (any::<prop::sample::Index>(), end(), prop::bool::weighted(0.1))
-            .prop_map(|(which, end, again)| Step::Settle { which, end, again }),
+            .prop_map(|(which, end, twice)| Step::Settle { which, end, twice }),
     ]
 }
 
@@ -234,15 +234,15 @@ pub enum Family {
 }
 
 /// Returns the evidence of [`Step::Learn`] on the call `started`.
-pub fn evidence(started: Option<&Receipt>, now_ms: u64, after_ms: u64, told: &[u32]) -> Evidence {
-    match told.is_empty() {
+pub fn evidence(started: Option<&Receipt>, now_ms: u64, after_ms: u64, maxima: &[u32]) -> Evidence {
+    match maxima.is_empty() {
         true => Evidence::Refused {
             started_ms: started.map_or(now_ms, |one| one.started_ms),
             cost: started.map_or(1, |one| one.cost),
             after_ms,
             closed_ms: 3 * after_ms,
         },
-        false => Evidence::Advertised(told.to_vec()),
+        false => Evidence::Advertised(maxima.to_vec()),
     }
 }
 
@@ -263,7 +263,7 @@ pub fn sets(family: Family) -> Vec<Limits> {
             let one = |(index, numbers): (usize, _)| {
                 let limit = limit("default", algorithm, numbers);
                 // Half of the buckets keep their starts further apart than the refill does.
-                let limit = limit.kept_apart([0, 20_000, 200_000, 0][index]);
+                let limit = limit.with_spacing([0, 20_000, 200_000, 0][index]);
                 // Half of the bursts differ from their defaults.
                 match (algorithm.has_burst(), index % 2) {
                     (true, 1) => limit.with_burst(index as u64 * 3).expect("in range"),
@@ -329,7 +329,7 @@ pub fn sets(family: Family) -> Vec<Limits> {
                     limit("bucket", TokenBucket, (20, 2000, 20)),
                     limit("even", LeakyBucket, (30, 1000, 20))
                         .with_unit(Unit::Calls)
-                        .kept_apart(7_000),
+                        .with_spacing(7_000),
                     limit("second", FixedWindow, (6, 1000, 20)).with_unit(Unit::Calls),
                     Limit::concurrent("running", 5).expect("in range"),
                 ],
@@ -428,23 +428,23 @@ pub fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Question {
             Question {
                 ticket: Some(ticket),
                 cost,
-                again: ticket.number.is_multiple_of(2),
+                readmitted: ticket.number.is_multiple_of(2),
             }
         }
         Job::Return { .. } => Question {
             ticket: None,
             cost: 1,
-            again: false,
+            readmitted: false,
         },
         Job::Fresh { cost } => Question {
             ticket: None,
             cost: *cost,
-            again: cost.is_multiple_of(3),
+            readmitted: cost.is_multiple_of(3),
         },
         Job::HadItsTurn { cost } => Question {
             ticket: Some(Ticket::HAD_ITS_TURN),
             cost: *cost,
-            again: false,
+            readmitted: false,
         },
         Job::Forged {
             generation: off,
@@ -458,7 +458,7 @@ pub fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Question {
                     number: *number,
                 }),
                 cost: *cost,
-                again: number.is_multiple_of(2),
+                readmitted: number.is_multiple_of(2),
             }
         }
     }

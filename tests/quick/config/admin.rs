@@ -5,7 +5,7 @@ use sluicegate::config::{Config, Secret};
 const TOKEN: &str = "0123456789abcdef-._~+/==";
 
 #[test]
-fn a_port_for_everybody_without_a_token_is_warned_of() {
+fn a_public_port_without_a_token_has_a_warning() {
     let warned = |admin: &str| {
         let text = format!("admin: {{{admin}}}");
         let config = Config::parse("c.yaml", &text, std::iter::empty()).expect(admin);
@@ -38,7 +38,7 @@ fn a_port_for_everybody_without_a_token_is_warned_of() {
 }
 
 #[test]
-fn a_token_comes_from_the_file_the_environment_or_a_file_of_its_own() {
+fn a_token_comes_from_the_configuration_the_environment_or_its_own_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let name = folder.path().join("c.yaml").display().to_string();
     let secret = folder.path().join("token");

@@ -41,7 +41,7 @@ fn several_urls_are_nodes_of_one_cluster() {
 }
 
 #[test]
-fn what_can_not_be_one_cluster_is_refused() {
+fn urls_that_form_no_cluster_are_refused() {
     for (url, words) in [
         (
             "[amqp://a, 5]",

@@ -48,7 +48,7 @@ fn problems(answers: &str) -> Vec<String> {
 }
 
 #[test]
-fn wrong_ones_say_which_and_what_they_must_be() {
+fn invalid_answers_are_named_with_the_allowed_values() {
     for (answers, expected) in [
         (
             "retry",

@@ -21,7 +21,7 @@ fn literal(text: &str) -> TemplatePart {
 }
 
 #[test]
-fn a_url_is_cut_where_jobs_have_parts_in_it() {
+fn a_url_is_split_at_its_placeholders() {
     let url = "https://u:p{a}@h:8443/v1/{tenant}/ä/{json:/a~1b}?k=ä&q={header:x-q}&{json:/a~1b}";
     let config = parse(&format!("url: '{url}'")).expect("valid");
     let http = config.dispatch.http.expect("a url");
@@ -54,7 +54,7 @@ fn a_url_is_cut_where_jobs_have_parts_in_it() {
 }
 
 #[test]
-fn a_wrong_placeholder_says_what_is_meant_and_nothing_of_the_url() {
+fn an_invalid_placeholder_has_a_suggestion_without_the_url() {
     let all =
         "it must be {tenant}, {id}, {attempt}, {header:NAME}, {json:/pointer} or {secret:tenant}";
     for (url, expected) in [
@@ -112,7 +112,7 @@ fn a_wrong_placeholder_says_what_is_meant_and_nothing_of_the_url() {
 }
 
 #[test]
-fn methods_and_headers_are_those_that_calls_can_have() {
+fn only_valid_methods_and_headers_are_accepted() {
     let config = parse("url: 'https://h/', method: PATCH").expect("valid");
     assert_eq!(config.dispatch.http.expect("a url").method, Method::Patch);
     for (keys, expected) in [
@@ -176,7 +176,7 @@ fn methods_and_headers_are_those_that_calls_can_have() {
 }
 
 #[test]
-fn secrets_are_where_calls_need_them_and_calls_are_signed_with_keys() {
+fn secrets_are_read_where_needed_and_calls_are_signed() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().display();
     let file = folder.path().join("default");
@@ -238,7 +238,7 @@ fn secrets_are_where_calls_need_them_and_calls_are_signed_with_keys() {
 }
 
 #[test]
-fn jobs_without_tenants_are_all_of_one() {
+fn jobs_without_tenants_belong_to_one() {
     let config = Config::parse("c.yaml", "job: {tenant: all}", std::iter::empty()).expect("valid");
     assert_eq!(config.job.tenant, TenantField::All);
     assert!(config.to_string().contains("tenant: \"all\""), "{config}");

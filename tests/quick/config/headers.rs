@@ -43,7 +43,7 @@ fn pair(name: &str, value: &str) -> (String, String) {
 }
 
 #[test]
-fn headers_come_from_the_file_and_from_one_with_secrets() {
+fn headers_come_from_the_configuration_and_a_secret_file() {
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), "keys", "X-Api-Key: sk-hunter2\n");
     let http = "headers: {api-version: '2023-06-01', User-Agent: shop}, headers-file: keys";
@@ -73,7 +73,7 @@ fn headers_come_from_the_file_and_from_one_with_secrets() {
 }
 
 #[test]
-fn wrong_headers_say_which_one_and_never_the_value() {
+fn invalid_headers_are_named_without_their_values() {
     const HEADERS: &str = "dispatch.http.headers";
     let long = "x".repeat(1025);
     let many: Vec<String> = (0..33).map(|n| format!("x-{n}: a")).collect();
@@ -137,7 +137,7 @@ fn wrong_headers_say_which_one_and_never_the_value() {
 }
 
 #[test]
-fn what_is_no_yaml_is_not_shown() {
+fn invalid_yaml_is_not_shown() {
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), "keys", "a: b\nx-api-key: *hunter2\n");
     let path = write(folder.path(), "c.yaml", &yaml("headers-file: keys"));

@@ -105,7 +105,7 @@ fn flat_keys_alone_are_one_limit() {
 }
 
 #[test]
-fn what_an_item_leaves_out_comes_from_the_flat_keys() {
+fn omitted_keys_of_an_item_come_from_the_flat_keys() {
     check_common(
         "
 rate-limiter:
@@ -227,7 +227,7 @@ fn a_tenant_has_its_own_limits_or_those_of_its_plan() {
 }
 
 #[test]
-fn what_is_shown_of_them_is_a_file_that_gives_the_same() {
+fn the_shown_limits_are_an_equivalent_file() {
     for yaml in [
         PLANS,
         "rate-limiter: {plans: {}, tenants: {}}",
@@ -273,7 +273,7 @@ rate-limiter:
 ";
 
 #[test]
-fn a_limit_says_whose_quota_it_is() {
+fn a_limit_shows_its_scope() {
     let config = parse(SCOPES);
     let global = [
         "all sliding-window 100/60000 cost - 50 global",
@@ -314,7 +314,7 @@ fn a_limit_says_whose_quota_it_is() {
 }
 
 #[test]
-fn a_limit_of_all_tenants_stands_with_the_common_ones_alone() {
+fn a_limit_of_all_tenants_is_allowed_only_among_common_ones() {
     let elsewhere = "is global, but the quota of all tenants can't differ by plan or tenant; move \
         this limit to rate-limiter.limits, where it is enforced together with limits of plans and \
         tenants";
@@ -471,7 +471,7 @@ fn lists_and_maps_can_be_set_by_the_environment() {
 }
 
 #[test]
-fn each_mistake_in_a_limit_has_its_own_words_and_place() {
+fn each_mistake_in_a_limit_has_its_own_message_and_place() {
     let of =
         "it must be a list of limits, such as [{name: second, max-requests: 10, window-size: 1}]";
     for (item, place, words) in [
@@ -643,7 +643,7 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
 }
 
 #[test]
-fn each_mistake_in_a_plan_or_an_entry_has_its_own_words_and_place() {
+fn each_mistake_in_a_plan_or_an_entry_has_its_own_message_and_place() {
     let stands = "is set next to a plan, which defines all limits; keep the plan or";
     for (entry, place, words) in [
         ("acme: {plan: fre}", "4:12", "rate-limiter.tenants.acme.plan: is \"fre\", but \
@@ -714,7 +714,7 @@ fn all_mistakes_of_the_limits_are_reported_at_once() {
 }
 
 #[test]
-fn what_has_no_effect_is_a_warning() {
+fn keys_without_effect_have_warnings() {
     check_warnings(
         "  limits: [{name: a, max-requests: 1000, window-size: 1}, {name: b, max-requests: 10, window-size: 1}]",
         &["rate-limiter: the limit a never has an effect: b is stricter in every respect"],
@@ -779,7 +779,7 @@ fn what_has_no_effect_is_a_warning() {
 }
 
 #[test]
-fn the_examples_of_the_documents_are_valid_and_warn_of_nothing() {
+fn documented_examples_are_valid_without_warnings() {
     let documents = ["docs/LIMITS.md", "docs/DEPLOYMENT.md", "docs/QUICKSTART.md"].map(page);
     fn examples(document: &str) -> impl Iterator<Item = &str> {
         document.split("```yaml\n").skip(1)
@@ -829,7 +829,7 @@ fn the_examples_of_the_documents_are_valid_and_warn_of_nothing() {
 }
 
 #[test]
-fn each_algorithm_is_documented_as_its_rules_say() {
+fn each_algorithm_is_documented_by_its_rules() {
     let read = |page: &str| {
         let path = kit::root().join("docs").join(page);
         std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
@@ -845,7 +845,7 @@ fn each_algorithm_is_documented_as_its_rules_say() {
 }
 
 #[test]
-fn a_shadow_stands_beside_what_is_enforced() {
+fn a_shadow_accompanies_enforced_limits() {
     let config = parse(
         "rate-limiter:
   plans: {free: {limits: [{name: day, max-requests: 9, shadow: true}, {name: most}]}}
@@ -872,7 +872,7 @@ fn a_shadow_stands_beside_what_is_enforced() {
 }
 
 #[test]
-fn a_shadow_that_tries_nothing_is_refused_or_warned_of() {
+fn a_useless_shadow_is_refused_or_has_a_warning() {
     const NONE: &str = "each limit is a shadow, so nothing would be limited; add an enforced \
         limit, such as {name: most, max-requests: 1000000, window-size: 1, use-algo: \
         token-bucket-algo}";

@@ -47,7 +47,7 @@ fn check_env(name: &str, value: &str, expected: &str) {
 }
 
 #[test]
-fn nothing_at_all_is_the_defaults() {
+fn an_empty_file_means_the_defaults() {
     let config = Config::default();
     for empty in [
         "",
@@ -129,7 +129,7 @@ fn the_document_has_a_row_for_every_key_and_no_other() {
 }
 
 #[test]
-fn what_is_shown_is_a_file_that_gives_the_same() {
+fn the_shown_configuration_is_equivalent() {
     let yaml = "
 amqp: {url: 'amqps://h/v', queue: 'a \"b\" \\ ü\u{200b}', queue-type: classic, prefetch: 7}
 redis: {prefix: p}
@@ -154,7 +154,7 @@ log: {format: json, level: 'warn,sluicegate=debug'}
 }
 
 #[test]
-fn values_out_of_range_say_the_range_and_the_place() {
+fn values_out_of_range_are_reported_with_the_range_and_the_place() {
     let number = "a whole number";
     let algorithms = "fixed-window-algo, sliding-window-algo, sliding-counter-algo, sliding-segments-algo, token-bucket-algo or leaky-bucket-algo";
     let duration =
@@ -292,7 +292,7 @@ fn keys_that_do_not_exist_come_with_a_suggestion() {
 }
 
 #[test]
-fn what_is_not_built_yet_says_so() {
+fn max_concurrent_outside_a_list_has_a_suggestion() {
     check_env(
         "SLUICEGATE_RATE_LIMITER__MAX_CONCURRENT",
         "5",
@@ -302,7 +302,7 @@ fn what_is_not_built_yet_says_so() {
 }
 
 #[test]
-fn a_file_of_the_wrong_form_says_where() {
+fn a_malformed_file_is_reported_with_the_position() {
     check(
         "- a\n",
         "c.yaml:1:1: the file must contain keys, such as `amqp:` with `  url: …` below it",
@@ -336,7 +336,7 @@ fn a_file_of_the_wrong_form_says_where() {
 }
 
 #[test]
-fn all_that_is_wrong_is_reported_at_once_in_the_order_of_the_file() {
+fn all_mistakes_are_reported_in_the_order_of_the_file() {
     let yaml = "
 retry:
   max-attempts: 0
@@ -442,7 +442,7 @@ fn variables_that_set_nothing_are_refused() {
 }
 
 #[test]
-fn urls_can_stand_in_files() {
+fn urls_can_come_from_files() {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -489,7 +489,7 @@ fn urls_can_stand_in_files() {
 }
 
 #[test]
-fn a_file_that_was_named_must_exist() {
+fn a_named_file_must_exist() {
     let folder = tempfile::tempdir().expect("a folder");
     let none = folder.path().join("none.yaml");
     let errors = Config::load(Some(&none), env(&[])).expect_err("missing");
@@ -516,7 +516,7 @@ fn a_file_that_was_named_must_exist() {
 }
 
 #[test]
-fn a_file_that_any_editor_wrote_can_be_used() {
+fn files_of_any_editor_are_accepted() {
     let folder = tempfile::tempdir().expect("a folder");
     let (file, secret) = (folder.path().join("c.yaml"), folder.path().join("amqp"));
     std::fs::write(&secret, "\u{feff}amqp://u:hunter2@h/\r\n").expect("written");
@@ -616,7 +616,7 @@ fn no_error_and_no_form_of_the_config_shows_a_password() {
 }
 
 #[test]
-fn bad_urls_say_what_is_wrong_with_them() {
+fn invalid_urls_are_reported_with_the_reason() {
     for (section, url, expected) in [
         (
             "amqp",

@@ -14,7 +14,7 @@ fn topology(keys: &str) -> (Vec<String>, RedisTopology) {
 }
 
 #[test]
-fn urls_say_what_they_are() {
+fn urls_determine_the_topology() {
     for (keys, urls, cluster) in [
         ("url: redis://a", vec!["redis://a"], false),
         ("url: [redis://a]", vec!["redis://a"], false),
@@ -46,7 +46,7 @@ fn urls_say_what_they_are() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused() {
+fn contradictory_keys_are_refused() {
     for (keys, words) in [
         (
             "url: [redis://a, 5]",
@@ -114,7 +114,7 @@ fn what_does_not_fit_together_is_refused() {
 }
 
 #[test]
-fn what_is_shown_is_a_configuration() {
+fn the_shown_configuration_is_valid() {
     for keys in [
         "url: [redis://a:1, redis://b:2]",
         "url: redis://a; cluster: true",

@@ -8,7 +8,7 @@ fn parse(results: &str) -> Result<Config, String> {
 }
 
 #[test]
-fn results_are_off_unless_they_are_wanted_and_are_shown() {
+fn results_are_off_by_default_and_shown() {
     let off = parse("{}").expect("valid").dispatch.results;
     assert_eq!((off.to, off.max_body), (ResultsTo::None, 65_536));
     let text = "{to: exchange, exchange: ends, routing-key: 'a.b', headers: [Location, x-request-id], max-body: 10}";
@@ -28,7 +28,7 @@ fn results_are_off_unless_they_are_wanted_and_are_shown() {
 }
 
 #[test]
-fn what_can_not_work_is_refused_and_what_has_no_effect_is_told() {
+fn impossible_values_are_refused_and_useless_ones_have_warnings() {
     for (results, expected) in [
         (
             "{to: exchange}".to_owned(),

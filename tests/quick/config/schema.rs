@@ -66,7 +66,7 @@ fn merge(file: &mut Json, other: Json) {
 }
 
 #[test]
-fn what_the_documents_show_is_valid() {
+fn documented_configurations_are_valid() {
     let schema = Schema::new();
     let sample = include_str!("../../../docs/sluicegate.yaml");
     assert_eq!(schema.check(&yaml(sample)), Ok(()));
@@ -408,14 +408,14 @@ fn is_up_to_date(path: &str, text: &str) {
 }
 
 #[test]
-fn the_page_has_what_is_declared_of_each_key() {
+fn the_page_matches_the_declaration_of_each_key() {
     let configuration = page("docs/CONFIGURATION.md");
     is_up_to_date("docs/CONFIGURATION.md", &with_tables(&configuration));
 }
 
 /// tests/it/cli/pages.rs checks that the command prints it.
 #[test]
-fn the_schema_in_the_documents_is_what_is_declared() {
+fn the_documented_schema_matches_the_declarations() {
     is_up_to_date(
         "docs/sluicegate.schema.json",
         &format!("{:#}\n", json_schema()),

@@ -40,7 +40,7 @@ fn a_program_and_a_queue_are_read_and_shown() {
 }
 
 #[test]
-fn jobs_go_one_way_and_what_can_not_be_run_is_refused() {
+fn one_dispatch_kind_is_allowed_and_unusable_programs_are_refused() {
     for (dispatch, expected) in [
         (
             "{http: {url: 'http://h/'}, exec: {command: [cat]}}",
@@ -146,7 +146,7 @@ fn jobs_are_forwarded_away_from_all_queues_of_their_own_pipeline() {
 }
 
 #[test]
-fn what_a_way_makes_of_other_keys_is_said() {
+fn keys_without_effect_for_a_dispatch_kind_have_warnings() {
     let of = |dispatch: &str| parse(dispatch).expect(dispatch).warnings();
     for (dispatch, words) in [
         (
@@ -180,7 +180,7 @@ fn what_a_way_makes_of_other_keys_is_said() {
 }
 
 #[test]
-fn max_concurrent_means_little_where_jobs_are_only_handed_over() {
+fn max_concurrent_with_forwarding_has_a_warning() {
     let of = |done: bool| {
         let yaml = format!(
             "rate-limiter: {{limits: [{{name: r, max-concurrent: 1}}]}}\ndispatch: {{forward: {{exchange: x, done: {done}}}}}\n"

@@ -118,7 +118,7 @@ fn every_entry_explains_its_keys_arguments_and_reply() {
 }
 
 #[test]
-fn what_a_rule_sets_no_script_sets_and_some_script_uses() {
+fn values_set_by_rules_are_only_read_by_scripts() {
     let texts: Vec<String> = scripts().into_iter().map(|script| script.text).collect();
     for (name, _) in SHARED {
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -133,7 +133,7 @@ fn what_a_rule_sets_no_script_sets_and_some_script_uses() {
 }
 
 #[test]
-fn every_script_says_what_it_is() {
+fn every_script_has_a_description() {
     for script in scripts() {
         assert!(header(&script.text).len() > 60, "{}", script.path);
     }

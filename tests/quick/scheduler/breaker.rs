@@ -55,7 +55,7 @@ pub fn open(wait_ms: u64) -> Standing {
     Standing {
         is_open: true,
         closed_until_ms: STORE_MS + wait_ms,
-        by: "the breaker".to_owned(),
+        reason: "the breaker".to_owned(),
         ..closed(5)
     }
 }
@@ -69,8 +69,8 @@ fn granted() -> Standing {
 
 /// Returns the reports as text.
 pub fn words(done: &Done) -> Vec<String> {
-    let word = |(whose, event): &(BreakerScope, BreakerEvent)| {
-        let whose = match whose {
+    let word = |(scope, event): &(BreakerScope, BreakerEvent)| {
+        let scope = match scope {
             BreakerScope::Tenant(tenant) => tenant.as_str(),
             BreakerScope::Api => "api",
         };
@@ -81,12 +81,12 @@ pub fn words(done: &Done) -> Vec<String> {
                 let of = if of.len() > 9 { "job" } else { of };
                 format!("{what}failed of {of:?}")
             }
-            BreakerEvent::Sound => "sound".to_owned(),
+            BreakerEvent::Succeeded => "sound".to_owned(),
             BreakerEvent::Probe => "may I?".to_owned(),
             BreakerEvent::Release { .. } => "release".to_owned(),
-            BreakerEvent::Look => "look".to_owned(),
+            BreakerEvent::Read => "look".to_owned(),
         };
-        format!("{whose}: {event}")
+        format!("{scope}: {event}")
     };
     done.reported.iter().map(word).collect()
 }
@@ -97,7 +97,7 @@ impl Desk {
         self.step(MS)
     }
 
-    pub fn told(&mut self, standings: Vec<Standing>) -> Done {
+    pub fn answer_reports(&mut self, standings: Vec<Standing>) -> Done {
         let standings = standings.into_iter().map(Ok).collect();
         self.scheduler.reported(self.now, Ok(standings));
         self.step(MS * 5)
@@ -107,7 +107,7 @@ impl Desk {
     fn shut(&mut self) -> Done {
         let key = self.start_one();
         self.fails(key, Trouble::Unreachable);
-        self.told(vec![open(1_000)])
+        self.answer_reports(vec![open(1_000)])
     }
 }
 
@@ -120,7 +120,7 @@ pub fn attempt_of(done: &Done) -> i64 {
 }
 
 #[test]
-fn whom_a_failure_is_told_depends_on_its_kind() {
+fn the_kind_of_a_failure_selects_its_breakers() {
     let mut desk = desk();
     let key = desk.start_one();
     let done = desk.fails(key, Trouble::Failing);
@@ -129,7 +129,7 @@ fn whom_a_failure_is_told_depends_on_its_kind() {
         words(&done),
         ["a: probe failed of \"job\"", "api: failed of \"a\""]
     );
-    desk.told(vec![closed(1), closed(1)]);
+    desk.answer_reports(vec![closed(1), closed(1)]);
     let key = desk.start_one();
     let done = desk.fails(key, Trouble::Unreachable);
     assert_eq!(words(&done), ["api: failed of \"\""]);
@@ -151,7 +151,7 @@ fn no_token() -> Attempt {
 }
 
 #[test]
-fn a_failure_of_a_tenant_alone_is_not_told_to_the_api() {
+fn a_tenants_own_failure_does_not_reach_the_api_breaker() {
     let mut called = desk();
     let key = called.start_one();
     (called.scheduler).finished(called.now, key, MS, no_token());
@@ -170,16 +170,16 @@ fn a_failure_of_a_tenant_alone_is_not_told_to_the_api() {
         panic!("{:?}", done.reported)
     };
     assert!(*started_ms >= STORE_MS, "{started_ms}");
-    assert_eq!(attempt_of(&desk.told(vec![closed(1)])), 2);
+    assert_eq!(attempt_of(&desk.answer_reports(vec![closed(1)])), 2);
 }
 
 #[test]
-fn a_probe_of_the_api_that_its_tenant_keeps_from_calling_is_given_back() {
+fn an_api_probe_blocked_by_its_tenant_is_released() {
     let mut desk = desk();
     desk.shut();
     desk.ready = 0;
     desk.step(SECOND);
-    desk.told(vec![granted()]);
+    desk.answer_reports(vec![granted()]);
     let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
     let now = desk.now;
     desk.scheduler.prepared(now, key, Some(MS), Err(no_token()));
@@ -190,11 +190,11 @@ fn a_probe_of_the_api_that_its_tenant_keeps_from_calling_is_given_back() {
 }
 
 #[test]
-fn a_request_that_can_not_be_made_does_not_show_the_api_sound() {
+fn an_impossible_request_does_not_count_as_a_success() {
     let mut desk = desk();
     let key = desk.start_one();
     desk.fails(key, Trouble::Unreachable);
-    desk.told(vec![closed(1)]);
+    desk.answer_reports(vec![closed(1)]);
     let key = desk.start_one();
     let reason = "there is no secret for this tenant".to_owned();
     let attempt = unwritten(Outcome::Reject { reason }, None);
@@ -213,7 +213,7 @@ fn while_the_breakers_are_closed_a_failure_uses_an_attempt_and_once_one_opens_no
         let key = desk.start_one();
         let waits = desk.fails(key, Trouble::Failing);
         assert!(waits.published.is_empty(), "it waits for what that means");
-        let done = desk.told(vec![tenant, api.clone()]);
+        let done = desk.answer_reports(vec![tenant, api.clone()]);
         match attempt {
             Some(attempt) => assert_eq!(attempt_of(&done), attempt),
             None => {
@@ -227,7 +227,7 @@ fn while_the_breakers_are_closed_a_failure_uses_an_attempt_and_once_one_opens_no
 }
 
 #[test]
-fn failures_that_can_not_be_told_use_no_attempt() {
+fn unreported_failures_use_no_attempt() {
     let mut desk = desk();
     let key = desk.start_one();
     desk.fails(key, Trouble::Failing);
@@ -237,7 +237,7 @@ fn failures_that_can_not_be_told_use_no_attempt() {
 }
 
 #[test]
-fn successes_are_told_where_failures_are_known_and_nowhere_else() {
+fn successes_are_reported_only_after_known_failures() {
     let mut desk = desk();
     let key = desk.start_one();
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
@@ -245,20 +245,20 @@ fn successes_are_told_where_failures_are_known_and_nowhere_else() {
 
     let key = desk.start_one();
     desk.fails(key, Trouble::Failing);
-    desk.told(vec![closed(1), closed(1)]);
+    desk.answer_reports(vec![closed(1), closed(1)]);
     desk.has_failures = true;
     for expected in [&["a: sound", "api: sound"][..], &[]] {
         let key = desk.start_one();
         desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
         let done = desk.step(MS);
         assert_eq!(words(&done), expected);
-        desk.told(vec![closed(0); expected.len()]);
+        desk.answer_reports(vec![closed(0); expected.len()]);
         desk.has_failures = false;
     }
     // A 404 is an answer, too.
     let key = desk.start_one();
     desk.fails(key, Trouble::Unreachable);
-    desk.told(vec![closed(1)]);
+    desk.answer_reports(vec![closed(1)]);
     let key = desk.start_one();
     let reason = "404".to_owned();
     desk.scheduler
@@ -267,7 +267,7 @@ fn successes_are_told_where_failures_are_known_and_nowhere_else() {
 }
 
 #[test]
-fn while_the_api_s_breaker_is_open_nobody_asks_and_one_job_is_the_probe() {
+fn while_the_api_breaker_is_open_only_one_probe_asks() {
     let mut desk = desk();
     let done = desk.shut();
     assert!(done.asked.is_empty() && done.published.is_empty());
@@ -277,10 +277,10 @@ fn while_the_api_s_breaker_is_open_nobody_asks_and_one_job_is_the_probe() {
     // Checked every second, since another worker's probe may succeed.
     let done = desk.step(SECOND);
     assert_eq!(words(&done), ["api: may I?"]);
-    assert!(desk.told(vec![open(500)]).asked.is_empty());
+    assert!(desk.answer_reports(vec![open(500)]).asked.is_empty());
     let done = desk.step(SECOND);
     assert_eq!(words(&done), ["api: may I?"]);
-    let done = desk.told(vec![granted()]);
+    let done = desk.answer_reports(vec![granted()]);
     let jobs: usize = done.asked.iter().map(|ask| ask.asks.len()).sum();
     assert_eq!((jobs, done.asked[0].budget), (1, 1));
     let done = desk.answer(MS, vec![vec![START]]);
@@ -289,10 +289,10 @@ fn while_the_api_s_breaker_is_open_nobody_asks_and_one_job_is_the_probe() {
 
     let done = desk.fails(probe, Trouble::Failing);
     assert_eq!(words(&done)[1], "api: probe failed of \"a\"");
-    let done = desk.told(vec![closed(2), open(2_000)]);
+    let done = desk.answer_reports(vec![closed(2), open(2_000)]);
     assert!(done.published.is_empty(), "no attempt is used");
     desk.step(SECOND * 2);
-    let done = desk.told(vec![granted()]);
+    let done = desk.answer_reports(vec![granted()]);
     assert_eq!(done.asked.len(), 1);
     let done = desk.answer(MS, vec![vec![START]]);
     let (probe, ..) = done.dispatched[0];
@@ -307,13 +307,13 @@ fn while_the_api_s_breaker_is_open_nobody_asks_and_one_job_is_the_probe() {
 /// Requests and starts the next probe. Returns its job.
 fn next_probe(desk: &mut Desk) -> (JobKey, Job) {
     desk.step(SECOND * 2);
-    desk.told(vec![granted()]);
+    desk.answer_reports(vec![granted()]);
     let (key, job, ..) = desk.answer(MS, vec![vec![START]]).dispatched.remove(0);
     (key, job)
 }
 
 #[test]
-fn jobs_and_tenants_that_have_failed_are_probes_after_those_that_have_not() {
+fn jobs_and_tenants_without_failures_are_probes_first() {
     let mut desk = desk();
     desk.shut();
     // The first job of tenant b fails regardless of the API.
@@ -325,22 +325,22 @@ fn jobs_and_tenants_that_have_failed_are_probes_after_those_that_have_not() {
         "there was no connection, which is not its fault"
     );
     desk.fails(probe, Trouble::Failing);
-    desk.told(vec![closed(1), open(1_000)]);
+    desk.answer_reports(vec![closed(1), open(1_000)]);
     let (probe, second) = next_probe(&mut desk);
     assert_eq!(second.tenant.as_str(), "b");
     desk.fails(probe, Trouble::Failing);
-    desk.told(vec![closed(1), open(1_000)]);
+    desk.answer_reports(vec![closed(1), open(1_000)]);
     // Both have failed and take turns. c has not failed.
     desk.deliver(DeliverySource::Fresh, &["c"]);
     let (probe, third) = next_probe(&mut desk);
     assert_eq!(third.tenant.as_str(), "c");
     desk.fails(probe, Trouble::Failing);
-    desk.told(vec![closed(1), open(1_000)]);
+    desk.answer_reports(vec![closed(1), open(1_000)]);
     let mut jobs = Vec::new();
     for _ in 0..3 {
         let (probe, job) = next_probe(&mut desk);
         desk.fails(probe, Trouble::Failing);
-        desk.told(vec![closed(1), open(1_000)]);
+        desk.answer_reports(vec![closed(1), open(1_000)]);
         jobs.push((job.tenant.to_string(), job.id.clone()));
     }
     let of_b = jobs
@@ -351,24 +351,24 @@ fn jobs_and_tenants_that_have_failed_are_probes_after_those_that_have_not() {
 }
 
 #[test]
-fn a_probe_that_may_not_start_is_given_back() {
+fn a_probe_that_may_not_start_is_released() {
     let mut desk = desk();
     desk.shut();
     desk.step(SECOND);
-    let done = desk.told(vec![granted()]);
+    let done = desk.answer_reports(vec![granted()]);
     assert_eq!(done.asked.len(), 1);
     desk.answer(MS, vec![vec![wait(400, 1)]]);
     assert_eq!(words(&desk.step(MS))[0], "api: release");
 }
 
 #[test]
-fn a_probe_that_leaves_while_its_call_is_prepared_is_given_back() {
+fn a_probe_that_leaves_during_preparation_is_released() {
     for session_ends in [true, false] {
         let mut desk = desk();
         desk.shut();
         desk.ready = 0;
         desk.step(SECOND);
-        desk.told(vec![granted()]);
+        desk.answer_reports(vec![granted()]);
         let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
         if session_ends {
             desk.scheduler.session_down();
@@ -386,8 +386,8 @@ fn a_probe_that_leaves_while_its_call_is_prepared_is_given_back() {
             // It looks again, since otherwise no job would ever start here. No job could be the
             // probe, so it looks once a second.
             desk.scheduler.session_up(2);
-            assert_eq!(words(&desk.told(vec![open(0)])), ["api: look"]);
-            assert_eq!(words(&desk.told(vec![open(0)])), [""; 0]);
+            assert_eq!(words(&desk.answer_reports(vec![open(0)])), ["api: look"]);
+            assert_eq!(words(&desk.answer_reports(vec![open(0)])), [""; 0]);
             assert_eq!(
                 desk.scheduler.next_tick(desk.now),
                 Some(desk.now + SECOND - MS * 5)
@@ -398,7 +398,7 @@ fn a_probe_that_leaves_while_its_call_is_prepared_is_given_back() {
 }
 
 #[test]
-fn what_succeeds_while_a_failure_is_being_told_ends_the_row() {
+fn a_success_while_a_failure_is_being_reported_resets_the_count() {
     let mut desk = desk();
     let keys = [(); 4].map(|()| desk.start_one());
     let done = desk.fails(keys[0], Trouble::Failing);
@@ -408,7 +408,7 @@ fn what_succeeds_while_a_failure_is_being_told_ends_the_row() {
     desk.scheduler
         .finished(desk.now, keys[2], MS, Outcome::Done);
     desk.fails(keys[3], Trouble::Failing);
-    let done = desk.told(vec![closed(1), closed(1)]);
+    let done = desk.answer_reports(vec![closed(1), closed(1)]);
     let told = [
         "a: sound",
         "api: sound",
@@ -419,11 +419,11 @@ fn what_succeeds_while_a_failure_is_being_told_ends_the_row() {
 }
 
 #[test]
-fn a_call_that_is_refused_before_anybody_was_called_says_nothing_of_the_api() {
+fn a_call_refused_before_sending_does_not_count_for_the_api() {
     let mut desk = desk();
     let key = desk.start_one();
     desk.fails(key, Trouble::Unreachable);
-    desk.told(vec![closed(1)]);
+    desk.answer_reports(vec![closed(1)]);
     desk.ready = 0;
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
@@ -435,14 +435,14 @@ fn a_call_that_is_refused_before_anybody_was_called_says_nothing_of_the_api() {
 }
 
 #[test]
-fn what_waits_for_the_api_long_in_memory_takes_a_delay_queue_and_keeps_its_attempt() {
+fn long_waits_for_the_api_move_to_a_delay_queue_without_an_attempt() {
     let mut desk = desk();
     desk.shut();
     let mut moved = Vec::new();
     for _ in 0..40 {
         let done = desk.step(SECOND);
         if !done.reported.is_empty() {
-            desk.told(vec![open(1_000)]);
+            desk.answer_reports(vec![open(1_000)]);
         }
         if !done.published.is_empty() {
             assert_eq!(attempt_of(&done), 1);
@@ -454,7 +454,7 @@ fn what_waits_for_the_api_long_in_memory_takes_a_delay_queue_and_keeps_its_attem
 }
 
 #[test]
-fn what_fails_or_is_refused_for_too_long_is_given_up() {
+fn jobs_that_fail_or_are_refused_for_too_long_are_given_up() {
     let throttled = || {
         Attempt::from(Outcome::Throttled {
             after: Some(SECOND),
@@ -477,7 +477,7 @@ fn what_fails_or_is_refused_for_too_long_is_given_up() {
             desk.scheduler.finished(desk.now, *key, MS, attempt());
             let mut done = desk.step(MS);
             if !done.reported.is_empty() {
-                done = desk.told(vec![open(1_000), closed(1)]);
+                done = desk.answer_reports(vec![open(1_000), closed(1)]);
             }
             let to = done
                 .published
@@ -489,14 +489,14 @@ fn what_fails_or_is_refused_for_too_long_is_given_up() {
 }
 
 #[test]
-fn a_free_probe_is_a_job_s_as_soon_as_it_wants_it() {
+fn a_free_probe_is_granted_as_soon_as_a_job_needs_it() {
     let mut desk = desk();
     desk.shut();
     assert_eq!(words(&desk.step(SECOND)), ["api: may I?"]);
-    assert_eq!(desk.told(vec![granted()]).asked.len(), 1);
+    assert_eq!(desk.answer_reports(vec![granted()]).asked.len(), 1);
     desk.answer(MS, vec![vec![wait(21, 1)]]);
     assert_eq!(words(&desk.step(MS)), ["api: release", "api: look"]);
-    assert_eq!(words(&desk.told(vec![open(0), open(0)])), [""; 0]);
+    assert_eq!(words(&desk.answer_reports(vec![open(0), open(0)])), [""; 0]);
     // A look every second would always ask at the same moment of each window.
     assert_eq!(words(&desk.step(MS * 30)), ["api: may I?"]);
 }

@@ -59,7 +59,7 @@ fn start(desk: &mut Desk, watches: bool) -> JobKey {
     assert_eq!(done.asked.is_empty(), watches);
     if watches {
         assert_eq!(words(&done), ["api: look"]);
-        assert_eq!(desk.told(vec![closed(0)]).asked.len(), 1);
+        assert_eq!(desk.answer_reports(vec![closed(0)]).asked.len(), 1);
     }
     desk.answer(MS, vec![vec![START]]).dispatched[0].0
 }
@@ -73,7 +73,7 @@ fn close(desk: &mut Desk) {
 }
 
 #[test]
-fn whom_a_429_closes_follows_the_limits_or_is_set() {
+fn the_scope_of_a_429_follows_the_limits_or_the_configuration() {
     use ThrottleScope as Set;
     let mine = BreakerScope::Tenant(Tenant::parse("a").expect("a tenant"));
     for (scope, scopes, expected) in [
@@ -90,12 +90,12 @@ fn whom_a_429_closes_follows_the_limits_or_is_set() {
         let blocked = desk.step(MS).blocked;
         assert_eq!(blocked.len(), 1);
         let (block, lasts) = &blocked[0];
-        assert_eq!((&block.whose, lasts.as_secs()), (expected, 20));
+        assert_eq!((&block.scope, lasts.as_secs()), (expected, 20));
     }
 }
 
 #[test]
-fn an_answer_can_say_whom_it_closes_and_workers_watch_for_that() {
+fn a_throttle_follows_the_scope_in_its_answer() {
     let mine = BreakerScope::Tenant(Tenant::parse("a").expect("a tenant"));
     for (scope, stops_all, expected) in [
         (ThrottleScope::Tenant, Some(true), &BreakerScope::Api),
@@ -119,7 +119,7 @@ fn an_answer_can_say_whom_it_closes_and_workers_watch_for_that() {
             desk.scheduler.finished(desk.now, key, MS, attempt);
             let blocked = desk.step(MS).blocked;
             let (block, lasts) = &blocked[0];
-            assert_eq!((&block.whose, lasts.as_secs()), (expected, 20));
+            assert_eq!((&block.scope, lasts.as_secs()), (expected, 20));
         }
     }
     let mut desk = Desk::of(EngineSettings {
@@ -130,7 +130,7 @@ fn an_answer_can_say_whom_it_closes_and_workers_watch_for_that() {
 }
 
 #[test]
-fn what_is_closed_to_all_asks_for_nobody_until_it_is_over() {
+fn no_job_asks_while_the_api_is_closed_to_all() {
     let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
     close(&mut desk);
     assert!(desk.deliver(DeliverySource::Fresh, &["b"]).asked.is_empty());
@@ -140,7 +140,7 @@ fn what_is_closed_to_all_asks_for_nobody_until_it_is_over() {
         let done = desk.step(SECOND);
         assert!(done.asked.is_empty() && done.published.is_empty());
         assert_eq!(words(&done), ["api: look"]);
-        desk.told(vec![named(20_000 - second * 1_005)]);
+        desk.answer_reports(vec![named(20_000 - second * 1_005)]);
     }
     let done = desk.step(SECOND);
     assert_eq!(
@@ -150,11 +150,11 @@ fn what_is_closed_to_all_asks_for_nobody_until_it_is_over() {
 }
 
 #[test]
-fn an_operator_opens_what_is_closed_to_all() {
+fn an_operator_opens_an_api_closed_to_all() {
     let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
     close(&mut desk);
     assert_eq!(words(&desk.step(SECOND)), ["api: look"]);
-    assert_eq!(desk.told(vec![closed(0)]).asked.len(), 1);
+    assert_eq!(desk.answer_reports(vec![closed(0)]).asked.len(), 1);
 }
 
 #[test]
@@ -164,7 +164,7 @@ fn another_worker_s_429_is_found_within_a_second_and_its_failures_are_not() {
         words(&desk.deliver(DeliverySource::Fresh, &["a"])),
         ["api: look"]
     );
-    desk.told(vec![open(9_000)]);
+    desk.answer_reports(vec![open(9_000)]);
     let done = desk.answer(MS, vec![vec![START]]);
     assert_eq!(done.dispatched.len(), 1, "its own calls have not failed");
     let done = desk.deliver(DeliverySource::Fresh, &["a"]);
@@ -178,18 +178,18 @@ fn another_worker_s_429_is_found_within_a_second_and_its_failures_are_not() {
     let done = desk.deliver(DeliverySource::Fresh, &["a"]);
     assert_eq!(words(&done), ["api: look"]);
     assert_eq!(done.asked.len(), 1, "it looked lately");
-    desk.told(vec![named(5_000)]);
+    desk.answer_reports(vec![named(5_000)]);
     desk.answer(MS, vec![vec![START]]);
     assert!(desk.deliver(DeliverySource::Fresh, &["b"]).asked.is_empty());
 }
 
 #[test]
-fn who_was_idle_looks_before_it_asks() {
+fn an_idle_worker_checks_the_throttle_before_it_asks() {
     let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
     start(&mut desk, true);
     desk.now += SECOND * 60;
     let done = desk.deliver(DeliverySource::Fresh, &["b"]);
     assert!(done.asked.is_empty());
     assert_eq!(words(&done), ["api: look"]);
-    assert!(desk.told(vec![named(5_000)]).asked.is_empty());
+    assert!(desk.answer_reports(vec![named(5_000)]).asked.is_empty());
 }

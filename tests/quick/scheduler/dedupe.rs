@@ -32,7 +32,7 @@ fn desk() -> Desk {
     desk
 }
 
-fn told(desk: &mut Desk, deduped: Vec<Deduped>) -> Done {
+fn answer_dedupe(desk: &mut Desk, deduped: Vec<Deduped>) -> Done {
     let all = deduped.into_iter().map(Ok).collect();
     desk.scheduler
         .deduped(desk.now, ShardId::default(), Ok(all));
@@ -40,7 +40,7 @@ fn told(desk: &mut Desk, deduped: Vec<Deduped>) -> Done {
 }
 
 #[test]
-fn the_first_goes_on_and_the_others_are_acked_and_told() {
+fn the_first_job_continues_and_duplicates_are_acked_with_results() {
     let mut settings = settings(4, usual(), by_header());
     settings.results = Some(ResultSettings {
         to: ResultTarget::Exchange {
@@ -59,8 +59,8 @@ fn the_first_goes_on_and_the_others_are_acked_and_told() {
         (one.key.as_str(), one.job.as_str(), one.lasts_ms),
         ("k", "1", 600_000)
     );
-    assert!(one.by != two.by && !one.seen_before);
-    let done = told(&mut desk, vec![Deduped::First, DUPLICATE]);
+    assert!(one.owner != two.owner && !one.seen_before);
+    let done = answer_dedupe(&mut desk, vec![Deduped::First, DUPLICATE]);
     assert_eq!(done.asked[0].asks.len(), 1);
     let [(key, reply)] = &done.replies[..] else {
         panic!("{:?}", done.replies);
@@ -84,10 +84,10 @@ fn the_first_goes_on_and_the_others_are_acked_and_told() {
 }
 
 #[test]
-fn who_was_the_first_does_not_ask_again_behind_a_delay_queue() {
+fn the_first_job_does_not_ask_again_after_a_delay_queue() {
     let mut desk = Desk::new(4);
     desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
-    told(&mut desk, vec![Deduped::First]);
+    answer_dedupe(&mut desk, vec![Deduped::First]);
     let (_, outgoing) = desk
         .answer(MS, vec![vec![wait(10_000, 1)]])
         .published
@@ -107,7 +107,7 @@ fn who_was_the_first_does_not_ask_again_behind_a_delay_queue() {
 }
 
 #[test]
-fn a_job_that_is_delivered_again_says_so() {
+fn a_redelivered_job_is_marked_in_the_request() {
     let mut desk = Desk::new(4);
     let done = desk.deliver_marked(DeliverySource::Fresh, true, vec![job("1")]);
     assert!(done.deduped[0].seen_before);
@@ -136,7 +136,7 @@ fn a_job_without_an_id_gets_one_before_it_asks() {
 }
 
 #[test]
-fn while_nobody_can_be_asked_the_job_waits_and_one_that_is_refused_comes_back_later() {
+fn a_job_waits_while_redis_is_unreachable_and_returns_later_if_refused() {
     let mut desk = desk();
     desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     let away = GateError::Unreachable("a test".into());
@@ -159,7 +159,7 @@ fn while_nobody_can_be_asked_the_job_waits_and_one_that_is_refused_comes_back_la
 }
 
 #[test]
-fn a_job_without_a_key_asks_nobody_and_a_bad_key_makes_a_dead_letter() {
+fn a_job_without_a_key_skips_deduplication_and_a_bad_key_is_a_dead_letter() {
     let mut desk = Desk::new(4);
     let done = desk.deliver(DeliverySource::Fresh, &["a"]);
     assert!(done.deduped.is_empty() && done.asked.len() == 1);

@@ -44,7 +44,7 @@ fn dead(done: &Done) -> &Outgoing {
 }
 
 #[test]
-fn a_job_that_waits_in_a_delay_queue_comes_back_once_it_has_expired_and_is_not_asked_for() {
+fn an_expired_job_returns_from_its_delay_queue_without_a_request() {
     let mut desk = desk(4);
     let asked = desk.deliver_messages(DeliverySource::Fresh, vec![expiring(3_000)]);
     assert_eq!(asked.asked.len(), 1);
@@ -95,7 +95,7 @@ fn a_held_job_that_expires_meanwhile_is_a_dead_letter_when_its_turn_comes() {
 }
 
 #[test]
-fn a_job_that_expires_on_the_way_from_the_gate_is_not_called_and_gives_its_room_back() {
+fn a_job_that_expires_before_its_call_returns_its_permit() {
     let mut desk = desk(4);
     desk.deliver_messages(DeliverySource::Fresh, vec![expiring(20)]);
     let done = desk.answer(MS * 20, vec![vec![START]]);
@@ -139,7 +139,7 @@ fn jobs_that_expire_while_a_permit_is_missing_do_not_take_it() {
 }
 
 #[test]
-fn what_failed_is_a_dead_letter_once_its_next_attempt_would_be_too_late() {
+fn a_failed_job_is_a_dead_letter_if_its_next_attempt_would_be_too_late() {
     let mut desk = desk(4);
     desk.deliver_messages(DeliverySource::Fresh, vec![expiring(2_000)]);
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
@@ -158,7 +158,7 @@ fn what_failed_is_a_dead_letter_once_its_next_attempt_would_be_too_late() {
 }
 
 #[test]
-fn the_stores_clock_is_asked_for_before_a_job_that_may_expire() {
+fn the_stores_clock_is_read_before_an_expiring_job() {
     let mut desk = Desk::new(4);
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![expiring(1_000)]);
     assert_eq!(done.asked.len(), 1);
@@ -168,7 +168,7 @@ fn the_stores_clock_is_asked_for_before_a_job_that_may_expire() {
 }
 
 #[test]
-fn who_says_when_a_job_was_published_is_believed_by_the_stores_clock() {
+fn a_publication_time_is_compared_with_the_stores_clock() {
     let mut desk = desk(4);
     let published = HeaderValue::Int(STORE_MS - 500);
     let job = || expiring(1_000).with_headers(&[("timestamp_in_ms", published.clone())], &[]);

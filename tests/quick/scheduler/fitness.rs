@@ -25,7 +25,7 @@ fn a_worker_that_cannot_make_calls_returns_its_jobs_and_tries_a_few() {
         desk.scheduler.prepared(now, key, Some(MS), Err(refused));
         desk.step(MS);
         // No call was made, so no attempt is used, though no breaker is open.
-        let done = desk.told(vec![closed(failures)]);
+        let done = desk.answer_reports(vec![closed(failures)]);
         assert_eq!(attempt_of(&done), 1);
         let moved: Vec<_> = done
             .published

@@ -43,7 +43,7 @@ fn cold(desk: &mut Desk, wait: Duration) {
 }
 
 #[test]
-fn what_waits_for_a_recovering_gate_is_let_go_until_it_has_recovered() {
+fn jobs_that_wait_for_a_recovering_gate_are_released() {
     let mut desk = desk(4);
     desk.deliver(DeliverySource::Fresh, &["a", "b"]);
     cold(&mut desk, 600 * SECOND);
@@ -65,7 +65,7 @@ fn what_waits_for_a_recovering_gate_is_let_go_until_it_has_recovered() {
 }
 
 #[test]
-fn what_waits_for_a_slot_is_let_go_for_a_moment_and_what_runs_stays() {
+fn jobs_that_wait_for_a_slot_are_released_briefly_and_running_ones_stay() {
     let mut desk = desk(1);
     let runs = desk.start_one();
     desk.deliver(DeliverySource::Fresh, &["a", "b"]);
@@ -80,7 +80,7 @@ fn what_waits_for_a_slot_is_let_go_for_a_moment_and_what_runs_stays() {
 }
 
 #[test]
-fn what_waits_in_the_window_of_a_delay_queue_travels_on_for_the_rest_of_its_wait() {
+fn jobs_of_a_delivery_window_move_on_for_the_rest_of_their_wait() {
     let mut desk = desk(4);
     desk.start_one();
     desk.deliver(DeliverySource::Fresh, &["a"]);
@@ -97,7 +97,7 @@ fn what_waits_in_the_window_of_a_delay_queue_travels_on_for_the_rest_of_its_wait
 }
 
 #[test]
-fn a_shorter_timeout_counts_for_what_is_there_already() {
+fn a_shorter_timeout_applies_to_held_jobs() {
     let mut desk = desk(1);
     desk.start_one();
     desk.deliver(DeliverySource::Fresh, &["a"]);
@@ -112,9 +112,9 @@ fn a_shorter_timeout_counts_for_what_is_there_already() {
 }
 
 #[test]
-fn while_the_timeout_is_not_known_jobs_wait_for_a_moment_only() {
+fn while_the_timeout_is_unknown_jobs_wait_only_briefly() {
     let mut desk = Desk::of(EngineSettings {
-        holding: Holding::new(100 * SECOND, 10 * SECOND).looked_for(),
+        holding: Holding::new(100 * SECOND, 10 * SECOND).with_detection(),
         ..settings(1, usual(), by_header())
     });
     desk.scheduler.timeout_is_unknown(desk.now);
@@ -129,7 +129,7 @@ fn while_the_timeout_is_not_known_jobs_wait_for_a_moment_only() {
 }
 
 #[test]
-fn a_job_that_is_asked_for_is_looked_at_again() {
+fn a_job_that_asks_without_a_slot_is_still_released() {
     let mut desk = desk(1);
     desk.start_one();
     desk.step(MS);

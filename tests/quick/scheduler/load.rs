@@ -17,7 +17,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn starts(desk: &mut Desk) -> Vec<(Duration, bool)> {
     let facts = desk.scheduler.take_facts().into_iter();
     let started = |fact| match fact {
-        Fact::Started(late, whose) => Some((late, whose.is_some())),
+        Fact::Started(late, scope) => Some((late, scope.is_some())),
         _ => None,
     };
     facts.filter_map(started).collect()
@@ -85,7 +85,7 @@ fn a_job_that_comes_late_out_of_a_delay_queue_is_late_by_that_much() {
 }
 
 #[test]
-fn a_job_whose_permit_expired_waits_on_since_it_came() {
+fn a_job_with_an_expired_permit_waits_since_its_arrival() {
     let mut desk = Desk::new(4);
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(60 * SECOND, vec![vec![START]]);
@@ -101,7 +101,7 @@ fn a_job_whose_permit_expired_waits_on_since_it_came() {
 }
 
 #[test]
-fn who_lacks_a_slot_while_calls_are_made_leaves_quota_idle() {
+fn a_job_without_a_slot_leaves_quota_idle() {
     let mut desk = Desk::new(1);
     let key = desk.start_one();
     desk.deliver(DeliverySource::Fresh, &["b", "b"]);
@@ -124,7 +124,7 @@ fn who_lacks_a_slot_while_calls_are_made_leaves_quota_idle() {
 }
 
 #[test]
-fn who_waits_for_redis_or_a_limit_is_told_apart() {
+fn waits_for_redis_and_for_limits_are_distinguished() {
     let mut desk = Desk::new(4);
     desk.deliver(DeliverySource::Fresh, &["a", "b"]);
     desk.now += 2 * SECOND;
@@ -136,7 +136,7 @@ fn who_waits_for_redis_or_a_limit_is_told_apart() {
 }
 
 #[test]
-fn while_no_call_is_to_be_made_nothing_is_idle() {
+fn without_jobs_no_quota_counts_as_idle() {
     let mut desk = Desk::new(1);
     desk.start_one();
     desk.deliver(DeliverySource::Fresh, &["b"]);
@@ -147,7 +147,7 @@ fn while_no_call_is_to_be_made_nothing_is_idle() {
 }
 
 #[test]
-fn suspended_tenants_are_those_of_which_an_answer_said_so() {
+fn only_an_answer_suspends_a_tenant() {
     let mut desk = Desk::new(4);
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let reply = TenantReply {
@@ -165,7 +165,7 @@ fn suspended_tenants_are_those_of_which_an_answer_said_so() {
 }
 
 #[test]
-fn what_happened_to_each_tenants_jobs_is_told_once_and_what_still_waits_again() {
+fn tenant_counts_are_reported_once_and_waiting_jobs_repeatedly() {
     let mut desk = Desk::new(4);
     desk.deliver(DeliverySource::Fresh, &["a", "b", "b"]);
     desk.answer(MS, vec![vec![START], vec![START, wait(300, 1)]]);

@@ -184,7 +184,7 @@ impl Desk {
                 Action::Prepare { key, .. } => done.prepared.push(key),
                 Action::Release(keys) => done.released.extend(keys),
                 Action::Learn(batch) => done.lessons.extend(batch),
-                Action::Rest => done.rests += 1,
+                Action::ReturnDeliveries => done.rests += 1,
                 Action::Take => done.takes += 1,
                 Action::TakeFew => done.takes_few += 1,
                 Action::TakeNew(wanted) => done.new.push(wanted),
@@ -328,7 +328,7 @@ pub fn message(headers: &[(&str, HeaderValue)]) -> Message {
 }
 
 #[test]
-fn a_job_with_room_is_asked_for_run_and_acked() {
+fn a_job_with_quota_is_admitted_run_and_acked() {
     let mut desk = Desk::new(4);
     let asked = desk.deliver(DeliverySource::Fresh, &["a"]).asked;
     assert_eq!(
@@ -395,7 +395,7 @@ fn a_long_wait_takes_a_delay_queue_and_is_acked_only_when_that_is_confirmed() {
 }
 
 #[test]
-fn a_publish_that_fails_leaves_the_job_and_is_tried_again() {
+fn a_failed_publish_keeps_the_job_and_is_retried() {
     let mut desk = Desk::new(4);
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let (key, first) = desk
@@ -464,11 +464,14 @@ fn an_answer_that_comes_too_late_starts_nothing() {
     let asked = desk.step(MS).asked;
     assert_eq!(asked.len(), 1, "it asks again");
     let ask = asked[0].asks[0];
-    assert_eq!((ask.ticket, ask.again), (Some(Ticket::HAD_ITS_TURN), true));
+    assert_eq!(
+        (ask.ticket, ask.readmitted),
+        (Some(Ticket::HAD_ITS_TURN), true)
+    );
 }
 
 #[test]
-fn a_permit_that_ran_out_leaves_the_job_its_turn() {
+fn an_expired_permit_leaves_the_job_its_turn() {
     let mut desk = Desk::new(4);
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![START]]);
@@ -482,7 +485,7 @@ fn a_permit_that_ran_out_leaves_the_job_its_turn() {
 }
 
 #[test]
-fn a_permit_is_as_old_as_its_answer_took_longer_than_the_way() {
+fn a_permits_age_is_the_answer_time_beyond_the_latency() {
     for (took, starts) in [(40, true), (64, true), (66, false)] {
         let mut desk = Desk::new(4);
         desk.deliver(DeliverySource::Fresh, &["a"]);
@@ -493,7 +496,7 @@ fn a_permit_is_as_old_as_its_answer_took_longer_than_the_way() {
 }
 
 #[test]
-fn a_held_job_asks_by_the_way_earlier() {
+fn a_held_job_asks_earlier_by_the_latency() {
     let mut desk = Desk::new(4);
     desk.deliver(DeliverySource::Fresh, &["a"]);
     desk.scheduler.set_base(MS * 40);
@@ -503,7 +506,7 @@ fn a_held_job_asks_by_the_way_earlier() {
 }
 
 #[test]
-fn a_job_without_a_permit_waits_in_memory_until_one_is_free() {
+fn a_job_without_a_slot_waits_in_memory_until_one_is_free() {
     let mut desk = Desk::new(1);
     desk.deliver(DeliverySource::Fresh, &["a", "a"]);
     let done = desk.answer(MS, vec![vec![START, CAPACITY]]);
@@ -520,7 +523,7 @@ fn a_job_without_a_permit_waits_in_memory_until_one_is_free() {
 }
 
 #[test]
-fn nothing_starts_and_nothing_is_lost_while_the_gate_is_away() {
+fn no_job_starts_or_is_lost_while_the_gate_is_unreachable() {
     let mut desk = Desk::new(4);
     desk.deliver(DeliverySource::Fresh, &["a", "a"]);
     for _ in 0..5 {
@@ -607,7 +610,7 @@ fn a_throttled_job_closes_its_tenant_and_asks_again_with_the_same_attempt() {
     );
     let blocked = desk.actions().blocked.remove(0);
     assert_eq!(
-        (blocked.0.key, blocked.1, blocked.0.by.as_str()),
+        (blocked.0.key, blocked.1, blocked.0.reason.as_str()),
         (Some(key), Duration::from_secs(3600), "429"),
         "capped"
     );
@@ -644,7 +647,7 @@ fn no_job_of_a_tenant_asks_while_its_throttle_is_being_stored() {
 }
 
 #[test]
-fn an_admission_that_comes_while_a_throttle_is_being_stored_is_given_back() {
+fn an_admission_that_arrives_while_a_throttle_is_being_stored_is_returned() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
     assert_eq!(desk.deliver(DeliverySource::Fresh, &["a"]).asked.len(), 1);
@@ -714,7 +717,7 @@ fn throttles_that_repeat_name_the_algorithm_that_fits_the_api() {
         desk.now += MS;
         desk.scheduler.finished(desk.now, key, MS, refused);
         let (block, _) = desk.actions().blocked.remove(0);
-        reasons.push(block.by.clone());
+        reasons.push(block.reason.clone());
         desk.scheduler.blocked(desk.now, block, Ok(()));
         desk.step(5 * MS);
         key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
@@ -725,7 +728,7 @@ fn throttles_that_repeat_name_the_algorithm_that_fits_the_api() {
 }
 
 #[test]
-fn a_start_is_one_again_until_its_permit_is_used() {
+fn a_start_is_marked_as_repeated_until_its_permit_is_used() {
     let mut desk = Desk::new(4);
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
@@ -736,9 +739,12 @@ fn a_start_is_one_again_until_its_permit_is_used() {
             .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
         desk.step(MS * 2).asked[0].asks[0]
     };
-    assert!(gives_back(&mut desk, Outcome::Late).again);
+    assert!(gives_back(&mut desk, Outcome::Late).readmitted);
     desk.answer(MS, vec![vec![START]]);
-    assert!(gives_back(&mut desk, Outcome::Late).again, "and once more");
+    assert!(
+        gives_back(&mut desk, Outcome::Late).readmitted,
+        "and once more"
+    );
     // This time it is called. Its next question is another start.
     desk.answer(MS, vec![vec![START]]);
     let throttled = Outcome::Throttled {
@@ -748,7 +754,7 @@ fn a_start_is_one_again_until_its_permit_is_used() {
     (desk.scheduler).finished(desk.now, key, MS, throttled);
     let blocked = desk.actions().blocked.remove(0);
     desk.scheduler.blocked(desk.now, blocked.0, Ok(()));
-    assert!(!desk.step(MS * 5).asked[0].asks[0].again);
+    assert!(!desk.step(MS * 5).asked[0].asks[0].readmitted);
 }
 
 #[test]
@@ -786,7 +792,7 @@ fn a_lost_session_is_forgotten_and_never_acked() {
 }
 
 #[test]
-fn held_jobs_are_bounded_and_what_is_more_takes_a_delay_queue() {
+fn held_jobs_are_bounded_and_surplus_ones_take_a_delay_queue() {
     let mut desk = Desk::new(4);
     desk.deliver(DeliverySource::Fresh, &["a"; 30]);
     let waits = |tickets: std::ops::RangeInclusive<u64>| tickets.map(|number| wait(400, number));
@@ -826,7 +832,7 @@ fn jobs_that_wait_long_for_a_permit_do_not_fill_the_prefetch() {
 }
 
 #[test]
-fn after_slow_runs_nobody_waits_longer_for_a_permit_than_max_delay() {
+fn after_slow_runs_no_job_waits_longer_than_max_delay() {
     let mut desk = Desk::new(1);
     let key = desk.start_one();
     let slow = Duration::from_secs(10_000);
@@ -863,7 +869,7 @@ fn a_draining_worker_takes_nothing_new() {
 }
 
 #[test]
-fn a_draining_worker_with_jobs_that_lack_a_permit_waits_for_what_runs() {
+fn a_draining_worker_with_jobs_without_a_slot_waits_for_running_calls() {
     let mut desk = Desk::new(2);
     desk.deliver(DeliverySource::Fresh, &["a"; 80]);
     desk.answer(MS, vec![vec![START, START]]);
@@ -952,7 +958,7 @@ fn each_dead_letter_has_the_time_of_its_death() {
 }
 
 #[test]
-fn a_worker_that_does_not_agree_gives_invalid_messages_back() {
+fn a_worker_without_agreement_returns_invalid_messages() {
     let mut desk = Desk::new(4);
     let scheduler = std::mem::replace(&mut desk.scheduler, Desk::new(4).scheduler);
     desk.scheduler = scheduler.must_agree();
@@ -1012,7 +1018,7 @@ fn settings_change_while_jobs_run() {
 
 #[test]
 fn a_tenant_without_a_decision_waits_alone() {
-    for (why, least, most) in [
+    for (why, min, max) in [
         (GateError::Refused("WRONGTYPE".into()), 54_000, 60_000),
         (GateError::Unreachable("a shard".into()), 3_600, 5_000),
     ] {
@@ -1030,7 +1036,7 @@ fn a_tenant_without_a_decision_waits_alone() {
         let done = desk.actions();
         assert_eq!(done.dispatched[0].1.tenant.as_str(), "b");
         let wait = trip(&done.published[0].1.message).wait_ms;
-        assert!((least..=most).contains(&wait), "{wait}");
+        assert!((min..=max).contains(&wait), "{wait}");
     }
 }
 
@@ -1078,7 +1084,7 @@ fn outage(opens: Duration, why: impl Fn(Duration) -> GateError) -> (u32, Duratio
 }
 
 #[test]
-fn a_job_of_a_cold_primary_comes_back_when_it_opens_and_seldom_before() {
+fn a_job_of_a_cold_primary_returns_when_it_opens_and_rarely_before() {
     let cold = |wait| GateError::Cold {
         wait,
         why: "a test".to_owned(),
@@ -1087,9 +1093,9 @@ fn a_job_of_a_cold_primary_comes_back_when_it_opens_and_seldom_before() {
     let secs = Duration::from_secs;
     // The longest delay queue takes 300 s. There are two more checks at the beginning, and one or
     // two remainders at the end.
-    for (opens, most, late) in [(3, 3, 1), (60, 6, 7), (600, 9, 7), (3600, 22, 7)] {
+    for (opens, max, late) in [(3, 3, 1), (60, 6, 7), (600, 9, 7), (3600, 22, 7)] {
         let (deliveries, at) = outage(secs(opens), cold);
-        assert!(deliveries <= most, "{opens} s: {deliveries}");
+        assert!(deliveries <= max, "{opens} s: {deliveries}");
         assert!(
             at >= secs(opens) && at <= secs(opens + late),
             "{opens}: {at:?}"
@@ -1098,9 +1104,9 @@ fn a_job_of_a_cold_primary_comes_back_when_it_opens_and_seldom_before() {
     // If it opens early, or at an unknown time, that is noticed soon at first, and later at least
     // once per longest delay queue.
     let early = |left: Duration| cold(left + secs(3600));
-    for (opens, most, late) in [(3, 2, 5), (60, 4, 300), (3600, 20, 300)] {
+    for (opens, max, late) in [(3, 2, 5), (60, 4, 300), (3600, 20, 300)] {
         for (deliveries, at) in [outage(secs(opens), early), outage(secs(opens), away)] {
-            assert!(deliveries <= most, "{opens} s: {deliveries}");
+            assert!(deliveries <= max, "{opens} s: {deliveries}");
             assert!(
                 at >= secs(opens) && at <= secs(opens + late),
                 "{opens}: {at:?}"
@@ -1110,7 +1116,7 @@ fn a_job_of_a_cold_primary_comes_back_when_it_opens_and_seldom_before() {
 }
 
 #[test]
-fn what_is_not_decided_for_a_moment_is_asked_again_without_a_delay_queue() {
+fn briefly_undecided_jobs_ask_again_without_a_delay_queue() {
     let mut desk = Desk::new(40);
     let asked = desk.deliver(DeliverySource::Fresh, &["a"; 30]).asked;
     assert_eq!(asked[0].asks.len(), 30);
@@ -1127,7 +1133,7 @@ fn what_is_not_decided_for_a_moment_is_asked_again_without_a_delay_queue() {
 }
 
 #[test]
-fn a_clock_that_cannot_be_read_is_not_asked_for_all_the_time() {
+fn an_unreadable_clock_is_not_read_all_the_time() {
     let mut desk = Desk::new(4);
     let headers = vec![
         ("x-tenant", HeaderValue::Text("a".to_owned())),
@@ -1156,7 +1162,7 @@ fn a_clock_that_cannot_be_read_is_not_asked_for_all_the_time() {
 }
 
 #[test]
-fn a_clock_that_cannot_be_read_is_told_once_a_minute() {
+fn an_unreadable_clock_is_reported_once_a_minute() {
     let mut desk = Desk::new(4);
     let headers = vec![
         ("x-tenant", HeaderValue::Text("a".to_owned())),
@@ -1171,7 +1177,9 @@ fn a_clock_that_cannot_be_read_is_told_once_a_minute() {
     }
     let told: Vec<Fact> = desk.scheduler.take_facts();
     let told = told.into_iter().filter_map(|fact| match fact {
-        Fact::NoClock(tenant, jobs, why) => Some((tenant.to_string(), jobs, why.to_string())),
+        Fact::ClockUnreadable(tenant, jobs, why) => {
+            Some((tenant.to_string(), jobs, why.to_string()))
+        }
         _ => None,
     });
     let told: Vec<_> = told.collect();
@@ -1181,7 +1189,7 @@ fn a_clock_that_cannot_be_read_is_told_once_a_minute() {
 
 /// On a busy machine an answer takes a millisecond per job, so half a guard is enough for 25.
 #[test]
-fn jobs_start_though_all_of_them_together_would_be_answered_too_late() {
+fn jobs_start_in_smaller_rounds_if_one_round_would_be_too_late() {
     let mut desk = Desk::new(80);
     let tenants: Vec<String> = (0..80).map(|n| format!("t{n}")).collect();
     let tenants: Vec<&str> = tenants.iter().map(String::as_str).collect();
@@ -1207,7 +1215,7 @@ fn jobs_start_though_all_of_them_together_would_be_answered_too_late() {
 }
 
 #[test]
-fn what_cannot_be_told_holds_nobody_up() {
+fn failed_settlements_delay_no_job() {
     let mut desk = Desk::new(4);
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS * 26, vec![vec![START]]);
@@ -1225,7 +1233,7 @@ fn what_cannot_be_told_holds_nobody_up() {
 /// Redis may have charged an unanswered question. A lease is held for a minute unless it is
 /// released.
 #[test]
-fn places_that_a_lost_answer_may_have_taken_are_given_back_when_the_gate_answers() {
+fn units_charged_by_a_lost_answer_are_returned_when_the_gate_answers() {
     let second = Duration::from_secs(1);
     let limit = |name, algorithm| Limit::new(name, algorithm, 20, second, Duration::ZERO);
     let strict = limit("strict", Algorithm::Strict).expect("a limit");
@@ -1276,7 +1284,7 @@ fn places_that_a_lost_answer_may_have_taken_are_given_back_when_the_gate_answers
 }
 
 #[test]
-fn what_the_downstream_says_of_its_limits_is_told_once_and_holds_nobody_up() {
+fn advertised_limits_are_written_once_and_delay_no_job() {
     let mut desk = Desk::new(4);
     let mut told = Vec::new();
     for _ in 0..3 {

@@ -31,7 +31,7 @@ fn prepared(desk: &mut Desk, key: JobKey) {
 }
 
 #[test]
-fn a_permit_is_asked_for_with_a_prepared_call_in_hand() {
+fn a_permit_is_requested_once_the_call_is_prepared() {
     let mut desk = cold(4);
     let asked = desk.deliver(DeliverySource::Fresh, &["a"]).asked;
     assert_eq!((asked[0].asks.len(), asked[0].budget), (1, 0));
@@ -50,7 +50,7 @@ fn a_permit_is_asked_for_with_a_prepared_call_in_hand() {
 }
 
 #[test]
-fn who_must_wait_prepares_nothing_and_leaves_what_it_has() {
+fn a_waiting_job_prepares_nothing_and_releases_its_call() {
     let mut desk = cold(4);
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(10_000, 1)]]);
@@ -65,7 +65,7 @@ fn who_must_wait_prepares_nothing_and_leaves_what_it_has() {
 }
 
 #[test]
-fn those_with_a_call_are_asked_for_first_and_the_order_is_kept_behind_them() {
+fn prepared_jobs_ask_first_and_the_others_keep_their_order() {
     let mut desk = cold(1);
     desk.deliver(DeliverySource::Fresh, &["a", "a", "a"]);
     let done = desk.answer(MS, vec![vec![CAPACITY]]);
@@ -86,7 +86,7 @@ fn those_with_a_call_are_asked_for_first_and_the_order_is_kept_behind_them() {
 }
 
 #[test]
-fn a_call_that_is_no_good_any_more_is_prepared_anew() {
+fn an_unusable_call_is_prepared_again() {
     let mut desk = cold(4);
     let key = preparing(&mut desk);
     prepared(&mut desk, key);
@@ -97,7 +97,7 @@ fn a_call_that_is_no_good_any_more_is_prepared_anew() {
 }
 
 #[test]
-fn what_cannot_be_prepared_uses_an_attempt_and_no_permit() {
+fn a_failed_preparation_uses_an_attempt_and_no_permit() {
     let mut desk = cold(4);
     let key = preparing(&mut desk);
     let reason = "no connection".to_owned();
@@ -116,7 +116,7 @@ fn what_cannot_be_prepared_uses_an_attempt_and_no_permit() {
 }
 
 #[test]
-fn a_call_that_was_not_written_gives_its_permit_back() {
+fn an_unwritten_call_returns_its_permit() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
     let reason = "closed".to_owned();
@@ -131,7 +131,7 @@ fn a_call_that_was_not_written_gives_its_permit_back() {
 }
 
 #[test]
-fn a_held_job_prepares_one_set_up_before_its_turn() {
+fn a_held_job_prepares_one_setup_time_before_its_turn() {
     let mut desk = cold(1);
     let key = preparing(&mut desk);
     prepared(&mut desk, key);
@@ -158,7 +158,7 @@ fn a_held_job_prepares_one_set_up_before_its_turn() {
 }
 
 #[test]
-fn a_held_job_whose_call_is_not_prepared_in_time_waits_for_it() {
+fn a_held_job_waits_for_a_late_preparation() {
     let mut desk = cold(4);
     let key = preparing(&mut desk);
     prepared(&mut desk, key);
@@ -173,7 +173,7 @@ fn a_held_job_whose_call_is_not_prepared_in_time_waits_for_it() {
 }
 
 #[test]
-fn a_lost_session_leaves_what_was_prepared() {
+fn a_lost_session_drops_prepared_calls() {
     let mut desk = cold(1);
     let key = preparing(&mut desk);
     desk.scheduler.session_up(1);
@@ -189,7 +189,7 @@ fn a_lost_session_leaves_what_was_prepared() {
 }
 
 #[test]
-fn a_worker_that_stops_does_not_wait_for_what_is_prepared() {
+fn a_stopping_worker_does_not_wait_for_preparations() {
     let mut desk = cold(4);
     let key = preparing(&mut desk);
     desk.scheduler.drain();

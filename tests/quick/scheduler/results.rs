@@ -164,7 +164,7 @@ fn the_result_of_a_dead_letter_goes_first_then_the_letter_then_the_ack() {
 }
 
 #[test]
-fn a_message_that_is_no_job_and_a_job_that_expires_have_results() {
+fn invalid_messages_and_expired_jobs_have_results() {
     let mut desk = desk(ResultTarget::ReplyTo);
     let key = start(&mut desk, job("asker"));
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
@@ -191,7 +191,7 @@ fn a_message_that_is_no_job_and_a_job_that_expires_have_results() {
 }
 
 #[test]
-fn what_is_not_an_end_has_no_result_and_its_answer_is_not_told_later() {
+fn intermediate_outcomes_have_no_result_and_their_answers_are_dropped() {
     let mut desk = desk(ResultTarget::ReplyTo);
     for outcome in [
         Outcome::Retry {
@@ -234,18 +234,18 @@ fn what_is_not_an_end_has_no_result_and_its_answer_is_not_told_later() {
     assert!(reply.message.body.is_empty());
 }
 
-fn desk_with_attempts(most: u32) -> Desk {
+fn desk_with_attempts(max: u32) -> Desk {
     let mut settings = settings(4, usual(), by_header());
     settings.results = Some(ResultSettings {
         to: ResultTarget::ReplyTo,
         max_body: 8,
     });
-    settings.live.retry.max_attempts = most;
+    settings.live.retry.max_attempts = max;
     Desk::of(settings)
 }
 
 #[test]
-fn nobody_is_told_who_did_not_ask() {
+fn jobs_without_a_result_target_have_no_result() {
     let mut plain = Desk::new(4);
     let key = start(&mut plain, job("asker"));
     plain
@@ -280,7 +280,7 @@ fn a_job_that_names_a_queue_of_the_workers_is_done_without_a_result() {
 }
 
 #[test]
-fn a_result_without_a_target_is_counted_and_one_that_is_not_confirmed_is_sent_again() {
+fn a_result_without_a_target_is_counted_and_an_unconfirmed_one_is_resent() {
     let mut desk = desk(ResultTarget::ReplyTo);
     let key = start(&mut desk, job("asker"));
     desk.scheduler
@@ -307,7 +307,7 @@ fn a_result_without_a_target_is_counted_and_one_that_is_not_confirmed_is_sent_ag
 }
 
 #[test]
-fn a_result_that_is_not_taken_ends_with_a_bound_whatever_the_failure() {
+fn a_rejected_result_is_given_up_after_a_bound() {
     let failures = [
         PublishError::Nacked,
         PublishError::Unconfirmed,
@@ -380,7 +380,7 @@ fn a_job_that_was_called_ends_though_too_many_results_wait() {
 }
 
 #[test]
-fn with_its_session_a_result_is_forgotten() {
+fn a_result_is_forgotten_with_its_session() {
     let mut desk = desk(ResultTarget::ReplyTo);
     let key = start(&mut desk, job("asker"));
     desk.scheduler

@@ -65,7 +65,7 @@ fn label(value: &str) -> Labels {
 }
 
 #[test]
-fn a_tenants_jobs_are_asked_for_by_their_labels_in_one_round_and_share_its_quota() {
+fn jobs_of_a_tenant_ask_by_labels_in_one_round_and_share_its_quota() {
     let mut desk = of_paths(4);
     let mut jobs: Vec<Message> = ["/a", "/b", "/a", "/c"].map(|at| job("t", at)).into();
     jobs.push(message(&[("x-tenant", text("t"))]));
@@ -84,7 +84,7 @@ fn a_tenants_jobs_are_asked_for_by_their_labels_in_one_round_and_share_its_quota
 }
 
 #[test]
-fn plans_with_other_limits_are_asked_for_in_the_same_round() {
+fn plans_with_other_limits_ask_in_the_same_round() {
     let pro = Limits::from(limit("pro", Scope::Tenant));
     let policy = Policy::common(limit("free", Scope::Tenant).into())
         .with_plans([("pro".to_owned(), pro)].into())
@@ -100,7 +100,7 @@ fn plans_with_other_limits_are_asked_for_in_the_same_round() {
 }
 
 #[test]
-fn those_that_lack_a_permit_ask_again_in_their_order_and_those_that_wait_do_not() {
+fn jobs_without_a_slot_ask_again_in_order_and_waiting_ones_do_not() {
     let mut desk = of_paths(2);
     let jobs = ["/b", "/a", "/b", "/c", "/a"].map(|at| job("t", at)).into();
     let asked = desk.deliver_messages(DeliverySource::Fresh, jobs).asked;
@@ -122,7 +122,7 @@ fn those_that_lack_a_permit_ask_again_in_their_order_and_those_that_wait_do_not(
 }
 
 #[test]
-fn what_goes_back_keeps_its_order_across_labels() {
+fn returned_jobs_keep_their_order_across_labels() {
     let mut desk = of_paths(4);
     let paths = ["/a", "/b", "/a", "/b"];
     let named = paths.iter().enumerate().map(|(at, path)| {
@@ -155,7 +155,7 @@ fn what_goes_back_keeps_its_order_across_labels() {
 }
 
 #[test]
-fn what_is_told_of_a_start_has_its_labels() {
+fn settlements_carry_the_labels_of_their_start() {
     let running = Limit::concurrent("running", 9).expect("in range");
     let mut desk = desk(4, vec![limit("path", path()), running]);
     let jobs = vec![job("t", "/a"), job("t", "/b")];
@@ -213,7 +213,7 @@ fn labels_without_a_decision_wait_alone() {
 }
 
 #[test]
-fn a_value_that_tells_nothing_apart_is_a_dead_letter_or_empty_for_the_limits_of_others() {
+fn an_unusable_partition_value_is_a_dead_letter_or_empty_for_other_limits() {
     let flag = || {
         let tenant = ("x-tenant", text("t"));
         message(&[tenant, ("x-path", text(&"p".repeat(256)))])

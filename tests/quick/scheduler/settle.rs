@@ -25,7 +25,7 @@ fn away() -> GateError {
 }
 
 /// Answers settlements while the primary of `a` is unavailable and that of `b` works.
-fn told_but_for_a(settled: &[TenantSettled]) -> SettleReplies {
+fn settled_except_a(settled: &[TenantSettled]) -> SettleReplies {
     let reply = |told: &TenantSettled| match told.tenant.as_str() {
         "a" => Err(away()),
         _ => Ok(()),
@@ -33,7 +33,7 @@ fn told_but_for_a(settled: &[TenantSettled]) -> SettleReplies {
     settled.iter().map(reply).collect()
 }
 
-fn told_of(settled: &[TenantSettled]) -> Vec<(&str, End)> {
+fn ends_of(settled: &[TenantSettled]) -> Vec<(&str, End)> {
     let of = |told: &'_ TenantSettled| told.settled.iter().map(|one| one.end).collect::<Vec<_>>();
     let ends = (settled.iter())
         .flat_map(|told| of(told).into_iter().map(|end| (told.tenant.as_str(), end)));
@@ -41,7 +41,7 @@ fn told_of(settled: &[TenantSettled]) -> Vec<(&str, End)> {
 }
 
 #[test]
-fn a_tenant_that_cannot_be_told_holds_back_no_other() {
+fn a_failed_settlement_of_one_tenant_delays_no_other() {
     let mut desk = of_places();
     desk.deliver(DeliverySource::Fresh, &["a", "b", "b", "b"]);
     let answers = vec![vec![START], vec![START, wait(400, 1), wait(400, 2)]];
@@ -53,14 +53,14 @@ fn a_tenant_that_cannot_be_told_holds_back_no_other() {
         desk.scheduler.finished(desk.now, of_b, MS, Outcome::Done);
         let settled = desk.step(MS).settled;
         assert!(
-            told_of(&settled).contains(&("b", End::Cost(1))),
+            ends_of(&settled).contains(&("b", End::Cost(1))),
             "{settled:?}"
         );
         if number == 0 {
             first_call = Some(settled[0].clone());
         }
         desk.scheduler
-            .settled(desk.now, ShardId::default(), Ok(told_but_for_a(&settled)));
+            .settled(desk.now, ShardId::default(), Ok(settled_except_a(&settled)));
         let asked = desk.step(MS * 5).asked;
         assert_eq!(asked[0].tenant.as_str(), "b", "its next one is woken");
         of_b = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
@@ -72,14 +72,14 @@ fn a_tenant_that_cannot_be_told_holds_back_no_other() {
         .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     desk.scheduler.finished(desk.now, of_b, MS, Outcome::Done);
     let settled = desk.step(MS).settled;
-    assert_eq!(told_of(&settled), [("b", End::Cost(1))]);
+    assert_eq!(ends_of(&settled), [("b", End::Cost(1))]);
     desk.scheduler
         .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     assert!(desk.scheduler.is_idle());
 }
 
 #[test]
-fn a_tenant_that_cannot_be_told_is_given_up_while_others_are_told() {
+fn a_failing_tenants_settlements_are_given_up_while_others_continue() {
     let mut desk = of_places();
     desk.deliver(DeliverySource::Fresh, &["a", "b"]);
     let started = desk.answer(MS, vec![vec![START], vec![START]]).dispatched;
@@ -93,11 +93,11 @@ fn a_tenant_that_cannot_be_told_is_given_up_while_others_are_told() {
             .iter()
             .filter(|told| told.tenant.as_str() == "a")
             .count();
-        let renewed = told_of(&settled).contains(&("b", End::Running));
+        let renewed = ends_of(&settled).contains(&("b", End::Running));
         renewals.extend(renewed.then_some(desk.now.as_secs()));
         if !settled.is_empty() {
             desk.scheduler
-                .settled(desk.now, ShardId::default(), Ok(told_but_for_a(&settled)));
+                .settled(desk.now, ShardId::default(), Ok(settled_except_a(&settled)));
         }
     }
     assert!((10..20).contains(&tries), "{tries}");
@@ -106,7 +106,7 @@ fn a_tenant_that_cannot_be_told_is_given_up_while_others_are_told() {
     desk.scheduler
         .finished(desk.now, started[1].0, MS, Outcome::Done);
     let settled = desk.step(MS).settled;
-    assert_eq!(told_of(&settled), [("b", End::Cost(1))], "a is given up");
+    assert_eq!(ends_of(&settled), [("b", End::Cost(1))], "a is given up");
     desk.scheduler
         .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     assert!(desk.scheduler.is_idle());
@@ -114,7 +114,7 @@ fn a_tenant_that_cannot_be_told_is_given_up_while_others_are_told() {
 
 /// A renewal that arrives after its call's end would take the lease again, for a whole lease.
 #[test]
-fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
+fn a_failed_renewal_is_not_repeated_but_the_next_is_sooner() {
     let mut desk = of_places();
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
@@ -123,7 +123,7 @@ fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
         let settled = desk.step(MS * 100).settled;
         renewals.extend((!settled.is_empty()).then_some(desk.now));
         if !settled.is_empty() {
-            assert_eq!(told_of(&settled), [("a", End::Running)]);
+            assert_eq!(ends_of(&settled), [("a", End::Running)]);
             desk.scheduler
                 .settled(desk.now, ShardId::default(), Ok(vec![Err(away())]));
         }
@@ -141,7 +141,7 @@ fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
     assert!(desk.step(MS).settled.is_empty());
     desk.scheduler
         .settled(desk.now, ShardId::default(), Ok(vec![Err(away())]));
-    assert_eq!(told_of(&desk.step(MS).settled), [("a", End::Cost(1))]);
+    assert_eq!(ends_of(&desk.step(MS).settled), [("a", End::Cost(1))]);
     desk.scheduler
         .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     assert_eq!(desk.step(Duration::from_secs(60)).settled, []);
@@ -150,7 +150,7 @@ fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
 
 /// A call that timed out may be read later, so its lease is held, however its job continues.
 #[test]
-fn the_lease_of_a_call_that_was_given_up_is_held_until_it_ends() {
+fn the_lease_of_an_abandoned_call_is_held_until_it_ends() {
     let second = Duration::from_secs(1);
     let lease = 40 * second;
     let given_up = || {
@@ -171,7 +171,7 @@ fn the_lease_of_a_call_that_was_given_up_is_held_until_it_ends() {
         let confirmed = vec![(done.published[0].0, Ok(()))];
         desk.scheduler.moved(desk.now, confirmed);
         let held = End::Abandoned { for_ms: 40_000 };
-        assert_eq!(told_of(&done.settled), [("a", held)]);
+        assert_eq!(ends_of(&done.settled), [("a", held)]);
         let permit = done.settled[0].settled[0].receipt.permit.clone();
         assert_eq!(done.awaited, [(permit.clone(), lease)]);
         desk.scheduler
@@ -195,10 +195,10 @@ fn the_lease_of_a_call_that_was_given_up_is_held_until_it_ends() {
     let (mut desk, permit) = given_up();
     desk.scheduler.abandoned_is_over(&permit, true);
     let over = [("a", End::Abandoned { for_ms: 0 })];
-    assert_eq!(told_of(&desk.step(MS).settled), over);
+    assert_eq!(ends_of(&desk.step(MS).settled), over);
     desk.scheduler
         .settled(desk.now, ShardId::default(), Ok(vec![Err(away())]));
-    assert_eq!(told_of(&desk.step(MS * 150).settled), over);
+    assert_eq!(ends_of(&desk.step(MS * 150).settled), over);
     desk.scheduler
         .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     assert_eq!(desk.step(MS * 5).asked.len(), 1, "the next one is woken");
@@ -212,7 +212,7 @@ fn the_lease_of_a_call_that_was_given_up_is_held_until_it_ends() {
     for failed in [true, false, false] {
         let settled = until_told(&mut desk, begun + lease);
         let left = lease - (desk.now - begun);
-        let told = told_of(&settled);
+        let told = ends_of(&settled);
         let [("a", End::Abandoned { for_ms })] = told[..] else {
             panic!("{told:?}");
         };
@@ -235,7 +235,7 @@ fn the_lease_of_a_call_that_was_given_up_is_held_until_it_ends() {
 /// The API reported that no quota is left, or refused. Without the block, the tenant's other jobs
 /// would still be called.
 #[test]
-fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
+fn a_failed_throttle_is_resent_for_the_rest_of_its_time() {
     let minute = Duration::from_secs(60);
     let done = Attempt {
         seen: LimitInfo {
@@ -250,7 +250,7 @@ fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
     for (attempt, waits) in [(done, false), (refused, true)] {
         let mut desk = Desk::new(4);
         let key = desk.start_one();
-        let begun = desk.now;
+        let started = desk.now;
         desk.scheduler.finished(desk.now, key, MS, attempt);
         let mut told = desk.actions().blocked;
         assert_eq!((told.len(), told[0].1), (1, minute));
@@ -266,10 +266,10 @@ fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
             assert_eq!(desk.scheduler.next_tick(desk.now), Some(next));
             told = desk.step(pause_ms * MS).blocked;
             assert_eq!(told.len(), 1, "again, before the next question");
-            assert_eq!(told[0].1, minute - (desk.now - begun));
+            assert_eq!(told[0].1, minute - (desk.now - started));
         }
         let (block, _) = told.remove(0);
-        assert_eq!((block.key, &block.whose), (None, &a));
+        assert_eq!((block.key, &block.scope), (None, &a));
         desk.scheduler.blocked(desk.now, block, Ok(()));
         assert!(desk.step(minute).blocked.is_empty(), "once");
     }
@@ -277,7 +277,7 @@ fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
 
 /// No quota is left until a time in whole seconds, which may be over two seconds sooner.
 #[test]
-fn our_limits_decide_where_they_keep_the_apis_and_its_headers_only_round() {
+fn configured_limits_decide_where_they_satisfy_the_api_and_headers_are_rounded() {
     let second = Duration::from_secs(1);
     for (quotas, used_up, told) in [
         // The desk's limit is 20 per second.
@@ -312,7 +312,7 @@ fn our_limits_decide_where_they_keep_the_apis_and_its_headers_only_round() {
 }
 
 #[test]
-fn a_block_that_the_gate_never_takes_is_given_up() {
+fn a_throttle_that_is_never_stored_is_given_up() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
     let (after, reason) = (Some(Duration::from_secs(3600)), "429".to_owned());

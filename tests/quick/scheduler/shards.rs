@@ -15,7 +15,7 @@ fn of(tenant: &str) -> ShardId {
 /// Returns a desk where each tenant's first letter determines its shard.
 fn desk(concurrency: usize) -> Desk {
     let mut desk = Desk::new(concurrency);
-    let shards = Shards::by(|tenant| of(tenant.as_str()));
+    let shards = Shards::from_grouping(|tenant| of(tenant.as_str()));
     desk.scheduler.shard_by(shards);
     desk
 }
@@ -31,7 +31,7 @@ fn reply(answers: Vec<sluicegate::gate::Answer>) -> TenantReply {
 }
 
 #[test]
-fn each_shard_has_one_question_under_way() {
+fn each_shard_has_one_request_in_flight() {
     let mut desk = desk(8);
     let asked = |desk: &mut Desk, tenant: &str| {
         let asked = desk.deliver(DeliverySource::Fresh, &[tenant]).asked;
@@ -59,7 +59,7 @@ fn each_shard_has_one_question_under_way() {
 }
 
 #[test]
-fn permits_are_kept_for_an_answer_as_long_as_it_may_start_something() {
+fn slots_are_reserved_for_an_answer_while_it_may_start_jobs() {
     let mut desk = desk(2);
     let asked = desk.deliver(DeliverySource::Fresh, &["a", "a"]).asked;
     assert_eq!(asked[0].budget, 2);

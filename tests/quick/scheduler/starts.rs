@@ -86,7 +86,7 @@ fn a_long_delay_is_counted_once_and_travels_as_a_time() {
 }
 
 #[test]
-fn what_came_back_after_its_time_asks_at_once_and_a_retry_does_not_delay_again() {
+fn a_job_returning_late_asks_at_once_and_a_retry_is_not_delayed_again() {
     let mut desk = desk();
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![delayed(2_000)]);
     let travels = travelling(&mut desk, done);
@@ -116,7 +116,7 @@ fn what_came_back_after_its_time_asks_at_once_and_a_retry_does_not_delay_again()
 }
 
 #[test]
-fn a_redelivered_job_counts_from_when_it_was_published_where_it_says_so() {
+fn the_delay_of_a_redelivered_job_counts_from_its_publication() {
     let mut desk = desk();
     let published = HeaderValue::Int(STORE_MS - 9_000);
     let job = delayed(10_000).with_headers(&[("timestamp_in_ms", published)], &[]);
@@ -130,7 +130,7 @@ fn a_redelivered_job_counts_from_when_it_was_published_where_it_says_so() {
 }
 
 #[test]
-fn a_time_is_waited_for_and_one_too_far_away_makes_a_dead_letter() {
+fn a_start_time_is_awaited_and_one_too_far_ahead_makes_a_dead_letter() {
     let mut desk = desk();
     let at = |ms| job("x-not-before", HeaderValue::Int(ms));
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![at(STORE_MS + 60_000)]);
@@ -153,7 +153,7 @@ fn a_time_is_waited_for_and_one_too_far_away_makes_a_dead_letter() {
 }
 
 #[test]
-fn only_a_publishers_word_of_the_start_counts_in_the_work_queue() {
+fn only_a_publishers_start_time_counts_in_the_work_queue() {
     let mut desk = desk();
     let forged = job(
         "x-sluicegate-not-before",
@@ -169,7 +169,7 @@ fn only_a_publishers_word_of_the_start_counts_in_the_work_queue() {
 }
 
 #[test]
-fn a_job_that_expires_before_it_may_start_is_never_asked_for() {
+fn a_job_that_expires_before_its_start_time_never_asks() {
     let mut desk = desk();
     let mut job = delayed(60_000);
     job.properties = job.properties.clone().with_expiration("1000".into());

@@ -43,7 +43,7 @@ fn given_back(desk: &mut Desk) -> usize {
 }
 
 #[test]
-fn what_is_tried_of_a_tenants_limit_is_a_shadow_of_its_questions_alone() {
+fn a_tried_limit_is_a_shadow_only_for_its_tenant() {
     let mut desk = Desk::new(4);
     let tried = |tenant| Instruction::Try(tenant, "default".to_owned(), 1);
     let shadows = |done: &Done| -> Vec<(String, u32)> {
@@ -77,7 +77,7 @@ fn states(done: &Done) -> Vec<(&str, SightedState)> {
 }
 
 #[test]
-fn a_cancelled_job_leaves_at_once_where_it_waits_in_memory_and_the_others_stay() {
+fn a_cancelled_job_leaves_memory_at_once_and_the_others_stay() {
     let mut desk = Desk::new(4);
     desk.deliver_messages(DeliverySource::Fresh, vec![job("1"), job("2")]);
     desk.answer(MS, vec![vec![wait(300, 4), wait(300, 5)]]);
@@ -94,7 +94,7 @@ fn a_cancelled_job_leaves_at_once_where_it_waits_in_memory_and_the_others_stay()
 }
 
 #[test]
-fn a_job_that_waits_for_a_slot_or_comes_later_is_cancelled_without_a_question() {
+fn a_job_without_a_slot_or_arriving_later_is_cancelled_without_a_request() {
     let mut desk = Desk::new(1);
     desk.start_one();
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
@@ -106,7 +106,7 @@ fn a_job_that_waits_for_a_slot_or_comes_later_is_cancelled_without_a_question() 
 }
 
 #[test]
-fn an_answer_on_its_way_starts_no_cancelled_job_and_its_permit_is_given_back() {
+fn an_answer_in_flight_starts_no_cancelled_job_and_its_permit_is_returned() {
     let mut desk = Desk::new(4);
     desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     steer(&mut desk, [cancel("1")]);
@@ -119,7 +119,7 @@ fn an_answer_on_its_way_starts_no_cancelled_job_and_its_permit_is_given_back() {
 }
 
 #[test]
-fn a_job_without_a_prepared_call_is_cancelled_when_it_is_prepared() {
+fn a_preparing_job_is_cancelled_once_it_is_prepared() {
     let mut desk = Desk::new(4);
     desk.ready = 0;
     desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
@@ -133,7 +133,7 @@ fn a_job_without_a_prepared_call_is_cancelled_when_it_is_prepared() {
 }
 
 #[test]
-fn a_call_in_flight_goes_on_and_is_told_and_only_the_next_one_is_not_made() {
+fn a_call_in_flight_continues_and_only_the_next_one_is_cancelled() {
     let mut desk = Desk::new(4);
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("1"), job("2")]);
     assert_eq!(done.asked[0].asks.len(), 2);
@@ -165,7 +165,7 @@ fn a_call_in_flight_goes_on_and_is_told_and_only_the_next_one_is_not_made() {
 }
 
 #[test]
-fn what_could_not_be_told_is_told_again_unless_there_is_news_or_nobody_asks() {
+fn failed_sightings_are_resent_unless_outdated_or_no_longer_requested() {
     let mut desk = Desk::new(4);
     let show = || Instruction::Show(tenant(), "1".to_owned(), 9);
     desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
@@ -192,7 +192,7 @@ fn what_could_not_be_told_is_told_again_unless_there_is_news_or_nobody_asks() {
 }
 
 #[test]
-fn while_all_are_paused_nothing_is_asked_or_started_and_deliveries_are_given_back() {
+fn while_all_is_paused_no_job_asks_or_starts_and_deliveries_are_returned() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
     desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);

@@ -16,7 +16,7 @@ use crate::scheduler::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
-const ALONE: SuspectDecision = SuspectDecision::Alone { crashes: 2 };
+const ALONE: SuspectDecision = SuspectDecision::RunAlone { crashes: 2 };
 
 /// Returns jobs with their own IDs.
 fn jobs(ids: &[&str]) -> Vec<Message> {
@@ -37,7 +37,7 @@ fn jobs(ids: &[&str]) -> Vec<Message> {
 fn words(done: &Done) -> Vec<String> {
     let word = |suspected: &sluicegate::gate::Suspected| {
         let what = match suspected.note {
-            Note::Begin { most: 5, alone } => ["begin", "alone"][usize::from(alone)],
+            Note::Begin { max: 5, alone } => ["begin", "alone"][usize::from(alone)],
             Note::Begin { .. } => panic!("{suspected:?}"),
             Note::Renew => "renew",
             Note::End { answered } => ["end", "answered"][usize::from(answered)],
@@ -52,7 +52,7 @@ impl Desk {
         self.deliver_marked(DeliverySource::Fresh, true, jobs(ids))
     }
 
-    fn heard(&mut self, verdicts: &[SuspectDecision]) -> Done {
+    fn answer_notes(&mut self, verdicts: &[SuspectDecision]) -> Done {
         let verdicts = verdicts.iter().copied().map(Ok).collect();
         self.scheduler
             .suspected(self.now, ShardId::default(), Ok(verdicts));
@@ -62,7 +62,10 @@ impl Desk {
     /// Starts a suspect.
     fn suspect_runs(&mut self, id: &str) -> JobKey {
         assert_eq!(words(&self.again(&[id])), [format!("{id}: begin")]);
-        assert_eq!(self.heard(&[SuspectDecision::Go]).asked.len(), 1);
+        assert_eq!(
+            self.answer_notes(&[SuspectDecision::Proceed]).asked.len(),
+            1
+        );
         self.answer(MS, vec![vec![START]]).dispatched[0].0
     }
 
@@ -73,7 +76,7 @@ impl Desk {
 }
 
 #[test]
-fn nobody_pays_who_was_delivered_once() {
+fn jobs_delivered_once_cost_no_notes() {
     let mut desk = Desk::new(8);
     let mut told = 0;
     for round in 0..50 {
@@ -103,19 +106,19 @@ fn nobody_pays_who_was_delivered_once() {
 }
 
 #[test]
-fn a_suspect_is_noted_before_it_asks_and_until_it_has_ended() {
+fn a_suspect_has_a_note_from_before_its_request_to_its_end() {
     let mut desk = Desk::new(8);
     let done = desk.again(&["x"]);
     assert_eq!(
         (words(&done), done.asked.len()),
         (vec!["x: begin".into()], 0)
     );
-    let done = desk.heard(&[SuspectDecision::Go]);
+    let done = desk.answer_notes(&[SuspectDecision::Proceed]);
     assert_eq!((words(&done), done.asked.len()), (vec![], 1));
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
     let renewed = desk.step(Duration::from_millis(LEASE_MS / 4));
     assert_eq!(words(&renewed), ["x: renew"]);
-    desk.heard(&[SuspectDecision::Go]);
+    desk.answer_notes(&[SuspectDecision::Proceed]);
     let retry = Outcome::Retry {
         after: Some(60 * SECOND),
         reason: "502".to_owned(),
@@ -125,29 +128,29 @@ fn a_suspect_is_noted_before_it_asks_and_until_it_has_ended() {
     assert_eq!(words(&done), ["x: answered"]);
     let (_, moved) = &done.published[0];
     assert_eq!(moved.message.header(headers::SUSPECT), Field::Missing);
-    desk.heard(&[SuspectDecision::Go]);
+    desk.answer_notes(&[SuspectDecision::Proceed]);
     assert!(desk.scheduler.final_notes().is_empty());
 }
 
 #[test]
-fn a_note_ends_with_what_it_was_for_whatever_the_way() {
+fn a_note_ends_with_its_job_in_every_case() {
     // It must wait and gives up its slot.
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
-    desk.heard(&[SuspectDecision::Go]);
+    desk.answer_notes(&[SuspectDecision::Proceed]);
     let mut told = words(&desk.answer(MS, vec![vec![wait(60_000, 1)]]));
     let done = desk.step(MS);
     told.extend(words(&done));
     assert_eq!(told, ["x: end"]);
 
     // Its session is lost before it starts, or while the note is written.
-    for verdict in [None, Some(SuspectDecision::Go)] {
+    for verdict in [None, Some(SuspectDecision::Proceed)] {
         let mut desk = Desk::new(8);
         desk.again(&["x"]);
-        verdict.map(|verdict| desk.heard(&[verdict]));
+        verdict.map(|verdict| desk.answer_notes(&[verdict]));
         desk.scheduler.session_down();
         let mut told = words(&desk.step(MS));
-        told.extend(words(&desk.heard(&[SuspectDecision::Go])));
+        told.extend(words(&desk.answer_notes(&[SuspectDecision::Proceed])));
         assert_eq!(told, ["x: end"], "{verdict:?}");
     }
 
@@ -157,8 +160,11 @@ fn a_note_ends_with_what_it_was_for_whatever_the_way() {
     assert_eq!(words(&desk.ends(key, Outcome::Late)), ["x: end"]);
     // Its permit is returned first.
     (desk.scheduler).settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
-    assert_eq!(words(&desk.heard(&[SuspectDecision::Go])), ["x: begin"]);
-    desk.heard(&[SuspectDecision::Go]);
+    assert_eq!(
+        words(&desk.answer_notes(&[SuspectDecision::Proceed])),
+        ["x: begin"]
+    );
+    desk.answer_notes(&[SuspectDecision::Proceed]);
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
     let unwritten = Attempt {
         fate: Fate::Unwritten,
@@ -175,7 +181,7 @@ fn a_note_ends_with_what_it_was_for_whatever_the_way() {
 }
 
 #[test]
-fn a_worker_that_ends_in_order_leaves_no_note() {
+fn an_orderly_shutdown_leaves_no_note() {
     let mut desk = Desk::new(8);
     desk.suspect_runs("x");
     desk.again(&["y", "z"]);
@@ -193,12 +199,12 @@ fn a_worker_that_ends_in_order_leaves_no_note() {
     desk.scheduler.drain();
     desk.ends(key, Outcome::Done);
     assert!(!desk.scheduler.is_idle());
-    desk.heard(&[SuspectDecision::Go]);
+    desk.answer_notes(&[SuspectDecision::Proceed]);
     assert!(desk.scheduler.is_idle());
 }
 
 #[test]
-fn no_more_are_noted_than_have_slots_and_nobody_spins() {
+fn notes_are_bounded_by_the_slots_without_spinning() {
     let mut desk = Desk::new(2);
     let done = desk.again(&["1", "2", "3", "4"]);
     assert_eq!(words(&done), ["1: begin", "2: begin"]);
@@ -211,12 +217,15 @@ fn no_more_are_noted_than_have_slots_and_nobody_spins() {
         .next_tick(desk.now)
         .expect("they are renewed");
     assert!(next > desk.now + 4 * SECOND, "{next:?}");
-    desk.heard(&[SuspectDecision::Go; 2]);
+    desk.answer_notes(&[SuspectDecision::Proceed; 2]);
     let done = desk.answer(MS, vec![vec![START, START]]);
     let next = desk.ends(done.dispatched[0].0, Outcome::Done);
     assert_eq!(words(&next), ["1: answered"]);
-    assert_eq!(words(&desk.heard(&[SuspectDecision::Go])), ["3: begin"]);
-    desk.heard(&[SuspectDecision::Go]);
+    assert_eq!(
+        words(&desk.answer_notes(&[SuspectDecision::Proceed])),
+        ["3: begin"]
+    );
+    desk.answer_notes(&[SuspectDecision::Proceed]);
     // A call that has yet to be prepared keeps its note.
     let done = desk.answer(MS, vec![vec![CAPACITY]]);
     assert_eq!(words(&done), [""; 0]);
@@ -224,10 +233,10 @@ fn no_more_are_noted_than_have_slots_and_nobody_spins() {
 }
 
 #[test]
-fn who_may_be_under_way_elsewhere_waits_in_a_delay_queue_and_is_a_suspect_still() {
+fn a_job_that_may_run_elsewhere_waits_in_a_delay_queue_as_a_suspect() {
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
-    let done = desk.heard(&[SuspectDecision::Wait { ms: 19_000 }]);
+    let done = desk.answer_notes(&[SuspectDecision::Wait { ms: 19_000 }]);
     let (_, moved) = &done.published[0];
     assert_eq!(moved.message.header(headers::SUSPECT), Field::Int(0));
     let moved = moved.clone();
@@ -244,41 +253,41 @@ fn who_may_be_under_way_elsewhere_waits_in_a_delay_queue_and_is_a_suspect_still(
     // A short wait is spent here.
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
-    let done = desk.heard(&[SuspectDecision::Wait { ms: 300 }]);
+    let done = desk.answer_notes(&[SuspectDecision::Wait { ms: 300 }]);
     assert!(done.published.is_empty());
     assert_eq!(words(&desk.step(301 * MS)), ["x: begin"]);
 }
 
 #[test]
-fn those_with_crashes_are_begun_one_at_a_time() {
+fn jobs_with_crashes_run_one_at_a_time() {
     let mut desk = Desk::new(8);
     desk.again(&["1", "2"]);
-    let done = desk.heard(&[ALONE; 2]);
+    let done = desk.answer_notes(&[ALONE; 2]);
     assert_eq!(words(&done), ["1: alone"]);
     // The other one waits here or in a delay queue, and remains a suspect there.
     let (_, moved) = &done.published[0];
     assert_eq!(moved.message.header(headers::SUSPECT), Field::Int(2));
     // A job that has not crashed is called at the same time.
     assert_eq!(words(&desk.again(&["3"])), [""; 0]);
-    let done = desk.heard(&[SuspectDecision::Go]);
+    let done = desk.answer_notes(&[SuspectDecision::Proceed]);
     assert_eq!(words(&done), ["3: begin"]);
-    desk.heard(&[SuspectDecision::Go]);
+    desk.answer_notes(&[SuspectDecision::Proceed]);
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
     assert_eq!(words(&desk.ends(key, Outcome::Done)), ["1: answered"]);
     desk.answer(MS, vec![vec![START]]);
     // Its turn ends when the gate knows that its call has ended.
     let done = desk.again(&["4"]);
     assert_eq!(words(&done), [""; 0]);
-    let done = desk.heard(&[SuspectDecision::Go]);
+    let done = desk.answer_notes(&[SuspectDecision::Proceed]);
     assert_eq!(words(&done), ["4: begin"]);
-    assert_eq!(words(&desk.heard(&[ALONE])), ["4: alone"]);
+    assert_eq!(words(&desk.answer_notes(&[ALONE])), ["4: alone"]);
 }
 
 #[test]
-fn who_has_ended_too_many_workers_is_a_dead_letter() {
+fn a_job_that_crashed_too_many_workers_is_a_dead_letter() {
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
-    let done = desk.heard(&[SuspectDecision::Dead { crashes: 5 }]);
+    let done = desk.answer_notes(&[SuspectDecision::Dead { crashes: 5 }]);
     let (_, letter) = &done.published[0];
     assert_eq!(&*letter.queue, "jobs.dead");
     let reason = "5 of its calls ended their workers (retry.max-crashes)";
@@ -301,7 +310,7 @@ fn a_job_without_an_id_gets_one_on_its_way_through_a_delay_queue() {
 }
 
 #[test]
-fn a_gate_that_cannot_be_told_lets_suspects_wait_as_all_jobs_do() {
+fn suspects_wait_like_all_jobs_while_the_gate_is_unreachable() {
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
     let away = || GateError::Unreachable("a test".to_owned());
@@ -314,19 +323,22 @@ fn a_gate_that_cannot_be_told_lets_suspects_wait_as_all_jobs_do() {
     let mut told = words(&done);
     told.extend((0..10).flat_map(|_| words(&desk.step(200 * MS))));
     assert_eq!(told, ["x: end"]);
-    assert_eq!(words(&desk.heard(&[SuspectDecision::Go])), ["x: begin"]);
+    assert_eq!(
+        words(&desk.answer_notes(&[SuspectDecision::Proceed])),
+        ["x: begin"]
+    );
 
     // If only one tenant's primary fails, only its jobs wait.
     let mut desk = Desk::new(8);
     desk.again(&["x", "y"]);
-    let verdicts = vec![Err(away()), Ok(SuspectDecision::Go)];
+    let verdicts = vec![Err(away()), Ok(SuspectDecision::Proceed)];
     desk.scheduler.suspected(desk.now, shard, Ok(verdicts));
     let done = desk.step(3 * MS);
     assert_eq!((done.published.len(), done.asked.len()), (1, 1));
 }
 
 #[test]
-fn nothing_is_counted_where_max_crashes_is_zero() {
+fn with_max_crashes_zero_no_crash_is_counted() {
     let mut settings: EngineSettings = settings(8, usual(), by_header());
     settings.live.retry.max_crashes = 0;
     let mut desk = Desk::of(settings);

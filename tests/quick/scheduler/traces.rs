@@ -160,7 +160,7 @@ fn a_retry_is_in_the_same_trace_and_names_its_first_call() {
 }
 
 #[test]
-fn what_is_not_recorded_goes_on_as_such() {
+fn an_unsampled_trace_is_forwarded_as_unsampled() {
     let unsampled = PUBLISHER.replace("-01", "-00");
     for (sampler, header) in [
         ("always_off", PUBLISHER),
@@ -183,7 +183,7 @@ fn what_is_not_recorded_goes_on_as_such() {
 }
 
 #[test]
-fn without_a_sampler_there_is_nothing() {
+fn without_a_sampler_there_are_no_spans() {
     let mut desk = Desk::new(4);
     desk.deliver_messages(
         DeliverySource::Fresh,

@@ -59,7 +59,7 @@ fn desk() -> Desk {
 }
 
 #[test]
-fn what_waits_in_memory_asks_in_the_order_of_its_tickets() {
+fn jobs_in_memory_ask_in_ticket_order() {
     let mut desk = desk();
     let later = parked(&mut desk, 100_000, 9);
     let sooner = parked(&mut desk, 100_000, 8);
@@ -81,7 +81,7 @@ fn what_waits_in_memory_asks_in_the_order_of_its_tickets() {
 }
 
 #[test]
-fn what_comes_out_of_a_delay_queue_asks_once_for_each_change() {
+fn jobs_from_a_delay_queue_ask_once_per_change() {
     let mut desk = desk();
     let first = parked(&mut desk, 200_000, 4);
     assert_eq!(woken(&first.message), None);
@@ -113,7 +113,7 @@ fn a_longer_pause_than_the_longest_delay_queue_does_not_hide_a_job() {
 }
 
 #[test]
-fn an_answer_of_before_is_asked_for_once_more() {
+fn an_answer_from_before_a_change_is_requested_once_more() {
     let mut desk = desk();
     desk.deliver(DeliverySource::Fresh, &["a"]);
     assert!(wake(&mut desk, named("a"), 7).asked.is_empty());
@@ -165,7 +165,7 @@ fn a_delayed_start_in_memory_waits_for_its_time() {
 
 /// Publishers can't set the header.
 #[test]
-fn what_a_publisher_says_of_it_counts_for_nothing() {
+fn a_publishers_wake_header_is_ignored() {
     let mut desk = desk();
     wake(&mut desk, None, 7);
     let tenant = ("x-tenant", HeaderValue::Text("a".to_owned()));

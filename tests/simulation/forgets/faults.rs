@@ -41,7 +41,7 @@ pub async fn go_wrong(world: &World) {
 /// Injects one fault. Returns whether the clock was stepped back.
 fn fault(world: &World, forward: &Cell<Duration>) -> bool {
     let store = &world.net.store;
-    let some = |most: usize| usize::try_from(world.below(most as u64)).expect("small");
+    let some = |max: usize| usize::try_from(world.below(max as u64)).expect("small");
     match world.below(12) {
         0 => {
             world.fault("it is emptied");

@@ -32,12 +32,12 @@ pub async fn go_on(world: &World, stepped: bool) {
             // A worker that stood still reports when it resumes, because its last answer may seem
             // that recent to it. By a clock that was stepped back, a worker that starts finds a
             // wait that was over.
-            let begun = if stepped {
-                world.begun.get()
+            let started = if stepped {
+                world.last_start.get()
             } else {
                 Duration::ZERO
             };
-            let from = over.max(world.back.get()).max(begun);
+            let from = over.max(world.back.get()).max(started);
             if world.now() > from + promised {
                 world.wrong(format!("{name} does not go on within {promised:?}"));
                 break;
@@ -53,7 +53,7 @@ pub async fn go_on(world: &World, stepped: bool) {
 pub fn full(world: &World) {
     for (number, (name, _, window)) in TENANTS.into_iter().enumerate() {
         let starts = &world.starts.borrow()[number];
-        let most = world.most(number);
+        let most = world.max_starts(number);
         let wrong = starts.iter().enumerate().find_map(|(at, first)| {
             let inside = starts[at..].iter();
             let inside = inside.take_while(|start| **start < *first + window);

@@ -29,7 +29,7 @@ const REFUSALS: [&str; 3] = [
 pub struct Net {
     pub store: FakeRedis,
     /// Minimum duration of a round trip.
-    way_ms: u64,
+    latency_ms: u64,
     inner: Mutex<Inner>,
 }
 
@@ -37,7 +37,7 @@ struct Inner {
     random: SmallRng,
     troubled: bool,
     /// End of the store's impairment, and its error message, or `None` if it is unreachable.
-    ill: Option<(Instant, Option<&'static str>)>,
+    impairment: Option<(Instant, Option<&'static str>)>,
 }
 
 /// The fate of one message, in either direction.
@@ -47,14 +47,14 @@ struct Trip {
 }
 
 impl Net {
-    pub fn new(store: FakeRedis, random: SmallRng, way_ms: u64) -> Self {
+    pub fn new(store: FakeRedis, random: SmallRng, latency_ms: u64) -> Self {
         Self {
             store,
-            way_ms,
+            latency_ms,
             inner: Mutex::new(Inner {
                 random,
                 troubled: true,
-                ill: None,
+                impairment: None,
             }),
         }
     }
@@ -67,19 +67,19 @@ impl Net {
     pub fn set_troubled(&self, troubled: bool) {
         let mut inner = self.inner();
         inner.troubled = troubled;
-        inner.ill = inner.ill.filter(|_| troubled);
+        inner.impairment = inner.impairment.filter(|_| troubled);
     }
 
     /// Makes the store unreachable for a time.
     pub fn cut(&self, lasts: Duration) {
-        self.inner().ill = Some((Instant::now() + lasts, None));
+        self.inner().impairment = Some((Instant::now() + lasts, None));
     }
 
     /// Lets the store refuse everything for a time.
     pub fn refuse(&self, lasts: Duration) {
         let mut inner = self.inner();
         let why = REFUSALS[inner.random.random_range(0..REFUSALS.len())];
-        inner.ill = Some((Instant::now() + lasts, Some(why)));
+        inner.impairment = Some((Instant::now() + lasts, Some(why)));
     }
 
     fn trip(&self) -> Trip {
@@ -88,12 +88,12 @@ impl Net {
         } = &mut *self.inner();
         let mut rare = |chance| *troubled && random.random_bool(chance);
         let (slow, hangs, is_lost) = (rare(0.02), rare(0.003), rare(0.02));
-        let most = match (hangs, slow) {
+        let max = match (hangs, slow) {
             (true, _) => TOO_LATE_MS,
             (_, true) => 1_500,
             _ => VARIES_MS,
         };
-        let takes = self.way_ms * 500 + random.random_range(0..=most * 1_000);
+        let takes = self.latency_ms * 500 + random.random_range(0..=max * 1_000);
         Trip {
             takes: Duration::from_micros(takes),
             is_lost,
@@ -101,7 +101,7 @@ impl Net {
     }
 
     fn illness(&self) -> Option<Option<&'static str>> {
-        let (until, how) = self.inner().ill?;
+        let (until, how) = self.inner().impairment?;
         (Instant::now() < until).then_some(how)
     }
 }

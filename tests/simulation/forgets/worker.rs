@@ -46,7 +46,7 @@ pub async fn keep(world: Rc<World>, slot: usize) {
         world.end_calls(slot);
         world.pass(20_000).await;
         world.away.set(false);
-        world.begun.set(world.now());
+        world.last_start.set(world.now());
         start = EarlierStarts::Unknown;
     }
 }
@@ -241,7 +241,7 @@ impl<'a> Worker<'a> {
             };
             for ((number, ask), reply) in due.into_iter().zip(batch).zip(replies) {
                 jobs[number] = match reply {
-                    Ok(reply) => self.heard(number, ask, &reply, now),
+                    Ok(reply) => self.next_request(number, ask, &reply, now),
                     Err(why) => {
                         self.world
                             .note(&format!("{} {}: {why}", self.name, ask.tenant));
@@ -268,13 +268,13 @@ impl<'a> Worker<'a> {
             asks: vec![Question {
                 ticket,
                 cost: 1,
-                again: false,
+                readmitted: false,
             }],
         }
     }
 
     /// Returns the ticket of the tenant's next job, and when it asks.
-    fn heard(
+    fn next_request(
         &self,
         number: usize,
         ask: TenantAsk,
@@ -309,13 +309,13 @@ impl<'a> Worker<'a> {
         let age = sent.elapsed().saturating_sub(self.gate.base());
         let is_good = age <= GUARD / 2;
         let (name, _, window) = TENANTS[number];
-        let most = if window.is_zero() {
+        let max = if window.is_zero() {
             MAX_CALL
         } else {
             MAX_CALL / 100
         };
         let ends = match is_good {
-            true => now + most.mul_f64(world.below(1_000) as f64 / 1_000.0),
+            true => now + max.mul_f64(world.below(1_000) as f64 / 1_000.0),
             false => now,
         };
         if is_good {

@@ -41,7 +41,7 @@ async fn still(algorithm: Algorithm, step_ms: u64) -> u64 {
             asks: vec![Question {
                 ticket,
                 cost: 1,
-                again: false,
+                readmitted: false,
             }],
         };
         let replies = gate.ask(&[ask]).await.expect("it answers");
@@ -117,7 +117,7 @@ async fn one(
         asks: vec![Question {
             ticket,
             cost: 1,
-            again: false,
+            readmitted: false,
         }],
     };
     let replies = gate.ask(&[ask]).await.expect("it answers");
@@ -128,7 +128,7 @@ async fn one(
 const HOUR_MS: u64 = 3_600_000;
 
 #[tokio::test]
-async fn a_tenant_that_is_closed_opens_when_it_would_have() {
+async fn a_closed_tenant_opens_at_the_expected_time() {
     let window = Duration::from_millis(WINDOW_MS);
     let limit = Limit::new("all", Algorithm::SlidingWindow, 10, window, Duration::ZERO);
     let limit = limit.expect("in range");
@@ -152,7 +152,7 @@ async fn a_tenant_that_is_closed_opens_when_it_would_have() {
 }
 
 #[tokio::test]
-async fn places_are_free_a_lease_and_a_window_after_a_step_back() {
+async fn units_are_free_a_lease_and_a_window_after_a_step_back() {
     let window = Duration::from_millis(WINDOW_MS);
     let limit = Limit::new("all", Algorithm::Strict, 1, window, Duration::ZERO).expect("in range");
     // One call ends, and one is never reported again.
@@ -188,7 +188,7 @@ async fn places_are_free_a_lease_and_a_window_after_a_step_back() {
 }
 
 #[tokio::test]
-async fn starts_go_on_soon_after_a_step_back() {
+async fn starts_continue_soon_after_a_step_back() {
     for step_ms in [300, 1_000, 30_000, 3_600_000] {
         for (algorithm, most_ms) in [
             // The time until a job asks, and the same time again after that.

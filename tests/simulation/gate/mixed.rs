@@ -120,7 +120,7 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Li
         asks.extend(fresh.map(|cost| Question {
             ticket: None,
             cost: *cost,
-            again: false,
+            readmitted: false,
         }));
         let take = |partition| {
             states
@@ -216,11 +216,11 @@ fn violation(sets: &[Limits], steps: &[Step]) -> Option<String> {
                 .unit()
                 .of(start.cost.into())
                 .min(limit.capacity().into());
-            let most = match limit.algorithm() {
+            let max = match limit.algorithm() {
                 Algorithm::FixedWindow | Algorithm::SlidingCounter => limit.max().into(),
                 _ => limit.worst_case(),
             };
-            if before > 0 && before + own > most {
+            if before > 0 && before + own > max {
                 return Some(format!(
                     "{now}: {before} and {own} of {limit:?} in {partition:?}"
                 ));

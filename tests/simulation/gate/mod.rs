@@ -64,12 +64,12 @@ impl SimGate {
         }
         if world.dice(|t| t.gate_slow) {
             let way = world.below(2);
-            let most = if world.below(2) == 0 {
+            let max = if world.below(2) == 0 {
                 world.plan.limits.guard_ms().max(600) * 2
             } else {
                 5000
             };
-            ways[way] = world.up_to(most);
+            ways[way] = world.up_to(max);
             world.fault(format_args!("{}: {what} is slow: {ways:?}", life.name));
         }
         if world.dice(|t| t.gate_fails_before) {
@@ -129,13 +129,13 @@ impl Gate for SimGate {
 
     async fn block(
         &self,
-        whose: &BreakerScope,
+        scope: &BreakerScope,
         duration: Duration,
-        by: &str,
+        reason: &str,
     ) -> Result<(), GateError> {
-        let (whose, by) = (whose.clone(), by.to_owned());
-        if by == THROTTLED {
-            match &whose {
+        let (scope, reason) = (scope.clone(), reason.to_owned());
+        if reason == THROTTLED {
+            match &scope {
                 BreakerScope::Tenant(tenant) => {
                     self.0.world.history().tenant(tenant.as_str()).closings += 1;
                 }
@@ -143,10 +143,10 @@ impl Gate for SimGate {
             }
         }
         self.call("block", |world| async move {
-            let result = world.gate.block(&whose, duration, &by).await;
+            let result = world.gate.block(&scope, duration, &reason).await;
             let until = world.now_us() / 1000 + ceil_ms(duration);
             let mut history = world.history();
-            match &whose {
+            match &scope {
                 BreakerScope::Tenant(tenant) => {
                     let record = history.tenant(tenant.as_str());
                     record.closed_until = record.closed_until.max(until);
@@ -186,7 +186,7 @@ impl Gate for SimGate {
                 });
             }
             let away = || Err(GateError::Unreachable("injected for a tenant".into()));
-            let reply = |missed| match (missed, world.dice(|t| t.later.settle_unheard)) {
+            let reply = |missed| match (missed, world.dice(|t| t.later.settle_reply_lost)) {
                 (true, _) => Some(away()),
                 (false, false) => heard.next(),
                 (false, true) => heard.next().map(|_| away()),
@@ -202,7 +202,7 @@ impl Gate for SimGate {
         batch: &[(BreakerScope, BreakerEvent)],
     ) -> Result<Standings, GateError> {
         let (rule, sent) = (*rule, batch.to_vec());
-        let number = self.0.heard().sends();
+        let number = self.0.closings().sends();
         let standings = self.call("report", |world| async move {
             let batch = sent;
             if let Some(why) = later::outage(&world, None) {
@@ -215,7 +215,7 @@ impl Gate for SimGate {
             Ok(standings)
         });
         let standings = standings.await?;
-        self.0.heard().hears(number, batch, &standings);
+        self.0.closings().record_answer(number, batch, &standings);
         Ok(standings)
     }
 
@@ -265,8 +265,8 @@ impl Gate for SimGate {
         .await
     }
 
-    async fn change(&self, whose: &BreakerScope, change: &Change) -> Result<u64, GateError> {
-        self.0.world.gate.change(whose, change).await
+    async fn change(&self, scope: &BreakerScope, change: &Change) -> Result<u64, GateError> {
+        self.0.world.gate.change(scope, change).await
     }
 
     async fn inspect(
@@ -292,7 +292,7 @@ async fn decide(world: &World, name: &str, ask: TenantAsk) -> Result<TenantReply
     let batch = [ask];
     let mut replies = world.gate.ask(&batch).await?;
     note_replies(world, name, &batch, &replies);
-    if world.dice(|t| t.later.ask_unheard) {
+    if world.dice(|t| t.later.ask_reply_lost) {
         world.fault(format_args!("{name}: {} is not heard", batch[0].tenant));
         return lost("injected for a tenant, after");
     }
@@ -339,7 +339,7 @@ fn note_replies(world: &World, name: &str, batch: &[TenantAsk], replies: &Replie
 fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
     let mut history = world.history();
     for told in batch {
-        let first = history.told.insert(told.call.clone());
+        let first = history.settled.insert(told.call.clone());
         history.note(format_args!(
             "{name} settles {} of {}, {first}: {:?}",
             told.call, told.tenant, told.settled

@@ -159,7 +159,7 @@ fn late_returns_cost_little() {
 }
 
 #[test]
-fn a_changed_limit_reaches_those_who_wait() {
+fn a_changed_limit_reaches_waiting_jobs() {
     let scenario = Scenario {
         changes: vec![(10 * S, sliding(200, 1).into())],
         ..Scenario::new(sliding(20, 1), backlog(6000))
@@ -173,7 +173,7 @@ fn a_changed_limit_reaches_those_who_wait() {
 }
 
 #[test]
-fn jobs_that_vanish_hold_nobody_up() {
+fn vanished_jobs_delay_no_other() {
     let scenario = Scenario {
         lost: 0.3,
         ..Scenario::new(sliding(20, 1), backlog(2000))
@@ -233,12 +233,12 @@ fn each() -> [Limit; Algorithm::ALL.len()] {
 
 /// P4: checks that a job has one delivery for each trip of a wait longer than `max_delay`, and at
 /// most two more, however long the backlog is. Including waits in the worker's memory, it asks at
-/// most `most` + 2.5 times beside those trips.
-fn check_deliveries(name: &str, outcome: &Outcome, most: f64) {
+/// most `max` + 2.5 times beside those trips.
+fn check_deliveries(name: &str, outcome: &Outcome, max: f64) {
     let beside = outcome.deliveries - outcome.rechecks;
     assert!(beside <= 2.1, "{name}: {outcome:?}");
     let questions = outcome.questions - outcome.rechecks;
-    assert!(questions <= most + 2.5, "{name}: {outcome:?}");
+    assert!(questions <= max + 2.5, "{name}: {outcome:?}");
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn each_algorithm_uses_long_windows_up() {
 }
 
 #[test]
-fn each_algorithm_bears_faults() {
+fn each_algorithm_tolerates_faults() {
     for limit in each() {
         let name = limit.algorithm().name();
         let backlog_of = |jobs| Scenario::new(limit.clone(), backlog(jobs));
@@ -349,9 +349,9 @@ fn three_limits_at_once_end_with_the_ideal() {
     check_deliveries(name, &outcome, 3.3);
 }
 
-/// Returns one of `spread` costs, starting at `least`.
-fn cost(job: usize, least: u32, spread: u32) -> u32 {
-    least + (job as u32).wrapping_mul(2_654_435_761) % spread
+/// Returns one of `spread` costs, starting at `min`.
+fn cost(job: usize, min: u32, spread: u32) -> u32 {
+    min + (job as u32).wrapping_mul(2_654_435_761) % spread
 }
 
 /// Returns limits of 500 calls and 100,000 tokens per minute, counted by `algorithm`.
@@ -390,8 +390,8 @@ fn calls_and_tokens_a_minute_are_used_up() {
             let name = format!("{} calls bind, {jobs}", algorithm.name());
             let outcome = check(&name, scenario, jobs as usize, f64::MAX, f64::MAX, 301.0);
             // The counter's first windows hold less.
-            let least = if jobs == 2000 { 0.96 } else { 0.97 };
-            assert!(outcome.ideal / outcome.end >= least, "{name}: {outcome:?}");
+            let min = if jobs == 2000 { 0.96 } else { 0.97 };
+            assert!(outcome.ideal / outcome.end >= min, "{name}: {outcome:?}");
             // The number of calls in front is a guess, and a job returns early rather than late.
             check_deliveries(&name, &outcome, 4.2);
         }

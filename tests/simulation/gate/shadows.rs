@@ -95,10 +95,10 @@ proptest! {
                     Step::Change { change } => {
                         world.at(&own).change(clock.now_ms, change);
                     }
-                    Step::Learn { which, after_ms, told } => {
+                    Step::Learn { which, after_ms, maxima } => {
                         let which = which.filter(|_| !receipts.is_empty());
                         let started = which.map(|which| which.get(receipts.as_slice()));
-                        let evidence = evidence(started, clock.now_ms, *after_ms, told);
+                        let evidence = evidence(started, clock.now_ms, *after_ms, maxima);
                         sunk.push(world.with(&layout, |scopes| scopes.learn(&limits, clock, &evidence)));
                     }
                     Step::Settle { which, end, .. } if !receipts.is_empty() => {

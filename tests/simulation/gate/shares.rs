@@ -120,7 +120,7 @@ fn a_backlog_leaves_the_others_their_share() {
 }
 
 #[test]
-fn one_who_comes_later_does_not_queue_behind_the_backlog() {
+fn a_later_tenant_does_not_wait_behind_the_backlog() {
     let mut scenario = backlog(global(20), 2000, |job| (usize::from(job >= 1990), 0));
     // Meanwhile another tenant publishes ten jobs, one a second.
     for (number, at) in scenario.arrivals[1990..].iter_mut().enumerate() {
@@ -134,7 +134,7 @@ fn one_who_comes_later_does_not_queue_behind_the_backlog() {
 }
 
 #[test]
-fn who_has_less_of_its_own_takes_nothing_from_the_others() {
+fn a_tenant_with_a_smaller_own_limit_takes_nothing_from_others() {
     // Each has 5/s of its own, and all have 20/s: eight share it equally, three get their own
     // limits.
     check(
@@ -185,7 +185,7 @@ fn parts_of_a_tenant_share_its_quota() {
 }
 
 #[test]
-fn costs_share_it_by_units() {
+fn jobs_with_costs_share_a_quota_by_units() {
     // One tenant's jobs cost ten times as much as those of the three others.
     let mut scenario = backlog(global(100), 2000, |job| (job % 4, 0));
     scenario.cost = |job| if job % 4 == 1 { 10 } else { 1 };
@@ -216,7 +216,7 @@ fn jobs_of_many_units_wait_for_no_half_of_another() {
 }
 
 #[test]
-fn what_vanished_is_given_up() {
+fn vanished_jobs_are_given_up() {
     let two = |job| (job % 2, 0);
     let mut scenario = backlog(global(20), 2000, two);
     (scenario.lost, scenario.late) = (0.3, 0.05);
@@ -237,7 +237,7 @@ fn what_vanished_is_given_up() {
 /// Workers that were killed leave tickets without jobs at the front of every waitlist. The next job
 /// takes the room after one or two grace periods.
 #[tokio::test]
-async fn lines_whose_fronts_vanished_do_not_wait_for_each_other() {
+async fn waitlists_whose_fronts_vanished_do_not_wait_for_each_other() {
     for (max, cost, lines, vanished) in [(2, 2, 3, 1), (4, 3, 5, 1), (1, 1, 5, 3)] {
         let now_us = Arc::new(AtomicU64::new(1_700_000_000_000_000));
         let clock = Arc::clone(&now_us);
@@ -257,7 +257,7 @@ async fn lines_whose_fronts_vanished_do_not_wait_for_each_other() {
                 asks: vec![Question {
                     ticket,
                     cost,
-                    again: false,
+                    readmitted: false,
                 }],
             };
             let replies = gate.ask(&[ask]).await.expect("it answers");
@@ -292,7 +292,7 @@ async fn lines_whose_fronts_vanished_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn at_nearly_full_load_nobody_waits_for_long() {
+fn at_nearly_full_load_no_job_waits_long() {
     let mut random = StdRng::seed_from_u64(3);
     let mut at = 0.0;
     let mut scenario = backlog(global(20), 4000, |job| (job % 4, 0));
@@ -372,7 +372,7 @@ fn large_jobs_have_their_share_beside_small_ones() {
 }
 
 #[test]
-fn those_who_come_later_make_a_backlog_wait_longer() {
+fn later_tenants_extend_the_wait_of_a_backlog() {
     // One tenant has 400 jobs; other tenants with one job each arrive at half the rate. Waits are
     // estimated from the current waiters.
     let mut scenario = backlog(global(20), 800, |job| (job.saturating_sub(399), 0));

@@ -194,7 +194,7 @@ pub fn run(scenario: Scenario) -> Outcome {
                 .ticket
                 .map(|(generation, number)| Ticket { generation, number }),
             cost: (scenario.cost)(job),
-            again: false,
+            readmitted: false,
         };
         let clock = Clock::from_micros(BEGIN + now);
         let (tenant, value) = (scenario.of)(job);
@@ -359,24 +359,24 @@ pub fn violations(done: &[(u64, u32, Limit)]) -> usize {
                 true => earlier / window == at / window,
                 false => earlier + window + limit.guard_ms() * 1000 > *at,
             };
-            let (mut held, mut most) = (0, 0);
+            let (mut held, mut max) = (0, 0);
             for (_, units, limit) in done[..=*index]
                 .iter()
                 .rev()
                 .take_while(|(earlier, ..)| counts(*earlier))
             {
                 held += u64::from(*units);
-                most = most.max(if fixed {
+                max = max.max(if fixed {
                     limit.max().into()
                 } else {
                     limit.worst_case()
                 });
             }
             if limit.algorithm() == Algorithm::SlidingWindow {
-                most = limit.worst_case();
+                max = limit.worst_case();
             }
             let closing = limit.guard_ms() * 1000;
-            held > most || fixed && at % window >= window - closing
+            held > max || fixed && at % window >= window - closing
         })
         .count()
 }

@@ -35,8 +35,8 @@ impl Shared {
     ) -> Vec<Registered> {
         let kept = |known: &Registered| memory_ms(&known.policy) + MARGIN_MS;
         let longest = self.0.values().map(kept).max().unwrap_or(0);
-        let longest = mine.iter().fold(longest, |most, id| {
-            most.max(memory_ms(&policies[*id]) + MARGIN_MS)
+        let longest = mine.iter().fold(longest, |max, id| {
+            max.max(memory_ms(&policies[*id]) + MARGIN_MS)
         });
         self.0.retain(|_, known| known.used_ms + longest >= now_ms);
         for &id in mine {
@@ -189,7 +189,7 @@ impl World {
         let asks = [Question {
             ticket: None,
             cost: 1,
-            again: false,
+            readmitted: false,
         }; 4];
         let (answers, _) = scopes.ask(&limits, clock, 4, "p", &asks);
         for (partition, mut state) in scopes.into_states().into_iter().enumerate() {
@@ -224,21 +224,21 @@ impl World {
     }
 
     /// Returns the most starts of `whose` in any window of `ms`, wherever it begins.
-    fn most_in(&self, whose: Whose, ms: u64) -> u64 {
+    fn max_starts_in(&self, whose: Whose, ms: u64) -> u64 {
         let own = self.starts.iter().filter(|(_, tenant, value)| match whose {
             Whose::All => true,
             Whose::Tenant(of) => of == *tenant,
             Whose::Part(of, with) => (of, with) == (*tenant, *value),
         });
         let starts: Vec<u64> = own.map(|(at, ..)| *at).collect();
-        let (mut most, mut first) = (0, 0);
+        let (mut max, mut first) = (0, 0);
         for (last, at) in starts.iter().enumerate() {
             while starts[first] + ms <= *at {
                 first += 1;
             }
-            most = most.max(last - first + 1);
+            max = max.max(last - first + 1);
         }
-        most as u64
+        max as u64
     }
 
     fn starts_since(&self, ms: u64) -> usize {
@@ -261,7 +261,7 @@ impl World {
     }
 
     /// Returns all groups of jobs that may have a quota of their own.
-    fn whose(&self) -> Vec<Whose> {
+    fn scopes(&self) -> Vec<Whose> {
         let mut all = vec![Whose::All];
         for tenant in 0..self.tenants {
             all.push(Whose::Tenant(tenant));
@@ -287,13 +287,13 @@ fn limit(name: &str, algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
 fn keeps_the_larger(world: &World) -> Result<(), TestCaseError> {
     for policy in &world.policies {
         for window in policy.default_limits().iter().map(Limit::window_ms) {
-            for whose in world.whose() {
+            for whose in world.scopes() {
                 let of = |p: &Arc<Policy>| world.bound(p.default_limits(), whose, window);
                 let larger = world.policies.iter().map(of).max().expect("a policy");
-                let most = world.most_in(whose, window);
+                let max = world.max_starts_in(whose, window);
                 prop_assert!(
-                    most <= larger,
-                    "{most} of {whose:?} in {window} ms, {larger} may be"
+                    max <= larger,
+                    "{max} of {whose:?} in {window} ms, {larger} may be"
                 );
             }
         }
@@ -375,7 +375,7 @@ proptest! {
 }
 
 #[test]
-fn scopes_that_come_change_and_go_exceed_nothing_and_waste_little() {
+fn changing_scopes_exceed_no_limit_and_waste_little() {
     let set = |limits: &[(&str, u64, Scope)], algorithm| -> Limits {
         let limit = |(name, max, scope): &(&str, u64, Scope)| {
             limit(name, algorithm, *max, 1_000).with_scope(scope.clone())
@@ -501,7 +501,7 @@ fn a_raised_sliding_limit_waits_for_no_window() {
 }
 
 #[test]
-fn a_worker_that_is_cut_off_stops_and_what_it_enforced_outlives_a_lost_registry() {
+fn an_isolated_worker_stops_and_its_policy_outlives_a_lost_registry() {
     let policies = [(10, Algorithm::FixedWindow), (5, Algorithm::LeakyBucket)];
     let policies = policies.map(|(max, a)| Policy::from(limit("default", a, max, 1_000)));
     let mut world = World::new(policies.to_vec(), &[0]);

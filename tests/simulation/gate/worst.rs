@@ -79,7 +79,7 @@ impl Attack<'_> {
         let asks = [Question {
             ticket,
             cost,
-            again: false,
+            readmitted: false,
         }];
         let clock = Clock::from_micros(self.now);
         let ask = |scopes: &mut Scopes<'_>| scopes.ask(limits, clock, 1, "", &asks);
@@ -136,24 +136,24 @@ fn starts(limit: &Limit, plan: &[Move]) -> Vec<(u64, u64)> {
 }
 
 /// Returns the most units in a half-open window of `micros`: at moments less than that apart.
-fn most_in(moments: &[(u64, u64)], micros: u64) -> u64 {
-    let (mut first, mut units, mut most) = (0, 0, 0);
+fn max_units_in(moments: &[(u64, u64)], micros: u64) -> u64 {
+    let (mut first, mut units, mut max) = (0, 0, 0);
     for (at, more) in moments {
         units += more;
         while at - moments[first].0 >= micros {
             units -= moments[first].1;
             first += 1;
         }
-        most = most.max(units);
+        max = max.max(units);
     }
-    most
+    max
 }
 
 /// Returns the most units that can arrive in a window if delays vary by less than the guard. Two
 /// arrivals are less than the window apart only if their starts were less than window + guard
 /// apart.
-fn most_arriving(limit: &Limit, starts: &[(u64, u64)]) -> u64 {
-    most_in(starts, (limit.window_ms() + limit.guard_ms()) * 1000)
+fn max_arriving(limit: &Limit, starts: &[(u64, u64)]) -> u64 {
+    max_units_in(starts, (limit.window_ms() + limit.guard_ms()) * 1000)
 }
 
 fn random_move(random: &mut StdRng, limit: &Limit) -> Move {
@@ -178,7 +178,7 @@ fn random_move(random: &mut StdRng, limit: &Limit) -> Move {
 /// Tries random plans, and the best one so far with some moves changed.
 fn search(limit: &Limit, plans: usize) -> (u64, Vec<Move>) {
     let mut random = StdRng::seed_from_u64(7);
-    let (mut most, mut best) = (0, Vec::new());
+    let (mut max, mut best) = (0, Vec::new());
     for _ in 0..plans {
         let mut plan: Vec<Move> = best.clone();
         if plan.is_empty() || random.random_bool(0.3) {
@@ -192,12 +192,12 @@ fn search(limit: &Limit, plans: usize) -> (u64, Vec<Move>) {
                 plan[at] = random_move(&mut random, limit);
             }
         }
-        let found = most_arriving(limit, &starts(limit, &plan));
-        if found >= most {
-            (most, best) = (found, plan);
+        let found = max_arriving(limit, &starts(limit, &plan));
+        if found >= max {
+            (max, best) = (found, plan);
         }
     }
-    (most, best)
+    (max, best)
 }
 
 fn limit(algorithm: Algorithm, max: u64, window_ms: u64, guard_ms: u64) -> Limit {
@@ -301,19 +301,19 @@ proptest! {
     #![proptest_config(Config { cases: 300, ..Config::with_source_file(file!()) })]
 
     #[test]
-    fn no_pattern_lets_more_arrive(
+    fn no_pattern_exceeds_the_worst_case(
         limit in limits(),
         plan in prop::collection::vec(moves(), 1..8),
         seed in any::<u64>(),
     ) {
         let started = starts(&limit, &plan);
-        prop_assert!(most_arriving(&limit, &started) <= limit.worst_case());
+        prop_assert!(max_arriving(&limit, &started) <= limit.worst_case());
         let mut random = StdRng::seed_from_u64(seed);
         let varies = (limit.guard_ms() * 1000).max(1);
         let arrived = |(at, units): &(u64, u64)| (at + 40_000 + random.random_range(0..varies), *units);
         let mut arrivals: Vec<_> = started.iter().map(arrived).collect();
         arrivals.sort_unstable();
-        let most = most_in(&arrivals, limit.window_ms() * 1000);
-        prop_assert!(most <= limit.worst_case(), "{} arrived in one window", most);
+        let max = max_units_in(&arrivals, limit.window_ms() * 1000);
+        prop_assert!(max <= limit.worst_case(), "{} arrived in one window", max);
     }
 }

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_program_gets_the_job_and_says_what_becomes_of_it() {
+    async fn the_program_gets_the_job_and_decides_its_outcome() {
         let right = r#"test "$(cat) $JOB_TENANT $JOB_ID" = "hello acme 7""#;
         assert_eq!(outcome(right, "hello", permit()).await, Outcome::Done);
         let again = outcome("cat; exit 75", "hello", permit()).await;
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_good_permit_it_reads_nothing() {
+    async fn without_a_valid_permit_nothing_is_read() {
         let over = Permit::until((Instant::now() - MAX_RUN_TIME).into());
         assert_eq!(outcome("cat", "hello", over).await, Outcome::Late);
     }

@@ -87,7 +87,7 @@ fn read_all(
         let (line, column) = at.map_or((1, 1), |at| (at.line(), at.column()));
         let said = UserMessageFormatter.format_message(err.without_snippet());
         let before = before_value(text, (line, column));
-        wrong(line, mistake::in_words(&mistake::at_key(&said, &before)))
+        wrong(line, mistake::describe(&mistake::at_key(&said, &before)))
     })?;
     if file.cases.is_empty() {
         return Err(wrong(1, "there are no cases in it".to_owned()));
@@ -109,10 +109,10 @@ fn read_all(
 /// Returns the text before the invalid value on its line. The reader's position may be that of the
 /// value's key.
 fn before_value(text: &str, (line, column): (u64, u64)) -> String {
-    let place = |from_1: u64| usize::try_from(from_1.saturating_sub(1)).unwrap_or(usize::MAX);
-    let there = text.lines().nth(place(line)).unwrap_or_default();
+    let index = |from_1: u64| usize::try_from(from_1.saturating_sub(1)).unwrap_or(usize::MAX);
+    let there = text.lines().nth(index(line)).unwrap_or_default();
     let there: Vec<char> = there.chars().collect();
-    let (before, after) = there.split_at(place(column).min(there.len()));
+    let (before, after) = there.split_at(index(column).min(there.len()));
     let is_of_key = |c: &&char| c.is_alphanumeric() || **c == '-' || **c == '_';
     let key = after.iter().take_while(is_of_key).count();
     let key = match after.get(key) {
@@ -147,9 +147,9 @@ fn read_case(written: WrittenCase, line: u64, files: &Files<'_>) -> Result<Case,
         None => 0.0,
     };
     if redis > MAX_ROUND_TRIP.as_secs_f64() {
-        let most = MAX_ROUND_TRIP.as_secs_f64();
+        let max = MAX_ROUND_TRIP.as_secs_f64();
         return Err(here(format!(
-            "redis-latency is {redis:?} s; it must be at most {most} s: a worker's requests time \
+            "redis-latency is {redis:?} s; it must be at most {max} s: a worker's requests time \
             out after 2 s"
         )));
     }
@@ -194,7 +194,7 @@ fn read_case(written: WrittenCase, line: u64, files: &Files<'_>) -> Result<Case,
     }
     if expected
         .deliveries_at_most
-        .is_some_and(|most| !most.is_finite())
+        .is_some_and(|max| !max.is_finite())
     {
         return Err(there("deliveries-at-most is not a number".to_owned()));
     }
@@ -210,7 +210,7 @@ fn read_case(written: WrittenCase, line: u64, files: &Files<'_>) -> Result<Case,
         workers,
         api,
         redis: Duration::from_secs_f64(redis),
-        most: match within {
+        max: match within {
             Some(within) => Duration::from_secs_f64(within),
             None => Duration::from_secs_f64(last) + AFTER_LAST,
         },
@@ -262,8 +262,8 @@ fn in_case(errors: &ConfigErrors, json: &Json, case: u64) -> (u64, String) {
     };
     let mut first = None;
     let each = errors.problems().iter().map(|problem| {
-        let (said, place) = (problem.to_string(), problem.origin().to_string());
-        let said = said.strip_prefix(&place).unwrap_or(&said);
+        let (said, index) = (problem.to_string(), problem.origin().to_string());
+        let said = said.strip_prefix(&index).unwrap_or(&said);
         let said = said.trim_start_matches(": ");
         let line = line_of(problem.origin()).unwrap_or(case);
         match *first.get_or_insert(line) == line {

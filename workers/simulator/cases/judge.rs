@@ -98,11 +98,11 @@ pub(super) fn differences(case: &Case, history: &RunHistory) -> Vec<String> {
         at_most("wait p99", waits.p99.as_ref(), figures.waits.p99);
         at_most("longest wait", waits.max.as_ref(), figures.waits.max);
     }
-    if let Some(most) = &expected.done_after_at_most {
+    if let Some(max) = &expected.done_after_at_most {
         let done = &figures.done_after;
-        at_most("done after p50", most.p50.as_ref(), done.p50);
-        at_most("done after p99", most.p99.as_ref(), done.p99);
-        at_most("longest done after", most.max.as_ref(), done.max);
+        at_most("done after p50", max.p50.as_ref(), done.p50);
+        at_most("done after p99", max.p99.as_ref(), done.p99);
+        at_most("longest done after", max.max.as_ref(), done.max);
     }
     at_most(
         "makespan",
@@ -155,13 +155,13 @@ pub(super) fn differences(case: &Case, history: &RunHistory) -> Vec<String> {
         reasons(jobs, history),
     );
     same("429s", expected.throttled, figures.throttled, String::new());
-    if let Some(most) = expected
+    if let Some(max) = expected
         .deliveries_at_most
-        .filter(|most| figures.deliveries > *most)
+        .filter(|max| figures.deliveries > *max)
     {
         differs(
             "deliveries per job",
-            format!("at most {most}"),
+            format!("at most {max}"),
             figures.deliveries.to_string(),
         );
     }

@@ -44,8 +44,8 @@ impl Json {
     /// Returns the line in the other file that corresponds to line `line` (from 1) of `text`;
     /// `None` for the first line, which holds no key.
     pub fn line(&self, line: u64) -> Option<u64> {
-        let place = usize::try_from(line.checked_sub(2)?).ok()?;
-        self.lines.get(place).copied()
+        let index = usize::try_from(line.checked_sub(2)?).ok()?;
+        self.lines.get(index).copied()
     }
 
     /// Appends `begin` and `value`, which stand at line `line` of the other file.
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_there_keeps_its_order_and_its_types() {
+    fn sections_keep_order_and_types() {
         let read = |text: &str| serde_saphyr::from_str::<CaseConfig>(text).expect("it is YAML");
         let json = r#"{"b":{"trial-7":1,"trial-*":"1m","409":"retry"},"a":[true,null,"1"]}"#;
         let yaml = "b: {trial-7: 1, trial-*: 1m, 409: retry}\na: [true, ~, '1']";
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_is_known_by_where_it_stands() {
+    fn each_item_knows_its_line() {
         let yaml = "# a\nb: &x\n  c: 1\n\n  d:\n    - \"two\\nlines\"\n    - {e: 2,\n       f: 3}\ng: *x\nh: 4";
         let CaseConfig::Json(json) = serde_saphyr::from_str(yaml).expect("it is YAML") else {
             panic!("these are sections");

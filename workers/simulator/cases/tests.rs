@@ -90,7 +90,7 @@ fn each_expectation_can_fail() {
 }
 
 #[test]
-fn a_dead_letter_that_nobody_expected_fails_a_case() {
+fn an_unexpected_dead_letter_fails_a_case() {
     let all_die = "
 cases:
   - name: all cost too much
@@ -111,7 +111,7 @@ cases:
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_said_with_its_line() {
+fn mistakes_in_a_case_file_are_reported_with_their_line() {
     for (right, wrong, line, words) in [
         (
             "tenant: acme, cost",

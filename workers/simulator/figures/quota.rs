@@ -71,7 +71,7 @@ impl MeasuredQuotas {
         let cost = job.cost.min(limits.max_cost());
         for limit in limits.iter() {
             let of_limit = self.each.entry(limit.name().to_owned()).or_default();
-            let whose = whose(limit.scope(), job);
+            let whose = quota_owner(limit.scope(), job);
             let quota = of_limit.entry(whose).or_insert_with(|| MeasuredQuota {
                 limit: limit.clone(),
                 since_us: job.at_us(),
@@ -123,7 +123,7 @@ impl MeasuredQuotas {
 }
 
 /// Describes the owner of the quota that the job uses in a limit with this scope.
-fn whose(scope: &Scope, job: &SimulatedJob) -> String {
+fn quota_owner(scope: &Scope, job: &SimulatedJob) -> String {
     let tenant = &job.tenant;
     match scope {
         Scope::Global => String::new(),
@@ -183,7 +183,7 @@ impl MeasuredQuota {
     pub fn fullest(&self, epoch_us: u64) -> u64 {
         let window = self.limit.window_ms() * 1000;
         match self.limit.algorithm() {
-            Algorithm::Concurrency => self.most_in_flight(),
+            Algorithm::Concurrency => self.max_in_flight(),
             aligned if aligned.rules().is_aligned() => {
                 let number = |(at, _, _): &(u64, u64, u64)| (epoch_us + at) / window;
                 let windows = self.calls.chunk_by(|one, two| number(one) == number(two));
@@ -212,17 +212,17 @@ impl MeasuredQuota {
         }
     }
 
-    fn most_in_flight(&self) -> u64 {
+    fn max_in_flight(&self) -> u64 {
         // Ends sort before beginnings of the same moment.
         let begins = self.calls.iter().map(|(at, units, _)| (*at, true, *units));
         let ends = (self.calls.iter()).map(|(_, units, until)| (*until, false, *units));
         let mut events: Vec<_> = begins.chain(ends).collect();
         events.sort_unstable();
-        let (mut now, mut most) = (0, 0);
+        let (mut now, mut max) = (0, 0);
         for (_, begins, units) in events {
             now = if begins { now + units } else { now - units };
-            most = most.max(now);
+            max = max.max(now);
         }
-        most
+        max
     }
 }

@@ -29,7 +29,7 @@ fn run(jobs: usize) -> (Vec<SimulatedJob>, RunHistory) {
         waits: vec![RecordedWait {
             limit: "default".into(),
             us: 1_500_000,
-            goes_on: false,
+            is_unfinished: false,
         }],
         deliveries: 3 * jobs as u64,
         dead: vec![(0, "no".to_owned())],
@@ -83,7 +83,7 @@ fn calls_in_flight_are_counted_as_such() {
 }
 
 #[test]
-fn refusals_and_retries_are_told_apart() {
+fn refusals_and_retries_are_distinguished() {
     let (jobs, mut history) = run(1);
     let call = |status, at_us| RecordedCall {
         at_us,
@@ -100,7 +100,7 @@ fn refusals_and_retries_are_told_apart() {
 }
 
 #[test]
-fn who_has_not_started_at_the_end_waited_that_long_at_least() {
+fn an_unstarted_job_counts_as_waiting_until_the_end() {
     let (jobs, mut history) = run(20);
     history.calls.truncate(10);
     history.dead.clear();
@@ -139,7 +139,7 @@ fn who_has_not_started_at_the_end_waited_that_long_at_least() {
 }
 
 #[test]
-fn the_busiest_quota_is_busy_for_long() {
+fn the_busiest_quota_is_saturated_for_long() {
     // One job of another tenant uses up its own quota for a moment.
     let (mut jobs, mut history) = run(20);
     jobs.push(SimulatedJob::new(0.0, "b"));

@@ -22,7 +22,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 pub async fn note(gate: &RedisGate, action: &'static str, of: Value, request: Value) {
     match written(gate, action, of, request).await {
         Err(NotDone::Redis(GateError::Unreachable(_) | GateError::Unusable(_))) | Ok(()) => {}
-        Err(why) => tell(&why),
+        Err(why) => report_failure(&why),
     }
 }
 
@@ -35,12 +35,12 @@ pub async fn note_by(
 ) -> Result<(), Failure> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     if let Err(why) = written(&gate, action, of, request).await {
-        tell(&why);
+        report_failure(&why);
     }
     Ok(())
 }
 
-fn tell(why: &NotDone) {
+fn report_failure(why: &NotDone) {
     eprintln!("note: the audit log was not written: {why}");
 }
 

@@ -130,10 +130,10 @@ pub async fn run(
         }
         let whose = (tenant.as_ref(), limits);
         let says = |what: &str| match named {
-            true => progress.says(format!("pipeline {name}: checking {what}")),
-            false => progress.says(format!("checking {what}")),
+            true => progress.show(format!("pipeline {name}: checking {what}")),
+            false => progress.show(format!("checking {what}")),
         };
-        let measured = look(config, whose, (args.offline, says), &mut findings).await;
+        let measured = check_pipeline(config, whose, (args.offline, says), &mut findings).await;
         checked.push(Checked {
             name,
             source,
@@ -181,7 +181,7 @@ pub async fn run(
 }
 
 /// Checks one pipeline and, unless `offline`, its servers.
-async fn look(
+async fn check_pipeline(
     config: &Config,
     (tenant, limits): (Option<&Tenant>, &Limits),
     (offline, says): (bool, impl Fn(&str)),
@@ -231,7 +231,7 @@ async fn look(
         api(http, terms, (&mut measured, &mut *findings)).await;
     }
     descriptors(config, findings);
-    if let Some(text) = measured.starts_in_words(terms) {
+    if let Some(text) = measured.describe_throughput(terms) {
         findings.add(Severity::Ok, "capacity", text);
     }
     Some(measured.as_json(terms))

@@ -227,17 +227,17 @@ struct Letters<'a> {
 
 /// Returns a note if entries are missing from the output: `all` were found, `hidden` of them are
 /// not shown, and the `look` ended before the queue did.
-fn cut_short(queue: &str, (all, hidden): (usize, usize), look: &SearchProgress) -> String {
-    let why = match look.is_full() {
-        true => format!(" of {} MiB", look.bytes >> 20),
+fn cut_short(queue: &str, (all, hidden): (usize, usize), progress: &SearchProgress) -> String {
+    let why = match progress.is_full() {
+        true => format!(" of {} MiB", progress.bytes >> 20),
         false => String::new(),
     };
     let found = count(all as u64, "dead letter");
     format!(
         "{found} found in the first {}{why} of {queue}, {hidden} of them not shown; {} messages \
         behind them were not read: use a filter, or drop or replay the first ones",
-        count(look.seen, "message"),
-        look.left
+        count(progress.seen, "message"),
+        progress.left
     )
 }
 
@@ -251,7 +251,7 @@ impl Letters<'_> {
         let progress = Progress::begin("fetching dead letters");
         let told = |found: usize, left| {
             let found = count(found as u64, self.noun);
-            progress.says(format!("{found} found, {left} left to read"));
+            progress.show(format!("{found} found, {left} left to read"));
         };
         let dead::LetterList {
             mut rows,
@@ -319,7 +319,7 @@ impl Letters<'_> {
         change: LetterChange,
     ) -> Result<ExitCode, Failure> {
         let progress = Progress::begin("fetching");
-        let told = |done, left| progress.says(format!("{done} so far, {left} left to read"));
+        let told = |done, left| progress.show(format!("{done} so far, {left} left to read"));
         let (filter, limit) = (chosen.filter.into(), chosen.limit);
         let done = self
             .dead
@@ -328,10 +328,10 @@ impl Letters<'_> {
         drop(progress);
         let done = done?;
         if chosen.json {
-            print_json(&done.as_json(change.word()))?;
+            print_json(&done.as_json(change.keyword()))?;
         } else {
             let done = count(done.done, self.noun);
-            writeln!(std::io::stdout(), "{} {done}", change.word())?;
+            writeln!(std::io::stdout(), "{} {done}", change.keyword())?;
         }
         match done.failure {
             None if done.stopped => Err(Failure::Failed(format!(
@@ -355,14 +355,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_that_ends_early_says_why() {
-        let look = |bytes| SearchProgress {
+    fn a_truncated_list_shows_the_reason() {
+        let progress = |bytes| SearchProgress {
             left: 7,
             seen: 12_000,
             bytes,
-            most_bytes: 256 << 20,
+            max_bytes: 256 << 20,
         };
-        let text = cut_short("jobs.dead", (10_000, 9_900), &look(5));
+        let text = cut_short("jobs.dead", (10_000, 9_900), &progress(5));
         assert!(
             text.starts_with(
                 "10000 dead letters found in the first 12000 messages of jobs.dead, \
@@ -370,7 +370,7 @@ mod tests {
             ),
             "{text}"
         );
-        let text = cut_short("jobs.dead", (0, 0), &look(256 << 20));
+        let text = cut_short("jobs.dead", (0, 0), &progress(256 << 20));
         let begin = "0 dead letters found in the first 12000 messages of 256 MiB of jobs.dead";
         assert!(text.starts_with(begin), "{text}");
     }

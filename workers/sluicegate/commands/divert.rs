@@ -70,7 +70,7 @@ pub async fn divert(
     if args.json {
         print_json(&diverted.as_json())?;
     } else {
-        let (until, who) = (at(diverted.until_ms), diverted.followers.in_words());
+        let (until, who) = (at(diverted.until_ms), diverted.followers.describe());
         let queue = plain(&diverted.queue, 255);
         let within = show_duration(config.delay.max_delay);
         writeln!(
@@ -103,7 +103,7 @@ pub async fn undivert(
             Some(_) => "are no longer diverted",
             None => "were not diverted",
         };
-        let who = undiverted.followers.in_words();
+        let who = undiverted.followers.describe();
         writeln!(std::io::stdout(), "jobs of {tenant} {was}: {who}")?;
     }
     if args.back {

@@ -151,7 +151,7 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
             other => format!(", and takes {calls} {whose} in {window} ({})", other.name()),
         }
     });
-    say(&format!(
+    print_line(&format!(
         "listening on http://{address}/; answers {}{strict}",
         args.status.as_u16()
     ))?;
@@ -192,7 +192,7 @@ async fn call(State(echo): State<Arc<EchoServer>>, request: Request) -> Response
     let code = status.as_u16();
     let begin = echo.begin(at);
     // A reader that closed the output wants no more of it.
-    let _ = say(&format!(
+    let _ = print_line(&format!(
         "{begin}{code} {tenant} {id} attempt {attempt}: {body}"
     ));
     // A sleep of zero would take a millisecond.
@@ -214,7 +214,7 @@ async fn shown(body: Body) -> String {
     plain(&String::from_utf8_lossy(&kept), SHOWN)
 }
 
-fn say(line: &str) -> Result<(), std::io::Error> {
+fn print_line(line: &str) -> Result<(), std::io::Error> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()

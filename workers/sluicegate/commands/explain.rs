@@ -16,7 +16,7 @@ use sluicegate::rules::delays::DelayLevels;
 use tokio::time::{Instant, timeout};
 
 use super::dead::dead_in;
-use super::job::{in_words, nobody_has_it, of};
+use super::job::{describe, job_not_held, of};
 use super::progress::Progress;
 use super::steer::wait;
 use super::{Failure, plain, print_json};
@@ -66,21 +66,21 @@ pub async fn run(args: ExplainArgs, config: &Config) -> Result<ExitCode, Failure
     let at_first = args.wait.min(WORKERS_SAY);
     let mut told = explain(&gate, config, which.clone(), at_first).await?;
     if told.may_be_dead() {
-        let look = among_letters(config, &which).await;
+        let search = among_letters(config, &which).await;
         let waits = args.wait.saturating_sub(at_first);
-        if !look.is_found() && !told.is_found() && !waits.is_zero() {
+        if !search.is_found() && !told.is_found() && !waits.is_zero() {
             told = explain(&gate, config, which, waits).await?;
         }
         // A worker's answer by now is newer than the search.
         if told.may_be_dead() {
-            told = told.with(look);
+            told = told.with(search);
         }
     }
     if args.json {
         print_json(&told.as_json())?;
         return match told.is_found() {
             true => Ok(ExitCode::SUCCESS),
-            false => Err(Failure::Said),
+            false => Err(Failure::AlreadyReported),
         };
     }
     let text = shown(&job, &told).ok_or_else(|| missing(&job, &told, config))?;
@@ -91,18 +91,18 @@ pub async fn run(args: ExplainArgs, config: &Config) -> Result<ExitCode, Failure
 /// Returns the job's state as text, or `None` if it is unknown.
 fn shown(job: &str, told: &JobExplanation) -> Option<String> {
     let begin = match (&told.shown().seen, told.letter()) {
-        (Some(seen), _) => in_words(job, seen),
+        (Some(seen), _) => describe(job, seen),
         (None, Some(letter)) => {
             let queue = plain(letter.queue(), 255);
             format!("{job} is a dead letter in {queue}\n")
         }
         (None, None) => return None,
     };
-    Some(begin + &told.in_words())
+    Some(begin + &told.describe())
 }
 
 fn missing(job: &str, told: &JobExplanation, config: &Config) -> Failure {
-    let nobody = nobody_has_it(job, told.shown(), config);
+    let nobody = job_not_held(job, told.shown(), config);
     match told.search_failure() {
         Some(vain) => Failure::Failed(format!("{}\n{vain}", nobody.words())),
         None => nobody,
@@ -125,9 +125,9 @@ async fn among_letters(config: &Config, which: &JobRef) -> DeadLetterSearch {
     };
     let mut dead = dead_in(client.names().dead.clone(), &client, config);
     dead.until = Some(Instant::now() + LETTERS_TIMEOUT);
-    let look = DeadLetterSearch::at(&dead, which).await;
+    let search = DeadLetterSearch::at(&dead, which).await;
     drop(progress);
     // Fetched messages return to their queue.
     let _ = timeout(CLOSE_TIMEOUT, client.close()).await;
-    look
+    search
 }

@@ -17,7 +17,7 @@ pub async fn of(at: SelectedPipeline<'_>) -> Result<(RedisGate, Fleet), Failure>
 
 /// Returns the operators' instructions for all workers in a line, or an empty text.
 pub fn held(fleet: &Fleet) -> String {
-    match sluicegate::operator::hold::held_in_words(&fleet.boards) {
+    match sluicegate::operator::hold::describe_hold(&fleet.boards) {
         words if words.is_empty() => words,
         words => format!("{words}\n"),
     }
@@ -58,7 +58,7 @@ const MAX_LISTED_KEYS: usize = 3;
 /// Returns a line if workers have other configurations than this one, or an empty text if they
 /// don't or it is unknown.
 pub fn beside(others: Option<&OtherPolicies>) -> String {
-    let words = others.and_then(|others| others.in_words(MAX_LISTED_KEYS));
+    let words = others.and_then(|others| others.describe(MAX_LISTED_KEYS));
     words.map_or_else(String::new, |words| format!("{words} (sluicegate check)\n"))
 }
 

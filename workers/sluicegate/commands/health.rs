@@ -72,7 +72,7 @@ pub async fn run(
     }
     match is_well {
         true => Ok(ExitCode::SUCCESS),
-        false => Err(Failure::Said),
+        false => Err(Failure::AlreadyReported),
     }
 }
 

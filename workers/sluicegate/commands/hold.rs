@@ -100,7 +100,7 @@ pub async fn pause(
     });
     let said = asked.await.then(async |_, (gate, versions)| {
         let paused = paused(&gate, &versions, FOLLOW_TIMEOUT).await?;
-        let (until, who) = (at(paused.until_ms), paused.followers.in_words());
+        let (until, who) = (at(paused.until_ms), paused.followers.describe());
         let mut text = format!("paused all workers until {until}: {who}\n");
         if paused.running > 0 {
             let calls = count(paused.running, "call");
@@ -129,7 +129,7 @@ pub async fn resume(
     });
     let said = asked.await.then(async |_, (gate, resuming)| {
         let resumed = resuming.resumed(&gate, FOLLOW_TIMEOUT).await?;
-        let who = resumed.followers.in_words();
+        let who = resumed.followers.describe();
         Ok(PipelineOutput {
             json: resumed.as_json(),
             text: match resumed.before {
@@ -171,13 +171,13 @@ pub async fn drain(
         let versions = put(&gate, &Instruction::All(Hold::Draining), span_ms).await?;
         Ok((client, gate, versions))
     });
-    let begun = asked.await.then(async |_, (client, gate, versions)| {
+    let started = asked.await.then(async |_, (client, gate, versions)| {
         let now = draining(&gate, &client, &versions, FOLLOW_TIMEOUT).await?;
-        let (until, who) = (at(now.until_ms), now.followers.in_words());
+        let (until, who) = (at(now.until_ms), now.followers.describe());
         Ok(DrainingPipeline {
             text: format!(
                 "no new jobs are taken until {until}: {who}\n{}\n",
-                now.left.in_words()
+                now.left.describe()
             ),
             client,
             gate,
@@ -185,11 +185,11 @@ pub async fn drain(
             now,
         })
     });
-    let begun = begun.await;
+    let started = started.await;
     if !args.json {
-        begun.say(|draining| &draining.text)?;
+        started.say(|draining| &draining.text)?;
     }
-    let said = begun.then(async |at, mut draining| {
+    let said = started.then(async |at, mut draining| {
         let empty = match args.wait {
             Some(wait) => draining.wait(wait, (!args.json).then_some(at)).await?,
             None => false,
@@ -222,7 +222,7 @@ impl DrainingPipeline {
                 return Ok(true);
             }
             if let Some(at) = at.filter(|_| now != self.now.left) {
-                eprintln!("{}{}", at.prefix(), now.in_words());
+                eprintln!("{}{}", at.prefix(), now.describe());
             }
             self.now.left = now;
             if Instant::now() >= end {
@@ -246,7 +246,7 @@ impl DrainingPipeline {
             format!(
                 "not drained within {}: {}; workers still take no new jobs",
                 show_duration(wait),
-                self.now.left.in_words()
+                self.now.left.describe()
             )
         });
         PipelineOutput {

@@ -264,7 +264,7 @@ fn written<R: BufRead, W: Write>(
     checked.map_err(Failure::Config)?;
     let words = match (&limits, &api) {
         (ChosenLimits::Forms(forms), _) => {
-            let words: Vec<String> = forms.iter().map(Form::in_words).collect();
+            let words: Vec<String> = forms.iter().map(Form::describe).collect();
             words.join(", ")
         }
         (ChosenLimits::OfApi, api) => api.as_ref().map_or_else(String::new, KnownApi::in_words),
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_say_all_of_it() {
+    fn flags_can_answer_every_question() {
         let url = ["--url", "https://h/v1/{tenant}?key=a\"b"];
         let limits = "2/s burst 40, 10,000/day, 90000 tokens/min, 5 at once, 20/day";
         let args = [&url[..], &["--limit", limits, "--tenant", "json:/shop"]].concat();
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_asked_for_until_it_can_be_used() {
+    fn missing_values_are_requested_until_usable() {
         let answers = "example.com\nhttps://example.com/\nlots\n100/min\n\n";
         let (config, said) = init(&[], Some(answers)).expect("valid");
         let limit = &config.rate_limiter.policy.default_limits()[0];
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_configuration_is_told_and_nobody_is_asked_without_a_terminal() {
+    fn invalid_configurations_are_reported_and_no_question_is_asked_without_a_terminal() {
         for (args, part) in [
             (&["--limit", "3/s"][..], "--url is required"),
             (&["--url", "http://h/"], "--limit or --api is required"),

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_line_that_is_too_long_is_passed_over() {
+    async fn a_line_that_is_too_long_is_skipped() {
         let mut text = vec![b'x'; MAX_INPUT_LINE_BYTES + 1];
         text.extend_from_slice(b"\nnext\n");
         let lines = read(&text).await;

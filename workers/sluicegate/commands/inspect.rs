@@ -49,7 +49,7 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
     if args.json {
         print_json(&found.as_json())?;
     } else {
-        std::io::stdout().write_all(found.in_words().as_bytes())?;
+        std::io::stdout().write_all(found.describe().as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -121,7 +121,7 @@ impl JobRequest<'_> {
         if self.json {
             print_json(&self.which.undone_as_json(&followers))?;
         } else {
-            let (job, who) = (self.words(), followers.in_words());
+            let (job, who) = (self.words(), followers.describe());
             writeln!(
                 std::io::stdout(),
                 "{job} is no longer to be cancelled; {who}"
@@ -150,7 +150,7 @@ impl JobRequest<'_> {
             ),
             CancelState::Requested => format!(
                 "{job} is to be cancelled, and no worker has it in memory ({}); {}\nit stays cancelled until {}",
-                now.followers.in_words(),
+                now.followers.describe(),
                 next_look(self.config),
                 at(now.until_ms)
             ),
@@ -166,14 +166,14 @@ impl JobRequest<'_> {
         }
         let Some(sighting) = &now.seen else {
             if self.json {
-                return Err(Failure::Said);
+                return Err(Failure::AlreadyReported);
             }
-            let nobody = nobody_has_it(&self.words(), &now, self.config);
+            let nobody = job_not_held(&self.words(), &now, self.config);
             let more = "sluicegate explain also searches the dead letters";
             return Err(Failure::Failed(format!("{}; {more}", nobody.words())));
         };
         if !self.json {
-            let text = in_words(&self.words(), sighting);
+            let text = describe(&self.words(), sighting);
             std::io::stdout().write_all(text.as_bytes())?;
         }
         Ok(ExitCode::SUCCESS)
@@ -195,17 +195,17 @@ fn next_look(config: &Config) -> String {
 }
 
 /// Returns the error for a job that is in no worker's memory.
-pub fn nobody_has_it(job: &str, shown: &JobState, config: &Config) -> Failure {
+pub fn job_not_held(job: &str, shown: &JobState, config: &Config) -> Failure {
     Failure::Failed(format!(
         "no worker has {job} in memory ({}): it may be done; if not, {}; --wait DURATION waits \
         for that",
-        shown.followers.in_words(),
+        shown.followers.describe(),
         next_look(config)
     ))
 }
 
 /// Describes a job's state, one line per item.
-pub fn in_words(job: &str, seen: &Sighting) -> String {
+pub fn describe(job: &str, seen: &Sighting) -> String {
     let state = match seen.state {
         SightedState::Waiting => "waits in a worker's memory",
         SightedState::Asking => "asks for its permit",
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_worker_says_is_shown_line_by_line_and_steers_no_terminal() {
+    fn worker_messages_are_shown_by_line_without_control_characters() {
         let sighting = Sighting {
             cancel: None,
             show: Some(1),
@@ -262,7 +262,7 @@ mod tests {
             limit: Some("per-minute".to_owned()),
             waits: None,
         };
-        let text = in_words("job 1 of a", &sighting);
+        let text = describe("job 1 of a", &sighting);
         for line in [
             "job 1 of a waits in a worker's memory",
             "attempt   2",

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_worker_would_refuse_is_not_published() {
+    fn jobs_that_workers_would_refuse_are_not_published() {
         let long = format!(r#"{{"tenant":"a","id":"{}"}}"#, "i".repeat(256));
         for (line, why) in [
             ("", "is not a job such as"),
@@ -290,7 +290,7 @@ rate-limiter:
     }
 
     #[test]
-    fn the_cost_goes_where_the_worker_looks_for_it() {
+    fn the_cost_goes_into_the_configured_field() {
         let header = "job: {cost: 'header:x-tokens'}";
         let made = make(header, r#"{"tenant":"a","cost":3}"#).expect("valid");
         assert_eq!(made.message.header("x-tokens"), Field::Int(3));
@@ -305,7 +305,7 @@ rate-limiter:
     }
 
     #[test]
-    fn headers_are_texts_and_whole_numbers_of_the_publisher() {
+    fn headers_are_texts_and_whole_numbers() {
         let yaml = "rate-limiter: {scope: 'header:x-endpoint', plan-header: x-plan}";
         let line = |headers: &str| format!(r#"{{"tenant":"a","headers":{headers}}}"#);
         let made = make(yaml, &line(r#"{"x-endpoint":"/v1","n":-7,"e":""}"#)).expect("valid");
@@ -357,7 +357,7 @@ rate-limiter:
     }
 
     #[test]
-    fn the_tenant_goes_where_the_worker_looks_for_it() {
+    fn the_tenant_goes_into_the_configured_field() {
         let made = make("job: {tenant: 'header:who'}", r#"{"tenant":"a"}"#).expect("valid");
         assert_eq!(made.message.header("who"), Field::Text("a"));
         let json = "job: {tenant: 'json:/t'}";

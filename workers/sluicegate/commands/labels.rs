@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_missing_and_what_nobody_needs_is_refused() {
+    fn missing_labels_are_listed_and_unused_ones_refused() {
         let path = || Scope::Header("x-path".to_owned());
         let limits = limits(&[path(), Scope::RoutingKey, Scope::Tenant, path()]);
         let found = given(&[], None, &limits).expect("fine");

@@ -56,7 +56,7 @@ pub enum Failure {
     /// The attempt failed: exit status 1.
     Failed(String),
     /// The attempt failed and was reported already: exit status 1.
-    Said,
+    AlreadyReported,
 }
 
 impl Failure {
@@ -67,7 +67,7 @@ impl Failure {
         }
         ExitCode::from(match self {
             Self::Config(_) | Self::Usage(_) => 2,
-            Self::Failed(_) | Self::Said => 1,
+            Self::Failed(_) | Self::AlreadyReported => 1,
         })
     }
 
@@ -76,7 +76,7 @@ impl Failure {
         match self {
             Self::Config(errors) => errors.to_string(),
             Self::Usage(line) | Self::Failed(line) => line.clone(),
-            Self::Said => String::new(),
+            Self::AlreadyReported => String::new(),
         }
     }
 }
@@ -118,7 +118,7 @@ impl From<io::Error> for Failure {
         match error.kind() {
             // A reader that closed the output wants no more of it, as in `sluicegate dead list |
             // head`.
-            ErrorKind::BrokenPipe => Self::Said,
+            ErrorKind::BrokenPipe => Self::AlreadyReported,
             _ => Self::Failed(format!("the output can't be written: {error}")),
         }
     }

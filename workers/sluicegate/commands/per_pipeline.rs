@@ -128,7 +128,7 @@ impl PerPipeline<'_, PipelineOutput> {
                 Err(failure) if at.is_only => return Err(failure),
                 Err(failure) => failure,
                 Ok(said) => match said.failure {
-                    Some(_) if as_json => Failure::Said,
+                    Some(_) if as_json => Failure::AlreadyReported,
                     Some(words) => Failure::Failed(words),
                     None => continue,
                 },
@@ -143,7 +143,7 @@ impl PerPipeline<'_, PipelineOutput> {
         }
         failures.retain(|words| !words.is_empty());
         Err(match failures.is_empty() {
-            true => Failure::Said,
+            true => Failure::AlreadyReported,
             false => Failure::Failed(failures.join("\n")),
         })
     }

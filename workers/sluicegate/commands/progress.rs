@@ -61,7 +61,7 @@ impl Progress {
     }
 
     /// Shows what the command does now.
-    pub fn says(&self, text: impl Into<String>) {
+    pub fn show(&self, text: impl Into<String>) {
         let text = text.into();
         if let Some(lines) = &self.lines {
             let mut said = lines.text.lock().unwrap_or_else(PoisonError::into_inner);

@@ -32,17 +32,17 @@ pub async fn run(
     note(&gate, "tenant limit", of_it, request).await;
     let (json, words) = match trial {
         Some(trial) => {
-            let begun = trial.begin(&gate, (for_ms, FOLLOW_TIMEOUT)).await?;
+            let started = trial.begin(&gate, (for_ms, FOLLOW_TIMEOUT)).await?;
             let words = format!(
                 "{}\nit denies nothing; `sluicegate inspect {tenant}` shows what it would have \
                 done",
-                begun_in_words(&begun)
+                describe_start(&started)
             );
-            (begun.as_json(), words)
+            (started.as_json(), words)
         }
         None => {
             let ended = end(&gate, (tenant, name), FOLLOW_TIMEOUT).await?;
-            (ended.as_json(), ended_in_words(&ended))
+            (ended.as_json(), describe_ending(&ended))
         }
     };
     match as_json {
@@ -61,19 +61,19 @@ pub fn in_the_audit(limit: &str, max: Option<u32>, for_ms: u64) -> Value {
 }
 
 /// Describes the trial.
-pub fn begun_in_words(begun: &StartedTrial) -> String {
-    let Trial { tenant, limit, max } = &begun.trial;
-    let (until, who) = (at(begun.until_ms), begun.followers.in_words());
+pub fn describe_start(started: &StartedTrial) -> String {
+    let Trial { tenant, limit, max } = &started.trial;
+    let (until, who) = (at(started.until_ms), started.followers.describe());
     format!("limit {limit} of {tenant}: trying max-requests {max} until {until}: {who}")
 }
 
 /// Describes the end of the trial.
-pub fn ended_in_words(ended: &EndedTrial) -> String {
+pub fn describe_ending(ended: &EndedTrial) -> String {
     let was = match ended.before {
         Some(max) => format!("max-requests {max} is no longer tried"),
         None => "nothing was tried".to_owned(),
     };
-    let who = ended.followers.in_words();
+    let who = ended.followers.describe();
     let (tenant, limit) = (&ended.tenant, &ended.limit);
     format!("limit {limit} of {tenant}: {was}: {who}")
 }

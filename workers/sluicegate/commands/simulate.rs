@@ -300,7 +300,7 @@ async fn play(
         limit: args.api_limit,
     };
     let (workers, redis, seed) = (args.workers, args.redis_latency, args.seed);
-    let most = args.within.unwrap_or(MAX_DURATION);
+    let max = args.within.unwrap_or(MAX_DURATION);
     let work = match args.within {
         Some(_) => u64::MAX,
         None => work_of(jobs.len()),
@@ -323,7 +323,7 @@ async fn play(
                     api,
                     redis,
                     seed,
-                    most,
+                    max,
                     work,
                 };
                 let history = simulate(&setup, &jobs, &watched);
@@ -349,7 +349,7 @@ async fn play(
         let so_far: usize = watched.iter().map(|run| run.done()).sum();
         // The time is that of the next configuration to be printed.
         let at_s = watched.get(over.len()).map_or(0, |run| run.at_s());
-        progress.says(format!(
+        progress.show(format!(
             "simulating: {} of {} jobs are done; {} of simulated time",
             table::number(so_far as u64),
             table::number(all_jobs as u64),

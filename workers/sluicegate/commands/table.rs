@@ -66,7 +66,9 @@ pub async fn look_at(
         match looked {
             Ok(code) if !watch => return Ok(code),
             Ok(_) => {}
-            Err(failure) if number == 0 || matches!(failure, Failure::Said) => return Err(failure),
+            Err(failure) if number == 0 || matches!(failure, Failure::AlreadyReported) => {
+                return Err(failure);
+            }
             Err(failure) => drop(failure.report()),
         }
         io::stdout().flush()?;

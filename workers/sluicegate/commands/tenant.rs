@@ -200,7 +200,7 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
     if of.json {
         print_json(&changed.as_json())?;
     } else {
-        let (said, seen) = (in_words(&changed), seen_in_words(&changed, config));
+        let (said, seen) = (describe(&changed), describe_effect(&changed, config));
         writeln!(std::io::stdout().lock(), "{said}\n{seen}")?;
     }
     Ok(ExitCode::SUCCESS)
@@ -240,7 +240,7 @@ pub fn in_the_audit(change: &Change) -> (&'static str, Value) {
 }
 
 /// Describes when jobs notice the change.
-pub fn seen_in_words(changed: &AppliedChange, config: &Config) -> String {
+pub fn describe_effect(changed: &AppliedChange, config: &Config) -> String {
     let seen = match changed.change {
         Change::Pause { .. } => "effective now; delayed jobs see it within",
         _ => {
@@ -253,7 +253,7 @@ pub fn seen_in_words(changed: &AppliedChange, config: &Config) -> String {
 }
 
 /// Describes the change.
-pub fn in_words(changed: &AppliedChange) -> String {
+pub fn describe(changed: &AppliedChange) -> String {
     let (tenant, until) = (&changed.tenant, at(changed.until_ms));
     match &changed.change {
         Change::Pause { .. } => format!("paused {tenant} until {until}"),

@@ -75,14 +75,14 @@ pub async fn run(
     all: &Pipelines,
     name: Option<&str>,
 ) -> Result<ExitCode, Failure> {
-    let (sort, most) = (Sort::from(args.sort), args.limit as usize);
+    let (sort, max) = (Sort::from(args.sort), args.limit as usize);
     look_at(args.watch, args.json, async || {
         let seen = PerPipeline::new(all, name)?.then(async |at, ()| {
             let (gate, fleet) = fleet::of(at).await?;
-            let shown = BusiestTenants::of(&gate, at.config, &fleet, (sort, most)).await;
+            let shown = BusiestTenants::of(&gate, at.config, &fleet, (sort, max)).await;
             Ok(PipelineOutput {
                 json: shown.as_json(&fleet),
-                text: in_words(&fleet, &shown),
+                text: describe(&fleet, &shown),
                 failure: None,
             })
         });
@@ -103,7 +103,7 @@ const HEADS: [(&str, Side); 9] = [
     ("WHY", Side::Left),
 ];
 
-fn in_words(fleet: &Fleet, shown: &BusiestTenants) -> String {
+fn describe(fleet: &Fleet, shown: &BusiestTenants) -> String {
     let mut text = fleet::held(fleet);
     if fleet::is_empty(fleet) {
         return text + fleet::NOBODY + &fleet::gaps(fleet);
@@ -157,7 +157,7 @@ fn cells(row: &Row, now_ms: u64) -> [String; 9] {
     };
     [
         plain(row.tenant.as_str(), 40),
-        (row.in_line).map_or_else(|| "-".to_owned(), |units| units.to_string()),
+        (row.waitlist_units).map_or_else(|| "-".to_owned(), |units| units.to_string()),
         format!("{}{more}", row.waiting),
         format!("{}{more}", row.running),
         format!("{:.1}{more}", row.starts),
@@ -199,16 +199,16 @@ mod tests {
     }
 
     /// Returns the rows without the gate's state.
-    fn shown(fleet: &Fleet, sort: Sort, most: usize) -> BusiestTenants {
+    fn shown(fleet: &Fleet, sort: Sort, max: usize) -> BusiestTenants {
         let shown = BusiestTenants {
-            rows: fleet.view.first(sort, most),
+            rows: fleet.view.first(sort, max),
             ..BusiestTenants::default()
         };
-        shown.sorted(sort, most, fleet.view.tenants.len())
+        shown.sorted(sort, max, fleet.view.tenants.len())
     }
 
     #[test]
-    fn tenants_are_in_columns_and_what_is_left_out_is_said() {
+    fn tenants_are_in_columns_with_a_count_of_omitted_ones() {
         let hostile = "\u{202e}evil\u{200b}";
         let cut = Report {
             over_ms: 2_000,
@@ -235,7 +235,7 @@ mod tests {
         let fleet = fleet(vec![cut, whole]);
         let mut shown = shown(&fleet, Sort::Waiting, 9);
         assert_eq!(
-            in_words(&fleet, &shown),
+            describe(&fleet, &shown),
             "TENANT                LINE  MEMORY  CALLS  STARTS/S  DENIED/S  CLOSED  ENDS IN  WHY\n\
              acme                     -     240      3      12.5       3.5       -    2m 5s  limit hour\n\
              \\u{202e}evil\\u{200b}     -      2+     0+      0.0+      0.0+       -        -  -\n\
@@ -248,10 +248,10 @@ mod tests {
             closed_until_ms: NOW + 61_000,
             closed_by: "429 from the\nAPI".to_owned(),
         };
-        shown.rows[2].told(beta);
+        shown.rows[2].update(beta);
         shown.untold = Some("Redis is\taway".to_owned());
         let shown = shown.sorted(Sort::Waiting, 1, 3);
-        let text = in_words(&fleet, &shown);
+        let text = describe(&fleet, &shown);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
             lines[1..4],
@@ -275,11 +275,11 @@ mod tests {
     }
 
     #[test]
-    fn where_there_is_nothing_that_is_said() {
+    fn an_empty_list_has_a_message() {
         let nobody = fleet(Vec::new());
-        assert_eq!(in_words(&nobody, &BusiestTenants::default()), fleet::NOBODY);
+        assert_eq!(describe(&nobody, &BusiestTenants::default()), fleet::NOBODY);
         let idle = fleet(vec![Report::default()]);
-        let text = in_words(&idle, &BusiestTenants::default());
+        let text = describe(&idle, &BusiestTenants::default());
         assert_eq!(text, "no tenant has jobs at 1 worker\n");
     }
 }

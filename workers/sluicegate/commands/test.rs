@@ -74,7 +74,7 @@ pub async fn run(args: TestArgs, pipeline: Option<&str>) -> Result<ExitCode, Fai
                 format!("{file}:{}", case.line),
                 plain(&case.name, MAX_NAME_CHARS),
             );
-            progress.says(name.clone());
+            progress.show(name.clone());
             let found = spawn_blocking(move || case.differences()).await;
             drop(progress);
             let found = found.map_err(|_| {
@@ -116,10 +116,10 @@ fn is_stdin(file: &Path) -> bool {
 
 fn text(file: &Path) -> Result<String, Failure> {
     let mut bytes = Vec::new();
-    let most = MAX_FILE_BYTES + 1;
+    let max = MAX_FILE_BYTES + 1;
     let read = match is_stdin(file) {
-        true => io::stdin().lock().take(most).read_to_end(&mut bytes),
-        false => File::open(file).and_then(|file| file.take(most).read_to_end(&mut bytes)),
+        true => io::stdin().lock().take(max).read_to_end(&mut bytes),
+        false => File::open(file).and_then(|file| file.take(max).read_to_end(&mut bytes)),
     };
     read.map_err(|why| Failure::Usage(format!("{} can't be read: {why}", file.display())))?;
     match text::decode(&bytes) {

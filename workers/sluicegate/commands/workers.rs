@@ -48,7 +48,7 @@ pub async fn run(
             let others = others(&gate, &at.config.rate_limiter.policy).await.ok();
             Ok(PipelineOutput {
                 json: workers_as_json(&fleet),
-                text: in_words(&fleet) + &fleet::beside(others.as_ref()),
+                text: describe(&fleet) + &fleet::beside(others.as_ref()),
                 failure: None,
             })
         });
@@ -68,7 +68,7 @@ const HEADS: [(&str, Side); 8] = [
     ("STATE", Side::Left),
 ];
 
-fn in_words(fleet: &Fleet) -> String {
+fn describe(fleet: &Fleet) -> String {
     let mut text = fleet::held(fleet);
     if fleet::is_empty(fleet) {
         text += fleet::NOBODY;
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn each_worker_has_a_line_and_what_is_not_known_follows() {
+    fn each_worker_has_a_line_followed_by_unknown_ones() {
         let ready = Report {
             host: "a".to_owned(),
             pid: 7,
@@ -147,7 +147,7 @@ mod tests {
             ("4", Some(Err(ReportError::Format(2)))),
         ]);
         assert_eq!(
-            in_words(&fleet),
+            describe(&fleet),
             "WORKER        VERSION     UP  CALLS  USED  WAITING  LATE  STATE\n\
              a:7           0.1.0    2m 5s   3/16  19 %      240     0  ready\n\
              b\\u{1b}[2J:8  0.1.0      0ms    0/0   0 %        0     0  not ready: Redis does not answer; x\\ny\n\
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_runs_that_is_said() {
-        assert_eq!(in_words(&fleet(Vec::new())), fleet::NOBODY);
+    fn an_empty_fleet_has_a_message() {
+        assert_eq!(describe(&fleet(Vec::new())), fleet::NOBODY);
     }
 }

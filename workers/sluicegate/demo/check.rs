@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn no_arrivals_are_no_violation_and_no_idleness() {
+    fn no_arrivals_mean_no_violation_and_no_idle_quota() {
         assert_eq!(sliding(&[], 100), [0; 0]);
         assert_eq!(aligned(&[], 100), [0; 0]);
         assert_eq!(ideal([], &[(3, 100)]), 0);
@@ -286,7 +286,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sliding_units_are_those_of_the_definition(arrivals in sorted_arrivals(), window in 1..80_u64) {
+        fn sliding_units_match_the_definition(arrivals in sorted_arrivals(), window in 1..80_u64) {
             let before = |last: usize| -> u64 {
                 let within = |other: &&Arrival| arrivals[last].0 - other.0 < window;
                 arrivals[..=last].iter().filter(within).map(|(_, units)| units).sum()
@@ -296,7 +296,7 @@ mod tests {
         }
 
         #[test]
-        fn aligned_units_are_those_of_the_definition(arrivals in sorted_arrivals(), window in 1..80_u64) {
+        fn aligned_units_match_the_definition(arrivals in sorted_arrivals(), window in 1..80_u64) {
             let before = |last: usize| -> u64 {
                 let same = |other: &&Arrival| other.0 / window == arrivals[last].0 / window;
                 arrivals[..=last].iter().filter(same).map(|(_, units)| units).sum()

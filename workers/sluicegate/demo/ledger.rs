@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_limit_starts_anew_at_the_edge() {
+    fn a_fixed_limit_resets_at_the_window_edge() {
         let mut ledger = ledger(Scenario::Limit, Algorithm::FixedWindow, 2);
         let expected = [(200, 0), (200, 0), (429, 1), (200, 0), (200, 0), (429, 999)];
         assert_eq!(
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn all_limits_count_and_the_longest_wait_is_told() {
+    fn all_limits_count_and_the_longest_wait_is_returned() {
         let mut ledger = ledger(Scenario::Limits, Algorithm::SlidingWindow, 2);
         // 2 in 1 s, 8 in 10 s.
         let times: Vec<u64> = (0..8).map(|n| n / 2 * 1000).collect();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_count_as_what_they_were_in_fact() {
+    fn actual_costs_count() {
         let mut ledger = ledger(Scenario::Costs, Algorithm::SlidingWindow, 20);
         let used = |ledger: &ArrivalLedger, numbers: std::ops::Range<usize>| -> u64 {
             let cost = |number| ledger.plan.cost(DemoJob { tenant: 0, number });
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_penalty_closes_the_tenant_alone_and_is_told_apart() {
+    fn a_penalty_closes_only_its_tenant_and_is_distinguished() {
         let mut ledger = ledger(Scenario::Throttling, Algorithm::SlidingWindow, 1);
         // Every second call.
         let expected = [(200, 0), (429, 2000), (429, 1500), (200, 0)];
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_answers_429_is_what_the_checker_counts() {
+    fn answered_429s_match_the_checkers_count() {
         let mut ledger = ledger(Scenario::Limit, Algorithm::SlidingWindow, 2);
         let times: Vec<u64> = (0..90).map(|n| n * n % 97 + n * 400).collect();
         let refused = answers(&mut ledger, 0, &times)

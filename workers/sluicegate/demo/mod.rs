@@ -176,7 +176,7 @@ async fn observe(
     name: &str,
 ) -> Result<Vec<DemoObservations>, DemoError> {
     for part in &*parts {
-        say(args, &in_words(part));
+        say(args, &describe(part));
         if part.plan.scenario == Scenario::Results {
             part.queues.declare_results().await?;
         }
@@ -239,7 +239,7 @@ fn say(args: &DemoArgs, text: &str) {
 }
 
 /// Describes the workload of a part.
-fn in_words(part: &PipelineSetup) -> String {
+fn describe(part: &PipelineSetup) -> String {
     let PipelineSetup {
         plan, downstream, ..
     } = part;
@@ -250,11 +250,11 @@ fn in_words(part: &PipelineSetup) -> String {
         plan.tenants,
         plan.jobs,
         downstream.url(),
-        plan.limits_in_words(),
+        plan.describe_limits(),
         plan.limit().algorithm().name(),
         match plan.pipeline {
-            Some(pipeline) => pipeline.in_words(),
-            None => plan.scenario.in_words(plan.limit().max()),
+            Some(pipeline) => pipeline.describe(),
+            None => plan.scenario.describe(plan.limit().max()),
         },
         plan.workers,
     )
@@ -276,11 +276,11 @@ async fn watch(
     let counts: Vec<Arc<[AtomicUsize]>> = (plans.iter())
         .map(|plan| (0..plan.tenants).map(|_| AtomicUsize::new(0)).collect())
         .collect();
-    let (begin, begun) = watch::channel(false);
+    let (begin, started) = watch::channel(false);
     let publish = |at: usize| {
-        let (plan, queues, counts, begun) = (&plans[at], queues[at], &counts[at], &begun);
+        let (plan, queues, counts, started) = (&plans[at], queues[at], &counts[at], &started);
         let of_tenant =
-            move |tenant: usize| queues.publish(plan, tenant, &counts[tenant], begun.clone());
+            move |tenant: usize| queues.publish(plan, tenant, &counts[tenant], started.clone());
         futures_util::future::try_join_all((0..plan.tenants).map(of_tenant))
     };
     let publishing = futures_util::future::try_join_all((0..plans.len()).map(publish));

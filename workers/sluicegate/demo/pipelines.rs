@@ -30,7 +30,7 @@ impl PipelineRole {
     }
 
     /// Describes its events.
-    pub fn in_words(self) -> String {
+    pub fn describe(self) -> String {
         match self {
             Self::Steady => "; its jobs arrive at that rate",
             Self::Flooded => "; its jobs arrive all at once",
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn one_stage_follows_the_other_by_what_has_happened() {
+    fn stages_follow_from_observed_events() {
         let plans = plans();
         let next =
             |stage: ScenarioStage, settled, confirmed| stage.next(&plans, settled, confirmed);

@@ -101,7 +101,7 @@ impl DemoQueues {
         for portion in plan.portions() {
             if portion.waits && !has_waited {
                 // The sender is dropped only when the demo ends.
-                let _ = begin.wait_for(|begun| *begun).await;
+                let _ = begin.wait_for(|started| *started).await;
                 (since, has_waited) = (Instant::now(), true);
             }
             sleep_until(since + portion.at).await;
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delivery_count_shows_only_when_it_has_travelled() {
+    fn a_delivery_count_is_shown_only_after_a_redelivery() {
         let names = |count| {
             let mut headers = FieldTable::default();
             headers.insert("x-delivery-count".into(), AMQPValue::LongLongInt(count));

@@ -98,12 +98,12 @@ impl Scenario {
                 actual: 1,
             };
         }
-        let (least, most) = match number % 100 {
+        let (min, most) = match number % 100 {
             ..50 => (20, 60),
             _ => (100, 400),
         };
         // At most the limit.
-        let asked = (least + scatter(number, 1) % (most - least + 1)).min(100 * max);
+        let asked = (min + scatter(number, 1) % (most - min + 1)).min(100 * max);
         let share = 40 + scatter(number, 2) % 61;
         let actual = (u64::from(asked) * u64::from(share)).div_ceil(100);
         JobCost {
@@ -126,7 +126,7 @@ impl Scenario {
     }
 
     /// Describes the API's behavior beyond limits, for a first limit of `max`.
-    pub fn in_words(self, max: u32) -> String {
+    pub fn describe(self, max: u32) -> String {
         match (self, self.closes_each(max)) {
             (Self::Costs, _) => ", and reports what each used".to_owned(),
             (Self::Results, _) => ", and its answers go to the publishers".to_owned(),

@@ -174,7 +174,7 @@ impl Workload {
     }
 
     /// Describes the limits, such as `20 calls per 1s and 2000 tokens per 1s`.
-    pub fn limits_in_words(&self) -> String {
+    pub fn describe_limits(&self) -> String {
         let words = |limit: &Limit| {
             let what = match limit.unit() {
                 Unit::Calls => "calls",
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn every_scenario_ends_in_a_minute() {
-        for (name, limits, least, most) in [
+        for (name, limits, min, max) in [
             ("limit", 1, 9, 10),
             ("limits", 3, 35, 45),
             ("costs", 2, 10, 30),
@@ -325,7 +325,7 @@ mod tests {
             let plan = plan(&["--scenario", name]).expect("the defaults fit");
             assert_eq!(plan.limits.len(), limits);
             let ideal = plan.ideal();
-            let range = Duration::from_secs(least)..Duration::from_secs(most);
+            let range = Duration::from_secs(min)..Duration::from_secs(max);
             assert!(range.contains(&ideal), "{name}: {ideal:?}");
         }
     }
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn invalid_workloads_are_refused() {
         for (args, message) in [
             (&["--window", "5x"][..], "unknown unit"),
             (&["--window", "fast"], "unknown unit"),

@@ -32,7 +32,8 @@ impl HistoryVerdict {
             // Two messages of the job may end differently.
             let copies = broken.latest(life.begins(), u64::MAX, AFTERMATH, life.repeated_by(rules));
             if is_cancelled(life) && life.is_done() && copies.is_none() && !life.is_twice() {
-                self.findings.push(Violation::Both { job: *job });
+                self.findings
+                    .push(Violation::DoneAndCancelled { job: *job });
             }
         }
     }
@@ -57,7 +58,7 @@ impl HistoryVerdict {
         if !asked.all_follow {
             return;
         }
-        let late = |kind| kind == FaultKind::DownstreamStill || rules.breaks_the_way(kind);
+        let late = |kind| kind == FaultKind::DownstreamStill || rules.affects_forwarding(kind);
         for call in &life.calls {
             let excused =
                 forgot(call.at) || broken.latest(from, call.at, AFTERMATH, late).is_some();

@@ -102,7 +102,9 @@ impl Life {
     pub fn repeated_by(&self, rules: CheckRules) -> impl Fn(FaultKind) -> bool {
         let is_twice = self.is_twice();
         move |kind| {
-            kind.repeats_jobs() || rules.breaks_the_way(kind) || is_twice && kind.gives_jobs_back()
+            kind.repeats_jobs()
+                || rules.affects_forwarding(kind)
+                || is_twice && kind.gives_jobs_back()
         }
     }
 

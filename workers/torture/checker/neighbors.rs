@@ -56,10 +56,10 @@ impl HistoryVerdict {
                 let Some((at, done)) = fewest(times, from, to) else {
                     continue;
                 };
-                let least = self.neighbors.get_or_insert((done, allowed));
-                least.0 = done.min(least.0);
+                let min = self.neighbors.get_or_insert((done, allowed));
+                min.0 = done.min(min.0);
                 if done * PART < allowed {
-                    self.findings.push(Violation::Felt {
+                    self.findings.push(Violation::Starved {
                         tenant: *tenant,
                         kind,
                         at,

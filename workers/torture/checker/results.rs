@@ -45,7 +45,7 @@ impl HistoryVerdict {
                         answered.allows(job, ended, *status, dead)
                     });
                     if !is_right {
-                        self.findings.push(Violation::Mistold {
+                        self.findings.push(Violation::WrongResult {
                             at: *at,
                             job: *job,
                             how: format!("{ended} {status:?}"),
@@ -62,7 +62,7 @@ impl HistoryVerdict {
         let confirmed = lives.jobs.iter().filter(|(_, life)| life.confirmed);
         let untold = confirmed.filter(|(job, _)| !told.contains(job));
         self.findings
-            .extend(untold.map(|(job, _)| Violation::Untold { job: *job }));
+            .extend(untold.map(|(job, _)| Violation::NoResult { job: *job }));
     }
 }
 

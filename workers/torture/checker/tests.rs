@@ -262,7 +262,7 @@ fn a_job_that_ran_again_needs_a_fault_in_its_life() {
 }
 
 #[test]
-fn a_forwarded_job_may_come_twice_after_what_happens_to_rabbitmq_and_after_nothing_else() {
+fn a_forwarded_job_may_repeat_only_after_a_rabbitmq_fault() {
     let again = |kind, forwards| {
         let mut story = Story::new();
         story.published(0, ONE);
@@ -280,7 +280,7 @@ fn a_forwarded_job_may_come_twice_after_what_happens_to_rabbitmq_and_after_nothi
 }
 
 #[test]
-fn a_retry_is_no_repetition_and_its_attempts_are_counted() {
+fn a_retry_is_not_a_repetition_and_its_attempts_are_counted() {
     let ends = [
         DownstreamAnswer::Failed,
         DownstreamAnswer::Cut,
@@ -384,18 +384,18 @@ fn strangers_and_workers_that_end_are_found() {
 }
 
 #[test]
-fn a_dead_letter_says_why() {
+fn a_dead_letter_has_a_reason() {
     let mut story = whole();
     story.published(0, ONE);
     story.called(0, ONE, 1, DownstreamAnswer::Rejected);
     let reason = " ".to_owned();
     story.add(9000, EventKind::Dead { job: ONE, reason });
     let verdict = story.verdict();
-    assert!(verdict.findings.contains(&Violation::Unsaid { job: ONE }));
+    assert!(verdict.findings.contains(&Violation::NoReason { job: ONE }));
 }
 
 #[test]
-fn who_leaves_a_call_was_killed_or_has_waited() {
+fn an_abandoned_call_needs_a_kill_or_a_timeout() {
     let left = |after: u64, fault: Option<FaultKind>| {
         let mut story = Story::new();
         story.published(0, ONE);
@@ -430,7 +430,7 @@ fn who_leaves_a_call_was_killed_or_has_waited() {
 }
 
 #[test]
-fn a_run_that_confirmed_nothing_shows_nothing() {
+fn a_run_without_confirms_proves_nothing() {
     assert_eq!(Story::new().verdict().findings, [Violation::Nothing]);
 }
 
@@ -443,7 +443,7 @@ fn a_job_arrives_as_it_was_published() {
 }
 
 #[test]
-fn calls_that_go_on_after_most_429s_are_found() {
+fn calls_that_continue_after_most_429s_are_found() {
     let rules = CheckRules {
         window: MS,
         closed: 1000 * MS,

@@ -131,7 +131,7 @@ const LETTER: &[Field] = &[
 
 const FOLLOWED: &[Field] = &[("workers", "integer"), ("workers_following", "integer")];
 
-fn of_type(name: &str) -> Value {
+fn schema_of_type(name: &str) -> Value {
     match name.strip_suffix('?') {
         Some(name) => json!({"type": [name, "null"]}),
         None => json!({"type": name}),
@@ -140,7 +140,7 @@ fn of_type(name: &str) -> Value {
 
 /// Returns the schema of an object with exactly these fields.
 fn object(more: &[(&str, Value)], fields: &[Field]) -> Value {
-    let plain = fields.iter().map(|(name, of)| (*name, of_type(of)));
+    let plain = fields.iter().map(|(name, of)| (*name, schema_of_type(of)));
     let all = plain.chain(more.iter().cloned());
     let properties: Map<String, Value> = all.map(|(name, of)| (name.to_owned(), of)).collect();
     let required: Vec<String> = properties.keys().cloned().collect();
@@ -414,8 +414,8 @@ fn cancelling() -> Value {
         &[FOLLOWED, &[("tenant", "string"), ("id", "string")]].concat(),
     );
     for (name, of) in [
-        ("until_ms", of_type("integer")),
-        ("looked_at_within_ms", of_type("integer")),
+        ("until_ms", schema_of_type("integer")),
+        ("looked_at_within_ms", schema_of_type("integer")),
         ("seen", seen()),
     ] {
         cancelling["properties"][name] = of;

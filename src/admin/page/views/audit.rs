@@ -29,7 +29,7 @@ struct AuditRow {
 }
 
 /// Describes an action's object and parameters: `tenant acme, for 1h`.
-fn in_words(of: &Map<String, Value>, request: &Value) -> String {
+fn describe(of: &Map<String, Value>, request: &Value) -> String {
     let none = Map::new();
     let asked = request.as_object().unwrap_or(&none);
     let word = |(name, value): (&String, &Value)| match value {
@@ -53,7 +53,7 @@ pub(super) async fn html(
         operator: text(&entry.operator),
         peer: text(&entry.peer),
         action: text(&entry.action),
-        what: in_words(&entry.of, &entry.request),
+        what: describe(&entry.of, &entry.request),
         failed: entry.failed.as_deref().map(text),
     };
     let next = told.next.map(|next| next.to_string());

@@ -53,7 +53,7 @@ struct HoldNotice {
 }
 
 struct WorkerRow {
-    place: String,
+    location: String,
     name: String,
     version: String,
     up: String,
@@ -74,11 +74,11 @@ struct WorkerRow {
 }
 
 struct GoneWorkerRow {
-    place: String,
+    location: String,
     seen: ShownTime,
 }
 
-fn place(worker: &WorkerJson) -> String {
+fn location(worker: &WorkerJson) -> String {
     format!("{} / {}", text(&worker.host), worker.pid)
 }
 
@@ -86,7 +86,7 @@ fn shown(worker: &WorkerJson) -> WorkerRow {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
     WorkerRow {
-        place: place(worker),
+        location: location(worker),
         name: text(&worker.name),
         version: text(&worker.version),
         up: span(worker.up_ms),
@@ -144,7 +144,7 @@ pub(super) async fn html(
     let idle = sum(|it| it.quota_idle);
     let rate = |of: fn(&WorkerJson) -> f64| workers.workers.iter().map(of).sum::<f64>();
     let named = workers.workers.iter();
-    let named = named.map(|worker| (worker.name.as_str(), place(worker)));
+    let named = named.map(|worker| (worker.name.as_str(), location(worker)));
     let gone = source.roster(|roster| roster.seen(&pipeline, now_ms, named));
     let all = tenants.tenants.len() as u64 + tenants.tenants_not_shown;
     let view = FleetView {
@@ -159,7 +159,7 @@ pub(super) async fn html(
             .into_iter()
             .map(|it| GoneWorkerRow {
                 seen: ShownTime::of(now_ms, it.seen_ms),
-                place: it.place,
+                location: it.location,
             })
             .collect(),
         running: number(running),

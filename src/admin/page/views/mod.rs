@@ -32,8 +32,8 @@ pub enum ViewKind {
     Fleet,
     Tenants,
     Tenant,
-    Letters,
-    Letter,
+    DeadLetters,
+    DeadLetter,
     Audit,
 }
 
@@ -60,12 +60,12 @@ const VIEWS: [ViewInfo; 6] = [
         values: &["name", "plan", "header", "routing-key"],
     },
     ViewInfo {
-        kind: ViewKind::Letters,
+        kind: ViewKind::DeadLetters,
         path: "/dead",
         values: &["reason", "tenant", "id", "offset"],
     },
     ViewInfo {
-        kind: ViewKind::Letter,
+        kind: ViewKind::DeadLetter,
         path: "/letter",
         values: &["id"],
     },
@@ -166,8 +166,8 @@ impl ViewRequest {
             ViewKind::Fleet => "Fleet".to_owned(),
             ViewKind::Tenants => "Tenants".to_owned(),
             ViewKind::Tenant => text::ShownName::new(self.value("name")).shown,
-            ViewKind::Letters => "Dead letters".to_owned(),
-            ViewKind::Letter => "Dead letter".to_owned(),
+            ViewKind::DeadLetters => "Dead letters".to_owned(),
+            ViewKind::DeadLetter => "Dead letter".to_owned(),
             ViewKind::Audit => "Audit".to_owned(),
         }
     }
@@ -195,8 +195,8 @@ impl ViewSource<'_> {
             ViewKind::Fleet => fleet::html(self, asked).await,
             ViewKind::Tenants => tenants::html(self, asked).await,
             ViewKind::Tenant => tenant::html(self, asked).await,
-            ViewKind::Letters => letters::list(self, asked).await,
-            ViewKind::Letter => letters::one(self, asked).await,
+            ViewKind::DeadLetters => letters::list(self, asked).await,
+            ViewKind::DeadLetter => letters::one(self, asked).await,
             ViewKind::Audit => audit::html(self, asked).await,
         }
     }
@@ -210,8 +210,8 @@ impl ViewSource<'_> {
         })
     }
 
-    fn roster<R>(&self, look: impl FnOnce(&mut Roster) -> R) -> R {
-        look(&mut self.roster.lock().unwrap_or_else(PoisonError::into_inner))
+    fn roster<R>(&self, run: impl FnOnce(&mut Roster) -> R) -> R {
+        run(&mut self.roster.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_the_same_has_the_same_address() {
+    fn equal_requests_have_the_same_address() {
         let one = ["default"];
         assert_eq!(asked("", "utm=1", &one).as_deref(), Some("/ui"));
         assert_eq!(asked("/", "pipeline=x", &one).as_deref(), Some("/ui"));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_can_name_whatever_is_a_name() {
+    fn a_path_can_hold_every_valid_name() {
         assert_eq!(part("../a b"), "%2E%2E%2Fa%20b");
     }
 }

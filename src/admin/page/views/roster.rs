@@ -12,7 +12,7 @@ const MAX_WORKERS: usize = 1_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GoneWorker {
     /// Machine and process where it ran.
-    pub place: String,
+    pub location: String,
     /// Time at which it was last seen, by Redis's clock in milliseconds.
     pub seen_ms: u64,
 }
@@ -30,10 +30,10 @@ impl Roster {
         now_ms: u64,
         workers: impl Iterator<Item = (&'a str, String)>,
     ) -> Vec<GoneWorker> {
-        for (name, place) in workers {
+        for (name, location) in workers {
             let key = (pipeline.to_owned(), name.to_owned());
             let seen_ms = now_ms;
-            self.0.insert(key, GoneWorker { place, seen_ms });
+            self.0.insert(key, GoneWorker { location, seen_ms });
         }
         self.0
             .retain(|(of, _), it| of != pipeline || it.seen_ms + GONE_SHOWN_MS > now_ms);
@@ -55,12 +55,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_missing_is_gone_for_a_while() {
+    fn a_missing_worker_is_shown_as_gone_for_a_while() {
         let mut roster = Roster::default();
         let mut seen = |now_ms, names: &[&'static str]| {
             let workers = names.iter().map(|name| (*name, format!("host {name}")));
             let gone = roster.seen("p", now_ms, workers);
-            gone.iter().map(|it| it.place.clone()).collect::<Vec<_>>()
+            gone.iter()
+                .map(|it| it.location.clone())
+                .collect::<Vec<_>>()
         };
         assert_eq!(seen(1_000, &["a", "b"]), [""; 0]);
         assert_eq!(seen(3_000, &["a"]), ["host b"]);
@@ -71,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn they_have_a_bound() {
+    fn the_number_of_workers_is_bounded() {
         let mut roster = Roster::default();
         for number in 0..3_000 {
             let name = format!("{number}");

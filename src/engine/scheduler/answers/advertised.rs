@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_is_told_when_it_changes_and_seldom_when_not() {
+    fn a_changed_quota_is_written_soon_and_an_unchanged_one_rarely() {
         let (mut heard, a) = (Advertised::default(), tenant(1));
         let (ten, five) = (Quotas::read("10/1"), Quotas::read("5/1"));
         assert_eq!(heard.record(SECOND, &a, Quotas::default()), None);
@@ -144,13 +144,13 @@ mod tests {
         assert_eq!(heard.record(RESTORE_INTERVAL, &a, five), None);
         assert_eq!(heard.send(), None);
         // This is no news, but the gate must remember it.
-        let again = heard.record(RESTORE_INTERVAL + MIN_CHANGE_INTERVAL + SECOND, &a, five);
-        assert_eq!(again, Some(false));
+        let repeated = heard.record(RESTORE_INTERVAL + MIN_CHANGE_INTERVAL + SECOND, &a, five);
+        assert_eq!(repeated, Some(false));
         assert_eq!(heard.send(), Some(vec![(a, five)]));
     }
 
     #[test]
-    fn what_was_not_heard_is_told_again_after_a_pause() {
+    fn a_failed_write_is_retried_after_a_pause() {
         let (mut heard, a, ten) = (Advertised::default(), tenant(1), Quotas::read("10/1"));
         heard.record(SECOND, &a, ten);
         heard.send();

@@ -38,7 +38,7 @@ pub(in crate::engine::scheduler) struct Lessons {
     /// When each limit was lowered, and when it is whole again.
     lowered: HashMap<LimitKey, (Duration, Duration), RandomState>,
     /// When a limit may be whole again.
-    look_at: Duration,
+    next_check: Duration,
 }
 
 /// A call under limits of which at least one is adaptive.
@@ -157,10 +157,10 @@ impl Lessons {
             return None;
         }
         let batch = std::mem::take(&mut self.open);
-        let whose = batch
+        let scope = batch
             .iter()
             .map(|one| (one.tenant.clone(), one.limits.clone()));
-        self.sent = Some(whose.collect());
+        self.sent = Some(scope.collect());
         Some(batch)
     }
 
@@ -173,24 +173,24 @@ impl Lessons {
         left: Duration,
         facts: &mut Vec<Fact>,
     ) {
-        let whose = (!limit.is_global()).then(|| tenant.clone());
-        let key = (whose.clone(), limit.name().to_owned());
+        let scope = (!limit.is_global()).then(|| tenant.clone());
+        let key = (scope.clone(), limit.name().to_owned());
         if sunk.to >= sunk.set {
-            facts.extend(self.whole(now, &key));
+            facts.extend(self.restored(now, &key));
             return;
         }
         let until = now.saturating_add(left);
         if self.lowered.len() < MAX_LOWERED || self.lowered.contains_key(&key) {
             let (_, ends) = self.lowered.entry(key).or_insert((now, until));
             *ends = until;
-            self.look_at = match self.lowered.len() {
+            self.next_check = match self.lowered.len() {
                 1 => until,
-                _ => self.look_at.min(until),
+                _ => self.next_check.min(until),
             };
         }
         if sunk.is_new && sunk.to < sunk.from {
-            facts.push(Fact::LimitSunk {
-                whose,
+            facts.push(Fact::LimitLowered {
+                scope,
                 limit: limit.name().to_owned(),
                 from: sunk.from,
                 to: sunk.to,
@@ -201,12 +201,12 @@ impl Lessons {
         }
     }
 
-    fn whole(&mut self, now: Duration, key: &LimitKey) -> Option<Fact> {
+    fn restored(&mut self, now: Duration, key: &LimitKey) -> Option<Fact> {
         let (since, _) = self.lowered.remove(key)?;
-        let (whose, limit) = key.clone();
+        let (scope, limit) = key.clone();
         let lowered = self.count(&limit);
-        Some(Fact::LimitWhole {
-            whose,
+        Some(Fact::LimitRestored {
+            scope,
             limit,
             after: now.saturating_sub(since),
             lowered,
@@ -222,27 +222,27 @@ impl Lessons {
     }
 
     /// Returns facts on the limits that are whole again.
-    pub(in crate::engine::scheduler) fn look(&mut self, now: Duration) -> Vec<Fact> {
-        if self.lowered.is_empty() || now < self.look_at {
+    pub(in crate::engine::scheduler) fn check_limits(&mut self, now: Duration) -> Vec<Fact> {
+        if self.lowered.is_empty() || now < self.next_check {
             return Vec::new();
         }
-        let (mut whole, mut next) = (Vec::new(), Duration::MAX);
+        let (mut restored, mut next) = (Vec::new(), Duration::MAX);
         for (key, (_, until)) in &self.lowered {
             match *until <= now {
-                true => whole.push(key.clone()),
+                true => restored.push(key.clone()),
                 false => next = next.min(*until),
             }
         }
-        self.look_at = next.max(now + CHECK_INTERVAL);
+        self.next_check = next.max(now + CHECK_INTERVAL);
         // Sorted, because the map has no stable order, and equal events must have equal results.
-        whole.sort_unstable();
-        let facts = whole.iter().filter_map(|key| self.whole(now, key));
+        restored.sort_unstable();
+        let facts = restored.iter().filter_map(|key| self.restored(now, key));
         facts.collect()
     }
 
-    /// Returns when [`Lessons::look`] may find something.
+    /// Returns when [`Lessons::check_limits`] may find something.
     pub(in crate::engine::scheduler) fn next(&self) -> Option<Duration> {
-        (!self.lowered.is_empty()).then_some(self.look_at)
+        (!self.lowered.is_empty()).then_some(self.next_check)
     }
 }
 
@@ -252,14 +252,14 @@ impl Scheduler {
         let sent = self.lessons.sent.take().unwrap_or_default();
         let all = match result {
             Ok(all) => all,
-            Err(why) => return self.facts.push(Fact::LessonUntold(why)),
+            Err(why) => return self.facts.push(Fact::LessonNotStored(why)),
         };
         let clock_ms = self.clock.at_least(now).unwrap_or(0);
         for ((tenant, limits), learned) in sent.iter().zip(all) {
             let learned = match learned {
                 Ok(learned) => learned,
                 Err(why) => {
-                    self.facts.push(Fact::LessonUntold(why));
+                    self.facts.push(Fact::LessonNotStored(why));
                     continue;
                 }
             };
@@ -318,8 +318,8 @@ mod tests {
 
     fn words(facts: Vec<Fact>) -> Vec<String> {
         let word = |fact| match fact {
-            Fact::LimitSunk { to, lowered, .. } => format!("to {to}, {lowered} lowered"),
-            Fact::LimitWhole { after, lowered, .. } => {
+            Fact::LimitLowered { to, lowered, .. } => format!("to {to}, {lowered} lowered"),
+            Fact::LimitRestored { after, lowered, .. } => {
                 format!("whole {after:?}, {lowered} lowered")
             }
             other => panic!("{other:?}"),
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_told_when_it_sinks_and_when_it_is_whole() {
+    fn a_limit_is_reported_when_it_sinks_and_recovers() {
         let mut lessons = Lessons::default();
         assert_eq!(lessons.next(), None);
         assert_eq!(sink(&mut lessons, 1, 1, 80, 60), ["to 80, 1 lowered"]);
@@ -336,9 +336,15 @@ mod tests {
         // Lowered again before it was whole.
         assert_eq!(sink(&mut lessons, 19, 1, 70, 90), ["to 70, 2 lowered"]);
         assert_eq!(lessons.next(), Some(29 * SECOND));
-        assert_eq!(words(lessons.look(29 * SECOND)), ["whole 20s, 1 lowered"]);
-        assert!(lessons.look(108 * SECOND).is_empty());
-        assert_eq!(words(lessons.look(113 * SECOND)), ["whole 112s, 0 lowered"]);
+        assert_eq!(
+            words(lessons.check_limits(29 * SECOND)),
+            ["whole 20s, 1 lowered"]
+        );
+        assert!(lessons.check_limits(108 * SECOND).is_empty());
+        assert_eq!(
+            words(lessons.check_limits(113 * SECOND)),
+            ["whole 112s, 0 lowered"]
+        );
         // The API no longer advertises less.
         sink(&mut lessons, 200, 3, 80, 3_600);
         assert_eq!(sink(&mut lessons, 201, 3, 100, 0), ["whole 1s, 0 lowered"]);
@@ -349,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_share_is_used_by_others_while_one_tenant_is_throttled() {
+    fn other_tenants_use_a_shared_limit_while_one_is_throttled() {
         let told = |limits: Limits, stops_all| {
             let lesson = LimitEvidence {
                 tenant: tenant(1),
@@ -377,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_api_advertises_is_told_of_the_limit_that_lets_more_through() {
+    fn an_advertised_limit_is_assigned_to_the_most_generous_limit() {
         let learner = |cost| Learner {
             labels: Labels::default(),
             limits: limits(),

@@ -49,17 +49,17 @@ impl Scheduler {
             Some(advice) => format!("{reason}; {advice}"),
             None => reason,
         };
-        let scope = self.settings.throttle_scope.or_by_answer(stops_all);
-        let whose = throttled_by(scope, limits, tenant);
+        let by_answer = self.settings.throttle_scope.or_by_answer(stops_all);
+        let scope = throttled_by(by_answer, limits, tenant);
         let length = match after {
             Some(_) => None,
-            None => self.throttle_backoff.refused(now, &whose, limits),
+            None => self.throttle_backoff.refused(now, &scope, limits),
         };
         let unnamed = length.map_or(DEFAULT_THROTTLE, |length| length.duration);
         let duration = (after.unwrap_or(unnamed)).min(self.settings.live.max_throttle);
         self.facts.push(Fact::Throttled {
             tenant: tenant.clone(),
-            whose: whose.clone(),
+            scope: scope.clone(),
             duration,
             reason: Some(reason.clone()),
         });
@@ -76,9 +76,9 @@ impl Scheduler {
             now,
             Block {
                 key: waits.then_some(key),
-                whose,
+                scope,
                 until: now + duration,
-                by: reason,
+                reason,
                 failures: 0,
                 lesson,
             },
@@ -131,20 +131,20 @@ impl Scheduler {
         };
         let (tenant, plan) = (&job.claims.tenant, job.claims.plan.as_deref());
         let limits = self.agreement.own().limits(tenant, plan);
-        let least = used_up.saturating_sub(seen.rounding);
-        let duration = match seen.quotas.are_kept_by(limits, least) {
-            true => least,
+        let min = used_up.saturating_sub(seen.rounding);
+        let duration = match seen.quotas.are_met_by(limits, min) {
+            true => min,
             false => used_up,
         };
         let duration = duration.min(self.settings.live.max_throttle);
         if duration.is_zero() {
             return;
         }
-        let scope = self.settings.throttle_scope.or_by_answer(seen.stops_all);
-        let whose = throttled_by(scope, limits, tenant);
+        let by_answer = self.settings.throttle_scope.or_by_answer(seen.stops_all);
+        let scope = throttled_by(by_answer, limits, tenant);
         self.facts.push(Fact::Throttled {
             tenant: tenant.clone(),
-            whose: whose.clone(),
+            scope: scope.clone(),
             duration,
             reason: None,
         });
@@ -152,10 +152,11 @@ impl Scheduler {
             now,
             Block {
                 key: None,
-                whose,
+                scope,
                 until: now + duration,
-                by: "an answer of the API asks for a pause (RateLimit headers or dispatch.http)"
-                    .to_owned(),
+                reason:
+                    "an answer of the API asks for a pause (RateLimit headers or dispatch.http)"
+                        .to_owned(),
                 failures: 0,
                 lesson: None,
             },
@@ -163,7 +164,7 @@ impl Scheduler {
     }
 
     fn throttle(&mut self, now: Duration, block: Block) {
-        match &block.whose {
+        match &block.scope {
             BreakerScope::Api => self.breakers.throttled(block.until, false),
             BreakerScope::Tenant(tenant) => self.queues.pause(tenant),
         }
@@ -183,18 +184,18 @@ impl Scheduler {
     /// waits for it is delayed, and the throttle is stored again later.
     pub fn blocked(&mut self, now: Duration, mut block: Block, result: Result<(), GateError>) {
         self.throttles.end();
-        if let BreakerScope::Tenant(tenant) = &block.whose {
+        if let BreakerScope::Tenant(tenant) = &block.scope {
             self.queues.resume(tenant);
         }
         // Nothing starts anymore, so calls that are refused from now on belong to the same event.
         if let Some(lesson) = block.lesson.take() {
             let left = block.until.saturating_sub(now);
-            let stops_all = block.whose == BreakerScope::Api;
+            let stops_all = block.scope == BreakerScope::Api;
             self.lessons.refused(*lesson, stops_all, left);
         }
         let key = block.key;
         match &result {
-            Ok(()) if block.whose == BreakerScope::Api => {
+            Ok(()) if block.scope == BreakerScope::Api => {
                 self.breakers.throttled(block.until, true)
             }
             Ok(()) => {}
@@ -218,15 +219,15 @@ impl Scheduler {
     }
 
     fn throttle_not_stored(&mut self, now: Duration, block: Block, why: &GateError) {
-        let (whose, by) = (block.whose.clone(), block.by.clone());
+        let (scope, by) = (block.scope.clone(), block.reason.clone());
         let (first, left) = (block.failures == 0, block.until.saturating_sub(now));
-        let again = self.throttles.failed(now, block);
-        if first || !again {
-            self.facts.push(Fact::ThrottleUntold {
-                whose,
+        let will_retry = self.throttles.failed(now, block);
+        if first || !will_retry {
+            self.facts.push(Fact::ThrottleNotStored {
+                scope,
                 by,
                 left,
-                again,
+                will_retry,
                 why: why.clone(),
             });
         }
@@ -257,7 +258,8 @@ impl Scheduler {
         for excess in quotas.iter().filter_map(|quota| Excess::of(limits, quota)) {
             let warning = excess.to_string();
             if self.advertised.is_new_warning(now, &warning) {
-                self.facts.push(Fact::Excess(tenant.clone(), warning));
+                self.facts
+                    .push(Fact::LowerLimitAdvertised(tenant.clone(), warning));
             }
         }
     }
@@ -265,7 +267,7 @@ impl Scheduler {
     /// Handles the result of [`Action::Advertised`].
     pub fn advertised_result(&mut self, now: Duration, result: Result<(), GateError>) {
         self.advertised.advertised_result(now, result.is_ok());
-        self.facts.extend(result.err().map(Fact::QuotaUntold));
+        self.facts.extend(result.err().map(Fact::QuotaNotStored));
     }
 }
 

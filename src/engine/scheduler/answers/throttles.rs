@@ -20,23 +20,23 @@ const MAX_TENANTS: usize = 1024;
 pub struct Throttles {
     waiting: BTreeMap<BreakerScope, (Duration, Block)>,
     /// Number of throttles being stored.
-    under_way: usize,
+    in_flight: usize,
 }
 
 impl Throttles {
     /// Records that a throttle is being stored.
     pub fn begin(&mut self) {
-        self.under_way += 1;
+        self.in_flight += 1;
     }
 
     /// Records the end of an attempt.
     pub fn end(&mut self) {
-        self.under_way -= 1;
+        self.in_flight -= 1;
     }
 
     /// Returns the number of throttles being stored.
-    pub fn under_way(&self) -> usize {
-        self.under_way
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
     }
 
     /// Schedules a retry for `block`. Returns false if it is given up.
@@ -47,7 +47,7 @@ impl Throttles {
         if block.failures > MAX_RETRIES || block.until <= at {
             return false;
         }
-        if let Some((_, known)) = self.waiting.get_mut(&block.whose) {
+        if let Some((_, known)) = self.waiting.get_mut(&block.scope) {
             if known.until < block.until {
                 *known = Block {
                     failures: known.failures,
@@ -59,7 +59,7 @@ impl Throttles {
         if self.waiting.len() == MAX_TENANTS {
             return false;
         }
-        self.waiting.insert(block.whose.clone(), (at, block));
+        self.waiting.insert(block.scope.clone(), (at, block));
         true
     }
 
@@ -92,16 +92,16 @@ mod tests {
     fn block(tenant: &str, until_ms: u32) -> Block {
         Block {
             key: None,
-            whose: BreakerScope::Tenant(Tenant::parse(tenant).expect("a tenant")),
+            scope: BreakerScope::Tenant(Tenant::parse(tenant).expect("a tenant")),
             until: until_ms * MS,
-            by: "a test".to_owned(),
+            reason: "a test".to_owned(),
             failures: 0,
             lesson: None,
         }
     }
 
     #[test]
-    fn it_is_told_again_until_it_is_over_or_too_often() {
+    fn a_failed_throttle_is_retried_until_it_ends_or_too_often() {
         let mut blocks = Throttles::default();
         assert!(!blocks.failed(MS, block("a", 100)), "over by then");
         assert!(blocks.failed(MS, block("a", 102)));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_ends_last_is_kept_for_a_bounded_number_of_tenants() {
+    fn the_last_throttle_of_a_bounded_number_of_tenants_is_kept() {
         let mut blocks = Throttles::default();
         for until in [5_000, 9_000, 7_000] {
             assert!(blocks.failed(MS, block("a", until)));

@@ -19,7 +19,7 @@ const MAX_IDLE_KEYS: usize = 1024;
 #[derive(Debug, Default)]
 pub struct Leases {
     budgets: BTreeMap<LeaseKey, LeaseWaiters>,
-    places: HashMap<JobKey, (LeaseKey, Duration)>,
+    waiting: HashMap<JobKey, (LeaseKey, Duration)>,
 }
 
 /// The jobs that wait for leases of one budget.
@@ -43,7 +43,7 @@ impl Leases {
 
     /// Lets a job that has come back before its turn wait for a lease of `limit`, at most until
     /// `until`. Returns true if a lease is idle instead, so that the job may ask for it.
-    pub fn takes_idle(
+    pub fn take_idle(
         &mut self,
         tenant: &Tenant,
         limit: &Limit,
@@ -69,7 +69,7 @@ impl Leases {
 
     fn hold(&mut self, budget: LeaseKey, until: Duration, key: JobKey) -> &mut LeaseWaiters {
         self.forget(key);
-        self.places.insert(key, (budget.clone(), until));
+        self.waiting.insert(key, (budget.clone(), until));
         let holders = self.budgets.entry(budget).or_default();
         holders.waiting.insert((until, key));
         holders
@@ -77,7 +77,7 @@ impl Leases {
 
     /// Ends the job's wait.
     pub fn forget(&mut self, key: JobKey) {
-        let Some((budget, until)) = self.places.remove(&key) else {
+        let Some((budget, until)) = self.waiting.remove(&key) else {
             return;
         };
         if let Some(holders) = self.budgets.get_mut(&budget) {
@@ -97,7 +97,7 @@ impl Leases {
     /// Forgets all jobs and leases.
     pub fn clear(&mut self) {
         self.budgets.clear();
-        self.places.clear();
+        self.waiting.clear();
     }
 
     /// Frees the leases of `calls` calls of `tenant` that have ended. Returns the jobs that may
@@ -113,8 +113,8 @@ impl Leases {
                 continue;
             }
             let holders = self.budgets.entry(budget.clone()).or_default();
-            let most = usize::try_from(limit.max()).unwrap_or(usize::MAX);
-            let idle = (holders.idle + calls).min(most);
+            let max = usize::try_from(limit.max()).unwrap_or(usize::MAX);
+            let idle = (holders.idle + calls).min(max);
             let first = holders.waiting.iter().take(idle);
             let before = woken.len();
             woken.extend(first.map(|(_, key)| *key));
@@ -156,7 +156,7 @@ mod tests {
     const AT: fn(u64) -> Duration = Duration::from_millis;
 
     #[test]
-    fn the_first_of_those_who_share_the_lease_are_woken_once() {
+    fn the_first_jobs_that_share_a_lease_are_woken_once() {
         let (a, b) = (tenant("a"), tenant("b"));
         let (own, all) = (running("own"), running("all").with_scope(Scope::Global));
         let limits = Limits::new(vec![own.clone(), all.clone()]).expect("two limits");
@@ -173,11 +173,11 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_takes_a_lease_that_is_idle_as_far_as_is_known() {
+    fn a_returning_job_takes_a_lease_that_seems_idle() {
         let (a, own) = (tenant("a"), running("own"));
         let limits: Limits = own.clone().into();
         let mut leases = Leases::default();
-        let comes = |leases: &mut Leases, key| leases.takes_idle(&a, &own, AT(50), JobKey(key));
+        let comes = |leases: &mut Leases, key| leases.take_idle(&a, &own, AT(50), JobKey(key));
         assert!(!comes(&mut leases, 1), "none is known to be");
         // Two leases, one of which is for the waiting job.
         assert_eq!(leases.freed(&a, &limits, 2), [JobKey(1)]);
@@ -195,7 +195,7 @@ mod tests {
 
     /// Each tenant may have a budget, which costs memory.
     #[test]
-    fn only_so_many_idle_budgets_are_known() {
+    fn the_number_of_idle_budgets_is_bounded() {
         let mut leases = Leases::default();
         let limits: Limits = running("own").into();
         for number in 0..2 * MAX_IDLE_KEYS {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_lease_is_waited_for_so() {
+    fn only_jobs_that_wait_for_a_lease_are_woken() {
         let mut leases = Leases::default();
         let limit = Limit::new(
             "window",

@@ -25,9 +25,10 @@ use super::{Scheduler, millis};
 use crate::broker::DeliverySource;
 use crate::engine::action::JobKey;
 use crate::engine::facts::{Fact, WaitPlace};
+use crate::rules::decision::Ticket;
 use crate::rules::delays::{self, Trip};
 use crate::rules::headers::{self, Headers};
-use crate::rules::job::{self, Field, NotBefore};
+use crate::rules::job::{self, Claims, Field, NotBefore};
 use crate::rules::limit::ceil_ms;
 
 impl Scheduler {
@@ -95,15 +96,18 @@ impl Scheduler {
     /// it was promised. Returns false if not.
     pub(super) fn delay_in_window(&mut self, now: Duration, key: JobKey, wait: Duration) -> bool {
         let until = now + wait;
-        let Some(job) = self.jobs.get_mut(&key) else {
+        let Some(job) = self.jobs.get(&key) else {
             return true;
         };
-        if job.stays.is_none_or(|stays| stays < until) {
+        if job.window_until.is_none_or(|stays| stays < until) {
             return false;
         }
         let early = match wait <= self.settings.live.max_in_memory {
             true => 0,
-            false => delays::lead_ms(millis(wait), self.random.random()),
+            false => self.lead_ms(key, millis(wait)),
+        };
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return true;
         };
         let ask_at = Duration::from_millis(ceil_ms(until) - early);
         job.phase = Phase::InWindow { until: ask_at };
@@ -170,7 +174,7 @@ impl Scheduler {
         let is_over = |not_before: NotBefore| not_before.left_ms(store_now) == 0;
         let waits_for_turn = job.claims.not_before.is_none_or(is_over);
         let mut left = Duration::from_millis(trip.left_ms(store_now));
-        job.due = DueTime::of_wait(now, trip.until_ms, store_now, left);
+        job.due = DueTime::after_wait(now, trip.until_ms, store_now, left);
         if waits_for_turn {
             // The reading of the clock took time to arrive, and so will the question.
             left = left.saturating_sub(self.admission.base());
@@ -181,15 +185,18 @@ impl Scheduler {
         let above = match job.tag.source {
             DeliverySource::Delay(level) => {
                 let stay = delays::stay_ms(trip.wait_ms);
-                job.stays = Some(until + Duration::from_millis(stay));
+                job.window_until = Some(until + Duration::from_millis(stay));
                 let from = self.settings.levels.from_ms().get(usize::from(level));
                 trip.wait_ms.saturating_sub(from.copied().unwrap_or(0))
             }
             _ => 0,
         };
         let early = match waits_for_turn {
-            true => delays::lead_ms(trip.wait_ms, self.random.random()),
+            true => self.lead_ms(key, trip.wait_ms),
             false => 0,
+        };
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return;
         };
         let ask_at = until.saturating_sub(Duration::from_millis(early));
         if ask_at <= now {
@@ -198,15 +205,31 @@ impl Scheduler {
         job.phase = Phase::InWindow { until: ask_at };
         let open_at = until.saturating_sub(Duration::from_millis(above));
         self.waiting.wait_for_trip(key, ask_at, until, open_at);
-        if waits_for_turn && self.takes_idle_lease(key, until) {
+        if waits_for_turn && self.may_take_idle_lease(key, until) {
             self.wake(now, key);
+        }
+    }
+
+    /// Returns how long before the end of a wait of `wait_ms` the job asks: not at all if nothing
+    /// can bring its turn forward, because no job is ahead of it and its limits depend on starts
+    /// alone.
+    fn lead_ms(&mut self, key: JobKey, wait_ms: u64) -> u64 {
+        let Some(job) = self.jobs.get(&key) else {
+            return 0;
+        };
+        let Claims { tenant, plan, .. } = &job.claims;
+        let is_fixed = job.claims.ticket.is_some_and(Ticket::is_first)
+            && (self.agreement.limits(tenant, plan.as_deref())).depend_on_starts();
+        match is_fixed {
+            true => 0,
+            false => delays::lead_ms(wait_ms, self.random.random()),
         }
     }
 
     /// Returns true if a job that came back before its turn waits for a lease, and a lease is free
     /// as far as this worker knows. The job may have it at once, because how long calls take is a
     /// guess.
-    fn takes_idle_lease(&mut self, key: JobKey, until: Duration) -> bool {
+    fn may_take_idle_lease(&mut self, key: JobKey, until: Duration) -> bool {
         let Some(job) = self.jobs.get(&key) else {
             return false;
         };
@@ -217,11 +240,11 @@ impl Scheduler {
         let limits = self.agreement.limits(tenant, plan);
         let name = headers::waits_for(policy);
         let limit = limits.iter().find(|limit| Some(limit.name()) == name);
-        limit.is_some_and(|limit| self.waiting.takes_idle(tenant, limit, until, key))
+        limit.is_some_and(|limit| self.waiting.take_idle(tenant, limit, until, key))
     }
 
     /// Looks at a job in memory whose time has come, or is near.
-    pub(super) fn look_at(&mut self, now: Duration, at: Duration, key: JobKey) {
+    pub(super) fn check_job(&mut self, now: Duration, at: Duration, key: JobKey) {
         let phase = self.jobs.get(&key).map(|job| job.phase);
         if let Some(Phase::Delayed { until } | Phase::InWindow { until }) = phase {
             if until == at {
@@ -285,7 +308,7 @@ impl Scheduler {
     ) {
         let wait = self.left(now, key).map_or(wait, |left| wait.min(left));
         let route = self.settings.levels.choose(millis(wait));
-        self.facts.push(Fact::Delayed(match route.whole {
+        self.facts.push(Fact::Delayed(match route.is_complete {
             true => WaitPlace::Queue,
             false => WaitPlace::Recheck,
         }));
@@ -295,7 +318,7 @@ impl Scheduler {
             until_ms: store_now.map_or(0, until),
             wait_ms: route.wait_ms,
         }));
-        let all_sleep = self.steering.now.lets_sleep();
+        let all_sleep = self.steering.now.wakes_no_job();
         let job = self.jobs.get_mut(&key);
         let priority = job.and_then(|job| {
             if !all_sleep && job.claims.woken > 0 {
@@ -308,7 +331,7 @@ impl Scheduler {
         headers.extend(priority.map(headers::priority));
         // The job comes back only to have the rest of its wait computed. Before the end of this
         // trip there is nothing new.
-        if !route.whole && !headers.iter().any(|(name, _)| *name == headers::NOT_BEFORE) {
+        if !route.is_complete && !headers.iter().any(|(name, _)| *name == headers::NOT_BEFORE) {
             headers.extend(store_now.map(until).map(headers::not_before));
         }
         self.trace_leaves(now, key, &mut headers);
@@ -331,7 +354,7 @@ impl Scheduler {
     /// back later, so that they don't fill it.
     pub(super) fn delay_surplus(&mut self, now: Duration) {
         let hold = self.settings.live.max_in_memory;
-        if self.intake.is_draining() || !self.queues.looks_for_surplus(now, hold) {
+        if self.intake.is_draining() || !self.queues.should_check_surplus(now, hold) {
             return;
         }
         let jobs = &self.jobs;

@@ -40,16 +40,16 @@ impl JobTimers {
     }
 
     /// Schedules a look at the job or its message.
-    pub fn look_at(&mut self, at: Duration, key: JobKey) {
+    pub fn check_at(&mut self, at: Duration, key: JobKey) {
         self.timers.push(Reverse((at, key)));
     }
 
     /// Lets the job wait until `until`. Looks at it earlier when its call has to be prepared.
     pub fn wait(&mut self, until: Duration, key: JobKey) {
-        self.look_at(until, key);
+        self.check_at(until, key);
         let lead = self.lead.get();
         if !lead.is_zero() {
-            self.look_at(until.saturating_sub(lead), key);
+            self.check_at(until.saturating_sub(lead), key);
         }
     }
 
@@ -65,8 +65,8 @@ impl JobTimers {
     }
 
     /// Records that a job came from the delay queue.
-    pub fn came_from(&mut self, level: u8, key: JobKey) {
-        self.windows.took(usize::from(level), key);
+    pub fn record_source(&mut self, level: u8, key: JobKey) {
+        self.windows.add(usize::from(level), key);
     }
 
     /// Lets the job wait in the window of its delay queue, to ask at `ask_at`, because its trip
@@ -97,14 +97,14 @@ impl JobTimers {
 
     /// Does the same for a job that has come back before its turn. Returns true if a lease is idle
     /// instead, so that the job may ask for it.
-    pub fn takes_idle(
+    pub fn take_idle(
         &mut self,
         tenant: &Tenant,
         limit: &Limit,
         until: Duration,
         key: JobKey,
     ) -> bool {
-        self.leases.takes_idle(tenant, limit, until, key)
+        self.leases.take_idle(tenant, limit, until, key)
     }
 
     /// Returns the jobs that are woken by the end of `calls` calls of `tenant`.
@@ -141,7 +141,7 @@ impl JobTimers {
     }
 
     /// Records how long it took to prepare a call.
-    pub fn preparing_took(&mut self, took: Duration) {
+    pub fn record_preparation(&mut self, took: Duration) {
         self.lead.learn(took);
     }
 }
@@ -153,11 +153,11 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn those_whose_time_has_come_are_looked_at_in_order() {
+    fn due_jobs_are_checked_in_order() {
         let mut waiting = JobTimers::new(1, 4);
         waiting.wait(20 * MS, JobKey(1));
         waiting.wait(10 * MS, JobKey(3));
-        waiting.look_at(10 * MS, JobKey(2));
+        waiting.check_at(10 * MS, JobKey(2));
         assert_eq!(waiting.next(), Some(10 * MS));
         assert_eq!(waiting.due(9 * MS), None);
         assert_eq!(waiting.due(15 * MS), Some((10 * MS, JobKey(2))));
@@ -168,9 +168,9 @@ mod tests {
     }
 
     #[test]
-    fn where_preparing_takes_long_jobs_are_looked_at_before_their_time() {
+    fn slow_preparation_starts_before_jobs_are_due() {
         let mut waiting = JobTimers::new(1, 4);
-        waiting.preparing_took(100 * MS);
+        waiting.record_preparation(100 * MS);
         waiting.wait(1_000 * MS, JobKey(1));
         assert_eq!(waiting.due(900 * MS), Some((880 * MS, JobKey(1))));
         assert_eq!(waiting.due(900 * MS), None);
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn a_job_is_in_its_window_until_it_leaves() {
         let mut waiting = JobTimers::new(1, 4);
-        waiting.came_from(0, JobKey(1));
+        waiting.record_source(0, JobKey(1));
         waiting.wait_for_trip(JobKey(1), 40 * MS, 50 * MS, 50 * MS);
         assert_eq!(waiting.in_windows(), 1);
         waiting.end(JobKey(1));

@@ -66,7 +66,7 @@ impl DelayWindows {
     }
 
     /// Records that a job came from the delay queue.
-    pub fn took(&mut self, level: usize, key: JobKey) {
+    pub fn add(&mut self, level: usize, key: JobKey) {
         if let Some(window) = self.levels.get_mut(level) {
             window.taken += 1;
             self.positions.insert(key, (level, Duration::ZERO));
@@ -130,7 +130,7 @@ impl DelayWindows {
     pub fn surplus(&mut self, now: Duration) -> Vec<(JobKey, Duration)> {
         let mut surplus = Vec::new();
         for window in &mut self.levels {
-            if window.look_at(self.room).is_none_or(|at| now < at) {
+            if window.check_job(self.room).is_none_or(|at| now < at) {
                 continue;
             }
             let share = if window.in_doubt() > now {
@@ -140,9 +140,9 @@ impl DelayWindows {
             } else {
                 MOVE_SHARE
             };
-            let most = (window.parked.len() / share).max(1);
+            let max = (window.parked.len() / share).max(1);
             let far = window.parked.range((now + MIN_MOVE_WAIT, JobKey(0))..);
-            surplus.extend(far.rev().take(most).map(|(until, key)| (*key, *until)));
+            surplus.extend(far.rev().take(max).map(|(until, key)| (*key, *until)));
         }
         surplus
     }
@@ -151,7 +151,7 @@ impl DelayWindows {
     pub fn next(&self, now: Duration) -> Option<Duration> {
         let look_at = |window: &DelayWindow| {
             let (last, _) = window.parked.last()?;
-            let at = window.look_at(self.room)?.max(now);
+            let at = window.check_job(self.room)?.max(now);
             (*last >= at + MIN_MOVE_WAIT).then_some(at)
         };
         self.levels.iter().filter_map(look_at).min()
@@ -161,7 +161,7 @@ impl DelayWindows {
 impl DelayWindow {
     /// Returns when jobs behind the window may be due before jobs in it, or `None` if no job is
     /// behind it.
-    fn look_at(&self, room: usize) -> Option<Duration> {
+    fn check_job(&self, room: usize) -> Option<Duration> {
         (self.taken >= room).then(|| self.in_doubt().min(self.try_at.max(self.open_at)))
     }
 
@@ -183,7 +183,7 @@ mod tests {
     fn taken(waits: impl IntoIterator<Item = u32>) -> DelayWindows {
         let mut windows = DelayWindows::new(2, WINDOW_SIZE);
         for (key, wait) in (1..).map(JobKey).zip(waits) {
-            windows.took(1, key);
+            windows.add(1, key);
             windows.park(key, wait * SECOND, 100 * SECOND);
         }
         windows
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_moves_while_there_is_room() {
+    fn no_job_moves_while_there_is_room() {
         let mut windows = taken((100..115).rev());
         assert_eq!(windows.next(SECOND), None);
         assert!(moved(&mut windows, 99 * SECOND).is_empty());
@@ -217,7 +217,7 @@ mod tests {
             "there is room"
         );
         for (key, wait) in [(17, 104), (18, 103)] {
-            windows.took(1, JobKey(key));
+            windows.add(1, JobKey(key));
             windows.park(JobKey(key), wait * SECOND, 100 * SECOND);
         }
         assert_eq!(
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_queue_in_order_is_tried_more_and_more_seldom() {
+    fn a_delay_queue_in_order_is_tried_with_backoff() {
         let mut windows = taken(110..126);
         let mut next = 17;
         let (mut now, mut tries) = (SECOND, Vec::new());
@@ -237,7 +237,7 @@ mod tests {
             now = at;
             for key in moved(&mut windows, now) {
                 tries.push((now.as_secs(), key));
-                windows.took(1, JobKey(next));
+                windows.add(1, JobKey(next));
                 windows.park(
                     JobKey(next),
                     110 * SECOND + SECOND * next as u32,
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_soon_keeps_its_place() {
+    fn jobs_that_are_due_soon_stay() {
         let mut windows = taken([101; WINDOW_SIZE]);
         assert!(moved(&mut windows, 101 * SECOND).is_empty());
         assert_eq!(windows.next(101 * SECOND), None);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_on_says_nothing_of_the_order() {
+    fn a_job_that_waits_on_does_not_count_as_disorder() {
         let mut windows = taken(110..126);
         windows.unpark(JobKey(16));
         windows.stay(JobKey(16), 105 * SECOND);
@@ -277,7 +277,7 @@ mod tests {
         windows.clear();
         windows.forget(JobKey(1));
         assert_eq!((windows.parked(), windows.next(SECOND)), (0, None));
-        windows.took(9, JobKey(1));
+        windows.add(9, JobKey(1));
         windows.park(JobKey(1), SECOND, SECOND);
         assert_eq!(windows.parked(), 0, "there is no such delay queue");
     }

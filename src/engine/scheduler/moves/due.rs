@@ -31,7 +31,7 @@ pub struct DueMoves {
     /// Steps to take now.
     pub next: Vec<MoveStep>,
     /// Messages that have waited long enough or are too many. Each needs another route.
-    pub over: Vec<JobKey>,
+    pub overdue: Vec<JobKey>,
 }
 
 /// Stuck targets of one kind.
@@ -73,10 +73,10 @@ impl Moves {
             }
         }
         self.forget_old(now);
-        let mut over = BTreeSet::new();
-        self.find_old(now, &mut over);
-        self.find_surplus(now, &mut over);
-        due.over = over.into_iter().collect();
+        let mut overdue = BTreeSet::new();
+        self.find_old(now, &mut overdue);
+        self.find_surplus(now, &mut overdue);
+        due.overdue = overdue.into_iter().collect();
         self.next_at = self.find_next(now);
         due
     }
@@ -122,28 +122,28 @@ impl Moves {
         let entries = entries.filter_map(|key| Some((*key, self.all.get(key)?)));
         entries.filter(move |(_, entry)| {
             let may_leave = stuck.is_to_blame || entry.of.reply.is_some();
-            may_leave && entry.kept_until <= now
+            may_leave && entry.retry_route_at <= now
         })
     }
 
-    fn find_old(&self, now: Duration, over: &mut BTreeSet<JobKey>) {
+    fn find_old(&self, now: Duration, overdue: &mut BTreeSet<JobKey>) {
         for stuck in self.stuck.values() {
             // One message for each of our queues stays, to try it.
-            let mut stays = stuck.trying.is_none();
+            let mut may_try = stuck.trying.is_none();
             for (key, entry) in self.waiting(now, stuck) {
                 let waited = now.saturating_sub(entry.of.since);
                 let may_stay = entry.of.reply.is_none() && waited < MAX_STUCK_PATIENCE;
-                if may_stay && std::mem::take(&mut stays) {
+                if may_stay && std::mem::take(&mut may_try) {
                     continue;
                 }
                 if (self.patience(stuck, entry)).is_some_and(|patience| patience <= waited) {
-                    over.insert(key);
+                    overdue.insert(key);
                 }
             }
         }
     }
 
-    fn find_surplus(&self, now: Duration, over: &mut BTreeSet<JobKey>) {
+    fn find_surplus(&self, now: Duration, overdue: &mut BTreeSet<JobKey>) {
         let share = |part: usize| (self.prefetch / part).max(1);
         let (mut all, mut tenants) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
         let mut waiting = 0;
@@ -168,17 +168,17 @@ impl Moves {
                     of_tenant.push((of.since, key));
                 } else if from_window(of) && std::mem::replace(&mut has_trier, true) {
                     // It would hold up other jobs in the window of its delay queue.
-                    over.insert(key);
+                    overdue.insert(key);
                 }
             }
-            take_oldest(&mut own, stuck.waiting.len(), share(SHARE_OF_ONE), over);
+            take_oldest(&mut own, stuck.waiting.len(), share(SHARE_OF_ONE), overdue);
             all.append(&mut own);
         }
         for mut of_tenant in tenants.into_values() {
             let waiting = of_tenant.len();
-            take_oldest(&mut of_tenant, waiting, share(SHARE_OF_ONE), over);
+            take_oldest(&mut of_tenant, waiting, share(SHARE_OF_ONE), overdue);
         }
-        take_oldest(&mut all, waiting, share(SHARE_OF_ALL), over);
+        take_oldest(&mut all, waiting, share(SHARE_OF_ALL), overdue);
     }
 
     fn find_next(&self, now: Duration) -> Option<Duration> {
@@ -188,7 +188,7 @@ impl Moves {
             let ends = keys.filter_map(|key| {
                 let entry = self.all.get(key)?;
                 let end = entry.of.since + self.patience(stuck, entry)?;
-                let end = end.max(entry.kept_until);
+                let end = end.max(entry.retry_route_at);
                 // A message whose time is over was checked just now.
                 Some(if now < end { end } else { now + RECHECK_DELAY })
             });
@@ -235,16 +235,16 @@ impl Moves {
     }
 }
 
-/// Adds the oldest of `some` to `over` until `most` of `waiting` are left.
+/// Adds the oldest of `some` to `overdue` until `max` of `waiting` are left.
 fn take_oldest(
     some: &mut [(Duration, JobKey)],
     waiting: usize,
-    most: usize,
-    over: &mut BTreeSet<JobKey>,
+    max: usize,
+    overdue: &mut BTreeSet<JobKey>,
 ) {
-    let excess = waiting.saturating_sub(most);
+    let excess = waiting.saturating_sub(max);
     if excess > 0 {
         some.sort_unstable();
-        over.extend(some.iter().take(excess).map(|(_, key)| *key));
+        overdue.extend(some.iter().take(excess).map(|(_, key)| *key));
     }
 }

@@ -175,7 +175,7 @@ fn a_result_goes_before_the_message_and_the_ack() {
 
 #[test]
 fn a_result_is_given_up_after_half_a_minute_and_one_for_the_operator_s_exchange_later() {
-    for (are_named, least, most) in [(true, 30, 50), (false, 600, 700)] {
+    for (are_named, min, max) in [(true, 30, 50), (false, 600, 700)] {
         let mut desk = Desk::new(are_named);
         let (key, _) = desk.reply("a", "asker");
         // Each try ends without a confirm after ten seconds.
@@ -187,14 +187,14 @@ fn a_result_is_given_up_after_half_a_minute_and_one_for_the_operator_s_exchange_
             }
             let due = desk.due();
             in_flight = !due.next.is_empty();
-            if !due.over.is_empty() {
-                break due.over;
+            if !due.overdue.is_empty() {
+                break due.overdue;
             }
             assert!(desk.now < 1000 * SECOND, "it never ends");
         };
         assert_eq!(over, [key]);
         let took = (desk.now - SECOND).as_secs();
-        assert!((least..most).contains(&took), "{took} s");
+        assert!((min..max).contains(&took), "{took} s");
         let (_, next) = desk.moves.replied(desk.now, key, false).expect("it waits");
         assert!(matches!(next[..], [MoveStep::Ack(_)]), "{next:?}");
     }
@@ -210,7 +210,7 @@ fn an_eighth_of_the_prefetch_waits_for_one_target_and_for_one_tenant_and_half_fo
         .collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
     let due = desk.due();
-    assert_eq!(due.over, keys[..30 - share], "the oldest");
+    assert_eq!(due.overdue, keys[..30 - share], "the oldest");
     // One tenant, many targets.
     let mut desk = Desk::new(true);
     let keys: Vec<JobKey> = (0..30)
@@ -219,28 +219,28 @@ fn an_eighth_of_the_prefetch_waits_for_one_target_and_for_one_tenant_and_half_fo
     let (good, _) = desk.reply("good", "q");
     keys.iter().for_each(|key| desk.must_fail(*key));
     desk.failed(good);
-    assert_eq!(desk.due().over, keys[..30 - share]);
+    assert_eq!(desk.due().overdue, keys[..30 - share]);
     // Many of both.
     let mut desk = Desk::new(true);
     let reply = |desk: &mut Desk, n: u32| desk.reply(&format!("t{n}"), &format!("q{n}")).0;
     let keys: Vec<JobKey> = (0..60).map(|n| reply(&mut desk, n)).collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
-    assert_eq!(desk.due().over, keys[..60 - PREFETCH / 2]);
+    assert_eq!(desk.due().overdue, keys[..60 - PREFETCH / 2]);
     // Results for the operator's exchange are never too many.
     let mut desk = Desk::new(false);
     let keys: Vec<JobKey> = (0..60).map(|n| reply(&mut desk, n)).collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
-    assert!(desk.due().over.is_empty());
+    assert!(desk.due().overdue.is_empty());
 }
 
 #[test]
-fn too_many_dead_letters_take_another_way_and_those_from_a_delay_queue_do_at_once() {
+fn surplus_dead_letters_take_another_queue_and_delayed_ones_at_once() {
     let mut desk = Desk::new(true);
     let keys: Vec<JobKey> = (0..30).map(|_| desk.begin(to("jobs.dead")).0).collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
     let due = desk.due();
-    assert_eq!(due.over, keys[..30 - PREFETCH / 8]);
-    for key in &due.over {
+    assert_eq!(due.overdue, keys[..30 - PREFETCH / 8]);
+    for key in &due.overdue {
         let outgoing = to("jobs.delay.from-50800");
         let next = desk.moves.reroute(desk.now, *key, outgoing);
         assert!(matches!(next, Some(MoveStep::Publish(_))), "{next:?}");
@@ -248,7 +248,7 @@ fn too_many_dead_letters_take_another_way_and_those_from_a_delay_queue_do_at_onc
     let source = DeliverySource::Delay(3);
     let (back, next) = desk.begin_from(source, None, None, Some(to("jobs.dead")));
     assert!(next.is_none());
-    assert!(desk.due().over.contains(&back));
+    assert!(desk.due().overdue.contains(&back));
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn one_message_stays_to_try_a_queue_of_ours_for_ten_minutes_at_most() {
         Desk::sent(&due.next).into_iter().for_each(|key| {
             desk.failed(key);
         });
-        for key in due.over {
+        for key in due.overdue {
             let next = desk.moves.reroute(desk.now, key, to("jobs.delay.from-0"));
             assert!(next.is_some());
             over.push((desk.now - SECOND).as_secs());
@@ -287,7 +287,7 @@ fn a_message_that_rabbitmq_closes_the_channel_for_makes_no_queue_stuck() {
 }
 
 #[test]
-fn what_waits_for_no_answer_keeps_no_worker_and_stuck_targets_are_told_by_kind() {
+fn unanswered_moves_do_not_keep_a_worker_and_stuck_targets_are_reported_by_kind() {
     let mut desk = Desk::new(true);
     let of = Move {
         tag: tag(DeliverySource::Delay(1), 9),
@@ -324,13 +324,13 @@ fn a_lost_connection_is_not_the_targets_fault_and_a_worker_that_ends_waits_for_n
     for key in letters.iter().chain(&results) {
         desk.moves.failed(desk.now, *key, &down);
     }
-    assert!(desk.due().over.is_empty());
+    assert!(desk.due().overdue.is_empty());
     desk.moves.drain();
-    assert_eq!(desk.due().over, results);
+    assert_eq!(desk.due().overdue, results);
 }
 
 #[test]
-fn with_its_session_a_move_is_forgotten() {
+fn a_move_is_forgotten_with_its_session() {
     let mut desk = Desk::new(true);
     let (key, _) = desk.begin(to("jobs.dead"));
     desk.moves.clear();

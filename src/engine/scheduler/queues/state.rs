@@ -23,6 +23,8 @@ pub(super) struct TenantState {
     pub(super) limited: bool,
     /// Number of its throttles that are being stored. Its jobs do not ask until all are.
     pub(super) pauses: usize,
+    /// Slots that are left of its run, or 0 between its turns.
+    pub(super) run_left: usize,
     /// When its next job that was delayed because of a missing slot may get one.
     pub(super) next_slot: Duration,
     /// Whether it is in the rotation.
@@ -64,6 +66,12 @@ impl TenantState {
             ready: self.ready(),
             at_once: self.asking(0),
         }
+    }
+
+    /// Returns the next job that asks.
+    pub(super) fn first(&self) -> Option<JobKey> {
+        let mut queues = [&self.prepared, &self.due, &self.fresh].into_iter();
+        queues.find_map(|queue| queue.front().copied())
     }
 
     /// Takes the next job that asks.

@@ -3,8 +3,8 @@
 use super::*;
 
 /// Takes a round trip to all shards, with no other in flight.
-fn take_round(queues: &mut Queues, most: usize) -> Vec<TenantShare> {
-    let turns = queues.take_round(most, |_| true);
+fn take_round(queues: &mut Queues, max: usize) -> Vec<TenantShare> {
+    let turns = queues.take_round(max, |_| true, |_, _| usize::MAX);
     turns.into_iter().map(|(_, turn)| turn).collect()
 }
 
@@ -53,7 +53,7 @@ fn jobs_that_came_back_ask_before_fresh_ones() {
 }
 
 #[test]
-fn a_round_is_shared_and_nobody_is_left_out_twice() {
+fn a_round_is_shared_and_no_tenant_is_left_out_twice() {
     let mut queues = Queues::new(4, 80);
     fill_limited(&mut queues, "big", 0..100);
     fill_limited(&mut queues, "b", 100..110);
@@ -83,7 +83,62 @@ fn one_tenant_has_at_most_half_of_the_slots_while_others_wait() {
 }
 
 #[test]
-fn only_what_can_run_asks_unless_the_tenant_is_limited() {
+fn short_calls_take_turns_in_runs_and_the_tenants_left_out_come_first() {
+    let budgets = |turns: Vec<TenantShare>| {
+        let budget = |turn: &TenantShare| format!("{} {}", turn.tenant, turn.slots);
+        turns.iter().map(budget).collect::<Vec<_>>()
+    };
+    let filled = |concurrency, call: Duration| {
+        let mut queues = Queues::new(concurrency, 80);
+        (0..99).for_each(|_| queues.record_call_duration(call));
+        for (name, keys) in [("a", 0..40), ("b", 40..80), ("c", 80..120)] {
+            fill(&mut queues, name, keys);
+        }
+        queues
+    };
+    let millisecond = Duration::from_millis(1);
+    let mut queues = filled(20, millisecond);
+    // The third tenant gets the rest of its run first. No slot is taken between the rounds.
+    let expected = ["a 8", "b 8", "c 4"];
+    assert_eq!(budgets(take_round(&mut queues, 99)), expected);
+    let expected = ["c 4", "a 8", "b 8"];
+    assert_eq!(budgets(take_round(&mut queues, 99)), expected);
+    queues.set_concurrency(3);
+    // At most half of the slots are one tenant's.
+    for expected in [["c 2", "a 1"], ["a 2", "b 1"], ["b 2", "c 1"]] {
+        assert_eq!(budgets(take_round(&mut queues, 99)), expected);
+    }
+
+    // With longer calls turns are shorter.
+    let mut queues = filled(20, 10 * millisecond);
+    let expected = ["a 7", "b 7", "c 6"];
+    assert_eq!(budgets(take_round(&mut queues, 99)), expected);
+    queues.set_concurrency(4);
+    assert_eq!(budgets(take_round(&mut queues, 99)), ["a 2", "b 2"]);
+    let mut queues = filled(4, 1_000 * millisecond);
+    let expected = ["a 2", "b 1", "c 1"];
+    assert_eq!(budgets(take_round(&mut queues, 99)), expected);
+}
+
+#[test]
+fn a_limited_tenant_that_asks_without_a_slot_keeps_its_turn() {
+    let mut queues = Queues::new(2, 80);
+    for (name, keys) in [("a", 0..9), ("b", 10..19), ("c", 20..29)] {
+        fill_limited(&mut queues, name, keys);
+    }
+    let slots = |turns: Vec<TenantShare>| {
+        let has_slot = turns.into_iter().filter(|turn| turn.slots > 0);
+        has_slot
+            .map(|turn| turn.tenant.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(slots(take_round(&mut queues, 6)), ["a", "b"]);
+    assert_eq!(slots(take_round(&mut queues, 6)), ["c", "a"]);
+    assert_eq!(slots(take_round(&mut queues, 6)), ["b", "c"]);
+}
+
+#[test]
+fn only_jobs_with_a_slot_ask_unless_the_tenant_is_limited() {
     let mut queues = Queues::new(2, 80);
     let a = tenant("a");
     fill(&mut queues, "a", 0..4);
@@ -108,7 +163,21 @@ fn only_what_can_run_asks_unless_the_tenant_is_limited() {
 }
 
 #[test]
-fn who_prepares_has_a_slot_and_asks_first_with_it() {
+fn jobs_without_a_slot_ask_too_if_they_can_only_be_denied() {
+    let mut queues = Queues::new(4, 80);
+    fill(&mut queues, "a", 0..3);
+    fill(&mut queues, "b", 10..13);
+    let max_starts = |of: &Tenant, first: JobKey| match of.as_str() {
+        "a" if first == JobKey(0) => 2,
+        _ => 3,
+    };
+    let turns = queues.take_round(10, |_| true, max_starts);
+    let asks = |(_, turn): &(ShardId, TenantShare)| (turn.slots, turn.keys.len());
+    assert_eq!(turns.iter().map(asks).collect::<Vec<_>>(), [(2, 3), (2, 2)]);
+}
+
+#[test]
+fn a_preparing_job_has_a_slot_and_asks_first() {
     let mut queues = Queues::new(2, 80);
     let a = tenant("a");
     assert!(queues.try_slot(&a) && queues.try_slot(&a) && !queues.try_slot(&a));
@@ -130,20 +199,20 @@ fn who_prepares_has_a_slot_and_asks_first_with_it() {
 }
 
 #[test]
-fn who_waits_for_a_server_that_hangs_takes_nothing_from_the_tenants_of_others() {
+fn jobs_that_wait_for_a_hanging_server_take_no_slots_of_others() {
     let mut queues = Queues::new(4, 80);
     let shard = |tenant: &Tenant| ShardId::named(tenant.as_str());
-    queues.shard_by(Shards::by(shard));
+    queues.shard_by(Shards::from_grouping(shard));
     let [a, b] = ["a", "b"].map(tenant);
     fill_limited(&mut queues, "a", 0..9);
     fill_limited(&mut queues, "b", 10..12);
-    let turns = queues.take_round(3, |it| it == shard(&a));
+    let turns = queues.take_round(3, |it| it == shard(&a), |_, _| usize::MAX);
     assert_eq!(turns.len(), 1);
     assert_eq!((turns[0].0, turns[0].1.keys.len()), (shard(&a), 3));
     let is_open = |it| it != shard(&a);
     assert_eq!((queues.ready(is_open), queues.ready(|_| true)), (2, 8));
     assert!(queues.may_ask(is_open) && !queues.may_ask(|_| false));
-    let turns = queues.take_round(100, is_open);
+    let turns = queues.take_round(100, is_open, |_, _| usize::MAX);
     assert_eq!((turns[0].1.tenant.clone(), turns[0].1.keys.len()), (b, 2));
     assert!(!queues.may_ask(is_open));
 }
@@ -165,13 +234,13 @@ fn held_jobs_are_bounded_for_one_tenant_and_for_all() {
 }
 
 #[test]
-fn what_waits_too_long_for_a_slot_makes_room_in_order() {
+fn jobs_that_wait_too_long_for_a_slot_make_room_in_order() {
     let mut queues = Queues::new(4, 16);
     let a = tenant("a");
     fill(&mut queues, "a", 0..6);
     let second = Duration::from_secs(1);
     // One second, on average.
-    queues.call_took(16 * second);
+    queues.record_call_duration(16 * second);
     queues.set_limited(&a, true);
     assert_eq!(
         queues.take_surplus(second, second * 9, |_| true),
@@ -199,7 +268,7 @@ fn what_waits_too_long_for_a_slot_makes_room_in_order() {
 }
 
 #[test]
-fn only_what_runs_outlives_a_session() {
+fn only_running_jobs_outlive_a_session() {
     let mut queues = Queues::new(4, 80);
     fill(&mut queues, "a", 0..2);
     queues.take_slot(&tenant("b"));
@@ -214,7 +283,7 @@ fn only_what_runs_outlives_a_session() {
 }
 
 #[test]
-fn jobs_that_lack_a_slot_are_looked_at_once_in_a_while() {
+fn jobs_without_a_slot_are_checked_from_time_to_time() {
     let mut queues = Queues::new(4, 16);
     fill(&mut queues, "a", 0..6);
     let second = Duration::from_secs(1);
@@ -222,12 +291,12 @@ fn jobs_that_lack_a_slot_are_looked_at_once_in_a_while() {
     assert_eq!(queues.surplus_at(), None, "they ask without one");
     queues.set_limited(&tenant("a"), false);
     assert_eq!(queues.surplus_at(), Some(Duration::ZERO));
-    assert!(queues.looks_for_surplus(second, second));
-    assert!(!queues.looks_for_surplus(second * 2 - second / 9, second));
+    assert!(queues.should_check_surplus(second, second));
+    assert!(!queues.should_check_surplus(second * 2 - second / 9, second));
     assert_eq!(queues.surplus_at(), Some(second * 2));
-    assert!(queues.looks_for_surplus(second * 2, Duration::ZERO));
+    assert!(queues.should_check_surplus(second * 2, Duration::ZERO));
     assert!(
-        !queues.looks_for_surplus(second * 2, Duration::ZERO),
+        !queues.should_check_surplus(second * 2, Duration::ZERO),
         "a pause at least"
     );
 }
@@ -250,7 +319,7 @@ fn a_paused_tenant_asks_once_all_its_pauses_have_ended() {
 }
 
 #[test]
-fn with_few_slots_the_tenants_take_turns_and_who_has_half_of_them_waits_in_front() {
+fn with_few_slots_tenants_take_turns_and_one_with_half_of_them_waits_in_front() {
     let mut queues = Queues::new(2, 80);
     for (at, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
         let first = 10 * at as u64;
@@ -309,7 +378,7 @@ mod random {
             let tenants = ["a", "b", "c", "d", "e"].map(tenant);
             let mut queues = Queues::new(4, 16);
             let mut paused = std::collections::BTreeSet::new();
-            queues.shard_by(Shards::by(|tenant| ShardId::named(match tenant.as_str() {
+            queues.shard_by(Shards::from_grouping(|tenant| ShardId::named(match tenant.as_str() {
                 "a" | "b" => "one",
                 _ => "other",
             })));
@@ -325,8 +394,8 @@ mod random {
                         ];
                         queues.join(&tenants[who], JobKey(key as u64), ends[end]);
                     }
-                    QueueStep::Round(most) => {
-                        let turns = take_round(&mut queues, most);
+                    QueueStep::Round(max) => {
+                        let turns = take_round(&mut queues, max);
                         prop_assert!(turns.iter().all(|turn| !paused.contains(&turn.tenant)));
                     }
                     QueueStep::Pause(who) => match paused.remove(&tenants[who]) {

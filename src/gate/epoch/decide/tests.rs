@@ -61,13 +61,13 @@ impl EpochBed {
 
     /// Takes a worker's steps for one look. Returns `None` if it may admit jobs, else until when it
     /// waits and why.
-    fn look(&mut self, worker: &mut WorkerKnowledge) -> Option<(u64, String)> {
+    fn take_steps(&mut self, worker: &mut WorkerKnowledge) -> Option<(u64, String)> {
         for _ in 0..6 {
             self.epochs += 1;
             let id = format!("e{}", self.epochs);
             worker.seen |= !self.stored().id.is_empty();
             match decide(&self.stored(), worker, &self.memory, self.now, &id) {
-                NextStep::Go { epoch, pulse } => {
+                NextStep::Admit { epoch, pulse } => {
                     worker.epoch = Some(epoch);
                     worker.pulse = pulse;
                     let stored = self.stored();
@@ -144,7 +144,7 @@ fn running() -> (EpochBed, WorkerKnowledge, WorkerKnowledge) {
         worker("b", EarlierStarts::Unknown),
     );
     for worker in [&mut a, &mut b] {
-        assert_eq!(bed.look(worker), None);
+        assert_eq!(bed.take_steps(worker), None);
         assert!(bed.pulse(worker));
     }
     (bed, a, b)
@@ -153,19 +153,22 @@ fn running() -> (EpochBed, WorkerKnowledge, WorkerKnowledge) {
 #[test]
 fn a_first_start_is_no_loss_and_an_unexplained_empty_redis_may_be_one() {
     for start in [EarlierStarts::Idle, EarlierStarts::Fresh] {
-        assert_eq!(EpochBed::new().look(&mut worker("a", start)), None);
+        assert_eq!(EpochBed::new().take_steps(&mut worker("a", start)), None);
     }
     let mut bed = EpochBed::new();
     let mut careful = worker("a", EarlierStarts::Unknown);
-    let (until, why) = bed.look(&mut careful).expect("it waits");
+    let (until, why) = bed.take_steps(&mut careful).expect("it waits");
     assert_eq!(until, bed.now + SPAN);
     assert!(why.contains("--skip-recovery-wait"), "{why}");
     // An operator's declaration counts. That no job waits does not.
-    assert!(bed.look(&mut worker("b", EarlierStarts::Idle)).is_some());
-    assert_eq!(bed.look(&mut worker("c", EarlierStarts::Fresh)), None);
-    assert_eq!(bed.look(&mut careful), None);
+    assert!(
+        bed.take_steps(&mut worker("b", EarlierStarts::Idle))
+            .is_some()
+    );
+    assert_eq!(bed.take_steps(&mut worker("c", EarlierStarts::Fresh)), None);
+    assert_eq!(bed.take_steps(&mut careful), None);
     bed.pass(SPAN, &mut []);
-    assert_eq!(bed.look(&mut careful), None);
+    assert_eq!(bed.take_steps(&mut careful), None);
 }
 
 #[test]
@@ -173,43 +176,52 @@ fn an_emptied_redis_is_cold_for_one_span() {
     let (mut bed, mut a, mut b) = running();
     bed.fields.clear();
     assert!(!bed.pulse(&mut a));
-    let (until, why) = bed.look(&mut a).expect("it waits");
+    let (until, why) = bed.take_steps(&mut a).expect("it waits");
     assert_eq!((until, why.as_str()), (bed.now + SPAN, EMPTIED));
     bed.pass(SPAN - 1, &mut [&mut a, &mut b]);
-    assert_eq!(bed.look(&mut b).map(|(until, _)| until), Some(until));
+    assert_eq!(bed.take_steps(&mut b).map(|(until, _)| until), Some(until));
     assert!(!bed.pulse(&mut b));
     bed.pass(1, &mut [&mut a, &mut b]);
     for worker in [&mut a, &mut b] {
-        assert_eq!(bed.look(worker), None);
+        assert_eq!(bed.take_steps(worker), None);
         assert!(bed.pulse(worker));
     }
 }
 
 #[test]
-fn who_knows_of_starts_closes_an_epoch_that_was_begun_in_error() {
+fn a_worker_with_known_starts_closes_an_epoch_begun_in_error() {
     let (mut bed, mut a, _) = running();
     bed.pass(1_000, &mut [&mut a]);
     bed.fields.clear();
-    assert_eq!(bed.look(&mut worker("new", EarlierStarts::Idle)), None);
-    let (until, _) = bed.look(&mut a).expect("it waits");
+    assert_eq!(
+        bed.take_steps(&mut worker("new", EarlierStarts::Idle)),
+        None
+    );
+    let (until, _) = bed.take_steps(&mut a).expect("it waits");
     assert_eq!(until, bed.now + SPAN + ROUNDING_MS);
-    assert!(bed.look(&mut worker("new", EarlierStarts::Idle)).is_some());
+    assert!(
+        bed.take_steps(&mut worker("new", EarlierStarts::Idle))
+            .is_some()
+    );
 }
 
 #[test]
-fn a_restart_with_all_data_goes_on_when_all_have_vouched() {
+fn a_restart_with_all_data_continues_once_all_workers_vouched() {
     let (mut bed, mut a, mut b) = running();
     bed.memory = restarted();
     assert!(!bed.pulse(&mut a) && !bed.pulse(&mut b));
-    let doubted = bed.look(&mut a).expect("it waits");
+    let doubted = bed.take_steps(&mut a).expect("it waits");
     assert_eq!(doubted, (bed.now + SPAN, DOUBTED.to_owned()));
-    let settling = bed.look(&mut b).expect("it waits");
+    let settling = bed.take_steps(&mut b).expect("it waits");
     assert_eq!(settling, (bed.now + SETTLE_MS, SETTLING.to_owned()));
     // A worker without pulses can't speed it up.
-    assert!(bed.look(&mut worker("new", EarlierStarts::Idle)).is_some());
+    assert!(
+        bed.take_steps(&mut worker("new", EarlierStarts::Idle))
+            .is_some()
+    );
     bed.pass(SETTLE_MS, &mut [&mut a, &mut b]);
     for worker in [&mut a, &mut b] {
-        assert_eq!(bed.look(worker), None);
+        assert_eq!(bed.take_steps(worker), None);
         assert!(bed.pulse(worker));
         assert_eq!(worker.pulse, 2);
     }
@@ -219,23 +231,23 @@ fn a_restart_with_all_data_goes_on_when_all_have_vouched() {
 fn a_worker_that_died_delays_the_others_by_one_span_at_most() {
     let (mut bed, mut a, mut b) = running();
     bed.memory = restarted();
-    assert!(bed.look(&mut a).is_some());
+    assert!(bed.take_steps(&mut a).is_some());
     bed.pass(SPAN - 1, &mut [&mut a]);
-    assert!(bed.look(&mut a).is_some());
+    assert!(bed.take_steps(&mut a).is_some());
     bed.pass(1, &mut [&mut a]);
-    assert_eq!(bed.look(&mut a), None);
+    assert_eq!(bed.take_steps(&mut a), None);
     // The worker was only frozen. Its pulse is present, so nothing is lost.
-    assert_eq!(bed.look(&mut b), None);
+    assert_eq!(bed.take_steps(&mut b), None);
     // A worker that had been silent for a span before causes no delay.
     bed.pass(SPAN, &mut [&mut a, &mut b]);
     assert!(bed.pulse(&mut a));
     bed.memory = first();
-    let settling = bed.look(&mut a).expect("it waits");
+    let settling = bed.take_steps(&mut a).expect("it waits");
     assert_eq!(settling.1, SETTLING);
 }
 
 #[test]
-fn lost_writes_are_cold_for_a_span_whoever_looks_first() {
+fn lost_writes_close_the_gate_for_a_span_in_any_order_of_workers() {
     for loser_first in [true, false] {
         let (mut bed, mut a, mut b) = running();
         let snapshot = bed.fields.clone();
@@ -250,21 +262,21 @@ fn lost_writes_are_cold_for_a_span_whoever_looks_first() {
             order.reverse();
         }
         for worker in order {
-            assert!(bed.look(worker).is_some());
+            assert!(bed.take_steps(worker).is_some());
         }
         assert!(bed.stored().cold >= last + SPAN);
         bed.pass(SETTLE_MS, &mut [&mut a, &mut b]);
-        assert!(bed.look(&mut a).is_some() && bed.look(&mut b).is_some());
+        assert!(bed.take_steps(&mut a).is_some() && bed.take_steps(&mut b).is_some());
         bed.pass(SPAN - SETTLE_MS + ROUNDING_MS, &mut [&mut a, &mut b]);
         for worker in [&mut a, &mut b] {
-            assert_eq!(bed.look(worker), None);
+            assert_eq!(bed.take_steps(worker), None);
             assert!(bed.pulse(worker));
         }
     }
 }
 
 #[test]
-fn what_a_worker_that_died_started_counts_though_nothing_says_it() {
+fn starts_of_a_dead_worker_count_without_evidence() {
     let (mut bed, mut a, mut b) = running();
     let snapshot = bed.fields.clone();
     bed.pass(SPAN + 1_000, &mut [&mut a, &mut b]);
@@ -276,31 +288,34 @@ fn what_a_worker_that_died_started_counts_though_nothing_says_it() {
     bed.pass(100, &mut [&mut a]);
     bed.fields = snapshot;
     bed.memory = restarted();
-    while bed.look(&mut a).is_some() {
+    while bed.take_steps(&mut a).is_some() {
         bed.pass(1_000, &mut [&mut a]);
     }
     assert!(bed.now >= last + SPAN, "{} after it", bed.now - last);
 }
 
 #[test]
-fn a_worker_whose_joining_was_lost_objects() {
+fn a_worker_whose_join_was_lost_objects() {
     let (mut bed, mut a, mut b) = running();
     let snapshot = bed.fields.clone();
     let mut c = worker("c", EarlierStarts::Unknown);
-    assert_eq!(bed.look(&mut c), None);
+    assert_eq!(bed.take_steps(&mut c), None);
     assert!(bed.pulse(&mut c));
     bed.fields = snapshot;
     bed.memory = restarted();
-    assert!(bed.look(&mut a).is_some());
-    assert_eq!(bed.look(&mut b).map(|w| w.1).as_deref(), Some(SETTLING));
+    assert!(bed.take_steps(&mut a).is_some());
+    assert_eq!(
+        bed.take_steps(&mut b).map(|w| w.1).as_deref(),
+        Some(SETTLING)
+    );
     // Within the settling time, or even after it.
     let late = bed.fields.clone();
-    assert!(bed.look(&mut c).is_some());
+    assert!(bed.take_steps(&mut c).is_some());
     assert!(bed.stored().cold > bed.now);
     bed.fields = late;
     bed.pass(SETTLE_MS, &mut [&mut a, &mut b, &mut c]);
-    assert_eq!(bed.look(&mut a), None);
-    assert!(bed.look(&mut c).is_some());
+    assert_eq!(bed.take_steps(&mut a), None);
+    assert!(bed.take_steps(&mut c).is_some());
     assert!(!bed.pulse(&mut a));
 }
 
@@ -308,14 +323,14 @@ fn a_worker_whose_joining_was_lost_objects() {
 fn a_memory_from_before_the_first_pulse_proves_nothing() {
     let mut bed = EpochBed::new();
     let mut a = worker("a", EarlierStarts::Idle);
-    assert_eq!(bed.look(&mut a), None);
+    assert_eq!(bed.take_steps(&mut a), None);
     // It is in the hash before its first pulse, and after a restart without that entry.
     assert!(bed.fields.remove("w:a").is_some());
     bed.memory = restarted();
     // Other usage is not known, unless no job waits.
-    let look = bed.look(&mut worker("b", EarlierStarts::Unknown));
+    let look = bed.take_steps(&mut worker("b", EarlierStarts::Unknown));
     assert_eq!(look.map(|w| w.1).as_deref(), Some(DOUBTED));
-    let look = bed.look(&mut worker("c", EarlierStarts::Idle));
+    let look = bed.take_steps(&mut worker("c", EarlierStarts::Idle));
     assert_eq!(look.map(|w| w.1).as_deref(), Some(SETTLING));
 }
 
@@ -325,12 +340,12 @@ fn replication_that_begins_loses_nothing_and_a_promotion_may() {
     bed.memory = memory("p1", "h9", "0");
     assert!(!bed.pulse(&mut a));
     for worker in [&mut a, &mut b] {
-        assert_eq!(bed.look(worker), None);
+        assert_eq!(bed.take_steps(worker), None);
         assert!(bed.pulse(worker));
     }
     // The same process, which was a replica in between.
     bed.memory = memory("p1", "h10", "h9");
-    assert!(bed.look(&mut a).is_some());
+    assert!(bed.take_steps(&mut a).is_some());
 }
 
 #[test]
@@ -343,22 +358,25 @@ fn another_failover_while_it_is_cold_begins_no_new_span() {
     bed.fields = snapshot;
     bed.memory = restarted();
     for process in ["p3", "p4", "p5"] {
-        assert!(bed.look(&mut a).is_some() && bed.look(&mut b).is_some());
+        assert!(bed.take_steps(&mut a).is_some() && bed.take_steps(&mut b).is_some());
         bed.pass(SPAN / 4, &mut [&mut a, &mut b]);
         bed.memory = memory(process, process, "0");
     }
-    assert!(bed.look(&mut a).is_some() && bed.look(&mut b).is_some());
+    assert!(bed.take_steps(&mut a).is_some() && bed.take_steps(&mut b).is_some());
     bed.pass(needed - bed.now - 1, &mut [&mut a, &mut b]);
-    assert!(bed.look(&mut a).is_some() && bed.look(&mut b).is_some());
+    assert!(bed.take_steps(&mut a).is_some() && bed.take_steps(&mut b).is_some());
     bed.pass(1, &mut [&mut a, &mut b]);
-    assert_eq!((bed.look(&mut a), bed.look(&mut b)), (None, None));
+    assert_eq!(
+        (bed.take_steps(&mut a), bed.take_steps(&mut b)),
+        (None, None)
+    );
 }
 
 #[test]
-fn what_is_no_number_keeps_the_gate_closed() {
+fn a_field_that_is_not_a_number_keeps_the_gate_closed() {
     let (mut bed, mut a, _) = running();
     bed.fields.insert("cold".to_owned(), "soon".to_owned());
-    assert!(bed.look(&mut a).is_some());
+    assert!(bed.take_steps(&mut a).is_some());
 }
 
 #[test]
@@ -383,28 +401,28 @@ fn evictions_close_the_memory_for_a_span_and_are_remembered() {
     for worker in [&mut a, &mut b] {
         assert!(!bed.pulse(worker));
         let until = bed.now + SPAN;
-        assert_eq!(bed.look(worker), Some((until, EVICTED.to_owned())));
+        assert_eq!(bed.take_steps(worker), Some((until, EVICTED.to_owned())));
     }
     bed.pass(SPAN, &mut [&mut a, &mut b]);
     for worker in [&mut a, &mut b] {
-        assert_eq!(bed.look(worker), None);
+        assert_eq!(bed.take_steps(worker), None);
         assert!(bed.pulse(worker));
     }
     // The count was reset, so earlier evictions are not known.
     bed.memory.evicted = 0;
-    assert!(bed.look(&mut a).is_some());
+    assert!(bed.take_steps(&mut a).is_some());
     // A new process without evictions. No worker knows the last count of the old process.
     bed.pass(SPAN, &mut [&mut a, &mut b]);
     bed.memory = restarted();
     bed.memory.evicts = true;
     for worker in [&mut a, &mut b] {
-        let wait = bed.look(worker).expect("it waits");
+        let wait = bed.take_steps(worker).expect("it waits");
         assert_eq!(wait, (bed.now + SPAN, MAY_EVICT.to_owned()));
     }
 }
 
 #[test]
-fn info_says_what_was_evicted_and_what_may_be() {
+fn info_reports_evictions_and_the_eviction_policy() {
     let names = "run_id:ab12\r\nmaster_replid:cd\r\nmaster_replid2:00\r\n";
     for (more, evicted, evicts) in [
         (
@@ -425,18 +443,18 @@ fn info_says_what_was_evicted_and_what_may_be() {
 }
 
 #[test]
-fn who_waited_beside_an_epoch_does_not_take_an_emptied_memory_for_a_new_one() {
+fn a_worker_that_waited_detects_an_emptied_memory() {
     let mut bed = EpochBed::new();
     let (mut idle, mut other) = (
         worker("a", EarlierStarts::Idle),
         worker("b", EarlierStarts::Unknown),
     );
-    assert!(bed.look(&mut other).is_some());
-    assert!(bed.look(&mut idle).is_some());
+    assert!(bed.take_steps(&mut other).is_some());
+    assert!(bed.take_steps(&mut idle).is_some());
     bed.pass(SPAN, &mut [&mut idle, &mut other]);
-    assert_eq!(bed.look(&mut other), None);
+    assert_eq!(bed.take_steps(&mut other), None);
     assert!(bed.pulse(&mut other));
     bed.fields.clear();
-    let wait = bed.look(&mut idle);
+    let wait = bed.take_steps(&mut idle);
     assert_eq!(wait, Some((bed.now + SPAN, EMPTIED.to_owned())));
 }

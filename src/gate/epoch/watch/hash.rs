@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pulse_is_set_back() {
+    fn a_pulse_never_moves_back() {
         for pulse in [None, Some("4:1000")] {
             let bed = Bed::new(pulse);
             let read = bed.read();
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pulse_in_the_same_moment_keeps_nothing_else_from_being_written() {
+    fn a_simultaneous_pulse_does_not_block_other_writes() {
         let bed = Bed::new(Some("4:1000"));
         let read = bed.read();
         bed.beat();

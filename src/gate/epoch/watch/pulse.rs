@@ -34,14 +34,14 @@ impl SentPulse {
     /// Returns the clock by which the epoch's times were measured, in milliseconds: Redis's clock
     /// as if it was never stepped back. `clock` is a test's clock in microseconds.
     pub(super) fn now(&self, clock: Option<u64>) -> Option<u64> {
-        (clock.map(|micros| micros / 1000)).or_else(|| self.clock.map(goes_on))
+        (clock.map(|micros| micros / 1000)).or_else(|| self.clock.map(now_ms))
     }
 }
 
 impl EpochFindings {
     /// Takes another reading of Redis's clock, so that a worker's clock may run at another pace.
     fn learn_clock(&mut self, now: u64) {
-        let expected = self.clock.map_or(0, goes_on);
+        let expected = self.clock.map_or(0, now_ms);
         if now + STEP_MS >= expected {
             self.clock = Some((now, Instant::now()));
         }
@@ -49,7 +49,7 @@ impl EpochFindings {
 }
 
 /// Returns what a clock shows now that showed `then` milliseconds at `at`.
-fn goes_on((then, at): (u64, Instant)) -> u64 {
+fn now_ms((then, at): (u64, Instant)) -> u64 {
     then.saturating_add(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
 }
 
@@ -102,7 +102,7 @@ impl Watch {
         let numbers: Vec<u64> = from_redis_value_ref(answer).unwrap_or_default();
         let mut state = self.state();
         if let [1, now, pulse] = numbers[..]
-            && state.sound
+            && state.is_valid
             && state.version == sent.version
         {
             // Redis numbers the pulses. If answers overtook each other, the highest number counts.
@@ -112,7 +112,7 @@ impl Watch {
             return Ok(());
         }
         if state.version == sent.version {
-            state.sound = false;
+            state.is_valid = false;
             state.version += 1;
         }
         Err(GateError::Cold {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_waits_until_all_is_known_that_counts_for_it() {
+    fn a_request_waits_until_its_epoch_is_known() {
         let (watch, _) = sound();
         let gap = Gap {
             since: Some(1_000),

@@ -133,9 +133,9 @@ impl TenantTokenState {
         match (self.unfetched(), self.asked) {
             (Some(why), _) => NoToken::Failed(why.clone()),
             (None, asked) => {
-                let [least, most] = RETRY_DELAY_BOUNDS;
-                let elapsed = asked.map_or(least, |asked| asked.elapsed());
-                NoToken::Pending(elapsed.clamp(least, most))
+                let [min, max] = RETRY_DELAY_BOUNDS;
+                let elapsed = asked.map_or(min, |asked| asked.elapsed());
+                NoToken::Pending(elapsed.clamp(min, max))
             }
         }
     }
@@ -174,7 +174,7 @@ impl TenantTokens {
         tenant: &Tenant,
         deadline: Instant,
     ) -> Result<Arc<AccessToken>, NoToken> {
-        let kept = self.kept(tenant);
+        let kept = self.entry_of(tenant);
         if kept.borrow().is_due() {
             self.ask(tenant, &kept);
         }
@@ -194,7 +194,7 @@ impl TenantTokens {
     }
 
     /// Returns the state of `tenant`.
-    fn kept(&self, tenant: &Tenant) -> Arc<TenantEntry> {
+    fn entry_of(&self, tenant: &Tenant) -> Arc<TenantEntry> {
         let mut known = self.known();
         if let Some(kept) = known.get(tenant) {
             return Arc::clone(kept);
@@ -347,16 +347,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn tokens_that_are_renewed_first_make_room_and_the_others_stay() {
+    async fn tokens_with_the_earliest_renewal_are_evicted_first() {
         // Shuffled: the factor has no divisor in common with the number of tenants.
         let seconds = |number: usize| 1 + (number * 7 % MAX_TENANTS) as u64;
         let all = (0..MAX_TENANTS).map(|number| (tenant(number), with_token(seconds(number))));
         let mut known: HashMap<_, _> = all.collect();
         make_room(&mut known);
         assert_eq!(known.len(), MAX_TENANTS * 9 / 10);
-        let stays = |number: usize| seconds(number) > (MAX_TENANTS / 10) as u64;
+        let remains = |number: usize| seconds(number) > (MAX_TENANTS / 10) as u64;
         assert!(
-            (0..MAX_TENANTS).all(|number| known.contains_key(&tenant(number)) == stays(number))
+            (0..MAX_TENANTS).all(|number| known.contains_key(&tenant(number)) == remains(number))
         );
         // Enough tokens have expired by themselves.
         tokio::time::advance(Duration::from_secs(MAX_TENANTS as u64)).await;

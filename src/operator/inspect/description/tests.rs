@@ -60,9 +60,9 @@ fn shown_after(
     let policy = Config::default().rate_limiter.policy;
     let rows: Vec<LimitUsage> = policy.default_limits().iter().zip(&found.limits).collect();
     let ours: Vec<Limit> = rows.iter().map(|(limit, _)| (*limit).clone()).collect();
-    let said = api::in_words(&found, &api::compare(&found, &ours));
+    let said = api::describe(&found, &api::compare(&found, &ours));
     let given = given(&[]);
-    in_words(
+    describe(
         &tenant,
         "rate-limiter",
         &rows,
@@ -95,7 +95,7 @@ why       no job is admitted before the suspension ends, in 12.3s (Tue, 14 Nov 2
 }
 
 #[test]
-fn where_nothing_costs_more_than_one_calls_and_jobs_are_counted() {
+fn unit_costs_are_counted_as_calls_and_jobs() {
     let of_one = |count, calls, widest| UsageOfLimit {
         calls,
         widest,
@@ -141,7 +141,7 @@ fn where_nothing_costs_more_than_one_calls_and_jobs_are_counted() {
 }
 
 #[test]
-fn what_was_not_said_is_not_guessed() {
+fn missing_labels_are_not_guessed() {
     let path = Scope::Header("x-path".to_owned());
     let limit = |name: &str, scope: &Scope| {
         let limit = Limit::concurrent(name, 5).expect("in range");
@@ -167,7 +167,7 @@ fn what_was_not_said_is_not_guessed() {
         let tenant = Tenant::parse("acme").expect("a tenant");
         let json = as_json(&rows[1], &given(missing))["used"].clone();
         let given = given(missing);
-        let text = in_words(
+        let text = describe(
             &tenant,
             "x",
             &rows,
@@ -202,7 +202,7 @@ fn what_was_not_said_is_not_guessed() {
 }
 
 #[test]
-fn others_that_wait_for_what_they_share_are_counted() {
+fn other_tenants_waiting_for_a_shared_limit_are_counted() {
     let shared = |waiting| UsageOfLimit {
         waiting,
         ..usage(3, 2, 0)
@@ -230,7 +230,7 @@ fn others_that_wait_for_what_they_share_are_counted() {
 }
 
 #[test]
-fn nothing_is_said_of_what_is_over() {
+fn past_suspensions_are_not_shown() {
     let text = shown(usage(0, 5, 0), |found| {
         found.blocked_until_ms = 1_600_000_000_000;
         found.blocked_by = "429".to_owned();
@@ -246,7 +246,7 @@ fn nothing_is_said_of_what_is_over() {
 }
 
 #[test]
-fn it_says_why_a_job_waits_and_what_an_operator_set() {
+fn the_description_names_the_cause_of_a_wait_and_overrides() {
     let operators = UsageOfLimit {
         max: 1,
         set: 1,
@@ -272,7 +272,7 @@ fn it_says_why_a_job_waits_and_what_an_operator_set() {
 }
 
 #[test]
-fn what_an_operator_set_stands_beside_what_was_learned() {
+fn overrides_are_shown_beside_learned_limits() {
     let limit = Limit::new(
         "minute",
         crate::rules::limit::Algorithm::SlidingWindow,
@@ -297,8 +297,8 @@ fn what_an_operator_set_stands_beside_what_was_learned() {
             ..usage(0, u64::from(max), 0)
         };
         (
-            describe(&(&limit, &usage)),
-            learned::in_words(&limit, &usage, NOW),
+            describe_limit(&(&limit, &usage)),
+            learned::describe(&limit, &usage, NOW),
         )
     };
     let (told, words) = show(40, 10);
@@ -320,7 +320,7 @@ fn what_an_operator_set_stands_beside_what_was_learned() {
 }
 
 #[test]
-fn a_job_that_costs_more_than_an_operator_allows_starts_alone() {
+fn a_job_above_an_operators_limit_starts_alone() {
     let operators = |widest| UsageOfLimit {
         max: 3,
         set: 3,
@@ -338,7 +338,7 @@ fn a_job_that_costs_more_than_an_operator_allows_starts_alone() {
 }
 
 #[test]
-fn a_recovery_wait_is_shown_until_it_ends_and_before_what_ends_sooner() {
+fn a_recovery_wait_is_shown_first_until_it_ends() {
     let waits = Recovery::Waits {
         now_ms: NOW,
         until_ms: NOW + 42_000,
@@ -375,7 +375,7 @@ fn a_recovery_wait_is_shown_until_it_ends_and_before_what_ends_sooner() {
 }
 
 #[test]
-fn what_the_api_says_stands_beside_ours() {
+fn advertised_limits_are_shown_beside_configured_ones() {
     let said = |text: &str| {
         shown(usage(0, 5, 0), |found| {
             found.quotas = Quotas::read(text);

@@ -23,23 +23,29 @@ fn ask(texts: &[&str], limits: &Limits) -> Result<ForecastRequest, String> {
 }
 
 #[test]
-fn what_is_said_is_what_would_be_enforced() {
+fn a_hypothesis_shows_the_limits_it_would_enforce() {
     let one = limits(&["default"]);
     let asked = ask(&["max-requests=200", "window-size=2m", "resume"], &one).expect("fine");
     assert_eq!(
         (asked.limits[0].max(), asked.limits[0].window_ms()),
         (200, 120_000)
     );
-    assert_eq!((asked.as_said[0], asked.opens), (true, OpeningTime::Now));
+    assert_eq!(
+        (asked.ignores_override[0], asked.opens),
+        (true, OpeningTime::Now)
+    );
     let two = limits(&["day", "second"]);
     let asked = ask(&["second.max-requests=1", "pause=10m"], &two).expect("fine");
     let max: Vec<u32> = asked.limits.iter().map(Limit::max).collect();
-    assert_eq!((max, asked.as_said), (vec![100, 1], vec![false, true]));
+    assert_eq!(
+        (max, asked.ignores_override),
+        (vec![100, 1], vec![false, true])
+    );
     assert_eq!(asked.opens, OpeningTime::In(600_000));
 }
 
 #[test]
-fn what_can_not_be_is_said_with_what_was_meant() {
+fn an_impossible_hypothesis_is_refused_with_a_suggestion() {
     let one = limits(&["default"]);
     let two = limits(&["per-day", "per-second"]);
     for (texts, limits, expected) in [
@@ -122,7 +128,7 @@ fn what_can_not_be_is_said_with_what_was_meant() {
 }
 
 #[test]
-fn a_plan_by_which_jobs_wait_elsewhere_can_not_be_compared() {
+fn a_plan_with_other_waitlists_cannot_be_compared() {
     let path =
         limit("path", Algorithm::SlidingWindow).with_scope(Scope::Header("x-path".to_owned()));
     let gold = Limits::new(vec![path]).expect("these are limits");
@@ -146,7 +152,7 @@ fn a_plan_by_which_jobs_wait_elsewhere_can_not_be_compared() {
 }
 
 #[test]
-fn of_a_shadow_it_is_said_that_it_holds_up_nobody() {
+fn a_shadow_is_refused_because_it_never_delays_a_job() {
     let trial = limit("trial", Algorithm::SlidingWindow);
     let trial = trial.in_shadow().expect("it may be one");
     let all = vec![limit("real", Algorithm::SlidingWindow), trial];

@@ -71,7 +71,7 @@ fn the_status_says_whether_the_headers_count() {
 }
 
 #[test]
-fn a_failure_that_says_that_nothing_is_left_is_a_refusal() {
+fn a_failure_with_no_remaining_quota_is_a_refusal() {
     let after = |seconds| Pushback {
         after: Some(Duration::from_secs(seconds)),
     };
@@ -214,7 +214,7 @@ fn resets() {
 }
 
 #[test]
-fn the_resets_of_windows_count_where_nothing_of_theirs_remains() {
+fn window_resets_count_where_no_quota_remains() {
     let kong = [
         ("X-RateLimit-Remaining-Minute", "0"),
         ("X-RateLimit-Reset-Minute", "42"),
@@ -231,7 +231,7 @@ fn the_resets_of_windows_count_where_nothing_of_theirs_remains() {
 }
 
 #[test]
-fn the_first_form_that_says_something_counts() {
+fn the_first_usable_form_counts() {
     let (retry_after, rate_limit) = (("Retry-After", "1"), ("RateLimit", "\"a\";r=0;t=2"));
     let reset = ("X-RateLimit-Reset", "3");
     check(&[reset, rate_limit, retry_after], Some(1_000));
@@ -323,7 +323,7 @@ proptest! {
     }
 
     #[test]
-    fn a_delay_is_kept(seconds in 1..1_000_000_000_u64) {
+    fn a_delay_survives_a_round_trip(seconds in 1..1_000_000_000_u64) {
         for (name, value) in [
             ("Retry-After", seconds.to_string()),
             ("RateLimit", format!("\"a\";r=0;t={seconds}")),

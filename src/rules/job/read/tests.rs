@@ -99,7 +99,7 @@ fn check(headers: &[(&'static str, Field<'static>)], expected: Result<(&str, u32
 }
 
 #[test]
-fn a_message_is_usable_or_says_why_not() {
+fn a_message_is_usable_or_has_a_reason() {
     let tenant = ("x-tenant", Field::Text("acme"));
     check(&[tenant], Ok(("acme", 1)));
     check(&[tenant, ("x-cost", Field::Int(20))], Ok(("acme", 20)));
@@ -163,7 +163,7 @@ fn scoped(scopes: &[Scope]) -> Limits {
 }
 
 #[test]
-fn what_tells_jobs_apart_is_a_text_or_a_number_or_missing() {
+fn a_partition_value_is_a_text_or_a_number_or_missing() {
     let path = || Scope::Header("x-path".to_owned());
     let limits = scoped(&[Scope::Tenant, path()]);
     let policy = Policy::common(limits.clone());
@@ -205,7 +205,7 @@ fn what_tells_jobs_apart_is_a_text_or_a_number_or_missing() {
 }
 
 #[test]
-fn a_job_that_comes_back_has_the_routing_key_of_its_publisher() {
+fn a_returned_job_keeps_its_publishers_routing_key() {
     let fake = |headers| Fake {
         headers,
         ..Fake::default()
@@ -222,7 +222,7 @@ fn a_job_that_comes_back_has_the_routing_key_of_its_publisher() {
 }
 
 #[test]
-fn our_own_headers_count_only_on_what_we_delayed_ourselves() {
+fn internal_headers_count_only_on_jobs_from_delay_queues() {
     let fake = Fake {
         headers: vec![
             ("x-tenant", Field::Text("acme")),
@@ -256,7 +256,7 @@ fn our_own_headers_count_only_on_what_we_delayed_ourselves() {
 }
 
 #[test]
-fn the_tenant_may_stand_elsewhere() {
+fn the_tenant_may_come_from_other_fields() {
     let fake = Fake {
         headers: vec![],
         body: br#"{"user":{"id":"u1"},"n":1}"#,
@@ -315,7 +315,7 @@ fn the_tenant_may_stand_elsewhere() {
 }
 
 #[test]
-fn a_deadline_is_a_time_or_missing_or_says_what_it_is() {
+fn a_deadline_is_a_time_or_missing_or_an_error() {
     let deadline = |fake: &Fake, field: ValueField| {
         let fields = Fields {
             deadline: Some(field),

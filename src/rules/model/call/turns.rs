@@ -66,13 +66,13 @@ impl Call<'_> {
 
     /// Returns the number of units up to and including a place, and how many of them belong to the
     /// place itself.
-    pub(in crate::rules::model) fn up_to(&self, place: ForecastTarget) -> (u64, u64) {
+    pub(in crate::rules::model) fn up_to(&self, target: ForecastTarget) -> (u64, u64) {
         let waitlist = self.waitlist();
-        let ForecastTarget::Job(ticket, cost) = place else {
+        let ForecastTarget::Job(ticket, cost) = target else {
             return (waitlist.waiting(), 1);
         };
         let own = match self.counts_cost() {
-            true => u64::from(cost).clamp(1, self.most()),
+            true => u64::from(cost).clamp(1, self.highest_cost()),
             false => 1,
         };
         match ticket.filter(|ticket| waitlist.waits(ticket)) {
@@ -173,7 +173,7 @@ impl Call<'_> {
         let widest = self.states[partition]
             .fair_queue
             .widest
-            .clamp(1, self.most());
+            .clamp(1, self.highest_cost());
         let is_behind = |(_, here): &(usize, usize)| self.layout.is_behind(*here, partition);
         let here = self.partitions().filter(is_behind);
         let latest = here
@@ -191,7 +191,7 @@ impl Call<'_> {
         let widest = self.states[partition]
             .fair_queue
             .widest
-            .clamp(1, self.most());
+            .clamp(1, self.highest_cost());
         self.partitions().any(|(index, here)| {
             self.layout.is_behind(here, partition) && self.takes_room(index, widest)
         })
@@ -210,7 +210,7 @@ impl Call<'_> {
 
     /// Returns the largest cost that the first job of the waitlist can have.
     pub(super) fn widest(&self) -> u64 {
-        self.waitlist().widest.clamp(1, self.most())
+        self.waitlist().widest.clamp(1, self.highest_cost())
     }
 
     pub(super) fn count(&self, index: usize) -> u64 {
@@ -223,13 +223,13 @@ impl Call<'_> {
     }
 
     /// Returns the highest cost that can start.
-    pub(super) fn most(&self) -> u64 {
-        most_of(self.limits)
+    pub(super) fn highest_cost(&self) -> u64 {
+        highest_cost(self.limits)
     }
 }
 
 /// Returns the highest cost that can start under `limits`.
-pub(super) fn most_of(limits: &[Limit]) -> u64 {
+pub(super) fn highest_cost(limits: &[Limit]) -> u64 {
     let costs = limits.iter().filter(|limit| limit.unit() == Unit::Cost);
     let capacities = costs.map(Limit::capacity);
     capacities.min().map_or(u64::from(u32::MAX), u64::from)

@@ -41,7 +41,7 @@ impl Bench {
         let ask = Question {
             ticket: None,
             cost: 1,
-            again: false,
+            readmitted: false,
         };
         let (limits, clock) = (&self.limits, self.clock());
         self.state.alone(limits, |scopes| {
@@ -96,7 +96,7 @@ fn a_burst_of_refusals_is_one_event_and_finds_the_number() {
 }
 
 #[test]
-fn it_rises_by_steps_and_waits_longer_after_each_that_fails() {
+fn a_limit_rises_by_steps_and_waits_longer_after_failed_ones() {
     let mut bench = Bench::new(limit(Algorithm::SlidingWindow, 100, 50));
     bench.start(81);
     bench.refuse(1);
@@ -129,7 +129,7 @@ fn it_rises_by_steps_and_waits_longer_after_each_that_fails() {
 /// Quota saved up while the API refused would be used on top of an even flow, and refused again a
 /// window later.
 #[test]
-fn what_is_closed_is_not_filled() {
+fn a_limit_is_not_refilled_while_closed() {
     for algorithm in [
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket,
@@ -170,7 +170,7 @@ fn what_is_closed_is_not_filled() {
 }
 
 #[test]
-fn what_says_nothing_of_the_limit_is_not_learned() {
+fn evidence_unrelated_to_the_limit_is_ignored() {
     let mut bench = Bench::new(limit(Algorithm::SlidingWindow, 100, 50));
     bench.start(81);
     let too_long = bench.refusal(2 * WINDOW + 1);
@@ -188,7 +188,7 @@ fn what_says_nothing_of_the_limit_is_not_learned() {
 }
 
 #[test]
-fn what_is_advertised_counts_until_it_is_no_longer_said() {
+fn an_advertised_limit_counts_until_it_is_withdrawn_or_stale() {
     let mut bench = Bench::new(limit(Algorithm::SlidingWindow, 100, 50));
     let told = |max| Evidence::Advertised(vec![max]);
     assert_eq!(bench.learn(&told(0)), []);
@@ -199,12 +199,12 @@ fn what_is_advertised_counts_until_it_is_no_longer_said() {
     bench.learn(&told(0));
     assert_eq!(bench.max(), 100);
     bench.learn(&told(80));
-    bench.now += TOLD_MS;
+    bench.now += ADVERTISED_MS;
     assert_eq!(bench.max(), 100, "it was not said for an hour");
 }
 
 #[test]
-fn of_several_limits_the_one_learns_that_is_used_the_most_and_explains_the_wait() {
+fn the_fullest_limit_that_explains_the_wait_learns() {
     let of = |name, max, seconds| {
         let window = Duration::from_secs(seconds);
         let limit = Limit::new(name, Algorithm::SlidingWindow, max, window, Duration::ZERO);
@@ -217,7 +217,7 @@ fn of_several_limits_the_one_learns_that_is_used_the_most_and_explains_the_wait(
         let ask = Question {
             ticket: None,
             cost: 1,
-            again: false,
+            readmitted: false,
         };
         state.alone(&limits, |scopes| {
             scopes.ask(&limits, clock, 100, "p", &[ask; 9]);
@@ -239,7 +239,7 @@ fn of_several_limits_the_one_learns_that_is_used_the_most_and_explains_the_wait(
 }
 
 #[test]
-fn a_reset_forgets_and_a_text_is_read_as_it_was_written() {
+fn a_reset_forgets_and_the_stored_text_survives_a_round_trip() {
     let mut bench = Bench::new(limit(Algorithm::TokenBucket, 300, 50));
     bench.start(300);
     bench.refuse(1);

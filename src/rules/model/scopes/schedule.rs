@@ -13,11 +13,14 @@ impl Scopes<'_> {
     /// Changes nothing.
     pub fn schedule(&self, asked: &ForecastRequest, clock: Clock) -> Schedule {
         let now = clock.now_ms;
-        let limits = self.in_force_as(&asked.limits, &asked.as_said, now);
-        let set = (asked.limits.iter().zip(&asked.as_said)).map(|(limit, as_said)| match as_said {
-            true => limit.max(),
-            false => self.set(limit, now).max(),
-        });
+        let limits = self.in_force_ignoring(&asked.limits, &asked.ignores_override, now);
+        let set =
+            (asked.limits.iter().zip(&asked.ignores_override)).map(|(limit, ignores_override)| {
+                match ignores_override {
+                    true => limit.max(),
+                    false => self.set(limit, now).max(),
+                }
+            });
         let set = set.collect();
         let mut states = Scopes {
             layout: self.layout,
@@ -25,7 +28,7 @@ impl Scopes<'_> {
             tallies: Vec::new(),
         };
         states.load(&limits, clock, State::load);
-        states.forget_who_was_reset(now);
+        states.forget_reset_waitlist(now);
         let control = &mut states.states[self.layout.control];
         control.pull_back(now);
         match asked.opens {
@@ -37,7 +40,7 @@ impl Scopes<'_> {
         }
         let opens_ms = now.max(asked.not_before_ms).max(control.closed_until(now));
         let mut call = Call::new(&mut states.states, self.layout, &limits, clock, opens_ms, 0);
-        let (units, own) = call.up_to(asked.place);
+        let (units, own) = call.up_to(asked.target);
         let turn = |unit| Turn {
             unit,
             at: call.turn_by_limit(unit, if unit == units { own } else { 1 }),

@@ -25,7 +25,7 @@ impl Sort {
     pub fn order(self, one: &Row, two: &Row) -> Ordering {
         let by_number = |by: fn(&Row) -> u64| by(two).cmp(&by(one));
         let by_rate = |by: fn(&Row) -> f64| by(two).total_cmp(&by(one));
-        let waiting = by_number(|row| row.waiting.max(row.in_line.unwrap_or(0)));
+        let waiting = by_number(|row| row.waiting.max(row.waitlist_units.unwrap_or(0)));
         match self {
             Self::Waiting => waiting.then(by_number(|row| row.line_ends_ms)),
             Self::Denied => by_rate(|row| row.denials).then(waiting),
@@ -36,19 +36,19 @@ impl Sort {
 }
 
 impl FleetReport {
-    /// Returns the tenants to ask the gate about so that the first `most` by `sort` are correct.
+    /// Returns the tenants to ask the gate about so that the first `max` by `sort` are correct.
     /// For [`Sort::Waiting`] this includes the tenants with the longest waitlists, of which workers
     /// may have few jobs in memory.
-    pub fn first(&self, sort: Sort, most: usize) -> Vec<Row> {
+    pub fn first(&self, sort: Sort, max: usize) -> Vec<Row> {
         let mut rows: Vec<&Row> = self.tenants.iter().collect();
         let (mut first, mut known) = (Vec::new(), HashSet::new());
         let by_line = |one: &&Row, two: &&Row| two.line_ends_ms.cmp(&one.line_ends_ms);
         if sort == Sort::Waiting {
             rows.sort_by(by_line);
-            first.extend(rows.iter().take(most).copied());
+            first.extend(rows.iter().take(max).copied());
         }
         rows.sort_by(|one, two| sort.order(one, two));
-        first.extend(rows.iter().take(most));
+        first.extend(rows.iter().take(max));
         first.retain(|row| known.insert(&row.tenant));
         let mut first: Vec<Row> = first.into_iter().cloned().collect();
         first.sort_by(|one, two| one.tenant.cmp(&two.tenant));
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_are_sorted_by_what_is_asked_for() {
+    fn tenants_are_sorted_in_the_requested_order() {
         let all = vec![
             tenant("a", |it| it.starts = 9),
             tenant("b", |it| it.denials = 9),
@@ -89,8 +89,8 @@ mod tests {
         let view = FleetReport::of(NOW, vec![("a".to_owned(), Some(Ok(report)))]);
         let names =
             |rows: &[Row]| -> String { rows.iter().map(|row| row.tenant.as_str()).collect() };
-        let sorted = |sort: Sort, most| {
-            let mut rows = view.first(sort, most);
+        let sorted = |sort: Sort, max| {
+            let mut rows = view.first(sort, max);
             rows.sort_by(|one, two| sort.order(one, two));
             names(&rows)
         };

@@ -20,8 +20,8 @@ pub(super) fn offline(config: &Config, findings: &mut Findings) {
         let program = exec.command.first().map_or("", String::as_str);
         match found(program) {
             Some(path) => {
-                let most = dispatch.concurrency;
-                let text = format!("jobs go to up to {most} processes of {}", path.display());
+                let max = dispatch.concurrency;
+                let text = format!("jobs go to up to {max} processes of {}", path.display());
                 findings.add(Severity::Ok, CONFIG, text);
             }
             None => findings.add(
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_looked_for_as_the_system_does() {
+    fn a_program_is_searched_like_the_system_does() {
         assert!(found("sh").is_some_and(|path| path.is_absolute()));
         assert_eq!(found("/bin/sh"), Some(PathBuf::from("/bin/sh")));
         for none in ["", "no-such-program-here", "/etc/passwd", "/"] {

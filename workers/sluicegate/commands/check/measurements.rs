@@ -26,7 +26,7 @@ impl Times {
         (!taken.is_empty()).then_some(Self(taken))
     }
 
-    fn least(&self) -> Duration {
+    fn shortest(&self) -> Duration {
         self.0.first().copied().unwrap_or_default()
     }
 
@@ -40,13 +40,13 @@ impl Times {
 
     /// Returns how many exceed the shortest by more than `more`.
     fn beyond(&self, more: Duration) -> usize {
-        let in_time = |took: &Duration| *took <= self.least() + more;
+        let in_time = |took: &Duration| *took <= self.shortest() + more;
         self.0.len() - self.0.partition_point(in_time)
     }
 
     /// Formats them, such as `0.31 ms (median of 20; 0.25 ms to 0.90 ms)`.
-    fn in_words(&self) -> String {
-        let [least, median, worst] = [self.least(), self.median(), self.worst()].map(ms);
+    fn describe(&self) -> String {
+        let [least, median, worst] = [self.shortest(), self.median(), self.worst()].map(ms);
         format!("{median} (median of {}; {least} to {worst})", self.0.len())
     }
 
@@ -55,7 +55,7 @@ impl Times {
         let ms = |took: Duration| took.as_micros() as f64 / 1_000.0;
         json!({
             "samples": self.0.len(),
-            "least_ms": ms(self.least()),
+            "least_ms": ms(self.shortest()),
             "median_ms": ms(self.median()),
             "worst_ms": ms(self.worst()),
         })
@@ -99,11 +99,11 @@ pub(super) struct MeasurementTerms {
 
 impl Measurements {
     /// Judges the round trips to Redis.
-    pub(super) fn redis_in_words(&self, terms: &MeasurementTerms) -> Option<(Severity, String)> {
+    pub(super) fn describe_redis(&self, terms: &MeasurementTerms) -> Option<(Severity, String)> {
         let times = self.redis.as_ref()?;
-        let (least, permit) = (times.least(), ms(terms.permit));
-        let took = format!("a round trip takes {}", times.in_words());
-        if least > MAX_ROUND_TRIP {
+        let (min, permit) = (times.shortest(), ms(terms.permit));
+        let took = format!("a round trip takes {}", times.describe());
+        if min > MAX_ROUND_TRIP {
             let text = format!("{took}; workers support at most {}", ms(MAX_ROUND_TRIP));
             return Some((Severity::Warn, text));
         }
@@ -119,7 +119,7 @@ impl Measurements {
             (Severity::Ok, text)
         } else {
             // Half of the guard is for these round trips.
-            let wanted = ms((times.worst() - least) * 2);
+            let wanted = ms((times.worst() - min) * 2);
             let advice = match terms.has_guard {
                 true => format!("raise rate-limiter.guard above {wanted}, or move Redis closer"),
                 false => "move Redis closer".to_owned(),
@@ -133,28 +133,28 @@ impl Measurements {
     }
 
     /// Judges RabbitMQ's confirms.
-    pub(super) fn confirm_in_words(&self, terms: &MeasurementTerms) -> Option<(Severity, String)> {
+    pub(super) fn describe_confirms(&self, terms: &MeasurementTerms) -> Option<(Severity, String)> {
         let times = self.confirm.as_ref()?;
         let mut text = format!(
             "a publish is confirmed in {}: a job stays in memory that long before it is in a \
             delay queue or a dead letter",
-            times.in_words()
+            times.describe()
         );
         if times.median() >= SLOW_CONFIRM {
-            let most = rate(terms.moved_at_once, times.median());
-            text += &format!(", and a worker moves at most about {most} jobs per second");
+            let max = rate(terms.moved_at_once, times.median());
+            text += &format!(", and a worker moves at most about {max} jobs per second");
         }
         Some((Severity::Ok, text))
     }
 
     /// Judges the connection to the API.
-    pub(super) fn api_in_words(&self, terms: &MeasurementTerms) -> Option<(Severity, String)> {
+    pub(super) fn describe_api(&self, terms: &MeasurementTerms) -> Option<(Severity, String)> {
         let api = self.api.as_ref()?;
         let ApiConnection {
             at, proxy, connect, ..
         } = api;
         let tls = match &api.tls {
-            Some(tls) => format!(", TLS another {}", tls.in_words()),
+            Some(tls) => format!(", TLS another {}", tls.describe()),
             None => String::new(),
         };
         let by = match proxy {
@@ -169,8 +169,8 @@ impl Measurements {
         let mut text = format!(
             "{at} accepts connections: {by} takes {}{tls}{version}. No request was sent. A call \
             without an open connection waits that long before it asks for its permit, so the \
-            wathe wait costs no quota",
-            connect.in_words()
+            wait costs no quota",
+            connect.describe()
         );
         let late = connect.beyond(terms.permit);
         // The time to open a tunnel says little about calls.
@@ -188,15 +188,15 @@ impl Measurements {
 
     /// Returns a worker's maximum throughput over these connections, however fast everything else
     /// is.
-    pub(super) fn starts_in_words(&self, terms: &MeasurementTerms) -> Option<String> {
-        let least = self.redis.as_ref()?.least();
-        let redis = format!("a round trip to Redis ({})", ms(least));
-        let ways = match self.way_to_api() {
+    pub(super) fn describe_throughput(&self, terms: &MeasurementTerms) -> Option<String> {
+        let min = self.redis.as_ref()?.shortest();
+        let redis = format!("a round trip to Redis ({})", ms(min));
+        let ways = match self.api_round_trip() {
             Some(api) => format!("{redis} and one to the API ({})", ms(api)),
             None => redis,
         };
-        let most = self.most_starts(terms)?;
-        if most > A_CORE_CARRIES {
+        let max = self.max_starts(terms)?;
+        if max > A_CORE_CARRIES {
             return Some(format!(
                 "latency is not the bottleneck with dispatch.concurrency {}: a worker makes about \
                 {A_CORE_CARRIES} calls per second and processor core, fewer if the API is slow \
@@ -207,20 +207,20 @@ impl Measurements {
         Some(format!(
             "latency limits a worker to {} calls per second: with dispatch.concurrency {} each \
             call occupies its worker slot for at least {ways}",
-            most, terms.concurrency
+            max, terms.concurrency
         ))
     }
 
     /// Returns the minimum round-trip time of a call. A connect takes one round trip. Through a
     /// proxy it is unknown.
-    fn way_to_api(&self) -> Option<Duration> {
+    fn api_round_trip(&self) -> Option<Duration> {
         let direct = self.api.as_ref().filter(|api| api.proxy.is_none());
-        direct.map(|api| api.connect.least())
+        direct.map(|api| api.connect.shortest())
     }
 
-    fn most_starts(&self, terms: &MeasurementTerms) -> Option<u64> {
-        let redis = self.redis.as_ref()?.least();
-        let each = redis + self.way_to_api().unwrap_or_default();
+    fn max_starts(&self, terms: &MeasurementTerms) -> Option<u64> {
+        let redis = self.redis.as_ref()?.shortest();
+        let each = redis + self.api_round_trip().unwrap_or_default();
         Some(rate(terms.concurrency, each))
     }
 
@@ -234,7 +234,7 @@ impl Measurements {
             "api_connect": times(api.map(|api| &api.connect)),
             "api_tls": times(api.and_then(|api| api.tls.as_ref())),
             "api_http2": api.map(|api| api.is_http2),
-            "most_starts_per_second": self.most_starts(terms),
+            "most_starts_per_second": self.max_starts(terms),
         })
     }
 }
@@ -300,14 +300,14 @@ mod tests {
             assert_eq!(ms(Duration::from_micros(micros)), text);
         }
         assert!(Times::of(Vec::new()).is_none());
-        let shown = times(&[30, 10, 20, 900]).in_words();
+        let shown = times(&[30, 10, 20, 900]).describe();
         assert_eq!(shown, "30 ms (median of 4; 10 ms to 900 ms)");
     }
 
     #[test]
-    fn a_way_to_redis_is_judged_by_how_much_it_varies_and_not_by_how_long_it_is() {
+    fn latency_to_redis_is_judged_by_its_variation() {
         let says = |ms: &[u64], part: &str, level: Severity| {
-            let (found, text) = redis(ms).redis_in_words(&TERMS).expect("measured");
+            let (found, text) = redis(ms).describe_redis(&TERMS).expect("measured");
             assert!(text.contains(part), "{text}");
             assert_eq!(found, level, "{text}");
         };
@@ -315,9 +315,9 @@ mod tests {
         says(&[400; 20], far, Severity::Ok);
         says(&[1, 26], far, Severity::Ok);
         says(&[1, 1, 1, 27], "1 of 4 answers came later", Severity::Ok);
-        let most = "2 of 4 answers came later. Most permits would expire unused: raise \
+        let max = "2 of 4 answers came later. Most permits would expire unused: raise \
             rate-limiter.guard above 80 ms";
-        says(&[1, 1, 40, 41], most, Severity::Warn);
+        says(&[1, 1, 40, 41], max, Severity::Warn);
         let too_far = "takes 700 ms (median of 2; 600 ms to 700 ms); workers support at most 500 \
             ms";
         says(&[600, 700], too_far, Severity::Warn);
@@ -328,32 +328,32 @@ mod tests {
             ..TERMS
         };
         let (_, text) = redis(&[1, 1_500])
-            .redis_in_words(&strict)
+            .describe_redis(&strict)
             .expect("measured");
         assert!(text.ends_with("unused: move Redis closer"), "{text}");
     }
 
     #[test]
-    fn a_worker_starts_as_many_calls_as_its_slots_can_have_over_both_ways() {
+    fn the_call_rate_is_bounded_by_slots_and_both_latencies() {
         let mut measured = redis(&[40, 55]);
-        assert_eq!(measured.most_starts(&TERMS), Some(2_500));
-        let text = measured.starts_in_words(&TERMS).expect("measured");
+        assert_eq!(measured.max_starts(&TERMS), Some(2_500));
+        let text = measured.describe_throughput(&TERMS).expect("measured");
         let expected = "latency limits a worker to 2500 calls per second: with \
             dispatch.concurrency 100 each call occupies its worker slot for at least a round trip \
             to Redis (40 ms)";
         assert_eq!(text, expected);
         measured.api = Some(api(&[12, 10], None));
-        assert_eq!(measured.most_starts(&TERMS), Some(2_000));
-        let text = measured.starts_in_words(&TERMS).expect("measured");
+        assert_eq!(measured.max_starts(&TERMS), Some(2_000));
+        let text = measured.describe_throughput(&TERMS).expect("measured");
         assert!(
             text.ends_with("Redis (40 ms) and one to the API (10 ms)"),
             "{text}"
         );
         // A tunnel takes an unknown number of round trips to open.
         measured.api = Some(api(&[10], Some("http://proxy:3128/")));
-        assert_eq!(measured.most_starts(&TERMS), Some(2_500));
+        assert_eq!(measured.max_starts(&TERMS), Some(2_500));
         // On one machine, round trips are shorter than a call's processor time.
-        let text = redis(&[1]).starts_in_words(&TERMS).expect("measured");
+        let text = redis(&[1]).describe_throughput(&TERMS).expect("measured");
         assert!(
             text.starts_with(
                 "latency is not the bottleneck with dispatch.concurrency 100: a worker makes"
@@ -361,19 +361,22 @@ mod tests {
             "{text}"
         );
         let nothing = Measurements::default();
-        assert!(nothing.starts_in_words(&TERMS).is_none(), "without Redis");
+        assert!(
+            nothing.describe_throughput(&TERMS).is_none(),
+            "without Redis"
+        );
         // No time was measurable.
-        assert!(redis(&[0]).most_starts(&TERMS).is_some());
+        assert!(redis(&[0]).max_starts(&TERMS).is_some());
     }
 
     #[test]
-    fn what_connecting_varies_by_is_told_where_the_guard_has_no_room_for_it() {
+    fn connect_time_variation_beyond_the_guard_is_reported() {
         let says = |connect: &[u64], proxy, terms: &MeasurementTerms| {
             let measured = Measurements {
                 api: Some(api(connect, proxy)),
                 ..Measurements::default()
             };
-            let (level, text) = measured.api_in_words(terms).expect("measured");
+            let (level, text) = measured.describe_api(terms).expect("measured");
             assert_eq!(level, Severity::Ok, "{text}");
             text
         };
@@ -404,13 +407,13 @@ mod tests {
     }
 
     #[test]
-    fn slow_confirms_bound_what_a_worker_moves() {
+    fn slow_confirms_bound_the_moves_of_a_worker() {
         let says = |ms: &[u64]| {
             let measured = Measurements {
                 confirm: Some(times(ms)),
                 ..Measurements::default()
             };
-            measured.confirm_in_words(&TERMS).expect("measured").1
+            measured.describe_confirms(&TERMS).expect("measured").1
         };
         assert!(says(&[1, 2, 3]).ends_with("in a delay queue or a dead letter"));
         let slow = says(&[10, 20, 90]);

@@ -125,9 +125,9 @@ pub(super) async fn rabbitmq(
     findings.add(Severity::Ok, WHAT, unacked(config));
     destination::rabbitmq(config, findings).await;
     match confirms(&config.amqp, more_connections(config)).await {
-        Confirms::Took(took) => {
+        Confirms::Measured(took) => {
             measured.confirm = Times::of(took);
-            if let Some((level, text)) = measured.confirm_in_words(terms) {
+            if let Some((level, text)) = measured.describe_confirms(terms) {
                 findings.add(level, WHAT, text);
             }
         }
@@ -205,7 +205,7 @@ pub(super) async fn api(
         tls: Times::of(encrypted),
         is_http2,
     });
-    if let Some((level, text)) = measured.api_in_words(terms) {
+    if let Some((level, text)) = measured.describe_api(terms) {
         findings.add(level, WHAT, text);
     }
 }
@@ -218,7 +218,7 @@ pub(super) async fn redis(
     (measured, findings): (&mut Measurements, &mut Findings),
 ) {
     const WHAT: &str = "redis";
-    let (health, round_trips) = match looked_at(config).await {
+    let (health, round_trips) = match measure_redis(config).await {
         Ok(found) => found,
         Err(error) => return findings.add(Severity::Error, WHAT, gate(&error)),
     };
@@ -232,7 +232,7 @@ pub(super) async fn redis(
         ),
     );
     measured.redis = Times::of(round_trips);
-    if let Some((level, text)) = measured.redis_in_words(terms) {
+    if let Some((level, text)) = measured.describe_redis(terms) {
         findings.add(level, WHAT, text);
     }
     match health.maxmemory_policy.as_deref() {
@@ -258,16 +258,16 @@ pub(super) async fn redis(
         None => "job with the common limits".to_owned(),
     };
     for (primary, recovery) in recoveries(config, tenant, limits).await {
-        let (level, text) = recovery_in_words(&jobs, &recovery);
+        let (level, text) = describe_recovery(&jobs, &recovery);
         findings.add(level, WHAT, format!("{primary}{text}"));
     }
     match fleet(config).await {
         Ok(fleet) => {
-            let held = hold::held_in_words(&fleet.boards);
+            let held = hold::describe_hold(&fleet.boards);
             if !held.is_empty() {
                 findings.add(Severity::Warn, WHAT, held);
             }
-            if let Some(words) = advice_in_words(&fleet.view) {
+            if let Some(words) = describe_advice(&fleet.view) {
                 findings.add(Severity::Warn, "api", words);
             }
             for error in &fleet.failed {
@@ -279,8 +279,8 @@ pub(super) async fn redis(
     match others(config).await {
         Ok(others) => {
             let both = [
-                others.in_words(MAX_LISTED_KEYS),
-                others.left_in_words(MAX_LISTED_KEYS),
+                others.describe(MAX_LISTED_KEYS),
+                others.describe_abandoned(MAX_LISTED_KEYS),
             ];
             for words in both.into_iter().flatten() {
                 let words = format!("{words}; inspect TENANT shows the limits and when they end");
@@ -298,7 +298,7 @@ pub(super) async fn redis(
 }
 
 /// Returns the server's properties and the times of some round trips.
-async fn looked_at(config: &Config) -> Result<(ServerHealth, Vec<Duration>), GateError> {
+async fn measure_redis(config: &Config) -> Result<(ServerHealth, Vec<Duration>), GateError> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     let limits = config.rate_limiter.policy.default_limits();
     let health = gate.check(limits).await?;
@@ -313,25 +313,25 @@ async fn recoveries(
     limits: &Limits,
 ) -> Vec<(String, Recovery)> {
     let policy = &config.rate_limiter.policy;
-    let looks = match RedisGate::connect(&config.redis.url, &config.redis.prefix) {
+    let outlooks = match RedisGate::connect(&config.redis.url, &config.redis.prefix) {
         Ok(gate) => gate.outlook(tenant, limits, policy).await,
         Err(why) => Err(why),
     };
-    let looks = looks.unwrap_or_else(|why| vec![Err(why)]);
-    let looks = looks.into_iter().map(|look| {
-        let primary = look.as_ref().map_or("", |look| &look.primary);
+    let outlooks = outlooks.unwrap_or_else(|why| vec![Err(why)]);
+    let outlooks = outlooks.into_iter().map(|outlook| {
+        let primary = outlook.as_ref().map_or("", |outlook| &outlook.primary);
         let primary = match primary {
             "" => String::new(),
             name => format!("{name}: "),
         };
-        (primary, Recovery::from(look))
+        (primary, Recovery::from(outlook))
     });
-    looks.collect()
+    outlooks.collect()
 }
 
-fn recovery_in_words(jobs: &str, recovery: &Recovery) -> (Severity, String) {
+fn describe_recovery(jobs: &str, recovery: &Recovery) -> (Severity, String) {
     let unknown = || {
-        let words = recovery.in_words().unwrap_or_default();
+        let words = recovery.describe().unwrap_or_default();
         format!("whether jobs are admitted is {words}")
     };
     match recovery {
@@ -359,7 +359,7 @@ async fn fleet(config: &Config) -> Result<Fleet, GateError> {
 
 /// Returns what one worker has concluded from refused calls. All workers call the same API, so one
 /// is enough.
-fn advice_in_words(view: &FleetReport) -> Option<String> {
+fn describe_advice(view: &FleetReport) -> Option<String> {
     let all = view.workers.iter().map(|worker| &*worker.report.advice);
     let some: Vec<&str> = all.filter(|advice| !advice.is_empty()).collect();
     let workers = count(some.len() as u64, "worker");

@@ -151,7 +151,7 @@ impl Form {
     }
 
     /// Describes the limit.
-    pub fn in_words(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
             Self::AtOnce { max } => format!("{max} at once"),
             Self::Window {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_read_as_apis_write_them() {
+    fn limits_are_read_in_common_api_notations() {
         for (text, max, ms) in [
             ("100/min", 100, 60_000),
             ("100 / minute", 100, 60_000),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_limit_is_told_with_the_forms() {
+    fn invalid_limits_are_reported_with_the_valid_forms() {
         for text in [
             "",
             "many",

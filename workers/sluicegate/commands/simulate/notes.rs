@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_that_nobody_wrote_are_said() {
+    fn built_in_limits_have_a_note() {
         let file = Some(Path::new("a.yaml"));
         let (usual, mut own) = (Config::default(), Config::default());
         let said = of_limits(None, &usual).expect("a note");

@@ -65,7 +65,7 @@ impl LetterSelection {
         json!({"reason": reason, "tenant": tenant, "id": id, "all": all, "limit": null})
     }
 
-    fn in_words(&self) -> String {
+    fn describe(&self) -> String {
         match self {
             Self::One(id, tenant) => {
                 let of = tenant.as_deref().map(|it| format!(" of {}", name(it)));
@@ -97,12 +97,12 @@ fn span(ms: u64) -> String {
 
 impl Act {
     /// Describes what will happen.
-    pub fn in_words(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
             Self::Replay(which) => format!(
                 "{} to the work queue as new jobs with all attempts, within the limits. Esc stops \
                 between two jobs; to go slower: sluicegate dead replay --rate.",
-                which.in_words()
+                which.describe()
             ),
             Self::Try(Trial { tenant, limit, max }, for_ms) => format!(
                 "Try max-requests {max} for the limit {limit} of {} for {}: it counts next to the \

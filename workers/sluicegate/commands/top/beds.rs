@@ -153,7 +153,7 @@ pub fn picture() -> Box<Overview> {
                 ..WaitlistState::default()
             },
         };
-        row.told(line);
+        row.update(line);
     }
     let shared = Fullness {
         scope: Scope::Global,
@@ -209,7 +209,7 @@ pub fn stopped() -> Box<Overview> {
         now_ms: NOW,
         is_open: true,
         closed_until_ms: NOW + 9_000,
-        by: "5 failures in a row: HTTP 503".to_owned(),
+        reason: "5 failures in a row: HTTP 503".to_owned(),
         ..Default::default()
     }));
     picture
@@ -229,7 +229,7 @@ pub fn glance() -> Box<Glance> {
         suspended_by: String::new(),
         recovery_until_ms: 0,
         why: "the limit hour is exhausted".to_owned(),
-        words: (0..30)
+        description: (0..30)
             .map(|at| format!("line {at}    words\u{1b}[31m\n"))
             .collect(),
     })
@@ -265,7 +265,7 @@ pub fn letters(number: usize) -> LetterList {
             left: 0,
             seen: number as u64,
             bytes: 0,
-            most_bytes: 1,
+            max_bytes: 1,
         },
     }
 }
@@ -296,7 +296,7 @@ pub fn answer(model: &mut Model, picture: fn() -> Box<Overview>) {
                 ServerAnswer::Overview(at, Ok(picture))
             }
             ServerRequest::Glance(..) => ServerAnswer::Glance(Ok(glance())),
-            ServerRequest::Letters(at) => ServerAnswer::Letters(at, Ok(letters(5))),
+            ServerRequest::DeadLetters(at) => ServerAnswer::DeadLetters(at, Ok(letters(5))),
             other => panic!("{other:?} is never due"),
         };
         model.came(number, came);

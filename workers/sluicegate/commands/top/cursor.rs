@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_stays_with_its_row() {
+    fn the_cursor_stays_with_its_row() {
         let rows = |names: &str| -> Vec<String> { names.chars().map(String::from).collect() };
         let place = |cursor: &Cursor, names: &str| {
             let rows = rows(names);

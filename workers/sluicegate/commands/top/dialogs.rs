@@ -218,7 +218,7 @@ fn names(config: &Config, tenant: &Tenant) -> Vec<String> {
 
 impl PromptStep {
     /// Returns the question as text.
-    pub fn in_words(&self, config: &Config) -> String {
+    pub fn describe(&self, config: &Config) -> String {
         let name = |tenant: &Tenant| plain(tenant.as_str(), NAME);
         match self {
             Self::Pause(tenant) => {
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_named_where_there_are_several() {
+    fn one_of_several_limits_must_be_named() {
         let one = config("");
         let asking = asked(Prompt::limit(&one, tenant(), LimitChange::Set, None));
         let asking = typed(asking, "0", &one);
@@ -321,7 +321,7 @@ mod tests {
         let Prompt::Line { step, .. } = &asking else {
             panic!("{asking:?}");
         };
-        assert_eq!(step.in_words(&two), "Which limit of acme? (day, hour)");
+        assert_eq!(step.describe(&two), "Which limit of acme? (day, hour)");
         let asking = typed(asking, "hours", &two);
         assert!(
             wrong(&asking).contains("did you mean hour?"),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_tried_where_it_can_be() {
+    fn a_limit_is_tried_if_possible() {
         let config =
             config("rate-limiter: {limits: [{name: day}, {name: at-once, max-concurrent: 4}]}");
         let asking = asked(Prompt::limit(
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_has_a_bound() {
+    fn typed_input_is_bounded() {
         let mut asking = Prompt::pause(tenant());
         (0..1_000).for_each(|_| asking.types('1'));
         asking.types('\u{1b}');

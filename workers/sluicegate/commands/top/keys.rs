@@ -38,7 +38,7 @@ impl Model {
         match (asking, key) {
             (Prompt::Sure(act), KeyCode::Char('y' | 'Y')) => return vec![self.begin(act)],
             (Prompt::Sure(_), _) | (Prompt::Line { .. }, KeyCode::Esc) => {
-                self.tell("nothing was changed", false);
+                self.show_status("nothing was changed", false);
                 return Vec::new();
             }
             (line, KeyCode::Enter) => asking = line.entered(&self.pipeline().config),
@@ -89,7 +89,7 @@ impl Model {
                 Ok(tenant) => Some(tenant),
                 Err(_) if self.search.is_empty() => None,
                 Err(why) => {
-                    self.tell(why.to_string(), true);
+                    self.show_status(why.to_string(), true);
                     None
                 }
             },
@@ -193,7 +193,7 @@ impl Model {
             let lines = page
                 .glance
                 .known()
-                .map_or(0, |(it, _)| it.words.lines().count());
+                .map_or(0, |(it, _)| it.description.lines().count());
             let last = lines.saturating_sub(1);
             page.scroll = page.scroll.saturating_add_signed(by).min(last);
             return;
@@ -209,7 +209,7 @@ impl Model {
             None => true,
             Some(doing) => {
                 let words = format!("{} is still running", doing.what);
-                self.tell(words, true);
+                self.show_status(words, true);
                 false
             }
         }
@@ -217,7 +217,7 @@ impl Model {
 
     fn of_tenant(&mut self, key: char) {
         let Some(tenant) = self.meant() else {
-            return self.tell("no tenant is selected: 2 lists tenants, / finds one", true);
+            return self.show_status("no tenant is selected: 2 lists tenants, / finds one", true);
         };
         if !self.is_free() {
             return;
@@ -249,7 +249,7 @@ impl Model {
         };
         match next {
             Next::Ask(asking) => self.asking = Some(asking),
-            Next::Refused(why) => self.tell(why, true),
+            Next::Refused(why) => self.show_status(why, true),
         }
     }
 
@@ -269,19 +269,19 @@ impl Model {
     }
 
     fn of_letters(&mut self, key: char) {
-        if self.view != TopView::Letters || self.page.is_some() || !self.is_free() {
+        if self.view != TopView::DeadLetters || self.page.is_some() || !self.is_free() {
             return;
         }
         if key == 'f' {
             let letters = &mut self.pipeline_mut().letters;
-            if !letters.is_under_way() {
+            if !letters.is_in_flight() {
                 letters.urge();
             }
             return;
         }
         match self.letters_meant(key) {
             Ok(which) => self.asking = Some(Prompt::Sure(Act::Replay(which))),
-            Err(why) => self.tell(why, true),
+            Err(why) => self.show_status(why, true),
         }
     }
 

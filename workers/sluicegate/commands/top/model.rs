@@ -29,7 +29,7 @@ pub enum TopView {
     Fleet,
     Tenants,
     Limits,
-    Letters,
+    DeadLetters,
 }
 
 /// All views in the order of their keys.
@@ -37,7 +37,7 @@ pub const VIEWS: [TopView; 4] = [
     TopView::Fleet,
     TopView::Tenants,
     TopView::Limits,
-    TopView::Letters,
+    TopView::DeadLetters,
 ];
 
 /// One pipeline and its last answers.
@@ -164,9 +164,9 @@ impl Model {
         }
         if is_new {
             self.urge();
-            self.tell("the changed configuration was read", false);
+            self.show_status("the changed configuration was read", false);
         } else if self.unread.is_some() {
-            self.tell("the configuration is valid again", false);
+            self.show_status("the configuration is valid again", false);
         }
         self.unread = None;
         is_new
@@ -194,12 +194,12 @@ impl Model {
     }
 
     /// Returns the last message while it is recent.
-    pub fn told(&self) -> Option<&StatusMessage> {
+    pub fn status(&self) -> Option<&StatusMessage> {
         let is_news = |told: &&StatusMessage| self.now_ms.saturating_sub(told.at_ms) < TOLD_MS;
         self.told.as_ref().filter(is_news)
     }
 
-    pub(super) fn tell(&mut self, text: impl Into<String>, is_bad: bool) {
+    pub(super) fn show_status(&mut self, text: impl Into<String>, is_bad: bool) {
         self.told = Some(StatusMessage {
             text: text.into(),
             is_bad,

@@ -8,7 +8,7 @@ const LATE_MS: u64 = 3_000;
 pub struct QueryState<T> {
     known: Option<(T, u64)>,
     /// The number of the question in flight, and when it was sent.
-    under_way: Option<(u64, u64)>,
+    in_flight: Option<(u64, u64)>,
     last_ms: Option<u64>,
     failing: Option<(u64, String)>,
 }
@@ -26,7 +26,7 @@ impl<T> Default for QueryState<T> {
     fn default() -> Self {
         Self {
             known: None,
-            under_way: None,
+            in_flight: None,
             last_ms: None,
             failing: None,
         }
@@ -45,13 +45,13 @@ impl<T> QueryState<T> {
     }
 
     /// Returns true if the question is in flight.
-    pub fn is_under_way(&self) -> bool {
-        self.under_way.is_some()
+    pub fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
     }
 
     /// Returns true if it is time to ask, once every `every_ms` milliseconds.
     pub fn is_due(&self, now_ms: u64, every_ms: u64) -> bool {
-        !self.is_under_way() && self.is_older(now_ms, every_ms)
+        !self.is_in_flight() && self.is_older(now_ms, every_ms)
     }
 
     /// Returns true if it was asked longer ago than `age_ms`, or never.
@@ -62,17 +62,17 @@ impl<T> QueryState<T> {
 
     /// Drops the question in flight, whose answer is no longer wanted, and makes the question due.
     pub fn urge(&mut self) {
-        (self.under_way, self.last_ms) = (None, None);
+        (self.in_flight, self.last_ms) = (None, None);
     }
 
     /// Records that the question was sent as `number`.
     pub fn begin(&mut self, number: u64, now_ms: u64) {
-        (self.under_way, self.last_ms) = (Some((number, now_ms)), Some(now_ms));
+        (self.in_flight, self.last_ms) = (Some((number, now_ms)), Some(now_ms));
     }
 
     /// Takes an answer to the question `number`. Returns true if it was awaited.
     pub fn came(&mut self, number: u64, answer: Result<T, String>, now_ms: u64) -> bool {
-        let Some((_, since_ms)) = self.under_way.take_if(|(awaited, _)| *awaited == number) else {
+        let Some((_, since_ms)) = self.in_flight.take_if(|(awaited, _)| *awaited == number) else {
             return false;
         };
         match answer {
@@ -93,7 +93,7 @@ impl<T> QueryState<T> {
                 why: Some(why),
             });
         }
-        let (_, since_ms) = self.under_way?;
+        let (_, since_ms) = self.in_flight?;
         (now_ms.saturating_sub(since_ms) >= LATE_MS).then_some(QueryFailure {
             since_ms,
             why: None,
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_is_known_since_it_was_first_asked_and_the_last_picture_stays() {
+    fn a_failure_counts_from_its_first_request_and_the_last_answer_stays() {
         let mut asked = QueryState::default();
         assert!(asked.is_due(0, 2_000) && asked.is_new());
         asked.begin(1, 0);

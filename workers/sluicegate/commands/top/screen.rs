@@ -108,7 +108,7 @@ fn kind(request: &ServerRequest) -> Option<(u8, usize)> {
         ServerRequest::Overview(at, _) => Some((0, *at)),
         ServerRequest::Glance(..) => Some((1, 0)),
         // Fetched letters must be returned to their queue. The state asks for one fetch at a time.
-        ServerRequest::Letters(_) | ServerRequest::Act(..) | ServerRequest::Stop => None,
+        ServerRequest::DeadLetters(_) | ServerRequest::Act(..) | ServerRequest::Stop => None,
     }
 }
 
@@ -169,7 +169,7 @@ pub async fn run(
         }
         tokio::select! {
             _ = tick.tick() => {}
-            Some(came) = answered.recv() => heard(&mut model, clock, came),
+            Some(came) = answered.recv() => apply_answer(&mut model, clock, came),
             Some(read) = files.recv() => {
                 if model.reread(read) {
                     match tasks.servers.with(model.configs()) {
@@ -200,7 +200,7 @@ pub async fn run(
                     biased;
                     key = keys.recv() => Some(key),
                     Some(came) = answered.recv() => {
-                        heard(&mut model, clock, came);
+                        apply_answer(&mut model, clock, came);
                         None
                     }
                 }
@@ -246,7 +246,7 @@ async fn leave(tasks: ScreenTasks, answered: &mut mpsc::Receiver<(u64, ServerAns
     }
 }
 
-fn heard(model: &mut Model, clock: &WallClock, (number, came): (u64, ServerAnswer)) {
+fn apply_answer(model: &mut Model, clock: &WallClock, (number, came): (u64, ServerAnswer)) {
     model.at_time(clock.now_ms());
     model.came(number, came);
 }

@@ -29,7 +29,7 @@ use crate::commands::Failure;
 use crate::commands::audit::written;
 use crate::commands::shadow_trial;
 use crate::commands::steer::FOLLOW_TIMEOUT;
-use crate::commands::tenant::{in_the_audit, in_words};
+use crate::commands::tenant::{describe, in_the_audit};
 
 /// Timeout for a look at Redis.
 const OVERVIEW_TIMEOUT: Duration = Duration::from_secs(5);
@@ -90,7 +90,7 @@ impl Servers {
         self.stop.notify_waiters();
     }
 
-    /// Performs a request. Long ones report their progress to `told`.
+    /// Performs a request. Long ones report their progress to `status`.
     pub async fn perform(
         &self,
         request: ServerRequest,
@@ -109,8 +109,8 @@ impl Servers {
                     .await
                     .map(Box::new),
             ),
-            ServerRequest::Letters(at) => {
-                ServerAnswer::Letters(at, self.parts[at].letters().boxed().await)
+            ServerRequest::DeadLetters(at) => {
+                ServerAnswer::DeadLetters(at, self.parts[at].letters().boxed().await)
             }
             ServerRequest::Act(at, act) => {
                 ServerAnswer::Done(self.act(at, act, told).boxed().await)
@@ -136,21 +136,24 @@ impl Servers {
                     changed.map_err(|why| why.to_string())
                 };
                 let changed = within(changing.boxed()).await?;
-                let text = format!("{}; effective now", in_words(&changed));
+                let text = format!("{}; effective now", describe(&changed));
                 Ok(with_audit(text, unwritten.map(|why| why.to_string())))
             }
             Act::Try(trial, for_ms) => {
                 let (max, limit) = (Some(trial.max), trial.limit.clone());
                 let unwritten = part.tries(&trial.tenant, (&limit, max, for_ms)).await;
-                let begun = trial.begin(&part.gate, (for_ms, FOLLOW_TIMEOUT));
-                let begun = followed(begun.boxed()).await?;
-                Ok(with_audit(shadow_trial::begun_in_words(&begun), unwritten))
+                let started = trial.begin(&part.gate, (for_ms, FOLLOW_TIMEOUT));
+                let started = followed(started.boxed()).await?;
+                Ok(with_audit(
+                    shadow_trial::describe_start(&started),
+                    unwritten,
+                ))
             }
             Act::EndTry(tenant, limit) => {
                 let unwritten = part.tries(&tenant, (&limit, None, 0)).await;
                 let ended = end(&part.gate, (tenant, limit), FOLLOW_TIMEOUT);
                 let ended = followed(ended.boxed()).await?;
-                Ok(with_audit(shadow_trial::ended_in_words(&ended), unwritten))
+                Ok(with_audit(shadow_trial::describe_ending(&ended), unwritten))
             }
             Act::Replay(which) => part.replay(&which, &self.stop, told).await,
         }
@@ -171,9 +174,9 @@ async fn within<T>(look: BoxFuture<'_, Result<T, String>>) -> Result<T, String> 
 
 /// Limits the time of an action that waits for workers, plus that of a look at Redis.
 async fn followed<T>(acting: BoxFuture<'_, Result<T, NotDone>>) -> Result<T, String> {
-    let most = FOLLOW_TIMEOUT + OVERVIEW_TIMEOUT;
-    let late = |_| format!("no answer within {most:?}");
-    let ended = timeout(most, acting).await.map_err(late)?;
+    let max = FOLLOW_TIMEOUT + OVERVIEW_TIMEOUT;
+    let late = |_| format!("no answer within {max:?}");
+    let ended = timeout(max, acting).await.map_err(late)?;
     ended.map_err(|why| why.to_string())
 }
 

@@ -29,7 +29,7 @@ fn meant(model: &Model) -> String {
 }
 
 #[test]
-fn only_what_is_looked_at_is_asked_for_and_once_in_two_seconds() {
+fn only_the_visible_view_is_requested_every_two_seconds() {
     let mut model = model();
     assert_eq!(kinds(&mut model), [ServerRequest::Overview(0, None)]);
     assert_eq!(kinds(&mut model), [], "one at a time");
@@ -38,7 +38,7 @@ fn only_what_is_looked_at_is_asked_for_and_once_in_two_seconds() {
     let [ServerRequest::Overview(0, Some(wanted))] = due.as_slice() else {
         panic!("{due:?}");
     };
-    assert_eq!((wanted.sort, wanted.most), (Sort::Waiting, 100));
+    assert_eq!((wanted.sort, wanted.max), (Sort::Waiting, 100));
     model.at_time(NOW + 60_000);
     assert_eq!(kinds(&mut model), [], "it hangs");
 
@@ -56,7 +56,7 @@ fn only_what_is_looked_at_is_asked_for_and_once_in_two_seconds() {
 #[test]
 fn dead_letters_are_fetched_on_opening_and_on_a_key_only() {
     let mut model = model();
-    let letters = |model: &mut Model| kinds(model).contains(&ServerRequest::Letters(0));
+    let letters = |model: &mut Model| kinds(model).contains(&ServerRequest::DeadLetters(0));
     types(&mut model, "4");
     assert!(letters(&mut model));
     model.at_time(NOW + 100_000);
@@ -85,7 +85,7 @@ fn dead_letters_are_fetched_on_opening_and_on_a_key_only() {
 }
 
 #[test]
-fn the_marked_tenant_stays_marked_when_others_pass_it() {
+fn the_selected_tenant_stays_selected_when_its_position_changes() {
     let mut model = looks_at_tenants();
     assert_eq!(meant(&model), "acme");
     press(&mut model, KeyCode::Down);
@@ -117,7 +117,7 @@ fn the_marked_tenant_stays_marked_when_others_pass_it() {
 }
 
 #[test]
-fn nothing_is_done_without_a_yes() {
+fn no_action_runs_without_confirmation() {
     let pause = ServerRequest::Act(
         0,
         Act::Change(
@@ -131,7 +131,7 @@ fn nothing_is_done_without_a_yes() {
         let mut model = looks_at_tenants();
         assert_eq!(types(&mut model, &format!("p\n{no}")), [], "{no:?}");
         assert!(model.asking.is_none() && !model.is_over);
-        assert_eq!(model.told().expect("a word").text, "nothing was changed");
+        assert_eq!(model.status().expect("a word").text, "nothing was changed");
     }
     let mut model = looks_at_tenants();
     let asked = types(&mut model, "p\ny");
@@ -141,9 +141,9 @@ fn nothing_is_done_without_a_yes() {
     assert_eq!(*asked, pause);
     // Only one action at a time.
     assert_eq!(types(&mut model, "ry"), []);
-    assert!(model.told().expect("a word").is_bad);
+    assert!(model.status().expect("a word").is_bad);
     model.came(*number, ServerAnswer::Done(Ok("paused acme".to_owned())));
-    assert_eq!(model.told().expect("a word").text, "paused acme");
+    assert_eq!(model.status().expect("a word").text, "paused acme");
     assert!(
         !kinds(&mut model).is_empty(),
         "what came of it is looked at"
@@ -154,17 +154,17 @@ fn nothing_is_done_without_a_yes() {
     let mut model = looks_at_tenants();
     types(&mut model, "rn");
     model.at_time(NOW + 30_000);
-    assert_eq!(model.told(), None);
+    assert_eq!(model.status(), None);
 }
 
 #[test]
-fn a_key_never_meets_another_tenant_than_the_one_that_was_asked_about() {
+fn a_confirmation_applies_only_to_the_named_tenant() {
     let mut model = looks_at_tenants();
     types(&mut model, "z");
     let Some(Prompt::Sure(act)) = &model.asking else {
         panic!("a question");
     };
-    let words = act.in_words();
+    let words = act.describe();
     assert!(words.starts_with("Reset the waitlist of acme: "), "{words}");
     // In the meantime everything changes.
     model.at_time(NOW + 2_000);
@@ -178,7 +178,7 @@ fn a_key_never_meets_another_tenant_than_the_one_that_was_asked_about() {
 }
 
 #[test]
-fn a_search_finds_the_busy_and_opens_the_idle() {
+fn a_search_finds_busy_tenants_and_opens_idle_ones() {
     let mut model = model();
     answer(&mut model, picture);
     types(&mut model, "/EV");
@@ -214,7 +214,7 @@ fn a_search_finds_the_busy_and_opens_the_idle() {
 }
 
 #[test]
-fn dead_letters_are_replayed_as_they_are_meant() {
+fn dead_letters_are_replayed_as_selected() {
     let mut model = model();
     types(&mut model, "4");
     answer(&mut model, picture);
@@ -244,11 +244,11 @@ fn dead_letters_are_replayed_as_they_are_meant() {
     answer(&mut model, picture);
     types(&mut model, "A");
     assert!(model.asking.is_none());
-    assert!(model.told().expect("a word").text.contains("routing-key"));
+    assert!(model.status().expect("a word").text.contains("routing-key"));
 }
 
 #[test]
-fn what_is_tried_is_enforced_with_its_own_number() {
+fn a_tried_limit_is_enforced_with_its_own_value() {
     let with_trial = || {
         let mut picture = picture();
         let shown = picture.shown.as_mut().expect("tenants");
@@ -261,7 +261,7 @@ fn what_is_tried_is_enforced_with_its_own_number() {
     answer(&mut model, picture);
     types(&mut model, "e");
     assert!(model.asking.is_none());
-    let told = model.told().expect("a word");
+    let told = model.status().expect("a word");
     assert!(told.is_bad && told.text.contains("t tries one"), "{told:?}");
     // The shadow of the limit `hour`, which tries 50, is in the list.
     model.at_time(NOW + 2_000);
@@ -290,7 +290,7 @@ fn what_is_tried_is_enforced_with_its_own_number() {
 }
 
 #[test]
-fn a_changed_configuration_is_shown_and_one_that_cannot_be_used_leaves_the_old_one() {
+fn a_changed_configuration_is_shown_and_an_unusable_one_is_ignored() {
     let mut model = looks_at_tenants();
     let limit = |model: &Model| {
         let policy = &model.pipeline().config.rate_limiter.policy;
@@ -323,7 +323,7 @@ fn a_changed_configuration_is_shown_and_one_that_cannot_be_used_leaves_the_old_o
 }
 
 #[test]
-fn answers_of_what_is_not_looked_at_any_more_are_dropped() {
+fn answers_for_closed_views_are_dropped() {
     let yaml = "
 pipelines:
   bills: {amqp: {queue: bills}}
@@ -351,10 +351,10 @@ pipelines:
     let due = model.due();
     let (number, _) = due
         .iter()
-        .find(|(_, it)| *it == ServerRequest::Letters(0))
+        .find(|(_, it)| *it == ServerRequest::DeadLetters(0))
         .expect("letters");
     types(&mut model, "]");
-    model.came(*number, ServerAnswer::Letters(0, Ok(letters(3))));
+    model.came(*number, ServerAnswer::DeadLetters(0, Ok(letters(3))));
     assert!(model.rows().is_empty());
     types(&mut model, "[");
     assert_eq!(model.rows().len(), 3);

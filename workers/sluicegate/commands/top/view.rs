@@ -48,7 +48,7 @@ pub fn draw(frame: &mut Frame, model: &Model, theme: Theme) {
         (None, TopView::Fleet) => fleet::draw(frame, body, model, theme),
         (None, TopView::Tenants) => tenants::draw(frame, body, model, theme),
         (None, TopView::Limits) => limits::draw(frame, body, model, theme),
-        (None, TopView::Letters) => letters::draw(frame, body, model, theme),
+        (None, TopView::DeadLetters) => letters::draw(frame, body, model, theme),
     }
     if let Some(asking) = &model.asking {
         ask::draw(frame, area, (asking, model), theme);

@@ -27,7 +27,7 @@ pub fn answers_back(plan: &Workload, observed: &DemoObservations) -> AnswersBack
     let mut told = HashSet::new();
     let (mut wrong, mut again) = (0, 0);
     for result in &observed.results {
-        if !tells_of_its_call(plan, &observed.arrivals, result) {
+        if !matches_its_call(plan, &observed.arrivals, result) {
             wrong += 1;
         } else if !told.insert(&*result.id) {
             again += 1;
@@ -49,7 +49,7 @@ pub fn answers_back(plan: &Workload, observed: &DemoObservations) -> AnswersBack
 }
 
 /// Returns true if the result's call was made for its job and ended it as the result says.
-fn tells_of_its_call(plan: &Workload, arrivals: &[Arrival], result: &ReportedResult) -> bool {
+fn matches_its_call(plan: &Workload, arrivals: &[Arrival], result: &ReportedResult) -> bool {
     let call = result.call().and_then(|number| arrivals.get(number));
     let expected = call.map(|call| match call.status {
         200 => "done",

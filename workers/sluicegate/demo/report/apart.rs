@@ -51,7 +51,7 @@ impl CombinedFigures {
             Some((pipeline.name(), DemoFigures::new(plan, observed)))
         };
         let pipelines: BTreeMap<_, _> = plans.iter().zip(observed).filter_map(figures).collect();
-        let pipelines_apart = apart(plans, observed);
+        let pipelines_apart = compare(plans, observed);
         Self {
             holds: pipelines_apart.holds && pipelines.values().all(|figures| figures.holds),
             pipelines,
@@ -60,7 +60,7 @@ impl CombinedFigures {
     }
 }
 
-fn apart(plans: &[Workload], observed: &[DemoObservations]) -> PipelinesApart {
+fn compare(plans: &[Workload], observed: &[DemoObservations]) -> PipelinesApart {
     let of = |pipeline| {
         let parts = plans.iter().zip(observed);
         parts.filter(move |(plan, _)| plan.pipeline == Some(pipeline))

@@ -135,7 +135,7 @@ fn a_good_run_passes_and_an_outage_fails_no_promise() {
 }
 
 #[test]
-fn what_another_pipeline_did_to_the_steady_one_is_found() {
+fn interference_with_the_steady_pipeline_is_found() {
     // Half a period of delay counts for P3. P10 counts from the end of the next period on.
     let delay = |ns| {
         move |all: &mut [DemoObservations]| {
@@ -173,7 +173,7 @@ fn what_another_pipeline_did_to_the_steady_one_is_found() {
 }
 
 #[test]
-fn what_goes_wrong_in_the_others_is_found() {
+fn failures_of_the_other_pipelines_are_found() {
     assert_eq!(
         failing(|all| _ = all[1].arrivals.remove(0))[..1],
         ["flooded P1"]
@@ -199,7 +199,7 @@ fn what_goes_wrong_in_the_others_is_found() {
 }
 
 #[test]
-fn what_did_not_happen_proves_nothing() {
+fn missing_disturbances_prove_nothing() {
     assert_eq!(failing(|all| all[2].outage = None), ["P10"]);
     assert_eq!(failing(|all| all[2].counted.failed_calls = 0), ["P10"]);
     // The outage began after the first steady call, or ended before the last one.

@@ -199,7 +199,7 @@ fn each_limit_is_counted_in_its_own_unit() {
 }
 
 #[test]
-fn a_call_of_a_closed_tenant_may_be_under_way_and_not_later() {
+fn a_closed_tenants_call_may_be_in_flight_but_not_start_later() {
     let closed = |ns| {
         move |o: &mut DemoObservations| {
             for tenant in [0, 5] {

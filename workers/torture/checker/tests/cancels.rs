@@ -47,7 +47,7 @@ fn a_cancelled_job_is_a_dead_letter_or_was_called_before() {
 }
 
 #[test]
-fn it_is_not_called_once_all_workers_follow() {
+fn a_cancelled_job_is_not_called_once_all_workers_follow() {
     let called = |all_follow, fault: Option<FaultKind>| {
         of("requested", all_follow, |story| {
             story.called(1_101, ONE, 1, DownstreamAnswer::Done);
@@ -67,7 +67,7 @@ fn it_is_not_called_once_all_workers_follow() {
 }
 
 #[test]
-fn what_is_said_to_be_cancelled_is_and_nothing_is_both() {
+fn reported_cancellations_hold_and_no_job_has_both_outcomes() {
     let said = of("cancelled", true, |story| {
         story.called(50, ONE, 1, DownstreamAnswer::Done);
     });
@@ -82,10 +82,10 @@ fn what_is_said_to_be_cancelled_is_and_nothing_is_both() {
         })
         .findings
     };
-    assert_eq!(both(None), [Violation::Both { job: ONE }]);
+    assert_eq!(both(None), [Violation::DoneAndCancelled { job: ONE }]);
     assert_eq!(
         both(Some(FaultKind::RedisKill)),
-        [Violation::Both { job: ONE }]
+        [Violation::DoneAndCancelled { job: ONE }]
     );
     assert_eq!(both(Some(FaultKind::WorkerKill)), [], "a copy of it");
     let lost = of("requested", true, |_| {});
@@ -94,7 +94,7 @@ fn what_is_said_to_be_cancelled_is_and_nothing_is_both() {
 }
 
 #[test]
-fn nobody_is_cancelled_whom_no_operator_named() {
+fn only_jobs_named_by_an_operator_are_cancelled() {
     let mut story = Story::new();
     story.published(0, ONE);
     buried(&mut story);

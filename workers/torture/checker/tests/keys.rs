@@ -44,7 +44,7 @@ fn of(tell: impl FnOnce(&mut Story)) -> HistoryVerdict {
 }
 
 #[test]
-fn one_is_called_and_the_other_is_dropped() {
+fn one_job_is_called_and_its_duplicate_is_dropped() {
     let verdict = of(|story| {
         story.keyed(0, ONE, false);
         story.keyed(1, TWO, false);
@@ -56,7 +56,7 @@ fn one_is_called_and_the_other_is_dropped() {
 }
 
 #[test]
-fn both_are_called_only_after_the_time_or_where_redis_forgot() {
+fn both_jobs_are_called_only_after_the_key_expired_or_was_lost() {
     let both = |second: u64, called: u64, fault: Option<FaultKind>| {
         of(|story| {
             story.keyed(0, ONE, false);
@@ -90,7 +90,7 @@ fn both_are_called_only_after_the_time_or_where_redis_forgot() {
 }
 
 #[test]
-fn jobs_of_other_tenants_and_keys_are_others() {
+fn jobs_of_other_tenants_and_keys_are_no_duplicates() {
     let other = JobId {
         tenant: 1,
         number: 2,
@@ -116,8 +116,8 @@ fn jobs_of_other_tenants_and_keys_are_others() {
 }
 
 #[test]
-fn whoever_is_dropped_has_another_one_that_goes_on() {
-    let mistold = |ms: u64| Violation::Mistold {
+fn a_dropped_duplicate_has_another_job_that_continues() {
+    let mistold = |ms: u64| Violation::WrongResult {
         at: ms * MS,
         job: Some(ONE),
         how: "duplicate None".to_owned(),
@@ -182,7 +182,7 @@ fn a_dead_letter_keeps_its_key_and_a_job_without_one_is_no_duplicate() {
 }
 
 #[test]
-fn a_job_that_is_published_twice_is_called_twice_only_where_something_broke() {
+fn a_job_published_twice_is_called_twice_only_after_a_fault() {
     let twice = |fault: Option<FaultKind>, twice| {
         of(|story| {
             story.keyed(0, ONE, twice);

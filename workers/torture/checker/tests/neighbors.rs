@@ -33,7 +33,7 @@ fn each_tenant_gets_an_eighth_of_its_limit_or_more() {
     assert!(verdict.holds(), "{:?}", verdict.findings);
     assert_eq!(verdict.neighbors, Some((25, 200)));
     let verdict = beside(24, FaultKind::RudeJobs).verdict();
-    let felt = Violation::Felt {
+    let felt = Violation::Starved {
         tenant: 0,
         kind: FaultKind::RudeJobs,
         at: 6000 * MS,
@@ -44,7 +44,7 @@ fn each_tenant_gets_an_eighth_of_its_limit_or_more() {
 }
 
 #[test]
-fn a_pause_is_not_made_up_for() {
+fn a_paused_tenant_does_not_catch_up() {
     // Tenant 0 has 100 jobs done in 9 s, and tenant 1 has 100 in 10 s.
     let mut story = beside_until(36_000, 100, FaultKind::RudeJobs);
     // Tenant 0 pauses and then has as many jobs done as its limit allows.
@@ -64,7 +64,7 @@ fn a_pause_is_not_made_up_for() {
     let findings = story.verdict().findings;
     let tenants: Vec<_> = (findings.iter())
         .map(|finding| match finding {
-            Violation::Felt { tenant, done, .. } => (*tenant, *done),
+            Violation::Starved { tenant, done, .. } => (*tenant, *done),
             other => panic!("{other:?}"),
         })
         .collect();
@@ -87,13 +87,13 @@ fn a_job_that_is_called_again_and_again_counts_once() {
     };
     let findings = story.verdict_by(rules).findings;
     assert!(
-        matches!(findings[..], [Violation::Felt { done: 24, .. }]),
+        matches!(findings[..], [Violation::Starved { done: 24, .. }]),
         "{findings:?}"
     );
 }
 
 #[test]
-fn nothing_is_asked_where_something_else_is_broken_or_the_run_ends() {
+fn no_share_is_required_during_faults_or_at_the_end() {
     assert!(beside(0, FaultKind::RedisCut).verdict().holds());
     let mut story = beside(0, FaultKind::RudeJobs);
     story.broken(2000, 2100, FaultKind::RedisCut);

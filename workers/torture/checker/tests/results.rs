@@ -3,7 +3,7 @@
 use super::*;
 
 /// Judges a whole history to which `tell` adds the result of `ONE`.
-fn told(tell: impl FnOnce(&mut Story)) -> Vec<Violation> {
+fn violations_with(tell: impl FnOnce(&mut Story)) -> Vec<Violation> {
     let mut story = whole();
     let jobs: Vec<JobId> = (0..10)
         .map(|number| JobId {
@@ -13,7 +13,7 @@ fn told(tell: impl FnOnce(&mut Story)) -> Vec<Violation> {
         .collect();
     for job in jobs {
         if job != ONE.of_whole() {
-            story.told(900, Some(job), "done", Some(200));
+            story.result(900, Some(job), "done", Some(200));
         }
     }
     tell(&mut story);
@@ -31,24 +31,24 @@ impl JobId {
 }
 
 impl Story {
-    fn told(&mut self, ms: u64, job: Option<JobId>, ended: &str, status: Option<u16>) {
+    fn result(&mut self, ms: u64, job: Option<JobId>, ended: &str, status: Option<u16>) {
         let ended = ended.to_owned();
         self.add(ms, EventKind::Told { job, ended, status });
     }
 }
 
 #[test]
-fn each_job_is_told_of_once_at_least_and_never_before_its_call() {
+fn each_job_has_a_result_after_its_call() {
     let one = ONE.of_whole();
-    let right = |story: &mut Story| story.told(900, Some(one), "done", Some(200));
-    assert_eq!(told(right), []);
+    let right = |story: &mut Story| story.result(900, Some(one), "done", Some(200));
+    assert_eq!(violations_with(right), []);
     let twice = |story: &mut Story| {
         right(story);
         right(story);
     };
-    assert_eq!(told(twice), []);
-    assert_eq!(told(|_| {}), [Violation::Untold { job: one }]);
-    let mistold = |ms: u64, job, how: &str| Violation::Mistold {
+    assert_eq!(violations_with(twice), []);
+    assert_eq!(violations_with(|_| {}), [Violation::NoResult { job: one }]);
+    let mistold = |ms: u64, job, how: &str| Violation::WrongResult {
         at: ms * MS,
         job,
         how: how.to_owned(),
@@ -62,9 +62,9 @@ fn each_job_is_told_of_once_at_least_and_never_before_its_call() {
         (900, Some(one), "", Some(200)),
         (900, None, "done", Some(200)),
     ] {
-        let findings = told(|story| {
+        let findings = violations_with(|story| {
             right(story);
-            story.told(ms, job, ended, status);
+            story.result(ms, job, ended, status);
         });
         let how = format!("{ended} {status:?}");
         assert_eq!(findings, [mistold(ms, job, &how)]);
@@ -72,12 +72,12 @@ fn each_job_is_told_of_once_at_least_and_never_before_its_call() {
 }
 
 #[test]
-fn a_dead_job_may_be_told_with_the_status_that_it_had() {
+fn a_dead_jobs_result_may_have_its_status() {
     let verdict = |status| {
         let mut story = Story::new();
         story.published(0, ONE);
         story.called(1, ONE, 1, DownstreamAnswer::Rejected);
-        story.told(7, Some(ONE), "dead", status);
+        story.result(7, Some(ONE), "dead", status);
         let reason = "422".to_owned();
         story.add(9, EventKind::Dead { job: ONE, reason });
         story.verdict()

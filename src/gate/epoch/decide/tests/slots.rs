@@ -21,15 +21,15 @@ fn at(mut worker: WorkerKnowledge, owned: &str, later: bool) -> WorkerKnowledge 
 fn an_epoch_speaks_for_the_slots_of_its_primary_and_for_others_after_a_span() {
     let mut bed = EpochBed::new();
     let mut a = at(worker("a", EarlierStarts::Idle), "0-99", false);
-    assert_eq!(bed.look(&mut a), None);
+    assert_eq!(bed.take_steps(&mut a), None);
     assert_eq!(bed.fields["slots"], "0-99");
     a = at(a, "0-100", false);
     let until = bed.now + SPAN;
-    assert_eq!(bed.look(&mut a), None);
+    assert_eq!(bed.take_steps(&mut a), None);
     assert_eq!(bed.fields["slots"], format!("0-99 100@{until}"));
     // An emptied server takes precedence.
     bed.fields.clear();
-    assert!(bed.look(&mut a).is_some());
+    assert!(bed.take_steps(&mut a).is_some());
     assert_eq!(bed.fields["slots"], "0-100");
     assert_eq!(bed.fields["sure"], bed.now.to_string());
 }
@@ -38,16 +38,16 @@ fn an_epoch_speaks_for_the_slots_of_its_primary_and_for_others_after_a_span() {
 fn a_primary_that_came_later_has_an_epoch_that_speaks_for_nothing_yet() {
     let mut bed = EpochBed::new();
     let start = EarlierStarts::Idle;
-    assert_eq!(bed.look(&mut at(worker("a", start), "7", true)), None);
+    assert_eq!(bed.take_steps(&mut at(worker("a", start), "7", true)), None);
     assert_eq!(bed.fields["slots"], format!("7@{}", bed.now + SPAN));
     // A new worker of an operator who skips the wait claims all slots.
     let mut fresh = at(worker("b", EarlierStarts::Fresh), "7", false);
-    assert_eq!(bed.look(&mut fresh), None);
+    assert_eq!(bed.take_steps(&mut fresh), None);
     assert_eq!(bed.fields["slots"], "7");
 }
 
 #[test]
-fn an_epoch_that_moves_takes_the_place_of_another_primarys() {
+fn a_moved_epoch_replaces_that_of_another_primary() {
     let (mut bed, _, _) = running();
     bed.fields.insert("slots".to_owned(), "50-99".to_owned());
     bed.memory = memory("other", "h7", "0");
@@ -60,7 +60,7 @@ fn an_epoch_that_moves_takes_the_place_of_another_primarys() {
             sure: Some(sure),
         }];
     }
-    assert_eq!(bed.look(&mut moved), None);
+    assert_eq!(bed.take_steps(&mut moved), None);
     assert_eq!(bed.fields["run"], bed.memory.text());
     let until = bed.now + SPAN;
     assert_eq!(bed.fields["slots"], format!("0-10 99@{until}"));
@@ -68,10 +68,10 @@ fn an_epoch_that_moves_takes_the_place_of_another_primarys() {
 }
 
 #[test]
-fn an_epoch_that_came_with_its_slot_does_not_speak_for_those_that_stayed() {
+fn an_epoch_that_moved_with_its_slot_does_not_cover_the_other_slots() {
     let mut bed = EpochBed::new();
     let mut a = at(worker("a", EarlierStarts::Idle), "0-99 200", false);
-    assert_eq!(bed.look(&mut a), None);
+    assert_eq!(bed.take_steps(&mut a), None);
     assert!(bed.pulse(&mut a));
     // Slot 200 moves to another primary, and the hash with it. No worker there proves that nothing
     // was lost.
@@ -79,9 +79,9 @@ fn an_epoch_that_came_with_its_slot_does_not_speak_for_those_that_stayed() {
     for known in [a, worker("b", EarlierStarts::Unknown)] {
         let mut bed = bed.clone();
         let mut there = at(known, "100-200", true);
-        assert!(bed.look(&mut there).is_some());
+        assert!(bed.take_steps(&mut there).is_some());
         bed.pass(SPAN, &mut [&mut there]);
-        assert_eq!(bed.look(&mut there), None);
+        assert_eq!(bed.take_steps(&mut there), None);
         // Otherwise a loss at the first primary in the meantime would go unnoticed.
         let claims = format!("200 100-199@{}", bed.now + SPAN);
         assert_eq!(bed.fields["slots"], claims);
@@ -89,15 +89,15 @@ fn an_epoch_that_came_with_its_slot_does_not_speak_for_those_that_stayed() {
 }
 
 #[test]
-fn a_primary_that_failed_over_is_not_sure_of_what_came_before() {
+fn a_primary_that_failed_over_cannot_vouch_for_earlier_starts() {
     let mut bed = EpochBed::new();
     let mut a = at(worker("a", EarlierStarts::Idle), "0-99", false);
-    assert_eq!(bed.look(&mut a), None);
+    assert_eq!(bed.take_steps(&mut a), None);
     assert_eq!(bed.fields["sure"], (bed.now - 2 * SPAN).to_string());
     assert!(bed.pulse(&mut a));
     bed.memory = restarted();
-    assert!(bed.look(&mut a).is_some());
+    assert!(bed.take_steps(&mut a).is_some());
     bed.pass(SETTLE_MS, &mut [&mut a]);
-    assert_eq!(bed.look(&mut a), None);
+    assert_eq!(bed.take_steps(&mut a), None);
     assert_eq!(bed.fields["sure"], bed.now.to_string());
 }

@@ -84,7 +84,7 @@ impl Storm {
     /// s. Returns true if it started a job.
     fn works(&mut self, worker: &mut WorkerKnowledge, span: u64) -> bool {
         if !self.bed.asks(worker, span) {
-            let waits = self.bed.look(worker).is_some();
+            let waits = self.bed.take_steps(worker).is_some();
             self.note();
             if waits || !self.bed.asks(worker, span) {
                 return false;
@@ -127,7 +127,7 @@ impl Storm {
 
 proptest! {
     #[test]
-    fn whatever_is_lost_nothing_starts_while_a_lost_start_counts(rounds in rounds()) {
+    fn nothing_starts_while_a_lost_start_counts(rounds in rounds()) {
         let mut storm = Storm {
             bed: EpochBed::new(),
             log: Vec::new(),

@@ -34,7 +34,7 @@ fn quotas(headers: &[(&str, &str)], expected: &str) {
 }
 
 #[test]
-fn nothing_left_closes_whatever_the_status() {
+fn no_remaining_quota_closes_for_any_status() {
     for status in [200, 201, 204, 302, 404, 500, 503, 429] {
         assert_eq!(
             closes(status, &[("RateLimit", r#""a";r=0;t=30"#)]),
@@ -61,7 +61,7 @@ fn nothing_left_closes_whatever_the_status() {
 }
 
 #[test]
-fn what_only_rounds_may_be_over_sooner() {
+fn rounded_resets_may_end_sooner() {
     let zero = ("X-RateLimit-Remaining", "0");
     for (headers, used_up_ms, rounding_ms) in [
         // Whole seconds. Times since the epoch are compared with the answer's own date, which is
@@ -111,7 +111,7 @@ fn what_only_rounds_may_be_over_sooner() {
 }
 
 #[test]
-fn something_left_closes_nothing() {
+fn remaining_quota_closes_nothing() {
     for header in [
         ("RateLimit", r#""a";r=1;t=30"#),
         ("RateLimit", r#""a";r=0"#),
@@ -138,7 +138,7 @@ fn something_left_closes_nothing() {
 }
 
 #[test]
-fn what_a_cache_has_kept_counts_no_more() {
+fn cached_answers_do_not_count() {
     let limit = ("RateLimit", r#""a";r=0;t=30"#);
     let reset = ("X-RateLimit-Reset", "30");
     assert_eq!(see(200, &[limit, ("Age", "7")]), LimitInfo::default());
@@ -154,7 +154,7 @@ fn what_a_cache_has_kept_counts_no_more() {
 }
 
 #[test]
-fn the_structured_fields_tell_of_the_limits() {
+fn structured_fields_report_limits() {
     let default = ("RateLimit-Policy", r#""default";q=100;w=10"#);
     quotas(&[default], "100/10");
     let policy = (
@@ -177,7 +177,7 @@ fn the_structured_fields_tell_of_the_limits() {
 }
 
 #[test]
-fn limits_of_something_else_than_calls_are_not_shown() {
+fn limits_of_other_things_than_calls_are_not_shown() {
     for unit in [
         r#""content-bytes""#,
         "content-bytes",
@@ -198,7 +198,7 @@ fn limits_of_something_else_than_calls_are_not_shown() {
 }
 
 #[test]
-fn the_older_forms_tell_of_the_limits() {
+fn older_header_forms_report_limits() {
     let dictionary = ("RateLimit", "limit=100, remaining=50, reset=5");
     quotas(&[dictionary], "100/0");
     let policy = ("RateLimit-Policy", "10;w=1, 100;w=60");
@@ -228,7 +228,7 @@ fn the_older_forms_tell_of_the_limits() {
 }
 
 #[test]
-fn what_tells_of_no_limit_is_none() {
+fn headers_without_a_usable_limit_are_ignored() {
     for header in [
         ("X-RateLimit-Reset", "30"),
         ("X-RateLimit-Limit", "many"),

@@ -73,7 +73,7 @@ impl Backlog {
         let ask = Question {
             ticket,
             cost,
-            again: false,
+            readmitted: false,
         };
         let (answers, _) = self.state.alone(limits, |scopes| {
             scopes.ask(limits, clock(now), 1, "permit", &[ask])
@@ -162,7 +162,7 @@ proptest! {
 /// that one limit announced too late moves the later ones by a window, which happens once in
 /// 100,000 histories. The histories here are always the same.
 #[test]
-fn with_several_limits_it_is_as_good() {
+fn with_several_limits_the_forecast_is_as_good() {
     let named = |limit: &Limit, name: &str| {
         let window = Duration::from_millis(limit.window_ms());
         let guard = Duration::from_millis(limit.guard_ms());
@@ -227,13 +227,13 @@ fn costs_are_known_as_a_sum() {
 }
 
 #[test]
-fn what_if_is_what_happens_when_it_is_done() {
+fn a_what_if_forecast_matches_the_applied_change() {
     for algorithm in algorithms() {
         let limits = [limit("one", algorithm, 5, 1_000, 0).with_unit(Unit::Calls)];
         let jobs = vec![(0, 1); 200];
         let raised = ForecastRequest {
             limits: vec![limits[0].clone().with_max(20)],
-            as_said: vec![true],
+            ignores_override: vec![true],
             ..ForecastRequest::as_it_is(&limits, 0)
         };
         let mut backlog = Backlog::of(&limits, &jobs);
@@ -263,17 +263,17 @@ fn what_if_is_what_happens_when_it_is_done() {
         // The override is in force now, whatever is configured, unless the question says otherwise.
         let mut backlog = Backlog::of(&limits, &jobs);
         backlog.state.change(backlog.now, &change);
-        let as_said = ForecastRequest {
-            as_said: vec![true],
+        let ignores_override = ForecastRequest {
+            ignores_override: vec![true],
             ..ForecastRequest::as_it_is(&limits, 0)
         };
-        let schedule = backlog.schedule(&as_said);
+        let schedule = backlog.schedule(&ignores_override);
         assert_eq!(end(&limits, &schedule, false).at_ms, before.at_ms);
     }
 }
 
 #[test]
-fn what_was_learned_stays_in_force_whatever_an_operator_would_set() {
+fn learned_limits_remain_in_force_under_overrides() {
     let minute = limit("one", Algorithm::SlidingWindow, 20, 60_000, 0);
     let limits = [minute.with_unit(Unit::Calls).with_band(50)];
     let mut backlog = Backlog::of(&limits, &[(0, 1); 100]);
@@ -294,7 +294,7 @@ fn what_was_learned_stays_in_force_whatever_an_operator_would_set() {
     assert_eq!(before.sure, Certainty::Estimated, "it rises again");
     let would_be = |max| ForecastRequest {
         limits: vec![limits[0].clone().with_max(max)],
-        as_said: vec![true],
+        ignores_override: vec![true],
         ..ForecastRequest::as_it_is(&limits, 0)
     };
     for (max, in_force) in [(40, 10), (5, 5)] {
@@ -321,7 +321,7 @@ fn what_was_learned_stays_in_force_whatever_an_operator_would_set() {
 }
 
 #[test]
-fn a_pause_is_as_long_as_it_is_said_to_be_and_nobody_starts_before_the_recovery_wait_ends() {
+fn a_pause_lasts_as_forecast_and_no_job_starts_during_a_recovery_wait() {
     let limits = [limit("one", Algorithm::SlidingWindow, 5, 1_000, 0)];
     let mut backlog = Backlog::of(&limits, &[(0, 1); 20]);
     let pause = Change::Pause {
@@ -346,7 +346,7 @@ fn a_pause_is_as_long_as_it_is_said_to_be_and_nobody_starts_before_the_recovery_
 }
 
 #[test]
-fn each_job_has_a_place_and_a_new_one_is_behind_all() {
+fn each_job_has_a_position_and_a_new_one_is_last() {
     let limits = [limit("one", Algorithm::SlidingWindow, 5, 1_000, 0)];
     let mut backlog = Backlog::of(&limits, &[(0, 1); 20]);
     let now = backlog.now;
@@ -358,7 +358,7 @@ fn each_job_has_a_place_and_a_new_one_is_behind_all() {
     assert_eq!(tickets.len(), 15);
     let mut at = |ticket| {
         let asked = ForecastRequest {
-            place: ForecastTarget::Job(ticket, 1),
+            target: ForecastTarget::Job(ticket, 1),
             ..ForecastRequest::as_it_is(&limits, 0)
         };
         let schedule = backlog.schedule(&asked);
@@ -377,7 +377,7 @@ fn each_job_has_a_place_and_a_new_one_is_behind_all() {
 }
 
 #[test]
-fn a_backlog_of_any_size_is_looked_at_in_bounded_steps() {
+fn a_backlog_of_any_size_is_forecast_in_bounded_steps() {
     let limits = [
         limit("one", Algorithm::TokenBucket, 100, 1_000, 0),
         limit("two", Algorithm::FixedWindow, 5_000, 60_000, 0),

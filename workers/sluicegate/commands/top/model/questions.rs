@@ -19,7 +19,7 @@ const LETTERS_MS: u64 = 10_000;
 pub enum ServerRequest {
     Overview(usize, Option<TenantSelection>),
     Glance(usize, Tenant),
-    Letters(usize),
+    DeadLetters(usize),
     Act(usize, Act),
     /// Ends the running action as soon as possible.
     Stop,
@@ -29,7 +29,7 @@ pub enum ServerRequest {
 pub enum ServerAnswer {
     Overview(usize, Result<Box<Overview>, String>),
     Glance(Result<Box<Glance>, String>),
-    Letters(usize, Result<LetterList, String>),
+    DeadLetters(usize, Result<LetterList, String>),
     Progress(String),
     Done(Result<String, String>),
 }
@@ -42,14 +42,14 @@ impl Model {
             ServerAnswer::Overview(at, answer) => {
                 let answer = answer.map(|picture| *picture);
                 self.pipelines[at].picture.came(number, answer, now_ms);
-                if at == self.at && self.view != TopView::Letters {
+                if at == self.at && self.view != TopView::DeadLetters {
                     self.settle();
                 }
             }
-            ServerAnswer::Letters(at, answer) => {
+            ServerAnswer::DeadLetters(at, answer) => {
                 let is_new = self.pipelines[at].letters.came(number, answer, now_ms);
-                if is_new && at == self.at && self.view == TopView::Letters {
-                    self.cursors[TopView::Letters as usize] = Cursor::default();
+                if is_new && at == self.at && self.view == TopView::DeadLetters {
+                    self.cursors[TopView::DeadLetters as usize] = Cursor::default();
                 }
             }
             ServerAnswer::Glance(answer) => {
@@ -67,9 +67,9 @@ impl Model {
             ServerAnswer::Done(ended) => {
                 self.doing.take_if(|doing| doing.number == number);
                 let is_bad = ended.is_err();
-                self.tell(ended.unwrap_or_else(|why| why), is_bad);
+                self.show_status(ended.unwrap_or_else(|why| why), is_bad);
                 self.urge();
-                if self.view == TopView::Letters {
+                if self.view == TopView::DeadLetters {
                     self.pipeline_mut().letters.urge();
                 }
             }
@@ -88,9 +88,9 @@ impl Model {
     pub(in super::super) fn opened(&mut self) {
         self.urge();
         let now_ms = self.now_ms;
-        if self.view == TopView::Letters && self.page.is_none() {
+        if self.view == TopView::DeadLetters && self.page.is_none() {
             let letters = &mut self.pipeline_mut().letters;
-            if !letters.is_under_way() && letters.is_older(now_ms, LETTERS_MS) {
+            if !letters.is_in_flight() && letters.is_older(now_ms, LETTERS_MS) {
                 letters.urge();
             }
         }
@@ -125,10 +125,10 @@ impl Model {
                 page.glance.begin(number, now_ms);
                 due.push((number, ServerRequest::Glance(at, page.tenant.clone())));
             }
-        } else if self.view == TopView::Letters && self.pipelines[at].letters.is_new() {
+        } else if self.view == TopView::DeadLetters && self.pipelines[at].letters.is_new() {
             let number = number();
             self.pipelines[at].letters.begin(number, now_ms);
-            due.push((number, ServerRequest::Letters(at)));
+            due.push((number, ServerRequest::DeadLetters(at)));
         }
         self.numbers = numbers;
         due

@@ -41,7 +41,7 @@ impl Model {
     pub(super) fn wanted(&self) -> TenantSelection {
         TenantSelection {
             sort: self.sort,
-            most: MAX_TENANTS,
+            max: MAX_TENANTS,
             name: self.search.clone(),
         }
     }
@@ -129,7 +129,7 @@ impl Model {
                 let rows = self.limits();
                 rows.iter().map(ListedLimit::name).collect()
             }
-            TopView::Letters => {
+            TopView::DeadLetters => {
                 let listed = self.pipeline().letters.known();
                 let number = listed.map_or(0, |(listed, _)| listed.rows.len());
                 (0..number).map(|at| at.to_string()).collect()
@@ -157,7 +157,7 @@ impl Model {
             TopView::Fleet => None,
             TopView::Tenants => self.tenants().get(at).map(|row| row.tenant.clone()),
             TopView::Limits => self.limits().get(at)?.tenant.cloned(),
-            TopView::Letters => {
+            TopView::DeadLetters => {
                 let (listed, _) = self.pipeline().letters.known()?;
                 Tenant::parse(listed.rows.get(at)?.tenant()?).ok()
             }

@@ -30,7 +30,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Prompt, &Model), t
     let keys = match asking {
         Prompt::Sure(act) => {
             lines.extend(
-                wrapped(&act.in_words(), inner, 0)
+                wrapped(&act.describe(), inner, 0)
                     .into_iter()
                     .map(Line::from),
             );
@@ -40,7 +40,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (asking, model): (&Prompt, &Model), t
         Prompt::Line { step, text, wrong } => {
             let config = &model.pipeline().config;
             lines.extend(
-                wrapped(&step.in_words(config), inner, 0)
+                wrapped(&step.describe(config), inner, 0)
                     .into_iter()
                     .map(Line::from),
             );

@@ -1,7 +1,7 @@
 //! The lines above and below each view.
 
 use ratatui::text::{Line, Span};
-use sluicegate::operator::hold::held_in_words;
+use sluicegate::operator::hold::describe_hold;
 use sluicegate::operator::recovery::Recovery;
 use sluicegate::operator::text::{count, plain};
 
@@ -20,7 +20,7 @@ fn title(view: TopView) -> &'static str {
         TopView::Fleet => "Fleet",
         TopView::Tenants => "Tenants",
         TopView::Limits => "Limits",
-        TopView::Letters => "Dead letters",
+        TopView::DeadLetters => "Dead letters",
     }
 }
 
@@ -39,7 +39,7 @@ pub fn lines(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
     let Some((picture, redis_ms)) = model.picture() else {
         return lines;
     };
-    match held_in_words(&picture.fleet.boards) {
+    match describe_hold(&picture.fleet.boards) {
         words if words.is_empty() => {}
         words => notice(format!("HELD: {words}"), theme.bad()),
     }
@@ -52,7 +52,7 @@ pub fn lines(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
             notice(
                 format!(
                     "ALL TENANTS SUSPENDED, {until}: {}; sluicegate tenant resume --all ends it",
-                    plain(&all.by, 200)
+                    plain(&all.reason, 200)
                 ),
                 theme.bad(),
             );
@@ -69,7 +69,7 @@ pub fn lines(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
     let waits = picture.recovery.iter().filter(|it| **it != Recovery::Over);
     let waits: Vec<&Recovery> = waits.collect();
     if let Some(worst) = waits.iter().max_by_key(|it| it.in_ms()) {
-        let words = worst.in_words().unwrap_or_default();
+        let words = worst.describe().unwrap_or_default();
         let at = match (waits.len(), picture.recovery.len()) {
             (_, 1) => String::new(),
             (some, all) => format!(" (at {some} of {all} primaries)"),
@@ -131,7 +131,7 @@ fn trouble(model: &Model) -> Option<(&'static str, QueryFailure<'_>, Option<u64>
         let known = pipeline.picture.known().map(|(_, at_ms)| aged(at_ms));
         return Some(("Redis", trouble, known));
     }
-    if model.view == TopView::Letters && model.page.is_none() {
+    if model.view == TopView::DeadLetters && model.page.is_none() {
         let trouble = pipeline.letters.trouble(now_ms)?;
         // A slow fetch is reported next to the letters.
         trouble.why?;
@@ -181,7 +181,7 @@ pub fn foot(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
             text += &format!(": {}", doing.progress);
         }
         lines.push(Line::styled(fit(&text, wide), theme.warn()));
-    } else if let Some(told) = model.told() {
+    } else if let Some(told) = model.status() {
         let style = match told.is_bad {
             true => theme.bad(),
             false => theme.good(),
@@ -225,7 +225,7 @@ fn keys(model: &Model) -> &'static str {
         (None, TopView::Tenants, true) | (None, TopView::Limits, _) => {
             "Enter open  s sort  / search  p pause  r resume  l limit  t try  ? help  q quit"
         }
-        (None, TopView::Letters, _) => {
+        (None, TopView::DeadLetters, _) => {
             "f fetch  R replay one  T its tenant's  A all  Enter tenant  ? help  q quit"
         }
     }

@@ -44,7 +44,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
             text
         }
     };
-    if letters.is_under_way() {
+    if letters.is_in_flight() {
         text = format!("fetching dead letters from RabbitMQ ... {text}");
     } else if listed.is_none() {
         text = "dead letters were not fetched; f fetches them".to_owned();

@@ -70,7 +70,7 @@ pub fn tried(limit: &Fullness, tally: &Tally) -> Vec<String> {
     if limit.used.is_none() {
         return vec![format!("shadow, one for each {}", part(limit))];
     }
-    let (words, short) = (tally::in_words(tally), tally::short(tally));
+    let (words, short) = (tally::describe(tally), tally::short(tally));
     vec![
         format!("shadow, {words}"),
         words,

@@ -61,7 +61,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage),
         cells.into()
     });
     list(frame, table, &columns, rows, (None, theme));
-    let all = glance.words.lines();
+    let all = glance.description.lines();
     let all = all.flat_map(|line| wrapped(&plain(line, 1_000), wide, INDENT));
     let all: Vec<String> = all.collect();
     let fits = usize::from(words.height);

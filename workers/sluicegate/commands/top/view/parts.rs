@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_fits_by_its_columns_and_not_by_its_letters() {
+    fn a_text_is_fitted_by_columns_not_characters() {
         assert_eq!(fit("acme", 4), "acme");
         assert_eq!(fit("acme", 3), "ac…");
         assert_eq!(fit("日本語", 6), "日本語");
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_full_only_where_all_is_used() {
+    fn a_bar_is_full_only_at_full_usage() {
         assert_eq!(bar(0.0, 12), "[..........]");
         assert_eq!(bar(0.001, 12), "[#.........]");
         assert_eq!(bar(0.5, 12), "[#####.....]");

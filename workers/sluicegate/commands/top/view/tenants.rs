@@ -27,7 +27,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     let rows = model.tenants();
     let marked = model.place().and_then(|at| rows.get(at));
     let mut detail: Vec<Line> = marked.map_or_else(Vec::new, |row| {
-        let text = wrapped(&in_words(row, redis_ms), wide, 2).into_iter();
+        let text = wrapped(&describe(row, redis_ms), wide, 2).into_iter();
         text.take(DETAIL).map(Line::from).collect()
     });
     if let Some(why) = picture.shown.as_ref().and_then(|it| it.untold.as_ref()) {
@@ -138,7 +138,7 @@ fn cells(row: &Row, redis_ms: u64, theme: Theme) -> Vec<Line<'static>> {
     vec![
         Line::from(name(row.tenant.as_str())),
         Line::from(
-            row.in_line
+            row.waitlist_units
                 .map_or_else(|| "-".to_owned(), |it| it.to_string()),
         ),
         Line::from(format!("{}{more}", row.waiting)),
@@ -155,7 +155,7 @@ fn cells(row: &Row, redis_ms: u64, theme: Theme) -> Vec<Line<'static>> {
 }
 
 /// Describes the selected tenant in a sentence or two.
-fn in_words(row: &Row, redis_ms: u64) -> String {
+fn describe(row: &Row, redis_ms: u64) -> String {
     let mut text = format!("{}: ", name(row.tenant.as_str()));
     let left_of = |at_ms: u64| format!("{} ({} UTC)", until(at_ms, redis_ms), time(at_ms));
     text += &match (row.closed_until_ms > redis_ms, row.closed_by.as_str()) {
@@ -174,7 +174,7 @@ fn in_words(row: &Row, redis_ms: u64) -> String {
         _ => "open".to_owned(),
     };
     text += "; ";
-    text += &match (row.in_line, row.line_ends_ms > redis_ms) {
+    text += &match (row.waitlist_units, row.line_ends_ms > redis_ms) {
         (Some(waiting), true) => format!(
             "{waiting} in line, the last starts in {}",
             left_of(row.line_ends_ms)

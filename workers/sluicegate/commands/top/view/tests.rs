@@ -287,7 +287,7 @@ fn the_dead_letters() {
 }
 
 #[test]
-fn what_is_asked_back_says_what_will_happen() {
+fn a_confirmation_prompt_describes_the_action() {
     for (keys, parts) in [
         (
             "2p",
@@ -351,7 +351,7 @@ fn what_is_asked_back_says_what_will_happen() {
 }
 
 #[test]
-fn what_stops_all_and_what_does_not_answer_is_above_each_view() {
+fn global_stops_and_unreachable_servers_are_above_each_view() {
     for keys in ["1", "2", "3", "4", "2\n"] {
         let mut model = at(keys, stopped);
         has(
@@ -386,8 +386,11 @@ fn what_stops_all_and_what_does_not_answer_is_above_each_view() {
     let mut model = at("1", picture);
     types(&mut model, "4");
     for (number, request) in model.due() {
-        if let crate::commands::top::model::ServerRequest::Letters(_) = request {
-            model.came(number, ServerAnswer::Letters(0, Err("closed".to_owned())));
+        if let crate::commands::top::model::ServerRequest::DeadLetters(_) = request {
+            model.came(
+                number,
+                ServerAnswer::DeadLetters(0, Err("closed".to_owned())),
+            );
         }
     }
     has(
@@ -400,7 +403,7 @@ fn what_stops_all_and_what_does_not_answer_is_above_each_view() {
 }
 
 #[test]
-fn what_was_done_is_told_below() {
+fn completed_actions_are_shown_below() {
     let mut model = at("2", picture);
     let asked = types(&mut model, "ry");
     has(&shows(&model, (80, 24)), &["resuming acme (now)"]);

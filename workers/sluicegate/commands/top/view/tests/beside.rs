@@ -5,12 +5,12 @@ use sluicegate::operator::other_policies::{OtherPolicies, PolicyGroup};
 use super::{at, has, picture, shows};
 
 #[test]
-fn another_configuration_is_said_in_a_line() {
+fn another_configuration_is_reported_in_one_line() {
     let model = at("1", || {
         let mut picture = picture();
         picture.others = Some(OtherPolicies {
             in_force: true,
-            kept: PolicyGroup {
+            in_use: PolicyGroup {
                 number: 1,
                 differ: ["max-requests", "plans.pro", "tenants.a", "tenants.b"]
                     .map(str::to_owned)

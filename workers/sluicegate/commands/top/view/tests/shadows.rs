@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_shadow_has_words_in_place_of_a_gauge() {
+fn a_shadow_has_a_text_in_place_of_a_gauge() {
     has(
         &shows(&at("3", picture), (80, 24)),
         &[" acme            hour       would have made 312 of 4,000 wait, the longest 41.0s\n"],
