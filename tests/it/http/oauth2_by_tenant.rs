@@ -286,6 +286,7 @@ async fn endpoints_that_hang_hold_up_no_other_tenants() {
 
 #[tokio::test]
 async fn a_token_that_lives_for_a_moment_is_not_fetched_for_each_call() {
+    let api = api("none").await;
     let tokens = Downstream::start(|_| {
         let json = r#"{"access_token": "t", "expires_in": 0.001}"#;
         (answer("200 OK", "", json).into_bytes(), AfterAnswer::Keep)
@@ -300,7 +301,7 @@ async fn a_token_that_lives_for_a_moment_is_not_fetched_for_each_call() {
             scope: None,
             audience: None,
         }),
-        ..http("http://127.0.0.1:9/".to_owned(), LONG)
+        ..http(format!("http://{}/", api.addr), LONG)
     };
     let handler = HttpHandler::new(&http, 4).expect("usable");
     for _ in 0..20 {
