@@ -219,7 +219,7 @@ impl Queues {
     /// first, then those that were left out. No slot is taken yet.
     ///
     /// `max_starts` returns how many jobs of a tenant its limits can admit at once, given its first
-    /// job. If so many get slots, its other jobs ask as well, because they will be denied: they
+    /// job. If that many get slots, its other jobs ask as well, because they will be denied: they
     /// learn their waits in the same question.
     pub fn take_round(
         &mut self,

@@ -179,6 +179,8 @@ fn text_of(path: &PathBuf) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::RecvTimeoutError;
+
     use super::*;
 
     fn tenant(name: &str) -> Tenant {
@@ -256,6 +258,17 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(&hangs).status();
         assert!(made.expect("it runs").success());
         std::fs::write(folder.path().join("acme"), "one").expect("written");
+        // Ends a read that blocks this thread, so that the test fails instead of hanging.
+        let (_ended, ends) = std::sync::mpsc::channel::<()>();
+        let blocked = hangs.clone();
+        std::thread::spawn(move || {
+            if ends.recv_timeout(10 * READ_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+                let pipe = blocked.with_extension("pipe");
+                std::fs::rename(&blocked, &pipe).expect("it is there");
+                std::fs::write(&blocked, "late").expect("written");
+                std::fs::write(&pipe, "late").expect("a thread reads it");
+            }
+        });
         let secrets = Secrets::new(SecretFiles {
             folder: Some(folder.path().to_owned()),
             default: None,

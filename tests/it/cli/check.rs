@@ -1,15 +1,18 @@
 //! `sluicegate check` measures the connections to its servers and leaves no trace there.
 
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use kit::api::{Api, ApiBehavior, Reply};
 use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
 use kit::proxy::{Proxy, Transfers};
 use kit::servers::{Rabbit, shared_rabbit, shared_redis};
-use kit::{Bed, jobs, until};
+use kit::{Bed, SECOND, jobs, until};
 use serde_json::Value;
+use simulator::forms::ApiLimit;
+use simulator::limiter::{CallCounter, Counting};
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
@@ -177,6 +180,39 @@ async fn an_api_that_refuses_calls_within_the_limit_is_a_warning_that_names_an_a
         line.contains("use leaky-bucket-algo (tenant acme)"),
         "{line}"
     );
+    worker.stop();
+}
+
+/// Such an API refuses a part of each burst, as HAProxy, Kong and Cloudflare do.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_estimates_is_named_by_the_log_inspect_and_check() {
+    let (api, bed) = (Api::start().await, bed());
+    let limit = ApiLimit {
+        counting: Counting::Estimated,
+        .."10/400ms:tenant".parse().expect("a limit")
+    };
+    let (counter, begun) = (Mutex::new(CallCounter::default()), Instant::now());
+    api.answers(move |_| {
+        let at = SECOND + begun.elapsed();
+        let at = u64::try_from(at.as_micros()).expect("minutes");
+        let counted = counter.lock().expect("nobody panics").call(limit, at);
+        counted.map_or_else(|_| Reply::status(429), |()| Reply::ok())
+    });
+    let yaml = bed.yaml("max-requests: 10, window-size: 400ms", &api.url(), "");
+    let worker = PROGRAM.start(&yaml);
+    bed.publish(&yaml, jobs("acme", 600)).await;
+    let words = "the API seems to estimate, or count in other windows; use leaky-bucket-algo";
+    worker.says(&["throttled by the API", words]).await;
+    until("inspect says so while the tenant is throttled", || {
+        let said = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
+        said.contains(words)
+    })
+    .await;
+    until("check says so", || {
+        let said = sluicegate(&yaml, &["check"]).exited(0).out;
+        (said.lines()).any(|line| line.starts_with("warn  api") && line.contains(words))
+    })
+    .await;
     worker.stop();
 }
 

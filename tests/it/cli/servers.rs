@@ -520,6 +520,32 @@ async fn a_dead_letter_shows_how_often_its_job_waited() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_text_or_json_has_characters_that_control_a_terminal() {
+    const HOSTILE: &str = "\u{202e}evil\u{200b}";
+    let yaml = yaml();
+    let client = client(&yaml).await;
+    bury(&client, &[("1", HOSTILE, "HTTP 422: \u{9b}2J\u{feff}")]).await;
+    for command in [
+        &["inspect", HOSTILE][..],
+        &["dead", "list"],
+        &["dead", "show", "1"],
+    ] {
+        for json in [&[][..], &["--json"]] {
+            buried(&client, 1).await;
+            let done = sluicegate(&yaml, &[command, json].concat()).exited(0);
+            let is_raw = |c| {
+                let is_control = char::is_control(c) && c != '\n';
+                is_control || ['\u{202e}', '\u{200b}', '\u{feff}'].contains(&c)
+            };
+            assert!(!done.out.contains(is_raw), "{command:?}: {:?}", done.out);
+            if !json.is_empty() {
+                assert_eq!(done.json()["tenant"], HOSTILE, "{command:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn replay_starts_jobs_afresh_and_drop_deletes_them() {
     let yaml = yaml();
     let client = client(&yaml).await;

@@ -299,6 +299,7 @@ async fn hanging_endpoints_delay_no_other_tenants() {
 
 #[tokio::test]
 async fn a_short_lived_token_is_not_fetched_for_each_call() {
+    let api = api("none").await;
     let tokens = Downstream::start(|_| {
         let json = r#"{"access_token": "t", "expires_in": 0.001}"#;
         (answer("200 OK", "", json).into_bytes(), AfterAnswer::Keep)
@@ -313,7 +314,7 @@ async fn a_short_lived_token_is_not_fetched_for_each_call() {
             scope: None,
             audience: None,
         }),
-        ..http("http://127.0.0.1:9/".to_owned(), LONG)
+        ..http(format!("http://{}/", api.addr), LONG)
     };
     let handler = HttpHandler::new(&http, 4).expect("usable");
     let begun = Instant::now();

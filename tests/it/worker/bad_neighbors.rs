@@ -2,7 +2,7 @@
 //! continue, and each of their own jobs ends.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kit::api::{Api, Reply};
 use kit::process::Process;
@@ -12,6 +12,7 @@ use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Connection, ConnectionProperties};
 use sluicegate::broker::Message;
+use sluicegate::rules::job::Field;
 
 use crate::PROGRAM;
 
@@ -220,6 +221,25 @@ async fn refused_dead_letters_stop_no_good_job_and_are_not_lost() {
     worker.stop();
     let calls = calls(&api);
     assert!(calls.values().all(|calls| *calls == 1), "{calls:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_gets_invalid_messages_only_knows_when_they_died() {
+    let bed = bed(shared_rabbit());
+    let yaml = bed.yaml(MANY, "http://127.0.0.1:9/", "");
+    let invalid = job("x", "bad").with_headers(&[], &["x-tenant"]);
+    bed.publish(&yaml, [invalid]).await;
+    let begun = SystemTime::now() - Duration::from_secs(60);
+    let worker = PROGRAM.start(&yaml);
+    let died = "sluicegate_dead_letters_total{reason=\"bad-message\"}";
+    until("it is a dead letter", || counted(&worker, died) == 1).await;
+    worker.stop();
+    let letters = bed.dead(&yaml).await;
+    let Field::Int(died) = letters[0].header("x-sluicegate-died") else {
+        panic!("{letters:?}");
+    };
+    let begun = begun.duration_since(UNIX_EPOCH).expect("later");
+    assert!(died as u128 > begun.as_millis(), "{died}");
 }
 
 /// A dead-letter queue without its majority confirms nothing. Jobs still wait in delay queues, and

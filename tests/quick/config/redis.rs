@@ -90,6 +90,16 @@ fn contradictory_keys_are_refused() {
             "2:3: redis.sentinels: has servers with and without TLS; use the same scheme for all",
         ),
         (
+            "url: redis://u:hunter2@a/0?db=1",
+            "2:3: redis.url: has a ? or # after the host, which has no meaning here; write the \
+            database number as the path, such as /0",
+        ),
+        ("url: redis://a#1", "2:3: redis.url: has a ? or # "),
+        (
+            "sentinels: redis://a?db=1",
+            "2:3: redis.sentinels: has a ? or # ",
+        ),
+        (
             "sentinels: http://a",
             "2:3: redis.sentinels: has the wrong scheme; it must begin with redis:// or rediss://",
         ),
