@@ -202,7 +202,7 @@ async fn an_api_that_estimates_is_named_by_the_log_inspect_and_check() {
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, jobs("acme", 600)).await;
     let words = "the API seems to estimate, or count in other windows; use leaky-bucket-algo";
-    worker.says(&["throttled by the API", words]).await;
+    worker.logs(&["throttled by the API", words]).await;
     until("inspect says so while the tenant is throttled", || {
         let said = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
         said.contains(words)

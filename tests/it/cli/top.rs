@@ -333,7 +333,7 @@ async fn the_longest_waiting_tenant_is_found_paused_and_resumed() {
     assert_eq!(newest["request"]["for_ms"], 3_600_000);
 
     top.types("r");
-    top.shows(&["Resume many: its pause"]).await;
+    top.shows(&["Resume many: ends its pause"]).await;
     top.types("y");
     top.shows(&["resumed many", "state     open, jobs wait"])
         .await;
