@@ -7,7 +7,7 @@
 //! ([`Lateness`](super::lateness::Lateness)). A call that is later than the margin moves the next
 //! start, so the margin need not cover the worst case. A refusal shows that all this was too
 //! little: it widens the distances of its tenant by 1 %, and each further refusal doubles that, up
-//! to half of the distance.
+//! to half of the distance; by at most 4 % if the limit learns, because it sinks then.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -37,6 +37,8 @@ const FIRST_PART: u64 = 100;
 const MAX_PART: u64 = 2;
 /// Maximum number of refusals that count.
 const MAX_REFUSALS: u32 = 7;
+/// The same for a limit that learns.
+const MAX_REFUSALS_OF_LEARNER: u32 = 3;
 /// Time without a refusal after which one refusal less counts.
 const RELAX_INTERVAL: Duration = Duration::from_secs(600);
 /// Maximum number of tenants whose refusals are remembered. Refusals of other tenants have no
@@ -93,6 +95,10 @@ impl Pacing {
         let distance = 1000 * limit.window_ms() / u64::from(limit.max());
         let margin = u64::try_from(self.margin.as_micros()).unwrap_or(u64::MAX);
         let margin = margin.min(distance / MARGIN_PART);
+        let refusals = match limit.band() {
+            Some(_) => refusals.min(MAX_REFUSALS_OF_LEARNER),
+            None => refusals,
+        };
         let widened = match refusals {
             0 if distance < SHORT_DISTANCE_US => return 0,
             0 => 0,
