@@ -149,9 +149,13 @@ impl Limits {
         costs.map(Limit::capacity).min().unwrap_or(u32::MAX)
     }
 
-    /// Returns the maximum number of a tenant's jobs that start at once. The values of its labels
-    /// may differ, so limits per value don't bound it.
+    /// Returns the maximum number of a tenant's jobs that start at once, `usize::MAX` if that is
+    /// unknown: limits per value of a label bound the jobs of one value alone, and leases may
+    /// become free at any time.
     pub fn max_starts(&self) -> usize {
+        if self.hold_leases() {
+            return usize::MAX;
+        }
         let bounds = self.iter().filter(|limit| !limit.scope().is_part());
         let starts = bounds.map(Limit::burst).min().unwrap_or(u32::MAX);
         usize::try_from(starts).unwrap_or(usize::MAX)
