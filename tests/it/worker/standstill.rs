@@ -13,7 +13,7 @@ async fn a_worker_that_may_start_nothing_logs_it_and_releases_its_jobs() {
     let api = Api::start().await;
     // Some calls are in flight until the agreement has expired.
     api.answers(|call| match call.job.as_str() {
-        "slow" => Reply::ok().after(25 * SECOND),
+        "slow" => Reply::ok().after(9 * SECOND),
         _ => Reply::ok(),
     });
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
