@@ -222,6 +222,13 @@ mod tests {
             assert_eq!(wide(&pacing, at), 1_000 * apart);
             at += SECOND;
         }
+        let learns = Limits::from(leaky(10, 1)[0].clone().with_band(50));
+        let widest = 3_000 + 4_000;
+        assert_eq!(
+            spacing_us(&pacing, at, learns),
+            widest,
+            "4 %, because it sinks"
+        );
         let after = |intervals| at - SECOND + intervals * RELAX_INTERVAL;
         assert_eq!(wide(&pacing, after(5)), 5_000);
         assert_eq!(wide(&pacing, after(7)), 3_000);

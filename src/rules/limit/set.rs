@@ -226,6 +226,32 @@ mod tests {
     use crate::rules::limit::Algorithm;
 
     #[test]
+    fn starts_are_bounded_by_what_a_burst_admits_unless_that_is_unknown() {
+        let limit = |name: &str, algorithm, max| {
+            let limit = Limit::new(name, algorithm, max, Duration::from_secs(1), Duration::ZERO);
+            limit.expect("in range")
+        };
+        let window = limit("window", Algorithm::SlidingWindow, 9);
+        let leaky = limit("leaky", Algorithm::LeakyBucket, 9);
+        let part = limit("part", Algorithm::FixedWindow, 2);
+        let part = part.with_scope(Scope::Header("x-path".into()));
+        let leases = Limit::concurrent("leases", 5).expect("in range");
+        let global = window.clone().with_scope(Scope::Global);
+        for (limits, max, depend_on_starts) in [
+            (vec![window.clone()], 9, true),
+            (vec![window.clone(), leaky], 1, true),
+            (vec![window.clone(), part], 9, false),
+            (vec![window.clone().with_band(50)], 9, false),
+            (vec![global], 9, false),
+            (vec![window, leases], usize::MAX, false),
+        ] {
+            let limits = Limits::new(limits).expect("names of their own");
+            let found = (limits.max_starts(), limits.depend_on_starts());
+            assert_eq!(found, (max, depend_on_starts), "{limits:?}");
+        }
+    }
+
+    #[test]
     fn shadow_limits_accompany_enforced_ones() {
         let second = Duration::from_secs(1);
         let limit = |name: &str, max| {
