@@ -267,7 +267,7 @@ fn written<R: BufRead, W: Write>(
             let words: Vec<String> = forms.iter().map(Form::describe).collect();
             words.join(", ")
         }
-        (ChosenLimits::OfApi, api) => api.as_ref().map_or_else(String::new, KnownApi::in_words),
+        (ChosenLimits::OfApi, api) => api.as_ref().map_or_else(String::new, KnownApi::describe),
     };
     Ok((text, words))
 }

@@ -38,7 +38,7 @@ impl KnownApi {
     }
 
     /// Describes the limits.
-    pub fn in_words(&self) -> String {
+    pub fn describe(&self) -> String {
         format!(
             "the limits of {}, plan {},",
             self.profile.title, self.plan.name
