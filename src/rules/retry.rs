@@ -31,15 +31,22 @@ impl RetryPolicy {
         if attempt >= self.max_attempts {
             return None;
         }
-        let mut schedule = exponential(self.initial_interval, self.max_interval);
-        // 64 doublings reach any `max_interval`.
-        for _ in 1..attempt.min(64) {
-            schedule.next_backoff();
-        }
-        // The return value of `next_backoff` is not used because it adds a random fraction of a
-        // nanosecond.
-        Some(spread(schedule.current_interval, self.max_interval, jitter))
+        let interval = pause(self.initial_interval, self.max_interval, attempt);
+        Some(spread(interval, self.max_interval, jitter))
     }
+}
+
+/// Returns the pause after `failures` failures in a row: `first` after one, doubled by each further
+/// one, but at most `longest`. It has no jitter.
+pub fn pause(first: Duration, longest: Duration, failures: u32) -> Duration {
+    let mut schedule = exponential(first, longest);
+    // 64 doublings reach any `longest`.
+    for _ in 1..failures.min(64) {
+        schedule.next_backoff();
+    }
+    // The return value of `next_backoff` is not used because it adds a random fraction of a
+    // nanosecond.
+    schedule.current_interval
 }
 
 /// Waits between attempts to reach a server: 100 ms to 10 s, without a limit on attempts.

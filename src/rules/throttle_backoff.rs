@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use super::breaker::BreakerScope;
 use super::limit::Limit;
+use super::retry::pause;
 use super::tenant::Tenant;
 
 /// Maximum number of scopes whose throttles are counted. Further scopes wait for a whole window.
 const MAX_SCOPES: usize = 10_000;
-/// Bounds the exponent of doubling. A window is at most 2^32 distances long.
-const MAX_DOUBLINGS: u32 = 31;
 
 /// The throttles without a time since the last success, by scope.
 #[derive(Debug, Default)]
@@ -73,9 +72,9 @@ impl ThrottleBackoff {
         }
         let row = self.scopes.entry(scope.clone()).or_default();
         if row.until > Duration::ZERO && now >= row.until {
-            row.doublings = (row.doublings + 1).min(MAX_DOUBLINGS);
+            row.doublings += 1;
         }
-        let duration = first.saturating_mul(1 << row.doublings).min(longest);
+        let duration = pause(first, longest, row.doublings + 1);
         row.until = row.until.max(now + duration);
         Some(ThrottleLength {
             duration,

@@ -8,14 +8,16 @@ use super::entry::StartRecord;
 use crate::engine::shards::Shards;
 use crate::gate::{End, GateError, LEASE_MS, SettleReplies, Settled, ShardId, TenantSettled};
 use crate::rules::limit::Limits;
+use crate::rules::retry::pause;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
 /// Time after which a settlement is dropped, because the gate may have forgotten by then that it
 /// has it already. A lease expires on its own, and unused quota is wasted.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(50);
-/// Delay before a failed request is sent again. It doubles with each failure.
-const RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Delay before a failed request is sent again. It doubles with each failure up to the longest.
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_millis(6_400);
 /// Interval at which leases are renewed.
 const LEASE_RENEW_INTERVAL: Duration = Duration::from_millis(LEASE_MS / 4);
 /// Interval after a failed renewal, which leaves time for several tries before the lease expires.
@@ -363,8 +365,8 @@ impl SettleRequest {
     fn failed(&mut self, now: Duration) -> bool {
         let all = self.settlement.settled.len();
         self.settlement.settled.retain(|one| one.end.stays_true());
-        self.at = now + RETRY_DELAY * 2_u32.pow(self.failures.min(6));
         self.failures += 1;
+        self.at = now + pause(FIRST_RETRY_DELAY, MAX_RETRY_DELAY, self.failures);
         self.settlement.settled.len() < all
     }
 }

@@ -16,6 +16,7 @@ use foldhash::fast::RandomState;
 use self::due::RECHECK_DELAY;
 use crate::broker::{Message, Outgoing, PublishError, Reply, Tag};
 use crate::engine::action::JobKey;
+use crate::rules::retry::pause;
 use crate::rules::tenant::Tenant;
 
 /// Wait before the first retry of a publish; it doubles with each failure.
@@ -287,7 +288,7 @@ impl Moves {
         // The message is to blame, not its target.
         if matches!(why, PublishError::Refused(_)) {
             self.leave(now, &target, key, false);
-            self.send_later(now + pause(failures - 1), key);
+            self.send_later(now + pause(FIRST_PAUSE, MAX_PAUSE, failures), key);
             return Some(failures == 1);
         }
         let is_news = !self.stuck.contains_key(&target);
@@ -304,8 +305,8 @@ impl Moves {
         // Failures of messages sent before the target was known to be stuck do not count.
         if is_news || stuck.trying == Some(key) {
             stuck.trying = None;
-            stuck.try_at = now + pause(stuck.failures);
             stuck.failures += 1;
+            stuck.try_at = now + pause(FIRST_PAUSE, MAX_PAUSE, stuck.failures);
             stuck.failed_at = now;
         }
         stuck.waiting.push_back(key);
@@ -373,10 +374,6 @@ impl Moves {
         self.later.clear();
         self.next_at = None;
     }
-}
-
-fn pause(failures: u32) -> Duration {
-    (FIRST_PAUSE * 2_u32.pow(failures.min(10))).min(MAX_PAUSE)
 }
 
 #[cfg(test)]

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use crate::engine::action::Block;
 use crate::rules::breaker::BreakerScope;
+use crate::rules::retry::pause;
 
-/// Delay before the first retry. It doubles with each failure.
+/// Delay before the first retry. It doubles with each failure up to the longest.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_millis(25_600);
 /// Maximum number of retries, which take 25 s together. A worker that still can't store the
 /// throttle starts nothing either, unless the store refuses only this kind of write.
 const MAX_RETRIES: u32 = 8;
@@ -41,8 +43,8 @@ impl Throttles {
 
     /// Schedules a retry for `block`. Returns false if it is given up.
     pub fn failed(&mut self, now: Duration, mut block: Block) -> bool {
-        let at = now + FIRST_RETRY_DELAY * 2_u32.pow(block.failures.min(MAX_RETRIES));
         block.failures += 1;
+        let at = now + pause(FIRST_RETRY_DELAY, MAX_RETRY_DELAY, block.failures);
         block.key = None;
         if block.failures > MAX_RETRIES || block.until <= at {
             return false;

@@ -14,6 +14,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 
 use crate::engine::action::JobKey;
+use crate::rules::retry::pause;
 
 /// A job that is due this soon stays in the window: moving it would take as long.
 const MIN_MOVE_WAIT: Duration = Duration::from_millis(250);
@@ -40,9 +41,9 @@ struct DelayWindow {
     disorder: Duration,
     /// Earliest time of a job that entered the delay queue after the last one that came.
     open_at: Duration,
-    /// When a delay queue that seems to be in order is tried next, and the pause before that.
+    /// When a delay queue that seems to be in order is tried next, and the number of tries.
     try_at: Duration,
-    pause: Duration,
+    tries: u32,
 }
 
 /// The windows of all delay queues.
@@ -134,8 +135,8 @@ impl DelayWindows {
                 continue;
             }
             let share = if window.in_doubt() > now {
-                window.pause = (window.pause * 2).clamp(FIRST_RETRY, MAX_RETRY);
-                window.try_at = now + window.pause;
+                window.tries = window.tries.saturating_add(1);
+                window.try_at = now + pause(FIRST_RETRY, MAX_RETRY, window.tries);
                 TRY_SHARE
             } else {
                 MOVE_SHARE
