@@ -59,6 +59,7 @@ mod lifecycle;
 mod moves;
 mod notes;
 mod outages;
+mod outbox;
 mod preparing;
 mod questions;
 mod queues;
@@ -406,10 +407,10 @@ impl Scheduler {
         for (shard, batch) in self.settlement.send(now) {
             self.agenda.push(Action::Settle(shard, batch));
         }
-        if let Some(batch) = self.advertised.send() {
+        if let Some(batch) = self.advertised.send(now) {
             self.agenda.push(Action::Advertised(batch));
         }
-        if let Some(batch) = self.lessons.send() {
+        if let Some(batch) = self.lessons.send(now) {
             self.agenda.push(Action::Learn(batch));
         }
         self.check_breaker(now);

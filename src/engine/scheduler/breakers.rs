@@ -2,10 +2,11 @@
 //! looks at the API's breaker: a worker with a broken network stops itself, and workers that get
 //! answers go on.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::api_throttle::{ApiThrottle, QUERY_INTERVAL};
+use super::outbox::Outbox;
 use crate::engine::action::JobKey;
 use crate::gate::{BreakerEvent, BreakerScope, GateError, Rule, Standings};
 use crate::rules::breaker::Trouble;
@@ -92,8 +93,7 @@ pub struct Breakers {
     failing: HashSet<Tenant>,
     api: ApiBreaker,
     api_throttle: ApiThrottle,
-    waiting: VecDeque<BreakerReport>,
-    sent: Option<Vec<BreakerReport>>,
+    reports: Outbox<BreakerReport>,
     /// When jobs that wait in memory are next checked.
     next_release: Duration,
 }
@@ -106,8 +106,7 @@ impl Breakers {
             failing: HashSet::new(),
             api: ApiBreaker::Healthy,
             api_throttle: ApiThrottle::default(),
-            waiting: VecDeque::new(),
-            sent: None,
+            reports: Outbox::default(),
             next_release: Duration::ZERO,
         }
     }
@@ -119,7 +118,7 @@ impl Breakers {
 
     /// Returns true if everything is reported.
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.sent.is_none()
+        self.reports.is_empty()
     }
 
     /// Returns true if the API's breaker is open, as far as this worker knows.
@@ -214,7 +213,7 @@ impl Breakers {
         let fails = |(_, event): &(BreakerScope, BreakerEvent)| {
             matches!(event, BreakerEvent::Failed { .. })
         };
-        let reports = self.sent.iter().flatten().chain(&self.waiting);
+        let reports = self.reports.iter();
         reports.flat_map(|report| &report.events).any(fails)
     }
 
@@ -289,7 +288,8 @@ impl Breakers {
         }
         let sound = (BreakerScope::Api, BreakerEvent::Succeeded);
         let is_queued = |report: &BreakerReport| report.events.last() == Some(&sound);
-        if self.api != ApiBreaker::Healthy && !self.waiting.back().is_some_and(is_queued) {
+        if self.api != ApiBreaker::Healthy && !self.reports.waiting().back().is_some_and(is_queued)
+        {
             self.api = ApiBreaker::Failing;
             events.push(sound);
         }
@@ -330,7 +330,7 @@ impl Breakers {
     }
 
     fn queue_report(&mut self, events: Vec<(BreakerScope, BreakerEvent)>, job: Option<FailedJob>) {
-        self.waiting.push_back(BreakerReport { events, job });
+        self.reports.push(BreakerReport { events, job });
     }
 
     /// Checks the API's breaker if it is time. `wants`: a job wants to start, and would be the
@@ -395,18 +395,12 @@ impl Breakers {
     }
 
     /// Returns the reports to send now, or `None` while a request is in flight.
-    pub fn send(&mut self) -> Option<(Rule, Vec<(BreakerScope, BreakerEvent)>)> {
+    pub fn send(&mut self, now: Duration) -> Option<(Rule, Vec<(BreakerScope, BreakerEvent)>)> {
         let rule = self.rule.unwrap_or(Rule::NONE);
-        if self.sent.is_some() || self.waiting.is_empty() {
-            return None;
-        }
-        self.api_throttle.asked();
-        let max = self.waiting.len().min(MAX_REPORTS_PER_REQUEST);
-        let reports: Vec<BreakerReport> = self.waiting.drain(..max).collect();
+        let reports = self.reports.send(now, MAX_REPORTS_PER_REQUEST)?;
         let events = reports.iter().flat_map(|report| report.events.clone());
-        let events = events.collect();
-        self.sent = Some(reports);
-        Some((rule, events))
+        self.api_throttle.asked();
+        Some((rule, events.collect()))
     }
 
     /// Handles the result of the last request.
@@ -420,7 +414,7 @@ impl Breakers {
             Err(_) => Vec::new().into_iter(),
         };
         let mut told = Vec::new();
-        for BreakerReport { events, job } in self.sent.take().unwrap_or_default() {
+        for BreakerReport { events, job } in self.reports.take_sent() {
             let mut open = Some(false);
             for (scope, event) in events {
                 let Some(Ok(standing)) = standings.next() else {

@@ -1,9 +1,9 @@
 //! Jobs with dedupe keys that have to ask whether they are the first (`rules::dedupe`). At most one
 //! batch per shard is in flight.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use super::outbox::ShardOutboxes;
 use crate::engine::action::JobKey;
 use crate::engine::shards::Shards;
 use crate::gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
@@ -13,20 +13,12 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of jobs per question.
 const MAX_JOBS_PER_REQUEST: usize = 256;
 
-#[derive(Debug, Default)]
-struct DedupeOutbox {
-    open: VecDeque<(JobKey, Candidate)>,
-    sent: Option<Vec<(JobKey, Candidate)>>,
-    not_before: Duration,
-}
-
 /// The jobs that have to ask, by shard. The prefetch bounds their number.
 #[derive(Debug)]
 pub struct Candidates {
     /// A number that no other worker has.
     worker: u64,
-    shards: Shards,
-    outboxes: BTreeMap<ShardId, DedupeOutbox>,
+    outboxes: ShardOutboxes<(JobKey, Candidate)>,
 }
 
 impl Candidates {
@@ -34,14 +26,13 @@ impl Candidates {
     pub fn new(worker: u64) -> Self {
         Self {
             worker,
-            shards: Shards::default(),
-            outboxes: BTreeMap::new(),
+            outboxes: ShardOutboxes::default(),
         }
     }
 
     /// Sets the mapping of tenants to shards.
     pub fn shard_by(&mut self, shards: Shards) {
-        self.shards = shards;
+        self.outboxes.shard_by(shards);
     }
 
     /// Returns a name for a delivery that no other delivery of any worker has.
@@ -51,86 +42,56 @@ impl Candidates {
 
     /// Adds a job that has to ask.
     pub fn add(&mut self, key: JobKey, candidate: Candidate) {
-        let shard = self.shards.of(&candidate.tenant);
-        let outbox = self.outboxes.entry(shard).or_default();
-        outbox.open.push_back((key, candidate));
+        let shard = self.outboxes.shard_of(&candidate.tenant);
+        self.outboxes.push(shard, (key, candidate));
     }
 
     /// Takes the questions to ask now.
     pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<Candidate>)> {
-        let mut batches = Vec::new();
-        for (shard, outbox) in &mut self.outboxes {
-            if outbox.send_at().is_some_and(|at| at <= now) {
-                let batch: Vec<_> = outbox
-                    .open
-                    .drain(..outbox.open.len().min(MAX_JOBS_PER_REQUEST))
-                    .collect();
-                let asked = batch.iter().map(|(_, candidate)| candidate.clone());
-                batches.push((*shard, asked.collect()));
-                outbox.sent = Some(batch);
-            }
-        }
-        batches
+        let question = |(_, candidate): &(JobKey, Candidate)| candidate.clone();
+        self.outboxes.send(now, MAX_JOBS_PER_REQUEST, question)
     }
 
     /// Returns when [`Candidates::send`] may have something to send.
     pub fn send_at(&self) -> Option<Duration> {
-        self.outboxes
-            .values()
-            .filter_map(DedupeOutbox::send_at)
-            .min()
+        self.outboxes.send_at()
     }
 
-    /// Handles the result of the last question of `shard`. Questions that failed are asked again
-    /// later.
+    /// Handles the result of the last question of `shard`. Questions that Redis did not answer are
+    /// asked again later. A question that it refused is not, because it would be refused again.
     pub fn dedupe_result(
         &mut self,
         now: Duration,
         shard: ShardId,
         result: Result<DedupedAll, GateError>,
     ) -> Vec<(JobKey, Result<Deduped, GateError>)> {
-        let Some(outbox) = self.outboxes.get_mut(&shard) else {
+        let Some(outbox) = self.outboxes.get_mut(shard) else {
             return Vec::new();
         };
-        let sent = outbox.sent.take().unwrap_or_default();
-        let mut told = Vec::with_capacity(sent.len());
-        let mut replies = result.ok().unwrap_or_default().into_iter();
-        let mut retries = VecDeque::new();
-        for (key, candidate) in sent {
-            match replies.next() {
-                Some(Ok(deduped)) => told.push((key, Ok(deduped))),
-                // Redis would refuse it again.
-                Some(Err(why @ GateError::Refused(_))) => told.push((key, Err(why))),
-                _ => retries.push_back((key, candidate)),
+        let sent = outbox.take_sent();
+        let mut answers = Vec::with_capacity(sent.len());
+        let replies = result.unwrap_or_else(|why| vec![Err(why); sent.len()]);
+        let mut retries = Vec::new();
+        for ((key, candidate), reply) in sent.into_iter().zip(replies) {
+            match reply {
+                Ok(_) | Err(GateError::Refused(_)) => answers.push((key, reply)),
+                Err(_) => retries.push((key, candidate)),
             }
         }
-        if !retries.is_empty() {
-            outbox.not_before = now + RETRY_DELAY;
-            retries.append(&mut outbox.open);
-            outbox.open = retries;
-        }
-        if outbox.open.is_empty() {
-            self.outboxes.remove(&shard);
-        }
-        told
+        outbox.retry(now + RETRY_DELAY, retries);
+        answers
+    }
+
+    /// Removes the jobs for which `is_taken` is true and of which no question is in flight. Returns
+    /// them.
+    pub fn take_waiting(&mut self, is_taken: impl Fn(JobKey) -> bool) -> Vec<JobKey> {
+        let taken = self.outboxes.take_waiting(|(key, _)| is_taken(*key));
+        taken.into_iter().map(|(key, _)| key).collect()
     }
 
     /// Forgets all jobs that have to ask: the broker delivers them again.
     pub fn clear(&mut self) {
-        self.outboxes.retain(|_, outbox| {
-            outbox.open.clear();
-            // A question is in flight. Its reply has no receiver.
-            outbox.sent.as_mut().is_some_and(|sent| {
-                sent.clear();
-                true
-            })
-        });
-    }
-}
-
-impl DedupeOutbox {
-    fn send_at(&self) -> Option<Duration> {
-        (self.sent.is_none() && !self.open.is_empty()).then_some(self.not_before)
+        self.outboxes.clear();
     }
 }
 

@@ -251,7 +251,7 @@ impl Scheduler {
             let by_answer = self.settings.answers_stop_all;
             (self.breakers).check(now, wants, || by_answer || scope.may_close_all(policy));
         }
-        if let Some((rule, events)) = self.breakers.send() {
+        if let Some((rule, events)) = self.breakers.send(now) {
             self.agenda.push(Action::Report(rule, events));
         }
         if draining || !self.breakers.should_release_waiting(now) {

@@ -112,6 +112,7 @@ impl Scheduler {
         }
         let old: HashSet<JobKey> = old.into_iter().collect();
         let mut ready = self.queues.take_stale(|key| old.contains(&key));
+        ready.extend(self.candidates.take_waiting(|key| old.contains(&key)));
         for (key, end) in self.clock.take_waiting() {
             match old.contains(&key) {
                 true => ready.push(key),

@@ -3,9 +3,10 @@
 //! one batch per shard is in flight, so Redis sees the end of a call before the next call of the
 //! same job begins.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::outbox::ShardOutboxes;
 use crate::engine::action::JobKey;
 use crate::engine::shards::Shards;
 use crate::gate::{GateError, Note, ShardId, SuspectDecision, Suspected, Verdicts};
@@ -31,25 +32,16 @@ struct SuspectCall {
     answered: bool,
 }
 
-/// Notes queued for one shard, and the batch in flight.
-#[derive(Debug, Default)]
-struct NoteOutbox {
-    open: VecDeque<(JobKey, Suspected)>,
-    sent: Option<Vec<(JobKey, Suspected)>>,
-    not_before: Duration,
-}
-
 /// The notes of this worker. Suspects with a worker slot have one each, so `dispatch.concurrency`
 /// bounds their number.
 #[derive(Debug)]
 pub struct Notes {
     /// A number that no other worker has.
     worker: u64,
-    shards: Shards,
     calls: BTreeMap<JobKey, SuspectCall>,
     /// The job with crashes that is being called, until the gate knows that its call has ended.
     alone: Option<JobKey>,
-    outboxes: BTreeMap<ShardId, NoteOutbox>,
+    outboxes: ShardOutboxes<(JobKey, Suspected)>,
     renew_at: Duration,
 }
 
@@ -58,17 +50,16 @@ impl Notes {
     pub fn new(worker: u64) -> Self {
         Self {
             worker,
-            shards: Shards::default(),
             calls: BTreeMap::new(),
             alone: None,
-            outboxes: BTreeMap::new(),
+            outboxes: ShardOutboxes::default(),
             renew_at: Duration::ZERO,
         }
     }
 
     /// Sets the mapping of tenants to shards.
     pub fn shard_by(&mut self, shards: Shards) {
-        self.shards = shards;
+        self.outboxes.shard_by(shards);
     }
 
     /// Returns true if no note is active, queued or in flight.
@@ -104,7 +95,7 @@ impl Notes {
             self.alone = Some(key);
         }
         let call = SuspectCall {
-            shard: self.shards.of(tenant),
+            shard: self.outboxes.shard_of(tenant),
             suspected: Suspected {
                 tenant: tenant.clone(),
                 job: job.to_owned(),
@@ -113,8 +104,8 @@ impl Notes {
             },
             answered: false,
         };
-        let outbox = self.outboxes.entry(call.shard).or_default();
-        outbox.open.push_back((key, call.suspected.clone()));
+        self.outboxes
+            .push(call.shard, (key, call.suspected.clone()));
         self.calls.insert(key, call);
     }
 
@@ -130,8 +121,7 @@ impl Notes {
         let ended = self.calls.keys().filter(|key| !is_called(**key));
         for key in ended.copied().collect::<Vec<_>>() {
             if let Some(call) = self.calls.remove(&key) {
-                let outbox = self.outboxes.entry(call.shard).or_default();
-                outbox.open.push_back((key, call.end_note()));
+                self.outboxes.push(call.shard, (key, call.end_note()));
             }
         }
     }
@@ -141,19 +131,18 @@ impl Notes {
         if self.renews_at().is_some_and(|at| at <= now) {
             self.renew_at = now + NOTE_RENEW_INTERVAL;
             for (key, call) in &self.calls {
-                let outbox = self.outboxes.entry(call.shard).or_default();
-                outbox.open.push_back((*key, call.with_note(Note::Renew)));
+                let renewal = call.with_note(Note::Renew);
+                self.outboxes.push(call.shard, (*key, renewal));
             }
         }
-        let outboxes = self.outboxes.iter_mut();
-        let sent = outboxes.filter_map(|(shard, outbox)| Some((*shard, outbox.send(now)?)));
-        sent.collect()
+        let note = |(_, suspected): &(JobKey, Suspected)| suspected.clone();
+        self.outboxes.send(now, MAX_NOTES_PER_REQUEST, note)
     }
 
     /// Returns when [`Notes::send`] may have something to send.
     pub fn send_at(&self) -> Option<Duration> {
-        let open = self.outboxes.values().filter_map(NoteOutbox::send_at);
-        open.chain(self.renews_at()).min()
+        let queued = self.outboxes.send_at();
+        queued.into_iter().chain(self.renews_at()).min()
     }
 
     fn renews_at(&self) -> Option<Duration> {
@@ -168,16 +157,16 @@ impl Notes {
         shard: ShardId,
         result: Result<Verdicts, GateError>,
     ) -> Vec<(JobKey, Result<SuspectDecision, GateError>)> {
-        let Some(outbox) = self.outboxes.get_mut(&shard) else {
+        let Some(outbox) = self.outboxes.get_mut(shard) else {
             return Vec::new();
         };
-        let sent = outbox.sent.take().unwrap_or_default();
+        let sent = outbox.take_sent();
         let mut replies = match result {
             Ok(verdicts) => verdicts,
             Err(why) => vec![Err(why); sent.len()],
         }
         .into_iter();
-        let (mut started, mut retries) = (Vec::new(), VecDeque::new());
+        let (mut started, mut retries) = (Vec::new(), Vec::new());
         let mut failure = None;
         for (key, suspected) in sent {
             let nothing = || Err(GateError::Unreachable("no reply".to_owned()));
@@ -194,7 +183,7 @@ impl Notes {
                     }
                     started.push((key, reply));
                 }
-                Note::End { .. } if failed.is_some() => retries.push_back((key, suspected)),
+                Note::End { .. } if failed.is_some() => retries.push((key, suspected)),
                 Note::End { .. } => {
                     self.alone.take_if(|alone| *alone == key);
                 }
@@ -202,47 +191,40 @@ impl Notes {
             }
         }
         if let Some(why) = failure {
-            outbox.not_before = now + RETRY_DELAY;
             self.renew_at = self.renew_at.min(now + RETRY_DELAY);
             // Jobs that want to begin do not wait for the retry.
-            retries.append(&mut outbox.open);
+            retries.extend(outbox.take_waiting(|_| true));
             let begins = |(_, it): &(JobKey, Suspected)| matches!(it.note, Note::Begin { .. });
-            let (begins, mut open): (VecDeque<_>, VecDeque<_>) =
-                retries.into_iter().partition(begins);
+            let (begins, mut open): (Vec<_>, Vec<_>) = retries.into_iter().partition(begins);
             started.extend(begins.into_iter().map(|(key, _)| (key, Err(why.clone()))));
             let too_many = open.len().saturating_sub(MAX_RETRIES_PER_SHARD);
             for (key, _) in open.drain(..too_many) {
                 self.alone.take_if(|alone| *alone == key);
             }
-            outbox.open = open;
-        }
-        if outbox.open.is_empty() {
-            self.outboxes.remove(&shard);
+            outbox.retry(now + RETRY_DELAY, open);
         }
         started
     }
 
     /// Returns true if a request is in flight.
     pub fn is_sending(&self) -> bool {
-        self.outboxes.values().any(|outbox| outbox.sent.is_some())
+        self.outboxes.is_sending()
     }
 
     /// Ends the request in flight to `shard`, whatever its outcome. Its ends of calls are sent
     /// again, which does no harm.
     pub fn give_up_batch(&mut self, shard: ShardId) {
-        if let Some(outbox) = self.outboxes.get_mut(&shard)
-            && let Some(sent) = outbox.sent.take()
-        {
-            let ends = |(_, it): &(JobKey, Suspected)| matches!(it.note, Note::End { .. });
-            outbox.open.extend(sent.into_iter().filter(ends));
+        if let Some(outbox) = self.outboxes.get_mut(shard) {
+            let sent = outbox.take_sent().into_iter();
+            let ends = sent.filter(|(_, it)| matches!(it.note, Note::End { .. }));
+            ends.for_each(|note| outbox.push(note));
         }
     }
 
     /// Returns the ends of all notes that are not known to have ended, because the worker stops.
     pub fn final_notes(&mut self) -> Vec<Suspected> {
         self.end(|_| false);
-        let outboxes = std::mem::take(&mut self.outboxes).into_values();
-        let all = outboxes.flat_map(|outbox| outbox.sent.into_iter().flatten().chain(outbox.open));
+        let all = self.outboxes.take_all().into_iter();
         let ended = all.filter(|(_, suspected)| matches!(suspected.note, Note::End { .. }));
         ended.map(|(_, suspected)| suspected).collect()
     }
@@ -260,26 +242,6 @@ impl SuspectCall {
         self.with_note(Note::End {
             answered: self.answered,
         })
-    }
-}
-
-impl NoteOutbox {
-    fn send_at(&self) -> Option<Duration> {
-        (self.sent.is_none() && !self.open.is_empty()).then_some(self.not_before)
-    }
-
-    fn send(&mut self, now: Duration) -> Option<Vec<Suspected>> {
-        if self.send_at().is_none_or(|at| now < at) {
-            return None;
-        }
-        let batch: Vec<_> = self
-            .open
-            .drain(..self.open.len().min(MAX_NOTES_PER_REQUEST))
-            .collect();
-        let suspects = batch.iter().map(|(_, suspected)| suspected.clone());
-        let suspects = suspects.collect();
-        self.sent = Some(batch);
-        Some(suspects)
     }
 }
 

@@ -136,7 +136,7 @@ fn a_job_without_an_id_gets_one_before_it_asks() {
 }
 
 #[test]
-fn a_job_waits_while_redis_is_unreachable_and_returns_later_if_refused() {
+fn a_job_waits_while_redis_is_unreachable_and_returns_later_if_redis_refuses() {
     let mut desk = desk();
     desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     let away = GateError::Unreachable("a test".into());
@@ -146,16 +146,18 @@ fn a_job_waits_while_redis_is_unreachable_and_returns_later_if_refused() {
     assert!(done.deduped.is_empty() && done.asked.is_empty() && done.published.is_empty());
     let again = desk.step(Duration::from_secs(1));
     assert_eq!(again.deduped.len(), 1);
-    let refused = vec![Err(GateError::Refused("WRONGTYPE".into()))];
-    desk.scheduler
-        .deduped(desk.now, ShardId::default(), Ok(refused));
-    let (_, outgoing) = desk.actions().published.remove(0);
-    assert_eq!(
-        outgoing.message.header("x-sluicegate-first"),
-        Field::Missing
-    );
-    let back = desk.back(outgoing);
-    assert_eq!(back.deduped.len(), 1, "it asks again");
+    // The job's key, or all keys: out of memory, or without a right.
+    let refused = || GateError::Refused("a test".into());
+    for result in [Ok(vec![Err(refused())]), Err(refused())] {
+        desk.scheduler.deduped(desk.now, ShardId::default(), result);
+        let (_, outgoing) = desk.actions().published.remove(0);
+        assert_eq!(
+            outgoing.message.header("x-sluicegate-first"),
+            Field::Missing
+        );
+        let back = desk.back(outgoing);
+        assert_eq!(back.deduped.len(), 1, "it asks again");
+    }
 }
 
 #[test]

@@ -7,9 +7,10 @@ use sluicegate::broker::{DeliverySource, Outgoing};
 use sluicegate::engine::action::EngineSettings;
 use sluicegate::gate::{GateError, ShardId};
 use sluicegate::handler::Outcome;
+use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::holding::Holding;
 
-use crate::scheduler::{CAPACITY, Desk, Done, MS, by_header, settings, trip, usual, wait};
+use crate::scheduler::{CAPACITY, Desk, Done, MS, by_header, message, settings, trip, usual, wait};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -144,4 +145,27 @@ fn a_job_that_asks_without_a_slot_is_still_released() {
         }
     }
     assert_eq!(left, 1);
+}
+
+#[test]
+fn a_job_that_has_to_ask_whether_it_is_the_first_is_released() {
+    let mut desk = desk(4);
+    let text = |text: &str| HeaderValue::Text(text.to_owned());
+    let mut job = message(&[("x-tenant", text("a")), ("x-dedupe-key", text("k"))]);
+    job.properties = job.properties.with_message_id("1".into());
+    let mut asked = desk
+        .deliver_messages(DeliverySource::Fresh, vec![job])
+        .deduped
+        .len();
+    let mut left = Vec::new();
+    for _ in 0..60 {
+        if asked > 0 {
+            let away = GateError::Unreachable("a test".to_owned());
+            (desk.scheduler).deduped(desk.now, ShardId::default(), Err(away));
+        }
+        let done = desk.step(SECOND);
+        asked = done.deduped.len();
+        left.extend(published(done));
+    }
+    assert_eq!(left.len(), 1);
 }

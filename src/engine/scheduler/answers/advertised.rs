@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::super::outbox::Outbox;
 use crate::rules::answers::Quotas;
 use crate::rules::tenant::Tenant;
 
@@ -26,8 +27,7 @@ const MAX_TENANTS_PER_REQUEST: usize = 256;
 pub struct Advertised {
     known: HashMap<Tenant, KnownQuotas>,
     swept: Duration,
-    open: Vec<(Tenant, Quotas)>,
-    sent: Option<Vec<Tenant>>,
+    outbox: Outbox<(Tenant, Quotas)>,
     /// When each warning may be given again.
     warned: HashMap<String, Duration>,
 }
@@ -44,7 +44,7 @@ impl Advertised {
     /// Records the limits in an answer to a job of `tenant`. Returns whether they are news, or
     /// `None` if they are not stored now.
     pub fn record(&mut self, now: Duration, tenant: &Tenant, quotas: Quotas) -> Option<bool> {
-        if quotas.is_empty() || self.open.len() >= MAX_TENANTS_PER_REQUEST {
+        if quotas.is_empty() || self.outbox.waiting().len() >= MAX_TENANTS_PER_REQUEST {
             return None;
         }
         let known = self.known.get(tenant);
@@ -65,7 +65,7 @@ impl Advertised {
             same_at: now + RESTORE_INTERVAL,
         };
         self.known.insert(tenant.clone(), known);
-        self.open.push((tenant.clone(), quotas));
+        self.outbox.push((tenant.clone(), quotas));
         Some(is_news)
     }
 
@@ -94,19 +94,15 @@ impl Advertised {
     }
 
     /// Returns the limits to store now: none while a request is in flight.
-    pub fn send(&mut self) -> Option<Vec<(Tenant, Quotas)>> {
-        if self.sent.is_some() || self.open.is_empty() {
-            return None;
-        }
-        let batch = std::mem::take(&mut self.open);
-        self.sent = Some(batch.iter().map(|(tenant, _)| tenant.clone()).collect());
-        Some(batch)
+    pub fn send(&mut self, now: Duration) -> Option<Vec<(Tenant, Quotas)>> {
+        let batch = self.outbox.send(now, MAX_TENANTS_PER_REQUEST)?;
+        Some(batch.to_vec())
     }
 
     /// Records the outcome of the last request. If it failed, the next answer after a pause stores
     /// the limits again.
     pub fn advertised_result(&mut self, now: Duration, ok: bool) {
-        for tenant in self.sent.take().unwrap_or_default() {
+        for (tenant, _) in self.outbox.take_sent() {
             if let Some(known) = self.known.get_mut(&tenant).filter(|_| !ok) {
                 known.same_at = now + MIN_CHANGE_INTERVAL;
             }
@@ -130,35 +126,35 @@ mod tests {
         let (ten, five) = (Quotas::read("10/1"), Quotas::read("5/1"));
         assert_eq!(heard.record(SECOND, &a, Quotas::default()), None);
         assert_eq!(heard.record(SECOND, &a, ten), Some(true));
-        assert_eq!(heard.send(), Some(vec![(a.clone(), ten)]));
+        assert_eq!(heard.send(SECOND), Some(vec![(a.clone(), ten)]));
         let early = heard.record(2 * SECOND, &a, five);
         assert_eq!(early, None, "not within the pause");
         assert_eq!(
             heard.record(MIN_CHANGE_INTERVAL + SECOND, &a, five),
             Some(true)
         );
-        assert_eq!(heard.send(), None, "one at a time");
+        assert_eq!(heard.send(SECOND), None, "one at a time");
         heard.advertised_result(MIN_CHANGE_INTERVAL + SECOND, true);
-        assert_eq!(heard.send(), Some(vec![(a.clone(), five)]));
+        assert_eq!(heard.send(SECOND), Some(vec![(a.clone(), five)]));
         heard.advertised_result(MIN_CHANGE_INTERVAL + SECOND, true);
         assert_eq!(heard.record(RESTORE_INTERVAL, &a, five), None);
-        assert_eq!(heard.send(), None);
+        assert_eq!(heard.send(SECOND), None);
         // This is no news, but the gate must remember it.
         let repeated = heard.record(RESTORE_INTERVAL + MIN_CHANGE_INTERVAL + SECOND, &a, five);
         assert_eq!(repeated, Some(false));
-        assert_eq!(heard.send(), Some(vec![(a, five)]));
+        assert_eq!(heard.send(SECOND), Some(vec![(a, five)]));
     }
 
     #[test]
     fn a_failed_write_is_retried_after_a_pause() {
         let (mut heard, a, ten) = (Advertised::default(), tenant(1), Quotas::read("10/1"));
         heard.record(SECOND, &a, ten);
-        heard.send();
+        heard.send(SECOND);
         heard.advertised_result(2 * SECOND, false);
         heard.record(MIN_CHANGE_INTERVAL, &a, ten);
-        assert_eq!(heard.send(), None);
+        assert_eq!(heard.send(SECOND), None);
         heard.record(MIN_CHANGE_INTERVAL + 2 * SECOND, &a, ten);
-        assert!(heard.send().is_some());
+        assert!(heard.send(SECOND).is_some());
     }
 
     #[test]
@@ -168,13 +164,13 @@ mod tests {
             heard.record(SECOND, &tenant(number), ten);
         }
         assert_eq!(
-            heard.send().map(|batch| batch.len()),
+            heard.send(SECOND).map(|batch| batch.len()),
             Some(MAX_TENANTS_PER_REQUEST)
         );
         for number in 0..2 * MAX_TENANTS {
             heard.advertised_result(SECOND, true);
             heard.record(SECOND, &tenant(number), ten);
-            heard.send();
+            heard.send(SECOND);
         }
         assert_eq!(heard.known.len(), MAX_TENANTS);
         // Tenants without answers make room for others.

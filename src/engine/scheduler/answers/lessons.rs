@@ -7,6 +7,7 @@ use foldhash::fast::RandomState;
 
 use super::super::Scheduler;
 use super::super::entry::StartRecord;
+use super::super::outbox::Outbox;
 use crate::engine::facts::Fact;
 use crate::gate::{Evidence, GateError, LearnedAll, LimitEvidence, Sunk};
 use crate::handler::Outcome;
@@ -33,8 +34,7 @@ type LimitKey = (Option<Tenant>, String);
 pub(in crate::engine::scheduler) struct Lessons {
     /// The lesson of the answer that is being handled. It is stored after its throttle.
     refused: Option<Box<LimitEvidence>>,
-    open: Vec<LimitEvidence>,
-    sent: Option<Vec<(Tenant, Limits)>>,
+    outbox: Outbox<LimitEvidence>,
     /// When each limit was lowered, and when it is whole again.
     lowered: HashMap<LimitKey, (Duration, Duration), RandomState>,
     /// When a limit may be whole again.
@@ -146,22 +146,18 @@ impl Lessons {
     }
 
     fn add(&mut self, lesson: LimitEvidence) {
-        if self.open.len() < MAX_LESSONS {
-            self.open.push(lesson);
+        if self.outbox.waiting().len() < MAX_LESSONS {
+            self.outbox.push(lesson);
         }
     }
 
     /// Returns the lessons to store now: none while a request is in flight.
-    pub(in crate::engine::scheduler) fn send(&mut self) -> Option<Vec<LimitEvidence>> {
-        if self.sent.is_some() || self.open.is_empty() {
-            return None;
-        }
-        let batch = std::mem::take(&mut self.open);
-        let scope = batch
-            .iter()
-            .map(|one| (one.tenant.clone(), one.limits.clone()));
-        self.sent = Some(scope.collect());
-        Some(batch)
+    pub(in crate::engine::scheduler) fn send(
+        &mut self,
+        now: Duration,
+    ) -> Option<Vec<LimitEvidence>> {
+        let batch = self.outbox.send(now, MAX_LESSONS)?;
+        Some(batch.to_vec())
     }
 
     /// Records that a limit is lowered, and adds a fact if that is news.
@@ -249,13 +245,14 @@ impl Lessons {
 impl Scheduler {
     /// Handles the result of [`Action::Learn`](crate::engine::action::Action::Learn).
     pub fn learned(&mut self, now: Duration, result: Result<LearnedAll, GateError>) {
-        let sent = self.lessons.sent.take().unwrap_or_default();
+        let sent = self.lessons.outbox.take_sent();
         let all = match result {
             Ok(all) => all,
             Err(why) => return self.facts.push(Fact::LessonNotStored(why)),
         };
         let clock_ms = self.clock.at_least(now).unwrap_or(0);
-        for ((tenant, limits), learned) in sent.iter().zip(all) {
+        for (lesson, learned) in sent.iter().zip(all) {
+            let (tenant, limits) = (&lesson.tenant, &lesson.limits);
             let learned = match learned {
                 Ok(learned) => learned,
                 Err(why) => {
@@ -370,7 +367,7 @@ mod tests {
             };
             let mut lessons = Lessons::default();
             lessons.refused(lesson, stops_all, 3 * SECOND);
-            let sent = lessons.send().expect("one");
+            let sent = lessons.send(SECOND).expect("one");
             match &sent[0].evidence {
                 Evidence::Refused { closed_ms, .. } => *closed_ms,
                 Evidence::Advertised(_) => panic!("it was refused"),
@@ -401,12 +398,15 @@ mod tests {
         }
         let mut lessons = Lessons::default();
         lessons.advertised(&tenant(1), &learner(1), Quotas::read("80/0"));
-        assert_eq!(lessons.send(), None, "it names no window");
+        assert_eq!(lessons.send(SECOND), None, "it names no window");
         for _ in 0..2 * MAX_LESSONS {
             lessons.advertised(&tenant(1), &learner(1), Quotas::read("80/60"));
         }
-        assert_eq!(lessons.send().map(|batch| batch.len()), Some(MAX_LESSONS));
+        assert_eq!(
+            lessons.send(SECOND).map(|batch| batch.len()),
+            Some(MAX_LESSONS)
+        );
         lessons.advertised(&tenant(1), &learner(1), Quotas::read("80/60"));
-        assert_eq!(lessons.send(), None, "one at a time");
+        assert_eq!(lessons.send(SECOND), None, "one at a time");
     }
 }
