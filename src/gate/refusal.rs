@@ -80,8 +80,8 @@ pub fn is_wrong_type(error: &ServerError) -> bool {
 /// words; another program wrote the value.
 pub fn is_unreadable(error: &ServerError) -> bool {
     let lua = ["attempt to ", "bad argument "];
-    let said = |text: &str| lua.iter().any(|words| text.contains(words));
-    error.code() == "ERR" && error.details().is_some_and(said)
+    let is_from_lua = |text: &str| lua.iter().any(|words| text.contains(words));
+    error.code() == "ERR" && error.details().is_some_and(is_from_lua)
 }
 
 /// Returns the error for data that `what` can't interpret.
@@ -112,8 +112,8 @@ pub fn wrong_type(keys: &CallKeys, types: &[Value], error: &ServerError) -> Gate
 
 /// Returns the key that a script reports as unreadable, in the format of `lua/limits.lua`.
 fn wrong_value(keys: &CallKeys, details: &str) -> Option<String> {
-    let (_, said) = details.split_once("WRONGTYPE KEYS[")?;
-    let (number, what) = said.split_once("] holds not ")?;
+    let (_, report) = details.split_once("WRONGTYPE KEYS[")?;
+    let (number, what) = report.split_once("] holds not ")?;
     let (what, _) = what.split_once(';')?;
     let index = number.parse::<usize>().ok()?.checked_sub(1)?;
     let name = keys.names.get(index)?;

@@ -93,14 +93,14 @@ impl Candidates {
             return Vec::new();
         };
         let sent = outbox.sent.take().unwrap_or_default();
-        let mut told = Vec::with_capacity(sent.len());
+        let mut results = Vec::with_capacity(sent.len());
         let mut replies = result.ok().unwrap_or_default().into_iter();
         let mut retries = VecDeque::new();
         for (key, candidate) in sent {
             match replies.next() {
-                Some(Ok(deduped)) => told.push((key, Ok(deduped))),
+                Some(Ok(deduped)) => results.push((key, Ok(deduped))),
                 // Redis would refuse it again.
-                Some(Err(why @ GateError::Refused(_))) => told.push((key, Err(why))),
+                Some(Err(why @ GateError::Refused(_))) => results.push((key, Err(why))),
                 _ => retries.push_back((key, candidate)),
             }
         }
@@ -112,7 +112,7 @@ impl Candidates {
         if outbox.open.is_empty() {
             self.outboxes.remove(&shard);
         }
-        told
+        results
     }
 
     /// Forgets all jobs that have to ask: the broker delivers them again.
@@ -172,9 +172,12 @@ mod tests {
         let jobs: Vec<_> = sent[0].1.iter().map(|it| it.job.as_str()).collect();
         assert_eq!(jobs, ["1", "2"]);
         let refused = GateError::Refused("a test".to_owned());
-        let told = all.dedupe_result(now, HERE(), Ok(vec![Ok(Deduped::First), Err(refused)]));
-        assert!(matches!(told[0], (JobKey(1), Ok(Deduped::First))));
-        assert!(matches!(told[1], (JobKey(2), Err(GateError::Refused(_)))));
+        let results = all.dedupe_result(now, HERE(), Ok(vec![Ok(Deduped::First), Err(refused)]));
+        assert!(matches!(results[0], (JobKey(1), Ok(Deduped::First))));
+        assert!(matches!(
+            results[1],
+            (JobKey(2), Err(GateError::Refused(_)))
+        ));
         assert_eq!(all.send_at(), None);
     }
 
