@@ -74,11 +74,11 @@ pub fn add(
     each("quota but no slot, per job", decisions.capacity);
     let expired = sum(workers, "sluicegate_expired_permits_total");
     each("permits that expired, per job", expired);
-    let told = ["acknowledgement", "answer", "nothing"].map(|by| {
+    let late_calls = ["acknowledgement", "answer", "nothing"].map(|by| {
         let series = format!("sluicegate_late_calls_total{{told_by=\"{by}\"}}");
         sum(workers, &series)
     });
-    each("late calls per job", told.iter().sum());
+    each("late calls per job", late_calls.iter().sum());
     let resident: u64 = workers.iter().map(Process::resident_kb).sum();
     report.add(workload, who, "resident, MB", resident as f64 / 1e3);
 }

@@ -205,13 +205,13 @@ async fn call(State(echo): State<Arc<EchoServer>>, request: Request) -> Response
 /// Returns the beginning of a body, and reads it to its end.
 async fn shown(body: Body) -> String {
     let mut stream = body.into_data_stream();
-    let mut kept = Vec::new();
+    let mut start = Vec::new();
     while let Some(Ok(data)) = stream.next().await {
         // A character has up to 4 bytes.
-        let room = (4 * SHOWN).saturating_sub(kept.len());
-        kept.extend(data.iter().take(room));
+        let room = (4 * SHOWN).saturating_sub(start.len());
+        start.extend(data.iter().take(room));
     }
-    plain(&String::from_utf8_lossy(&kept), SHOWN)
+    plain(&String::from_utf8_lossy(&start), SHOWN)
 }
 
 fn print_line(line: &str) -> Result<(), std::io::Error> {

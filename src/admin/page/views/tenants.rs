@@ -76,7 +76,7 @@ struct TenantsView {
     all: String,
     workers: u64,
     left_out: Option<String>,
-    untold: Option<String>,
+    gate_failure: Option<String>,
     troubles: Vec<String>,
     /// Query of the page of the tenant whose name is the search text.
     exact: String,
@@ -137,7 +137,7 @@ pub(super) async fn html(
             )),
             None => Some("more than workers distinguish".to_owned()),
         },
-        untold: answer.tenants_untold.as_deref().map(text),
+        gate_failure: answer.tenants_untold.as_deref().map(text),
         troubles: super::fleet::troubles(&answer.not_known),
         exact: asked.query([("name", search)]),
         pager: Pager {

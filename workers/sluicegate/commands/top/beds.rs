@@ -123,10 +123,10 @@ pub fn fleet() -> Fleet {
         tenants: Vec::new(),
         ..ill
     };
-    let said = [("a", ready), ("b", ill)];
-    let said = said.map(|(name, report)| (name.to_owned(), Some(Ok(report))));
+    let reports = [("a", ready), ("b", ill)];
+    let reports = reports.map(|(name, report)| (name.to_owned(), Some(Ok(report))));
     Fleet {
-        view: Workers::of(NOW, said.to_vec()),
+        view: Workers::of(NOW, reports.to_vec()),
         ..Fleet::default()
     }
 }

@@ -261,8 +261,11 @@ fn a_tried_limit_is_enforced_with_its_own_value() {
     answer(&mut model, picture);
     types(&mut model, "e");
     assert!(model.asking.is_none());
-    let told = model.status().expect("a word");
-    assert!(told.is_bad && told.text.contains("t tries one"), "{told:?}");
+    let message = model.status().expect("a word");
+    assert!(
+        message.is_bad && message.text.contains("t tries one"),
+        "{message:?}"
+    );
     // The shadow of the limit `hour`, which tries 50, is in the list.
     model.at_time(NOW + 2_000);
     answer(&mut model, with_trial);

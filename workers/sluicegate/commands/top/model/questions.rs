@@ -143,7 +143,7 @@ impl Model {
             progress: String::new(),
             since_ms: self.now_ms,
         });
-        self.told = None;
+        self.status_message = None;
         (self.numbers, ServerRequest::Act(self.at, act))
     }
 }
