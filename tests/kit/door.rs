@@ -71,8 +71,8 @@ impl Door {
 
     /// Accepts connections again, at the same port.
     pub async fn take(&self) {
-        let kept = self.kept.lock().expect("nobody panics").take();
-        let listener = kept.unwrap_or_else(|| self.bound()).listen(BACKLOG);
+        let bound = self.kept.lock().expect("nobody panics").take();
+        let listener = bound.unwrap_or_else(|| self.bound()).listen(BACKLOG);
         let listener = listener.expect("its port");
         let shared = Arc::clone(&self.shared);
         let task = tokio::spawn(async move {

@@ -242,7 +242,7 @@ pub async fn update(life: Arc<Life>, updates: mpsc::Sender<Update>) {
 async fn agree(life: &Arc<Life>, until: Instant, updates: &mpsc::Sender<Update>) -> Option<()> {
     life.world.note(format_args!("{} has agreed", life.name));
     let wanted = life.world.below(2) == 0;
-    let (applied, heard) = oneshot::channel();
+    let (applied, is_applied) = oneshot::channel();
     // This precedes the send, because the worker may ask as soon as it has the update.
     let asked = life.agreed(until);
     let update = Update::Agreed {
@@ -255,7 +255,7 @@ async fn agree(life: &Arc<Life>, until: Instant, updates: &mpsc::Sender<Update>)
     if wanted {
         let life = Arc::clone(life);
         tokio::spawn(async move {
-            if heard.await.is_ok() && life.asks_up_to(asked) {
+            if is_applied.await.is_ok() && life.asks_up_to(asked) {
                 life.world.history().wrong(format_args!(
                     "{}: applied, and something is under way that was asked before",
                     life.name

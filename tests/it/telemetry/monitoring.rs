@@ -117,10 +117,10 @@ fn series() -> BTreeSet<String> {
 fn rules_are_valid_and_their_tests_pass() {
     let [rules, tests] = [RULES, RULES_TEST].map(|path| root().join(path));
     let path = |path: &std::path::Path| path.to_str().expect("UTF-8").to_owned();
-    let said = promtool(&["check", "rules", &path(&rules)]);
-    said.unwrap_or_else(|why| panic!("{why}"));
-    let said = promtool(&["test", "rules", &path(&tests)]);
-    said.unwrap_or_else(|why| panic!("{why}"));
+    let out = promtool(&["check", "rules", &path(&rules)]);
+    out.unwrap_or_else(|why| panic!("{why}"));
+    let out = promtool(&["test", "rules", &path(&tests)]);
+    out.unwrap_or_else(|why| panic!("{why}"));
 }
 
 #[test]
@@ -154,10 +154,10 @@ fn every_alert_has_its_section_in_the_runbook_and_every_section_its_alert() {
     let alerts = alerts.split("\n## ").next().unwrap_or_default();
     let mut sections = BTreeSet::new();
     for section in alerts.split("\n### ").skip(1) {
-        let (name, said) = section.split_once('\n').expect("a heading");
+        let (name, body) = section.split_once('\n').expect("a heading");
         sections.insert(name.to_owned());
         for part in ["**Means:**", "**Look:**", "**Do:**"] {
-            assert!(said.contains(part), "{name}: {part}");
+            assert!(body.contains(part), "{name}: {part}");
         }
     }
     assert_eq!(sections, named("alert"));

@@ -121,10 +121,10 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     careful.stop().await;
 
     // Jobs in delay queues ask again: two of them start, and the new one does.
-    let told = start(&config, true);
-    until(&told, &done(3)).await;
-    assert!(told.shows("sluicegate_gate_recovering 0"));
-    told.stop().await;
+    let fresh = start(&config, true);
+    until(&fresh, &done(3)).await;
+    assert!(fresh.shows("sluicegate_gate_recovering 0"));
+    fresh.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,7 +22,7 @@ struct Manager {
 impl Manager {
     /// Listens until `words` have arrived `times` more times.
     async fn receives(&mut self, words: &str, times: usize) {
-        let count = |heard: &[String]| heard.iter().filter(|line| *line == words).count();
+        let count = |lines: &[String]| lines.iter().filter(|line| *line == words).count();
         let enough = count(&self.heard) + times;
         let began = Instant::now();
         while count(&self.heard) < enough {
