@@ -100,11 +100,11 @@ impl Work {
             cpu.lines().find_map(value).expect("INFO has it")
         };
         let stats = shared_redis().ctl(&["info", "commandstats"]);
-        let calls = |wanted: &dyn Fn(&str) -> bool| -> f64 {
+        let calls = |is_counted: &dyn Fn(&str) -> bool| -> f64 {
             let of = |line: &str| -> Option<f64> {
                 let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
                 let number = rest.split(',').next()?;
-                wanted(name).then(|| number.parse().ok())?
+                is_counted(name).then(|| number.parse().ok())?
             };
             stats.lines().filter_map(of).sum()
         };

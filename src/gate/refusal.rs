@@ -95,11 +95,11 @@ pub fn unreadable(error: &ServerError, what: &str) -> GateError {
 
 /// Names the key with the wrong type, given the answers of `TYPE` for each of `keys`.
 pub fn wrong_type(keys: &CallKeys, types: &[Value], error: &ServerError) -> GateError {
-    let wanted = keys.names.iter().zip(&keys.types);
-    let found = wanted.zip(types).find_map(|((name, wanted), kind)| {
+    let expected = keys.names.iter().zip(&keys.types);
+    let found = expected.zip(types).find_map(|((name, expected), kind)| {
         let kind: String = ::redis::from_redis_value_ref(kind).ok()?;
-        (kind != *wanted && kind != "none")
-            .then(|| format!("the key {name} contains a {kind}, not a {wanted}"))
+        (kind != *expected && kind != "none")
+            .then(|| format!("the key {name} contains a {kind}, not a {expected}"))
     });
     let details = error.details().unwrap_or_default();
     let what = found

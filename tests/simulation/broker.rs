@@ -165,9 +165,9 @@ impl Broker for SimBroker {
         life.broker.take_few().await;
     }
 
-    async fn take_new(&self, wanted: bool) {
+    async fn take_new(&self, enabled: bool) {
         let Self(life) = self;
-        life.broker.take_new(wanted).await;
+        life.broker.take_new(enabled).await;
     }
 
     async fn stop_consuming(&self) {

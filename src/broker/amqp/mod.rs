@@ -236,8 +236,8 @@ impl Broker for AmqpBroker {
         self.shared.taking.send_replace(WantedDeliveries::Few);
     }
 
-    async fn take_new(&self, wanted: bool) {
-        self.shared.taking_new.send_replace(wanted);
+    async fn take_new(&self, enabled: bool) {
+        self.shared.taking_new.send_replace(enabled);
     }
 
     async fn stop_consuming(&self) {

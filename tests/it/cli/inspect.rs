@@ -207,12 +207,12 @@ async fn policies_of_other_workers_are_shown_beside_the_files() {
     worker.stop().await;
 }
 
-/// Waits until `inspect` of the tenant `acme` is as `wanted`.
-async fn inspected(yaml: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+/// Waits until `is_reached` is true of the output of `inspect` for the tenant `acme`.
+async fn inspected(yaml: &str, what: &str, is_reached: impl Fn(&Value) -> bool) -> Value {
     let started = Instant::now();
     loop {
         let found = inspect(yaml, "acme");
-        if wanted(&found) {
+        if is_reached(&found) {
             return found;
         }
         assert!(started.elapsed() < PATIENCE, "{what}: {found}");

@@ -118,16 +118,16 @@ impl Fleet {
         }
     }
 
-    /// Repeats `args` until the result is as `wanted`.
+    /// Repeats `args` until `is_reached` is true of the result.
     async fn runs_until(
         &self,
         args: &[&str],
-        wanted: impl Fn(&CommandResult) -> bool,
+        is_reached: impl Fn(&CommandResult) -> bool,
     ) -> CommandResult {
         let begun = Instant::now();
         loop {
             let done = self.runs(args).await;
-            if wanted(&done) {
+            if is_reached(&done) {
                 return done;
             }
             assert!(begun.elapsed() < PATIENCE, "{args:?}: {done:?}");

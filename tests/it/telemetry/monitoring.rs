@@ -277,12 +277,12 @@ async fn a_real_prometheus_scrapes_a_worker_and_evaluates_all_of_it() {
     .await;
     let target = worker.log().iter().find_map(listens).expect("it listens");
     let prometheus = Prometheus::start("sluicegate", &[target], &root().join(RULES));
-    let shows = |query: &str, wanted: f64| {
+    let shows = |query: &str, expected: f64| {
         values(&prometheus, query)
             .iter()
-            .any(|value| (value - wanted).abs() < 1e-9)
+            .any(|value| (value - expected).abs() < 1e-9)
     };
-    for (query, wanted) in [
+    for (query, expected) in [
         ("up{job=\"sluicegate\"}", 1.0),
         ("sluicegate_up{server=\"redis\"}", 1.0),
         ("sluicegate_quota_idle{lacks=\"slot\"}", 1.0),
@@ -297,7 +297,7 @@ async fn a_real_prometheus_scrapes_a_worker_and_evaluates_all_of_it() {
         ("sluicegate_tenants{state=\"waiting\"}", 2.0),
         ("sluicegate_denials_total{limit=\"hourly\"} >= bool 2", 1.0),
     ] {
-        until(query, || shows(query, wanted)).await;
+        until(query, || shows(query, expected)).await;
     }
     let idle_for = || values(&prometheus, "sluicegate_oldest_ready_seconds > 1").len();
     until("a job that is due", || idle_for() == 1).await;

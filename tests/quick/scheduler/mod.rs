@@ -187,7 +187,7 @@ impl Desk {
                 Action::ReturnDeliveries => done.rests += 1,
                 Action::Take => done.takes += 1,
                 Action::TakeFew => done.takes_few += 1,
-                Action::TakeNew(wanted) => done.new.push(wanted),
+                Action::TakeNew(enabled) => done.new.push(enabled),
                 Action::Sighted(batch) => done.sighted.extend(batch),
                 Action::Reply(batch) => done.replies.extend(batch),
                 Action::Publish(batch) => done.published.extend(batch),

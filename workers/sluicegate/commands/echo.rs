@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_limit_is_a_number_and_a_window() {
-        let wanted = |max, ms, per_tenant| {
+        let expected = |max, ms, per_tenant| {
             Ok(ApiLimit {
                 max,
                 window: Duration::from_millis(ms),
@@ -234,9 +234,9 @@ mod tests {
                 counting: Counting::Sliding,
             })
         };
-        assert_eq!(limit("3/10s"), wanted(3, 10_000, true));
-        assert_eq!(limit("3/10s:tenant"), wanted(3, 10_000, true));
-        assert_eq!(limit("1/500ms:all"), wanted(1, 500, false));
+        assert_eq!(limit("3/10s"), expected(3, 10_000, true));
+        assert_eq!(limit("3/10s:tenant"), expected(3, 10_000, true));
+        assert_eq!(limit("1/500ms:all"), expected(1, 500, false));
         for wrong in [
             "",
             "3",

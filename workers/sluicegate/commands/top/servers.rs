@@ -97,11 +97,11 @@ impl Servers {
         send_progress: impl Fn(ServerAnswer) + Send + Sync,
     ) -> Option<ServerAnswer> {
         Some(match request {
-            ServerRequest::Overview(at, wanted) => {
+            ServerRequest::Overview(at, selection) => {
                 let part = &self.parts[at];
                 ServerAnswer::Overview(
                     at,
-                    within(part.overview(wanted).boxed()).await.map(Box::new),
+                    within(part.overview(selection).boxed()).await.map(Box::new),
                 )
             }
             ServerRequest::Glance(at, tenant) => ServerAnswer::Glance(
@@ -193,8 +193,8 @@ impl PipelineServers {
         unwritten.map(|why| why.to_string())
     }
 
-    async fn overview(&self, wanted: Option<TenantSelection>) -> Result<Overview, String> {
-        let seen = Overview::of(&self.gate, &self.config, wanted.as_ref()).await;
+    async fn overview(&self, selection: Option<TenantSelection>) -> Result<Overview, String> {
+        let seen = Overview::of(&self.gate, &self.config, selection.as_ref()).await;
         seen.map_err(|why| why.to_string())
     }
 

@@ -35,10 +35,10 @@ fn only_the_visible_view_is_requested_every_two_seconds() {
     assert_eq!(kinds(&mut model), [], "one at a time");
     types(&mut model, "2");
     let due = kinds(&mut model);
-    let [ServerRequest::Overview(0, Some(wanted))] = due.as_slice() else {
+    let [ServerRequest::Overview(0, Some(selection))] = due.as_slice() else {
         panic!("{due:?}");
     };
-    assert_eq!((wanted.sort, wanted.max), (Sort::Waiting, 100));
+    assert_eq!((selection.sort, selection.max), (Sort::Waiting, 100));
     model.at_time(NOW + 60_000);
     assert_eq!(kinds(&mut model), [], "it hangs");
 
@@ -199,10 +199,10 @@ fn a_search_finds_busy_tenants_and_opens_idle_ones() {
         .collect();
     assert_eq!(names, ["acme", "beta", "gamma"]);
     let due = kinds(&mut model);
-    let [ServerRequest::Overview(0, Some(wanted))] = due.as_slice() else {
+    let [ServerRequest::Overview(0, Some(selection))] = due.as_slice() else {
         panic!("{due:?}");
     };
-    assert_eq!(wanted.name, "a");
+    assert_eq!(selection.name, "a");
     types(&mut model, "\u{1b}");
     assert_eq!((model.search.as_str(), model.tenants().len()), ("", 4));
     // Without a match, the typed name itself is meant.
