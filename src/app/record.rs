@@ -72,8 +72,8 @@ pub struct Recording {
 
 impl Recording {
     /// Begins a recording in a new file at `path`, or at `path.1` and so on if that exists. Logs
-    /// the path and what is recorded. Returns `None` and logs a warning if no file can be made; the
-    /// worker goes on, because its jobs matter more.
+    /// the path and the recorded fields. Returns `None` and logs a warning if no file can be made;
+    /// the worker goes on, because its jobs matter more.
     pub fn begin(path: &Path, recorded: RecordingOptions, config: &Config) -> Option<Self> {
         let started = Self::started(path, recorded, config);
         started

@@ -1,4 +1,4 @@
-//! A message as it travels: lossless, whatever headers its publisher set.
+//! A message as it travels: lossless, with any headers that its publisher set.
 
 mod fields;
 mod outgoing;
@@ -182,7 +182,7 @@ impl Message {
         let remaining = present.into_iter().flatten().filter(remains);
         let remaining = remaining.map(|(name, value)| (name.clone(), value.clone()));
         let ours = |(name, value)| Some((ShortString::try_new(name).ok()?, AMQPValue::from(value)));
-        // Of two headers with the same name, the last one wins.
+        // The last of two headers with the same name wins.
         let headers: BTreeMap<_, _> = remaining.chain(set.into_iter().filter_map(ours)).collect();
         new.with_headers(FieldTable::from(headers))
     }

@@ -128,7 +128,7 @@ pub struct Scheduler {
     random: SmallRng,
     /// The jobs, until they leave.
     jobs: HashMap<JobKey, JobEntry, RandomState>,
-    /// The current session, and what it delivers.
+    /// The current session, and its deliveries.
     intake: Intake,
     /// The policies to enforce, and until when.
     agreement: Agreement,

@@ -186,7 +186,7 @@ impl Broker for SimBroker {
     }
 }
 
-/// P6: a job keeps its own headers and has each of ours exactly once, whatever happened to it.
+/// P6: a job keeps its own headers and has each of ours exactly once, after any fault.
 fn look_at(world: &World, outgoing: &Outgoing) {
     let Some(table) = outgoing.message.properties.headers() else {
         return;

@@ -174,7 +174,7 @@ impl AmqpBroker {
     /// Connects once, declares the queues, and closes: for `check`.
     ///
     /// # Errors
-    /// [`BrokerError`] says what is wrong, where, and what to do.
+    /// [`BrokerError`] names the problem, the place and the remedy.
     pub async fn probe(amqp: &config::Amqp, levels: &DelayLevels) -> Result<(), BrokerError> {
         Client::connect(amqp, levels).await?.close().await;
         Ok(())

@@ -43,7 +43,7 @@ pub(super) struct ClosedTenants {
 }
 
 impl ClosedTenants {
-    /// Records the gate's answer on jobs of a tenant, and adds facts on what is new.
+    /// Records the gate's answer on jobs of a tenant, and adds facts on the changes.
     fn record(
         &mut self,
         now: Duration,

@@ -1,5 +1,5 @@
 //! The registry of policies in Redis: the policies that workers have in force.
-//! [`gate::fleet`](crate::gate::fleet) decides what follows.
+//! [`gate::fleet`](crate::gate::fleet) decides the consequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

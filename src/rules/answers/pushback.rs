@@ -44,7 +44,7 @@ pub struct Pushback {
     pub after: Option<Duration>,
 }
 
-/// The meaning of an answer for its job, and what it shows of limits.
+/// The meaning of an answer for its job, and its statements about limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interpretation<'r> {
     /// The consequence for the job.

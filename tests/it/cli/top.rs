@@ -437,7 +437,7 @@ async fn dead_letters_are_shown_and_replayed() {
     assert!(!top.has_colours(), "{text}");
 
     api.answers(|_| kit::api::Reply::ok());
-    // What was fetched returns to the queue a moment later.
+    // Fetched letters return to the queue a moment later.
     buried(&client(&yaml).await, 4).await;
     top.types("A");
     top.shows(&["Replay ALL dead letters of all tenants (4 dead letters in the list)"])

@@ -288,7 +288,7 @@ async fn a_promoted_replica_that_lags_is_a_loss_of_its_tenants_and_a_complete_on
     take_over(&cluster, 0);
     fleet.run(&[0, 1, 2], 2 * MAX).await;
     fleet.keeps_the_limit();
-    // If the takeover took so long that no lost usage counts any more, the reason is a doubt.
+    // If no lost usage counts any more after a long takeover, the reason is a doubt.
     let reasons = fleet.losses(0);
     assert!(
         reasons

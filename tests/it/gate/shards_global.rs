@@ -67,7 +67,7 @@ async fn the_primary_of_a_global_limit_may_forget_and_be_lost() {
     assert!(keys(&cluster.replicas[at]).contains(":%global"));
     for flow in all {
         let reasons = fleet.losses(flow);
-        // If the takeover took so long that no lost usage counts any more, the reason is a doubt.
+        // If no lost usage counts any more after a long takeover, the reason is a doubt.
         let lost =
             |why: &&str| why.contains("lost its last writes") || why.contains("not all workers");
         assert!(reasons.iter().any(lost), "{reasons:?}");

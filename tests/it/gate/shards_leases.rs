@@ -94,7 +94,7 @@ async fn other_primaries_receive_settlements_while_one_is_lost() {
     let replies = gate.ask(&batch).await.expect("two primaries answer");
     assert_eq!([0, 2].map(|at| started(decided(&replies, at))), [1, 1]);
 
-    // The command's output includes what can't be read.
+    // The command's output names unreadable parts.
     let yaml = format!(
         "redis: {{prefix: '{prefix}', url: '{},{}'}}",
         cluster.primaries[0].url(),

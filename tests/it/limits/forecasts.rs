@@ -82,7 +82,7 @@ async fn promises_of(seconds: usize) {
     );
 }
 
-/// Errors are at most a few seconds, whatever else this machine does, and a window is 20 s.
+/// Errors are at most a few seconds, even on a busy machine, and a window is 20 s.
 /// tests/simulation/backlog.rs shows in simulated time that promises are kept within 2 % of the
 /// wait or 100 ms.
 #[tokio::test(flavor = "multi_thread")]
@@ -330,7 +330,7 @@ async fn explain_shows_why_a_job_died_and_how_to_replay_it() {
     ] {
         assert!(text.contains(words), "{words} is not in {text}");
     }
-    // What a command has looked at returns to the queue a moment later.
+    // Letters that a command has read return to the queue a moment later.
     buried(&client, 3).await;
     let text = slow.runs(&args("o 8")).exited(0).out;
     assert!(text.contains("--id='o 8'\n"), "{text}");

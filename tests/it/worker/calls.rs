@@ -69,7 +69,7 @@ async fn calls_follow_their_jobs_values_and_a_missing_value_makes_a_dead_letter(
         };
         let all_there = async {
             loop {
-                // What a list has shown returns to the queue a moment later.
+                // Listed letters return to the queue a moment later.
                 let dead = dead();
                 if api.count() >= 2 && !dead.is_empty() {
                     return dead;

@@ -190,7 +190,7 @@ async fn one_closed_primary_is_reported() {
     });
     assert_eq!(metric("sluicegate_gate_recovering"), Some(0.0));
 
-    // The others continue, so the worker is ready, and reports what waits.
+    // The others continue, so the worker is ready, and reports the waiting jobs.
     cluster.primaries[1].ctl(&["flushall"]);
     happens("one recovers", || {
         primaries("recovering") == Some(1.0) && primaries("admitting") == Some(2.0)

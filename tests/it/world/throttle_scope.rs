@@ -10,7 +10,7 @@ use crate::PROGRAM;
 use crate::cli::sluicegate;
 
 fn calls_in_flight(worker: &Process) -> f64 {
-    // What is not known may be one.
+    // An unknown scope may be one.
     worker.metric("sluicegate_calls_in_flight").unwrap_or(1.0)
 }
 

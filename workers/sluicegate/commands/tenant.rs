@@ -206,7 +206,7 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends whatever stops the calls of all tenants.
+/// Ends the suspension of all tenants.
 async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     note(&gate, "tenant resume --all", json!({}), json!({})).await;

@@ -1,7 +1,7 @@
 //! `sluicegate top`: the fleet, its tenants, limits and dead letters on one screen, and keys to act
 //! on them.
 //!
-//! `model` has the state, and decides what follows from keys (`keys`), answers and time. `view`
+//! `model` has the state, and decides the effects of keys (`keys`), answers and time. `view`
 //! draws the state. `servers` does the I/O with servers, and `screen` with the terminal. `file`
 //! watches the configuration.
 
