@@ -108,12 +108,12 @@ mod tests {
 
     /// Records the words of each command, or hangs.
     #[derive(Default)]
-    struct HeardReports {
+    struct CommandLog {
         hangs: bool,
         words: Mutex<Vec<Vec<String>>>,
     }
 
-    impl Store for HeardReports {
+    impl Store for CommandLog {
         fn run<'a>(
             &'a self,
             pipeline: &'a Pipeline,
@@ -135,8 +135,8 @@ mod tests {
         }
     }
 
-    fn reporter(store: &Arc<HeardReports>) -> Reporter {
-        let store: Arc<HeardReports> = Arc::clone(store);
+    fn reporter(store: &Arc<CommandLog>) -> Reporter {
+        let store: Arc<CommandLog> = Arc::clone(store);
         Reporter {
             name: "abc".to_owned(),
             seen: PipelineState::default(),
@@ -146,7 +146,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_worker_costs_one_command_in_two_seconds() {
-        let store = Arc::new(HeardReports::default());
+        let store = Arc::new(CommandLog::default());
         let reporter = reporter(&store);
         let _ = timeout(Duration::from_secs(61), reporter.clone().run()).await;
         reporter.stopped().await;
@@ -169,9 +169,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_hanging_store_delays_reports_briefly() {
-        let store = Arc::new(HeardReports {
+        let store = Arc::new(CommandLog {
             hangs: true,
-            ..HeardReports::default()
+            ..CommandLog::default()
         });
         let started = Instant::now();
         reporter(&store).stopped().await;

@@ -50,7 +50,7 @@ struct CollectorState {
 /// A collector. It lives as long as the test's runtime.
 pub struct Collector {
     pub address: SocketAddr,
-    kept: Arc<Mutex<CollectorState>>,
+    state: Arc<Mutex<CollectorState>>,
     /// The status of its answers, or 0 for none.
     status: Arc<AtomicU16>,
 }
@@ -163,7 +163,7 @@ impl Collector {
         });
         Self {
             address,
-            kept: state,
+            state,
             status,
         }
     }
@@ -175,11 +175,11 @@ impl Collector {
 
     /// Returns the received spans.
     pub fn spans(&self) -> Vec<Span> {
-        self.kept.lock().expect("nobody panics").spans.clone()
+        self.state.lock().expect("nobody panics").spans.clone()
     }
 
     /// Returns the paths and headers of all requests.
     pub fn requests(&self) -> Vec<(String, hyper::HeaderMap)> {
-        self.kept.lock().expect("nobody panics").requests.clone()
+        self.state.lock().expect("nobody panics").requests.clone()
     }
 }
