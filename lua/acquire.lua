@@ -91,7 +91,7 @@ local function whole(cost)
   return latest, which
 end
 
--- Returns when the first of the waitlist may start, whatever its cost.
+-- Returns when the first of the waitlist may start, at any cost.
 local function first()
   return (limits_turn(limits, waitlist, base, widest(), widest()))
 end

@@ -21,7 +21,7 @@ local now = read_clock(ARGV[1])
 local key, what, name = KEYS[1], ARGV[2], ARGV[4]
 local until_ms = now + tonumber(ARGV[3])
 
--- Returns the overrides as text, with what was learned, without expired ones and without `name`.
+-- Returns the overrides as text, with learned numbers, without expired ones and without `name`.
 local function overrides_without()
   local stored = redis.call('HGET', key, 'overrides') or ''
   local text = ''
@@ -69,7 +69,7 @@ elseif what == 'reset' then
   local waitlist = waitlist_load(key, now)
   -- Newer than waitlists of the tenant's partitions that began in this very millisecond.
   waitlist_reset(waitlist, now + 1)
-  -- Forget what was learned of the tenant's limits.
+  -- Forget the learned numbers of the tenant's limits.
   local by_operators = string.gsub(redis.call('HGET', key, 'overrides') or '', '[%w-]+~[%d,]+;', '')
   if by_operators ~= '' then
     redis.call('HSET', key, 'overrides', by_operators)

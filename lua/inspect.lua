@@ -30,7 +30,7 @@
 --      have started; the longest wait of the others, in milliseconds; and how long a new job would
 --      wait for those ahead, in milliseconds
 -- then of each enforced limit: the configured max or an operator's, without learning
--- [last - 1]  what was learned of each enforced limit, in the format of learned.lua, each followed
+-- [last - 1]  the learned state of each enforced limit, in the format of learned.lua, each followed
 --             by ';'; empty if nothing was
 -- [last]  the limits that the API advertises, in the format of waitlist.lua; empty if there are
 --         none
@@ -97,7 +97,7 @@ if closed then
   end
 end
 
--- Returns what was learned of the limits of one partition, by their names.
+-- Returns the learned state of the limits of one partition, by their names.
 local function learned_of(key)
   local all = {}
   for name, numbers in string.gmatch(redis.call('HGET', key, 'overrides') or '', '([%w-]+)~([%d,]+)') do

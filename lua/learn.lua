@@ -79,7 +79,7 @@ local function highest(n)
   return math.max(set_max(n), all[n].max)
 end
 
--- Returns what was learned of limit `n`, or nil if none of it counts.
+-- Returns the learned state of limit `n`, or nil if none of it counts.
 local function known(n)
   local text = redis.call('HGET', home(n).key, 'overrides') or ''
   for name, numbers in string.gmatch(text, '([%w-]+)~([%d,]+)') do
@@ -208,7 +208,7 @@ local function told(learned, n, max)
   return learned.ends > now and learned or nil
 end
 
--- Stores what was learned of limit `n`, without expired entries.
+-- Stores the learned state of limit `n`, without expired entries.
 local function save(n, learned)
   local key, kept = home(n).key, now
   local texts = {}
@@ -249,7 +249,7 @@ local function in_force(n, learned)
   if set then
     max, burst = set.max, burst == max and not all[n].leaky and set.max or burst
   end
-  -- If an operator's max is above the configured one, what was learned may expire at once.
+  -- If an operator's max is above the configured one, the learned number may expire at once.
   local most = learned and learned.ends > now and math.max(learned_most(learned, now), all[n].floor)
   if most and most < max then
     max, burst = most, burst == max and not all[n].leaky and most or burst

@@ -1,4 +1,4 @@
--- What was learned of limits: how far a limit is lowered when the API grants less than configured,
+-- Learned limits: how far a limit is lowered when the API grants less than configured,
 -- and how it rises again. The specification is src/rules/learned.rs. It is stored in the field
 -- `overrides`, as "NAME~NUMBERS;" for each limit, with commas between the numbers:
 --

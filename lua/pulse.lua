@@ -13,7 +13,7 @@
 -- ARGV[7]  how many fields are checked for such workers
 -- ARGV[8]  the slots that the epoch covers, as the worker knows them; '' without a cluster
 -- ARGV[9]  the server's count of evicted keys, as the worker knows it; '' to skip this check
--- ARGV[10] the epoch's `cold`, as the worker knows it, which decided what may be asked
+-- ARGV[10] the epoch's `cold`, as the worker knows it, which decided the permitted questions
 --
 -- Reply: integers.
 -- [1]  1 if it does; 0 if it is not certain, nothing was changed, and the reply ends after [2]

@@ -158,9 +158,9 @@ impl Metrics {
     }
 
     /// Counts a call that arrived later than the guard covers and is therefore charged from its
-    /// arrival. `heard` says how its arrival was learned.
-    pub fn late_call(&self, heard: CallSignal, late: Duration) {
-        let told_by = match heard {
+    /// arrival. `signal` says how its arrival was learned.
+    pub fn late_call(&self, signal: CallSignal, late: Duration) {
+        let told_by = match signal {
             CallSignal::Acked { .. } => "acknowledgement",
             CallSignal::Answered => "answer",
             CallSignal::Nothing => "nothing",

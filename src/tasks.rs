@@ -35,8 +35,11 @@ impl fmt::Display for TaskEnd {
 
 /// Runs `task` and returns its output, or its panic message.
 async fn catch_panic<R>(task: impl Future<Output = R>) -> Result<R, String> {
-    let told = |panic: Box<dyn Any + Send>| format!("it panicked: {}", message(&*panic));
-    AssertUnwindSafe(task).catch_unwind().map_err(told).await
+    let describe = |panic: Box<dyn Any + Send>| format!("it panicked: {}", message(&*panic));
+    AssertUnwindSafe(task)
+        .catch_unwind()
+        .map_err(describe)
+        .await
 }
 
 /// Returns the message of a panic.

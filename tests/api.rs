@@ -30,9 +30,9 @@ fn pages() -> PathBuf {
     // Variables that cargo sets for tests of a package. With them, ring's build script would run
     // again, here and in the next build.
     for (name, _) in std::env::vars_os() {
-        let told =
+        let is_of_package =
             |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
-        if name.to_str().is_some_and(told) {
+        if name.to_str().is_some_and(is_of_package) {
             cargo.env_remove(name);
         }
     }
@@ -145,8 +145,11 @@ fn the_api_matches_its_list() {
     let folder = pages();
     let mut list = HEAD.to_owned();
     for item in items(&folder) {
-        let said = described(&read(&folder.join(&item)));
-        list.push_str(&format!("\n# {}\n{said}\n", item.trim_end_matches(".html")));
+        let described_item = described(&read(&folder.join(&item)));
+        list.push_str(&format!(
+            "\n# {}\n{described_item}\n",
+            item.trim_end_matches(".html")
+        ));
     }
     // If rustdoc changes its HTML, the functions above may find nothing.
     for some in [

@@ -95,8 +95,8 @@ admin: {{listen: '127.0.0.1:0'}}
     pub async fn until_acked(&self, workers: &[Process], jobs: usize) {
         let started = Instant::now();
         let is_over = || {
-            let kept = counts::sum(workers, "sluicegate_in_memory");
-            counts::done(workers) >= jobs as f64 && kept == 0.0
+            let in_memory = counts::sum(workers, "sluicegate_in_memory");
+            counts::done(workers) >= jobs as f64 && in_memory == 0.0
         };
         while !is_over() && started.elapsed() < PATIENCE {
             tokio::time::sleep(POLL).await;

@@ -74,11 +74,11 @@ pub fn add(
     each("quota but no slot, per job", decisions.capacity);
     let expired = sum(workers, "sluicegate_expired_permits_total");
     each("permits that expired, per job", expired);
-    let told = ["acknowledgement", "answer", "nothing"].map(|by| {
+    let late_calls = ["acknowledgement", "answer", "nothing"].map(|by| {
         let series = format!("sluicegate_late_calls_total{{told_by=\"{by}\"}}");
         sum(workers, &series)
     });
-    each("late calls per job", told.iter().sum());
+    each("late calls per job", late_calls.iter().sum());
     let resident: u64 = workers.iter().map(Process::resident_kb).sum();
     report.add(workload, who, "resident, MB", resident as f64 / 1e3);
 }
@@ -100,11 +100,11 @@ impl Work {
             cpu.lines().find_map(value).expect("INFO has it")
         };
         let stats = shared_redis().ctl(&["info", "commandstats"]);
-        let calls = |wanted: &dyn Fn(&str) -> bool| -> f64 {
+        let calls = |is_counted: &dyn Fn(&str) -> bool| -> f64 {
             let of = |line: &str| -> Option<f64> {
                 let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
                 let number = rest.split(',').next()?;
-                wanted(name).then(|| number.parse().ok())?
+                is_counted(name).then(|| number.parse().ok())?
             };
             stats.lines().filter_map(of).sum()
         };

@@ -20,15 +20,15 @@ const BODY: usize = 16 << 20;
 const BODIES: usize = 64;
 const FEW: u16 = 8;
 
-/// Runs the `wanted` floods one by one, each on its own servers.
-pub async fn flood(wanted: impl Fn(&str) -> bool) {
+/// Runs the floods that `is_named` selects one by one, each on its own servers.
+pub async fn flood(is_named: impl Fn(&str) -> bool) {
     let small = b"x";
     let one = |n: usize| (n.to_string(), "noisy".to_owned());
-    if wanted("bodies") {
+    if is_named("bodies") {
         let large = vec![b'x'; BODY];
         run("64 bodies of 16 MiB, prefetch 8", BODIES, FEW, one, &large).await;
     }
-    if wanted("names") {
+    if is_named("names") {
         // Two thirds of the name take three bytes each in a key.
         let long = |n: usize| {
             let name = format!("{:05}{}", n % LONG, "%:é{}*".repeat(35) + "12345");
@@ -37,12 +37,12 @@ pub async fn flood(wanted: impl Fn(&str) -> bool) {
         let what = "10,000 tenants of 255 bytes, two jobs each";
         run(what, 2 * LONG, 500, long, small).await;
     }
-    if wanted("tenants") {
+    if is_named("tenants") {
         let many = |n: usize| (n.to_string(), format!("tenant-{:06}", n % TENANTS));
         let what = "100,000 tenants, two jobs each";
         run(what, 2 * TENANTS, 500, many, small).await;
     }
-    if wanted("jobs") {
+    if is_named("jobs") {
         run("1,000,000 jobs of one tenant", JOBS, 500, one, small).await;
     }
 }

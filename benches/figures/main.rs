@@ -116,32 +116,32 @@ async fn measure(args: Args) -> ExitCode {
         eprintln!("error: there is no {name}: one of {}", NAMES.join(", "));
         return ExitCode::from(2);
     }
-    let wanted = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
+    let is_named = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
     let mut report = Report::default();
-    if wanted("http") {
+    if is_named("http") {
         Load::http(size).run(rounds, &mut report).await;
     }
-    if wanted("turns") {
+    if is_named("turns") {
         Load::turns(size).run(rounds, &mut report).await;
     }
-    if wanted("many") {
+    if is_named("many") {
         many::many(size, rounds, &mut report).await;
     }
-    if wanted("noisy") {
+    if is_named("noisy") {
         noisy::noisy(size, rounds, &mut report).await;
     }
-    if wanted("idle") {
+    if is_named("idle") {
         idle::idle(rounds, &mut report).await;
     }
     // These figures have no short form.
     if size == Size::Whole {
-        if wanted("flow") {
+        if is_named("flow") {
             flow().await;
         }
-        if wanted("park") {
+        if is_named("park") {
             park().await;
         }
-        if wanted("memory") {
+        if is_named("memory") {
             memory().await;
         }
         // Takes twelve minutes, so it runs only if named.
@@ -153,7 +153,7 @@ async fn measure(args: Args) -> ExitCode {
             let which = &names[flood + 1..];
             flood::flood(|name| which.is_empty() || which.iter().any(|w| w == name)).await;
         }
-        if wanted("pulse") {
+        if is_named("pulse") {
             pulse::pulse(1).await;
             pulse::pulse(100).await;
         }

@@ -24,23 +24,23 @@ async fn main() {
         .skip(1)
         .filter(|a| !a.starts_with('-'))
         .collect();
-    let wanted = |name: &str| named.is_empty() || named.iter().any(|n| n == name);
-    if wanted("one") {
+    let is_named = |name: &str| named.is_empty() || named.iter().any(|n| n == name);
+    if is_named("one") {
         one().await;
     }
-    if wanted("many") {
+    if is_named("many") {
         many().await;
     }
-    if wanted("tenants") {
+    if is_named("tenants") {
         tenants().await;
     }
-    if wanted("waiting") {
+    if is_named("waiting") {
         waiting().await;
     }
-    if wanted("bytes") {
+    if is_named("bytes") {
         bytes().await;
     }
-    if wanted("shared") {
+    if is_named("shared") {
         shared::shared().await;
     }
 }

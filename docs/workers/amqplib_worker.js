@@ -8,17 +8,17 @@ const work = async (message) => console.log(`made ${message.content}`);
   const channel = await connection.createChannel();
   await channel.prefetch(1);
   await channel.consume(process.env.QUEUE, async (message) => {
-    let said = { outcome: 'done' };
+    let answer = { outcome: 'done' };
     try {
       await work(message);
     } catch (error) {
-      said = { outcome: 'retry', reason: String(error) };
+      answer = { outcome: 'retry', reason: String(error) };
     }
     const { headers } = message.properties;
     const queue = headers['x-sluicegate-done'];
     if (queue) {
       const correlationId = headers['x-sluicegate-done-token'];
-      channel.sendToQueue(queue, Buffer.from(JSON.stringify(said)), { correlationId });
+      channel.sendToQueue(queue, Buffer.from(JSON.stringify(answer)), { correlationId });
     }
     channel.ack(message);
   });

@@ -24,9 +24,9 @@ def say_done(task=None, state=None, retval=None, **_):
     # A task that Celery itself runs again is not done; the next run says how it ended.
     if not queue or state == "RETRY":
         return
-    said = {"outcome": "done"}
+    answer = {"outcome": "done"}
     if state == "FAILURE":
-        said = {"outcome": "retry", "reason": repr(retval)[:500]}
+        answer = {"outcome": "retry", "reason": repr(retval)[:500]}
     with app.producer_pool.acquire() as producer:
         token = getattr(task.request, "x-sluicegate-done-token")
-        producer.publish(said, serializer="json", exchange="", routing_key=queue, correlation_id=token)
+        producer.publish(answer, serializer="json", exchange="", routing_key=queue, correlation_id=token)

@@ -65,8 +65,8 @@ pub(super) async fn run(
                 ended = Err(why);
                 stop.soft.cancel();
             }
-            Some(kept) = all.keepers.join_next() => {
-                match kept {
+            Some(ended_keeper) = all.keepers.join_next() => {
+                match ended_keeper {
                     Ok(name) => all.has_ended(name),
                     Err(why) => error!(reason = %why, "the keeper of a pipeline has ended"),
                 }

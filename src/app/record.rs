@@ -72,8 +72,8 @@ pub struct Recording {
 
 impl Recording {
     /// Begins a recording in a new file at `path`, or at `path.1` and so on if that exists. Logs
-    /// the path and what is recorded. Returns `None` and logs a warning if no file can be made; the
-    /// worker goes on, because its jobs matter more.
+    /// the path and the recorded fields. Returns `None` and logs a warning if no file can be made;
+    /// the worker goes on, because its jobs matter more.
     pub fn begin(path: &Path, recorded: RecordingOptions, config: &Config) -> Option<Self> {
         let started = Self::started(path, recorded, config);
         started
@@ -380,11 +380,11 @@ mod tests {
 
     #[tokio::test]
     async fn new_jobs_are_recorded_without_ids_bodies_and_names() {
-        let wanted = RecordingOptions {
+        let options = RecordingOptions {
             max_bytes: 1 << 20,
             with_names: false,
         };
-        let (text, mode) = recorded(wanted, 4).await;
+        let (text, mode) = recorded(options, 4).await;
         assert_eq!(mode, 0o600);
         let lines: Vec<Value> = text
             .lines()
@@ -401,12 +401,12 @@ mod tests {
     fn a_recording_without_jobs_leaves_no_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("jobs.jsonl");
-        let wanted = RecordingOptions {
+        let options = RecordingOptions {
             max_bytes: 100,
             with_names: true,
         };
         for _ in 0..20 {
-            let recording = Recording::begin(&path, wanted, &Config::default()).expect("begun");
+            let recording = Recording::begin(&path, options, &Config::default()).expect("begun");
             assert!(path.exists());
             recording.end();
             assert!(!path.exists());
@@ -415,11 +415,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_recording_has_names_on_request_and_is_bounded() {
-        let wanted = RecordingOptions {
+        let options = RecordingOptions {
             max_bytes: 100,
             with_names: true,
         };
-        let (text, _) = recorded(wanted, 50).await;
+        let (text, _) = recorded(options, 50).await;
         assert!(text.contains("\"acme\"") && text.len() <= 100, "{text}");
         assert!(text.ends_with("}\n"), "{text}");
     }

@@ -335,12 +335,12 @@ impl Steward {
         self.eased = std::mem::take(&mut self.eased).and(eased);
         // The engine does not ask the gate before its first agreement.
         let is_first = self.last.replace(fleet.clone()).is_none();
-        let (told, done) = oneshot::channel();
+        let (applied_sender, done) = oneshot::channel();
         let update = Update::Agreed {
             fleet: Some(fleet.clone()),
             until: self.agreed_until,
             clock: agreed.clock,
-            applied: Some(told),
+            applied: Some(applied_sender),
         };
         self.send(update).await;
         self.applied = is_first || matches!(timeout(APPLY_TIMEOUT, done).await, Ok(Ok(())));
@@ -351,10 +351,10 @@ impl Steward {
         let known = self.steering.as_deref();
         if known != Some(&agreed.steering) {
             let steering = Arc::new(agreed.steering.clone());
-            let (told, done) = oneshot::channel();
+            let (applied_sender, done) = oneshot::channel();
             let update = Update::Steer {
                 steering: Arc::clone(&steering),
-                applied: told,
+                applied: applied_sender,
             };
             self.send(update).await;
             if !matches!(timeout(APPLY_TIMEOUT, done).await, Ok(Ok(()))) {

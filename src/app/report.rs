@@ -46,9 +46,9 @@ impl Reporter {
     }
 
     async fn store(&self, report: Report) {
-        let said = timeout(REPORT_INTERVAL, self.gate.put_report(&self.name, report)).await;
+        let result = timeout(REPORT_INTERVAL, self.gate.put_report(&self.name, report)).await;
         // An unreachable Redis is logged elsewhere.
-        match said {
+        match result {
             Ok(Ok(())) => {}
             Ok(Err(why)) => debug!(reason = %why, "this worker's report was not written"),
             Err(_) => debug!("this worker's report was not written in time"),
@@ -108,12 +108,12 @@ mod tests {
 
     /// Records the words of each command, or hangs.
     #[derive(Default)]
-    struct HeardReports {
+    struct CommandLog {
         hangs: bool,
         words: Mutex<Vec<Vec<String>>>,
     }
 
-    impl Store for HeardReports {
+    impl Store for CommandLog {
         fn run<'a>(
             &'a self,
             pipeline: &'a Pipeline,
@@ -121,22 +121,22 @@ mod tests {
             if self.hangs {
                 return pending().boxed();
             }
-            let mut heard = self.words.lock().expect("no panic");
+            let mut commands = self.words.lock().expect("no panic");
             for command in pipeline.cmd_iter() {
                 let words = command.args_iter().map(|word| match word {
                     ::redis::Arg::Simple(word) => String::from_utf8_lossy(word).into_owned(),
                     ::redis::Arg::Cursor => String::new(),
                     _ => "another kind".to_owned(),
                 });
-                heard.push(words.collect());
+                commands.push(words.collect());
             }
             let all = pipeline.cmd_iter().map(|_| Value::Okay).collect();
             async move { Ok(all) }.boxed()
         }
     }
 
-    fn reporter(store: &Arc<HeardReports>) -> Reporter {
-        let store: Arc<HeardReports> = Arc::clone(store);
+    fn reporter(store: &Arc<CommandLog>) -> Reporter {
+        let store: Arc<CommandLog> = Arc::clone(store);
         Reporter {
             name: "abc".to_owned(),
             seen: PipelineState::default(),
@@ -146,18 +146,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_worker_costs_one_command_in_two_seconds() {
-        let heard = Arc::new(HeardReports::default());
-        let reporter = reporter(&heard);
+        let store = Arc::new(CommandLog::default());
+        let reporter = reporter(&store);
         let _ = timeout(Duration::from_secs(61), reporter.clone().run()).await;
         reporter.stopped().await;
-        let all = heard.words.lock().expect("no panic");
+        let all = store.words.lock().expect("no panic");
         assert_eq!(all.len(), 32);
-        let kept = KEPT_MS.to_string();
+        let kept_ms = KEPT_MS.to_string();
         for words in &*all {
             let [set, key, text, px, ms] = words.as_slice() else {
                 panic!("{words:?}");
             };
-            assert_eq!([set, key, px, ms], ["SET", "p:%report:abc", "PX", &kept]);
+            assert_eq!([set, key, px, ms], ["SET", "p:%report:abc", "PX", &kept_ms]);
             assert!(text.len() < MAX_BYTES);
         }
         let read = |words: &[String]| Report::read(&words[2]).expect("a report");
@@ -169,12 +169,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_hanging_store_delays_reports_briefly() {
-        let heard = Arc::new(HeardReports {
+        let store = Arc::new(CommandLog {
             hangs: true,
-            ..HeardReports::default()
+            ..CommandLog::default()
         });
         let started = Instant::now();
-        reporter(&heard).stopped().await;
+        reporter(&store).stopped().await;
         assert_eq!(started.elapsed(), REPORT_INTERVAL);
     }
 }

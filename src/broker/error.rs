@@ -6,7 +6,7 @@ use lapin::ErrorKind;
 
 use crate::shortage;
 
-/// An error while connecting or declaring. Each text says what is wrong, where, and what to do.
+/// An error while connecting or declaring. Each text names the problem, the place and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BrokerError {
     /// `amqp.url` is not an AMQP URL. The error does not contain the URL, which may hold a

@@ -185,8 +185,8 @@ impl Broker for MemoryBroker {
         self.server.lock().take(self.client, true);
     }
 
-    async fn take_new(&self, wanted: bool) {
-        self.server.lock().take_new(self.client, wanted);
+    async fn take_new(&self, enabled: bool) {
+        self.server.lock().take_new(self.client, enabled);
     }
 
     async fn stop_consuming(&self) {

@@ -1,4 +1,4 @@
-//! A message as it travels: lossless, whatever headers its publisher set.
+//! A message as it travels: lossless, with any headers that its publisher set.
 
 mod fields;
 mod outgoing;
@@ -43,8 +43,8 @@ impl Message {
     /// Returns the message with the priority that it had before it entered a delay queue.
     #[must_use]
     pub fn with_priority_back(mut self) -> Self {
-        if let Field::Int(kept) = self.header(headers::PRIORITY)
-            && let Ok(priority) = u8::try_from(kept)
+        if let Field::Int(before) = self.header(headers::PRIORITY)
+            && let Ok(priority) = u8::try_from(before)
         {
             self.properties = self.properties.with_priority(priority);
         }
@@ -179,11 +179,11 @@ impl Message {
             return new;
         }
         let remains = |(name, _): &(&ShortString, &AMQPValue)| !remove.contains(&name.as_str());
-        let kept = present.into_iter().flatten().filter(remains);
-        let kept = kept.map(|(name, value)| (name.clone(), value.clone()));
+        let remaining = present.into_iter().flatten().filter(remains);
+        let remaining = remaining.map(|(name, value)| (name.clone(), value.clone()));
         let ours = |(name, value)| Some((ShortString::try_new(name).ok()?, AMQPValue::from(value)));
-        // Of two headers with the same name, the last one wins.
-        let headers: BTreeMap<_, _> = kept.chain(set.into_iter().filter_map(ours)).collect();
+        // The last of two headers with the same name wins.
+        let headers: BTreeMap<_, _> = remaining.chain(set.into_iter().filter_map(ours)).collect();
         new.with_headers(FieldTable::from(headers))
     }
 
@@ -204,9 +204,9 @@ impl Message {
             properties = properties.with_expiration(expiration);
         }
         if let Some(headers) = properties.headers() {
-            let mut kept = headers.inner().clone();
-            kept.retain(|name, _| !headers::is_reserved(name.as_str()));
-            properties = properties.with_headers(kept.into());
+            let mut table = headers.inner().clone();
+            table.retain(|name, _| !headers::is_reserved(name.as_str()));
+            properties = properties.with_headers(table.into());
         }
         message.properties = properties;
         message.with_headers(set, &[])
@@ -300,8 +300,8 @@ mod tests {
             ("x-flag", AMQPValue::Boolean(true)),
             ("x-nothing", AMQPValue::Void),
         ]);
-        let kept = before.properties.headers().clone().expect("has headers");
-        let mut dirty = kept.inner().clone();
+        let original = before.properties.headers().clone().expect("has headers");
+        let mut dirty = original.inner().clone();
         for name in BROKER_HEADERS {
             dirty.insert(name.into(), AMQPValue::LongLongInt(1));
         }
@@ -325,7 +325,7 @@ mod tests {
         let after = before.for_republish();
         assert_eq!(
             after.properties,
-            clean.with_headers(kept).with_delivery_mode(2)
+            clean.with_headers(original).with_delivery_mode(2)
         );
     }
 
@@ -365,8 +365,8 @@ mod tests {
         let moved = job.clone().with_our_headers(vec![waits()]);
         let properties = expected.properties.with_delivery_mode(PERSISTENT);
         assert_eq!(moved.properties, properties.with_priority(3));
-        let kept = (headers::PRIORITY, HeaderValue::Int(3));
-        let moved = job.with_our_headers(vec![waits(), kept]);
+        let priority = (headers::PRIORITY, HeaderValue::Int(3));
+        let moved = job.with_our_headers(vec![waits(), priority]);
         assert_eq!(*moved.properties.priority(), None);
         assert_eq!(moved.header(headers::PRIORITY), Field::Int(3));
         let bare = message(&[]).with_our_headers(Vec::new());
@@ -393,8 +393,8 @@ mod tests {
         came.properties = (clean.clone())
             .with_headers(dirty)
             .with_user_id("guest".into());
-        let kept = clean.with_expiration("100".into()).with_delivery_mode(2);
-        assert_eq!(came.for_workers(&[]).properties, kept);
+        let expected = clean.with_expiration("100".into()).with_delivery_mode(2);
+        assert_eq!(came.for_workers(&[]).properties, expected);
         let set = came.for_workers(&[(headers::DONE, HeaderValue::Text("q".into()))]);
         assert_eq!(set.header(headers::DONE), Field::Text("q"));
     }

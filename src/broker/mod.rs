@@ -233,8 +233,8 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Sets whether new jobs are taken from the work queue, or only jobs that come back. This
     /// applies to later sessions, too.
-    fn take_new(&self, wanted: bool) -> impl Future<Output = ()> + Send {
-        let _ = wanted;
+    fn take_new(&self, enabled: bool) -> impl Future<Output = ()> + Send {
+        let _ = enabled;
         std::future::ready(())
     }
 

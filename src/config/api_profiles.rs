@@ -1,4 +1,4 @@
-//! API profiles: what is known of the APIs that people call, as data. `apis` has a file for each:
+//! API profiles: the limits and answers of known APIs, as data. `apis` has a file for each:
 //! its sources, limits by plan, and rules on its answers. `dispatch.http.api` chooses one.
 
 use std::fmt::{self, Display};
@@ -64,7 +64,7 @@ impl fmt::Display for ApiName {
     }
 }
 
-/// What is known of an API.
+/// The limits and answers of an API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiProfile {
     /// Its name, such as `github`.

@@ -73,7 +73,7 @@ mod tests {
         input.lacks(&[part(true)]);
         assert_eq!(input.problems, []);
         input.lacks(&[part(false)]);
-        let said: Vec<String> = input
+        let found: Vec<String> = input
             .problems
             .iter()
             .map(ConfigProblem::to_string)
@@ -81,7 +81,7 @@ mod tests {
         let words = "this worker was built without it; enable the feature `http` of sluicegate in \
             its Cargo.toml, or remove the key";
         assert_eq!(
-            said,
+            found,
             [
                 format!("c.yaml:1:19: dispatch.http.timeout: {words}"),
                 format!("environment variable {}: dispatch.http.url: {words}", url.0),

@@ -194,7 +194,8 @@ fn build_of_tenant(
     let (window_depth, window) = first(layers, |layer| &layer.window)?;
     let (guard_depth, guard) = first(layers, |layer| &layer.guard)?;
     // The default of `unit` does not count, since it depends on the other limits of the list.
-    let said = first(layers, |layer| &layer.unit).filter(|(_, unit)| unit.at != Origin::Default);
+    let given_unit =
+        first(layers, |layer| &layer.unit).filter(|(_, unit)| unit.at != Origin::Default);
     let (which, within) = match (guard.value, algorithm.value) {
         (GuardSetting::Within(within), which) => (which, within),
         (GuardSetting::Auto, which) => (which, auto_guard(which, window.value)),
@@ -210,7 +211,7 @@ fn build_of_tenant(
     };
     let limit = Limit::new(name, which, max.value, window.value, within);
     let limit = match limit {
-        Ok(limit) => limit.with_unit(said.map_or(unit, |(_, unit)| unit.value)),
+        Ok(limit) => limit.with_unit(given_unit.map_or(unit, |(_, unit)| unit.value)),
         Err(LimitError::Guard { .. }) => {
             // Report the value that was set closest to the limit.
             let (at, key) = match window_depth < guard_depth {

@@ -162,7 +162,7 @@ fn syntax_error(text: &str, err: &serde_saphyr::Error) -> SyntaxError {
             message: "is not a readable YAML document".to_owned(),
         };
     };
-    let said = UserMessageFormatter.format_message(err.without_snippet());
+    let message_text = UserMessageFormatter.format_message(err.without_snippet());
     let line = usize::try_from(location.line()).unwrap_or(usize::MAX);
     // Parsers report a broken quote or bracket some lines late, so earlier lines count, too.
     let secret = text
@@ -172,12 +172,12 @@ fn syntax_error(text: &str, err: &serde_saphyr::Error) -> SyntaxError {
         .any(|line| line.contains("url") || line.contains("token") || line.contains('@'));
     // A header's secret may follow any name.
     let secret = secret || text.contains("headers");
-    let message = if secret || said.contains("://") || said.contains('@') {
+    let message = if secret || message_text.contains("://") || message_text.contains('@') {
         "is not valid YAML (quote texts with special characters; details may contain a secret and \
         are not shown)"
             .to_owned()
     } else {
-        format!("is not valid YAML: {said}")
+        format!("is not valid YAML: {message_text}")
     };
     SyntaxError {
         at: Some(location.into()),

@@ -46,7 +46,7 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
                 metrics.record_call_duration(*took);
             }
         }
-        Fact::LateCall(heard, late) => metrics.late_call(*heard, *late),
+        Fact::LateCall(signal, late) => metrics.late_call(*signal, *late),
         Fact::LateCallNotCounted => metrics.late_call_not_counted(),
         Fact::Duplicate(..) => metrics.duplicate(),
         Fact::DeadLetter(_, death, _) => metrics.dead(match death {

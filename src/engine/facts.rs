@@ -111,7 +111,7 @@ pub enum Fact {
     InvalidMessage {
         /// The message's ID.
         id: String,
-        /// What is wrong with it.
+        /// The reason why it is invalid.
         reason: String,
     },
     /// A job reached this queue from a delay queue, which must not release jobs before their time.

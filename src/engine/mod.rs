@@ -117,7 +117,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         let mut reading = LargeBodies::default();
         let mut observer = Observer::default();
         let mut give_up_at: Option<Instant> = None;
-        let (heard, mut findings) = mpsc::channel(MAX_FINDINGS);
+        let (signals, mut findings) = mpsc::channel(MAX_FINDINGS);
         // The sender to notify, and the number of the last question that may have been asked under
         // the previous policies.
         let mut unapplied: Option<(oneshot::Sender<()>, u64)> = None;
@@ -155,7 +155,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 prepared.is_ready(key, |call| handler.is_ready(call), at_once)
             });
             observer.turn(&self.metrics, &mut scheduler, now);
-            let watch = (started, &heard);
+            let watch = (started, &signals);
             self.perform(scheduler.take_actions(), watch, &mut tasks, &mut prepared)
                 .await;
             if give_up_at.is_some() && scheduler.is_idle() {
@@ -206,8 +206,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         break;
                     }
                 }
-                Some((key, heard)) = findings.recv() => {
-                    scheduler.record_finding(started.elapsed(), key, heard);
+                Some((key, signal)) = findings.recv() => {
+                    scheduler.record_finding(started.elapsed(), key, signal);
                 }
                 Some(update) = updates.recv() => match update {
                     Update::Agreed { fleet, until, clock, applied } => {
@@ -282,8 +282,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         if words.is_empty() {
             return;
         }
-        let said = timeout_at(until, self.gate.suspect(&words)).await;
-        if !matches!(said, Ok(Ok(_))) {
+        let result = timeout_at(until, self.gate.suspect(&words)).await;
+        if !matches!(result, Ok(Ok(_))) {
             let jobs = words.len();
             warn!(
                 jobs,
@@ -375,8 +375,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 scheduler.delivered_read(now, read);
             }
             TaskReport::Finished(key, ended) => {
-                if let Some(heard) = ended.signal {
-                    scheduler.record_finding(now, key, heard);
+                if let Some(signal) = ended.signal {
+                    scheduler.record_finding(now, key, signal);
                 }
                 scheduler.finished(now, key, ended.took, ended.attempt);
             }

@@ -50,7 +50,7 @@ impl Observer {
         both.into_iter().flatten().min()
     }
 
-    /// Reports what is left before the engine ends.
+    /// Reports the remaining facts before the engine ends.
     pub(super) fn close(&mut self, now: Duration) {
         self.journal.close(now);
     }

@@ -53,11 +53,12 @@ mod tests {
     #[test]
     fn an_outage_is_logged_at_once_and_then_every_minute() {
         let mut outage = Outage::new("Redis");
-        let said = |outage: &mut Outage, s: u64| outage.failed(Duration::from_secs(s), &"refused");
+        let is_logged =
+            |outage: &mut Outage, s: u64| outage.failed(Duration::from_secs(s), &"refused");
         let times = [5, 6, 64, 65, 66, 125];
-        let said_at: Vec<bool> = times.iter().map(|s| said(&mut outage, *s)).collect();
+        let said_at: Vec<bool> = times.iter().map(|s| is_logged(&mut outage, *s)).collect();
         assert_eq!(said_at, [true, false, false, true, false, true]);
         outage.over(Duration::from_secs(130));
-        assert!(said(&mut outage, 131), "a new outage is said at once");
+        assert!(is_logged(&mut outage, 131), "a new outage is said at once");
     }
 }

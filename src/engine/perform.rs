@@ -114,7 +114,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     self.broker.take().await;
                 }
                 Action::TakeFew => self.broker.take_few().await,
-                Action::TakeNew(wanted) => self.broker.take_new(wanted).await,
+                Action::TakeNew(enabled) => self.broker.take_new(enabled).await,
                 Action::Sighted(batch) => {
                     let gate = Arc::clone(&self.gate);
                     tasks.spawn(async move { TaskReport::Sighted(gate.sighted(&batch).await) });

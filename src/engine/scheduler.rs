@@ -129,7 +129,7 @@ pub struct Scheduler {
     random: SmallRng,
     /// The jobs, until they leave.
     jobs: HashMap<JobKey, JobEntry, RandomState>,
-    /// The current session, and what it delivers.
+    /// The current session, and its deliveries.
     intake: Intake,
     /// The policies to enforce, and until when.
     agreement: Agreement,
@@ -523,7 +523,7 @@ impl Scheduler {
     }
 
     /// Records a finding about a call in flight, which may have ended meanwhile.
-    pub fn record_finding(&mut self, now: Duration, key: JobKey, heard: CallSignal) {
+    pub fn record_finding(&mut self, now: Duration, key: JobKey, signal: CallSignal) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
@@ -531,7 +531,7 @@ impl Scheduler {
             let (tenant, budget) = (&job.claims.tenant, self.settings.live.guard_budget);
             let late = self
                 .settlement
-                .record_finding(now, tenant, started, heard, budget);
+                .record_finding(now, tenant, started, signal, budget);
             if let Some(Fact::LateCall(_, by)) = &late {
                 self.pacing.late(*by);
             }

@@ -67,7 +67,7 @@ pub(super) async fn watched<T>(
             return (call.await, false);
         };
         let now = Instant::now();
-        let told = match has_arrived {
+        let is_sent = match has_arrived {
             true if !closely && now <= in_time + MIN_RECHECK_DELAY => return (call.await, false),
             true => signals
                 .try_send((*key, CallSignal::Acked { closely }))
@@ -80,7 +80,7 @@ pub(super) async fn watched<T>(
             }
             false => false,
         };
-        if told && has_arrived {
+        if is_sent && has_arrived {
             return (call.await, false);
         }
         is_late = now > in_time;

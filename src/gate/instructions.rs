@@ -284,11 +284,15 @@ fn decode(reply: &Value) -> Option<BoardSnapshot> {
     }
     let count = usize::try_from(number(count)?).ok()?;
     let (posted, workers) = rest.split_at_checked(count.checked_mul(3)?)?;
-    let posted = posted.as_chunks::<3>().0.iter().map(|[name, until, said]| {
-        let until_ms = number(until)?;
-        let text = text(said)?;
-        Some((self::text(name)?, PostedInstruction { until_ms, text }))
-    });
+    let posted = posted
+        .as_chunks::<3>()
+        .0
+        .iter()
+        .map(|[name, until, words]| {
+            let until_ms = number(until)?;
+            let text = text(words)?;
+            Some((self::text(name)?, PostedInstruction { until_ms, text }))
+        });
     looked.posted = Some(posted.collect::<Option<_>>()?);
     let (workers, []) = workers.as_chunks::<4>() else {
         return None;

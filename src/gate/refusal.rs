@@ -80,8 +80,8 @@ pub fn is_wrong_type(error: &ServerError) -> bool {
 /// words; another program wrote the value.
 pub fn is_unreadable(error: &ServerError) -> bool {
     let lua = ["attempt to ", "bad argument "];
-    let said = |text: &str| lua.iter().any(|words| text.contains(words));
-    error.code() == "ERR" && error.details().is_some_and(said)
+    let is_from_lua = |text: &str| lua.iter().any(|words| text.contains(words));
+    error.code() == "ERR" && error.details().is_some_and(is_from_lua)
 }
 
 /// Returns the error for data that `what` can't interpret.
@@ -95,11 +95,11 @@ pub fn unreadable(error: &ServerError, what: &str) -> GateError {
 
 /// Names the key with the wrong type, given the answers of `TYPE` for each of `keys`.
 pub fn wrong_type(keys: &CallKeys, types: &[Value], error: &ServerError) -> GateError {
-    let wanted = keys.names.iter().zip(&keys.types);
-    let found = wanted.zip(types).find_map(|((name, wanted), kind)| {
+    let expected = keys.names.iter().zip(&keys.types);
+    let found = expected.zip(types).find_map(|((name, expected), kind)| {
         let kind: String = ::redis::from_redis_value_ref(kind).ok()?;
-        (kind != *wanted && kind != "none")
-            .then(|| format!("the key {name} contains a {kind}, not a {wanted}"))
+        (kind != *expected && kind != "none")
+            .then(|| format!("the key {name} contains a {kind}, not a {expected}"))
     });
     let details = error.details().unwrap_or_default();
     let what = found
@@ -112,8 +112,8 @@ pub fn wrong_type(keys: &CallKeys, types: &[Value], error: &ServerError) -> Gate
 
 /// Returns the key that a script reports as unreadable, in the format of `lua/limits.lua`.
 fn wrong_value(keys: &CallKeys, details: &str) -> Option<String> {
-    let (_, said) = details.split_once("WRONGTYPE KEYS[")?;
-    let (number, what) = said.split_once("] holds not ")?;
+    let (_, report) = details.split_once("WRONGTYPE KEYS[")?;
+    let (number, what) = report.split_once("] holds not ")?;
     let (what, _) = what.split_once(';')?;
     let index = number.parse::<usize>().ok()?.checked_sub(1)?;
     let name = keys.names.get(index)?;

@@ -47,17 +47,17 @@ pub async fn see(gate: &RedisGate) -> Result<Fleet, GateError> {
     let mut names: Vec<String> = names.into_iter().cloned().collect();
     fleet.unasked = names.len().saturating_sub(MAX_WORKERS);
     names.truncate(MAX_WORKERS);
-    let mut said: Vec<(String, Said)> = Vec::with_capacity(names.len());
+    let mut reports: Vec<(String, Said)> = Vec::with_capacity(names.len());
     for some in names.chunks(AT_ONCE) {
         for (name, report) in some.iter().zip(gate.reports(some).await?) {
             let report = report.unwrap_or_else(|why| {
                 fleet.failed.push(why);
                 None
             });
-            said.push((name.clone(), report));
+            reports.push((name.clone(), report));
         }
     }
     let now_ms = fleet.boards.iter().map(|board| board.now_ms).max();
-    fleet.view = FleetReport::of(now_ms.unwrap_or_default(), said);
+    fleet.view = FleetReport::of(now_ms.unwrap_or_default(), reports);
     Ok(fleet)
 }

@@ -17,11 +17,15 @@ const MAX_NAME_CHARS: usize = 64;
 /// Time after the last entry at which all entries expire: 400 days.
 const MAX_ENTRY_AGE_MS: u64 = 400 * 86_400_000;
 
-/// Returns the operator's name as stated in `said`, without characters that are not plain and at
+/// Returns the operator's name as stated in `given`, without characters that are not plain and at
 /// most 64 characters long. Returns `None` if nothing is left.
-pub fn name_of(said: &str) -> Option<String> {
-    let kept = |c: &char| c.is_alphanumeric() || " .-_@+".contains(*c);
-    let name: String = said.chars().filter(kept).take(MAX_NAME_CHARS).collect();
+pub fn name_of(given: &str) -> Option<String> {
+    let is_allowed = |c: &char| c.is_alphanumeric() || " .-_@+".contains(*c);
+    let name: String = given
+        .chars()
+        .filter(is_allowed)
+        .take(MAX_NAME_CHARS)
+        .collect();
     let name = name.trim();
     (!name.is_empty()).then(|| name.to_owned())
 }
@@ -145,7 +149,7 @@ mod tests {
 
     #[test]
     fn an_actor_has_a_plain_and_bounded_name() {
-        for (said, name) in [
+        for (given, name) in [
             ("anna", Some("anna")),
             (
                 "  Anna B. <a@example.com>\u{1b}[2J",
@@ -154,7 +158,7 @@ mod tests {
             ("\"};:\n", None),
             ("", None),
         ] {
-            assert_eq!(name_of(said).as_deref(), name, "{said:?}");
+            assert_eq!(name_of(given).as_deref(), name, "{given:?}");
         }
         let long = name_of(&"ü".repeat(1_000)).expect("letters");
         assert_eq!(long.chars().count(), MAX_NAME_CHARS);

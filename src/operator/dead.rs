@@ -164,7 +164,7 @@ pub struct Dead<'a> {
 }
 
 impl Dead<'_> {
-    /// Lists the dead letters that match `filter`. Calls `told` after each one with the number
+    /// Lists the dead letters that match `filter`. Calls `progress` after each one with the number
     /// found and the number of messages left to check.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl Dead<'_> {
     pub async fn list(
         &self,
         filter: &Filter,
-        mut told: impl FnMut(usize, u32),
+        mut progress: impl FnMut(usize, u32),
     ) -> Result<LetterList, NotDone> {
         let mut look = SearchProgress::at(self.client.depth(&self.queue).await?, MAX_LISTED_BYTES);
         let mut rows = Vec::new();
@@ -181,7 +181,7 @@ impl Dead<'_> {
         {
             let message = &fetched.message;
             rows.push(LetterRow::new(message, self.tenant(message)));
-            told(rows.len(), look.left);
+            progress(rows.len(), look.left);
         }
         // Stable: dead letters without a time keep the order of the queue.
         rows.sort_by_key(|row| Reverse(row.died_ms));
@@ -263,7 +263,7 @@ impl Dead<'_> {
     }
 
     /// Applies `change` to at most `limit` dead letters that match `filter`, until `stop`
-    /// completes. Calls `told` after each batch with the number done and the number of messages
+    /// completes. Calls `report` after each batch with the number done and the number of messages
     /// left to look at.
     ///
     /// # Errors
@@ -273,7 +273,7 @@ impl Dead<'_> {
         (filter, limit): (&Filter, Option<u32>),
         change: LetterChange,
         stop: impl Future<Output = ()>,
-        mut told: impl FnMut(u64, u32),
+        mut report: impl FnMut(u64, u32),
     ) -> Result<ChangeResult, NotDone> {
         let rate = match change {
             LetterChange::Replay(rate) => rate,
@@ -331,7 +331,7 @@ impl Dead<'_> {
                 }
             }
             if more {
-                told(all.done, progress.left);
+                report(all.done, progress.left);
             }
             let gone = all.done + all.refused;
             let due = began + rate.map_or(Duration::ZERO, |rate| rate.due(gone));

@@ -199,7 +199,7 @@ fn causes(
         );
         add("suspended", words, Some(found.blocked_until_ms));
     }
-    let told = seen.wait_ms.map(|ms| seen.at_ms.saturating_add(ms));
+    let waits_until_ms = seen.wait_ms.map(|ms| seen.at_ms.saturating_add(ms));
     match waits.what {
         WaitsFor::Turn => {
             let now_by = turn.limit.and_then(|index| limits.get(index));
@@ -211,16 +211,16 @@ fn causes(
         }
         WaitsFor::DelayedStart => {
             let words = "the start time set by its publisher (x-delay, x-not-before)";
-            add("delayed-start", words.to_owned(), told);
+            add("delayed-start", words.to_owned(), waits_until_ms);
         }
         WaitsFor::Retry => {
             let words = format!("its attempt {}, after a failed attempt", seen.attempt);
-            add("retry", words, told);
+            add("retry", words, waits_until_ms);
         }
         WaitsFor::Later => {
             let words = "a time before which it does not ask: its call was postponed, or a server \
                 was unavailable";
-            add("later", words.to_owned(), told);
+            add("later", words.to_owned(), waits_until_ms);
         }
         WaitsFor::Breaker => {
             let words = "the circuit breaker, which stopped calls because the API fails";
@@ -259,9 +259,9 @@ impl JobExplanation {
             units: schedule.units,
             waiting: schedule.waiting.max(schedule.units),
         });
-        let told = seen.wait_ms.map(|ms| seen.at_ms.saturating_add(ms));
-        let told = told.unwrap_or(schedule.now_ms);
-        let starts_ms = turn.at_ms.max(told);
+        let waits_until_ms = seen.wait_ms.map(|ms| seen.at_ms.saturating_add(ms));
+        let waits_until_ms = waits_until_ms.unwrap_or(schedule.now_ms);
+        let starts_ms = turn.at_ms.max(waits_until_ms);
         self.starts_ms = Some(starts_ms);
         let is_away = around.steering.diverts(&self.job.tenant).is_some();
         let is_stopped = around.steering.hold == Some(Hold::Paused);
@@ -291,7 +291,7 @@ impl JobExplanation {
                 Certainty::Estimated,
                 "it waits in a delay queue's window, and jobs ahead of it may be in delay queues",
             ),
-            WaitsFor::Turn if told > turn.at_ms + SAME_TURN_MS => (
+            WaitsFor::Turn if waits_until_ms > turn.at_ms + SAME_TURN_MS => (
                 Certainty::Estimated,
                 "its turn has moved forward, but it asks at the time that it was given",
             ),

@@ -24,7 +24,7 @@ pub struct BusiestTenants {
     /// Number of other tenants that are known.
     pub more: usize,
     /// Reason why the gate's figures are missing for some tenants.
-    pub untold: Option<String>,
+    pub gate_failure: Option<String>,
 }
 
 impl BusiestTenants {
@@ -71,11 +71,11 @@ impl BusiestTenants {
                             }));
                             (shown.limits).insert(row.tenant.clone(), full);
                         }
-                        Err(why) => shown.untold = Some(why.to_string()),
+                        Err(why) => shown.gate_failure = Some(why.to_string()),
                     }
                 }
             }
-            Err(why) => shown.untold = Some(why.to_string()),
+            Err(why) => shown.gate_failure = Some(why.to_string()),
         }
         shown.sorted(sort, max, fleet.view.tenants.len())
     }
@@ -114,7 +114,7 @@ impl BusiestTenants {
             "workers": view.workers.len(),
             "tenants": self.rows.iter().map(row).collect::<Vec<_>>(),
             "tenants_not_shown": self.more,
-            "tenants_untold": self.untold,
+            "tenants_untold": self.gate_failure,
             "left_out": {
                 "tenants_at_most": (!others.uncounted).then_some(others.tenants),
                 "waiting_in_memory": others.waiting,

@@ -43,12 +43,12 @@ impl GivenLabels {
         limits: &[Limit],
     ) -> Result<Self, NotDone> {
         let headers = headers.into_iter();
-        let mut said: Vec<(Scope, String)> = headers
+        let mut keys: Vec<(Scope, String)> = headers
             .map(|(name, value)| (Scope::Header(name), value))
             .chain(routing_key.map(|key| (Scope::RoutingKey, key)))
             .collect();
-        said.sort_unstable();
-        if let Some(twice) = said.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        keys.sort_unstable();
+        if let Some(twice) = keys.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(NotDone::Wrong(format!(
                 "{} is given twice",
                 option(&twice[0].0, "…")
@@ -60,7 +60,7 @@ impl GivenLabels {
             .collect();
         scopes.sort_unstable();
         scopes.dedup();
-        if let Some((other, value)) = said.iter().find(|(scope, _)| !scopes.contains(scope)) {
+        if let Some((other, value)) = keys.iter().find(|(scope, _)| !scopes.contains(scope)) {
             let there = match scopes.as_slice() {
                 [] => "no limit of this tenant is per header or routing key".to_owned(),
                 scopes => format!("there are {}", listed(scopes)),
@@ -72,7 +72,7 @@ impl GivenLabels {
         }
         let enforced = limits.iter().filter(|limit| !limit.is_shadow());
         let enforced: Vec<&Scope> = enforced.map(Limit::scope).collect();
-        let find = |scope: &Scope| said.iter().find(|(known, _)| known == scope);
+        let find = |scope: &Scope| keys.iter().find(|(known, _)| known == scope);
         let known = |limit: &&Limit| find(limit.scope()).is_some();
         let known: Vec<Limit> = limits.iter().filter(known).cloned().collect();
         let text = |scope: &Scope| find(scope).map_or_else(String::new, |(_, text)| text.clone());

@@ -43,26 +43,26 @@ pub struct Overview {
 }
 
 impl Overview {
-    /// Looks at the fleet, and at the `wanted` tenants.
+    /// Looks at the fleet, and at the tenants of `selection`.
     ///
     /// # Errors
     /// [`GateError`] if nothing can be read.
     pub async fn of(
         gate: &RedisGate,
         config: &Config,
-        wanted: Option<&TenantSelection>,
+        selection: Option<&TenantSelection>,
     ) -> Result<Self, GateError> {
         let mut fleet = reports::see(gate).await?;
         let policy = &config.rate_limiter.policy;
         let looks = gate.outlook(None, policy.default_limits(), policy).await?;
         let asked = [(BreakerScope::Api, BreakerEvent::Read)];
         let all = gate.report(&Rule::NONE, &asked).await?.into_iter().next();
-        let shown = match wanted {
+        let shown = match selection {
             None => None,
-            Some(wanted) => {
+            Some(selection) => {
                 let tenants = &mut fleet.view.tenants;
-                tenants.retain(|row| wanted.names(row.tenant.as_str()));
-                let order = (wanted.sort, wanted.max);
+                tenants.retain(|row| selection.names(row.tenant.as_str()));
+                let order = (selection.sort, selection.max);
                 Some(BusiestTenants::of(gate, config, &fleet, order).await)
             }
         };

@@ -78,7 +78,7 @@ pub(super) fn sets<'a>(policy: &'a Policy, tenant: &Tenant) -> Vec<&'a Limits> {
     sets
 }
 
-/// Returns the name of the tenant's limit: `wanted`, or the only one. It may be a limit of any plan
+/// Returns the name of the tenant's limit: `given`, or the only one. It may be a limit of any plan
 /// that jobs of the tenant can name.
 ///
 /// # Errors
@@ -87,7 +87,7 @@ pub(super) fn sets<'a>(policy: &'a Policy, tenant: &Tenant) -> Vec<&'a Limits> {
 pub fn limit_name(
     policy: &Policy,
     tenant: &Tenant,
-    wanted: Option<&str>,
+    given: Option<&str>,
 ) -> Result<String, NotDone> {
     let (source, own) = policy.find(tenant, None);
     let sets = sets(policy, tenant);
@@ -100,9 +100,9 @@ pub fn limit_name(
     names.sort_unstable();
     names.dedup();
     let is_global = |name: &str| own.global().any(|limit| limit.name() == name);
-    if let Some(wanted) = wanted.filter(|wanted| is_global(wanted)) {
+    if let Some(given) = given.filter(|given| is_global(given)) {
         return Err(NotDone::Wrong(format!(
-            "the limit {wanted} is global (scope: global), not {tenant}'s own; change it in the \
+            "the limit {given} is global (scope: global), not {tenant}'s own; change it in the \
             configuration, which running workers apply"
         )));
     }
@@ -110,9 +110,9 @@ pub fn limit_name(
         let mut shadows = sets.iter().flat_map(|set| set.shadows());
         shadows.any(|limit| limit.name() == name)
     };
-    if let Some(wanted) = wanted.filter(|wanted| is_shadow(wanted) && !names.contains(wanted)) {
+    if let Some(given) = given.filter(|given| is_shadow(given) && !names.contains(given)) {
         return Err(NotDone::Wrong(format!(
-            "the limit {wanted} is a shadow ({source}) and denies nothing; to enforce it, remove \
+            "the limit {given} is a shadow ({source}) and denies nothing; to enforce it, remove \
             shadow: true from the configuration, which running workers apply"
         )));
     }
@@ -122,15 +122,15 @@ pub fn limit_name(
         )));
     }
     let list = names.join(", ");
-    match (wanted, names.as_slice()) {
-        (Some(wanted), names) if names.contains(&wanted) => Ok(wanted.to_owned()),
-        (Some(wanted), names) => {
-            let hint = match closest(wanted, names.iter().copied()) {
+    match (given, names.as_slice()) {
+        (Some(given), names) if names.contains(&given) => Ok(given.to_owned()),
+        (Some(given), names) => {
+            let hint = match closest(given, names.iter().copied()) {
                 Some(meant) => format!("did you mean {meant}?"),
                 None => format!("there are: {list}"),
             };
             Err(NotDone::Wrong(format!(
-                "{tenant} has no limit called {wanted:?} ({source}); {hint}"
+                "{tenant} has no limit called {given:?} ({source}); {hint}"
             )))
         }
         (None, [only]) => Ok((*only).to_owned()),
@@ -163,10 +163,10 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    fn named(yaml: &str, tenant: &str, wanted: Option<&str>) -> Result<String, String> {
+    fn named(yaml: &str, tenant: &str, given: Option<&str>) -> Result<String, String> {
         let config = Config::parse("c.yaml", yaml, std::iter::empty()).expect("valid");
         let tenant = Tenant::parse(tenant).expect("a tenant");
-        limit_name(&config.rate_limiter.policy, &tenant, wanted).map_err(|failure| match failure {
+        limit_name(&config.rate_limiter.policy, &tenant, given).map_err(|failure| match failure {
             NotDone::Wrong(why) => why,
             other => panic!("{other:?}"),
         })
@@ -182,7 +182,7 @@ rate-limiter:
 ";
         let global = "rate-limiter: {limits: [{name: all, scope: global}, {name: own}]}";
         let with_header = format!("{yaml}  plan-header: x-plan\n");
-        for (yaml, tenant, wanted, expected) in [
+        for (yaml, tenant, given, expected) in [
             ("", "a", None, Ok("default")),
             ("", "a", Some("default"), Ok("default")),
             (
@@ -234,9 +234,9 @@ rate-limiter:
                 ),
             ),
         ] {
-            let found = named(yaml, tenant, wanted);
+            let found = named(yaml, tenant, given);
             let found = found.as_deref().map_err(String::as_str);
-            assert_eq!(found, expected, "{tenant} {wanted:?}");
+            assert_eq!(found, expected, "{tenant} {given:?}");
         }
     }
 }

@@ -265,17 +265,17 @@ fn one_by_one(limits: &[Limit], schedule: &Schedule) -> (u64, Option<usize>) {
     let mut usage = PartitionUsage::default();
     let mut turns = schedule.turns.iter().peekable();
     let (mut at, mut by) = (schedule.opens_ms, None);
-    let (mut units, mut told) = (0, 0);
+    let (mut units, mut promised) = (0, 0);
     for job in 0..jobs.min(MAX_STEPS) {
         // Costs are as even as whole units allow.
         let until = schedule.units * (job + 1) / jobs;
         let cost = until - units;
         units = until;
         while let Some(turn) = turns.next_if(|turn| turn.unit <= units) {
-            told = told.max(turn.latest());
+            promised = promised.max(turn.latest());
         }
-        if told > at {
-            (at, by) = (told, None);
+        if promised > at {
+            (at, by) = (promised, None);
         }
         for _ in 0..MAX_LOOKS {
             let clock = clock(at);

@@ -229,7 +229,7 @@ pub struct NotBefore {
 }
 
 impl NotBefore {
-    /// Returns what is left of the delay at this time of the store's clock, in milliseconds. If
+    /// Returns the rest of the delay at this time of the store's clock, in milliseconds. If
     /// more is left than the original delay, the clock was stepped back: then the job waits for the
     /// original delay once more, and not for the step.
     pub fn left_ms(self, store_now_ms: u64) -> u64 {

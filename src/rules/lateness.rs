@@ -150,20 +150,20 @@ impl Lateness {
         }
     }
 
-    /// Judges whether `call` arrived in time by the signal `heard` at `now`. `budget` is the part
+    /// Judges whether `call` arrived in time by `signal` at `now`. `budget` is the part
     /// of a window that a call pays into the purse.
     pub fn judge(
         &mut self,
         now: Duration,
         call: &CallInFlight,
-        heard: CallSignal,
+        signal: CallSignal,
         budget: f64,
     ) -> Timeliness {
         let took = now.saturating_sub(call.asked_at);
         let beyond = |latency: &LatencyEstimator, tolerance| {
             took.saturating_sub(latency.base() + tolerance + call.covered)
         };
-        match heard {
+        match signal {
             CallSignal::Acked { closely } => {
                 if closely {
                     self.acks.learn(now, took.saturating_sub(CLOSE_ERROR));
@@ -223,9 +223,9 @@ mod tests {
         late: &mut Lateness,
         call: &CallInFlight,
         after_ms: u32,
-        heard: CallSignal,
+        signal: CallSignal,
     ) -> Timeliness {
-        late.judge(call.asked_at + MS * after_ms, call, heard, 0.01)
+        late.judge(call.asked_at + MS * after_ms, call, signal, 0.01)
     }
 
     #[test]
@@ -250,8 +250,8 @@ mod tests {
         assert_eq!((check.at, check.patience), (MS * 1350, MS * 500));
         assert_eq!(judged(&mut late, &call(1000), 350, ACKED), InTime);
         assert_eq!(judged(&mut late, &call(1000), 530, ACKED), Late(MS * 180));
-        let heard = CallSignal::Acked { closely: false };
-        assert_eq!(judged(&mut late, &call(1000), 530, heard), Late(MS * 180));
+        let signal = CallSignal::Acked { closely: false };
+        assert_eq!(judged(&mut late, &call(1000), 530, signal), Late(MS * 180));
     }
 
     #[test]

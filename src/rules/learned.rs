@@ -18,7 +18,7 @@ use crate::rules::tenant::Tenant;
 /// A step is the limit divided by this, at least one unit.
 pub(crate) const STEPS: u64 = 100;
 /// Minimum number of calls between two steps, at the limit's rate and per unit of a step. So at
-/// most half a percent of calls are refused.
+/// most 1 % of calls are refused (`rude` in tests/simulation).
 pub(crate) const CALLS: u64 = 200;
 /// Maximum wait before the first step, as a multiple of the wait before later steps.
 pub(crate) const PATIENCE: u64 = 3;

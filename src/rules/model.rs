@@ -206,8 +206,8 @@ impl State {
             BreakerEvent::Succeeded | BreakerEvent::Read => false,
         };
         if writes {
-            let kept = now.max(self.breaker.needed_until());
-            self.expires = self.expires.max(kept + KEEP_MS);
+            let needed_until = now.max(self.breaker.needed_until());
+            self.expires = self.expires.max(needed_until + KEEP_MS);
         }
         let standing = Standing {
             now_ms: now,

@@ -18,12 +18,12 @@ const MAX_SCOPES: usize = 10_000;
 /// The throttles without a time since the last success, by scope.
 #[derive(Debug, Default)]
 pub struct ThrottleBackoff {
-    scopes: BTreeMap<BreakerScope, Row>,
+    scopes: BTreeMap<BreakerScope, ThrottleRun>,
 }
 
 /// Consecutive throttles of one scope.
 #[derive(Debug, Clone, Copy, Default)]
-struct Row {
+struct ThrottleRun {
     doublings: u32,
     /// The end of the last throttle. Refusals before it are of calls that were in flight.
     until: Duration,

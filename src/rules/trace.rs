@@ -186,7 +186,7 @@ pub enum SpanSubject {
     /// The wait of a job, which may be denied several times.
     Wait {
         /// The first denials.
-        told: Vec<TracedDenial>,
+        denials: Vec<TracedDenial>,
         /// The number of further denials.
         more: u32,
     },
@@ -284,8 +284,8 @@ mod tests {
     fn a_jobs_trace_context_survives_a_round_trip() {
         let parent = Context::parse(GOOD).expect("a context");
         for first_call in [None, Some(1), Some(u64::MAX)] {
-            let said = TraceClaim { parent, first_call };
-            assert_eq!(TraceClaim::parse(&said.to_string()), Some(said));
+            let claim = TraceClaim { parent, first_call };
+            assert_eq!(TraceClaim::parse(&claim.to_string()), Some(claim));
         }
         for end in [
             ":",

@@ -275,7 +275,7 @@ struct ReadyMessage {
 
 /// Returns true if `text` reports that the program is ready for a job: `{"ready": true}`.
 pub fn is_ready(text: &[u8]) -> bool {
-    serde_json::from_slice::<ReadyMessage>(text).is_ok_and(|said| said.ready)
+    serde_json::from_slice::<ReadyMessage>(text).is_ok_and(|message| message.ready)
 }
 
 #[cfg(test)]
@@ -339,8 +339,8 @@ mod tests {
     #[test]
     fn a_body_is_a_text_json_or_bytes() {
         let body = |text: &str| {
-            let said = parsed(text).expect(text).result.expect("a body");
-            (said.body, said.content_type.unwrap_or_default())
+            let result = parsed(text).expect(text).result.expect("a body");
+            (result.body, result.content_type.unwrap_or_default())
         };
         let json = "application/json".to_owned();
         assert_eq!(

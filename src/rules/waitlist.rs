@@ -110,7 +110,7 @@ impl Waitlist {
     /// of them costs `own`. The jobs in front are assumed to have the average cost, and their
     /// number is reduced by its square root, because a sum of many costs varies about that much: a
     /// job that returns too early waits a little longer, but a late job leaves quota unused. The
-    /// first of the waitlist is one job, whatever it costs.
+    /// first of the waitlist is one job of any cost.
     pub fn jobs_in(&self, units: u64, own: u64) -> u64 {
         match units.saturating_sub(own) {
             0 => 1,

@@ -412,9 +412,9 @@ fn lua_behaves_as_on_a_server() {
         let both = [real, fake].map(|value| match value {
             Value::ServerError(error) => {
                 let details = error.details().unwrap_or_default();
-                let said = ["attempt to ", "bad argument ", "holds not a leaky bucket;"];
-                let said = said.map(|words| details.contains(words));
-                format!("{} {said:?}", error.code())
+                let reasons = ["attempt to ", "bad argument ", "holds not a leaky bucket;"];
+                let reasons = reasons.map(|words| details.contains(words));
+                format!("{} {reasons:?}", error.code())
             }
             value => plain(&value),
         });

@@ -425,8 +425,8 @@ async fn a_reason_is_one_short_line() {
     let Outcome::Reject { reason } = outcome(&downstream).await else {
         panic!("a 404 rejects");
     };
-    let said = "the API answered 404 Not Found: no such  \u{fffd}[31muser\u{fffd} ä";
-    assert!(reason.starts_with(said), "{reason}");
+    let shown = "the API answered 404 Not Found: no such  \u{fffd}[31muser\u{fffd} ä";
+    assert!(reason.starts_with(shown), "{reason}");
     assert!(reason.len() <= "the API answered 404 Not Found: ".len() + 256);
 }
 
@@ -590,10 +590,10 @@ async fn a_secret_split_by_truncation_is_not_shown() {
     const KEY: &str = "sk-0123456789";
     let started = &KEY[..KEY.len() / 2];
     // The secret crosses the end of the kept text, or the answer breaks off in the middle of it.
-    let kept = answer("400 Bad Request", "", &format!("{}{KEY}", " ".repeat(4090)));
+    let cut_answer = answer("400 Bad Request", "", &format!("{}{KEY}", " ".repeat(4090)));
     let broken = format!("HTTP/1.1 400 Bad Request\r\ncontent-length: 99\r\n\r\nno key {started}");
     for (answer, then, shown) in [
-        (kept, AfterAnswer::Keep, "400 Bad Request"),
+        (cut_answer, AfterAnswer::Keep, "400 Bad Request"),
         (broken, AfterAnswer::Close, "400 Bad Request: no key"),
     ] {
         let downstream = Downstream::answering(answer, then).await;

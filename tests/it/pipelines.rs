@@ -174,7 +174,7 @@ async fn a_pipeline_with_an_unreachable_rabbitmq_is_named_and_the_others_work() 
     until("the cause in /readyz", names_the_cause).await;
     let own = |name: &str| worker.get(&format!("/readyz/{name}"));
     assert_eq!(own("there").as_deref(), Some("ready\n"));
-    assert!(own("away").is_some_and(|said| said.starts_with("not ready\n")));
+    assert!(own("away").is_some_and(|body| body.starts_with("not ready\n")));
     assert_eq!(own("other").as_deref(), Some("there is no such pipeline\n"));
 
     // The file now names another server, and only that pipeline is restarted.

@@ -79,7 +79,7 @@ fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
         .expect("bash");
     let mut shell = Shell(child);
     let started = Instant::now();
-    let said = || {
+    let output = || {
         let mut text = String::new();
         let mut file = out.reopen().expect("the file");
         file.read_to_string(&mut text).expect("text");
@@ -88,28 +88,28 @@ fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
     let status = loop {
         match shell.0.try_wait().expect("it can be asked") {
             Some(status) => break status,
-            None => assert!(started.elapsed() < PATIENCE, "{}", said()),
+            None => assert!(started.elapsed() < PATIENCE, "{}", output()),
         }
         std::thread::sleep(Duration::from_millis(20));
     };
-    assert!(status.success(), "{status}: {}", said());
+    assert!(status.success(), "{status}: {}", output());
     // Calls that have started may be in flight. On a busy machine a permit may come too late, and
     // another job is first.
-    let called = |said: &str| {
+    let called = |output: &str| {
         let line = |number| format!("200 acme order-{number} attempt 1: {{\"order\": {number}}}\n");
         (1..=5)
-            .filter(|number| said.contains(&line(*number)))
+            .filter(|number| output.contains(&line(*number)))
             .count()
     };
-    while called(&said()) < 3 {
-        assert!(started.elapsed() < PATIENCE, "{}", said());
+    while called(&output()) < 3 {
+        assert!(started.elapsed() < PATIENCE, "{}", output());
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(shell);
-    let said = said();
-    let answers = |status| said.matches(&format!("\n{status} acme order-")).count();
-    assert_eq!((answers(200), answers(429)), (3, 0), "{said}");
-    let (_, end) = said.rsplit_once("tenant    acme\n").expect("inspect");
+    let output = output();
+    let answers = |status| output.matches(&format!("\n{status} acme order-")).count();
+    assert_eq!((answers(200), answers(429)), (3, 0), "{output}");
+    let (_, end) = output.rsplit_once("tenant    acme\n").expect("inspect");
     for line in [
         "  used    3 of 3, 0 free\n",
         // One of the two may still be in RabbitMQ.

@@ -50,7 +50,7 @@ struct CollectorState {
 /// A collector. It lives as long as the test's runtime.
 pub struct Collector {
     pub address: SocketAddr,
-    kept: Arc<Mutex<CollectorState>>,
+    state: Arc<Mutex<CollectorState>>,
     /// The status of its answers, or 0 for none.
     status: Arc<AtomicU16>,
 }
@@ -116,16 +116,16 @@ impl Collector {
     async fn with(tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        let (kept, status) = (
+        let (state, status) = (
             Arc::<Mutex<CollectorState>>::default(),
             Arc::new(AtomicU16::new(200)),
         );
-        let shared = (Arc::clone(&kept), Arc::clone(&status));
+        let shared = (Arc::clone(&state), Arc::clone(&status));
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (kept, status) = shared.clone();
+                let (state, status) = shared.clone();
                 let serve = service_fn(move |request: Request<Incoming>| {
-                    let (kept, status) = (Arc::clone(&kept), Arc::clone(&status));
+                    let (state, status) = (Arc::clone(&state), Arc::clone(&status));
                     async move {
                         let (head, body) = request.into_parts();
                         let body = body.collect().await.expect("a whole request").to_bytes();
@@ -134,11 +134,12 @@ impl Collector {
                             std::future::pending::<()>().await;
                         }
                         {
-                            let mut kept = kept.lock().expect("nobody panics");
-                            kept.requests
+                            let mut state = state.lock().expect("nobody panics");
+                            state
+                                .requests
                                 .push((head.uri.path().to_owned(), head.headers));
                             if code == 200 {
-                                kept.spans.extend(spans(body));
+                                state.spans.extend(spans(body));
                             }
                         }
                         let mut response = Response::new(Full::new(Bytes::new()));
@@ -162,7 +163,7 @@ impl Collector {
         });
         Self {
             address,
-            kept,
+            state,
             status,
         }
     }
@@ -174,11 +175,11 @@ impl Collector {
 
     /// Returns the received spans.
     pub fn spans(&self) -> Vec<Span> {
-        self.kept.lock().expect("nobody panics").spans.clone()
+        self.state.lock().expect("nobody panics").spans.clone()
     }
 
     /// Returns the paths and headers of all requests.
     pub fn requests(&self) -> Vec<(String, hyper::HeaderMap)> {
-        self.kept.lock().expect("nobody panics").requests.clone()
+        self.state.lock().expect("nobody panics").requests.clone()
     }
 }

@@ -17,14 +17,14 @@ impl ConnectProxy {
     /// Accepts all clients, or only those that send this `proxy-authorization`.
     pub async fn start(authorization: Option<&str>) -> Self {
         let asked = Arc::<Mutex<Vec<String>>>::default();
-        let wanted =
+        let credentials =
             authorization.map(|value| format!("proxy-authorization: {value}").to_lowercase());
-        let (seen, wanted) = (Arc::clone(&asked), Arc::new(wanted));
+        let (seen, credentials) = (Arc::clone(&asked), Arc::new(credentials));
         let door = Door::open(move |stream, _| {
-            let (seen, wanted) = (Arc::clone(&seen), Arc::clone(&wanted));
+            let (seen, credentials) = (Arc::clone(&seen), Arc::clone(&credentials));
             async move {
                 // An error means that one side has ended.
-                let _ = serve(stream, &seen, wanted.as_deref()).await;
+                let _ = serve(stream, &seen, credentials.as_deref()).await;
             }
         });
         Self {
@@ -42,7 +42,7 @@ impl ConnectProxy {
 async fn serve(
     mut stream: TcpStream,
     asked: &Mutex<Vec<String>>,
-    wanted: Option<&str>,
+    credentials: Option<&str>,
 ) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -55,7 +55,7 @@ async fn serve(
     let (target, _) = target.unwrap_or_else(|| panic!("no tunnel is wanted: {head}"));
     asked.lock().expect("nobody panics").push(target.to_owned());
     let has = |line: &str| head.lines().any(|own| own.to_lowercase() == line);
-    if wanted.is_some_and(|line| !has(line)) {
+    if credentials.is_some_and(|line| !has(line)) {
         let refusal = b"HTTP/1.1 407 Proxy Authentication Required\r\nproxy-authenticate: Basic\r\ncontent-length: 0\r\n\r\n";
         return stream.write_all(refusal).await;
     }

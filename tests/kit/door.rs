@@ -34,7 +34,7 @@ pub struct Door {
     shared: Arc<Shared>,
     accepting: Mutex<Option<JoinHandle<()>>>,
     /// Reserves its port while it refuses connections.
-    kept: Mutex<Option<TcpSocket>>,
+    reserved: Mutex<Option<TcpSocket>>,
 }
 
 impl Door {
@@ -51,7 +51,7 @@ impl Door {
                 cuts: watch::Sender::new(0),
             }),
             accepting: Mutex::default(),
-            kept: Mutex::default(),
+            reserved: Mutex::default(),
         };
         door.take().await;
         door
@@ -64,15 +64,15 @@ impl Door {
             task.abort();
             // The task is cancelled, which closes its port.
             let _ = task.await;
-            *self.kept.lock().expect("nobody panics") = Some(self.bound());
+            *self.reserved.lock().expect("nobody panics") = Some(self.bound());
         }
         self.cut();
     }
 
     /// Accepts connections again, at the same port.
     pub async fn take(&self) {
-        let kept = self.kept.lock().expect("nobody panics").take();
-        let listener = kept.unwrap_or_else(|| self.bound()).listen(BACKLOG);
+        let bound = self.reserved.lock().expect("nobody panics").take();
+        let listener = bound.unwrap_or_else(|| self.bound()).listen(BACKLOG);
         let listener = listener.expect("its port");
         let shared = Arc::clone(&self.shared);
         let task = tokio::spawn(async move {

@@ -105,8 +105,8 @@ impl Process {
     /// Returns the answer of its admin port at `path`, such as `/metrics`, or `None` if it can't be
     /// reached.
     pub fn get(&self, path: &str) -> Option<String> {
-        let said = |line: &String| Some(line.split("admin.listen=").nth(1)?.trim().to_owned());
-        let mut stream = TcpStream::connect(self.log().iter().find_map(said)?).ok()?;
+        let address = |line: &String| Some(line.split("admin.listen=").nth(1)?.trim().to_owned());
+        let mut stream = TcpStream::connect(self.log().iter().find_map(address)?).ok()?;
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).ok()?;
         let mut answer = String::new();

@@ -215,8 +215,8 @@ impl MovingSlot<'_> {
             // A key left behind is deleted at the end of the move as if it had never existed. A
             // server that restarted refuses for 2 s.
             until("a key goes with its slot", || {
-                let said = (self.from).ctl(&["migrate", "127.0.0.1", &port, key, "0", "60000"]);
-                ["OK", "NOKEY"].contains(&said.as_str())
+                let reply = (self.from).ctl(&["migrate", "127.0.0.1", &port, key, "0", "60000"]);
+                ["OK", "NOKEY"].contains(&reply.as_str())
             });
         }
     }
@@ -226,8 +226,8 @@ impl MovingSlot<'_> {
         let id = self.to.ctl(&["cluster", "myid"]);
         let others = self.cluster.primaries.iter();
         for node in [self.to, self.from].into_iter().chain(others) {
-            let said = node.ctl(&["cluster", "setslot", &self.slot, "node", &id]);
-            assert_eq!(said, "OK");
+            let reply = node.ctl(&["cluster", "setslot", &self.slot, "node", &id]);
+            assert_eq!(reply, "OK");
         }
     }
 }
@@ -266,8 +266,8 @@ impl Sentinels {
     /// differ.
     pub fn primary(&self, name: &str) -> Option<usize> {
         let named = |sentinel: &Redis| {
-            let said = sentinel.ctl(&["sentinel", "get-master-addr-by-name", name]);
-            let port_named = said.lines().nth(1)?.trim().parse::<u16>().ok()?;
+            let reply = sentinel.ctl(&["sentinel", "get-master-addr-by-name", name]);
+            let port_named = reply.lines().nth(1)?.trim().parse::<u16>().ok()?;
             self.servers
                 .iter()
                 .position(|server| port(server) == port_named)

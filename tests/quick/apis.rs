@@ -126,7 +126,7 @@ fn check(profile: &ApiProfile, answers: &Answers, fixture: &Fixture) -> Option<u
     if cost.is_some() {
         assert_eq!(found.seen.actual_cost, *cost, "{at}");
     }
-    // What is not read can't decide.
+    // A field that is not read can't decide.
     let whole = ReceivedAnswer {
         body: Some(fixture.body.as_bytes()),
         ..answer

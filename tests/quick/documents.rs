@@ -72,9 +72,9 @@ fn prose(text: &str) -> String {
 
 /// Returns the anchor of a heading, as GitHub forms it.
 fn anchor(heading: &str) -> String {
-    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
-    let kept = heading.trim().chars().filter(kept).collect::<String>();
-    kept.to_lowercase().replace(' ', "-")
+    let remains = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    let remains = heading.trim().chars().filter(remains).collect::<String>();
+    remains.to_lowercase().replace(' ', "-")
 }
 
 /// Returns `path` without `..`.

@@ -290,12 +290,12 @@ async fn an_agreement_applies_once_no_earlier_request_is_in_flight() {
     let run = run_all_updated(gate, Arc::new(Metrics::new()), Arc::default(), updates);
     let agree = async {
         tokio::time::sleep(ms(10)).await;
-        let (told, done) = oneshot::channel();
+        let (applied_sender, done) = oneshot::channel();
         let update = Update::Agreed {
             fleet: None,
             until: started + ms(60_000),
             clock: None,
-            applied: Some(told),
+            applied: Some(applied_sender),
         };
         sender.send(update).await.expect("the engine runs");
         done.await.expect("the engine tells");

@@ -96,14 +96,14 @@ fn texts(text: &str) -> Vec<String> {
 fn logged_texts(code: &str) -> Vec<String> {
     let calls = ["warn!(", "error!("].map(|level| code.split(level).skip(1));
     let last = |call| texts(call).pop().expect("a text at the end");
-    let said = calls.into_iter().flatten().map(|call| {
+    let logged = calls.into_iter().flatten().map(|call| {
         let text = last(call);
         // A text may continue in the next line of the source.
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let constant = words.split('{').next().unwrap_or_default().trim_end();
         constant.trim_end_matches(':').to_owned()
     });
-    said.collect()
+    logged.collect()
 }
 
 #[test]

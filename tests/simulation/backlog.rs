@@ -121,7 +121,7 @@ struct Figures {
     /// Fraction of jobs that were told their turn, and fraction of these that started within 100 ms
     /// or 2 % of their wait.
     promised: f64,
-    kept: f64,
+    on_time: f64,
 }
 
 impl fmt::Display for Figures {
@@ -134,7 +134,7 @@ impl fmt::Display for Figures {
             self.questions,
             self.late_ms,
             self.makespan,
-            self.kept,
+            self.on_time,
             self.promised
         )
     }
@@ -144,7 +144,7 @@ impl Figures {
     /// Checks that jobs start at the first turn announced to them.
     fn keep_promises(&self, name: &str) {
         assert!(self.promised > 0.0, "{name}: {self}");
-        assert!(self.kept >= self.promised, "{name}: {self}");
+        assert!(self.on_time >= self.promised, "{name}: {self}");
     }
 }
 
@@ -276,7 +276,7 @@ async fn drain(backlog: &Backlog, levels: &DelayLevels, algorithm: Algorithm) ->
         publishes: each(publishes as f64),
         questions: each(sum("sluicegate_decisions_total{")),
         promised: sum("sluicegate_forecast_error_seconds_count{"),
-        kept: sum("sluicegate_forecasts_kept_total "),
+        on_time: sum("sluicegate_forecasts_kept_total "),
         late_ms: [at(50), at(99), at(100)],
         makespan: last as f64 / ideal as f64,
     }

@@ -165,9 +165,9 @@ impl Broker for SimBroker {
         life.broker.take_few().await;
     }
 
-    async fn take_new(&self, wanted: bool) {
+    async fn take_new(&self, enabled: bool) {
         let Self(life) = self;
-        life.broker.take_new(wanted).await;
+        life.broker.take_new(enabled).await;
     }
 
     async fn stop_consuming(&self) {
@@ -186,7 +186,7 @@ impl Broker for SimBroker {
     }
 }
 
-/// P6: a job keeps its own headers and has each of ours exactly once, whatever happened to it.
+/// P6: a job keeps its own headers and has each of ours exactly once, after any fault.
 fn look_at(world: &World, outgoing: &Outgoing) {
     let Some(table) = outgoing.message.properties.headers() else {
         return;

@@ -26,12 +26,12 @@ pub fn scope(seed: u64) -> ThrottleScope {
 /// Closings of all tenants that a worker knows. Each has its end (milliseconds of the gate's
 /// clock), when the worker learned it, and the number of the report whose answer said so.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct KnownClosings {
     facts: Vec<(u64, Instant, u64)>,
     sent: u64,
 }
 
-impl Heard {
+impl KnownClosings {
     /// Counts a report. Returns its number.
     pub fn sends(&mut self) -> u64 {
         self.sent += 1;

@@ -89,7 +89,7 @@ impl Handler for SimHandler {
         let given_up = CancellationToken::new();
         let hung_up = given_up.clone();
         tokio::spawn(async move {
-            // A request that was sent arrives, whatever happens to its sender.
+            // A request that was sent arrives, even if its sender ends.
             sleep(way).await;
             let (answered, took) = arrive(&downstream, &job_sent);
             let crashes = downstream.plan.crashes.is_guilty(&job_sent.id);

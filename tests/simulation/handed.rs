@@ -192,26 +192,26 @@ fn body(world: &World, job: &Job, answered: &Answered) -> Bytes {
     let Answered {
         reply, actual_cost, ..
     } = answered;
-    let mut said = match reply {
+    let mut report = match reply {
         Answer::Done if actual_cost.is_none() => return Bytes::new(),
         Answer::Done => json!({"outcome": "done"}),
         Answer::Rejected => json!({"outcome": "reject", "reason": "400"}),
         Answer::Failed => json!({"outcome": "retry", "reason": "500"}),
         Answer::Closed(after) => {
-            let mut said = json!({"outcome": "throttled", "reason": THROTTLED});
+            let mut report = json!({"outcome": "throttled", "reason": THROTTLED});
             if let Some(after) = after {
-                said["after"] = format!("{}ms", after.as_millis()).into();
+                report["after"] = format!("{}ms", after.as_millis()).into();
             }
-            said
+            report
         }
     };
     if let Some(cost) = actual_cost {
-        said["cost"] = (*cost).into();
+        report["cost"] = (*cost).into();
     }
     if world.below(2) == 0 {
-        said["id"] = job.id.as_str().into();
+        report["id"] = job.id.as_str().into();
     }
-    Bytes::from(said.to_string())
+    Bytes::from(report.to_string())
 }
 
 #[test]

@@ -241,21 +241,21 @@ pub async fn update(life: Arc<Life>, updates: mpsc::Sender<Update>) {
 /// Makes one exchange that succeeds. Returns `None` if the worker has ended.
 async fn agree(life: &Arc<Life>, until: Instant, updates: &mpsc::Sender<Update>) -> Option<()> {
     life.world.note(format_args!("{} has agreed", life.name));
-    let wanted = life.world.below(2) == 0;
-    let (applied, heard) = oneshot::channel();
+    let is_confirmed = life.world.below(2) == 0;
+    let (applied, is_applied) = oneshot::channel();
     // This precedes the send, because the worker may ask as soon as it has the update.
     let asked = life.agreed(until);
     let update = Update::Agreed {
         fleet: None,
         until,
         clock: None,
-        applied: wanted.then_some(applied),
+        applied: is_confirmed.then_some(applied),
     };
     updates.send(update).await.ok()?;
-    if wanted {
+    if is_confirmed {
         let life = Arc::clone(life);
         tokio::spawn(async move {
-            if heard.await.is_ok() && life.asks_up_to(asked) {
+            if is_applied.await.is_ok() && life.asks_up_to(asked) {
                 life.world.history().wrong(format_args!(
                     "{}: applied, and something is under way that was asked before",
                     life.name

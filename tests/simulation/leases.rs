@@ -80,12 +80,12 @@ fn no_lease_is_idle_while_jobs_wait() {
         for latency in ["200ms", "lognormal:200ms,0.5", "lognormal:200ms,1", "2s"] {
             for workers in [1, 3] {
                 let (used, passed) = played(latency, scope, workers);
-                let told = format!(
+                let result = format!(
                     "{scope}, {latency}, {workers} workers: {used:.3} used, passed by {passed}"
                 );
-                println!("{told}");
+                println!("{result}");
                 if used < USED {
-                    wrong.push(told);
+                    wrong.push(result);
                 }
             }
         }

@@ -71,16 +71,19 @@ pub fn check_results(world: &World) {
     if world.plan.seed < RESULTS {
         return;
     }
-    let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut results_by_job: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for result in world.server.replies(QUEUE) {
         let id = result.id().unwrap_or_default().to_owned();
-        told.entry(id).or_default().push(ended(&result).to_owned());
+        results_by_job
+            .entry(id)
+            .or_default()
+            .push(ended(&result).to_owned());
     }
     let letters = world.server.messages(&world.server.names().dead);
     let mut history = world.history();
     for planned in &world.plan.jobs {
         let id = planned.id.as_str();
-        let ends = told.get(id).map_or(&[][..], Vec::as_slice);
+        let ends = results_by_job.get(id).map_or(&[][..], Vec::as_slice);
         if history.job(id).confirmed && ends.is_empty() {
             history.wrong(format_args!("nobody was told of {id}"));
         }

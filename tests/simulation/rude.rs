@@ -314,9 +314,9 @@ impl Handler for ToApi {
             let mut api = self.api();
             let answer = api.arrive();
             let takes = api.takes(api.window());
-            let said = format!("{takes}/{}", WINDOW.as_secs());
+            let quota = format!("{takes}/{}", WINDOW.as_secs());
             let quotas = match api.rude.advertises {
-                true => Quotas::read(&said),
+                true => Quotas::read(&quota),
                 false => Quotas::default(),
             };
             (answer, quotas)

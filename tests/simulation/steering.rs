@@ -86,17 +86,17 @@ pub async fn follow(life: &Life, follows: &mut Follows, updates: &mpsc::Sender<U
     if follows.is_reported && version == follows.version {
         return true;
     }
-    let (applied, heard) = oneshot::channel();
+    let (applied, is_applied) = oneshot::channel();
     let update = Update::Steer {
         steering: Arc::new(steering),
         applied,
     };
     let sent = updates.send(update).await.is_ok();
-    let heard = matches!(timeout(APPLIED_WITHIN, heard).await, Ok(Ok(())));
-    if sent && heard {
+    let is_applied = matches!(timeout(APPLIED_WITHIN, is_applied).await, Ok(Ok(())));
+    if sent && is_applied {
         (follows.version, follows.is_reported) = (version, true);
     }
-    sent && heard
+    sent && is_applied
 }
 
 /// Checks the start of a job's call against the instructions.

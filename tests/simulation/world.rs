@@ -17,7 +17,7 @@ use sluicegate::engine::Stop;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::closing::Heard;
+use super::closing::KnownClosings;
 use super::history::History;
 use super::later::Outage;
 use super::plan::{Plan, Trouble, ms};
@@ -134,7 +134,7 @@ pub struct Life {
     pub ends: PendingEnds,
     frozen_until: Mutex<Instant>,
     asks: Mutex<Asks>,
-    heard: Mutex<Heard>,
+    closings: Mutex<KnownClosings>,
 }
 
 /// A worker's open questions, and until when it may ask.
@@ -159,7 +159,7 @@ impl Life {
                 last: 0,
                 open: BTreeSet::new(),
             }),
-            heard: Mutex::default(),
+            closings: Mutex::default(),
         }
     }
 
@@ -168,8 +168,8 @@ impl Life {
     }
 
     /// Returns the closings of all tenants that the worker knows.
-    pub fn closings(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().expect("nobody panics with it")
+    pub fn closings(&self) -> MutexGuard<'_, KnownClosings> {
+        self.closings.lock().expect("nobody panics with it")
     }
 
     /// Lets the worker ask until then. Returns the number of its last question.

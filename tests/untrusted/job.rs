@@ -80,8 +80,8 @@ pub fn check(data: &[u8]) {
 fn forwarded(message: &Message) {
     let done = [headers::DONE, headers::DONE_TOKEN];
     let set = done.map(|name| (name, HeaderValue::Text("ours".to_owned())));
-    let [plain, told] = [&[][..], &set].map(|set| message.for_workers(set));
-    for (out, ours) in [(&plain, 0), (&told, done.len())] {
+    let [plain, with_done] = [&[][..], &set].map(|set| message.for_workers(set));
+    for (out, ours) in [(&plain, 0), (&with_done, done.len())] {
         sent(out);
         let headers = out.properties.headers().iter();
         let names = headers.flat_map(|all| all.inner().keys());
@@ -90,7 +90,7 @@ fn forwarded(message: &Message) {
     }
     for name in done {
         assert_eq!(
-            told.header(name),
+            with_done.header(name),
             Field::Text("ours"),
             "a publisher's word counts"
         );
@@ -100,18 +100,18 @@ fn forwarded(message: &Message) {
 /// Asserts that a trace context is written as it was read. Our own header must count only in our
 /// own queues.
 fn traced(message: &Message) {
-    let [said, returned] = [false, true].map(|returned| job::traced(message, returned));
-    for said in [said, returned].into_iter().flatten() {
-        assert!(said.parent.trace != 0 && said.parent.span != 0 && said.first_call != Some(0));
-        let again = Context::parse(&said.parent.to_string());
-        assert_eq!(again, Some(said.parent));
+    let [claim, returned] = [false, true].map(|returned| job::traced(message, returned));
+    for claim in [claim, returned].into_iter().flatten() {
+        assert!(claim.parent.trace != 0 && claim.parent.span != 0 && claim.first_call != Some(0));
+        let again = Context::parse(&claim.parent.to_string());
+        assert_eq!(again, Some(claim.parent));
     }
-    assert!(said.is_none_or(|said| said.first_call.is_none()));
+    assert!(claim.is_none_or(|claim| claim.first_call.is_none()));
     let publishers = match message.header(headers::TRACEPARENT) {
         Field::Text(text) => Context::parse(text),
         _ => None,
     };
-    assert_eq!(said.map(|said| said.parent), publishers);
+    assert_eq!(claim.map(|claim| claim.parent), publishers);
 }
 
 /// Asserts that a job without a valid level gets an error of one line, and every other job one of

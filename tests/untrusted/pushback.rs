@@ -42,21 +42,21 @@ pub fn check(data: &[u8]) {
     let all = read(&lines);
     let Interpretation {
         meaning,
-        seen: said,
+        seen: info,
         ..
     } = all;
     let wait = |wait: Option<Duration>| {
         assert!(wait.is_none_or(|wait| (Duration::from_secs(1)..=MAX_DURATION).contains(&wait)));
     };
-    wait(said.refused.and_then(|pushback| pushback.after));
-    wait(said.used_up);
-    assert_eq!(said.refused.is_some(), meaning == Consequence::Throttle);
+    wait(info.refused.and_then(|pushback| pushback.after));
+    wait(info.used_up);
+    assert_eq!(info.refused.is_some(), meaning == Consequence::Throttle);
     match status {
-        429 => assert!(said.refused.is_some()),
+        429 => assert!(info.refused.is_some()),
         400..=599 => {}
-        _ => assert_eq!(said.refused, None),
+        _ => assert_eq!(info.refused, None),
     }
-    assert!(said.refused.is_none() || said.used_up.is_none());
+    assert!(info.refused.is_none() || info.used_up.is_none());
 
     let loud = lines
         .iter()
@@ -66,11 +66,16 @@ pub fn check(data: &[u8]) {
     let loud: Vec<_> = others.into_iter().chain(loud).collect();
     assert_eq!(read(&loud), all);
 
-    quotas(&said.quotas);
+    quotas(&info.quotas);
 }
 
-fn quotas(said: &Quotas) {
-    assert_eq!(Quotas::read(&said.text()), *said, "{}", said.text());
+fn quotas(quotas_read: &Quotas) {
+    assert_eq!(
+        Quotas::read(&quotas_read.text()),
+        *quotas_read,
+        "{}",
+        quotas_read.text()
+    );
     let ours = Limit::new(
         "x",
         Algorithm::TokenBucket,
@@ -79,7 +84,7 @@ fn quotas(said: &Quotas) {
         Duration::ZERO,
     );
     let ours = [ours.expect("in range")];
-    for quota in said.iter() {
+    for quota in quotas_read.iter() {
         assert!(quota.limit > 0);
         assert!(
             quota

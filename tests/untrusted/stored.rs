@@ -38,11 +38,11 @@ pub fn check(data: &[u8]) {
     }
     let reports = fields.iter().map(|(_, value)| Report::read(value));
     joined(reports.filter_map(Result::ok).collect());
-    let said = fields.iter().filter(|(name, _)| *name == "info");
-    let said: String = said
+    let info_lines = fields.iter().filter(|(name, _)| *name == "info");
+    let info_lines: String = info_lines
         .map(|(_, value)| format!("{}\n", value.replace(';', "\n")))
         .collect();
-    let info = format!("{said}{INFO}");
+    let info = format!("{info_lines}{INFO}");
     let Some(memory) = ServerIdentity::parse(&info) else {
         return;
     };
@@ -76,8 +76,8 @@ fn joined(reports: Vec<Report>) {
         assert!(Report::read(&text).is_ok(), "{text}");
     }
     let named = |(at, report): (usize, Report)| (at.to_string(), Some(Ok(report)));
-    let said = reports.into_iter().enumerate().map(named).collect();
-    let view = FleetReport::of(NOW_MS, said);
+    let named_reports = reports.into_iter().enumerate().map(named).collect();
+    let view = FleetReport::of(NOW_MS, named_reports);
     for row in &view.tenants {
         assert!(row.starts.is_finite() && row.denials.is_finite());
         for until_ms in [row.closed_until_ms, row.line_ends_ms] {

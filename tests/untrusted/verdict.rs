@@ -44,10 +44,10 @@ pub fn check(data: &[u8]) {
         Ruling::Done | Ruling::Snooze { .. } => "",
     };
     assert!(reason.chars().count() <= 500 && !reason.contains(char::is_control));
-    if let Some(said) = &verdict.result {
+    if let Some(result) = &verdict.result {
         // Unescaping makes a text shorter, but a number may be written longer.
-        assert!(said.body.len() <= 8 * data.len());
-        let kind = said.content_type.as_deref().unwrap_or_default();
+        assert!(result.body.len() <= 8 * data.len());
+        let kind = result.content_type.as_deref().unwrap_or_default();
         assert!(kind.len() <= 255 && !kind.contains(char::is_control));
     }
 }

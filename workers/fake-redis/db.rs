@@ -183,7 +183,7 @@ impl Db {
         Ok(result)
     }
 
-    /// Replaces the value of `key`, whatever its type.
+    /// Replaces the value of `key`, of any type.
     pub fn set(&mut self, key: &[u8], text: &[u8], expires_ms: Option<u64>) {
         self.note(key);
         let entry = Entry {

@@ -53,8 +53,8 @@ pub fn set(db: &mut Db, words: Words<'_>) -> Result {
     if only.is_some_and(|only_if_there| only_if_there != there.is_some()) {
         return Ok(Reply::Nil);
     }
-    let kept = there.flatten().filter(|_| keeps);
-    db.set(key, text, at.or(kept));
+    let old_end = there.flatten().filter(|_| keeps);
+    db.set(key, text, at.or(old_end));
     Ok(Reply::ok())
 }
 

@@ -173,8 +173,8 @@ impl Server {
         ];
         let is_wanted =
             |name: &str| sections.is_empty() || sections.iter().any(|word| is_option(word, name));
-        let wanted = all.iter().filter(|(name, _)| is_wanted(name));
-        let texts: Vec<_> = wanted
+        let answered = all.iter().filter(|(name, _)| is_wanted(name));
+        let texts: Vec<_> = answered
             .map(|(name, text)| format!("# {name}\r\n{text}"))
             .collect();
         texts.join("\r\n")

@@ -34,7 +34,7 @@ pub struct RecordedWait {
 pub enum StopReason {
     /// Its time was over.
     Within,
-    /// No job had ended for so long that none would have.
+    /// No job had ended for the longest possible wait.
     Still,
     /// The run reached this number of calls and deliveries.
     Work(u64),

@@ -39,12 +39,12 @@ pub fn describe(error: &str) -> String {
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect();
     let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut said = line.clone();
+    let mut translated = line.clone();
     for (theirs, ours) in TYPES {
-        said = said.replace(theirs, ours);
+        translated = translated.replace(theirs, ours);
     }
-    let mut words: String = said.chars().take(SHOWN).collect();
-    if said.chars().count() > SHOWN {
+    let mut words: String = translated.chars().take(SHOWN).collect();
+    if translated.chars().count() > SHOWN {
         words.push('…');
     }
     if let Some(meant) = meant(&line) {
@@ -120,15 +120,16 @@ mod tests {
 
     #[test]
     fn a_wrong_value_is_shown_with_its_key_and_a_type_that_people_know() {
-        let said = |before: &str| describe(&at_key("invalid type: sequence, expected u64", before));
+        let described =
+            |before: &str| describe(&at_key("invalid type: sequence, expected u64", before));
         assert_eq!(
-            said(r#"{"at": 1, "header": {"a": [1"#),
+            described(r#"{"at": 1, "header": {"a": [1"#),
             "a: invalid type: sequence, expected a whole number from 0"
         );
-        assert!(said("- {at: 0, cost: ").starts_with("cost: "));
-        assert!(said(r#"{"tenant": "x:y", "cost": "#).starts_with("cost: "));
-        assert!(said("maß: ü").starts_with("maß: "));
-        assert!(said("- ").starts_with("invalid"), "no key");
+        assert!(described("- {at: 0, cost: ").starts_with("cost: "));
+        assert!(described(r#"{"tenant": "x:y", "cost": "#).starts_with("cost: "));
+        assert!(described("maß: ü").starts_with("maß: "));
+        assert!(described("- ").starts_with("invalid"), "no key");
         assert_eq!(
             at_key("missing field `at`", "{cost: 1"),
             "missing field `at`"

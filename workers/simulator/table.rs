@@ -324,7 +324,7 @@ mod tests {
             job: 0,
             status,
         };
-        let said = |left, calls: Vec<RecordedCall>| {
+        let shown = |left, calls: Vec<RecordedCall>| {
             let history = RunHistory {
                 calls,
                 unfinished: 1,
@@ -342,14 +342,14 @@ mod tests {
         };
         let (early, late) = (call(0, 200), call(3_600_000_000, 500));
         assert_eq!(
-            said(left(StopReason::Still), vec![early, late]),
+            shown(left(StopReason::Still), vec![early, late]),
             "1 of 2 jobs were not done by 2h 00m: no job had ended for 60m 00s; the API failed \
             100.0 % of 1 call"
         );
         assert!(
-            said(left(StopReason::Still), vec![early]).ends_with("no job was called in that time")
+            shown(left(StopReason::Still), vec![early]).ends_with("no job was called in that time")
         );
-        let refused = said(
+        let refused = shown(
             left(StopReason::Within),
             vec![call(0, 429), call(1, 429), early],
         );
@@ -357,7 +357,7 @@ mod tests {
             refused.contains("(within); the API answered 429 to 66.7 % of 3 calls"),
             "{refused}"
         );
-        let much = said(left(StopReason::Work(9)), vec![early, call(1, 200)]);
+        let much = shown(left(StopReason::Work(9)), vec![early, call(1, 200)]);
         assert!(
             much.ends_with("set within to continue for longer"),
             "{much}"
@@ -367,10 +367,10 @@ mod tests {
     #[test]
     fn numbers_are_rounded_for_readers() {
         let times = [0.0, 0.0123, 1.5, 12.34, 599.0, 754.0, 7_320.0].map(time);
-        let said = [
+        let expected = [
             "0 ms", "12 ms", "1.50 s", "12.3 s", "599.0 s", "12m 34s", "2h 02m",
         ];
-        assert_eq!(times, said);
+        assert_eq!(times, expected);
         assert_eq!(
             [7, 1_234, 1_234_567].map(number),
             ["7", "1,234", "1,234,567"]

@@ -37,8 +37,8 @@ fn invalid_run_plans_are_reported() {
         (["--guard", "600"], "--guard 600: must be strict"),
     ] {
         let output = torture(&args);
-        let said = String::from_utf8(output.stderr).expect("text");
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(why), "{said}");
+        let errors = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains(why), "{errors}");
     }
 }

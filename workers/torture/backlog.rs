@@ -107,7 +107,7 @@ mod tests {
             (backlog.of(1), backlog.in_all(), backlog.ended()),
             (0, 0, 2)
         );
-        let told = |number| EventKind::Told {
+        let result_of = |number| EventKind::Told {
             job: Some(job(number)),
             ended: "duplicate".to_owned(),
             status: None,
@@ -115,8 +115,8 @@ mod tests {
         assert_eq!(backlog.some(7), None);
         backlog.note(&EventKind::Confirmed { job: job(3) });
         assert_eq!(backlog.some(7), Some(job(3)));
-        backlog.note(&told(3));
-        backlog.note(&told(4));
+        backlog.note(&result_of(3));
+        backlog.note(&result_of(4));
         backlog.note(&EventKind::Confirmed { job: job(4) });
         assert_eq!((backlog.in_all(), backlog.ended()), (0, 2));
     }

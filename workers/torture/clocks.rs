@@ -122,14 +122,14 @@ mod tests {
     fn clocks_are_only_stepped_back() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("clock");
-        let said = || fs::read_to_string(&file).expect("it is there");
+        let content = || fs::read_to_string(&file).expect("it is there");
         let clock = ProcessClock::new(Clocks(PathBuf::new()), file.clone()).expect("a clock");
-        assert_eq!(said(), "+0.000\n");
+        assert_eq!(content(), "+0.000\n");
         clock
             .step_back(Duration::from_millis(1250))
             .expect("stepped");
-        assert_eq!(said(), "-1.250\n");
+        assert_eq!(content(), "-1.250\n");
         clock.step_back(Duration::from_secs(3600)).expect("stepped");
-        assert_eq!(said(), "-3601.250\n");
+        assert_eq!(content(), "-3601.250\n");
     }
 }

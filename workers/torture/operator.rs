@@ -67,19 +67,19 @@ impl Operator {
         };
         let output = output?;
         if output.status.code() == Some(USAGE) {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(RunFailure::new(format!("job cancel: {said}")));
+            let errors = String::from_utf8_lossy(&output.stderr);
+            return Err(RunFailure::new(format!("job cancel: {errors}")));
         }
         // A failed command has reported nothing: Redis may be down.
         if output.status.success() {
-            let said = read(&output.stdout);
-            let (said, all_follow) = said.ok_or_else(|| {
+            let state = read(&output.stdout);
+            let (state, all_follow) = state.ok_or_else(|| {
                 let text = String::from_utf8_lossy(&output.stdout);
                 RunFailure::new(format!("job cancel has an unexpected answer: {text}"))
             })?;
             self.history.add(EventKind::Asked {
                 job,
-                said,
+                said: state,
                 all_follow,
             });
         }
@@ -89,9 +89,9 @@ impl Operator {
 
 /// Reads the job's state from the command's output, and whether all workers follow.
 fn read(json: &[u8]) -> Option<(String, bool)> {
-    let said: Value = serde_json::from_slice(json).ok()?;
-    let number = |name: &str| said.get(name)?.as_u64();
-    let state = said.get("state")?.as_str()?.to_owned();
+    let output: Value = serde_json::from_slice(json).ok()?;
+    let number = |name: &str| output.get(name)?.as_u64();
+    let state = output.get("state")?.as_str()?.to_owned();
     Some((state, number("workers")? == number("workers_following")?))
 }
 
@@ -101,12 +101,12 @@ mod tests {
 
     #[test]
     fn the_commands_output_is_read() {
-        let said = |following| {
+        let output_of = |following| {
             format!(r#"{{"state":"requested","workers":3,"workers_following":{following}}}"#)
         };
         let requested = |follow| Some(("requested".to_owned(), follow));
-        assert_eq!(read(said(3).as_bytes()), requested(true));
-        assert_eq!(read(said(2).as_bytes()), requested(false));
+        assert_eq!(read(output_of(3).as_bytes()), requested(true));
+        assert_eq!(read(output_of(2).as_bytes()), requested(false));
         assert_eq!(read(br#"{"state":"requested"}"#), None);
     }
 }

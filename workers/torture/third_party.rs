@@ -138,11 +138,11 @@ async fn work(downstream: Arc<Downstream>, channel: Channel, job: Delivery) -> l
     if let Some((caller, is_its_jobs)) = caller(&job) {
         let answer = timeout(CALL_TIMEOUT, downstream.call(caller, is_its_jobs)).await;
         if let (Ok(answer), Some((queue, token))) = (answer, reporting_target(&job))
-            && let Some(said) = report_body(answer)
+            && let Some(report) = report_body(answer)
         {
             let properties = BasicProperties::default().with_correlation_id(token);
             let options = BasicPublishOptions::default();
-            let publish = channel.basic_publish("".into(), queue, options, &said, properties);
+            let publish = channel.basic_publish("".into(), queue, options, &report, properties);
             publish.await?.await?;
         }
     }
@@ -184,7 +184,7 @@ fn header(job: &Delivery, name: &str) -> Option<String> {
 
 /// Returns the report of a call with this answer; `None` if there is none, as after a crash.
 fn report_body(answer: DownstreamAnswer) -> Option<Vec<u8>> {
-    let said = match answer {
+    let report = match answer {
         DownstreamAnswer::Done => json!({"outcome": "done", "status": 200}),
         DownstreamAnswer::Rejected => json!({"outcome": "reject", "status": 422}),
         DownstreamAnswer::Throttled => {
@@ -193,5 +193,5 @@ fn report_body(answer: DownstreamAnswer) -> Option<Vec<u8>> {
         DownstreamAnswer::Failed => json!({"outcome": "retry", "reason": "500", "status": 500}),
         DownstreamAnswer::Cut | DownstreamAnswer::Gone => return None,
     };
-    Some(said.to_string().into_bytes())
+    Some(report.to_string().into_bytes())
 }

@@ -132,8 +132,8 @@ pub async fn act(
     }
     let failed = done.iter().any(|(_, done)| done.is_err());
     let each = done.into_iter().map(|(name, done)| {
-        let said = done.unwrap_or_else(|why| json!({"error": why.to_string()}));
-        (name, said)
+        let answer = done.unwrap_or_else(|why| json!({"error": why.to_string()}));
+        (name, answer)
     });
     let each: Map<String, Value> = each.collect();
     match failed {
@@ -195,9 +195,9 @@ async fn written_down(
 
 /// Returns the duration (ms) that the request asks for, or `usual`.
 fn span_ms(input: &RequestInput, usual: Duration) -> Result<u64, NotDone> {
-    let said = input.text("for").map(steer::span).transpose();
-    let said = said.map_err(|why| NotDone::Wrong(format!("for: {why}")))?;
-    Ok(ceil_ms(said.unwrap_or(usual)))
+    let given = input.text("for").map(steer::span).transpose();
+    let given = given.map_err(|why| NotDone::Wrong(format!("for: {why}")))?;
+    Ok(ceil_ms(given.unwrap_or(usual)))
 }
 
 impl ActionRequest {

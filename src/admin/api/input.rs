@@ -66,9 +66,9 @@ impl RequestInput {
             let words = format!("the body has more than {MAX_BODY_BYTES} bytes");
             ApiProblem::new(StatusCode::PAYLOAD_TOO_LARGE, words)
         };
-        let said = parts.headers.get(header::CONTENT_LENGTH);
-        let said = said.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        if said.is_some_and(|length| length > MAX_BODY_BYTES) {
+        let announced = parts.headers.get(header::CONTENT_LENGTH);
+        let announced = announced.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+        if announced.is_some_and(|length| length > MAX_BODY_BYTES) {
             return Err(too_large());
         }
         let bytes = to_bytes(body, MAX_BODY_BYTES)

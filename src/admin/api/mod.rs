@@ -249,8 +249,8 @@ fn shown(json: &Value) -> Response {
 
 /// Returns the client's name and address, as far as they are known.
 fn asker(headers: &HeaderMap, peer: SocketAddr) -> ActionClient {
-    let said = headers.get(OPERATOR).map(HeaderValue::as_bytes);
-    let name = said.and_then(|said| name_of(&String::from_utf8_lossy(said)));
+    let header = headers.get(OPERATOR).map(HeaderValue::as_bytes);
+    let name = header.and_then(|header| name_of(&String::from_utf8_lossy(header)));
     ActionClient {
         name: name.unwrap_or_else(|| "operator".to_owned()),
         peer: peer.to_string(),

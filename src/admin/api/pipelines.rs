@@ -80,17 +80,17 @@ impl PipelineContexts {
                 .map(|(name, _)| name.as_str())
                 .collect::<Vec<_>>(),
         );
-        if let Some(wanted) = input.text("pipeline") {
+        if let Some(selected) = input.text("pipeline") {
             let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
-            if !names.contains(&wanted) {
-                let hint = closest(wanted, names.iter().copied());
+            if !names.contains(&selected) {
+                let hint = closest(selected, names.iter().copied());
                 let hint = hint.map(|meant| format!("; did you mean {meant}?"));
                 let (there, hint) = (names.join(", "), hint.unwrap_or_default());
                 return Err(ApiProblem::from(NotDone::Missing(format!(
-                    "there is no pipeline {wanted:?}; there are: {there}{hint}"
+                    "there is no pipeline {selected:?}; there are: {there}{hint}"
                 ))));
             }
-            all.retain(|(name, _)| name == wanted);
+            all.retain(|(name, _)| name == selected);
         }
         let contexts = all.into_iter().map(|(name, state)| {
             let config = state.config.get().ok_or_else(|| {

@@ -201,8 +201,8 @@ async fn one_tenant(context: &PipelineContext, input: &RequestInput) -> Result<V
 
 /// Returns how long the request waits for a worker's report on a job.
 pub fn wait(input: &RequestInput) -> Result<Duration, NotDone> {
-    let said = input.text("wait").map(steer::wait).transpose();
-    match said.map_err(|why| NotDone::Wrong(format!("wait: {why}")))? {
+    let given = input.text("wait").map(steer::wait).transpose();
+    match given.map_err(|why| NotDone::Wrong(format!("wait: {why}")))? {
         Some(wait) if wait > WORKER_TIMEOUT => Err(NotDone::Wrong(format!(
             "wait: must be at most {WORKER_TIMEOUT:?}"
         ))),
@@ -228,11 +228,11 @@ async fn explanation(
     input: &RequestInput,
 ) -> Result<Value, NotDone> {
     let (which, wait) = (requested_job(context, input)?, wait(input)?);
-    let mut told = explain(&context.gate, &context.config, which.clone(), wait).await?;
-    if told.may_be_dead() {
-        told = told.with(among_letters((context, contexts), &which).boxed().await);
+    let mut found = explain(&context.gate, &context.config, which.clone(), wait).await?;
+    if found.may_be_dead() {
+        found = found.with(among_letters((context, contexts), &which).boxed().await);
     }
-    Ok(told.as_json())
+    Ok(found.as_json())
 }
 
 /// Searches the dead letters for a job that no worker has.

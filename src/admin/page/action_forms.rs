@@ -192,15 +192,15 @@ impl ActionForm {
     }
 
     /// Returns the question of the form.
-    pub fn question(&self, said: &FormValues) -> String {
+    pub fn question(&self, values: &FormValues) -> String {
         let subject = self.subject();
-        let name = ShownName::new(said.get(subject.last().copied().unwrap_or_default()));
+        let name = ShownName::new(values.get(subject.last().copied().unwrap_or_default()));
         let mut question = self.question.replacen("{}", &name.shown, 1);
         if subject.len() > 1 {
-            let of = ShownName::new(said.get(subject[0]));
+            let of = ShownName::new(values.get(subject[0]));
             question = format!("{} of {}?", question.trim_end_matches('?'), of.shown);
         }
-        match said.get("pipeline") {
+        match values.get("pipeline") {
             "" => question,
             pipeline => {
                 let pipeline = ShownName::new(pipeline);
@@ -214,7 +214,7 @@ impl ActionForm {
     }
 
     /// Returns the fields, with the values given so far.
-    pub fn fields(&self, said: &FormValues, is_again: bool) -> Vec<FormField> {
+    pub fn fields(&self, values: &FormValues, is_again: bool) -> Vec<FormField> {
         let fields = self.of(ParamLocation::Body);
         let fields = fields.filter(|it| {
             self.fixed(it.name).is_none() && self.hidden.is_none_or(|one| one != it.name)
@@ -223,7 +223,7 @@ impl ActionForm {
         let field = |(location, param): (usize, &'static Param)| {
             let usual = self.usual.iter().find(|(name, _)| *name == param.name);
             let usual = usual.map_or("", |(_, value)| value);
-            let value = match said.get(param.name) {
+            let value = match values.get(param.name) {
                 "" if is_again => "",
                 "" => usual,
                 value => value,
@@ -252,15 +252,15 @@ impl ActionForm {
     }
 
     /// Returns the values of the address that the form keeps in hidden fields.
-    pub fn hidden_values<'a>(&self, said: &'a FormValues) -> Vec<(&'static str, &'a str)> {
-        let mut kept: Vec<_> = (self.subject().into_iter())
-            .map(|name| (name, said.get(name)))
+    pub fn hidden_values<'a>(&self, values: &'a FormValues) -> Vec<(&'static str, &'a str)> {
+        let mut hidden: Vec<_> = (self.subject().into_iter())
+            .map(|name| (name, values.get(name)))
             .collect();
         if self.route().accepts_pipeline() {
-            kept.push(("pipeline", said.get("pipeline")));
+            hidden.push(("pipeline", values.get("pipeline")));
         }
-        kept.retain(|(_, value)| !value.is_empty());
-        kept
+        hidden.retain(|(_, value)| !value.is_empty());
+        hidden
     }
 
     /// Returns the request to `/api/v1`: path, query and fields.
@@ -269,11 +269,11 @@ impl ActionForm {
     /// A value is missing, or is not a number.
     pub fn asks(
         &self,
-        said: &FormValues,
+        values: &FormValues,
     ) -> Result<(String, String, Map<String, Value>), ApiProblem> {
         let mut path = self.path.to_owned();
         for name in self.subject() {
-            let value = said.get(name);
+            let value = values.get(name);
             if value.is_empty() {
                 return Err(ApiProblem::wrong(format!("which {name}?")));
             }
@@ -282,8 +282,8 @@ impl ActionForm {
         }
         let mut fields = Map::new();
         for param in self.of(ParamLocation::Body) {
-            let said = said.get(param.name);
-            let value = self.fixed(param.name).unwrap_or(said);
+            let text = values.get(param.name);
+            let value = self.fixed(param.name).unwrap_or(text);
             if value.is_empty() {
                 continue;
             }
@@ -300,21 +300,21 @@ impl ActionForm {
             fields.insert(param.name.to_owned(), value);
         }
         let pipeline = match self.route().accepts_pipeline() {
-            true => said.get("pipeline"),
+            true => values.get("pipeline"),
             false => "",
         };
         Ok((path, query([("pipeline", pipeline)]), fields))
     }
 
     /// Returns the page, below `/ui`, that links to the action and is shown after it.
-    pub fn home(&self, said: &FormValues) -> String {
-        let pipeline = said.get("pipeline");
+    pub fn home(&self, values: &FormValues) -> String {
+        let pipeline = values.get("pipeline");
         let of_dead = self.path.starts_with("/dead");
-        let (path, pairs) = match said.get("tenant") {
+        let (path, pairs) = match values.get("tenant") {
             "" if of_dead => ("/dead", [("pipeline", pipeline), ("", "")]),
             _ if of_dead => (
                 "/dead",
-                [("tenant", said.get("tenant")), ("pipeline", pipeline)],
+                [("tenant", values.get("tenant")), ("pipeline", pipeline)],
             ),
             "" => ("", [("pipeline", pipeline), ("", "")]),
             tenant => ("/tenant", [("name", tenant), ("pipeline", pipeline)]),
@@ -326,8 +326,8 @@ impl ActionForm {
     }
 
     /// Describes the completed action in one line.
-    pub fn done(&self, said: &FormValues, answer: &Value) -> String {
-        let question = self.question(said);
+    pub fn done(&self, values: &FormValues, answer: &Value) -> String {
+        let question = self.question(values);
         let question = question.trim_end_matches('?');
         let mut words = Vec::new();
         list(answer, "", &mut words);
@@ -402,18 +402,18 @@ mod tests {
     #[test]
     fn a_form_and_a_request_mean_the_same() {
         let act = ActionForm::find("limit").expect("one");
-        let said = FormValues::of(b"tenant=a%2Fb%3F&max=9&for=+30m&clear=&pipeline=mail");
+        let values = FormValues::of(b"tenant=a%2Fb%3F&max=9&for=+30m&clear=&pipeline=mail");
         assert_eq!(
-            act.question(&said),
+            act.question(&values),
             "Change a limit of a/b (pipeline mail)?"
         );
-        let (path, query, fields) = act.asks(&said).expect("right");
+        let (path, query, fields) = act.asks(&values).expect("right");
         assert_eq!(
             (path.as_str(), query.as_str()),
             ("/tenants/a%2Fb%3F/limit", "pipeline=mail")
         );
         assert_eq!(Value::from(fields), json!({"max": 9, "for": "30m"}));
-        assert_eq!(act.home(&said), "/ui/tenant?name=a%2Fb%3F&pipeline=mail");
+        assert_eq!(act.home(&values), "/ui/tenant?name=a%2Fb%3F&pipeline=mail");
         let wrong = act
             .asks(&FormValues::of(b"tenant=a&max=x"))
             .expect_err("no number");
@@ -424,16 +424,16 @@ mod tests {
         let (_, _, fields) = drop.asks(&FormValues::of(b"all=on")).expect("right");
         assert_eq!(Value::from(fields), json!({"all": true}));
         let cancel = ActionForm::find("cancel").expect("one");
-        let said = FormValues::of(b"tenant=acme&id=7");
-        assert_eq!(cancel.question(&said), "Cancel the job 7 of acme?");
+        let values = FormValues::of(b"tenant=acme&id=7");
+        assert_eq!(cancel.question(&values), "Cancel the job 7 of acme?");
     }
 
     #[test]
     fn trying_a_limit_never_enforces_it() {
         let asks = |name: &str, form: &str| {
             let act = ActionForm::find(name).expect("one");
-            let said = FormValues::of(format!("tenant=acme&{form}").as_bytes());
-            let (path, _, fields) = act.asks(&said).expect("it makes sense");
+            let values = FormValues::of(format!("tenant=acme&{form}").as_bytes());
+            let (path, _, fields) = act.asks(&values).expect("it makes sense");
             assert_eq!(path, "/tenants/acme/limit");
             Value::from(fields)
         };

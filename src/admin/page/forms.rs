@@ -11,41 +11,46 @@ use crate::admin::api::{ActionClient, ApiProblem, own_site};
 
 impl Page {
     pub(super) fn signing_in(&self, visit: &Visit<'_>) -> Response {
-        let said = FormValues::of(visit.parts.uri.query().unwrap_or_default().as_bytes());
+        let values = FormValues::of(visit.parts.uri.query().unwrap_or_default().as_bytes());
         let around = self.around(&self.viewer(visit), "Sign in", PREFIX);
-        frame::sign_in(around, None, said.get("for") == "operator", said.get("to"))
+        frame::sign_in(
+            around,
+            None,
+            values.get("for") == "operator",
+            values.get("to"),
+        )
     }
 
-    pub(super) fn sign_in(&self, visit: &Visit<'_>, said: &FormValues) -> Response {
+    pub(super) fn sign_in(&self, visit: &Visit<'_>, values: &FormValues) -> Response {
         let headers = &visit.parts.headers;
         let who = (headers, visit.peer);
         match self
             .site
             .access
-            .sign_in(who, said.get("token"), said.get("name"))
+            .sign_in(who, values.get("token"), values.get("name"))
         {
             Ok(session) => {
                 let cookie = self.site.access.set_cookie(&session, headers);
-                see_other(own_path(said.get("to")), [cookie])
+                see_other(own_path(values.get("to")), [cookie])
             }
             Err(problem) => {
                 let around = self.around(&Viewer::default(), "Sign in", PREFIX);
                 frame::sign_in(
                     around,
                     Some(&problem),
-                    said.get("for") == "operator",
-                    said.get("to"),
+                    values.get("for") == "operator",
+                    values.get("to"),
                 )
             }
         }
     }
 
-    pub(super) fn sign_out(&self, visit: &Visit<'_>, said: &FormValues) -> Response {
+    pub(super) fn sign_out(&self, visit: &Visit<'_>, values: &FormValues) -> Response {
         let headers = &visit.parts.headers;
         let viewer = self.viewer(visit);
         let session = viewer.session();
         let is_own =
-            session.is_some_and(|own| sessions::same(&own.form_token, said.get("form-token")));
+            session.is_some_and(|own| sessions::same(&own.form_token, values.get("form-token")));
         match own_site(headers) {
             Ok(()) if is_own => see_other(PREFIX, self.site.access.sign_out(&viewer, headers)),
             _ => see_other(PREFIX, []),
@@ -55,12 +60,12 @@ impl Page {
     /// Shows the form of an action.
     pub(super) fn asked_back(&self, visit: &Visit<'_>) -> Response {
         let query = visit.parts.uri.query().unwrap_or_default();
-        let said = FormValues::of(query.as_bytes());
+        let values = FormValues::of(query.as_bytes());
         if is_link_from_elsewhere(&visit.parts.headers) {
             return frame::reload_page(&target(visit));
         }
         let viewer = self.viewer(visit);
-        let Some(act) = ActionForm::find(said.get("do")) else {
+        let Some(act) = ActionForm::find(values.get("do")) else {
             let problem = ApiProblem::new(StatusCode::NOT_FOUND, "there is no such action");
             return frame::wrong(self.around(&viewer, "Not found", PREFIX), &problem);
         };
@@ -68,28 +73,31 @@ impl Page {
             if !self.site.access.has_operators() {
                 let words = "changes are disabled: set admin.operator-token";
                 let problem = ApiProblem::new(StatusCode::FORBIDDEN, words);
-                return frame::wrong(self.around(&viewer, "Refused", &act.home(&said)), &problem);
+                return frame::wrong(
+                    self.around(&viewer, "Refused", &act.home(&values)),
+                    &problem,
+                );
             }
             return see_other(&sign_in_for(&target(visit), true), []);
         };
-        let asking = asking_back(act, &said, &operator.form_token, false);
+        let asking = asking_back(act, &values, &operator.form_token, false);
         let question = asking.question.clone();
         frame::act(
-            self.around(&viewer, &question, &act.home(&said)),
+            self.around(&viewer, &question, &act.home(&values)),
             asking,
             None,
         )
     }
 
     /// Performs the action of a form.
-    pub(super) async fn act(&self, visit: &Visit<'_>, said: &FormValues) -> Response {
+    pub(super) async fn act(&self, visit: &Visit<'_>, values: &FormValues) -> Response {
         let viewer = self.viewer(visit);
         let access = &self.site.access;
-        let operator = match access.may_act(&visit.parts.headers, said.get("form-token")) {
+        let operator = match access.may_act(&visit.parts.headers, values.get("form-token")) {
             Ok(operator) => operator,
             Err(problem) => return frame::wrong(self.around(&viewer, "Refused", PREFIX), &problem),
         };
-        let Some(act) = ActionForm::find(said.get("do")) else {
+        let Some(act) = ActionForm::find(values.get("do")) else {
             let problem = ApiProblem::new(StatusCode::NOT_FOUND, "there is no such action");
             return frame::wrong(self.around(&viewer, "Not found", PREFIX), &problem);
         };
@@ -100,21 +108,21 @@ impl Page {
             },
             peer: visit.peer.to_string(),
         };
-        let done = match act.asks(said) {
+        let done = match act.asks(values) {
             Ok((path, query, fields)) => self.site.api.act(&path, &query, fields, asker).await,
             Err(problem) => Err(problem),
         };
         self.site.live.forget();
         match done {
             Ok(answer) => {
-                access.set_flash(&operator, act.done(said, &answer));
-                see_other(&act.home(said), [])
+                access.set_flash(&operator, act.done(values, &answer));
+                see_other(&act.home(values), [])
             }
             Err(problem) => {
-                let asking = asking_back(act, said, &operator.form_token, true);
+                let asking = asking_back(act, values, &operator.form_token, true);
                 let question = asking.question.clone();
                 frame::act(
-                    self.around(&viewer, &question, &act.home(said)),
+                    self.around(&viewer, &question, &act.home(values)),
                     asking,
                     Some(&problem),
                 )
@@ -125,20 +133,20 @@ impl Page {
 
 fn asking_back<'a>(
     act: &'static ActionForm,
-    said: &'a FormValues,
+    values: &'a FormValues,
     form_token: &'a str,
     is_again: bool,
 ) -> ConfirmForm<'a> {
     ConfirmForm {
         name: act.name,
-        question: act.question(said),
+        question: act.question(values),
         about: act.about,
         button: act.button,
         is_irreversible: act.is_irreversible,
         also: act.also().map(|other| (other.name, other.button)),
-        fields: act.fields(said, is_again),
-        kept: act.hidden_values(said),
+        fields: act.fields(values, is_again),
+        hidden: act.hidden_values(values),
         form_token,
-        back: act.home(said),
+        back: act.home(values),
     }
 }

@@ -76,7 +76,7 @@ pub fn view(
     is_live: bool,
     made: &Result<Vec<ViewPart>, ApiProblem>,
 ) -> Response {
-    let (status, parts, said) = match made {
+    let (status, parts, problem_text) = match made {
         Ok(parts) => (StatusCode::OK, parts.as_slice(), String::new()),
         Err(problem) => (problem.status(), [].as_slice(), trouble(problem)),
     };
@@ -85,7 +85,7 @@ pub fn view(
         &ViewPage {
             around,
             parts,
-            trouble: said,
+            trouble: problem_text,
             is_live,
         },
     )
@@ -145,7 +145,7 @@ pub struct ConfirmForm<'a> {
     /// Name and button label of another action with the same fields.
     pub also: Option<(&'static str, &'static str)>,
     pub fields: Vec<FormField>,
-    pub kept: Vec<(&'static str, &'a str)>,
+    pub hidden: Vec<(&'static str, &'a str)>,
     pub form_token: &'a str,
     pub back: String,
 }

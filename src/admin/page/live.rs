@@ -81,10 +81,10 @@ impl Live {
     /// Returns the requested view, at most two seconds old.
     pub async fn view(&self, site: &Site, asked: &ViewRequest) -> RenderedView {
         let key = asked.address();
-        let kept = {
+        let cached = {
             let now = Instant::now();
             let mut all = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-            let kept = all.entry(key.clone()).or_default_at(now);
+            let cached = all.entry(key.clone()).or_default_at(now);
             if all.len() > MAX_VIEWS {
                 // Remove views without watchers. If all have watchers, remove the oldest, which is
                 // rendered anew.
@@ -97,10 +97,10 @@ impl Live {
                     all.remove(&oldest);
                 }
             }
-            kept
+            cached
         };
         // Concurrent requests for the view wait here for the same rendering.
-        let mut last = kept.0.lock().await;
+        let mut last = cached.0.lock().await;
         if let Some((made, view)) = &*last
             && made.elapsed() < VIEW_MAX_AGE
         {
@@ -153,9 +153,9 @@ trait OrDefaultAt {
 
 impl OrDefaultAt for std::collections::hash_map::Entry<'_, String, (Instant, Arc<CachedView>)> {
     fn or_default_at(self, now: Instant) -> Arc<CachedView> {
-        let (used, kept) = self.or_insert_with(|| (now, Arc::default()));
+        let (used, cached) = self.or_insert_with(|| (now, Arc::default()));
         *used = now;
-        Arc::clone(kept)
+        Arc::clone(cached)
     }
 }
 

@@ -213,11 +213,11 @@ impl Page {
                     );
                     return (StatusCode::PAYLOAD_TOO_LARGE, words).into_response();
                 };
-                let said = FormValues::of(&bytes);
+                let values = FormValues::of(&bytes);
                 match path {
-                    "/sign-in" => self.sign_in(visit, &said),
-                    "/sign-out" => self.sign_out(visit, &said),
-                    _ => self.act(visit, &said).await,
+                    "/sign-in" => self.sign_in(visit, &values),
+                    "/sign-out" => self.sign_out(visit, &values),
+                    _ => self.act(visit, &values).await,
                 }
             }
             _ => {
@@ -392,7 +392,7 @@ fn accepts_stream(headers: &HeaderMap) -> bool {
 /// Returns true if the visitor followed a link of another site, in which case the browser sends no
 /// cookie.
 fn is_link_from_elsewhere(headers: &HeaderMap) -> bool {
-    let is = |name: &str, value: &str| headers.get(name).is_some_and(|said| said == value);
+    let is = |name: &str, value: &str| headers.get(name).is_some_and(|header| header == value);
     let is_from_elsewhere = is("sec-fetch-site", "cross-site") || is("sec-fetch-site", "same-site");
     is_from_elsewhere && is("sec-fetch-mode", "navigate") && is("sec-fetch-dest", "document")
 }

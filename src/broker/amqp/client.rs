@@ -62,7 +62,7 @@ impl Client {
     /// Connects once and declares the queues.
     ///
     /// # Errors
-    /// [`BrokerError`] says what is wrong, where, and what to do.
+    /// [`BrokerError`] names the problem, the place and the remedy.
     pub async fn connect(amqp: &config::Amqp, levels: &DelayLevels) -> Result<Self, BrokerError> {
         Self::open(amqp, levels, false).await
     }
@@ -71,7 +71,7 @@ impl Client {
     /// name creates no queues. Declares any other missing queue.
     ///
     /// # Errors
-    /// [`BrokerError`] says what is wrong, where, and what to do. [`BrokerError::NoQueue`] if the
+    /// [`BrokerError`] names the problem, the place and the remedy. [`BrokerError::NoQueue`] if the
     /// dead-letter queue does not exist.
     pub async fn connect_existing(
         amqp: &config::Amqp,

@@ -167,8 +167,8 @@ pub fn wrapped(payload: &[u8], why: &str, max: usize) -> Vec<u8> {
     // Each entry has a name and its length, a type, and a value and its length.
     let around =
         headers::UNREADABLE.len() + why.len() + headers::PROPERTIES.len() + 2 * (1 + 1 + 4);
-    let kept = &properties[..properties.len().min(max.saturating_sub(around))];
-    let mut table = Vec::with_capacity(kept.len() + around);
+    let start = &properties[..properties.len().min(max.saturating_sub(around))];
+    let mut table = Vec::with_capacity(start.len() + around);
     let mut entry = |name: &str, kind: u8, value: &[u8]| {
         // Both names are short constants, and a value is smaller than a frame.
         table.push(name.len() as u8);
@@ -178,7 +178,7 @@ pub fn wrapped(payload: &[u8], why: &str, max: usize) -> Vec<u8> {
         table.extend_from_slice(value);
     };
     entry(headers::UNREADABLE, b'S', why.as_bytes());
-    entry(headers::PROPERTIES, b'x', kept);
+    entry(headers::PROPERTIES, b'x', start);
     let mut wrapped = prefix.to_vec();
     wrapped.extend_from_slice(&WRAPPED_FLAGS.to_be_bytes());
     wrapped.extend_from_slice(&(table.len() as u32).to_be_bytes());

@@ -61,7 +61,7 @@ pub enum QueueState {
 /// Connects once and looks at every queue of `amqp.queue` and `levels`.
 ///
 /// # Errors
-/// [`BrokerError`] says what is wrong, where, and what to do.
+/// [`BrokerError`] names the problem, the place and the remedy.
 pub async fn inventory(
     amqp: &config::Amqp,
     levels: &DelayLevels,

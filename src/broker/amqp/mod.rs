@@ -174,7 +174,7 @@ impl AmqpBroker {
     /// Connects once, declares the queues, and closes: for `check`.
     ///
     /// # Errors
-    /// [`BrokerError`] says what is wrong, where, and what to do.
+    /// [`BrokerError`] names the problem, the place and the remedy.
     pub async fn probe(amqp: &config::Amqp, levels: &DelayLevels) -> Result<(), BrokerError> {
         Client::connect(amqp, levels).await?.close().await;
         Ok(())
@@ -236,8 +236,8 @@ impl Broker for AmqpBroker {
         self.shared.taking.send_replace(WantedDeliveries::Few);
     }
 
-    async fn take_new(&self, wanted: bool) {
-        self.shared.taking_new.send_replace(wanted);
+    async fn take_new(&self, enabled: bool) {
+        self.shared.taking_new.send_replace(enabled);
     }
 
     async fn stop_consuming(&self) {

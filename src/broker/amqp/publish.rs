@@ -125,7 +125,7 @@ impl<M: Publishing> Publisher<M> {
         let (requests, receiver) = mpsc::channel(QUEUE_CAPACITY);
         let (block, blocked) = watch::channel(false);
         let wanted = Arc::new(Notify::new());
-        let kept = PublishRequests {
+        let queue = PublishRequests {
             waiting: Mutex::new(receiver),
             alone: std::sync::Mutex::default(),
             wanted: wanted.clone(),
@@ -136,7 +136,7 @@ impl<M: Publishing> Publisher<M> {
             wanted,
             blocked,
         };
-        (publisher, Arc::new(kept))
+        (publisher, Arc::new(queue))
     }
 
     pub async fn publish(&self, batch: Vec<M>) -> Vec<Answer> {

@@ -183,11 +183,11 @@ impl Screen {
                 bytes = rest;
                 continue;
             }
-            let wanted = self.wanted() - self.held.len();
-            let (taken, rest) = bytes.split_at(wanted.min(bytes.len()));
+            let missing = self.wanted() - self.held.len();
+            let (taken, rest) = bytes.split_at(missing.min(bytes.len()));
             self.held.extend_from_slice(taken);
             bytes = rest;
-            if taken.len() == wanted {
+            if taken.len() == missing {
                 self.advance();
             }
         }

@@ -232,8 +232,8 @@ impl MemoryServerState {
         self.clients[client].bell.notify_one();
     }
 
-    pub fn take_new(&mut self, client: usize, wanted: bool) {
-        self.clients[client].takes_new = wanted;
+    pub fn take_new(&mut self, client: usize, enabled: bool) {
+        self.clients[client].takes_new = enabled;
         let fresh = number(&self.sources, DeliverySource::Fresh);
         self.line_up(client, fresh);
         self.share_out(fresh);

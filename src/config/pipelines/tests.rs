@@ -141,16 +141,19 @@ fn variables_set_the_top_level_or_a_key_of_one() {
             "applies to all pipelines",
         ),
     ] {
-        let said = read(text, &[(name, "x")]).expect_err(name);
+        let errors = read(text, &[(name, "x")]).expect_err(name);
         let begin = format!("environment variable {name}: ");
-        assert!(said.starts_with(&begin) && said.contains(why), "{said}");
+        assert!(
+            errors.starts_with(&begin) && errors.contains(why),
+            "{errors}"
+        );
     }
 }
 
 #[test]
 fn an_error_names_the_pipeline_and_its_line() {
     let orders = |sections: &str| format!("pipelines:\n  orders:\n    {sections}\n");
-    for (text, said) in [
+    for (text, expected) in [
         (
             orders("dispatch: {http: {url: 'ftp://h/'}}"),
             "c.yaml:3:23: pipelines.orders.dispatch.http.url: has the wrong scheme; it must begin with http:// or https://",
@@ -211,7 +214,7 @@ fn an_error_names_the_pipeline_and_its_line() {
         ),
     ] {
         let errors = read(&text, &[]).expect_err(&text);
-        assert!(errors.starts_with(said), "{errors}\nis not\n{said}");
+        assert!(errors.starts_with(expected), "{errors}\nis not\n{expected}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
     let many: String = (0..65).map(|n| format!("  p{n}:\n")).collect();
@@ -228,7 +231,7 @@ fn pipelines_that_share_exclusive_resources_are_refused() {
         |top: &str, a: &str, b: &str| format!("{top}\npipelines:\n  a: {{{a}}}\n  b: {{{b}}}");
     let queues = |a: &str, b: &str| two("", &format!("amqp: {{{a}}}"), &format!("amqp: {{{b}}}"));
     let keys = |a: &str, b: &str| two("", &format!("redis: {{{a}}}"), &format!("redis: {{{b}}}"));
-    for (text, said) in [
+    for (text, expected) in [
         (queues("queue: q", "queue: q"), Some("has the queue \"q\"")),
         (
             queues("queue: q", "queue: q.dead"),
@@ -287,11 +290,11 @@ fn pipelines_that_share_exclusive_resources_are_refused() {
         ("pipelines: {default: , a: }".to_owned(), None),
     ] {
         let read = read(&text, &[]);
-        match (said, read) {
+        match (expected, read) {
             (None, read) => assert!(read.is_ok(), "{text}: {read:?}"),
-            (Some(said), Ok(_)) => panic!("{text}: not {said}"),
-            (Some(said), Err(errors)) => {
-                assert!(errors.contains(said), "{errors}");
+            (Some(expected), Ok(_)) => panic!("{text}: not {expected}"),
+            (Some(expected), Err(errors)) => {
+                assert!(errors.contains(expected), "{errors}");
                 assert!(errors.starts_with("c.yaml:4:3: pipelines.b: "), "{errors}");
             }
         }
@@ -312,10 +315,10 @@ fn the_shown_configuration_is_an_equivalent_file() {
 #[test]
 fn a_program_with_a_handler_of_its_own_works_on_one() {
     let errors = Config::parse("c.yaml", TWO, std::iter::empty()).expect_err("two");
-    let said = errors.to_string();
+    let text = errors.to_string();
     assert!(
-        said.starts_with("c.yaml:5:1: pipelines: this program supports one pipeline"),
-        "{said}"
+        text.starts_with("c.yaml:5:1: pipelines: this program supports one pipeline"),
+        "{text}"
     );
 }
 

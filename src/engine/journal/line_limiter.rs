@@ -120,17 +120,17 @@ mod tests {
     #[test]
     fn a_few_lines_are_logged_and_the_rest_is_summed_up() {
         let mut limiter = LineLimiter::default();
-        let said = |limiter: &mut LineLimiter, at: u32, times: u32| {
+        let logged = |limiter: &mut LineLimiter, at: u32, times: u32| {
             (0..times)
                 .filter(|_| limiter.may_log(at * SECOND, LineKind::Closed))
                 .count()
         };
-        assert_eq!(said(&mut limiter, 20, 4_322), 10);
+        assert_eq!(logged(&mut limiter, 20, 4_322), 10);
         assert!(
             limiter.may_log(20 * SECOND, LineKind::Opened),
             "each for itself"
         );
-        assert_eq!(said(&mut limiter, 29, 3), 0);
+        assert_eq!(logged(&mut limiter, 29, 3), 0);
         assert_eq!(limiter.next(), Some(30 * SECOND));
         assert_eq!(limiter.sum_up(29 * SECOND, false), []);
         let rest = Summary {
@@ -143,7 +143,7 @@ mod tests {
             (limiter.next(), limiter.sum_up(99 * SECOND, false)),
             (None, vec![])
         );
-        assert_eq!(said(&mut limiter, 30, 11), 10);
+        assert_eq!(logged(&mut limiter, 30, 11), 10);
         let rests = limiter.sum_up(31 * SECOND, true);
         assert_eq!(rests.len(), 1, "it ends: {rests:?}");
         assert_eq!((rests[0].more, rests[0].within), (1, SECOND));

@@ -334,9 +334,9 @@ mod tests {
         admission.asks_for(100);
         assert!(admission.record_late_permit(MS, MS, &limits()).is_none());
         assert_eq!(admission.max_jobs(), 50);
-        let told = admission.record_late_permit(9_000 * MS, 8_000 * MS, &limits());
-        let Some(Fact::NoYoungPermit { took, good_for, .. }) = told else {
-            panic!("{told:?}");
+        let fact = admission.record_late_permit(9_000 * MS, 8_000 * MS, &limits());
+        let Some(Fact::NoYoungPermit { took, good_for, .. }) = fact else {
+            panic!("{fact:?}");
         };
         assert_eq!((took, good_for), (1_000 * MS, 1_000 * MS));
         admission.record_timely_permit(9_001 * MS, 9_000 * MS);

@@ -136,7 +136,7 @@ mod tests {
         // A failed request must not hold up jobs: the gate is asked anyway.
         throttle.store_replied(2 * SECOND, None);
         assert!(!throttle.is_stale(3 * SECOND) && throttle.is_stale(4 * SECOND));
-        // A throttled worker keeps asking, whatever the limits say by now.
+        // A throttled worker keeps asking, regardless of the limits in force.
         throttle.throttled(60 * SECOND);
         assert!(throttle.should_ask(4 * SECOND, || false));
     }

@@ -413,7 +413,7 @@ impl Breakers {
             Ok(standings) => standings.into_iter(),
             Err(_) => Vec::new().into_iter(),
         };
-        let mut told = Vec::new();
+        let mut outcomes = Vec::new();
         for BreakerReport { events, job } in self.reports.take_sent() {
             let mut open = Some(false);
             for (scope, event) in events {
@@ -436,7 +436,7 @@ impl Breakers {
                 }
                 if standing.has_changed {
                     let is_open = standing.is_open;
-                    told.push(ReportOutcome::Changed(
+                    outcomes.push(ReportOutcome::Changed(
                         scope.clone(),
                         is_open,
                         standing.reason.clone(),
@@ -450,7 +450,7 @@ impl Breakers {
                         let left = standing.named_until_ms.saturating_sub(standing.now_ms);
                         let left = Duration::from_millis(left);
                         if self.api_throttle.store_replied(now, Some(left)) {
-                            told.push(ReportOutcome::Closed(left, standing.reason.clone()));
+                            outcomes.push(ReportOutcome::Closed(left, standing.reason.clone()));
                         }
                         let wait = standing.closed_until_ms.saturating_sub(standing.now_ms);
                         // A worker that wants no probe would find the breaker half-open each time.
@@ -486,9 +486,9 @@ impl Breakers {
                 }
             }
             if let Some(job) = job {
-                told.push(ReportOutcome::Failed(job, open));
+                outcomes.push(ReportOutcome::Failed(job, open));
             }
         }
-        told
+        outcomes
     }
 }

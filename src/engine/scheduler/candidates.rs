@@ -133,9 +133,12 @@ mod tests {
         let jobs: Vec<_> = sent[0].1.iter().map(|it| it.job.as_str()).collect();
         assert_eq!(jobs, ["1", "2"]);
         let refused = GateError::Refused("a test".to_owned());
-        let told = all.dedupe_result(now, HERE(), Ok(vec![Ok(Deduped::First), Err(refused)]));
-        assert!(matches!(told[0], (JobKey(1), Ok(Deduped::First))));
-        assert!(matches!(told[1], (JobKey(2), Err(GateError::Refused(_)))));
+        let results = all.dedupe_result(now, HERE(), Ok(vec![Ok(Deduped::First), Err(refused)]));
+        assert!(matches!(results[0], (JobKey(1), Ok(Deduped::First))));
+        assert!(matches!(
+            results[1],
+            (JobKey(2), Err(GateError::Refused(_)))
+        ));
         assert_eq!(all.send_at(), None);
     }
 

@@ -43,7 +43,7 @@ pub(super) struct ClosedTenants {
 }
 
 impl ClosedTenants {
-    /// Records the gate's answer on jobs of a tenant, and adds facts on what is new.
+    /// Records the gate's answer on jobs of a tenant, and adds facts on the changes.
     fn record(
         &mut self,
         now: Duration,
@@ -166,8 +166,8 @@ impl Scheduler {
 
     /// Reports the tenants that are open again.
     pub(super) fn report_open_tenants(&mut self, now: Duration) {
-        let told = self.closed_tenants.take_opened(now);
-        self.facts.extend(told);
+        let opened = self.closed_tenants.take_opened(now);
+        self.facts.extend(opened);
     }
 }
 
@@ -221,7 +221,7 @@ mod tests {
 
     /// Describes facts in words.
     fn words(facts: impl IntoIterator<Item = Fact>) -> Vec<String> {
-        let said = facts.into_iter().map(|fact| match fact {
+        let described = facts.into_iter().map(|fact| match fact {
             Fact::TenantClosed { tenant, by, wait } => match by {
                 ClosedBy::Limit(limits, at) => format!("{tenant}: {} {wait:?}", limits[at].name()),
                 ClosedBy::Suspension => format!("{tenant}: suspended {wait:?}"),
@@ -233,7 +233,7 @@ mod tests {
             } => format!("{tenant}: open {after:?} {denied}"),
             other => panic!("{other:?}"),
         });
-        said.collect()
+        described.collect()
     }
 
     fn record(

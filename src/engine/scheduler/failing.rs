@@ -172,7 +172,7 @@ impl Scheduler {
                 // Its ticket was claimed when it started, so it needs a new one.
                 job.claims.ticket = None;
                 job.last_call = None;
-                // It goes behind jobs that have not failed. If it fails whatever the API does, the
+                // It goes behind jobs that have not failed. If it always fails, the
                 // next probe is a different job.
                 self.join(key, QueuePosition::Fresh);
             }

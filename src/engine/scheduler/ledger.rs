@@ -172,10 +172,10 @@ impl Ledger {
 
     /// Returns true if nothing is queued or in flight.
     pub fn is_empty(&self) -> bool {
-        let told = |outbox: &LedgerOutbox| {
+        let is_idle = |outbox: &LedgerOutbox| {
             outbox.open.is_empty() && outbox.retries.is_empty() && outbox.sent.is_none()
         };
-        self.outboxes.values().all(told)
+        self.outboxes.values().all(is_idle)
     }
 
     /// Records that a start under `limits` is running or abandoned, so that its leases are renewed.
@@ -373,10 +373,10 @@ impl SettleRequest {
 
 /// Returns the tenant and the limits of calls that have ended and held leases, and the number of
 /// these calls.
-fn ended(told: TenantSettled) -> Option<(Tenant, Limits, usize)> {
-    let calls = (told.settled.iter())
+fn ended(batch: TenantSettled) -> Option<(Tenant, Limits, usize)> {
+    let calls = (batch.settled.iter())
         .filter(|one| one.end.is_over())
         .count();
-    let TenantSettled { tenant, limits, .. } = told;
+    let TenantSettled { tenant, limits, .. } = batch;
     limits.hold_leases().then_some((tenant, limits, calls))
 }

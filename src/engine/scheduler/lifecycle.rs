@@ -258,8 +258,8 @@ impl Scheduler {
         };
         // The slots of a lapsed round trip went to other jobs.
         if lapsed || now > deadline {
-            let told = self.admission.record_late_permit(now, asked_at, limits);
-            self.facts.extend(told);
+            let fact = self.admission.record_late_permit(now, asked_at, limits);
+            self.facts.extend(fact);
             return Err(receipt);
         }
         self.admission.record_timely_permit(now, asked_at);

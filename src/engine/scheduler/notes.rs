@@ -211,7 +211,7 @@ impl Notes {
         self.outboxes.is_sending()
     }
 
-    /// Ends the request in flight to `shard`, whatever its outcome. Its ends of calls are sent
+    /// Ends the request in flight to `shard`, with any outcome. Its ends of calls are sent
     /// again, which does no harm.
     pub fn give_up_batch(&mut self, shard: ShardId) {
         if let Some(outbox) = self.outboxes.get_mut(shard) {

@@ -54,7 +54,7 @@ pub struct TenantShare {
 
 /// A tenant that may ask in the next round trip.
 #[derive(Debug)]
-struct Candidate {
+struct SlotCandidate {
     tenant: Tenant,
     /// Number of slots that it could use.
     demand: usize,
@@ -251,7 +251,7 @@ impl Queues {
         let (mut cut, mut unslotted, mut served) = (Vec::new(), Vec::new(), Vec::new());
         let mut turns = Vec::new();
         for (candidate, room) in tenants.into_iter().zip(rooms) {
-            let Candidate {
+            let SlotCandidate {
                 tenant,
                 demand,
                 run,
@@ -304,7 +304,7 @@ impl Queues {
         &mut self,
         free: usize,
         is_open: impl Fn(ShardId) -> bool,
-    ) -> (Vec<Candidate>, Vec<Tenant>) {
+    ) -> (Vec<SlotCandidate>, Vec<Tenant>) {
         let (usual_run, max_slots) = (self.run(), self.max_slots_per_tenant());
         let enough = match self.sums.of(&is_open).at_once {
             0 => free,
@@ -326,7 +326,7 @@ impl Queues {
                     left => left.min(usual_run),
                 };
                 taken += demand.min(run);
-                candidates.push(Candidate {
+                candidates.push(SlotCandidate {
                     tenant,
                     demand,
                     run,

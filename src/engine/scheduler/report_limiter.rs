@@ -9,7 +9,7 @@ pub(super) struct ReportLimiter(Option<Duration>);
 impl ReportLimiter {
     /// Returns true at most once per `every`, and counts that as a report.
     pub(super) fn may_report(&mut self, now: Duration, every: Duration) -> bool {
-        let known = self.0.is_some_and(|told| now < told + every);
+        let known = self.0.is_some_and(|last| now < last + every);
         if !known {
             self.0 = Some(now);
         }

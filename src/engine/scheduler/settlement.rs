@@ -65,18 +65,18 @@ impl Settlement {
         now: Duration,
         tenant: &Tenant,
         started: &mut StartRecord,
-        heard: CallSignal,
+        signal: CallSignal,
         budget: f64,
     ) -> Option<Fact> {
         let call = started.call()?;
-        let late = match self.lateness.judge(now, &call, heard, budget) {
+        let late = match self.lateness.judge(now, &call, signal, budget) {
             Timeliness::InTime => return None,
             Timeliness::Unpaid => return Some(Fact::LateCallNotCounted),
             Timeliness::Late(late) => late,
         };
         started.covered += late + call.tolerance;
         self.ledger.add_start(tenant, started, End::Late);
-        Some(Fact::LateCall(heard, late))
+        Some(Fact::LateCall(signal, late))
     }
 
     /// Returns the minimum time from a question to the acknowledgement of its call.
@@ -326,7 +326,7 @@ mod tests {
     #[test]
     fn only_unused_charges_are_settled() {
         let mut settlement = Settlement::new(7);
-        for (fate, told) in [
+        for (fate, expected) in [
             (Fate::Answered, vec![]),
             (Fate::Unwritten, vec![End::Unused]),
         ] {
@@ -334,11 +334,11 @@ mod tests {
             settlement.started(SECOND, &start);
             let waits = settlement.end(SECOND, &tenant(), start, fate, (2, None));
             assert!(waits.is_none());
-            assert_eq!(ends(&mut settlement, SECOND), told);
+            assert_eq!(ends(&mut settlement, SECOND), expected);
         }
         assert!(!settlement.is_done(), "the gate has not answered yet");
-        let told = settlement.settle_result(SECOND, ShardId::default(), Ok(vec![Ok(())]));
-        assert!(told.why.is_none() && settlement.is_done());
+        let settled = settlement.settle_result(SECOND, ShardId::default(), Ok(vec![Ok(())]));
+        assert!(settled.why.is_none() && settlement.is_done());
     }
 
     #[test]

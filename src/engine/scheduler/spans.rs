@@ -65,23 +65,23 @@ impl JobTraces {
     fn begin(
         &mut self,
         now: Duration,
-        said: Option<TraceClaim>,
+        claim: Option<TraceClaim>,
         before: Duration,
     ) -> Option<Box<Trace>> {
         let sampler = self.sampler?;
         let id = self.id();
-        let trace = match said {
-            Some(said) => said.parent.trace,
+        let trace = match claim {
+            Some(claim) => claim.parent.trace,
             None => u128::from(self.id()) << 64 | u128::from(self.id()),
         };
         let span = Context {
             trace,
             span: id,
-            sampled: sampler.takes(trace, said.map(|said| said.parent.sampled)),
+            sampled: sampler.takes(trace, claim.map(|claim| claim.parent.sampled)),
         };
-        let parent = said.map(|said| Context {
+        let parent = claim.map(|claim| Context {
             sampled: span.sampled,
-            ..said.parent
+            ..claim.parent
         });
         Some(Box::new(Trace {
             parent,
@@ -89,9 +89,9 @@ impl JobTraces {
             span,
             since: now,
             before: before.min(MAX_WAIT_BEFORE),
-            told: Vec::new(),
+            denials: Vec::new(),
             more: 0,
-            first_call: said.and_then(|said| said.first_call),
+            first_call: claim.and_then(|claim| claim.first_call),
         }))
     }
 }
@@ -136,13 +136,13 @@ impl Scheduler {
         if self.traces.sampler.is_none() {
             return;
         }
-        let said = traced(&*job.message, source != DeliverySource::Fresh);
+        let claim = traced(&*job.message, source != DeliverySource::Fresh);
         let came = job.claims.trip.filter(|trip| trip.until_ms > 0);
         let before = came.zip(self.clock.at_least(now)).map(|(trip, store_ms)| {
             let begun_ms = trip.until_ms.saturating_sub(trip.wait_ms);
             Duration::from_millis(store_ms.saturating_sub(begun_ms))
         });
-        job.trace = self.traces.begin(now, said, before.unwrap_or_default());
+        job.trace = self.traces.begin(now, claim, before.unwrap_or_default());
     }
 
     /// Ends the span of the job's wait.
@@ -216,13 +216,13 @@ impl Scheduler {
         let Some(trace) = (self.jobs.get(&key)).and_then(|job| job.trace.as_deref()) else {
             return;
         };
-        let said = TraceClaim {
+        let claim = TraceClaim {
             parent: trace.root,
             first_call: trace.first_call,
         };
-        let is_told = trace.parent.is_none() || !trace.told.is_empty();
-        headers.push((TRACE, HeaderValue::Text(said.to_string())));
-        if is_told {
+        let has_events = trace.parent.is_none() || !trace.denials.is_empty();
+        headers.push((TRACE, HeaderValue::Text(claim.to_string())));
+        if has_events {
             self.end_wait(now, key);
         }
     }

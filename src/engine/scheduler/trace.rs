@@ -19,7 +19,7 @@ pub(super) struct Trace {
     pub(super) span: Context,
     pub(super) since: Duration,
     pub(super) before: Duration,
-    pub(super) told: Vec<TracedDenial>,
+    pub(super) denials: Vec<TracedDenial>,
     pub(super) more: u32,
     pub(super) first_call: Option<u64>,
 }
@@ -36,11 +36,11 @@ impl Trace {
         if !self.span.sampled {
             return;
         }
-        if self.told.len() == MAX_WAITS_PER_SPAN {
+        if self.denials.len() == MAX_WAITS_PER_SPAN {
             self.more = self.more.saturating_add(1);
             return;
         }
-        self.told.push(TracedDenial {
+        self.denials.push(TracedDenial {
             at: now,
             limits: limits.clone(),
             limit,
@@ -54,14 +54,14 @@ impl Trace {
         self.span = self.root.beside(id);
         self.since = now;
         self.before = Duration::ZERO;
-        self.told = Vec::new();
+        self.denials = Vec::new();
         self.more = 0;
     }
 
     /// Takes the events of its wait.
     pub(super) fn wait(&mut self) -> SpanSubject {
         SpanSubject::Wait {
-            told: std::mem::take(&mut self.told),
+            denials: std::mem::take(&mut self.denials),
             more: self.more,
         }
     }

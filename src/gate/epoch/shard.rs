@@ -162,8 +162,8 @@ mod tests {
                 until,
             };
             let all = HandedClaims::of(&given, &Slots::range(5, 12), gap, NOW, None);
-            let said = all.iter().map(|it| (it.slots.runs(), it.wait_ms));
-            said.collect::<Vec<_>>()
+            let waits_by_slots = all.iter().map(|it| (it.slots.runs(), it.wait_ms));
+            waits_by_slots.collect::<Vec<_>>()
         };
         assert_eq!(waits(0), [(vec![(5, 9)], 0), (vec![(10, 12)], 2_000)]);
         assert_eq!(waits(NOW), waits(0));

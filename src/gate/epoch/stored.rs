@@ -149,9 +149,9 @@ impl EpochFields {
         }
         // A worker of another version may have closed it without the time since which all usage is
         // known.
-        let said = self.lost.filter(|(_, cold)| *cold == self.cold);
+        let lost = self.lost.filter(|(_, cold)| *cold == self.cold);
         Gap {
-            since: said.map(|(at, _)| at),
+            since: lost.map(|(at, _)| at),
             until: self.cold,
         }
     }

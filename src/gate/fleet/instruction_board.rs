@@ -82,12 +82,12 @@ impl Board {
     ) -> Result<u64, BoardFull> {
         self.instructions
             .retain(|_, posted| posted.until_ms > now_ms);
-        let says = |posted: &PostedInstruction, said: Option<&str>| {
-            said.is_none_or(|it| posted.text == it)
+        let says = |posted: &PostedInstruction, old_text: Option<&str>| {
+            old_text.is_none_or(|it| posted.text == it)
         };
-        let ended = ends.and_then(|(other, said)| {
+        let ended = ends.and_then(|(other, old_text)| {
             let posted = self.instructions.get(other)?;
-            says(posted, said).then_some(other)
+            says(posted, old_text).then_some(other)
         });
         let remains = |other: &&String| **other != name && ended != Some(other.as_str());
         if self.instructions.keys().filter(remains).count() >= max {

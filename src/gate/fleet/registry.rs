@@ -1,5 +1,5 @@
 //! The registry of policies in Redis: the policies that workers have in force.
-//! [`gate::fleet`](crate::gate::fleet) decides what follows.
+//! [`gate::fleet`](crate::gate::fleet) decides the consequences.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -156,9 +156,9 @@ impl Registry {
 
     /// Records that the worker follows `agreed.steering`. The next exchange reports it.
     pub fn follows(&mut self, agreed: &RegistryAgreement) {
-        for (key, heard) in &mut self.known {
+        for (key, registry) in &mut self.known {
             if agreed.registries.contains(key) {
-                heard.board.follows = heard.board.version;
+                registry.board.follows = registry.board.version;
             }
         }
     }
@@ -188,7 +188,7 @@ impl Registry {
         let until = sent + Duration::from_millis(AGREED_FOR_MS);
         let exchanges = primaries.iter().map(|primary| {
             let known = self.known.get(&primary.policies);
-            let known = known.map(|heard| (heard.known.clone(), heard.board.clone()));
+            let known = known.map(|registry| (registry.known.clone(), registry.board.clone()));
             let (known, board) = known.unwrap_or_default();
             let (gate, mine, says) = (&self.gate, &mine, &says);
             let worker = (self.name.as_str(), says.as_str());
@@ -221,14 +221,14 @@ impl Registry {
         for (primary, exchanged) in primaries.iter().zip(join_all(exchanges).await) {
             match exchanged {
                 Ok((known, board, in_use, clock)) => {
-                    let heard = RegistryState {
+                    let registry = RegistryState {
                         known,
                         board,
                         in_use,
                         clock,
                     };
                     clocks.push(clock);
-                    self.known.insert(primary.policies.clone(), heard);
+                    self.known.insert(primary.policies.clone(), registry);
                     agreed.push(&primary.policies);
                 }
                 Err(why) => failed.push((&primary.policies, why)),
@@ -249,25 +249,26 @@ impl Registry {
         self.own = next;
         // A registry that is lost, or has moved, is remembered for as long as its policies must be
         // enforced.
-        for (_, heard) in (self.known.iter_mut()).filter(|(key, _)| !registries.contains(key)) {
-            let now_ms = heard.now_ms();
-            heard.known.learn(Vec::new(), now_ms);
+        for (_, registry) in (self.known.iter_mut()).filter(|(key, _)| !registries.contains(key)) {
+            let now_ms = registry.now_ms();
+            registry.known.learn(Vec::new(), now_ms);
         }
-        self.known
-            .retain(|key, heard| registries.contains(key) || !heard.known.policies().is_empty());
-        let fleets = self.known.values().map(|heard| {
+        self.known.retain(|key, registry| {
+            registries.contains(key) || !registry.known.policies().is_empty()
+        });
+        let fleets = self.known.values().map(|registry| {
             let own = Arc::clone(&self.own.policy);
-            let in_use = heard.in_use.as_ref();
-            (heard.known).fleet_of(own, &self.own.id, heard.now_ms(), in_use)
+            let in_use = registry.in_use.as_ref();
+            (registry.known).fleet_of(own, &self.own.id, registry.now_ms(), in_use)
         });
         let boards = self.known.values();
-        let in_force = boards.flat_map(|heard| heard.board.in_force(heard.now_ms()));
+        let in_force = boards.flat_map(|registry| registry.board.in_force(registry.now_ms()));
         let steering = Steering::of(in_force);
         let alone = EnforcedPolicies::alone(Arc::clone(&self.own.policy));
         let fleet = fleets.fold(alone, EnforcedPolicies::joined_with);
-        let is_new = |heard: &RegistryState| {
-            let mut known = heard.known.policies().iter();
-            known.any(|it| it.id == self.own.id && it.since_ms >= heard.clock.ms)
+        let is_new = |registry: &RegistryState| {
+            let mut known = registry.known.policies().iter();
+            known.any(|it| it.id == self.own.id && it.since_ms >= registry.clock.ms)
         };
         let is_new = self.known.values().all(is_new);
         Ok(RegistryAgreement {
@@ -336,9 +337,9 @@ pub async fn read_policies(gate: &RedisGate) -> Result<RegisteredPolicies, GateE
 /// Returns the policies that workers report as in force. Reports older than [`IDLE_MS`] do not
 /// count.
 async fn in_use(gate: &RedisGate, board: &str) -> Result<BTreeSet<String>, GateError> {
-    let said = instructions::recent_reports(gate, board, IDLE_MS).await?;
+    let reports = instructions::recent_reports(gate, board, IDLE_MS).await?;
     let policy = |says: &String| says.rsplit(' ').next().map(str::to_owned);
-    Ok(said.iter().filter_map(policy).collect())
+    Ok(reports.iter().filter_map(policy).collect())
 }
 
 /// Exchanges with one registry, of which `known` is known so far. Returns the new knowledge and

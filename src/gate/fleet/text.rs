@@ -37,7 +37,7 @@ struct PolicyRecord {
     format: u32,
     /// The sets of enforced limits. The other fields refer to them by index.
     sets: Vec<Vec<LimitRecord>>,
-    /// The shadow limits by set. They do not change what is enforced.
+    /// The shadow limits by set. They change no enforced limit.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     shadows: BTreeMap<usize, Vec<LimitRecord>>,
     common: usize,

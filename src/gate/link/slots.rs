@@ -1,4 +1,4 @@
-//! What a cluster reports about its nodes: the answer to `CLUSTER SLOTS`, and redirections.
+//! The reports of a cluster about its nodes: the answer to `CLUSTER SLOTS`, and redirections.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

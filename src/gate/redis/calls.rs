@@ -1,4 +1,4 @@
-//! Script calls: batches them, repeats those that had no effect, and translates their errors.
+//! Script calls: batches them, repeats calls without effect, and translates their errors.
 
 use ::redis::{Cmd, ServerError, Value};
 

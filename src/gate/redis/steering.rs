@@ -42,8 +42,8 @@ impl RedisGate {
             .iter()
             .zip(texts)
             .map(|(Sighted { tenant, job, .. }, text)| {
-                let kept = SIGHTING_KEPT_MS.to_string().into_bytes();
-                let mut call = self.call_tenant(scripts::sighting(), tenant, vec![text, kept]);
+                let kept_ms = SIGHTING_KEPT_MS.to_string().into_bytes();
+                let mut call = self.call_tenant(scripts::sighting(), tenant, vec![text, kept_ms]);
                 call.keys.names = vec![self.keys.sighting(tenant, job)];
                 call.keys.types = vec!["string"];
                 call

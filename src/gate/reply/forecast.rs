@@ -11,8 +11,8 @@ use crate::rules::forecast::{
 /// Returns the arguments of `forecast` after the limits. The first `as_it_is` limits are the
 /// current ones.
 pub fn forecast_arguments(as_it_is: usize, asked: &ForecastRequest) -> Vec<Vec<u8>> {
-    let said = asked.limits.iter().zip(&asked.ignores_override);
-    let said = said.filter(|(_, ignores_override)| **ignores_override);
+    let reset = asked.limits.iter().zip(&asked.ignores_override);
+    let reset = reset.filter(|(_, ignores_override)| **ignores_override);
     let opens = match asked.opens {
         OpeningTime::AsItIs => String::new(),
         OpeningTime::Now => "now".to_owned(),
@@ -25,7 +25,8 @@ pub fn forecast_arguments(as_it_is: usize, asked: &ForecastRequest) -> Vec<Vec<u
     let (generation, number) = ticket.map_or((0, 0), |it| (it.generation, it.number));
     let arguments = [
         as_it_is.to_string(),
-        said.map(|(limit, _)| format!("{},", limit.name()))
+        reset
+            .map(|(limit, _)| format!("{},", limit.name()))
             .collect(),
         opens,
         asked.not_before_ms.to_string(),

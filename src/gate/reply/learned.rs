@@ -72,7 +72,7 @@ pub fn learned(reply: &Value) -> Result<Vec<Sunk>, GateError> {
     decode().ok_or_else(|| unreadable("learn"))
 }
 
-/// Parses what was learned of each limit, in the format of `lua/inspect.lua`.
+/// Parses the learned state of each limit, in the format of `lua/inspect.lua`.
 pub(super) fn learned_each(text: &str) -> Option<Vec<Option<Learned>>> {
     let each = text.split_terminator(';').map(|numbers| match numbers {
         "" => Some(None),

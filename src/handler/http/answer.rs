@@ -70,7 +70,7 @@ impl AnswerReader {
         let for_results = self
             .result_fields
             .as_ref()
-            .map_or(0, |kept| kept.max_body + 1);
+            .map_or(0, |fields| fields.max_body + 1);
         let is_read = self.answers.need_body(head.status.as_u16(), &head.headers);
         let for_rules = if is_read { MAX_RULES_BODY + 1 } else { 0 };
         for_results.max(for_rules).max(MAX_KEPT_BYTES)
@@ -151,9 +151,9 @@ impl AnswerReader {
 
     /// Returns the first bytes of the body as one line of text, without our secrets.
     fn shown(&self, answer: &HttpAnswer) -> String {
-        let kept = answer.start.len().min(MAX_KEPT_BYTES);
+        let length = answer.start.len().min(MAX_KEPT_BYTES);
         let secrets = self.redaction.with(answer.secrets());
-        let mut text = hide(&answer.start[..kept], &secrets);
+        let mut text = hide(&answer.start[..length], &secrets);
         if !answer.cut && answer.start.len() < MAX_KEPT_BYTES {
             return one_line(&String::from_utf8_lossy(&text));
         }
@@ -165,10 +165,10 @@ impl AnswerReader {
 
     /// Returns the parts of the answer that belong into the job's result.
     fn answered(&self, answer: HttpAnswer) -> Option<Box<Answered>> {
-        let kept = self.result_fields.as_ref()?;
+        let fields = self.result_fields.as_ref()?;
         let secrets = self.redaction.with(answer.secrets());
         let (status, start) = (answer.status.as_u16(), (answer.start, answer.cut));
-        let answered = kept.answered(status, &answer.headers, start, &secrets);
+        let answered = fields.answered(status, &answer.headers, start, &secrets);
         Some(Box::new(answered))
     }
 }

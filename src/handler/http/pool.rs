@@ -97,9 +97,9 @@ impl Pool {
         }
         loop {
             let (until, connection) = self.lock().idle.pop()?;
-            let mut kept = self.idle_connection(connection, until);
-            if kept.is_ready() {
-                return Some(PooledConnection(CallConnection::Own(kept)));
+            let mut idle = self.idle_connection(connection, until);
+            if idle.is_ready() {
+                return Some(PooledConnection(CallConnection::Own(idle)));
             }
         }
     }
@@ -108,8 +108,8 @@ impl Pool {
     fn slot(&self) -> Option<StreamSlot> {
         let now = Instant::now();
         let mut open = self.lock();
-        let kept = |shared: &Arc<SharedConnection>| shared.idle_deadline(now).is_some();
-        let (shared, ended) = mem::take(&mut open.shared).into_iter().partition(kept);
+        let remains = |shared: &Arc<SharedConnection>| shared.idle_deadline(now).is_some();
+        let (shared, ended) = mem::take(&mut open.shared).into_iter().partition(remains);
         open.shared = shared;
         let shared = open.shared.clone();
         drop(open);
@@ -158,8 +158,8 @@ impl Pool {
         if !speaks_http2(&stream) {
             let connection = Connection::over(stream).await?;
             opening.ended(1);
-            let kept = self.idle_connection(Box::new(connection), Instant::now() + MAX_IDLE);
-            return Ok(PooledConnection(CallConnection::Own(kept)));
+            let idle = self.idle_connection(Box::new(connection), Instant::now() + MAX_IDLE);
+            return Ok(PooledConnection(CallConnection::Own(idle)));
         }
         let shared = SharedConnection::over(stream, self.max, Arc::clone(&self.changed)).await?;
         let slot = shared.take().ok_or("the server accepts no call")?;
@@ -249,7 +249,7 @@ impl PooledConnection {
     /// Returns true if a request can be sent, as far as can be seen without waiting.
     pub(super) fn is_ready(&mut self) -> bool {
         match &mut self.0 {
-            CallConnection::Own(kept) => kept.is_ready(),
+            CallConnection::Own(own) => own.is_ready(),
             CallConnection::Stream(slot) => slot.is_ready(),
         }
     }
@@ -258,8 +258,8 @@ impl PooledConnection {
     /// including the server. Returns `None` if it can't be sent at once; nothing was sent then.
     pub(super) fn send(self, request: Request<Bytes>, full_uri: &Uri) -> Option<Exchange> {
         match self.0 {
-            CallConnection::Own(mut kept) => {
-                let connection = kept.connection.take()?;
+            CallConnection::Own(mut own) => {
+                let connection = own.connection.take()?;
                 Some(Exchange::Own(connection.send(request)))
             }
             CallConnection::Stream(slot) => {

@@ -213,18 +213,18 @@ impl Requests {
                 headers.insert(name, value.map_err(|why| format!("header {name}: {why}"))?);
             }
         }
-        let said = |text: &Option<String>| {
+        let header_of = |text: &Option<String>| {
             let text = text.as_deref().filter(|text| !text.is_empty())?;
             HeaderValue::from_bytes(text.as_bytes()).ok()
         };
         if self.has_body {
-            if let Some(kind) = said(&job.content_type) {
+            if let Some(kind) = header_of(&job.content_type) {
                 headers.insert(CONTENT_TYPE, kind);
             } else if !headers.contains_key(CONTENT_TYPE) {
                 let bytes = HeaderValue::from_static("application/octet-stream");
                 headers.insert(CONTENT_TYPE, bytes);
             }
-            if let Some(encoding) = said(&job.content_encoding) {
+            if let Some(encoding) = header_of(&job.content_encoding) {
                 headers.insert(CONTENT_ENCODING, encoding);
             }
             // The client omits this header for an empty body, but some servers require it (411).

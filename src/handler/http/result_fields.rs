@@ -95,17 +95,17 @@ mod tests {
             ("content-type", "text/plain"),
         ]);
         let body = |text: &str, cut| (text.as_bytes().to_vec(), cut);
-        let told = collected(4).answered(201, &headers, body("abcd", false), &[]);
-        assert_eq!(told.status, Some(201));
+        let result = collected(4).answered(201, &headers, body("abcd", false), &[]);
+        assert_eq!(result.status, Some(201));
         assert_eq!(
-            told.headers,
+            result.headers,
             [("location".to_owned(), "/orders/7".to_owned())]
         );
-        assert_eq!(told.content_type.as_deref(), Some("text/plain"));
-        assert_eq!((&told.body[..], told.truncated), (&b"abcd"[..], false));
+        assert_eq!(result.content_type.as_deref(), Some("text/plain"));
+        assert_eq!((&result.body[..], result.truncated), (&b"abcd"[..], false));
         for (text, cut) in [("abcde", false), ("abcd", true)] {
-            let told = collected(4).answered(201, &headers, body(text, cut), &[]);
-            assert_eq!((&told.body[..], told.truncated), (&b"abcd"[..], true));
+            let result = collected(4).answered(201, &headers, body(text, cut), &[]);
+            assert_eq!((&result.body[..], result.truncated), (&b"abcd"[..], true));
         }
     }
 
@@ -114,12 +114,12 @@ mod tests {
         let secrets = ["hunter22".to_owned(), "***".to_owned(), "x".to_owned()];
         let headers = headers(&[("location", "/?key=hunter22")]);
         let mut body = b"\xff hunter22 and hunter22, and hunt".to_vec();
-        let told = collected(100).answered(200, &headers, (body.clone(), true), &secrets);
-        assert_eq!(&told.body[..], b"\xff *** and ***, and ");
-        assert_eq!(told.headers[0].1, "/?key=***");
+        let result = collected(100).answered(200, &headers, (body.clone(), true), &secrets);
+        assert_eq!(&result.body[..], b"\xff *** and ***, and ");
+        assert_eq!(result.headers[0].1, "/?key=***");
         // The bound cuts a secret in two.
         body.truncate(8);
-        let told = collected(7).answered(200, &headers, (body, false), &secrets);
-        assert_eq!(&told.body[..], b"\xff ");
+        let result = collected(7).answered(200, &headers, (body, false), &secrets);
+        assert_eq!(&result.body[..], b"\xff ");
     }
 }

@@ -136,8 +136,8 @@ impl HttpHandler {
 }
 
 /// Reads the body to its end or up to [`MAX_BODY`], or further if `keep` is larger. Puts the first
-/// `keep` bytes into `kept`. Returns true if the end was reached.
-async fn read_start(exchange: &mut Exchange, kept: &mut Vec<u8>, keep: usize) -> bool {
+/// `keep` bytes into `start`. Returns true if the end was reached.
+async fn read_start(exchange: &mut Exchange, start: &mut Vec<u8>, keep: usize) -> bool {
     let mut read = 0;
     while read < MAX_BODY.max(keep) {
         let chunk = match exchange.next().await {
@@ -146,8 +146,8 @@ async fn read_start(exchange: &mut Exchange, kept: &mut Vec<u8>, keep: usize) ->
             None => return true,
         };
         read += chunk.len();
-        let room = keep - kept.len();
-        kept.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        let room = keep - start.len();
+        start.extend_from_slice(&chunk[..chunk.len().min(room)]);
     }
     false
 }

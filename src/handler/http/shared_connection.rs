@@ -85,7 +85,7 @@ impl SharedConnection {
         let socket = Socket::below(&stream);
         let bounds = Bounds::new(MAX_READ);
         // An error of TLS, if there is one, explains more than its consequence.
-        let told = |why: h2::Error| match (bounds.failure(), why.is_io()) {
+        let failure_of = |why: h2::Error| match (bounds.failure(), why.is_io()) {
             (Some(why), _) => why.into(),
             (None, true) => why.into_io().map_or_else(closed, Into::into),
             (None, false) => why.into(),
@@ -98,10 +98,10 @@ impl SharedConnection {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(MAX_HEAD)
             .handshake(BoundedStream::new(stream, &bounds));
-        let (sender, mut connection) = shaken.await.map_err(told)?;
+        let (sender, mut connection) = shaken.await.map_err(failure_of)?;
         let takes_one = poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
             Poll::Ready(Ok(())) => Poll::Ready(Err(closed())),
-            Poll::Ready(Err(why)) => Poll::Ready(Err(told(why))),
+            Poll::Ready(Err(why)) => Poll::Ready(Err(failure_of(why))),
             Poll::Pending if sender.current_max_send_streams() > 0 => Poll::Ready(Ok(())),
             Poll::Pending => Poll::Pending,
         });

@@ -110,14 +110,14 @@ fn causes_of(explained: &JobExplanation) -> Vec<&'static str> {
 #[test]
 fn a_job_in_its_line_starts_at_its_turn() {
     let seen = seen(WaitsFor::Turn, Some(4_000));
-    let told = explained(&seen, 4_000, (0, Steering::default()));
-    assert_eq!(causes_of(&told), ["limit"]);
+    let explanation = explained(&seen, 4_000, (0, Steering::default()));
+    assert_eq!(causes_of(&explanation), ["limit"]);
     assert_eq!(
-        (told.starts_ms, told.sure),
+        (explanation.starts_ms, explanation.sure),
         (Some(NOW + 4_000), Certainty::Exact)
     );
     assert_eq!(
-        told.describe(),
+        explanation.describe(),
         "waits for its turn under the limit default, in 4.0s (Tue, 14 Nov 2023 22:13:24 GMT)
 place     4 of 12 in the waitlist
 starts    in 4.0s (Tue, 14 Nov 2023 22:13:24 GMT)
@@ -125,7 +125,7 @@ promised  Tue, 14 Nov 2023 22:13:25 GMT, when it was first denied
 sure      exact: as computed by the gate, if the limits do not change and the jobs ahead ask in time
 "
     );
-    let json = told.as_json();
+    let json = explanation.as_json();
     assert_eq!((&json["place"], &json["waiting"]), (&json!(4), &json!(12)));
     assert_eq!(json["starts_in_ms"], 4_000);
     assert_eq!(json["waits_for"][0]["what"], "limit");
@@ -153,34 +153,41 @@ fn every_cause_of_a_wait_is_named() {
         (WaitsFor::Redis, "redis", Certainty::Unknown),
         (WaitsFor::Connection, "connection", Certainty::Estimated),
     ] {
-        let told = explained(&seen(what, Some(9_000)), 4_000, (0, Steering::default()));
-        assert_eq!((causes_of(&told), told.sure), (vec![name], sure));
+        let explanation = explained(&seen(what, Some(9_000)), 4_000, (0, Steering::default()));
+        assert_eq!(
+            (causes_of(&explanation), explanation.sure),
+            (vec![name], sure)
+        );
         let starts = (sure != Certainty::Unknown).then_some(NOW + 9_000);
-        assert_eq!(told.starts_ms, starts, "{name}");
+        assert_eq!(explanation.starts_ms, starts, "{name}");
     }
-    let told = explained(&seen(WaitsFor::Nothing, None), 0, (0, Steering::default()));
-    assert_eq!((causes_of(&told), told.starts_ms), (vec![], Some(NOW)));
+    let explanation = explained(&seen(WaitsFor::Nothing, None), 0, (0, Steering::default()));
+    assert_eq!(
+        (causes_of(&explanation), explanation.starts_ms),
+        (vec![], Some(NOW))
+    );
 }
 
 #[test]
 fn tenant_and_global_stops_come_first() {
     let seen = seen(WaitsFor::Turn, Some(4_000));
-    let told = explained(&seen, 4_000, (3_000, Steering::default()));
-    assert_eq!(causes_of(&told), ["suspended", "limit"]);
+    let explanation = explained(&seen, 4_000, (3_000, Steering::default()));
+    assert_eq!(causes_of(&explanation), ["suspended", "limit"]);
     assert!(
-        told.describe()
+        explanation
+            .describe()
             .contains("the end of its tenant's suspension: 429 from the API, in 3.0s")
     );
     let pause = Steering::of([Instruction::All(Hold::Paused)]);
-    let told = explained(&seen, 4_000, (0, pause));
+    let explanation = explained(&seen, 4_000, (0, pause));
     assert_eq!(
-        (causes_of(&told), told.starts_ms),
+        (causes_of(&explanation), explanation.starts_ms),
         (vec!["pause", "limit"], None)
     );
     let divert = Instruction::Divert(job().tenant, "jobs.diverted".into());
-    let told = explained(&seen, 4_000, (0, Steering::of([divert])));
+    let explanation = explained(&seen, 4_000, (0, Steering::of([divert])));
     assert_eq!(
-        (causes_of(&told), told.sure),
+        (causes_of(&explanation), explanation.sure),
         (vec!["divert", "limit"], Certainty::Unknown)
     );
 }
@@ -191,9 +198,9 @@ fn a_job_in_the_window_of_a_delay_queue_is_estimated() {
         queue: "jobs.delay.60000".to_owned(),
         ..seen(WaitsFor::Turn, Some(4_000))
     };
-    let told = explained(&seen, 4_000, (0, Steering::default()));
+    let explanation = explained(&seen, 4_000, (0, Steering::default()));
     assert_eq!(
-        (told.starts_ms, told.sure),
+        (explanation.starts_ms, explanation.sure),
         (Some(NOW + 4_000), Certainty::Estimated)
     );
 }

@@ -19,7 +19,7 @@ use crate::rules::tenant::Tenant;
 /// Forecasts of the end of a backlog, as things stand and after the change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Forecast {
-    said: Vec<String>,
+    changes: Vec<String>,
     now_ms: u64,
     waiting: u64,
     as_it_is: BacklogEnd,
@@ -83,7 +83,7 @@ pub(super) async fn forecast(
         let shares = !Layout::of(limits, tenant, &labels).shared.is_empty();
         let [now, then] = gate.forecast((tenant, &labels), limits, would_be).await?;
         let one = Forecast {
-            said: changes.iter().map(|change| change.text.clone()).collect(),
+            changes: changes.iter().map(|change| change.text.clone()).collect(),
             now_ms: now.now_ms,
             waiting: now.waiting,
             as_it_is: BacklogEnd::of(end(limits, &now, shares), limits),
@@ -110,8 +110,8 @@ fn notes(would_be: &ForecastRequest, max: &[u32], widest: u64) -> Vec<String> {
         .iter()
         .zip(max)
         .zip(&would_be.ignores_override);
-    let said = all.filter(|(_, is_said)| **is_said).map(|(it, _)| it);
-    let notes = said.flat_map(|(limit, max)| {
+    let changed = all.filter(|(_, is_said)| **is_said).map(|(it, _)| it);
+    let notes = changed.flat_map(|(limit, max)| {
         // An operator's command for one tenant does not reset a limit of all tenants.
         let forgets = match limit.is_global() {
             true => "",
@@ -150,7 +150,7 @@ impl Forecast {
         };
         let earlier = self.as_it_is.at_ms.cast_signed() - self.would_be.at_ms.cast_signed();
         json!({
-            "changes": self.said,
+            "changes": self.changes,
             "waiting": self.waiting,
             "now": ends(&self.as_it_is),
             "then": ends(&self.would_be),
@@ -161,7 +161,7 @@ impl Forecast {
     }
 
     pub(super) fn describe(&self, of_cost: bool) -> String {
-        let mut text = format!("what if   {}\n", self.said.join(", "));
+        let mut text = format!("what if   {}\n", self.changes.join(", "));
         if self.waiting == 0 {
             return text + "  now     no job waits, so nothing would change\n";
         }
@@ -212,7 +212,7 @@ mod tests {
         };
         let now_ms = 1_700_000_000_000;
         let forecast = Forecast {
-            said: vec!["max-requests=200".to_owned()],
+            changes: vec!["max-requests=200".to_owned()],
             now_ms,
             waiting: 120,
             as_it_is: ends(now_ms + 125_000),

@@ -107,9 +107,9 @@ impl ShadowUsage<'_> {
             ),
         };
         let (used, max) = (self.used(), self.usage.max);
-        let said = tally::describe(&tried.tally) + &tally::never(&tried.tally);
+        let counts = tally::describe(&tried.tally) + &tally::never(&tried.tally);
         format!(
-            "shadow    {name}: {what}{by}\n  tried   {said}{since}{behind}\n  used    {used} of {max}; it denies nothing\n"
+            "shadow    {name}: {what}{by}\n  tried   {counts}{since}{behind}\n  used    {used} of {max}; it denies nothing\n"
         )
     }
 

@@ -128,7 +128,7 @@ pub(super) fn hypothetical(
     of_plan: impl Fn(&str) -> Result<Limits, NotDone>,
 ) -> Result<ForecastRequest, NotDone> {
     let mut asked = ForecastRequest::as_it_is(limits, 0);
-    let mut said: Vec<String> = Vec::new();
+    let mut keys: Vec<String> = Vec::new();
     // A change of plan comes first: the other changes then apply to that plan's limits.
     let plans = |change: &&WhatIf| matches!(change.hypothesis, Hypothesis::Plan(_));
     let in_order = (changes.iter().filter(plans)).chain(changes.iter().filter(|it| !plans(it)));
@@ -173,10 +173,10 @@ pub(super) fn hypothetical(
                 }
             }
         };
-        if said.contains(&key) {
+        if keys.contains(&key) {
             return Err(change.wrong(format!("{key} is given twice")));
         }
-        said.push(key);
+        keys.push(key);
     }
     Ok(asked)
 }

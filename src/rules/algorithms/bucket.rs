@@ -212,12 +212,12 @@ impl Usage for Bucket {
     }
 
     fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
-        let mut wanted = (k * self.live.span).cast_signed();
+        let mut needed = (k * self.live.span).cast_signed();
         if terms.capacity() == 1 {
             // Each start but the first pays for the distance to the one before it.
-            wanted += (-allowance(terms)).max(0) * (k.max(1) - 1).cast_signed();
+            needed += (-allowance(terms)).max(0) * (k.max(1) - 1).cast_signed();
         }
-        let missing = wanted - refilled(self.live.tokens, terms, base - self.live.at);
+        let missing = needed - refilled(self.live.tokens, terms, base - self.live.at);
         let missing = missing.max(0).cast_unsigned();
         base + missing.div_ceil(u64::from(terms.max()))
     }

@@ -274,8 +274,8 @@ impl Held {
     }
 
     fn find(&self, permit: &str, units: u64) -> Option<usize> {
-        let wanted = |lease: &Lease| lease.permit == permit && lease.units == units;
-        self.leases.iter().position(wanted)
+        let is_it = |lease: &Lease| lease.permit == permit && lease.units == units;
+        self.leases.iter().position(is_it)
     }
 }
 

@@ -26,16 +26,18 @@ pub struct Quotas([Option<Quota>; MAX_QUOTAS]);
 impl Quotas {
     /// Keeps the lowest limit per window. Drops one without a window if another one has the same
     /// number.
-    pub fn new(said: impl IntoIterator<Item = Quota>) -> Self {
-        let mut all: Vec<Quota> = said.into_iter().filter(|quota| quota.limit > 0).collect();
+    pub fn new(quotas: impl IntoIterator<Item = Quota>) -> Self {
+        let mut all: Vec<Quota> = quotas.into_iter().filter(|quota| quota.limit > 0).collect();
         all.sort_by_key(|quota| (quota.window.is_none(), quota.window, quota.limit));
         all.dedup_by_key(|quota| quota.window);
-        let told = |limit| {
+        let has_window = |limit| {
             let same = |quota: &Quota| quota.limit == limit && quota.window.is_some();
             all.iter().any(same)
         };
-        let mut kept = all.iter().filter(|q| q.window.is_some() || !told(q.limit));
-        Self(std::array::from_fn(|_| kept.next().copied()))
+        let mut lowest = all
+            .iter()
+            .filter(|q| q.window.is_some() || !has_window(q.limit));
+        Self(std::array::from_fn(|_| lowest.next().copied()))
     }
 
     /// Returns true if the API advertises no limit.
@@ -213,19 +215,19 @@ mod tests {
 
     #[test]
     fn each_window_counts_once_with_its_lowest_limit() {
-        let said = [(100, 0), (7, 0), (1000, 60), (100, 60), (0, 5), (10, 1)];
-        let quotas = Quotas::new(said.map(|(limit, seconds)| quota(limit, seconds)));
+        let pairs = [(100, 0), (7, 0), (1000, 60), (100, 60), (0, 5), (10, 1)];
+        let quotas = Quotas::new(pairs.map(|(limit, seconds)| quota(limit, seconds)));
         assert_eq!(quotas.text(), "10/1,100/60,7/0");
-        let told = Quotas::new([quota(100, 0), quota(100, 60)]);
-        assert_eq!(told.text(), "100/60");
+        let stored = Quotas::new([quota(100, 0), quota(100, 60)]);
+        assert_eq!(stored.text(), "100/60");
         assert_eq!(Quotas::new((1..9).map(|n| quota(n, n))).iter().count(), 4);
         assert!(Quotas::new([quota(0, 1)]).is_empty());
     }
 
     proptest! {
         #[test]
-        fn stored_quotas_survive_a_round_trip(said in prop::collection::vec((any::<u64>(), 0..u64::from(u32::MAX)), 0..6)) {
-            let quotas = Quotas::new(said.into_iter().map(|(limit, seconds)| quota(limit, seconds)));
+        fn stored_quotas_survive_a_round_trip(pairs in prop::collection::vec((any::<u64>(), 0..u64::from(u32::MAX)), 0..6)) {
+            let quotas = Quotas::new(pairs.into_iter().map(|(limit, seconds)| quota(limit, seconds)));
             prop_assert_eq!(Quotas::read(&quotas.text()), quotas);
         }
 
@@ -271,9 +273,9 @@ mod tests {
             limit("short", SlidingWindow, 20, 2),
             limit("long", SlidingWindow, 1_000, 3_600),
         ];
-        let check = |limits: &[Limit], said: &str, rest: u64, kept: bool| {
-            let found = Quotas::read(said).are_met_by(limits, Duration::from_secs(rest));
-            assert_eq!(found, kept, "{said} {rest}");
+        let check = |limits: &[Limit], advertised: &str, rest: u64, expected: bool| {
+            let found = Quotas::read(advertised).are_met_by(limits, Duration::from_secs(rest));
+            assert_eq!(found, expected, "{advertised} {rest}");
         };
         check(&ours, "20/0", 0, true);
         check(&ours, "20/2", 2, true);
@@ -304,8 +306,8 @@ mod tests {
 
     #[track_caller]
     fn assert_advice(limits: &[Limit], quota: Quota, expected: &str) {
-        let said = Excess::of(limits, quota).map(|excess| excess.to_string());
-        assert_eq!(said.as_deref().unwrap_or("kept"), expected);
+        let advice = Excess::of(limits, quota).map(|excess| excess.to_string());
+        assert_eq!(advice.as_deref().unwrap_or("kept"), expected);
     }
 
     #[test]

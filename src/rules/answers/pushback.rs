@@ -44,7 +44,7 @@ pub struct Pushback {
     pub after: Option<Duration>,
 }
 
-/// The meaning of an answer for its job, and what it shows of limits.
+/// The meaning of an answer for its job, and its statements about limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interpretation<'r> {
     /// The consequence for the job.
@@ -90,10 +90,10 @@ pub fn verdict<'r, H: AnswerHeaders + ?Sized>(
     answer: &ReceivedAnswer<'_, H>,
     now: SystemTime,
 ) -> Interpretation<'r> {
-    let said = LimitHeaders::read(answer.headers.all(), now);
+    let limit_headers = LimitHeaders::read(answer.headers.all(), now);
     let says = AnswerSigns {
-        retry_after: said.retry_after().is_some(),
-        is_exhausted: said.is_exhausted(),
+        retry_after: limit_headers.retry_after().is_some(),
+        is_exhausted: limit_headers.is_exhausted(),
     };
     let parsed = answers.has_rules().then(|| ParsedAnswer::of(answer, now));
     let parsed = parsed.as_ref();
@@ -110,14 +110,16 @@ pub fn verdict<'r, H: AnswerHeaders + ?Sized>(
         Some(rule) if !rule.wait.is_empty() => Pushback {
             after: wait.map(of_rule),
         },
-        _ => said.refusal(),
+        _ => limit_headers.refusal(),
     };
     let brake = wait.filter(|wait| meaning == Consequence::Done && !wait.time.is_zero());
     let brake = brake.map(|wait| Wait {
         time: of_rule(wait),
         rounding: Duration::ZERO,
     });
-    let used_up = brake.or_else(|| said.used_up()).filter(|_| !throttles);
+    let used_up = brake
+        .or_else(|| limit_headers.used_up())
+        .filter(|_| !throttles);
     Interpretation {
         meaning,
         retry_after: wait.filter(|_| meaning == Consequence::Retry).map(of_rule),
@@ -127,9 +129,9 @@ pub fn verdict<'r, H: AnswerHeaders + ?Sized>(
             used_up: used_up.map(|wait| wait.time),
             rounding: used_up.map_or(Duration::ZERO, |wait| wait.rounding),
             stops_all: rule.and_then(|rule| rule.stops_all),
-            quotas: said.quotas(),
+            quotas: limit_headers.quotas(),
             actual_cost: (parsed.and_then(|parsed| answers.cost(parsed)))
-                .or_else(|| said.actual_cost()),
+                .or_else(|| limit_headers.actual_cost()),
         },
     }
 }
@@ -169,7 +171,7 @@ struct LimitHeaders {
 
 impl LimitHeaders {
     fn read<'a>(headers: impl IntoIterator<Item = (&'a str, &'a [u8])>, now: SystemTime) -> Self {
-        let mut said = Self::default();
+        let mut found = Self::default();
         let mut date: Option<&[u8]> = None;
         for (name, value) in headers {
             let name = match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
@@ -184,20 +186,20 @@ impl LimitHeaders {
                         .filter(|first| date_ms(first).is_some())
                         .or(Some(value))
                 }
-                "age" => said.is_cached |= count::<u64>(value).is_some_and(|age| age > 0),
-                "retry-after" => said.retry_after.extend(when(value)),
-                "ratelimit" => join(&mut said.rate_limit, value),
-                "ratelimit-policy" => join(&mut said.policy, value),
-                "x-actual-cost" => said.costs.push(count(value)),
-                _ => said.read_counter(&name, value),
+                "age" => found.is_cached |= count::<u64>(value).is_some_and(|age| age > 0),
+                "retry-after" => found.retry_after.extend(when(value)),
+                "ratelimit" => join(&mut found.rate_limit, value),
+                "ratelimit-policy" => join(&mut found.policy, value),
+                "x-actual-cost" => found.costs.push(count(value)),
+                _ => found.read_counter(&name, value),
             }
         }
         // Nearly all answers have a date, but few have a time that is compared with it.
-        let says_times = !said.retry_after.is_empty() || !said.counters.is_empty();
+        let says_times = !found.retry_after.is_empty() || !found.counters.is_empty();
         let date = date.filter(|_| says_times).and_then(date_ms);
-        said.now_ms = date.unwrap_or_else(|| epoch_ms(now));
-        said.now_rounding = date.map_or(Duration::ZERO, |_| SECOND);
-        said
+        found.now_ms = date.unwrap_or_else(|| epoch_ms(now));
+        found.now_rounding = date.map_or(Duration::ZERO, |_| SECOND);
+        found
     }
 
     /// Reads `RateLimit-Reset`, `X-RateLimit-Reset`, `X-Rate-Limit-Reset-Minute`, …, and their

@@ -197,7 +197,7 @@ impl Answers {
         &self.rules
     }
 
-    /// Returns true if an answer may stop all tenants, whatever `rate-limiter.throttle-scope` is.
+    /// Returns true if an answer may stop all tenants, under any `rate-limiter.throttle-scope`.
     pub fn may_stop_all(&self) -> bool {
         self.rules.may_stop_all() || self.profile.may_stop_all()
     }

@@ -15,7 +15,7 @@ pub struct Trip {
 }
 
 impl Trip {
-    /// Returns what is left of the trip for a job that has just arrived, in milliseconds. Never
+    /// Returns the rest of the trip for a job that has just arrived, in milliseconds. Never
     /// more than the whole trip: after a clock was stepped back, jobs do not wait for as long as
     /// the step.
     pub fn left_ms(&self, store_now_ms: u64) -> u64 {

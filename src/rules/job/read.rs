@@ -43,9 +43,9 @@ pub fn read_with(
     policy: &Policy,
 ) -> Result<Claims, BadMessage> {
     if let Field::Text(why) = message.header(headers::UNREADABLE) {
-        let kept = headers::PROPERTIES;
+        let kept_in = headers::PROPERTIES;
         return Err(BadMessage(format!(
-            "its properties are invalid: {why}; they are kept in {kept}"
+            "its properties are invalid: {why}; they are kept in {kept_in}"
         )));
     }
     let tenant = tenant_of(message, inside, &fields.tenant)?;

@@ -9,9 +9,9 @@ use crate::rules::trace::{Context, TraceClaim};
 pub fn traced(message: &impl Envelope, returned: bool) -> Option<TraceClaim> {
     if returned
         && let Field::Text(text) = message.header(TRACE)
-        && let Some(said) = TraceClaim::parse(text)
+        && let Some(claim) = TraceClaim::parse(text)
     {
-        return Some(said);
+        return Some(claim);
     }
     let Field::Text(text) = message.header(TRACEPARENT) else {
         return None;

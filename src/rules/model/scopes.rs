@@ -57,8 +57,8 @@ impl<'a> Scopes<'a> {
         let now = clock.now_ms;
         self.states[self.layout.control].forget_overrides(now);
         let limits = self.in_force(limits, now);
-        let kept = |state: &State| (state.waitlist.clone(), state.fair_queue.clone());
-        let before: Vec<_> = self.states.iter().map(kept).collect();
+        let shared_state = |state: &State| (state.waitlist.clone(), state.fair_queue.clone());
+        let before: Vec<_> = self.states.iter().map(shared_state).collect();
         let newer = self.load(&limits, clock, State::load);
         self.forget_expired(&limits, now);
         let control = &mut self.states[self.layout.control];
@@ -80,10 +80,10 @@ impl<'a> Scopes<'a> {
         let (end, tallies) = call.finish();
         self.tallies = tallies;
         for (index, (newer, before)) in newer.into_iter().zip(&before).enumerate() {
-            if newer || kept(&self.states[index]) != *before {
-                let kept = self.states[index].needed_until();
+            if newer || shared_state(&self.states[index]) != *before {
+                let needed_until = self.states[index].needed_until();
                 let newest = self.newest_window_end(index, &limits);
-                self.states[index].expires = end.max(kept).max(newest) + KEEP_MS;
+                self.states[index].expires = end.max(needed_until).max(newest) + KEEP_MS;
             }
         }
         let closed = match base > now {
@@ -97,8 +97,8 @@ impl<'a> Scopes<'a> {
             if probes {
                 control.breaker.begin_probe(now);
             }
-            let kept = now.max(control.breaker.needed_until());
-            control.expires = control.expires.max(kept + KEEP_MS);
+            let needed_until = now.max(control.breaker.needed_until());
+            control.expires = control.expires.max(needed_until + KEEP_MS);
         }
         (answers, closed)
     }

@@ -112,7 +112,7 @@ pub type Said = Option<Result<Report, ReportError>>;
 impl FleetReport {
     /// Returns the view of these workers at `now_ms` by Redis's clock. Leaves out workers that
     /// stopped in an orderly way.
-    pub fn of(now_ms: u64, said: Vec<(String, Said)>) -> Self {
+    pub fn of(now_ms: u64, reports: Vec<(String, Said)>) -> Self {
         let mut view = Self {
             now_ms,
             ..Self::default()
@@ -121,8 +121,8 @@ impl FleetReport {
         let mut dark = false;
         let mut rows: BTreeMap<Tenant, Row> = BTreeMap::new();
         let mut cut = Vec::new();
-        for (name, said) in said {
-            let mut report = match said {
+        for (name, answer) in reports {
+            let mut report = match answer {
                 None => {
                     view.silent.push(name);
                     dark = true;
@@ -314,9 +314,9 @@ mod tests {
         }
     }
 
-    fn view(said: Vec<Said>) -> FleetReport {
+    fn view(reports: Vec<Said>) -> FleetReport {
         let names = ('a'..).map(String::from);
-        FleetReport::of(NOW, names.zip(said).collect())
+        FleetReport::of(NOW, names.zip(reports).collect())
     }
 
     fn row<'a>(view: &'a FleetReport, name: &str) -> &'a Row {
@@ -426,12 +426,12 @@ mod tests {
             it.waits_for = "hour".to_owned();
         });
         let view = view(vec![Some(Ok(report("h", vec![acme])))]);
-        let told = |waitlist: WaitlistState| {
+        let row_after = |waitlist: WaitlistState| {
             let mut row = row(&view, "acme").clone();
             row.update(waitlist);
             row
         };
-        let row = told(WaitlistState {
+        let row = row_after(WaitlistState {
             waiting: Some(0),
             ..WaitlistState::default()
         });
@@ -440,7 +440,7 @@ mod tests {
             (Some(0), 0, 0)
         );
         assert_eq!(row.waits_for, "", "nothing waits");
-        let row = told(WaitlistState {
+        let row = row_after(WaitlistState {
             closed_until_ms: NOW + 1_000,
             closed_by: "429 from the API".to_owned(),
             ..WaitlistState::default()

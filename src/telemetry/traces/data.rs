@@ -41,13 +41,13 @@ pub(super) fn data(
     ];
     let (mut events, mut links) = (SpanEvents::default(), SpanLinks::default());
     let (name, span_kind, status) = match span.about {
-        SpanSubject::Wait { told, more } => {
+        SpanSubject::Wait { denials, more } => {
             events.dropped_count = more;
-            events.events = told
+            events.events = denials
                 .into_iter()
                 .map(
                     |TracedDenial {
-                         at: told,
+                         at: denied_at,
                          limits,
                          limit,
                          ttl_ms,
@@ -57,7 +57,7 @@ pub(super) fn data(
                             KeyValue::new("sluicegate.limit", limit),
                             KeyValue::new("sluicegate.ttl_ms", number(ttl_ms)),
                         ];
-                        Event::new("must wait", at(told), attributes, 0)
+                        Event::new("must wait", at(denied_at), attributes, 0)
                     },
                 )
                 .collect();
@@ -136,14 +136,14 @@ mod tests {
     #[test]
     fn times_are_this_machines_and_a_wait_begins_in_its_delay_queue() {
         let limit = Limit::new("hourly", Algorithm::SlidingWindow, 5, SECOND, SECOND / 20);
-        let told = TracedDenial {
+        let denial = TracedDenial {
             at: 8 * SECOND,
             limits: Limits::from(limit.expect("a limit")),
             limit: 0,
             ttl_ms: 1_500,
         };
         let data = of(SpanSubject::Wait {
-            told: vec![told],
+            denials: vec![denial],
             more: 3,
         });
         let at = |seconds: u32| SystemTime::UNIX_EPOCH + seconds * SECOND;

@@ -12,8 +12,8 @@ pub(crate) struct Traces;
 
 /// Logs that no traces are sent if the environment suggests that an operator expects them.
 pub(crate) fn begin() -> Traces {
-    let wanted = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER"];
-    if wanted.iter().any(|name| env::var_os(name).is_some()) {
+    let variables = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER"];
+    if variables.iter().any(|name| env::var_os(name).is_some()) {
         info!("no traces are sent: this worker was built without the feature otlp");
     }
     Traces

@@ -51,13 +51,13 @@ impl OtelVariables {
             of("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true"));
         let endpoint = of(TRACES_ENDPOINT).map(|text| (TRACES_ENDPOINT, text, ""));
         let endpoint = endpoint.or_else(|| of(ENDPOINT).map(|text| (ENDPOINT, text, "/v1/traces")));
-        let wanted = match of("OTEL_TRACES_EXPORTER").as_deref() {
+        let is_requested = match of("OTEL_TRACES_EXPORTER").as_deref() {
             None => endpoint.is_some(),
             Some("otlp") => true,
             Some("none") => false,
             Some(_) => return Err("OTEL_TRACES_EXPORTER: use otlp or none".to_owned()),
         };
-        if is_disabled || !wanted {
+        if is_disabled || !is_requested {
             return Ok(None);
         }
         let first = |names: [&str; 2]| names.into_iter().find_map(&of);

@@ -49,8 +49,8 @@ impl Document {
 
     /// Checks that `answer` matches the description in `operation` of its status.
     fn check(&self, operation: &Value, answer: &Answer) {
-        let said = &operation["responses"][answer.status.to_string()];
-        let (kind, content) = (said["content"].as_object())
+        let described = &operation["responses"][answer.status.to_string()];
+        let (kind, content) = (described["content"].as_object())
             .and_then(|kinds| kinds.iter().next())
             .unwrap_or_else(|| panic!("it says nothing of {answer:?}"));
         assert!(
@@ -178,10 +178,10 @@ async fn the_document_lists_the_paths_and_statuses_of_the_server() {
     }
     for (method, path, operation) in document.operations() {
         let responses = operation["responses"].as_object().expect("responses");
-        let said: BTreeSet<String> = responses.keys().cloned().collect();
+        let described: BTreeSet<String> = responses.keys().cloned().collect();
         let mut found = tried.0[&format!("{method} {path}")].clone();
         found.insert("default".to_owned());
-        assert_eq!(found, said, "{method} {path}");
+        assert_eq!(found, described, "{method} {path}");
     }
     // Liveness does not depend on the servers.
     let lives = send(away.listen, "GET", "/livez", ("host: x\r\n", "")).await;

@@ -85,11 +85,11 @@ impl Port {
     pub async fn of(worker: &Process) -> Self {
         worker.logs(&["RabbitMQ: consuming"]).await;
         let log = worker.log();
-        let said = log
+        let address = log
             .iter()
             .find_map(|line| line.split("admin.listen=").nth(1));
-        let said = said.and_then(|said| said.split_whitespace().next());
-        Self(said.expect("it is said").parse().expect("an address"))
+        let address = address.and_then(|address| address.split_whitespace().next());
+        Self(address.expect("it is said").parse().expect("an address"))
     }
 
     pub async fn get(self, path: &str) -> Answer {

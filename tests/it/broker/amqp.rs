@@ -1,4 +1,4 @@
-//! RabbitMQ alone: what it refuses, and how the client recovers.
+//! RabbitMQ alone: its refusals, and how the client recovers.
 
 use std::sync::Arc;
 

@@ -96,8 +96,8 @@ async fn a_memory_alarm_stops_publishes_only_and_ends_without_a_new_session() {
     let mut publishing = Box::pin(bed.broker.publish(vec![to(&fresh, "c")]));
     // Longer than any other wait for a confirm. A caller that got an error would publish the
     // message again.
-    let told = timeout(Duration::from_secs(20), &mut publishing).await;
-    assert!(told.is_err(), "{told:?}");
+    let result = timeout(Duration::from_secs(20), &mut publishing).await;
+    assert!(result.is_err(), "{result:?}");
     // Deliveries and acks continue. The publish of c has not been delivered yet.
     let mut taken = Vec::new();
     while taken.len() < 2 {
@@ -120,8 +120,8 @@ async fn a_memory_alarm_stops_publishes_only_and_ends_without_a_new_session() {
         rabbit.ctl(&["set_vm_memory_high_watermark", "0.6"]);
     });
     // It was queued when the alarm began, so it arrives in the same session.
-    let told = timeout(PATIENCE, publishing).await;
-    assert_eq!(told.expect("the alarm is over"), [Ok(())]);
+    let result = timeout(PATIENCE, publishing).await;
+    assert_eq!(result.expect("the alarm is over"), [Ok(())]);
     let late = bed.take(1).await;
     assert_eq!(ids(&late), ["c"]);
     assert_eq!(late[0].tag.session, bed.session);

@@ -115,12 +115,12 @@ async fn each_becomes_a_message(queue_type: QueueType) {
         assert!(why.contains(&part), "{why:?} should say {part:?}");
         reasons.insert(part.clone(), why.to_owned());
         let headers = message.properties.headers().as_ref().expect("has headers");
-        let Some(AMQPValue::ByteArray(kept)) = headers.inner().get(PROPERTIES) else {
+        let Some(AMQPValue::ByteArray(stored)) = headers.inner().get(PROPERTIES) else {
             panic!("{part}: {PROPERTIES} is missing");
         };
-        let kept = kept.as_slice();
-        assert!(kept.len() > 100_000 || kept == came, "{part}");
-        assert!(came.starts_with(kept), "{part}");
+        let stored = stored.as_slice();
+        assert!(stored.len() > 100_000 || stored == came, "{part}");
+        assert!(came.starts_with(stored), "{part}");
         // It can be moved like any other message.
         let moved = Outgoing {
             queue: bed.names.dead.clone(),

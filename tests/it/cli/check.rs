@@ -163,8 +163,8 @@ async fn an_api_that_refuses_calls_within_the_limit_is_a_warning_that_names_an_a
     api.answers(|_| Reply::status(429));
     let yaml = bed.yaml("max-requests: 10, window-size: 200ms", &api.url(), "");
     let line = || {
-        let said = sluicegate(&yaml, &["check"]).exited(0).out;
-        let line = said.lines().find(|line| line.contains("were refused"));
+        let out = sluicegate(&yaml, &["check"]).exited(0).out;
+        let line = out.lines().find(|line| line.contains("were refused"));
         line.map(str::to_owned)
     };
     let worker = PROGRAM.start(&yaml);
@@ -204,13 +204,13 @@ async fn an_api_that_estimates_is_named_by_the_log_inspect_and_check() {
     let words = "the API seems to estimate, or count in other windows; use leaky-bucket-algo";
     worker.logs(&["throttled by the API", words]).await;
     until("inspect says so while the tenant is throttled", || {
-        let said = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
-        said.contains(words)
+        let out = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
+        out.contains(words)
     })
     .await;
     until("check says so", || {
-        let said = sluicegate(&yaml, &["check"]).exited(0).out;
-        (said.lines()).any(|line| line.starts_with("warn  api") && line.contains(words))
+        let out = sluicegate(&yaml, &["check"]).exited(0).out;
+        (out.lines()).any(|line| line.starts_with("warn  api") && line.contains(words))
     })
     .await;
     worker.stop();

@@ -169,7 +169,7 @@ fn servers_other_than_workers_are_unhealthy() {
     let says = format!("error: {listen}: is not a worker's admin port: ");
     // On a slow machine the answer may come later than a client waits.
     let mut answers = (0..40).map(|_| sluicegate(&yaml, &["health"]).exited(1).err);
-    let other_speech = answers.find(|said| *said != silent.err);
+    let other_speech = answers.find(|answer| *answer != silent.err);
     let other_speech = other_speech.expect("an answer");
     assert!(other_speech.starts_with(&says), "{other_speech}");
 }

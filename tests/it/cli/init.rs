@@ -21,8 +21,8 @@ const API: [&str; 4] = [
 fn init_writes_a_private_file_that_check_accepts() {
     let folder = tempfile::tempdir().expect("a folder");
     let done = init(folder.path(), &API).exited(0);
-    let told = "sluicegate.yaml: 100 calls in 1m, 5 at once for each tenant. Next:";
-    assert!(done.out.starts_with(told), "{}", done.out);
+    let summary = "sluicegate.yaml: 100 calls in 1m, 5 at once for each tenant. Next:";
+    assert!(done.out.starts_with(summary), "{}", done.out);
     let file = folder.path().join("sluicegate.yaml");
     let mode = file.metadata().expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);

@@ -66,9 +66,9 @@ async fn advertised_limits_are_shown_with_a_warning_if_lower() {
     let file = folder.path().join("sluicegate.yaml");
     for (tenant, warns) in [("acme", true), ("plain", false)] {
         let api = Api::start().await;
-        let said = headers.clone();
+        let sent = headers.clone();
         api.answers(move |_| {
-            (said.iter()).fold(Reply::ok(), |reply, (name, value)| {
+            (sent.iter()).fold(Reply::ok(), |reply, (name, value)| {
                 reply.header(name, value)
             })
         });
@@ -82,23 +82,23 @@ async fn advertised_limits_are_shown_with_a_warning_if_lower() {
             sluicegate(&yaml, &["publish", "--tenant", tenant]).exited(0);
         }
         let found = advertised(&yaml, tenant).await;
-        let said = &found["advertised"];
+        let quotas = &found["advertised"];
         let text = text(&yaml, tenant);
         if warns {
-            assert_eq!(said[0]["limit"], 3, "{found}");
-            assert_eq!(said[0]["window_ms"], 3_600_000);
-            assert_eq!(said[0]["exceeded"]["allowed"], 5);
-            assert_eq!(said[0]["exceeded"]["limit"], "default");
-            assert_eq!(said[0]["exceeded"]["max_requests"], 3);
-            assert_eq!(said[0]["exceeded"]["warning"], WARNING);
+            assert_eq!(quotas[0]["limit"], 3, "{found}");
+            assert_eq!(quotas[0]["window_ms"], 3_600_000);
+            assert_eq!(quotas[0]["exceeded"]["allowed"], 5);
+            assert_eq!(quotas[0]["exceeded"]["limit"], "default");
+            assert_eq!(quotas[0]["exceeded"]["max_requests"], 3);
+            assert_eq!(quotas[0]["exceeded"]["warning"], WARNING);
             let day = json!({"limit": 900, "window_ms": 86_400_000});
-            assert_eq!(said[1], day, "ours keep it");
+            assert_eq!(quotas[1], day, "ours keep it");
             assert!(text.contains("says that it takes 3 in 1h, 900 in 1d"));
             assert!(text.contains(&format!("warning   {WARNING}\n")), "{text}");
             worker.logs(&["WARN", WARNING, "tenant=acme"]).await;
         } else {
             // A quota without a window can't be compared.
-            assert_eq!(said, &json!([{"limit": 2, "window_ms": null}]));
+            assert_eq!(quotas, &json!([{"limit": 2, "window_ms": null}]));
             assert!(text.contains("2 in a window that it does not name"));
             assert!(!text.contains("warning"), "{text}");
         }
@@ -207,12 +207,12 @@ async fn policies_of_other_workers_are_shown_beside_the_files() {
     worker.stop().await;
 }
 
-/// Waits until `inspect` of the tenant `acme` is as `wanted`.
-async fn inspected(yaml: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+/// Waits until `is_reached` is true of the output of `inspect` for the tenant `acme`.
+async fn inspected(yaml: &str, what: &str, is_reached: impl Fn(&Value) -> bool) -> Value {
     let started = Instant::now();
     loop {
         let found = inspect(yaml, "acme");
-        if wanted(&found) {
+        if is_reached(&found) {
             return found;
         }
         assert!(started.elapsed() < PATIENCE, "{what}: {found}");

@@ -118,16 +118,16 @@ impl Fleet {
         }
     }
 
-    /// Repeats `args` until the result is as `wanted`.
+    /// Repeats `args` until `is_reached` is true of the result.
     async fn runs_until(
         &self,
         args: &[&str],
-        wanted: impl Fn(&CommandResult) -> bool,
+        is_reached: impl Fn(&CommandResult) -> bool,
     ) -> CommandResult {
         let begun = Instant::now();
         loop {
             let done = self.runs(args).await;
-            if wanted(&done) {
+            if is_reached(&done) {
                 return done;
             }
             assert!(begun.elapsed() < PATIENCE, "{args:?}: {done:?}");
@@ -482,11 +482,11 @@ async fn replay_keeps_its_rate_and_ctrl_c_loses_no_dead_letter() {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     kill_process(pid.expect("a process"), Signal::INT).expect("it runs");
     let ended = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(1), "{said}");
+    let errors = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{errors}");
     assert!(
-        said.contains("interrupted: the other dead letters are still in"),
-        "{said}"
+        errors.contains("interrupted: the other dead letters are still in"),
+        "{errors}"
     );
     holds(&rabbit, &dead, 1).await;
     sluicegate(&yaml, &["dead", "replay", "--all"]).exited(0);

@@ -226,18 +226,18 @@ async fn shadow_limits_report_hypothetical_denials() {
     until("two calls", || api.count() == 2).await;
     let top = Top::start(&yaml, &[], (40, 120));
     top.types("3");
-    let said = "shadow, would have made 1 of 2 wait, the longest ";
+    let row = "shadow, would have made 1 of 2 wait, the longest ";
     let is_shadow = |text: &str, limit: &str| {
-        let named = |line: &&str| line.contains(limit) && line.contains(said);
+        let named = |line: &&str| line.contains(limit) && line.contains(row);
         text.lines().filter(named).count() == 1
     };
-    let text = top.shows(&["[3 Limits]", "2/2", said]).await;
+    let text = top.shows(&["[3 Limits]", "2/2", row]).await;
     assert!(
         is_shadow(&text, " few ") && is_shadow(&text, " one "),
         "{text}"
     );
     top.types("/many\r");
-    let page = ["tenant many", said, "by an operator, until "];
+    let page = ["tenant many", row, "by an operator, until "];
     let text = top.shows(&page).await;
     assert!(
         is_shadow(&text, " few ") && is_shadow(&text, " one "),
@@ -437,7 +437,7 @@ async fn dead_letters_are_shown_and_replayed() {
     assert!(!top.has_colours(), "{text}");
 
     api.answers(|_| kit::api::Reply::ok());
-    // What was fetched returns to the queue a moment later.
+    // Fetched letters return to the queue a moment later.
     buried(&client(&yaml).await, 4).await;
     top.types("A");
     top.shows(&["Replay ALL dead letters of all tenants (4 dead letters in the list)"])

@@ -86,14 +86,14 @@ fn receipts_of(asked: &TenantAsk, now_ms: u64, answers: &[Answer]) -> Vec<Receip
 }
 
 async fn settle_all(gate: &LimitedGate<RedisGate>, settled: Vec<Settled>) {
-    let told = TenantSettled {
+    let report = TenantSettled {
         tenant: tenant("t"),
         labels: Labels::default(),
         limits: gate.limits.clone(),
         call: unique("call"),
         settled,
     };
-    let replies = gate.settle(&[told]).await.expect("Redis answers");
+    let replies = gate.settle(&[report]).await.expect("Redis answers");
     assert!(replies.iter().all(Result::is_ok));
 }
 

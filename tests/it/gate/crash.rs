@@ -65,9 +65,9 @@ async fn the_script_agrees_with_the_model() {
             let model = gates.model.suspect(&batch).await.expect("it always does");
             let again = gates.fake.suspect(&batch).await.expect("it always does");
             let all = batch.iter().zip(redis).zip(model).zip(again);
-            for (((said, redis), model), again) in all {
+            for (((word, redis), model), again) in all {
                 let (redis, model) = (redis.expect("decided"), model.expect("decided"));
-                assert_eq!(redis, model, "seed {seed}, step {step}: {said:?}");
+                assert_eq!(redis, model, "seed {seed}, step {step}: {word:?}");
                 assert_eq!(again.expect("decided"), model, "through the store");
                 verdicts[match model {
                     SuspectDecision::Proceed => 0,

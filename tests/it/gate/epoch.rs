@@ -128,7 +128,7 @@ impl Fleet {
     fn assert_cold(&self, why: &str) {
         let span = Duration::from_millis(self.gates[0].limits.memory_ms() + 100);
         assert!(
-            self.colds.iter().any(|(_, said)| said.contains(why)),
+            self.colds.iter().any(|(_, reason)| reason.contains(why)),
             "{:?}",
             self.colds
         );
@@ -162,8 +162,9 @@ async fn a_first_start_is_no_loss_and_an_empty_redis_may_be_one() {
     // all.
     let shown = careful.inspect(&tenant("t")).await.expect("it answers");
     assert_eq!((shown.limits[0].count, shown.waiting), (0, 0));
-    let told = watching(redis.url(), &prefix, &limits);
-    told.begin(EarlierStarts::Fresh)
+    let fresh = watching(redis.url(), &prefix, &limits);
+    fresh
+        .begin(EarlierStarts::Fresh)
         .await
         .expect("it may start");
     careful.ping().await.expect("it is open for all");
@@ -516,13 +517,13 @@ async fn a_waiting_worker_sends_heartbeats_until_it_ends() {
         matches!(started, Err(GateError::Cold { .. })),
         "{started:?}"
     );
-    let heard = || {
+    let heartbeats = || {
         let fields = redis.ctl(&["hkeys", &format!("{prefix}:%epoch")]);
         fields.lines().filter(|name| name.starts_with("w:")).count()
     };
-    assert_eq!(heard(), 1);
+    assert_eq!(heartbeats(), 1);
     gate.leave().await.expect("Redis answers");
-    assert_eq!(heard(), 0);
+    assert_eq!(heartbeats(), 0);
 }
 
 #[tokio::test]

@@ -71,8 +71,11 @@ async fn play(gate: &impl Gate, limits: &Limits, step: &Step) -> Seen {
             of = asked.tenant.clone();
         }
         Step::Learn(lesson) => {
-            let told = gate.learn(std::slice::from_ref(lesson)).await;
-            sunk = told.expect("it answers").remove(0).expect("it is stored");
+            let learned = gate.learn(std::slice::from_ref(lesson)).await;
+            sunk = learned
+                .expect("it answers")
+                .remove(0)
+                .expect("it is stored");
             of = lesson.tenant.clone();
         }
         Step::Change(change) => {
@@ -243,19 +246,22 @@ async fn learned_limits_cost_no_more_commands_than_overrides() {
         let set = tenant("set").into();
         (adaptive.change(&set, &by_operator).await).expect("it answers");
         let set = cost(&redis, &adaptive, "set").await;
-        let told = async |id: &str, evidence| {
+        let commands_to_learn = async |id: &str, evidence| {
             let lesson = [LimitEvidence {
                 tenant: tenant(id),
                 labels: Labels::default(),
                 limits: adaptive.limits.clone(),
                 evidence,
             }];
-            let (commands, told) = commands(&redis, adaptive.learn(&lesson)).await;
-            let sunk = told.expect("it answers").remove(0).expect("it is stored");
+            let (commands, replies) = commands(&redis, adaptive.learn(&lesson)).await;
+            let sunk = replies
+                .expect("it answers")
+                .remove(0)
+                .expect("it is stored");
             assert!(sunk.len() == 1 && sunk[0].to < 100, "{sunk:?}");
             commands
         };
-        let advertised = told("lowered", Evidence::Advertised(vec![90])).await;
+        let advertised = commands_to_learn("lowered", Evidence::Advertised(vec![90])).await;
         let learned = cost(&redis, &adaptive, "lowered").await;
         let seen = adaptive.inspect(&tenant("lowered")).await;
         let refused = Evidence::Refused {
@@ -264,7 +270,7 @@ async fn learned_limits_cost_no_more_commands_than_overrides() {
             after_ms: 1_000,
             closed_ms: 1_000,
         };
-        let refused = told("lowered", refused).await;
+        let refused = commands_to_learn("lowered", refused).await;
         println!("{}: {fixed:?}, learned {learned:?}", algorithm.name());
         println!("  an answer: {refused} (429), {advertised} (RateLimit says less)");
         assert_eq!(whole, fixed, "{algorithm:?}: nothing is learned yet");

@@ -90,11 +90,11 @@ async fn memory_per_partition_matches_the_rules() {
                 continue;
             }
             let bytes = used_up(&redis, &mut connection, &limit).await;
-            let said = stored.bytes();
-            println!("{:21} {max:6}: {bytes:8} {said:8}", algorithm.name());
+            let computed = stored.bytes();
+            println!("{:21} {max:6}: {bytes:8} {computed:8}", algorithm.name());
             // Other versions store keys and short texts slightly differently.
-            if bytes > said * 12 / 10 + 100 || said > bytes * 14 / 10 + 100 {
-                wrong.push((algorithm, max, bytes, said));
+            if bytes > computed * 12 / 10 + 100 || computed > bytes * 14 / 10 + 100 {
+                wrong.push((algorithm, max, bytes, computed));
             }
         }
     }

@@ -238,17 +238,17 @@ impl Bench {
                     self.answered_or_reject(gate.block(&tenant.clone().into(), closed, &by))?;
                     let quotas = Quotas::read(&format!("{millis}/{},7/9", millis % 5));
                     world.at(&own).advertised(clock.now_ms, quotas);
-                    let said = [(tenant.clone(), quotas)];
-                    self.answered_or_reject(gate.advertised(&said))?;
+                    let advertised = [(tenant.clone(), quotas)];
+                    self.answered_or_reject(gate.advertised(&advertised))?;
                 }
                 Step::Report { event, millis_ago } => {
                     let event = event.event(clock.now_ms - millis_ago);
                     let standing = world.at(&own).report(clock.now_ms, &RULE, &event);
                     let batch = [(BreakerScope::Tenant(tenant.clone()), event)];
-                    let told = self
+                    let reported = self
                         .answered_or_reject(gate.report(&RULE, &batch))?
                         .remove(0);
-                    prop_assert_eq!(answered(told)?, standing);
+                    prop_assert_eq!(answered(reported)?, standing);
                 }
                 Step::Forward { micros: by } => self.clock.store(micros + by, Ordering::SeqCst),
                 Step::Back { micros: by } => self.clock.store(micros - by, Ordering::SeqCst),
@@ -276,9 +276,9 @@ impl Bench {
                         let all = &mut world.at(&Partition::Global).fair_queue;
                         all.leave(&tenant.key(), clock.now_ms);
                     }
-                    let told =
+                    let until_ms =
                         self.answered_or_reject(gate.change(&tenant.clone().into(), change))?;
-                    prop_assert_eq!(told, until);
+                    prop_assert_eq!(until_ms, until);
                 }
                 Step::Learn {
                     which,
@@ -347,11 +347,11 @@ impl Bench {
             let given = all_given.get(&(tenant.clone(), labels.clone()));
             let ticket = given.and_then(|given| given.tickets.last());
             let [as_it_is, would_be] = what_if(limits, clock, ticket);
-            let told =
+            let schedules =
                 self.answered_or_reject(gate.forecast((tenant, &labels), limits, &would_be))?;
             let expected = [as_it_is, would_be]
                 .map(|asked| world.with(&layout, |scopes| scopes.schedule(&asked, clock)));
-            prop_assert_eq!(told, expected);
+            prop_assert_eq!(schedules, expected);
         }
         for key in self.all_keys(&mut raw) {
             let left: i64 = raw.pttl(&key).expect("Redis answers");

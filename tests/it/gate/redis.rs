@@ -363,14 +363,14 @@ async fn a_key_of_another_type_is_named_among_many() {
     let (gate, question, names) = many(&prefix).await;
     let mut raw = raw(shared_redis());
     for name in &names {
-        let kept = format!("{name}:kept");
-        let was_there: Result<(), _> = raw.rename(name, &kept);
+        let renamed = format!("{name}:kept");
+        let was_there: Result<(), _> = raw.rename(name, &renamed);
         let _: () = raw.rpush(name, "x").expect("Redis answers");
         let replies = gate.ask(std::slice::from_ref(&question)).await;
         match replies.expect("Redis answers").remove(0) {
             Err(GateError::Refused(message)) => {
-                let said = format!("the key {name} contains a list");
-                assert!(message.contains(&said), "{name}: {message}");
+                let message_part = format!("the key {name} contains a list");
+                assert!(message.contains(&message_part), "{name}: {message}");
             }
             // The next fixed windows are not read yet, and large jobs are not either if there are
             // none.
@@ -378,7 +378,7 @@ async fn a_key_of_another_type_is_named_among_many() {
             other => panic!("{other:?}"),
         }
         let _: () = raw.del(name).expect("Redis answers");
-        let _: Result<(), _> = raw.rename(&kept, name);
+        let _: Result<(), _> = raw.rename(&renamed, name);
     }
 }
 

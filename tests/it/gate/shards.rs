@@ -236,12 +236,13 @@ async fn a_first_start_is_no_loss_and_costs_no_more_round_trips() {
         Err(GateError::Cold { why, .. }) => assert!(why.contains("--skip-recovery-wait"), "{why}"),
         other => panic!("{other:?}"),
     }
-    let told = watching(cluster, &prefix, &limits);
-    told.begin(EarlierStarts::Fresh)
+    let fresh = watching(cluster, &prefix, &limits);
+    fresh
+        .begin(EarlierStarts::Fresh)
         .await
         .expect("it may start");
     careful.ping().await.expect("it is open for all");
-    for gate in [&careful, &told] {
+    for gate in [&careful, &fresh] {
         assert_eq!(started_of(gate).await.expect("a decision"), 60);
         let before = gate.round_trips();
         assert_eq!(started_of(gate).await.expect("a decision"), 60);
@@ -264,8 +265,11 @@ async fn an_emptied_primary_stops_only_its_tenants() {
         }
         fleet.run(&[0, 1, 2], 2 * MAX).await;
         fleet.keeps_the_limit();
-        let told = fleet.losses(1);
-        assert!(told.iter().any(|why| why.contains("emptied")), "{told:?}");
+        let reasons = fleet.losses(1);
+        assert!(
+            reasons.iter().any(|why| why.contains("emptied")),
+            "{reasons:?}"
+        );
         for other in [0, 2] {
             assert_eq!(fleet.losses(other), Vec::<&str>::new());
         }
@@ -284,12 +288,13 @@ async fn a_promoted_replica_that_lags_is_a_loss_of_its_tenants_and_a_complete_on
     take_over(&cluster, 0);
     fleet.run(&[0, 1, 2], 2 * MAX).await;
     fleet.keeps_the_limit();
-    // If the takeover took so long that no lost usage counts any more, the reason is a doubt.
-    let told = fleet.losses(0);
+    // If no lost usage counts any more after a long takeover, the reason is a doubt.
+    let reasons = fleet.losses(0);
     assert!(
-        told.iter()
+        reasons
+            .iter()
             .any(|why| why.contains("lost its last writes") || why.contains("not all workers")),
-        "{told:?}"
+        "{reasons:?}"
     );
     for other in [1, 2] {
         assert_eq!(fleet.losses(other), Vec::<&str>::new());
@@ -303,11 +308,11 @@ async fn a_promoted_replica_that_lags_is_a_loss_of_its_tenants_and_a_complete_on
     primary.kill();
     take_over(&cluster, 2);
     fleet.run(&[0, 1, 2], 4).await;
-    let told = fleet.losses(2);
+    let reasons = fleet.losses(2);
     assert!(
-        told.iter().all(|why| why.contains("no worker misses")
+        reasons.iter().all(|why| why.contains("no worker misses")
             || why.contains("not all workers have confirmed")),
-        "{told:?}"
+        "{reasons:?}"
     );
 }
 

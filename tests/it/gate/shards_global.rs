@@ -52,8 +52,11 @@ async fn the_primary_of_a_global_limit_may_forget_and_be_lost() {
     owner.ctl(&["flushall"]);
     fleet.run(&all, 3).await;
     for flow in all {
-        let told = fleet.losses(flow);
-        assert!(told.iter().any(|why| why.contains("emptied")), "{told:?}");
+        let reasons = fleet.losses(flow);
+        assert!(
+            reasons.iter().any(|why| why.contains("emptied")),
+            "{reasons:?}"
+        );
     }
 
     cut_off(&cluster, at);
@@ -63,11 +66,11 @@ async fn the_primary_of_a_global_limit_may_forget_and_be_lost() {
     fleet.run(&all, 3).await;
     assert!(keys(&cluster.replicas[at]).contains(":%global"));
     for flow in all {
-        let told = fleet.losses(flow);
-        // If the takeover took so long that no lost usage counts any more, the reason is a doubt.
+        let reasons = fleet.losses(flow);
+        // If no lost usage counts any more after a long takeover, the reason is a doubt.
         let lost =
             |why: &&str| why.contains("lost its last writes") || why.contains("not all workers");
-        assert!(told.iter().any(lost), "{told:?}");
+        assert!(reasons.iter().any(lost), "{reasons:?}");
     }
     assert!(fleet.worst_of_all() <= MAX);
     assert!(fleet.worst() < MAX);

@@ -94,7 +94,7 @@ async fn other_primaries_receive_settlements_while_one_is_lost() {
     let replies = gate.ask(&batch).await.expect("two primaries answer");
     assert_eq!([0, 2].map(|at| started(decided(&replies, at))), [1, 1]);
 
-    // The command's output includes what can't be read.
+    // The command's output names unreadable parts.
     let yaml = format!(
         "redis: {{prefix: '{prefix}', url: '{},{}'}}",
         cluster.primaries[0].url(),
@@ -212,7 +212,7 @@ async fn becomes(what: &str, patience: Duration, happened: impl Fn() -> bool) {
 async fn tenants_of_healthy_primaries_continue_while_another_is_unreachable() {
     let cluster = RedisCluster::start(&[]);
     let prefix = unique("places");
-    let [lost, kept, _] = tenants_of(&cluster, &prefix, 1).map(|ids| ids[0].clone());
+    let [lost, healthy, _] = tenants_of(&cluster, &prefix, 1).map(|ids| ids[0].clone());
     let calls = Arc::new(Calls {
         slow: lost.clone(),
         go: Semaphore::new(0),
@@ -243,7 +243,7 @@ async fn tenants_of_healthy_primaries_continue_while_another_is_unreachable() {
     let acked = || broker.0.load(Ordering::SeqCst);
     becomes("it has ended", PATIENCE, || acked() == 1).await;
     let jobs = u64::try_from(JOBS).expect("small");
-    let event = deliveries(&kept, 2..2 + jobs);
+    let event = deliveries(&healthy, 2..2 + jobs);
     sender.send(event).await.expect("the engine runs");
     becomes("the others' jobs", SOON, || acked() == 1 + JOBS).await;
     assert_eq!(calls.max.load(Ordering::SeqCst), 1);

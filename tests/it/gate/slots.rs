@@ -31,10 +31,12 @@ async fn a_slot_that_moves_under_load_keeps_its_usage() {
     // Nothing counts as lost. The wait is at most a window, if the machine was too busy for the
     // former primary's handover. gate::epoch::shard tests what happens at once.
     for flow in 0..3 {
-        let told = fleet.losses(flow);
+        let reasons = fleet.losses(flow);
         assert!(
-            told.iter().all(|why| why.contains("came from a primary")),
-            "{told:?}"
+            reasons
+                .iter()
+                .all(|why| why.contains("came from a primary")),
+            "{reasons:?}"
         );
     }
 }
@@ -99,8 +101,11 @@ async fn a_primary_that_joins_gets_slots_under_load() {
     fleet.run(&[0, 1, 2], 2 * MAX).await;
     fleet.keeps_the_limit();
     for flow in 0..3 {
-        let told = fleet.losses(flow);
-        assert!(told.iter().any(|why| why.contains("emptied")), "{told:?}");
+        let reasons = fleet.losses(flow);
+        assert!(
+            reasons.iter().any(|why| why.contains("emptied")),
+            "{reasons:?}"
+        );
     }
 }
 
@@ -126,10 +131,10 @@ async fn slots_of_a_primary_that_is_gone_wait_for_a_window_at_another() {
     heir.ctl(&["cluster", "bumpepoch"]);
     fleet.run(&[0, 1, 2], 2 * MAX).await;
     fleet.keeps_the_limit();
-    let told = fleet.losses(2);
+    let reasons = fleet.losses(2);
     assert!(
-        told.iter().any(|why| why.contains("did not confirm")),
-        "{told:?}"
+        reasons.iter().any(|why| why.contains("did not confirm")),
+        "{reasons:?}"
     );
     for other in [0, 1] {
         assert_eq!(fleet.losses(other), Vec::<&str>::new());
@@ -147,17 +152,17 @@ async fn a_storm_exceeds_no_limit_and_ends() {
         let mut fleet = Fleet::new(&cluster, &short()).await;
         fleet.run(&[0, 1, 2], MAX).await;
         let mut random = StdRng::seed_from_u64(seed);
-        let mut told = Vec::new();
+        let mut history = Vec::new();
         for _ in 0..8 {
             let [one, two] = [0, 1].map(|_| random.random_range(0..3));
             let to = &cluster.primaries[two];
             match random.random_range(0..6) {
                 0 => {
-                    told.push(format!("flush {one}"));
+                    history.push(format!("flush {one}"));
                     cluster.primaries[one].ctl(&["flushall"]);
                 }
                 1 => {
-                    told.push(format!("empty {one}"));
+                    history.push(format!("empty {one}"));
                     cluster.primaries[one].restart();
                 }
                 kind => {
@@ -169,7 +174,7 @@ async fn a_storm_exceeds_no_limit_and_ends() {
                     let has = |node: &&Redis| cluster.has(node, slot);
                     let from = primaries.find(has).expect("somebody has it");
                     if from.url() != to.url() {
-                        told.push(format!("{slot} from {} to {two}", address(from)));
+                        history.push(format!("{slot} from {} to {two}", address(from)));
                         let moving = cluster.begin_move(slot, from, to);
                         moving.keys();
                         fleet.round().await;
@@ -184,6 +189,6 @@ async fn a_storm_exceeds_no_limit_and_ends() {
         }
         fleet.run(&[0, 1, 2], 2 * MAX).await;
         let worst = fleet.worst();
-        assert!(worst <= MAX, "seed {seed}: {worst} after {told:?}");
+        assert!(worst <= MAX, "seed {seed}: {worst} after {history:?}");
     }
 }

@@ -70,12 +70,12 @@ async fn all_keys_of_a_tenant_share_a_slot() {
         let mut replies = limited.ask(&[question]).await.expect("all answer");
         let reply = replies.remove(0).expect("it is decided");
         assert_eq!(started(&reply.answers), 1);
-        let told = Sighted {
+        let sighted = Sighted {
             tenant: tenant(id),
             job: "{j}".to_owned(),
             sighting: sighting(),
         };
-        limited.gate.sighted(&[told]).await.expect("all answer");
+        limited.gate.sighted(&[sighted]).await.expect("all answer");
         let seen = limited.gate.sighting(&tenant(id), "{j}").await;
         assert_eq!(seen.expect("all answer"), Some(sighting()));
     }

@@ -1,4 +1,4 @@
-//! Calls that time out: what is known of them, and when they end.
+//! Calls that time out: their known state, and when they end.
 
 use std::task::Poll;
 

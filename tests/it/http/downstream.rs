@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-/// What happens on the connection after an answer.
+/// The fate of the connection after an answer.
 #[derive(Clone, Copy)]
 pub enum AfterAnswer {
     /// The connection's next request.

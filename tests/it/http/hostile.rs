@@ -97,7 +97,7 @@ async fn a_redirect_takes_nothing_to_another_host() {
     assert_eq!(elsewhere.opened(), 0);
 }
 
-/// Seeded answers with errors. Whatever they are taken for, each call is one request, and the next
+/// Seeded answers with errors. Regardless of their meaning, each call is one request, and the next
 /// call gets its own answer.
 #[tokio::test]
 async fn garbage_harms_no_other_call() {

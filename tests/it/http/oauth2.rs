@@ -362,8 +362,8 @@ async fn answers_without_a_token_or_without_an_end_are_failures() {
         };
         let http = with_tokens(&api, &endpoint, Duration::from_millis(300));
         let handler = HttpHandler::new(&http, 4).expect("usable");
-        let said = fails_with(&handler, words).await;
-        assert!(!said.contains("hunter"), "{said}");
+        let failure = fails_with(&handler, words).await;
+        assert!(!failure.contains("hunter"), "{failure}");
         assert!(api.requests().is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Rules on the body of an answer: which bodies are read, and what they change.
+//! Rules on the body of an answer: which bodies are read, and their effects.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Jobs that are published twice (`x-dedupe-key`): one job per key is called, whichever worker
-//! takes it. The others are reported and counted as duplicates.
+//! Jobs that are published twice (`x-dedupe-key`): one job per key is called, by any worker. The
+//! others are reported and counted as duplicates.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What becomes of single jobs: duplicates, delays, priorities, and moves between queues.
+//! The fate of single jobs: duplicates, delays, priorities, and moves between queues.
 
 mod deduping;
 mod delay_queue_policies;

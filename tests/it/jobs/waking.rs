@@ -79,10 +79,10 @@ impl Waiting {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resumed_tenants_jobs_start_at_once_and_all_are_in_its_waitlist() {
     let waiting = Waiting::under("max-requests: 20, window-size: 1s, guard: 100ms").await;
-    let said = waiting.runs(&["tenant", "resume", "acme"]).out;
+    let out = waiting.runs(&["tenant", "resume", "acme"]).out;
     assert!(
-        said.contains("waiting jobs ask again within seconds"),
-        "{said}"
+        out.contains("waiting jobs ask again within seconds"),
+        "{out}"
     );
     let off = waiting.all_are_called().await;
     assert!(off <= JOBS / 10, "{off}");

@@ -63,11 +63,11 @@ async fn promises_of(seconds: usize) {
     let promised = || sum(&workers, &count("early")) + sum(&workers, &count("late"));
     let waited = ((each - PER_WINDOW) * TENANTS.len()) as f64;
     until("all promises", || promised() >= waited).await;
-    let kept = sum(&workers, "sluicegate_forecasts_kept_total");
+    let in_time = sum(&workers, "sluicegate_forecasts_kept_total");
     for side in ["early", "late"] {
         println!("{side}: {:?}", off(&workers, side));
     }
-    println!("{kept} of {} promises were kept", promised());
+    println!("{in_time} of {} promises were kept", promised());
     assert!(promised() <= (each * TENANTS.len()) as f64);
     // A wrong turn would be off by whole windows.
     let near = |side| {
@@ -82,7 +82,7 @@ async fn promises_of(seconds: usize) {
     );
 }
 
-/// Errors are at most a few seconds, whatever else this machine does, and a window is 20 s.
+/// Errors are at most a few seconds, even on a busy machine, and a window is 20 s.
 /// tests/simulation/backlog.rs shows in simulated time that promises are kept within 2 % of the
 /// wait or 100 ms.
 #[tokio::test(flavor = "multi_thread")]
@@ -241,21 +241,24 @@ async fn explain_shows_the_position_and_start_of_each_job() {
     let (called, waiting): (Vec<String>, Vec<String>) = ids.partition(|id| called.contains(id));
     let mut places = Vec::new();
     for id in &waiting {
-        let told = explain(id).exited(0).json();
+        let explained = explain(id).exited(0).json();
         // They are in the windows of delay queues.
         assert_eq!(
-            (&told["waiting"], &told["sure"]),
+            (&explained["waiting"], &explained["sure"]),
             (&15.into(), &"estimated".into()),
-            "{told}"
+            "{explained}"
         );
-        assert_eq!(told["waits_for"][0]["what"], "limit", "{told}");
-        let place = told["place"].as_u64().expect("a place");
+        assert_eq!(explained["waits_for"][0]["what"], "limit", "{explained}");
+        let place = explained["place"].as_u64().expect("a place");
         let turn = place.div_ceil(5) as f64;
-        assert!((hours(&told["starts_in_ms"]) - turn).abs() < 0.1, "{told}");
-        let (starts, promised) = (&told["starts_at_ms"], &told["promised_at_ms"]);
+        assert!(
+            (hours(&explained["starts_in_ms"]) - turn).abs() < 0.1,
+            "{explained}"
+        );
+        let (starts, promised) = (&explained["starts_at_ms"], &explained["promised_at_ms"]);
         let apart = starts.as_i64().expect("ms") - promised.as_i64().expect("ms");
         // A job that starts a little late delays those behind it.
-        assert!(apart.abs() < 60_000, "{told}");
+        assert!(apart.abs() < 60_000, "{explained}");
         places.push(place);
     }
     places.sort_unstable();
@@ -263,21 +266,21 @@ async fn explain_shows_the_position_and_start_of_each_job() {
     let gone = [
         "explain", "--tenant", "acme", "--id", &called[0], "--wait", "1s", "--json",
     ];
-    let told = slow.runs(&gone).exited(1).json();
+    let explained = slow.runs(&gone).exited(1).json();
     assert_eq!(
-        (&told["sure"], &told["place"]),
+        (&explained["sure"], &explained["place"]),
         (&"unknown".into(), &Value::Null)
     );
     // An operator pauses the tenant, which postpones all starts.
     slow.runs(&["tenant", "pause", "acme", "--for", "10h"])
         .exited(0);
     let id = &waiting[0];
-    let told = explain(id).exited(0).json();
-    let causes: Vec<&str> = (told["waits_for"].as_array().expect("a list").iter())
+    let explained = explain(id).exited(0).json();
+    let causes: Vec<&str> = (explained["waits_for"].as_array().expect("a list").iter())
         .map(|cause| cause["what"].as_str().expect("a text"))
         .collect();
     assert_eq!(causes, ["suspended", "limit"]);
-    assert!(hours(&told["starts_in_ms"]) > 9.9, "{told}");
+    assert!(hours(&explained["starts_in_ms"]) > 9.9, "{explained}");
     let text = slow
         .runs(&["explain", "--tenant", "acme", "--id", id])
         .exited(0)
@@ -293,7 +296,7 @@ async fn explain_shows_the_position_and_start_of_each_job() {
     }
     let path = format!("/tenants/acme/jobs/{id}/explanation?wait=5s");
     let answer = Port::of(&slow.worker).await.get(&path).await.is(200);
-    assert_eq!(answer["place"], told["place"]);
+    assert_eq!(answer["place"], explained["place"]);
     let nobody = [
         "explain", "--tenant", "acme", "--id", "none", "--wait", "1s",
     ];
@@ -327,17 +330,17 @@ async fn explain_shows_why_a_job_died_and_how_to_replay_it() {
     ] {
         assert!(text.contains(words), "{words} is not in {text}");
     }
-    // What a command has looked at returns to the queue a moment later.
+    // Letters that a command has read return to the queue a moment later.
     buried(&client, 3).await;
     let text = slow.runs(&args("o 8")).exited(0).out;
     assert!(text.contains("--id='o 8'\n"), "{text}");
     let json = [&args("o-7")[..], &["--json"]].concat();
     buried(&client, 3).await;
-    let told = slow.runs(&json).exited(0).json();
+    let explained = slow.runs(&json).exited(0).json();
     assert_eq!(
-        (&told["dead_letter"]["reason"], &told["seen"]),
+        (&explained["dead_letter"]["reason"], &explained["seen"]),
         (&"the API answered 422".into(), &Value::Null),
-        "{told}"
+        "{explained}"
     );
     buried(&client, 3).await;
     let none = slow
@@ -372,9 +375,9 @@ async fn explain_shows_why_a_job_died_and_how_to_replay_it() {
     client.close().await;
     slow.runs(&replay).exited(0);
     let json = [&args("o-7")[..], &["--wait", "1m", "--json"]].concat();
-    let told = slow.runs(&json).exited(0).json();
-    assert_eq!(told["dead_letter"], Value::Null, "{told}");
-    assert_ne!(told["seen"], Value::Null, "{told}");
+    let explained = slow.runs(&json).exited(0).json();
+    assert_eq!(explained["dead_letter"], Value::Null, "{explained}");
+    assert_ne!(explained["seen"], Value::Null, "{explained}");
 }
 
 /// A search for one job is short, however long the queue is, since each message read costs a
@@ -390,10 +393,14 @@ async fn explain_leaves_a_long_dead_letter_queue_intact() {
     let last = [
         "explain", "--tenant", "acme", "--id", "o-1199", "--wait", "1s", "--json",
     ];
-    let told = slow.runs(&last).exited(1).json();
-    assert_eq!(told["dead_letter"], Value::Null);
-    let look = |name: &str| told["dead_letters"][name].as_u64().expect("a number");
+    let explained = slow.runs(&last).exited(1).json();
+    assert_eq!(explained["dead_letter"], Value::Null);
+    let look = |name: &str| explained["dead_letters"][name].as_u64().expect("a number");
     // It also ends after five seconds.
-    assert!(look("looked_at") <= 1_000, "{told}");
-    assert_eq!(look("looked_at") + look("not_looked_at"), 1_200, "{told}");
+    assert!(look("looked_at") <= 1_000, "{explained}");
+    assert_eq!(
+        look("looked_at") + look("not_looked_at"),
+        1_200,
+        "{explained}"
+    );
 }

@@ -49,8 +49,8 @@ fn virtual_times(calls: &[Instant], window: Duration) -> Vec<Instant> {
 /// Returns the answer of the API of `worker` to a local program.
 fn by_api(worker: &Process, path: &str) -> Value {
     let log = worker.log();
-    let said = |line: &String| Some(line.split("admin.listen=").nth(1)?.trim().to_owned());
-    let listen = log.iter().find_map(said).expect("it listens");
+    let address = |line: &String| Some(line.split("admin.listen=").nth(1)?.trim().to_owned());
+    let listen = log.iter().find_map(address).expect("it listens");
     let mut stream = TcpStream::connect(&listen).expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nhost: {listen}\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("sent");

@@ -505,8 +505,8 @@ async fn dead_letters(browser: &Chromium, fleet: &Fleet) {
             "{found}"
         );
         let found = found.as_str().unwrap_or(&id).to_owned();
-        // What a page has looked at returns to the queue a moment later. A replayed job waits for
-        // the next window.
+        // Letters that a page has shown return to the queue a moment later. A replayed job waits
+        // for the next window.
         buried(&queue, letters).await;
         browser.click(&found).await;
         browser

@@ -14,13 +14,13 @@ const TENANTS: usize = 40;
 /// Returns the number of closed tenants with a line each, and of those that were summed up.
 fn closed(worker: &Process) -> (usize, usize) {
     let log = worker.log();
-    let said = "tenant closed: its jobs wait for a limit";
-    let said = log.iter().filter(|line| line.contains(said));
+    let text = "tenant closed: its jobs wait for a limit";
+    let text = log.iter().filter(|line| line.contains(text));
     let more = log.iter().filter_map(|line| {
         let (_, rest) = line.split_once("more tenants closed more=")?;
         rest.split_whitespace().next()?.parse::<usize>().ok()
     });
-    (said.count(), more.sum())
+    (text.count(), more.sum())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,8 +37,8 @@ async fn closed_tenants_are_logged_in_a_few_lines_and_a_summary() {
     // happens.
     let all_told = || closed(&worker).0 + closed(&worker).1 == TENANTS;
     until("a line for each", all_told).await;
-    let (said, _) = closed(&worker);
-    assert!(said >= 10, "{said} lines");
+    let (closed_lines, _) = closed(&worker);
+    assert!(closed_lines >= 10, "{closed_lines} lines");
     worker.logs(&["limit=\"default\" wait_ms="]).await;
     worker.stop();
 }

@@ -117,10 +117,10 @@ fn series() -> BTreeSet<String> {
 fn rules_are_valid_and_their_tests_pass() {
     let [rules, tests] = [RULES, RULES_TEST].map(|path| root().join(path));
     let path = |path: &std::path::Path| path.to_str().expect("UTF-8").to_owned();
-    let said = promtool(&["check", "rules", &path(&rules)]);
-    said.unwrap_or_else(|why| panic!("{why}"));
-    let said = promtool(&["test", "rules", &path(&tests)]);
-    said.unwrap_or_else(|why| panic!("{why}"));
+    let out = promtool(&["check", "rules", &path(&rules)]);
+    out.unwrap_or_else(|why| panic!("{why}"));
+    let out = promtool(&["test", "rules", &path(&tests)]);
+    out.unwrap_or_else(|why| panic!("{why}"));
 }
 
 #[test]
@@ -154,10 +154,10 @@ fn every_alert_has_its_section_in_the_runbook_and_every_section_its_alert() {
     let alerts = alerts.split("\n## ").next().unwrap_or_default();
     let mut sections = BTreeSet::new();
     for section in alerts.split("\n### ").skip(1) {
-        let (name, said) = section.split_once('\n').expect("a heading");
+        let (name, body) = section.split_once('\n').expect("a heading");
         sections.insert(name.to_owned());
         for part in ["**Means:**", "**Look:**", "**Do:**"] {
-            assert!(said.contains(part), "{name}: {part}");
+            assert!(body.contains(part), "{name}: {part}");
         }
     }
     assert_eq!(sections, named("alert"));
@@ -277,12 +277,12 @@ async fn a_real_prometheus_scrapes_a_worker_and_evaluates_all_of_it() {
     .await;
     let target = worker.log().iter().find_map(listens).expect("it listens");
     let prometheus = Prometheus::start("sluicegate", &[target], &root().join(RULES));
-    let shows = |query: &str, wanted: f64| {
+    let shows = |query: &str, expected: f64| {
         values(&prometheus, query)
             .iter()
-            .any(|value| (value - wanted).abs() < 1e-9)
+            .any(|value| (value - expected).abs() < 1e-9)
     };
-    for (query, wanted) in [
+    for (query, expected) in [
         ("up{job=\"sluicegate\"}", 1.0),
         ("sluicegate_up{server=\"redis\"}", 1.0),
         ("sluicegate_quota_idle{lacks=\"slot\"}", 1.0),
@@ -297,7 +297,7 @@ async fn a_real_prometheus_scrapes_a_worker_and_evaluates_all_of_it() {
         ("sluicegate_tenants{state=\"waiting\"}", 2.0),
         ("sluicegate_denials_total{limit=\"hourly\"} >= bool 2", 1.0),
     ] {
-        until(query, || shows(query, wanted)).await;
+        until(query, || shows(query, expected)).await;
     }
     let idle_for = || values(&prometheus, "sluicegate_oldest_ready_seconds > 1").len();
     until("a job that is due", || idle_for() == 1).await;

@@ -108,13 +108,13 @@ fn every_field_of_json_is_listed() {
 #[test]
 fn exit_statuses_match_the_help() {
     let help = sluicegate("", &["--help"]).exited(0).out;
-    let (_, said) = help.split_once("Exit status: ").expect("the statuses");
-    let said = said.trim_end().trim_end_matches('.');
+    let (_, statuses) = help.split_once("Exit status: ").expect("the statuses");
+    let statuses = statuses.trim_end().trim_end_matches('.');
     let rows = section("Exit statuses").lines().filter_map(|line| {
         let (status, meaning) = line.strip_prefix("| ")?.split_once(" | ")?;
         let status: u8 = status.parse().ok()?;
         let first = meaning.split([';', ':', '|']).next()?.trim();
         Some(format!("{status} {first}"))
     });
-    assert_eq!(rows.collect::<Vec<_>>().join(", "), said);
+    assert_eq!(rows.collect::<Vec<_>>().join(", "), statuses);
 }

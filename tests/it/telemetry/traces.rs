@@ -134,9 +134,9 @@ async fn a_jobs_spans_join_its_publishers_trace_and_its_context_is_forwarded() {
         assert!(span.start_ns <= span.end_ns && span.attributes["sluicegate.tenant"] == "acme");
     }
     let waits = of(&spans, "second", "sluicegate wait");
-    let told: Vec<_> = waits.iter().flat_map(|span| &span.events).collect();
-    assert!(!told.is_empty(), "{spans:#?}");
-    for (name, says) in told {
+    let denials: Vec<_> = waits.iter().flat_map(|span| &span.events).collect();
+    assert!(!denials.is_empty(), "{spans:#?}");
+    for (name, says) in denials {
         assert_eq!(
             (name.as_str(), says["sluicegate.limit"].as_str()),
             ("must wait", "default")
@@ -167,9 +167,9 @@ async fn a_jobs_spans_join_its_publishers_trace_and_its_context_is_forwarded() {
     let [result] = of(&spans, "second", "sluicegate result")[..] else {
         panic!("one result: {spans:#?}");
     };
-    let said = parse(&results["c"].1["traceparent"]);
+    let context = parse(&results["c"].1["traceparent"]);
     assert_eq!(
-        said.to_string(),
+        context.to_string(),
         format!("00-{}-{}-01", result.trace, result.id)
     );
 

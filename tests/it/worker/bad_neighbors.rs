@@ -208,8 +208,11 @@ async fn refused_dead_letters_stop_no_good_job_and_are_not_lost() {
             letters.len()
         );
         for letter in bed.dead(&yaml).await {
-            let said = format!("{:?}", letter.header("x-sluicegate-reason"));
-            assert!(said.contains("x-tenant") || said.contains("422"), "{said}");
+            let reason = format!("{:?}", letter.header("x-sluicegate-reason"));
+            assert!(
+                reason.contains("x-tenant") || reason.contains("422"),
+                "{reason}"
+            );
             for gone in ["x-sluicegate-parked", "x-sluicegate-trip"] {
                 let header = format!("{:?}", letter.header(gone));
                 assert_eq!(header, "Missing", "{gone}");

@@ -69,7 +69,7 @@ async fn calls_follow_their_jobs_values_and_a_missing_value_makes_a_dead_letter(
         };
         let all_there = async {
             loop {
-                // What a list has shown returns to the queue a moment later.
+                // Listed letters return to the queue a moment later.
                 let dead = dead();
                 if api.count() >= 2 && !dead.is_empty() {
                     return dead;
@@ -158,9 +158,9 @@ async fn whole_numbers_are_tenants_in_headers_and_in_bodies() {
 async fn jobs_wait_until_an_access_token_is_available() {
     let api = Api::start().await;
     let refuses = Arc::new(AtomicBool::new(true));
-    let told = Arc::clone(&refuses);
+    let refuses_now = Arc::clone(&refuses);
     let tokens = Downstream::start(move |_| {
-        let (status, body) = match told.load(Ordering::Relaxed) {
+        let (status, body) = match refuses_now.load(Ordering::Relaxed) {
             true => ("503 Service Unavailable", ""),
             false => (
                 "200 OK",

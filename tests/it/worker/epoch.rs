@@ -121,10 +121,10 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     careful.stop().await;
 
     // Jobs in delay queues ask again: two of them start, and the new one does.
-    let told = start(&config, true);
-    until(&told, &done(3)).await;
-    assert!(told.shows("sluicegate_gate_recovering 0"));
-    told.stop().await;
+    let fresh = start(&config, true);
+    until(&fresh, &done(3)).await;
+    assert!(fresh.shows("sluicegate_gate_recovering 0"));
+    fresh.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,7 +190,7 @@ async fn one_closed_primary_is_reported() {
     });
     assert_eq!(metric("sluicegate_gate_recovering"), Some(0.0));
 
-    // The others continue, so the worker is ready, and reports what waits.
+    // The others continue, so the worker is ready, and reports the waiting jobs.
     cluster.primaries[1].ctl(&["flushall"]);
     happens("one recovers", || {
         primaries("recovering") == Some(1.0) && primaries("admitting") == Some(2.0)

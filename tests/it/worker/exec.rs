@@ -336,6 +336,6 @@ async fn programs_end_with_their_worker() {
     // The program has set its trap, and the worker knows that it is ready, before this line is
     // logged.
     worker.stop();
-    let told = std::fs::read_to_string(&log).expect("it was told to end");
-    assert_eq!(told, "stopped\n");
+    let logged = std::fs::read_to_string(&log).expect("it was told to end");
+    assert_eq!(logged, "stopped\n");
 }

@@ -44,8 +44,8 @@ async fn a_worker_that_cannot_reach_the_api_returns_jobs_to_one_that_can() {
     );
     unfit.logs(&["this worker can't make calls"]).await;
     until("the sick one is not ready", || {
-        let said = unfit.get("/readyz").unwrap_or_default();
-        said.starts_with("not ready") && said.contains("this worker can't make calls")
+        let readiness = unfit.get("/readyz").unwrap_or_default();
+        readiness.starts_with("not ready") && readiness.contains("this worker can't make calls")
     })
     .await;
     until("the sound one is ready", || {

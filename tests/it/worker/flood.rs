@@ -195,10 +195,10 @@ async fn a_backlog_waits_only_in_rabbitmq() {
     let job = |n: u32| (n.to_string(), "noisy".to_owned());
     bed.publish((0..JOBS).map(job), SIZE).await;
     bed.parked(JOBS - 1).await;
-    let kept = bed.kept();
-    println!("flood: {JOBS} jobs of {SIZE} bytes wait: {kept:?}");
+    let size = bed.kept();
+    println!("flood: {JOBS} jobs of {SIZE} bytes wait: {size:?}");
     // The waitlist, the log, and the HASH next to the log.
-    assert!(kept.keys <= 3 && kept.bytes <= 1_024, "{kept:?}");
+    assert!(size.keys <= 3 && size.bytes <= 1_024, "{size:?}");
     bed.holds(&worker, SIZE);
 }
 
@@ -226,12 +226,12 @@ async fn many_tenants_with_long_names_use_at_most_the_documented_memory() {
         })
         .collect();
     assert_eq!(sent, (0..TENANTS).map(name).collect());
-    let kept = bed.kept();
-    println!("flood: {TENANTS} tenants of 255 bytes: {kept:?}");
+    let size = bed.kept();
+    println!("flood: {TENANTS} tenants of 255 bytes: {size:?}");
     // Two keys of up to 765 bytes plus the prefix.
     assert!(
-        kept.keys <= 2 * TENANTS && kept.bytes <= 2_560 * TENANTS,
-        "{kept:?}"
+        size.keys <= 2 * TENANTS && size.bytes <= 2_560 * TENANTS,
+        "{size:?}"
     );
     bed.holds(&worker, 1_024);
 }

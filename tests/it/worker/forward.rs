@@ -152,8 +152,8 @@ async fn an_unroutable_job_is_kept_and_one_that_would_return_is_refused() {
             assert!(started.elapsed() < PATIENCE, "{:#?}", worker.log());
             letters = bed.dead(&yaml).await;
         }
-        let said = format!("{:?}", letters[0].header("x-sluicegate-reason"));
-        assert!(said.contains(reason), "{said}");
+        let why = format!("{:?}", letters[0].header("x-sluicegate-reason"));
+        assert!(why.contains(reason), "{why}");
         if reason.starts_with("no queue") {
             assert!(check.exited(1).out.contains("does not exist"));
         }

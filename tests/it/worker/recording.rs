@@ -32,7 +32,7 @@ async fn a_recording_is_a_new_file_and_never_keeps_a_worker_down() {
     let text = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a file");
     std::fs::write(folder.join("sluicegate.yaml"), &yaml).expect("written");
     std::fs::write(folder.join("jobs.jsonl"), "mine\n").expect("written");
-    for (file, said) in [
+    for (file, lines) in [
         (
             "jobs.jsonl",
             [
@@ -48,7 +48,7 @@ async fn a_recording_is_a_new_file_and_never_keeps_a_worker_down() {
     ] {
         let before = api.count();
         let worker = recording(folder, file);
-        worker.logs(&said).await;
+        worker.logs(&lines).await;
         worker.logs(&["RabbitMQ: consuming"]).await;
         bed.publish(&yaml, jobs("acme", JOBS)).await;
         until("all are called", || api.count() == before + JOBS).await;

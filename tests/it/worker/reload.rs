@@ -250,8 +250,8 @@ async fn a_worker_waiting_for_rabbitmq_reaches_redis_and_logs_its_limits() {
     assert_eq!(program.count(&["enforcing", "burst"]), 0);
     assert_eq!(program.count(&["enforcing", "plans=1", "tenants=0"]), 1);
     wait("Redis is seen", || {
-        let said = program.get("/readyz").unwrap_or_default();
-        let lines: Vec<_> = said.lines().collect();
+        let readiness = program.get("/readyz").unwrap_or_default();
+        let lines: Vec<_> = readiness.lines().collect();
         matches!(lines[..], ["not ready", why, "no jobs are being taken"] if why.contains("can't be reached"))
     })
     .await;
@@ -323,8 +323,8 @@ async fn a_missing_or_hanging_file_is_read_again() {
     bed.write("worker.yaml", &limits(7));
     tokio::time::sleep(10 * SECOND).await;
     wait("it is ready", || {
-        let said = worker.get("/readyz").unwrap_or_default();
-        said.starts_with("ready")
+        let readiness = worker.get("/readyz").unwrap_or_default();
+        readiness.starts_with("ready")
     })
     .await;
     std::fs::write(&url, shared_redis().url()).expect("somebody reads it");

@@ -631,12 +631,12 @@ async fn no_output_of_a_worker_holds_its_access_token_or_the_secret_for_it() {
         let proxy = ConnectProxy::start(Some(&format!("Basic {basic}"))).await;
         secrets.add_basic("shop", &client);
         let refuses = Arc::new(AtomicBool::new(true));
-        let (told, given) = (Arc::clone(&refuses), token.clone());
+        let (refuses_now, given) = (Arc::clone(&refuses), token.clone());
         // It repeats what it refuses, also as the error's code.
         let tokens = Downstream::start(move |request| {
             let head = String::from_utf8_lossy(&request.head).replace(['"', '\r', '\n'], "");
             let body = String::from_utf8_lossy(&request.body).into_owned();
-            let (status, text) = match told.load(Ordering::Relaxed) {
+            let (status, text) = match refuses_now.load(Ordering::Relaxed) {
                 true => {
                     let code = body.rsplit('=').next().unwrap_or_default();
                     let json = format!(

@@ -16,26 +16,26 @@ use crate::PROGRAM;
 /// The worker's messages, received instead of systemd.
 struct Manager {
     socket: UnixDatagram,
-    heard: Vec<String>,
+    received: Vec<String>,
 }
 
 impl Manager {
     /// Listens until `words` have arrived `times` more times.
     async fn receives(&mut self, words: &str, times: usize) {
-        let count = |heard: &[String]| heard.iter().filter(|line| *line == words).count();
-        let enough = count(&self.heard) + times;
+        let count = |lines: &[String]| lines.iter().filter(|line| *line == words).count();
+        let enough = count(&self.received) + times;
         let began = Instant::now();
-        while count(&self.heard) < enough {
+        while count(&self.received) < enough {
             assert!(
                 began.elapsed() < Duration::from_secs(90),
                 "no {words} in {:?}",
-                self.heard
+                self.received
             );
             let mut buffer = [0; 4096];
             match self.socket.recv(&mut buffer) {
                 Ok(length) => {
                     let text = String::from_utf8_lossy(&buffer[..length]);
-                    self.heard.extend(text.lines().map(str::to_owned));
+                    self.received.extend(text.lines().map(str::to_owned));
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             }
@@ -43,7 +43,7 @@ impl Manager {
     }
 
     fn has_received(&self, words: &str) -> bool {
-        self.heard.iter().any(|line| line == words)
+        self.received.iter().any(|line| line == words)
     }
 }
 
@@ -56,7 +56,7 @@ async fn a_worker_reports_readiness_and_survives_unresponsive_servers() {
     socket.set_nonblocking(true).expect("set");
     let mut manager = Manager {
         socket,
-        heard: Vec::new(),
+        received: Vec::new(),
     };
     let bed = Bed::on(rabbit.url(), redis.url());
     let yaml = bed.yaml(
@@ -79,7 +79,7 @@ async fn a_worker_reports_readiness_and_survives_unresponsive_servers() {
             1,
         )
         .await;
-    assert!(!manager.has_received("READY=1"), "{:?}", manager.heard);
+    assert!(!manager.has_received("READY=1"), "{:?}", manager.received);
     redis.resume();
     manager.receives("READY=1", 1).await;
     // An idle worker whose servers don't answer must not be restarted.
@@ -90,11 +90,15 @@ async fn a_worker_reports_readiness_and_survives_unresponsive_servers() {
     redis.resume();
     rabbit.resume();
     manager.receives("WATCHDOG=1", 2).await;
-    assert!(!manager.has_received("STOPPING=1"), "{:?}", manager.heard);
+    assert!(
+        !manager.has_received("STOPPING=1"),
+        "{:?}",
+        manager.received
+    );
 
     worker.signal(Signal::TERM);
     manager.receives("STOPPING=1", 1).await;
     assert!(worker.ended().success(), "{:?}", worker.log());
-    let ready = manager.heard.iter().filter(|line| *line == "READY=1");
-    assert_eq!(ready.count(), 1, "{:?}", manager.heard);
+    let ready = manager.received.iter().filter(|line| *line == "READY=1");
+    assert_eq!(ready.count(), 1, "{:?}", manager.received);
 }

@@ -41,9 +41,9 @@ async fn without_file_descriptors_jobs_wait_and_use_no_attempt() {
         + "retry: {max-attempts: 3, initial-interval: 100ms, max-interval: 100ms}\n";
     bed.publish(&yaml, jobs("acme", JOBS)).await;
     let (check, _config) = with_descriptors(40, "check", &yaml);
-    let said = { check }.output().expect("it runs").stdout;
-    let said = String::from_utf8_lossy(&said).into_owned();
-    assert!(said.contains("can have 40 file descriptors"), "{said}");
+    let out = { check }.output().expect("it runs").stdout;
+    let out = String::from_utf8_lossy(&out).into_owned();
+    assert!(out.contains("can have 40 file descriptors"), "{out}");
 
     let (run, _config) = with_descriptors(40, "run", &yaml);
     let worker = Process::start(run);
@@ -91,19 +91,19 @@ async fn limits_of_rabbitmq_are_named_by_run_and_check() {
         rabbit.ctl(&["set_permissions", "-p", vhost, "guest", ".*", ".*", ".*"]);
         rabbit.ctl(&["set_vhost_limits", "-p", vhost, limit]);
         let yaml = yaml.replace("/%2f", &format!("/{vhost}"));
-        let line = |said: &str| {
+        let line = |text: &str| {
             let is_at_a_limit =
                 |line: &str| line.contains("has reached a limit") && line.contains(words);
-            said.lines().any(is_at_a_limit)
+            text.lines().any(is_at_a_limit)
         };
-        let said = sluicegate(&yaml, &["check"]).exited(1).out;
-        assert!(line(&said), "{said}");
+        let text = sluicegate(&yaml, &["check"]).exited(1).out;
+        assert!(line(&text), "{text}");
         let worker = PROGRAM.start(&yaml);
         worker
             .logs(&["no session", "has reached a limit", words])
             .await;
         until("readiness names it", || {
-            worker.get("/readyz").is_some_and(|said| line(&said))
+            worker.get("/readyz").is_some_and(|text| line(&text))
         })
         .await;
         drop(worker);
@@ -117,10 +117,10 @@ async fn limits_of_rabbitmq_are_named_by_run_and_check() {
         r#"{"max-connections": 1}"#,
     ]);
     let one = yaml.replace("/%2f", "/no-connection");
-    let said = sluicegate(&one, &["check"]).exited(1).out;
+    let text = sluicegate(&one, &["check"]).exited(1).out;
     assert!(
-        said.contains("has reached a limit") && said.contains("connection limit"),
-        "{said}"
+        text.contains("has reached a limit") && text.contains("connection limit"),
+        "{text}"
     );
 
     // Results have two more.
@@ -134,18 +134,18 @@ async fn limits_of_rabbitmq_are_named_by_run_and_check() {
     let http = format!("http: {{url: '{}'}}", api.url());
     let results = one.replace(&http, &format!("{http}, results: {{to: reply-to}}"));
     assert_ne!(results, one);
-    let said = sluicegate(&results, &["check"]).exited(1).out;
-    assert!(said.contains("connection limit"), "{said}");
+    let text = sluicegate(&results, &["check"]).exited(1).out;
+    assert!(text.contains("connection limit"), "{text}");
 
     rabbit.ctl(&["add_user", "limited", "limited"]);
     rabbit.ctl(&["set_permissions", "limited", ".*", ".*", ".*"]);
     rabbit.ctl(&["set_user_limits", "limited", r#"{"max-connections": 0}"#]);
     let limited = yaml.replace("guest:guest@", "limited:limited@");
     assert_ne!(limited, yaml);
-    let said = sluicegate(&limited, &["check"]).exited(1).out;
+    let text = sluicegate(&limited, &["check"]).exited(1).out;
     assert!(
-        said.contains("has reached a limit") && said.contains("user connection limit"),
-        "{said}"
+        text.contains("has reached a limit") && text.contains("user connection limit"),
+        "{text}"
     );
 }
 
@@ -154,13 +154,13 @@ async fn too_few_channels_are_named_by_run_and_check() {
     let rabbit = Rabbit::start_with(&["channel_max = 3"]);
     let bed = Bed::on(rabbit.url(), shared_redis().url());
     let yaml = bed.yaml(LIMITS, "http://127.0.0.1:9/", "");
-    let said = sluicegate(&yaml, &["check"]).exited(1).out;
-    assert!(said.contains("channel_max"), "{said}");
+    let text = sluicegate(&yaml, &["check"]).exited(1).out;
+    assert!(text.contains("channel_max"), "{text}");
     let worker = PROGRAM.start(&yaml);
     worker.logs(&["no session", "channel_max"]).await;
     until("readiness names it", || {
-        let said = worker.get("/readyz").unwrap_or_default();
-        said.contains("channel_max")
+        let text = worker.get("/readyz").unwrap_or_default();
+        text.contains("channel_max")
     })
     .await;
 }

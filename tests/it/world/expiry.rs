@@ -77,8 +77,8 @@ async fn no_job_is_called_after_its_expiry_and_none_is_lost() {
         assert!(reason.starts_with("expired: "), "{reason}");
         assert_eq!(letter.properties.expiration(), &None, "it stays there");
         if letter.header("x-tenant") != Field::Text("until") {
-            let kept = letter.header("x-sluicegate-expiration");
-            assert_eq!(kept, Field::Text("9000"));
+            let expiration = letter.header("x-sluicegate-expiration");
+            assert_eq!(expiration, Field::Text("9000"));
         }
     }
     let mut ids: Vec<&str> = calls.iter().map(|call| call.job.as_str()).collect();

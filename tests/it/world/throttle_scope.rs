@@ -10,7 +10,7 @@ use crate::PROGRAM;
 use crate::cli::sluicegate;
 
 fn calls_in_flight(worker: &Process) -> f64 {
-    // What is not known may be one.
+    // An unknown scope may be one.
     worker.metric("sluicegate_calls_in_flight").unwrap_or(1.0)
 }
 
@@ -68,8 +68,8 @@ async fn a_429_for_a_shared_partition_closes_all_tenants() {
     assert_eq!(api.count(), before, "no tenant's call");
 
     api.answers(|_| Reply::ok());
-    let said = sluicegate(&yaml, &["tenant", "resume", "--all"]).exited(0);
-    assert!(said.out.contains("all tenants"), "{}", said.out);
+    let done = sluicegate(&yaml, &["tenant", "resume", "--all"]).exited(0);
+    assert!(done.out.contains("all tenants"), "{}", done.out);
     let workers = workers.into_iter().chain([third]).collect::<Vec<_>>();
     let done = || workers.iter().filter_map(|worker| worker.metric(DONE));
     until("all jobs", || done().sum::<f64>() >= 2001.0).await;

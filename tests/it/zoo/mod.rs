@@ -101,8 +101,8 @@ impl Case {
         let all = tenants.iter().flat_map(|tenant| jobs(tenant, self.jobs));
         bed.publish(&yaml, all).await;
         let worker = PROGRAM.start(&yaml);
-        let wanted = tenants.len() * self.jobs;
-        until("all calls", || limiter.admitted() >= wanted).await;
+        let total = tenants.len() * self.jobs;
+        until("all calls", || limiter.admitted() >= total).await;
         worker.stop();
         let seen = limiter.seen();
         let figures = |tenant: &&str| self.figures(tenant, &seen);

@@ -157,17 +157,17 @@ pub async fn conforms(
     let (all, how) = (BreakerScope::Api, "429 for all");
     (long.block(&all, Duration::from_secs(1000), how).await).expect("the gate answers");
     let read_standing = async || {
-        let told = long
+        let standing = long
             .report(&Rule::NONE, &[(BreakerScope::Api, BreakerEvent::Read)])
             .await;
-        let told = told.expect("the gate answers").remove(0);
-        told.expect("the gate answers")
+        let standing = standing.expect("the gate answers").remove(0);
+        standing.expect("the gate answers")
     };
-    let told = read_standing().await;
-    assert!(told.named_until_ms > told.now_ms + 990_000 && !told.is_open);
+    let standing = read_standing().await;
+    assert!(standing.named_until_ms > standing.now_ms + 990_000 && !standing.is_open);
     assert_eq!(
-        (told.closed_until_ms, told.reason.as_str()),
-        (told.named_until_ms, how)
+        (standing.closed_until_ms, standing.reason.as_str()),
+        (standing.named_until_ms, how)
     );
     assert_eq!(started(&ask(&long, "not closed", 5, &[FRESH]).await), 1);
     (long.change(&all, &Change::Resume).await).expect("the gate answers");
@@ -215,9 +215,9 @@ pub async fn conforms(
     assert_eq!(shown.limits[0].override_until_ms, 0);
 
     // Limits that the downstream advertises are shown and decide nothing.
-    let said = |text| [(tenant("advertised"), Quotas::read(text))];
+    let advertised = |text| [(tenant("advertised"), Quotas::read(text))];
     for text in ["7/1", "1/1,100/60,5/0"] {
-        long.advertised(&said(text))
+        long.advertised(&advertised(text))
             .await
             .expect("the gate answers");
         let shown = long.inspect(&tenant("advertised")).await;

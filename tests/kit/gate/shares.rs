@@ -103,7 +103,7 @@ impl<'a, G: Gate> Desk<'a, G> {
 
     async fn settle(&self, partition: &str, ends: Vec<(Receipt, End)>) {
         let (id, labels) = self.tenant_and_labels(partition);
-        let told = TenantSettled {
+        let settled = TenantSettled {
             tenant: tenant(&id),
             labels,
             limits: self.limits.clone(),
@@ -114,8 +114,8 @@ impl<'a, G: Gate> Desk<'a, G> {
         };
         // The second settlement has no effect.
         for _ in 0..2 {
-            let told = std::slice::from_ref(&told);
-            let replies = self.gate.settle(told).await.expect("the gate answers");
+            let settled = std::slice::from_ref(&settled);
+            let replies = self.gate.settle(settled).await.expect("the gate answers");
             assert!(matches!(replies[..], [Ok(())]), "{replies:?}");
         }
     }

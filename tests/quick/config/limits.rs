@@ -787,7 +787,7 @@ fn documented_examples_are_valid_without_warnings() {
     assert!(
         documents
             .iter()
-            .all(|document| examples(document).count() >= 2)
+            .all(|document| examples(document).next().is_some())
     );
     for example in documents.iter().flat_map(|document| examples(document)) {
         let (yaml, _) = example.split_once("```").expect("it ends");

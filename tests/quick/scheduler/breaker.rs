@@ -409,13 +409,13 @@ fn a_success_while_a_failure_is_being_reported_resets_the_count() {
         .finished(desk.now, keys[2], MS, Outcome::Done);
     desk.fails(keys[3], Trouble::Failing);
     let done = desk.answer_reports(vec![closed(1), closed(1)]);
-    let told = [
+    let expected = [
         "a: sound",
         "api: sound",
         "a: probe failed of \"job\"",
         "api: failed of \"a\"",
     ];
-    assert_eq!(words(&done), told);
+    assert_eq!(words(&done), expected);
 }
 
 #[test]

@@ -285,9 +285,13 @@ fn the_first_promise_travels_with_a_job_and_is_compared_with_its_start() {
     for wait_ms in [10_000, 5_000, 70_000] {
         let done = desk.answer(MS, vec![vec![wait(wait_ms, 4)]]);
         let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
-        let told = promise(&outgoing.message).expect("it was told its turn");
-        assert_eq!(*first.get_or_insert(told), told, "later ones correct it");
-        assert_eq!(told.wait_ms, 10_000);
+        let promised = promise(&outgoing.message).expect("it was told its turn");
+        assert_eq!(
+            *first.get_or_insert(promised),
+            promised,
+            "later ones correct it"
+        );
+        assert_eq!(promised.wait_ms, 10_000);
         desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
         desk.actions();
         assert_eq!(desk.back(outgoing).asked.len(), 1);

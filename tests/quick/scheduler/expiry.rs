@@ -56,8 +56,8 @@ fn an_expired_job_returns_from_its_delay_queue_without_a_request() {
     let ends = travelling.header("x-sluicegate-expires");
     // It was seen 5 ms before its question, and the answer brought the clock.
     assert_eq!(ends, Field::Int(STORE_MS + 3_000));
-    let kept = travelling.header("x-sluicegate-expiration");
-    assert_eq!(kept, Field::Text("3000"));
+    let expiration = travelling.header("x-sluicegate-expiration");
+    assert_eq!(expiration, Field::Text("3000"));
     assert_eq!(
         travelling.properties.expiration(),
         &None,
@@ -80,8 +80,8 @@ fn an_expired_job_returns_from_its_delay_queue_without_a_request() {
     desk.step(MS * 1_000);
     let done = desk.deliver_messages(DeliverySource::Due, vec![travelling]);
     let letter = &dead(&done).message;
-    let kept = letter.header("x-sluicegate-expiration");
-    assert_eq!(kept, Field::Text("3000"));
+    let expiration = letter.header("x-sluicegate-expiration");
+    assert_eq!(expiration, Field::Text("3000"));
     assert_eq!(letter.properties.expiration(), &None);
 }
 

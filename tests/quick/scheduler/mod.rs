@@ -187,7 +187,7 @@ impl Desk {
                 Action::ReturnDeliveries => done.rests += 1,
                 Action::Take => done.takes += 1,
                 Action::TakeFew => done.takes_few += 1,
-                Action::TakeNew(wanted) => done.new.push(wanted),
+                Action::TakeNew(enabled) => done.new.push(enabled),
                 Action::Sighted(batch) => done.sighted.extend(batch),
                 Action::Reply(batch) => done.replies.extend(batch),
                 Action::Publish(batch) => done.published.extend(batch),
@@ -1175,16 +1175,16 @@ fn an_unreadable_clock_is_reported_once_a_minute() {
             .answered(desk.now, ShardId::default(), Ok(vec![Err(why)]));
         desk.step(Duration::from_millis(1_100));
     }
-    let told: Vec<Fact> = desk.scheduler.take_facts();
-    let told = told.into_iter().filter_map(|fact| match fact {
+    let facts: Vec<Fact> = desk.scheduler.take_facts();
+    let facts = facts.into_iter().filter_map(|fact| match fact {
         Fact::ClockUnreadable(tenant, jobs, why) => {
             Some((tenant.to_string(), jobs, why.to_string()))
         }
         _ => None,
     });
-    let told: Vec<_> = told.collect();
+    let facts: Vec<_> = facts.collect();
     let why = "Redis refused: WRONGTYPE of a test".to_owned();
-    assert_eq!(told, vec![("a".to_owned(), 1, why); 2]);
+    assert_eq!(facts, vec![("a".to_owned(), 1, why); 2]);
 }
 
 /// On a busy machine an answer takes a millisecond per job, so half a guard is enough for 25.
@@ -1206,8 +1206,9 @@ fn jobs_start_in_smaller_rounds_if_one_round_would_be_too_late() {
         let done = desk.step(MS * 5);
         asked = done.asked;
         if asked.is_empty() {
-            let told = Ok(vec![Ok(()); done.settled.len()]);
-            desk.scheduler.settled(desk.now, ShardId::default(), told);
+            let replies = Ok(vec![Ok(()); done.settled.len()]);
+            desk.scheduler
+                .settled(desk.now, ShardId::default(), replies);
             asked = desk.step(MS * 5).asked;
         }
     }
@@ -1286,7 +1287,7 @@ fn units_charged_by_a_lost_answer_are_returned_when_the_gate_answers() {
 #[test]
 fn advertised_limits_are_written_once_and_delay_no_job() {
     let mut desk = Desk::new(4);
-    let mut told = Vec::new();
+    let mut advertisements = Vec::new();
     for _ in 0..3 {
         let key = desk.start_one();
         let seen = LimitInfo {
@@ -1302,10 +1303,10 @@ fn advertised_limits_are_written_once_and_delay_no_job() {
         // The gate never answers this question.
         let done = desk.step(MS);
         assert_eq!(done.acked.len(), 1);
-        told.extend(done.advertised);
+        advertisements.extend(done.advertised);
     }
     let a = Tenant::parse("a").expect("a tenant");
-    assert_eq!(told, [(a, Quotas::read("10/1"))]);
+    assert_eq!(advertisements, [(a, Quotas::read("10/1"))]);
     desk.scheduler.drain();
     assert!(desk.scheduler.is_idle());
 }

@@ -1,4 +1,4 @@
-//! Results: what is reported about a job's end and to whom, and that the ack comes last.
+//! Results: the report about a job's end, its receiver, and that the ack comes last.
 
 use std::time::Duration;
 

@@ -163,18 +163,18 @@ fn settlements_carry_the_labels_of_their_start() {
     assert_ne!(asked[0].permits, asked[1].permits);
     let started = desk.answer(MS, vec![vec![START], vec![START]]).dispatched;
     let renewed = desk.step(Duration::from_secs(20)).settled;
-    let told: Vec<_> = (renewed.iter())
-        .map(|told| {
+    let settled: Vec<_> = (renewed.iter())
+        .map(|settled| {
             (
-                &told.labels,
-                told.settled[0].end,
-                &told.settled[0].receipt.permit,
+                &settled.labels,
+                settled.settled[0].end,
+                &settled.settled[0].receipt.permit,
             )
         })
         .collect();
     let permits = [0, 1].map(|at: usize| format!("{}:0", asked[at].permits));
     assert_eq!(
-        told,
+        settled,
         [
             (&label("/a"), End::Running, &permits[0]),
             (&label("/b"), End::Running, &permits[1])
@@ -326,8 +326,8 @@ fn a_job_that_waits_for_a_lease_asks_when_a_call_has_ended() {
     let key = started.dispatched[0].0;
     assert!(desk.step(MS * 50).asked.is_empty());
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    let told = desk.step(MS);
-    assert_eq!((told.settled.len(), told.asked.len()), (1, 0));
+    let done = desk.step(MS);
+    assert_eq!((done.settled.len(), done.asked.len()), (1, 0));
     // The first of the two asks once. The other one returns at its time.
     desk.scheduler
         .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));

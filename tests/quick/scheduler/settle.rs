@@ -26,7 +26,7 @@ fn away() -> GateError {
 
 /// Answers settlements while the primary of `a` is unavailable and that of `b` works.
 fn settled_except_a(settled: &[TenantSettled]) -> SettleReplies {
-    let reply = |told: &TenantSettled| match told.tenant.as_str() {
+    let reply = |batch: &TenantSettled| match batch.tenant.as_str() {
         "a" => Err(away()),
         _ => Ok(()),
     };
@@ -34,9 +34,12 @@ fn settled_except_a(settled: &[TenantSettled]) -> SettleReplies {
 }
 
 fn ends_of(settled: &[TenantSettled]) -> Vec<(&str, End)> {
-    let of = |told: &'_ TenantSettled| told.settled.iter().map(|one| one.end).collect::<Vec<_>>();
-    let ends = (settled.iter())
-        .flat_map(|told| of(told).into_iter().map(|end| (told.tenant.as_str(), end)));
+    let of = |batch: &'_ TenantSettled| batch.settled.iter().map(|one| one.end).collect::<Vec<_>>();
+    let ends = (settled.iter()).flat_map(|batch| {
+        of(batch)
+            .into_iter()
+            .map(|end| (batch.tenant.as_str(), end))
+    });
     ends.collect()
 }
 
@@ -91,7 +94,7 @@ fn a_failing_tenants_settlements_are_given_up_while_others_continue() {
         let settled = desk.step(MS * 50).settled;
         tries += settled
             .iter()
-            .filter(|told| told.tenant.as_str() == "a")
+            .filter(|batch| batch.tenant.as_str() == "a")
             .count();
         let renewed = ends_of(&settled).contains(&("b", End::Running));
         renewals.extend(renewed.then_some(desk.now.as_secs()));
@@ -212,9 +215,9 @@ fn the_lease_of_an_abandoned_call_is_held_until_it_ends() {
     for failed in [true, false, false] {
         let settled = until_told(&mut desk, begun + lease);
         let left = lease - (desk.now - begun);
-        let told = ends_of(&settled);
-        let [("a", End::Abandoned { for_ms })] = told[..] else {
-            panic!("{told:?}");
+        let ends = ends_of(&settled);
+        let [("a", End::Abandoned { for_ms })] = ends[..] else {
+            panic!("{ends:?}");
         };
         assert!(
             Duration::from_millis(for_ms).abs_diff(left) < second,
@@ -252,23 +255,23 @@ fn a_failed_throttle_is_resent_for_the_rest_of_its_time() {
         let key = desk.start_one();
         let started = desk.now;
         desk.scheduler.finished(desk.now, key, MS, attempt);
-        let mut told = desk.actions().blocked;
-        assert_eq!((told.len(), told[0].1), (1, minute));
-        assert_eq!(told[0].0.key.is_some(), waits);
+        let mut blocks = desk.actions().blocked;
+        assert_eq!((blocks.len(), blocks[0].1), (1, minute));
+        assert_eq!(blocks[0].0.key.is_some(), waits);
         let a = BreakerScope::Tenant(Tenant::parse("a").expect("a tenant"));
         for pause_ms in [100, 200] {
-            let (block, _) = told.remove(0);
+            let (block, _) = blocks.remove(0);
             assert!(!desk.scheduler.is_idle());
             desk.scheduler.blocked(desk.now, block, Err(away()));
             let published = desk.actions().published.len();
             assert_eq!(published, usize::from(waits && pause_ms == 100));
             let next = desk.now + pause_ms * MS;
             assert_eq!(desk.scheduler.next_tick(desk.now), Some(next));
-            told = desk.step(pause_ms * MS).blocked;
-            assert_eq!(told.len(), 1, "again, before the next question");
-            assert_eq!(told[0].1, minute - (desk.now - started));
+            blocks = desk.step(pause_ms * MS).blocked;
+            assert_eq!(blocks.len(), 1, "again, before the next question");
+            assert_eq!(blocks[0].1, minute - (desk.now - started));
         }
-        let (block, _) = told.remove(0);
+        let (block, _) = blocks.remove(0);
         assert_eq!((block.key, &block.scope), (None, &a));
         desk.scheduler.blocked(desk.now, block, Ok(()));
         assert!(desk.step(minute).blocked.is_empty(), "once");
@@ -279,7 +282,7 @@ fn a_failed_throttle_is_resent_for_the_rest_of_its_time() {
 #[test]
 fn configured_limits_decide_where_they_satisfy_the_api_and_headers_are_rounded() {
     let second = Duration::from_secs(1);
-    for (quotas, used_up, told) in [
+    for (quotas, used_up, expected_pause) in [
         // The desk's limit is 20 per second.
         ("20/0", 3, Some(1)),
         ("20/1", 3, Some(1)),
@@ -306,7 +309,10 @@ fn configured_limits_decide_where_they_satisfy_the_api_and_headers_are_rounded()
         desk.scheduler.finished(desk.now, key, MS, done);
         let blocked = desk.actions().blocked;
         let times: Vec<_> = blocked.iter().map(|(_, time)| *time).collect();
-        let expected: Vec<_> = told.into_iter().map(|seconds| seconds * second).collect();
+        let expected: Vec<_> = expected_pause
+            .into_iter()
+            .map(|seconds| seconds * second)
+            .collect();
         assert_eq!(times, expected, "{quotas} {used_up}");
     }
 }
@@ -319,13 +325,13 @@ fn a_throttle_that_is_never_stored_is_given_up() {
     let refused = Outcome::Throttled { after, reason };
     desk.scheduler.finished(desk.now, key, MS, refused);
     let mut times = 0;
-    let mut told = desk.actions().blocked;
+    let mut blocks = desk.actions().blocked;
     for _ in 0..1000 {
-        times += told.len();
-        for (block, _) in told {
+        times += blocks.len();
+        for (block, _) in blocks {
             desk.scheduler.blocked(desk.now, block, Err(away()));
         }
-        told = desk.step(MS * 100).blocked;
+        blocks = desk.step(MS * 100).blocked;
     }
     assert_eq!(times, 9);
 }

@@ -171,10 +171,10 @@ fn failed_sightings_are_resent_unless_outdated_or_no_longer_requested() {
     desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     desk.answer(MS, vec![vec![wait(400, 4)]]);
     let done = steer(&mut desk, [show()]);
-    let [told] = &done.sighted[..] else {
+    let [sighted] = &done.sighted[..] else {
         panic!("{:?}", done.sighted)
     };
-    let seen = &told.sighting;
+    let seen = &sighted.sighting;
     assert_eq!((seen.state, seen.show), (SightedState::Waiting, Some(9)));
     assert_eq!((seen.wait_ms, seen.ticket), (Some(400), Some(4)));
     assert_eq!(seen.limit.as_deref(), Some("default"));

@@ -78,30 +78,30 @@ impl Desk {
 #[test]
 fn jobs_delivered_once_cost_no_notes() {
     let mut desk = Desk::new(8);
-    let mut told = 0;
+    let mut notes = 0;
     for round in 0..50 {
         let names: Vec<String> = (0..4).map(|job| format!("{round}-{job}")).collect();
         let ids: Vec<&str> = names.iter().map(String::as_str).collect();
         let done = desk.deliver_messages(DeliverySource::Fresh, jobs(&ids));
-        told += done.suspected.len();
+        notes += done.suspected.len();
         assert_eq!(done.asked[0].asks.len(), 4, "they ask at once");
         let answers = vec![START, START, wait(60_000, 1), wait(60_001, 2)];
         let done = desk.answer(MS, vec![answers]);
-        told += done.suspected.len();
+        notes += done.suspected.len();
         let retry = Outcome::Retry {
             after: Some(60 * SECOND),
             reason: "502".to_owned(),
         };
         for ((key, ..), outcome) in done.dispatched.into_iter().zip([Outcome::Done, retry]) {
             let done = desk.ends(key, outcome);
-            told += done.suspected.len();
+            notes += done.suspected.len();
             for (_, moved) in done.published {
                 assert_eq!(moved.message.header(headers::SUSPECT), Field::Missing);
             }
         }
-        told += desk.step(SECOND).suspected.len();
+        notes += desk.step(SECOND).suspected.len();
     }
-    assert_eq!(told, 0);
+    assert_eq!(notes, 0);
     assert!(desk.scheduler.final_notes().is_empty());
 }
 
@@ -138,10 +138,10 @@ fn a_note_ends_with_its_job_in_every_case() {
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
     desk.answer_notes(&[SuspectDecision::Proceed]);
-    let mut told = words(&desk.answer(MS, vec![vec![wait(60_000, 1)]]));
+    let mut notes = words(&desk.answer(MS, vec![vec![wait(60_000, 1)]]));
     let done = desk.step(MS);
-    told.extend(words(&done));
-    assert_eq!(told, ["x: end"]);
+    notes.extend(words(&done));
+    assert_eq!(notes, ["x: end"]);
 
     // Its session is lost before it starts, or while the note is written.
     for verdict in [None, Some(SuspectDecision::Proceed)] {
@@ -149,9 +149,9 @@ fn a_note_ends_with_its_job_in_every_case() {
         desk.again(&["x"]);
         verdict.map(|verdict| desk.answer_notes(&[verdict]));
         desk.scheduler.session_down();
-        let mut told = words(&desk.step(MS));
-        told.extend(words(&desk.answer_notes(&[SuspectDecision::Proceed])));
-        assert_eq!(told, ["x: end"], "{verdict:?}");
+        let mut notes = words(&desk.step(MS));
+        notes.extend(words(&desk.answer_notes(&[SuspectDecision::Proceed])));
+        assert_eq!(notes, ["x: end"], "{verdict:?}");
     }
 
     // A call that was not made says nothing about its job, which asks again.
@@ -186,12 +186,12 @@ fn an_orderly_shutdown_leaves_no_note() {
     desk.suspect_runs("x");
     desk.again(&["y", "z"]);
     desk.scheduler.drain();
-    let told: Vec<_> = desk.scheduler.final_notes();
-    let mut ended: Vec<_> = told.iter().map(|word| word.job.as_str()).collect();
+    let notes: Vec<_> = desk.scheduler.final_notes();
+    let mut ended: Vec<_> = notes.iter().map(|word| word.job.as_str()).collect();
     ended.sort_unstable();
     assert_eq!(ended, ["x", "y", "z"]);
     let end = Note::End { answered: false };
-    assert!(told.iter().all(|word| word.note == end));
+    assert!(notes.iter().all(|word| word.note == end));
 
     // A graceful stop waits until notes are written.
     let mut desk = Desk::new(8);
@@ -240,15 +240,15 @@ fn a_job_that_may_run_elsewhere_waits_in_a_delay_queue_as_a_suspect() {
     let (_, moved) = &done.published[0];
     assert_eq!(moved.message.header(headers::SUSPECT), Field::Int(0));
     let moved = moved.clone();
-    let mut told = words(&desk.back(moved));
-    told.extend(words(&desk.step(SECOND)));
+    let mut notes = words(&desk.back(moved));
+    notes.extend(words(&desk.step(SECOND)));
     // The clock is not known yet.
     let done = desk.answer(MS, vec![vec![]]);
-    told.extend(words(&done));
+    notes.extend(words(&done));
     for _ in 0..400 {
-        told.extend(words(&desk.step(100 * MS)));
+        notes.extend(words(&desk.step(100 * MS)));
     }
-    assert_eq!(told[0], "x: begin");
+    assert_eq!(notes[0], "x: begin");
 
     // A short wait is spent here.
     let mut desk = Desk::new(8);
@@ -303,10 +303,10 @@ fn a_job_without_an_id_gets_one_on_its_way_through_a_delay_queue() {
     assert_eq!(words(&done), [""; 0]);
     let (_, moved) = done.published[0].clone();
     let id = moved.message.id().expect("it has one now").to_owned();
-    let mut told = words(&desk.back(moved));
+    let mut notes = words(&desk.back(moved));
     desk.answer(MS, vec![vec![]]);
-    told.extend((0..10).flat_map(|_| words(&desk.step(100 * MS))));
-    assert_eq!(told, [format!("{id}: begin")]);
+    notes.extend((0..10).flat_map(|_| words(&desk.step(100 * MS))));
+    assert_eq!(notes, [format!("{id}: begin")]);
 }
 
 #[test]
@@ -320,9 +320,9 @@ fn suspects_wait_like_all_jobs_while_the_gate_is_unreachable() {
     assert!(done.published.is_empty());
     // The note may have been written. It is ended when the gate answers again, and then the call
     // begins again.
-    let mut told = words(&done);
-    told.extend((0..10).flat_map(|_| words(&desk.step(200 * MS))));
-    assert_eq!(told, ["x: end"]);
+    let mut notes = words(&done);
+    notes.extend((0..10).flat_map(|_| words(&desk.step(200 * MS))));
+    assert_eq!(notes, ["x: end"]);
     assert_eq!(
         words(&desk.answer_notes(&[SuspectDecision::Proceed])),
         ["x: begin"]

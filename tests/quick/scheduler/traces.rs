@@ -83,12 +83,15 @@ fn a_wait_a_call_and_a_result_belong_to_the_publishers_span() {
         panic!("one span");
     };
     assert_eq!(waited.parent, Some(publisher));
-    let SpanSubject::Wait { told, more } = &waited.about else {
+    let SpanSubject::Wait { denials, more } = &waited.about else {
         panic!("{waited:?}");
     };
-    assert_eq!((told.len(), *more), (16, 4), "a bounded number is told");
+    assert_eq!((denials.len(), *more), (16, 4), "a bounded number is told");
     assert_eq!(
-        (told[0].limits[told[0].limit].name(), told[0].ttl_ms),
+        (
+            denials[0].limits[denials[0].limit].name(),
+            denials[0].ttl_ms
+        ),
         ("default", 300)
     );
     desk.now += 20 * MS;
@@ -99,7 +102,7 @@ fn a_wait_a_call_and_a_result_belong_to_the_publishers_span() {
     let result = parse(text(&reply.message, "traceparent"));
     desk.now += MS;
     desk.scheduler.replied_to(desk.now, vec![(*key, Ok(()))]);
-    let [called, told] = &spans(&mut desk)[..] else {
+    let [called, result_span] = &spans(&mut desk)[..] else {
         panic!("two spans");
     };
     assert_eq!((called.context, called.parent), (call, Some(publisher)));
@@ -111,8 +114,14 @@ fn a_wait_a_call_and_a_result_belong_to_the_publishers_span() {
             reason: None
         }
     ));
-    assert_eq!((told.context, told.parent), (result, Some(publisher)));
-    assert!(matches!(told.about, SpanSubject::Result) && told.ended - told.began == MS);
+    assert_eq!(
+        (result_span.context, result_span.parent),
+        (result, Some(publisher))
+    );
+    assert!(
+        matches!(result_span.about, SpanSubject::Result)
+            && result_span.ended - result_span.began == MS
+    );
 }
 
 #[test]

@@ -377,10 +377,12 @@ impl<'a> Worker<'a> {
             if news.is_empty() {
                 continue;
             }
-            let heard = self.gate.settle(&news).await.unwrap_or_default();
-            let unheard = (all.into_iter().enumerate())
-                .filter(|(at, _)| !heard.get(*at).is_some_and(Result::is_ok));
-            self.ledger.borrow_mut().extend(unheard.map(|(_, one)| one));
+            let replies = self.gate.settle(&news).await.unwrap_or_default();
+            let unsettled = (all.into_iter().enumerate())
+                .filter(|(at, _)| !replies.get(*at).is_some_and(Result::is_ok));
+            self.ledger
+                .borrow_mut()
+                .extend(unsettled.map(|(_, one)| one));
         }
     }
 }

@@ -168,7 +168,7 @@ async fn units_are_free_a_lease_and_a_window_after_a_step_back() {
                 sequences,
                 cost: 1,
             };
-            let told = TenantSettled {
+            let settled = TenantSettled {
                 tenant: tenant("acme"),
                 labels: Labels::default(),
                 limits: limits.clone(),
@@ -179,7 +179,7 @@ async fn units_are_free_a_lease_and_a_window_after_a_step_back() {
                 }],
             };
             if ends {
-                gate.settle(&[told]).await.expect("it answers");
+                gate.settle(&[settled]).await.expect("it answers");
             }
         });
         let waited = waited.await;

@@ -164,8 +164,8 @@ impl Gate for SimGate {
         let name = self.0.name.clone();
         self.call("settle", |world| async move {
             // Settlements of some tenants do not arrive.
-            let missed = |told: &TenantSettled| {
-                later::outage(&world, Some(&told.tenant)).is_some()
+            let missed = |settled: &TenantSettled| {
+                later::outage(&world, Some(&settled.tenant)).is_some()
                     || world.dice(|t| t.settle_misses)
             };
             let missed: Vec<bool> = batch.iter().map(missed).collect();
@@ -173,9 +173,9 @@ impl Gate for SimGate {
                 .into_iter()
                 .zip(&missed)
                 .filter(|(_, missed)| !**missed);
-            let batch: Vec<_> = arrived.map(|(told, _)| told).collect();
+            let batch: Vec<_> = arrived.map(|(settled, _)| settled).collect();
             note_settled(&world, &name, &batch);
-            let mut heard = world.gate.settle(&batch).await?.into_iter();
+            let mut replies = world.gate.settle(&batch).await?.into_iter();
             if world.dice(|t| t.settle_twice) {
                 let world = Arc::clone(&world);
                 tokio::spawn(async move {
@@ -188,8 +188,8 @@ impl Gate for SimGate {
             let away = || Err(GateError::Unreachable("injected for a tenant".into()));
             let reply = |missed| match (missed, world.dice(|t| t.later.settle_reply_lost)) {
                 (true, _) => Some(away()),
-                (false, false) => heard.next(),
-                (false, true) => heard.next().map(|_| away()),
+                (false, false) => replies.next(),
+                (false, true) => replies.next().map(|_| away()),
             };
             Ok(missed.into_iter().filter_map(reply).collect())
         })
@@ -338,14 +338,14 @@ fn note_replies(world: &World, name: &str, batch: &[TenantAsk], replies: &Replie
 
 fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
     let mut history = world.history();
-    for told in batch {
-        let first = history.settled.insert(told.call.clone());
+    for settled in batch {
+        let first = history.settled.insert(settled.call.clone());
         history.note(format_args!(
             "{name} settles {} of {}, {first}: {:?}",
-            told.call, told.tenant, told.settled
+            settled.call, settled.tenant, settled.settled
         ));
-        let partitions = asked(told.tenant.as_str(), &told.labels);
-        for one in told.settled.iter().filter(|_| first) {
+        let partitions = asked(settled.tenant.as_str(), &settled.labels);
+        for one in settled.settled.iter().filter(|_| first) {
             if one.end == End::Late {
                 // The start counts from a later time with the same cost. This corrects no charge
                 // and ends no lease.

@@ -54,7 +54,7 @@ proptest! {
             let tenant = &tenants[now_of / 4];
             let waiting = (tenant.clone(), labels_of(&sets[which], now_of));
             let tickets = tickets.entry(waiting.clone()).or_default();
-            let (mut said, mut sunk) = (Vec::new(), Vec::new());
+            let (mut decisions, mut sunk) = (Vec::new(), Vec::new());
             for side in &mut sides {
                 let limits = side.limits[which].clone();
                 let labels = labels_of(&limits, now_of);
@@ -85,7 +85,7 @@ proptest! {
                             other => Some(other),
                         });
                         let costs: Vec<u32> = asks.iter().map(|ask| ask.cost).collect();
-                        said.push((answers.collect::<Vec<_>>(), costs, closed));
+                        decisions.push((answers.collect::<Vec<_>>(), costs, closed));
                     }
                     Step::Block { millis } => world.at(&own).block(clock.now_ms, *millis, "test"),
                     Step::Report { event, millis_ago } => {
@@ -131,7 +131,7 @@ proptest! {
             if let [without, with] = sunk.as_slice() {
                 prop_assert_eq!(without, with, "step {}: {:?}", number, step);
             }
-            if let [without, with] = said.as_slice() {
+            if let [without, with] = decisions.as_slice() {
                 prop_assert_eq!(without, with, "step {}: {:?}", number, step);
                 for (answer, cost) in without.0.iter().zip(&without.1) {
                     if let Some(Answer::Wait { ticket, .. }) = answer

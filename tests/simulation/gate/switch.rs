@@ -33,8 +33,8 @@ impl Shared {
         policies: &[Arc<Policy>],
         now_ms: u64,
     ) -> Vec<Registered> {
-        let kept = |known: &Registered| memory_ms(&known.policy) + MARGIN_MS;
-        let longest = self.0.values().map(kept).max().unwrap_or(0);
+        let kept_ms = |known: &Registered| memory_ms(&known.policy) + MARGIN_MS;
+        let longest = self.0.values().map(kept_ms).max().unwrap_or(0);
         let longest = mine.iter().fold(longest, |max, id| {
             max.max(memory_ms(&policies[*id]) + MARGIN_MS)
         });

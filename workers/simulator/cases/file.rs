@@ -85,9 +85,9 @@ fn read_all(
     let file: File = serde_saphyr::from_str_with_options(text, options).map_err(|err| {
         let at = err.location();
         let (line, column) = at.map_or((1, 1), |at| (at.line(), at.column()));
-        let said = UserMessageFormatter.format_message(err.without_snippet());
+        let message = UserMessageFormatter.format_message(err.without_snippet());
         let before = before_value(text, (line, column));
-        wrong(line, mistake::describe(&mistake::at_key(&said, &before)))
+        wrong(line, mistake::describe(&mistake::at_key(&message, &before)))
     })?;
     if file.cases.is_empty() {
         return Err(wrong(1, "there are no cases in it".to_owned()));
@@ -262,13 +262,13 @@ fn in_case(errors: &ConfigErrors, json: &Json, case: u64) -> (u64, String) {
     };
     let mut first = None;
     let each = errors.problems().iter().map(|problem| {
-        let (said, index) = (problem.to_string(), problem.origin().to_string());
-        let said = said.strip_prefix(&index).unwrap_or(&said);
-        let said = said.trim_start_matches(": ");
+        let (text, index) = (problem.to_string(), problem.origin().to_string());
+        let text = text.strip_prefix(&index).unwrap_or(&text);
+        let text = text.trim_start_matches(": ");
         let line = line_of(problem.origin()).unwrap_or(case);
         match *first.get_or_insert(line) == line {
-            true => format!("config: {said}"),
-            false => format!("line {line}: config: {said}"),
+            true => format!("config: {text}"),
+            false => format!("line {line}: config: {text}"),
         }
     });
     let all = each.collect::<Vec<_>>().join("; ");

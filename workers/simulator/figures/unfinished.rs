@@ -30,7 +30,7 @@ pub struct UnfinishedSummary {
 pub enum Reason {
     /// Its time was over.
     Within,
-    /// No job had ended for so long that none would have.
+    /// No job had ended for the longest possible wait.
     Still,
     /// There were too many calls and deliveries.
     Work,

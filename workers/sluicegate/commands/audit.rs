@@ -76,8 +76,8 @@ pub async fn written(
 
 /// Returns the name of the current user.
 fn user() -> String {
-    let said = ["SUDO_USER", "USER", "LOGNAME"].into_iter();
-    let name = said
+    let names = ["SUDO_USER", "USER", "LOGNAME"].into_iter();
+    let name = names
         .filter_map(|name| std::env::var(name).ok())
         .find_map(|name| name_of(&name));
     name.unwrap_or_else(|| format!("uid {}", rustix::process::getuid().as_raw()))

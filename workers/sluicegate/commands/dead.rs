@@ -210,10 +210,10 @@ pub async fn bring_back(
 
 /// Waits for Ctrl-C, which is caught from now on. Never returns if it can't be caught.
 fn interrupted() -> impl Future<Output = ()> {
-    let heard = signal(SignalKind::interrupt());
+    let interrupts = signal(SignalKind::interrupt());
     async move {
-        match heard {
-            Ok(mut heard) => drop(heard.recv().await),
+        match interrupts {
+            Ok(mut interrupts) => drop(interrupts.recv().await),
             Err(_) => std::future::pending().await,
         }
     }
@@ -249,14 +249,14 @@ impl Letters<'_> {
         as_json: bool,
     ) -> Result<ExitCode, Failure> {
         let progress = Progress::begin("fetching dead letters");
-        let told = |found: usize, left| {
+        let show_progress = |found: usize, left| {
             let found = count(found as u64, self.noun);
             progress.show(format!("{found} found, {left} left to read"));
         };
         let dead::LetterList {
             mut rows,
             progress: look,
-        } = self.dead.list(&filter, told).await?;
+        } = self.dead.list(&filter, show_progress).await?;
         drop(progress);
         let all = rows.len();
         rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
@@ -319,11 +319,12 @@ impl Letters<'_> {
         change: LetterChange,
     ) -> Result<ExitCode, Failure> {
         let progress = Progress::begin("fetching");
-        let told = |done, left| progress.show(format!("{done} so far, {left} left to read"));
+        let show_progress =
+            |done, left| progress.show(format!("{done} so far, {left} left to read"));
         let (filter, limit) = (chosen.filter.into(), chosen.limit);
         let done = self
             .dead
-            .change((&filter, limit), change, interrupted(), told)
+            .change((&filter, limit), change, interrupted(), show_progress)
             .await;
         drop(progress);
         let done = done?;

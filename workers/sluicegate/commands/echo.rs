@@ -205,13 +205,13 @@ async fn call(State(echo): State<Arc<EchoServer>>, request: Request) -> Response
 /// Returns the beginning of a body, and reads it to its end.
 async fn shown(body: Body) -> String {
     let mut stream = body.into_data_stream();
-    let mut kept = Vec::new();
+    let mut start = Vec::new();
     while let Some(Ok(data)) = stream.next().await {
         // A character has up to 4 bytes.
-        let room = (4 * SHOWN).saturating_sub(kept.len());
-        kept.extend(data.iter().take(room));
+        let room = (4 * SHOWN).saturating_sub(start.len());
+        start.extend(data.iter().take(room));
     }
-    plain(&String::from_utf8_lossy(&kept), SHOWN)
+    plain(&String::from_utf8_lossy(&start), SHOWN)
 }
 
 fn print_line(line: &str) -> Result<(), std::io::Error> {
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_limit_is_a_number_and_a_window() {
-        let wanted = |max, ms, per_tenant| {
+        let expected = |max, ms, per_tenant| {
             Ok(ApiLimit {
                 max,
                 window: Duration::from_millis(ms),
@@ -234,9 +234,9 @@ mod tests {
                 counting: Counting::Sliding,
             })
         };
-        assert_eq!(limit("3/10s"), wanted(3, 10_000, true));
-        assert_eq!(limit("3/10s:tenant"), wanted(3, 10_000, true));
-        assert_eq!(limit("1/500ms:all"), wanted(1, 500, false));
+        assert_eq!(limit("3/10s"), expected(3, 10_000, true));
+        assert_eq!(limit("3/10s:tenant"), expected(3, 10_000, true));
+        assert_eq!(limit("1/500ms:all"), expected(1, 500, false));
         for wrong in [
             "",
             "3",

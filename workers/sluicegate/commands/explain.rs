@@ -64,33 +64,33 @@ pub async fn run(args: ExplainArgs, config: &Config) -> Result<ExitCode, Failure
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     let job = of(&which);
     let at_first = args.wait.min(WORKERS_SAY);
-    let mut told = explain(&gate, config, which.clone(), at_first).await?;
-    if told.may_be_dead() {
+    let mut explanation = explain(&gate, config, which.clone(), at_first).await?;
+    if explanation.may_be_dead() {
         let search = among_letters(config, &which).await;
         let waits = args.wait.saturating_sub(at_first);
-        if !search.is_found() && !told.is_found() && !waits.is_zero() {
-            told = explain(&gate, config, which, waits).await?;
+        if !search.is_found() && !explanation.is_found() && !waits.is_zero() {
+            explanation = explain(&gate, config, which, waits).await?;
         }
         // A worker's answer by now is newer than the search.
-        if told.may_be_dead() {
-            told = told.with(search);
+        if explanation.may_be_dead() {
+            explanation = explanation.with(search);
         }
     }
     if args.json {
-        print_json(&told.as_json())?;
-        return match told.is_found() {
+        print_json(&explanation.as_json())?;
+        return match explanation.is_found() {
             true => Ok(ExitCode::SUCCESS),
             false => Err(Failure::AlreadyReported),
         };
     }
-    let text = shown(&job, &told).ok_or_else(|| missing(&job, &told, config))?;
+    let text = shown(&job, &explanation).ok_or_else(|| missing(&job, &explanation, config))?;
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the job's state as text, or `None` if it is unknown.
-fn shown(job: &str, told: &JobExplanation) -> Option<String> {
-    let begin = match (&told.shown().seen, told.letter()) {
+fn shown(job: &str, explanation: &JobExplanation) -> Option<String> {
+    let begin = match (&explanation.shown().seen, explanation.letter()) {
         (Some(seen), _) => describe(job, seen),
         (None, Some(letter)) => {
             let queue = plain(letter.queue(), 255);
@@ -98,12 +98,12 @@ fn shown(job: &str, told: &JobExplanation) -> Option<String> {
         }
         (None, None) => return None,
     };
-    Some(begin + &told.describe())
+    Some(begin + &explanation.describe())
 }
 
-fn missing(job: &str, told: &JobExplanation, config: &Config) -> Failure {
-    let nobody = job_not_held(job, told.shown(), config);
-    match told.search_failure() {
+fn missing(job: &str, explanation: &JobExplanation, config: &Config) -> Failure {
+    let nobody = job_not_held(job, explanation.shown(), config);
+    match explanation.search_failure() {
         Some(vain) => Failure::Failed(format!("{}\n{vain}", nobody.words())),
         None => nobody,
     }

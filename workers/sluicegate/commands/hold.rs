@@ -98,7 +98,7 @@ pub async fn pause(
         let versions = put(&gate, &Instruction::All(Hold::Paused), span_ms).await?;
         Ok((gate, versions))
     });
-    let said = asked.await.then(async |_, (gate, versions)| {
+    let output = asked.await.then(async |_, (gate, versions)| {
         let paused = paused(&gate, &versions, FOLLOW_TIMEOUT).await?;
         let (until, who) = (at(paused.until_ms), paused.followers.describe());
         let mut text = format!("paused all workers until {until}: {who}\n");
@@ -112,7 +112,7 @@ pub async fn pause(
             failure: None,
         })
     });
-    said.await.end(args.json)
+    output.await.end(args.json)
 }
 
 /// Ends [`pause`] and [`drain`].
@@ -127,7 +127,7 @@ pub async fn resume(
         let resuming = hold::resume(&gate).await?;
         Ok((gate, resuming))
     });
-    let said = asked.await.then(async |_, (gate, resuming)| {
+    let output = asked.await.then(async |_, (gate, resuming)| {
         let resumed = resuming.resumed(&gate, FOLLOW_TIMEOUT).await?;
         let who = resumed.followers.describe();
         Ok(PipelineOutput {
@@ -139,7 +139,7 @@ pub async fn resume(
             failure: None,
         })
     });
-    said.await.end(args.json)
+    output.await.end(args.json)
 }
 
 fn gate_of(config: &Config) -> Result<RedisGate, Failure> {
@@ -189,17 +189,17 @@ pub async fn drain(
     if !args.json {
         started.say(|draining| &draining.text)?;
     }
-    let said = started.then(async |at, mut draining| {
+    let output = started.then(async |at, mut draining| {
         let empty = match args.wait {
             Some(wait) => draining.wait(wait, (!args.json).then_some(at)).await?,
             None => false,
         };
         let stay = in_work_queues(&draining.client).await?;
-        let said = draining.ended(args.wait, empty, stay);
+        let output = draining.ended(args.wait, empty, stay);
         draining.client.close().await;
-        Ok(said)
+        Ok(output)
     });
-    said.await.end(args.json)
+    output.await.end(args.json)
 }
 
 impl DrainingPipeline {

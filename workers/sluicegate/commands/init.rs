@@ -355,9 +355,9 @@ mod tests {
             questions: Vec::new(),
         });
         let (text, _) = written(&args.init, asked.as_mut())?;
-        let said = asked.map_or_else(Vec::new, |asked| asked.questions);
+        let questions_text = asked.map_or_else(Vec::new, |asked| asked.questions);
         let config = Config::parse("c.yaml", &text, std::iter::empty()).expect("valid");
-        Ok((config, String::from_utf8(said).expect("text")))
+        Ok((config, String::from_utf8(questions_text).expect("text")))
     }
 
     fn why(failure: Failure) -> String {
@@ -418,9 +418,9 @@ mod tests {
         let shown = config.to_string();
         assert!(shown.contains("api: shopify-graphql"), "{shown}");
         for name in ApiProfile::names() {
-            let (config, said) = init(&["--api", name], Some("https://h/\n\n")).expect(name);
+            let (config, questions) = init(&["--api", name], Some("https://h/\n\n")).expect(name);
             assert!(config.dispatch.http.is_some_and(|http| http.api.is_some()));
-            assert!(!said.contains("What does it allow"), "{said}");
+            assert!(!questions.contains("What does it allow"), "{questions}");
         }
         let args = ["--api", "github", "--url", "https://h/", "--limit", "3/s"];
         let (config, _) = init(&args, None).expect("valid");
@@ -430,7 +430,7 @@ mod tests {
     #[test]
     fn missing_values_are_requested_until_usable() {
         let answers = "example.com\nhttps://example.com/\nlots\n100/min\n\n";
-        let (config, said) = init(&[], Some(answers)).expect("valid");
+        let (config, questions) = init(&[], Some(answers)).expect("valid");
         let limit = &config.rate_limiter.policy.default_limits()[0];
         assert_eq!((limit.max(), limit.window_ms()), (100, 60_000));
         for part in [
@@ -438,7 +438,7 @@ mod tests {
             "\"lots\" is not a limit",
             "[header:x-tenant]: ",
         ] {
-            assert!(said.contains(part), "{part}: {said}");
+            assert!(questions.contains(part), "{part}: {questions}");
         }
         for answers in ["", "x\nx\nx\nx\nx\nhttps://late/\n"] {
             let failure = init(&[], Some(answers)).expect_err("there is no answer");

@@ -7,7 +7,7 @@ use sluicegate::rules::limit::Limit;
 
 use super::headers;
 
-/// What a job has, as the user says.
+/// A job's labels, as the user gives them.
 #[derive(Debug, Args)]
 pub struct LabelArgs {
     /// Value of a header that separates a tenant's limits; NAME= for jobs without it

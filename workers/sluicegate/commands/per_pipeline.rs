@@ -120,14 +120,14 @@ impl PerPipeline<'_, PipelineOutput> {
         if as_json {
             self.print_json()?;
         } else {
-            self.say(|said| &said.text)?;
+            self.say(|output| &output.text)?;
         }
         let mut failures = Vec::new();
-        for (at, said) in self.0 {
-            let failure = match said {
+        for (at, output) in self.0 {
+            let failure = match output {
                 Err(failure) if at.is_only => return Err(failure),
                 Err(failure) => failure,
-                Ok(said) => match said.failure {
+                Ok(output) => match output.failure {
                     Some(_) if as_json => Failure::AlreadyReported,
                     Some(words) => Failure::Failed(words),
                     None => continue,
@@ -149,15 +149,17 @@ impl PerPipeline<'_, PipelineOutput> {
     }
 
     fn print_json(&self) -> Result<(), Failure> {
-        if let [(at, said)] = self.0.as_slice()
+        if let [(at, output)] = self.0.as_slice()
             && at.is_only
         {
             // The end of the command reports a failure.
-            return said.as_ref().map_or(Ok(()), |said| print_json(&said.json));
+            return output
+                .as_ref()
+                .map_or(Ok(()), |output| print_json(&output.json));
         }
-        let each = self.0.iter().map(|(at, said)| {
-            let value = match said {
-                Ok(said) => said.json.clone(),
+        let each = self.0.iter().map(|(at, output)| {
+            let value = match output {
+                Ok(output) => output.json.clone(),
                 Err(failure) => json!({"error": failure.words()}),
             };
             (at.name.to_string(), value)

@@ -33,11 +33,14 @@ impl ProgressLines {
     fn begin(text: &str) -> Self {
         let text = Arc::new(Mutex::new(text.to_owned()));
         let (end, ends) = channel();
-        let said = Arc::clone(&text);
+        let shared_text = Arc::clone(&text);
         let tells = move || {
             while ends.recv_timeout(LINE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 // No code panics while it holds the lock.
-                let text = said.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let text = shared_text
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .clone();
                 eprintln!("{text}");
             }
         };
@@ -64,8 +67,8 @@ impl Progress {
     pub fn show(&self, text: impl Into<String>) {
         let text = text.into();
         if let Some(lines) = &self.lines {
-            let mut said = lines.text.lock().unwrap_or_else(PoisonError::into_inner);
-            said.clone_from(&text);
+            let mut line = lines.text.lock().unwrap_or_else(PoisonError::into_inner);
+            line.clone_from(&text);
         }
         self.bar.set_message(text);
     }

@@ -200,13 +200,13 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
     if of.json {
         print_json(&changed.as_json())?;
     } else {
-        let (said, seen) = (describe(&changed), describe_effect(&changed, config));
-        writeln!(std::io::stdout().lock(), "{said}\n{seen}")?;
+        let (text, seen) = (describe(&changed), describe_effect(&changed, config));
+        writeln!(std::io::stdout().lock(), "{text}\n{seen}")?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends whatever stops the calls of all tenants.
+/// Ends the suspension of all tenants.
 async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     note(&gate, "tenant resume --all", json!({}), json!({})).await;
@@ -214,9 +214,9 @@ async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     if json {
         print_json(&resumed)?;
     } else {
-        let said = "resumed the calls of all tenants; a tenant's own suspension stays\nworkers \
+        let text = "resumed the calls of all tenants; a tenant's own suspension stays\nworkers \
             notice within a second, and waiting jobs ask again";
-        writeln!(std::io::stdout().lock(), "{said}")?;
+        writeln!(std::io::stdout().lock(), "{text}")?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -122,7 +122,7 @@ fn describe(fleet: &Fleet, shown: &BusiestTenants) -> String {
         let all = count((rows.len() + shown.more) as u64, "tenant");
         text += &format!("{} of {all}: --limit shows more\n", rows.len());
     }
-    if let Some(why) = &shown.untold {
+    if let Some(why) = &shown.gate_failure {
         let why = plain(why, 200);
         text += &format!("the gate's state of some tenants is unknown: {why}\n");
     }
@@ -191,9 +191,9 @@ mod tests {
 
     fn fleet(reports: Vec<Report>) -> Fleet {
         let names = ('a'..).map(String::from);
-        let said = names.zip(reports.into_iter().map(|it| Some(Ok(it))));
+        let named = names.zip(reports.into_iter().map(|it| Some(Ok(it))));
         Fleet {
-            view: FleetReport::of(NOW, said.collect()),
+            view: FleetReport::of(NOW, named.collect()),
             ..Fleet::default()
         }
     }
@@ -249,7 +249,7 @@ mod tests {
             closed_by: "429 from the\nAPI".to_owned(),
         };
         shown.rows[2].update(beta);
-        shown.untold = Some("Redis is\taway".to_owned());
+        shown.gate_failure = Some("Redis is\taway".to_owned());
         let shown = shown.sorted(Sort::Waiting, 1, 3);
         let text = describe(&fleet, &shown);
         let lines: Vec<&str> = text.lines().collect();

@@ -1,7 +1,7 @@
 //! `sluicegate top`: the fleet, its tenants, limits and dead letters on one screen, and keys to act
 //! on them.
 //!
-//! `model` has the state, and decides what follows from keys (`keys`), answers and time. `view`
+//! `model` has the state, and decides the effects of keys (`keys`), answers and time. `view`
 //! draws the state. `servers` does the I/O with servers, and `screen` with the terminal. `file`
 //! watches the configuration.
 
@@ -89,12 +89,12 @@ pub async fn run(
                 .to_owned(),
         ));
     }
-    let wanted = PipelineFilter::new(name);
-    let pipelines = wanted.of(all).map_err(Failure::Usage)?;
+    let filter = PipelineFilter::new(name);
+    let pipelines = filter.of(all).map_err(Failure::Usage)?;
     let servers = Servers::new(pipelines.iter().map(|(_, config)| config))?;
     let is_colour = !args.no_color && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty());
     let clock = WallClock::new();
     let model = Model::new(pipelines, args.sort.into(), clock.now_ms());
-    let files = file::reads(path, wanted);
+    let files = file::reads(path, filter);
     screen::run(model, (servers, files), &clock, Theme { is_colour }).await
 }

@@ -108,10 +108,12 @@ mod tests {
 
     use super::*;
 
-    fn fleet(said: Vec<(&str, Said)>) -> Fleet {
-        let said = said.into_iter().map(|(name, said)| (name.to_owned(), said));
+    fn fleet(reports: Vec<(&str, Said)>) -> Fleet {
+        let reports = reports
+            .into_iter()
+            .map(|(name, report)| (name.to_owned(), report));
         Fleet {
-            view: FleetReport::of(1_700_000_000_000, said.collect()),
+            view: FleetReport::of(1_700_000_000_000, reports.collect()),
             ..Fleet::default()
         }
     }

@@ -160,12 +160,12 @@ impl Lives {
                 EventKind::Cancelling { job } => lives.of_job(*job).cancelling = Some(*at),
                 EventKind::Asked {
                     job,
-                    said,
+                    said: state,
                     all_follow,
                 } => {
                     lives.of_job(*job).asked = Some(CancelReport {
                         at: *at,
-                        is_cancelled: said == "cancelled",
+                        is_cancelled: state == "cancelled",
                         all_follow: *all_follow,
                     });
                 }

@@ -23,7 +23,7 @@ impl HistoryVerdict {
     ) {
         let mut calls: HashMap<u64, JobId> = HashMap::new();
         let mut answered = AnsweredStatuses::default();
-        let mut told: HashSet<JobId> = HashSet::new();
+        let mut have_result: HashSet<JobId> = HashSet::new();
         for HistoryEvent { at, what } in events {
             match what {
                 EventKind::Arrived { call, job, .. } => _ = calls.insert(*call, *job),
@@ -35,7 +35,7 @@ impl HistoryVerdict {
                 EventKind::Told { job, ended, status } => {
                     self.results += 1;
                     let is_right = job.is_some_and(|job| {
-                        told.insert(job);
+                        have_result.insert(job);
                         let life = lives.jobs.get(&job);
                         if ended == DUPLICATE {
                             let may = |life| keys.may_drop(job, life, *at, broken);
@@ -60,9 +60,9 @@ impl HistoryVerdict {
             return;
         }
         let confirmed = lives.jobs.iter().filter(|(_, life)| life.confirmed);
-        let untold = confirmed.filter(|(job, _)| !told.contains(job));
+        let without_result = confirmed.filter(|(job, _)| !have_result.contains(job));
         self.findings
-            .extend(untold.map(|(job, _)| Violation::NoResult { job: *job }));
+            .extend(without_result.map(|(job, _)| Violation::NoResult { job: *job }));
     }
 }
 

@@ -212,23 +212,23 @@ async fn answer(
     let mut epmd = TcpStream::connect(epmd).await?;
     epmd.write_u16(length).await?;
     epmd.write_all(&question).await?;
-    let mut said = Vec::new();
+    let mut reply = Vec::new();
     match question[0] {
         PORT_PLEASE2 if question[1..].starts_with(NODE) => {
-            epmd.read_to_end(&mut said).await?;
-            if let [PORT2, 0, high, low, ..] = said[..] {
+            epmd.read_to_end(&mut reply).await?;
+            if let [PORT2, 0, high, low, ..] = reply[..] {
                 let port = through(&state, node, u16::from_be_bytes([high, low])).await?;
-                said[2..4].copy_from_slice(&port.to_be_bytes());
+                reply[2..4].copy_from_slice(&port.to_be_bytes());
             }
-            return client.write_all(&said).await;
+            return client.write_all(&reply).await;
         }
         NAMES => {
-            epmd.read_to_end(&mut said).await?;
+            epmd.read_to_end(&mut reply).await?;
             // The client rejects an answer that begins with another port.
-            if let Some(port) = said.get_mut(..4) {
+            if let Some(port) = reply.get_mut(..4) {
                 port.copy_from_slice(&u32::from(client.local_addr()?.port()).to_be_bytes());
             }
-            return client.write_all(&said).await;
+            return client.write_all(&reply).await;
         }
         _ => {}
     }
@@ -261,10 +261,10 @@ mod tests {
         question.extend((name.len() as u16).to_be_bytes());
         question.extend(name.as_bytes());
         question.extend([0, 0]);
-        let mut said = [0; 2];
+        let mut reply = [0; 2];
         let mut stream = ask(front, &question).await;
-        stream.read_exact(&mut said).await.expect("an answer");
-        assert_eq!(said[1], 0, "registered");
+        stream.read_exact(&mut reply).await.expect("an answer");
+        assert_eq!(reply[1], 0, "registered");
         stream
     }
 
@@ -279,11 +279,11 @@ mod tests {
     /// Returns a node's port as another node's epmd reports it.
     async fn port_of(front: SocketAddr, name: &str) -> u16 {
         let question = [&[PORT_PLEASE2], name.as_bytes()].concat();
-        let mut said = Vec::new();
+        let mut reply = Vec::new();
         let mut stream = ask(front, &question).await;
-        stream.read_to_end(&mut said).await.expect("an answer");
-        assert_eq!(said[..2], [PORT2, 0], "{said:?}");
-        u16::from_be_bytes([said[2], said[3]])
+        stream.read_to_end(&mut reply).await.expect("an answer");
+        assert_eq!(reply[..2], [PORT2, 0], "{reply:?}");
+        u16::from_be_bytes([reply[2], reply[3]])
     }
 
     #[tokio::test]
@@ -312,7 +312,7 @@ mod tests {
         let there = TcpStream::connect((Ipv4Addr::LOCALHOST, way)).await;
         let mut there = there.expect("a connection");
         let (mut back, _) = listener.accept().await.expect("a connection");
-        for (lost, heard) in [
+        for (lost, arrives) in [
             (LostDirection::Both, [false, false]),
             (LostDirection::ToIt, [true, false]),
             (LostDirection::FromIt, [false, true]),
@@ -320,15 +320,15 @@ mod tests {
             network.cut(0, lost);
             there.write_u8(1).await.expect("sent");
             back.write_u8(2).await.expect("sent");
-            let within = heard.map(|heard| if heard { PATIENCE } else { HELD });
+            let within = arrives.map(|arrives| if arrives { PATIENCE } else { HELD });
             let early = [
                 timeout(within[0], back.read_u8()).await.is_ok(),
                 timeout(within[1], there.read_u8()).await.is_ok(),
             ];
-            assert_eq!(early, heard, "{lost:?}");
+            assert_eq!(early, arrives, "{lost:?}");
             network.heal();
             let (late, early) = (back.read_u8(), there.read_u8());
-            match heard {
+            match arrives {
                 [false, false] => drop((late.await.expect("late"), early.await.expect("late"))),
                 [true, false] => drop(early.await.expect("late")),
                 _ => drop(late.await.expect("late")),

@@ -171,7 +171,7 @@ fn running(node: &Rabbit) -> String {
     let script = kit::root().join("scripts/lib/private-rabbitmq");
     let mut ctl = Command::new(script);
     ctl.arg("ctl").arg(node.folder()).args(["eval", RUNNING]);
-    let said = ctl.output().ok().filter(|output| output.status.success());
-    let said = said.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    said.unwrap_or_default()
+    let done = ctl.output().ok().filter(|output| output.status.success());
+    let done = done.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    done.unwrap_or_default()
 }

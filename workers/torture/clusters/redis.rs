@@ -199,8 +199,8 @@ impl Redises {
 
 /// Returns true if the server takes itself for a primary; false if it is down.
 fn is_primary(server: &Redis) -> bool {
-    let said = server.try_ctl(&["role"]);
-    said.is_some_and(|role| role.starts_with("master"))
+    let reply = server.try_ctl(&["role"]);
+    reply.is_some_and(|role| role.starts_with("master"))
 }
 
 /// Cuts off all replicas of `primary` until its restart.

@@ -225,8 +225,8 @@ fn tenant() -> Value {
             ("warning", "string"),
         ],
     );
-    let mut said = object(&[], &[("limit", "integer"), ("window_ms", "integer?")]);
-    said["properties"]["exceeded"] = exceeded;
+    let mut advertised = object(&[], &[("limit", "integer"), ("window_ms", "integer?")]);
+    advertised["properties"]["exceeded"] = exceeded;
     let other = object(
         &[("limits", strings()), ("differing_keys", strings())],
         &[
@@ -244,7 +244,7 @@ fn tenant() -> Value {
             ("shadows", list(shadow)),
             ("waiting_by_level", json!({"type": "object"})),
             ("held", json!({"enum": ["pause", "drain", null]})),
-            ("advertised", list(said)),
+            ("advertised", list(advertised)),
             ("other_configurations", list(other)),
             ("other_configurations_unread", strings()),
             ("what_if", forecasts::what_if()),

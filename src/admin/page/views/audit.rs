@@ -33,7 +33,7 @@ fn describe(of: &Map<String, Value>, request: &Value) -> String {
     let none = Map::new();
     let asked = request.as_object().unwrap_or(&none);
     let word = |(name, value): (&String, &Value)| match value {
-        Value::String(said) => format!("{name} {said}"),
+        Value::String(string) => format!("{name} {string}"),
         other => format!("{name} {other}"),
     };
     let words: Vec<String> = of.iter().chain(asked).map(word).collect();
@@ -46,7 +46,7 @@ pub(super) async fn html(
 ) -> Result<String, ApiProblem> {
     let (limit, before) = (ROWS_PER_PAGE.to_string(), asked.value("before"));
     let query = asked.query([("limit", limit.as_str()), ("before", before)]);
-    let told: AuditJson = source.read("/audit", &query).await?;
+    let audit: AuditJson = source.read("/audit", &query).await?;
     let row = |entry: &EntryJson| AuditRow {
         number: number(entry.number),
         at: ShownTime::dated(entry.at_ms),
@@ -56,9 +56,9 @@ pub(super) async fn html(
         what: describe(&entry.of, &entry.request),
         failed: entry.failed.as_deref().map(text),
     };
-    let next = told.next.map(|next| next.to_string());
+    let next = audit.next.map(|next| next.to_string());
     let view = AuditView {
-        rows: told.entries.iter().map(row).collect(),
+        rows: audit.entries.iter().map(row).collect(),
         pager: Pager {
             first: (!before.is_empty()).then(|| asked.query([])),
             next: next.map(|next| asked.query([("before", next.as_str())])),

@@ -68,18 +68,18 @@ pub(super) async fn list(
     let filter = [("reason", reason), ("tenant", tenant), ("id", id)];
     let more = [("limit", limit.as_str()), ("offset", passed.as_str())];
     let asking = asked.query(filter.into_iter().chain(more));
-    let told: LettersJson = source.read("/dead/letters", &asking).await?;
-    let shown = told.letters.len() as u64;
-    let next = told.next_offset.map(|next| next.to_string());
+    let page: LettersJson = source.read("/dead/letters", &asking).await?;
+    let shown = page.letters.len() as u64;
+    let next = page.next_offset.map(|next| next.to_string());
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
     let view = LettersView {
         pipeline: pipeline.to_owned(),
         reason: reason.to_owned(),
         tenant: tenant.to_owned(),
         id: id.to_owned(),
-        rows: told.letters.iter().map(|it| row(asked, it)).collect(),
-        found: number(told.found),
-        not_looked_at: (told.not_looked_at > 0).then(|| number(told.not_looked_at)),
+        rows: page.letters.iter().map(|it| row(asked, it)).collect(),
+        found: number(page.found),
+        not_looked_at: (page.not_looked_at > 0).then(|| number(page.not_looked_at)),
         first: offset + shown.min(1),
         last: offset + shown,
         these: query(filter.into_iter().chain([("pipeline", pipeline)])),
@@ -115,28 +115,28 @@ pub(super) async fn one(
 ) -> Result<String, ApiProblem> {
     let id = asked.value("id");
     let path = format!("/dead/letters/{}", part(id));
-    let told: LetterJson = source.read(&path, &asked.query([])).await?;
+    let letter: LetterJson = source.read(&path, &asked.query([])).await?;
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
-    let cut = told.body.char_indices().nth(MAX_BODY_CHARS);
-    let body = cut.map_or(told.body.as_str(), |(at, _)| &told.body[..at]);
+    let cut = letter.body.char_indices().nth(MAX_BODY_CHARS);
+    let body = cut.map_or(letter.body.as_str(), |(at, _)| &letter.body[..at]);
     let value = |value: &Value| match value {
-        Value::String(said) => text(said),
+        Value::String(string) => text(string),
         other => text(&other.to_string()),
     };
     let view = LetterView {
-        id: ShownName::new(told.id.as_deref().unwrap_or(id)),
+        id: ShownName::new(letter.id.as_deref().unwrap_or(id)),
         of_it: query([("id", id), ("pipeline", pipeline)]),
-        tenant_link: asked.query([("name", told.tenant.as_deref().unwrap_or_default())]),
-        tenant: told.tenant.as_deref().map(ShownName::new),
-        reason: text(&told.reason),
-        content_type: told.content_type.as_deref().map(text),
-        headers: (told.headers.iter())
-            .map(|(name, said)| (text(name), value(said)))
+        tenant_link: asked.query([("name", letter.tenant.as_deref().unwrap_or_default())]),
+        tenant: letter.tenant.as_deref().map(ShownName::new),
+        reason: text(&letter.reason),
+        content_type: letter.content_type.as_deref().map(text),
+        headers: (letter.headers.iter())
+            .map(|(name, header)| (text(name), value(header)))
             .collect(),
-        is_text: told.encoding == "utf-8",
+        is_text: letter.encoding == "utf-8",
         body: readable(body),
-        bytes: number(told.bytes),
-        is_cut: told.truncated || cut.is_some(),
+        bytes: number(letter.bytes),
+        is_cut: letter.truncated || cut.is_some(),
     };
     rendered(&view)
 }

@@ -203,8 +203,8 @@ impl ViewSource<'_> {
 
     /// Reads the answer to a GET of this path of `/api/v1`.
     async fn read<T: DeserializeOwned>(&self, path: &str, query: &str) -> Result<T, ApiProblem> {
-        let said = self.api.read(path, query).await?;
-        serde_json::from_value(said).map_err(|why| {
+        let answer = self.api.read(path, query).await?;
+        serde_json::from_value(answer).map_err(|why| {
             let words = format!("the answer of /api/v1{path} has an unknown form: {why}");
             ApiProblem::new(StatusCode::INTERNAL_SERVER_ERROR, words)
         })

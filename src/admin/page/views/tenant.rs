@@ -174,41 +174,41 @@ pub(super) async fn html(
     let given = asked.values.iter().filter(|(known, _)| *known != "name");
     let given = given.map(|(known, value)| (*known, value.as_str()));
     let path = format!("/tenants/{}", part(name));
-    let told: InspectedJson = source.read(&path, &asked.query(given)).await?;
-    let now_ms = told.now_ms;
+    let found: InspectedJson = source.read(&path, &asked.query(given)).await?;
+    let now_ms = found.now_ms;
     let after = |ms: Option<u64>| ms.and_then(|ms| ShownTime::end_if(now_ms, now_ms + ms));
-    let is_suspended = told.suspended_until_ms > now_ms;
-    let all_suspended = ShownTime::end_if(now_ms, told.all_suspended_until_ms.unwrap_or_default());
-    let recovery = ShownTime::end_if(now_ms, told.recovery_wait_until_ms.unwrap_or_default());
-    let waits = told.waiting.unwrap_or_default() > 0;
-    let held = told.held.as_deref();
+    let is_suspended = found.suspended_until_ms > now_ms;
+    let all_suspended = ShownTime::end_if(now_ms, found.all_suspended_until_ms.unwrap_or_default());
+    let recovery = ShownTime::end_if(now_ms, found.recovery_wait_until_ms.unwrap_or_default());
+    let waits = found.waiting.unwrap_or_default() > 0;
+    let held = found.held.as_deref();
     let (state, state_word) = match () {
         () if recovery.is_some() => ("bad", "Recovery wait"),
         () if held == Some("pause") => ("bad", "All workers paused"),
         () if is_suspended => ("bad", "Suspended"),
         () if all_suspended.is_some() => ("bad", "All tenants suspended"),
-        () if told.diverted_to.is_some() => ("warn", "Diverted"),
+        () if found.diverted_to.is_some() => ("warn", "Diverted"),
         () if waits => ("warn", "Waiting"),
         () => ("good", "Open"),
     };
-    let levels = told.waiting_by_level.iter();
-    let mut warnings: Vec<String> = (told.advertised.iter())
-        .filter_map(|said| said.exceeded.as_ref())
+    let levels = found.waiting_by_level.iter();
+    let mut warnings: Vec<String> = (found.advertised.iter())
+        .filter_map(|quota| quota.exceeded.as_ref())
         .map(|exceeded| text(&exceeded.warning))
         .collect();
-    warnings.extend(told.all_suspended_unread.as_deref().map(|why| {
+    warnings.extend(found.all_suspended_unread.as_deref().map(|why| {
         format!(
             "it is unknown whether all tenants are suspended: {}",
             text(why)
         )
     }));
-    if !told.in_force {
+    if !found.in_force {
         warnings.push("no worker enforces the limits of this configuration".to_owned());
     }
-    if told.redis_round_trip_ms >= 10 {
+    if found.redis_round_trip_ms >= 10 {
         warnings.push(format!(
             "a round trip to Redis takes {} ms, which delays each permit",
-            told.redis_round_trip_ms
+            found.redis_round_trip_ms
         ));
     }
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
@@ -218,41 +218,41 @@ pub(super) async fn html(
         pipeline: pipeline.to_owned(),
         of_it: query(of_it),
         letters: query(of_it),
-        source: text(&told.source),
+        source: text(&found.source),
         plan: asked.value("plan").to_owned(),
         state,
         state_word,
-        reason: capitalized(&text(&told.reason)),
-        waiting: told.waiting.map(number),
+        reason: capitalized(&text(&found.reason)),
+        waiting: found.waiting.map(number),
         levels: levels
             .map(|(level, waiting)| (text(level), waiting.to_string()))
             .collect(),
-        empty: after(told.waitlist_end_in_ms),
-        new_job: told.new_job_in_ms.map(|ms| match ms {
+        empty: after(found.waitlist_end_in_ms),
+        new_job: found.new_job_in_ms.map(|ms| match ms {
             0 => "now".to_owned(),
             ms => format!("in {}", span(ms)),
         }),
-        suspended: ShownTime::end_if(now_ms, told.suspended_until_ms),
-        suspended_by: text(&told.suspended_by),
+        suspended: ShownTime::end_if(now_ms, found.suspended_until_ms),
+        suspended_by: text(&found.suspended_by),
         warnings,
         all_suspended,
-        all_suspended_by: text(told.all_suspended_by.as_deref().unwrap_or_default()),
+        all_suspended_by: text(found.all_suspended_by.as_deref().unwrap_or_default()),
         recovery,
-        recovery_why: text(told.recovery_wait_reason.as_deref().unwrap_or_default()),
-        held: told.held.clone(),
-        diverted_to: told.diverted_to.as_deref().map(text),
-        limits: (told.limits.iter()).map(|it| row(now_ms, it)).collect(),
-        shadows: (told.shadows.iter())
+        recovery_why: text(found.recovery_wait_reason.as_deref().unwrap_or_default()),
+        held: found.held.clone(),
+        diverted_to: found.diverted_to.as_deref().map(text),
+        limits: (found.limits.iter()).map(|it| row(now_ms, it)).collect(),
+        shadows: (found.shadows.iter())
             .map(|it| tried(it, now_ms, &of_it))
             .collect(),
-        advertised: (told.advertised.iter())
-            .map(|said| match said.window_ms {
-                Some(ms) => format!("{} in {}", number(said.limit), spoken(ms)),
-                None => format!("{} in a window that it does not name", number(said.limit)),
+        advertised: (found.advertised.iter())
+            .map(|quota| match quota.window_ms {
+                Some(ms) => format!("{} in {}", number(quota.limit), spoken(ms)),
+                None => format!("{} in a window that it does not name", number(quota.limit)),
             })
             .collect(),
-        missing: told.labels_missing.iter().map(|it| text(it)).collect(),
-        others: (told.other_configurations.iter())
+        missing: found.labels_missing.iter().map(|it| text(it)).collect(),
+        others: (found.other_configurations.iter())
             .map(|other| {
                 let limits = other.limits.iter().map(|it| text(it)).collect();
                 (ShownTime::end(now_ms, other.until_ms), limits)

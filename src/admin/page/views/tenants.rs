@@ -76,7 +76,7 @@ struct TenantsView {
     all: String,
     workers: u64,
     left_out: Option<String>,
-    untold: Option<String>,
+    gate_failure: Option<String>,
     troubles: Vec<String>,
     /// Query of the page of the tenant whose name is the search text.
     exact: String,
@@ -97,7 +97,7 @@ pub(super) async fn html(
         ("limit", rows_of_page.as_str()),
         ("offset", offset_said.as_str()),
     ]);
-    let told: TenantsJson = source.read("/tenants", &query).await?;
+    let answer: TenantsJson = source.read("/tenants", &query).await?;
     let address = |sort: &str, offset: u64| {
         let offset = match offset {
             0 => String::new(),
@@ -109,9 +109,9 @@ pub(super) async fn html(
             ("offset", offset.as_str()),
         ])
     };
-    let shown = told.tenants.len() as u64;
+    let shown = answer.tenants.len() as u64;
     let view = TenantsView {
-        now: ShownTime::of(told.now_ms, told.now_ms),
+        now: ShownTime::of(answer.now_ms, answer.now_ms),
         search: search.to_owned(),
         sort: (*sort).to_owned(),
         pipeline: asked.pipeline.clone().unwrap_or_default(),
@@ -123,26 +123,26 @@ pub(super) async fn html(
                 is_sorted: by == sort,
             })
             .collect(),
-        rows: rows(asked, told.now_ms, &told.tenants),
+        rows: rows(asked, answer.now_ms, &answer.tenants),
         first: offset + shown.min(1),
         last: offset + shown,
-        all: number(shown + told.tenants_not_shown),
-        workers: told.workers,
-        left_out: match told.left_out.tenants_at_most {
+        all: number(shown + answer.tenants_not_shown),
+        workers: answer.workers,
+        left_out: match answer.left_out.tenants_at_most {
             Some(0) => None,
             Some(more) => Some(format!(
                 "at most {} more that workers do not name, with {} jobs waiting in memory",
                 number(more),
-                number(told.left_out.waiting_in_memory)
+                number(answer.left_out.waiting_in_memory)
             )),
             None => Some("more than workers distinguish".to_owned()),
         },
-        untold: told.tenants_untold.as_deref().map(text),
-        troubles: super::fleet::troubles(&told.not_known),
+        gate_failure: answer.tenants_untold.as_deref().map(text),
+        troubles: super::fleet::troubles(&answer.not_known),
         exact: asked.query([("name", search)]),
         pager: Pager {
             first: (offset > 0).then(|| address(sort, 0)),
-            next: told.next_offset.map(|next| address(sort, next)),
+            next: answer.next_offset.map(|next| address(sort, next)),
         },
     };
     rendered(&view)

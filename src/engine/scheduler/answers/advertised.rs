@@ -122,66 +122,66 @@ mod tests {
 
     #[test]
     fn a_changed_quota_is_written_soon_and_an_unchanged_one_rarely() {
-        let (mut heard, a) = (Advertised::default(), tenant(1));
+        let (mut quotas, a) = (Advertised::default(), tenant(1));
         let (ten, five) = (Quotas::read("10/1"), Quotas::read("5/1"));
-        assert_eq!(heard.record(SECOND, &a, Quotas::default()), None);
-        assert_eq!(heard.record(SECOND, &a, ten), Some(true));
-        assert_eq!(heard.send(SECOND), Some(vec![(a.clone(), ten)]));
-        let early = heard.record(2 * SECOND, &a, five);
+        assert_eq!(quotas.record(SECOND, &a, Quotas::default()), None);
+        assert_eq!(quotas.record(SECOND, &a, ten), Some(true));
+        assert_eq!(quotas.send(SECOND), Some(vec![(a.clone(), ten)]));
+        let early = quotas.record(2 * SECOND, &a, five);
         assert_eq!(early, None, "not within the pause");
         assert_eq!(
-            heard.record(MIN_CHANGE_INTERVAL + SECOND, &a, five),
+            quotas.record(MIN_CHANGE_INTERVAL + SECOND, &a, five),
             Some(true)
         );
-        assert_eq!(heard.send(SECOND), None, "one at a time");
-        heard.advertised_result(MIN_CHANGE_INTERVAL + SECOND, true);
-        assert_eq!(heard.send(SECOND), Some(vec![(a.clone(), five)]));
-        heard.advertised_result(MIN_CHANGE_INTERVAL + SECOND, true);
-        assert_eq!(heard.record(RESTORE_INTERVAL, &a, five), None);
-        assert_eq!(heard.send(SECOND), None);
+        assert_eq!(quotas.send(SECOND), None, "one at a time");
+        quotas.advertised_result(MIN_CHANGE_INTERVAL + SECOND, true);
+        assert_eq!(quotas.send(SECOND), Some(vec![(a.clone(), five)]));
+        quotas.advertised_result(MIN_CHANGE_INTERVAL + SECOND, true);
+        assert_eq!(quotas.record(RESTORE_INTERVAL, &a, five), None);
+        assert_eq!(quotas.send(SECOND), None);
         // This is no news, but the gate must remember it.
-        let repeated = heard.record(RESTORE_INTERVAL + MIN_CHANGE_INTERVAL + SECOND, &a, five);
+        let repeated = quotas.record(RESTORE_INTERVAL + MIN_CHANGE_INTERVAL + SECOND, &a, five);
         assert_eq!(repeated, Some(false));
-        assert_eq!(heard.send(SECOND), Some(vec![(a, five)]));
+        assert_eq!(quotas.send(SECOND), Some(vec![(a, five)]));
     }
 
     #[test]
     fn a_failed_write_is_retried_after_a_pause() {
-        let (mut heard, a, ten) = (Advertised::default(), tenant(1), Quotas::read("10/1"));
-        heard.record(SECOND, &a, ten);
-        heard.send(SECOND);
-        heard.advertised_result(2 * SECOND, false);
-        heard.record(MIN_CHANGE_INTERVAL, &a, ten);
-        assert_eq!(heard.send(SECOND), None);
-        heard.record(MIN_CHANGE_INTERVAL + 2 * SECOND, &a, ten);
-        assert!(heard.send(SECOND).is_some());
+        let (mut quotas, a, ten) = (Advertised::default(), tenant(1), Quotas::read("10/1"));
+        quotas.record(SECOND, &a, ten);
+        quotas.send(SECOND);
+        quotas.advertised_result(2 * SECOND, false);
+        quotas.record(MIN_CHANGE_INTERVAL, &a, ten);
+        assert_eq!(quotas.send(SECOND), None);
+        quotas.record(MIN_CHANGE_INTERVAL + 2 * SECOND, &a, ten);
+        assert!(quotas.send(SECOND).is_some());
     }
 
     #[test]
     fn memory_is_bounded() {
-        let (mut heard, ten) = (Advertised::default(), Quotas::read("10/1"));
+        let (mut quotas, ten) = (Advertised::default(), Quotas::read("10/1"));
         for number in 0..2 * MAX_TENANTS_PER_REQUEST {
-            heard.record(SECOND, &tenant(number), ten);
+            quotas.record(SECOND, &tenant(number), ten);
         }
         assert_eq!(
-            heard.send(SECOND).map(|batch| batch.len()),
+            quotas.send(SECOND).map(|batch| batch.len()),
             Some(MAX_TENANTS_PER_REQUEST)
         );
         for number in 0..2 * MAX_TENANTS {
-            heard.advertised_result(SECOND, true);
-            heard.record(SECOND, &tenant(number), ten);
-            heard.send(SECOND);
+            quotas.advertised_result(SECOND, true);
+            quotas.record(SECOND, &tenant(number), ten);
+            quotas.send(SECOND);
         }
-        assert_eq!(heard.known.len(), MAX_TENANTS);
+        assert_eq!(quotas.known.len(), MAX_TENANTS);
         // Tenants without answers make room for others.
-        heard.advertised_result(SECOND, true);
-        let one_more = heard.record(RESTORE_INTERVAL + SECOND, &tenant(MAX_TENANTS), ten);
+        quotas.advertised_result(SECOND, true);
+        let one_more = quotas.record(RESTORE_INTERVAL + SECOND, &tenant(MAX_TENANTS), ten);
         assert_eq!(one_more, Some(true));
         for number in 0..2 * MAX_WARNINGS {
-            heard.is_new_warning(SECOND, &number.to_string());
+            quotas.is_new_warning(SECOND, &number.to_string());
         }
-        assert_eq!(heard.warned.len(), MAX_WARNINGS);
-        assert!(!heard.is_new_warning(SECOND, "0"));
-        assert!(heard.is_new_warning(SECOND + WARN_INTERVAL, "0"));
+        assert_eq!(quotas.warned.len(), MAX_WARNINGS);
+        assert!(!quotas.is_new_warning(SECOND, "0"));
+        assert!(quotas.is_new_warning(SECOND + WARN_INTERVAL, "0"));
     }
 }

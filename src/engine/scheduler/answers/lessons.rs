@@ -353,7 +353,7 @@ mod tests {
 
     #[test]
     fn other_tenants_use_a_shared_limit_while_one_is_throttled() {
-        let told = |limits: Limits, stops_all| {
+        let closed_ms_of = |limits: Limits, stops_all| {
             let lesson = LimitEvidence {
                 tenant: tenant(1),
                 labels: Labels::default(),
@@ -374,9 +374,9 @@ mod tests {
             }
         };
         let shared = || -> Limits { limits()[1].clone().with_scope(Scope::Global).into() };
-        assert_eq!(told(limits(), false), 3_000);
-        assert_eq!(told(shared(), true), 3_000);
-        assert_eq!(told(shared(), false), 0);
+        assert_eq!(closed_ms_of(limits(), false), 3_000);
+        assert_eq!(closed_ms_of(shared(), true), 3_000);
+        assert_eq!(closed_ms_of(shared(), false), 0);
     }
 
     #[test]
@@ -387,14 +387,14 @@ mod tests {
             started_ms: 0,
             cost,
         };
-        for (said, cost, keeps) in [
+        for (quotas, cost, keeps) in [
             ("80/60", 1, [0, 80]),
             ("80/60,5/1", 1, [5, 80]),
             ("100/60", 1, [0, 0]),
             ("80/0", 1, [0, 0]),
             ("80/60", 3, [0, 0]),
         ] {
-            assert_eq!(learner(cost).keeps(Quotas::read(said)), keeps, "{said}");
+            assert_eq!(learner(cost).keeps(Quotas::read(quotas)), keeps, "{quotas}");
         }
         let mut lessons = Lessons::default();
         lessons.advertised(&tenant(1), &learner(1), Quotas::read("80/0"));

@@ -66,7 +66,7 @@ impl Scheduler {
         let stale = !self.intake.is_current(&job.tag);
         let waits = stale || !self.gives_up(now, key, &reason);
         if waits && let Some(job) = self.jobs.get_mut(&key) {
-            // The job asks again then, whatever its next wait is.
+            // The job asks again then, regardless of its next wait.
             job.due = DueTime::at(now);
             job.phase = Phase::Throttling { duration };
         }

@@ -114,15 +114,15 @@ pub(super) async fn ask_for(
 ) -> Vec<HandedClaims> {
     let sound = claims.iter().filter(|(from, _)| *from <= now);
     let sound = sound.fold(Slots::default(), |all, (_, slots)| all.either(slots));
-    let mut wanted = owned.without(&sound);
+    let mut uncovered = owned.without(&sound);
     let mut all = Vec::new();
     for (other, shard) in at.others {
-        if wanted.is_empty() {
+        if uncovered.is_empty() {
             break;
         }
-        let handed = other.hand_over(at.link, shard, &wanted, memory).await;
+        let handed = other.hand_over(at.link, shard, &uncovered, memory).await;
         for handed in handed.into_iter().flatten() {
-            wanted = wanted.without(&handed.slots);
+            uncovered = uncovered.without(&handed.slots);
             all.push(handed);
         }
     }

@@ -158,11 +158,11 @@ impl TenantTokens {
 
     /// Returns the token that a call of `tenant` can carry now.
     pub(super) fn usable(&self, tenant: &Tenant) -> Option<Arc<AccessToken>> {
-        let kept = self.known().get(tenant).map(Arc::clone)?;
-        if kept.borrow().is_due() {
-            self.ask(tenant, &kept);
+        let entry = self.known().get(tenant).map(Arc::clone)?;
+        if entry.borrow().is_due() {
+            self.ask(tenant, &entry);
         }
-        kept.borrow().usable().cloned()
+        entry.borrow().usable().cloned()
     }
 
     /// Waits for a usable token for a bounded time.
@@ -174,15 +174,15 @@ impl TenantTokens {
         tenant: &Tenant,
         deadline: Instant,
     ) -> Result<Arc<AccessToken>, NoToken> {
-        let kept = self.entry_of(tenant);
-        if kept.borrow().is_due() {
-            self.ask(tenant, &kept);
+        let entry = self.entry_of(tenant);
+        if entry.borrow().is_due() {
+            self.ask(tenant, &entry);
         }
-        let mut states = kept.subscribe();
-        let until = kept.borrow().waits_until().min(deadline);
+        let mut states = entry.subscribe();
+        let until = entry.borrow().waits_until().min(deadline);
         let known = states.wait_for(|state| state.usable().is_some() || state.asked.is_none());
         let Ok(state) = timeout_at(until, known).await else {
-            return Err(kept.borrow().pending());
+            return Err(entry.borrow().pending());
         };
         let failed = || NoToken::Failed("it was refused".to_owned().into());
         let state = state.map_err(|_| failed())?;
@@ -196,24 +196,24 @@ impl TenantTokens {
     /// Returns the state of `tenant`.
     fn entry_of(&self, tenant: &Tenant) -> Arc<TenantEntry> {
         let mut known = self.known();
-        if let Some(kept) = known.get(tenant) {
-            return Arc::clone(kept);
+        if let Some(entry) = known.get(tenant) {
+            return Arc::clone(entry);
         }
         if known.len() >= MAX_TENANTS {
             make_room(&mut known);
         }
-        let kept = Arc::new(TenantEntry::default());
-        known.insert(tenant.clone(), Arc::clone(&kept));
-        kept
+        let entry = Arc::new(TenantEntry::default());
+        known.insert(tenant.clone(), Arc::clone(&entry));
+        entry
     }
 
     /// Starts a fetch, which continues even if the job that needs it is given up.
-    fn ask(&self, tenant: &Tenant, kept: &Arc<TenantEntry>) {
+    fn ask(&self, tenant: &Tenant, entry: &Arc<TenantEntry>) {
         let Ok(runtime) = Handle::try_current() else {
             return;
         };
         let mut has_failed = false;
-        let is_first = kept.send_if_modified(|state| {
+        let is_first = entry.send_if_modified(|state| {
             has_failed = state.unfetched().is_some();
             let is_first = state.asked.is_none();
             state.asked.get_or_insert_with(Instant::now);
@@ -222,10 +222,10 @@ impl TenantTokens {
         if !is_first {
             return;
         }
-        let (source, kept, tenant) = (Arc::clone(&self.source), Arc::clone(kept), tenant.clone());
+        let (source, entry, tenant) = (Arc::clone(&self.source), Arc::clone(entry), tenant.clone());
         let fetching = async move {
             let fetched = source.fetch(&tenant, has_failed).await;
-            kept.send_modify(|state| {
+            entry.send_modify(|state| {
                 state.asked = None;
                 match fetched {
                     Ok(token) => {
@@ -260,15 +260,15 @@ impl TenantTokens {
 /// without a usable token go first, since they have no jobs, and then those whose tokens are due
 /// for renewal first.
 fn make_room(known: &mut HashMap<Tenant, Arc<TenantEntry>>) {
-    known.retain(|_, kept| kept.borrow().usable().is_some());
+    known.retain(|_, entry| entry.borrow().usable().is_some());
     let left = MAX_TENANTS - MAX_TENANTS / 10;
     let Some(more) = known.len().checked_sub(left).filter(|more| *more > 0) else {
         return;
     };
-    let renewed = |kept: &TenantEntry| kept.borrow().token.as_ref().map(|token| token.renew);
+    let renewed = |entry: &TenantEntry| entry.borrow().token.as_ref().map(|token| token.renew);
     let all = known.iter();
     let mut all: Vec<_> = all
-        .map(|(tenant, kept)| (renewed(kept), tenant.clone()))
+        .map(|(tenant, entry)| (renewed(entry), tenant.clone()))
         .collect();
     all.sort_unstable_by_key(|(renewed, _)| *renewed);
     for (_, tenant) in all.iter().take(more) {
@@ -340,10 +340,10 @@ mod tests {
     /// Creates a tenant whose token is renewed after `seconds` and expires after twice that time.
     fn with_token(seconds: u64) -> Arc<TenantEntry> {
         let now = Instant::now();
-        let (kept, renew) = (TenantEntry::default(), Duration::from_secs(seconds));
+        let (entry, renew) = (TenantEntry::default(), Duration::from_secs(seconds));
         let token = AccessToken::lasting(now, now + renew, now + 2 * renew);
-        kept.send_modify(|state| state.token = Some(Arc::new(token)));
-        Arc::new(kept)
+        entry.send_modify(|state| state.token = Some(Arc::new(token)));
+        Arc::new(entry)
     }
 
     #[tokio::test(start_paused = true)]
@@ -362,7 +362,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(MAX_TENANTS as u64)).await;
         let before = known.len();
         make_room(&mut known);
-        let usable = (known.values()).all(|kept| kept.borrow().usable().is_some());
+        let usable = (known.values()).all(|entry| entry.borrow().usable().is_some());
         assert!(
             usable && known.len() < before && known.len() > MAX_TENANTS / 4,
             "{}",

@@ -60,7 +60,7 @@ fn shown_after(
     let policy = Config::default().rate_limiter.policy;
     let rows: Vec<LimitUsage> = policy.default_limits().iter().zip(&found.limits).collect();
     let ours: Vec<Limit> = rows.iter().map(|(limit, _)| (*limit).clone()).collect();
-    let said = api::describe(&found, &api::compare(&found, &ours));
+    let text = api::describe(&found, &api::compare(&found, &ours));
     let given = given(&[]);
     describe(
         &tenant,
@@ -69,7 +69,7 @@ fn shown_after(
         &given,
         (&found, &Levels::new()),
         (recovery, &WaitReason::of(&rows, &given, &found, recovery)),
-    ) + &said
+    ) + &text
 }
 
 #[test]
@@ -301,20 +301,20 @@ fn overrides_are_shown_beside_learned_limits() {
             learned::describe(&limit, &usage, NOW),
         )
     };
-    let (told, words) = show(40, 10);
+    let (text, words) = show(40, 10);
     assert!(
-        told.contains("at most 40 units") && told.contains("down to 10"),
-        "{told}"
+        text.contains("at most 40 units") && text.contains("down to 10"),
+        "{text}"
     );
     assert!(
         words.contains("learned: 10 of 40 in force since"),
         "{words}"
     );
     // An operator set less than was learned: that is in force, and learning can't lower it.
-    let (told, words) = show(8, 8);
+    let (text, words) = show(8, 8);
     assert!(
-        told.contains("at most 8 units") && !told.contains("adaptive"),
-        "{told}"
+        text.contains("at most 8 units") && !text.contains("adaptive"),
+        "{text}"
     );
     assert_eq!(words, "");
 }
@@ -376,14 +376,14 @@ fn a_recovery_wait_is_shown_first_until_it_ends() {
 
 #[test]
 fn advertised_limits_are_shown_beside_configured_ones() {
-    let said = |text: &str| {
+    let text_of = |text: &str| {
         shown(usage(0, 5, 0), |found| {
             found.quotas = Quotas::read(text);
             found.quotas_at_ms = NOW;
         })
     };
-    assert!(!said("").contains("api"));
-    let text = said("4/60,2/0");
+    assert!(!text_of("").contains("api"));
+    let text = text_of("4/60,2/0");
     for line in [
         "api       says that it takes 4 in 1m, 2 in a window that it does not name (noted Tue, 14 Nov 2023 22:13:20 GMT)\n",
         "warning   the API allows 4 calls in 60s, but the limit default admits 5: set its \
@@ -391,7 +391,7 @@ fn advertised_limits_are_shown_beside_configured_ones() {
     ] {
         assert!(text.contains(line), "{text}");
     }
-    for kept in ["5/60", "2/0", "6/60"] {
-        assert!(!said(kept).contains("warning"), "{kept}");
+    for quotas in ["5/60", "2/0", "6/60"] {
+        assert!(!text_of(quotas).contains("warning"), "{quotas}");
     }
 }

@@ -216,8 +216,8 @@ fn a_returned_job_keeps_its_publishers_routing_key() {
         found.iter().collect::<Vec<_>>(),
         [(&Scope::RoutingKey, "jobs.acme")]
     );
-    let kept = fake(vec![("x-sluicegate-routing-key", Field::Text("a.b"))]);
-    assert_eq!(first_routing_key(&kept, "jobs"), "a.b");
+    let returned = fake(vec![("x-sluicegate-routing-key", Field::Text("a.b"))]);
+    assert_eq!(first_routing_key(&returned, "jobs"), "a.b");
     assert_eq!(first_routing_key(&fake(vec![]), "jobs"), "jobs");
 }
 

@@ -190,15 +190,15 @@ fn evidence_unrelated_to_the_limit_is_ignored() {
 #[test]
 fn an_advertised_limit_counts_until_it_is_withdrawn_or_stale() {
     let mut bench = Bench::new(limit(Algorithm::SlidingWindow, 100, 50));
-    let told = |max| Evidence::Advertised(vec![max]);
-    assert_eq!(bench.learn(&told(0)), []);
-    bench.learn(&told(80));
+    let advertised = |max| Evidence::Advertised(vec![max]);
+    assert_eq!(bench.learn(&advertised(0)), []);
+    bench.learn(&advertised(80));
     assert_eq!(bench.max(), 80);
-    bench.learn(&told(20));
+    bench.learn(&advertised(20));
     assert_eq!(bench.max(), 50, "the end of the band");
-    bench.learn(&told(0));
+    bench.learn(&advertised(0));
     assert_eq!(bench.max(), 100);
-    bench.learn(&told(80));
+    bench.learn(&advertised(80));
     bench.now += ADVERTISED_MS;
     assert_eq!(bench.max(), 100, "it was not said for an hour");
 }

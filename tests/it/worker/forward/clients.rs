@@ -19,8 +19,8 @@ fn run(what: &str, command: &mut Command) -> Output {
     let output = command
         .output()
         .unwrap_or_else(|why| panic!("{command:?}: {why}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{what}: {said}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{what}: {errors}");
     output
 }
 
@@ -93,8 +93,8 @@ impl ForwardingWorker {
             let series = "sluicegate_dead_letters_total{reason=\"attempts\"}";
             until("one is dead", || sluice.metric(series) == Some(1.0)).await;
             let letters = self.bed.dead(&self.yaml).await;
-            let told = format!("{:?}", letters[0].header("x-sluicegate-reason"));
-            assert!(letters.len() == 1 && told.contains(reason), "{letters:?}");
+            let why = format!("{:?}", letters[0].header("x-sluicegate-reason"));
+            assert!(letters.len() == 1 && why.contains(reason), "{letters:?}");
         }
         sluice.stop();
         assert_eq!(self.bed.dead(&self.yaml).await, []);

@@ -62,9 +62,9 @@ fn without_commas_in_numbers(text: &str) -> String {
     let between_digits = |at: usize| {
         at > 0 && is_digit(at - 1) && (1..=3).all(|more| is_digit(at + more)) && !is_digit(at + 4)
     };
-    let kept = text.char_indices();
-    let kept = kept.filter(|(at, c)| !(matches!(c, ',' | '_') && between_digits(*at)));
-    kept.map(|(_, c)| c).collect()
+    let digits = text.char_indices();
+    let digits = digits.filter(|(at, c)| !(matches!(c, ',' | '_') && between_digits(*at)));
+    digits.map(|(_, c)| c).collect()
 }
 
 fn parse(text: &str) -> Option<Form> {

@@ -91,10 +91,10 @@ mod tests {
     fn built_in_limits_have_a_note() {
         let file = Some(Path::new("a.yaml"));
         let (usual, mut own) = (Config::default(), Config::default());
-        let said = of_limits(None, &usual).expect("a note");
+        let shown = of_limits(None, &usual).expect("a note");
         assert!(
-            said.starts_with("no configuration: the built-in limits apply: default: at most 5 "),
-            "{said}"
+            shown.starts_with("no configuration: the built-in limits apply: default: at most 5 "),
+            "{shown}"
         );
         let without = "a.yaml: has no limits; ";
         assert!(of_limits(file, &usual).is_some_and(|note| note.starts_with(without)));
@@ -102,8 +102,8 @@ mod tests {
         let seven = Config::parse("a.yaml", yaml, std::iter::empty()).expect("valid");
         own.rate_limiter = seven.rate_limiter;
         assert_eq!(of_limits(file, &own), None);
-        let said = of_limits(None, &own).expect("a note");
-        assert!(said.contains("environment variables"), "{said}");
+        let shown = of_limits(None, &own).expect("a note");
+        assert!(shown.contains("environment variables"), "{shown}");
     }
 
     #[test]
@@ -111,9 +111,9 @@ mod tests {
         let yaml = "rate-limiter: {tenants: {acme: {max-requests: 7}, trial-*: {max-requests: 7}, b: {max-requests: 7}}}";
         let config = Config::parse("a.yaml", yaml, std::iter::empty()).expect("valid");
         let jobs = ["acme", "trial-1"].map(|tenant| SimulatedJob::new(0.0, tenant));
-        let said = of_tenants(Path::new("j.jsonl"), &config, &jobs).expect("a note");
+        let note = of_tenants(Path::new("j.jsonl"), &config, &jobs).expect("a note");
         let begin = "rate-limiter.tenants: j.jsonl has no job of 1 of the 3 names: b; ";
-        assert!(said.starts_with(begin), "{said}");
+        assert!(note.starts_with(begin), "{note}");
         let all = ["acme", "trial-1", "b"].map(|tenant| SimulatedJob::new(0.0, tenant));
         assert_eq!(of_tenants(Path::new("j.jsonl"), &config, &all), None);
     }

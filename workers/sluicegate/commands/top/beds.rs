@@ -123,10 +123,10 @@ pub fn fleet() -> Fleet {
         tenants: Vec::new(),
         ..ill
     };
-    let said = [("a", ready), ("b", ill)];
-    let said = said.map(|(name, report)| (name.to_owned(), Some(Ok(report))));
+    let reports = [("a", ready), ("b", ill)];
+    let reports = reports.map(|(name, report)| (name.to_owned(), Some(Ok(report))));
     Fleet {
-        view: Workers::of(NOW, said.to_vec()),
+        view: Workers::of(NOW, reports.to_vec()),
         ..Fleet::default()
     }
 }
@@ -288,9 +288,9 @@ pub fn types(model: &mut Model, text: &str) -> Vec<(u64, ServerRequest)> {
 pub fn answer(model: &mut Model, picture: fn() -> Box<Overview>) {
     for (number, request) in model.due() {
         let came = match request {
-            ServerRequest::Overview(at, wanted) => {
+            ServerRequest::Overview(at, selection) => {
                 let mut picture = picture();
-                if wanted.is_none() {
+                if selection.is_none() {
                     picture.shown = None;
                 }
                 ServerAnswer::Overview(at, Ok(picture))

@@ -40,14 +40,14 @@ impl PipelineFilter {
 /// Returns the reads after each change of the file, beginning with the first read. A separate
 /// thread checks the file as long as the program runs, so that a hanging file system does not block
 /// the screen.
-pub fn reads(path: Option<PathBuf>, wanted: PipelineFilter) -> mpsc::Receiver<Read> {
+pub fn reads(path: Option<PathBuf>, filter: PipelineFilter) -> mpsc::Receiver<Read> {
     let (send, reads) = mpsc::channel(1);
     let mut source = ConfigSource::new(path);
     thread::spawn(move || {
         loop {
             if source.has_changed() {
                 let read = source.load().map_err(|errors| errors.to_string());
-                let read = read.and_then(|all| wanted.of(&all));
+                let read = read.and_then(|all| filter.of(&all));
                 if send.blocking_send(read).is_err() {
                     return;
                 }

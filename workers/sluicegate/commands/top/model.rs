@@ -91,7 +91,7 @@ pub struct Model {
     pub is_over: bool,
     /// The reason why the changed configuration is not shown, or `None` if it is.
     pub unread: Option<String>,
-    told: Option<StatusMessage>,
+    status_message: Option<StatusMessage>,
     numbers: u64,
 }
 
@@ -123,7 +123,7 @@ impl Model {
             now_ms,
             is_over: false,
             unread: None,
-            told: None,
+            status_message: None,
             numbers: 0,
         }
     }
@@ -195,12 +195,14 @@ impl Model {
 
     /// Returns the last message while it is recent.
     pub fn status(&self) -> Option<&StatusMessage> {
-        let is_news = |told: &&StatusMessage| self.now_ms.saturating_sub(told.at_ms) < TOLD_MS;
-        self.told.as_ref().filter(is_news)
+        let is_news = |status_message: &&StatusMessage| {
+            self.now_ms.saturating_sub(status_message.at_ms) < TOLD_MS
+        };
+        self.status_message.as_ref().filter(is_news)
     }
 
     pub(super) fn show_status(&mut self, text: impl Into<String>, is_bad: bool) {
-        self.told = Some(StatusMessage {
+        self.status_message = Some(StatusMessage {
             text: text.into(),
             is_bad,
             at_ms: self.now_ms,

@@ -123,8 +123,8 @@ impl ScreenTasks {
         let task = self.all.spawn(async move {
             // A lost progress report is soon followed by another. Without a receiver, the screen is
             // gone.
-            let told = |came: ServerAnswer| drop(answers.try_send((number, came)));
-            if let Some(came) = servers.perform(request, &told).await {
+            let send_progress = |came: ServerAnswer| drop(answers.try_send((number, came)));
+            if let Some(came) = servers.perform(request, &send_progress).await {
                 let _ = answers.send((number, came)).await;
             }
         });

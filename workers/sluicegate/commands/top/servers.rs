@@ -94,14 +94,14 @@ impl Servers {
     pub async fn perform(
         &self,
         request: ServerRequest,
-        told: impl Fn(ServerAnswer) + Send + Sync,
+        send_progress: impl Fn(ServerAnswer) + Send + Sync,
     ) -> Option<ServerAnswer> {
         Some(match request {
-            ServerRequest::Overview(at, wanted) => {
+            ServerRequest::Overview(at, selection) => {
                 let part = &self.parts[at];
                 ServerAnswer::Overview(
                     at,
-                    within(part.overview(wanted).boxed()).await.map(Box::new),
+                    within(part.overview(selection).boxed()).await.map(Box::new),
                 )
             }
             ServerRequest::Glance(at, tenant) => ServerAnswer::Glance(
@@ -113,7 +113,7 @@ impl Servers {
                 ServerAnswer::DeadLetters(at, self.parts[at].letters().boxed().await)
             }
             ServerRequest::Act(at, act) => {
-                ServerAnswer::Done(self.act(at, act, told).boxed().await)
+                ServerAnswer::Done(self.act(at, act, send_progress).boxed().await)
             }
             ServerRequest::Stop => return None,
         })
@@ -123,7 +123,7 @@ impl Servers {
         &self,
         at: usize,
         act: Act,
-        told: impl Fn(ServerAnswer) + Send + Sync,
+        send_progress: impl Fn(ServerAnswer) + Send + Sync,
     ) -> Result<String, String> {
         let part = &self.parts[at];
         match act {
@@ -155,7 +155,7 @@ impl Servers {
                 let ended = followed(ended.boxed()).await?;
                 Ok(with_audit(shadow_trial::describe_ending(&ended), unwritten))
             }
-            Act::Replay(which) => part.replay(&which, &self.stop, told).await,
+            Act::Replay(which) => part.replay(&which, &self.stop, send_progress).await,
         }
     }
 }
@@ -193,8 +193,8 @@ impl PipelineServers {
         unwritten.map(|why| why.to_string())
     }
 
-    async fn overview(&self, wanted: Option<TenantSelection>) -> Result<Overview, String> {
-        let seen = Overview::of(&self.gate, &self.config, wanted.as_ref()).await;
+    async fn overview(&self, selection: Option<TenantSelection>) -> Result<Overview, String> {
+        let seen = Overview::of(&self.gate, &self.config, selection.as_ref()).await;
         seen.map_err(|why| why.to_string())
     }
 
@@ -238,7 +238,7 @@ impl PipelineServers {
         &self,
         which: &LetterSelection,
         stop: &Notify,
-        told: impl Fn(ServerAnswer) + Send + Sync,
+        send_progress: impl Fn(ServerAnswer) + Send + Sync,
     ) -> Result<String, String> {
         // Registered first, so that Esc during connecting counts.
         let stopped = stop.notified();
@@ -247,7 +247,7 @@ impl PipelineServers {
         let unwritten = written(&self.gate, "dead replay", json!({}), request).await;
         let progress = |done: u64, left: u32| {
             let done = count(done, "dead letter");
-            told(ServerAnswer::Progress(format!(
+            send_progress(ServerAnswer::Progress(format!(
                 "{done} so far, {left} left to read"
             )));
         };

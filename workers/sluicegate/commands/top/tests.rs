@@ -35,10 +35,10 @@ fn only_the_visible_view_is_requested_every_two_seconds() {
     assert_eq!(kinds(&mut model), [], "one at a time");
     types(&mut model, "2");
     let due = kinds(&mut model);
-    let [ServerRequest::Overview(0, Some(wanted))] = due.as_slice() else {
+    let [ServerRequest::Overview(0, Some(selection))] = due.as_slice() else {
         panic!("{due:?}");
     };
-    assert_eq!((wanted.sort, wanted.max), (Sort::Waiting, 100));
+    assert_eq!((selection.sort, selection.max), (Sort::Waiting, 100));
     model.at_time(NOW + 60_000);
     assert_eq!(kinds(&mut model), [], "it hangs");
 
@@ -199,10 +199,10 @@ fn a_search_finds_busy_tenants_and_opens_idle_ones() {
         .collect();
     assert_eq!(names, ["acme", "beta", "gamma"]);
     let due = kinds(&mut model);
-    let [ServerRequest::Overview(0, Some(wanted))] = due.as_slice() else {
+    let [ServerRequest::Overview(0, Some(selection))] = due.as_slice() else {
         panic!("{due:?}");
     };
-    assert_eq!(wanted.name, "a");
+    assert_eq!(selection.name, "a");
     types(&mut model, "\u{1b}");
     assert_eq!((model.search.as_str(), model.tenants().len()), ("", 4));
     // Without a match, the typed name itself is meant.
@@ -261,8 +261,11 @@ fn a_tried_limit_is_enforced_with_its_own_value() {
     answer(&mut model, picture);
     types(&mut model, "e");
     assert!(model.asking.is_none());
-    let told = model.status().expect("a word");
-    assert!(told.is_bad && told.text.contains("t tries one"), "{told:?}");
+    let message = model.status().expect("a word");
+    assert!(
+        message.is_bad && message.text.contains("t tries one"),
+        "{message:?}"
+    );
     // The shadow of the limit `hour`, which tries 50, is in the list.
     model.at_time(NOW + 2_000);
     answer(&mut model, with_trial);

@@ -24,16 +24,16 @@ pub struct AnswersBack {
 
 /// Compares the results with the calls.
 pub fn answers_back(plan: &Workload, observed: &DemoObservations) -> AnswersBack {
-    let mut told = HashSet::new();
+    let mut answered = HashSet::new();
     let (mut wrong, mut again) = (0, 0);
     for result in &observed.results {
         if !matches_its_call(plan, &observed.arrivals, result) {
             wrong += 1;
-        } else if !told.insert(&*result.id) {
+        } else if !answered.insert(&*result.id) {
             again += 1;
         }
     }
-    let has_none = |id: &String| !told.contains(&**id);
+    let has_none = |id: &String| !answered.contains(&**id);
     let jobs = observed
         .confirmed
         .iter()

@@ -2,17 +2,17 @@
 
 use super::*;
 
-/// Judges a job after a command that said `said`. `tell` adds the outcome, with or without a fault.
-fn of(said: &str, all_follow: bool, tell: impl FnOnce(&mut Story)) -> HistoryVerdict {
+/// Judges a job after a command that reported `state`. `tell` adds the outcome, with or without a fault.
+fn of(state: &str, all_follow: bool, tell: impl FnOnce(&mut Story)) -> HistoryVerdict {
     let mut story = Story::new();
     story.published(0, ONE);
     story.add(5, EventKind::Cancelling { job: ONE });
-    let (job, said) = (ONE, said.to_owned());
+    let (job, state) = (ONE, state.to_owned());
     story.add(
         100,
         EventKind::Asked {
             job,
-            said,
+            said: state,
             all_follow,
         },
     );
@@ -27,13 +27,13 @@ fn buried(story: &mut Story) {
 
 #[test]
 fn a_cancelled_job_is_a_dead_letter_or_was_called_before() {
-    for said in ["cancelled", "requested"] {
-        let verdict = of(said, true, buried);
+    for state in ["cancelled", "requested"] {
+        let verdict = of(state, true, buried);
         assert!(verdict.holds(), "{:?}", verdict.findings);
         assert_eq!((verdict.dead, verdict.cancelled), (1, (1, 1)));
     }
-    for (said, at) in [("done", 6), ("running", 1_099)] {
-        let called = of(said, true, |story| {
+    for (state, at) in [("done", 6), ("running", 1_099)] {
+        let called = of(state, true, |story| {
             story.called(at, ONE, 1, DownstreamAnswer::Done)
         });
         assert!(called.holds(), "{:?}", called.findings);
@@ -68,10 +68,10 @@ fn a_cancelled_job_is_not_called_once_all_workers_follow() {
 
 #[test]
 fn reported_cancellations_hold_and_no_job_has_both_outcomes() {
-    let said = of("cancelled", true, |story| {
+    let verdict = of("cancelled", true, |story| {
         story.called(50, ONE, 1, DownstreamAnswer::Done);
     });
-    assert_eq!(said.findings, [Violation::Uncancelled { job: ONE }]);
+    assert_eq!(verdict.findings, [Violation::Uncancelled { job: ONE }]);
     let both = |fault: Option<FaultKind>| {
         of("requested", true, |story| {
             story.called(50, ONE, 1, DownstreamAnswer::Done);

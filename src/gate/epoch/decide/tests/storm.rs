@@ -141,7 +141,7 @@ proptest! {
         // One worker dies at a time, and only if another one has seen its entry. Otherwise no
         // worker could know of its starts.
         let mut away: Option<(usize, usize)> = None;
-        let mut heard = [0; 3];
+        let mut answers = [0; 3];
         for worker in &mut workers {
             worker.shortest_ms = SHORT;
         }
@@ -150,8 +150,8 @@ proptest! {
                 if away.is_some_and(|(who, _)| who == at) {
                     continue;
                 }
-                heard[at] += usize::from(storm.works(&mut workers[at], spans[at]));
-                let may_go = away.is_none() && heard[at] > 3;
+                answers[at] += usize::from(storm.works(&mut workers[at], spans[at]));
+                let may_go = away.is_none() && answers[at] > 3;
                 match blow {
                     Blow::Loss(lost) => storm.fails_over(lost),
                     Blow::Eviction => storm.evicts(),
@@ -159,7 +159,7 @@ proptest! {
                         storm.fails_over(lost);
                         workers[at] = worker(&format!("w{number}"), EarlierStarts::Unknown);
                         workers[at].shortest_ms = SHORT;
-                        heard[at] = 0;
+                        answers[at] = 0;
                         away = Some((at, number + rounds));
                     }
                     Blow::Freeze(rounds) if may_go => away = Some((at, number + rounds)),

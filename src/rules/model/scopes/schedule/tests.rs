@@ -170,7 +170,7 @@ fn with_several_limits_the_forecast_is_as_good() {
     };
     let histories = (one_limit(), one_limit(), one_limit(), jobs(1..2));
     let mut runner = TestRunner::deterministic();
-    let (mut exact, mut kept) = (0, 0);
+    let (mut exact, mut close) = (0, 0);
     for _ in 0..600 {
         let history = histories
             .new_tree(&mut runner)
@@ -194,11 +194,11 @@ fn with_several_limits_the_forecast_is_as_good() {
         } else {
             assert_eq!(forecast.sure, Certainty::Exact);
             exact += 1;
-            kept += u32::from(off <= 100.max(wait / 50));
+            close += u32::from(off <= 100.max(wait / 50));
         }
     }
     assert!(exact > 100, "{exact}");
-    assert!(kept + 1 >= exact, "{kept} of {exact}");
+    assert!(close + 1 >= exact, "{close} of {exact}");
 }
 
 /// A job may cost several units; the gate knows only their sum and not their order.

@@ -103,7 +103,7 @@ impl Model {
         let (now_ms, at) = (self.now_ms, self.at);
         let looks_at_tenants =
             self.page.is_none() && matches!(self.view, TopView::Tenants | TopView::Limits);
-        let wanted = looks_at_tenants.then(|| self.wanted());
+        let selection = looks_at_tenants.then(|| self.wanted());
         let mut numbers = self.numbers;
         let mut number = || {
             numbers += 1;
@@ -115,8 +115,8 @@ impl Model {
             {
                 let number = number();
                 pipeline.picture.begin(number, now_ms);
-                let wanted = wanted.clone().filter(|_| place == at);
-                due.push((number, ServerRequest::Overview(place, wanted)));
+                let selection = selection.clone().filter(|_| place == at);
+                due.push((number, ServerRequest::Overview(place, selection)));
             }
         }
         if let Some(page) = &mut self.page {
@@ -143,7 +143,7 @@ impl Model {
             progress: String::new(),
             since_ms: self.now_ms,
         });
-        self.told = None;
+        self.status_message = None;
         (self.numbers, ServerRequest::Act(self.at, act))
     }
 }

@@ -129,7 +129,7 @@ fn cells(worker: &ReportedWorker, is_wide: bool, theme: Theme) -> Vec<Line<'stat
     ]
 }
 
-/// Returns the selected worker's full report, and what is not known.
+/// Returns the selected worker's full report, and its unknown parts.
 fn below(model: &Model, picture: &Overview, wide: usize, theme: Theme) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     let worker = model

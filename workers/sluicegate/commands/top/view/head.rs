@@ -181,15 +181,15 @@ pub fn foot(model: &Model, wide: u16, theme: Theme) -> Vec<Line<'static>> {
             text += &format!(": {}", doing.progress);
         }
         lines.push(Line::styled(fit(&text, wide), theme.warn()));
-    } else if let Some(told) = model.status() {
-        let style = match told.is_bad {
+    } else if let Some(message) = model.status() {
+        let style = match message.is_bad {
             true => theme.bad(),
             false => theme.good(),
         };
-        let text = if told.is_bad {
-            format!("NOT DONE: {}", plain(&told.text, 600))
+        let text = if message.is_bad {
+            format!("NOT DONE: {}", plain(&message.text, 600))
         } else {
-            plain(&told.text, 600)
+            plain(&message.text, 600)
         };
         let text = wrapped(&text, wide, 2).into_iter().take(MAX_NOTICE_LINES);
         lines.extend(text.map(|line| Line::styled(line, style)));

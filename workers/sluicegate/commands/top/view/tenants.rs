@@ -30,7 +30,11 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
         let text = wrapped(&describe(row, redis_ms), wide, 2).into_iter();
         text.take(DETAIL).map(Line::from).collect()
     });
-    if let Some(why) = picture.shown.as_ref().and_then(|it| it.untold.as_ref()) {
+    if let Some(why) = picture
+        .shown
+        .as_ref()
+        .and_then(|it| it.gate_failure.as_ref())
+    {
         let words = format!(
             "the gate's state of some tenants is unknown: {}",
             plain(why, 200)
