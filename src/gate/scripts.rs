@@ -215,87 +215,46 @@ pub fn forecast(limits: &[Limit], layout: &Layout) -> &'static Script {
     FAMILY.member(limits, layout)
 }
 
-/// Suspends one tenant.
-pub fn block() -> &'static Script {
-    static BLOCK: LazyLock<Script> =
-        LazyLock::new(|| Script::new("block", &[&WAITLIST[..], &[lua!("block")]].concat()));
-    &BLOCK
+/// Defines functions that return scripts of these parts for all tenants alike.
+macro_rules! scripts {
+    ($($(#[$doc:meta])* $name:ident: $parts:expr;)+) => {$(
+        $(#[$doc])*
+        pub fn $name() -> &'static Script {
+            static SCRIPT: LazyLock<Script> =
+                LazyLock::new(|| Script::new(stringify!($name), &$parts));
+            &SCRIPT
+        }
+    )+};
 }
 
-/// Stores the limits that the API advertises.
-pub fn quota() -> &'static Script {
-    static QUOTA: LazyLock<Script> =
-        LazyLock::new(|| Script::new("quota", &[&WAITLIST[..], &[lua!("quota")]].concat()));
-    &QUOTA
+scripts! {
+    /// Suspends one tenant.
+    block: with_waitlist(&[lua!("block")]);
+    /// Stores the limits that the API advertises.
+    quota: with_waitlist(&[lua!("quota")]);
+    /// Reports the end of a call to a breaker.
+    report: with_waitlist(&[lua!("report")]);
+    /// Applies an operator's change to one tenant.
+    change: with_waitlist(&[lua!("fair_queue"), lua!("change")]);
+    /// Writes a note about a suspect's call, or asks whether the suspect may be called.
+    crash: [lua!("clock"), lua!("crash")];
+    /// Asks whether a job is the first with its dedupe key.
+    dedupe: [lua!("clock"), lua!("dedupe")];
+    /// Registers a worker's policies, and reads those of all.
+    policies: [lua!("clock"), lua!("policies")];
+    /// Reads or changes operators' instructions.
+    steer: [lua!("clock"), lua!("steer")];
+    /// Writes or reads the audit log.
+    audit: [lua!("clock"), lua!("audit")];
+    /// Stores a worker's answer about a job.
+    sighting: [lua!("sighting")];
+    /// Ends a batch: decides whether its decisions count.
+    pulse: [lua!("clock"), lua!("pulse")];
+    /// Changes the epoch.
+    epoch: [lua!("epoch")];
 }
 
-/// Reports the end of a call to a breaker.
-pub fn report() -> &'static Script {
-    static REPORT: LazyLock<Script> =
-        LazyLock::new(|| Script::new("report", &[&WAITLIST[..], &[lua!("report")]].concat()));
-    &REPORT
-}
-
-/// Writes a note about a suspect's call, or asks whether the suspect may be called.
-pub fn crash() -> &'static Script {
-    static CRASH: LazyLock<Script> =
-        LazyLock::new(|| Script::new("crash", &[lua!("clock"), lua!("crash")]));
-    &CRASH
-}
-
-/// Asks whether a job is the first with its dedupe key.
-pub fn dedupe() -> &'static Script {
-    static DEDUPE: LazyLock<Script> =
-        LazyLock::new(|| Script::new("dedupe", &[lua!("clock"), lua!("dedupe")]));
-    &DEDUPE
-}
-
-/// Registers a worker's policies, and reads those of all.
-pub fn policies() -> &'static Script {
-    static POLICIES: LazyLock<Script> =
-        LazyLock::new(|| Script::new("policies", &[lua!("clock"), lua!("policies")]));
-    &POLICIES
-}
-
-/// Reads or changes operators' instructions.
-pub fn steer() -> &'static Script {
-    static STEER: LazyLock<Script> =
-        LazyLock::new(|| Script::new("steer", &[lua!("clock"), lua!("steer")]));
-    &STEER
-}
-
-/// Writes or reads the audit log.
-pub fn audit() -> &'static Script {
-    static AUDIT: LazyLock<Script> =
-        LazyLock::new(|| Script::new("audit", &[lua!("clock"), lua!("audit")]));
-    &AUDIT
-}
-
-/// Stores a worker's answer about a job.
-pub fn sighting() -> &'static Script {
-    static SIGHTING: LazyLock<Script> =
-        LazyLock::new(|| Script::new("sighting", &[lua!("sighting")]));
-    &SIGHTING
-}
-
-/// Ends a batch: decides whether its decisions count.
-pub fn pulse() -> &'static Script {
-    static PULSE: LazyLock<Script> =
-        LazyLock::new(|| Script::new("pulse", &[lua!("clock"), lua!("pulse")]));
-    &PULSE
-}
-
-/// Changes the epoch.
-pub fn epoch() -> &'static Script {
-    static EPOCH: LazyLock<Script> = LazyLock::new(|| Script::new("epoch", &[lua!("epoch")]));
-    &EPOCH
-}
-
-/// Applies an operator's change to one tenant.
-pub fn change() -> &'static Script {
-    static CHANGE: LazyLock<Script> = LazyLock::new(|| {
-        let parts = [lua!("fair_queue"), lua!("change")];
-        Script::new("change", &[&WAITLIST[..], &parts].concat())
-    });
-    &CHANGE
+/// Returns the parts of a script that reads or changes a waitlist.
+fn with_waitlist(parts: &[&'static str]) -> Vec<&'static str> {
+    [&WAITLIST[..], parts].concat()
 }
