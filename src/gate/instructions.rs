@@ -6,13 +6,36 @@ use ::redis::Value;
 use futures_util::future::join_all;
 
 use crate::gate::GateError;
-use crate::gate::fleet::instruction_board::{Follower, KEPT_MS, PostedInstruction, SILENT_MS};
 use crate::gate::redis::RedisGate;
 use crate::rules::steering::{Instruction, MAX_INSTRUCTIONS, Steering};
 
 /// How long after its last look a worker counts as alive, in milliseconds. A worker that was silent
 /// for longer must look again before it starts a job, since agreements on limits are shorter.
 pub const LIVE_MS: u64 = 10_000;
+
+/// A worker that was silent for this long, in milliseconds, is forgotten.
+const SILENT_MS: u64 = 60_000;
+/// How long the board is kept after its last change, in milliseconds: longer than any instruction
+/// lasts.
+const KEPT_MS: u64 = 400 * 86_400_000;
+
+/// An instruction without its name. Times are in milliseconds of the store's clock.
+#[derive(Debug)]
+struct PostedInstruction {
+    until_ms: u64,
+    text: String,
+}
+
+/// A worker's last look at the board.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Follower {
+    /// When it looked.
+    pub at_ms: u64,
+    /// The version that it follows.
+    pub follows: u64,
+    /// Its report on itself.
+    pub says: String,
+}
 
 /// A worker's copy of one board.
 #[derive(Debug, Clone, Default)]

@@ -41,6 +41,7 @@ mod forgets;
 mod gate;
 mod handed;
 mod history;
+mod instruction_board;
 mod later;
 mod leases;
 mod limits;

@@ -1,23 +1,20 @@
 //! Operators' instructions to workers. Simulations with seeds from [`STEERED`] have canceled jobs,
 //! and times in which all tenants are paused or drained; from [`HANDED`] on, tenants are also
-//! woken. Histories of lower seeds are unchanged. The board is the specification of
-//! `lua/steer.lua`, and workers read it in each exchange.
+//! woken. Histories of lower seeds are unchanged. Workers read the board in each exchange.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use sluicegate::engine::action::Update;
-use sluicegate::gate::fleet::instruction_board::{Board, SILENT_MS};
 use sluicegate::gate::instructions::LIVE_MS;
-use sluicegate::rules::steering::{
-    ALL, CANCELLED, Hold, Instruction, MAX_INSTRUCTIONS, SightedState, Steering,
-};
+use sluicegate::rules::steering::{ALL, CANCELLED, Hold, Instruction, SightedState, Steering};
 use sluicegate::rules::tenant::Tenant;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::handed::HANDED;
+use super::instruction_board::Board;
 use super::plan::ms;
 use super::world::{Life, World};
 
@@ -76,11 +73,9 @@ pub async fn follow(life: &Life, follows: &mut Follows, updates: &mpsc::Sender<U
     let (version, steering) = {
         let mut inner = world.steered.inner();
         let now = now_ms(world);
-        inner
-            .board
-            .record_worker(now, &life.name, follows.version, "");
+        inner.board.record_worker(now, &life.name, follows.version);
         let posted = inner.board.instructions(now);
-        let read = posted.filter_map(|(name, posted)| Instruction::read(name, &posted.text));
+        let read = posted.filter_map(|(name, text)| Instruction::read(name, text));
         (inner.board.version(), Steering::of(read))
     };
     if follows.is_reported && version == follows.version {
@@ -140,7 +135,7 @@ pub fn end(world: &World) {
     if world.plan.seed >= STEERED {
         let mut steered = world.steered.inner();
         steered.paused = None;
-        steered.board.drop_all(now_ms(world), &[ALL]);
+        steered.board.drop_one(now_ms(world), ALL);
     }
 }
 
@@ -157,16 +152,14 @@ fn put(world: &World, instruction: &Instruction) -> u64 {
     world.note(format_args!("operator: {instruction:?}"));
     let (name, text) = (instruction.name(), instruction.text());
     let mut steered = world.steered.inner();
-    let put = (steered.board).put(now, &name, now + FOR_MS, &text, MAX_INSTRUCTIONS);
-    put.expect("there are few")
+    steered.board.put(now, &name, now + FOR_MS, &text)
 }
 
 /// Reports whether all living workers follow `version` or a newer one.
 fn all_follow(world: &World, version: u64) -> bool {
     let (now, mut steered) = (now_ms(world), world.steered.inner());
-    steered.board.forget_silent(now, SILENT_MS);
-    let mut workers = steered.board.workers(now, LIVE_MS);
-    workers.all(|(_, worker)| worker.follows >= version)
+    let mut followed = steered.board.followed(now, LIVE_MS);
+    followed.all(|follows| follows >= version)
 }
 
 /// Wakes a tenant as after `resume`: its waiting jobs ask again.

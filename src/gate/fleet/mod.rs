@@ -69,7 +69,6 @@
 
 mod agree;
 mod eased;
-pub mod instruction_board;
 pub mod registry;
 mod superseded;
 pub mod text;
