@@ -119,8 +119,8 @@ pub struct Outgoing {
     pub message: Message,
 }
 
-/// A job's result or a forwarded job (mandatory, persistent). Its target is not ours and may not
-/// exist.
+/// A job's result or a forwarded job. Its target is not ours and may not exist. It is persistent,
+/// and mandatory unless it goes to a client's direct reply-to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply {
     /// The exchange's name. Empty for the default exchange, whose routing keys are names of queues.
@@ -173,8 +173,7 @@ impl MessageKind {
     }
 }
 
-/// Reason why a publish was not confirmed. The original stays unacked, and the publish is tried
-/// again.
+/// Reason why a publish was not confirmed. The original stays unacked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
     /// The queue does not exist (the broker returned the mandatory message), or a result's exchange

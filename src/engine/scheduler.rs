@@ -89,7 +89,7 @@ use rand::rngs::SmallRng;
 use self::admission::Admission;
 use self::agenda::Agenda;
 use self::agreement::{Agreement, TakingChange};
-use self::answers::{Advertised, Lessons, Throttles};
+use self::answers::{Advertised, Lessons, UnstoredThrottles};
 use self::breakers::Breakers;
 use self::candidates::Candidates;
 use self::census::Suspended;
@@ -146,7 +146,7 @@ pub struct Scheduler {
     /// Starts that are not settled with the gate yet.
     settlement: Settlement,
     /// Throttles that are not stored in the gate yet.
-    throttles: Throttles,
+    throttles: UnstoredThrottles,
     /// Limits that the API advertises, to be stored in the gate.
     advertised: Advertised,
     /// Lessons for adaptive limits, to be stored in the gate.
@@ -207,7 +207,7 @@ impl Scheduler {
             hold_limit: HoldLimit::new(settings.holding),
             admission: Admission::default(),
             settlement: Settlement::new(seed),
-            throttles: Throttles::default(),
+            throttles: UnstoredThrottles::default(),
             advertised: Advertised::default(),
             lessons: Lessons::default(),
             pacing: Pacing::default(),

@@ -1,18 +1,18 @@
 //! Applies what the API says about itself to other jobs: that it throttles a tenant or all tenants,
 //! and what its limits are. `rules::answers` decides what an answer means.
 //!
-//! [`Throttles`] retries throttles that could not be stored in the gate, [`Advertised`] stores the
-//! API's limits, and [`Lessons`] stores lessons for adaptive limits.
+//! [`UnstoredThrottles`] retries throttles that could not be stored in the gate, [`Advertised`]
+//! stores the API's limits, and [`Lessons`] stores lessons for adaptive limits.
 
 mod advertised;
 mod lessons;
-mod throttles;
+mod unstored_throttles;
 
 use std::time::Duration;
 
 pub(super) use advertised::Advertised;
 pub(super) use lessons::{Learner, Lessons};
-pub(super) use throttles::Throttles;
+pub(super) use unstored_throttles::UnstoredThrottles;
 
 use super::Scheduler;
 use super::due_time::DueTime;

@@ -19,13 +19,13 @@ const MAX_TENANTS: usize = 1024;
 
 /// Throttles that are being stored, and those to retry: for each tenant, the one that ends last.
 #[derive(Debug, Default)]
-pub struct Throttles {
+pub struct UnstoredThrottles {
     waiting: BTreeMap<BreakerScope, (Duration, Block)>,
     /// Number of throttles being stored.
     in_flight: usize,
 }
 
-impl Throttles {
+impl UnstoredThrottles {
     /// Records that a throttle is being stored.
     pub fn begin(&mut self) {
         self.in_flight += 1;
@@ -78,7 +78,7 @@ impl Throttles {
         due
     }
 
-    /// Returns when [`Throttles::due`] may find something.
+    /// Returns when [`UnstoredThrottles::due`] may find something.
     pub fn next(&self) -> Option<Duration> {
         self.waiting.values().map(|(at, _)| *at).min()
     }
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_failed_throttle_is_retried_until_it_ends_or_too_often() {
-        let mut blocks = Throttles::default();
+        let mut blocks = UnstoredThrottles::default();
         assert!(!blocks.failed(MS, block("a", 100)), "over by then");
         assert!(blocks.failed(MS, block("a", 102)));
         assert_eq!(blocks.next(), Some(101 * MS));
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_last_throttle_of_a_bounded_number_of_tenants_is_kept() {
-        let mut blocks = Throttles::default();
+        let mut blocks = UnstoredThrottles::default();
         for until in [5_000, 9_000, 7_000] {
             assert!(blocks.failed(MS, block("a", until)));
         }
