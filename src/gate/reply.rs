@@ -225,7 +225,7 @@ pub fn crash_arguments(suspected: &Suspected) -> Vec<Vec<u8>> {
         what.to_owned(),
         suspected.owner.clone(),
         max.to_string(),
-        crash::LEASE_MS.to_string(),
+        crash::NOTE_LEASE_MS.to_string(),
         crash::KEEP_MS.to_string(),
     ];
     arguments.map(String::into_bytes).to_vec()

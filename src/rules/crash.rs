@@ -16,7 +16,7 @@ use crate::rules::tenant::Tenant;
 
 /// Time after its last renewal at which a note counts as a crash, in milliseconds. Until then no
 /// other delivery of the job is called.
-pub const LEASE_MS: u64 = 20_000;
+pub const NOTE_LEASE_MS: u64 = 20_000;
 /// Time after its last note at which a suspect is forgotten, in milliseconds.
 pub const KEEP_MS: u64 = 7 * 86_400_000;
 
@@ -89,7 +89,7 @@ impl Suspect {
     /// Applies a note that the owner `owner` wrote at `now` (milliseconds since the epoch).
     pub fn apply_note(&mut self, now: u64, owner: &str, note: Note) -> SuspectDecision {
         // The clock may have been stepped back.
-        self.until_ms = self.until_ms.min(now + LEASE_MS);
+        self.until_ms = self.until_ms.min(now + NOTE_LEASE_MS);
         let is_own = self.owner == owner;
         let verdict = match note {
             Note::Begin { .. } if self.until_ms > now && !is_own => SuspectDecision::Wait {
@@ -104,7 +104,7 @@ impl Suspect {
             Note::Renew => {
                 // A note that was removed is not stored again.
                 if self.until_ms > 0 && is_own {
-                    self.until_ms = now + LEASE_MS;
+                    self.until_ms = now + NOTE_LEASE_MS;
                 }
                 SuspectDecision::Proceed
             }
@@ -134,7 +134,7 @@ impl Suspect {
         if crashes > 0 && !alone {
             return SuspectDecision::RunAlone { crashes };
         }
-        self.until_ms = now + LEASE_MS;
+        self.until_ms = now + NOTE_LEASE_MS;
         owner.clone_into(&mut self.owner);
         SuspectDecision::Proceed
     }
@@ -166,10 +166,10 @@ mod tests {
                 SuspectDecision::Proceed
             );
             // The job comes back at once and waits: it is not yet known whether the worker crashed.
-            let ms = LEASE_MS - 5;
+            let ms = NOTE_LEASE_MS - 5;
             let wait = SuspectDecision::Wait { ms };
             assert_eq!(suspect.apply_note(now + 5, "other", begin(3, true)), wait);
-            now += LEASE_MS;
+            now += NOTE_LEASE_MS;
         }
         let dead = SuspectDecision::Dead { crashes: 3 };
         assert_eq!(suspect.apply_note(now, "d", begin(3, true)), dead);
@@ -179,7 +179,7 @@ mod tests {
             SuspectDecision::Proceed
         );
         assert_eq!(
-            suspect.apply_note(now + LEASE_MS, "f", begin(3, true)),
+            suspect.apply_note(now + NOTE_LEASE_MS, "f", begin(3, true)),
             dead
         );
     }
@@ -202,7 +202,7 @@ mod tests {
     fn a_job_with_crashes_runs_alone_until_an_answer_clears_them() {
         let mut suspect = Suspect::default();
         suspect.apply_note(0, "a", begin(5, false));
-        let (now, alone) = (LEASE_MS, SuspectDecision::RunAlone { crashes: 1 });
+        let (now, alone) = (NOTE_LEASE_MS, SuspectDecision::RunAlone { crashes: 1 });
         assert_eq!(suspect.apply_note(now, "b", begin(5, false)), alone);
         let repeated = suspect.apply_note(now, "b", begin(5, false));
         assert_eq!(repeated, alone, "it is not noted");
@@ -227,7 +227,7 @@ mod tests {
         suspect.apply_note(0, "a", begin(1, false));
         for now in (0..3_600_000).step_by(5_000) {
             suspect.apply_note(now, "a", Note::Renew);
-            let ms = LEASE_MS - 4_999;
+            let ms = NOTE_LEASE_MS - 4_999;
             let other = suspect.apply_note(now + 4_999, "b", begin(1, false));
             assert_eq!(other, SuspectDecision::Wait { ms });
         }
@@ -248,7 +248,7 @@ mod tests {
         );
         suspect.apply_note(10_000, "b", ENDED);
         suspect.apply_note(10_000, "b", Note::Renew);
-        let ms = 5 + LEASE_MS - 10_000;
+        let ms = 5 + NOTE_LEASE_MS - 10_000;
         let wait = suspect.apply_note(10_000, "b", begin(5, false));
         assert_eq!(wait, SuspectDecision::Wait { ms });
         // A worker that hung for longer is alive after all: its answer clears the job's crashes,
@@ -268,10 +268,10 @@ mod tests {
     fn a_clock_step_back_never_makes_a_job_wait_beyond_a_lease() {
         let mut suspect = Suspect::default();
         suspect.apply_note(9_000_000, "a", begin(2, false));
-        let ms = LEASE_MS;
+        let ms = NOTE_LEASE_MS;
         let wait = suspect.apply_note(1_000, "b", begin(2, false));
         assert_eq!(wait, SuspectDecision::Wait { ms });
-        let after = suspect.apply_note(1_000 + LEASE_MS, "b", begin(2, true));
+        let after = suspect.apply_note(1_000 + NOTE_LEASE_MS, "b", begin(2, true));
         assert_eq!(after, SuspectDecision::Proceed);
     }
 }

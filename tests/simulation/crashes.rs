@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::gate::LEASE_MS as PLACE_MS;
-use sluicegate::rules::crash::LEASE_MS;
+use sluicegate::gate::LEASE_MS;
+use sluicegate::rules::crash::NOTE_LEASE_MS;
 
 use super::history::History;
 use super::plan::{Planned, Trouble, ms};
@@ -68,7 +68,7 @@ impl Crashes {
     /// a lease, and leaves a lease taken.
     pub fn patience(&self) -> Duration {
         let crashes = self.guilty.len() as u64 * u64::from(self.max + 4);
-        ms(crashes * (LEASE_MS + PLACE_MS + BACK_MS) * 2)
+        ms(crashes * (NOTE_LEASE_MS + LEASE_MS + BACK_MS) * 2)
     }
 }
 

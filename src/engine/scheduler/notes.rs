@@ -10,11 +10,11 @@ use super::outbox::ShardOutboxes;
 use crate::engine::action::JobKey;
 use crate::engine::shards::Shards;
 use crate::gate::{GateError, Note, ShardId, SuspectDecision, Suspected, Verdicts};
-use crate::rules::crash::LEASE_MS;
+use crate::rules::crash::NOTE_LEASE_MS;
 use crate::rules::tenant::Tenant;
 
 /// Interval at which notes are renewed.
-const NOTE_RENEW_INTERVAL: Duration = Duration::from_millis(LEASE_MS / 4);
+const NOTE_RENEW_INTERVAL: Duration = Duration::from_millis(NOTE_LEASE_MS / 4);
 /// Delay before a failed write is retried.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of notes per request.

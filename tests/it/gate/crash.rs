@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError, Note, SuspectDecision, Suspected};
-use sluicegate::rules::crash::{KEEP_MS, LEASE_MS};
+use sluicegate::rules::crash::{KEEP_MS, NOTE_LEASE_MS};
 
 fn connect(prefix: &str) -> RedisGate {
     let url = SecretUrl::new(shared_redis().url());
@@ -53,10 +53,17 @@ async fn the_script_agrees_with_the_model() {
         let gates = three("crash");
         let mut now_ms = 1_700_000_000_000_u64;
         for step in 0..30 {
-            let forward = [0, 1, LEASE_MS / 4, LEASE_MS - 1, LEASE_MS, 3 * LEASE_MS];
+            let forward = [
+                0,
+                1,
+                NOTE_LEASE_MS / 4,
+                NOTE_LEASE_MS - 1,
+                NOTE_LEASE_MS,
+                3 * NOTE_LEASE_MS,
+            ];
             now_ms += forward[random.random_range(0..forward.len())];
             // The clock is stepped back at times.
-            now_ms -= u64::from(random.random_bool(0.1)) * 10 * LEASE_MS;
+            now_ms -= u64::from(random.random_bool(0.1)) * 10 * NOTE_LEASE_MS;
             gates.set_clock(now_ms * 1000 + random.random_range(0..1000));
             let batch: Vec<_> = (0..random.random_range(1..6))
                 .map(|_| any(&mut random))

@@ -7,7 +7,7 @@ use sluicegate::broker::{DeliverySource, Message};
 use sluicegate::engine::action::{EngineSettings, JobKey};
 use sluicegate::gate::{GateError, Note, ShardId, SuspectDecision};
 use sluicegate::handler::{Attempt, Fate, Outcome};
-use sluicegate::rules::crash::LEASE_MS;
+use sluicegate::rules::crash::NOTE_LEASE_MS;
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::Field;
 
@@ -116,7 +116,7 @@ fn a_suspect_has_a_note_from_before_its_request_to_its_end() {
     let done = desk.answer_notes(&[SuspectDecision::Proceed]);
     assert_eq!((words(&done), done.asked.len()), (vec![], 1));
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
-    let renewed = desk.step(Duration::from_millis(LEASE_MS / 4));
+    let renewed = desk.step(Duration::from_millis(NOTE_LEASE_MS / 4));
     assert_eq!(words(&renewed), ["x: renew"]);
     desk.answer_notes(&[SuspectDecision::Proceed]);
     let retry = Outcome::Retry {
