@@ -63,11 +63,14 @@ pub enum EarlierStarts {
     Fresh,
 }
 
+/// Fields to write, with their values.
+type Fields = Vec<(String, String)>;
+
 /// A worker's next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NextStep {
     /// Write these fields, where an empty value deletes a field, and decide again.
-    Write(Vec<(String, String)>),
+    Write(Fields),
     /// Admit no job now. Look again no later than this time of Redis's clock.
     Wait {
         /// Redis's clock at the next look, in milliseconds.
@@ -121,100 +124,31 @@ pub fn decide(
     new_id: &str,
 ) -> NextStep {
     let run = memory.text();
-    let span = known.span_ms;
-    let new = known.epoch.is_none();
-    let later = known.shard.as_ref().is_some_and(|shard| shard.later);
-    // This primary's epoch moves here from another key. The epoch stored here belongs to the
-    // primary that the slot came from.
-    let moves = (known.shard.as_ref()).is_some_and(|shard| new && shard.moves());
-    if stored.id.is_empty() || (moves && stored.run != run) {
-        let whole = stored.gap(u64::MAX);
-        let (gap, why) = match known.start {
-            _ if !new || (known.seen && stored.id.is_empty()) => (whole.with(now, span), EMPTIED),
-            // The claims already express the wait.
-            _ if later => (whole, ""),
-            EarlierStarts::Unknown => (whole.with(now, span), UNKNOWN),
-            EarlierStarts::Idle | EarlierStarts::Fresh => (whole, ""),
-        };
-        let mut fields = close(gap, why);
-        fields.extend([field("id", new_id), field("run", &run), field("next", "")]);
-        fields.push(field("evicted", &memory.evicted_text()));
-        if let Some(shard) = &known.shard {
-            let (sure, claims) = if new && later {
-                let sure = shard.sure(now);
-                (
-                    sure,
-                    shard.claims(&SlotOwnership::default(), sure, now, span),
-                )
-            } else {
-                let sure = if new { shard.sure(now) } else { now };
-                (sure, SlotOwnership::always(shard.owned.clone()))
-            };
-            fields.extend([
-                field("slots", &claims.text()),
-                field("sure", &sure.to_string()),
-            ]);
-        }
+    let fields = begin(stored, known, memory, now, new_id)
+        .or_else(|| begin_fresh(stored, known, memory, now))
+        .or_else(|| close_again(stored, known, memory, now))
+        .or_else(|| close_for_own_starts(stored, known, &run, now));
+    if let Some(fields) = fields {
         return NextStep::Write(fields);
-    }
-    if new && !later && known.start == EarlierStarts::Fresh {
-        // Workers that know of starts close it again.
-        let claims = (known.shard.as_ref()).map(|shard| SlotOwnership::always(shard.owned.clone()));
-        let claims = claims.filter(|claims| *claims != stored.claims);
-        let evicted = memory.evicted_since(&stored.evicted);
-        if stored.cold > now || stored.run != run || evicted || claims.is_some() {
-            let mut fields = close(stored.gap(u64::MAX), "");
-            fields.extend([field("run", &run), field("next", "")]);
-            fields.push(field("evicted", &memory.evicted_text()));
-            fields.extend(claims.map(|claims| field("slots", &claims.text())));
-            return NextStep::Write(fields);
-        }
-    }
-    if let Some(gap) = stored.gap(now).pulled_back(now + ROUNDING_MS) {
-        return NextStep::Write(close(gap, &stored.why));
-    }
-    // The evicted key is unknown, and so is the time of its eviction.
-    if memory.evicted_since(&stored.evicted) {
-        let mut fields = close(stored.gap(now).with(now, span), EVICTED);
-        fields.push(field("evicted", &memory.evicted_text()));
-        let sure = known.shard.as_ref().map(|_| now.to_string());
-        fields.extend(sure.map(|sure| field("sure", &sure)));
-        return NextStep::Write(fields);
-    }
-    let own = stored.workers.get(&known.worker);
-    let number = own.map_or(0, |own| own.number);
-    let same_epoch = known.epoch.as_ref().is_some_and(|(id, _)| *id == stored.id);
-    let intact = same_epoch && number >= known.pulse;
-    // This worker's pulses belong to another epoch, or its last one is missing: its last starts are
-    // not known here. They stop counting one span after that pulse.
-    if let Some(idle) = known.recent().filter(|_| !intact) {
-        let last = now.saturating_sub(idle);
-        if !stored.gap(now).covers(last, span) {
-            let why = if same_epoch { TRUNCATED } else { EMPTIED };
-            // If the server changed, or was emptied, it may also lack later starts of workers that
-            // are gone. On a changed server no worker starts jobs until it is confirmed, so lost
-            // starts are no later than its first sighting, however late a longer limit asks.
-            let seen = (stored.pending_at(&run, now)).map_or(now, |pending| pending.since);
-            let lost = match same_epoch {
-                true if stored.run == run => last,
-                true => seen.max(last),
-                false => now,
-            };
-            let gap = stored.gap(now).with(lost + ROUNDING_MS, span);
-            return NextStep::Write(close(gap, why));
-        }
     }
     if stored.run != run {
         return another_memory(stored, known, memory, now);
     }
     if let Some(shard) = &known.shard {
-        let claims = shard.claims(&stored.claims, stored.sure.unwrap_or(now), now, span);
+        let claims = shard.claims(
+            &stored.claims,
+            stored.sure.unwrap_or(now),
+            now,
+            known.span_ms,
+        );
         if claims != stored.claims {
             return NextStep::Write(vec![field("slots", &claims.text())]);
         }
     }
     // Announces this worker before it may start jobs. If the server fails, the others then wait for
     // its confirmation, even if its first pulse is lost together with the server.
+    let own = stored.workers.get(&known.worker);
+    let number = own.map_or(0, |own| own.number);
     if own.is_none_or(|own| own.at.saturating_add(SETTLE_MS) <= now) {
         let here = format!("{number}:{now}");
         return NextStep::Write(vec![field(&format!("w:{}", known.worker), &here)]);
@@ -230,6 +164,132 @@ pub fn decide(
         epoch: (stored.id.clone(), run),
         pulse: number,
     }
+}
+
+/// Begins an epoch where none is stored, or where this primary's epoch moves.
+fn begin(
+    stored: &EpochFields,
+    known: &WorkerKnowledge,
+    memory: &ServerIdentity,
+    now: u64,
+    new_id: &str,
+) -> Option<Fields> {
+    let (run, span, new) = (memory.text(), known.span_ms, known.epoch.is_none());
+    let later = known.shard.as_ref().is_some_and(|shard| shard.later);
+    // This primary's epoch moves here from another key. The epoch stored here belongs to the
+    // primary that the slot came from.
+    let moves = (known.shard.as_ref()).is_some_and(|shard| new && shard.moves());
+    if !stored.id.is_empty() && !(moves && stored.run != run) {
+        return None;
+    }
+    let whole = stored.gap(u64::MAX);
+    let (gap, why) = match known.start {
+        _ if !new || (known.seen && stored.id.is_empty()) => (whole.with(now, span), EMPTIED),
+        // The claims already express the wait.
+        _ if later => (whole, ""),
+        EarlierStarts::Unknown => (whole.with(now, span), UNKNOWN),
+        EarlierStarts::Idle | EarlierStarts::Fresh => (whole, ""),
+    };
+    let mut fields = close(gap, why);
+    fields.extend([field("id", new_id), field("run", &run), field("next", "")]);
+    fields.push(field("evicted", &memory.evicted_text()));
+    if let Some(shard) = &known.shard {
+        let (sure, claims) = if new && later {
+            let sure = shard.sure(now);
+            (
+                sure,
+                shard.claims(&SlotOwnership::default(), sure, now, span),
+            )
+        } else {
+            let sure = if new { shard.sure(now) } else { now };
+            (sure, SlotOwnership::always(shard.owned.clone()))
+        };
+        fields.extend([
+            field("slots", &claims.text()),
+            field("sure", &sure.to_string()),
+        ]);
+    }
+    Some(fields)
+}
+
+/// Confirms an epoch for a fleet whose limits are fresh: no start counts.
+fn begin_fresh(
+    stored: &EpochFields,
+    known: &WorkerKnowledge,
+    memory: &ServerIdentity,
+    now: u64,
+) -> Option<Fields> {
+    let run = memory.text();
+    let later = known.shard.as_ref().is_some_and(|shard| shard.later);
+    if known.epoch.is_some() || later || known.start != EarlierStarts::Fresh {
+        return None;
+    }
+    // Workers that know of starts close it again.
+    let claims = (known.shard.as_ref()).map(|shard| SlotOwnership::always(shard.owned.clone()));
+    let claims = claims.filter(|claims| *claims != stored.claims);
+    let evicted = memory.evicted_since(&stored.evicted);
+    if stored.cold > now || stored.run != run || evicted || claims.is_some() {
+        let mut fields = close(stored.gap(u64::MAX), "");
+        fields.extend([field("run", &run), field("next", "")]);
+        fields.push(field("evicted", &memory.evicted_text()));
+        fields.extend(claims.map(|claims| field("slots", &claims.text())));
+        return Some(fields);
+    }
+    None
+}
+
+/// Closes the gate where the clock went back or usage was evicted.
+fn close_again(
+    stored: &EpochFields,
+    known: &WorkerKnowledge,
+    memory: &ServerIdentity,
+    now: u64,
+) -> Option<Fields> {
+    if let Some(gap) = stored.gap(now).pulled_back(now + ROUNDING_MS) {
+        return Some(close(gap, &stored.why));
+    }
+    // The evicted key is unknown, and so is the time of its eviction.
+    if memory.evicted_since(&stored.evicted) {
+        let mut fields = close(stored.gap(now).with(now, known.span_ms), EVICTED);
+        fields.push(field("evicted", &memory.evicted_text()));
+        let sure = known.shard.as_ref().map(|_| now.to_string());
+        fields.extend(sure.map(|sure| field("sure", &sure)));
+        return Some(fields);
+    }
+    None
+}
+
+/// Closes the gate where this worker's last starts are not known.
+fn close_for_own_starts(
+    stored: &EpochFields,
+    known: &WorkerKnowledge,
+    run: &str,
+    now: u64,
+) -> Option<Fields> {
+    let (own, span) = (stored.workers.get(&known.worker), known.span_ms);
+    let number = own.map_or(0, |own| own.number);
+    let same_epoch = known.epoch.as_ref().is_some_and(|(id, _)| *id == stored.id);
+    let intact = same_epoch && number >= known.pulse;
+    // This worker's pulses belong to another epoch, or its last one is missing: its last starts are
+    // not known here. They stop counting one span after that pulse.
+    if let Some(idle) = known.recent().filter(|_| !intact) {
+        let last = now.saturating_sub(idle);
+        if !stored.gap(now).covers(last, span) {
+            let why = if same_epoch { TRUNCATED } else { EMPTIED };
+            // If the server changed, or was emptied, it may also lack later starts of workers that
+            // are gone. On a changed server no worker starts jobs until it is confirmed, so lost
+            // starts are no later than its first sighting, however late a longer limit asks.
+            let seen = (stored.pending_at(run, now)).map_or(now, |pending| pending.since);
+            let lost = match same_epoch {
+                true if stored.run == *run => last,
+                true => seen.max(last),
+                false => now,
+            };
+            let gap = stored.gap(now).with(lost + ROUNDING_MS, span);
+            return Some(close(gap, why));
+        }
+    }
+    None
 }
 
 /// Decides on a server that the epoch has not been confirmed for. No worker admits jobs until it
@@ -308,7 +368,7 @@ fn another_memory(
     }
 }
 
-fn close(gap: Gap, why: &str) -> Vec<(String, String)> {
+fn close(gap: Gap, why: &str) -> Fields {
     let Gap { since, until } = gap;
     let lost = since.filter(|_| until > 0);
     let lost = lost.map(|at| format!("{at}:{until}"));
