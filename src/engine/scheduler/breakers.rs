@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::api_throttle::{ApiThrottle, QUERY_INTERVAL};
 use super::outbox::Outbox;
 use crate::engine::action::JobKey;
-use crate::gate::{BreakerEvent, BreakerScope, GateError, Rule, Standings};
+use crate::gate::{BreakerEvent, BreakerScope, GateError, Rule, Standing, Standings};
 use crate::rules::breaker::Trouble;
 use crate::rules::tenant::{self, Tenant};
 
@@ -37,6 +37,43 @@ enum ApiBreaker {
     Granted { now_ms: u64 },
     /// The probe runs, or its call is being prepared.
     Probing { key: JobKey, now_ms: u64 },
+}
+
+impl ApiBreaker {
+    /// Returns the view after the gate answered `event` with `standing`. `has_failures`: the gate
+    /// counts failures, or this worker has some to report.
+    fn after(
+        self,
+        now: Duration,
+        event: &BreakerEvent,
+        standing: &Standing,
+        has_failures: bool,
+    ) -> Self {
+        let is_read = *event == BreakerEvent::Read;
+        match self {
+            // This only checked for a throttle of all tenants.
+            Self::Healthy | Self::Failing if is_read => self,
+            // A failure from before the breaker opened does not end the probe.
+            Self::Granted { .. } | Self::Probing { .. } if standing.is_open => self,
+            _ if standing.is_granted => Self::Granted {
+                now_ms: standing.now_ms,
+            },
+            _ if standing.is_open => {
+                let wait = standing.closed_until_ms.saturating_sub(standing.now_ms);
+                let next = match is_read {
+                    true => QUERY_INTERVAL,
+                    false => Duration::from_millis(wait).min(QUERY_INTERVAL),
+                };
+                Self::Open {
+                    next_check: now + next,
+                    // A worker that wants no probe would find the breaker half-open each time.
+                    free: is_read && wait == 0,
+                }
+            }
+            _ if has_failures => Self::Failing,
+            _ => Self::Healthy,
+        }
+    }
 }
 
 /// A call that has ended.
@@ -452,36 +489,8 @@ impl Breakers {
                         if self.api_throttle.store_replied(now, Some(left)) {
                             outcomes.push(ReportOutcome::Closed(left, standing.reason.clone()));
                         }
-                        let wait = standing.closed_until_ms.saturating_sub(standing.now_ms);
-                        // A worker that wants no probe would find the breaker half-open each time.
-                        let free = event == BreakerEvent::Read && wait == 0;
-                        let wait = match event {
-                            BreakerEvent::Read => QUERY_INTERVAL,
-                            _ => Duration::from_millis(wait).min(QUERY_INTERVAL),
-                        };
-                        let next_check = now + wait;
-                        self.api = match self.api {
-                            // This only checked for a throttle of all tenants.
-                            api @ (ApiBreaker::Healthy | ApiBreaker::Failing)
-                                if event == BreakerEvent::Read =>
-                            {
-                                api
-                            }
-                            // A failure from before the breaker opened does not end the probe.
-                            api @ (ApiBreaker::Granted { .. } | ApiBreaker::Probing { .. })
-                                if standing.is_open =>
-                            {
-                                api
-                            }
-                            _ if standing.is_granted => ApiBreaker::Granted {
-                                now_ms: standing.now_ms,
-                            },
-                            _ if standing.is_open => ApiBreaker::Open { next_check, free },
-                            _ if standing.failures > 0 || self.has_unreported_failures() => {
-                                ApiBreaker::Failing
-                            }
-                            _ => ApiBreaker::Healthy,
-                        };
+                        let has_failures = standing.failures > 0 || self.has_unreported_failures();
+                        self.api = self.api.after(now, &event, &standing, has_failures);
                     }
                 }
             }
