@@ -60,7 +60,7 @@ keys! {
             `rate-limiter.unit` (or the plan's) is set.");
     GUARD: GuardSetting = text(
         "rate-limiter.guard",
-        "`auto`: 50 ms, less for windows below 200 ms and for buckets whose window is below 1250 \
+        "`auto`: 50 ms, less for windows below 200 ms and for buckets whose window is below 1650 \
         ms; a duration below half the window; or `strict`, for `sliding-window-algo`: a unit \
         becomes available one window after the answer, and calls in flight always count, so the \
         limit holds at any latency",

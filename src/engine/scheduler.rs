@@ -415,6 +415,7 @@ impl Scheduler {
         }
         self.check_breaker(now);
         self.fitness.update(now, self.breakers.is_open());
+        self.test_fitness(now);
         self.send_notes(now);
         self.send_dedupe_questions(now);
         self.send_sightings(now);

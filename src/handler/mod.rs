@@ -302,7 +302,8 @@ pub trait PreparingHandler: Send + Sync + 'static {
     }
 
     /// Prepares the call for `job`. This may wait and fail, but must not call the API, since no
-    /// permit is used. The error is the job's attempt; its `trouble` names the party at fault.
+    /// permit is used. The error is the job's attempt; its `trouble` names the party at fault. A
+    /// worker that could not reach the API also prepares a call without making it, as a test.
     fn prepare(&self, job: &Job) -> impl Future<Output = Result<Self::Ready, Attempt>> + Send;
 
     /// Returns true if the call could be made at once. It is checked right before the permit is

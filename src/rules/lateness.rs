@@ -29,12 +29,12 @@ pub const AUTO_GUARD: Duration = Duration::from_millis(50);
 const AUTO_GUARD_OF_BUCKET: Duration = Duration::from_millis(20);
 
 /// Returns the guard that `auto` selects. A short window has a short guard. A bucket pays for the
-/// guard with each start, so its guard is at most 4 % of the window, if that is enough for a
+/// guard with each start, so its guard is at most 3 % of the window, if that is enough for a
 /// permit.
 pub fn auto_guard(algorithm: Algorithm, window: Duration) -> Duration {
     let guard = AUTO_GUARD.min(window / 4);
     match algorithm.has_burst() {
-        true => guard.min(AUTO_GUARD_OF_BUCKET.max(window / 25)),
+        true => guard.min(AUTO_GUARD_OF_BUCKET.max(window / 33)),
         false => guard,
     }
 }
@@ -329,7 +329,7 @@ mod tests {
         let of_bucket = |window_ms| auto(Algorithm::LeakyBucket, window_ms);
         let of_window = |window_ms| auto(Algorithm::SlidingWindow, window_ms);
         assert_eq!([100, 200, 1000].map(of_window), [25, 50, 50]);
-        assert_eq!([60, 200, 1000, 2000].map(of_bucket), [15, 20, 40, 50]);
+        assert_eq!([60, 200, 1000, 2000].map(of_bucket), [15, 20, 30, 50]);
     }
 
     #[test]

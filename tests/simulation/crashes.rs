@@ -89,24 +89,34 @@ pub fn calm(trouble: &mut Trouble, seed: u64) {
     (trouble.strikes_every, trouble.later.outages_every) = (Duration::ZERO, Duration::ZERO);
 }
 
-/// Kills the worker and everything it has begun as soon as the call of a guilty job arrives.
-pub fn crash(life: &Life, id: &str) {
+/// Kills the worker and everything it has begun as soon as the call of a guilty job arrives. A
+/// worker that awaits no answer has given the call up: it has stopped in order, or told the gate
+/// that the call has ended, before the crash.
+pub fn crash(life: &Life, id: &str, is_awaited: bool) {
     let name = &life.name;
+    if is_awaited && !life.has_ended(id) {
+        life.world.history().job(id).crashes += 1;
+    }
     life.world.fault(format_args!("{name} is killed by {id}"));
     life.killed.cancel();
 }
 
-/// Checks how often a guilty job was called before it became a dead letter: as often as it may
-/// crash, once more for each copy, whose first call has no note, and once more for each further
+/// Checks how often a guilty job crashed its worker before it became a dead letter: as often as it
+/// may, once more for each copy, whose first call has no note, and once more for each further
 /// delivery of its dead letter.
 pub fn ends(crashes: &Crashes, history: &mut History, letters: impl Fn(&str) -> usize) {
     for id in &crashes.guilty {
-        let (calls, letters) = (history.job(id).calls as usize, letters(id));
+        let (number, letters) = (history.job(id).crashes as usize, letters(id));
         let max = crashes.max as usize + (2 * letters).saturating_sub(1);
-        if letters > 0 && calls > max {
+        if letters > 0 && number > max {
             history.wrong(format_args!(
-                "{id} was called {calls} times, and {max} at most was expected of {letters} letters"
+                "{id} crashed {number} workers, and {max} at most was expected of {letters} letters"
             ));
         }
     }
+}
+
+#[test]
+fn a_call_that_a_stopped_worker_gave_up_is_no_crash() {
+    super::found(CRASHES + 814);
 }

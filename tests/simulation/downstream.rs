@@ -94,7 +94,7 @@ impl Handler for SimHandler {
             let (answered, took) = arrive(&downstream, &job_sent);
             let crashes = downstream.plan.crashes.is_guilty(&job_sent.id);
             if crashes {
-                crashes::crash(&caller, &job_sent.id);
+                crashes::crash(&caller, &job_sent.id, !sender.is_closed());
             }
             // A dead worker's connection is closed, but the API may not notice.
             let took = match away {

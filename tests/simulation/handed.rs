@@ -220,3 +220,8 @@ fn a_job_that_may_have_been_handed_over_counts_as_in_flight() {
         super::found(seed);
     }
 }
+
+#[test]
+fn a_429_that_comes_with_advice_closes_its_tenant() {
+    super::found(HANDED + 828);
+}

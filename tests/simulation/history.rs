@@ -80,6 +80,8 @@ pub struct JobRecord {
     pub throttles: u32,
     /// Calls that arrived.
     pub calls: u32,
+    /// Calls that crashed their worker.
+    pub crashes: u32,
     /// First publish, by the gate's clock.
     pub published_ms: Option<u64>,
     /// The most attempts that had been used when it was called or became a dead letter.

@@ -14,6 +14,7 @@ pub use simulator::environment::micros;
 use sluicegate::broker::forwarding::PendingEnds;
 use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::engine::Stop;
+use sluicegate::gate::{Note, Suspected};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -135,6 +136,8 @@ pub struct Life {
     frozen_until: Mutex<Instant>,
     asks: Mutex<Asks>,
     closings: Mutex<KnownClosings>,
+    /// Suspects whose last note ended a call.
+    ended: Mutex<BTreeSet<String>>,
 }
 
 /// A worker's open questions, and until when it may ask.
@@ -160,7 +163,26 @@ impl Life {
                 open: BTreeSet::new(),
             }),
             closings: Mutex::default(),
+            ended: Mutex::default(),
         }
+    }
+
+    /// Records the notes that the worker sends.
+    pub fn notes(&self, batch: &[Suspected]) {
+        let mut ended = self.ended.lock().expect("nobody panics with it");
+        for Suspected { job, note, .. } in batch {
+            match note {
+                Note::Begin { .. } => drop(ended.remove(job)),
+                Note::Renew => {}
+                Note::End { .. } => drop(ended.insert(job.clone())),
+            }
+        }
+    }
+
+    /// Reports whether the worker's last note on the job ended a call.
+    pub fn has_ended(&self, id: &str) -> bool {
+        let ended = self.ended.lock().expect("nobody panics with it");
+        ended.contains(id)
     }
 
     fn asks(&self) -> MutexGuard<'_, Asks> {

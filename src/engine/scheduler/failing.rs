@@ -12,8 +12,9 @@ use super::{Scheduler, millis};
 use crate::engine::action::{Action, JobKey};
 use crate::engine::facts::{Death, Fact};
 use crate::gate::{GateError, Standings};
-use crate::handler::{Outcome, Trouble};
+use crate::handler::{Attempt, Outcome, Trouble};
 use crate::rules::breaker::MAX_JITTER;
+use crate::rules::job::Job;
 
 /// How long a job waits in memory while the API's breaker is open. There it costs nothing, and
 /// keeps the prefetch full, so that no more jobs come. Then it takes a short delay queue: another
@@ -36,11 +37,43 @@ impl Scheduler {
         }
     }
 
+    /// Records that this worker did not reach the API.
+    fn could_not_call(&mut self, now: Duration, reason: &str, job: Option<Job>) {
+        if self.fitness.failed(now, reason, job) {
+            self.facts.push(Fact::Unfit(reason.to_owned()));
+        }
+    }
+
+    /// Begins a test of an unfit worker if it is due.
+    pub(super) fn test_fitness(&mut self, now: Duration) {
+        if self.intake.is_draining() {
+            return;
+        }
+        if let Some((key, job)) = self.fitness.begin_test(now, || self.intake.new_key()) {
+            self.agenda.push(Action::Prepare { key, job });
+        }
+    }
+
+    /// Handles the result of a test. Unless the API was not reached, the next jobs show whether
+    /// this worker can make calls.
+    pub(super) fn tested(&mut self, now: Duration, key: JobKey, result: Result<(), Attempt>) {
+        match result {
+            Err(Attempt {
+                outcome: Outcome::Retry { reason, .. },
+                trouble: Some(Trouble::Unreachable),
+                ..
+            }) => self.could_not_call(now, &reason, None),
+            _ => self.could_call(),
+        }
+        self.agenda.release(key);
+    }
+
     /// Records a call that this worker could not make. Turns its outcome into a snooze if the
     /// worker lacked a resource: it is no failure of the job.
     pub(super) fn spare(
         &mut self,
         now: Duration,
+        key: JobKey,
         outcome: Outcome,
         trouble: Option<Trouble>,
     ) -> Outcome {
@@ -48,9 +81,9 @@ impl Scheduler {
         // only unreachability counts against the worker.
         if trouble == Some(Trouble::Unreachable)
             && let Outcome::Retry { reason, .. } = &outcome
-            && self.fitness.failed(now, reason)
         {
-            self.facts.push(Fact::Unfit(reason.clone()));
+            let job = self.jobs.get(&key).map(JobEntry::job);
+            self.could_not_call(now, reason, job);
         }
         match (outcome, trouble) {
             (Outcome::Retry { after, reason }, Some(Trouble::Local)) => {

@@ -92,8 +92,13 @@ impl Intake {
         if !self.is_current(&delivery.tag) || self.draining {
             return None;
         }
+        Some(self.new_key())
+    }
+
+    /// Returns a key that no job has.
+    pub(super) fn new_key(&mut self) -> JobKey {
         self.last_key += 1;
-        Some(JobKey(self.last_key))
+        JobKey(self.last_key)
     }
 
     /// Reads the job of a delivery. `inside` holds the values from its body.

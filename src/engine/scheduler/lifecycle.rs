@@ -368,7 +368,7 @@ impl Scheduler {
             answered,
         } = attempt.into();
         let called = !matches!(fate, Fate::Unwritten);
-        let outcome = self.spare(now, outcome, trouble);
+        let outcome = self.spare(now, key, outcome, trouble);
         if outcome != Outcome::Late {
             self.facts.push(Fact::Called(outcome.clone(), Some(took)));
             self.queues.record_call_duration(took);

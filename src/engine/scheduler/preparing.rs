@@ -83,6 +83,9 @@ impl Scheduler {
         took: Option<Duration>,
         result: Result<(), Attempt>,
     ) {
+        if self.fitness.ends_test(key) {
+            return self.tested(now, key, result);
+        }
         if result.is_ok() {
             // An idle connection does not show that the API can be reached now.
             if took.is_some() {
@@ -117,7 +120,7 @@ impl Scheduler {
                 }
                 job.phase = Phase::Preparing;
                 self.waiting.end(key);
-                let outcome = self.spare(now, outcome, trouble);
+                let outcome = self.spare(now, key, outcome, trouble);
                 self.facts.push(Fact::Called(outcome.clone(), None));
                 self.release_slot(key);
                 let took = (took.unwrap_or_default(), false);

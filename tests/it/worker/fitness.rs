@@ -31,7 +31,9 @@ async fn a_worker_that_cannot_reach_the_api_returns_jobs_to_one_that_can() {
         let yaml = bed.yaml("max-requests: 1000, window-size: 1s", url, "");
         yaml.replace("dispatch: {", "dispatch: {concurrency: 16, ")
     };
-    let (healthy, sick) = (of(&api.url()), of("http://127.0.0.1:9/"));
+    let unreachable = Api::start().await;
+    unreachable.door.refuse().await;
+    let (healthy, sick) = (of(&api.url()), of(&unreachable.url()));
     let sound = PROGRAM.start(&healthy);
     let alone = all_called(&bed, &api, &healthy).await;
 
@@ -52,6 +54,13 @@ async fn a_worker_that_cannot_reach_the_api_returns_jobs_to_one_that_can() {
         sound.get("/readyz").as_deref() == Some("ready\n")
     })
     .await;
+    // No job is left that could show that the API is back.
+    unreachable.door.take().await;
+    until("the sick one is ready", || {
+        unfit.get("/readyz").as_deref() == Some("ready\n")
+    })
+    .await;
+    assert_eq!(unreachable.count(), 0);
     sound.stop();
     unfit.stop();
     let calls = api.calls();

@@ -23,6 +23,10 @@ const MIN_CALLS_PER_REFUSAL: usize = 6;
 /// limiter allows. docs/LIMITS.md has measured values. This bound is wide because jobs start late
 /// on a busy machine; it only detects lost quota.
 const MAX_RATIO: f64 = 2.5;
+/// Maximum distance of the two closest calls, as a multiple of the average distance in the shortest
+/// makespan. It shows what the worker keeps between calls, on a machine of any speed: a busy one
+/// makes some calls late, and then others closer.
+const MAX_CLOSEST: f64 = 1.05;
 const TWO_SECONDS: Duration = Duration::from_secs(2);
 const TENANTS: [&str; 3] = ["a", "b", "c"];
 
@@ -71,6 +75,8 @@ struct Figures {
     refused: usize,
     /// The makespan as a multiple of the shortest one.
     ratio: f64,
+    /// The distance of the two closest calls that were not refused, in milliseconds.
+    closest_ms: u64,
 }
 
 impl Case {
@@ -85,12 +91,16 @@ impl Case {
     /// Runs the load. Asserts that all jobs are done and few calls were refused.
     async fn holds(self, tenants: &[&str]) {
         let few = self.jobs / MIN_CALLS_PER_REFUSAL;
+        let distance_ms = 1000.0 * self.min.as_secs_f64() / (self.jobs - 1) as f64;
         for figures in self.run(tenants).await {
             let waits = self.pause.div_duration_f64(self.min) * figures.refused as f64;
             assert!(
                 figures.refused <= few && figures.ratio - waits <= MAX_RATIO,
                 "{self:?}: {figures:?}"
             );
+            // A refusal makes the worker keep more distance.
+            let is_close = figures.closest_ms as f64 <= MAX_CLOSEST * distance_ms;
+            assert!(is_close || figures.refused > 0, "{self:?}: {figures:?}");
         }
     }
 
@@ -115,12 +125,15 @@ impl Case {
             seen.iter().filter(of).map(|call| call.at_ms)
         };
         assert_eq!(times(200).count(), self.jobs, "{tenant}: {seen:?}");
-        let (first, last) = (times(200).min(), times(200).max());
-        let took = last.expect("a call") - first.expect("a call");
+        let mut admitted: Vec<u64> = times(200).collect();
+        admitted.sort_unstable();
+        let took = admitted[self.jobs - 1] - admitted[0];
         let took = MS * u32::try_from(took).expect("minutes");
+        let distances = admitted.windows(2).map(|pair| pair[1] - pair[0]);
         let figures = Figures {
             refused: times(429).count(),
             ratio: took.as_secs_f64() / self.min.as_secs_f64(),
+            closest_ms: distances.min().expect("two calls"),
         };
         println!(
             "{:?}, {}: {tenant}: {took:?} for {:?}: {figures:.3?}",

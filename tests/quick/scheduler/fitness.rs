@@ -3,26 +3,29 @@
 use std::time::Duration;
 
 use sluicegate::broker::DeliverySource;
-use sluicegate::handler::{Outcome, Trouble};
+use sluicegate::handler::{Attempt, Outcome, Trouble};
 
 use crate::scheduler::breaker::{attempt_of, closed, desk, unwritten};
-use crate::scheduler::{CAPACITY, MS};
+use crate::scheduler::{CAPACITY, Desk, Done, MS};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-#[test]
-fn a_worker_that_cannot_make_calls_returns_its_jobs_and_tries_a_few() {
+fn refused() -> Attempt {
+    let reason = "no connection".to_owned();
+    let after = None;
+    let outcome = Outcome::Retry { after, reason };
+    unwritten(outcome, Some(Trouble::Unreachable))
+}
+
+/// Returns a scheduler that has returned its jobs because it can't make calls.
+fn unfit() -> Desk {
     let mut desk = desk();
     desk.ready = 0;
     for failures in 1..=5 {
         desk.deliver(DeliverySource::Fresh, &["a"]);
         let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
-        let reason = "no connection".to_owned();
-        let after = None;
-        let outcome = Outcome::Retry { after, reason };
-        let refused = unwritten(outcome, Some(Trouble::Unreachable));
         let now = desk.now;
-        desk.scheduler.prepared(now, key, Some(MS), Err(refused));
+        desk.scheduler.prepared(now, key, Some(MS), Err(refused()));
         desk.step(MS);
         // No call was made, so no attempt is used, though no breaker is open.
         let done = desk.answer_reports(vec![closed(failures)]);
@@ -37,6 +40,12 @@ fn a_worker_that_cannot_make_calls_returns_its_jobs_and_tries_a_few() {
         assert_eq!(done.rests, usize::from(failures == 5), "{failures}");
     }
     assert_eq!(desk.scheduler.unfit(), Some("no connection"));
+    desk
+}
+
+#[test]
+fn a_worker_that_cannot_make_calls_returns_its_jobs_and_tries_a_few() {
+    let mut desk = unfit();
     assert!(desk.deliver(DeliverySource::Fresh, &["a"]).asked.is_empty());
     desk.scheduler.session_down();
     assert_eq!(desk.step(SECOND / 2).takes_few, 0);
@@ -54,4 +63,49 @@ fn a_worker_that_cannot_make_calls_returns_its_jobs_and_tries_a_few() {
     assert_eq!((done.takes, done.asked.len()), (0, 0), "they start no more");
     desk.scheduler.session_down();
     assert_eq!(desk.step(MS).takes, 1);
+}
+
+#[test]
+fn a_worker_without_jobs_is_fit_again_when_a_call_can_be_prepared() {
+    let mut desk = unfit();
+    desk.scheduler.session_down();
+    assert_eq!(desk.step(SECOND * 2).takes_few, 1);
+    desk.scheduler.session_up(1);
+    // A preparation that fails is followed by a pause, and another try.
+    let mut tests = Vec::new();
+    for _ in 0..2 {
+        let mut done = Done::default();
+        for _ in 0..10 {
+            done = desk.step(SECOND);
+            if !done.prepared.is_empty() {
+                break;
+            }
+        }
+        let test = *done.prepared.first().expect("a preparation");
+        assert!(done.asked.is_empty(), "it costs no permit");
+        assert!(desk.scheduler.unfit().is_some());
+        let result = if tests.is_empty() {
+            Err(refused())
+        } else {
+            Ok(())
+        };
+        let now = desk.now;
+        desk.scheduler.prepared(now, test, Some(MS), result);
+        let done = desk.step(MS);
+        assert!(done.reported.is_empty(), "it is no call");
+        assert!(done.released.contains(&test) && !tests.contains(&test));
+        tests.push(test);
+        desk.scheduler.session_down();
+        desk.step(SECOND * 3);
+        desk.scheduler.session_up(1);
+    }
+    assert_eq!(desk.scheduler.unfit(), None);
+    assert!(!desk.deliver(DeliverySource::Fresh, &["a"]).asked.is_empty());
+}
+
+#[test]
+fn a_draining_worker_prepares_no_call_to_test_itself() {
+    let mut desk = unfit();
+    desk.scheduler.drain();
+    assert!((0..20).all(|_| desk.step(SECOND).prepared.is_empty()));
 }

@@ -134,7 +134,8 @@ impl Gate for SimGate {
         reason: &str,
     ) -> Result<(), GateError> {
         let (scope, reason) = (scope.clone(), reason.to_owned());
-        if reason == THROTTLED {
+        // Advice may follow.
+        if reason.starts_with(THROTTLED) {
             match &scope {
                 BreakerScope::Tenant(tenant) => {
                     self.0.world.history().tenant(tenant.as_str()).closings += 1;
@@ -221,6 +222,7 @@ impl Gate for SimGate {
 
     async fn suspect(&self, batch: &[Suspected]) -> Result<Verdicts, GateError> {
         let batch = batch.to_vec();
+        self.0.notes(&batch);
         self.call("suspect", |world| async move {
             let verdicts = world.gate.suspect(&batch).await;
             world.note(format_args!("{batch:?}: {verdicts:?}"));
