@@ -12,9 +12,7 @@ use super::input::ConfigInput;
 use super::key::{
     DAY, NamedValue, SECOND, choice, duration, file, integer, keys, pem, text, tree, url,
 };
-use super::parse::{
-    ValueError, integer as parse_integer, show as show_duration, text as parse_text, wrong,
-};
+use super::parse::{ValueError, integer as parse_integer, text as parse_text, wrong};
 use super::secret::SecretUrl;
 use super::shown_value::{ShownValue, ShownValues};
 use super::tls::Tls;
@@ -24,6 +22,7 @@ use super::yaml::{Item, Raw, YamlField};
 use crate::rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
 use crate::rules::holding::Holding;
 use crate::rules::shares::shares;
+use crate::rules::text::show_duration;
 
 const URLS: UrlForm = UrlForm {
     schemes: ["amqp", "amqps"],

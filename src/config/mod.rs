@@ -76,7 +76,7 @@ pub use key::{AppliesAt, ConfigKey, env_name};
 pub use keys::KEYS;
 pub use load::{Config, DEFAULT_FILE};
 pub use log::{Log, LogFormat};
-pub use parse::{parse_duration, show as show_duration};
+pub use parse::parse_duration;
 pub use pipeline_name::{DEFAULT_PIPELINE, PipelineName};
 pub use pipelines::Pipelines;
 pub use rate_limiter::RateLimiter;
@@ -91,3 +91,4 @@ pub use tls::{Identity, Pems, Tls, TlsError};
 pub use watch::ConfigSource;
 
 pub use crate::rules::job::{Fields, TenantField, ValueField};
+pub use crate::rules::text::show_duration;
