@@ -81,7 +81,7 @@ pub use pipeline_name::{DEFAULT_PIPELINE, PipelineName};
 pub use pipelines::Pipelines;
 pub use rate_limiter::RateLimiter;
 pub use redis::Redis;
-pub use redis_servers::{RedisServers, RedisTopology};
+pub use redis_servers::{RedisServers, RedisTopology, ScriptCommand};
 pub use results::{Results, ResultsTo};
 pub use retry::Retry;
 pub use schema::json_schema;
