@@ -39,6 +39,7 @@ impl BareConnection {
             tls: Default::default(),
             queue: queue.to_owned(),
             queues: Default::default(),
+            declare: true,
             queue_type,
             prefetch: PREFETCH,
             consumer_timeout: Duration::from_secs(1_800),

@@ -76,6 +76,28 @@ pub enum BrokerError {
         /// The queue's name.
         queue: String,
     },
+    /// 404: a queue does not exist that Sluicegate does not declare.
+    #[error(
+        "RabbitMQ at {at} has no queue '{queue}', and Sluicegate does not declare it: create it, \
+        correct amqp.queue or amqp.queues, or remove amqp.declare"
+    )]
+    QueueMissing {
+        /// The URL, redacted.
+        at: String,
+        /// The queue's name.
+        queue: String,
+    },
+    /// A queue that Sluicegate does not declare is unfit for jobs.
+    #[error(
+        "the queue '{queue}' can't be used for jobs: {reason}; create it anew, use another \
+        amqp.queue, or remove amqp.declare"
+    )]
+    QueueUnusable {
+        /// The queue's name.
+        queue: String,
+        /// Why, with what to do where another remedy is better.
+        reason: String,
+    },
     /// 403 for a queue.
     #[error(
         "RabbitMQ at {at} denied permission: {reason}; docs/DEPLOYMENT.md lists the permissions \
@@ -207,6 +229,14 @@ impl BrokerError {
                 None => Self::Failed { at, reason },
             },
             _ => Self::Failed { at, reason },
+        }
+    }
+
+    /// Returns AMQP's code of a refusal, such as 404.
+    pub(crate) fn reply_code(error: &lapin::Error) -> Option<u16> {
+        match error.kind() {
+            ErrorKind::ProtocolError(refusal) => Some(refusal.get_id()),
+            _ => None,
         }
     }
 

@@ -16,12 +16,9 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use crate::broker::BrokerError;
 use crate::config::{Amqp, QueueType};
 use crate::rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
+use crate::rules::existing_queue::DELIVERY_LIMIT;
 use crate::rules::headers::HeaderValue;
 
-/// RabbitMQ 4 drops a message after 20 deliveries unless the queue has another limit, and a
-/// channel's close counts as one. -1 means "unlimited" there, and on 3.10 "drop at the first
-/// requeue".
-const DELIVERY_LIMIT: i64 = 1_000_000;
 /// Timeout for the declaration of all queues. The first time takes about a second on an idle
 /// server.
 const DECLARE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -33,6 +30,8 @@ pub struct Queue {
     pub name: Arc<str>,
     /// All of its arguments.
     pub arguments: Vec<(&'static str, HeaderValue)>,
+    /// Whether it must exist, with any arguments (`amqp.declare: false`).
+    pub must_exist: bool,
 }
 
 /// All queues of one work queue.
@@ -72,7 +71,16 @@ impl Topology {
         let mut wrong = all.filter(|name| name.is_empty() || name.len() > MAX_WORK_QUEUE_BYTES);
         match wrong.next() {
             Some(name) => Err(BrokerError::QueueName(name.len())),
-            None => Ok(Self::of(amqp.names(levels), amqp.queue_type)),
+            None => {
+                let mut topology = Self::of(amqp.names(levels), amqp.queue_type);
+                let Self { names, queues } = &mut topology;
+                let of_jobs = queues.iter_mut().filter(|queue| names.is_new(&queue.name));
+                for queue in of_jobs.filter(|_| !amqp.declare) {
+                    queue.must_exist = true;
+                    queue.arguments.clear();
+                }
+                Ok(topology)
+            }
         }
     }
 
@@ -104,11 +112,13 @@ impl Topology {
         Self { names, queues }
     }
 
-    /// Declares all queues on `channel`, pipelined. On an error the channel is closed.
+    /// Declares all queues on `channel`, pipelined, except those that must exist. On an error the
+    /// channel is closed.
     ///
     /// # Errors
-    /// [`BrokerError`] if a queue exists with other arguments, if the user may not declare, or if
-    /// the connection failed. The error names `at`, the redacted URL.
+    /// [`BrokerError`] if a queue exists with other arguments, or does not exist although it must,
+    /// if the user may not declare, or if the connection failed. The error names `at`, the redacted
+    /// URL.
     pub(crate) async fn declare(&self, channel: &Channel, at: &str) -> Result<(), BrokerError> {
         // `join_all` polls the futures in order, and the first poll sends the frame.
         let declared = join_all(self.queues.iter().map(|queue| queue.declare(channel)));
@@ -118,10 +128,10 @@ impl Topology {
                 at: at.to_owned(),
                 reason: format!("the queues were not declared within {DECLARE_TIMEOUT:?}"),
             })?;
-        match results.into_iter().find_map(Result::err) {
-            None => Ok(()),
-            Some(error) => Err(BrokerError::from_lapin(at, &error)),
-        }
+        // RabbitMQ refuses the first queue that is wrong, and with it all later ones.
+        let mut refused = self.queues.iter().zip(results);
+        let refused = refused.find_map(|(queue, result)| Some((queue, result.err()?)));
+        refused.map_or(Ok(()), |(queue, error)| Err(queue.error(at, &error)))
     }
 }
 
@@ -131,7 +141,8 @@ impl Queue {
         reliable(name, queue_type)
     }
 
-    /// Declares the queue: creates it, or compares the arguments of the existing one.
+    /// Declares the queue: creates it, or compares the arguments of the existing one. If it must
+    /// exist, only checks that it does.
     pub(crate) async fn declare(&self, channel: &Channel) -> lapin::Result<()> {
         let arguments: BTreeMap<ShortString, AMQPValue> = self
             .arguments
@@ -140,6 +151,7 @@ impl Queue {
             .collect();
         let options = QueueDeclareOptions {
             durable: true,
+            passive: self.must_exist,
             ..QueueDeclareOptions::default()
         };
         // The name fits: `Topology::new` has checked the longest one.
@@ -148,6 +160,20 @@ impl Queue {
             .queue_declare(name, options, FieldTable::from(arguments))
             .await?;
         Ok(())
+    }
+
+    /// Converts an error of the server at `at` (a redacted URL) about this queue.
+    pub(crate) fn error(&self, at: &str, error: &lapin::Error) -> BrokerError {
+        let (at, queue) = (at.to_owned(), self.name.to_string());
+        match BrokerError::reply_code(error) {
+            Some(404) if self.must_exist => BrokerError::QueueMissing { at, queue },
+            Some(405) if self.must_exist => BrokerError::QueueUnusable {
+                queue,
+                reason: "it is exclusive to another connection, which deletes it at its end"
+                    .to_owned(),
+            },
+            _ => BrokerError::from_lapin(&at, error),
+        }
     }
 }
 
@@ -164,6 +190,7 @@ fn reliable(name: &Arc<str>, queue_type: QueueType) -> Queue {
     Queue {
         name: name.clone(),
         arguments,
+        must_exist: false,
     }
 }
 

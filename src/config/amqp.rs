@@ -10,11 +10,9 @@ use super::amqp_servers::{AmqpServers, unlike};
 use super::error::shown;
 use super::input::ConfigInput;
 use super::key::{
-    DAY, NamedValue, SECOND, choice, duration, file, integer, keys, pem, text, tree, url,
+    DAY, NamedValue, SECOND, boolean, choice, duration, file, integer, keys, pem, text, tree, url,
 };
-use super::parse::{
-    ValueError, integer as parse_integer, show as show_duration, text as parse_text, wrong,
-};
+use super::parse::{ValueError, integer as parse_integer, text as parse_text, wrong};
 use super::secret::SecretUrl;
 use super::shown_value::{ShownValue, ShownValues};
 use super::tls::Tls;
@@ -24,6 +22,7 @@ use super::yaml::{Item, Raw, YamlField};
 use crate::rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
 use crate::rules::holding::Holding;
 use crate::rules::shares::shares;
+use crate::rules::text::show_duration;
 
 const URLS: UrlForm = UrlForm {
     schemes: ["amqp", "amqps"],
@@ -67,6 +66,12 @@ keys! {
         .note("`amqp.queue` is one of them, with weight 1 unless it is listed here; the queues \
             for retries and dead letters are named after it alone. See [several \
             queues](PIPELINES.md#several-queues-of-one-pipeline).");
+    DECLARE: bool = boolean("amqp.declare")
+        .default("true")
+        .example("false")
+        .about("Whether Sluicegate declares the queues of new jobs.")
+        .note("With `false` they must exist, with any arguments: see [queues that \
+            exist](DEPLOYMENT.md#queues-that-exist).");
     QUEUE_TYPE: QueueType = choice("amqp.queue-type")
         .default("quorum")
         .example("classic")
@@ -102,6 +107,8 @@ pub struct Amqp {
     pub queue: String,
     /// `amqp.queues`: the weights of queues of new jobs; empty if the work queue is the only one.
     pub queues: BTreeMap<String, u16>,
+    /// `amqp.declare`: whether Sluicegate declares the queues of new jobs.
+    pub declare: bool,
     /// `amqp.queue-type`
     pub queue_type: QueueType,
     /// `amqp.prefetch`: maximum number of unacked deliveries of each of the two main consumers.
@@ -163,6 +170,7 @@ impl Amqp {
             tls,
             queue,
             queues,
+            declare,
             queue_type,
             prefetch,
             consumer_timeout,
@@ -175,6 +183,7 @@ impl Amqp {
             let weights = weights.map(|(name, weight)| (name, ShownValue::bare(weight)));
             values.set(&QUEUES.key, ShownValue::names(weights));
         }
+        values.set(&DECLARE.key, ShownValue::bare(declare));
         values.set(&QUEUE_TYPE.key, ShownValue::bare(queue_type.name()));
         values.set(&PREFETCH.key, ShownValue::bare(prefetch));
         values.set(
@@ -192,6 +201,7 @@ impl ConfigInput {
         let tls = self.tls(TLS);
         let queue = self.get(&QUEUE);
         let queues = self.optional(&QUEUES);
+        let declare = self.get(&DECLARE);
         let queue_type = self.get(&QUEUE_TYPE);
         let prefetch = self.get(&PREFETCH);
         let consumer_timeout = self.get(&CONSUMER_TIMEOUT);
@@ -211,6 +221,7 @@ impl ConfigInput {
             tls: tls?,
             queue,
             queues,
+            declare: declare?,
             queue_type: queue_type?,
             prefetch: prefetch?,
             consumer_timeout: consumer_timeout?,

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::error::{ConfigProblem, Origin, shown};
 use super::key::{ConfigKey, Setting};
-use super::parse::{ValueError, show};
+use super::parse::ValueError;
 use super::yaml::Raw;
-use crate::rules::text;
+use crate::rules::text::{self, show_duration};
 
 /// Maximum size of a file with a secret, in bytes.
 const MAX_SECRET_BYTES: u64 = 16 << 10;
@@ -96,17 +96,17 @@ impl ConfigInput {
         if self.entry(high).is_none() {
             let words = format!(
                 "is {}; it must be at most {}, which is {}",
-                show(min),
+                show_duration(min),
                 high.path,
-                show(max)
+                show_duration(max)
             );
             return self.wrong(low, words);
         }
         let words = format!(
             "is {}; it must be at least {}, which is {}",
-            show(max),
+            show_duration(max),
             low.path,
-            show(min)
+            show_duration(min)
         );
         self.wrong(high, words)
     }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::parse::{self, ValueError, show};
+use super::parse::{self, ValueError};
 use super::yaml::Raw;
+use crate::rules::text::show_duration;
 
 /// Prefix of our environment variables.
 pub const PREFIX: &str = "SLUICEGATE_";
@@ -103,7 +104,11 @@ impl ConfigKey {
             ValueKind::Integer { min, max, unit } => format!("{unit}, {min} to {max}"),
             ValueKind::Duration { min, max, at_least } => {
                 let other = at_least.map_or(String::new(), |key| format!(", at least `{key}`"));
-                format!("duration, {} to {}{other}", show(min), show(max))
+                format!(
+                    "duration, {} to {}{other}",
+                    show_duration(min),
+                    show_duration(max)
+                )
             }
             ValueKind::Choice(names) => {
                 let names: Vec<String> = (names().iter()).map(|name| format!("`{name}`")).collect();

@@ -8,11 +8,12 @@ use super::limit_keys::{
     ADAPTIVE, BURST, CONCURRENT, GUARD, GuardSetting, MAX_CONCURRENT, MAX_REQUESTS, SCOPE, SHADOW,
     UNIT, USE_ALGO, WINDOW_SIZE,
 };
-use super::parse::{ValueError, show};
+use super::parse::ValueError;
 use super::yaml::Raw;
 use crate::rules::lateness::auto_guard;
 use crate::rules::limit::{Algorithm, Limit, LimitError, Unit};
 use crate::rules::scope::Scope;
+use crate::rules::text::show_duration;
 
 /// A value, its origin, and its key for errors.
 #[derive(Debug, Clone)]
@@ -221,8 +222,8 @@ fn build_of_tenant(
             let words = format!(
                 "the guard is {} and the window is {}; the guard must be shorter than half the \
                 window",
-                show(within),
-                show(window.value)
+                show_duration(within),
+                show_duration(window.value)
             );
             return Some(Err(ConfigProblem::of(at, key, words)));
         }

@@ -179,6 +179,9 @@ mod tests {
             "dispatch.http.sign" => {
                 "dispatch: {http: {url: 'http://base/', sign-secrets: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw}}"
             }
+            "redis.scripts" => {
+                "{redis: {prefix: '{base}'}, dispatch: {http: {url: 'http://base/'}}}"
+            }
             path if path.starts_with("dispatch.http.oauth2.") => {
                 "dispatch: {http: {url: 'http://base/', oauth2: {token-url: 'http://base/', client-id: base, client-secret: base}}}"
             }

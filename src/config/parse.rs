@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::error::shown;
 use super::suggest::hint;
 use super::yaml::Raw;
+use crate::rules::text::show_duration;
 
 /// An error as a sentence that follows the key: `is 0; it must be …`.
 pub(super) type ValueError = String;
@@ -86,7 +87,7 @@ pub(super) fn duration(raw: &Raw, min: Duration, max: Duration) -> Result<Durati
         Some(value) if (min..=max).contains(&value) => Ok(value),
         Some(_) => Err(wrong(
             raw,
-            format_args!("from {} to {}", show(min), show(max)),
+            format_args!("from {} to {}", show_duration(min), show_duration(max)),
         )),
         None => Err(wrong(
             raw,
@@ -111,22 +112,6 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         "d" => number.checked_mul(86_400).map(Duration::from_secs),
         _ => None,
     }
-}
-
-/// Formats `duration` as in the file, in the largest unit that needs no fraction.
-pub fn show(duration: Duration) -> String {
-    let millis = duration.as_millis();
-    for (unit, size) in [
-        ("d", 86_400_000),
-        ("h", 3_600_000),
-        ("m", 60_000),
-        ("s", 1_000),
-    ] {
-        if millis > 0 && millis.is_multiple_of(size) {
-            return format!("{}{unit}", millis / size);
-        }
-    }
-    format!("{millis}ms")
 }
 
 /// Parses one of `names`.
@@ -161,7 +146,7 @@ mod tests {
         ] {
             let parsed = parse_duration(text);
             assert_eq!(parsed, Some(Duration::from_millis(millis)), "{text}");
-            assert_eq!(parsed.map(show).as_deref(), Some(shown), "{text}");
+            assert_eq!(parsed.map(show_duration).as_deref(), Some(shown), "{text}");
         }
         for text in [
             "",

@@ -3,9 +3,11 @@
 use serde_json::{Value as Json, json};
 
 use super::input::ConfigInput;
-use super::key::{boolean, file, keys, pem, text, url};
+use super::key::{NamedValue, boolean, choice, file, keys, pem, text, url};
 use super::parse::{ValueError, text as parse_text, wrong};
-use super::redis_servers::{RedisServers, RedisTopology, has_database, has_tls, unlike};
+use super::redis_servers::{
+    RedisServers, RedisTopology, ScriptCommand, has_database, has_tls, unlike,
+};
 use super::secret::SecretUrl;
 use super::shown_value::{ShownValue, ShownValues};
 use super::tls_keys::TlsKeys;
@@ -62,6 +64,11 @@ keys! {
         .about("Prefix of all keys; workers with the same prefix share their limits.")
         .note("The only key that never expires is the epoch, `PREFIX:%epoch`, or \
             `PREFIX:{NUMBER}:%epoch` for each primary of a cluster.");
+    SCRIPTS: ScriptCommand = choice("redis.scripts")
+        .default("evalsha")
+        .example("eval")
+        .about("How scripts are called: `evalsha` by their hash, `eval` with their text.")
+        .note("`eval` is for [proxies](DEPLOYMENT.md#redis-behind-a-proxy) that refuse SCRIPT.");
 }
 
 /// `redis`
@@ -97,6 +104,7 @@ impl Redis {
             urls,
             topology,
             tls,
+            scripts,
         } = url;
         values.set(&URL.key, ShownValue::urls(urls));
         match topology {
@@ -106,6 +114,10 @@ impl Redis {
         }
         tls.show(TLS, values);
         values.set(&PREFIX.key, ShownValue::text(prefix));
+        let known = ScriptCommand::all().into_iter();
+        for (name, _) in known.filter(|(_, command)| command == scripts) {
+            values.set(&SCRIPTS.key, ShownValue::bare(name));
+        }
     }
 }
 
@@ -114,16 +126,23 @@ impl ConfigInput {
     pub(super) fn redis(&mut self) -> Option<Redis> {
         let url = self.redis_servers();
         let prefix = self.get(&PREFIX);
-        Some(Redis {
-            url: url?,
-            prefix: prefix?,
-        })
+        let (url, prefix) = (url?, prefix?);
+        let is_alone = url.topology != RedisTopology::Cluster;
+        if url.scripts == ScriptCommand::Eval && is_alone && hash_tag(&prefix).is_none() {
+            return self.wrong(
+                &SCRIPTS.key,
+                "is eval, but redis.prefix has no hash tag by which a proxy sends all keys to one \
+                server; set redis.prefix to {rlaas}:rate_limit, for example",
+            );
+        }
+        Some(Redis { url, prefix })
     }
 
     fn redis_servers(&mut self) -> Option<RedisServers> {
         let url = self.secret(&URL, &URL_FILE);
         let sentinels = self.secret(&SENTINELS, &SENTINELS_FILE);
         let cluster = self.optional(&CLUSTER);
+        let scripts = self.get(&SCRIPTS);
         let tls = self.tls(TLS);
         let (cluster, urls, sentinels, tls) = (cluster?, url??, sentinels?, tls?);
         let url_key = self.set_key_of(&URL, &URL_FILE);
@@ -171,6 +190,7 @@ impl ConfigInput {
             urls,
             topology,
             tls,
+            scripts: scripts?,
         })
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use url::Url;
 
+use super::key::NamedValue;
 use super::secret::SecretUrl;
 use super::tls::Tls;
 use super::urls::join;
@@ -18,6 +19,24 @@ pub struct RedisServers {
     pub topology: RedisTopology,
     /// `redis.ca-file`, `redis.cert-file` and `redis.key-file`
     pub tls: Tls,
+    /// `redis.scripts`
+    pub scripts: ScriptCommand,
+}
+
+/// `redis.scripts`: the command that calls a script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ScriptCommand {
+    /// `evalsha`: each call has the script's hash; Redis keeps its text.
+    #[default]
+    EvalSha,
+    /// `eval`: each call has the script's text.
+    Eval,
+}
+
+impl NamedValue for ScriptCommand {
+    fn all() -> Vec<(&'static str, Self)> {
+        vec![("evalsha", Self::EvalSha), ("eval", Self::Eval)]
+    }
 }
 
 /// Type of the servers in `redis.url`.
@@ -38,6 +57,7 @@ impl From<&SecretUrl> for RedisServers {
             urls: vec![url.clone()],
             topology: RedisTopology::Single,
             tls: Tls::default(),
+            scripts: ScriptCommand::default(),
         }
     }
 }

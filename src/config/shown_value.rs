@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::key::ConfigKey;
-use super::parse::show;
 use super::secret::{Secret, SecretUrl};
+use crate::rules::text::show_duration;
 
 /// Value of a key, as written in a file. Two values are equal only if their secrets are, too.
 #[derive(Clone, PartialEq)]
@@ -36,7 +36,7 @@ impl ShownValue {
 
     /// Creates a duration.
     pub fn duration(value: Duration) -> Self {
-        Self::Bare(show(value))
+        Self::Bare(show_duration(value))
     }
 
     /// Creates a duration of `ms` milliseconds.

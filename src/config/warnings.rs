@@ -6,11 +6,11 @@ use super::admin::Admin;
 use super::forward::Forward;
 use super::http_secrets::Sign;
 use super::load::Config;
-use super::parse::show as show_duration;
 use super::results::ResultsTo;
 use crate::rules::limit::{Algorithm, Large, Limits};
 use crate::rules::policy::{EntryLimits, LimitsSource, Policy};
 use crate::rules::scope::Scope;
+use crate::rules::text::show_duration;
 
 impl Config {
     /// Returns a sentence for each valid key without effect. `check` prints them, and a worker logs

@@ -35,6 +35,8 @@ impl Fault {
             "WRONGTYPE" | "NOSCRIPT" | "NOPERM" => Self::Request,
             // Another server has the slot, and the error names it.
             "MOVED" | "ASK" | "CROSSSLOT" => Self::Request,
+            // Envoy does not pass the command on: `unsupported command 'script'`.
+            "unsupported" => Self::Request,
             "OOM" | "MISCONF" | "TRYAGAIN" => Self::Server,
             // The user, its password, or the need for one has changed.
             "NOAUTH" | "WRONGPASS" => Self::Connection,
@@ -161,6 +163,7 @@ mod tests {
                 Request,
             ),
             ("NOSCRIPT No matching script. Please use EVAL.", Request),
+            ("unsupported command 'script'", Request),
             (
                 "NOPERM this user has no permissions to run the 'evalsha' command",
                 Request,

@@ -46,8 +46,15 @@ pub fn refused(error: &ServerError, what: &str) -> GateError {
         "NOAUTH" => "it requires a password: put the user and the password into redis.url",
         "NOREPLICAS" => "too few replicas follow this primary (min-replicas-to-write)",
         "OOM" => "Redis has no memory left; raise maxmemory or remove other data",
+        _ if refuses(error, &["script", "evalsha"]) => {
+            "Redis, or a proxy in front of it, refuses SCRIPT or EVALSHA: set redis.scripts: eval, \
+            or allow both (docs/DEPLOYMENT.md)"
+        }
         _ if is_forbidden(error) => {
             "the user of redis.url lacks a permission; docs/DEPLOYMENT.md has the required ACL rule"
+        }
+        _ if refuses(error, &["info", "time", "hgetall"]) => {
+            "a proxy in front of Redis refuses this command: set redis.scripts: eval"
         }
         "MISCONF" => "Redis can't save its data and refuses writes; see its log",
         "MOVED" | "ASK" | "CROSSSLOT" => NODE_OF_A_CLUSTER,
@@ -60,6 +67,18 @@ pub fn refused(error: &ServerError, what: &str) -> GateError {
         true => GateError::Unusable(words),
         false => GateError::Refused(words),
     }
+}
+
+/// Returns true if the error refuses one of `commands` itself. Redis, its rights and proxies quote
+/// the command's name.
+fn refuses(error: &ServerError, commands: &[&str]) -> bool {
+    let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
+    let text = text.to_ascii_lowercase();
+    // Redis 6 uses backticks.
+    let text = text.replace('`', "'");
+    let named = |command: &&str| text.contains(&format!("'{command}"));
+    let is_script = text.contains("script:") || text.contains("from script");
+    !is_script && commands.iter().any(named)
 }
 
 /// Returns true if the user lacks a permission. For commands inside a script, only the details show

@@ -1,10 +1,13 @@
-//! The Lua scripts, assembled from the files in `lua/` and called by their SHA. Constants that
+//! The Lua scripts, assembled from the files in `lua/` and called by their SHA or with their text. Constants that
 //! rules and scripts share are defined in the rules: each script begins with definitions of those
 //! it names.
 
 use std::collections::HashSet;
 use std::sync::{LazyLock, OnceLock};
 
+use ::redis::{Cmd, Pipeline};
+
+use crate::config::ScriptCommand;
 use crate::rules::algorithms::{bucket, held};
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Algorithm, Limit};
@@ -59,6 +62,17 @@ fn shared(parts: &[&str]) -> String {
         .collect()
 }
 
+/// Returns a script without comment lines and indentation: half of it, which calls by text send each
+/// time. No script has a text of several lines.
+fn code(script: &str) -> String {
+    let lines = script.lines().map(str::trim_start);
+    let is_code = |line: &&str| !line.is_empty() && !line.starts_with("--");
+    lines
+        .filter(is_code)
+        .flat_map(|line| [line, "\n"])
+        .collect()
+}
+
 /// One script as Redis receives it.
 #[derive(Debug)]
 pub struct Script {
@@ -72,9 +86,36 @@ pub struct Script {
 
 impl Script {
     fn new(name: &'static str, parts: &[&str]) -> Self {
-        let source = shared(parts) + &parts.join("\n");
+        let parts: Vec<String> = parts.iter().map(|part| code(part)).collect();
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        let source = shared(&parts) + &parts.concat();
         let sha = ::redis::Script::new(&source).get_hash().to_owned();
         Self { name, source, sha }
+    }
+
+    /// Returns the beginning of a call: the command, and the script's SHA or text.
+    pub fn call(&self, command: ScriptCommand) -> [&str; 2] {
+        match command {
+            ScriptCommand::EvalSha => ["EVALSHA", &self.sha],
+            ScriptCommand::Eval => ["EVAL", &self.source],
+        }
+    }
+
+    /// Adds `call`, a call of this script, to `pipeline`. By SHA the script is loaded first, so the
+    /// call has [`answers_per_call`] answers, and the last one is its own.
+    pub fn add(&self, pipeline: &mut Pipeline, command: ScriptCommand, call: Cmd) {
+        if command == ScriptCommand::EvalSha {
+            pipeline.cmd("SCRIPT").arg("LOAD").arg(&self.source);
+        }
+        pipeline.add_command(call);
+    }
+}
+
+/// Returns the number of answers to a call that [`Script::add`] added.
+pub fn answers_per_call(command: ScriptCommand) -> usize {
+    match command {
+        ScriptCommand::EvalSha => 2,
+        ScriptCommand::Eval => 1,
     }
 }
 
@@ -250,6 +291,8 @@ scripts! {
     sighting: [lua!("sighting")];
     /// Ends a batch: decides whether its decisions count.
     pulse: [lua!("clock"), lua!("pulse")];
+    /// Reads the epoch, the clock and the server's identity.
+    server: [lua!("server")];
     /// Changes the epoch.
     epoch: [lua!("epoch")];
 }

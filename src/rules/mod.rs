@@ -7,6 +7,7 @@ pub mod crash;
 pub mod decision;
 pub mod dedupe;
 pub mod delays;
+pub mod existing_queue;
 pub mod expiry;
 pub mod fair_queue;
 pub mod forecast;

@@ -1,6 +1,7 @@
-//! Reads text that people write: files from any editor, and names.
+//! Reads text that people write: files from any editor, and names. Writes durations as they do.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, Visitor};
 
@@ -30,6 +31,22 @@ pub fn decode(bytes: &[u8]) -> Result<&str, NotText> {
         return Err(NotText::Utf16);
     }
     std::str::from_utf8(bytes).map_err(|_| NotText::NotUtf8)
+}
+
+/// Formats `duration` as in the configuration, in the largest unit that needs no fraction: `1h`.
+pub fn show_duration(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    for (unit, size) in [
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1_000),
+    ] {
+        if millis > 0 && millis.is_multiple_of(size) {
+            return format!("{}{unit}", millis / size);
+        }
+    }
+    format!("{millis}ms")
 }
 
 /// Returns true if the bytes begin like UTF-16: with a byte order mark, or with an ASCII character

@@ -15,13 +15,13 @@ use tokio::time::{Instant, sleep};
 use crate::environment::micros;
 use crate::forms::{ApiLimit, Latency, Percent};
 use crate::history::RecordedCall;
-use crate::limiter::CallCounter;
+use crate::limiter::{CallCounter, CountedCall};
 
 /// Timeout of a call if the caller sets none; equals the default of `dispatch.http.timeout`.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Describes how the API behaves.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ApiModel {
     /// How long a call takes.
     pub latency: Latency,
@@ -29,9 +29,9 @@ pub struct ApiModel {
     pub errors: Percent,
     /// Share of calls answered with 429 and a `Retry-After` of one second.
     pub throttles: Percent,
-    /// The API's own limit. Calls above it are answered with 429 and a `Retry-After` that says when
-    /// there is room.
-    pub limit: Option<ApiLimit>,
+    /// The API's own limits. Calls above one of them are answered with 429 and a `Retry-After` that
+    /// says when there is room, and count nowhere.
+    pub limits: Vec<ApiLimit>,
 }
 
 impl Default for ApiModel {
@@ -41,7 +41,7 @@ impl Default for ApiModel {
             latency: Latency::fixed(Duration::from_millis(50)),
             errors: Percent::NONE,
             throttles: Percent::NONE,
-            limit: None,
+            limits: Vec::new(),
         }
     }
 }
@@ -62,8 +62,8 @@ pub struct ApiAnswer {
 pub struct ServedApi {
     api: ApiModel,
     random: SmallRng,
-    /// A counter for all tenants together, or one for each tenant.
-    taken: HashMap<String, CallCounter>,
+    /// For each limit, a counter for all tenants together, or one for each tenant.
+    taken: Vec<HashMap<String, CallCounter>>,
     max_tenants: usize,
 }
 
@@ -72,23 +72,25 @@ impl ServedApi {
     /// tenants at a time; further tenants are not limited.
     pub fn new(api: ApiModel, seed: u64, max_tenants: usize) -> Self {
         Self {
+            taken: api.limits.iter().map(|_| HashMap::new()).collect(),
             api,
             // Inverted, so that the API does not draw the same numbers as the load.
             random: SmallRng::seed_from_u64(!seed),
-            taken: HashMap::new(),
             max_tenants,
         }
     }
 
-    /// Takes a call of `tenant` and returns the answer.
-    pub fn arrives(&mut self, tenant: &str, at_us: u64) -> ApiAnswer {
+    /// Takes a call of `tenant` with this cost and returns the answer.
+    pub fn arrives(&mut self, (tenant, cost): (&str, u32), at_us: u64) -> ApiAnswer {
         let latency = self.api.latency.next(&mut self.random);
         let mut happens = |rate: Percent| rate.part() > 0.0 && self.random.random_bool(rate.part());
         let (fails, throttles) = (happens(self.api.errors), happens(self.api.throttles));
-        let full_for = self.api.limit.and_then(|limit| {
-            let whose = if limit.per_tenant { tenant } else { "" };
-            self.full_for(limit, whose, at_us)
-        });
+        let call = CountedCall {
+            at_us,
+            until_us: at_us + micros(latency),
+            cost: usize::try_from(cost).unwrap_or(usize::MAX),
+        };
+        let full_for = self.full_for(tenant, call);
         let (status, retry_after) = match full_for {
             Some(seconds) => (429, Some(seconds)),
             None if throttles => (429, Some(1)),
@@ -102,21 +104,49 @@ impl ServedApi {
         }
     }
 
-    /// Returns the seconds until there is room for a call of `whose`. Returns `None`, and counts
-    /// the call, if there is room now.
-    fn full_for(&mut self, limit: ApiLimit, whose: &str, at_us: u64) -> Option<u64> {
-        if !self.taken.contains_key(whose) {
-            if self.taken.len() >= self.max_tenants {
-                (self.taken).retain(|_, counter| !counter.is_idle(limit, at_us));
-            }
-            if self.taken.len() >= self.max_tenants {
-                return None;
-            }
-            self.taken.insert(whose.to_owned(), CallCounter::default());
+    /// Returns the seconds until all limits have room for `call` of `tenant`. Returns `None`, and
+    /// counts the call, if they have room now.
+    fn full_for(&mut self, tenant: &str, call: CountedCall) -> Option<u64> {
+        let mut wait = None;
+        for (limit, taken) in self.api.limits.iter().zip(&mut self.taken) {
+            let counter = counter(taken, (*limit, tenant), call.at_us, self.max_tenants);
+            wait = wait.max(counter.and_then(|counter| counter.wait(*limit, call)));
         }
-        let wait = self.taken.get_mut(whose)?.call(limit, at_us).err()?;
-        Some(wait.div_ceil(1_000_000).max(1))
+        if let Some(wait) = wait {
+            return Some(wait.div_ceil(1_000_000).max(1));
+        }
+        for (limit, taken) in self.api.limits.iter().zip(&mut self.taken) {
+            if let Some(counter) = taken.get_mut(whose(*limit, tenant)) {
+                counter.take(*limit, call);
+            }
+        }
+        None
     }
+}
+
+/// Returns the name of the counter of `tenant`.
+fn whose(limit: ApiLimit, tenant: &str) -> &str {
+    if limit.per_tenant { tenant } else { "" }
+}
+
+/// Returns the counter of `tenant`, or `None` if there are too many tenants.
+fn counter<'a>(
+    taken: &'a mut HashMap<String, CallCounter>,
+    (limit, tenant): (ApiLimit, &str),
+    at_us: u64,
+    max_tenants: usize,
+) -> Option<&'a mut CallCounter> {
+    let whose = whose(limit, tenant);
+    if !taken.contains_key(whose) {
+        if taken.len() >= max_tenants {
+            taken.retain(|_, counter| !counter.is_idle(limit, at_us));
+        }
+        if taken.len() >= max_tenants {
+            return None;
+        }
+        taken.insert(whose.to_owned(), CallCounter::default());
+    }
+    taken.get_mut(whose)
 }
 
 /// The API with a record of all its calls.
@@ -159,16 +189,16 @@ impl RecordedApi {
         self.lock().calls.len()
     }
 
-    /// Takes a call of `tenant`; returns its number and its answer.
-    fn arrives(&self, job: usize, tenant: &str) -> (usize, ApiAnswer) {
+    /// Takes the call of a job, which has this number; returns the call's number and its answer.
+    fn arrives(&self, number: usize, job: &Job) -> (usize, ApiAnswer) {
         let at_us = micros(self.began.elapsed());
         let ApiState { answering, calls } = &mut *self.lock();
-        let answer = answering.arrives(tenant, at_us);
+        let answer = answering.arrives((job.tenant.as_str(), job.cost), at_us);
         let until_us = at_us + micros(answer.latency);
         calls.push(RecordedCall {
             at_us,
             until_us,
-            job,
+            job: number,
             status: answer.status,
         });
         (calls.len() - 1, answer)
@@ -210,7 +240,7 @@ impl Handler for ApiHandler {
             return Outcome::Late.into();
         }
         let number = job.id.parse().unwrap_or_default();
-        let (call, answer) = self.called.arrives(number, job.tenant.as_str());
+        let (call, answer) = self.called.arrives(number, job);
         let ApiAnswer {
             status,
             retry_after,
@@ -273,9 +303,8 @@ mod tests {
     use super::*;
 
     fn answering(limit: &str, max_tenants: usize) -> ServedApi {
-        let limit = Some(limit.parse().expect("a limit"));
         let api = ApiModel {
-            limit,
+            limits: vec![limit.parse().expect("a limit")],
             ..ApiModel::default()
         };
         ServedApi::new(api, 1, max_tenants)
@@ -284,7 +313,7 @@ mod tests {
     /// Returns the seconds until there is room for a call that arrives `ms` milliseconds after the
     /// beginning.
     fn after(answering: &mut ServedApi, tenant: &str, ms: u64) -> Option<u64> {
-        let answer = answering.arrives(tenant, ms * 1_000);
+        let answer = answering.arrives((tenant, 1), ms * 1_000);
         assert_eq!(answer.status == 429, answer.retry_after.is_some());
         answer.retry_after
     }
@@ -312,7 +341,7 @@ mod tests {
         assert_eq!(after(&mut each, "c", 0), Some(10));
         assert_eq!(after(&mut each, "late", 10_000), None);
         assert_eq!(
-            (after(&mut each, "late", 10_000), each.taken.len()),
+            (after(&mut each, "late", 10_000), each.taken[0].len()),
             (Some(10), 1)
         );
     }

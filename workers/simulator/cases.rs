@@ -43,7 +43,7 @@ impl Case {
         let setup = RunSetup {
             config: &self.config,
             workers: self.workers,
-            api: self.api,
+            api: self.api.clone(),
             redis: self.redis,
             seed: self.seed,
             max: self.max,

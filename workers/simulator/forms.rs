@@ -260,6 +260,10 @@ pub struct ApiLimit {
     pub per_tenant: bool,
     /// How calls are counted.
     pub counting: Counting,
+    /// Number of calls that a bucket holds, or `None` for the usual one of `counting`.
+    pub burst: Option<usize>,
+    /// Whether a call counts as its job's cost, instead of 1.
+    pub by_cost: bool,
 }
 
 impl FromStr for ApiLimit {
@@ -301,6 +305,8 @@ impl FromStr for ApiLimit {
                 .ok_or_else(wrong)?,
             per_tenant: whose == "tenant",
             counting: counting.transpose()?.unwrap_or_default(),
+            burst: None,
+            by_cost: false,
         })
     }
 }

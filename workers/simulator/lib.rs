@@ -19,6 +19,7 @@ pub mod jobs;
 pub mod limiter;
 pub mod load;
 mod mistake;
+pub mod profile;
 mod random;
 pub mod run;
 mod scalar;

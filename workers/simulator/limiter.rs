@@ -26,6 +26,8 @@ pub enum Counting {
     Even,
     /// A bucket that holds the whole limit.
     Bucket,
+    /// Calls in flight. It has no name, since it is part of profiles only.
+    Concurrent,
 }
 
 /// Names of limiters, and how each counts by default.
@@ -47,7 +49,7 @@ const NAMES: [(&str, Counting); 14] = [
 ];
 
 impl Counting {
-    /// All ways to count.
+    /// All ways to count that have a name.
     pub const ALL: [Self; 6] = [
         Self::Sliding,
         Self::Aligned,
@@ -70,6 +72,7 @@ impl Counting {
             Self::Aligned => Algorithm::FixedWindow,
             Self::Estimated | Self::Even => Algorithm::LeakyBucket,
             Self::Bucket => Algorithm::TokenBucket,
+            Self::Concurrent => Algorithm::Concurrency,
         }
     }
 }
@@ -89,39 +92,65 @@ impl FromStr for Counting {
 /// The calls of one tenant, or of all, as a limiter counts them.
 #[derive(Debug, Default)]
 pub struct CallCounter {
-    /// When the calls of a sliding window were taken, in microseconds; the newest is last.
-    taken: VecDeque<u64>,
-    /// When the current window began, its calls, and the calls of the window before.
+    /// The times from which calls of a sliding window, or in flight, no longer count, in
+    /// microseconds, with their units.
+    taken: VecDeque<(u64, usize)>,
+    /// When the current window began, its units, and the units of the window before.
     window_start: u64,
     current: usize,
     before: usize,
-    /// The shortfall of the bucket, in calls times the window, and when it was computed.
+    /// The shortfall of the bucket, in units times the window.
     missing: u128,
+    /// When the last call came.
     at: u64,
 }
 
+/// A call that asks for room.
+#[derive(Debug, Clone, Copy)]
+pub struct CountedCall {
+    /// When it arrives, in microseconds.
+    pub at_us: u64,
+    /// When it ends.
+    pub until_us: u64,
+    /// The cost of its job.
+    pub cost: usize,
+}
+
 impl CallCounter {
-    /// Takes a call at `at_us` if `limit` allows it.
+    /// Takes a call of cost 1 at `at_us` if `limit` allows it.
     ///
     /// # Errors
     /// Returns the microseconds until a call may be allowed, 1 or more.
     pub fn call(&mut self, limit: ApiLimit, at_us: u64) -> Result<(), u64> {
+        let call = CountedCall {
+            at_us,
+            until_us: at_us,
+            cost: 1,
+        };
+        match self.wait(limit, call) {
+            Some(wait) => Err(wait),
+            None => {
+                self.take(limit, call);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the microseconds until `limit` may allow `call`, 1 or more, or `None` if it allows
+    /// it now.
+    pub fn wait(&mut self, limit: ApiLimit, call: CountedCall) -> Option<u64> {
         let ApiLimit { max, counting, .. } = limit;
+        let (at_us, units) = (call.at_us, limit.units(call));
         let window = micros(limit.window);
         let is_first = self.at == 0 && self.current == 0;
         let wait = match counting {
-            Counting::Sliding => {
-                while (self.taken.front()).is_some_and(|first| first + window <= at_us) {
-                    self.taken.pop_front();
-                }
-                let first = self.taken.front().filter(|_| self.taken.len() >= max);
-                first.map(|first| first + window - at_us)
-            }
+            Counting::Sliding | Counting::Concurrent => self.wait_for_ends(max, at_us, units),
             Counting::FirstCall => {
                 if is_first || at_us >= self.window_start + window {
                     (self.window_start, self.current) = (at_us, 0);
                 }
-                (self.current >= max).then(|| self.window_start + window - at_us)
+                let is_full = self.current.saturating_add(units) > max;
+                is_full.then(|| self.window_start + window - at_us)
             }
             Counting::Aligned | Counting::Estimated => {
                 let window_start = at_us / window * window;
@@ -137,35 +166,58 @@ impl CallCounter {
                     Counting::Aligned => self.current,
                     _ => self.current.saturating_add(before),
                 };
-                (counts >= max).then_some(left)
+                (counts.saturating_add(units) > max).then_some(left)
             }
             Counting::Even | Counting::Bucket => {
-                let one = u128::from(window);
-                let room = if counting == Counting::Even {
-                    1
-                } else {
-                    max as u128
-                };
+                let usual = if counting == Counting::Even { 1 } else { max };
+                let room = limit.burst.unwrap_or(usual) as u128 * u128::from(window);
                 let flowed = u128::from(at_us - self.at.min(at_us)) * max as u128;
                 self.missing = self.missing.saturating_sub(flowed);
                 self.at = at_us;
-                let beyond = (self.missing + one).saturating_sub(room * one);
+                let needed = units as u128 * u128::from(window);
+                let beyond = (self.missing + needed).saturating_sub(room);
                 let wait = u64::try_from(beyond.div_ceil(max as u128)).unwrap_or(u64::MAX);
                 (wait > 0).then_some(wait)
             }
         };
-        match wait {
-            Some(wait) => Err(wait.max(1)),
-            None => {
-                self.current += 1;
-                self.missing += u128::from(window);
-                if counting == Counting::Sliding {
-                    self.taken.push_back(at_us);
-                }
-                self.at = at_us;
-                Ok(())
+        wait.map(|wait| wait.max(1))
+    }
+
+    /// Returns the microseconds until enough earlier calls no longer count, so that there is room
+    /// for `units` of `max`, or `None` if there is room now.
+    fn wait_for_ends(&mut self, max: usize, at_us: u64, units: usize) -> Option<u64> {
+        self.taken.retain(|(until, _)| *until > at_us);
+        let used: usize = self.taken.iter().map(|(_, units)| units).sum();
+        let mut beyond = used.saturating_add(units).saturating_sub(max);
+        if beyond == 0 {
+            return None;
+        }
+        let mut ends: Vec<_> = self.taken.iter().copied().collect();
+        ends.sort_unstable();
+        let mut last = at_us;
+        for (until, units) in ends {
+            last = until;
+            beyond = beyond.saturating_sub(units);
+            if beyond == 0 {
+                break;
             }
         }
+        Some(last - at_us)
+    }
+
+    /// Counts a call that [`CallCounter::wait`] allowed.
+    pub fn take(&mut self, limit: ApiLimit, call: CountedCall) {
+        let units = limit.units(call);
+        self.current = self.current.saturating_add(units);
+        self.missing += units as u128 * u128::from(micros(limit.window));
+        match limit.counting {
+            Counting::Sliding => self
+                .taken
+                .push_back((call.at_us + micros(limit.window), units)),
+            Counting::Concurrent => self.taken.push_back((call.until_us, units)),
+            _ => {}
+        }
+        self.at = call.at_us;
     }
 
     /// Returns true if calls before `at_us` no longer count.
@@ -176,7 +228,15 @@ impl CallCounter {
         } else {
             1
         };
-        self.at + windows * micros(limit.window) <= at_us
+        let ends = self.taken.iter().map(|(until, _)| *until);
+        self.at + windows * micros(limit.window) <= at_us && ends.max().unwrap_or(0) <= at_us
+    }
+}
+
+impl ApiLimit {
+    /// Returns what `call` counts.
+    fn units(&self, call: CountedCall) -> usize {
+        if self.by_cost { call.cost } else { 1 }
     }
 }
 
@@ -205,6 +265,59 @@ mod tests {
         assert_eq!(passed(Counting::Estimated), [1, 10, 0, 4]);
         assert_eq!(passed(Counting::Even), [1, 1, 1, 1]);
         assert_eq!(passed(Counting::Bucket), [1, 10, 1, 9]);
+    }
+
+    #[test]
+    fn costs_bursts_and_calls_in_flight_count() {
+        let usual: ApiLimit = "10/1s:tenant".parse().expect("a limit");
+        let waits = |limit: ApiLimit, calls: &[(u64, u64, usize)]| {
+            let mut counter = CallCounter::default();
+            let wait = |&(at_ms, until_ms, cost): &(u64, u64, usize)| {
+                let call = CountedCall {
+                    at_us: at_ms * 1_000,
+                    until_us: until_ms * 1_000,
+                    cost,
+                };
+                let wait = counter.wait(limit, call);
+                if wait.is_none() {
+                    counter.take(limit, call);
+                }
+                wait.map(|wait| wait / 1_000)
+            };
+            calls.iter().map(wait).collect::<Vec<_>>()
+        };
+        let by_cost = ApiLimit {
+            by_cost: true,
+            ..usual
+        };
+        assert_eq!(
+            waits(
+                by_cost,
+                &[(5, 5, 4), (105, 105, 6), (205, 205, 5), (1_005, 1_005, 4)]
+            ),
+            [None, None, Some(900), None]
+        );
+        let bucket = ApiLimit {
+            counting: Counting::Bucket,
+            burst: Some(2),
+            ..usual
+        };
+        assert_eq!(
+            waits(bucket, &[(5, 5, 9), (5, 5, 9), (5, 5, 9), (105, 105, 9)]),
+            [None, None, Some(100), None]
+        );
+        let concurrent = ApiLimit {
+            max: 2,
+            counting: Counting::Concurrent,
+            ..usual
+        };
+        assert_eq!(
+            waits(
+                concurrent,
+                &[(5, 90, 1), (6, 30, 1), (7, 40, 1), (30, 40, 1)]
+            ),
+            [None, None, Some(23), None]
+        );
     }
 
     #[test]

@@ -110,7 +110,7 @@ async fn play(
     let (stage, mut news) = Environment::begin(EPOCH_US, &settings.levels).await;
     tokio::spawn(async move { while news.recv().await.is_some() {} });
     let called = Arc::new(RecordedApi::new(
-        setup.api,
+        setup.api.clone(),
         setup.seed,
         (stage.began, EPOCH_US),
     ));

@@ -58,7 +58,8 @@ impl StopRule {
     pub fn new(setup: &RunSetup<'_>, jobs: &[SimulatedJob]) -> Self {
         let config = setup.config;
         let limits = &config.rate_limiter;
-        let window = setup.api.limit.map_or(Duration::ZERO, |limit| limit.window);
+        let windows = setup.api.limits.iter().map(|limit| limit.window);
+        let window = windows.max().unwrap_or_default();
         let breaker = config.dispatch.breaker.as_ref();
         let breaker = breaker.map_or(Duration::ZERO, |breaker| breaker.max_interval);
         // The sum of all waits that end by themselves. Windows count twice, since other jobs may

@@ -17,7 +17,7 @@ use super::connection::AmqpLink;
 use super::inventory::depth;
 use super::nodes::NodeRotation;
 use super::supervise::Attempts;
-use super::{BrokerState, WantedDeliveries, timeout};
+use super::{BrokerState, WantedDeliveries, existing, timeout};
 use crate::broker::{BrokerError, BrokerEvent, Delivery, DeliverySource, Message, Tag};
 use crate::rules::delays::QueueNames;
 
@@ -172,6 +172,7 @@ async fn open_consumers(
 ) -> Result<Vec<ConsumerSlot>, BrokerError> {
     log_lost_delay_queues(shared, link).await?;
     declare(shared, link).await?;
+    existing::check(shared, link).await?;
     let names = &shared.topology.names;
     let at_most = |prefetch: u16| match taking {
         WantedDeliveries::Few => 1,

@@ -11,11 +11,13 @@ use tokio::net::TcpStream;
 use ulid::Ulid;
 
 use super::connection::{AmqpLink, NodeTarget};
+use super::existing;
 use super::nodes::Nodes;
 use crate::broker::topology::{Queue, Topology};
 use crate::broker::{BrokerError, QueueDiffers};
 use crate::config;
 use crate::rules::delays::{DelayLevels, QueueNames};
+use crate::rules::existing_queue::QueueProperties;
 
 /// The connection's name in RabbitMQ's tools.
 const NAME: &str = "sluicegate check";
@@ -56,6 +58,15 @@ pub enum QueueState {
     Missing,
     /// It exists with other arguments, so `run` can't use it.
     Differs(QueueDiffers),
+    /// It exists, and Sluicegate does not declare it (`amqp.declare: false`).
+    Existing {
+        /// Number of ready messages.
+        messages: u32,
+        /// Its properties, as far as RabbitMQ reports them.
+        properties: QueueProperties,
+    },
+    /// Sluicegate does not declare it, and it does not exist or can't be used.
+    Unusable(BrokerError),
 }
 
 /// Connects once and looks at every queue of `amqp.queue` and `levels`.
@@ -180,6 +191,29 @@ impl QueueProbe {
         Ok(found)
     }
 
+    /// Declares a queue, and opens a new channel if a refusal closed it.
+    pub(super) async fn declare(
+        &mut self,
+        queue: &str,
+        options: QueueDeclareOptions,
+        arguments: FieldTable,
+    ) -> Result<lapin::Result<lapin::Queue>, BrokerError> {
+        let declaring = (self.channel).queue_declare(queue.into(), options, arguments);
+        let answer = async { Ok(declaring.await) };
+        let declared = self.link.target.rpc("queue.declare", answer).await?;
+        if let Err(error) = &declared
+            && BrokerError::reply_code(error).is_some()
+        {
+            self.was_refused().await?;
+        }
+        Ok(declared)
+    }
+
+    /// Returns the node, for errors.
+    pub(super) fn target(&self) -> &NodeTarget {
+        &self.link.target
+    }
+
     async fn was_refused(&mut self) -> Result<(), BrokerError> {
         self.closed += 1;
         if self.closed >= self.link.channels() / 2 {
@@ -239,6 +273,16 @@ pub(super) async fn depth(
 }
 
 async fn probe_queue(looks: &mut QueueProbe, queue: &Queue) -> Result<QueueState, BrokerError> {
+    if queue.must_exist {
+        return match existing::read(looks, queue).await {
+            Ok((messages, properties)) => Ok(QueueState::Existing {
+                messages,
+                properties,
+            }),
+            Err(error) if error.is_misconfiguration() => Ok(QueueState::Unusable(error)),
+            Err(error) => Err(error),
+        };
+    }
     let Some((messages, _)) = looks.depth(&queue.name).await? else {
         return Ok(QueueState::Missing);
     };

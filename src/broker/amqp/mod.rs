@@ -15,6 +15,7 @@ mod confirms;
 mod connection;
 mod consume;
 pub(crate) mod content;
+mod existing;
 mod forward;
 mod inventory;
 mod lane;
@@ -25,7 +26,7 @@ pub(crate) mod screen;
 mod supervise;
 mod timeout;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
@@ -93,6 +94,10 @@ struct BrokerState {
     /// The prefetch of each delay queue.
     window: u16,
     acks: Acks,
+    /// `amqp.consumer-timeout`
+    consumer_timeout: Duration,
+    /// The log lines on queues that Sluicegate does not declare.
+    risks: Mutex<Vec<String>>,
     /// Notified if a publish was returned, because a queue is missing.
     heal: tokio::sync::Notify,
     /// The number of jobs in the queues, or `None` if it is unknown.
@@ -129,6 +134,8 @@ impl AmqpBroker {
             shares: amqp.shares(),
             window: u16::try_from(window).unwrap_or(u16::MAX),
             acks: Acks::default(),
+            consumer_timeout: amqp.consumer_timeout,
+            risks: Mutex::default(),
             heal: tokio::sync::Notify::new(),
             backlog: watch::Sender::new(None),
             taking: watch::Sender::new(WantedDeliveries::All),

@@ -17,6 +17,8 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 use ulid::Ulid;
 
+pub use self::hash::{info_of, server_command};
+
 use crate::gate::epoch::server_identity::NO_EVICTION;
 use crate::gate::epoch::shard;
 use crate::gate::epoch::{

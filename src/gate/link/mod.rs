@@ -26,7 +26,7 @@ use self::sentinel::Sentinel;
 pub use self::shared::Links;
 pub use self::slots::{owned, redirect, slot_of};
 use self::stored::StoreLink;
-use crate::config::{Pems, RedisServers, RedisTopology, SecretUrl};
+use crate::config::{Pems, RedisServers, RedisTopology, ScriptCommand, SecretUrl};
 use crate::gate::GateError;
 use crate::gate::scripts::Script;
 use crate::gate::store::Store;
@@ -138,6 +138,16 @@ impl Link {
     /// Returns the servers it connects to, for messages.
     pub fn servers(&self) -> &RedisServers {
         &self.servers
+    }
+
+    /// Returns the command that calls scripts.
+    pub fn scripts(&self) -> ScriptCommand {
+        self.servers.scripts
+    }
+
+    /// Returns true if a proxy may refuse commands outside of scripts.
+    pub fn is_behind_proxy(&self) -> bool {
+        self.scripts() == ScriptCommand::Eval && !self.is_cluster()
     }
 
     /// Returns true if keys live on several nodes, so that one node's error affects only some

@@ -18,8 +18,8 @@ use crate::rules::tenant::Tenant;
 /// wrong.
 const TRIES: usize = 4;
 
-/// Usual size, in bytes, of a command without its keys, limits and own arguments: the script's
-/// name, numbers and a mark.
+/// Usual size, in bytes, of a command without its script, keys, limits and own arguments: numbers
+/// and a mark.
 const OTHER_BYTES: usize = 128;
 const OTHER_ARGUMENTS: usize = 7;
 
@@ -75,7 +75,8 @@ impl RedisGate {
                 .collect();
             let mut answers = match &pulse {
                 Some(PipelinePulse { watch, sent, shard }) => {
-                    requests.push(watch.request(sent, &self.test_micros(), load_pulse));
+                    let by = self.link.scripts();
+                    requests.push(watch.request(sent, &self.test_micros(), (by, load_pulse)));
                     self.link.send_to(shard, requests).await?
                 }
                 None => self.link.send(requests).await?,
@@ -144,12 +145,13 @@ impl RedisGate {
     fn request<'c>(&self, call: &'c ScriptCall<'_>) -> Request<'c> {
         // Without enough capacity, a command is copied each time it grows.
         let texts = (call.keys.names.iter().map(String::len)).chain(call.more.iter().map(Vec::len));
-        let bytes = texts.sum::<usize>() + LIMIT_BYTES * call.limits.len() + OTHER_BYTES;
+        let script = call.script.call(self.link.scripts());
+        let name = script[1].len();
+        let bytes = texts.sum::<usize>() + name + LIMIT_BYTES * call.limits.len() + OTHER_BYTES;
         let arguments = call.keys.names.len() + call.more.len() + OTHER_ARGUMENTS;
         let mut command = Cmd::with_capacity(arguments, bytes);
         command
-            .arg("EVALSHA")
-            .arg(&call.script.sha)
+            .arg(&script)
             .arg(call.keys.names.len() + usize::from(call.mark.is_some()))
             .arg(&call.keys.names)
             .arg(&call.mark)

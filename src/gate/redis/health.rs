@@ -6,6 +6,8 @@ use ::redis::Value;
 use futures_util::future::join_all;
 
 use super::RedisGate;
+use crate::gate::epoch::{ServerIdentity, info_of, server_command};
+use crate::gate::link::Request;
 use crate::gate::refusal;
 use crate::gate::{Gate, GateError};
 use crate::rules::latency::SAMPLES;
@@ -17,6 +19,9 @@ use crate::rules::tenant::Tenant;
 /// affect all of them.
 const PINGS: u32 = SAMPLES as u32;
 const APART: Duration = Duration::from_millis(5);
+
+/// Number of tenants whose keys must be on one server behind a proxy.
+const KEYS_TRIED: u32 = 16;
 
 /// The findings of [`RedisGate::check`]. In a cluster they describe the first primary with a
 /// problem.
@@ -85,13 +90,19 @@ impl RedisGate {
     /// [`GateError`] with the obstacle.
     pub async fn check(&self, limits: &Limits) -> Result<ServerHealth, GateError> {
         let mut found: Option<ServerHealth> = None;
-        for (node, answer) in self.link.on_primaries(::redis::cmd("INFO")).await? {
+        let by_script = self.link.is_behind_proxy();
+        let asking = match by_script {
+            true => server_command(&self.keys.epoch(None)),
+            false => ::redis::cmd("INFO"),
+        };
+        for (node, answer) in self.link.on_primaries(asking).await? {
             let info = match answer {
                 // A user with the documented permissions only may not call `INFO`.
                 Value::ServerError(error) if error.code() == "NOPERM" => String::new(),
                 Value::ServerError(error) => {
                     return Err(refusal::refused(&error, &format!("INFO at {node}")));
                 }
+                value if by_script => info_of(&value).unwrap_or_default(),
                 value => ::redis::from_redis_value(value).unwrap_or_default(),
             };
             let health = ServerHealth::from_info(&info);
@@ -104,9 +115,46 @@ impl RedisGate {
         // Labels of a job without the headers that limits use. The scripts are those that jobs get.
         let labels = Labels::of(limits.all(), |_| String::new());
         self.inspect(&tenant, &labels, limits).await?;
+        if by_script {
+            self.has_one_server().await?;
+        }
         found.ok_or_else(|| {
             GateError::Unreachable(format!("{}: it has no primaries", self.link.servers()))
         })
+    }
+}
+
+impl RedisGate {
+    /// Checks that a proxy sends all keys to one server, so that the epoch tells whether any usage
+    /// is lost.
+    async fn has_one_server(&self) -> Result<(), GateError> {
+        let tenants =
+            (0..KEYS_TRIED).map(|number| Tenant::parse(&format!("sluicegate-check-{number}")));
+        let tenants = tenants.filter_map(Result::ok);
+        let mut keys: Vec<String> = tenants.map(|tenant| self.keys.waitlist(&tenant)).collect();
+        keys.push(self.keys.epoch(None));
+        let requests = keys.iter().map(|key| Request {
+            key,
+            command: server_command(key),
+            load: None,
+        });
+        let answers = self.link.send(requests.collect()).await?;
+        let mut processes = Vec::new();
+        for answer in answers {
+            let info = info_of(&answer?);
+            let info = info.and_then(|info: String| ServerIdentity::parse(&info));
+            processes.extend(info.map(|server| server.process));
+        }
+        processes.dedup();
+        match processes.len() {
+            0 | 1 => Ok(()),
+            _ => Err(GateError::Refused(format!(
+                "{}: the proxy spreads keys with one hash tag over several servers, so limits would \
+                not hold after one of them loses its data; make it use hash tags (Envoy: \
+                enable_hashtagging)",
+                self.link.servers()
+            ))),
+        }
     }
 }
 

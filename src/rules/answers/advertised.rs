@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::rules::limit::{Algorithm, Limit, MAX_REQUESTS, MAX_WINDOW};
 use crate::rules::scope::Scope;
+use crate::rules::text::show_duration;
 
 /// Maximum number of an API's limits that are kept: those with the shortest windows.
 pub const MAX_QUOTAS: usize = 4;
@@ -161,8 +162,8 @@ impl Excess {
 
 impl fmt::Display for Excess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (calls, seconds) = (self.quota.limit, self.window_ms / 1000);
-        write!(f, "the API allows {calls} calls in {seconds}s, ")?;
+        let window = show_duration(Duration::from_millis(self.window_ms));
+        write!(f, "the API allows {} calls in {window}, ", self.quota.limit)?;
         match &self.ours {
             Some((limit, allowed)) => {
                 write!(f, "but the limit {} admits {allowed}", limit.name())?;
@@ -322,13 +323,13 @@ mod tests {
         assert_advice(
             &both,
             quota(90, 60),
-            "the API allows 90 calls in 60s, but the limit minute admits 100: set its \
+            "the API allows 90 calls in 1m, but the limit minute admits 100: set its \
             max-requests to 90",
         );
         assert_advice(
             &both,
             quota(1000, 3600),
-            "the API allows 1000 calls in 3600s, but the limit minute admits 6000: set its \
+            "the API allows 1000 calls in 1h, but the limit minute admits 6000: set its \
              max-requests to 16, or add {name: api, use-algo: sliding-window-algo, unit: calls, \
              max-requests: 1000, window-size: 3600} to rate-limiter.limits",
         );
@@ -336,7 +337,7 @@ mod tests {
         assert_advice(
             &bucket,
             quota(100, 60),
-            "the API allows 100 calls in 60s, but the limit default admits 199: set its \
+            "the API allows 100 calls in 1m, but the limit default admits 199: set its \
              max-requests to 50",
         );
         assert_advice(
@@ -352,14 +353,14 @@ mod tests {
         assert_advice(
             std::slice::from_ref(&part),
             quota(100, 60),
-            "the API allows 100 calls in 60s, but no limit bounds the calls of a tenant: add \
+            "the API allows 100 calls in 1m, but no limit bounds the calls of a tenant: add \
              {name: api, use-algo: sliding-window-algo, unit: calls, max-requests: 100, \
              window-size: 60, scope: tenant} to rate-limiter.limits",
         );
         assert_advice(
             &[part.clone(), limit("own", SlidingWindow, 200, 60)],
             quota(100, 60),
-            "the API allows 100 calls in 60s, but the limit own admits 200: set its max-requests \
+            "the API allows 100 calls in 1m, but the limit own admits 200: set its max-requests \
             to 100",
         );
         let all = limit("all", SlidingWindow, 100, 60).with_scope(Scope::Global);
@@ -368,7 +369,7 @@ mod tests {
         assert_advice(
             &running,
             quota(2_000_000, 60),
-            "the API allows 2000000 calls in 60s, but no limit bounds the calls of a tenant: no \
+            "the API allows 2000000 calls in 1m, but no limit bounds the calls of a tenant: no \
             limit can be set that low",
         );
     }

@@ -9,6 +9,7 @@ use super::condition::as_number;
 use super::pointer::{BodyPointer, scalar};
 use super::rule::{AnswerHeaders, ReceivedAnswer};
 use super::value::{HeaderWait, SECOND, TimeForm, Wait, any_time};
+use crate::rules::text::show_duration;
 
 /// A header, or a place in the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,7 +166,7 @@ impl fmt::Display for WaitSource {
                 left,
                 per_second,
             } => write!(f, "for (body {needed} - {left}) / {per_second} seconds"),
-            Self::Time(time) => write!(f, "for {time:?}"),
+            Self::Time(time) => write!(f, "for {}", show_duration(*time)),
         }
     }
 }

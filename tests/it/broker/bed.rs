@@ -44,6 +44,7 @@ pub fn amqp(url: &str, queue: &str, queue_type: QueueType) -> Amqp {
         },
         tls: Tls::default(),
         queues: Default::default(),
+        declare: true,
         queue: queue.to_owned(),
         queue_type,
         prefetch: PREFETCH,

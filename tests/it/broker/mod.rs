@@ -3,6 +3,7 @@
 mod amqp;
 pub mod bed;
 mod cluster;
+mod existing;
 mod faults;
 mod hostile;
 mod memory;

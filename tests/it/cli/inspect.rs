@@ -53,7 +53,7 @@ async fn advertised(yaml: &str, tenant: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn advertised_limits_are_shown_with_a_warning_if_lower() {
-    const WARNING: &str = "the API allows 3 calls in 3600s, but the limit default admits 5: set \
+    const WARNING: &str = "the API allows 3 calls in 1h, but the limit default admits 5: set \
                            its max-requests to 3";
     let mut headers = vec![("ratelimit-policy", "\"default\";q=3;w=3600, 900;w=86400")];
     let yaml = yaml();

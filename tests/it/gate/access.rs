@@ -19,7 +19,7 @@ use sluicegate::rules::report::Report;
 use crate::gate::topology::configured;
 
 /// Allows `worker` what `rule` says, on keys that begin with `prefix`.
-fn allow(redis: &Redis, prefix: &str, rule: &[&str]) {
+pub fn allow(redis: &Redis, prefix: &str, rule: &[&str]) {
     let keys = format!("~{prefix}:*");
     let mut words = vec![
         "acl",
@@ -35,7 +35,7 @@ fn allow(redis: &Redis, prefix: &str, rule: &[&str]) {
     assert_eq!(redis.ctl(&words), "OK");
 }
 
-fn worker(redis: &Redis) -> String {
+pub fn worker(redis: &Redis) -> String {
     format!("redis://worker:sesame-5512@{}", address(redis))
 }
 

@@ -10,6 +10,7 @@ mod learn;
 mod memory;
 mod mixed;
 mod model;
+mod proxied;
 mod redis;
 mod seeds;
 mod sentinel;

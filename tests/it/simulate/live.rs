@@ -156,7 +156,7 @@ impl Workload {
         let limit = |text: &str| text.parse::<ApiLimit>().expect("a limit");
         Simulated {
             latency: self.latency.parse::<Latency>().expect("a latency"),
-            limit: self.api_limit.map(limit),
+            limits: self.api_limit.map(limit).into_iter().collect(),
             ..Simulated::default()
         }
     }
@@ -200,7 +200,7 @@ impl Workload {
                 .latency
                 .next(&mut random.lock().expect("nobody panics"));
             let mut taken = taken.lock().expect("nobody panics");
-            let reply = match described.limit {
+            let reply = match described.limits.first() {
                 None => Reply::ok(),
                 Some(limit) => {
                     while taken

@@ -206,6 +206,10 @@ fn hostile_files_and_absurd_numbers_are_refused_with_a_message() {
         (&["--burst", "1", "--api-latency", "30d"], "at most 1h"),
         (&["--burst", "1", "--redis-latency", "30d"], "up to 1900ms"),
         (&["--burst", "1", "--api-limit", "0/1s"], "100/60s"),
+        (
+            &["--burst", "1", "--api-limiter", "shopfy"],
+            "did you mean shopify?",
+        ),
         (&["--burst", "1", "--cost", "uniform:5-1"], "uniform:1-5"),
         (
             &["--burst", "1", "--api-latency", "lognormal:1s,99"],
@@ -219,6 +223,27 @@ fn hostile_files_and_absurd_numbers_are_refused_with_a_message() {
             "{args:?}: {done:?}"
         );
     }
+}
+
+/// Shopify's REST API has a bucket of 40 calls that gains 2 per second.
+#[test]
+fn the_limits_of_a_known_api_are_played() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = "rate-limiter: {max-requests: 1000, window-size: 1s}\n\
+        dispatch: {http: {url: 'http://h/', api: shopify}}";
+    std::fs::write(folder.path().join("a.yaml"), config).expect("written");
+    let args = "simulate --config a.yaml --burst 60 --api-limiter";
+    let mut args: Vec<&str> = args.split(' ').collect();
+    args.extend(["shopify", "--json"]);
+    let figures = sluicegate_in(folder.path(), &args, b"").exited(0).json();
+    let figures = &figures["configurations"][0];
+    assert_eq!(
+        figures["calls"].as_u64().unwrap_or(0) - 60,
+        figures["throttled"],
+        "{figures}"
+    );
+    let makespan = figures["makespan"].as_f64().expect("seconds");
+    assert!((10.0..20.0).contains(&makespan), "{figures}");
 }
 
 #[test]

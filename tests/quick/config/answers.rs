@@ -121,7 +121,7 @@ fn rules_are_read_and_shown() {
         7 and header x-c is true and body /errors/*/code is THROTTLED and body /b is a or 1 and \
         body /c contains \"x: y\" and body /d begins with \"a\" and body /e is at least 2 and body \
         /f is nope: throttle all tenants, as header retry-after-ms says, or as body /t says \
-        (epoch-milliseconds), or for (body /n - /l) / /r seconds, or for 60s (It is 'used up')",
+        (epoch-milliseconds), or for (body /n - /l) / /r seconds, or for 1m (It is 'used up')",
         "2xx if header retry-after is present: done, as header retry-after says (seconds)",
     ];
     assert_eq!(words, expected);

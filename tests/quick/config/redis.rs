@@ -115,6 +115,17 @@ fn contradictory_keys_are_refused() {
         );
         assert!(!errors.contains("hunter"), "{errors}");
     }
+    for keys in [
+        "scripts: eval",
+        "scripts: eval; prefix: p",
+        "scripts: eval; sentinels: redis://a",
+    ] {
+        let errors = parse(keys).expect_err(keys);
+        assert!(
+            errors.contains("set redis.prefix to {rlaas}:rate_limit"),
+            "{errors}"
+        );
+    }
     let many = vec!["redis://a"; 33].join(",");
     let errors = parse(&format!("url: '{many}'")).expect_err("too many");
     assert!(
@@ -128,6 +139,8 @@ fn the_shown_configuration_is_valid() {
     for keys in [
         "url: [redis://a:1, redis://b:2]",
         "url: redis://a; cluster: true",
+        "url: redis://a; cluster: true; scripts: eval",
+        "scripts: eval; prefix: '{p}:q'",
         "url: redis://limits/0; sentinels: [redis://a:1, redis://b:2]",
     ] {
         let config = parse(keys).expect(keys);

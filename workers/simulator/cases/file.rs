@@ -17,6 +17,7 @@ use crate::api::ApiModel;
 use crate::forms::MAX_ROUND_TRIP;
 use crate::jobs::{SimulatedJob, sort_by};
 use crate::mistake;
+use crate::profile::PlayedLimits;
 use crate::run::MAX_WORKERS;
 use crate::stop_rule::work_of;
 
@@ -285,7 +286,16 @@ fn read_api(written: &WrittenApi) -> Result<ApiModel, String> {
         latency: of("latency", written.latency.as_ref())?.unwrap_or(usual.latency),
         errors: of("errors", written.errors.as_ref())?.unwrap_or(usual.errors),
         throttles: of("throttles", written.throttles.as_ref())?.unwrap_or(usual.throttles),
-        limit: of("limit", written.limit.as_ref())?,
+        limits: match (&written.limit, &written.limiter) {
+            (Some(_), Some(_)) => {
+                return Err("api.limit and api.limiter are both set; keep one".to_owned());
+            }
+            (limit, None) => of("limit", limit.as_ref())?.into_iter().collect(),
+            (None, limiter) => {
+                let played = of("limiter", limiter.as_ref())?;
+                played.map_or_else(Vec::new, |PlayedLimits(limits)| limits)
+            }
+        },
     })
 }
 

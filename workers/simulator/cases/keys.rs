@@ -45,6 +45,7 @@ pub(super) struct WrittenApi {
     pub errors: Option<String>,
     pub throttles: Option<String>,
     pub limit: Option<String>,
+    pub limiter: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -109,7 +109,7 @@ impl EchoServer {
             status,
             retry_after,
             latency,
-        } = answering.arrives(tenant, at_us);
+        } = answering.arrives((tenant, 1), at_us);
         let mut headers = HeaderMap::new();
         headers.extend(retry_after.map(|seconds| (header::RETRY_AFTER, seconds.into())));
         let status = match status {
@@ -159,7 +159,7 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
         latency: args.latency,
         errors: args.errors,
         throttles: args.throttles,
-        limit: args.limit,
+        limits: args.limit.into_iter().collect(),
     };
     // The seed differs each time.
     let seed = RandomState::new().hash_one(address);
@@ -232,6 +232,8 @@ mod tests {
                 window: Duration::from_millis(ms),
                 per_tenant,
                 counting: Counting::Sliding,
+                burst: None,
+                by_cost: false,
             })
         };
         assert_eq!(limit("3/10s"), expected(3, 10_000, true));

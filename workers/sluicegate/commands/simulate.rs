@@ -21,6 +21,7 @@ use simulator::forms::{
 };
 use simulator::jobs::{self, SimulatedJob};
 use simulator::load::LoadProfile;
+use simulator::profile::PlayedLimits;
 use simulator::run::{MAX_WORKERS, RunProgress, RunSetup, simulate};
 use simulator::stop_rule::work_of;
 use simulator::{chart, table};
@@ -46,6 +47,7 @@ const MAX_CONFIGURATIONS: usize = 16;
 #[command(after_help = "Examples:
   sluicegate simulate --rate poisson:20/s --tenants 50 --for 10m
   sluicegate simulate --config old.yaml --config new.yaml --burst 5000 --tenants 20 --skew zipf
+  sluicegate simulate --burst 500 --api-limiter shopify
   sluicegate simulate --jobs jobs.jsonl --api-latency lognormal:80ms,0.5 --api-limit 100/60s --svg run.svg
 
 A line of a file for --jobs: {\"at\": 1.5, \"tenant\": \"acme\", \"cost\": 3}
@@ -100,6 +102,10 @@ pub struct SimulateArgs {
     /// answers calls above the limit with 429. A limiter can follow: 100/60s:tenant:nginx
     #[arg(long, value_name = "CALLS/TIME[:tenant][:LIMITER]")]
     api_limit: Option<ApiLimit>,
+    /// The limits of an API that Sluicegate knows (`init --help` lists them), with a plan other than
+    /// the default one: shopify, shopify:plus; it answers calls above them with 429
+    #[arg(long, value_name = "API[:PLAN]", conflicts_with = "api_limit")]
+    api_limiter: Option<PlayedLimits>,
     /// Number of workers, each with the concurrency and the prefetch of its configuration
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: usize,
@@ -297,7 +303,10 @@ async fn play(
         latency: args.api_latency,
         errors: args.api_errors,
         throttles: args.api_throttles,
-        limit: args.api_limit,
+        limits: match &args.api_limiter {
+            Some(PlayedLimits(limits)) => limits.clone(),
+            None => args.api_limit.into_iter().collect(),
+        },
     };
     let (workers, redis, seed) = (args.workers, args.redis_latency, args.seed);
     let max = args.within.unwrap_or(MAX_DURATION);
@@ -315,7 +324,7 @@ async fn play(
         while running.len() < processors
             && let Some(((name, config), watched)) = waiting.next()
         {
-            let jobs = Arc::clone(jobs);
+            let (jobs, api) = (Arc::clone(jobs), api.clone());
             let thread = thread::spawn(move || {
                 let setup = RunSetup {
                     config: &config,

@@ -62,9 +62,9 @@ impl Watch {
         rest.keep(&sent.claims.slots().without(&given));
         let found = self.state().found.clone();
         let mut pipeline = Pipeline::with_capacity(4);
-        let script = scripts::pulse();
-        pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
-        pipeline.add_command(self.pulse(&sent, "", PulseKind::Proof));
+        let by = link.scripts();
+        let pulse = self.pulse(&sent, "", (PulseKind::Proof, by));
+        scripts::pulse().add(&mut pipeline, by, pulse);
         let read = [
             ("id", sent.epoch.0.as_str()),
             ("run", &sent.epoch.1),
@@ -72,9 +72,12 @@ impl Watch {
             ("next", &found.next),
             ("slots", &found.slots),
         ];
-        self.add_write(&mut pipeline, &read, &[("slots".to_owned(), rest.text())]);
+        let changed = [("slots".to_owned(), rest.text())];
+        self.add_write(&mut pipeline, by, &read, &changed);
         let answers = link.on(shard, &pipeline).await.ok()?;
-        let [_, pulse, _, Value::Int(1)] = answers.as_slice() else {
+        let each = answers.chunks(scripts::answers_per_call(by));
+        let own: Vec<&Value> = each.filter_map(<[Value]>::last).collect();
+        let [pulse, Value::Int(1)] = own[..] else {
             return None;
         };
         self.beaten(&sent, pulse).ok()?;

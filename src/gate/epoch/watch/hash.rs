@@ -1,9 +1,9 @@
 //! Reads and writes the epoch's hash, and reads the server's identity.
 
-use ::redis::Value;
-use ::redis::{Pipeline, from_redis_value_ref};
+use ::redis::{Cmd, Pipeline, Value, from_redis_value_ref};
 
 use super::{Fields, PrimaryReport, Watch, WatchTarget};
+use crate::config::ScriptCommand;
 use crate::gate::epoch::ServerIdentity;
 use crate::gate::epoch::server_identity::policy;
 use crate::gate::{GateError, link, scripts};
@@ -14,17 +14,7 @@ const INFO: [&str; 4] = ["server", "replication", "stats", "memory"];
 
 impl Watch {
     pub(super) async fn read(&self, at: &WatchTarget<'_>) -> Result<PrimaryReport, GateError> {
-        let mut pipeline = Pipeline::with_capacity(4 + INFO.len());
-        pipeline.cmd("HGETALL").arg(&self.key);
-        pipeline.cmd("TIME");
-        for section in INFO {
-            pipeline.cmd("INFO").arg(section);
-        }
-        if at.link.is_cluster() {
-            pipeline.cmd("CLUSTER").arg("MYID");
-            pipeline.cmd("CLUSTER").arg("SLOTS");
-        }
-        let answers = at.link.on(&at.primary.shard, &pipeline).await?;
+        let answers = self.read_answers(at).await?;
         for answer in &answers {
             if let Value::ServerError(error) = answer {
                 return Err(self.refused(error));
@@ -33,7 +23,7 @@ impl Watch {
         let unreadable = || {
             GateError::Refused(format!(
                 "{}: INFO lacks run_id, master_replid or master_replid2, which show whether Redis \
-                 lost its memory; is a proxy between this worker and Redis?",
+                 lost its memory; behind a proxy, set redis.scripts: eval",
                 at.link.servers()
             ))
         };
@@ -64,6 +54,31 @@ impl Watch {
         })
     }
 
+    /// Returns the answers to HGETALL, TIME, INFO for each section and, in a cluster, CLUSTER MYID
+    /// and CLUSTER SLOTS.
+    async fn read_answers(&self, at: &WatchTarget<'_>) -> Result<Vec<Value>, GateError> {
+        let mut pipeline = Pipeline::with_capacity(4 + INFO.len());
+        if at.link.is_behind_proxy() {
+            pipeline.add_command(server_command(&self.key));
+            let answers = at.link.on(&at.primary.shard, &pipeline).await?;
+            return Ok(match <[Value; 1]>::try_from(answers) {
+                Ok([Value::Array(answers)]) => answers,
+                Ok(refused) => refused.to_vec(),
+                Err(answers) => answers,
+            });
+        }
+        pipeline.cmd("HGETALL").arg(&self.key);
+        pipeline.cmd("TIME");
+        for section in INFO {
+            pipeline.cmd("INFO").arg(section);
+        }
+        if at.link.is_cluster() {
+            pipeline.cmd("CLUSTER").arg("MYID");
+            pipeline.cmd("CLUSTER").arg("SLOTS");
+        }
+        at.link.on(&at.primary.shard, &pipeline).await
+    }
+
     /// Writes `changed` if the hash is still as it was read. In either case it must be read again.
     pub(super) async fn write(
         &self,
@@ -73,7 +88,8 @@ impl Watch {
     ) -> Result<(), GateError> {
         let own = self.field();
         let mut pipeline = Pipeline::with_capacity(2);
-        self.add_write(&mut pipeline, &unchanged(read, &own, changed), changed);
+        let before = unchanged(read, &own, changed);
+        self.add_write(&mut pipeline, at.link.scripts(), &before, changed);
         for answer in at.link.on(&at.primary.shard, &pipeline).await? {
             if let Value::ServerError(error) = answer {
                 return Err(self.refused(&error));
@@ -85,24 +101,41 @@ impl Watch {
     pub(super) fn add_write(
         &self,
         pipeline: &mut Pipeline,
+        command: ScriptCommand,
         read: &[(&str, &str)],
         changed: &[(String, String)],
     ) {
         let script = scripts::epoch();
-        pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
-        pipeline
-            .cmd("EVALSHA")
-            .arg(&script.sha)
-            .arg(1)
-            .arg(&self.key)
-            .arg(read.len());
+        let mut call = Cmd::new();
+        call.arg(&script.call(command)).arg(1).arg(&self.key);
+        call.arg(read.len());
         for (name, value) in read {
-            pipeline.arg(name).arg(value);
+            call.arg(name).arg(value);
         }
         for (name, value) in changed {
-            pipeline.arg(name).arg(value);
+            call.arg(name).arg(value);
         }
+        script.add(pipeline, command, call);
     }
+}
+
+/// Returns the command that reads the hash `key`, the clock, and [`INFO`] of its server. Proxies
+/// refuse these commands, but not inside a script.
+pub fn server_command(key: &str) -> Cmd {
+    let mut call = Cmd::new();
+    call.arg(&scripts::server().call(ScriptCommand::Eval));
+    call.arg(1).arg(key).arg(&INFO);
+    call
+}
+
+/// Returns the text of `INFO` in an answer to [`server_command`], or `None` if it has none.
+pub fn info_of(answer: &Value) -> Option<String> {
+    let Value::Array(all) = answer else {
+        return None;
+    };
+    let text = |value| from_redis_value_ref::<String>(value).ok();
+    let sections: Option<Vec<String>> = all.get(2..)?.iter().map(text).collect();
+    Some(sections?.join("\n"))
 }
 
 /// Returns the fields that must be unchanged for `changed` to be written, each with the value read,
@@ -131,6 +164,7 @@ mod tests {
     use super::super::SentPulse;
     use super::super::pulse::PulseKind;
     use super::*;
+    use crate::config::ScriptCommand::EvalSha;
     use crate::gate::epoch::{EpochFields, Gap};
 
     /// A worker, and an epoch that it knows.
@@ -179,7 +213,7 @@ mod tests {
             let mut pipeline = Pipeline::new();
             let script = scripts::pulse();
             pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
-            pipeline.add_command(self.watch.pulse(&sent(), "", PulseKind::Proof));
+            pipeline.add_command(self.watch.pulse(&sent(), "", (PulseKind::Proof, EvalSha)));
             let answer = self.server.run(&pipeline).remove(1);
             let numbers: Vec<u64> = ::redis::from_redis_value(answer).expect("numbers");
             let [1, 2_000, pulse] = numbers[..] else {
@@ -202,7 +236,7 @@ mod tests {
                 .collect();
             let before = unchanged(read, &self.own, &changed);
             let mut pipeline = Pipeline::new();
-            self.watch.add_write(&mut pipeline, &before, &changed);
+            (self.watch).add_write(&mut pipeline, EvalSha, &before, &changed);
             self.server.run(&pipeline)[1] == Value::Int(1)
         }
 

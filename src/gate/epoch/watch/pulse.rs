@@ -8,6 +8,7 @@ use ::redis::{Cmd, Pipeline, Value, from_redis_value_ref};
 use tokio::time::Instant;
 
 use super::{BATCH_RETRY_DELAY, EpochFindings, SentPulse, Watch, WatchTarget};
+use crate::config::ScriptCommand;
 use crate::gate::epoch::FORGET_MS;
 use crate::gate::link::Request;
 use crate::gate::{GateError, refusal, scripts};
@@ -54,21 +55,31 @@ fn now_ms((then, at): (u64, Instant)) -> u64 {
 }
 
 impl Watch {
-    /// Returns the pulse that ends a pipeline of decisions. `load` is set if Redis lacks the
-    /// script.
-    pub fn request(&self, sent: &SentPulse, micros: &str, load: bool) -> Request<'_> {
+    /// Returns the pulse that ends a pipeline of decisions, called by `command`. `load` is set if
+    /// Redis lacks the script.
+    pub fn request(
+        &self,
+        sent: &SentPulse,
+        micros: &str,
+        (command, load): (ScriptCommand, bool),
+    ) -> Request<'_> {
         Request {
             key: &self.key,
-            command: self.pulse(sent, micros, PulseKind::Batch),
+            command: self.pulse(sent, micros, (PulseKind::Batch, command)),
             load: load.then(scripts::pulse),
         }
     }
 
-    pub(super) fn pulse(&self, sent: &SentPulse, micros: &str, kind: PulseKind) -> Cmd {
+    pub(super) fn pulse(
+        &self,
+        sent: &SentPulse,
+        micros: &str,
+        (kind, by): (PulseKind, ScriptCommand),
+    ) -> Cmd {
         let silent = 2 * self.span_ms.load(Ordering::Relaxed) + FORGET_MS;
-        let mut command = ::redis::cmd("EVALSHA");
+        let mut command = Cmd::new();
         command
-            .arg(&scripts::pulse().sha)
+            .arg(&scripts::pulse().call(by))
             .arg(1)
             .arg(&self.key)
             .arg(micros)
@@ -154,21 +165,19 @@ impl Watch {
         for _ in 0..2 {
             let sent = self.ready(at).await?;
             let mut pipeline = Pipeline::with_capacity(2);
-            pipeline
-                .cmd("SCRIPT")
-                .arg("LOAD")
-                .arg(&scripts::pulse().source);
-            pipeline.add_command(self.pulse(&sent, &micros, PulseKind::Heartbeat));
+            let by = at.link.scripts();
+            let pulse = self.pulse(&sent, &micros, (PulseKind::Heartbeat, by));
+            scripts::pulse().add(&mut pipeline, by, pulse);
             match at.link.on(&at.primary.shard, &pipeline).await?.as_slice() {
                 [Value::ServerError(error), _] => {
                     return Err(refusal::refused(error, "SCRIPT LOAD"));
                 }
-                [_, Value::ServerError(error)] => return Err(self.refused(error)),
-                [_, answer] => match self.beaten(&sent, answer) {
+                [.., Value::ServerError(error)] => return Err(self.refused(error)),
+                [.., answer] => match self.beaten(&sent, answer) {
                     Ok(()) => return Ok(()),
                     Err(error) => refused = Some(error),
                 },
-                _ => {}
+                [] => {}
             }
         }
         refused.map_or(Ok(()), Err)

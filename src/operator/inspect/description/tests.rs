@@ -386,7 +386,7 @@ fn advertised_limits_are_shown_beside_configured_ones() {
     let text = text_of("4/60,2/0");
     for line in [
         "api       says that it takes 4 in 1m, 2 in a window that it does not name (noted Tue, 14 Nov 2023 22:13:20 GMT)\n",
-        "warning   the API allows 4 calls in 60s, but the limit default admits 5: set its \
+        "warning   the API allows 4 calls in 1m, but the limit default admits 5: set its \
         max-requests to 4\n",
     ] {
         assert!(text.contains(line), "{text}");

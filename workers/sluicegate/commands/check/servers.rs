@@ -13,6 +13,7 @@ use sluicegate::handler::http::{Reach, reach};
 use sluicegate::operator::other_policies::{OtherPolicies, others as others_of};
 use sluicegate::operator::{NotDone, hold};
 use sluicegate::rules::delays::DelayLevels;
+use sluicegate::rules::existing_queue::EffectOnJobs;
 use sluicegate::rules::holding::Holding;
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::report::view::FleetReport;
@@ -89,6 +90,15 @@ pub(super) async fn rabbitmq(
             QueueState::Differs(differs) => {
                 findings.add(Severity::Error, WHAT, differs.to_string())
             }
+            QueueState::Unusable(error) => findings.add(Severity::Error, WHAT, error.to_string()),
+            QueueState::Existing {
+                messages,
+                properties,
+            } => {
+                let messages = count(u64::from(*messages), "message");
+                let effects = properties.effects(config.amqp.consumer_timeout);
+                existing_queue(name, &messages, effects, findings);
+            }
         }
     }
     let mut waiting = 0_u64;
@@ -100,6 +110,8 @@ pub(super) async fn rabbitmq(
             QueueState::Differs(differs) => {
                 findings.add(Severity::Error, WHAT, differs.to_string())
             }
+            // Sluicegate declares delay queues.
+            QueueState::Existing { .. } | QueueState::Unusable(_) => {}
         }
     }
     let there = delay_queues.len() - missing;
@@ -145,6 +157,21 @@ pub(super) async fn rabbitmq(
             WHAT,
             format!("confirm latency was not measured: {why}"),
         ),
+    }
+}
+
+/// Describes a queue that Sluicegate does not declare.
+fn existing_queue(name: &str, messages: &str, effects: Vec<EffectOnJobs>, findings: &mut Findings) {
+    const WHAT: &str = "rabbitmq";
+    let text = format!("queue {name} exists and is left as it is: {messages} ready");
+    findings.add(Severity::Ok, WHAT, text);
+    for effect in effects {
+        let (level, text) = match effect {
+            EffectOnJobs::None(text) => (Severity::Ok, text),
+            EffectOnJobs::Risk(text) => (Severity::Warn, text),
+            EffectOnJobs::Unfit(text) => (Severity::Error, text),
+        };
+        findings.add(level, WHAT, format!("queue {name}: {text}"));
     }
 }
 
