@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sends each job, as the line of JSON that it is, to an API, and answers with a line that names its call.
+# Sends each job's line of JSON to an API, and answers with a line that repeats the job's call.
 echo '{"ready": true}'
 while IFS= read -r job; do
   call=${job#'{"call":'}
