@@ -5,7 +5,7 @@ local function shortcut(now, _, jobs, window)
   local found, limits = {}, 0
   while at <= #text do
     local max, span, margin, key, index, _
-    max, span, margin, _, _, _, _, _, key, index, _, _, _, at = struct.unpack(LIMIT_FORMAT, text, at)
+    max, span, margin, _, _, _, _, _, key, index, _, _, _, _, at = struct.unpack(LIMIT_FORMAT, text, at)
     local current = math.floor(now / span)
     local start, ahead = current * span, current - index
     if ahead ~= 0 and ahead ~= 1 or start > window or start + span <= window or now >= start + span - margin then

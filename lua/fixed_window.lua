@@ -97,6 +97,11 @@ ALGORITHMS['fixed-window-algo'] = {
     end
   end,
 
+  -- Returns true if a call that started then counts in the window of the clock.
+  counts = function(limit, started)
+    return math.floor(started / limit.span) == limit.window
+  end,
+
   save = function(limit)
     if limit.taken ~= 0 then
       if limit.known then

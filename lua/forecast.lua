@@ -108,7 +108,7 @@ end
 local reply = { 1, now }
 local text, behind = ARGV[2], 1
 for _ = 1, tonumber(ARGV[3]) do
-  behind = select(14, struct.unpack(LIMIT_FORMAT, text, behind))
+  behind = select(15, struct.unpack(LIMIT_FORMAT, text, behind))
 end
 
 ARGV[2] = string.sub(text, 1, behind - 1)

@@ -2,7 +2,7 @@
 -- The fields are described in waitlist.lua, limits.lua, acquire.lua and sliding_window.lua. Numbers
 -- are big-endian, texts end with a zero byte.
 local WAITLIST_FORMAT = '>I6I8I8I6I6I8I4I6I6'
-local LIMIT_FORMAT = '>I4I8I8I8I4I4I4I1I8I8I1ss'
+local LIMIT_FORMAT = '>I4I8I8I8I4I4I4I1I8I8I1sss'
 local JOB_FORMAT, JOB_BYTES = '>I8I8I4', 20
 local SPANS_FORMAT = '>I6I6I6'
 local ENTRY_FORMAT, ENTRY_BYTES = '>BI6I8I4', 19

@@ -146,7 +146,7 @@ end
 local text, at, learned = ARGV[2], 1, {}
 for n = 1, #limits do
   local floor, name, _
-  _, _, _, _, _, _, floor, _, _, _, _, name, _, at = struct.unpack(LIMIT_FORMAT, text, at)
+  _, _, _, _, _, _, floor, _, _, _, _, name, _, _, at = struct.unpack(LIMIT_FORMAT, text, at)
   local home = limits[n].partition and limits.partitions[limits[n].partition] or waitlist
   learned[n] = (floor < NEVER and home.overrides and learned_of(home.key)[name] or '') .. ';'
 end

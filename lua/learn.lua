@@ -13,8 +13,7 @@
 -- ARGV[6]  for refused: how long the API says that it refuses, in milliseconds, 0 if it does not
 --          say; for advertised: for each limit, separated by commas, the max that complies with the
 --          API's limits, 0 if the limit itself does
--- ARGV[7]  for each limit, separated by commas: its window in milliseconds, and 1 if its windows
---          are aligned to the Unix epoch, else 0
+-- ARGV[7]  for each limit, separated by commas: its window in milliseconds
 -- ARGV[8]  for refused: how long no job with an adaptive limit starts now, in milliseconds; else 0
 --
 -- Reply: integers.
@@ -40,10 +39,9 @@ local function configured()
   local windows = string.gmatch(ARGV[7], '%d+')
   while at <= #text do
     local max, burst, floor, name, algorithm, _
-    max, _, _, _, _, burst, floor, _, _, _, _, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
-    local window, aligned = tonumber(windows()), windows() == '1'
+    max, _, _, _, _, burst, floor, _, _, _, _, name, algorithm, _, at = struct.unpack(LIMIT_FORMAT, text, at)
     all[#all + 1] = {
-      max = max, floor = floor, learns = floor < NEVER, name = name, window = window, aligned = aligned,
+      max = max, floor = floor, learns = floor < NEVER, name = name, window = tonumber(windows()),
       burst = burst, leaky = algorithm == 'leaky-bucket-algo',
     }
   end
@@ -104,8 +102,8 @@ local function is_heard(n, started, after)
   end
   if limit.algorithm.bucket then
     return true
-  elseif all[n].aligned then
-    return math.floor(started / limit.span) == math.floor(now / limit.span)
+  elseif limit.algorithm.counts then
+    return limit.algorithm.counts(limit, started)
   end
   return math.max(now - started, 0) < limit.span
 end

@@ -11,7 +11,10 @@
 --          lower it to, 4294967295 if it does not learn; the unit: 1 for calls, 0 for cost, 3 and 2
 --          for those of a shadow; the index in KEYS of its first key; the index of the fixed window
 --          that this key belongs to, 0 for other algorithms; its partition: 0 for the waitlist's, n
---          for the n-th shared one; its name; its algorithm
+--          for the n-th shared one; its name; its algorithm; for windows of a calendar: the mean
+--          length of windows, by how much a sum of lengths may be below that many means, when the
+--          current window begins, and the lengths of it and the next ones, in milliseconds, as text;
+--          else ''
 -- ARGV[#ARGV]  the argument of shared_partitions.lua if a limit is shared; after it that of
 --              shadows.lua if there are shadows
 
@@ -35,6 +38,8 @@ local SHADOWS
 --                            optional
 -- hold(limit, until_ms)      prevents starts and saving up until then; only in algorithms that save
 -- up
+-- counts(limit, started)     returns true if a call that started then is in the current window; only
+--                            for aligned windows
 -- save(limit, limits)        writes the charges
 -- keep(limit, limits, job, for_ms)  renews the lease of a job of settle.lua; only with the mark
 --                            `holds`
@@ -91,8 +96,8 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
   }
   local text, at = ARGV[2], 1
   while at <= #text do
-    local max, span, margin, window, apart, burst, floor, unit, key, index, partition, name, algorithm
-    max, span, margin, window, apart, burst, floor, unit, key, index, partition, name, algorithm, at =
+    local max, span, margin, window, apart, burst, floor, unit, key, index, partition, name, algorithm, windows
+    max, span, margin, window, apart, burst, floor, unit, key, index, partition, name, algorithm, windows, at =
       struct.unpack(LIMIT_FORMAT, text, at)
     local limit = {
       algorithm = ALGORITHMS[algorithm],
@@ -108,6 +113,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
       -- nil for the waitlist's own, as in all scripts without shared partitions: one more field
       -- would double the table.
       partition = partition > 0 and partition or nil,
+      windows = windows,
       now = now,
       ends = 0,
     }

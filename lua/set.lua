@@ -8,7 +8,7 @@ local function limits_set(limits, waitlist)
   local all, text, at = {}, ARGV[2], 1
   for n = 1, #limits do
     local max, name, _
-    max, _, _, _, _, _, _, _, _, _, _, name, _, at = struct.unpack(LIMIT_FORMAT, text, at)
+    max, _, _, _, _, _, _, _, _, _, _, name, _, _, at = struct.unpack(LIMIT_FORMAT, text, at)
     all[n] = limits[n].ends > 0 and control.overrides[name].max or max
   end
   return all

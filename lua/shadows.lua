@@ -58,6 +58,7 @@ local function trial_open(trial, limits, at, stamp)
   local usage = {
     algorithm = limit.algorithm, max = limit.max, span = limit.span, margin = limit.margin, window = limit.window,
     apart = limit.apart, burst = limit.burst, calls = limit.calls, key = trial.key + 1, index = 0, now = at, ends = 0,
+    windows = limit.windows,
   }
   if limit.index > 0 then
     -- One key for all windows, since only one counts at a time.
@@ -67,7 +68,7 @@ local function trial_open(trial, limits, at, stamp)
     end
   end
   local world = {
-    now = at, stamp = stamp, jobs = limits.jobs, writing = true, usual = 0, permits = '', job = 0, longest = limit.span,
+    now = at, stamp = stamp, jobs = limits.jobs, writing = true, trial = true, usual = 0, permits = '', job = 0, longest = limit.span,
     log = false, newest = false, fixed = false, window = 0,
   }
   limit.algorithm.load(usage, world, world, world)

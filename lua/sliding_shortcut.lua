@@ -33,7 +33,7 @@ local function shortcut(now, stamp, jobs)
   local text, at, _ = ARGV[2], 1, nil
   while at <= #text do
     local max, own, unit
-    max, own, _, _, _, _, _, unit, _, _, _, _, _, at = struct.unpack(LIMIT_FORMAT, text, at)
+    max, own, _, _, _, _, _, unit, _, _, _, _, _, _, at = struct.unpack(LIMIT_FORMAT, text, at)
     if own > span or (unit == 1 and calls or units) + jobs > max then
       return nil
     end

@@ -67,14 +67,10 @@ pub(super) fn log_policy(policy: &Policy) {
         // A field without a value is omitted.
         info!(
             limit = limit.name(),
-            algorithm = if strict {
-                Algorithm::SlidingWindow
-            } else {
-                algorithm
-            }
-            .name(),
+            algorithm = algorithm.use_algo().name(),
             max_requests = limit.max(),
             window_ms = has_window.then(|| limit.window_ms()),
+            calendar = limit.terms().calendar().map(ToString::to_string),
             guard = strict.then_some("strict"),
             guard_ms = (has_window && !strict).then(|| limit.guard_ms()),
             burst = algorithm.has_burst().then(|| limit.burst()),

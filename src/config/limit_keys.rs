@@ -16,14 +16,14 @@ use super::parse::{
 };
 use super::shape;
 use super::suggest::hint;
+use super::window_size::{WindowSize, starts, starts_schema, time_zone, window_size};
 use super::yaml::Raw;
 use crate::rules::answers::ThrottleScope;
+use crate::rules::calendar::Zone;
 use crate::rules::limit::{self, Algorithm, MAX_LIMITS, MAX_WINDOW, MIN_WINDOW, Unit, is_name};
 use crate::rules::scope::Scope;
 use crate::rules::tenant::MAX_TENANT_BYTES;
 
-const MIN_WINDOW_MS: u64 = MIN_WINDOW.as_millis() as u64;
-const MAX_WINDOW_MS: u64 = MAX_WINDOW.as_millis() as u64;
 const MAX_UNITS: u64 = limit::MAX_REQUESTS as u64;
 
 keys! {
@@ -33,11 +33,39 @@ keys! {
         .live()
         .about("How units are counted.")
         .note("See [algorithms](LIMITS.md#choose-an-algorithm).");
-    WINDOW_SIZE: Duration = duration::<MIN_WINDOW_MS, MAX_WINDOW_MS>("rate-limiter.window-size")
+    WINDOW_SIZE: WindowSize = text(
+        "rate-limiter.window-size",
+        "100ms to 31d; for `fixed-window-algo` also `day`, `week`, `month`",
+        || shape::duration(MIN_WINDOW, MAX_WINDOW, &["day", "week", "month"]),
+        window_size,
+    )
         .default("60")
         .example("1500ms")
         .live()
-        .about("Length of the window.");
+        .about("Length of the window, or the period of the calendar that is a window.")
+        .note("See [calendar windows](LIMITS.md#calendar-windows).");
+    TIME_ZONE: Zone = text(
+        "rate-limiter.time-zone",
+        "an IANA name, such as `America/Los_Angeles`",
+        || json!({"type": "string", "minLength": 1, "examples": ["America/Los_Angeles", "UTC"]}),
+        time_zone,
+    )
+        .example("America/Los_Angeles")
+        .live()
+        .about("Time zone in which a day, week or month begins.")
+        .note("The default is UTC. The database of time zones is part of the program.");
+    STARTS: String = text(
+        "rate-limiter.starts",
+        "`HH:MM`; for a week also a weekday, for a month a day from 1 to 31, alone or before the \
+        time: `monday 08:00`, `15`",
+        starts_schema,
+        starts,
+    )
+        .example("08:00")
+        .live()
+        .about("When a day, week or month begins.")
+        .note("The default is midnight, of Monday or of the 1st. A month without the day begins on \
+            its last day.");
     MAX_REQUESTS: u64 = integer::<_, 1, MAX_UNITS>("rate-limiter.max-requests", "units")
         .default("5")
         .example("7")
@@ -171,9 +199,11 @@ pub(super) static CONCURRENT: Setting<u64> =
     integer::<_, 1, MAX_UNITS>("rate-limiter.limits[].max-concurrent", "calls")
         .about("Maximum number of calls in flight over all workers.");
 /// The keys of one limit.
-pub(super) const FLAT: [&ConfigKey; 9] = [
+pub(super) const FLAT: [&ConfigKey; 11] = [
     &USE_ALGO.key,
     &WINDOW_SIZE.key,
+    &TIME_ZONE.key,
+    &STARTS.key,
     &MAX_REQUESTS.key,
     &BURST.key,
     &UNIT.key,

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use super::error::{ConfigProblem, Origin};
+use super::error::{ConfigProblem, Origin, shown};
 use super::key::Setting;
 use super::limit_keys::{
     ADAPTIVE, BURST, CONCURRENT, GUARD, GuardSetting, MAX_CONCURRENT, MAX_REQUESTS, SCOPE, SHADOW,
-    UNIT, USE_ALGO, WINDOW_SIZE,
+    STARTS, TIME_ZONE, UNIT, USE_ALGO, WINDOW_SIZE,
 };
 use super::parse::ValueError;
+use super::window_size::WindowSize;
 use super::yaml::Raw;
+use crate::rules::calendar::{Calendar, Zone};
 use crate::rules::lateness::auto_guard;
 use crate::rules::limit::{Algorithm, Limit, LimitError, Unit};
 use crate::rules::scope::Scope;
@@ -27,7 +29,9 @@ struct Sourced<T> {
 #[derive(Debug, Default)]
 pub(super) struct LimitLayer {
     algorithm: Option<Sourced<Algorithm>>,
-    window: Option<Sourced<Duration>>,
+    window: Option<Sourced<WindowSize>>,
+    zone: Option<Sourced<Zone>>,
+    starts: Option<Sourced<String>>,
     max: Option<Sourced<u64>>,
     burst: Option<Sourced<u64>>,
     unit: Option<Sourced<Unit>>,
@@ -69,6 +73,8 @@ impl LimitLayer {
             match name {
                 name if name == USE_ALGO.key.name() => self.algorithm = take(&USE_ALGO, given)?,
                 name if name == WINDOW_SIZE.key.name() => self.window = take(&WINDOW_SIZE, given)?,
+                name if name == TIME_ZONE.key.name() => self.zone = take(&TIME_ZONE, given)?,
+                name if name == STARTS.key.name() => self.starts = take(&STARTS, given)?,
                 name if name == MAX_REQUESTS.key.name() => {
                     self.max = take(&MAX_REQUESTS, given)?;
                 }
@@ -173,6 +179,56 @@ pub(super) fn scope(layers: &[&LimitLayer]) -> Scope {
         .unwrap_or_default()
 }
 
+/// Returns the calendar of the windows in `layers`, or `None` if they have a length.
+fn calendar(
+    layers: &[&LimitLayer],
+    algorithm: &Sourced<Algorithm>,
+) -> Result<Option<Calendar>, ConfigProblem> {
+    let Some((window_depth, window)) = first(layers, |layer| &layer.window) else {
+        return Ok(None);
+    };
+    let zone = first(layers, |layer| &layer.zone);
+    let starts = first(layers, |layer| &layer.starts);
+    let WindowSize::Calendar(period) = window.value else {
+        // Those of an outer level apply only to limits that can have them.
+        let zone = zone.map(|(depth, zone)| (depth, &zone.at, &zone.key));
+        let starts = starts.map(|(depth, starts)| (depth, &starts.at, &starts.key));
+        let mut own = [zone, starts].into_iter().flatten();
+        return match own.find(|(depth, ..)| *depth <= window_depth) {
+            Some((_, at, key)) => {
+                let words = "has a meaning only with window-size: day, week or month";
+                Err(ConfigProblem::of(at, key, words))
+            }
+            None => Ok(None),
+        };
+    };
+    if algorithm.value != Algorithm::FixedWindow {
+        let words = format!(
+            "is {period}, which only fixed-window-algo supports, not {}; set use-algo: {}",
+            algorithm.value.name(),
+            Algorithm::FixedWindow.name()
+        );
+        return Err(ConfigProblem::of(&window.at, &window.key, words));
+    }
+    let zone = zone.map_or(Zone::UTC, |(_, zone)| zone.value);
+    let begin = starts.map(|(_, starts)| starts.value.as_str());
+    match (Calendar::parse(period, zone, begin), starts) {
+        (None, Some((_, starts))) => {
+            let must = match period {
+                "day" => "a time of day, such as 08:00",
+                "week" => "a weekday, a time of day or both, such as monday 08:00",
+                _ => "a day from 1 to 31, a time of day or both, such as 15 08:00",
+            };
+            let words = format!(
+                "is {}; for window-size: {period} it must be {must}",
+                shown(&starts.value)
+            );
+            Err(ConfigProblem::of(&starts.at, &starts.key, words))
+        }
+        (calendar, _) => Ok(calendar),
+    }
+}
+
 fn build_of_tenant(
     name: &str,
     layers: &[&LimitLayer],
@@ -192,14 +248,22 @@ fn build_of_tenant(
     // The flat keys have defaults, so all four of these exist.
     let (_, algorithm) = first(layers, |layer| &layer.algorithm)?;
     let (_, max) = first(layers, |layer| &layer.max)?;
-    let (window_depth, window) = first(layers, |layer| &layer.window)?;
+    let (window_depth, window_size) = first(layers, |layer| &layer.window)?;
+    let calendar = match calendar(layers, algorithm) {
+        Ok(calendar) => calendar,
+        Err(problem) => return Some(Err(problem)),
+    };
+    let window = match (&window_size.value, calendar) {
+        (WindowSize::Length(window), _) => *window,
+        (_, calendar) => Duration::from_millis(calendar?.nominal_ms()),
+    };
     let (guard_depth, guard) = first(layers, |layer| &layer.guard)?;
     // The default of `unit` does not count, since it depends on the other limits of the list.
     let given_unit =
         first(layers, |layer| &layer.unit).filter(|(_, unit)| unit.at != Origin::Default);
     let (which, within) = match (guard.value, algorithm.value) {
         (GuardSetting::Within(within), which) => (which, within),
-        (GuardSetting::Auto, which) => (which, auto_guard(which, window.value)),
+        (GuardSetting::Auto, which) => (which, auto_guard(which, window)),
         (GuardSetting::Strict, Algorithm::SlidingWindow) => (Algorithm::Strict, Duration::ZERO),
         (GuardSetting::Strict, other) => {
             let words = format!(
@@ -210,20 +274,23 @@ fn build_of_tenant(
             return Some(Err(ConfigProblem::of(&guard.at, &guard.key, words)));
         }
     };
-    let limit = Limit::new(name, which, max.value, window.value, within);
+    let limit = match calendar {
+        Some(calendar) => Limit::calendar(name, max.value, calendar, within),
+        None => Limit::new(name, which, max.value, window, within),
+    };
     let limit = match limit {
         Ok(limit) => limit.with_unit(given_unit.map_or(unit, |(_, unit)| unit.value)),
         Err(LimitError::Guard { .. }) => {
             // Report the value that was set closest to the limit.
             let (at, key) = match window_depth < guard_depth {
-                true => (&window.at, &window.key),
+                true => (&window_size.at, &window_size.key),
                 false => (&guard.at, &guard.key),
             };
             let words = format!(
                 "the guard is {} and the window is {}; the guard must be shorter than half the \
                 window",
                 show_duration(within),
-                show_duration(window.value)
+                show_duration(window)
             );
             return Some(Err(ConfigProblem::of(at, key, words)));
         }

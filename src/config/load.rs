@@ -175,6 +175,9 @@ mod tests {
     fn with(key: &ConfigKey, value: &str) -> Config {
         let yaml = match key.path {
             "rate-limiter.burst" => "rate-limiter: {use-algo: token-bucket-algo, burst: 2}",
+            "rate-limiter.time-zone" | "rate-limiter.starts" => {
+                "rate-limiter: {use-algo: fixed-window-algo, window-size: day}"
+            }
             "dispatch.http.url" => "dispatch: {http: {url: 'http://another/'}}",
             "dispatch.http.sign" => {
                 "dispatch: {http: {url: 'http://base/', sign-secrets: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw}}"

@@ -56,6 +56,7 @@ mod tls_keys;
 mod urls;
 mod warnings;
 mod watch;
+mod window_size;
 mod yaml;
 
 pub use admin::Admin;

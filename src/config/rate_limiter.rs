@@ -7,7 +7,8 @@ use super::input::ConfigInput;
 use super::key::ConfigKey;
 use super::limit_keys::{
     ADAPTIVE, BURST, FLAT, GUARD, GUARD_BUDGET, LIMITS, MAX_CONCURRENT, MAX_REQUESTS, MAX_THROTTLE,
-    PLAN_HEADER, PLANS, SCOPE, SHADOW, TENANTS, THROTTLE_SCOPE, UNIT, USE_ALGO, WINDOW_SIZE,
+    PLAN_HEADER, PLANS, SCOPE, SHADOW, STARTS, TENANTS, THROTTLE_SCOPE, TIME_ZONE, UNIT, USE_ALGO,
+    WINDOW_SIZE,
 };
 use super::limit_layer::LimitLayer;
 use super::limits::{LimitsReader, Tree};
@@ -126,16 +127,27 @@ fn keys_by_name(limit: &Limit) -> Vec<(&'static str, ShownValue)> {
 fn keys_of(limit: &Limit) -> Vec<(&'static ConfigKey, ShownValue)> {
     let (algorithm, guard) = match limit.algorithm() {
         Algorithm::Strict => (Algorithm::SlidingWindow, ShownValue::bare("strict")),
-        algorithm => (algorithm, ShownValue::millis(limit.guard_ms())),
+        algorithm => (algorithm.use_algo(), ShownValue::millis(limit.guard_ms())),
     };
     let burst = algorithm
         .has_burst()
         .then(|| ShownValue::bare(limit.burst()));
+    let calendar = limit.terms().calendar();
+    let window = match calendar {
+        Some(calendar) => ShownValue::bare(calendar.period.name()),
+        None => ShownValue::millis(limit.window_ms()),
+    };
     let mut keys = vec![
         (&USE_ALGO.key, ShownValue::bare(algorithm.name())),
-        (&WINDOW_SIZE.key, ShownValue::millis(limit.window_ms())),
+        (&WINDOW_SIZE.key, window),
         (&MAX_REQUESTS.key, ShownValue::bare(limit.max())),
     ];
+    if let Some(calendar) = calendar {
+        keys.extend([
+            (&TIME_ZONE.key, ShownValue::bare(calendar.zone.name())),
+            (&STARTS.key, ShownValue::text(calendar.starts())),
+        ]);
+    }
     keys.extend(burst.map(|burst| (&BURST.key, burst)));
     keys.extend([
         (&UNIT.key, ShownValue::bare(limit.unit().name())),

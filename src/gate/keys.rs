@@ -2,8 +2,9 @@
 
 use crate::rules::algorithms::KeyLayout as By;
 use crate::rules::breaker::BreakerScope;
+use crate::rules::calendar::Boundaries;
 use crate::rules::layout::{Layout, Partition};
-use crate::rules::limit::{DEFAULT_LIMIT, Limit, Unit};
+use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
 use crate::rules::slots::hash_tag;
 use crate::rules::tenant::{self, Tenant};
 
@@ -53,6 +54,8 @@ pub struct LimitKeys {
     pub first: usize,
     /// The index of the fixed window that the key belongs to, or 0 for the other algorithms.
     pub index: u64,
+    /// The boundaries of a calendar's windows, or `None` for the other algorithms.
+    pub boundaries: Option<Boundaries>,
 }
 
 impl Keys {
@@ -135,7 +138,11 @@ impl Keys {
             let mut keys = LimitKeys {
                 first: names.len() + 1,
                 index: 0,
+                boundaries: None,
             };
+            if limit.algorithm() == Algorithm::CalendarWindow {
+                keys.boundaries = Some(limit.terms().boundaries(now_ms));
+            }
             match limit.algorithm().rules().keys() {
                 By::Log => {
                     keys.first = *sliding[*partition].get_or_insert(keys.first);
@@ -277,6 +284,9 @@ fn state(base: &str, kind: &str, limit: &Limit) -> String {
     if let Some((max, burst)) = limit.state_bucket() {
         key.push_str(&format!(":{max}/{burst}"));
     }
+    if let Some(calendar) = limit.terms().calendar() {
+        key.push_str(&format!(":{}", calendar.key()));
+    }
     if limit.unit() == Unit::Calls {
         key.push_str(":calls");
     }
@@ -289,13 +299,16 @@ fn trial(base: &str, limit: &Limit) -> String {
     let (name, algorithm, unit) = (limit.name(), limit.algorithm().name(), limit.unit().name());
     let (max, burst) = (limit.max(), limit.burst());
     let (window, guard) = (limit.window_ms(), limit.guard_ms());
-    format!("{base}:%shadow:{name}:{algorithm}:{max}/{burst}:{window}+{guard}:{unit}")
+    let calendar = limit.terms().calendar();
+    let calendar = calendar
+        .map(|calendar| format!(":{}", calendar.key()))
+        .unwrap_or_default();
+    format!("{base}:%shadow:{name}:{algorithm}:{max}/{burst}:{window}+{guard}{calendar}:{unit}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::limit::Algorithm;
     use crate::rules::scope::Labels;
     use std::time::Duration;
 

@@ -15,6 +15,7 @@ use crate::gate::{
     Answer, BreakerEvent, Candidate, Change, Deduped, End, GateError, LEASE_MS, Note, Rule,
     Sequences, Settled, Standing, SuspectDecision, Suspected, TenantAsk, TenantReply, Ticket,
 };
+use crate::rules::calendar::Boundaries;
 use crate::rules::crash;
 use crate::rules::decision::Tally;
 use crate::rules::layout::{Layout, Partition};
@@ -42,12 +43,26 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
             Some(beside) => BESIDE + byte(beside),
             None => byte(*partition),
         });
-        for text in [limit.name(), limit.algorithm().name()] {
+        let windows = keys.boundaries.map(boundaries_text).unwrap_or_default();
+        for text in [limit.name(), limit.algorithm().name(), &windows] {
             packed.extend(text.as_bytes());
             packed.push(0);
         }
     }
     packed
+}
+
+/// Returns the boundaries of a calendar's windows for `lua/calendar_window.lua`.
+fn boundaries_text(boundaries: Boundaries) -> String {
+    let Boundaries {
+        starts,
+        mean_ms,
+        slack_ms,
+    } = boundaries;
+    let lengths = starts.windows(2).map(|pair| pair[1] - pair[0]);
+    let numbers = [mean_ms, slack_ms, starts[0]].into_iter().chain(lengths);
+    let numbers: Vec<String> = numbers.map(|number| number.to_string()).collect();
+    numbers.join(",")
 }
 
 /// Packs the shared partitions for `lua/shared_partitions.lua`, or returns `None` if there are

@@ -11,10 +11,10 @@ use crate::config::ScriptCommand;
 use crate::rules::algorithms::{bucket, held};
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::{fair_queue, forecast, learned, model, shadow, waitlist};
+use crate::rules::{calendar, fair_queue, forecast, learned, model, shadow, waitlist};
 
 /// Constants of the rules that scripts use as well. No file in `lua/` sets them.
-pub const SHARED: [(&str, u64); 33] = [
+pub const SHARED: [(&str, u64); 35] = [
     ("AGAIN", shadow::REPEATED_FLAG as u64),
     ("AHEAD_MS", waitlist::AHEAD_MS),
     ("CALLS", learned::CALLS),
@@ -27,12 +27,14 @@ pub const SHARED: [(&str, u64); 33] = [
     ("IDLE", fair_queue::IDLE as u64),
     ("JOIN", fair_queue::JOIN),
     ("KEEP_MS", waitlist::KEEP_MS),
+    ("KNOWN_WINDOWS", calendar::KNOWN_WINDOWS as u64),
     ("LATEST_MS", bucket::LATEST_MS),
     ("LEARNED_MS", learned::LEARNED_MS),
     ("LEASE_MS", held::LEASE_MS),
     ("LOOK_MS", held::MAX_CHECK_DELAY_MS),
     ("MARK_MS", model::MARK_MS),
     ("MAX_REACH", waitlist::MAX_REACH),
+    ("MAX_WINDOWS_AHEAD", calendar::MAX_WINDOWS_AHEAD),
     ("MOST_BEHIND_MS", shadow::MAX_BEHIND_MS),
     ("NEVER", learned::NEVER),
     ("PAST", learned::PAST as u64),

@@ -46,7 +46,10 @@ impl Fullness {
             scope: limit.scope().clone(),
             window: match limit.algorithm() {
                 Algorithm::Concurrency => String::new(),
-                _ => show_duration(Duration::from_millis(limit.window_ms())),
+                _ => match limit.terms().calendar() {
+                    Some(calendar) => calendar.period.name().to_owned(),
+                    None => show_duration(Duration::from_millis(limit.window_ms())),
+                },
             },
             used: is_one.then_some(usage.count),
             max: usage.max,

@@ -50,14 +50,26 @@ pub fn describe(limit: &Limit) -> String {
         Some(burst) => format!(", burst {burst}"),
         None => String::new(),
     };
+    let length = match limit.terms().calendar() {
+        Some(calendar) => millis(calendar.shortest_ms()),
+        None => "window".to_owned(),
+    };
     format!(
-        "at most {what} {which} {}{}: {}{burst}, guard {}; worst case in any window: {}{learns}",
-        millis(limit.window_ms()),
+        "at most {what} {which} {}{}: {}{burst}, guard {}; worst case in any {length}: {}{learns}",
+        window(limit),
         describe_scope(limit.scope()),
         algorithm(limit),
         guard(limit),
         limit.worst_case(),
     )
+}
+
+/// Returns a limit's window: `1m`, or `day from 00:00 America/Los_Angeles`.
+pub fn window(limit: &Limit) -> String {
+    match limit.terms().calendar() {
+        Some(calendar) => calendar.to_string(),
+        None => millis(limit.window_ms()),
+    }
 }
 
 /// Returns a limit's line in the output of `check`: `day: at most …`, and whether it is a shadow.
@@ -82,11 +94,7 @@ fn describe_scope(scope: &Scope) -> String {
 /// Returns the value of `use-algo` in the configuration. A strict guard belongs to the sliding
 /// window.
 fn algorithm(limit: &Limit) -> &'static str {
-    if strict(limit) {
-        Algorithm::SlidingWindow.name()
-    } else {
-        limit.algorithm().name()
-    }
+    limit.algorithm().use_algo().name()
 }
 
 /// Returns the limit as JSON. `guard` has the configured value, `strict` or a duration; `guard_ms`
@@ -97,6 +105,7 @@ pub fn as_json(limit: &Limit) -> Value {
         "algorithm": algorithm(limit),
         "max_requests": limit.max(),
         "window_ms": limit.window_ms(),
+        "calendar": limit.terms().calendar().map(ToString::to_string),
         "burst": burst(limit),
         "unit": limit.unit().name(),
         "guard": guard(limit),

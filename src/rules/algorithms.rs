@@ -6,6 +6,7 @@
 //! simulation read the table.
 
 pub(crate) mod bucket;
+mod calendar;
 mod counter;
 mod fixed;
 pub(crate) mod held;

@@ -402,7 +402,7 @@ pub(in crate::rules) fn explains_refusal(
     if limit.algorithm().has_burst() {
         true
     } else if limit.algorithm().rules().is_aligned() {
-        started_ms / span == now / span
+        limit.terms().window_start(started_ms) == limit.terms().window_start(now)
     } else {
         now.saturating_sub(started_ms) < span
     }

@@ -11,6 +11,7 @@ pub use set::{Limits, MAX_LIMITS};
 pub use size::{LARGE_BYTES, LARGE_GLOBAL_BYTES, Large};
 
 pub use crate::rules::algorithms::{Algorithm, Terms, Unit};
+use crate::rules::calendar::Calendar;
 use crate::rules::scope::{MAX_PARTS, Scope};
 
 /// The name of the limit in a configuration that has a single one without a name.
@@ -67,7 +68,7 @@ pub enum LimitError {
     #[error("burst is {0}; it must be from 1 to {MAX_REQUESTS}")]
     Burst(u64),
     /// A burst is set, but the algorithm has none.
-    #[error("burst has no meaning for {}; use it with token-bucket-algo or leaky-bucket-algo", .0.name())]
+    #[error("burst has no meaning for {}; use it with token-bucket-algo or leaky-bucket-algo", .0.use_algo().name())]
     NoBurst(Algorithm),
     /// The name is invalid.
     #[error(
@@ -138,6 +139,7 @@ impl Limit {
                 burst,
                 unit: Unit::Cost,
                 spacing_us: 0,
+                calendar: None,
             },
             bucket: algorithm.has_burst().then_some((max, burst)),
             scope: Scope::Tenant,
@@ -160,6 +162,22 @@ impl Limit {
         )?;
         limit.terms.window_ms = 0;
         Ok(limit.with_unit(Unit::Calls))
+    }
+
+    /// Returns a limit of `max` units in each window of `calendar`.
+    ///
+    /// # Errors
+    /// Returns a [`LimitError`] as [`Limit::new`] does.
+    pub fn calendar(
+        name: &str,
+        max: u64,
+        calendar: Calendar,
+        guard: Duration,
+    ) -> Result<Self, LimitError> {
+        let window = Duration::from_millis(calendar.nominal_ms());
+        let mut limit = Self::new(name, Algorithm::CalendarWindow, max, window, guard)?;
+        limit.terms.calendar = Some(calendar);
+        Ok(limit)
     }
 
     /// Sets the burst, the number of units that can start at once.
@@ -262,15 +280,15 @@ impl Limit {
     /// Returns a [`LimitError`] as [`Limit::new`] does.
     pub fn with_window(self, window: Duration) -> Result<Self, LimitError> {
         let guard = Duration::from_millis(self.guard_ms());
-        let new = Self::new(
-            &self.name,
-            self.algorithm(),
-            self.max().into(),
-            window,
-            guard,
-        )?;
+        let algorithm = match self.algorithm() {
+            Algorithm::CalendarWindow => Algorithm::FixedWindow,
+            other => other,
+        };
+        let new = Self::new(&self.name, algorithm, self.max().into(), window, guard)?;
         let terms = Terms {
+            algorithm,
             window_ms: new.terms.window_ms,
+            calendar: None,
             ..self.terms
         };
         Ok(Self { terms, ..self })
@@ -281,6 +299,7 @@ impl Limit {
     pub(super) fn counted_by_segments(&self) -> Self {
         let mut limit = self.clone();
         limit.terms.algorithm = Algorithm::SlidingSegments;
+        limit.terms.calendar = None;
         limit.terms.burst = limit.max();
         limit.bucket = None;
         limit

@@ -2,6 +2,7 @@
 pub mod algorithms;
 pub mod answers;
 pub mod breaker;
+pub mod calendar;
 pub mod clock;
 pub mod crash;
 pub mod decision;

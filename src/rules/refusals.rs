@@ -118,7 +118,7 @@ impl Refusals {
         let is_even = passed.saturating_mul(EVEN_PART) <= limit.max();
         let (seems, advice) = match limit.algorithm() {
             _ if limit.is_even() => ("allow less", "lower max-requests".to_owned()),
-            Algorithm::FixedWindow if !is_even => (
+            Algorithm::FixedWindow | Algorithm::CalendarWindow if !is_even => (
                 "count in other windows",
                 format!("use {}", Algorithm::SlidingWindow.name()),
             ),

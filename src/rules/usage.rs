@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::rules::algorithms::{
     KeyLayout, LimitState, PartitionContext, ReportedCall, SteppedBack, Usage,
 };
+use crate::rules::calendar::Calendar;
 pub use crate::rules::clock::Clock;
 use crate::rules::decision::{End, LEASE_MS, Settled};
 use crate::rules::limit::{Algorithm, Limit, Unit};
@@ -34,6 +35,7 @@ type LimitIdentity = (
     (u64, u64),
     Option<(u32, u32)>,
     Unit,
+    Option<Calendar>,
 );
 
 fn own(limit: &Limit) -> LimitIdentity {
@@ -43,7 +45,8 @@ fn own(limit: &Limit) -> LimitIdentity {
     }
     let name = Some(Arc::clone(limit.shared_name()));
     let (span, bucket) = (limit.state_ms(), limit.state_bucket());
-    (algorithm, name, span, bucket, limit.unit())
+    let calendar = limit.terms().calendar().copied();
+    (algorithm, name, span, bucket, limit.unit(), calendar)
 }
 
 /// Returns true if the limit's algorithm keeps one log for all its limits.
@@ -51,8 +54,13 @@ fn has_log(limit: &Limit) -> bool {
     limit.algorithm().rules().keys() == KeyLayout::Log
 }
 
+/// Returns true if the limit has a key for each of its windows.
+fn has_windows(limit: &Limit) -> bool {
+    limit.algorithm().rules().keys() == KeyLayout::Windows
+}
+
 fn shared_log(algorithm: Algorithm) -> LimitIdentity {
-    (algorithm, None, (0, 0), None, Unit::Cost)
+    (algorithm, None, (0, 0), None, Unit::Cost, None)
 }
 
 impl PartitionUsage {
@@ -94,7 +102,7 @@ impl PartitionUsage {
             state.get_mut().forget(clock.now_ms);
         }
         for limit in limits.iter().filter(|limit| loads(limit)) {
-            if limit.algorithm().rules().is_aligned() && !limit.is_shadow() {
+            if has_windows(limit) && !limit.is_shadow() {
                 newest = newest.max(clock.now_ms / limit.span() * limit.span());
             }
             // A shadow must not record a window for the enforced limits that only the shadow has
@@ -243,8 +251,7 @@ impl PartitionUsage {
     /// Returns the end of the newest fixed window of any of `limits`, until which the waitlist's
     /// hash must store it; 0 if none has fixed windows.
     pub fn newest_window_end(&self, limits: &[Limit]) -> u64 {
-        let is_aligned = |limit: &Limit| limit.algorithm().rules().is_aligned();
-        let aligned = (limits.iter()).filter(|limit| is_aligned(limit) && !limit.is_shadow());
+        let aligned = (limits.iter()).filter(|limit| has_windows(limit) && !limit.is_shadow());
         aligned.map(|l| self.newest + l.span()).max().unwrap_or(0)
     }
 

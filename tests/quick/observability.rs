@@ -10,6 +10,7 @@ use sluicegate::config::QueueType;
 use sluicegate::gate::BreakerScope;
 use sluicegate::gate::keys::Keys;
 use sluicegate::metrics::Metrics;
+use sluicegate::rules::calendar::{Calendar, Zone};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::{
     ANSWERED, CALLED, DONE, DONE_TOKEN, HeaderValue, JOB_ID, OURS, PROPERTIES, PUBLISHED, RESULT,
@@ -213,6 +214,10 @@ fn limit(name: &str, algorithm: Algorithm, unit: Unit, scope: Scope) -> Limit {
     let window = Duration::from_secs(60);
     let limit = match algorithm {
         Algorithm::Concurrency => Limit::concurrent(name, 5),
+        Algorithm::CalendarWindow => {
+            let calendar = Calendar::parse("day", Zone::UTC, None).expect("a calendar");
+            Limit::calendar(name, 5, calendar, Duration::ZERO)
+        }
         algorithm => Limit::new(name, algorithm, 5, window, Duration::ZERO),
     };
     limit.expect("a limit").with_unit(unit).with_scope(scope)
@@ -270,6 +275,7 @@ fn keys() -> BTreeMap<String, &'static str> {
             .enumerate()
             .filter_map(|(at, part)| match *part {
                 "calls" if own => None,
+                part if part.starts_with("day/") => Some("PERIOD/STARTS/ZONE"),
                 DEFAULT_LIMIT | "name" if at == 2 || parts[2] == "%shadow" => Some("NAME"),
                 "sliding-window-algo" => Some("ALGORITHM"),
                 "cost" => Some("UNIT"),

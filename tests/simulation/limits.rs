@@ -76,6 +76,7 @@ fn limit(random: &mut SmallRng, name: &str, ideal: bool) -> Limit {
     // This draws no random number, so that histories of old seeds do not change otherwise.
     let algorithm = match algorithm {
         Algorithm::SlidingWindow if max % 3 == 0 => Algorithm::SlidingSegments,
+        Algorithm::FixedWindow if max % 3 == 0 => Algorithm::CalendarWindow,
         other => other,
     };
     let window = ms(pick(random, &[500, 1000, 3000, 10_000, 60_000]));

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::rules::calendar::{Calendar, Zone};
 use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use crate::rules::policy::{EntryLimits, Pattern, Policy};
 use crate::rules::scope::Scope;
@@ -49,9 +50,20 @@ struct PolicyRecord {
     bands: Vec<(usize, usize, u8)>,
 }
 
-/// Name, algorithm, max, window and guard in milliseconds, burst, unit, and scope.
+/// Name, algorithm, max, window and guard in milliseconds, burst, unit, and scope. For windows of a
+/// calendar also the period, its start and the time zone.
 #[derive(Serialize, Deserialize)]
-struct LimitRecord(String, String, u32, u64, u64, u32, String, String);
+struct LimitRecord(
+    String,
+    String,
+    u32,
+    u64,
+    u64,
+    u32,
+    String,
+    String,
+    #[serde(default, skip_serializing_if = "Option::is_none")] Option<[String; 3]>,
+);
 
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
@@ -188,11 +200,15 @@ impl LimitRecord {
             limit.burst(),
             limit.unit().name().to_owned(),
             limit.scope().to_string(),
+            limit.terms().calendar().map(|calendar| {
+                let [period, zone] = [calendar.period.name(), calendar.zone.name()];
+                [period.to_owned(), calendar.starts(), zone.to_owned()]
+            }),
         )
     }
 
     fn limit(&self) -> Option<Limit> {
-        let Self(name, algorithm, max, window, guard, burst, unit, scope) = self;
+        let Self(name, algorithm, max, window, guard, burst, unit, scope, calendar) = self;
         let mut algorithms = Algorithm::EVERY.into_iter();
         let algorithm = algorithms.find(|known| known.name() == algorithm)?;
         let unit = [Unit::Calls, Unit::Cost]
@@ -201,6 +217,11 @@ impl LimitRecord {
         let max = u64::from(*max);
         let limit = match algorithm {
             Algorithm::Concurrency => Limit::concurrent(name, max),
+            Algorithm::CalendarWindow => {
+                let [period, starts, zone] = calendar.as_ref()?;
+                let calendar = Calendar::parse(period, Zone::find(zone)?, Some(starts))?;
+                Limit::calendar(name, max, calendar, Duration::from_millis(*guard))
+            }
             _ => {
                 let [window, guard] = [*window, *guard].map(Duration::from_millis);
                 Limit::new(name, algorithm, max, window, guard)

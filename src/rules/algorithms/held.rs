@@ -299,6 +299,7 @@ mod tests {
             burst: max,
             unit: Unit::Calls,
             spacing_us: 0,
+            calendar: None,
         }
     }
 

@@ -222,6 +222,7 @@ mod tests {
             burst: 10,
             unit: Unit::Cost,
             spacing_us: 0,
+            calendar: None,
         };
         let mut segments = Segments::default();
         let load = |segments: &mut Segments, ms: u64| {

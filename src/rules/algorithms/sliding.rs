@@ -331,6 +331,7 @@ mod tests {
                 burst: 20,
                 unit: if of_cost { Unit::Cost } else { Unit::Calls },
                 spacing_us: 0,
+                calendar: None,
             };
             let (mut log, mut now, mut receipts) = (SlidingLog::default(), START, Vec::new());
             for (step, by) in steps {

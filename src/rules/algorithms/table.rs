@@ -1,12 +1,12 @@
 //! The table of algorithms, from which everything that exists once per algorithm is generated.
 
-use super::{Rules, Usage, bucket, counter, fixed, held, segments, sliding};
+use super::{Rules, Usage, bucket, calendar, counter, fixed, held, segments, sliding};
 
 /// Generates [`Algorithm`] and [`LimitState`] from rows of `Name: its rules, its state`.
 macro_rules! algorithms {
     (
         use_algo { $($(#[$doc:meta])* $name:ident: $rules:expr, $state:ty;)+ }
-        guard { $($(#[$other_doc:meta])* $other:ident: $other_rules:expr, $other_state:ty;)+ }
+        other { $($(#[$other_doc:meta])* $other:ident: $other_rules:expr, $other_state:ty;)+ }
     ) => {
         /// How starts are counted: the values of `rate-limiter.use-algo`, and the algorithms that
         /// other keys select.
@@ -85,7 +85,9 @@ algorithms! {
         /// case.
         LeakyBucket: bucket::Leaky, bucket::Bucket;
     }
-    guard {
+    other {
+        /// `fixed-window-algo` with a day, week or month as window: at most L starts in each.
+        CalendarWindow: calendar::CalendarWindow, calendar::CalendarCount;
         /// `sliding-window-algo` with `guard: strict`: a unit becomes available one window after
         /// the answer, and calls in flight always count. At most L in any window at any latency.
         Strict: held::Strict, held::Held;
@@ -98,6 +100,15 @@ impl Algorithm {
     /// Returns the algorithm's name in the configuration.
     pub fn name(self) -> &'static str {
         self.rules().name()
+    }
+
+    /// Returns the value of `use-algo` that configures it, together with another key's value.
+    pub fn use_algo(self) -> Self {
+        match self {
+            Self::CalendarWindow => Self::FixedWindow,
+            Self::Strict => Self::SlidingWindow,
+            other => other,
+        }
     }
 
     /// Returns true if a call holds a lease until it has ended, so that the gate must learn of the

@@ -1,6 +1,7 @@
 //! The numbers of a limit that its algorithm counts with.
 
 use super::Algorithm;
+use crate::rules::calendar::{Boundaries, Calendar};
 
 /// The unit that a limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,6 +41,7 @@ pub struct Terms {
     pub(in crate::rules) burst: u32,
     pub(in crate::rules) unit: Unit,
     pub(in crate::rules) spacing_us: u32,
+    pub(in crate::rules) calendar: Option<Calendar>,
 }
 
 impl Terms {
@@ -72,6 +74,27 @@ impl Terms {
     /// `window / max`. The latencies of their calls may differ by this. 0 for the other algorithms.
     pub fn spacing_us(&self) -> u32 {
         self.spacing_us
+    }
+
+    /// Returns the calendar of windows that are days, weeks or months.
+    pub fn calendar(&self) -> Option<&Calendar> {
+        self.calendar.as_ref()
+    }
+
+    /// Returns the boundaries of the aligned windows around `now_ms`.
+    pub fn boundaries(&self, now_ms: u64) -> Boundaries {
+        match &self.calendar {
+            Some(calendar) => calendar.boundaries(now_ms),
+            None => Boundaries::aligned(self.window_ms.max(1), now_ms),
+        }
+    }
+
+    /// Returns when the aligned window of `at_ms` begins.
+    pub fn window_start(&self, at_ms: u64) -> u64 {
+        match &self.calendar {
+            Some(calendar) => calendar.boundaries(at_ms).starts[0],
+            None => at_ms - at_ms % self.window_ms.max(1),
+        }
     }
 
     /// Returns the maximum number of units that can start at one moment.

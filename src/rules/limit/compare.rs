@@ -14,7 +14,15 @@ impl Limit {
         if unit != other.unit() || !self.scope.covers(&other.scope) {
             return false;
         }
-        let like = |limit: &Self| (limit.algorithm(), limit.window_ms(), limit.guard_ms());
+        let like = |limit: &Self| {
+            let calendar = limit.terms.calendar;
+            (
+                limit.algorithm(),
+                limit.window_ms(),
+                limit.guard_ms(),
+                calendar,
+            )
+        };
         if like(self) == like(other) {
             return self.max() <= other.max() && self.burst() <= other.burst();
         }
@@ -53,7 +61,8 @@ impl Limit {
     pub fn shares_state(&self, other: &Self) -> bool {
         let state = |limit: &Self| {
             let (span, bucket) = (limit.state_ms(), limit.state_bucket());
-            (limit.algorithm(), span, bucket, limit.unit())
+            let calendar = limit.terms.calendar;
+            (limit.algorithm(), span, bucket, limit.unit(), calendar)
         };
         state(self) == state(other) && self.name == other.name && self.scope == other.scope
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::{EntryLimits, Policy};
+use crate::rules::calendar::Calendar;
 use crate::rules::limit::{Algorithm, Limit};
 
 /// The name of a limit without a name in the configuration: its keys are in `rate-limiter` itself,
@@ -95,11 +96,23 @@ fn differing_keys(one: &Limit, other: &Limit) -> impl Iterator<Item = &'static s
     let [is_at_once, is_strict] = [Algorithm::Concurrency, Algorithm::Strict]
         .map(|algorithm| both.map(|it| it.algorithm() == algorithm));
     let same_algorithm = one.algorithm() == other.algorithm();
-    let same_window = one.window_ms() == other.window_ms();
+    let calendars = both.map(|it| {
+        let calendar = it.terms().calendar();
+        let period = calendar.map(|calendar| calendar.period.name());
+        (
+            period,
+            calendar.map(|calendar| calendar.zone),
+            calendar.map(Calendar::starts),
+        )
+    });
+    let same_window = one.window_ms() == other.window_ms() && calendars[0].0 == calendars[1].0;
     let same_max = one.max() == other.max();
     let kind = match (same_algorithm, is_at_once) {
         (true, _) => None,
         (false, [false, false]) if is_strict.contains(&true) => Some("guard"),
+        (false, [false, false]) if one.algorithm().use_algo() == other.algorithm().use_algo() => {
+            None
+        }
         (false, [false, false]) => Some("use-algo"),
         (false, _) => Some("max-concurrent"),
     };
@@ -111,6 +124,8 @@ fn differing_keys(one: &Limit, other: &Limit) -> impl Iterator<Item = &'static s
     let differ = [
         (max, !same_max && kind != Some(max)),
         ("window-size", !same_window && !at_once),
+        ("time-zone", calendars[0].1 != calendars[1].1 && same_window),
+        ("starts", calendars[0].2 != calendars[1].2 && same_window),
         (
             "burst",
             same_algorithm && same_max && one.burst() != other.burst(),

@@ -11,7 +11,10 @@ use sluicegate::rules::limit::Algorithm;
 
 #[tokio::test]
 async fn the_redis_gate_conforms() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ALL
+        .into_iter()
+        .chain([Algorithm::CalendarWindow])
+    {
         let long = redis_gate(limit(algorithm, 5, LONG));
         conforms(algorithm, long, redis_gate(limit(algorithm, 1, 400))).await;
     }

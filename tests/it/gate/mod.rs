@@ -1,6 +1,7 @@
 //! The gate and its scripts on real servers.
 
 pub mod access;
+mod calendar;
 mod conformance;
 mod corrected;
 mod crash;

@@ -181,6 +181,20 @@ impl Bench {
                 }
                 // Questions count in this window, and late calls perhaps in the next one.
                 for (limit, place) in limits.all().iter().zip(&keys.limits) {
+                    if limit.algorithm() == Algorithm::CalendarWindow {
+                        let key = &keys.names[place.first - 1];
+                        let window: Option<String> = redis::cmd("GET")
+                            .arg(key)
+                            .query(&mut raw)
+                            .expect("Redis answers");
+                        let end = window.and_then(|text| text.split(',').nth(1)?.parse().ok());
+                        if end.is_some_and(|end: u64| end + limit.span() <= clock.now_ms) {
+                            let _: () = redis::cmd("DEL")
+                                .arg(key)
+                                .query(&mut raw)
+                                .expect("Redis answers");
+                        }
+                    }
                     if limit.algorithm() == Algorithm::FixedWindow {
                         let ends = |later| (place.index + later) * limit.window_ms();
                         windows.push((ends(1), keys.names[place.first - 1].clone()));
@@ -452,6 +466,7 @@ the_script_of_each_algorithm_equals_the_model!(
     sliding_segments: SlidingSegments,
     token_bucket: TokenBucket,
     leaky_bucket: LeakyBucket,
+    calendar_window: CalendarWindow,
     strict: Strict,
     concurrency: Concurrency,
 );

@@ -278,7 +278,8 @@ pub fn sets(family: Family) -> Vec<Limits> {
         }
         Family::Shared => {
             use Algorithm::{
-                FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, Strict, TokenBucket,
+                CalendarWindow, FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, Strict,
+                TokenBucket,
             };
             let of = |name, algorithm, scope: &Scope, numbers| {
                 limit(name, algorithm, numbers).with_scope(scope.clone())
@@ -291,6 +292,7 @@ pub fn sets(family: Family) -> Vec<Limits> {
                 ],
                 vec![
                     of("path", SlidingWindow, &path, (2, 800, 0)),
+                    of("week", CalendarWindow, &Scope::Tenant, (9, 2500, 20)),
                     of("day", FixedWindow, &Scope::Tenant, (6, 1500, 20)),
                     of("all", TokenBucket, &all, (20, 2000, 20)).with_unit(Unit::Calls),
                 ],
@@ -299,6 +301,7 @@ pub fn sets(family: Family) -> Vec<Limits> {
                     of("key", SlidingCounter, &Scope::RoutingKey, (12, 700, 0)),
                     of("second", SlidingWindow, &Scope::Tenant, (15, 1000, 50)),
                     of("day", FixedWindow, &all, (30, 2000, 10)),
+                    of("month", CalendarWindow, &all, (40, 3000, 10)),
                     of("cost", SlidingWindow, &all, (20, 1000, 10)),
                     (Limit::concurrent("running", 7).expect("in range")).with_scope(all.clone()),
                 ],
@@ -314,7 +317,7 @@ pub fn sets(family: Family) -> Vec<Limits> {
         }
         Family::Shadowed => shadowed(),
         Family::Several => {
-            use Algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+            use Algorithm::{CalendarWindow, FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
             let several = [
                 vec![
                     limit("second", SlidingWindow, (3, 1000, 50)),
@@ -324,6 +327,7 @@ pub fn sets(family: Family) -> Vec<Limits> {
                     limit("calls", SlidingWindow, (4, 800, 0)).with_unit(Unit::Calls),
                     limit("cost", SlidingWindow, (40, 3000, 0)),
                     limit("day", FixedWindow, (60, 9000, 10)),
+                    limit("month", CalendarWindow, (70, 12_000, 20)),
                 ],
                 vec![
                     limit("bucket", TokenBucket, (20, 2000, 20)),
@@ -354,7 +358,9 @@ pub fn sets(family: Family) -> Vec<Limits> {
 /// Returns shadows of all algorithms beside enforced limits: of the same partition, of wider and
 /// narrower ones, and of the same limits.
 fn shadowed() -> Vec<Limits> {
-    use Algorithm::{FixedWindow, LeakyBucket, SlidingSegments, SlidingWindow, TokenBucket};
+    use Algorithm::{
+        CalendarWindow, FixedWindow, LeakyBucket, SlidingSegments, SlidingWindow, TokenBucket,
+    };
     let shadow = |limit: Limit| limit.in_shadow().expect("it holds no leases");
     let (path, key) = (Scope::Header("path".to_owned()), Scope::RoutingKey);
     let all_algorithms = Algorithm::ALL.map(|algorithm| {
@@ -379,6 +385,7 @@ fn shadowed() -> Vec<Limits> {
             shadow(minute()),
             shadow(bucket()),
             shadow(day()),
+            shadow(limit("month", CalendarWindow, (7, 2500, 20))),
         ],
         // The shadows of the first set are enforced, and its limit `second` is a shadow.
         vec![

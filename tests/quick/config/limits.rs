@@ -498,7 +498,7 @@ fn each_mistake_in_a_limit_has_its_own_message_and_place() {
         (
             "{name: b, window-size: {s: 1}}",
             "4:17",
-            "rate-limiter.limits[1].window-size: is a mapping; it must be a number of seconds, or a whole number with a unit, such as 500ms, 10s, 5m, 1h or 7d",
+            "rate-limiter.limits[1].window-size: is a mapping; it must be a duration, such as 500ms, 10s, 5m, 1h or 7d; day, week or month",
         ),
         (
             "{name: b, window-size: 100ms, guard: 50ms}",
@@ -905,4 +905,91 @@ fn a_useless_shadow_is_refused_or_has_a_warning() {
     let words = "rate-limiter: the shadow limit b would never make a job wait: the enforced limit \
         a is stricter in every respect";
     assert!(warnings.iter().any(|found| found == words), "{warnings:?}");
+}
+
+#[test]
+fn a_calendar_window_has_a_time_zone_and_a_start() {
+    let calendar = |lines: &str| {
+        let algorithm = "use-algo: fixed-window-algo";
+        let config = parse(&format!("rate-limiter: {{{algorithm}, {lines}}}"));
+        assert_eq!(
+            parse(&config.to_string()).rate_limiter,
+            config.rate_limiter,
+            "{lines}"
+        );
+        let limits = config.rate_limiter.policy.default_limits();
+        let calendar = limits[0].terms().calendar().map(ToString::to_string);
+        calendar.unwrap_or_else(|| panic!("{lines}"))
+    };
+    for (lines, expected) in [
+        ("window-size: day", "day from 00:00 UTC"),
+        (
+            "window-size: day, time-zone: america/los_angeles",
+            "day from 00:00 America/Los_Angeles",
+        ),
+        (
+            "window-size: day, starts: 08:00, time-zone: Asia/Kolkata",
+            "day from 08:00 Asia/Kolkata",
+        ),
+        (
+            "window-size: week, starts: friday",
+            "week from friday 00:00 UTC",
+        ),
+        ("window-size: month, starts: 15", "month from 15 00:00 UTC"),
+        (
+            "window-size: month, starts: 31 23:59",
+            "month from 31 23:59 UTC",
+        ),
+    ] {
+        assert_eq!(calendar(lines), expected, "{lines}");
+    }
+    // Keys of an outer level apply to limits that can have them.
+    let yaml = "rate-limiter: {time-zone: Europe/Berlin, use-algo: fixed-window-algo, limits: [
+      {name: day, window-size: day, starts: 09:00}, {name: minute, window-size: 1m}]}";
+    let config = parse(yaml);
+    let limits = config.rate_limiter.policy.default_limits();
+    let of = |at: usize| limits[at].terms().calendar().map(ToString::to_string);
+    assert_eq!(
+        [of(0).as_deref(), of(1).as_deref()],
+        [Some("day from 09:00 Europe/Berlin"), None]
+    );
+}
+
+#[test]
+fn a_calendar_window_that_is_none_is_reported_with_the_remedy() {
+    for (lines, expected) in [
+        (
+            "  window-size: day",
+            "c.yaml:2:3: rate-limiter.window-size: is day, which only fixed-window-algo supports, \
+             not sliding-window-algo; set use-algo: fixed-window-algo",
+        ),
+        (
+            "  use-algo: fixed-window-algo\n  window-size: day\n  starts: 15",
+            "c.yaml:4:3: rate-limiter.starts: is \"15\"; for window-size: day it must be a time of \
+             day, such as 08:00",
+        ),
+        (
+            "  use-algo: fixed-window-algo\n  window-size: month\n  starts: monday",
+            "c.yaml:4:3: rate-limiter.starts: is \"monday\"; for window-size: month it must be a day \
+             from 1 to 31, a time of day or both, such as 15 08:00",
+        ),
+        (
+            "  starts: 32",
+            "c.yaml:2:3: rate-limiter.starts: is 32; it must be a time of day, such as 08:00; for a \
+             week also a weekday, for a month a day from 1 to 31, alone or before the time: monday \
+             08:00, 15",
+        ),
+        (
+            "  use-algo: fixed-window-algo\n  time-zone: UTC",
+            "c.yaml:3:3: rate-limiter.time-zone: has a meaning only with window-size: day, week or \
+             month",
+        ),
+        (
+            "  time-zone: America/Los_Angles",
+            "c.yaml:2:3: rate-limiter.time-zone: is \"America/Los_Angles\", an unknown time zone; \
+             use an IANA name, such as America/Los_Angeles; did you mean America/Los_Angeles?",
+        ),
+    ] {
+        check_errors(lines, &[expected]);
+    }
 }

@@ -159,13 +159,14 @@ fn values_out_of_range_are_reported_with_the_range_and_the_place() {
     let algorithms = "fixed-window-algo, sliding-window-algo, sliding-counter-algo, sliding-segments-algo, token-bucket-algo or leaky-bucket-algo";
     let duration =
         "a number of seconds, or a whole number with a unit, such as 500ms, 10s, 5m, 1h or 7d";
+    let window = "a duration, such as 500ms, 10s, 5m, 1h or 7d; day, week or month";
     for (section, line, expected) in [
         ("rate-limiter", "window-size: 0", "is 0; it must be from 100ms to 31d".to_owned()),
         ("rate-limiter", "window-size: 32d", "is \"32d\"; it must be from 100ms to 31d".to_owned()),
         ("rate-limiter", "window-size: -1", format!("is -1; it must be {duration}")),
-        ("rate-limiter", "window-size: soon", format!("is \"soon\"; it must be {duration}")),
-        ("rate-limiter", "window-size: 0.5", format!("is a number with a fraction; it must be {duration}")),
-        ("rate-limiter", "window-size:", format!("is empty; it must be {duration}")),
+        ("rate-limiter", "window-size: soon", format!("is \"soon\"; it must be {window}")),
+        ("rate-limiter", "window-size: 0.5", format!("is a number with a fraction; it must be {window}")),
+        ("rate-limiter", "window-size:", format!("is empty; it must be {window}")),
         ("rate-limiter", "max-requests: 0", format!("is 0; it must be {number} from 1 to 1000000")),
         ("rate-limiter", "max-requests: 10000000", format!("is 10000000; it must be {number} from 1 to 1000000")),
         ("rate-limiter", "max-requests: 5 per minute", format!("is \"5 per minute\"; it must be {number} from 1 to 1000000")),

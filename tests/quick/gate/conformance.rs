@@ -8,7 +8,10 @@ use sluicegate::rules::limit::Algorithm;
 
 #[tokio::test(start_paused = true)]
 async fn the_memory_gate_conforms() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ALL
+        .into_iter()
+        .chain([Algorithm::CalendarWindow])
+    {
         let long = memory_gate(limit(algorithm, 5, LONG));
         conforms(algorithm, long, memory_gate(limit(algorithm, 1, 400))).await;
     }
@@ -16,7 +19,10 @@ async fn the_memory_gate_conforms() {
 
 #[tokio::test(start_paused = true)]
 async fn the_scripts_on_a_fake_redis_conform() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ALL
+        .into_iter()
+        .chain([Algorithm::CalendarWindow])
+    {
         let long = fake_gate(limit(algorithm, 5, LONG));
         conforms(algorithm, long, fake_gate(limit(algorithm, 1, 400))).await;
     }

@@ -202,6 +202,7 @@ async fn starts_continue_soon_after_a_step_back() {
             (Algorithm::LeakyBucket, WINDOW_MS / 2),
             // The time until a job asks and the next whole window begins, plus the guard.
             (Algorithm::FixedWindow, 3 * WINDOW_MS + WINDOW_MS),
+            (Algorithm::CalendarWindow, 3 * WINDOW_MS + WINDOW_MS),
         ] {
             let took = still(algorithm, step_ms).await;
             println!(

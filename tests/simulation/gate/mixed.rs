@@ -182,7 +182,9 @@ fn violation(sets: &[Limits], steps: &[Step]) -> Option<String> {
         for (limit, number) in start.limits.iter().zip(&start.layout.partitions) {
             let (partition, now) = (start.layout.partition(*number), start.at_ms);
             let since = match limit.algorithm() {
-                Algorithm::FixedWindow => now / limit.span() * limit.span(),
+                Algorithm::FixedWindow | Algorithm::CalendarWindow => {
+                    now / limit.span() * limit.span()
+                }
                 _ => now + 1 - limit.window_ms() - limit.guard_ms(),
             };
             let mut uses = asked.iter().filter(|(at, at_partition, other)| {
@@ -217,7 +219,9 @@ fn violation(sets: &[Limits], steps: &[Step]) -> Option<String> {
                 .of(start.cost.into())
                 .min(limit.capacity().into());
             let max = match limit.algorithm() {
-                Algorithm::FixedWindow | Algorithm::SlidingCounter => limit.max().into(),
+                Algorithm::FixedWindow | Algorithm::CalendarWindow | Algorithm::SlidingCounter => {
+                    limit.max().into()
+                }
                 _ => limit.worst_case(),
             };
             if before > 0 && before + own > max {

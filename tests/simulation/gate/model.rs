@@ -28,7 +28,7 @@ fn judged(starts: Vec<Start>) -> Vec<(u64, u32, Limit)> {
     let mut passes = HashMap::new();
     let mut judged: Vec<_> = (starts.into_iter())
         .map(|(clock, real, units, limit)| {
-            if limit.algorithm() != Algorithm::FixedWindow {
+            if !limit.algorithm().rules().is_aligned() {
                 return (real, units, limit);
             }
             let window = limit.window_ms() * 1000;
@@ -106,6 +106,12 @@ proptest! {
     #[test]
     fn no_history_exceeds_a_fixed_window(which in 0..4usize, steps in history()) {
         let started = judged(starts(Algorithm::FixedWindow, which, &steps));
+        prop_assert_eq!(violations(&started), 0);
+    }
+
+    #[test]
+    fn no_history_exceeds_a_calendar_window(which in 0..4usize, steps in history()) {
+        let started = judged(starts(Algorithm::CalendarWindow, which, &steps));
         prop_assert_eq!(violations(&started), 0);
     }
 }
@@ -202,6 +208,7 @@ fn violations_of_several(family: Family, which: usize, steps: &[Step]) -> usize 
         Algorithm::SlidingWindow,
         Algorithm::SlidingSegments,
         Algorithm::FixedWindow,
+        Algorithm::CalendarWindow,
     ];
     all.retain(|_, starts| windows.contains(&starts[0].3.algorithm()));
     let count = |starts: Vec<Start>| violations(&judged(starts));

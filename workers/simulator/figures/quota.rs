@@ -170,9 +170,10 @@ impl MeasuredQuota {
                 (units as f64, f64::from(limit.burst()) + max * us / window)
             }
             aligned if aligned.rules().is_aligned() => {
-                let number = |us: u64| (epoch_us + us) / (limit.window_ms() * 1000);
-                let windows = number(end_us.max(self.since_us)) - number(self.since_us) + 1;
-                (units as f64, max * windows as f64)
+                let start = |us: u64| limit.terms().window_start((epoch_us + us) / 1000);
+                let (first, last) = (start(self.since_us), start(end_us.max(self.since_us)));
+                let windows = ((last - first) as f64 / limit.window_ms() as f64).round() + 1.0;
+                (units as f64, max * windows)
             }
             _ => (units as f64, max * (1.0 + us / period)),
         }
@@ -185,8 +186,10 @@ impl MeasuredQuota {
         match self.limit.algorithm() {
             Algorithm::Concurrency => self.max_in_flight(),
             aligned if aligned.rules().is_aligned() => {
-                let number = |(at, _, _): &(u64, u64, u64)| (epoch_us + at) / window;
-                let windows = self.calls.chunk_by(|one, two| number(one) == number(two));
+                let terms = self.limit.terms();
+                let start =
+                    |(at, _, _): &(u64, u64, u64)| terms.window_start((epoch_us + at) / 1000);
+                let windows = self.calls.chunk_by(|one, two| start(one) == start(two));
                 let units =
                     |calls: &[(u64, u64, u64)]| calls.iter().map(|(_, units, _)| units).sum();
                 windows.map(units).max().unwrap_or(0)

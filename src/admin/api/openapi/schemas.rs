@@ -83,6 +83,7 @@ const LIMIT: &[Field] = &[
     ("algorithm", "string"),
     ("max_requests", "integer"),
     ("window_ms", "integer"),
+    ("calendar", "string?"),
     ("burst", "integer?"),
     ("unit", "string"),
     ("guard", "string"),

@@ -75,9 +75,10 @@ fn row(now_ms: u64, limit: &LimitJson) -> LimitRow {
         _ if limit.max_requests == 1 => "call",
         _ => "calls",
     };
-    let per = match limit.window_ms {
-        0 => "in flight".to_owned(),
-        window => format!("{unit} in {}", spoken(window)),
+    let per = match (limit.window_ms, &limit.calendar) {
+        (0, _) => "in flight".to_owned(),
+        (_, Some(calendar)) => format!("{unit} in each {calendar}"),
+        (window, None) => format!("{unit} in {}", spoken(window)),
     };
     let burst = limit.burst.map(|burst| format!(", burst {burst}"));
     LimitRow {
@@ -134,7 +135,8 @@ struct TrialNote {
 }
 
 fn tried(shadow: &ShadowJson, now_ms: u64, of_it: &[(&str, &str)]) -> ShadowRow {
-    let (max, window) = (number(shadow.max_requests), spoken(shadow.window_ms));
+    let max = number(shadow.max_requests);
+    let window = (shadow.calendar.clone()).unwrap_or_else(|| spoken(shadow.window_ms));
     let name = format!("{} ({max} in {window})", text(&shadow.name));
     let words = match (shadow.starts, shadow.would_have_waited) {
         (Some(0), _) => "has counted no start".to_owned(),

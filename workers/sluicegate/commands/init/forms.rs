@@ -3,12 +3,21 @@
 use std::fmt::Write as _;
 
 use sluicegate::config::{parse_duration, show_duration};
+use sluicegate::rules::calendar::{Calendar, Zone};
 use sluicegate::rules::limit::Algorithm;
 
 /// The hint for a limit that can't be parsed.
 const FORMS: &str = "write it like API documentation: 100/min, 10 per second, 5 rps, 10,000 per \
-                     day, 40 per 10s, 90000 tokens/min, 2/s burst 40, or 5 at once; separate \
-                     several with commas";
+                     day, 40 per 10s, 90M TPM, 2/s burst 40, 5 at once, 500 per month, or 500 per \
+                     day, resets at midnight Pacific; separate several with commas";
+/// Suffixes of numbers.
+const SUFFIXES: [(&str, u64); 5] = [
+    ("k", 1_000),
+    ("m", 1_000_000),
+    ("million", 1_000_000),
+    ("b", 1_000_000_000),
+    ("billion", 1_000_000_000),
+];
 /// Names of durations beyond those in the configuration, with their seconds.
 const WINDOWS: [(&str, u64); 12] = [
     ("second", 1),
@@ -36,6 +45,8 @@ pub enum Form {
         of_cost: bool,
         /// The capacity of a bucket.
         burst: Option<u64>,
+        /// The day, week or month that is the window, if it begins at a known time.
+        calendar: Option<Calendar>,
     },
     /// A number of concurrent calls.
     AtOnce { max: u64 },
@@ -48,11 +59,29 @@ pub enum Form {
 pub fn parse_all(text: &str) -> Result<Vec<Form>, String> {
     let text = without_commas_in_numbers(text).to_lowercase();
     let parts = text.replace(" and ", ",");
-    let parts = parts.split([',', ';']).map(str::trim);
-    let forms = parts.map(|part| {
-        parse(part).ok_or_else(|| format!("{part:?} is not a limit in a known form; {FORMS}"))
-    });
-    forms.collect()
+    let mut forms: Vec<Form> = Vec::new();
+    for part in parts.split([',', ';']).map(str::trim) {
+        let known = match (part.strip_prefix("resets "), forms.last_mut()) {
+            (Some(when), Some(form)) => form.reset(when),
+            _ => parse(part).map(|form| forms.push(form)),
+        };
+        known.ok_or_else(|| format!("{part:?} is not a limit in a known form; {FORMS}"))?;
+    }
+    Ok(forms)
+}
+
+/// Returns the time zone that API documentation names, such as `pacific time`.
+fn zone(text: &str) -> Option<Zone> {
+    let name = text.trim().trim_matches(['(', ')']);
+    let name = name.strip_suffix(" time").unwrap_or(name);
+    Zone::find(match name {
+        "" | "gmt" => "UTC",
+        "pacific" | "pt" => "America/Los_Angeles",
+        "mountain" | "mt" => "America/Denver",
+        "central" | "ct" => "America/Chicago",
+        "eastern" | "et" => "America/New_York",
+        name => name,
+    })
 }
 
 /// Joins numbers with commas, such as `10,000`.
@@ -79,8 +108,15 @@ fn parse(text: &str) -> Option<Form> {
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
     let (max, rest) = text.split_at(digits);
-    let max = max.parse().ok().filter(|max| *max > 0)?;
-    let rest = rest.trim();
+    let max: u64 = max.parse().ok()?;
+    let mut rest = rest.trim();
+    let mut max = Some(max).filter(|max| *max > 0)?;
+    let suffix = SUFFIXES
+        .iter()
+        .find_map(|(suffix, times)| Some((rest.strip_prefix(suffix)?.strip_prefix(' ')?, times)));
+    if let Some((after, times)) = suffix {
+        (max, rest) = (max.checked_mul(*times)?, after.trim());
+    }
     if matches!(
         rest,
         "at once" | "concurrent" | "in flight" | "parallel" | "at a time"
@@ -102,11 +138,23 @@ fn parse(text: &str) -> Option<Form> {
         "tokens" | "token" | "units" | "unit" | "points" | "point" | "credits" => true,
         _ => return None,
     };
+    let window = window.trim();
+    // A day may be any 24 hours; a month has no length.
+    let period = match window {
+        "month" => Some(window),
+        window => window.strip_prefix("calendar "),
+    };
+    let calendar = period.and_then(|period| Calendar::parse(period, Zone::UTC, None));
+    let window_ms = match calendar {
+        Some(calendar) => calendar.nominal_ms(),
+        None => window_ms(window)?,
+    };
     Some(Form::Window {
         max,
-        window_ms: window_ms(window.trim())?,
+        window_ms,
         of_cost,
         burst,
+        calendar,
     })
 }
 
@@ -130,8 +178,40 @@ fn window_ms(text: &str) -> Option<u64> {
 }
 
 impl Form {
+    /// Makes the window a day, week or month that begins `when`: `at midnight pacific`, `at 08:00
+    /// utc`. Returns `None` if it is another window or time.
+    fn reset(&mut self, when: &str) -> Option<()> {
+        let Self::Window {
+            window_ms,
+            burst: None,
+            calendar,
+            ..
+        } = self
+        else {
+            return None;
+        };
+        let when = when
+            .strip_prefix("daily ")
+            .unwrap_or(when)
+            .strip_prefix("at ")?;
+        let (time, zone_name) = when.split_once(' ').unwrap_or((when, ""));
+        let time = if time == "midnight" { "00:00" } else { time };
+        let period = match (*window_ms, &calendar) {
+            (_, Some(calendar)) => calendar.period.name(),
+            (86_400_000, None) => "day",
+            (604_800_000, None) => "week",
+            _ => return None,
+        };
+        *calendar = Some(Calendar::parse(period, zone(zone_name)?, Some(time))?);
+        Some(())
+    }
+
     fn window(&self) -> String {
         match self {
+            Self::Window {
+                calendar: Some(calendar),
+                ..
+            } => calendar.period.name().to_owned(),
             Self::Window { window_ms, .. } => {
                 show_duration(std::time::Duration::from_millis(*window_ms))
             }
@@ -158,10 +238,14 @@ impl Form {
                 max,
                 of_cost,
                 burst,
+                calendar,
                 ..
             } => {
                 let what = if *of_cost { "units of cost" } else { "calls" };
-                let mut words = format!("{max} {what} in {}", self.window());
+                let mut words = match calendar {
+                    Some(calendar) => format!("{max} {what} in each {calendar}"),
+                    None => format!("{max} {what} in {}", self.window()),
+                };
                 if let Some(burst) = burst {
                     // Writing to a string can't fail.
                     let _ = write!(words, ", burst {burst}");
@@ -179,16 +263,22 @@ impl Form {
                 max,
                 of_cost,
                 burst,
+                calendar,
                 ..
             } => {
                 let mut keys = Vec::new();
                 let algorithm = match burst {
+                    _ if calendar.is_some() => Algorithm::FixedWindow,
                     Some(_) if !usual.has_burst() => Algorithm::TokenBucket,
                     _ => usual,
                 };
                 keys.push(("use-algo", algorithm.name().to_owned()));
                 keys.push(("max-requests", max.to_string()));
                 keys.push(("window-size", self.window()));
+                if let Some(calendar) = calendar {
+                    keys.push(("time-zone", calendar.zone.name().to_owned()));
+                    keys.push(("starts", format!("\"{}\"", calendar.starts())));
+                }
                 keys.extend(burst.map(|burst| ("burst", burst.to_string())));
                 if *of_cost {
                     keys.push(("unit", "cost".to_owned()));
@@ -238,6 +328,7 @@ mod tests {
             window_ms,
             of_cost: false,
             burst: None,
+            calendar: None,
         }
     }
 
@@ -266,12 +357,14 @@ mod tests {
             window_ms: 60_000,
             of_cost: true,
             burst: None,
+            calendar: None,
         };
         let bucket = Form::Window {
             max: 2,
             window_ms: 1000,
             of_cost: false,
             burst: Some(40),
+            calendar: None,
         };
         let expected = vec![
             window(10_000, 86_400_000),
@@ -280,6 +373,30 @@ mod tests {
             bucket,
         ];
         assert_eq!(several, Ok(expected));
+    }
+
+    #[test]
+    fn quotas_of_the_calendar_and_large_ones_are_read() {
+        let lines = |text: &str| {
+            let forms = parse_all(text).unwrap_or_else(|why| panic!("{why}"));
+            section(&forms, Algorithm::SlidingWindow)
+        };
+        let day = "rate-limiter:\n  use-algo: fixed-window-algo\n  max-requests: 10000\n  \
+                   window-size: day\n  time-zone: America/Los_Angeles\n  starts: \"00:00\"\n";
+        for text in [
+            "10,000 per day, resets at midnight Pacific",
+            "10k calls/day; resets daily at 00:00 America/Los_Angeles",
+            "10000 per calendar day, resets at midnight Pacific Time",
+        ] {
+            assert_eq!(lines(text), day, "{text}");
+        }
+        let month = lines("500 per month");
+        assert!(
+            month.contains("window-size: month\n  time-zone: UTC\n"),
+            "{month}"
+        );
+        assert!(lines("90M TPM").contains("max-requests: 90000000\n"));
+        assert!(lines("2 million tokens per day").contains("max-requests: 2000000\n"));
     }
 
     #[test]
@@ -297,6 +414,10 @@ mod tests {
             "5 at once burst 3",
             "10/s,",
             "2/s burst",
+            "10/min, resets at midnight",
+            "10/day, resets at noon",
+            "10/day, resets at midnight Mars",
+            "resets at midnight",
         ] {
             let why = parse_all(text).expect_err(text);
             assert!(
