@@ -1,9 +1,9 @@
 //! Queues that Sluicegate does not declare (`amqp.declare: false`): reads their properties, and
-//! refuses or reports those that endanger jobs.
+//! refuses or reports properties that endanger jobs.
 //!
 //! AMQP has no request for a queue's arguments. But RabbitMQ refuses to declare an existing queue
-//! with other arguments, and names the first one that differs. So the queue is declared again and
-//! again, each time with what the last refusal named, until RabbitMQ accepts.
+//! with other arguments, and names the first difference. So the queue is declared repeatedly, each
+//! time with the argument that the last refusal named, until RabbitMQ accepts.
 
 use std::sync::PoisonError;
 

@@ -217,7 +217,7 @@ async fn a_server_that_refuses_script_needs_calls_by_text() {
     let mut rule = documented_rule();
     rule.retain(|word| !["+evalsha", "+script|load"].contains(word));
     allow(&redis, "{p}", &rule);
-    let by_sha = RedisGate::connect(&configured(&format!("url: '{url}'")), "{p}");
+    let by_sha = RedisGate::connect(configured(&format!("url: '{url}'")), "{p}");
     let by_sha = LimitedGate::new(
         by_sha.expect("a url"),
         limit(Algorithm::TokenBucket, 5, LONG),
@@ -283,7 +283,7 @@ async fn a_call_by_text_costs_the_text() {
             "url: '{}', prefix: '{{p}}', scripts: {command}",
             redis.url()
         );
-        let gate = RedisGate::connect(&configured(&keys), &format!("{{p}}:{command}"));
+        let gate = RedisGate::connect(configured(&keys), &format!("{{p}}:{command}"));
         let gate = gate.expect("a url").watching(Duration::from_secs(60));
         gate.begin(EarlierStarts::Fresh).await.expect("it is fresh");
         let gate = LimitedGate::new(gate, limit(Algorithm::SlidingWindow, 1_000, LONG));
