@@ -176,7 +176,7 @@ impl RedisGate {
         self.estimate()
     }
 
-    fn learn(&self, now_ms: u64) {
+    fn record_clock(&self, now_ms: u64) {
         *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some((now_ms, Instant::now()));
     }
 

@@ -26,7 +26,7 @@ use crate::rules::steering::Steering;
 const TRIES: usize = 4;
 /// How long one of several primaries may take, so that it does not outlast the others' agreements
 /// of [`AGREED_FOR_MS`].
-const PATIENCE: Duration = Duration::from_secs(3);
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A policy with its name in the registry.
 #[derive(Debug, Clone)]
@@ -213,7 +213,7 @@ impl Registry {
                 }
                 let late =
                     |_| GateError::Unreachable(format!("{}: no answer in time", primary.policies));
-                let done = tokio::time::timeout(PATIENCE, exchange).await;
+                let done = tokio::time::timeout(EXCHANGE_TIMEOUT, exchange).await;
                 done.map_err(late)?
             }
         });
