@@ -66,18 +66,18 @@ enum Signing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NoRequest {
     /// Temporary.
-    Now(String),
+    Temporary(String),
     /// This machine lacks a resource.
     Shortage(String),
     /// Permanent.
-    Ever(String),
+    Permanent(String),
 }
 
 impl From<NoSecret> for NoRequest {
     fn from(why: NoSecret) -> Self {
         match why {
-            NoSecret::Absent(why) => Self::Ever(why),
-            NoSecret::Unreadable(why) => Self::Now(why),
+            NoSecret::Absent(why) => Self::Permanent(why),
+            NoSecret::Unreadable(why) => Self::Temporary(why),
             NoSecret::Shortage(why) => Self::Shortage(why),
         }
     }
@@ -88,9 +88,9 @@ impl From<NoRequest> for Attempt {
     /// at fault.
     fn from(why: NoRequest) -> Self {
         match why {
-            NoRequest::Now(reason) => unprepared(Trouble::Tenant, reason),
+            NoRequest::Temporary(reason) => unprepared(Trouble::Tenant, reason),
             NoRequest::Shortage(reason) => unprepared(Trouble::Local, reason),
-            NoRequest::Ever(reason) => Self {
+            NoRequest::Permanent(reason) => Self {
                 fate: Fate::Unwritten,
                 ..Outcome::Reject { reason }.into()
             },
@@ -174,7 +174,7 @@ impl Requests {
         job: &Job,
         secret: Option<Arc<str>>,
     ) -> Result<BuiltRequest<'_>, NoRequest> {
-        let unsendable = |secret: &str| self.with(job, secret).map_err(NoRequest::Ever);
+        let unsendable = |secret: &str| self.with(job, secret).map_err(NoRequest::Permanent);
         let (request, full_uri) = unsendable(secret.as_deref().unwrap_or_default())?;
         Ok(BuiltRequest {
             request,
