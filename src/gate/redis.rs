@@ -212,8 +212,8 @@ impl RedisGate {
         self.call(|_, _| script, (tenant, &Labels::default()), &[], more)
     }
 
-    /// Creates a call for a tenant or for the API. For the API, `placeholder` stands in for the tenant
-    /// in error texts.
+    /// Creates a call for a tenant or for the API. For the API, `placeholder` stands in for the
+    /// tenant in error texts.
     fn call_for<'a>(
         &self,
         script: &'static Script,
