@@ -35,7 +35,7 @@
 -- Together they take 58 bytes: beyond 64, Redis would need three times the memory for the HASH.
 --
 -- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
--- specification's constants of the same names.
+-- specification's constants.
 
 -- Prefix of the names of learned limits in the result of overrides_parse. No limit's name begins
 -- with it.
