@@ -262,10 +262,10 @@ impl Inspected {
         let own_ms = self.found.blocked_until_ms.saturating_sub(now_ms);
         let until = match left_ms {
             0 if all.is_open => {
-                "one call at a time is made over all tenants until one succeeds".to_owned()
+                "all tenants together make one call at a time, until a call succeeds".to_owned()
             }
             _ => format!(
-                "no job of any tenant is called before it ends, {}",
+                "no job of any tenant is called before the suspension ends, {}",
                 when(now_ms, left_ms)
             ),
         };
@@ -424,8 +424,8 @@ async fn held_by_operator(gate: &RedisGate) -> Result<PostedInstructions, String
 fn all_suspended(all: &Standing) -> String {
     let by = plain(&all.reason, 200);
     let until = match all.closed_until_ms.checked_sub(all.now_ms) {
-        Some(ms @ 1..) => format!("the next is admitted {}", when(all.now_ms, ms)),
-        _ if all.is_open => "until one succeeds".to_owned(),
+        Some(ms @ 1..) => format!("the next job is admitted {}", when(all.now_ms, ms)),
+        _ if all.is_open => "until a call succeeds".to_owned(),
         _ => return String::new(),
     };
     format!("all       all tenants are suspended, {until}, by {by}; tenant resume --all ends it\n")
