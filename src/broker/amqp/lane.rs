@@ -168,7 +168,7 @@ impl<M: Publishing> Lane<M> {
         match result {
             Some(result) => Ok(result),
             None => {
-                let reason = format!("it accepts no messages within {CONFIRM_TIMEOUT:?}");
+                let reason = format!("it accepted no messages within {CONFIRM_TIMEOUT:?}");
                 batch.answer_rest(&Err(down(&reason)));
                 Err(self.failed(reason))
             }
