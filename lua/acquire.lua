@@ -1,6 +1,6 @@
 -- acquire: decides for jobs of one tenant, in order, as if they arrived one by one. The
--- specification is Scopes::ask in src/rules/model/scopes.rs and src/rules/model/call.rs. Needs,
--- before it: clock.lua, formats.lua, waitlist.lua, limits.lua, fair_queue.lua and
+-- specification is Scopes::ask in src/rules/model/scopes.rs and src/rules/model/call.rs. Files that
+-- must come before it: clock.lua, formats.lua, waitlist.lua, limits.lua, fair_queue.lua and
 -- shared_partitions.lua if a limit is shared, shadows.lua if there are shadows, and the algorithms.
 --
 -- KEYS[1]  the waitlist (HASH)
@@ -9,7 +9,7 @@
 --          and the next one; one for each other limit; then five for each shared partition (see
 --          fair_queue.lua); then three for each shadow (see shadows.lua)
 --
--- ARGV     the clock and the limits, as limits.lua says; then
+-- ARGV     the clock and the limits, described in limits.lua; then
 -- ARGV[3]  the budget: the maximum number of jobs that may start
 -- ARGV[4]  the name of the permits: job n gets this name and ":n"
 -- ARGV[5]  the packed jobs, or '' to ask only for the clock. Each has its ticket, as generation and
@@ -31,9 +31,9 @@
 -- [9 + 6n]  the number of its ticket; if it starts, its number in the sliding log, 0 without a log.
 --           With shared partitions, a text: its numbers in the logs of all partitions, the
 --           waitlist's first, joined by ':'
--- then, for each shadow: jobs that start, without those that start again; how many of them would
---      have waited; how many of these would never have started; and the longest wait of the others
---      in milliseconds
+-- then, for each shadow, four numbers. (1) Jobs that start for the first time. (2) Jobs of (1) that
+--      the shadow would have denied. (3) Jobs of (2) that it would never have admitted. (4) The
+--      longest wait, in milliseconds, of the other jobs of (2)
 
 local now, stamp = read_clock(ARGV[1])
 local waitlist = waitlist_load(KEYS[1], now)
@@ -75,9 +75,9 @@ local function has_room(units)
   return limits_earliest(limits, now, units, 1) == now
 end
 
--- Returns when a job that costs more than a limit allows can start: each limit must then have room
--- for all of the cost, or be completely free. Also returns the index of the limit with the longest
--- wait.
+-- Returns when a job that costs more than some limit allows can start: once each limit either has
+-- room for the whole cost, or is completely free. Also returns the index of the limit with the
+-- longest wait.
 local function whole(cost)
   local latest, which = 0, 1
   for i = 1, #limits do
@@ -91,7 +91,7 @@ local function whole(cost)
   return latest, which
 end
 
--- Returns when the first of the waitlist may start, at any cost.
+-- Returns when the first of the waitlist may start, whatever it costs.
 local function first()
   return (limits_turn(limits, waitlist, base, widest(), widest()))
 end
@@ -142,10 +142,11 @@ local function is_taken(units)
   return false
 end
 
--- Records, after the denial of the k-th unit, the last of a job of `units` that must wait until
--- `at`, since when quota has been available that neither this waitlist nor the others have claimed.
--- Returns when the job is to ask again: earlier than `at` if that quota has been available for
--- longer than the grace period, as soon as it is certain that the jobs ahead have vanished.
+-- Records, after a denial, since when quota has been unclaimed: available, but claimed neither by
+-- this waitlist nor by others that share the quota. The denied job has `units` units, the last of
+-- which is the k-th of the waitlist, and would start at `at`. Returns when the job is to ask again:
+-- at `at`, or earlier at the end of the grace period for unclaimed quota, after which the jobs
+-- ahead count as vanished.
 local function watch(at, k, units)
   local turn, which = limits_turn(limits, waitlist, base, widest(), widest())
   if open and turn == now then
@@ -157,16 +158,17 @@ local function watch(at, k, units)
       at = math.min(at, waitlist.seen + GRACE_MS + 1)
     end
   elseif not open or not SHARED and count(which) > 0 or is_taken(widest()) or SHARED and has_room(widest()) then
-    -- Quota shrinks only through starts or turns of other waitlists: in the guard at a fixed
-    -- window's end there may be none without a start. Without other waitlists the limit at hand was
-    -- usually the one charged, so the rest need not be checked.
+    -- Forgets the unclaimed quota only if jobs or other waitlists' turns have used it. (In the
+    -- guard at a fixed window's end, a limit has no quota although no job started.) Without other
+    -- waitlists, the jobs have usually charged the limit with the longest wait, which is checked
+    -- first.
     waitlist_note(waitlist, 0, turn)
   end
   return SHARED and open and SHARED.watch(limits, base, at, k, units) or at
 end
 
--- Returns the position in the waitlist, in units, of the last unit of a job of `units` with
--- `ticket`.
+-- Returns the position in the waitlist, in units, of the last unit of a job that has `ticket` and
+-- `units` units.
 local function distance(ticket, units)
   return math.max(units, ticket - waitlist.now_serving - waitlist.claimed)
 end
@@ -184,7 +186,7 @@ local function decide(n)
   -- alone. It is still charged in full, and needs room for all of its cost where a limit is higher.
   local units = limits.cost and math.min(cost, limits.most) or 1
   if generation == 0 and ticket == 1 and waitlist.last_issued > 0 then
-    -- Its start claims no ticket.
+    -- The job is the first of the waitlist, and its start claims no ticket.
     ticket = waitlist.now_serving
   elseif generation ~= waitlist.generation or ticket < 1 or ticket > waitlist.last_issued then
     ticket = nil

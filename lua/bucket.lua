@@ -1,8 +1,8 @@
--- token-bucket-algo and leaky-bucket-algo: a STRING of six packed numbers: tokens times the span at
--- a time; this time (ms); when the bucket is full; its highest level since a time; this time; and
--- its highest level in a minute or more before that. The specification is
--- src/rules/algorithms/bucket.rs. Constants that no file here sets have the value of the same name
--- in the specification; src/gate/scripts.rs defines them.
+-- token-bucket-algo and leaky-bucket-algo: a STRING of six packed numbers: (1) the level at a time,
+-- in tokens times the span; (2) that time (ms); (3) when the bucket is full; (4) its highest level
+-- since another time; (5) that time; (6) its highest level in the minute or more before. The
+-- specification is src/rules/algorithms/bucket.rs. Constants that no Lua file sets come from
+-- src/gate/scripts.rs, which takes their values from the specification's constants.
 local BUCKET_FORMAT, BUCKET_BYTES = '>i8I6I8i8I6i8', 44
 
 -- Returns what a full bucket may hold beyond `burst` tokens at a start: the inflow during the

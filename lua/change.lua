@@ -14,8 +14,8 @@
 --
 -- Reply: when the change ends, in milliseconds since the Unix epoch; 0 if it has no end.
 --
--- Constants that no file here sets have the value of the same name in the specification;
--- src/gate/scripts.rs defines them.
+-- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
+-- specification's constants.
 
 local now = read_clock(ARGV[1])
 local key, what, name = KEYS[1], ARGV[2], ARGV[4]

@@ -19,8 +19,8 @@
 -- room       from when on (ms) the next unit has room
 -- each       the recent average cost of a job, in sixteenths; 0 if none has waited yet
 --
--- Constants that no file here sets have the value of the same name in the specification;
--- src/gate/scripts.rs defines them.
+-- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
+-- specification's constants.
 local FAIR_QUEUE_FORMAT = '>I8I8I8I4I6I6I6'
 
 -- Loads the fair queue of `partition` for the flow `flow`.

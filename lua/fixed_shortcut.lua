@@ -21,7 +21,7 @@ local function shortcut(now, _, jobs, window)
   for limit = 1, limits, 3 do
     local key, held, ends = found[limit], found[limit + 1], found[limit + 2]
     if held then
-      -- It has the right expiry already.
+      -- The key has the right expiry already.
       redis.call('SET', KEYS[key], int(tonumber(held) + jobs), 'KEEPTTL')
     else
       redis.call('SET', KEYS[key], int(jobs), 'PXAT', int(ends))

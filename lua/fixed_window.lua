@@ -1,5 +1,5 @@
--- fixed-window-algo: a STRING per window aligned to the Unix epoch. KEYS[limit.key] is that of the
--- window limit.index, the next key that of the next window. The specification is
+-- fixed-window-algo: a STRING per window aligned to the Unix epoch. KEYS[limit.key] is the key of
+-- the window limit.index, and the key after it belongs to the next window. The specification is
 -- src/rules/algorithms/fixed.rs.
 
 local function fixed_free(limit, at)
@@ -105,7 +105,7 @@ ALGORITHMS['fixed-window-algo'] = {
   save = function(limit)
     if limit.taken ~= 0 then
       if limit.known then
-        -- It has the right expiry already.
+        -- The key has the right expiry already.
         redis.call('SET', limit.window_key, int(limit.stored + limit.taken), 'KEEPTTL')
       else
         redis.call('SET', limit.window_key, int(limit.taken), 'PXAT', int((limit.window + 1) * limit.span))

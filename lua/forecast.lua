@@ -3,7 +3,7 @@
 -- inspect.lua needs.
 --
 -- KEYS[1]  the waitlist (HASH); the others as in acquire.lua, those of the current limits first
--- ARGV[1]  the clock, as limits.lua says
+-- ARGV[1]  the clock, described in limits.lua
 -- ARGV[2]  the current limits, then the hypothetical ones
 -- ARGV[3]  the number of current limits
 -- ARGV[4]  the names of hypothetical limits that ignore an operator's max, each followed by a comma

@@ -5,8 +5,8 @@
 -- it is renewed.
 -- Member: "PERMIT:UNITS".
 --
--- Constants that no file here sets have the value of the same name in the specification;
--- src/gate/scripts.rs defines them.
+-- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
+-- specification's constants.
 
 local function held_member(limit, permit, cost)
   return string.format('%s:%d', permit, limit.calls and 1 or cost)

@@ -1,10 +1,10 @@
 -- inspect: the state of one tenant. Writes nothing. The specification is Scopes::inspect in
--- src/rules/model/scopes.rs. Needs, before it: clock.lua, waitlist.lua, limits.lua, fair_queue.lua
--- and shared_partitions.lua if a limit is shared, shadows.lua if there are shadows, the algorithms,
--- and set.lua.
+-- src/rules/model/scopes.rs. Files that must come before it: clock.lua, waitlist.lua, limits.lua,
+-- fair_queue.lua and shared_partitions.lua if a limit is shared, shadows.lua if there are shadows,
+-- the algorithms, and set.lua.
 --
 -- KEYS[1]  the waitlist (HASH); the others as in acquire.lua
--- ARGV     the clock and the limits, as limits.lua says
+-- ARGV     the clock and the limits, described in limits.lua
 --
 -- Reply: one text, then integers, and a text at the end.
 -- [1]  the cause of the tenant's suspension; empty if it is open
@@ -25,10 +25,10 @@
 -- [14 + 8n]  units that wait in the limit's scope
 -- [15 + 8n]  the largest cost among them; 0 if no job waits
 -- [16 + 8n]  calls that count now, plus 1; 0 if that is unknown, since there is no log
--- then of each shadow: since when it has counted, in milliseconds since the Unix epoch, 0 if it has
---      not; jobs that started; how many of them would have waited; how many of these would never
---      have started; the longest wait of the others, in milliseconds; and how long a new job would
---      wait for those ahead, in milliseconds
+-- then of each shadow, six numbers. (1) Since when it has counted, in milliseconds since the Unix
+--      epoch; 0 if it has not. (2) Jobs that started. (3) Jobs of (2) that it would have denied.
+--      (4) Jobs of (3) that it would never have admitted. (5) The longest wait of the other jobs of
+--      (3), in milliseconds. (6) How long a new job would wait for the jobs ahead, in milliseconds
 -- then of each enforced limit: the configured max or an operator's, without learning
 -- [last - 1]  the learned state of each enforced limit, in the format of learned.lua, each followed
 --             by ';'; empty if nothing was

@@ -1,12 +1,12 @@
--- learn: updates adaptive limits by an answer of the API: they are lowered, or less keeps them low.
--- Counted usage does not change, except that buckets and sliding counters save up nothing while the
--- tenant is throttled. The specification is Scopes::learn in src/rules/model/learn.rs, and
--- src/rules/learned.rs. Needs, before it: clock.lua, learned.lua, waitlist.lua, limits.lua,
--- fair_queue.lua and shared_partitions.lua if a limit is shared, and the algorithms.
+-- learn: updates adaptive limits after an answer of the API: lowers them, or ends what kept them
+-- low. Counted usage does not change, except that buckets and sliding counters save up nothing
+-- while the tenant is throttled. The specification is Scopes::learn in src/rules/model/learn.rs,
+-- and src/rules/learned.rs. Files that must come before it: clock.lua, learned.lua, waitlist.lua,
+-- limits.lua, fair_queue.lua and shared_partitions.lua if a limit is shared, and the algorithms.
 --
 -- KEYS[1]  the waitlist (HASH); the others as in acquire.lua
 --
--- ARGV     the clock and the limits, as limits.lua says; then
+-- ARGV     the clock and the limits, described in limits.lua; then
 -- ARGV[3]  'refused' or 'advertised'
 -- ARGV[4]  for refused: the clock when the call started, in milliseconds; else 0
 -- ARGV[5]  for refused: the call's charge; else 0
@@ -28,8 +28,8 @@
 --           epoch
 -- [8 + 6n]  1 for a new event; 0 for one more refusal of the last event
 --
--- Constants that no file here sets have the value of the same name in the specification;
--- src/gate/scripts.rs defines them.
+-- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
+-- specification's constants.
 
 local now, stamp = read_clock(ARGV[1])
 

@@ -44,8 +44,7 @@ local SHADOWS
 -- keep(limit, limits, job, for_ms)  renews the lease of a job of settle.lua; only with the mark
 --                            `holds`
 -- and the marks `bucket` (its capacity is the burst), `holds` (starts hold leases) and `shared`
--- (all
--- limits of the algorithm have one log, which must reach back the longest span).
+-- (all limits of the algorithm have one log, which must reach back the longest span).
 local ALGORITHMS = {}
 
 -- Fails because the value of KEYS[n] is not `what` it must be. src/gate/refusal.rs parses this

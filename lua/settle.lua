@@ -1,13 +1,13 @@
 -- settle: settles calls that have ended or are still running: corrects charges by the actual cost,
 -- and releases or renews leases. The specification is Scopes::settle in src/rules/model/scopes.rs.
--- Needs, before it: clock.lua, waitlist.lua, limits.lua, fair_queue.lua and shared_partitions.lua
--- if a limit is shared, shadows.lua if there are shadows, and the algorithms.
+-- Files that must come before it: clock.lua, waitlist.lua, limits.lua, fair_queue.lua and
+-- shared_partitions.lua if a limit is shared, shadows.lua if there are shadows, and the algorithms.
 --
 -- KEYS[1]  the waitlist (HASH); then the limits' keys as in acquire.lua
 -- KEYS[#KEYS]  the mark (STRING) of this call: a call that is repeated because its answer was lost
 --              has no effect
 --
--- ARGV     the clock and the limits, as limits.lua says; then for job n (from 0)
+-- ARGV     the clock and the limits, described in limits.lua; then for job n (from 0)
 -- ARGV[3 + 5n]  the name of its permit
 -- ARGV[4 + 5n]  the clock at its start, in milliseconds
 -- ARGV[5 + 5n]  its number in the sliding log, or its numbers, as returned by acquire.lua
@@ -21,8 +21,8 @@
 --      nothing was changed
 -- [2]  the clock in milliseconds since the Unix epoch, rounded down
 --
--- Constants that no file here sets have the value of the same name in the specification;
--- src/gate/scripts.rs defines them.
+-- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
+-- specification's constants.
 
 local now, stamp = read_clock(ARGV[1])
 local waitlist = waitlist_load(KEYS[1], now)

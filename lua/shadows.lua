@@ -5,18 +5,18 @@
 -- Shadows follow the other limits; limits.lua recognizes them by their unit. Their usage is kept as
 -- for any limit. Each has three more keys for its trial, which simulates the starts under this
 -- limit:
--- 1  a STRING of seven packed numbers: since when it counts (ms); starts; starts that would have
---    waited; those of them that would have waited longer than MOST_BEHIND_MS, or cost more than the
---    whole limit; the longest wait of the others (ms); the last simulated start (ms); when a start
---    was last reported (ms)
+-- 1  a STRING of seven packed numbers: (1) since when it counts (ms); (2) starts; (3) starts of (2)
+--    that would have waited; (4) starts of (3) that would have waited longer than MOST_BEHIND_MS,
+--    or that cost more than the whole limit; (5) the longest wait of the other starts of (3) (ms);
+--    (6) the last simulated start (ms); (7) when a start was last reported (ms)
 -- 2  the algorithm's state for the simulated starts
 -- 3  a HASH next to it, if the algorithm has one
 --
 -- The very last argument is removed from ARGV. It is packed: the index in KEYS of the first of
 -- these keys, and the number of partitions that only shadows use. Their numbers begin at BESIDE.
 --
--- Constants that no file here sets have the value of the same name in the specification;
--- src/gate/scripts.rs defines them.
+-- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
+-- specification's constants.
 local BESIDE = 128
 local TRIAL_FORMAT, TRIAL_BYTES = '>I6I6I6I6I6I6I6', 42
 local FIRST_TRIAL, BESIDES = struct.unpack('>I8I1', table.remove(ARGV))
@@ -177,16 +177,16 @@ SHADOWS = {
     return text
   end,
 
-  -- Parses such a text by partition. `others` is the number of shared partitions.
+  -- Assigns the numbers that `numbers` appended to their partitions. `others` is the number of
+  -- shared partitions.
   read = function(sequences, others)
     for n = 0, BESIDES - 1 do
       sequences[BESIDE + n] = sequences[1 + others + n]
     end
   end,
 
-  -- Writes everything, and appends to the reply the additions of this call for each shadow: starts,
-  -- those that would have waited, those of them that would never have started, and the longest
-  -- wait.
+  -- Writes everything, and appends to the reply what this call added for each shadow: the four
+  -- numbers in acquire.lua.
   save = function(limits, reply)
     for _, limit in ipairs(limits.shadows) do
       limit.algorithm.save(limit, limits)

@@ -87,7 +87,7 @@ ALGORITHMS['sliding-counter-algo'] = {
     if limit.taken then
       local value = struct.pack(COUNTER_FORMAT, limit.window, limit.current, limit.previous)
       if limit.stored == limit.window then
-        -- It has the right expiry already.
+        -- The key has the right expiry already.
         redis.call('SET', KEYS[limit.key], value, 'KEEPTTL')
       else
         redis.call('SET', KEYS[limit.key], value, 'PXAT', int((limit.window + 2) * limit.span))

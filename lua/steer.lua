@@ -1,6 +1,6 @@
 -- steer: reads or changes the operators' instructions for all workers, and records which workers
--- follow them. The specification is src/gate/fleet/instruction_board.rs; src/rules/steering.rs
--- describes the instructions. Needs clock.lua before it.
+-- follow them. src/gate/instructions.rs uses it; src/rules/steering.rs describes the instructions.
+-- Needs clock.lua before it.
 --
 -- KEYS[1]  the board (HASH): 'version' is a number that each change raises; "i:NAME" is an
 --          instruction as "UNTIL:TEXT", UNTIL: when it ends (ms); "w:WORKER" is a worker's last

@@ -4,17 +4,17 @@
 -- Its fields, by their names in Redis:
 -- line       the nine numbers below, packed: they are read and written together, in a sixth of the
 --            time that nine texts take
--- past       claimed_ahead: a '1' or '0' for each ticket beyond now_serving, up to the newest
---            claimed one: claimed or not
+-- past       claimed_ahead: a character for each ticket after now_serving, up to the newest claimed
+--            one: '1' if the ticket was claimed, else '0'
 -- blocked    until when (ms) no job may start, since when, and why: written by block.lua
 -- blocked-at
 -- by
 -- paused     until when (ms) an operator pauses the tenant, and since when: written by change.lua,
 --            as are the following fields
 -- paused-at
--- stepped    what fixed windows know of a clock that was stepped back: see fixed_window.lua
--- overrides  "NAME=MAX@UNTIL;" for each limit whose max an operator set, and what was learned of
---            limits: see learned.lua
+-- stepped    state of fixed windows after the clock was stepped back: see fixed_window.lua
+-- overrides  "NAME=MAX@UNTIL;" for each limit whose max an operator set, and the learned limits:
+--            see learned.lua
 -- quota      "LIMIT/WINDOW_S,…@AT": the limits that the API advertises (window 0 if it names none),
 --            and when (ms) they were stored: written by quota.lua
 -- breaker    failures in a row, and whether they stop calls: see breaker.lua; written by report.lua
@@ -34,14 +34,16 @@
 --
 -- Together they take 58 bytes: beyond 64, Redis would need three times the memory for the HASH.
 --
--- Constants that no file here sets have the value of the same name in the specification;
--- src/gate/scripts.rs defines them.
+-- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
+-- specification's constants.
 
--- Marks what was learned of a limit in overrides_parse, since no limit's name begins like this.
+-- Prefix of the names of learned limits in the result of overrides_parse. No limit's name begins
+-- with it.
 local LEARNED_OF = '~'
 
--- Parses overrides: { max, ends } by the limit's name for an operator's max, and the maximum of
--- learned limits by LEARNED_OF and the name, without expired entries. Also returns the latest end.
+-- Parses overrides. Returns a table with an operator's { max, ends } under the limit's name, and a
+-- learned limit's maximum under LEARNED_OF and the name, without expired entries. Also returns the
+-- latest end.
 local function overrides_parse(text, now)
   local overrides, latest = {}, 0
   for name, max, ends in string.gmatch(text, '([%w-]+)=(%d+)@(%d+);') do
@@ -61,8 +63,8 @@ local function overrides_parse(text, now)
 end
 
 -- Returns until when the tenant is suspended by the API, and until when by an operator. A
--- suspension that began later than now, before the clock was stepped back, lasts for its original
--- duration from now on; this is stored if `writing`.
+-- suspension that begins in the future, because the clock was stepped back, lasts for its original
+-- duration from now on. If `writing`, its new end is stored.
 local function waitlist_closings(key, now, writing)
   local f = redis.call('HMGET', key, 'blocked', 'blocked-at', 'paused', 'paused-at')
   local ends = {}
@@ -123,9 +125,9 @@ local function waitlist_waiting(waitlist)
   return waitlist.last_issued - waitlist.now_serving - waitlist.claimed
 end
 
--- Estimates how many jobs have the first `units` units of the waitlist, if the last of them has
--- `own`. Jobs ahead are assumed to have the average cost; the square root is subtracted, since a
--- sum of many costs may differ from the average by that much.
+-- Estimates how many jobs have the first `units` units of the waitlist, if the last of these jobs
+-- has `own` units. Jobs ahead are assumed to have the average cost; the square root is subtracted,
+-- since a sum of many costs may differ from the average by that much.
 local function waitlist_jobs(waitlist, units, own)
   if units <= own then
     return 1
@@ -172,8 +174,8 @@ local function waitlist_claim(waitlist, ticket, units, reach)
   waitlist.changed = true
 end
 
--- Starts a new, empty waitlist, since all waiting jobs are gone. The start that follows sets `seen`
--- and `room`.
+-- Replaces the waitlist with a new, empty one, because no job waits in it. The start that follows
+-- sets `seen` and `room`.
 local function waitlist_reset(waitlist, now)
   waitlist.generation = math.max(waitlist.generation + 1, now)
   waitlist.now_serving, waitlist.last_issued, waitlist.jobs, waitlist.claimed_ahead, waitlist.claimed = 0, 0, 0, '', 0

@@ -181,8 +181,8 @@ impl Health {
             .collect()
     }
 
-    /// Returns one line for each problem of a worker that is ready all the same: primaries that
-    /// admit no jobs, a drain, or stuck messages.
+    /// Returns one line for each problem of a worker that is ready anyway: primaries that admit no
+    /// jobs, a drain, or stuck messages.
     pub fn partly(&self) -> Vec<String> {
         let [all, admitting, recovering] =
             (self.primaries.each_ref()).map(|number| number.load(Ordering::Relaxed));

@@ -102,7 +102,8 @@ struct PipelineSet {
     /// the start.
     shared: Pipelines,
     running: BTreeMap<PipelineName, RunningPipeline>,
-    /// Each keeper returns its pipeline's name once that has ended and is not wanted anymore.
+    /// Each keeper returns its pipeline's name once the pipeline has ended and is not wanted
+    /// anymore.
     keepers: JoinSet<PipelineName>,
 }
 

@@ -16,7 +16,7 @@ pub enum BrokerError {
     /// `amqp.queue` leads to queue names that AMQP does not allow.
     #[error("amqp.queue: the name is {0} bytes long; the maximum is {max}", max = crate::rules::delays::MAX_WORK_QUEUE_BYTES)]
     QueueName(usize),
-    /// No server answers there, or not in time.
+    /// No server answers at the URL in time.
     #[error(
         "RabbitMQ at {at} can't be reached: {reason}; check that it is running and that amqp.url \
         is correct"

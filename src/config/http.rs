@@ -433,8 +433,8 @@ impl ConfigInput {
         }
     }
 
-    /// Reports a key of `dispatch.http` that has no effect because the key `dispatch_kind` dispatches the
-    /// jobs.
+    /// Reports a key of `dispatch.http` that has no effect because the key `dispatch_kind`
+    /// dispatches the jobs.
     pub(super) fn no_calls_beside(&mut self, dispatch_kind: &str) -> Option<()> {
         // Looks up the same entry as `wrong`: the first that sets a key.
         let mut set = self.layers.iter().flatten();

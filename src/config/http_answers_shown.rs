@@ -141,7 +141,8 @@ pub(super) fn cost_schema() -> Json {
     })
 }
 
-/// Returns the schema of a mapping with no other keys than `properties`, of which it has `required`.
+/// Returns the schema of a mapping with no other keys than `properties`, of which it has
+/// `required`.
 fn closed(properties: Json, required: &[&str]) -> Json {
     json!({
         "type": "object",

@@ -60,7 +60,7 @@ impl LimitLayer {
         (self.scope.as_ref()).is_some_and(|scope| scope.value == Scope::Global)
     }
 
-    /// Sets the flat key `name` to `raw`. Errors call it `key`.
+    /// Sets the limit key `name` to `raw`. Errors name it `key`.
     pub(super) fn set(
         &mut self,
         name: &str,
@@ -245,7 +245,7 @@ fn build_of_tenant(
         let error = |error| ConfigProblem::of(&most.at, &most.key, error);
         return Some(Limit::concurrent(name, most.value).map_err(error));
     }
-    // The flat keys have defaults, so all four of these exist.
+    // The keys directly below `rate-limiter` have defaults, so all four of these exist.
     let (_, algorithm) = first(layers, |layer| &layer.algorithm)?;
     let (_, max) = first(layers, |layer| &layer.max)?;
     let (window_depth, window_size) = first(layers, |layer| &layer.window)?;

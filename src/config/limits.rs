@@ -1,4 +1,4 @@
-//! `rate-limiter`: common limits, and limits of plans and of single tenants.
+//! Reads the limits below `rate-limiter`: common limits, and limits of plans and of single tenants.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -18,8 +18,8 @@ const LIMITS: &str = limit_keys::LIMITS.key.path;
 const PLANS: &str = limit_keys::PLANS.key.path;
 const TENANTS: &str = limit_keys::TENANTS.key.path;
 
-/// Returns the path of the key `name` below `path` for errors. The name comes from the user and may
-/// contain anything. It is left out if it may contain a secret.
+/// Returns the path of the key `name` below `path` for errors. Replaces a name that may contain a
+/// secret, such as a URL, with `…`.
 fn below(path: &str, name: &str) -> String {
     if name.contains("://") || name.len() > MAX_TENANT_BYTES {
         return format!("{path}.…");
@@ -41,7 +41,8 @@ impl Mapping<'_> {
     }
 }
 
-/// Returns the first of `limits` at which they distinguish jobs by more than [`MAX_PARTS`] scopes.
+/// Returns the index of the first limit whose scope exceeds the maximum of [`MAX_PARTS`] different
+/// scopes that divide jobs.
 fn one_part_too_many(limits: &[Limit]) -> Option<usize> {
     let mut known: Vec<&Scope> = Vec::new();
     limits.iter().position(|limit| {
@@ -58,9 +59,9 @@ fn one_part_too_many(limits: &[Limit]) -> Option<usize> {
 pub(super) struct LimitsReader<'a> {
     /// Problems found so far.
     pub problems: &'a mut Vec<ConfigProblem>,
-    /// The flat keys, or their defaults.
+    /// The limit keys directly below `rate-limiter`, or their defaults.
     pub flat: &'a LimitLayer,
-    /// Names of the common limits that all tenants share. Set while the limits of plans and tenants
+    /// Names of the common limits that all tenants share; `None` while the common limits themselves
     /// are read.
     pub global: Option<Vec<String>>,
     /// Unit of limits that do not state it.
@@ -150,8 +151,8 @@ impl LimitsReader<'_> {
         )
     }
 
-    /// Returns the plan that an entry of `tenants` names. It must exist, and the entry must have no
-    /// other key.
+    /// Returns the plan that an entry of `tenants` names. It is a problem if the plan does not
+    /// exist, or if the entry has another key.
     fn plan_of(
         &mut self,
         entry: &Mapping<'_>,
@@ -238,7 +239,7 @@ impl LimitsReader<'_> {
         }
     }
 
-    /// Reads the only limit that `layers` describe.
+    /// Builds a set of limits from the one limit that `layers` describe.
     fn only(&mut self, layers: &[&LimitLayer]) -> Option<Limits> {
         let limit = self.limit(DEFAULT_LIMIT, layers, self.unit)?;
         match Limits::new(vec![limit]) {
@@ -250,14 +251,14 @@ impl LimitsReader<'_> {
         }
     }
 
-    /// Returns true if a common limit of this name is shared by all tenants, and enforced together
+    /// Returns true if a common limit that all tenants share has this name. It is enforced together
     /// with the limits that are being read.
     fn is_global(&self, name: &str) -> bool {
         let mut names = self.global.iter().flatten();
         names.any(|known| known == name)
     }
 
-    /// Reads the flat keys of `mapping`. Keys in `more` are valid and read elsewhere.
+    /// Reads the limit keys of `mapping`. Keys in `more` are valid, too, and are read elsewhere.
     fn layer(&mut self, mapping: &Mapping<'_>, more: &[&str]) -> LimitLayer {
         let mut layer = LimitLayer::default();
         for YamlField { name, at, raw } in mapping.fields {
@@ -309,8 +310,8 @@ impl LimitsReader<'_> {
         layer
     }
 
-    /// Reads a list of limits. Missing values of an item come from `outer`, the first layer that
-    /// has them.
+    /// Reads a list of limits. A value that an item lacks comes from the first layer in `outer`
+    /// that has it.
     fn list(
         &mut self,
         raw: &Raw,
@@ -373,8 +374,8 @@ impl LimitsReader<'_> {
             whole &= name.is_some();
             names.push(name);
         }
-        // If one limit counts units of cost, the default of the others is calls. The default of the
-        // common limits also holds for the limits of plans and tenants that replace them.
+        // If one limit counts cost, the default unit of the others is calls. The default of the
+        // common limits also applies to the limits of plans and tenants that replace them.
         let tokens = layers.iter().any(LimitLayer::counts_cost);
         let unit = if tokens { Unit::Calls } else { self.unit };
         if path == LIMITS {
@@ -407,7 +408,8 @@ impl LimitsReader<'_> {
         }
     }
 
-    /// Returns the name of an item, which must differ from `others`.
+    /// Returns the name of an item. It is a problem if it is one of `others`. An item may omit its
+    /// name if it is the `only` one.
     fn name(
         &mut self,
         item: &Mapping<'_>,
@@ -442,18 +444,18 @@ impl LimitsReader<'_> {
         }
     }
 
-    /// Builds the limit that `layers` describe; the first layer that has a value wins. `unit` is
+    /// Builds the limit that `layers` describe. The first layer that has a value wins. `unit` is
     /// the default unit.
     fn limit(&mut self, name: &str, layers: &[&LimitLayer], unit: Unit) -> Option<Limit> {
         let scope = match limit_layer::scope(layers) {
-            // A flat `scope: global` is meant for the common limits. A limit that replaces them for
-            // a tenant is the tenant's own.
+            // A `scope: global` directly below `rate-limiter` applies only to the common limits.
+            // The limits of a plan or a tenant, which replace them, are each tenant's own.
             Scope::Global if self.global.is_some() => Scope::Tenant,
             scope => scope,
         };
         match build(name, layers, unit, scope)? {
             Ok(limit) => return Some(limit),
-            // Several limits may share the cause of a problem: report it once.
+            // A problem that several limits share, such as one in a common layer, is reported once.
             Err(problem) if !self.problems.contains(&problem) => self.problems.push(problem),
             Err(_) => {}
         }

@@ -1,5 +1,6 @@
-//! The whole configuration of one pipeline: loads it from the file, the environment and the
-//! defaults, reports all problems at once, shows it, and applies changes to a running worker.
+//! The whole configuration of one pipeline. Assembles it from the file, the environment and the
+//! defaults, reports all problems at once, shows the configuration, and merges live changes into
+//! it.
 
 use std::fmt;
 
@@ -20,7 +21,7 @@ use super::retry::Retry;
 use super::shown_value::ShownValues;
 use crate::rules::job::Fields;
 
-/// The file that is read if none is named.
+/// The configuration file that is read if no other is named.
 pub const DEFAULT_FILE: &str = "sluicegate.yaml";
 
 /// The checked configuration of a worker, from a file and the environment.
@@ -103,7 +104,7 @@ impl Config {
         config
     }
 
-    /// Returns the keys whose values differ in `new` and that take effect at a restart only.
+    /// Returns the keys whose values differ in `new` and take effect only after a restart.
     #[doc(hidden)]
     pub fn restart_keys(&self, new: &Self) -> Vec<&'static str> {
         let (old, new) = (self.values(), new.values());
@@ -116,17 +117,17 @@ impl Config {
 }
 
 impl fmt::Display for Config {
-    /// Writes a file that would give this configuration, with `***` for each password.
+    /// Writes a file that yields this configuration, with `***` for each password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.values().write(f, KEYS)
     }
 }
 
 impl ConfigInput {
-    /// Returns the checked configuration, or `None` after a problem.
+    /// Returns the checked configuration, or `None` if there is a problem.
     pub(super) fn config(&mut self) -> Option<Config> {
         self.lacks(&OPTIONAL_FEATURES);
-        // Each section is read before the first `?`, so that one run reports all problems.
+        // All sections are read before the first `?`, so that all problems are reported at once.
         let amqp = self.amqp();
         let redis = self.redis();
         let job = self.job();

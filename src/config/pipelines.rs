@@ -299,8 +299,8 @@ impl From<Config> for Pipelines {
 }
 
 impl fmt::Display for Pipelines {
-    /// Writes a file that would give these pipelines, with `***` for each password. Each pipeline
-    /// has all of its keys there.
+    /// Writes a file that yields these pipelines, with `***` for each password. Each pipeline has
+    /// all of its keys there.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_shared = |path: &str| SHARED.iter().any(|shared| path.starts_with(shared));
         let (shared, own): (Vec<_>, Vec<_>) = KEYS.iter().partition(|key| is_shared(key.path));

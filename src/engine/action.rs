@@ -42,7 +42,7 @@ pub struct EngineSettings {
     pub levels: DelayLevels,
     /// Which tenants a 429 of the API throttles.
     pub throttle_scope: ThrottleScope,
-    /// Whether a rule on answers may throttle all tenants, whatever that scope is.
+    /// Whether a rule on answers may throttle all tenants, even if `throttle_scope` is narrower.
     pub answers_stop_all: bool,
     /// When failures in a row stop calls, or `None` if they never do.
     pub breaker: Option<Rule>,
@@ -95,7 +95,7 @@ pub enum Update {
     Steer {
         /// All instructions in force.
         steering: Arc<Steering>,
-        /// Notified when no job is called against them anymore.
+        /// Notified when no job is called against these instructions anymore.
         applied: oneshot::Sender<()>,
     },
     /// The configuration has changed.
@@ -125,7 +125,7 @@ pub struct JobKey(pub(super) u64);
 /// An action for the engine to perform.
 #[derive(Debug)]
 pub enum Action {
-    /// Ask the gate for all of these, which are of one shard, in one round trip, then call
+    /// Ask the gate about all these jobs of one shard in one round trip, then call
     /// [`super::scheduler::Scheduler::answered`].
     Ask(ShardId, Vec<TenantAsk>),
     /// Prepare the job's call, unless everything that it needs is available at once; then call
@@ -182,9 +182,9 @@ pub enum Action {
     TakeFew,
     /// Take deliveries, because jobs may start again.
     Take,
-    /// Take new jobs, or only jobs that come back.
+    /// Take new jobs (true), or only jobs that come back (false).
     TakeNew(bool),
-    /// Store the states of jobs that an operator asked for, then call
+    /// Store the states of jobs about which an operator asked, then call
     /// [`super::scheduler::Scheduler::sighted`].
     Sighted(Vec<Sighted>),
     /// Report to the breakers how calls ended, then call [`super::scheduler::Scheduler::reported`].

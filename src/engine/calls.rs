@@ -1,5 +1,5 @@
-//! Prepares and makes one call of the handler while its permit is good. A handler that panics has
-//! failed.
+//! Prepares and makes one call of the handler while its permit is good. A panic of the handler
+//! counts as a failed call.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -18,7 +18,7 @@ use crate::rules::lateness::CallSignal;
 pub(super) struct CallEnd {
     pub attempt: Attempt,
     pub took: Duration,
-    /// The finding about its arrival that its end allows.
+    /// The finding about when the call arrived at the API, if its end allows one.
     pub signal: Option<CallSignal>,
 }
 
@@ -36,7 +36,8 @@ pub(super) async fn prepare<H: PreparingHandler>(
     (ready, started.elapsed())
 }
 
-/// Makes the call if it is prepared and the permit is still good when this task gets to run.
+/// Makes the call if it is prepared and the permit is still good when this task runs. Otherwise the
+/// outcome is [`Outcome::Late`].
 pub(super) async fn attempt<H: PreparingHandler>(
     handler: &H,
     job: &Job,

@@ -90,7 +90,7 @@ pub enum ClosedBy {
     Suspension,
 }
 
-/// Cause and consequence of a tenant for which the gate decided nothing.
+/// Cause and consequence of a missing decision on a tenant's jobs.
 #[derive(Debug)]
 pub enum NoDecision {
     /// Redis refuses the tenant's keys. Its jobs wait for this time.
@@ -181,7 +181,7 @@ pub enum Fact {
         /// How long a permit is good.
         good_for: Duration,
     },
-    /// A job starts this long after its time. It is named if that is late.
+    /// A job starts this long after it was due. Its fields are included if that is late.
     Started(Duration, Option<JobFields>),
     /// A job with a promise starts, and missed its promised turn by this much.
     Promised(PromiseGap),
@@ -271,7 +271,7 @@ pub enum Fact {
     },
     /// The usage of this many starts could not be settled.
     UsageLost(usize, GateError),
-    /// The API advertises a limit below ours.
+    /// The API advertises a limit below the configured one.
     LowerLimitAdvertised(Tenant, String),
     /// The API's answers lowered an adaptive limit.
     LimitLowered {
@@ -366,7 +366,7 @@ pub struct Gauges {
     pub latency_base: Duration,
 }
 
-/// The resource that a job lacks whose time came a while ago, while calls are made.
+/// The resource that an overdue job lacks, while jobs may be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MissingResource {
     /// A worker slot.
@@ -375,7 +375,7 @@ pub enum MissingResource {
     Connection,
     /// An answer of Redis.
     Redis,
-    /// Nothing that is known. The worker should have called it.
+    /// No known resource: the worker should have called the job.
     Worker,
 }
 
@@ -396,9 +396,9 @@ pub struct Census {
     pub waiting: usize,
     /// Suspended tenants.
     pub suspended: usize,
-    /// Jobs whose time came a while ago, by the resource that they lack.
+    /// Overdue jobs, by the resource that they lack.
     pub idle: [usize; MissingResource::NAMES.len()],
-    /// How long ago the earliest job's time came.
+    /// How long the most overdue job has been due.
     pub oldest: Duration,
 }
 

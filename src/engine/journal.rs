@@ -40,7 +40,7 @@ impl Journal {
         }
     }
 
-    /// Returns when there is something to log even if nothing happens.
+    /// Returns when the next summary is due.
     pub(super) fn next(&self) -> Option<Duration> {
         self.0.next()
     }

@@ -43,12 +43,12 @@ use crate::handler::PreparingHandler;
 use crate::metrics::Metrics;
 use crate::tasks;
 
-/// Maximum number of events that are handled together, so that one round trip serves them.
+/// Maximum number of events that one turn handles, so that they share a round trip.
 const MAX_EVENTS_PER_TURN: usize = 16;
 /// Capacity of the channel for findings about calls in flight.
 const MAX_FINDINGS: usize = 1024;
 
-/// Timeout for ending the notes on calls that a stopping worker gives up.
+/// Time that a stopping worker has to end its notes in Redis on calls that it gives up.
 const FINAL_NOTES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Tokens that stop a worker.
@@ -89,14 +89,14 @@ pub enum EngineEnd {
 
 impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
     /// Runs until `stop`, or until the broker's events end. After a soft stop, running calls may
-    /// finish, with or without a session.
+    /// finish, even if the session with the broker is lost.
     pub async fn run(
         self,
         scheduler: Scheduler,
         events: mpsc::Receiver<BrokerEvent>,
         stop: Stop,
     ) -> EngineEnd {
-        let (_nobody, updates) = mpsc::channel(1);
+        let (_sender, updates) = mpsc::channel(1);
         self.run_updated(scheduler, events, updates, stop).await
     }
 
@@ -118,8 +118,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         let mut observer = Observer::default();
         let mut give_up_at: Option<Instant> = None;
         let (signals, mut findings) = mpsc::channel(MAX_FINDINGS);
-        // The sender to notify, and the number of the last question that may have been asked under
-        // the previous policies.
+        // A sender that confirms new policies, and the number of the last question that may have
+        // been asked under the previous ones.
         let mut unapplied: Option<(oneshot::Sender<()>, u64)> = None;
         let mut events_go_on = true;
         let mut over = EngineEnd::Stopped;
@@ -129,7 +129,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         loop {
             health.turned();
             let now = started.elapsed();
-            // Comes before the next question, which is asked under the current policies.
+            // Confirms before the next question, which is asked under the current policies.
             if let Some((applied, _)) = unapplied.take_if(|(_, last)| scheduler.is_answered(*last))
             {
                 // A receiver that stopped waiting asks again.
@@ -147,8 +147,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             self.metrics.set_agreed(agreed);
             self.health.set_stuck(scheduler.stuck(now));
             self.health.set_unfit(scheduler.unfit());
-            // Comes before the actions that follow: a call that has ended leaves its connection to
-            // the next one.
+            // Asks before the actions below are performed: a call that has ended leaves its
+            // connection to the next one.
             let handler = &*self.handler;
             scheduler.ask(now, |key, tenant| {
                 let at_once = || handler.at_once_for(tenant);
@@ -161,8 +161,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             if give_up_at.is_some() && scheduler.is_idle() {
                 break;
             }
-            let tell_at = observer.next(scheduler.in_memory());
-            let next = [scheduler.next_tick(now), tell_at];
+            let report_at = observer.next(scheduler.in_memory());
+            let next = [scheduler.next_tick(now), report_at];
             let timer = next.into_iter().flatten().min().map(|at| started + at);
             tokio::select! {
                 biased;
@@ -189,14 +189,14 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     tokio::task::yield_now().await;
                     let mut next = Some(report);
                     while let Some(report) = next {
-                        // A task ends with its report: it is never aborted while this loop runs,
-                        // and a handler's panic is caught. If a task panicked, its report would
-                        // never come.
+                        // Every task reports: none is aborted while this loop runs, and a handler's
+                        // panic is caught. A task that panics itself leaves its job without a
+                        // report, so the engine ends.
                         match report {
                             Ok(report) => {
                                 let now = started.elapsed();
-                                let rooms = (&mut redis, &mut reading);
-                                self.take_report(&mut scheduler, now, report, rooms, &mut prepared);
+                                let state = (&mut redis, &mut reading);
+                                self.take_report(&mut scheduler, now, report, state, &mut prepared);
                             }
                             Err(why) => over = EngineEnd::Panicked(panic_reason(why)),
                         }
@@ -230,8 +230,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 },
                 event = events.recv(), if events_go_on => {
                     let Some(event) = event else {
-                        // A stopping broker does not reconnect. Running calls may still end: the
-                        // API has them, and their ends are settled with the gate.
+                        // A stopping broker does not reconnect. The calls that the API has received
+                        // may still end, and are then settled with the gate.
                         if give_up_at.is_some() {
                             events_go_on = false;
                             continue;
@@ -240,15 +240,15 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         break;
                     };
                     self.take_event(&mut scheduler, &mut reading, started.elapsed(), event);
-                    // Receives only events that are handled at once: a job in a dropped event is
-                    // lost.
+                    // An event is received only to be handled at once: a job in a dropped event
+                    // would be lost.
                     for _ in 1..MAX_EVENTS_PER_TURN {
                         let Ok(event) = events.try_recv() else { break };
                         self.take_event(&mut scheduler, &mut reading, started.elapsed(), event);
                     }
                 }
                 () = sleep_for(timer) => {}
-                // The turn itself is all that is requested.
+                // The request is only for a turn of this loop.
                 () = &mut asked_to_turn => asked_to_turn.set(health.turn_requested()),
             }
         }
@@ -262,8 +262,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         over
     }
 
-    /// Ends the notes on calls that the worker gives up: a worker that stops in order has not
-    /// crashed.
+    /// Ends the notes in Redis on calls that the worker gives up, because it stops in order and has
+    /// not crashed.
     async fn end_notes(
         &self,
         scheduler: &mut Scheduler,
@@ -278,13 +278,13 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 scheduler.noted(shard);
             }
         }
-        let words = scheduler.final_notes();
-        if words.is_empty() {
+        let notes = scheduler.final_notes();
+        if notes.is_empty() {
             return;
         }
-        let result = timeout_at(until, self.gate.suspect(&words)).await;
+        let result = timeout_at(until, self.gate.suspect(&notes)).await;
         if !matches!(result, Ok(Ok(_))) {
-            let jobs = words.len();
+            let jobs = notes.len();
             warn!(
                 jobs,
                 "the end of calls could not be stored: each may count as a crash"

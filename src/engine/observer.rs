@@ -43,8 +43,7 @@ impl Observer {
         }
     }
 
-    /// Returns when there is something to report even if nothing happens, given the number of jobs
-    /// in memory.
+    /// Returns when the next report is due even without events, given the number of jobs in memory.
     pub(super) fn next(&self, in_memory: usize) -> Option<Duration> {
         let both = [self.load.next(in_memory), self.journal.next()];
         both.into_iter().flatten().min()

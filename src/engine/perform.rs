@@ -36,12 +36,12 @@ pub(super) enum TaskReport<R> {
     Sighted(Result<(), GateError>),
     Replied(Vec<(JobKey, Result<(), PublishError>)>),
     Moved(Vec<(JobKey, Result<(), PublishError>)>),
-    /// The time that it took, or `None` if the call was available at once.
+    /// A prepared call, and the time that preparing took; `None` if the call was available at once.
     Prepared(JobKey, Result<R, Attempt>, Option<Duration>),
     Finished(JobKey, CallEnd),
     /// Deliveries with large bodies, and the values in them.
     Read(Vec<(Delivery, InBody)>),
-    /// The name of its permit, and whether the call has ended.
+    /// The name of an abandoned call's permit, and whether the call ended before its lease.
     Abandoned(String, bool),
 }
 
@@ -66,8 +66,8 @@ fn by_target(batch: Vec<(JobKey, Reply)>) -> Vec<TargetReplies> {
 }
 
 impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
-    /// Performs `actions` in order. Acks come last, followed only by a rest. Findings about calls
-    /// in flight are sent to `signals`.
+    /// Performs `actions` in order. Acks come last, followed only by the return of all deliveries.
+    /// Findings about calls in flight are sent to `signals`.
     pub(super) async fn perform(
         &self,
         actions: Vec<Action>,
@@ -207,7 +207,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         if !acks.is_empty() {
             self.broker.ack(acks).await;
         }
-        // Acked deliveries are not returned.
+        // Comes after the acks, so that acked deliveries are not returned.
         if rests {
             self.broker.rest().await;
         }

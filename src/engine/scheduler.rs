@@ -181,7 +181,7 @@ pub struct Scheduler {
     steering: SteeringState,
     /// The messages on their way to other queues.
     moves: Moves,
-    /// The log state of results without a target.
+    /// What was reported about lost results.
     lost_results: LostResults,
     /// The last report of stuck targets of each kind.
     stuck_reports: [ReportLimiter; MessageKind::NAMES.len()],
@@ -246,7 +246,7 @@ impl Scheduler {
         self.candidates.shard_by(shards);
     }
 
-    /// Asks the gate only after [`Scheduler::agreed`].
+    /// Makes the scheduler ask the gate only after a call of [`Scheduler::agreed`].
     pub fn must_agree(mut self) -> Self {
         self.agreement.is_needed();
         self
@@ -256,7 +256,7 @@ impl Scheduler {
     /// change), and the gate may be asked until `until`.
     pub fn agreed(&mut self, fleet: Option<EnforcedPolicies>, until: Duration) {
         self.agreement.renew(fleet, until);
-        // A pause of some seconds may be left from an outage.
+        // An outage may have left a pause of some seconds.
         self.admission.ends_pause();
     }
 
@@ -341,8 +341,8 @@ impl Scheduler {
         self.agenda.end_session(released);
     }
 
-    /// Stops taking jobs. Jobs that are not running stay unacked, and go back when the broker is
-    /// closed.
+    /// Stops taking jobs. Jobs that are not running stay unacked, and return to their queues when
+    /// the broker is closed.
     pub fn drain(&mut self) {
         self.intake.drain();
         self.moves.drain();
@@ -361,12 +361,12 @@ impl Scheduler {
         self.queues.running() + self.throttles.in_flight() + self.moves.busy()
     }
 
-    /// Returns the number of questions so far.
+    /// Returns the number of round trips to the gate so far.
     pub fn asked(&self) -> u64 {
         self.admission.asked()
     }
 
-    /// Returns true if the gate has answered the first `asked` questions.
+    /// Returns true if the first `asked` round trips to the gate have ended.
     pub fn is_answered(&self, asked: u64) -> bool {
         self.admission.is_answered(asked)
     }
@@ -472,8 +472,8 @@ impl Scheduler {
         });
     }
 
-    /// Gives deliveries back or takes them again, as the agreement and this worker's fitness
-    /// demand.
+    /// Returns all deliveries or takes them again, depending on the agreement and on this worker's
+    /// fitness.
     fn rest_or_take(&mut self, now: Duration) {
         if self.intake.is_draining() || self.intake.awaits_end {
             return;
@@ -482,7 +482,8 @@ impl Scheduler {
         match self.agreement.change(now, busy, self.fitness.wants()) {
             Some(TakingChange::Rest) => {
                 self.facts.push(Fact::DeliveriesReturned);
-                // The broker still has to end this session. Until then, no job of it may start.
+                // The broker still has to end this session. Until then, none of the session's jobs
+                // may start.
                 self.agenda.ack_first();
                 let ends = self.intake.has_session();
                 self.session_down();
@@ -518,7 +519,7 @@ impl Scheduler {
         self.facts.extend(lost);
     }
 
-    /// Handles the result of [`Action::Await`]: the call has ended, or its time is over.
+    /// Handles the result of [`Action::Await`]: the call has ended, or its lease has expired.
     pub fn abandoned_is_over(&mut self, permit: &str, ended: bool) {
         self.settlement.abandoned_is_over(permit, ended);
     }

@@ -21,7 +21,7 @@ const AGE_PART: u32 = 8;
 pub(super) struct CallWatch {
     /// The job.
     pub key: JobKey,
-    /// When to look, in scheduler time. Its patience counts from when the call is made.
+    /// When to look, in scheduler time. Its patience counts from the start of the call.
     pub check: CallCheck,
     /// When the scheduler's time began.
     pub started: Instant,

@@ -150,7 +150,8 @@ pub fn in_force(seen: &[BoardView]) -> Steering {
 /// The version that an instruction has at each board, by the board's key.
 pub type Versions = Vec<(String, u64)>;
 
-/// Returns the names of all live workers at `seen`, and of those that don't follow `versions` yet.
+/// Returns the names of all live workers at `seen`, and of the live workers that don't follow
+/// `versions` yet.
 pub fn followers(seen: &[BoardView], versions: &Versions) -> (Vec<String>, Vec<String>) {
     let (mut all, mut not_yet) = (Vec::new(), Vec::new());
     for board in seen {

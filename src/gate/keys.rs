@@ -1,4 +1,4 @@
-//! The names of a tenant's keys. Scripts receive every key they touch as an argument.
+//! Names of the keys in Redis. Scripts receive every key they touch as an argument.
 
 use crate::rules::algorithms::KeyLayout as By;
 use crate::rules::breaker::BreakerScope;
@@ -30,7 +30,7 @@ pub struct Keys {
 pub struct CallKeys {
     /// All keys, the waitlist first.
     pub names: Vec<String>,
-    /// The type of each key, as `TYPE` names it.
+    /// The type of each key, as Redis's `TYPE` returns it.
     pub types: Vec<&'static str>,
     /// The position of each limit's keys.
     pub limits: Vec<LimitKeys>,
@@ -111,8 +111,8 @@ impl Keys {
         format!("{base}:%first:{}", tenant::encode(key))
     }
 
-    /// Returns the key of a worker's answer about a job that an operator asked for, a STRING; named
-    /// like [`Keys::suspect`].
+    /// Returns the key of a worker's report on a job about which an operator asked, a STRING. Its
+    /// name is formed like that of [`Keys::suspect`].
     pub fn sighting(&self, tenant: &Tenant, job: &str) -> String {
         let base = self.base(&Partition::Tenant(tenant.clone()));
         format!("{base}:%sighting:{}", tenant::encode(job))
@@ -221,14 +221,14 @@ impl Keys {
         self.shared("%board", tag)
     }
 
-    /// Returns the key of the audit log, a ZSET that `lua/audit.lua` describes. There is one, also
-    /// in a cluster.
+    /// Returns the key of the audit log, a ZSET that `lua/audit.lua` describes. A cluster has only
+    /// one, too.
     pub fn audit(&self) -> String {
         self.shared("%audit", None)
     }
 
-    /// Returns the key of a worker's report, a STRING. In a cluster its name alone selects the
-    /// slot, since no other key is written with it.
+    /// Returns the key of a worker's report, a STRING. In a cluster its slot may be any, since no
+    /// other key is written together with it.
     pub fn report(&self, worker: &str) -> String {
         let prefix = &self.prefix;
         format!("{prefix}:%report:{worker}")
@@ -257,7 +257,7 @@ impl Keys {
     fn base(&self, partition: &Partition) -> String {
         let (tenant, labels) = match partition {
             Partition::Api => return format!("{}:%api", self.prefix),
-            // In a tenant's key, only two hex digits follow a `%`.
+            // No tenant has this key: in a tenant's key, only two hex digits follow a `%`.
             Partition::Global => return format!("{}:%global", self.prefix),
             Partition::Tenant(tenant) => (tenant, None),
             Partition::Part(tenant, labels) => (tenant, Some(labels)),
@@ -276,8 +276,8 @@ impl Keys {
 }
 
 /// Returns the key of a limit with its own state. It includes the window and the unit, and all
-/// numbers of a bucket, since plans or policies in force together may have limits with one name and
-/// different numbers ([`Limit::shares_state`]).
+/// numbers of a bucket, since plans or policies in force at the same time may have limits of the
+/// same name with different numbers ([`Limit::shares_state`]).
 fn state(base: &str, kind: &str, limit: &Limit) -> String {
     let (name, (window, guard)) = (limit.name(), limit.state_ms());
     let mut key = format!("{base}:{name}:{kind}:{window}+{guard}");

@@ -150,8 +150,8 @@ pub trait Gate: Send + Sync + 'static {
 
     /// Suspends calls of `scope` for `duration` from now, in all workers, and never shortens a
     /// suspension that is already in force. The gate denies the jobs of a suspended tenant. Workers
-    /// learn of a suspension of the whole API through [`Gate::report`]. `reason` names the cause, for
-    /// [`Inspection::blocked_by`].
+    /// learn of a suspension of the whole API through [`Gate::report`]. `reason` names the cause,
+    /// for [`Inspection::blocked_by`].
     fn block(
         &self,
         scope: &BreakerScope,

@@ -18,8 +18,8 @@ use crate::rules::slots::{SLOTS, Slots};
 
 /// One primary with the keys of its epoch and registry.
 pub struct Primary {
-    /// The primary and those of its slots that can have keys with this prefix. Without a cluster it
-    /// has no slots.
+    /// The primary, with the slots that can have keys with this prefix. Without a cluster it has no
+    /// slots.
     pub shard: PrimaryLink,
     /// The key of the epoch.
     pub epoch: String,
@@ -89,7 +89,7 @@ impl Finder {
         })
     }
 
-    /// Returns those of `slots` that can have keys with this prefix.
+    /// Returns the slots among `slots` that can have keys with this prefix.
     pub fn ours(&self, slots: &Slots) -> Slots {
         (self.only.as_ref()).map_or_else(|| slots.clone(), |only| slots.both(only))
     }

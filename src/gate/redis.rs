@@ -1,4 +1,4 @@
-//! The gate in Redis: one pipeline of script calls per batch.
+//! The gate in Redis. Sends one pipeline of script calls for each batch.
 
 mod by_primary;
 mod calls;
@@ -48,7 +48,7 @@ pub struct RedisGate {
     link: Arc<Link>,
     keys: Keys,
     finder: Finder,
-    /// Detects data loss of Redis. Callers that admit no jobs can do without.
+    /// Detects data loss in Redis. `None` for callers that admit no jobs.
     watch: Option<Watches>,
     /// The last reading of Redis's clock in milliseconds, and when it was taken.
     clock: Mutex<Option<(u64, Instant)>>,
@@ -107,20 +107,20 @@ impl RedisGate {
         }
     }
 
-    /// Makes the gate watch for data loss, as workers need it: it admits no job while Redis may
-    /// lack usage that still counts. A start counts for at most `memory`; questions with limits
-    /// that look back further extend it. In a cluster each primary is watched separately, so data
-    /// loss affects only the tenants of its primary.
+    /// Makes the gate watch for data loss, which workers need: it then admits no job while Redis
+    /// may lack usage that still counts. A start counts for at most `memory`, or for longer if a
+    /// question has limits with a longer look-back. In a cluster each primary is watched
+    /// separately, so data loss affects only the tenants of its primary.
     pub fn watching(mut self, memory: Duration) -> Self {
         self.watch = Some(Watches::new(memory));
         self
     }
 
-    /// Sets the knowledge of earlier starts, and checks the state of Redis. Before this call, a
+    /// Sets what is known about earlier starts, and checks the state of Redis. Before this call, a
     /// Redis without an epoch is assumed to have lost data.
     ///
     /// # Errors
-    /// [`GateError`] if no job may be admitted yet. The call need not be repeated.
+    /// [`GateError`] if no job may be admitted yet. The caller need not repeat the call.
     pub async fn begin(&self, start: EarlierStarts) -> Result<(), GateError> {
         if let Some(watch) = &self.watch {
             watch.set_start(start);
@@ -148,9 +148,9 @@ impl RedisGate {
         self.link.round_trips()
     }
 
-    /// Checks that Redis answers (in a cluster, all primaries), or, if the gate is watching, that
-    /// it may admit jobs (in a cluster, at any primary). Workers call it every few seconds; this
-    /// also shows other workers that they are alive.
+    /// Checks that Redis answers; in a cluster, that all primaries do. A gate that watches for data
+    /// loss checks instead that it may admit jobs; in a cluster, at any primary. Workers call this
+    /// every few seconds, which also shows other workers that they are alive.
     ///
     /// # Errors
     /// [`GateError`] with the reason.
@@ -176,7 +176,8 @@ impl RedisGate {
         self.estimate()
     }
 
-    fn learn(&self, now_ms: u64) {
+    /// Records that Redis's clock shows `now_ms` now.
+    fn record_clock(&self, now_ms: u64) {
         *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = Some((now_ms, Instant::now()));
     }
 
@@ -201,7 +202,7 @@ impl RedisGate {
         }
     }
 
-    /// Creates a call of a script that knows no limits.
+    /// Creates a call of a script that needs no limits.
     fn call_tenant<'a>(
         &self,
         script: &'static Script,
@@ -211,8 +212,8 @@ impl RedisGate {
         self.call(|_, _| script, (tenant, &Labels::default()), &[], more)
     }
 
-    /// Creates a call for a tenant or for the API. For the API, `placeholder` stands in for the tenant
-    /// in error texts.
+    /// Creates a call for a tenant or for the API. For the API, `placeholder` stands in for the
+    /// tenant in error texts.
     fn call_for<'a>(
         &self,
         script: &'static Script,
@@ -228,12 +229,12 @@ impl RedisGate {
         call
     }
 
-    /// Ends a watching gate, so that other workers don't wait for its reports. The gate must not be
-    /// asked afterwards.
+    /// Tells other workers not to wait for this worker's heartbeats, if the gate watches for data
+    /// loss. The gate must not be asked afterwards.
     ///
     /// # Errors
     /// [`GateError`] if Redis could not be updated. After a restart of Redis, other workers may
-    /// then wait for one span.
+    /// then wait for the longest look-back of their limits.
     pub async fn leave(&self) -> Result<(), GateError> {
         match &self.watch {
             Some(watch) => watch.leave(&self.link, &self.finder).await,
@@ -256,16 +257,16 @@ impl RedisGate {
     }
 
     /// Allows starts at the primary of `registry` until `until`, or forbids them (`None`). In a
-    /// cluster a primary needs a recent exchange of policies. Without a cluster the caller ensures
-    /// that, and this call has no effect.
+    /// cluster, a primary admits jobs only after a recent exchange of policies. Without a cluster
+    /// the caller ensures that, and this call has no effect.
     pub(super) fn agree(&self, registry: &str, until: Option<Instant>) {
         if self.link.is_cluster() {
             self.finder.agree(registry, until);
         }
     }
 
-    /// Exchanges policies with a registry. `more` is the arguments of `policies.lua` after the
-    /// clock; returns its reply.
+    /// Runs `policies.lua` on a registry, with the arguments `more` after the clock. Returns its
+    /// reply.
     pub(super) async fn run_policies(
         &self,
         registry: &str,

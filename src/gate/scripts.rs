@@ -1,6 +1,6 @@
 //! The Lua scripts, assembled from the files in `lua/` and called by their SHA or with their text. Constants that
-//! rules and scripts share are defined in the rules: each script begins with definitions of those
-//! it names.
+//! rules and scripts share are defined in the rules: each script begins with definitions of the
+//! constants that it names.
 
 use std::collections::HashSet;
 use std::sync::{LazyLock, OnceLock};
@@ -283,7 +283,7 @@ scripts! {
     crash: [lua!("clock"), lua!("crash")];
     /// Asks whether a job is the first with its dedupe key.
     dedupe: [lua!("clock"), lua!("dedupe")];
-    /// Registers a worker's policies, and reads those of all.
+    /// Registers a worker's policies, and reads those of all workers.
     policies: [lua!("clock"), lua!("policies")];
     /// Reads or changes operators' instructions.
     steer: [lua!("clock"), lua!("steer")];

@@ -73,7 +73,7 @@ pub async fn read_standings(
     Ok(standings)
 }
 
-/// Reads all `waitlists` of a tenant and merges them into one line.
+/// Reads all `waitlists` of a tenant and merges them into one.
 async fn read_waitlists(
     gate: &RedisGate,
     tenant: &Tenant,

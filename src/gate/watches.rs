@@ -111,9 +111,9 @@ impl Watches {
                 watch.set_start(start);
                 Arc::new(watch)
             };
-            // This primary had its epoch elsewhere, and another primary had one here. That watch
-            // knows the other primary's slots, which count as lost here unless they are handed
-            // over.
+            // This primary had its epoch at another key, and another primary had its epoch at this
+            // key. The watch of this key knows that primary's slots, which count as lost here
+            // unless they are handed over.
             let was_at = |watch: &Arc<Watch>| watch.was_at(&primary.shard);
             let here = |(key, watch): (&String, &Arc<Watch>)| {
                 *key != primary.epoch && primary.has(key) && was_at(watch) == Some(true)
@@ -148,8 +148,8 @@ impl Watches {
         others.collect()
     }
 
-    /// Ensures that starts admitted at `primary`, one of `primaries`, will count, as far as is
-    /// known.
+    /// Ensures that this worker may admit jobs at `primary`, one of `primaries`, as far as it
+    /// knows.
     ///
     /// # Errors
     /// Like [`Watch::ready`].
@@ -171,7 +171,7 @@ impl Watches {
         Ok((watch, sent))
     }
 
-    /// Looks at all primaries.
+    /// Reads the epochs of all primaries.
     ///
     /// # Errors
     /// The first error of any primary.
@@ -263,7 +263,7 @@ impl Watches {
         }
     }
 
-    /// Looks at all primaries, and shows each that this worker is alive.
+    /// Checks all primaries, and shows each that this worker is alive.
     ///
     /// # Errors
     /// Like [`combine`], if no job may start at any primary.
@@ -318,7 +318,7 @@ impl Watches {
         for watch in old {
             let at = primaries.iter().zip(current);
             let mut at = at.filter(|(primary, _)| primary.has(watch.key()));
-            // A watch goes only when nothing more can be learned from it.
+            // A watch is removed only when nothing more can be learned from it.
             let Some((primary, _)) = at.find(|(_, current)| !current.claimed().is_empty()) else {
                 continue;
             };
@@ -328,7 +328,7 @@ impl Watches {
         }
     }
 
-    /// Ends this worker, so that others don't wait for its reports.
+    /// Removes this worker from all epochs, so that other workers don't wait for its heartbeats.
     ///
     /// # Errors
     /// The first error of any primary.

@@ -398,8 +398,8 @@ impl Dead<'_> {
         Ok(())
     }
 
-    /// Returns the next message that `filter` selects among those left in `progress`. The others stay
-    /// unacked until the connection closes, so RabbitMQ returns none of them twice.
+    /// Returns the next message that `filter` selects among those left in `progress`. The others
+    /// stay unacked until the connection closes, so RabbitMQ returns none of them twice.
     async fn next(
         &self,
         filter: &Filter,

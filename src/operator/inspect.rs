@@ -1,5 +1,5 @@
-//! Explains why and until when a tenant's jobs wait: everything that the gate knows of one tenant,
-//! in words and as JSON.
+//! Explains why and until when a tenant's jobs wait. Collects what the gate knows of the tenant,
+//! and returns it as text and as JSON.
 
 mod description;
 mod forecast;
@@ -44,7 +44,7 @@ use crate::rules::scope::Scope;
 use crate::rules::steering::{Hold, Steering};
 use crate::rules::tenant::Tenant;
 
-/// Minimum round trip to Redis that is shown, in milliseconds.
+/// Shortest round trip to Redis that the text mentions, in milliseconds.
 const MIN_SHOWN_ROUND_TRIP_MS: u64 = 10;
 
 /// An effective limit and its usage.
@@ -70,13 +70,13 @@ pub struct Inspected {
     forecast: Option<Forecast>,
 }
 
-/// Asks the gate for everything that it knows of `tenant` and its jobs that name `plan`. `labels`
-/// selects these jobs among the tenant's. `what_if` lists hypothetical changes for the forecast of
-/// the backlog.
+/// Asks the gate for everything that it knows of `tenant`, for jobs that name `plan`. `labels`
+/// returns the labels of the jobs to inspect, given the limits in force. With `what_if`,
+/// hypothetical changes, includes a forecast of the backlog.
 ///
 /// # Errors
-/// [`NotDone::Wrong`] if the plan does not exist, the labels fit no limit or a change in `what_if`
-/// is impossible; [`NotDone::Redis`] if Redis can't be asked.
+/// [`NotDone::Wrong`] if the plan does not exist, no limit has such labels, or a change in
+/// `what_if` is impossible; [`NotDone::Redis`] if Redis can't be asked.
 pub async fn inspect(
     gate: &RedisGate,
     config: &Config,
@@ -107,8 +107,8 @@ pub async fn inspect(
     let (mut found, levels) =
         levels::inspect(gate, &tenant, &given.labels, &shown, priorities).await?;
     if limits.len() > 1 && found.waiting > 0 && given.missing.is_empty() {
-        // The inspection's time is when each limit alone would admit the last job. Several limits
-        // delay each other, so the forecast replaces that time, unless the forecast fails.
+        // `waitlist_end_ms` considers each limit alone. Several limits delay each other, so the
+        // forecast corrects it, unless the forecast fails.
         let (partition, asked) = (
             (&tenant, &given.labels),
             ForecastRequest::as_it_is(&limits, 0),
@@ -118,13 +118,13 @@ pub async fn inspect(
             let ends_ms = all.ends_at_ms().saturating_sub(found.now_ms);
             found.waitlist_end_ms = found.waitlist_end_ms.max(ends_ms);
             if levels.is_empty() {
-                // A new job is behind the last one, since there is a single waitlist.
+                // There is a single waitlist, so a new job comes after the last one.
                 found.turn_ms = found.turn_ms.max(found.waitlist_end_ms);
             }
         }
     }
-    // A primary of a cluster that does not answer has no effect on the round trips to the others;
-    // `failed` names it.
+    // If a primary of a cluster does not answer, `failed` names it already, so a failed measurement
+    // is no error then.
     let measured = gate.measure().await;
     if failed.is_empty() {
         measured?;
@@ -177,8 +177,8 @@ pub(super) async fn around(
     policy: &Policy,
 ) -> Result<(Result<Standing, GateError>, Recovery), GateError> {
     let probe = [(BreakerScope::Api, BreakerEvent::Read)];
-    // The API's breaker may be on an unavailable primary of a cluster, and the tenant on another
-    // one.
+    // In a cluster, the primary with the API's breaker may be unavailable while the tenant's
+    // primary answers.
     let all = (gate.report(&Rule::NONE, &probe).await?).into_iter().next();
     let all = all.unwrap_or_else(|| Ok(Standing::default()));
     let recovery = match gate.outlook(Some(tenant), limits, policy).await {
@@ -210,8 +210,8 @@ fn would_be(
     })
 }
 
-/// Returns the time (Unix ms) before which no job starts for reasons outside the tenant's own
-/// state; 0 if there is none.
+/// Returns until when (Unix ms) the recovery wait or the API's breaker lets no job start; 0 if
+/// neither applies.
 pub(super) fn not_before(recovery: &Recovery, all: &Result<Standing, GateError>) -> u64 {
     let recovers = match recovery {
         Recovery::Waits { until_ms, .. } => *until_ms,
@@ -226,7 +226,7 @@ impl Inspected {
         self.limits.iter().zip(&self.found.limits).collect()
     }
 
-    /// Returns what a new job would wait for.
+    /// Returns what a new job of the tenant would wait for.
     fn waits<'a>(&'a self, rows: &[LimitUsage<'a>]) -> WaitReason<'a> {
         match self.stop() {
             Some((word, description)) => WaitReason::Stop(word, description),
@@ -234,7 +234,7 @@ impl Inspected {
         }
     }
 
-    /// Returns what stops the tenant's jobs regardless of its own state, as a keyword and a
+    /// Returns what stops the tenant's jobs even if its own limits have quota, as a keyword and a
     /// sentence.
     fn stop(&self) -> Option<(&'static str, String)> {
         if let Ok(held) = &self.held {
@@ -262,10 +262,10 @@ impl Inspected {
         let own_ms = self.found.blocked_until_ms.saturating_sub(now_ms);
         let until = match left_ms {
             0 if all.is_open => {
-                "one call at a time is made over all tenants until one succeeds".to_owned()
+                "all tenants together make one call at a time, until a call succeeds".to_owned()
             }
             _ => format!(
-                "no job of any tenant is called before it ends, {}",
+                "no job of any tenant is called before the suspension ends, {}",
                 when(now_ms, left_ms)
             ),
         };
@@ -320,7 +320,7 @@ impl Inspected {
         })
     }
 
-    /// Returns the inspection for people.
+    /// Returns the inspection as text.
     pub fn describe(&self) -> String {
         let source = match &self.hint {
             Some(hint) => format!("{} ({hint})", self.source),
@@ -390,8 +390,8 @@ struct PostedInstructions {
 }
 
 impl PostedInstructions {
-    /// Returns until when (Unix ms) an operator tries another `max` of the tenant's limit, or
-    /// `None` if there is no trial.
+    /// Returns until when (Unix ms) an operator's trial of another `max` for the tenant's limit
+    /// lasts, or `None` if there is no trial.
     fn tries(&self, tenant: &Tenant, limit: &str) -> Option<u64> {
         trials::until(&self.seen, tenant, limit)
     }
@@ -420,12 +420,12 @@ async fn held_by_operator(gate: &RedisGate) -> Result<PostedInstructions, String
     })
 }
 
-/// Describes what suspends all tenants; empty if nothing does.
+/// Describes what suspends all tenants. The text is empty if nothing does.
 fn all_suspended(all: &Standing) -> String {
     let by = plain(&all.reason, 200);
     let until = match all.closed_until_ms.checked_sub(all.now_ms) {
-        Some(ms @ 1..) => format!("the next is admitted {}", when(all.now_ms, ms)),
-        _ if all.is_open => "until one succeeds".to_owned(),
+        Some(ms @ 1..) => format!("the next job is admitted {}", when(all.now_ms, ms)),
+        _ if all.is_open => "until a call succeeds".to_owned(),
         _ => return String::new(),
     };
     format!("all       all tenants are suspended, {until}, by {by}; tenant resume --all ends it\n")

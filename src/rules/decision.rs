@@ -270,7 +270,7 @@ pub struct Inspection {
     /// The end of the tenant's suspension, in milliseconds since the epoch: the API throttled the
     /// tenant, or an operator paused it. 0 if it is not suspended.
     pub blocked_until_ms: u64,
-    /// Why the tenant is suspended, such as `429 from the API`; empty if it was not.
+    /// Why the tenant is suspended, such as `429 from the API`; empty if it is not.
     pub blocked_by: String,
     /// The limits that the API advertised last.
     pub quotas: Quotas,

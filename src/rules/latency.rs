@@ -3,9 +3,9 @@
 //!
 //! The *base* is the minimum latency. It does no harm
 //! (docs/decisions/late-calls.md#a-distant-redis), so only the time beyond it counts toward the age
-//! of a permit. A base that is too large would make old permits look young, so the estimate errs
-//! toward a small one: per minute it is twice the minimum less the 5 % quantile, and over ten
-//! minutes the minimum of these.
+//! of a permit. A base that is too large would make old permits look young, so the estimate is
+//! cautious. Each minute has an estimate: twice its minimum, less its 5 % quantile. The base is the
+//! smallest estimate of the last ten minutes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use std::time::Duration;
 pub const SAMPLES: usize = 20;
 /// Length of a span of round trips.
 const SPAN: Duration = Duration::from_secs(60);
-/// Number of spans that count, including the current one.
+/// Number of spans from which the base is computed, including the current one.
 const SPANS: usize = 10;
-/// The quantile: one of this many round trips of a span is below it.
+/// The quantile as a divisor: one in this many round trips of a span is shorter.
 const ONE_OF: usize = 20;
-/// Number of the shortest round trips that are kept. A span with more than this times [`ONE_OF`]
-/// round trips uses a lower quantile.
+/// Number of the shortest round trips that are kept. A span of more than `KEPT * ONE_OF` round
+/// trips uses a lower quantile.
 const KEPT: usize = 32;
 
 /// The measured round trips.

@@ -75,7 +75,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Returns the partition with this number: the waitlist's, a shared one, or one in `shadow_partitions`.
+    /// Returns the partition with this number: the waitlist's, a shared one, or one in
+    /// `shadow_partitions`.
     ///
     /// # Panics
     /// Panics if there is no such partition.

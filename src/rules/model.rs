@@ -31,19 +31,19 @@ use crate::rules::waitlist::{KEEP_MS, Waitlist};
 
 /// How long a settled call is remembered, in milliseconds. See [`Scopes::settle`].
 pub(crate) const MARK_MS: u64 = 60_000;
-/// Minimum time that a reset is remembered, in milliseconds: a day, which is the maximum of
-/// `delay.max-delay` and brings back every job that waited before the reset, plus an hour.
+/// Minimum time that a reset is remembered, in milliseconds: a day plus an hour. `delay.max-delay`
+/// is at most a day, so every job that waited before the reset has returned by then.
 pub(crate) const RESET_MS: u64 = 90_000_000;
 
-/// The stored state of one partition: a tenant, a part of its jobs, or the quota that all tenants
-/// share.
+/// The stored state of one partition: of a tenant, of a part of its jobs, or of the quota that all
+/// tenants share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
     /// Units counted by the partition's limits.
     pub usage: PartitionUsage,
     /// Tickets of the jobs that wait in this partition.
     pub waitlist: Waitlist,
-    /// The waitlists that wait for this partition, if several share it.
+    /// The waitlists that take turns in this partition, if several share it.
     pub fair_queue: FairQueue,
     /// Closed by the API, with the reason in `blocked_by`.
     blocked: Closing,
@@ -57,7 +57,8 @@ pub struct State {
     learned: AllLearned,
     /// The API's advertised limits, and when they were stored.
     quotas: (Quotas, u64),
-    /// Trials of shadow limits. The key is the whole limit, so a changed number starts a new trial.
+    /// Trials of shadow limits. The key is the whole limit, so a limit with any other number has a
+    /// new trial.
     trials: HashMap<Limit, ShadowTrial>,
     /// Settled calls, and until when each is remembered. See [`Scopes::settle`].
     marks: BTreeMap<String, u64>,
@@ -80,8 +81,8 @@ impl Closing {
         }
     }
 
-    /// Moves the period to start now if it starts later, which means that the clock was stepped
-    /// back. The duration stays the same.
+    /// Makes a period that starts in the future, because the clock was stepped back, start now. Its
+    /// duration stays the same.
     fn pull_back(&mut self, now: u64) {
         let step = self.since.saturating_sub(now);
         self.until = self.until.saturating_sub(step);
@@ -96,7 +97,7 @@ impl State {
         self.expires
     }
 
-    /// Removes everything that has expired in the store. Returns true if nothing is left.
+    /// Removes everything that has expired. Returns true if nothing is left.
     pub fn expire(&mut self, now: u64) -> bool {
         if self.expires <= now {
             self.forget_waitlist();
@@ -107,8 +108,8 @@ impl State {
         self.expires == 0 && is_empty && self.usage.is_over(now)
     }
 
-    /// Removes everything that the waitlist's hash holds: tickets, closings, overrides and the
-    /// newest window.
+    /// Removes the content of the waitlist's hash: tickets, closings, breaker, overrides, learned
+    /// values and the newest window.
     pub fn forget_waitlist(&mut self) {
         self.usage.forget_newest_window();
         *self = Self {
@@ -119,7 +120,7 @@ impl State {
         };
     }
 
-    /// Runs `run` on a partition without shared partitions.
+    /// Calls `run` with the scopes of this partition alone, without shared partitions.
     pub fn alone<T>(&mut self, limits: &[Limit], run: impl FnOnce(&mut Scopes<'_>) -> T) -> T {
         let layout = Layout::alone(limits);
         let mut scopes = Scopes::take(&layout, |_| std::mem::take(self));
@@ -162,7 +163,7 @@ impl State {
             .max(self.learned.needed_until())
     }
 
-    /// Removes overrides and learned values once all of them are over.
+    /// Removes overrides and learned values once all of them have expired.
     fn forget_overrides(&mut self, now: u64) {
         let mut set = self.overrides.values();
         if set.all(|(_, until)| *until <= now) && self.learned.needed_until() <= now {
@@ -225,7 +226,7 @@ impl State {
             ..standing
         };
         if *event == BreakerEvent::Read {
-            // A look writes nothing.
+            // A read writes nothing.
             (self.blocked, self.paused) = closings;
         }
         standing
@@ -281,15 +282,15 @@ impl State {
                 self.overrides.remove(name);
             }
             Change::Reset => {
-                // This must be newer than waitlists of the tenant's parts that began in the same
-                // millisecond.
+                // The new waitlist must be newer than waitlists of the tenant's parts that began in
+                // the same millisecond.
                 self.waitlist.reset(now + 1);
                 self.fair_queue = FairQueue::default();
                 self.learned = AllLearned::default();
             }
         }
-        // A reset is stored even if there was nothing to reset, because it must reach the waitlists
-        // of the tenant's parts.
+        // A reset is stored even if the tenant's own waitlist was empty, because it also resets the
+        // waitlists of the tenant's parts, when they are next read.
         let min = match change {
             Change::Reset => RESET_MS,
             _ => KEEP_MS,

@@ -1,13 +1,13 @@
 //! Keeps the starts of a bucket further apart than `window / max`, for APIs that refuse a call that
-//! comes sooner than this after the last one. Pure: `now` is an argument.
+//! arrives less than `window / max` after the previous one. Pure: `now` is an argument.
 //!
-//! The gate counts a call when it is decided, the API when it arrives. If a call takes longer to
-//! arrive than the next one, both arrive closer together. So a *margin* of at most 3 % is added to
-//! each distance. The margin follows the lateness of calls
+//! The gate counts a call when it admits the job, the API when the call arrives. If a call takes
+//! longer to arrive than the next one, they arrive closer together than they started. So a *margin*
+//! of at most 3 % is added to each distance. The margin follows the lateness of calls
 //! ([`Lateness`](super::lateness::Lateness)). A call that is later than the margin moves the next
-//! start, so the margin need not cover the worst case. A refusal shows that all this was too
-//! little: it widens the distances of its tenant by 1 %, and each further refusal doubles that, up
-//! to half of the distance; by at most 4 % if the limit learns, because it sinks then.
+//! start, so the margin need not cover the worst case. A refusal shows that this was not enough: it
+//! widens the distances of its tenant by 1 %. Each further refusal doubles this, up to half of the
+//! distance, or up to 4 % for an adaptive limit, which a refusal lowers anyway.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use super::tenant::Tenant;
 const MIN_MARGIN: Duration = Duration::from_millis(3);
 /// The largest margin: the longest guard of `auto`.
 const LARGEST_MARGIN: Duration = Duration::from_millis(50);
-/// The margin is at most a distance divided by this.
+/// The margin is at most the distance divided by this.
 const MARGIN_PART: u64 = 33;
-/// A distance below this is short. A job that asks a millisecond late would lose too much of it, so
-/// late starts are made up for until the API refuses a call.
+/// Distances below this get no margin until the API refuses a call: a job that asks a millisecond
+/// late would lose too much of its distance, so the bucket may make up for late starts.
 const SHORT_DISTANCE_US: u64 = 50_000;
 /// A late call adds its lateness divided by `RISE_PART` to the margin. Each call reduces the part
 /// of the margin above the minimum by 1/`FALL_PART`.
@@ -33,13 +33,13 @@ const RISE_PART: u32 = 4;
 const FALL_PART: u32 = 256;
 /// The first refusal adds the distance divided by this; each further refusal doubles it.
 const FIRST_PART: u64 = 100;
-/// Starts are kept apart by at most `window / max` plus this part of it.
+/// The added distance is at most `window / max` divided by this.
 const MAX_PART: u64 = 2;
 /// Maximum number of refusals that count.
 const MAX_REFUSALS: u32 = 7;
-/// The same for a limit that learns.
+/// The same for an adaptive limit.
 const MAX_REFUSALS_OF_LEARNER: u32 = 3;
-/// Time without a refusal after which one refusal less counts.
+/// Time without a refusal after which one refusal is forgotten.
 const RELAX_INTERVAL: Duration = Duration::from_secs(600);
 /// Maximum number of tenants whose refusals are remembered. Refusals of other tenants have no
 /// effect.
@@ -61,7 +61,7 @@ struct TenantRefusals {
 }
 
 impl TenantRefusals {
-    /// Returns how many of the refusals count.
+    /// Returns the number of refusals that are not forgotten yet.
     fn left(&self, now: Duration) -> u32 {
         let passed = now.saturating_sub(self.at).as_secs() / RELAX_INTERVAL.as_secs();
         self.times
@@ -80,7 +80,7 @@ impl Default for Pacing {
 }
 
 impl Pacing {
-    /// Returns the `limits` of `tenant` with the starts of buckets kept apart.
+    /// Returns the `limits` of `tenant` with the distances of buckets widened.
     pub fn add_spacing(&self, now: Duration, tenant: &Tenant, limits: Limits) -> Limits {
         if !limits.iter().any(|limit| limit.algorithm().has_burst()) {
             return limits;
@@ -118,8 +118,8 @@ impl Pacing {
         self.margin = (self.margin + late / RISE_PART).min(LARGEST_MARGIN);
     }
 
-    /// Widens the distances of `tenant` after the API refused a call with these limits, whose
-    /// question was sent at `asked_at`. Several calls that were in flight together count once.
+    /// Widens the distances of `tenant` after the API refused a call under `limits`. `asked_at` is
+    /// when its permit was requested. Refused calls that were in flight together count once.
     pub fn refused(
         &mut self,
         now: Duration,

@@ -1,12 +1,11 @@
-//! Detects from refused calls that an API counts differently from the configured limit. Pure: `now`
-//! is an argument.
+//! Detects from refused calls that an API counts differently from the configured limit, and gives
+//! advice. Pure: `now` is an argument.
 //!
-//! A worker calls only within the limit, so a refusal means that the API counts in another way. One
-//! refusal proves nothing: the API may remember earlier calls, or may be overloaded. Advice is
-//! given after several throttlings of a tenant, with more refused calls than an even flow would
-//! lose. The number of calls that pass between two throttlings shows which case it is: an API that
-//! expects an even flow lets a few calls of a burst pass, but an API that counts windows lets
-//! nearly all pass.
+//! A worker calls only within the limit, so refusals suggest that the API counts in another way.
+//! One refusal proves nothing: the API may remember earlier calls, or may be overloaded. There is
+//! advice after several throttlings of a tenant, if at least 5 % of its calls were refused. Which
+//! advice depends on the number of calls that pass between two throttlings: an API that expects an
+//! even flow lets a few calls of a burst pass, but an API that counts windows lets nearly all pass.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,14 +19,14 @@ use super::tenant::Tenant;
 const MIN_THROTTLINGS: u32 = 3;
 /// Advice is given if at least one of this many calls is refused.
 const REFUSED_PART: u32 = 20;
-/// An API is assumed to require an even flow if at most the limit divided by this passes between
-/// two throttlings.
+/// An API is assumed to require an even flow if the calls that pass between two throttlings are at
+/// most the limit divided by this.
 const EVEN_PART: u32 = 4;
 /// Number of calls of a tenant after which the counts are halved, so that older calls count less.
 const MAX_CALLS: u32 = 400;
 /// Age at which refusals are forgotten if there is no room for another tenant.
 const MEMORY: Duration = Duration::from_secs(3600);
-/// Maximum number of tenants whose calls are counted: tenants with a refused call.
+/// Maximum number of tenants with a refused call whose calls are counted.
 const MAX_TENANTS: usize = 10_000;
 
 /// Counts calls of tenants with at least one refused call.
@@ -61,14 +60,14 @@ impl CallCounts {
 }
 
 impl Refusals {
-    /// Counts a call of `tenant` that the API answered.
+    /// Counts a call of `tenant` that the API did not refuse.
     pub fn passed(&mut self, tenant: &Tenant) {
         if let Some(counts) = self.tenants.get_mut(tenant) {
             counts.called();
         }
     }
 
-    /// Counts a refused call of `tenant`, whose question was sent at `asked_at`.
+    /// Counts a refused call of `tenant`. `asked_at` is when its permit was requested.
     pub fn refused(&mut self, now: Duration, tenant: &Tenant, asked_at: Duration) {
         if !self.tenants.contains_key(tenant) {
             if !self.has_room(now) {
@@ -86,15 +85,15 @@ impl Refusals {
         }
     }
 
-    /// Returns advice on the refusals of `tenant` with these `limits`, or `None` if they are few.
-    /// Remembers it for an hour.
+    /// Returns advice on the refusals of `tenant` under `limits`, or `None` if there are few
+    /// refusals. Remembers the advice for an hour.
     pub fn advise(&mut self, now: Duration, tenant: &Tenant, limits: &[Limit]) -> Option<String> {
         let advice = self.advice(tenant, limits)?;
         self.advised = Some((now, format!("{advice} (tenant {tenant})")));
         Some(advice)
     }
 
-    /// Returns the last advice and its tenant, if it is less than an hour old.
+    /// Returns the last advice, including the tenant's name, if it is less than an hour old.
     pub fn last_advice(&self, now: Duration) -> Option<&str> {
         let (at, advice) = self.advised.as_ref()?;
         (*at + MEMORY > now).then_some(advice)

@@ -1,8 +1,8 @@
 //! The waitlist: a few counters, the same for every algorithm.
 //!
-//! A ticket only determines when a job asks again; usage decides whether it starts. So duplicates,
-//! jobs that vanish and a waitlist that expires can waste quota for a moment, but can never exceed
-//! a limit.
+//! A ticket only determines when a job asks again; usage decides whether it starts. So duplicate
+//! jobs, vanished jobs and an expired waitlist can waste quota briefly, but can never exceed a
+//! limit.
 
 use std::collections::VecDeque;
 
@@ -12,37 +12,38 @@ use crate::rules::limit::Limit;
 /// How long before its turn a waiting job may be admitted if quota is available, so that the quota
 /// of a late job is not wasted.
 pub const AHEAD_MS: u64 = 500;
-/// Time after which available quota that no job claimed is attributed to jobs that vanished.
+/// Time after which available quota that no job has claimed goes to the next job that asks, because
+/// the jobs ahead have vanished.
 pub const GRACE_MS: u64 = 2000;
 /// How long a waitlist is kept after the turn of its last ticket.
 pub const KEEP_MS: u64 = 3_600_000;
-/// Maximum distance behind the newest admitted ticket at which tickets are kept.
+/// Maximum distance behind the newest admitted ticket at which a ticket is still kept.
 pub const MAX_REACH: u64 = 1024;
 
-/// The tickets of one tenant, counted in units: a job takes as many as it costs if a limit counts
-/// cost, and one otherwise.
+/// The waitlist of one partition. A ticket stands for one unit: a job takes as many as it costs if
+/// a limit counts cost, else one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Waitlist {
-    /// The waitlist's generation; 0 before the first. No generation is used twice, so a newer
-    /// waitlist does not honor an old ticket.
+    /// Identifies this waitlist; 0 before the first one. No generation is used twice, so tickets of
+    /// an older waitlist are not valid in a newer one.
     pub generation: u64,
     /// The last ticket up to which all tickets were claimed or given up.
     pub now_serving: u64,
     /// The last ticket that was issued.
     pub last_issued: u64,
-    /// Number of jobs that were given tickets.
+    /// Number of jobs that got tickets.
     pub jobs: u64,
     /// Whether each ticket was claimed, from the one after `now_serving` to the newest claimed one.
     pub claimed_ahead: VecDeque<bool>,
-    /// Since when available quota has not been claimed; 0 if none is unclaimed.
+    /// Since when quota has been available without being claimed; 0 if there is none.
     pub seen: u64,
     /// When quota becomes available for the first of the waitlist.
     pub room: u64,
     /// The recent average time that a call holds a lease, in milliseconds; 0 before the first call
     /// has ended.
     pub usual: u64,
-    /// The largest cost in the waitlist: with quota for it, the first job could be admitted,
-    /// whatever it costs.
+    /// The largest cost in the waitlist. Quota for this cost suffices for the first job, whatever
+    /// it costs.
     pub widest: u64,
 }
 
@@ -108,9 +109,9 @@ impl Waitlist {
 
     /// Returns the estimated number of jobs in the first `units` units of the waitlist, if the last
     /// of them costs `own`. The jobs in front are assumed to have the average cost, and their
-    /// number is reduced by its square root, because a sum of many costs varies about that much: a
-    /// job that returns too early waits a little longer, but a late job leaves quota unused. The
-    /// first of the waitlist is one job of any cost.
+    /// number is reduced by its square root, because a sum of many costs varies by about that much:
+    /// a job that returns too early waits a little longer, but a job that returns late leaves quota
+    /// unused. Units up to `own` are one job.
     pub fn jobs_in(&self, units: u64, own: u64) -> u64 {
         match units.saturating_sub(own) {
             0 => 1,
@@ -122,7 +123,7 @@ impl Waitlist {
         }
     }
 
-    /// Replaces the waitlist by a new, empty one, because no job waits any more.
+    /// Replaces the waitlist with a new, empty one, in which old tickets are not valid.
     pub fn reset(&mut self, now: u64) {
         *self = Self {
             generation: now.max(self.generation + 1),
@@ -132,8 +133,8 @@ impl Waitlist {
     }
 }
 
-/// Returns the distance behind the newest admitted ticket at which a ticket is given up: the
-/// tickets that fit in [`AHEAD_MS`].
+/// Returns the distance behind the newest admitted ticket beyond which tickets are given up: the
+/// number of tickets whose turns come within [`AHEAD_MS`].
 pub fn reach(limits: &[Limit]) -> u64 {
     let tickets = |limit: &Limit| u64::from(limit.max()) * AHEAD_MS / limit.span().max(1);
     let max = limits.iter().map(tickets).max().unwrap_or(0);

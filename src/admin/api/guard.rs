@@ -63,8 +63,8 @@ impl Guard {
         }
     }
 
-    /// Returns the right that the token in `headers` grants, as [`Guard::right_of_token`] does, or `None`
-    /// if there is no token.
+    /// Returns the right that the token in `headers` grants, as [`Guard::right_of_token`] does, or
+    /// `None` if there is no token.
     fn right_in(&self, headers: &HeaderMap, peer: SocketAddr) -> Result<Option<Right>, ApiProblem> {
         match bearer(headers) {
             Some(token) => self.right_of_token(token, peer),

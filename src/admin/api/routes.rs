@@ -1,5 +1,5 @@
-//! The routes of `/api/v1` in one table, from which requests are parsed and docs/openapi.json is
-//! generated.
+//! The table of the routes of `/api/v1`. It determines how requests are parsed, and
+//! docs/openapi.json is generated from it.
 
 use super::actions::ActionKind;
 use super::reads::ApiRead;
@@ -7,17 +7,17 @@ use super::reads::ApiRead;
 /// Type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParamKind {
-    /// A text with at most this number of bytes.
+    /// A text of at most this many bytes.
     Text(usize),
     /// A duration, such as `1h`.
     Span,
     /// A rate, such as `10/s`.
     Rate,
-    /// A whole number. It starts at 1, or at 0 for a number of rows to skip.
+    /// A whole number.
     Number {
-        /// Minimum.
+        /// Smallest valid value.
         min: u64,
-        /// Maximum.
+        /// Largest valid value.
         max: u64,
     },
     /// True or false.
@@ -85,7 +85,7 @@ pub struct ApiRoute {
     pub effect: Effect,
     /// Description in the OpenAPI document.
     pub about: &'static str,
-    /// Parameters, in groups.
+    /// Parameters, in groups that routes share.
     pub params: &'static [&'static [Param]],
     /// Schema of the answer.
     pub answer: &'static str,
@@ -96,7 +96,7 @@ pub struct ApiRoute {
 }
 
 impl ApiRoute {
-    /// Iterates over the parameters.
+    /// Returns the parameters of all groups.
     pub fn params(&self) -> impl Iterator<Item = &'static Param> {
         self.params.iter().copied().flatten()
     }
@@ -124,9 +124,9 @@ impl ApiRoute {
     }
 }
 
-/// Maximum length of the name of a tenant, a job or a queue, in bytes.
+/// The name of a tenant, a job or a queue.
 const NAME: ParamKind = ParamKind::Text(255);
-/// Maximum number of rows of a page.
+/// Maximum number of rows in one answer.
 pub const MAX_ROWS: u64 = 500;
 const PIPELINE: &[Param] = &[param(
     "pipeline",

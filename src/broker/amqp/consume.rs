@@ -27,16 +27,16 @@ const MAX_DELIVERIES_PER_EVENT: usize = 128;
 const RECHECK_SHARE: u16 = 8;
 /// Maximum number of queues of new jobs that a log line names.
 const MAX_QUEUES_NAMED: usize = 8;
-/// Maximum number of missing delay queues that a session finds before it stops looking.
+/// Maximum number of missing delay queues that a session looks for.
 const MAX_MISSING: usize = 8;
 /// Minimum pause between two declarations of the queues.
 const HEAL_PAUSE: Duration = Duration::from_secs(1);
-/// The connection's name in logs and in RabbitMQ's tools.
+/// Name of the connection in logs and in RabbitMQ's tools.
 const NAME: &str = "sluicegate consume";
 
 /// Keeps a session up until the broker is closed or stopped.
 pub(super) async fn supervise(shared: Arc<BrokerState>, events: mpsc::Sender<BrokerEvent>) {
-    // However this task ends, `stop_consuming` must not wait for it any longer.
+    // Lets `stop_consuming` continue however this task ends.
     let _stopped = shared.stopped.clone().drop_guard();
     let (mut attempts, mut turns) = (Attempts::new(NAME), shared.nodes.turns());
     let mut session = 1;
@@ -85,7 +85,7 @@ pub(super) async fn supervise(shared: Arc<BrokerState>, events: mpsc::Sender<Bro
 enum SessionEnd {
     /// The broker is closed, or the engine is gone.
     Closed,
-    /// The deliveries go back to their queues, for other workers.
+    /// The worker returns its deliveries to their queues, for other workers.
     Resting,
 }
 
@@ -119,14 +119,14 @@ struct ConsumerSlot {
     /// Maximum number of its unacked deliveries.
     prefetch: u16,
     channel: Channel,
-    /// The consumer, or `None` while it takes nothing.
+    /// The consumer, or `None` while this slot takes no deliveries.
     consumer: Option<Consumer>,
-    /// Whether it is being cancelled. Deliveries that `lapin` still holds keep coming.
+    /// Whether the consumer is being canceled. Deliveries that `lapin` still holds keep arriving.
     ends: bool,
 }
 
 impl ConsumerSlot {
-    /// Creates a slot that takes nothing yet.
+    /// Creates a slot that does not consume yet.
     fn new(channel: &Channel, source: DeliverySource, (queue, prefetch): (&Arc<str>, u16)) -> Self {
         Self {
             source,
@@ -182,7 +182,7 @@ async fn open_consumers(
         at_most(shared.prefetch),
         at_most((shared.prefetch / RECHECK_SHARE).max(1)),
     );
-    // In the order in which they are gathered: jobs that have waited come first.
+    // This is the order in which deliveries are gathered: jobs that have waited come first.
     let window = at_most(shared.window);
     let mut slots = open_consumers_of(link, names, names.delay_sources(), window).await?;
     slots.extend(open_consumers_of(link, names, [DeliverySource::Due], main).await?);
@@ -282,7 +282,7 @@ async fn turn_new(
     Ok(())
 }
 
-/// Opens consumers on one channel, each with a prefetch of its own.
+/// Opens consumers on one channel. Each has the prefetch `prefetch`.
 async fn open_consumers_of(
     link: &AmqpLink,
     names: &QueueNames,
@@ -299,9 +299,9 @@ async fn open_consumers_of(
     future::try_join_all(opening).await
 }
 
-/// Opens consumers of all queues of new jobs on one channel. Each has its share of the prefetch,
-/// and at most `prefetch`. They consume only if new jobs are wanted. All of them count as one
-/// source.
+/// Opens consumers of all queues of new jobs on one channel. Each gets its queue's share of the
+/// prefetch, but at most `prefetch`. They start only if new jobs are wanted. All of them count as
+/// one source.
 async fn open_consumers_of_new(
     link: &AmqpLink,
     shared: &BrokerState,
@@ -329,11 +329,11 @@ async fn limit(link: &AmqpLink, channel: &Channel, prefetch: u16) -> Result<(), 
     link.target.rpc("basic.qos", qos).await
 }
 
-/// Gathers the deliveries that have arrived. The batch is empty if a consumer has ended as
-/// requested. `Err(None)` means that the broker cancelled a consumer.
+/// Waits for deliveries and returns those that have arrived. The batch is empty if a consumer ended
+/// as requested. `Err(None)` means that the broker canceled a consumer.
 ///
-/// `lapin` reports a channel's error or a cancel once and then stays silent forever, so both end
-/// the session. Deliveries gathered in the same poll are delivered again.
+/// `lapin` reports a channel's error or a canceled consumer only once, so the caller must end the
+/// session. RabbitMQ then delivers again what was gathered in the same poll.
 async fn gather(
     slots: &mut [ConsumerSlot],
     session: u64,
@@ -381,7 +381,8 @@ fn taken(source: DeliverySource, session: u64, delivery: lapin::message::Deliver
     }
 }
 
-/// Cancels the consumers. Deliveries that `lapin` still holds go back when the session ends.
+/// Cancels the consumers. Deliveries that `lapin` still holds return to their queues when the
+/// session ends.
 async fn stop(link: &AmqpLink, slots: &[ConsumerSlot]) -> Result<(), BrokerError> {
     let cancels = slots.iter().filter_map(|slot| {
         let consumer = slot.consumer.as_ref().filter(|_| !slot.ends)?;
@@ -400,9 +401,8 @@ async fn declare(shared: &BrokerState, link: &AmqpLink) -> Result<(), BrokerErro
     link.target.rpc("channel.close", closing).await
 }
 
-/// Logs delay queues that were deleted together with their jobs: they are missing although others
-/// exist. An operator deleted them, or a policy with `expires` while no worker ran. They are
-/// declared again later.
+/// Logs delay queues that were deleted together with their jobs, by an operator, or by a policy
+/// with `expires` while no worker ran. The caller declares them again.
 async fn log_lost_delay_queues(shared: &BrokerState, link: &AmqpLink) -> Result<(), BrokerError> {
     for queue in lost_delay_queues(link, &shared.topology.names).await? {
         tracing::warn!(%queue, "a delay queue was deleted with its jobs: declaring it again; \
@@ -411,10 +411,10 @@ async fn log_lost_delay_queues(shared: &BrokerState, link: &AmqpLink) -> Result<
     Ok(())
 }
 
-/// Returns the delay queues that are missing although a later one exists. Queues after the last
-/// existing one were never declared, or another process is declaring them right now, in order. Each
-/// check of a missing queue costs the session a channel, so their number is limited to
-/// [`MAX_MISSING`].
+/// Returns the delay queues that are missing although a later one exists. Queues are declared in
+/// order, so queues after the last existing one were never declared, or another process is
+/// declaring them now. Each check of a missing queue closes a channel, so at most [`MAX_MISSING`]
+/// missing queues are found.
 async fn lost_delay_queues(
     link: &AmqpLink,
     names: &QueueNames,

@@ -23,8 +23,8 @@ use crate::rules::existing_queue::QueueProperties;
 const NAME: &str = "sluicegate check";
 /// The connection's name in RabbitMQ's tools while a worker starts.
 const START_CHECK_NAME: &str = "sluicegate start";
-/// Pause between two looks at queues that may be being declared. In this time, a publisher or
-/// worker declares at least one more.
+/// Pause between two checks of queues that another process may be declaring. In this time, a
+/// publisher or worker declares at least one more.
 const DECLARING: Duration = Duration::from_secs(1);
 /// Timeout for the server's greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
@@ -106,8 +106,8 @@ pub async fn inventory(
 
 /// Returns true if the queues are in use, so that jobs may have started lately. That is the case if
 /// jobs wait in a delay queue or where delay queues dead-letter to, or if a worker consumes there.
-/// It is also the case if delay queues are missing, because jobs may wait in those of a different
-/// `max-delay`. Waits for delay queues that are being declared right now, in order.
+/// It is also the case if delay queues are missing, because jobs may wait in the delay queues of a
+/// different `max-delay`. Waits for delay queues that are being declared right now, in order.
 ///
 /// # Errors
 /// [`BrokerError`] if this can't be determined.

@@ -2,8 +2,8 @@
 //!
 //! A message that breaks its channel or whose queue stalls must not affect other messages. If
 //! RabbitMQ closes the channel over a batch, the messages are published again one by one, which
-//! finds the message at fault. Messages that are not confirmed within a second keep their channel
-//! while the lane waits for them, and the messages behind them take a new channel.
+//! finds the message at fault. If messages are not confirmed within a second, their channel is kept
+//! to wait for them, and the lane publishes further messages on a new channel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,18 +17,18 @@ use super::connection::AmqpLink;
 use super::publish::{Batch, PublishRequests};
 use crate::broker::{BrokerError, PublishError};
 
-/// Time for all confirms of a batch.
+/// Maximum time for all confirms of a batch.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time after which unconfirmed messages are late, and the messages behind them stop waiting.
+/// Time after which unconfirmed messages are late, so that the lane continues on a new channel.
 const LATE_AFTER: Duration = Duration::from_secs(1);
-/// Maximum number of channels that wait for late messages. Beyond it, the messages behind them
-/// wait, too.
+/// Maximum number of channels on which late messages wait. Once all are in use, the lane itself
+/// waits for late messages.
 const MAX_LATE_CHANNELS: usize = 12;
 /// Pause between a channel's error and the next channel.
 const CHANNEL_PAUSE: Duration = Duration::from_millis(200);
-/// Minimum interval between renewals of a channel whose messages are refused.
+/// Minimum interval between renewals of a channel after nacks.
 const RENEW_PAUSE: Duration = Duration::from_secs(1);
-/// Time for a lane to find the message that closed its connection.
+/// Maximum time to find out whether a message closed the connection.
 const BLAME_TIMEOUT: Duration = Duration::from_secs(1);
 /// Code with which RabbitMQ closes connections when it stops or an operator asks for it. No message
 /// is to blame.
@@ -38,7 +38,8 @@ const CONNECTION_FORCED: u16 = 320;
 pub(super) enum LaneEnd {
     /// The connection is gone.
     Lost(BrokerError),
-    /// RabbitMQ closed the connection over a message, which is known or is being found.
+    /// RabbitMQ closed the connection because of a message. It is known, or is found by publishing
+    /// the batch's messages one by one.
     Blamed(BrokerError),
 }
 
@@ -54,10 +55,11 @@ fn code(error: &lapin::Error) -> Option<u16> {
 pub(super) struct Lane<M> {
     pub link: Arc<AmqpLink>,
     pub requests: Arc<PublishRequests<M>>,
-    /// Notified if one of our queues is missing.
+    /// Notified if one of the worker's own queues is missing. `None` if the lane publishes to other
+    /// queues.
     pub shared: Option<Arc<BrokerState>>,
-    /// Whether nothing else is published on this connection. If so, and RabbitMQ closes it, a
-    /// message of this lane is to blame.
+    /// Whether this lane is the only one on its connection. If RabbitMQ closes the connection, a
+    /// message of this lane is then to blame.
     pub is_alone: bool,
 }
 
@@ -142,7 +144,8 @@ impl<M: Publishing> Lane<M> {
     /// Writes a batch.
     ///
     /// # Errors
-    /// The outer error: the connection takes no messages. The inner one: the channel was closed.
+    /// The outer error means that the connection accepts no messages, the inner one that the
+    /// channel was closed.
     async fn send(
         &self,
         channel: &mut ConfirmChannel,
@@ -165,7 +168,7 @@ impl<M: Publishing> Lane<M> {
         match result {
             Some(result) => Ok(result),
             None => {
-                let reason = format!("it accepts no messages within {CONFIRM_TIMEOUT:?}");
+                let reason = format!("it accepted no messages within {CONFIRM_TIMEOUT:?}");
                 batch.answer_rest(&Err(down(&reason)));
                 Err(self.failed(reason))
             }
@@ -191,9 +194,9 @@ impl<M: Publishing> Lane<M> {
         }
     }
 
-    /// Handles a batch whose channel was closed. If a message is to blame, answers it if it is the
-    /// only one, or publishes all messages again one by one. Returns true if the batch closed the
-    /// connection, too.
+    /// Handles a batch whose channel was closed. If a message is to blame and is the only one,
+    /// reports it as refused. If there are several, queues each to be published alone. Returns true
+    /// if the batch closed the connection, too.
     fn blame(&self, mut batch: Batch<M>, error: &lapin::Error) -> bool {
         let (code, is_up) = (code(error), !error.is_amqp_hard_error());
         let shown = self.link.target.error(error).to_string();
@@ -221,7 +224,7 @@ impl<M: Publishing> Lane<M> {
     }
 }
 
-/// The only lane of a connection, in a task of its own.
+/// The task of a lane that has a connection to itself.
 pub(super) struct OnlyLane<M> {
     link: Arc<AmqpLink>,
     requests: Arc<PublishRequests<M>>,
@@ -244,8 +247,8 @@ impl<M: Publishing> OnlyLane<M> {
         }
     }
 
-    /// Waits for the end of the lane or of its connection, which is called `name`. Calls `blocks`
-    /// when RabbitMQ blocks publishers, and when it no longer does.
+    /// Waits for the end of the lane or of its connection. `name` is the connection's name in logs.
+    /// Calls `blocks` when RabbitMQ blocks publishers, and when it no longer does.
     pub async fn ended(&mut self, name: &str, blocks: impl Fn(bool)) -> LaneEnd {
         let Self {
             link,
@@ -309,7 +312,7 @@ async fn wait_for_late<M: Publishing>(
     if is_complete {
         return channel.close(&link).await;
     }
-    // If RabbitMQ answers this, the connection is sound and the messages' queues are at fault.
+    // If RabbitMQ confirms the close, the connection works and the messages' queues are at fault.
     match channel.close(&link).await {
         Ok(()) => {
             batch.answer_rest(&Err(PublishError::Unconfirmed));

@@ -1,5 +1,5 @@
-//! Requests to publish: their callers, the queued requests, and the connection for messages to our
-//! own queues.
+//! Publishes messages: takes them from callers, queues them, and keeps the connection over which
+//! messages to the worker's own queues are published.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -17,12 +17,12 @@ use super::supervise::Attempts;
 use super::{BrokerState, backlog};
 use crate::broker::{BrokerError, Outgoing};
 
-/// Number of lanes to delay queues, each with its own channel. Dead letters have one more lane: if
-/// their queue stops confirming, waiting jobs are not affected.
+/// Number of lanes to delay queues, each with its own channel. Dead letters have a lane of their
+/// own, so that jobs can still move to delay queues if the dead-letter queue stops confirming.
 pub(super) const CHANNELS: usize = 2;
 /// Maximum number of messages in one batch.
 pub(super) const MAX_BATCH: usize = 256;
-/// Body bytes at which a batch ends. The last message may exceed it.
+/// Number of body bytes at which a batch is full. The last message may exceed it.
 const MAX_BATCH_BYTES: usize = 4 << 20;
 /// Maximum number of queued messages. Further messages wait with their callers.
 const QUEUE_CAPACITY: usize = 1024;
@@ -39,10 +39,10 @@ struct PublishRequest<M> {
     reply: oneshot::Sender<Answer>,
 }
 
-/// The receiving end of the requests. It outlives sessions.
+/// The receiving end of the queue of requests. It outlives sessions.
 pub(super) struct PublishRequests<M> {
     waiting: Mutex<mpsc::Receiver<PublishRequest<M>>>,
-    /// Requests whose channel was closed. Each is published alone.
+    /// Requests of a batch over which RabbitMQ closed the channel. Each is published alone.
     alone: std::sync::Mutex<VecDeque<PublishRequest<M>>>,
     /// Notified when there may be something to publish.
     wanted: Arc<Notify>,
@@ -92,8 +92,8 @@ pub(super) struct Publisher<M> {
     blocked: watch::Receiver<bool>,
 }
 
-/// The deadline of a caller. Time does not count while RabbitMQ blocks publishers: it has the
-/// messages or will get them, so a caller that gave up and tried again would publish them twice.
+/// The deadline of a caller. Time in which RabbitMQ blocks publishers does not count: the messages
+/// will still arrive, so a caller that gave up and tried again would publish them twice.
 struct CallerDeadline {
     until: Instant,
     blocked: watch::Receiver<bool>,
@@ -147,8 +147,8 @@ impl<M: Publishing> Publisher<M> {
         let mut replies = Vec::with_capacity(batch.len());
         for outgoing in batch {
             let (reply, answer) = oneshot::channel();
-            // If sending fails or times out, the request is dropped, and with it `reply`. The
-            // caller then gets an error from `answer`.
+            // A send that fails or times out drops the request and its `reply`, so `answer` returns
+            // an error below.
             let sending = self.requests.send(PublishRequest { outgoing, reply });
             let _ = deadline.wait(sending).await;
             self.wanted.notify_one();
@@ -166,8 +166,8 @@ impl<M: Publishing> Publisher<M> {
     }
 }
 
-/// Keeps a session up until the broker is closed. The first of `requests` are messages to delay
-/// queues and other queues of jobs, the second are dead letters.
+/// Keeps a session up until the broker is closed. `requests` are those for delay queues and other
+/// queues of jobs, and those for dead letters.
 pub(super) async fn supervise(
     shared: Arc<BrokerState>,
     requests: [Arc<PublishRequests<Outgoing>>; 2],
@@ -181,7 +181,7 @@ pub(super) async fn supervise(
         }
         let Err(error) = ended else { break };
         attempts.ended(up);
-        // Otherwise the consuming connection logs it.
+        // If the consuming connection is down, too, it logs the error.
         if shared.acks.is_up() {
             attempts.log(&error);
         }
@@ -271,7 +271,8 @@ impl<M: Publishing> PublishRequests<M> {
     pub(super) async fn next_batch(&self) -> Option<Batch<M>> {
         let mut receiver = self.waiting.lock().await;
         loop {
-            // A caller that gave up publishes again, so its old message would only be a duplicate.
+            // Skips messages of callers that gave up: they publish again, so the old message would
+            // be a duplicate.
             while let Some(request) = { self.alone().pop_front() } {
                 if !request.reply.is_closed() {
                     return Some(Batch::of([request]));
@@ -298,7 +299,7 @@ impl<M: Publishing> PublishRequests<M> {
         self.blocked.send_replace(blocked);
     }
 
-    /// Drops the queued requests when a session ends, so that their callers learn of it.
+    /// Drops the queued requests after a session has ended, so that their callers get an error.
     pub(super) async fn fail_waiting(&self) {
         self.alone().clear();
         let mut receiver = self.waiting.lock().await;

@@ -40,9 +40,9 @@ pub(super) struct MemoryServerState {
     /// The sources in the order of their delivery.
     sources: Vec<DeliverySource>,
     missing: HashSet<Arc<str>>,
-    /// The queue that each exchange and key leads to, for queues of others.
+    /// The queue to which each exchange and key lead, for queues that are not the worker's own.
     bound: HashMap<(String, String), String>,
-    /// The messages in the queues of others.
+    /// The messages in queues that are not the worker's own.
     pub replies: HashMap<String, Vec<Message>>,
     clients: Vec<MemoryClient>,
     last_number: u64,
@@ -139,7 +139,7 @@ impl MemoryServerState {
         }
     }
 
-    /// Stores a result in its queue, which may be ours or not.
+    /// Stores a result in its queue, which may be one of the worker's own.
     fn route(&mut self, reply: Reply) -> Result<(), PublishError> {
         let (exchange, key) = (&reply.exchange, &reply.routing_key);
         if exchange.is_empty() && self.numbers.contains_key(key) {
@@ -284,7 +284,7 @@ impl MemoryServerState {
         ready.map(MemoryQueue::len).sum()
     }
 
-    /// Begins the session of `client` if it is time, and returns what there is for it.
+    /// Begins the session of `client` if it is time, and returns the client's next step.
     pub fn step(&mut self, client: usize, now: Instant) -> ClientStep {
         let MemoryClient { closed, ended, .. } = self.clients[client];
         if !closed && !ended {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Maximum number of lines of one kind per [`SUMMARY_INTERVAL`].
 pub(super) const MAX_LINES: u32 = 10;
-/// The interval.
+/// Minimum interval between two summaries of one kind.
 pub(super) const SUMMARY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A kind of frequent event.

@@ -1,5 +1,5 @@
-//! Paces the questions to the gate: when the next one may be sent, which ones are in flight, and
-//! until when an answer is of use.
+//! Paces the questions to the gate: decides when the next round trip may begin, tracks the ones in
+//! flight, and knows how long an answer is useful.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,14 +13,13 @@ use crate::gate::{GateError, ShardId};
 use crate::rules::limit::Limits;
 use crate::rules::retry::Reconnect;
 
-/// How long a question waits for more jobs, unless [`FULL_ROUND`] jobs could ask. This bounds the
-/// number of round trips.
+/// Minimum interval between round trips of fewer than [`FULL_ROUND`] jobs. It bounds their number.
 const PACE: Duration = Duration::from_millis(1);
-/// Number of jobs that ask at once.
+/// Number of jobs for which a round trip begins without a pause.
 const FULL_ROUND: usize = 8;
-/// Delay before a clock that could not be read is requested again.
+/// Delay before the store's clock is read again after a failure.
 const CLOCK_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Interval at which a gate in a recovery wait is asked again, because it may open early.
+/// Maximum pause between questions during a recovery wait, because the gate may open early.
 const COLD_PAUSE: Duration = Duration::from_secs(1);
 
 /// One round trip to one shard that is in flight.
@@ -30,10 +29,9 @@ pub(super) struct RoundTrip {
     pub(super) questions: Vec<GateQuestion>,
     /// Number of this round trip, counted from 1.
     number: u64,
-    /// End of the time in which its answer can start jobs, apart from the minimum latency to the
-    /// store.
+    /// Until when its answer can start jobs, without the minimum latency to the store.
     until: Duration,
-    /// Whether its jobs have given their slots away.
+    /// Whether its jobs have lost their slots.
     pub(super) lapsed: bool,
 }
 
@@ -62,52 +60,52 @@ impl RoundTrip {
 pub(super) struct Admission {
     /// The round trips in flight, at most one per shard.
     rounds: BTreeMap<ShardId, RoundTrip>,
-    /// Number of questions so far.
+    /// Number of round trips so far.
     asked: u64,
     last_ask: Option<Duration>,
     size: RoundSize,
-    /// Earliest time of the next question.
+    /// Earliest time of the next round trip after an error.
     pause: Option<Duration>,
-    /// When the gate opens again, according to its last error.
+    /// When the recovery wait ends, according to the gate's last error.
     closed_until: Duration,
     backoff: Reconnect,
-    /// Minimum duration of a question and its answer.
+    /// Minimum duration of a round trip.
     base: Duration,
     expired_permits: ExpiredPermits,
 }
 
 impl Admission {
-    /// Returns true if no question is in flight in `shard`.
+    /// Returns true if no round trip to `shard` is in flight.
     pub(super) fn is_open(&self, shard: ShardId) -> bool {
         !self.rounds.contains_key(&shard)
     }
 
-    /// Returns true if no question is in flight.
+    /// Returns true if no round trip is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.rounds.is_empty()
     }
 
-    /// Returns the number of questions so far.
+    /// Returns the number of round trips so far.
     pub(super) fn asked(&self) -> u64 {
         self.asked
     }
 
-    /// Returns true if the first `asked` questions are answered.
+    /// Returns true if the first `asked` round trips have ended.
     pub(super) fn is_answered(&self, asked: u64) -> bool {
         self.rounds.values().all(|round| round.number > asked)
     }
 
-    /// Returns the minimum duration of a question and its answer.
+    /// Returns the minimum duration of a round trip.
     pub(super) fn base(&self) -> Duration {
         self.base
     }
 
-    /// Sets the minimum duration of a question and its answer.
+    /// Sets the minimum duration of a round trip.
     pub(super) fn set_base(&mut self, base: Duration) {
         self.base = base;
     }
 
-    /// Returns when the next question may be sent. `could` returns the number of jobs that could
+    /// Returns when the next round trip may begin. `could` returns the number of jobs that could
     /// ask.
     pub(super) fn ask_at(&self, could: impl FnOnce() -> usize) -> Duration {
         let paced = match self.last_ask {
@@ -122,7 +120,7 @@ impl Admission {
         self.size.get()
     }
 
-    /// Records that `jobs` jobs ask.
+    /// Records that a round trip asks for `jobs` jobs.
     pub(super) fn asks_for(&mut self, jobs: usize) {
         self.size.asked(jobs);
     }
@@ -150,16 +148,16 @@ impl Admission {
         self.rounds.remove(&shard)
     }
 
-    /// Returns when jobs in a round trip lose their slots. Until then an answer can start them.
-    /// After that their slots are for jobs of other shards, so that a server that hangs blocks
-    /// slots for a moment only.
+    /// Returns when the jobs of a round trip lose their slots, because its answer can no longer
+    /// start them. Jobs of other shards then get these slots, so a server that hangs blocks slots
+    /// only briefly.
     pub(super) fn lapses_at(&self) -> Option<Duration> {
         let open = self.rounds.values().filter(|round| !round.lapsed);
         let until = open.map(|round| round.until).min()?;
         Some(until + self.base + Duration::from_millis(1))
     }
 
-    /// Lets one round trip lapse if its time is over. Returns its jobs.
+    /// Marks one round trip whose answer can no longer start jobs as lapsed. Returns its jobs.
     pub(super) fn lapse(&mut self, now: Duration) -> Option<Vec<JobKey>> {
         let base = self.base;
         let mut open = self.rounds.values_mut().filter(|round| !round.lapsed);
@@ -168,7 +166,7 @@ impl Admission {
         Some(round.keys())
     }
 
-    /// Pauses because the gate can't be asked.
+    /// Pauses the questions after `why`, an error of the gate.
     pub(super) fn pause(&mut self, now: Duration, why: &GateError, jitter: f64) {
         let pause = match why {
             GateError::Cold { wait, .. } => (*wait).min(COLD_PAUSE),
@@ -181,7 +179,7 @@ impl Admission {
         };
     }
 
-    /// Returns how long the gate stays closed.
+    /// Returns how long the gate's recovery wait still lasts, as far as is known.
     pub(super) fn closed_for(&self, now: Duration) -> Duration {
         self.closed_until.saturating_sub(now)
     }
@@ -191,8 +189,7 @@ impl Admission {
         self.pause = Some(now + CLOCK_RETRY_DELAY);
     }
 
-    /// Ends the pause: the store answered another request, so the next request of jobs need not
-    /// wait.
+    /// Ends the pause, because the store has answered another request.
     pub(super) fn ends_pause(&mut self) {
         self.pause = None;
     }
@@ -205,18 +202,19 @@ impl Admission {
     }
 
     /// Returns how long a permit under `limits` can be used, counted from when its question was
-    /// sent. The minimum latency to the store does no harm, so it is added.
+    /// sent. The minimum latency to the store is added, because it does no harm
+    /// (docs/decisions/late-calls.md).
     pub(super) fn good_for(&self, limits: &Limits) -> Duration {
         self.base + limits.permit_lasts()
     }
 
     /// Records that a permit came too late, or could not be used in time. `asked_at` is when it was
-    /// requested. Fewer jobs ask together then.
+    /// requested. From now on, fewer jobs ask together.
     pub(super) fn was_late(&mut self, now: Duration, asked_at: Duration) {
         self.size.late(now, asked_at);
     }
 
-    /// Records that a permit came too late. Returns a fact if all permits do.
+    /// Records that a permit came too late. Returns a fact if all recent permits did.
     pub(super) fn record_late_permit(
         &mut self,
         now: Duration,

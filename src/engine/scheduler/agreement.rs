@@ -10,17 +10,17 @@ use crate::rules::limit::Limits;
 use crate::rules::policy::Policy;
 use crate::rules::tenant::Tenant;
 
-/// How long a new worker has to agree with the others.
+/// Time within which a new worker must agree with the others.
 const FIRST_AGREEMENT_WITHIN: Duration = Duration::from_millis(AGREED_FOR_MS);
 
 /// A change of the deliveries that the worker takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TakingChange {
-    /// Nothing may start here, so all jobs are for other workers.
+    /// Return all deliveries, for other workers, because no job may start here.
     Rest,
-    /// Jobs may start again.
+    /// Take deliveries, because jobs may start again.
     Take,
-    /// A few jobs may start, to find out whether this worker can make calls again.
+    /// Take a few deliveries, to find out whether this worker can make calls again.
     TakeFew,
 }
 
@@ -48,7 +48,8 @@ impl Agreement {
         }
     }
 
-    /// Lets the gate be asked only after [`Agreement::renew`] from now on.
+    /// Makes an agreement necessary: from now on, the gate may be asked only after
+    /// [`Agreement::renew`].
     pub(super) fn is_needed(&mut self) {
         self.until = Some(Duration::ZERO);
     }
@@ -102,10 +103,10 @@ impl Agreement {
         self.ends().filter(|ends| now < *ends)
     }
 
-    /// Returns the change that is due in which deliveries this worker takes: none without an
-    /// agreement or while all workers are paused, otherwise the `wanted` ones. Jobs go back to
-    /// their queues, for other workers, once this worker is not `busy`: no call runs that would run
-    /// there again, and no message moves.
+    /// Returns the change of the deliveries that is due. The worker takes none without an agreement
+    /// or while all workers are paused, otherwise the `wanted` ones. It returns deliveries to their
+    /// queues only when it is not `busy`: no message moves, and no call runs, which another worker
+    /// would repeat.
     pub(super) fn change(
         &mut self,
         now: Duration,

@@ -28,8 +28,8 @@ enum ApiBreaker {
     Healthy,
     /// There were failures, so a success must be reported.
     Failing,
-    /// Nothing starts. The breaker is checked at `next_check`, or as soon as a job wants to start if
-    /// the probe is `free`.
+    /// Nothing starts. The breaker is checked at `next_check`, or as soon as a job wants to start
+    /// if the probe is `free`.
     Open { next_check: Duration, free: bool },
     /// The next probe was requested, or the last probe's failure is being reported.
     Asking,
@@ -412,8 +412,8 @@ impl Breakers {
         lets_go
     }
 
-    /// Returns when [`Breakers::check`] or [`Breakers::should_release_waiting`] has something to do while nothing
-    /// starts, or when jobs may start again.
+    /// Returns when [`Breakers::check`] or [`Breakers::should_release_waiting`] has something to do
+    /// while nothing starts, or when jobs may start again.
     pub fn next(&self, now: Duration) -> Option<Duration> {
         let next_check = self.next_check(now);
         let next = next_check.map_or(self.next_release, |at| at.min(self.next_release));

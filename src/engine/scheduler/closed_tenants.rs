@@ -1,6 +1,6 @@
-//! Tracks for the log which tenants are closed, that is, had a job denied. A tenant at its limit is
-//! denied in each window, which counts as one closing: it is open again a while after its last
-//! wait.
+//! Tracks for the log which tenants are closed. A denied job closes its tenant, which opens again
+//! one minute after its last wait. So a tenant at its limit, which is denied in each window, closes
+//! only once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(super) struct ClosedTenants {
 }
 
 impl ClosedTenants {
-    /// Records the gate's answer on jobs of a tenant, and adds facts on the changes.
+    /// Records the gate's answer about jobs of a tenant. Adds a fact if the tenant closes or opens.
     fn record(
         &mut self,
         now: Duration,
@@ -98,7 +98,8 @@ impl ClosedTenants {
             }
         });
         is_news |= is_suspended && !closed.is_reported;
-        // A new suspension by an operator or the API replaces the previous one.
+        // A new suspension by an operator or the API replaces the previous one, even if it ends
+        // earlier.
         closed.until = match closed.suspended && is_suspended {
             true => until,
             false => closed.until.max(until),
@@ -126,7 +127,7 @@ impl ClosedTenants {
         })
     }
 
-    /// Returns facts on the tenants that are open again.
+    /// Returns a fact for each tenant that is open again.
     fn take_opened(&mut self, now: Duration) -> Vec<Fact> {
         if self.closed.is_empty() || now < self.next_check {
             return Vec::new();
@@ -153,7 +154,7 @@ impl ClosedTenants {
 }
 
 impl Scheduler {
-    /// Updates whether the tenant is closed, by the gate's answer.
+    /// Updates whether the tenant is closed, according to the gate's answer.
     pub(super) fn record_closed_tenant(
         &mut self,
         now: Duration,

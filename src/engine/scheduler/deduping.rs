@@ -12,7 +12,7 @@ use crate::gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
 use crate::rules::scope::Labels;
 
 impl Scheduler {
-    /// Lets a job ask that does not know yet whether it is the first with its key. Returns true if
+    /// Lets a job ask whether it is the first with its key, unless that is known. Returns true if
     /// it asks.
     pub(super) fn asks_whether_first(&mut self, now: Duration, key: JobKey) -> bool {
         let Some(job) = self.jobs.get_mut(&key) else {
@@ -22,8 +22,8 @@ impl Scheduler {
             return false;
         };
         if !job.has_own_id {
-            // The next delivery would have another ID, by which the job could not be recognized. A
-            // trip through a delay queue gives it an ID of its own.
+            // Each delivery of this job gets another ID, so the job could not be recognized. A trip
+            // through a delay queue gives it one that lasts.
             self.delay_in_queue(now, key, Duration::ZERO);
             return true;
         }

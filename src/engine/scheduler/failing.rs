@@ -17,16 +17,16 @@ use crate::rules::breaker::MAX_JITTER;
 use crate::rules::job::Job;
 
 /// How long a job waits in memory while the API's breaker is open. There it costs nothing, and
-/// keeps the prefetch full, so that no more jobs come. Then it takes a short delay queue: another
-/// worker may have a better connection to the API, and RabbitMQ takes back deliveries that are
-/// unacked for 30 minutes.
+/// keeps the prefetch full, so that no more jobs come. Afterwards it moves to a short delay queue:
+/// another worker may have a better connection to the API, and RabbitMQ takes back deliveries that
+/// are unacked for 30 minutes.
 const LET_GO_AFTER: Duration = Duration::from_secs(30);
-/// Delay before these jobs ask again.
+/// Delay before jobs that left memory because of an open breaker ask again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(15);
 
 /// Minimum interval between reports that this worker lacks a resource.
 const SHORTAGE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// Delay before a job comes back, perhaps to another worker, if its worker lacked a resource.
+/// Delay before a job whose worker lacked a resource comes back, perhaps to another worker.
 const SHORT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Scheduler {
@@ -126,7 +126,8 @@ impl Scheduler {
             tenant: &job.claims.tenant,
             began_ms: match &job.started {
                 Some(started) => started.receipt.started_ms,
-                // Never too early: the failed preparation of a probe counts as the probe.
+                // An estimate that is never too early, so that the failed preparation of a probe
+                // counts as the probe.
                 None => {
                     let store_now = self.clock.at_most(now).unwrap_or_default();
                     store_now.saturating_sub(millis(took))
@@ -254,8 +255,8 @@ impl Scheduler {
         }
     }
 
-    /// Makes a job a dead letter that has failed, or was throttled, for too long. Returns true if
-    /// so.
+    /// Turns a job that has failed, or was throttled, for too long into a dead letter. Returns true
+    /// if it did.
     pub(super) fn gives_up(&mut self, now: Duration, key: JobKey, reason: &str) -> bool {
         let first = self.jobs.get(&key).and_then(|e| e.claims.first_call_ms);
         let (Some(first), Some(store_now)) = (first, self.clock.at_least(now)) else {

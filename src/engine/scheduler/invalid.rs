@@ -25,7 +25,7 @@ impl Scheduler {
         self.publish(now, key, (of, message), (dead, headers));
     }
 
-    /// Makes invalid messages dead letters that came before the first agreement.
+    /// Makes dead letters of the invalid messages that arrived before the first agreement.
     pub(super) fn bury_undated(&mut self, now: Duration) {
         if self.agreement.is_awaited() || self.intake.is_draining() {
             return;

@@ -13,7 +13,7 @@ use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
 /// Time after which a settlement is dropped, because the gate may have forgotten by then that it
-/// has it already. A lease expires on its own, and unused quota is wasted.
+/// already has the settlement. A lease expires on its own, and unused quota is wasted.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(50);
 /// Delay before a failed request is sent again. It doubles with each failure up to the longest.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -183,7 +183,7 @@ impl Ledger {
         self.holding += usize::from(limits.hold_leases());
     }
 
-    /// Records that such a start has ended, or that its time is over.
+    /// Records that a start under `limits` has ended, or that its leases have expired.
     pub fn ended(&mut self, limits: &Limits) {
         self.holding -= usize::from(limits.hold_leases());
     }

@@ -314,7 +314,7 @@ impl Moves {
         Some(is_news)
     }
 
-    /// Returns true if a result has waited long enough.
+    /// Returns true if a result has waited long enough to be given up.
     pub fn is_over(&self, now: Duration, key: JobKey) -> bool {
         let patience = match self.are_targets_named {
             true => STUCK_PATIENCE,
@@ -330,7 +330,7 @@ impl Moves {
         of.outgoing.as_ref().filter(|_| of.reply.is_none())
     }
 
-    /// Returns true if its result is not sent yet.
+    /// Returns true if the job's result is not sent yet.
     pub fn has_reply(&self, key: JobKey) -> bool {
         self.all.get(&key).is_some_and(|it| it.of.reply.is_some())
     }

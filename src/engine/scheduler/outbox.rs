@@ -1,5 +1,5 @@
-//! Entries on their way to the gate: they queue, one batch is in flight at a time, and what failed
-//! goes first in a later batch.
+//! Entries on their way to the gate: they queue, one batch is in flight at a time, and failed
+//! entries go first in a later batch.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::rules::tenant::Tenant;
 pub struct Outbox<T> {
     waiting: VecDeque<T>,
     in_flight: Option<Vec<T>>,
-    /// No batch is sent before.
+    /// Earliest time of the next batch.
     not_before: Duration,
 }
 
@@ -138,8 +138,8 @@ impl<T> ShardOutboxes<T> {
         self.outboxes.get_mut(&shard)
     }
 
-    /// Returns the batches to send now, of at most `max` entries each. `message` makes what is sent
-    /// of an entry.
+    /// Returns the batches to send now, of at most `max` entries each. `message` converts an entry
+    /// to the message that is sent.
     pub fn send<M>(
         &mut self,
         now: Duration,

@@ -66,7 +66,7 @@ impl GateQuestion {
     }
 
     /// Returns settlements for jobs that the gate may have admitted in an answer that was lost or
-    /// did not count. None of them starts.
+    /// discarded. None of them starts.
     pub(super) fn in_doubt(&self) -> impl Iterator<Item = Settled> {
         (0..self.jobs.len()).map(|number| Settled {
             receipt: self.receipt(number, 0, Sequences::NONE),

@@ -1,5 +1,5 @@
-//! The jobs in the worker's memory by tenant: whose turn it is to ask, how many are held, and how
-//! many run. Jobs are known by their keys only.
+//! The jobs in the worker's memory by tenant. Decides whose turn it is to ask, and counts the jobs
+//! that are held and that run. It knows only the jobs' keys.
 
 mod state;
 
@@ -15,13 +15,14 @@ use crate::engine::shards::Shards;
 use crate::gate::ShardId;
 use crate::rules::tenant::Tenant;
 
-/// Held jobs take at most one part in `HELD_SHARE` of the prefetch.
+/// Divisor of the prefetch for the number of held jobs.
 const HELD_SHARE: usize = 2;
-/// The same for the held jobs of one tenant, and for its jobs that wait for a slot.
+/// Divisor of the prefetch for the number of one tenant's held jobs, and of its jobs that wait for
+/// a slot.
 const HELD_SHARE_OF_TENANT: usize = 8;
 /// Maximum number of slots that a tenant gets in a row, before the next tenant's turn.
 const MAX_RUN: u128 = 8;
-/// Time for which a run may occupy a slot: with longer calls tenants take shorter turns.
+/// Time for which a run may occupy a slot. The longer calls take, the shorter a run is.
 const RUN_TIME: Duration = Duration::from_millis(20);
 /// Minimum interval between checks of jobs that lack a slot.
 const SURPLUS_PAUSE: Duration = Duration::from_millis(100);
@@ -29,11 +30,11 @@ const SURPLUS_PAUSE: Duration = Duration::from_millis(100);
 /// The position at which a job joins the ready jobs of its tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueuePosition {
-    /// Before all others. It has a slot and asked already.
+    /// Before all others: a job that has a slot and asked before.
     FrontPrepared,
-    /// Behind other jobs with a slot, before all without.
+    /// Behind other jobs with a slot, before all jobs without one.
     Prepared,
-    /// Before all others without a slot. It asked already.
+    /// Before all others without a slot: a job that asked before.
     Front,
     /// Behind jobs that came back, before new ones.
     Due,
@@ -205,22 +206,22 @@ impl Queues {
         }
     }
 
-    /// Returns the number of slots that a tenant gets in a row. Jobs of one tenant share a question,
-    /// but while it has its turn other tenants wait: for a call of the usual duration, or until it
-    /// is known, it is a single slot.
+    /// Returns the number of slots that a tenant gets in a row. A long run lets its jobs share a
+    /// question, but makes other tenants wait. A run is a single slot if calls usually take
+    /// [`RUN_TIME`] or longer, and until their duration is known.
     fn run(&self) -> usize {
         let calls = RUN_TIME.as_nanos().checked_div(self.usual_call.as_nanos());
         let calls = calls.unwrap_or(1).clamp(1, MAX_RUN);
         usize::try_from(calls).unwrap_or(1)
     }
 
-    /// Takes up to `max` jobs of the open shards for one round trip, and shares this number and
-    /// the free slots among their tenants. In the next round, tenants with a part of their run come
-    /// first, then those that were left out. No slot is taken yet.
+    /// Takes up to `max` jobs of the open shards for one round trip. Divides this number and the
+    /// free slots among their tenants, but takes no slot yet. In the next round, tenants whose run
+    /// was cut short come first, then tenants that were left out.
     ///
     /// `max_starts` returns how many jobs of a tenant its limits can admit at once, given its first
-    /// job. If that many get slots, its other jobs ask as well, because they will be denied: they
-    /// learn their waits in the same question.
+    /// job. If that many get slots, its other jobs ask as well. They will be denied, and learn
+    /// their waits in the same question.
     pub fn take_round(
         &mut self,
         max: usize,
@@ -297,9 +298,8 @@ impl Queues {
         turns
     }
 
-    /// Takes the tenants that may ask out of the rotation, and those before them that may not. If
-    /// no job asks without a slot, the tenants beyond those that take all `free` slots need not be
-    /// checked.
+    /// Takes tenants out of the rotation, and returns the ones that may ask, and the ones that may
+    /// not. Stops when the `free` slots are used up, unless some jobs may ask without a slot.
     fn candidates(
         &mut self,
         free: usize,
@@ -339,7 +339,7 @@ impl Queues {
         (candidates, passed)
     }
 
-    /// Sets whether a job of `tenant` must wait for its limits, according to the last answer.
+    /// Sets whether jobs of `tenant` must wait for its limits, according to the last answer.
     pub fn set_limited(&mut self, tenant: &Tenant, limited: bool) {
         if let Some(state) = self.tenants.get_mut(tenant) {
             self.sums.change(state, |state| state.limited = limited);
@@ -373,15 +373,15 @@ impl Queues {
 
     /// Returns when [`Queues::take_surplus`] may find surplus jobs.
     pub fn surplus_at(&self) -> Option<Duration> {
-        // Whether the jobs belong to one tenant is checked then, because this is called after each
-        // event.
+        // This is called after each event, so it does not check whether the jobs belong to one
+        // tenant. `take_surplus` does.
         let keep = self.max_held_per_tenant();
         let may_have = |(_, sum): (_, ShardSum)| sum.ready - sum.at_once > keep;
         (self.sums.each().any(may_have)).then_some(self.next_surplus)
     }
 
-    /// Returns true if it is time for [`Queues::take_surplus`], at most once per `every`, and
-    /// begins the next interval.
+    /// Returns true if it is time for [`Queues::take_surplus`], and begins the next interval,
+    /// `every`.
     pub fn should_check_surplus(&mut self, now: Duration, every: Duration) -> bool {
         let looks = now >= self.next_surplus;
         if looks {
@@ -394,8 +394,8 @@ impl Queues {
         (self.prefetch / HELD_SHARE_OF_TENANT).max(1)
     }
 
-    /// Takes out surplus jobs, so that they do not fill the prefetch: jobs that wait for a slot,
-    /// exceed the number that one tenant may keep in memory, and are `stale` (have waited for
+    /// Takes out surplus jobs, so that they do not fill the prefetch. A surplus job waits for a
+    /// slot, exceeds the number that one tenant may keep in memory, and is `stale` (has waited for
     /// long). Returns each with an estimate of when it may get a slot, assuming that calls take as
     /// long as usual and that other tenants wait, too. The estimate is at most `farthest` from
     /// `now`, because calls may become shorter.
@@ -411,8 +411,8 @@ impl Queues {
         let too_many = |state: &TenantState| !state.limited && state.without_slot() > keep;
         let crowded = self.tenants.iter_mut().filter(|(_, it)| too_many(it));
         let mut crowded: Vec<_> = crowded.collect();
-        // Sorted, because the map has no stable order, and with the same seed the same jobs must
-        // take the same delay queues.
+        // Sorted, because the map has no stable order, and equal seeds must send equal jobs to
+        // equal delay queues.
         crowded.sort_unstable_by_key(|(tenant, _)| tenant.as_str());
         for (_, state) in crowded {
             let mut keys = Vec::new();

@@ -1,7 +1,7 @@
-//! Results: publishes the end of a job to its reader before the job is acked.
+//! Publishes the result of a job, which tells how it ended, before the job is acked.
 //!
 //! A result is published and confirmed first, then the dead letter if the job is one, and then the
-//! job is acked. So a result may come twice, and none is missing whose target exists.
+//! job is acked. So a result may arrive twice, but none is lost while its target exists.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,24 +15,25 @@ use crate::engine::facts::{Death, Fact, ResultOutcome};
 use crate::handler::{Answered, Outcome};
 use crate::rules::headers::{self, HeaderValue, Headers};
 
-/// Minimum interval between reports of results without a target.
+/// Minimum interval between reports of lost results.
 const LOST_REPORT_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of an answer's headers in one result, and of bytes of a value. They must fit into
-/// a frame of 128 KiB.
+/// Maximum number of the API's headers in one result. With the bounds below, all of them fit into
+/// one AMQP frame of 128 KiB.
 const MAX_HEADERS: usize = 32;
+/// Maximum length of a header's value, in bytes.
 const MAX_VALUE_BYTES: usize = 2 << 10;
 /// Maximum length of a header's name, in bytes.
 const MAX_NAME_BYTES: usize = 240;
 
-/// The log state of results without a target.
+/// What was reported about lost results, so that the log is not flooded.
 #[derive(Debug, Default)]
 pub(super) struct LostResults {
     limiter: ReportLimiter,
-    /// Whether a result for one of our own queues was reported.
+    /// Whether a result for one of the worker's own queues was reported.
     own_reported: bool,
 }
 
-/// The last call of a job that has a result.
+/// The last call of a job, kept for its result.
 #[derive(Debug)]
 pub(super) struct LastCall {
     /// The store's time of the answer, if it is known.
@@ -75,13 +76,13 @@ impl Scheduler {
         }
     }
 
-    /// Acks a job that is done, once its result, if there is one, is confirmed.
+    /// Acks a finished job after its result, if it has one, is confirmed.
     pub(super) fn done(&mut self, now: Duration, key: JobKey) {
         let reply = self.result_of_job(key, None);
         self.ack_after(now, key, reply);
     }
 
-    /// Acks the job, once its result, if there is one, is confirmed.
+    /// Acks the job after `reply`, if any, is confirmed.
     pub(super) fn ack_after(&mut self, now: Duration, key: JobKey, reply: Option<Reply>) {
         let Some(job) = self.jobs.get(&key) else {
             return;
@@ -91,12 +92,13 @@ impl Scheduler {
             return self.agenda.ack(tag);
         };
         let tenant = job.claims.tenant.clone();
-        let of = Move::new(now, tag, Some(tenant), Some(reply));
-        let next = self.moves.begin(now, key, of);
+        let result = Move::new(now, tag, Some(tenant), Some(reply));
+        let next = self.moves.begin(now, key, result);
         self.do_all(next);
     }
 
-    /// Returns the result of a job that is done, or dead for a reason.
+    /// Returns the result of a job that is done, or that became a dead letter (`dead`). Returns
+    /// `None` if the job has no result.
     pub(super) fn result_of_job(
         &mut self,
         key: JobKey,
@@ -206,9 +208,9 @@ impl Scheduler {
         })
     }
 
-    /// Drops a result for one of the worker's own queues, to which publishers must not make it
-    /// write: those queues trust headers that only workers may set, and a result that came back as
-    /// a job would have results.
+    /// Returns `reply`, or `None` if its target is one of the worker's own queues. These queues
+    /// trust headers that only workers may set, and a result that arrived there as a job would have
+    /// a result itself.
     fn with_a_target(&mut self, reply: Reply) -> Option<Reply> {
         let ours = reply.exchange.is_empty() && self.settings.names.has(&reply.routing_key);
         if !ours {
@@ -220,7 +222,7 @@ impl Scheduler {
         None
     }
 
-    /// Takes the next steps of moves.
+    /// Performs the next steps of moves.
     pub(super) fn do_all(&mut self, all: impl IntoIterator<Item = MoveStep>) {
         for next in all {
             match next {
@@ -237,8 +239,8 @@ impl Scheduler {
         }
     }
 
-    /// Handles the result of [`crate::engine::action::Action::Reply`]: the job goes on to its dead
-    /// letter or its ack. A result that the broker did not take is tried again.
+    /// Handles the result of [`crate::engine::action::Action::Reply`]: the job continues with its
+    /// dead letter or its ack. A result that the broker did not accept is published again.
     pub fn replied_to(&mut self, now: Duration, results: Vec<(JobKey, Result<(), PublishError>)>) {
         for (key, result) in results {
             match result {
@@ -280,9 +282,9 @@ impl Scheduler {
         self.facts.push(Fact::PublishFailed(why, is_news));
     }
 
-    /// Returns true if a result over which RabbitMQ closes the connection is given up. A result is
-    /// not tried again if its publisher named the target. An exchange is the operator's, who may
-    /// fix it, so its results are tried for longer.
+    /// Returns true if a result is given up after a refusal, in which RabbitMQ closes the
+    /// connection. A result is not tried again if its publisher named the target. The operator may
+    /// fix a configured exchange, so its results are tried for longer.
     fn is_given_up(&self, now: Duration, key: JobKey) -> bool {
         let results = self.settings.results.as_ref();
         results.is_some_and(|results| results.to == ResultTarget::ReplyTo)

@@ -1,4 +1,5 @@
-//! Settles starts with the gate, during the calls and after their ends.
+//! Settles started calls with the gate: renews their leases while they run, and reports their
+//! actual costs when they have ended.
 
 use std::time::Duration;
 
@@ -50,8 +51,8 @@ impl Settlement {
         self.ledger.name()
     }
 
-    /// Records that a job starts. Returns when to check its call, if a limit can be corrected by
-    /// it.
+    /// Records the start of a call. Returns when to check whether it arrived late, or `None` if no
+    /// limit can be corrected for late calls.
     pub(super) fn started(&mut self, now: Duration, started: &StartRecord) -> Option<CallCheck> {
         self.ledger.started(&started.limits);
         let call = started.call()?;
@@ -59,7 +60,7 @@ impl Settlement {
     }
 
     /// Records a finding about a call in flight. If the call arrived later than the guard covers,
-    /// it counts from now.
+    /// the gate counts it from now on.
     pub(super) fn record_finding(
         &mut self,
         now: Duration,
@@ -141,7 +142,7 @@ impl Settlement {
         }
     }
 
-    /// Records that an abandoned call has `ended`, or that its time is over.
+    /// Records that an abandoned call has `ended`, or else that its lease has expired.
     pub(super) fn abandoned_is_over(&mut self, permit: &str, ended: bool) {
         let Some(AbandonedCall {
             tenant, started, ..
@@ -150,7 +151,7 @@ impl Settlement {
             return;
         };
         self.ledger.ended(&started.limits);
-        // A lease whose time is over needs no settlement.
+        // An expired lease needs no settlement.
         if ended {
             let over = End::Abandoned { for_ms: 0 };
             self.ledger.add_start(&tenant, &started, over);
@@ -170,9 +171,9 @@ impl Settlement {
         (self.ledger).add(tenant, labels, question.limits.clone(), settled);
     }
 
-    /// Settles jobs that the gate may have admitted in an answer that was lost or did not count.
-    /// None of them starts. Gives back their leases, which would be missing until they expire.
-    /// Other charges can't be given back, because only the lost answer had their data.
+    /// Settles jobs that the gate may have admitted in an answer that was lost or discarded. None
+    /// of them starts. Returns their leases, which would otherwise stay taken until they expire.
+    /// Other charges can't be returned, because only the lost answer had their data.
     pub(super) fn doubt(&mut self, now: Duration, question: &GateQuestion) {
         let Some(held) = question.limits.held() else {
             return;
@@ -198,8 +199,8 @@ impl Settlement {
         self.ledger.is_empty()
     }
 
-    /// Renews leases if it is time: those of `running` calls, and those of abandoned calls, which
-    /// the gate may have lost.
+    /// Renews leases if it is time: those of `running` calls, and those of abandoned calls, in case
+    /// the gate has lost them.
     pub(super) fn renew<'a>(
         &mut self,
         now: Duration,
@@ -228,7 +229,7 @@ impl Settlement {
         self.ledger.send(now)
     }
 
-    /// Returns when there is something to renew or to settle.
+    /// Returns when leases must be renewed or settlements sent.
     pub(super) fn next(&self) -> Option<Duration> {
         let renew = self.ledger.renew_at();
         renew.into_iter().chain(self.ledger.send_at()).min()
@@ -247,7 +248,7 @@ impl Settlement {
 
 impl StartRecord {
     /// Returns the data by which the call's lateness is judged, or `None` if no limit can be
-    /// corrected by it.
+    /// corrected for late calls.
     fn call(&self) -> Option<lateness::CallInFlight> {
         let guard = Duration::from_millis(self.limits.guard_ms());
         let by_guard = self.limits.iter().filter(|limit| {

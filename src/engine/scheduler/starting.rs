@@ -9,8 +9,8 @@ use crate::engine::facts::{Death, Fact};
 use crate::rules::job::NotBefore;
 
 impl Scheduler {
-    /// Starts the job's delay at the time when it arrived. Makes the job a dead letter if its start
-    /// is too far away. Returns true if so.
+    /// Starts the job's delay at the time when it arrived. Makes the job a dead letter, and returns
+    /// true, if its start is too far away.
     pub(super) fn count_start(&mut self, now: Duration, key: JobKey) -> bool {
         let Some(job) = self.jobs.get_mut(&key) else {
             return false;

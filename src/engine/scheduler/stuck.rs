@@ -17,7 +17,7 @@ use crate::rules::job::Field;
 /// Time that a dead letter spends in a delay queue if its own queue does not take it, before it
 /// tries again.
 const PARKED_FOR: Duration = Duration::from_secs(60);
-/// The same while the store's clock is not known. The message waits this long in each worker's
+/// [`PARKED_FOR`] while the store's clock is unknown. The message waits this long in each worker's
 /// window, with others behind it.
 const PARKED_FOR_UNTIMED: Duration = Duration::from_secs(5);
 /// Time without taking a message after which a target is reported as stuck.

@@ -1,6 +1,6 @@
-//! Suspects: jobs that were delivered again. Each requests its permit only after its call is noted,
-//! so that calls that crash their workers are counted (`rules::crash`). A note is kept while its
-//! job has a worker slot, to ask or to run.
+//! A suspect is a job that was delivered again. It requests its permit only after the worker has
+//! noted its call in Redis, so that calls that crash workers are counted (`rules::crash`). A note
+//! is kept while its job has a worker slot, to ask or to run.
 
 use std::time::Duration;
 
@@ -21,15 +21,15 @@ const ALONE_RETRY_DELAY_IN_QUEUE: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AskPermission {
     Ask,
-    /// Not before it has a slot.
+    /// Yes, once it has a slot.
     WithSlot,
-    /// No: it waits elsewhere.
+    /// No: it waits for its note, or is delayed.
     Not,
 }
 
 impl Scheduler {
-    /// Returns whether a job whose turn it is may ask. A suspect's call is noted first, and needs a
-    /// slot for that, because without one it could not start.
+    /// Returns whether a job whose turn it is may ask. A suspect's call is noted first, and only if
+    /// the job has a slot, because without one it could not start.
     pub(super) fn may_ask(&mut self, now: Duration, key: JobKey) -> AskPermission {
         let max = self.settings.live.retry.max_crashes;
         let Some(job) = self.jobs.get_mut(&key) else {
@@ -43,8 +43,8 @@ impl Scheduler {
             return AskPermission::WithSlot;
         }
         if !job.has_own_id {
-            // The next delivery would have another ID. A trip through a delay queue gives it an ID
-            // of its own.
+            // Each delivery of this job gets another ID. A trip through a delay queue gives it one
+            // that lasts.
             self.release_slot(key);
             self.delay_in_queue(now, key, Duration::ZERO);
         } else if crashes > 0 && self.notes.is_alone() {
@@ -114,7 +114,7 @@ impl Scheduler {
         }
     }
 
-    /// Clears a suspect whose call has ended without a crash.
+    /// Clears the suspicion of a job whose call ended without a crash.
     pub(super) fn survived(&mut self, key: JobKey) {
         self.notes.answered(key);
         if let Some(job) = self.jobs.get_mut(&key) {
@@ -122,7 +122,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends the notes of jobs that are gone or wait, and sends notes that are due.
+    /// Ends the notes of jobs that are finished or delayed, and sends the notes that are due.
     pub(super) fn send_notes(&mut self, now: Duration) {
         let (jobs, draining) = (&self.jobs, self.intake.is_draining());
         let is_called = |key| {
@@ -144,8 +144,8 @@ impl Scheduler {
         self.notes.is_sending()
     }
 
-    /// Ends the request in flight to `shard` because the worker stops. Its outcome does not matter
-    /// anymore.
+    /// Forgets the request in flight to `shard`, whose outcome no longer matters because the worker
+    /// stops.
     pub fn noted(&mut self, shard: ShardId) {
         self.notes.give_up_batch(shard);
     }

@@ -14,7 +14,7 @@ use super::entry::{JobEntry, Phase};
 use crate::engine::action::JobKey;
 use crate::rules::steering::Steering;
 
-/// Marks the job as having followed the newest wake. Returns true if it had not.
+/// Marks the job as having followed the newest wake. Returns true if it had not before.
 fn follows(steering: &Steering, job: &mut JobEntry) -> bool {
     let wake = steering.wakes(&job.claims.tenant);
     let is_news = job.claims.woken < wake;

@@ -103,8 +103,8 @@ const MAY_EVICT: &str = "it restarted or failed over and may have evicted keys u
 /// Some workers have not vouched yet.
 const DOUBTED: &str = "it restarted or failed over, and not all workers have confirmed that their last calls are in it";
 /// All workers have vouched.
-const SETTLING: &str = "it restarted or failed over, and no worker misses a call; waiting briefly \
-    for other workers";
+const SETTLING: &str = "it restarted or failed over, and all known workers have confirmed their \
+    last calls; waiting briefly for other workers";
 
 impl WorkerKnowledge {
     /// Returns the time since its last pulse, or `None` if its last start no longer counts, so that

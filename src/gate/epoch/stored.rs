@@ -37,8 +37,8 @@ pub struct EpochFields {
     pub run: String,
     /// Questions with the longest look-back must not be admitted before this time.
     pub cold: u64,
-    /// Starts before the first time may be missing. The second is the value of `cold` that this
-    /// belongs to.
+    /// Starts before the first time may be missing. The second is the value of `cold` to which the
+    /// first belongs.
     pub lost: Option<(u64, u64)>,
     /// The reason for `cold`.
     pub why: String,
@@ -109,7 +109,7 @@ impl Gap {
     }
 
     /// Adjusts the gap to a clock that was stepped back: missing starts were made before `latest`.
-    /// Returns `None` if the clock was not.
+    /// Returns `None` if the clock was not stepped back.
     pub fn pulled_back(self, latest: u64) -> Option<Self> {
         let since = self.since.filter(|since| *since > latest)?;
         Some(Self {

@@ -1,6 +1,6 @@
 //! Watches whether Redis still has all usage, and keeps the gate closed while that is uncertain.
-//! `gate::epoch::decide` decides. `hash` reads and writes the epoch, `pulse` is the heartbeat, and
-//! `claims` hands slots over.
+//! `gate::epoch::decide` decides, `hash` reads and writes the epoch, `pulse` is the heartbeat, and
+//! `claims` moves a cluster's slots from one primary's watch to another's.
 
 mod claims;
 mod hash;
@@ -29,7 +29,7 @@ use crate::gate::primaries::{Finder, Primary};
 use crate::gate::{GateError, refusal};
 use crate::rules::slots::{SlotOwnership, Slots};
 
-/// Maximum number of steps from any state to a decision, with some to spare for concurrent writes
+/// Maximum number of reads of the epoch before a decision. Includes a reserve for concurrent writes
 /// of other workers.
 const STEPS: usize = 12;
 /// Delay before a refused batch is retried, so that retries are prompt but not a busy loop.
@@ -44,58 +44,59 @@ pub struct Watch {
     span_ms: AtomicU64,
     shortest_ms: AtomicU64,
     state: Mutex<WatchState>,
-    /// Held by the task that looks, while the others wait for its findings.
+    /// Held by the task that reads the epoch, while other tasks wait for its findings.
     lock: tokio::sync::Mutex<()>,
 }
 
-/// The place a watch looks at.
+/// The primary that a watch reads, and what it needs for that.
 pub struct WatchTarget<'a> {
     pub link: &'a Link,
     pub finder: &'a Finder,
     pub primary: &'a Primary,
     /// Replaces Redis's clock, in microseconds.
     pub clock: Option<u64>,
-    /// The watches over other epochs, each with the primary that has it.
+    /// The watches of other epochs, each with the primary that stores its epoch.
     pub others: &'a [(Arc<Watch>, PrimaryLink)],
 }
 
-/// The hash as it was read.
+/// The fields of the epoch's hash, as they were read.
 type Fields = BTreeMap<String, String>;
 
-/// A primary's reply to a look.
+/// A primary's reply to a read of its epoch.
 struct PrimaryReport {
     fields: Fields,
     memory: ServerIdentity,
     /// Its maxmemory-policy, or `None` if it does not report it.
     policy: Option<String>,
     now: u64,
-    /// In a cluster, the primary's slots, and for how many milliseconds it has lost nothing.
+    /// In a cluster, the primary's slots, and for how many milliseconds it has had no data loss.
     owned: Option<(Slots, u64)>,
 }
 
 struct WatchState {
     start: EarlierStarts,
     epoch: Option<(String, String)>,
-    /// Whether any look has found an epoch.
+    /// Whether any read has found an epoch.
     seen: bool,
     history: String,
     pulse: u64,
     last_pulse: Option<Instant>,
-    /// Whether admissions count, as far as is known here.
+    /// Whether the worker may admit jobs, as far as it knows.
     is_valid: bool,
-    /// Incremented whenever `is_valid` ends. Answers to earlier questions are then ignored.
+    /// Incremented whenever `is_valid` becomes false. Answers to earlier questions are then
+    /// ignored.
     version: u64,
-    /// The reason for closed admissions in the last log line.
+    /// The reason why no job is admitted in the last log line.
     logged_reason: Option<String>,
-    /// Whether it was last sound only for limits with a short look-back.
+    /// Whether the epoch was last sound only for limits with a short look-back.
     partly: bool,
     /// The maxmemory-policy in the last log line.
     logged_policy: Option<String>,
-    /// The other findings when it was last sound.
+    /// The other findings when the epoch was last sound.
     found: EpochFindings,
 }
 
-/// Properties of a sound epoch, except its identity.
+/// What the worker found in a sound epoch, except its identity.
 #[derive(Clone, Default)]
 struct EpochFindings {
     /// The primary's name in a cluster.
@@ -118,7 +119,7 @@ struct EpochFindings {
     clock: Option<(u64, Instant)>,
 }
 
-/// The state that a batch's pulse was sent with.
+/// The state with which a batch's pulse was sent.
 pub struct SentPulse {
     version: u64,
     epoch: (String, String),
@@ -167,8 +168,8 @@ impl Watch {
         &self.key
     }
 
-    /// Returns whether the watch was last sound at this primary, in a cluster, or `None` if it was
-    /// never sound.
+    /// Returns whether the epoch was last found sound at this primary of a cluster, or `None` if it
+    /// was never sound.
     pub fn was_at(&self, shard: &PrimaryLink) -> Option<bool> {
         let state = self.state();
         (state.epoch.is_some()).then(|| state.found.node == shard.name())
@@ -179,15 +180,14 @@ impl Watch {
         self.state().last_pulse
     }
 
-    /// Includes a question with the look-back `span`. The longest look-back only grows, the
-    /// shortest only shrinks.
+    /// Extends the range of look-backs to include `span`, the look-back of a question.
     pub fn cover(&self, span: Duration) {
         let span = crate::rules::limit::ceil_ms(span);
         self.span_ms.fetch_max(span, Ordering::Relaxed);
         self.shortest_ms.fetch_min(span, Ordering::Relaxed);
     }
 
-    /// Sets the knowledge of starts before the worker began.
+    /// Sets what is known about starts before the worker began.
     pub fn set_start(&self, start: EarlierStarts) {
         self.state().start = start;
     }
@@ -198,8 +198,8 @@ impl Watch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the state to send the next batch's pulse with, if the primary still has the slots
-    /// `mapped`. `None` means that the watch must look first.
+    /// Returns the state with which to send the next batch's pulse, if the primary still has the
+    /// slots `mapped`. `None` means that the watch must read the epoch first.
     fn sent(&self, mapped: Option<&Slots>) -> Option<SentPulse> {
         let state = self.state();
         let known = mapped.is_none_or(|mapped| *mapped == state.found.mapped);
@@ -219,10 +219,11 @@ impl Watch {
         })
     }
 
-    /// Ensures that admissions count, as far as is known here.
+    /// Ensures that the worker may admit jobs. Reads the epoch if this is uncertain.
     ///
     /// # Errors
-    /// [`GateError::Cold`] while they don't, or the error that keeps Redis from answering.
+    /// [`GateError::Cold`] while no job may be admitted, or the error of a Redis that can't be
+    /// read.
     pub async fn ready(&self, at: &WatchTarget<'_>) -> Result<SentPulse, GateError> {
         let mapped = &at.primary.shard.slots;
         if let Some(sent) = self.sent(Some(mapped)) {
@@ -249,7 +250,7 @@ impl Watch {
                     return Err(GateError::Unreachable(why));
                 }
                 let memory = read.memory.text();
-                // A handover is wasted if the slots can't be claimed soon.
+                // Asks other primaries to hand slots over only if the slots can be claimed soon.
                 let moves = self.later && known.epoch.is_none();
                 let soon = stored.id.is_empty() || stored.run == memory || moves;
                 if handed.is_none() && soon {
@@ -294,11 +295,11 @@ impl Watch {
         )))
     }
 
-    /// Ends this worker, which starts no more jobs, so that the others don't wait for it. A Redis
-    /// that has this write also has all starts of the worker.
+    /// Removes this worker, which starts no more jobs, from the epoch, so that other workers don't
+    /// wait for it. A Redis that has this write also has all starts of the worker.
     pub async fn leave(&self, link: &Link, shard: &PrimaryLink) -> Result<(), GateError> {
-        // Not if it started jobs and is not sure that this Redis has them. A worker that only
-        // waited has started none.
+        // A worker that started jobs stays in the epoch unless Redis certainly has these starts. A
+        // worker that sent no pulse has started none.
         if self.sent(None).is_none() && self.last_pulse().is_some() {
             return Ok(());
         }

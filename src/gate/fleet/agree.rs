@@ -99,7 +99,7 @@ impl RegistryKnowledge {
     }
 
     /// Returns the same as [`Self::fleet`], given the policies that workers report as in force, or
-    /// `None` if they were not asked.
+    /// `None` if the reports were not read.
     pub fn fleet_of(
         &self,
         own: Arc<Policy>,

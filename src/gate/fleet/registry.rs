@@ -1,5 +1,5 @@
-//! The registry of policies in Redis: the policies that workers have in force.
-//! [`gate::fleet`](crate::gate::fleet) decides the consequences.
+//! The registry in Redis of the policies that workers have in force.
+//! [`gate::fleet`](crate::gate::fleet) decides which of them each worker enforces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::gate::redis::RedisGate;
 use crate::rules::policy::Policy;
 use crate::rules::steering::Steering;
 
-/// Maximum number of times an exchange is sent: once more for texts that the registry lacks, and
-/// once to make room in it.
+/// Maximum number of requests for one exchange. Registering texts that the registry lacks takes one
+/// more, and so does making room in it.
 const TRIES: usize = 4;
-/// How long one of several primaries may take, so that it does not outlast the others' agreements
-/// of [`AGREED_FOR_MS`].
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Timeout for one of several primaries. It is shorter than [`AGREED_FOR_MS`], so that a slow
+/// primary does not let the agreements with the others expire.
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A policy with its name in the registry.
 #[derive(Debug, Clone)]
@@ -85,17 +85,16 @@ pub struct RegistryAgreement {
     pub registries: Vec<String>,
     /// The operators' instructions for all workers.
     pub steering: Steering,
-    /// Whether no worker had this policy in force before this exchange, as far as the registry
-    /// shows.
+    /// Whether, according to the registry, no worker had this policy in force before this exchange.
     pub is_new: bool,
 }
 
-/// One worker's view of the registries. Each primary of a cluster has one: a tenant's limits are
-/// agreed on at the tenant's primary, so that a lost primary affects only its own tenants.
+/// One worker's view of the registries. Each primary of a cluster has a registry, where workers
+/// agree on the limits of its tenants, so that a lost primary affects only these.
 pub struct Registry {
     gate: Arc<RedisGate>,
     own: NamedPolicy,
-    /// The worker's name on the boards, and its report there.
+    /// The worker's name on the boards of instructions, and its report there.
     name: String,
     says: String,
     /// The state of each registry by its key.
@@ -107,14 +106,14 @@ pub struct Registry {
 struct RegistryState {
     known: RegistryKnowledge,
     board: instructions::BoardCopy,
-    /// The policies that workers report as in force, or `None` if they were not asked.
+    /// The policies that workers report as in force, or `None` if the reports were not read.
     in_use: Option<BTreeSet<String>>,
     /// Redis's clock at the last exchange.
     clock: ClockReading,
 }
 
 impl RegistryState {
-    /// Returns Redis's clock as of now.
+    /// Estimates Redis's current time.
     fn now_ms(&self) -> u64 {
         let since = self.clock.read_at.elapsed().as_millis();
         let since = u64::try_from(since).unwrap_or(u64::MAX);
@@ -171,9 +170,9 @@ impl Registry {
         self.switch_to(self.own.clone()).await
     }
 
-    /// Makes an exchange like [`Registry::exchange`], and puts `next` in force. In a cluster with a
-    /// lost primary, `next` is in force at the others, and no job starts at the lost one until it
-    /// has `next`.
+    /// Makes an exchange like [`Registry::exchange`], and puts `next` in force. If a primary of a
+    /// cluster is lost, `next` is in force at the others, and no job starts at the lost primary
+    /// until it has registered `next`.
     ///
     /// # Errors
     /// [`GateError`] if nothing was changed.
@@ -194,9 +193,9 @@ impl Registry {
             let worker = (self.name.as_str(), says.as_str());
             let own = mine.last().map_or("", |named| named.id.as_str());
             let exchange = async move {
-                // The board comes first: a worker that follows an instruction then knows all
-                // policies its author knew. A worker also reports its policy in force before it
-                // registers it.
+                // The board is read first, so that a worker that follows an instruction knows all
+                // policies that its author knew. Likewise, a worker reports its policy on the board
+                // before it registers the policy.
                 let board = board.refresh(gate, &primary.board, worker).await?;
                 let (known, clock) = exchange(gate, &primary.policies, mine, known).await?;
                 let in_use = match known.others_in_use(own, clock.ms).next() {
@@ -213,7 +212,7 @@ impl Registry {
                 }
                 let late =
                     |_| GateError::Unreachable(format!("{}: no answer in time", primary.policies));
-                let done = tokio::time::timeout(PATIENCE, exchange).await;
+                let done = tokio::time::timeout(EXCHANGE_TIMEOUT, exchange).await;
                 done.map_err(late)?
             }
         });
@@ -247,7 +246,7 @@ impl Registry {
         }
         let registries: Vec<String> = agreed.into_iter().cloned().collect();
         self.own = next;
-        // A registry that is lost, or has moved, is remembered for as long as its policies must be
+        // A registry that was lost or has moved is kept for as long as its policies must be
         // enforced.
         for (_, registry) in (self.known.iter_mut()).filter(|(key, _)| !registries.contains(key)) {
             let now_ms = registry.now_ms();
@@ -281,8 +280,9 @@ impl Registry {
         })
     }
 
-    /// Allows starts at the primaries of this exchange, in a cluster. Call it once `agreed.fleet`
-    /// is enforced: a primary that was unavailable may have a policy that was not known here.
+    /// In a cluster, allows starts at the primaries of this exchange. Must be called only after
+    /// `agreed.fleet` is enforced: a primary that was unavailable may have a policy that this
+    /// worker did not know.
     pub fn open(&self, agreed: &RegistryAgreement) {
         for registry in &agreed.registries {
             self.gate.agree(registry, Some(agreed.until));
@@ -342,8 +342,8 @@ async fn in_use(gate: &RedisGate, board: &str) -> Result<BTreeSet<String>, GateE
     Ok(reports.iter().filter_map(policy).collect())
 }
 
-/// Exchanges with one registry, of which `known` is known so far. Returns the new knowledge and
-/// Redis's clock.
+/// Makes an exchange with one registry. `known` is what the worker knows of it so far. Returns the
+/// new knowledge and Redis's clock.
 async fn exchange(
     gate: &RedisGate,
     registry: &str,
@@ -384,7 +384,8 @@ async fn exchange(
                 return Ok((known, clock));
             }
             "full" => {
-                // Callers already know of policies that the registry may drop.
+                // The script has dropped the superseded policies that `known` lists. If there were
+                // none, reads the registry to find some.
                 let none = known.superseded().is_empty();
                 if none {
                     (known, _) = Box::pin(exchange(gate, registry, &[], known)).await?;
@@ -415,7 +416,7 @@ fn head(reply: &Value) -> Option<(u64, String, &[Value])> {
     Some((u64::try_from(*now).ok()?, text_of(word)?, rest))
 }
 
-/// Parses the policies in the reply: those with a text, and those with a known text.
+/// Parses the policies in the reply. The reply omits texts that this worker knows.
 fn decode(
     rest: &[Value],
     mine: &[&NamedPolicy],

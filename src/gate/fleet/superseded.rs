@@ -25,8 +25,8 @@ const CROWDED: usize = 4;
 /// enforced.
 const MAX_COMPARED: usize = 8_192;
 
-/// Returns those of `policies` that others supersede at `now_ms`. The remaining policies allow no
-/// more than all of them together.
+/// Returns the policies among `policies` that others supersede at `now_ms`. The remaining policies
+/// allow no more than all of them together.
 pub fn superseded(policies: &[Registered], now_ms: u64) -> Vec<&Registered> {
     if policies.len() <= CROWDED {
         return Vec::new();

@@ -11,8 +11,8 @@ use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use crate::rules::policy::{EntryLimits, Pattern, Policy};
 use crate::rules::scope::Scope;
 
-/// The format. A change in what a text means, or that this version would refuse, gets the next
-/// number, so that this version reports it.
+/// Number of the format. A change of what texts mean, or a change that this version would refuse,
+/// needs the next number, so that this version reports that it is too old.
 const FORMAT: u32 = 1;
 /// Maximum size of a text, in bytes. The largest configuration file results in less.
 pub const MAX_TEXT: usize = 4 << 20;

@@ -148,7 +148,7 @@ impl Cluster {
             }
         }
         if !reached && !requests.is_empty() {
-            // Are only these nodes unreachable, or all?
+            // Finds out whether only these nodes are unreachable, or all.
             self.fresh_map().await?;
         }
         Ok(answers)

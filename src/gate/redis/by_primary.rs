@@ -74,7 +74,7 @@ impl RedisGate {
             }
         }
         if number > 0 && failed.len() == number {
-            // Are only these primaries affected, or all?
+            // Finds out whether only these primaries are affected, or all.
             let at = (&*self.link, &self.finder);
             watches
                 .others_still_answer(at, failed, self.test_clock())

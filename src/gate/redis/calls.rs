@@ -103,13 +103,13 @@ impl RedisGate {
                     Err(why) => replies[index] = Err(self.for_this_call(why)?),
                     Ok(answer) => match reply::head(&answer) {
                         Some((false, now)) => {
-                            self.learn(now);
+                            self.record_clock(now);
                             call.keys = self.keys.call(&call.layout, call.limits, now);
                             retries.push(index);
                         }
                         head => {
                             if let Some((_, now)) = head {
-                                self.learn(now);
+                                self.record_clock(now);
                             }
                             replies[index] = Ok(answer);
                         }

@@ -12,7 +12,7 @@ impl RedisGate {
     /// Stores the report of `worker` with one command.
     ///
     /// # Errors
-    /// [`GateError`]: the report may be stored or not.
+    /// [`GateError`] if Redis refused the report, or if it is unknown whether it was stored.
     pub async fn put_report(&self, worker: &str, report: Report) -> Result<(), GateError> {
         let key = self.keys.report(worker);
         let mut set = cmd("SET");

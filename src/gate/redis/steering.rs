@@ -8,7 +8,7 @@ use crate::rules::steering::{SIGHTING_KEPT_MS, Sighted, Sighting};
 use crate::rules::tenant::Tenant;
 
 impl RedisGate {
-    /// Calls `steer` for the board `key`. `more` is its arguments after the clock; returns its
+    /// Runs `steer.lua` on the board `key`, with the arguments `more` after the clock. Returns its
     /// reply.
     pub(in crate::gate) async fn run_board(
         &self,
@@ -22,7 +22,7 @@ impl RedisGate {
         self.run_one(call).await
     }
 
-    /// Calls `audit`. `more` is its arguments after the clock; returns its reply.
+    /// Runs `audit.lua` with the arguments `more` after the clock. Returns its reply.
     pub(crate) async fn run_audit(&self, more: Vec<String>) -> Result<Value, GateError> {
         let placeholder = placeholder_tenant("all-operators")?;
         let more = more.into_iter().map(String::into_bytes).collect();

@@ -293,8 +293,8 @@ impl PoolState {
         let within = self.exec.timeout;
         let answer = tokio::select! {
             answer = child.ask(&line, Instant::now() + within) => answer,
-            // The caller has gone since the worker ends. Another worker will run the job, so it
-            // must not go on here.
+            // The caller is gone because the worker ends. Another worker will run the job, so it
+            // must not continue here.
             () = reply.closed() => return Some("its job was abandoned".to_owned()),
         };
         let (outcome, why) = match answer {

@@ -4,8 +4,8 @@
 //! A request that the API's machine has acknowledged can't be recalled, not even by a reset: a
 //! program that was stopped reads it later. The connection of such a call is therefore read on,
 //! since only its end shows that the call is over. A request that was not acknowledged is dropped
-//! by closing the connection without waiting for an acknowledgement. Some of it may have arrived
-//! all the same.
+//! by closing the connection without waiting for an acknowledgement. Some of the request may have
+//! arrived anyway.
 
 use std::io::ErrorKind;
 use std::sync::Arc;

@@ -65,7 +65,7 @@ impl Connection {
         })
     }
 
-    /// Returns true if the next request can be sent, as far as can be seen without waiting.
+    /// Returns true if the next request can probably be sent. Does not wait.
     pub(super) fn is_ready(&mut self) -> bool {
         // The next user of the connection registers its own waker.
         self.advance(&mut Context::from_waker(Waker::noop()));

@@ -27,14 +27,14 @@ use super::stream;
 const PROTOCOLS: [&[u8]; 2] = [HTTP2, b"http/1.1"];
 const HTTP2: &[u8] = b"h2";
 
-/// Idle connections are closed after this time. It is shorter than the usual 5 s of servers, so
-/// that hardly any request is written to a connection that the server is closing.
+/// Idle connections are closed after this time. Servers usually close them after 5 s, so few
+/// requests are written to a connection that the server is closing.
 pub(super) const MAX_IDLE: Duration = Duration::from_secs(4);
 
 /// Opens connections to one server and keeps the reusable ones.
 pub(super) struct Pool {
     connector: HttpsConnector<Connector>,
-    /// Whether there is no proxy between us and the server.
+    /// Whether connections go to the server without a proxy.
     is_direct: bool,
     server: Uri,
     /// Maximum number of idle connections, and of calls that share one connection.
@@ -49,17 +49,17 @@ pub(super) struct Pool {
 struct OpenConnections {
     /// Idle connections with the time until which each is kept, soonest first.
     idle: Vec<(Instant, Box<Connection>)>,
-    /// Shared connections. One is opened only if no other has room. There are therefore no more of
-    /// them than calls, except for ones being opened and some idle ones.
+    /// Shared connections. One is opened only if no other has room, so there are at most as many as
+    /// calls, plus some that are idle or being opened.
     shared: Vec<Arc<SharedConnection>>,
-    /// Whether a task waits to close idle connections.
+    /// Whether a task is running that closes idle connections.
     swept: bool,
 }
 
 impl Pool {
-    /// Creates a pool for connections to `server`, whose path is ignored, through `proxy` if there
-    /// is one. `timeout` is for all addresses of the server together. With `http2`, a server with
-    /// TLS may choose HTTP/2.
+    /// Creates a pool for connections to `server`, whose path is ignored, through `proxy`, if any.
+    /// `timeout` bounds the attempts at all addresses of the server together. With `http2`, a
+    /// server with TLS may choose HTTP/2.
     pub(super) fn new(
         (server, proxy): (Uri, Option<Proxy>),
         (mut tls, http2): (ClientConfig, bool),
@@ -69,7 +69,7 @@ impl Pool {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
-        // The caller bounds the total; this reserves a part of it for each address.
+        // The caller bounds the total time. This divides it among the server's addresses.
         tcp.set_connect_timeout(Some(timeout));
         tls.alpn_protocols = offer(http2);
         let changed = Arc::<Notify>::default();
@@ -169,12 +169,12 @@ impl Pool {
             open.shared.push(shared);
         }
         drop(open);
-        // Other calls look for the connection only after this.
+        // Calls that wait for a connection look again after this.
         opening.ended(room);
         Ok(PooledConnection(CallConnection::Stream(slot)))
     }
 
-    /// Keeps `connection` for the next call after it was used.
+    /// Keeps `connection` for the next call after a call has used it.
     pub(super) fn put_back(self: &Arc<Self>, connection: Box<Connection>) {
         self.put(connection, Instant::now() + MAX_IDLE);
     }
@@ -188,14 +188,14 @@ impl Pool {
         if open.idle.len() >= self.max || !self.sweeps(&mut open, until) {
             return;
         }
-        // A connection that was taken and not used ends sooner than others. If it comes first now,
-        // it is closed together with the next one.
+        // A connection that was taken and not used keeps its earlier deadline. If it is now the
+        // first, `sweep` still wakes for the one behind it, and closes both.
         let at = (open.idle).partition_point(|(other, _)| *other <= until);
         open.idle.insert(at, (until, connection));
     }
 
     /// Makes sure that a task closes unused connections at `first` or earlier. Returns false
-    /// without a runtime, in which case no calls are made any more.
+    /// without a runtime, because no calls are made then.
     fn sweeps(self: &Arc<Self>, open: &mut OpenConnections, first: Instant) -> bool {
         if !open.swept {
             let Ok(runtime) = Handle::try_current() else {
@@ -207,7 +207,7 @@ impl Pool {
         true
     }
 
-    /// Closes connections that have been idle for too long. Returns the time of the next look, or
+    /// Closes connections that have been idle for too long. Returns when to call it again, or
     /// `None` if no connection is left.
     fn close_old(&self) -> Option<Instant> {
         let now = Instant::now();
@@ -246,7 +246,7 @@ enum CallConnection {
 }
 
 impl PooledConnection {
-    /// Returns true if a request can be sent, as far as can be seen without waiting.
+    /// Returns true if a request can probably be sent. Does not wait.
     pub(super) fn is_ready(&mut self) -> bool {
         match &mut self.0 {
             CallConnection::Own(own) => own.is_ready(),
@@ -255,7 +255,7 @@ impl PooledConnection {
     }
 
     /// Sends `request`, now or with the first poll of [`Exchange::answer`]. `full_uri` is its URL
-    /// including the server. Returns `None` if it can't be sent at once; nothing was sent then.
+    /// including the server. Returns `None`, and sends nothing, if it can't be sent at once.
     pub(super) fn send(self, request: Request<Bytes>, full_uri: &Uri) -> Option<Exchange> {
         match self.0 {
             CallConnection::Own(mut own) => {

@@ -1,5 +1,5 @@
-//! The proxy for connections, if there is one. It is used by a tunnel (CONNECT), in which the API
-//! is called as without it.
+//! The proxy for connections, if there is one. Connections go through a tunnel (CONNECT), in which
+//! the API is called as without a proxy.
 
 use std::error::Error;
 use std::future::Future;

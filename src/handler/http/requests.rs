@@ -26,7 +26,8 @@ use crate::rules::job::Job;
 use crate::rules::job::call::Template;
 use crate::rules::tenant::Tenant;
 
-/// Expected number of headers beside the configured ones. It only sizes memory and is no bound.
+/// Expected number of headers in addition to the configured ones. Memory for them is reserved; more
+/// are allowed.
 const EXPECTED_HEADERS: usize = 12;
 
 /// Value of the `User-Agent` header.
@@ -36,10 +37,9 @@ pub(super) const AGENT: &str = concat!("sluicegate/", env!("CARGO_PKG_VERSION"))
 pub(super) struct Requests {
     method: Method,
     has_body: bool,
-    /// Path and query, which the first line of an HTTP/1.1 request names. `/` if they depend on the
-    /// job.
+    /// Path and query for the first line of an HTTP/1.1 request; `/` if they depend on the job.
     target: Uri,
-    /// Server, path and query, which an HTTP/2 request names.
+    /// The same with the server, for an HTTP/2 request.
     pub full_uri: Uri,
     /// Path and query with placeholders, if they depend on the job.
     of_jobs: Option<Template>,
@@ -65,19 +65,19 @@ enum Signing {
 /// The reason why there is no request for a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NoRequest {
-    /// Temporary.
-    Now(String),
+    /// The reason is temporary.
+    Temporary(String),
     /// This machine lacks a resource.
     Shortage(String),
-    /// Permanent.
-    Ever(String),
+    /// The reason is permanent.
+    Permanent(String),
 }
 
 impl From<NoSecret> for NoRequest {
     fn from(why: NoSecret) -> Self {
         match why {
-            NoSecret::Absent(why) => Self::Ever(why),
-            NoSecret::Unreadable(why) => Self::Now(why),
+            NoSecret::Absent(why) => Self::Permanent(why),
+            NoSecret::Unreadable(why) => Self::Temporary(why),
             NoSecret::Shortage(why) => Self::Shortage(why),
         }
     }
@@ -88,9 +88,9 @@ impl From<NoRequest> for Attempt {
     /// at fault.
     fn from(why: NoRequest) -> Self {
         match why {
-            NoRequest::Now(reason) => unprepared(Trouble::Tenant, reason),
+            NoRequest::Temporary(reason) => unprepared(Trouble::Tenant, reason),
             NoRequest::Shortage(reason) => unprepared(Trouble::Local, reason),
-            NoRequest::Ever(reason) => Self {
+            NoRequest::Permanent(reason) => Self {
                 fate: Fate::Unwritten,
                 ..Outcome::Reject { reason }.into()
             },
@@ -102,7 +102,7 @@ impl From<NoRequest> for Attempt {
 pub(super) struct BuiltRequest<'r> {
     pub request: Request<Bytes>,
     pub full_uri: Cow<'r, Uri>,
-    /// Secret of its tenant, to be hidden in answers.
+    /// Secret of the tenant, which must be hidden in answers.
     pub secret: Option<Arc<str>>,
 }
 
@@ -110,7 +110,7 @@ impl Requests {
     /// Prepares requests to `url`, the URL of `http`.
     ///
     /// # Errors
-    /// A message for the operator: the URL contains something that no request can carry.
+    /// A message for the operator if the URL, a header or a signing key can't be used in a request.
     pub(super) fn to(url: &Url, http: &Http) -> Result<Self, String> {
         let host = &url[Position::BeforeHost..Position::AfterPort];
         let path = match &http.target {
@@ -157,7 +157,7 @@ impl Requests {
     /// Returns the secret of `tenant`, or `None` if calls need none.
     ///
     /// # Errors
-    /// [`NoRequest`] with a message: the secret is missing or can't be read.
+    /// [`NoRequest`] with the reason if the secret is missing or can't be read.
     pub(super) async fn secret_of(&self, tenant: &Tenant) -> Result<Option<Arc<str>>, NoRequest> {
         match &self.secrets {
             Some(secrets) => Ok(Some(secrets.of(tenant).await?)),
@@ -168,13 +168,13 @@ impl Requests {
     /// Builds the request for `job`, with the `secret` of its tenant.
     ///
     /// # Errors
-    /// [`NoRequest`] with a message: a value of the job can't be sent.
+    /// [`NoRequest`] with the reason if a value of the job can't be sent.
     pub(super) fn of(
         &self,
         job: &Job,
         secret: Option<Arc<str>>,
     ) -> Result<BuiltRequest<'_>, NoRequest> {
-        let unsendable = |secret: &str| self.with(job, secret).map_err(NoRequest::Ever);
+        let unsendable = |secret: &str| self.with(job, secret).map_err(NoRequest::Permanent);
         let (request, full_uri) = unsendable(secret.as_deref().unwrap_or_default())?;
         Ok(BuiltRequest {
             request,
@@ -237,7 +237,8 @@ impl Requests {
         set("x-tenant", header_value(job.tenant.as_str()));
         set("x-job-id", header_value(&job.id));
         set("x-attempt", job.attempt.into());
-        // Replaces a context from the publisher or the configuration, so that there is only one.
+        // Replaces a trace context from the publisher or the configuration, so that there is only
+        // one.
         if let Some(context) = job.traceparent() {
             set(TRACEPARENT, header_value(&context));
         }
@@ -247,8 +248,8 @@ impl Requests {
         Ok((request, full_uri))
     }
 
-    /// Signs `request` with the time of this machine. Receivers reject signatures that are some
-    /// minutes old.
+    /// Signs `request` with the current time of this machine's clock. Receivers reject signatures
+    /// that are some minutes old.
     fn sign(
         &self,
         sign: &Signing,
@@ -280,7 +281,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Returns the URL of `target` on our server.
+    /// Returns the full URL of `target`, which is a path and query.
     fn on_server(&self, target: &Uri) -> Result<Uri, String> {
         let mut parts = self.full_uri.clone().into_parts();
         parts.path_and_query = target.path_and_query().cloned();
@@ -308,8 +309,8 @@ fn basic_authorization(url: &Url) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// Encodes `text` as a header's value. Bytes beyond ASCII are allowed there (RFC 9110, 5.5: opaque
-/// data).
+/// Encodes `text` as a header's value: percent-encodes control characters, `%`, and spaces at the
+/// ends. Bytes beyond ASCII are allowed (RFC 9110, 5.5: opaque data).
 fn header_value(text: &str) -> HeaderValue {
     let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'%';
     if text.bytes().all(is_plain)

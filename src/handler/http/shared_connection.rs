@@ -163,8 +163,8 @@ impl SharedConnection {
         })
     }
 
-    /// Returns true if a request would be written at once and not queue behind others, as far as
-    /// can be seen without waiting.
+    /// Returns true if a request would probably be written at once, and not queue behind others.
+    /// Does not wait.
     fn is_free(&self) -> bool {
         let usage = self.usage();
         let is_kept = usage.idle_deadline(Instant::now()).is_some() && usage.writing == 0;
@@ -256,7 +256,7 @@ pub(super) struct StreamSlot {
 }
 
 impl StreamSlot {
-    /// Returns true if a call could be sent at once, as far as can be seen without waiting.
+    /// Returns true if a call could probably be sent at once. Does not wait.
     pub(super) fn is_ready(&self) -> bool {
         // The server may have lowered its limit.
         self.shared.is_free() && self.shared.usage().taken <= self.shared.room()

@@ -47,7 +47,7 @@ struct SendProgress {
 
 impl StreamExchange {
     /// Sends `request` to `full_uri` and writes it, except for the part that the server does not
-    /// accept yet. Returns `None` if it can't be sent at once; nothing was sent then.
+    /// accept yet. Returns `None`, and sends nothing, if it can't be sent at once.
     pub(super) fn send(
         mut slot: StreamSlot,
         request: Request<Bytes>,

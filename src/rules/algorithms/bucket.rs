@@ -155,7 +155,8 @@ pub(crate) const PERIOD_MS: u64 = 60_000;
 /// Maximum time in which a debt is refilled, in milliseconds: a century. A call may cost far more
 /// than it was charged, and leave the bucket below 0.
 pub(crate) const DEBT_MS: u64 = 3_153_600_000_000;
-/// Maximum debt, in scaled tokens: Lua's numbers hold it exactly, and its sum with [`full_level`], too.
+/// Maximum debt, in scaled tokens: Lua's numbers hold it exactly, and its sum with [`full_level`],
+/// too.
 pub(crate) const DEBT: u64 = 1 << 52;
 /// The latest time at which a bucket is full, in milliseconds since the epoch, as the store keeps
 /// it. A large burst that is refilled by one unit a month is full later.

@@ -129,8 +129,8 @@ impl Limits {
             .all(|limit| before.all.iter().any(|old| limit.continues(old)))
     }
 
-    /// Returns these limits with starts of buckets `spacing_us` further apart. Shadows do not change,
-    /// because no job waits for them.
+    /// Returns these limits with starts of buckets `spacing_us` further apart. Shadows do not
+    /// change, because no job waits for them.
     pub fn with_spacing(&self, spacing_us: impl Fn(&Limit) -> u32) -> Self {
         let apart = |limit: &Limit| match limit.is_shadow() {
             true => limit.clone(),

@@ -235,7 +235,8 @@ impl<'a> Call<'a> {
         narrow.max(self.base) <= wide
     }
 
-    /// Charges the limits. Counts the start in the shadows unless it is a repeated one (`readmitted`).
+    /// Charges the limits. Counts the start in the shadows unless it is a repeated one
+    /// (`readmitted`).
     fn charge(&mut self, cost: u64, permit: &str, readmitted: bool) -> Sequences {
         let clock = self.clock;
         let mut sequences = Sequences::default();
@@ -276,10 +277,10 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Tracks unclaimed room after a job was denied until `at`. Records since when room exists
-    /// that neither the front of this waitlist nor the other waitlists have claimed. Returns an
-    /// earlier time if the job should ask again right after the grace period, when vanished jobs
-    /// differ from late ones.
+    /// Tracks unclaimed room after a job was denied until `at`. Records since when room exists that
+    /// neither the front of this waitlist nor the other waitlists have claimed. Returns an earlier
+    /// time if the job should ask again right after the grace period, when it is certain that the
+    /// jobs ahead have vanished and are not just late.
     fn watch(&mut self, open: bool, mut at: u64, ticket: u64, units: u64) -> u64 {
         let now = self.clock.now_ms;
         let first = self.first();

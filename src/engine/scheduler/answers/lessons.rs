@@ -91,8 +91,8 @@ impl Learner {
 }
 
 impl Lessons {
-    /// Records the end of a call. If the API refused it, that is stored after its throttle. Returns
-    /// `None` if its answer has no lesson.
+    /// Records the end of a call. If the API refused the call, its lesson is stored after its
+    /// throttle. Returns `None` if its answer has no lesson.
     pub(in crate::engine::scheduler) fn called(
         &mut self,
         tenant: &Tenant,

@@ -111,7 +111,8 @@ impl Scheduler {
         is_refused
     }
 
-    /// Records a call that the API handled, so that the next throttle without a time is short again.
+    /// Records a call that the API handled, so that the next throttle without a time is short
+    /// again.
     pub(super) fn count_success(&mut self, key: JobKey, called: bool, outcome: &Outcome) {
         let is_handled = match outcome {
             Outcome::Done | Outcome::Snooze { .. } | Outcome::Reject { .. } => called,
@@ -123,8 +124,9 @@ impl Scheduler {
     }
 
     /// Handles an answer that was no refusal but announced that the next one would be, or asked for
-    /// a pause. The answer gives the end of the throttle in whole seconds. If our limits respect the API's, they decide
-    /// from the earliest time that this can mean.
+    /// a pause. The answer gives the end of the throttle in whole seconds. If the limits in force
+    /// respect the API's, the throttle ends at the earliest time that this can mean, and the limits
+    /// decide from then on.
     pub(super) fn throttle_used_up(&mut self, now: Duration, key: JobKey, seen: &LimitInfo) {
         let (Some(job), Some(used_up)) = (self.jobs.get(&key), seen.used_up) else {
             return;

@@ -89,14 +89,14 @@ impl JobTimers {
         self.windows.stay(key, until);
     }
 
-    /// Records that the job waits because of `limit`. If that counts running calls, the end of a
-    /// call may wake the job.
+    /// Records that the job waits because of `limit`. If the limit counts running calls, the end of
+    /// a call may wake the job.
     pub fn wakes_for(&mut self, tenant: &Tenant, limit: &Limit, until: Duration, key: JobKey) {
         self.leases.add(tenant, limit, until, key);
     }
 
-    /// Does the same for a job that has come back before its turn. Returns true if a lease is idle
-    /// instead, so that the job may ask for it.
+    /// Records that a job that has come back before its turn waits because of `limit`. Returns true
+    /// if a lease is idle instead, so that the job may ask for it.
     pub fn take_idle(
         &mut self,
         tenant: &Tenant,

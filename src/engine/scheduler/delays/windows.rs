@@ -25,7 +25,7 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(64);
 /// One in this many of a window's waiting jobs moves on at once.
 const MOVE_SHARE: usize = 2;
-/// [`MOVE_SHARE`] for a try.
+/// In a try, one in this many of a window's waiting jobs moves on.
 const TRY_SHARE: usize = 8;
 
 /// The jobs of one delay queue.
@@ -166,7 +166,8 @@ impl DelayWindow {
         (self.taken >= room).then(|| self.in_doubt().min(self.try_at.max(self.open_at)))
     }
 
-    /// Returns when that may happen judging by the delay queue's order so far.
+    /// Returns when jobs behind the window may be due before jobs in it, judging by the delay
+    /// queue's order so far.
     fn in_doubt(&self) -> Duration {
         self.open_at.max(self.latest.saturating_sub(self.disorder))
     }

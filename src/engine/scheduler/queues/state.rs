@@ -44,7 +44,7 @@ impl TenantState {
         self.prepared.len() + self.without_slot()
     }
 
-    /// Returns the number of them that have no slot.
+    /// Returns the number of ready jobs that have no slot.
     pub(super) fn without_slot(&self) -> usize {
         self.due.len() + self.fresh.len()
     }
@@ -92,7 +92,7 @@ impl TenantState {
 pub(super) struct ShardSum {
     /// Jobs that are ready to ask.
     pub(super) ready: usize,
-    /// Jobs among them that need no free slot to ask.
+    /// Ready jobs that need no free slot to ask.
     pub(super) at_once: usize,
 }
 

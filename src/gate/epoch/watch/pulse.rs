@@ -40,7 +40,8 @@ impl SentPulse {
 }
 
 impl EpochFindings {
-    /// Takes another reading of Redis's clock, so that a worker's clock may run at another pace.
+    /// Takes another reading of Redis's clock, so that a worker's clock with another pace does not
+    /// drift away from it.
     fn learn_clock(&mut self, now: u64) {
         let expected = self.clock.map_or(0, now_ms);
         if now + STEP_MS >= expected {
@@ -49,7 +50,7 @@ impl EpochFindings {
     }
 }
 
-/// Returns what a clock shows now that showed `then` milliseconds at `at`.
+/// Returns the current time of a clock that showed `then` milliseconds at `at`.
 fn now_ms((then, at): (u64, Instant)) -> u64 {
     then.saturating_add(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
 }
@@ -160,8 +161,7 @@ impl Watch {
             .clock
             .map_or_else(String::new, |micros| micros.to_string());
         let mut refused = None;
-        // The second time is for a script that was not loaded, or a change that can be handled at
-        // once.
+        // Tries again if the script was not loaded, or after a change that can be handled at once.
         for _ in 0..2 {
             let sent = self.ready(at).await?;
             let mut pipeline = Pipeline::with_capacity(2);

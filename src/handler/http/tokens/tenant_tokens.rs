@@ -325,7 +325,7 @@ impl TokenSource {
             None => None,
         };
         let client = self.endpoint.client_of(tenant, secret.as_deref());
-        client.map_err(NoRequest::Ever)
+        client.map_err(NoRequest::Permanent)
     }
 }
 
