@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::str::FromStr;
 
+use sluicegate::rules::calendar::Calendar;
 use sluicegate::rules::limit::Algorithm;
 
 use crate::environment::micros;
@@ -28,6 +29,8 @@ pub enum Counting {
     Bucket,
     /// Calls in flight. It has no name, since it is part of profiles only.
     Concurrent,
+    /// Days, weeks or months of a time zone. It has no name, since it is part of profiles only.
+    Calendar(Calendar),
 }
 
 /// Names of limiters, and how each counts by default.
@@ -73,6 +76,7 @@ impl Counting {
             Self::Estimated | Self::Even => Algorithm::LeakyBucket,
             Self::Bucket => Algorithm::TokenBucket,
             Self::Concurrent => Algorithm::Concurrency,
+            Self::Calendar(_) => Algorithm::CalendarWindow,
         }
     }
 }
@@ -168,6 +172,14 @@ impl CallCounter {
                 };
                 (counts.saturating_add(units) > max).then_some(left)
             }
+            Counting::Calendar(calendar) => {
+                let [start, end, ..] = calendar.boundaries(at_us / 1_000).starts;
+                if start * 1_000 != self.window_start {
+                    (self.window_start, self.current) = (start * 1_000, 0);
+                }
+                let is_full = self.current.saturating_add(units) > max;
+                is_full.then(|| end * 1_000 - at_us)
+            }
             Counting::Even | Counting::Bucket => {
                 let usual = if counting == Counting::Even { 1 } else { max };
                 let room = limit.burst.unwrap_or(usual) as u128 * u128::from(window);
@@ -242,6 +254,8 @@ impl ApiLimit {
 
 #[cfg(test)]
 mod tests {
+    use sluicegate::rules::calendar::Zone;
+
     use super::*;
 
     /// Returns how many calls of each of four bursts pass, at 10 in 100 ms.
@@ -265,6 +279,24 @@ mod tests {
         assert_eq!(passed(Counting::Estimated), [1, 10, 0, 4]);
         assert_eq!(passed(Counting::Even), [1, 1, 1, 1]);
         assert_eq!(passed(Counting::Bucket), [1, 10, 1, 9]);
+    }
+
+    #[test]
+    fn a_day_of_a_time_zone_ends_at_its_midnight() {
+        let zone = Zone::find("America/Los_Angeles").expect("a zone");
+        let day = Calendar::parse("day", zone, None).expect("a calendar");
+        let limit = ApiLimit {
+            counting: Counting::Calendar(day),
+            .."10/1s:tenant".parse().expect("a limit")
+        };
+        // 2026-11-26 23:59 and 2026-11-27 00:00 in California.
+        let (last_minute_us, midnight_us) = (1_795_766_340_000_000, 1_795_766_400_000_000);
+        let mut counter = CallCounter::default();
+        for _ in 0..limit.max {
+            assert_eq!(counter.call(limit, last_minute_us), Ok(()));
+        }
+        assert_eq!(counter.call(limit, last_minute_us), Err(60_000_000));
+        assert_eq!(counter.call(limit, midnight_us), Ok(()));
     }
 
     #[test]

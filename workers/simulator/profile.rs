@@ -83,6 +83,9 @@ fn api_limit(limit: &Limit) -> Result<ApiLimit, String> {
             Counting::Sliding
         }
         Algorithm::FixedWindow => Counting::Aligned,
+        Algorithm::CalendarWindow => {
+            (limit.terms().calendar().copied()).map_or(Counting::Aligned, Counting::Calendar)
+        }
         Algorithm::SlidingCounter => Counting::Estimated,
         Algorithm::TokenBucket | Algorithm::LeakyBucket => Counting::Bucket,
         Algorithm::Concurrency => Counting::Concurrent,
