@@ -53,7 +53,7 @@ fn unexplained(script: &File, others: &[File]) -> Vec<String> {
     );
     let is_referred = |other: &&File| {
         let name = other.path.rsplit('/').next().expect("a name");
-        let words = ["as NAME says", "as NAME has them", "those of NAME"];
+        let words = ["described in NAME", "as NAME has them", "those of NAME"];
         words
             .map(|words| words.replace("NAME", name))
             .iter()
@@ -98,7 +98,7 @@ fn every_entry_explains_its_keys_arguments_and_reply() {
         .into_iter()
         .flat_map(|entry| unexplained(entry, &scripts));
     assert_eq!(missing.collect::<Vec<_>>(), [""; 0]);
-    let header = "-- KEYS[1], KEYS[2]  a\n-- ARGV[1]  b, as other.lua says\n-- Reply: c\n";
+    let header = "-- KEYS[1], KEYS[2]  a\n-- ARGV[1]  b, described in other.lua\n-- Reply: c\n";
     let other = File::new("lua/other.lua", "-- ARGV[2]  d\n");
     for (header, code, expected) in [
         (header, "return f(KEYS[2], ARGV[1], ARGV[2])", ""),
