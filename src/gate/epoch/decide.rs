@@ -179,7 +179,8 @@ fn begin(
     // This primary's epoch moves here from another key. The epoch stored here belongs to the
     // primary that the slot came from.
     let moves = (known.shard.as_ref()).is_some_and(|shard| new && shard.moves());
-    if !stored.id.is_empty() && !(moves && stored.run != run) {
+    let begins = stored.id.is_empty() || (moves && stored.run != run);
+    if !begins {
         return None;
     }
     let whole = stored.gap(u64::MAX);
