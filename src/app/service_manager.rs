@@ -56,7 +56,7 @@ impl ServiceManager {
     }
 
     /// Sends the state that `board` shows for as long as the worker lives, and `STOPPING=1` once
-    /// `stop` is cancelled.
+    /// `stop` is canceled.
     pub(super) async fn run(
         mut self,
         board: Arc<PipelineStates>,

@@ -65,7 +65,7 @@ pub enum Death {
     Crashed,
     /// Its delayed start can't be used.
     Invalid,
-    /// An operator cancelled it.
+    /// An operator canceled it.
     Cancelled,
 }
 

@@ -391,7 +391,7 @@ impl Dead<'_> {
         let (_, followers) = followed(&gate, &versions, self.follow_within).await?;
         if !followers.are_all() {
             return Err(NotDone::Failed(format!(
-                "cancelled jobs were not replayed: {}; run the command again",
+                "canceled jobs were not replayed: {}; run the command again",
                 followers.describe()
             )));
         }

@@ -316,7 +316,7 @@ impl JobExplanation {
     }
 
     /// Returns true if the job may be a dead letter: no worker has it, or the last one reports that
-    /// it cancelled it.
+    /// it canceled it.
     pub fn may_be_dead(&self) -> bool {
         let seen = self.shown.seen.as_ref();
         seen.is_none_or(|seen| seen.state == SightedState::Cancelled)

@@ -23,7 +23,7 @@ pub const WAKE_KEPT_MS: u64 = 900_000;
 /// Number of tenants with jobs to wake from which on the jobs of all tenants are woken.
 pub const MAX_WAKES: usize = 100;
 
-/// Reason why a cancelled job is a dead letter.
+/// Reason why a canceled job is a dead letter.
 pub const CANCELLED: &str = "cancelled by an operator";
 /// Reason why a job is in the queue of a diverted tenant.
 pub const DIVERTED: &str = "diverted by an operator";
@@ -261,7 +261,7 @@ pub enum SightedState {
     Running,
     /// The job was called and is done.
     Done,
-    /// The job was cancelled: it is a dead letter and is not called.
+    /// The job was canceled: it is a dead letter and is not called.
     Cancelled,
     /// The job went to another queue, because its tenant is diverted.
     Diverted,

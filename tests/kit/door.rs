@@ -62,7 +62,7 @@ impl Door {
         let accepting = self.accepting.lock().expect("nobody panics").take();
         if let Some(task) = accepting {
             task.abort();
-            // The task is cancelled, which closes its port.
+            // The task is canceled, which closes its port.
             let _ = task.await;
             *self.reserved.lock().expect("nobody panics") = Some(self.bound());
         }

@@ -212,7 +212,7 @@ async fn cancel(world: &World) {
             _ => {}
         }
     }
-    world.note(format_args!("{} is known to be cancelled", planned.id));
+    world.note(format_args!("{} is known to be canceled", planned.id));
     let mut steered = world.steered.inner();
     (steered.cancelled).insert(planned.id.clone(), Instant::now());
 }

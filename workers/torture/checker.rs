@@ -111,9 +111,9 @@ pub enum Violation {
     Twice { jobs: (JobId, JobId), at: u64 },
     /// A job that was called although all workers were reported to follow its cancellation.
     AfterCancel { job: JobId, at: u64 },
-    /// A job that was reported as cancelled, and is no dead letter.
+    /// A job that was reported as canceled, and is no dead letter.
     Uncancelled { job: JobId },
-    /// A job that is both done and cancelled.
+    /// A job that is both done and canceled.
     DoneAndCancelled { job: JobId },
     /// A tenant with few jobs done within a span while a neighbor was rude and nothing else was
     /// broken.
@@ -204,16 +204,16 @@ impl fmt::Display for Violation {
             ),
             Self::AfterCancel { job, at } => write!(
                 f,
-                "job {job} was called at {:.6} s although it was cancelled",
+                "job {job} was called at {:.6} s although it was canceled",
                 seconds(at)
             ),
             Self::Uncancelled { job } => {
                 write!(
                     f,
-                    "job {job} was reported as cancelled but is not a dead letter"
+                    "job {job} was reported as canceled but is not a dead letter"
                 )
             }
-            Self::DoneAndCancelled { job } => write!(f, "job {job} is done and cancelled"),
+            Self::DoneAndCancelled { job } => write!(f, "job {job} is done and canceled"),
             Self::Starved {
                 tenant,
                 kind,

@@ -128,7 +128,7 @@ pub enum EventKind {
     },
     /// An operator is about to cancel the job.
     Cancelling { job: JobId },
-    /// The cancelling command reported the job's state, and whether all workers follow.
+    /// The canceling command reported the job's state, and whether all workers follow.
     Asked {
         job: JobId,
         said: String,

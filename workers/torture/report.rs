@@ -48,7 +48,7 @@ pub fn table(verdict: &HistoryVerdict, run: &Run, left: u64) -> String {
         format!("{} / {}", verdict.delayed, verdict.dropped),
     );
     let (cancelled, asked) = verdict.cancelled;
-    line("cancelled", format!("{cancelled} of {asked} requested"));
+    line("canceled", format!("{cancelled} of {asked} requested"));
     let repeated: usize = verdict.repeated.values().sum();
     line(
         "ran again after the end",

@@ -26,7 +26,7 @@ use crate::rules::limit::ceil_ms;
 use crate::rules::steering::{Hold, Instruction};
 use crate::rules::tenant::Tenant;
 
-/// Default time for which a job stays cancelled.
+/// Default time for which a job stays canceled.
 const DEFAULT_CANCEL_TIME: Duration = Duration::from_secs(86_400);
 
 const MAX_OR_CLEAR: &str = "give either max (a number) or clear (true)";

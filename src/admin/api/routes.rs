@@ -418,7 +418,7 @@ pub const ROUTES: &[ApiRoute] = &[
         as `sluicegate explain --json`"),
     read("/instructions", ApiRead::Instructions, &[PIPELINE], "Instructions",
         "Lists operators' current instructions to all workers: pause or drain, diverted tenants, \
-        cancelled jobs"),
+        canceled jobs"),
     read("/queues", ApiRead::Queues, &[PIPELINE], "Queues",
         "Lists the queues and the number of ready jobs in each"),
     read("/dead/letters", ApiRead::DeadLetters, &[FILTER, LIMIT, OFFSET, PIPELINE], "Letters",

@@ -106,11 +106,11 @@ struct BrokerState {
     taking: watch::Sender<WantedDeliveries>,
     /// Whether new jobs are wanted.
     taking_new: watch::Sender<bool>,
-    /// Cancelled when no more deliveries are to be taken.
+    /// Canceled when no more deliveries are to be taken.
     stop: CancellationToken,
-    /// Cancelled when no delivery will come anymore.
+    /// Canceled when no delivery will come anymore.
     stopped: CancellationToken,
-    /// Cancelled when all connections are to end.
+    /// Canceled when all connections are to end.
     closed: CancellationToken,
 }
 

@@ -1,4 +1,4 @@
-//! Follows operators' instructions (`rules::steering`): cancelled jobs leave, jobs of diverted
+//! Follows operators' instructions (`rules::steering`): canceled jobs leave, jobs of diverted
 //! tenants go to another queue, and the state of a job is reported to operators who asked for it. A
 //! worker that follows an instruction has checked all jobs in its memory; other jobs are checked
 //! when they arrive. Running calls are not interrupted. A tried limit applies from the job's next

@@ -403,7 +403,7 @@ async fn actions_match_the_commands_and_are_audited() {
     assert_eq!(drained["all"], "draining");
     let resumed = port.post("/resume", &json!({})).await.is(200);
     assert_eq!(resumed["was"], "drain");
-    // It was cancelled before any call.
+    // It was canceled before any call.
     run.holds("dead", 1).await;
     let letters = port.get("/dead/letters?tenant=acme").await;
     document.check_of("get", "/dead/letters", &letters);

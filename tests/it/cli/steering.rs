@@ -192,7 +192,7 @@ async fn a_cancelled_job_is_a_dead_letter_and_runs_only_after_a_replay() {
         .exited(0);
     fleet.calls.are(8).await;
     assert_eq!(fleet.calls.of(one), 0);
-    // If the job is published again, or RabbitMQ has a copy, it stays cancelled.
+    // If the job is published again, or RabbitMQ has a copy, it stays canceled.
     fleet.publish("acme", [one.to_owned()]).await;
     let dead = client(&fleet.yaml).await;
     let queue = Arc::clone(&dead.names().dead);
@@ -228,9 +228,9 @@ async fn a_call_in_flight_continues_and_an_unseen_job_is_cancelled_on_arrival() 
     let follow = |done: &CommandResult| done.out.contains("2 workers follow");
     let done = fleet.runs_until(&args, follow).await.exited(0);
     for part in [
-        "is to be cancelled",
+        "is to be canceled",
         "within 1s (delay.max-delay)",
-        "it stays cancelled until",
+        "it stays canceled until",
     ] {
         assert!(done.out.contains(part), "{part}: {}", done.out);
     }

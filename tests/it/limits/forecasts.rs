@@ -352,7 +352,7 @@ async fn explain_shows_why_a_job_died_and_how_to_replay_it() {
     let path = "/tenants/acme/jobs/o-7/explanation?wait=1s";
     let answer = Port::of(&slow.worker).await.get(path).await.is(200);
     assert_eq!(answer["dead_letter"]["reason"], "the API answered 422");
-    // A cancelled job is reported by its worker and by its dead letter.
+    // A canceled job is reported by its worker and by its dead letter.
     let waiting = (0..20).map(|number| format!("acme-{number}"));
     let called: BTreeSet<String> = slow.api.calls().into_iter().map(|call| call.job).collect();
     let id = waiting.into_iter().find(|id| !called.contains(id));
@@ -364,7 +364,7 @@ async fn explain_shows_why_a_job_died_and_how_to_replay_it() {
     let text = slow.runs(&["explain", "--tenant", "acme", "--id", &id]);
     let text = text.exited(0).out;
     for words in [
-        "was cancelled: it is a dead letter",
+        "was canceled: it is a dead letter",
         "why       cancelled by an operator\n",
     ] {
         assert!(text.contains(words), "{words} is not in {text}");

@@ -35,7 +35,7 @@ pub struct JobArgs {
 enum JobCommand {
     /// Cancel a job: it becomes a dead letter when a worker next sees it
     ///
-    /// A call in flight is not interrupted. Once the command prints `cancelled`, no worker calls
+    /// A call in flight is not interrupted. Once the command prints `canceled`, no worker calls
     /// the job again; `dead replay` brings it back. If no worker answers within --wait, the
     /// cancellation stays for --for: the next worker that sees the job makes it a dead letter.
     #[command(after_help = "Examples:
@@ -124,7 +124,7 @@ impl JobRequest<'_> {
             let (job, who) = (self.words(), followers.describe());
             writeln!(
                 std::io::stdout(),
-                "{job} is no longer to be cancelled; {who}"
+                "{job} is no longer to be canceled; {who}"
             )?;
         }
         Ok(ExitCode::SUCCESS)
@@ -141,15 +141,15 @@ impl JobRequest<'_> {
         let job = self.words();
         let words = match now.state {
             CancelState::Cancelled => {
-                format!("cancelled {job}: it is a dead letter and will not be called again")
+                format!("canceled {job}: it is a dead letter and will not be called again")
             }
             CancelState::Done => format!("{job} was already called and is done"),
             CancelState::Running => format!(
                 "{job} is being called, and calls are not interrupted; if the call fails, the job \
-                is cancelled before the next one"
+                is canceled before the next one"
             ),
             CancelState::Requested => format!(
-                "{job} is to be cancelled, and no worker has it in memory ({}); {}\nit stays cancelled until {}",
+                "{job} is to be canceled, and no worker has it in memory ({}); {}\nit stays canceled until {}",
                 now.followers.describe(),
                 next_look(self.config),
                 at(now.until_ms)
@@ -211,7 +211,7 @@ pub fn describe(job: &str, seen: &Sighting) -> String {
         SightedState::Asking => "asks for its permit",
         SightedState::Running => "is being called",
         SightedState::Done => "was called and is done",
-        SightedState::Cancelled => "was cancelled: it is a dead letter",
+        SightedState::Cancelled => "was canceled: it is a dead letter",
         SightedState::Diverted => "was moved to another queue: its tenant is diverted",
     };
     let mut text = format!("{job} {state}\n");

@@ -1,4 +1,4 @@
-//! Cancelled jobs: compares the command's report with the outcome.
+//! Canceled jobs: compares the command's report with the outcome.
 
 use super::lives::{CancelReport, FaultIntervals, Life, Lives};
 use super::{AFTERMATH, CheckRules, HistoryVerdict, Violation};
@@ -11,14 +11,14 @@ const CANCELLED: &str = "cancelled by an operator";
 /// take half of it.
 const ON_ITS_WAY: u64 = 1_000_000_000;
 
-/// Returns true if the dead letter says that the job was cancelled, and an operator had requested
+/// Returns true if the dead letter says that the job was canceled, and an operator had requested
 /// that.
 pub fn is_cancelled(life: &Life) -> bool {
     life.dead.as_deref() == Some(CANCELLED) && life.cancelling.is_some()
 }
 
 impl HistoryVerdict {
-    /// Checks that a cancelled job is not called once all workers follow, and is not done.
+    /// Checks that a canceled job is not called once all workers follow, and is not done.
     pub(super) fn cancels(&mut self, lives: &Lives, broken: &FaultIntervals, rules: CheckRules) {
         for (job, life) in &lives.jobs {
             let Some(asked_from) = life.cancelling else {

@@ -58,7 +58,7 @@ pub struct Life {
     pub dropped: bool,
     /// When an operator began to cancel it.
     pub cancelling: Option<u64>,
-    /// The report of the cancelling command.
+    /// The report of the canceling command.
     pub asked: Option<CancelReport>,
 }
 
@@ -72,7 +72,7 @@ pub struct UsedKey {
     pub twice: bool,
 }
 
-/// The report of a command that cancelled a job.
+/// The report of a command that canceled a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CancelReport {
     pub at: u64,

@@ -1,4 +1,4 @@
-//! Cancelled jobs, and their possible violations.
+//! Canceled jobs, and their possible violations.
 
 use super::*;
 
