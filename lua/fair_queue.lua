@@ -5,18 +5,17 @@
 -- Its keys:
 -- [1]  a HASH like a waitlist's, but only with `window`, the tenant's suspensions, and the field
 --      register   the seven numbers below, packed
--- [2]  a ZSET of waiting flows; score: the start tag before their units
--- [3]  a ZSET of the same flows; score: the tag of their last unit
+-- [2]  a ZSET of waiting flows; score: their front, the start tag of their next unit
+-- [3]  a ZSET of the same flows; score: their end, one step above the tag of their last unit
 -- [4]  a ZSET of waiting flows with a job above an eighth of the quota; score: their largest cost
--- [5]  a ZSET of up to 1,024 flows that started lately and don't wait; score: the tag before their
---      next unit
+-- [5]  a ZSET of up to 1,024 flows that started lately and don't wait; score: their front
 --
 -- tag        the start tag of the newest start
 -- joined     the tag at which a flow last joined
 -- waiting    waiting units of all flows
 -- widest     the largest cost among them
--- seen       since when (ms) quota has been seen unclaimed; 0 if it has not
--- room       from when on (ms) the next unit has room
+-- seen       since when (ms) available quota has gone unclaimed; 0 if all of it is claimed
+-- room       when (ms) quota becomes available for the next unit
 -- each       the recent average cost of a job, in sixteenths; 0 if none has waited yet
 --
 -- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
@@ -60,8 +59,7 @@ local function fair_queue_purge(q, reach)
   redis.call('ZREMRANGEBYSCORE', q.idles, '-inf', '(' .. int(late))
 end
 
--- Returns the other flows with the largest jobs: the tag before their units, the tag of the last
--- one, and the largest cost.
+-- Returns the other flows with the largest jobs: front, end and largest cost of each.
 local function fair_queue_wide(q)
   local wide = {}
   local largest = redis.call('ZREVRANGE', q.wides, '0', int(WIDE - 1), 'WITHSCORES')
@@ -75,7 +73,7 @@ local function fair_queue_wide(q)
   return wide
 end
 
--- Computes the flow's view of the others from now on. At most `most` units can start at one moment.
+-- Computes the flow's view of the others as they are now. At most `most` units can start at once.
 local function fair_queue_view(q, most)
   q.points, q.first, q.front, q.last, q.wide, q.idle, q.view_each = {}, nil, nil, nil, nil, nil, q.each
   if q.known then
@@ -106,14 +104,15 @@ local function fair_queue_between(q, at)
   return all
 end
 
--- Estimates the others' units after the flow's unit `from`, where `there` of them have one, up to
--- its unit `to`, where `here` have one. In between it assumes the smaller of the two numbers.
+-- Estimates how many of the others' units lie between the flow's units `from` and `to`. `there` of
+-- them have a unit just before `from`, and `here` of them just before `to`. In between it assumes
+-- the smaller of the two numbers.
 local function fair_queue_added(from, there, to, here)
   return (to - from - 1) * math.min(there, here) + here
 end
 
--- Returns how many of the others' units have turns before the flow's `nth` one, from 1, counted
--- from its state at the beginning.
+-- Returns how many of the others' units have turns before the flow's `nth` one. `nth` is 1 for the
+-- first unit that waits at the start of the call.
 local function fair_queue_units(q, nth)
   local last = nth - 1
   if not q.first or q.first > last then
@@ -144,8 +143,7 @@ local function fair_queue_units(q, nth)
   return math.max(sum, 0)
 end
 
--- Like fair_queue_units, but counts all units of a large job as soon as its first unit comes
--- before.
+-- Like fair_queue_units, but counts all units of a large job as soon as its first unit counts.
 local function fair_queue_before(q, nth)
   local units = fair_queue_units(q, nth)
   if units == 0 or not q.wide then
@@ -162,8 +160,8 @@ local function fair_queue_before(q, nth)
   return units
 end
 
--- Returns how many units of the others, beyond those before it, come before the flow's next job
--- once `started` of its units have started: a job whose first unit comes first starts as a whole.
+-- Returns what to add to the others' units before the flow's next job, once `started` units of this
+-- flow have started: a job of another flow starts as a whole once its first unit has the turn.
 local function fair_queue_whole(q, started)
   if q.view_each <= 16 or not q.first or q.first > started then
     return 0
@@ -180,7 +178,7 @@ local function fair_queue_clear(q)
   fair_queue_view(q, 0)
 end
 
--- Stores the flow's tags: its units come after `front`, the last of them at `last`.
+-- Stores the flow's front and end (`last`).
 local function fair_queue_move(q, front, last)
   if last > front then
     if q.idle then
@@ -203,8 +201,8 @@ local function fair_queue_move(q, front, last)
 end
 
 -- Updates the queue after the decisions: `started` units of the flow have started, and `waiting`
--- units wait, of jobs with a maximum cost of `widest` and an average of `each` sixteenths. At most
--- `most` units can start at one moment. Returns true if the queue must be written.
+-- units wait. Their jobs cost at most `widest`, and on average `each` sixteenths. At most `most`
+-- units can start at one moment. Returns true if the queue must be written.
 local function fair_queue_settle(q, started, waiting, widest, each, most)
   local fresh = math.max(q.tag, q.joined + JOIN)
   local front, last = q.front or fresh, q.last or fresh

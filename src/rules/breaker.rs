@@ -54,9 +54,9 @@ pub enum Trouble {
 pub struct Rule {
     /// Number of failures in a row after which it opens.
     pub failures: u32,
-    /// Delay before the first probe, in milliseconds. It doubles after each probe that fails,
+    /// Delay before the first probe, in milliseconds. It doubles after each probe that fails.
     pub first_wait_ms: u64,
-    /// up to this.
+    /// The longest delay before a later probe, in milliseconds.
     pub longest_wait_ms: u64,
     /// Time after which a probe without a report is given up, in milliseconds: its worker must have
     /// died.
@@ -187,8 +187,8 @@ impl Breaker {
         self.failures
     }
 
-    /// Returns until when no job may start; 0 if jobs may start now, of which an open breaker lets
-    /// through a single one.
+    /// Returns until when no job may start; 0 if jobs may start now. An open breaker then lets a
+    /// single job through.
     pub fn closed_until(&self, now: u64) -> u64 {
         let Some(mut open) = self.open.clone() else {
             return 0;
@@ -290,8 +290,8 @@ impl Breaker {
         true
     }
 
-    /// Records that a call succeeded, or that an operator expects calls to. Returns true if this
-    /// closes the breaker.
+    /// Records that a call succeeded, or that an operator expects calls to succeed. Returns true if
+    /// this closes the breaker.
     pub fn reset(&mut self) -> bool {
         let was_open = self.is_open();
         *self = Self::default();

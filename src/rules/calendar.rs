@@ -26,7 +26,7 @@ pub const MAX_WINDOWS_AHEAD: u64 = 10_000;
 
 static DATABASE: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// The unit of the calendar that is a window, and where in it the window begins.
+/// The calendar unit that forms a window, and where in the unit the window begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Period {
     /// `day`

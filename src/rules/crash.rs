@@ -8,9 +8,9 @@
 //!
 //! Suspects that were called beside a guilty job have notes as well, and are counted with it. So a
 //! job with crashes is called *alone*: a worker calls at most one such job at a time, and the
-//! others wait without a note. An innocent job is then counted with the first call of a guilty job,
-//! which is not watched, and with its first watched call, and no more often. An answer to its next
-//! call clears it.
+//! others wait without a note. An innocent job is then counted at most twice: with the guilty job's
+//! first call, which is not watched, and with the guilty job's first watched call. An answer to the
+//! innocent job's next call clears its count.
 
 use crate::rules::tenant::Tenant;
 

@@ -6,11 +6,11 @@
 //! of all flows is next. So waiting flows take turns, unit by unit, and a new flow joins at the tag
 //! of the last start, however long the other waitlists are.
 //!
-//! A flow is two numbers: the tag behind which its units wait, and the tag of its last unit. So the
-//! size of a fair queue depends on the number of waitlists and not on the number of jobs. For up to
-//! [`IDLE`] waitlists without waiting jobs the queue remembers the tag of the next unit, so that a
-//! flow whose job has just started does not overtake waiting flows. The turn of a unit is the
-//! number of units with lower tags ([`FlowView::before`]).
+//! A flow is two tags: its *front*, the start tag of its next unit, and its *end*, one [`STEP`]
+//! above the tag of its last waiting unit. So the size of a fair queue depends on the number of
+//! waitlists and not on the number of jobs. For up to [`IDLE`] waitlists without waiting jobs the
+//! queue remembers the front alone, so that a flow whose job has just started does not overtake
+//! waiting flows. The turn of a unit is the number of units with lower tags ([`FlowView::before`]).
 //!
 //! Like a waitlist, a fair queue only advises; usage decides. So a flow whose jobs vanished costs
 //! other flows a few turns: it is removed when it has let its turns pass, or when quota was left
@@ -36,8 +36,9 @@ pub(crate) const WIDE: usize = 8;
 /// the lowest tags are forgotten first. When they wait again, they take turns like new flows.
 pub const IDLE: usize = 1024;
 
-/// Returns how many turns a flow may let pass before it counts as gone. The jobs of one flow may
-/// use all quota of `limits` at once, and may ask before the jobs of another flow whose turn it is.
+/// Returns how many turns a flow may let pass before it counts as gone. A flow can lose that many
+/// turns without being gone, because another flow's jobs may ask first and use all quota of
+/// `limits` at once.
 pub fn reach<'a>(limits: impl Iterator<Item = &'a Limit>) -> u64 {
     let at_once = |limit: &Limit| {
         let ahead = u64::from(limit.max()) * AHEAD_MS / limit.span().max(1);
@@ -49,9 +50,9 @@ pub fn reach<'a>(limits: impl Iterator<Item = &'a Limit>) -> u64 {
 /// The flows that wait in one partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FairQueue {
-    /// The tag behind which a flow's units wait, and the tag of its last unit, by the flow's name.
+    /// Front and end of each waiting flow, by its name.
     flows: BTreeMap<String, (u64, u64)>,
-    /// The tag behind which the next unit will be, for flows that started lately and do not wait.
+    /// Front of each flow that started lately and does not wait, by its name.
     idle: BTreeMap<String, u64>,
     /// The largest cost in each waitlist with a job of more than an [`EIGHTH`] of the quota. The
     /// average in `each` would hide a few of them among many small ones.
@@ -67,7 +68,7 @@ pub struct FairQueue {
     /// The recent average cost of a job, in sixteenths; 0 if none has waited yet. Covers all
     /// waitlists, while `wide` covers only some.
     pub each: u64,
-    /// Since when quota has not been claimed, in milliseconds; 0 if none is unclaimed.
+    /// Since when available quota has gone unclaimed (ms); 0 if all of it is claimed.
     pub seen: u64,
     /// When quota becomes available for the next unit, in milliseconds.
     pub room: u64,
@@ -79,14 +80,14 @@ impl FairQueue {
         self.flows.len() + self.idle.len()
     }
 
-    /// Returns the tag behind which the units of `name` wait, and the tag of the last.
+    /// Returns the front and end of the flow `name`.
     fn known(&self, name: &str) -> Option<(u64, u64)> {
         let idle = || self.idle.get(name).map(|front| (*front, *front));
         self.flows.get(name).copied().or_else(idle)
     }
 
-    /// Returns the other flows as `name` sees them, if at most `max` units can start at one
-    /// moment.
+    /// Returns the other flows as `name` sees them. `max` is the largest number of units that can
+    /// start at one moment.
     pub fn view(&self, name: &str, max: u64) -> FlowView {
         let own = self.known(name);
         let fresh = self.now.max(self.joined + JOIN);
@@ -108,8 +109,7 @@ impl FairQueue {
         }
     }
 
-    /// Returns the waitlists of other flows with the largest jobs: the tags of their waiting units,
-    /// and the largest cost.
+    /// Returns the other flows with the largest jobs: front, end and largest cost of each.
     fn widest_others(&self, name: &str) -> Vec<(u64, u64, u64)> {
         let mut wide: Vec<_> = self.wide.iter().map(|(flow, cost)| (*cost, flow)).collect();
         wide.sort_unstable();
@@ -121,8 +121,8 @@ impl FairQueue {
             .collect()
     }
 
-    /// Removes flows that let more than `reach` turns pass, and idle flows whose next turn is as
-    /// far behind.
+    /// Removes flows that let more than `reach` turns pass, and idle flows whose front is as far
+    /// behind.
     pub fn purge(&mut self, reach: u64) {
         let late = self.now.saturating_sub(reach * STEP);
         let mut passed: Vec<_> = (self.flows.iter())
@@ -139,8 +139,8 @@ impl FairQueue {
     }
 
     /// Stores the result of a call of the script: `started` units of the flow `name` have started
-    /// and `waiting` units wait, whose jobs cost at most `widest` and on average `each` sixteenths.
-    /// At most `max` units can start at one moment.
+    /// and `waiting` units wait. Their jobs cost at most `widest`, and on average `each`
+    /// sixteenths. At most `max` units can start at one moment.
     pub fn save(
         &mut self,
         name: &str,
@@ -203,8 +203,7 @@ impl FairQueue {
         self.moves(name, front, front);
     }
 
-    /// Sets the tag behind which the units of `name` wait to `front`, and the tag of the last to
-    /// `end`.
+    /// Sets the front and end tags of the flow `name`.
     fn moves(&mut self, name: &str, front: u64, end: u64) {
         self.flows.remove(name);
         self.idle.remove(name);
@@ -233,20 +232,20 @@ pub struct FlowView {
     /// The index (from 0) of the flow's first unit that has units of other flows before it, or
     /// `None` if there are no other flows.
     first: Option<i64>,
-    /// The units (from 0) for which the count is known: the unit, how many units of other flows
-    /// have turns between it and the unit before it, and the sum of these numbers so far.
+    /// Counts that are known. Each has the index of a unit (from 0), the number of other flows'
+    /// units between it and the unit before it, and the running sum.
     points: Vec<(i64, i64, i64)>,
-    /// Other flows with large jobs: the tag behind which their units wait, the tag of the last, and
-    /// the largest cost.
+    /// Other flows with large jobs: front, end and largest cost of each.
     wide: Vec<(u64, u64, u64)>,
     each: u64,
 }
 
 impl FlowView {
-    /// Returns how many units of other flows have lower tags than the flow's `nth` unit, from 1,
-    /// counted from the start of the call. The number is exact for the first units, and for later
-    /// ones if no other flow ends shortly before them; it is never too high. But a large job counts
-    /// as a whole as soon as its first unit does, because it needs all of its quota at once.
+    /// Returns how many units of other flows have lower tags than the flow's `nth` unit. `nth` is 1
+    /// for the first unit that waits at the start of the call. The number is exact for the first
+    /// units, and for later ones if no other flow ends shortly before them; it is never too high.
+    /// But a large job counts as a whole as soon as its first unit does, because it needs all of
+    /// its quota at once.
     pub fn before(&mut self, nth: u64) -> u64 {
         match self.units_before(nth) {
             0 => 0,
@@ -254,7 +253,7 @@ impl FlowView {
         }
     }
 
-    /// Returns the units that are missing from large jobs of which one unit was counted.
+    /// Returns the units not counted yet of large jobs of which at least one unit was counted.
     fn rest_of_wide(&self, nth: u64) -> u64 {
         let tag = self.origin + nth * STEP;
         let rest = |&(front, end, cost): &(u64, u64, u64)| {
@@ -296,9 +295,9 @@ impl FlowView {
         all.max(0).cast_unsigned()
     }
 
-    /// Returns how many units of other flows come before the flow's next job in addition to
-    /// [`before`](Self::before), if `started` of its units have started: a job whose first unit
-    /// comes first starts as a whole.
+    /// Returns what to add to [`before`](Self::before) for the flow's next job. A job of another
+    /// flow starts as a whole once its first unit has the turn. `started` units of this flow have
+    /// started.
     pub fn whole(&mut self, started: u64) -> u64 {
         let at = started.cast_signed();
         if self.each <= 16 || self.first.is_none_or(|first| first > at) {
@@ -320,10 +319,10 @@ impl FlowView {
     }
 }
 
-/// Returns the units of other flows after the flow's unit `from` (next to which `there` of them
-/// have one) up to its unit `to` (next to which `here` have one). Between the two, there are
-/// assumed to be as many as at the lower end: a job that returns a little early waits a little
-/// longer, but a late job leaves quota unused.
+/// Estimates how many units of other flows lie between the flow's units `from` and `to`. `there`
+/// flows have a unit just before `from`, and `here` flows have one just before `to`. In between it
+/// assumes the smaller of the two numbers. An estimate that is too low makes a job return early and
+/// wait again; one that is too high leaves quota unused.
 fn added(from: i64, there: i64, to: i64, here: i64) -> i64 {
     (to - from - 1) * there.min(here) + here
 }

@@ -46,10 +46,10 @@ pub struct ForecastRequest {
     pub limits: Vec<Limit>,
     /// Whether to use each limit's own `max` even if an operator has set another one.
     pub ignores_override: Vec<bool>,
-    /// When jobs may start,
+    /// When jobs may start.
     pub opens: OpeningTime,
-    /// but no earlier than this (ms), for reasons that the tenant's state does not contain; 0 if
-    /// there are none.
+    /// No job starts before this time (ms) either, for reasons that the tenant's state does not
+    /// contain; 0 if there are none.
     pub not_before_ms: u64,
     /// The unit whose turn is requested.
     pub target: ForecastTarget,
@@ -191,9 +191,9 @@ pub struct ForecastEnd {
     pub at_ms: u64,
     /// The limit that allows the start last, or `None` if no job waits.
     pub limit: Option<usize>,
-    /// The certainty of the forecast,
+    /// The certainty of the forecast.
     pub sure: Certainty,
-    /// and the reasons why it is not exact.
+    /// The reasons why it is not exact.
     pub doubts: ForecastUnknowns,
 }
 

@@ -108,8 +108,8 @@ pub struct CallCheck {
     pub at: Duration,
     /// Whether to watch the call closely, from the moment in which it is written.
     pub closely: bool,
-    /// Time after the call was written at which it counts from now if it has not been acknowledged.
-    /// It is counted anew after half of that time again.
+    /// How long after it was written a call may stay unacknowledged. After that it counts from now
+    /// on, and it is counted anew after each further half of this time.
     pub patience: Duration,
 }
 

@@ -46,10 +46,11 @@ pub struct Learned {
     pub at_ms: u64,
     /// The `max` to which that refusal lowered it.
     pub to: u32,
-    /// The wait before the first step and the minimum wait before later steps, in milliseconds, and
-    /// the step in units.
+    /// The wait before the first step, in milliseconds.
     first_ms: u64,
+    /// The minimum wait before each later step, in milliseconds.
     min_ms: u64,
+    /// The step, in units.
     step: u32,
     /// When the record is forgotten, in milliseconds since the epoch.
     pub ends_ms: u64,

@@ -57,8 +57,8 @@ pub struct State {
     learned: AllLearned,
     /// The API's advertised limits, and when they were stored.
     quotas: (Quotas, u64),
-    /// Trials of shadow limits. The key is the whole limit, so a limit with any other number has a
-    /// new trial.
+    /// Trials of shadow limits. The key is the whole limit, so changing any number of a limit
+    /// begins a new trial.
     trials: HashMap<Limit, ShadowTrial>,
     /// Settled calls, and until when each is remembered. See [`Scopes::settle`].
     marks: BTreeMap<String, u64>,
@@ -81,8 +81,8 @@ impl Closing {
         }
     }
 
-    /// Makes a period that starts in the future, because the clock was stepped back, start now. Its
-    /// duration stays the same.
+    /// If the clock was stepped back and the period would start in the future, moves it to start
+    /// now. Its duration stays the same.
     fn pull_back(&mut self, now: u64) {
         let step = self.since.saturating_sub(now);
         self.until = self.until.saturating_sub(step);
@@ -141,7 +141,7 @@ impl State {
         self.named_until().max(self.breaker.closed_until(now))
     }
 
-    /// Makes closings that began before the clock was stepped back start now.
+    /// Moves closings that lie in the future, because the clock was stepped back, to now.
     fn pull_back(&mut self, now: u64) {
         self.blocked.pull_back(now);
         self.paused.pull_back(now);

@@ -19,8 +19,9 @@ pub struct Policy {
     plans: BTreeMap<String, Limits>,
     /// Sorted as in the configuration: the first matching pattern counts.
     tenants: Vec<(Pattern, EntryLimits)>,
-    /// The indexes in `tenants` of exact IDs, of which there may be thousands, and of prefixes.
+    /// The indexes in `tenants` of exact IDs, of which there may be thousands.
     exact: HashMap<String, usize>,
+    /// The indexes in `tenants` of prefixes.
     prefixes: Vec<usize>,
     plan_header: Option<String>,
 }

@@ -72,7 +72,7 @@ pub struct Report {
     /// The sums over all other tenants.
     #[serde(default)]
     pub left_out: LeftOut,
-    /// How the API seems to count where it refuses calls within the limits; empty: it does not.
+    /// How the API seems to count, if it refuses calls within the limits; else empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub advice: String,
 }

@@ -20,7 +20,7 @@ pub const SIGHTING_KEPT_MS: u64 = 86_400_000;
 /// How long an instruction to ask anew is in force, in milliseconds: longer than any job stays in a
 /// delay queue.
 pub const WAKE_KEPT_MS: u64 = 900_000;
-/// Number of tenants with jobs to wake from which on the jobs of all tenants are woken.
+/// If jobs of this many tenants are to be woken, the jobs of all tenants are woken instead.
 pub const MAX_WAKES: usize = 100;
 
 /// Reason why a canceled job is a dead letter.
@@ -174,8 +174,9 @@ pub struct Steering {
     diverted: HashMap<Tenant, Arc<str>>,
     /// The `max` to try, by the limit's name.
     tried: HashMap<Tenant, BTreeMap<String, u32>>,
-    /// The number of the newest wake, for each tenant and for all tenants.
+    /// The number of the newest wake of each tenant.
     wakes: HashMap<Tenant, u64>,
+    /// The number of the newest wake of all tenants.
     wakes_all: u64,
 }
 

@@ -248,8 +248,8 @@ impl PartitionUsage {
         }
     }
 
-    /// Returns the end of the newest fixed window of any of `limits`, until which the waitlist's
-    /// hash must store it; 0 if none has fixed windows.
+    /// Returns the end of the newest fixed window of any of `limits`; 0 if none has fixed windows.
+    /// The waitlist's hash must store the window until then.
     pub fn newest_window_end(&self, limits: &[Limit]) -> u64 {
         let aligned = (limits.iter()).filter(|limit| has_windows(limit) && !limit.is_shadow());
         aligned.map(|l| self.newest + l.span()).max().unwrap_or(0)
@@ -261,7 +261,7 @@ impl PartitionUsage {
         self.stepped = SteppedBack::default();
     }
 
-    /// Adds an entry of one unit at `score` to the sliding log that another writer made.
+    /// Adds another writer's entry of one unit at `score` to the sliding log.
     pub fn add_foreign(&mut self, score: u64) {
         let algorithm = Algorithm::SlidingWindow;
         let log = self.states.entry(shared_log(algorithm));

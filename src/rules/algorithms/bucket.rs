@@ -68,8 +68,8 @@ macro_rules! both {
             filled.saturating_add(u64::from(terms.burst()))
         }
 
-        /// It is refilled as fast, and whatever is above the refill fits it, with a unit for
-        /// rounding.
+        /// Holds if this bucket is refilled at least as fast as `other` lets units start, and has
+        /// room for what `other` lets start beyond that, with a unit for rounding.
         fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
             let slower = u128::from(other.max()) * u128::from(terms.span())
                 <= u128::from(terms.max()) * u128::from(other.span());

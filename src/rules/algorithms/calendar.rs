@@ -158,7 +158,7 @@ impl CalendarCount {
                 {
                     (Window { end, ..short }, true)
                 }
-                // Another worker's windows differ by more: its units may be of this one.
+                // Another worker's windows differ by more: their units may belong to this one.
                 over if over.end <= now => {
                     let start = over.end;
                     (Window { start, end, ..over }, false)
@@ -169,7 +169,8 @@ impl CalendarCount {
         }
     }
 
-    /// Returns the end of the window `windows` after the one in force, at least.
+    /// Returns the end of the window that is `windows` after the one in force. If it is not known,
+    /// the estimate is never late.
     fn end_after(&self, windows: u64) -> u64 {
         let (Some(live), Some(around)) = (self.live, &self.around) else {
             return 0;
@@ -185,7 +186,7 @@ impl CalendarCount {
         }
     }
 
-    /// Returns how many windows after the one in force the first one ends that ends after `at`.
+    /// Returns the distance, in windows, from the one in force to the first that ends after `at`.
     fn windows_until(&self, at: u64) -> u64 {
         let known = (0..=KNOWN_WINDOWS as u64).find(|windows| self.end_after(*windows) > at);
         known.unwrap_or_else(|| {

@@ -196,7 +196,7 @@ impl SlidingLog {
         at.filter(|_| sequence > 0)
     }
 
-    /// Adds an entry of one unit at `score` that another writer made.
+    /// Adds another writer's entry of one unit at `score`.
     pub fn add_foreign(&mut self, score: u64) {
         let at = self.entries.partition_point(|e| e.score <= score);
         self.insert(at, score, 1, (0, None));

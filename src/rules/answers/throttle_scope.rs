@@ -29,7 +29,8 @@ impl ThrottleScope {
         named.map_or("", |(name, _)| name)
     }
 
-    /// Returns the scope of an answer that itself says whether it stops all tenants, if it does.
+    /// Returns the scope of an answer. An answer that says whether it stops all tenants overrides
+    /// this one.
     pub fn or_by_answer(self, stops_all: Option<bool>) -> Self {
         match stops_all {
             Some(true) => Self::Global,

@@ -1,8 +1,8 @@
 //! How early a job asks, and how late it may ask.
 
-/// A job asks this long before its turn, in milliseconds, and up to 1 / [`LEAD_SHARE`] of its wait
-/// earlier.
+/// A job asks at least this long before its turn, in milliseconds.
 const LEAD_MS: u64 = 100;
+/// A job asks earlier by a random part of its wait, too: at most the wait divided by this.
 const LEAD_SHARE: u64 = 12;
 
 /// Returns how long before the end of its wait a job in a worker's memory asks for its turn, in

@@ -130,8 +130,9 @@ pub(super) fn shown(found: Field<'_>) -> String {
     }
 }
 
-/// Returns true if a worker has moved a job that came from one of our own queues. Its delayed start
-/// was then converted to a time before, which is in [`headers::NOT_BEFORE`] as long as it is ahead.
+/// Returns true if a worker has moved the job before. Its delayed start was converted to a time
+/// then, which is in [`headers::NOT_BEFORE`] as long as it is ahead. `message` must come from one
+/// of our own queues.
 pub fn is_counted(message: &impl Envelope) -> bool {
     message.header(headers::ATTEMPT) != Field::Missing
 }

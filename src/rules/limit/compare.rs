@@ -84,10 +84,10 @@ impl Limit {
         limit
     }
 
-    /// Returns true if this limit can replace `before` at once: if every start was charged to
-    /// `before`, all that this limit counts is known, and the calls of any window are at most what
-    /// the limit in force at the last of them allows. False if in doubt, and for a bucket with
-    /// other numbers, because it may start full.
+    /// Returns true if this limit can replace `before` at once. Every start must have been charged
+    /// to `before`. Then all that this limit counts must be known, and the calls in any window must
+    /// be at most what the limit in force at the last of these calls allows. False if in doubt, and
+    /// for a bucket with other numbers, because it may start full.
     pub fn continues(&self, before: &Self) -> bool {
         if self.scope != before.scope {
             return false;

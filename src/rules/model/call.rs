@@ -277,10 +277,10 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Tracks unclaimed room after a job was denied until `at`. Records since when room exists that
-    /// neither the front of this waitlist nor the other waitlists have claimed. Returns an earlier
-    /// time if the job should ask again right after the grace period, when it is certain that the
-    /// jobs ahead have vanished and are not just late.
+    /// Tracks unclaimed room after the denial of a job, which must wait until `at`. Records since
+    /// when room exists that neither the front of this waitlist nor the other waitlists have
+    /// claimed. Returns an earlier time if the job should ask again right after the grace period,
+    /// when it is certain that the jobs ahead have vanished and are not just late.
     fn watch(&mut self, open: bool, mut at: u64, ticket: u64, units: u64) -> u64 {
         let now = self.clock.now_ms;
         let first = self.first();
@@ -356,9 +356,9 @@ impl<'a> Call<'a> {
                 let queue = &mut self.states[partition].fair_queue;
                 *queue = FairQueue::default();
                 self.views[partition - 1] = queue.view(flow, u64::MAX);
-                // The front of this waitlist did not come either. Its grace period must not begin
-                // only now: a newcomer during that time would end it, and the wait would start over
-                // forever.
+                // The first jobs of this waitlist did not come either, so its grace period began at
+                // the same time. If it began only now, each newcomer would end it, and it would
+                // start over forever.
                 let waitlist = self.waitlist_mut();
                 if waitlist.seen == 0 && waitlist.waiting() > 0 {
                     waitlist.seen = seen;

@@ -187,7 +187,7 @@ impl FleetReport {
         view
     }
 
-    /// Only those tenants are left whose names contain `part`, in whatever case.
+    /// Keeps only the tenants whose names contain `part`, ignoring case.
     pub fn keep(&mut self, part: &str) {
         let part = part.to_lowercase();
         let has_it = |row: &Row| row.tenant.as_str().to_lowercase().contains(&part);

@@ -19,8 +19,8 @@ impl Call<'_> {
     }
 
     /// Reports whether the job of `ticket` may start before jobs in front of it. It may take a free
-    /// lease, because durations of calls are guesses and do not predict its next holder. Its turn
-    /// under every other limit must be about now.
+    /// lease, because the next holder of the lease can't be predicted: durations of calls are
+    /// guesses. Its turn under every other limit must be about now.
     pub(super) fn may_overtake(&mut self, ticket: u64, units: u64) -> bool {
         if self.ahead() == 0 {
             return false;
@@ -50,8 +50,8 @@ impl Call<'_> {
         self.turn(widest, widest).0
     }
 
-    /// Returns when the `k`-th unit of the waitlist may start, which is the last of a job with
-    /// `own` units, and the first of the limits that allow it last.
+    /// Returns when the `k`-th unit of the waitlist may start, and which limit allows it last (the
+    /// first of several). The unit is the last one of a job with `own` units.
     pub(in crate::rules::model) fn turn(&mut self, k: u64, own: u64) -> (u64, usize) {
         let calls = self.waitlist().jobs_in(k, own);
         let mut latest = (0, 0);
@@ -106,10 +106,10 @@ impl Call<'_> {
         }
     }
 
-    /// Returns how many units start from this partition up to the waitlist's `k`-th unit, which is
-    /// the last of a job with `units`, if all flows take turns. A job's turn is that of its first
-    /// unit. If each unit waited for other flows' units in between, two jobs of several units would
-    /// wait for each other.
+    /// Returns how many units start in this partition up to the waitlist's `k`-th unit, if all
+    /// flows take turns. That unit is the last one of a job with `units`. A job's turn is that of
+    /// its first unit. If each unit waited for other flows' units in between, two jobs of several
+    /// units would wait for each other.
     pub(super) fn rank(&mut self, partition: usize, k: u64, units: u64) -> u64 {
         let k = match self.layout.shared[partition - 1].below {
             0 => k,
@@ -152,8 +152,8 @@ impl Call<'_> {
         (0..self.limits.len()).all(|index| self.nth_of(index, now, units, 1) == now)
     }
 
-    /// Returns when there is room for a job that costs more than one of its limits allows, and the
-    /// first of the limits that have room last. The exceeded limit must be entirely free.
+    /// Returns when there is room for a job that costs more than one of its limits allows, and
+    /// which limit has room last (the first of several). The exceeded limit must be entirely free.
     pub(super) fn whole(&self, cost: u64) -> (u64, usize) {
         let mut latest = (0, 0);
         for (index, limit) in self.limits.iter().enumerate() {
