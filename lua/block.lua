@@ -1,13 +1,14 @@
--- block: suspends one tenant for a while, and never shortens a suspension that is in force. The
--- specification is State::block in src/rules/model.rs. Needs clock.lua and waitlist.lua before it.
+-- block: suspends one tenant, or all tenants, for a while, and never shortens a suspension that is
+-- in force. The specification is State::block in src/rules/model.rs. Needs clock.lua and
+-- waitlist.lua before it.
 --
--- KEYS[1]  the waitlist (HASH)
+-- KEYS[1]  the waitlist (HASH) of the tenant, or the HASH of the whole API
 --
 -- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
 -- ARGV[2]  for how long, in milliseconds from now
 -- ARGV[3]  the cause
 --
--- Reply: until when the API now suspends the tenant, in milliseconds since the Unix epoch.
+-- Reply: until when the API now suspends calls, in milliseconds since the Unix epoch.
 
 local now = read_clock(ARGV[1])
 local until_ms = now + tonumber(ARGV[2])

@@ -48,7 +48,8 @@ local function calendar_around(limit, now, trial)
   return start, ends
 end
 
--- Returns the end of the window `windows` after the one in force, at least.
+-- Returns the end of the window that is `windows` after the one in force. If it is not known, the
+-- estimate is never late.
 local function calendar_end(limit, windows)
   local later, known = limit.later, #limit.later
   if windows == 0 then
@@ -59,7 +60,7 @@ local function calendar_end(limit, windows)
   return (later[known] or limit.closes) + (windows - known) * limit.mean - limit.slack
 end
 
--- Returns how many windows after the one in force the first one ends that ends after `at`.
+-- Returns the distance, in windows, from the one in force to the first that ends after `at`.
 local function calendar_until(limit, at)
   for windows = 0, KNOWN_WINDOWS do
     if calendar_end(limit, windows) > at then
@@ -100,7 +101,7 @@ ALGORITHMS['calendar-window'] = {
           -- Another worker's windows end earlier: this one lasts until both have ended.
           opens, held, changed = stored, count, true
         elseif ends_at <= now then
-          -- Another worker's windows differ by more: its units may be of this one.
+          -- Another worker's windows differ by more: their units may belong to this one.
           opens, held = ends_at, count
         else
           limit.known = true
@@ -162,7 +163,7 @@ ALGORITHMS['calendar-window'] = {
     end
   end,
 
-  -- Returns true if a call that started then counts in the window of the clock.
+  -- Returns true if a call that started at `started` counts in the clock's window.
   counts = function(limit, started)
     return started >= limit.start and started < limit.next_start
   end,

@@ -2,12 +2,12 @@
 -- as sums over the entries' numbers, in fields of the HASH next to the log. The specification,
 -- src/rules/algorithms/sliding.rs, changes the entry itself instead.
 --
--- corrected  the highest number of an entry that was corrected, or that another entry counts as
+-- corrected  the highest number of an entry that was corrected, or that replaces a late entry
 -- NUMBER     packed: how many more (or fewer) units and calls this entry and the following ones
 --            used, for as many entries as the largest power of two that divides NUMBER: a Fenwick
 --            tree that is read from its end
--- to:NUMBER  packed: this start was late and counts as another entry: its number, and when (ms) the
---            start was asked for
+-- to:NUMBER  packed: a new entry replaces the entry NUMBER of a late start: the new entry's number,
+--            and when (ms) the start was asked for
 --
 -- So entries are never removed or rewritten, and everything after them stays valid. The sum after
 -- an entry is the sum of a few fields, all with numbers above its own. Fields below the oldest
@@ -15,7 +15,8 @@
 -- has a corrected entry; otherwise everything is forgotten before numbering restarts.
 local SUM_FORMAT, MOVED_FORMAT = '>i6i6', '>I6I6'
 
--- Returns how many numbers, from `number` on, its field sums up: at least `step`, which divides it.
+-- Returns how many numbers the field of `number` sums up, from `number` on. That is at least
+-- `step`, a divisor of `number`.
 local function sum_size(number, step)
   while number % (2 * step) == 0 do
     step = 2 * step

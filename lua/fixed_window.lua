@@ -97,7 +97,7 @@ ALGORITHMS['fixed-window-algo'] = {
     end
   end,
 
-  -- Returns true if a call that started then counts in the window of the clock.
+  -- Returns true if a call that started at `started` counts in the clock's window.
   counts = function(limit, started)
     return math.floor(started / limit.span) == limit.window
   end,

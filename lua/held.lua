@@ -1,9 +1,8 @@
 -- strict-window and max-concurrent: a ZSET with the lease of each start. The specification is
 -- src/rules/algorithms/held.rs.
 --
--- Score: when the call ended (ms, rounded up). While it may be running, when its lease ends unless
--- it is renewed.
--- Member: "PERMIT:UNITS".
+-- Score (ms, rounded up): when the call ended; while it may be running, when its lease ends unless
+-- it is renewed. Member: "PERMIT:UNITS".
 --
 -- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
 -- specification's constants.

@@ -71,8 +71,9 @@ local function set_max(n)
   return set and set.max or all[n].max
 end
 
--- Returns the max that learning is based on: an operator's counts if it is above the
--- configuration's. With a lower one, everything learned would be forgotten with it.
+-- Returns the max on which learning is based: the configuration's, or an operator's if that is
+-- higher. An operator's lower max is ignored here: otherwise the learned value would be discarded
+-- when that max ends.
 local function highest(n)
   return math.max(set_max(n), all[n].max)
 end
@@ -255,8 +256,8 @@ local function in_force(n, learned)
   return max, burst
 end
 
--- Prevents starts that limit `n` counts until `until_ms`. Quota saved up in the meantime would add
--- to an even flow.
+-- Prevents the starts that limit `n` counts, up to the time `until_ms`. Quota saved up in the
+-- meantime would add to an even flow.
 local function hold(n, learned, until_ms)
   local limit = limits[n]
   if limit.algorithm.hold then

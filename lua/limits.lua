@@ -38,8 +38,8 @@ local SHADOWS
 --                            optional
 -- hold(limit, until_ms)      prevents starts and saving up until then; only in algorithms that save
 -- up
--- counts(limit, started)     returns true if a call that started then is in the current window; only
---                            for aligned windows
+-- counts(limit, started)     returns true if a call that started at `started` is in the current
+--                            window; only for aligned windows
 -- save(limit, limits)        writes the charges
 -- keep(limit, limits, job, for_ms)  renews the lease of a job of settle.lua; only with the mark
 --                            `holds`
@@ -69,8 +69,8 @@ local function pull_back(key, latest)
 end
 
 -- Returns the state that all limits of this limit's partition share: `longest`, the longest span of
--- those with one log; `log`, that log; `newest`, the newest fixed window before this call; and
--- `fixed`, the longest fixed window.
+-- the limits that have one log together; `log`, that log; `newest`, the newest fixed window before
+-- this call; and `fixed`, the longest fixed window.
 local function limits_own(limits, limit)
   return limit.partition and limits.partitions[limit.partition] or limits
 end
@@ -161,7 +161,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
   return limits
 end
 
--- Returns how far behind the newest start a ticket is given up.
+-- Returns how many tickets behind the newest start a ticket is given up.
 local function limits_reach(limits)
   local reach = 2
   for _, limit in ipairs(limits) do
@@ -195,7 +195,7 @@ end
 
 -- Returns true if the k-th unit of the waitlist, the last of a job of `units`, may start ahead of
 -- others. That is so if a lease is free: its next holder can't be predicted, since the duration of
--- calls is an estimate. All limits that can predict turns must have the unit's turn about now.
+-- calls is an estimate. In every limit that can predict turns, the unit's turn must be about now.
 local function limits_overtake(limits, waitlist, base, k, units)
   local calls, reach, guessed = waitlist_jobs(waitlist, k, units), limits_reach(limits), false
   for i = 1, #limits do

@@ -1,5 +1,5 @@
 -- pulse: tells whether Redis still has all usage. It is the last call of a pipeline, whose
--- decisions count only if it does. src/gate/epoch/stored.rs describes the hash,
+-- decisions count only if Redis has all of it. src/gate/epoch/stored.rs describes the hash,
 -- src/gate/epoch/decide.rs what happens otherwise. Needs clock.lua before it.
 --
 -- KEYS[1]  the epoch (HASH)
@@ -16,7 +16,8 @@
 -- ARGV[10] the epoch's `cold`, as the worker knows it, which decided the permitted questions
 --
 -- Reply: integers.
--- [1]  1 if it does; 0 if it is not certain, nothing was changed, and the reply ends after [2]
+-- [1]  1 if Redis has all usage; 0 if that is not certain, nothing was changed, and the reply ends
+--      after [2]
 -- [2]  the clock in milliseconds since the Unix epoch, rounded down
 -- [3]  the worker's pulse
 

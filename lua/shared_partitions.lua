@@ -160,9 +160,9 @@ local function shared_room(limits, n)
   return latest > 0 and latest or now, taken
 end
 
--- Clears the queues of partitions whose quota was left unclaimed for too long. The front of this
--- waitlist did not claim it either. If its grace period began only now, any flow that joins in the
--- meantime would end it, again and again.
+-- Clears the queues of partitions whose quota was left unclaimed for too long. The first jobs of
+-- this waitlist did not claim it either, so the waitlist's grace period began at the same time. If
+-- it began only now, any flow that joins in the meantime would end it, again and again.
 local function shared_give_up(limits, waitlist)
   for n, partition in ipairs(limits.partitions) do
     local q = partition.fair_queue

@@ -60,7 +60,8 @@ local function read_own(log, rank)
   for i = 1, #entries, 2 do
     local _, total = parse(entries[i])
     if not total then
-      -- The log has as many gaps as entries of another writer.
+      -- Another writer has added as many entries as are missing of ours, so the numbers alone did
+      -- not show it.
       return read_mixed(log)
     end
     local at = rank + (i - 1) / 2
@@ -119,7 +120,7 @@ local function read_log(limit, limits, longest)
   if first[1] then
     local last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
     if writing and tonumber(last[2]) > stamp then
-      -- They count from now on, which wastes at most one window.
+      -- Entries in the future count from now on, which wastes at most one window.
       pull_back(key, stamp)
       redis.call('PEXPIREAT', key, int(stamp + longest))
       first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
@@ -221,8 +222,8 @@ local function score_of(limit, unit)
   if unit > all then
     return log.stamp
   end
-  -- The units before it after the lowest candidate entry, and the units from it on up to the
-  -- highest.
+  -- `before`: units from the lowest candidate entry up to the one sought. `beyond`: units from the
+  -- one sought to the end of the highest candidate.
   local before, beyond, was_below = unit - 1, all - unit + 1, nil
   if limit.calls and not log.corrections then
     low, high = unit - 1, unit - 1
@@ -231,7 +232,8 @@ local function score_of(limit, unit)
   while low < high do
     local middle = math.floor((low + high) / 2)
     if guesses < GUESSES then
-      -- One entry earlier: it is read with its neighbor, and if all cost the same, the two decide.
+      -- Guess one entry too low: the same read returns the next entry, and if all cost the same,
+      -- these two end the search.
       local guess = math.floor(before * (high - low + 1) / (before + beyond)) - 1
       middle, guesses = low + math.min(math.max(guess, 0), high - low - 1), guesses + 1
     end
