@@ -113,8 +113,8 @@ pub struct Changeable {
     pub retry: RetryPolicy,
     /// The longest time for which an answer of the API can throttle a tenant.
     pub max_throttle: Duration,
-    /// The part of a window that each call pays to correct late calls that only show by their
-    /// answers (`rate-limiter.guard-budget`).
+    /// The part of a window that each call adds to the budget for late calls that show only by
+    /// their answers (`rate-limiter.guard-budget`).
     pub guard_budget: f64,
 }
 

@@ -29,7 +29,8 @@ pub(super) struct RoundTrip {
     pub(super) questions: Vec<GateQuestion>,
     /// Number of this round trip, counted from 1.
     number: u64,
-    /// Until when its answer can start jobs, without the minimum latency to the store.
+    /// When its answer becomes too old to start jobs. `Admission::base`, the minimum latency to the
+    /// store, is added on top.
     until: Duration,
     /// Whether its jobs have lost their slots.
     pub(super) lapsed: bool,
@@ -157,7 +158,7 @@ impl Admission {
         Some(until + self.base + Duration::from_millis(1))
     }
 
-    /// Marks one round trip whose answer can no longer start jobs as lapsed. Returns its jobs.
+    /// Marks as lapsed one round trip whose answer can no longer start jobs. Returns its jobs.
     pub(super) fn lapse(&mut self, now: Duration) -> Option<Vec<JobKey>> {
         let base = self.base;
         let mut open = self.rounds.values_mut().filter(|round| !round.lapsed);

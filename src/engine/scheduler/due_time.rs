@@ -23,8 +23,8 @@ impl DueTime {
         }
     }
 
-    /// Creates the due time of a job that arrives now from a wait that ended, or ends, at
-    /// `until_ms`, or at an unknown time if that is 0. `store_ms` is the current time of the
+    /// Creates the due time of a job that arrives now from a wait. `until_ms` is the end of the
+    /// wait, in the past or the future; 0 if it is unknown. `store_ms` is the current time of the
     /// store's clock, and `left` the rest of the wait.
     pub(super) fn after_wait(now: Duration, until_ms: u64, store_ms: u64, left: Duration) -> Self {
         let over_ms = match until_ms {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::report_limiter::ReportLimiter;
 
-/// How long every permit must have expired on arrival before that is reported, and the minimum
-/// interval between reports.
+/// How long every permit must have expired on arrival before that is reported.
 const REPORT_AFTER: Duration = Duration::from_secs(5);
+/// Minimum interval between reports.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Tracks since when all permits have expired on arrival.

@@ -64,8 +64,8 @@ impl Fitness {
         }
     }
 
-    /// Records that the call of `job` could not be made because the API was not reached; `None` for
-    /// a test, or if the job has left. Returns true if the worker is unfit from now on.
+    /// Records that the call of `job` could not be made because the API was not reached. `job` is
+    /// `None` for a test, or if the job has left. Returns true if the worker is unfit from now on.
     pub(super) fn failed(&mut self, now: Duration, why: &str, job: Option<Job>) -> bool {
         self.failures = self.failures.saturating_add(1);
         let Some(rule) = self.rule.filter(|rule| self.failures >= rule.failures) else {

@@ -184,7 +184,7 @@ impl Moves {
         self.send(now, key)
     }
 
-    /// Begins a move that is to be sent `at` a later time.
+    /// Begins a move that is sent later, at the time `at`.
     pub fn begin_later(&mut self, key: JobKey, at: Duration, of: Move) {
         self.insert(key, of);
         self.send_later(at, key);

@@ -15,14 +15,15 @@ use crate::engine::shards::Shards;
 use crate::gate::ShardId;
 use crate::rules::tenant::Tenant;
 
-/// Divisor of the prefetch for the number of held jobs.
+/// All tenants together may have at most the prefetch divided by this in held jobs.
 const HELD_SHARE: usize = 2;
-/// Divisor of the prefetch for the number of one tenant's held jobs, and of its jobs that wait for
+/// One tenant may have at most the prefetch divided by this in held jobs, and as many that wait for
 /// a slot.
 const HELD_SHARE_OF_TENANT: usize = 8;
 /// Maximum number of slots that a tenant gets in a row, before the next tenant's turn.
 const MAX_RUN: u128 = 8;
-/// Time for which a run may occupy a slot. The longer calls take, the shorter a run is.
+/// A run has as many slots as usual calls fit into this time one after another. Longer calls make
+/// shorter runs.
 const RUN_TIME: Duration = Duration::from_millis(20);
 /// Minimum interval between checks of jobs that lack a slot.
 const SURPLUS_PAUSE: Duration = Duration::from_millis(100);
@@ -36,7 +37,7 @@ pub enum QueuePosition {
     Prepared,
     /// Before all others without a slot: a job that asked before.
     Front,
-    /// Behind jobs that came back, before new ones.
+    /// Behind the jobs that asked before or became due earlier, before new ones.
     Due,
     /// Behind all others.
     Fresh,

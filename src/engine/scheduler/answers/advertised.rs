@@ -35,8 +35,9 @@ pub struct Advertised {
 #[derive(Debug)]
 struct KnownQuotas {
     quotas: Quotas,
-    /// When different limits may be stored, and when the same ones.
+    /// When different limits may be stored.
     other_at: Duration,
+    /// When the same limits may be stored again.
     same_at: Duration,
 }
 

@@ -92,8 +92,8 @@ impl Scheduler {
         }
     }
 
-    /// Keeps the job in the window of the delay queue that it came from, if its turn is about when
-    /// it was promised. Returns false if not.
+    /// Keeps the job in the window of the delay queue that it came from, if its turn comes about
+    /// when it was promised. Returns false if not.
     pub(super) fn delay_in_window(&mut self, now: Duration, key: JobKey, wait: Duration) -> bool {
         let until = now + wait;
         let Some(job) = self.jobs.get(&key) else {
@@ -146,8 +146,8 @@ impl Scheduler {
     }
 
     /// Sends the job through a delay queue until its time, which is at most `wait` away. The clock
-    /// may be far ahead of its lower bound if an answer took long to arrive, so the job's time is
-    /// moved to an earlier one only if the clock must have been set back.
+    /// may be far ahead of its lower bound if an answer took long to arrive. So the job's time is
+    /// moved to an earlier one only if the clock was certainly set back.
     fn delay_until(&mut self, now: Duration, key: JobKey, at_ms: u64, wait: Duration) {
         let Some(job) = self.jobs.get(&key) else {
             return;

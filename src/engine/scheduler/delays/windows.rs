@@ -37,12 +37,13 @@ struct DelayWindow {
     taken: usize,
     /// The latest time of all jobs that came in while the window was in use.
     latest: Duration,
-    /// Maximum time by which a later job was due before `latest`.
+    /// Longest time by which a job was due before `latest` although it arrived later.
     disorder: Duration,
-    /// Earliest time of a job that entered the delay queue after the last one that came.
+    /// Jobs still in the delay queue, behind the last one delivered, are due at this time or later.
     open_at: Duration,
-    /// When a delay queue that seems to be in order is tried next, and the number of tries.
+    /// When a delay queue that seems to be in order is tried next.
     try_at: Duration,
+    /// Number of tries so far.
     tries: u32,
 }
 
@@ -88,8 +89,8 @@ impl DelayWindows {
         window.latest = window.latest.max(until);
     }
 
-    /// Lets a job wait on until `until` although it could have asked. This does not affect whether
-    /// the delay queue counts as ordered.
+    /// Extends a job's wait to `until`, although it could ask now. This does not affect whether the
+    /// delay queue counts as ordered.
     pub fn stay(&mut self, key: JobKey, until: Duration) {
         if let Some((level, parked)) = self.positions.get_mut(&key) {
             self.levels[*level].parked.insert((until, key));
@@ -180,8 +181,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const WINDOW_SIZE: usize = 16;
 
-    /// Returns the windows of a delay queue for waits from 100 s on, after jobs with these waits
-    /// came, all of which entered it at 0.
+    /// Returns windows after a delay queue (for waits of 100 s or more) delivered jobs with these
+    /// waits. All entered the queue at 0.
     fn taken(waits: impl IntoIterator<Item = u32>) -> DelayWindows {
         let mut windows = DelayWindows::new(2, WINDOW_SIZE);
         for (key, wait) in (1..).map(JobKey).zip(waits) {

@@ -14,15 +14,15 @@ use crate::engine::action::JobKey;
 
 /// Delay before a message without another route is checked again.
 pub(super) const RECHECK_DELAY: Duration = Duration::from_secs(10);
-/// Bounds the messages that wait for one target, and for the targets that one tenant's publishers
-/// name: the prefetch divided by this.
+/// The prefetch divided by this bounds the messages that wait for one target, and those for all
+/// targets that one tenant's publishers name.
 const SHARE_OF_ONE: usize = 8;
-/// Bounds the messages that wait for all stuck targets, as long as further ones have another route:
-/// the prefetch divided by this.
+/// The prefetch divided by this bounds the messages that wait for all stuck targets together, as
+/// long as further messages have another route.
 const SHARE_OF_ALL: usize = 2;
-/// How long a stuck target without waiting messages is remembered, and the maximum number of such
-/// targets.
+/// How long a stuck target without waiting messages is remembered.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
+/// Maximum number of such targets.
 const MAX_REMEMBERED: usize = 1000;
 
 /// The result of [`Moves::due`].

@@ -25,7 +25,7 @@ pub(super) struct TenantState {
     pub(super) pauses: usize,
     /// Slots that are left of its run, or 0 between its turns.
     pub(super) run_left: usize,
-    /// When its next job that was delayed because of a missing slot may get one.
+    /// When the next of its jobs that were delayed for lack of a slot may get one.
     pub(super) next_slot: Duration,
     /// Whether it is in the rotation.
     pub(super) queued: bool,
