@@ -159,9 +159,9 @@ pub trait Gate: Send + Sync + 'static {
         reason: &str,
     ) -> impl Future<Output = Result<(), GateError>> + Send;
 
-    /// Reports ends of calls to breakers, or requests their next probes. Replies are in the order
-    /// of `batch`. A breaker that can't be updated gets its own error; the outer error applies to
-    /// the whole batch.
+    /// Tells breakers how calls ended, or requests their next probes. Replies are in the order of
+    /// `batch`. A breaker that can't be updated gets its own error; the outer error applies to the
+    /// whole batch.
     fn report(
         &self,
         rule: &Rule,

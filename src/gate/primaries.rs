@@ -105,9 +105,9 @@ impl Finder {
         }
     }
 
-    /// Records that all workers at the registry `policies` know the limits in force there for jobs
-    /// that start before `until`, or that they don't (`None`). After the first call, jobs start
-    /// only at primaries with an agreement.
+    /// Records until when jobs may start at the primary with the registry `policies`, because all
+    /// workers there know the limits in force; `None` if they don't. After the first call, jobs
+    /// start only at primaries with an agreement.
     pub fn agree(&self, policies: &str, until: Option<Instant>) {
         let mut agreed = lock(&self.agreed);
         let agreed = agreed.get_or_insert_default();

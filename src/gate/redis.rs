@@ -149,8 +149,8 @@ impl RedisGate {
     }
 
     /// Checks that Redis answers; in a cluster, that all primaries do. A gate that watches for data
-    /// loss checks instead that it may admit jobs; in a cluster, at any primary. Workers call this
-    /// every few seconds, which also shows other workers that they are alive.
+    /// loss checks instead that it may admit jobs; in a cluster, at one primary or more. Workers
+    /// call this every few seconds, which also shows other workers that they are alive.
     ///
     /// # Errors
     /// [`GateError`] with the reason.

@@ -271,7 +271,7 @@ macro_rules! scripts {
 }
 
 scripts! {
-    /// Suspends one tenant.
+    /// Suspends one tenant, or all tenants.
     block: with_waitlist(&[lua!("block")]);
     /// Stores the limits that the API advertises.
     quota: with_waitlist(&[lua!("quota")]);

@@ -45,8 +45,9 @@ pub struct Watches {
 struct WatchesState {
     /// The watches by the key of the epoch.
     watches: BTreeMap<String, Arc<Watch>>,
-    /// The longest and the shortest look-back of any limit in a question.
+    /// The longest look-back of any limit in a question.
     span: Duration,
+    /// The shortest look-back of any question.
     shortest: Duration,
     /// Knowledge of starts before the worker began.
     start: Option<EarlierStarts>,

@@ -107,8 +107,8 @@ const SETTLING: &str = "it restarted or failed over, and all known workers have 
     last calls; waiting briefly for other workers";
 
 impl WorkerKnowledge {
-    /// Returns the time since its last pulse, or `None` if its last start no longer counts, so that
-    /// it does not matter whether Redis has it.
+    /// Returns the time since the worker's last pulse, or `None` if its last start no longer
+    /// counts, so that it does not matter whether Redis has that start.
     fn recent(&self) -> Option<u64> {
         self.idle_ms.filter(|idle| *idle < self.span_ms)
     }

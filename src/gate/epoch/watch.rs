@@ -103,8 +103,9 @@ struct EpochFindings {
     node: String,
     /// The slots that the primary was assumed to have.
     mapped: Slots,
-    /// The claims, and their text in the hash.
+    /// The claims.
     claims: Arc<SlotOwnership>,
+    /// The text of the claims in the hash.
     slots: String,
     sure: Option<u64>,
     /// The missing usage, and its text in the hash.
@@ -112,8 +113,9 @@ struct EpochFindings {
     why: String,
     cold: String,
     next: String,
-    /// The server's count of evicted keys, and whether its policy allows evictions.
+    /// The server's count of evicted keys.
     evicted: u64,
+    /// Whether its policy allows evictions.
     evicts: bool,
     /// Redis's clock in milliseconds, and when it was read.
     clock: Option<(u64, Instant)>,

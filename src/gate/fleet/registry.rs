@@ -94,8 +94,9 @@ pub struct RegistryAgreement {
 pub struct Registry {
     gate: Arc<RedisGate>,
     own: NamedPolicy,
-    /// The worker's name on the boards of instructions, and its report there.
+    /// The worker's name on the boards of instructions.
     name: String,
+    /// The worker's report on these boards.
     says: String,
     /// The state of each registry by its key.
     known: BTreeMap<String, RegistryState>,

@@ -15,9 +15,9 @@ use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
-/// Number of pings in a measurement, and the time between two. With pauses, one delay does not
-/// affect all of them.
+/// Number of pings in a measurement.
 const PINGS: u32 = SAMPLES as u32;
+/// Time between two pings. With pauses, one delay does not affect all of them.
 const APART: Duration = Duration::from_millis(5);
 
 /// Number of tenants whose keys must be on one server behind a proxy.
