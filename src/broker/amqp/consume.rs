@@ -23,7 +23,7 @@ use crate::rules::delays::QueueNames;
 
 /// Maximum number of deliveries of one consumer in one event.
 const MAX_DELIVERIES_PER_EVENT: usize = 128;
-/// Divisor of the prefetch for the recheck queue.
+/// The recheck queue's prefetch is that of the main queues divided by this.
 const RECHECK_SHARE: u16 = 8;
 /// Maximum number of queues of new jobs that a log line names.
 const MAX_QUEUES_NAMED: usize = 8;

@@ -39,8 +39,9 @@ const NAME: &str = "sluicegate forward";
 const PREFETCH: u16 = 64;
 /// Milliseconds after which RabbitMQ deletes a done queue without consumers.
 const EXPIRES_MS: i64 = 10 * 60 * 1000;
-/// Maximum number of messages in the done queue, and of bytes.
+/// Maximum number of messages in the done queue.
 const MAX_DONE_MESSAGES: i64 = 100_000;
+/// Maximum number of bytes in the done queue.
 const MAX_DONE_BYTES: i64 = 64 << 20;
 /// Minimum interval between warnings about messages of unknown jobs.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);

@@ -54,8 +54,9 @@ use publish::Publisher;
 const EVENT_CAPACITY: usize = 16;
 /// Reason for a supervisor's end that was not requested.
 const NO_WORK_LEFT: &str = "the engine has ended";
-/// The names of the connections for results, in logs and in RabbitMQ's tools.
+/// Name of the connection for results to queues and exchanges, in logs and in RabbitMQ's tools.
 const RESULTS_NAME: &str = "sluicegate results";
+/// Name of the connection for results to direct reply-to targets.
 const DIRECT_RESULTS_NAME: &str = "sluicegate direct results";
 /// Timeout for closing each connection, in addition to the timeouts of its steps.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -12,7 +12,7 @@ use crate::rules::delays::QueueNames;
 
 /// Maximum number of deliveries in one event.
 const MAX_DELIVERIES_PER_EVENT: usize = 128;
-/// Divisor of the prefetch for the recheck queue.
+/// The recheck queue's prefetch is that of the main queues divided by this.
 const RECHECK_SHARE: usize = 8;
 
 pub(super) struct MemoryClient {
