@@ -4,8 +4,8 @@
 //! A request has the configured method and the job's body, content encoding and content type
 //! (`application/octet-stream` if the job has none that fits into a header). Its headers are
 //! `x-tenant`, `x-job-id` and `x-attempt`, and the configured ones. Tenant and ID are sent in
-//! UTF-8. Only `%` and bytes that no header can carry, control characters and spaces at either end,
-//! are percent-encoded. Percent-decoding therefore restores the exact text, and two tenants or IDs
+//! UTF-8. Only `%` and what no header can carry (control characters, and spaces at either end) are
+//! percent-encoded. Percent-decoding therefore restores the exact text, and two tenants or IDs
 //! never look the same. A user and password in the URL are sent as Basic authorization.
 //! Placeholders in configured headers and in the URL are replaced with values of the job
 //! (`rules::job::call`). Access tokens are fetched and renewed in the background. A call that needs

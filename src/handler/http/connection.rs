@@ -158,8 +158,9 @@ impl OwnExchange {
         self.connection.socket.is_acked()
     }
 
-    /// Returns a function that tells at any time whether the API's machine has received the whole
-    /// request, except for at most as many bytes at its end as its head has.
+    /// Returns a function that tells at any time whether the API's machine has received the
+    /// request. The length of the head is not known, so up to as many bytes at the end may be
+    /// missing.
     pub(super) fn arrival(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let body_bytes = self.before.saturating_add(self.body_bytes);
         let socket = self.connection.socket.clone();

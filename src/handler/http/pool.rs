@@ -179,7 +179,8 @@ impl Pool {
         self.put(connection, Instant::now() + MAX_IDLE);
     }
 
-    /// Keeps `connection` until `until` if it is reusable and there is room.
+    /// Keeps `connection` for later calls, at most until the time `until`, if it is reusable and
+    /// there is room.
     fn put(self: &Arc<Self>, mut connection: Box<Connection>, until: Instant) {
         if !connection.is_ready() || until <= Instant::now() {
             return;

@@ -29,8 +29,9 @@ const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Maximum size of an answer's head in bytes.
 const MAX_HEAD: u32 = 64 * 1024;
-/// Maximum number of bytes read until a call gets an answer or a part of one. It is larger than
-/// everything that can arrive while no call reads its answer.
+/// Maximum number of bytes read until a call gets an answer or a part of one. The flow-control
+/// windows keep a correct server below it. It stops a server that sends frames that belong to no
+/// call.
 const MAX_READ: usize = 4 << 20;
 /// Time for a connection without users to announce its end to the server.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);

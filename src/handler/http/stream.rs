@@ -40,8 +40,8 @@ struct SendProgress {
     socket: Socket,
     /// Whether all of it was handed to the connection.
     is_handed: AtomicBool,
-    /// Number of bytes that the kernel had taken when all of the request was written. It may be
-    /// larger, never smaller.
+    /// Number of bytes that the kernel had taken when all of the request was written. The stored
+    /// number may be larger than the true one, but never smaller.
     end: OnceLock<u64>,
 }
 

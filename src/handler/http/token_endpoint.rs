@@ -53,8 +53,9 @@ pub(super) struct Endpoint {
 
 /// A client of the endpoint: the parts of its token request.
 pub(super) struct TokenClient {
-    /// URL without and with its server.
+    /// URL without its server.
     target: Uri,
+    /// URL including its server.
     full_uri: Uri,
     headers: HeaderMap,
     body: Bytes,

@@ -196,7 +196,7 @@ impl Tokens {
 
 /// The reason why there is no token. Its text contains no secret.
 pub(super) enum NoToken {
-    /// There was no token in time; with the last failure, if there was one.
+    /// There was no token in time. Contains the last failure, if there was one.
     InTime(Option<TokenError>),
     /// The tenant's last attempt failed.
     Failed(TokenError),

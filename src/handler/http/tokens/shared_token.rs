@@ -76,7 +76,7 @@ impl SharedToken {
     /// Waits for a token.
     ///
     /// # Errors
-    /// There is no token by `deadline`; with the last failure, if there was one.
+    /// There is no token by `deadline`. The error is the last failure, if there was one.
     pub(super) async fn wait(
         &self,
         deadline: Instant,
