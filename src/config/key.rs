@@ -268,7 +268,7 @@ pub(super) const fn url<T>(
     Setting::new(path, ValueKind::Url { schemes, several }, read).secret()
 }
 
-/// Declares a key that names a file that has the value of another key.
+/// Declares a key that names a file with the value of another key.
 pub(super) const fn file(path: &'static str) -> Setting<String> {
     file_with(path, |raw| {
         parse::text(raw, "the path of a file that contains it").map(str::to_owned)

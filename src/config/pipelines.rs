@@ -452,9 +452,9 @@ fn is_of(group: &[&str], path: &str) -> bool {
 }
 
 /// Returns the keys that are derived from the pipeline's name unless it sets them: its queue, and
-/// the prefix of its Redis keys. In a tenant's key, `%` always precedes two hexadecimal digits. The
-/// pipeline's keys are therefore never keys of the pipeline `default`, whose keys begin with the
-/// prefix of `top` itself.
+/// the prefix of its Redis keys. The pipeline `default` uses the prefix of `top` unchanged. No
+/// tenant's key of it can begin with `PREFIX:%pipeline`, because a tenant's `%` always precedes two
+/// hexadecimal digits and `pi` is not hexadecimal.
 fn named_after(name: &PipelineName, top: &Config, at: &Origin) -> Vec<KeyEntry> {
     let entry = |path, text| KeyEntry {
         path,

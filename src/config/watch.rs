@@ -64,9 +64,9 @@ impl ConfigSource {
         }
     }
 
-    /// Looks at the file. Returns true once for each change, including the first look, when the
-    /// file was the same at two consecutive looks: it may still be being written. Reads the file
-    /// system.
+    /// Looks at the file. Returns true once for each change, and once after the first look. A
+    /// change counts when the file was the same at two consecutive looks, because it may still be
+    /// being written before. Reads the file system.
     pub fn has_changed(&mut self) -> bool {
         self.adopt_default(Path::new(DEFAULT_FILE));
         let path = self.file.as_deref().unwrap_or(Path::new(DEFAULT_FILE));

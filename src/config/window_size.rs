@@ -1,5 +1,5 @@
-//! The values of `rate-limiter.window-size`, `time-zone` and `starts`: the length of a window, or the
-//! period of the calendar that it is.
+//! The values of `rate-limiter.window-size`, `time-zone` and `starts`: the length of a window, or
+//! the calendar period that forms it.
 
 use std::time::Duration;
 
