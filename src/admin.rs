@@ -56,9 +56,9 @@ pub struct Health {
     draining: AtomicBool,
     /// Number of messages of each kind that RabbitMQ does not accept.
     stuck: [AtomicUsize; MessageKind::NAMES.len()],
-    /// Number of turns of the engine's loop, 0 if there is no loop; and the signal that requests a
-    /// turn.
+    /// Number of turns of the engine's loop, 0 if there is no loop.
     turns: AtomicU64,
+    /// Signal that requests a turn.
     turn: Notify,
 }
 

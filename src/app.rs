@@ -54,7 +54,7 @@ pub use handlers::run;
 const UPDATE_CAPACITY: usize = 4;
 /// How long to wait for the task that cut off the engine to report its reason.
 const REASON_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a worker that stops tries to sign off in Redis.
+/// How long a stopping worker tries to sign off in Redis.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why a worker could not start or go on. A running worker survives outages of its servers.
@@ -190,8 +190,8 @@ impl<H: PreparingHandler> Worker<H> {
     }
 
     /// Asserts that no job was started within the longest window, so that jobs start at once even
-    /// though Redis does not know of earlier starts. Applies to one start, after Redis was emptied
-    /// on purpose. Running workers that know of later starts object.
+    /// though Redis does not know of earlier starts. Use it for one start of the worker, after you
+    /// emptied Redis on purpose. A running worker that knows of starts overrules it.
     pub fn fresh(mut self) -> Self {
         self.fresh = true;
         self

@@ -37,7 +37,7 @@ const QUEUE_CAPACITY: usize = 4_096;
 const MAX_BODY_BYTES: usize = 16 * 1024;
 /// Interval at which the file is flushed.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a worker that stops waits for its recording.
+/// How long a stopping worker waits for its recording.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Options of a recording.

@@ -1,5 +1,5 @@
-//! Notifies the service manager (`Type=notify`, sd_notify(3)): that the worker is ready, its
-//! status, that its engine turns, and that it stops. Does nothing without NOTIFY_SOCKET.
+//! Notifies the service manager (`Type=notify`, sd_notify(3)): that the worker is ready or stops,
+//! its status, and that its engine turns. Does nothing without NOTIFY_SOCKET.
 
 use std::convert::Infallible;
 use std::env;

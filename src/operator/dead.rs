@@ -24,7 +24,7 @@ use crate::rules::tenant::Tenant;
 
 /// Maximum number of jobs that are published before their confirms are awaited.
 const MAX_BATCH: usize = 100;
-/// Number of bytes of bodies from which a batch takes no further job. The last job may exceed it.
+/// A batch takes no further job once its bodies have this many bytes. The last job may exceed it.
 const MAX_BATCH_BYTES: usize = 4 << 20;
 /// Maximum number of matching dead letters in a list. The queue returns the oldest first, but the
 /// list shows the newest first.

@@ -32,8 +32,8 @@ use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::steering::{Hold, SightedState, Sighting, Steering, WaitState, WaitsFor};
 
-/// Maximum difference at which the turn that a job was given and the gate's current one count as
-/// the same. A job asks the gate at the turn that it was given last.
+/// A job's announced turn and the gate's current one count as the same if they differ by at most
+/// this. A job asks the gate at the turn that it was given last.
 const SAME_TURN_MS: u64 = 500;
 
 /// One cause for which a job waits.

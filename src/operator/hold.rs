@@ -86,7 +86,7 @@ impl StartedPause {
     }
 }
 
-/// An instruction to all workers that was removed, before all workers follow.
+/// The removal of the instruction to all workers, which not all of them follow yet.
 pub struct Resuming {
     before: Option<Hold>,
     versions: Versions,

@@ -119,8 +119,8 @@ impl JobRef {
         same.then(|| (first.0, first.1, versions.collect()))
     }
 
-    /// Asks all workers for `for_ms` not to call the job any more, and waits at most `wait` until
-    /// one has seen it.
+    /// Asks all workers not to call the job any more. The request stands for `for_ms`. Waits at
+    /// most `wait` until a worker has seen the job.
     ///
     /// # Errors
     /// [`NotDone::Redis`]

@@ -47,8 +47,8 @@ impl Rate {
         (self.per_second / MAX_BATCHES_PER_SECOND).ceil().max(1.0) as usize
     }
 
-    /// Returns how long after the first step the next is due when `done` are done. In any time, no
-    /// more steps are made than the rate allows and one batch.
+    /// Returns how long after the first step the next one is due, if `done` steps are done. Any
+    /// period has at most the steps that the rate allows, plus one batch.
     pub fn due(self, done: u64) -> Duration {
         Duration::try_from_secs_f64(done as f64 / self.per_second).unwrap_or(Duration::MAX)
     }

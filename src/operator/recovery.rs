@@ -49,7 +49,7 @@ impl From<Result<PrimaryOutlook, GateError>> for Recovery {
 }
 
 impl Recovery {
-    /// Returns for how many milliseconds at most no job is admitted; 0 if the wait is over or
+    /// Returns the longest time until jobs are admitted, in milliseconds; 0 if the wait is over or
     /// unknown.
     pub fn in_ms(&self) -> u64 {
         match self {

@@ -107,8 +107,8 @@ pub async fn end(
     })
 }
 
-/// Returns the trial to end when the configured `max` returns (`None`: any trial of this limit) or
-/// an operator sets `max` (only a trial of the same number).
+/// Returns the trial that a change of the limit ends: any trial of it if the configured `max`
+/// returns (`None`), or a trial of the same number if an operator sets `max`.
 pub(super) fn ended_by(tenant: &Tenant, limit: &str, max: Option<u32>) -> EndInstruction {
     let tried = |max| Instruction::Try(tenant.clone(), limit.to_owned(), max);
     EndInstruction {

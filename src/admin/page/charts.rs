@@ -30,6 +30,7 @@ pub struct Chart {
     most: String,
     /// Path of the line; empty if there are no points.
     line: String,
+    /// Path of the area below the line; empty if there are no points.
     area: String,
 }
 

@@ -21,8 +21,8 @@ pub(super) enum WaitReason<'a> {
     /// limit named here. Its turn comes after the given number of milliseconds.
     Others(&'a str, u64, u64),
     Nothing,
-    /// Redis shows nothing to wait for, but no worker has confirmed that Redis has all usage; and
-    /// why.
+    /// Redis shows nothing to wait for, but no worker has confirmed that Redis has all usage. The
+    /// text says why.
     Unconfirmed(&'static str),
     /// Unknown because labels are missing; names the ones to give.
     Unknown(String),

@@ -13,12 +13,13 @@ const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 /// Collector URL if no variable names one.
 const DEFAULT_ENDPOINT: &str = "http://localhost:4318";
-/// Maximum number of spans that wait to be sent: the default, and the upper bound for
-/// `OTEL_BSP_MAX_QUEUE_SIZE`.
+/// Default of the maximum number of spans that wait to be sent (`OTEL_BSP_MAX_QUEUE_SIZE`).
 const DEFAULT_QUEUE: usize = 2048;
+/// Upper bound of that number.
 const MAX_QUEUE: usize = 65_536;
-/// Time limit of a request to the collector, answer included: the default and the upper bound.
+/// Default of the time limit of a request to the collector, answer included.
 const DEFAULT_TIMEOUT_MS: u64 = 10_000;
+/// Upper bound of that time limit.
 const MAX_TIMEOUT_MS: u64 = 60_000;
 
 /// Values of the variables.
