@@ -14,9 +14,11 @@ pub struct Server {
     /// Scripts by SHA-1.
     pub scripts: HashMap<Vec<u8>, Arc<[u8]>>,
     pub evicts: bool,
-    /// `run_id`, `master_replid` and `master_replid2`.
+    /// `run_id`
     process: String,
+    /// `master_replid`
     history: String,
+    /// `master_replid2`
     before: String,
     /// Number of keys that this process evicted.
     evicted: usize,

@@ -99,9 +99,11 @@ pub struct CallCounter {
     /// The times from which calls of a sliding window, or in flight, no longer count, in
     /// microseconds, with their units.
     taken: VecDeque<(u64, usize)>,
-    /// When the current window began, its units, and the units of the window before.
+    /// When the current window began.
     window_start: u64,
+    /// Units in the current window.
     current: usize,
+    /// Units in the window before.
     before: usize,
     /// The shortfall of the bucket, in units times the window.
     missing: u128,

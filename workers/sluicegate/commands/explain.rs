@@ -22,7 +22,7 @@ use super::steer::wait;
 use super::{Failure, plain, print_json};
 
 /// How long workers may take to report the job before it is searched for among the dead letters.
-/// Only after that the command waits for it.
+/// Only after that does the command wait for it.
 const WORKERS_SAY: Duration = Duration::from_secs(2);
 /// Timeout for a connection to RabbitMQ.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

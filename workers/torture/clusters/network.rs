@@ -18,17 +18,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-/// Time after which a node takes a silent node for gone (net_ticktime and a quarter of it).
-/// RabbitMQ's default is 60 s and a quarter, for which cuts would have to be longer.
+/// Time after which a node takes a silent node for gone (net_ticktime and a quarter of it). With
+/// RabbitMQ's default (60 s and a quarter of it), cuts would have to last longer.
 pub const NOTICED: Duration = Duration::from_secs(10);
 const TICKTIME: &str = "advanced {kernel, [{net_ticktime, 8}]}";
 /// Prefix of the names of nodes that the script for private servers starts; rabbitmqctl's names
 /// have another one.
 const NODE: &[u8] = b"private";
-/// Requests and answers of epmd's protocol: the request for all names, that for a node's port, and
-/// the answer to the latter.
+/// Request of epmd's protocol for all names.
 const NAMES: u8 = 110;
+/// Request for a node's port.
 const PORT_PLEASE2: u8 = 122;
+/// Answer to [`PORT_PLEASE2`].
 const PORT2: u8 = 119;
 /// Difference between a node's AMQP port and its distribution port.
 const DISTRIBUTION: u16 = 2;
@@ -152,8 +153,8 @@ impl Network {
         self.change(|state| state.nodes = nodes.map(|port| port + DISTRIBUTION).to_vec());
     }
 
-    /// Drops all traffic between `node` and the others, or one direction of it. Connections stay
-    /// open.
+    /// Holds back all traffic between `node` and the others, or one direction of it. Connections
+    /// stay open.
     pub fn cut(&self, node: usize, lost: LostDirection) {
         self.change(|state| state.cut = Some((node, lost)));
     }
