@@ -156,6 +156,7 @@ impl Bench {
         }
         let (mut which, mut foreign) = (0, 0);
         let mut windows: Vec<(u64, String)> = Vec::new();
+        let mut calendars: HashMap<String, u64> = HashMap::new();
         for step in steps {
             let micros = self.clock.load(Ordering::SeqCst);
             let clock = Clock::from_micros(micros);
@@ -179,21 +180,17 @@ impl Bench {
                         .query(&mut raw)
                         .expect("Redis answers");
                 }
+                for (key, span) in &calendars {
+                    let window: Option<String> = raw.get(key).expect("Redis answers");
+                    let end = window.and_then(|text| text.split(',').nth(1)?.parse().ok());
+                    if end.is_some_and(|end: u64| end + span <= clock.now_ms) {
+                        let _: () = raw.del(key).expect("Redis answers");
+                    }
+                }
                 // Questions count in this window, and late calls perhaps in the next one.
                 for (limit, place) in limits.all().iter().zip(&keys.limits) {
                     if limit.algorithm() == Algorithm::CalendarWindow {
-                        let key = &keys.names[place.first - 1];
-                        let window: Option<String> = redis::cmd("GET")
-                            .arg(key)
-                            .query(&mut raw)
-                            .expect("Redis answers");
-                        let end = window.and_then(|text| text.split(',').nth(1)?.parse().ok());
-                        if end.is_some_and(|end: u64| end + limit.span() <= clock.now_ms) {
-                            let _: () = redis::cmd("DEL")
-                                .arg(key)
-                                .query(&mut raw)
-                                .expect("Redis answers");
-                        }
+                        calendars.insert(keys.names[place.first - 1].clone(), limit.span());
                     }
                     if limit.algorithm() == Algorithm::FixedWindow {
                         let ends = |later| (place.index + later) * limit.window_ms();

@@ -310,8 +310,10 @@ async fn a_promoted_replica_that_lags_is_a_loss_of_its_tenants_and_a_complete_on
     fleet.run(&[0, 1, 2], 4).await;
     let reasons = fleet.losses(2);
     assert!(
-        reasons.iter().all(|why| why.contains("no worker misses")
-            || why.contains("not all workers have confirmed")),
+        reasons
+            .iter()
+            .all(|why| why.contains("all known workers have confirmed")
+                || why.contains("not all workers have confirmed")),
         "{reasons:?}"
     );
 }
