@@ -34,6 +34,7 @@ const MAX_ATTEMPTS: usize = 5;
   sluicegate init --api shopify-graphql --plan plus --url https://acme.myshopify.com/admin/api/2026-10/graphql.json
   sluicegate init --url https://api.example.com/v1/orders --limit '100/min'
   sluicegate init --url https://api.example.com/ --limit '10 per second, 10,000 per day' --windows aligned
+  sluicegate init --url https://api.example.com/ --limit '10,000 per day, resets at midnight Pacific'
   sluicegate init --url https://api.example.com/ --limit 10/s --api-limiter nginx
   sluicegate init --url https://llm.example.com/v1/chat --limit '500 rpm, 90000 tokens/min, 5 at once'
   sluicegate init --url https://shop.example.com/ --limit '2/s burst 40' --tenant json:/shop/id --output shop.yaml")]
@@ -322,7 +323,7 @@ dispatch:
     url: {url}    # path and query can contain {{tenant}}, {{id}} or {{json:/pointer}}
     method: POST
     timeout: 10s
-{api}    # headers: {{authorization: \"Bearer …\"}}    # or headers-file; a tenant's own: \"Bearer {{secret:tenant}}\"
+{api}    # headers: {{authorization: \"Bearer …\"}}    # or headers-file; a tenant's own: \"Bearer {{secret:tenant}}\", which needs secrets-folder
 
 retry:
   max-attempts: 5    # of a failing job; waiting for quota uses none

@@ -102,8 +102,9 @@ pub struct SimulateArgs {
     /// answers calls above the limit with 429. A limiter can follow: 100/60s:tenant:nginx
     #[arg(long, value_name = "CALLS/TIME[:tenant][:LIMITER]")]
     api_limit: Option<ApiLimit>,
-    /// The limits of an API that Sluicegate knows (`init --help` lists them), with a plan other than
-    /// the default one: shopify, shopify:plus; it answers calls above them with 429
+    /// The limits of an API that Sluicegate knows (`init --api` lists the APIs). A plan follows
+    /// after a colon, as in shopify-graphql:plus; without it, the first plan is played. The API
+    /// answers calls above the limits with 429
     #[arg(long, value_name = "API[:PLAN]", conflicts_with = "api_limit")]
     api_limiter: Option<PlayedLimits>,
     /// Number of workers, each with the concurrency and the prefetch of its configuration
