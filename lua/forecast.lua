@@ -9,7 +9,7 @@
 -- ARGV[4]  the names of hypothetical limits that ignore an operator's max, each followed by a comma
 -- ARGV[5]  when the tenant is hypothetically open: '' as it is, 'now', or a wait in milliseconds
 -- ARGV[6]  no job starts before this time, in milliseconds since the Unix epoch; 0 for no bound
--- ARGV[7]  the end of the forecast: the cost of a job, or 0 for the whole waitlist
+-- ARGV[7]  the cost of the job at which the forecast ends, or 0 to forecast the whole waitlist
 -- ARGV[8]  the generation of that job's ticket, and
 -- ARGV[9]  its number; both 0 if it has no ticket
 -- ARGV[10] the shared partitions, if there are any

@@ -6,15 +6,17 @@
 --          Each has: max, the units in a window; the span in milliseconds, which is the window,
 --          plus the guard if the algorithm counts over both; its margin in milliseconds (fixed
 --          window: the guard; segments: the length of one; counter and buckets: the lateness that
---          they forgive); the window in milliseconds; by how much more than window / max starts of
---          a bucket are apart, in microseconds; the burst in units; the minimum that learning may
---          lower it to, 4294967295 if it does not learn; the unit: 1 for calls, 0 for cost, 3 and 2
---          for those of a shadow; the index in KEYS of its first key; the index of the fixed window
---          that this key belongs to, 0 for other algorithms; its partition: 0 for the waitlist's, n
---          for the n-th shared one; its name; its algorithm; for windows of a calendar: the mean
---          length of windows, by how much a sum of lengths may be below that many means, when the
---          current window begins, and the lengths of it and the next ones, in milliseconds, as text;
---          else ''
+--          they forgive); the window in milliseconds; for buckets: the extra distance between two
+--          starts, beyond window / max, in microseconds; the burst in units; the minimum that
+--          learning may lower it to, 4294967295 if it does not learn; the unit: 1 for calls, 0 for
+--          cost, 3 and 2 for those of a shadow; the index in KEYS of its first key; the index of
+--          the fixed window that this key belongs to, 0 for other algorithms; its partition: 0 for
+--          the waitlist's, n for the n-th shared one; its name; its algorithm; for windows of a
+--          calendar these, all in milliseconds, as text, else '':
+--          - mean: a window's mean length
+--          - slack: how far n consecutive windows together may fall short of n means
+--          - start of the current window
+--          - lengths of the current window and the next ones
 -- ARGV[#ARGV]  the argument of shared_partitions.lua if a limit is shared; after it that of
 --              shadows.lua if there are shadows
 
@@ -36,8 +38,8 @@ local SHADOWS
 --                            charged (or fewer, below 0)
 -- late(limit, limits, job)   handles a call of settle.lua that was later than the guard covers;
 --                            optional
--- hold(limit, until_ms)      prevents starts and saving up until then; only in algorithms that save
--- up
+-- hold(limit, until_ms)      until `until_ms`, admits nothing and accumulates no quota; only in
+--                            algorithms that accumulate
 -- counts(limit, started)     returns true if a call that started at `started` is in the current
 --                            window; only for aligned windows
 -- save(limit, limits)        writes the charges

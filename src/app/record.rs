@@ -168,8 +168,8 @@ impl Recording {
         }
     }
 
-    /// Ends the recording and removes its file if it is empty. A supervisor may restart a worker
-    /// that can't begin many times, and only a few file names are available.
+    /// Ends the recording and removes its file if it is empty. If a worker can't start, a
+    /// supervisor may restart it many times, and empty files would use up the few file names.
     pub fn end(&self) {
         let is_empty = fs::metadata(&self.path).is_ok_and(|file| file.len() == 0);
         if is_empty && let Err(why) = fs::remove_file(&self.path) {

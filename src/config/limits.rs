@@ -41,8 +41,8 @@ impl Mapping<'_> {
     }
 }
 
-/// Returns the index of the first limit whose scope exceeds the maximum of [`MAX_PARTS`] different
-/// scopes that divide jobs.
+/// Returns the index of the first limit that raises the number of different job-dividing scopes
+/// above [`MAX_PARTS`].
 fn one_part_too_many(limits: &[Limit]) -> Option<usize> {
     let mut known: Vec<&Scope> = Vec::new();
     limits.iter().position(|limit| {

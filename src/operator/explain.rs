@@ -315,8 +315,8 @@ impl JobExplanation {
         self.shown.seen.is_some() || self.letter().is_some()
     }
 
-    /// Returns true if the job may be a dead letter: no worker has it, or the last one reports that
-    /// it canceled it.
+    /// Returns true if the job may be a dead letter: no worker has it, or the last report says that
+    /// the job was canceled.
     pub fn may_be_dead(&self) -> bool {
         let seen = self.shown.seen.as_ref();
         seen.is_none_or(|seen| seen.state == SightedState::Cancelled)

@@ -2,7 +2,7 @@
 //!
 //! An API that wants an even flow has room for the next call after the distance between two starts.
 //! So such a throttle begins with that distance, and doubles until a call succeeds, up to the
-//! window. An API that counts windows may have no room before its window ends.
+//! shortest window. An API that counts windows may have no room before its window ends.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

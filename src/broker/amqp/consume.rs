@@ -299,9 +299,9 @@ async fn open_consumers_of(
     future::try_join_all(opening).await
 }
 
-/// Opens consumers of all queues of new jobs on one channel. Each gets its queue's share of the
-/// prefetch, but at most `prefetch`. They start only if new jobs are wanted. All of them count as
-/// one source.
+/// Opens consumers of all queues of new jobs on one channel. Each consumer's prefetch is its
+/// queue's configured share (`BrokerState::shares`), or `prefetch` if that is smaller. They start
+/// only if new jobs are wanted. All of them count as one source.
 async fn open_consumers_of_new(
     link: &AmqpLink,
     shared: &BrokerState,

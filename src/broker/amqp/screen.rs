@@ -300,7 +300,7 @@ fn routed(method: &[u8]) -> Option<Vec<u8>> {
         } else {
             b""
         };
-        // The original had a length of one byte.
+        // Fits: a short text's length field is one byte, and the text did not grow.
         changed.push(text.len() as u8);
         changed.extend_from_slice(text);
     }
@@ -350,7 +350,8 @@ mod tests {
         ]
         .concat();
         assert_eq!(screened(&all), all);
-        // Anything shorter than a frame's head is no message and can't be made one.
+        // A content header whose payload is shorter than `content::PREFIX` can't be repaired and
+        // passes unchanged.
         let stub = frame(HEADER, b"\0\x3c\0");
         assert_eq!(screened(&stub), stub);
         // The answer of another protocol version is shorter than a frame's head and one byte.

@@ -34,8 +34,8 @@ impl Scheduler {
             && (self.queues.may_ask(|it| self.is_open(it)) || self.needs_clock().is_some())
     }
 
-    /// Returns false while this worker can't make calls and tries none, and while it returns the
-    /// few jobs of its trial before it takes all jobs again.
+    /// Returns false while this worker is unfit and no try is running. Also false after a
+    /// successful try, until its few jobs are back in their queues.
     pub(super) fn may_call(&self) -> bool {
         let wanted = self.fitness.wants();
         wanted != WantedJobs::Nothing && !self.agreement.is_giving_back(wanted)
@@ -133,8 +133,9 @@ impl Scheduler {
             return Rounds::new();
         };
         let (tenant, plan) = (job.claims.tenant.clone(), job.claims.plan.as_deref());
-        // Uses the job's own limits, because the gate forgets usage that the limits of a question
-        // don't count anymore.
+        // Sends the job's own limits, although only the clock is read: the gate deletes usage that
+        // is too old for the question's limits, and other limits might delete usage that still
+        // counts.
         let limits = self.agreement.limits(&tenant, plan);
         let limits = self.steering.with_tried(&tenant, limits);
         let labels = self.labels_of(job, &limits);

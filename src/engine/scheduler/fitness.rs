@@ -9,8 +9,8 @@ use crate::engine::action::JobKey;
 use crate::rules::breaker::Rule;
 use crate::rules::job::Job;
 
-/// How long a try may go on without a result before a test begins. No idle connection is that old,
-/// so the test opens one.
+/// How long a try may go on without a result before a test begins. Idle connections are closed
+/// earlier (`pool::MAX_IDLE`, 4 s), so the test opens a new one.
 const TEST_AFTER: Duration = Duration::from_secs(5);
 
 /// Which deliveries a worker wants.
@@ -211,7 +211,7 @@ mod tests {
             assert_eq!(fitness.next(), Some(until));
             fitness.update(now, true);
             assert_eq!(fitness.wants(), WantedJobs::Few);
-            // It waits for a job as long as there is none.
+            // A try goes on until a job arrives.
             now += 100 * SECOND;
             fitness.update(now, true);
             assert_eq!(fitness.wants(), WantedJobs::Few);

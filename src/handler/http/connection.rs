@@ -18,9 +18,9 @@ use super::socket::{Socket, Stream};
 
 /// Maximum size of the read buffer in bytes, and so of an answer's head.
 const MAX_BUFFER: usize = 64 * 1024;
-/// Maximum number of bytes read until the head of an answer is complete, including interim answers,
-/// and again after it: bytes that frame a body (sizes of chunks, their extensions, trailers) are
-/// not counted by the reader of the body.
+/// Maximum number of bytes read before an answer's head is complete, including interim answers. The
+/// same maximum applies after the head, because the body's reader does not count the bytes that
+/// frame the body (chunk sizes, chunk extensions, trailers).
 const MAX_READ: usize = 4 * MAX_BUFFER;
 
 type Http1Wire = http1::Connection<TokioIo<BoundedStream>, Full<Bytes>>;
@@ -159,8 +159,8 @@ impl OwnExchange {
     }
 
     /// Returns a function that tells at any time whether the API's machine has received the
-    /// request. The length of the head is not known, so up to as many bytes at the end may be
-    /// missing.
+    /// request. The head's length is not known, so the function may return true while up to that
+    /// many bytes at the request's end are not written yet.
     pub(super) fn arrival(&self) -> impl Fn() -> bool + Send + Sync + 'static {
         let body_bytes = self.before.saturating_add(self.body_bytes);
         let socket = self.connection.socket.clone();

@@ -145,7 +145,7 @@ const DEFAULTS: [(AnswerPattern, Consequence); 11] = [
     (one(429), Consequence::Throttle),
     (class(5), Consequence::Retry),
     (with_retry_after(one(503)), Consequence::Throttle),
-    // No request asks for another protocol.
+    // A final 1xx can only be a 101, which no request asks for: the server is at fault.
     (class(1), Consequence::Retry),
 ];
 
@@ -154,7 +154,8 @@ const DEFAULTS: [(AnswerPattern, Consequence); 11] = [
 pub struct AnswerSigns {
     /// Whether it has a `Retry-After` that can be read.
     pub retry_after: bool,
-    /// Whether nothing is left of a limit of more than one call.
+    /// Whether the answer says that a limit is used up. Limits of one call are ignored: each call
+    /// uses them up.
     pub is_exhausted: bool,
 }
 
@@ -174,7 +175,8 @@ impl Answers {
         self.own.insert(which, meaning).is_none()
     }
 
-    /// Lets a 401 be retried unless it is configured, for calls whose access token is renewed then.
+    /// Makes a 401 mean `retry`, unless it is configured. For calls with access tokens, which a 401
+    /// renews.
     pub fn renewing_tokens(mut self) -> Self {
         self.own.entry(one(401)).or_insert(Consequence::Retry);
         self

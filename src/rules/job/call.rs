@@ -130,8 +130,8 @@ impl ValuePlace {
     pub(crate) fn refuses(self, value: &str) -> Option<&'static str> {
         match self {
             Self::Path if value.is_empty() => Some("is empty"),
-            // Some servers decode `%2F` before they look for such segments, which would lead to
-            // another path.
+            // Some servers decode `%2F` before they resolve `.` and `..`, so a dot segment in a
+            // value could lead to another path.
             Self::Path if value.split(['/', '\\']).any(is_dots) => {
                 Some("has . or .. as a path segment")
             }

@@ -225,8 +225,8 @@ struct Letters<'a> {
     noun: &'static str,
 }
 
-/// Returns a note if entries are missing from the output: `all` were found, `hidden` of them are
-/// not shown, and the `look` ended before the queue did.
+/// Returns the note for an incomplete output: the search (`progress`) ended before the queue did,
+/// `all` were found, and `hidden` of them are not shown.
 fn cut_short(queue: &str, (all, hidden): (usize, usize), progress: &SearchProgress) -> String {
     let why = match progress.is_full() {
         true => format!(" of {} MiB", progress.bytes >> 20),

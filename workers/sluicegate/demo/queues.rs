@@ -76,9 +76,9 @@ impl DemoQueues {
         within("opening a channel", self.connection.create_channel()).await
     }
 
-    /// Publishes one tenant's jobs, counts confirmed ones and returns them. Portions that wait for
-    /// `begin` do. A batch with an unconfirmed job is published again, up to twice: jobs are
-    /// delivered at least once in any case.
+    /// Publishes one tenant's jobs, counts confirmed ones and returns them. A portion marked to
+    /// wait is published only after `begin` becomes true. A batch with an unconfirmed job is
+    /// published again, up to twice: jobs are delivered at least once in any case.
     ///
     /// # Errors
     /// The connection failed, or RabbitMQ kept refusing.

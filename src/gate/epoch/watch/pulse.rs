@@ -95,8 +95,9 @@ impl Watch {
                 0
             })
             .arg(&sent.slots);
-        // The check takes a sixth of a single decision, so batches make it only if evictions are
-        // possible. Heartbeats always do, and notice a changed policy.
+        // Checking Redis's count of evictions takes a sixth of a decision's time, so a batch checks
+        // it only if evictions are possible. Proofs and heartbeats always do, and so notice a
+        // changed eviction policy.
         if sent.evicts || kind != PulseKind::Batch {
             command.arg(sent.evicted);
         } else {
@@ -243,7 +244,8 @@ mod tests {
         assert!(watch.sent(None).is_none());
         let late = answer(&[1, 199, 9]);
         assert!(watch.beaten(&sent, &late).is_err());
-        // Nor when admissions are open again: its decisions may be lost.
+        // The late answer does not count after admissions reopen either: the decisions before it
+        // may be lost.
         let epoch = ("id".to_owned(), "run2".to_owned());
         watch.go(epoch, "other".to_owned(), 3, EpochFindings::default());
         assert!(watch.beaten(&sent, &late).is_err());
