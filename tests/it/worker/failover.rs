@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use kit::api::Api;
+use kit::process::Process;
 use kit::proxy::{Proxy, Transfers};
 use kit::redis_topologies::{address, port, replicated, until as happens};
 use kit::servers::{Redis, shared_rabbit};
@@ -88,7 +89,15 @@ async fn a_worker_follows_a_host_name_to_the_new_primary() {
     let calls = api.calls();
     let (fullest, _) = counts::windows(&counts::times(&calls, "acme"), MAX, api.judged(SECOND));
     assert!(fullest <= MAX, "{fullest} calls in a window");
-    assert_eq!(counts::repeated(&calls), 0);
+    // RabbitMQ delivers a job twice if a session was lost or a publish was not confirmed in time.
+    let is_redelivered = |worker: &Process| {
+        ["session lost", "publish not confirmed"].map(|words| worker.count(&[words])) != [0, 0]
+    };
+    assert!(
+        counts::repeated(&calls) == 0 || workers.iter().any(is_redelivered),
+        "{:#?}",
+        workers.each_ref().map(Process::log)
+    );
     assert!(stood < Some(Duration::from_secs(60)), "{stood:?}");
     for worker in workers {
         worker.stop();
