@@ -71,11 +71,12 @@ impl Candidates {
         let sent = outbox.take_sent();
         let mut answers = Vec::with_capacity(sent.len());
         let replies = result.unwrap_or_else(|why| vec![Err(why); sent.len()]);
+        let mut replies = replies.into_iter();
         let mut retries = Vec::new();
-        for ((key, candidate), reply) in sent.into_iter().zip(replies) {
-            match reply {
-                Ok(_) | Err(GateError::Refused(_)) => answers.push((key, reply)),
-                Err(_) => retries.push((key, candidate)),
+        for (key, candidate) in sent {
+            match replies.next() {
+                Some(reply @ (Ok(_) | Err(GateError::Refused(_)))) => answers.push((key, reply)),
+                _ => retries.push((key, candidate)),
             }
         }
         outbox.retry(now + RETRY_DELAY, retries);
@@ -132,6 +133,9 @@ mod tests {
         let sent = all.send(now + RETRY_DELAY);
         let jobs: Vec<_> = sent[0].1.iter().map(|it| it.job.as_str()).collect();
         assert_eq!(jobs, ["1", "2"]);
+        assert!(all.dedupe_result(now, HERE(), Ok(Vec::new())).is_empty());
+        let now = now + 2 * RETRY_DELAY;
+        assert_eq!(all.send(now)[0].1.len(), 2, "no reply is no answer");
         let refused = GateError::Refused("a test".to_owned());
         let results = all.dedupe_result(now, HERE(), Ok(vec![Ok(Deduped::First), Err(refused)]));
         assert!(matches!(results[0], (JobKey(1), Ok(Deduped::First))));

@@ -316,7 +316,8 @@ mod tests {
                         count.load_around(limit.terms(), now, around);
                         if count.nth(limit.terms(), now, 1) == now {
                             count.take(limit.terms(), Clock::from_micros(now * 1000), 1, "");
-                            started[usize::try_from((now - MIDNIGHT) / (24 * HOUR)).unwrap()] += 1;
+                            let day = usize::try_from((now - MIDNIGHT) / (24 * HOUR));
+                            started[day.expect("few days")] += 1;
                         }
                     }
                 }
