@@ -91,7 +91,7 @@ local function whole(cost)
   return latest, which
 end
 
--- Returns when the first of the waitlist may start, whatever it costs.
+-- Returns when the first of the waitlist may start, regardless of its cost.
 local function first()
   return (limits_turn(limits, waitlist, base, widest(), widest()))
 end

@@ -15,8 +15,8 @@
 -- Reply: integers.
 -- [1]  1
 -- [2]  the clock in milliseconds since the Unix epoch, rounded down
--- [3]  0: another call may be running; 1: the job may be called, and that is noted; 2: the job has
---      crashed too many workers; 3: the job must begin alone
+-- [3]  0: another call may be running; 1: the job may be called, and its call is noted; 2: the job
+--      has crashed too many workers; 3: the job must begin alone
 -- [4]  the number of crashes; if [3] is 0, the wait in milliseconds
 
 local now = read_clock(ARGV[1])

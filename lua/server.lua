@@ -1,4 +1,4 @@
--- server: reads the epoch, the clock and what the server says of itself, behind proxies that refuse
+-- server: reads the epoch, the clock and the server's identity, behind proxies that refuse
 -- these commands outside of scripts.
 --
 -- KEYS[1]  the epoch (HASH), or a key whose server is to be known

@@ -62,7 +62,7 @@ fn each_story_s_command_prints_the_table_below_it() {
         renewed += &format!("{COMMAND}{command}{END}{words}{TABLE}{printed}{END}{rest}");
         tables += 1;
     }
-    assert_eq!(tables, 3);
+    assert_eq!(tables, 4);
     if std::env::var_os("RENEW_PAGES").is_some() {
         let page = format!("{before}\n## Three stories\n{renewed}\n## {after}");
         std::fs::write(path, page).expect("written");

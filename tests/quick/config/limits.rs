@@ -784,11 +784,10 @@ fn documented_examples_are_valid_without_warnings() {
     fn examples(document: &str) -> impl Iterator<Item = &str> {
         document.split("```yaml\n").skip(1)
     }
-    assert!(
-        documents
-            .iter()
-            .all(|document| examples(document).next().is_some())
-    );
+    // The quickstart has one.
+    for (document, least) in documents.iter().zip([2, 2, 1]) {
+        assert!(examples(document).count() >= least, "{document}");
+    }
     for example in documents.iter().flat_map(|document| examples(document)) {
         let (yaml, _) = example.split_once("```").expect("it ends");
         assert_eq!(parse(yaml).warnings(), [""; 0], "{yaml}");
