@@ -57,14 +57,18 @@ pub fn shared_redis() -> &'static Redis {
 }
 
 /// Policy for delay queues of tests that have ended: RabbitMQ removes a queue that had no consumer
-/// for 180 s.
-const EXPIRE_UNUSED: &str = r#"{"expires":180000}"#;
+/// for 120 s.
+const EXPIRE_UNUSED: &str = r#"{"expires":120000}"#;
+
+/// Setting of the shared RabbitMQ: each quorum queue refreshes its metrics every 30 s, not every
+/// 5 s. With the thousands of delay queues that a run leaves behind, that would take half a core.
+const RARE_METRICS: &str = "advanced {rabbit, [{quorum_tick_interval, 30000}]}";
 
 /// Returns the RabbitMQ that all tests share. The first call of a run takes about 7 s.
 pub fn shared_rabbit() -> &'static Rabbit {
     static SHARED: OnceLock<Rabbit> = OnceLock::new();
     SHARED.get_or_init(|| {
-        let mut server = Server::of_run("private-rabbitmq", "rabbitmq", &[]);
+        let mut server = Server::of_run("private-rabbitmq", "rabbitmq", &[RARE_METRICS]);
         once_per_run("rabbitmq", || {
             server.url = server.launch();
             // Each quorum queue takes three file handles. With the delay queues of all tests
