@@ -22,7 +22,6 @@ use crate::gate::fleet::registry::{NamedPolicy, Registry, RegistryAgreement};
 use crate::gate::fleet::{EasedTenants, EnforcedPolicies};
 use crate::metrics::Metrics;
 use crate::operator::wake::wake_eased;
-use crate::rules::retry::RetryPolicy;
 use crate::rules::steering::Steering;
 
 /// Interval at which the registry is read.
@@ -384,13 +383,7 @@ pub fn changeable(config: &Config) -> Changeable {
     Changeable {
         concurrency: config.dispatch.concurrency,
         max_in_memory: config.delay.max_in_memory,
-        retry: RetryPolicy {
-            max_attempts: config.retry.max_attempts,
-            initial_interval: config.retry.initial_interval,
-            max_interval: config.retry.max_interval,
-            give_up_after: config.retry.give_up_after,
-            max_crashes: config.retry.max_crashes,
-        },
+        retry: config.retry,
         max_throttle: config.rate_limiter.max_throttle,
         guard_budget: config.rate_limiter.guard_budget / 100.0,
     }

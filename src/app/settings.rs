@@ -11,6 +11,7 @@ use crate::gate::Rule;
 use crate::rules::delays::DelayLevels;
 use crate::rules::holding::Holding;
 use crate::rules::limit::{Algorithm, ceil_ms};
+use crate::rules::named::Named;
 use crate::rules::policy::Policy;
 
 /// Returns the scheduler's settings.

@@ -8,7 +8,7 @@ use super::input::ConfigInput;
 use super::key::{file, keys, text};
 use super::parse::{self, ValueError, wrong};
 use super::secret::Secret;
-use super::shown_value::{ShownValue, ShownValues};
+use super::shown_value::ShownValues;
 use super::yaml::Raw;
 
 /// Form of a token that [`token`] accepts.
@@ -67,9 +67,9 @@ impl Admin {
             token,
             operator_token,
         } = self;
-        values.set(&LISTEN.key, ShownValue::text(listen));
-        values.set_some(&TOKEN.key, token.as_ref().map(ShownValue::from));
-        values.set_some(&OPERATOR.key, operator_token.as_ref().map(ShownValue::from));
+        values.set(&LISTEN.key, listen);
+        values.set(&TOKEN.key, token);
+        values.set(&OPERATOR.key, operator_token);
     }
 }
 

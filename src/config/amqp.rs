@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
+use strum::{IntoStaticStr, VariantArray};
 
 use super::amqp_servers::{AmqpServers, unlike};
 use super::error::shown;
 use super::input::ConfigInput;
 use super::key::{
-    DAY, NamedValue, SECOND, boolean, choice, duration, file, integer, keys, pem, text, tree, url,
+    DAY, SECOND, boolean, choice, duration, file, integer, keys, pem, text, tree, url,
 };
 use super::parse::{ValueError, integer as parse_integer, text as parse_text, wrong};
 use super::secret::SecretUrl;
@@ -21,6 +22,7 @@ use super::urls::UrlForm;
 use super::yaml::{Item, Raw, YamlField};
 use crate::rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
 use crate::rules::holding::Holding;
+use crate::rules::named::Named;
 use crate::rules::shares::shares;
 use crate::rules::text::show_duration;
 
@@ -118,7 +120,8 @@ pub struct Amqp {
 }
 
 /// `amqp.queue-type`: the type of the work queues. Delay queues are always quorum queues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum QueueType {
     /// `quorum`
     Quorum,
@@ -126,23 +129,7 @@ pub enum QueueType {
     Classic,
 }
 
-impl QueueType {
-    /// Returns the value in the configuration, which is also RabbitMQ's `x-queue-type`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Quorum => "quorum",
-            Self::Classic => "classic",
-        }
-    }
-}
-
-impl NamedValue for QueueType {
-    fn all() -> Vec<(&'static str, Self)> {
-        [Self::Quorum, Self::Classic]
-            .map(|kind| (kind.name(), kind))
-            .to_vec()
-    }
-}
+impl Named for QueueType {}
 
 impl Amqp {
     /// Returns the names of all queues, with the delay queues of `levels`.
@@ -175,21 +162,18 @@ impl Amqp {
             prefetch,
             consumer_timeout,
         } = self;
-        values.set(&URL.key, ShownValue::urls(&url.urls));
+        values.set(&URL.key, &url.urls);
         tls.show(TLS, values);
-        values.set(&QUEUE.key, ShownValue::text(queue));
+        values.set(&QUEUE.key, queue);
         if !queues.is_empty() {
             let weights = queues.iter();
             let weights = weights.map(|(name, weight)| (name, ShownValue::bare(weight)));
-            values.set(&QUEUES.key, ShownValue::names(weights));
+            values.set(&QUEUES.key, &ShownValue::names(weights));
         }
-        values.set(&DECLARE.key, ShownValue::bare(declare));
-        values.set(&QUEUE_TYPE.key, ShownValue::bare(queue_type.name()));
-        values.set(&PREFETCH.key, ShownValue::bare(prefetch));
-        values.set(
-            &CONSUMER_TIMEOUT.key,
-            ShownValue::duration(*consumer_timeout),
-        );
+        values.set(&DECLARE.key, declare);
+        values.set(&QUEUE_TYPE.key, queue_type);
+        values.set(&PREFETCH.key, prefetch);
+        values.set(&CONSUMER_TIMEOUT.key, consumer_timeout);
     }
 }
 

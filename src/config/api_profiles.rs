@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::error::{ConfigErrors, ConfigProblem, Origin};
 use super::http_answers::{AnswersReader, MAX_TEXT_BYTES, Node};
-use super::key::NamedValue;
 use super::parse::{self, wrong};
 use super::yaml::{self, Raw};
 use crate::rules::answers::AnswerRules;
@@ -52,8 +51,9 @@ const MAX_ITEMS: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApiName(&'static str);
 
-impl NamedValue for ApiName {
-    fn all() -> Vec<(&'static str, Self)> {
+impl ApiName {
+    /// Returns the names of all profiles.
+    pub(super) fn all() -> Vec<(&'static str, Self)> {
         FILES.iter().map(|(name, _)| (*name, Self(name))).collect()
     }
 }

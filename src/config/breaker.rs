@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::input::ConfigInput;
-use super::key::{HOUR, boolean, duration, integer, keys};
-use super::shown_value::{ShownValue, ShownValues};
+use super::key::{HOUR, boolean, duration, integer, keys, section};
+use super::shown_value::ShownValues;
 
 keys! {
     ENABLED: bool = boolean("dispatch.breaker.enabled")
@@ -29,34 +29,25 @@ keys! {
             is noticed.");
 }
 
-/// `dispatch.breaker`
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BreakerConfig {
-    /// `dispatch.breaker.failures`: the number of consecutive failures that stops calls.
-    pub failures: u32,
-    /// `dispatch.breaker.initial-interval`: the wait before the first probe.
-    pub initial_interval: Duration,
-    /// `dispatch.breaker.max-interval`: the longest wait between two probes.
-    pub max_interval: Duration,
+section! {
+    /// `dispatch.breaker`
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct BreakerConfig {
+        /// `dispatch.breaker.failures`: the number of consecutive failures that stops calls.
+        pub failures: u32 = FAILURES,
+        /// `dispatch.breaker.initial-interval`: the wait before the first probe.
+        pub initial_interval: Duration = INITIAL_INTERVAL,
+        /// `dispatch.breaker.max-interval`: the longest wait between two probes.
+        pub max_interval: Duration = MAX_INTERVAL,
+    }
 }
 
 /// Adds the section's values to `values`.
 pub(super) fn show(breaker: Option<&BreakerConfig>, values: &mut ShownValues) {
-    values.set(&ENABLED.key, ShownValue::bare(breaker.is_some()));
-    let Some(breaker) = breaker else {
-        return;
-    };
-    let BreakerConfig {
-        failures,
-        initial_interval,
-        max_interval,
-    } = breaker;
-    values.set(&FAILURES.key, ShownValue::bare(failures));
-    values.set(
-        &INITIAL_INTERVAL.key,
-        ShownValue::duration(*initial_interval),
-    );
-    values.set(&MAX_INTERVAL.key, ShownValue::duration(*max_interval));
+    values.set(&ENABLED.key, &breaker.is_some());
+    if let Some(breaker) = breaker {
+        breaker.show(values);
+    }
 }
 
 impl ConfigInput {
@@ -64,13 +55,7 @@ impl ConfigInput {
     /// problem.
     pub(super) fn breaker(&mut self) -> Option<Option<BreakerConfig>> {
         let enabled = self.get(&ENABLED);
-        let failures = self.get(&FAILURES);
-        let (initial_interval, max_interval) = self.pair(&INITIAL_INTERVAL, &MAX_INTERVAL)?;
-        let breaker = BreakerConfig {
-            failures: failures?,
-            initial_interval,
-            max_interval,
-        };
+        let breaker = BreakerConfig::read(self)?;
         Some(enabled?.then_some(breaker))
     }
 }

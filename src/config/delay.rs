@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use super::input::ConfigInput;
-use super::key::{DAY, MINUTE, SECOND, duration, keys};
-use super::shown_value::{ShownValue, ShownValues};
+use super::key::{DAY, MINUTE, SECOND, duration, keys, section};
 
 keys! {
     MAX_IN_MEMORY: Duration = duration::<0, MINUTE>("delay.max-in-memory")
@@ -22,39 +20,20 @@ keys! {
             The delay queues do not depend on it.");
 }
 
-/// `delay`
-#[derive(Debug, Clone, PartialEq)]
-pub struct DelayConfig {
-    /// `delay.max-in-memory`: waits up to this are spent in the worker's memory.
-    pub max_in_memory: Duration,
-    /// `delay.max-delay`: one trip through a delay queue takes at most this.
-    pub max_delay: Duration,
+section! {
+    /// `delay`
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct DelayConfig {
+        /// `delay.max-in-memory`: waits up to this are spent in the worker's memory.
+        pub max_in_memory: Duration = MAX_IN_MEMORY,
+        /// `delay.max-delay`: one trip through a delay queue takes at most this.
+        pub max_delay: Duration = MAX_DELAY,
+    }
 }
 
 impl DelayConfig {
-    /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut ShownValues) {
-        let Self {
-            max_in_memory,
-            max_delay,
-        } = self;
-        values.set(&MAX_IN_MEMORY.key, ShownValue::duration(*max_in_memory));
-        values.set(&MAX_DELAY.key, ShownValue::duration(*max_delay));
-    }
-
     /// Takes the values of `new` that can change in a running worker.
     pub(super) fn take_live(&mut self, new: &Self) {
         self.max_in_memory = new.max_in_memory.min(self.max_delay);
-    }
-}
-
-impl ConfigInput {
-    /// Reads the section. Returns `None` after a problem.
-    pub(super) fn delay(&mut self) -> Option<DelayConfig> {
-        let (max_in_memory, max_delay) = self.pair(&MAX_IN_MEMORY, &MAX_DELAY)?;
-        Some(DelayConfig {
-            max_in_memory,
-            max_delay,
-        })
     }
 }

@@ -9,7 +9,7 @@ use super::http::Http;
 use super::input::ConfigInput;
 use super::key::{HOUR, duration, integer, keys};
 use super::results::Results;
-use super::shown_value::{ShownValue, ShownValues};
+use super::shown_value::ShownValues;
 use crate::rules::job::call::Carried;
 
 keys! {
@@ -57,11 +57,8 @@ impl Dispatch {
             exec,
             forward,
         } = self;
-        values.set(&CONCURRENCY.key, ShownValue::bare(concurrency));
-        values.set(
-            &SHUTDOWN_TIMEOUT.key,
-            ShownValue::duration(*shutdown_timeout),
-        );
+        values.set(&CONCURRENCY.key, concurrency);
+        values.set(&SHUTDOWN_TIMEOUT.key, shutdown_timeout);
         if let Some(http) = http {
             http.show(values);
         }

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 use super::input::ConfigInput;
 use super::key::{MINUTE, duration, keys, tree};
 use super::parse::{ValueError, wrong};
-use super::shown_value::{ShownValue, ShownValues};
+use super::shown_value::ShownValues;
 use super::yaml::Raw;
 
 /// Maximum number of words in a command.
@@ -57,9 +57,9 @@ impl Exec {
             timeout,
             start_timeout,
         } = self;
-        values.set(&COMMAND.key, ShownValue::texts(command));
-        values.set(&TIMEOUT.key, ShownValue::duration(*timeout));
-        values.set(&START_TIMEOUT.key, ShownValue::duration(*start_timeout));
+        values.set(&COMMAND.key, command);
+        values.set(&TIMEOUT.key, timeout);
+        values.set(&START_TIMEOUT.key, start_timeout);
     }
 }
 

@@ -9,7 +9,7 @@ use super::error::shown;
 use super::input::ConfigInput;
 use super::key::{MINUTE, boolean, duration, keys, text};
 use super::placeholders;
-use super::shown_value::{ShownValue, ShownValues};
+use super::shown_value::ShownValues;
 use crate::rules::delays::QueueNames;
 use crate::rules::job::call::{Carried, Template};
 
@@ -89,11 +89,11 @@ impl Forward {
             done,
             timeout,
         } = self;
-        values.set(&EXCHANGE.key, ShownValue::text(exchange));
-        let key = routing_key.as_ref();
-        values.set_some(&ROUTING_KEY.key, key.map(|key| ShownValue::text(&key.text)));
-        values.set(&DONE.key, ShownValue::bare(done));
-        values.set(&TIMEOUT.key, ShownValue::duration(*timeout));
+        values.set(&EXCHANGE.key, exchange);
+        let key = routing_key.as_ref().map(|key| key.text.clone());
+        values.set(&ROUTING_KEY.key, &key);
+        values.set(&DONE.key, done);
+        values.set(&TIMEOUT.key, timeout);
     }
 }
 

@@ -15,8 +15,8 @@ use super::http_oauth2::{CLIENT_SECRET, CLIENT_SECRET_FILE, OAuth2};
 use super::http_secrets::{OF_TENANTS, SecretFiles, Sign, signing_keys};
 use super::input::{ConfigInput, KeyEntry};
 use super::key::{
-    ConfigKey, MINUTE, as_written, boolean, choice, duration, file, file_with, folder, keys, pem,
-    text, tree, url,
+    ConfigKey, MINUTE, as_written, boolean, choice, choice_of, duration, file, file_with, folder,
+    keys, pem, text, tree, url,
 };
 use super::parse::{self, ValueError};
 use super::placeholders;
@@ -182,7 +182,11 @@ keys! {
         .note("It ends earlier if the worker detects the call's end. A hanging API may read the \
             call later: set this to the longest time that the API hangs. With 0, such calls do \
             not count.");
-    API: ApiName = choice("dispatch.http.api")
+    API: ApiName = choice_of(
+        "dispatch.http.api",
+        || ApiName::all().iter().map(|(name, _)| *name).collect(),
+        |raw| parse::choice(raw, &ApiName::all()),
+    )
         .example("github")
         .about("The API that is called, if Sluicegate knows its answers.")
         .note("See [API profiles](APIS.md).");
@@ -271,8 +275,8 @@ impl Http {
             timeout,
             abandoned,
         } = self;
-        values.set(&URL.key, ShownValue::urls(std::slice::from_ref(url)));
-        values.set(&METHOD.key, ShownValue::bare(method.name()));
+        values.set(&URL.key, url);
+        values.set(&METHOD.key, method);
         let of_jobs = headers
             .of_jobs
             .iter()
@@ -287,44 +291,30 @@ impl Http {
             .map(|(name, secret)| (name, ShownValue::hidden(&secret)))
             .peekable();
         if headers.peek().is_some() {
-            values.set(&HEADERS.key, ShownValue::names(headers));
+            values.set(&HEADERS.key, &ShownValue::names(headers));
         }
-        if !forward.is_empty() {
-            values.set(&FORWARD_HEADERS.key, ShownValue::texts(forward));
-        }
+        values.set(&FORWARD_HEADERS.key, forward);
         values.set(
             &IDEMPOTENCY_KEY.key,
-            ShownValue::text(idempotency_key.as_deref().unwrap_or("false")),
+            &ShownValue::text(idempotency_key.as_deref().unwrap_or("false")),
         );
         if let Some(SecretFiles { folder, default }) = secrets {
-            values.set_some(&SECRETS_FOLDER.key, folder.as_deref().map(ShownValue::path));
-            values.set_some(
-                &DEFAULT_SECRET_FILE.key,
-                default.as_deref().map(ShownValue::path),
-            );
+            values.set(&SECRETS_FOLDER.key, folder);
+            values.set(&DEFAULT_SECRET_FILE.key, default);
         }
-        values.set(&SIGN.key, ShownValue::bare(sign.name()));
-        values.set_some(
-            &SIGN_SECRETS.key,
-            sign_secrets
-                .as_ref()
-                .map(|keys| ShownValue::hidden(keys.expose())),
-        );
+        values.set(&SIGN.key, sign);
+        values.set(&SIGN_SECRETS.key, sign_secrets);
         if let Some(oauth2) = oauth2 {
             oauth2.show(values);
         }
         tls.show(TLS, values);
-        let proxy = proxy.as_ref();
-        values.set_some(
-            &PROXY.key,
-            proxy.map(|url| ShownValue::urls(std::slice::from_ref(url))),
-        );
-        values.set(&HTTP2.key, ShownValue::bare(http2));
-        values.set(&TIMEOUT.key, ShownValue::duration(*timeout));
-        values.set(&ABANDONED.key, ShownValue::duration(*abandoned));
-        values.set_some(&API.key, api.map(ShownValue::bare));
-        values.set_some(&ANSWERS.key, http_answers_shown::answers(answers));
-        values.set_some(&COST.key, http_answers_shown::cost(answers));
+        values.set(&PROXY.key, proxy);
+        values.set(&HTTP2.key, http2);
+        values.set(&TIMEOUT.key, timeout);
+        values.set(&ABANDONED.key, abandoned);
+        values.set(&API.key, api);
+        values.set(&ANSWERS.key, &http_answers_shown::answers(answers));
+        values.set(&COST.key, &http_answers_shown::cost(answers));
     }
 }
 

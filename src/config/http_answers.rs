@@ -16,6 +16,7 @@ use crate::rules::answers::{
     AnswerPattern, AnswerRule, AnswerRules, Answers, BodyPointer, Conditions, Consequence,
     ExpectedValue, StatusPattern, TimeForm, ValueSource, ValueTest, WaitSource,
 };
+use crate::rules::named::Named;
 
 /// Maximum number of rules of one list.
 pub(super) const MAX_RULES: usize = 64;
@@ -180,7 +181,7 @@ impl AnswersReader<'_> {
             let called = shown(field.name);
             let read = match AnswerPattern::parse(field.name) {
                 None => Err(format!("{called} is not a status; it must be {STATUS}")),
-                Some(which) => parse::choice(field.raw, &Consequence::NAMES)
+                Some(which) => parse::choice(field.raw, &Consequence::all())
                     .map(|meaning| (which, meaning))
                     .map_err(|words| format!("{called} {words}")),
             };
@@ -211,7 +212,7 @@ impl AnswersReader<'_> {
             None => self.wrong(node, format_args!("needs when: {CONDITIONS}")),
         };
         let means = match field("means") {
-            Some(means) => self.value(means, parse::choice(means.raw, &Consequence::NAMES)),
+            Some(means) => self.value(means, parse::choice(means.raw, &Consequence::all())),
             None => self.wrong(node, "needs means: done, retry, throttle or reject"),
         };
         let stops_all = match field("scope") {
@@ -367,7 +368,7 @@ impl AnswersReader<'_> {
                 let source = self.source(&fields);
                 let form = match field("as") {
                     Some(form) => {
-                        self.value(form, parse::choice(form.raw, &TimeForm::NAMES).map(Some))
+                        self.value(form, parse::choice(form.raw, &TimeForm::all()).map(Some))
                     }
                     None if fields.len() == 1 => Some(None),
                     None => self.wrong(node, format_args!("must be {SOURCE}")),

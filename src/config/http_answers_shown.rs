@@ -8,6 +8,7 @@ use crate::rules::answers::{
     AnswerRule, Answers, Conditions, Consequence, ExpectedValue, TimeForm, ValueSource, ValueTest,
     WaitSource,
 };
+use crate::rules::named::Named;
 
 /// Returns the configured meanings, or `None` if there are none.
 pub(super) fn answers(answers: &Answers) -> Option<ShownValue> {
@@ -120,9 +121,14 @@ fn wait_source(wait: &WaitSource) -> ShownValue {
     }
 }
 
+/// Returns the names of the values of `T`.
+fn names<T: Named>() -> Vec<&'static str> {
+    T::VARIANTS.iter().map(|value| value.name()).collect()
+}
+
 /// Returns the schema of `dispatch.http.answers`.
 pub(super) fn answers_schema() -> Json {
-    let meanings = Consequence::NAMES.map(|(name, _)| name);
+    let meanings = names::<Consequence>();
     let lines = json!({
         "type": "object",
         "propertyNames": {"pattern": "^([1-5][0-9][0-9]|[1-5]xx)(\\+retry-after)?$"},
@@ -198,7 +204,7 @@ fn rule_schema() -> Json {
         &[],
     );
     when["minProperties"] = 1.into();
-    let form = json!({"enum": TimeForm::NAMES.map(|(name, _)| name)});
+    let form = json!({"enum": names::<TimeForm>()});
     let wait = json!({"anyOf": [
         closed(json!({"header": header_schema(), "as": form}), &["header"]),
         closed(json!({"body": pointer_schema(), "as": form}), &["body"]),
@@ -214,7 +220,7 @@ fn rule_schema() -> Json {
     closed(
         json!({
             "when": when,
-            "means": {"enum": Consequence::NAMES.map(|(name, _)| name)},
+            "means": {"enum": names::<Consequence>()},
             "scope": {"enum": SCOPES.map(|(name, _)| name)},
             "wait": list(0, &wait),
             "why": text,

@@ -1,9 +1,12 @@
 //! `dispatch.http.method`.
 
-use super::key::NamedValue;
+use strum::{IntoStaticStr, VariantArray};
+
+use crate::rules::named::Named;
 
 /// `dispatch.http.method`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "UPPERCASE")]
 pub enum Method {
     /// `POST`
     #[default]
@@ -18,29 +21,12 @@ pub enum Method {
     Get,
 }
 
-impl Method {
-    /// Returns the name in a request.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Post => "POST",
-            Self::Put => "PUT",
-            Self::Patch => "PATCH",
-            Self::Delete => "DELETE",
-            Self::Get => "GET",
-        }
-    }
+impl Named for Method {}
 
+impl Method {
     /// Returns true if requests carry the job's body. With other methods a body has no meaning (RFC
     /// 9110, 9.3), and some servers reject it.
     pub fn has_body(self) -> bool {
         matches!(self, Self::Post | Self::Put | Self::Patch)
-    }
-}
-
-impl NamedValue for Method {
-    fn all() -> Vec<(&'static str, Self)> {
-        [Self::Post, Self::Put, Self::Patch, Self::Delete, Self::Get]
-            .map(|method| (method.name(), method))
-            .into()
     }
 }

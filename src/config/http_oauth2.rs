@@ -1,20 +1,21 @@
 //! `dispatch.http.oauth2`: access tokens of calls, by client credentials.
 
-use serde_json::json;
-
 use ::http::header::AUTHORIZATION;
+use serde_json::json;
+use strum::{IntoStaticStr, VariantArray};
 
 use super::error::shown;
 use super::http_headers::{ConfiguredHeaders, has_user};
 use super::http_secrets::OF_TENANTS;
 use super::input::ConfigInput;
-use super::key::{ConfigKey, NamedValue, choice, file, keys, text, url};
+use super::key::{ConfigKey, choice, file, keys, text, url};
 use super::parse::{self, ValueError, wrong};
 use super::secret::{Secret, SecretUrl};
-use super::shown_value::{ShownValue, ShownValues};
+use super::shown_value::ShownValues;
 use super::suggest::hint;
 use super::urls::UrlForm;
 use super::yaml::Raw;
+use crate::rules::named::Named;
 
 const URLS: UrlForm = UrlForm {
     schemes: ["http", "https"],
@@ -165,7 +166,8 @@ pub struct OAuth2 {
 }
 
 /// `dispatch.http.oauth2.client-auth`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum ClientAuth {
     /// `basic`
     #[default]
@@ -174,23 +176,7 @@ pub enum ClientAuth {
     Post,
 }
 
-impl ClientAuth {
-    /// Returns the name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Basic => "basic",
-            Self::Post => "post",
-        }
-    }
-}
-
-impl NamedValue for ClientAuth {
-    fn all() -> Vec<(&'static str, Self)> {
-        [Self::Basic, Self::Post]
-            .map(|auth| (auth.name(), auth))
-            .into()
-    }
-}
+impl Named for ClientAuth {}
 
 impl OAuth2 {
     /// Returns true if each tenant has a token of its own.
@@ -221,18 +207,12 @@ impl OAuth2 {
             scope,
             audience,
         } = self;
-        values.set(
-            &TOKEN_URL.key,
-            ShownValue::urls(std::slice::from_ref(token_url)),
-        );
-        values.set_some(&CLIENT_ID.key, client_id.as_ref().map(ShownValue::text));
-        values.set(
-            &CLIENT_SECRET.key,
-            ShownValue::hidden(client_secret.expose()),
-        );
-        values.set(&CLIENT_AUTH.key, ShownValue::bare(client_auth.name()));
-        values.set_some(&SCOPE.key, scope.as_ref().map(ShownValue::text));
-        values.set_some(&AUDIENCE.key, audience.as_ref().map(ShownValue::text));
+        values.set(&TOKEN_URL.key, token_url);
+        values.set(&CLIENT_ID.key, client_id);
+        values.set(&CLIENT_SECRET.key, client_secret);
+        values.set(&CLIENT_AUTH.key, client_auth);
+        values.set(&SCOPE.key, scope);
+        values.set(&AUDIENCE.key, audience);
     }
 }
 

@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use strum::{IntoStaticStr, VariantArray};
 
 use super::input::ConfigInput;
-use super::key::{ConfigKey, NamedValue, Setting};
+use super::key::{ConfigKey, Setting};
+use crate::rules::named::Named;
 
 /// Value of `dispatch.http.sign-secrets` or `dispatch.http.oauth2.client-secret` if each tenant has
 /// its own.
@@ -29,7 +31,8 @@ pub struct SecretFiles {
 }
 
 /// `dispatch.http.sign`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Sign {
     /// `none`
     #[default]
@@ -38,23 +41,7 @@ pub enum Sign {
     StandardWebhooks,
 }
 
-impl Sign {
-    /// Returns the name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::StandardWebhooks => "standard-webhooks",
-        }
-    }
-}
-
-impl NamedValue for Sign {
-    fn all() -> Vec<(&'static str, Self)> {
-        [Self::None, Self::StandardWebhooks]
-            .map(|sign| (sign.name(), sign))
-            .into()
-    }
-}
+impl Named for Sign {}
 
 /// Parses keys in `text`, `whsec_…`, separated by white space.
 ///

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::{ConfigProblem, Origin, shown};
-use super::key::{ConfigKey, Setting};
-use super::parse::ValueError;
+use super::key::{ConfigKey, Setting, ValueKind};
+use super::keys;
+use super::parse::{self, ValueError};
 use super::yaml::Raw;
 use crate::rules::text::{self, show_duration};
 
@@ -59,7 +60,7 @@ impl ConfigInput {
             None => (setting.read)(&Raw::Text(setting.key.default?.to_owned())),
         };
         match parsed {
-            Ok(value) => Some(value),
+            Ok(value) => self.is_long_enough(&setting.key).map(|()| value),
             Err(words) => self.wrong(&setting.key, words),
         }
     }
@@ -80,35 +81,41 @@ impl ConfigInput {
         default.and_then(|raw| (setting.read)(&raw).ok()).as_ref() != Some(value)
     }
 
-    /// Returns the values of two settings, of which `high` must be at least `low`.
-    pub(super) fn pair(
-        &mut self,
-        low: &Setting<Duration>,
-        high: &Setting<Duration>,
-    ) -> Option<(Duration, Duration)> {
-        let (min, max) = (self.get(low), self.get(high));
-        let (min, max) = (min?, max?);
-        if min <= max {
-            return Some((min, max));
+    /// Checks that the duration at `key` is at least that of the key named by its `at_least`.
+    /// Otherwise reports the one of the two that the user wrote, and returns `None`.
+    fn is_long_enough(&mut self, key: &ConfigKey) -> Option<()> {
+        let low = key.at_least().and_then(keys::find);
+        let Some((low, least)) = low.and_then(|low| Some((low, self.duration(low)?))) else {
+            return Some(());
+        };
+        let Some(value) = self.duration(key).filter(|value| *value < least) else {
+            return Some(());
+        };
+        let (least, value) = (show_duration(least), show_duration(value));
+        if self.entry(key).is_some() {
+            let low = low.path;
+            self.wrong(
+                key,
+                format_args!("is {value}; it must be at least {low}, which is {least}"),
+            )
+        } else {
+            let high = key.path;
+            self.wrong(
+                low,
+                format_args!("is {least}; it must be at most {high}, which is {value}"),
+            )
         }
-        let (low, high) = (&low.key, &high.key);
-        // Report the setting that the user wrote.
-        if self.entry(high).is_none() {
-            let words = format!(
-                "is {}; it must be at most {}, which is {}",
-                show_duration(min),
-                high.path,
-                show_duration(max)
-            );
-            return self.wrong(low, words);
+    }
+
+    /// Returns the duration at `key`, or `None` if it is no valid duration.
+    fn duration(&self, key: &ConfigKey) -> Option<Duration> {
+        let ValueKind::Duration { min, max, .. } = key.kind else {
+            return None;
+        };
+        match self.entry(key) {
+            Some(entry) => parse::duration(&entry.raw, min, max).ok(),
+            None => parse::duration(&Raw::Text(key.default?.to_owned()), min, max).ok(),
         }
-        let words = format!(
-            "is {}; it must be at least {}, which is {}",
-            show_duration(max),
-            low.path,
-            show_duration(min)
-        );
-        self.wrong(high, words)
     }
 
     /// Returns the secret in `setting` or in the file named by `file`, or `Some(None)` if neither

@@ -92,20 +92,17 @@ pub(super) fn show(fields: &Fields, values: &mut ShownValues) {
         // Shown with dispatch.http.
         call: _,
     } = fields;
-    values.set(&TENANT.key, ShownValue::text(tenant));
-    values.set(&COST.key, ShownValue::text(cost));
-    values.set_some(&DEADLINE.key, deadline.as_ref().map(ShownValue::text));
-    let max_delayed_start = Duration::from_millis(*max_delayed_start_ms);
-    values.set(
-        &MAX_DELAYED_START.key,
-        ShownValue::duration(max_delayed_start),
-    );
-    let dedupe_for = Duration::from_millis(*dedupe_for_ms);
-    values.set(&DEDUPE_FOR.key, ShownValue::duration(dedupe_for));
+    values.set(&TENANT.key, tenant);
+    values.set(&COST.key, cost);
+    values.set(&DEADLINE.key, deadline);
+    let [max_delayed_start, dedupe_for] =
+        [max_delayed_start_ms, dedupe_for_ms].map(|ms| Duration::from_millis(*ms));
+    values.set(&MAX_DELAYED_START.key, &max_delayed_start);
+    values.set(&DEDUPE_FOR.key, &dedupe_for);
     if !priorities.levels().is_empty() {
         let levels = priorities.levels().iter();
         let levels = levels.map(|(name, weight)| (name, ShownValue::bare(weight)));
-        values.set(&PRIORITIES.key, ShownValue::names(levels));
+        values.set(&PRIORITIES.key, &ShownValue::names(levels));
     }
 }
 

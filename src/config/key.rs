@@ -7,6 +7,7 @@ use serde_json::Value as Json;
 
 use super::parse::{self, ValueError};
 use super::yaml::Raw;
+use crate::rules::named::Named;
 use crate::rules::text::show_duration;
 
 /// Prefix of our environment variables.
@@ -85,6 +86,14 @@ impl ConfigKey {
     /// Returns true if the value is a list or a mapping, which is read as a whole.
     pub fn is_tree(&self) -> bool {
         matches!(self.kind, ValueKind::Other { is_tree: true, .. })
+    }
+
+    /// Returns the key of the duration that this one must not be shorter than.
+    pub(super) fn at_least(&self) -> Option<&'static str> {
+        match self.kind {
+            ValueKind::Duration { at_least, .. } => at_least,
+            _ => None,
+        }
     }
 
     /// Returns the last part of the path.
@@ -243,18 +252,19 @@ impl Setting<Duration> {
     }
 }
 
-/// A type with a name for each value.
-pub(super) trait NamedValue: Copy + 'static {
-    /// Returns all values with their names.
-    fn all() -> Vec<(&'static str, Self)>;
+/// Declares a key whose value is one of the names of `T`.
+pub(super) const fn choice<T: Named>(path: &'static str) -> Setting<T> {
+    let names = || T::all().iter().map(|(name, _)| *name).collect();
+    choice_of(path, names, |raw| parse::choice(raw, &T::all()))
 }
 
-/// Declares a key whose value is one of the names of `T`.
-pub(super) const fn choice<T: NamedValue>(path: &'static str) -> Setting<T> {
-    let names = || T::all().iter().map(|(name, _)| *name).collect();
-    Setting::new(path, ValueKind::Choice(names), |raw| {
-        parse::choice(raw, &T::all())
-    })
+/// Declares a key whose value is one of `names`.
+pub(super) const fn choice_of<T>(
+    path: &'static str,
+    names: fn() -> Vec<&'static str>,
+    read: fn(&Raw) -> Result<T, ValueError>,
+) -> Setting<T> {
+    Setting::new(path, ValueKind::Choice(names), read)
 }
 
 /// Declares a key whose value is one or several URLs with one of `schemes`. They may contain
@@ -348,3 +358,34 @@ macro_rules! keys {
     };
 }
 pub(super) use keys;
+
+/// Declares a section whose fields are the values of keys: the struct, or the `impl` of a struct
+/// that exists, with how it is read and shown.
+macro_rules! section {
+    ($(#[$of_section:meta])* pub struct $section:ident {
+        $($(#[$of_field:meta])* pub $field:ident: $type:ty = $key:ident,)+
+    }) => {
+        $(#[$of_section])*
+        pub struct $section {
+            $($(#[$of_field])* pub $field: $type,)+
+        }
+
+        $crate::config::key::section! { impl $section { $($field = $key,)+ } }
+    };
+    (impl $section:ident { $($field:ident = $key:ident,)+ }) => {
+        impl $section {
+            /// Reads the section. Returns `None` after a problem.
+            pub(super) fn read(input: &mut $crate::config::input::ConfigInput) -> Option<Self> {
+                // All keys are read before the first `?`, so that all problems are reported at once.
+                $(let $field = input.get(&$key);)+
+                Some(Self { $($field: $field?,)+ })
+            }
+
+            /// Adds the section's values to `values`.
+            pub(super) fn show(&self, values: &mut $crate::config::shown_value::ShownValues) {
+                $(values.set(&$key.key, &self.$field);)+
+            }
+        }
+    };
+}
+pub(super) use section;

@@ -8,11 +8,11 @@ use serde_json::{Map, Value as Json, json};
 use super::error::shown;
 use super::header::{after_prefix, header_name};
 use super::key::{
-    ConfigKey, DAY, NamedValue, SECOND, Setting, as_written, boolean, choice, duration, integer,
+    ConfigKey, DAY, SECOND, Setting, as_written, boolean, choice, choice_of, duration, integer,
     keys, text, tree,
 };
 use super::parse::{
-    ValueError, duration as parse_duration_of, parse_duration, text as parse_text, wrong,
+    self, ValueError, duration as parse_duration_of, parse_duration, text as parse_text, wrong,
 };
 use super::shape;
 use super::suggest::hint;
@@ -27,7 +27,11 @@ use crate::rules::tenant::MAX_TENANT_BYTES;
 const MAX_UNITS: u64 = limit::MAX_REQUESTS as u64;
 
 keys! {
-    USE_ALGO: Algorithm = choice("rate-limiter.use-algo")
+    USE_ALGO: Algorithm = choice_of(
+        "rate-limiter.use-algo",
+        || Algorithm::ALL.map(Algorithm::name).to_vec(),
+        |raw| parse::choice(raw, &Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm))),
+    )
         .default("sliding-window-algo")
         .example("fixed-window-algo")
         .live()
@@ -212,28 +216,6 @@ pub(super) const FLAT: [&ConfigKey; 11] = [
     &ADAPTIVE.key,
     &SHADOW.key,
 ];
-
-impl NamedValue for Algorithm {
-    fn all() -> Vec<(&'static str, Self)> {
-        Self::ALL
-            .map(|algorithm| (algorithm.name(), algorithm))
-            .to_vec()
-    }
-}
-
-impl NamedValue for Unit {
-    fn all() -> Vec<(&'static str, Self)> {
-        [Self::Calls, Self::Cost]
-            .map(|unit| (unit.name(), unit))
-            .to_vec()
-    }
-}
-
-impl NamedValue for ThrottleScope {
-    fn all() -> Vec<(&'static str, Self)> {
-        Self::NAMES.to_vec()
-    }
-}
 
 /// `rate-limiter.guard`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,9 +17,9 @@ use super::limit_keys::{LIMITS, SCOPE};
 use super::log::Log;
 use super::rate_limiter::RateLimiter;
 use super::redis::Redis;
-use super::retry::Retry;
 use super::shown_value::ShownValues;
 use crate::rules::job::Fields;
+use crate::rules::retry::RetryPolicy;
 
 /// The configuration file that is read if no other is named.
 pub const DEFAULT_FILE: &str = "sluicegate.yaml";
@@ -49,7 +49,7 @@ pub struct Config {
     pub delay: DelayConfig,
     /// How failed jobs are tried again.
     #[doc(hidden)]
-    pub retry: Retry,
+    pub retry: RetryPolicy,
     /// Metrics and health.
     #[doc(hidden)]
     pub admin: Admin,
@@ -100,7 +100,7 @@ impl Config {
         config.rate_limiter.take_live(&new.rate_limiter);
         config.dispatch.take_live(&new.dispatch);
         config.delay.take_live(&new.delay);
-        config.retry.take_live(&new.retry);
+        config.retry = new.retry;
         config
     }
 
@@ -133,10 +133,10 @@ impl ConfigInput {
         let job = self.job();
         let rate_limiter = self.rate_limiter();
         let dispatch = self.dispatch();
-        let delay = self.delay();
-        let retry = self.retry();
+        let delay = DelayConfig::read(self);
+        let retry = RetryPolicy::read(self);
         let admin = self.admin();
-        let log = self.log();
+        let log = Log::read(self);
         if let (Some(redis), Some(limiter)) = (&redis, &rate_limiter)
             && let Some(words) = redis.incompatibility(&limiter.policy)
         {

@@ -1,13 +1,13 @@
 //! `log`: what a worker logs.
 
 use serde_json::{Value as Json, json};
+use strum::{IntoStaticStr, VariantArray};
 
-use super::input::ConfigInput;
-use super::key::{NamedValue, choice, keys, text};
+use super::key::{choice, keys, section, text};
 use super::parse::{ValueError, text as parse_text, wrong};
-use super::shown_value::{ShownValue, ShownValues};
 use super::suggest::hint;
 use super::yaml::Raw;
+use crate::rules::named::Named;
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
@@ -29,17 +29,20 @@ keys! {
             never logged, since it contains the password.");
 }
 
-/// `log`
-#[derive(Debug, Clone, PartialEq)]
-pub struct Log {
-    /// `log.format`
-    pub format: LogFormat,
-    /// `log.level`: a `tracing-subscriber` filter, such as `info` or `sluicegate=debug`.
-    pub level: String,
+section! {
+    /// `log`
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Log {
+        /// `log.format`
+        pub format: LogFormat = FORMAT,
+        /// `log.level`: a `tracing-subscriber` filter, such as `info` or `sluicegate=debug`.
+        pub level: String = LEVEL,
+    }
 }
 
 /// `log.format`
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum LogFormat {
     /// Text lines for people.
     Text,
@@ -47,44 +50,7 @@ pub enum LogFormat {
     Json,
 }
 
-impl LogFormat {
-    /// Returns the value in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        }
-    }
-}
-
-impl NamedValue for LogFormat {
-    fn all() -> Vec<(&'static str, Self)> {
-        [Self::Text, Self::Json]
-            .map(|format| (format.name(), format))
-            .to_vec()
-    }
-}
-
-impl Log {
-    /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut ShownValues) {
-        let Self { format, level } = self;
-        values.set(&FORMAT.key, ShownValue::bare(format.name()));
-        values.set(&LEVEL.key, ShownValue::text(level));
-    }
-}
-
-impl ConfigInput {
-    /// Reads the section. Returns `None` after a problem.
-    pub(super) fn log(&mut self) -> Option<Log> {
-        let format = self.get(&FORMAT);
-        let level = self.get(&LEVEL);
-        Some(Log {
-            format: format?,
-            level: level?,
-        })
-    }
-}
+impl Named for LogFormat {}
 
 /// Parses a filter of `tracing-subscriber`. The library takes any bare word for a target that logs
 /// everything, so a misspelled level would switch all other logs off. Such words are rejected.

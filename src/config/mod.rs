@@ -84,7 +84,6 @@ pub use rate_limiter::RateLimiter;
 pub use redis::Redis;
 pub use redis_servers::{RedisServers, RedisTopology, ScriptCommand};
 pub use results::{Results, ResultsTo};
-pub use retry::Retry;
 pub use schema::json_schema;
 pub use secret::{Secret, SecretUrl};
 pub use suggest::closest;

@@ -16,6 +16,7 @@ use super::shown_value::{ShownValue, ShownValues};
 use super::yaml::Raw;
 use crate::rules::answers::ThrottleScope;
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
+use crate::rules::named::Named;
 use crate::rules::policy::{EntryLimits, Policy};
 use crate::rules::scope::Scope;
 
@@ -47,17 +48,17 @@ impl RateLimiter {
         match flat(&common) {
             Some(limit) => {
                 for (key, value) in keys_of(limit) {
-                    values.set(key, value);
+                    values.set(key, &value);
                 }
             }
-            None => values.set(&LIMITS.key, list(&common)),
+            None => values.set(&LIMITS.key, &list(&common)),
         }
         // Limits that all tenants share are among the common limits, and so also hold for plans and
         // tenants.
         if !policy.plans().is_empty() {
             let plans = policy.plans().iter();
             let plans = plans.map(|(name, limits)| (name, set(limits.own())));
-            values.set(&PLANS.key, ShownValue::names(plans));
+            values.set(&PLANS.key, &ShownValue::names(plans));
         }
         if !policy.tenants().is_empty() {
             let tenants = policy.tenants().iter().map(|(pattern, own)| match own {
@@ -66,15 +67,16 @@ impl RateLimiter {
                     (pattern, ShownValue::map([("plan", ShownValue::text(name))]))
                 }
             });
-            values.set(&TENANTS.key, ShownValue::names(tenants));
+            values.set(&TENANTS.key, &ShownValue::names(tenants));
         }
-        values.set_some(&PLAN_HEADER.key, policy.plan_header().map(ShownValue::text));
-        values.set(&MAX_THROTTLE.key, ShownValue::duration(*max_throttle));
         values.set(
-            &GUARD_BUDGET.key,
-            ShownValue::bare(format_args!("{guard_budget}%")),
+            &PLAN_HEADER.key,
+            &policy.plan_header().map(ShownValue::text),
         );
-        values.set(&THROTTLE_SCOPE.key, ShownValue::bare(throttle_scope.name()));
+        values.set(&MAX_THROTTLE.key, max_throttle);
+        let guard_budget = ShownValue::bare(format_args!("{guard_budget}%"));
+        values.set(&GUARD_BUDGET.key, &guard_budget);
+        values.set(&THROTTLE_SCOPE.key, throttle_scope);
     }
 
     /// Takes the values of `new` that can change in a running worker.

@@ -3,13 +3,13 @@
 use serde_json::{Value as Json, json};
 
 use super::input::ConfigInput;
-use super::key::{NamedValue, boolean, choice, file, keys, pem, text, url};
+use super::key::{boolean, choice, file, keys, pem, text, url};
 use super::parse::{ValueError, text as parse_text, wrong};
 use super::redis_servers::{
     RedisServers, RedisTopology, ScriptCommand, has_database, has_tls, unlike,
 };
 use super::secret::SecretUrl;
-use super::shown_value::{ShownValue, ShownValues};
+use super::shown_value::ShownValues;
 use super::tls_keys::TlsKeys;
 use super::urls::UrlForm;
 use super::yaml::Raw;
@@ -106,18 +106,15 @@ impl Redis {
             tls,
             scripts,
         } = url;
-        values.set(&URL.key, ShownValue::urls(urls));
+        values.set(&URL.key, urls);
         match topology {
             RedisTopology::Single => {}
-            RedisTopology::Cluster => values.set(&CLUSTER.key, ShownValue::bare(true)),
-            RedisTopology::Sentinel(all) => values.set(&SENTINELS.key, ShownValue::urls(all)),
+            RedisTopology::Cluster => values.set(&CLUSTER.key, &true),
+            RedisTopology::Sentinel(all) => values.set(&SENTINELS.key, all),
         }
         tls.show(TLS, values);
-        values.set(&PREFIX.key, ShownValue::text(prefix));
-        let known = ScriptCommand::all().into_iter();
-        for (name, _) in known.filter(|(_, command)| command == scripts) {
-            values.set(&SCRIPTS.key, ShownValue::bare(name));
-        }
+        values.set(&PREFIX.key, prefix);
+        values.set(&SCRIPTS.key, scripts);
     }
 }
 

@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use strum::{IntoStaticStr, VariantArray};
 use url::Url;
 
-use super::key::NamedValue;
 use super::secret::SecretUrl;
 use super::tls::Tls;
 use super::urls::join;
+use crate::rules::named::Named;
 
 /// `redis.url`, and the keys that belong to it. `Display` and `Debug` show no password.
 #[derive(Debug, Clone, PartialEq)]
@@ -24,7 +25,8 @@ pub struct RedisServers {
 }
 
 /// `redis.scripts`: the command that calls a script.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum ScriptCommand {
     /// `evalsha`: each call has the script's hash; Redis keeps its text.
     #[default]
@@ -33,11 +35,7 @@ pub enum ScriptCommand {
     Eval,
 }
 
-impl NamedValue for ScriptCommand {
-    fn all() -> Vec<(&'static str, Self)> {
-        vec![("evalsha", Self::EvalSha), ("eval", Self::Eval)]
-    }
-}
+impl Named for ScriptCommand {}
 
 /// Type of the servers in `redis.url`.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,14 +2,16 @@
 
 use ::http::header::HeaderName;
 use serde_json::{Value as Json, json};
+use strum::{IntoStaticStr, VariantArray};
 
 use super::amqp_name::{MAX_NAME_BYTES, PATTERN, name, name_or_empty};
 use super::error::shown;
 use super::input::ConfigInput;
-use super::key::{NamedValue, choice, integer, keys, text, tree};
+use super::key::{choice, integer, keys, text, tree};
 use super::parse::{ValueError, wrong};
-use super::shown_value::{ShownValue, ShownValues};
+use super::shown_value::ShownValues;
 use super::yaml::Raw;
+use crate::rules::named::Named;
 
 /// Maximum number of headers in a result.
 const MAX_HEADERS: usize = 32;
@@ -56,7 +58,8 @@ keys! {
 }
 
 /// `dispatch.results.to`
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum ResultsTo {
     /// No results are published.
     None,
@@ -66,23 +69,7 @@ pub enum ResultsTo {
     Exchange,
 }
 
-impl ResultsTo {
-    fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::ReplyTo => "reply-to",
-            Self::Exchange => "exchange",
-        }
-    }
-}
-
-impl NamedValue for ResultsTo {
-    fn all() -> Vec<(&'static str, Self)> {
-        [Self::None, Self::ReplyTo, Self::Exchange]
-            .map(|to| (to.name(), to))
-            .into()
-    }
-}
+impl Named for ResultsTo {}
 
 /// `dispatch.results`
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,16 +96,14 @@ impl Results {
             headers,
             max_body,
         } = self;
-        values.set(&TO.key, ShownValue::bare(to.name()));
-        values.set_some(&EXCHANGE.key, exchange.as_ref().map(ShownValue::text));
+        values.set(&TO.key, to);
+        values.set(&EXCHANGE.key, exchange);
         if !routing_key.is_empty() {
-            values.set(&ROUTING_KEY.key, ShownValue::text(routing_key));
+            values.set(&ROUTING_KEY.key, routing_key);
         }
-        if !headers.is_empty() {
-            let names: Vec<String> = headers.iter().map(HeaderName::to_string).collect();
-            values.set(&HEADERS.key, ShownValue::texts(&names));
-        }
-        values.set(&MAX_BODY.key, ShownValue::bare(max_body));
+        let names: Vec<String> = headers.iter().map(HeaderName::to_string).collect();
+        values.set(&HEADERS.key, &names);
+        values.set(&MAX_BODY.key, max_body);
     }
 }
 

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::input::ConfigInput;
-use super::key::{DAY, SECOND, duration, integer, keys};
-use super::shown_value::{ShownValue, ShownValues};
+use super::key::{DAY, SECOND, duration, integer, keys, section};
+use crate::rules::retry::RetryPolicy;
 
 keys! {
     MAX_ATTEMPTS: u32 = integer::<_, 1, 1_000_000>("retry.max-attempts", "attempts")
@@ -42,63 +41,12 @@ keys! {
             sessions and orderly worker shutdowns do not count; an answer resets the count.");
 }
 
-/// `retry`
-#[derive(Debug, Clone, PartialEq)]
-pub struct Retry {
-    /// `retry.max-attempts`
-    pub max_attempts: u32,
-    /// `retry.initial-interval`
-    pub initial_interval: Duration,
-    /// `retry.max-interval`
-    pub max_interval: Duration,
-    /// `retry.give-up-after`: time after its first call at which a job that still fails or is
-    /// refused becomes a dead letter.
-    pub give_up_after: Duration,
-    /// `retry.max-crashes`: number of crashed workers after which a job becomes a dead letter; 0
-    /// for never.
-    pub max_crashes: u32,
-}
-
-impl Retry {
-    /// Adds the section's values to `values`.
-    pub(super) fn show(&self, values: &mut ShownValues) {
-        let Self {
-            max_attempts,
-            initial_interval,
-            max_interval,
-            give_up_after,
-            max_crashes,
-        } = self;
-        values.set(&MAX_ATTEMPTS.key, ShownValue::bare(max_attempts));
-        values.set(
-            &INITIAL_INTERVAL.key,
-            ShownValue::duration(*initial_interval),
-        );
-        values.set(&MAX_INTERVAL.key, ShownValue::duration(*max_interval));
-        values.set(&GIVE_UP_AFTER.key, ShownValue::duration(*give_up_after));
-        values.set(&MAX_CRASHES.key, ShownValue::bare(max_crashes));
-    }
-
-    /// Takes the values of `new` that can change in a running worker.
-    pub(super) fn take_live(&mut self, new: &Self) {
-        self.clone_from(new);
-    }
-}
-
-impl ConfigInput {
-    /// Reads the section. Returns `None` after a problem.
-    pub(super) fn retry(&mut self) -> Option<Retry> {
-        let max_attempts = self.get(&MAX_ATTEMPTS);
-        let intervals = self.pair(&INITIAL_INTERVAL, &MAX_INTERVAL);
-        let give_up_after = self.get(&GIVE_UP_AFTER);
-        let max_crashes = self.get(&MAX_CRASHES);
-        let (initial_interval, max_interval) = intervals?;
-        Some(Retry {
-            max_attempts: max_attempts?,
-            initial_interval,
-            max_interval,
-            give_up_after: give_up_after?,
-            max_crashes: max_crashes?,
-        })
+section! {
+    impl RetryPolicy {
+        max_attempts = MAX_ATTEMPTS,
+        initial_interval = INITIAL_INTERVAL,
+        max_interval = MAX_INTERVAL,
+        give_up_after = GIVE_UP_AFTER,
+        max_crashes = MAX_CRASHES,
     }
 }

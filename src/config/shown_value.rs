@@ -1,11 +1,15 @@
 //! The effective configuration as a file: each key with its value, without secrets.
 
 use std::fmt;
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::api_profiles::ApiName;
 use super::key::ConfigKey;
 use super::secret::{Secret, SecretUrl};
+use crate::rules::job::{TenantField, ValueField};
+use crate::rules::named::Named;
 use crate::rules::text::show_duration;
 
 /// Value of a key, as written in a file. Two values are equal only if their secrets are, too.
@@ -135,9 +139,47 @@ impl ShownValue {
     }
 }
 
-impl From<&Secret> for ShownValue {
-    fn from(secret: &Secret) -> Self {
-        Self::hidden(secret.expose())
+/// A value of a key, as it is written in a file.
+pub(super) trait Show {
+    /// Returns the written value, or `None` if the key is not set.
+    fn shown(&self) -> Option<ShownValue>;
+}
+
+/// Implements [`Show`] for types that `$show` turns into a [`ShownValue`].
+macro_rules! show {
+    ($show:expr => $($type:ty),+) => {
+        $(impl Show for $type {
+            fn shown(&self) -> Option<ShownValue> {
+                Some($show(self))
+            }
+        })+
+    };
+}
+
+show!(ShownValue::bare => bool, u16, u32, usize, ApiName);
+show!(ShownValue::text => String, SocketAddr, TenantField, ValueField);
+show!(ShownValue::clone => ShownValue);
+show!(|path: &Path| ShownValue::path(path) => PathBuf);
+show!(|value: &Duration| ShownValue::duration(*value) => Duration);
+show!(|urls: &[SecretUrl]| ShownValue::urls(urls) => Vec<SecretUrl>);
+show!(|url| ShownValue::urls(std::slice::from_ref(url)) => SecretUrl);
+show!(|secret: &Secret| ShownValue::hidden(secret.expose()) => Secret);
+
+impl<T: Named> Show for T {
+    fn shown(&self) -> Option<ShownValue> {
+        Some(ShownValue::bare(self.name()))
+    }
+}
+
+impl<T: Show> Show for Option<T> {
+    fn shown(&self) -> Option<ShownValue> {
+        self.as_ref()?.shown()
+    }
+}
+
+impl Show for Vec<String> {
+    fn shown(&self) -> Option<ShownValue> {
+        (!self.is_empty()).then(|| ShownValue::texts(self))
     }
 }
 
@@ -166,14 +208,9 @@ impl fmt::Display for QuotedScalar<'_> {
 pub(super) struct ShownValues(Vec<(&'static ConfigKey, ShownValue)>);
 
 impl ShownValues {
-    /// Sets `key` to `value`.
-    pub fn set(&mut self, key: &'static ConfigKey, value: ShownValue) {
-        self.0.push((key, value));
-    }
-
     /// Sets `key` to `value`, if there is one.
-    pub fn set_some(&mut self, key: &'static ConfigKey, value: Option<ShownValue>) {
-        self.0.extend(value.map(|value| (key, value)));
+    pub fn set(&mut self, key: &'static ConfigKey, value: &impl Show) {
+        self.0.extend(value.shown().map(|value| (key, value)));
     }
 
     /// Returns the value of `key`.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::input::ConfigInput;
 use super::key::Setting;
-use super::shown_value::{ShownValue, ShownValues};
+use super::shown_value::ShownValues;
 use super::tls::{Identity, Tls};
 
 /// The keys of one server: `ca-file`, `cert-file` and `key-file`.
@@ -15,11 +15,10 @@ impl Tls {
     /// Adds the values of `keys` to `values`.
     pub(super) fn show(&self, [ca, cert, key]: TlsKeys, values: &mut ShownValues) {
         let Self { ca_file, identity } = self;
-        let path = |path: &PathBuf| ShownValue::path(path);
-        values.set_some(&ca.key, ca_file.as_ref().map(path));
+        values.set(&ca.key, ca_file);
         if let Some(identity) = identity {
-            values.set(&cert.key, path(&identity.cert_file));
-            values.set(&key.key, path(&identity.key_file));
+            values.set(&cert.key, &identity.cert_file);
+            values.set(&key.key, &identity.key_file);
         }
     }
 }

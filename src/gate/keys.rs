@@ -5,6 +5,7 @@ use crate::rules::breaker::BreakerScope;
 use crate::rules::calendar::Boundaries;
 use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
+use crate::rules::named::Named;
 use crate::rules::slots::hash_tag;
 use crate::rules::tenant::{self, Tenant};
 

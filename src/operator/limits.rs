@@ -2,6 +2,7 @@
 
 use crate::config::{closest, show_duration};
 use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
+use crate::rules::named::Named;
 use crate::rules::policy::{LimitsSource, Policy};
 use crate::rules::scope::Scope;
 use crate::rules::tenant::Tenant;

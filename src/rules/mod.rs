@@ -21,6 +21,7 @@ pub mod layout;
 pub mod learned;
 pub mod limit;
 pub mod model;
+pub mod named;
 pub mod pacing;
 pub mod policy;
 pub mod promise;

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 use sluicegate::config::{ApiProfile, Config, parse_duration};
 use sluicegate::rules::answers::{Answers, Consequence, Interpretation, ReceivedAnswer, verdict};
+use sluicegate::rules::named::Named;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 

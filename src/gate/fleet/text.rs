@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::calendar::{Calendar, Zone};
 use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
+use crate::rules::named::Named;
 use crate::rules::policy::{EntryLimits, Pattern, Policy};
 use crate::rules::scope::Scope;
 

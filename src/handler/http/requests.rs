@@ -24,6 +24,7 @@ use crate::handler::{Attempt, Fate, Outcome, Trouble};
 use crate::rules::headers::TRACEPARENT;
 use crate::rules::job::Job;
 use crate::rules::job::call::Template;
+use crate::rules::named::Named;
 use crate::rules::tenant::Tenant;
 
 /// Expected number of headers in addition to the configured ones. Memory for them is reserved; more

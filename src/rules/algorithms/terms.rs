@@ -1,10 +1,14 @@
 //! The numbers of a limit that its algorithm counts with.
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::Algorithm;
 use crate::rules::calendar::{Boundaries, Calendar};
+use crate::rules::named::Named;
 
 /// The unit that a limit counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Unit {
     /// `calls`: one unit per start, independent of the job's cost.
     Calls,
@@ -12,15 +16,9 @@ pub enum Unit {
     Cost,
 }
 
-impl Unit {
-    /// Returns the unit's name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Calls => "calls",
-            Self::Cost => "cost",
-        }
-    }
+impl Named for Unit {}
 
+impl Unit {
     /// Returns how many units a job of `cost` uses.
     pub fn of(self, cost: u64) -> u64 {
         match self {

@@ -10,6 +10,7 @@ use super::condition::Conditions;
 use super::source::{AnswerTime, ValueSource, WaitSource, time_of};
 use super::status::Consequence;
 use super::value::{Wait, epoch_ms};
+use crate::rules::named::Named;
 
 /// The headers of an answer.
 pub trait AnswerHeaders {

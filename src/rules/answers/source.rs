@@ -9,6 +9,7 @@ use super::condition::as_number;
 use super::pointer::{BodyPointer, scalar};
 use super::rule::{AnswerHeaders, ReceivedAnswer};
 use super::value::{HeaderWait, SECOND, TimeForm, Wait, any_time};
+use crate::rules::named::Named;
 use crate::rules::text::show_duration;
 
 /// A header, or a place in the body.

@@ -4,10 +4,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use strum::{IntoStaticStr, VariantArray};
+
 use super::rule::{AnswerHeaders, AnswerRule, AnswerRules, ParsedAnswer};
+use crate::rules::named::Named;
 
 /// The consequence of an answer for its job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Consequence {
     /// `done`: the job is acked.
     Done,
@@ -19,21 +23,7 @@ pub enum Consequence {
     Reject,
 }
 
-impl Consequence {
-    /// All meanings with their names in the configuration.
-    pub const NAMES: [(&str, Self); 4] = [
-        ("done", Self::Done),
-        ("retry", Self::Retry),
-        ("throttle", Self::Throttle),
-        ("reject", Self::Reject),
-    ];
-
-    /// Returns the name in the configuration.
-    pub fn name(self) -> &'static str {
-        let named = Self::NAMES.iter().find(|(_, meaning)| *meaning == self);
-        named.map_or("", |(name, _)| name)
-    }
-}
+impl Named for Consequence {}
 
 /// The answers that a line of the table applies to: `409`, `5xx`, or either with `+retry-after`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

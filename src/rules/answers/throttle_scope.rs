@@ -1,10 +1,14 @@
 //! Whether a 429 stops the tenant of its job, or all tenants.
 
+use strum::{IntoStaticStr, VariantArray};
+
 use crate::rules::limit::Limit;
+use crate::rules::named::Named;
 use crate::rules::policy::Policy;
 
 /// The tenants that a refusal throttles: `rate-limiter.throttle-scope`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum ThrottleScope {
     /// `auto`: all tenants if all limits of the refused job are global, else its tenant.
     #[default]
@@ -15,20 +19,9 @@ pub enum ThrottleScope {
     Global,
 }
 
+impl Named for ThrottleScope {}
+
 impl ThrottleScope {
-    /// All values with their names in the configuration.
-    pub const NAMES: [(&str, Self); 3] = [
-        ("auto", Self::Auto),
-        ("tenant", Self::Tenant),
-        ("global", Self::Global),
-    ];
-
-    /// Returns the name in the configuration.
-    pub fn name(self) -> &'static str {
-        let named = Self::NAMES.iter().find(|(_, scope)| *scope == self);
-        named.map_or("", |(name, _)| name)
-    }
-
     /// Returns the scope of an answer. An answer that says whether it stops all tenants overrides
     /// this one.
     pub fn or_by_answer(self, stops_all: Option<bool>) -> Self {

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use strum::{IntoStaticStr, VariantArray};
 use time::{Date, Month, Time};
+
+use crate::rules::named::Named;
 
 /// A bare number above this is a time in milliseconds since the epoch (the year 2001), not a delay.
 const EPOCH_MS: u64 = 1_000_000_000_000;
@@ -59,7 +62,8 @@ impl HeaderWait {
 }
 
 /// The form of a time in an answer: `as` in the configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum TimeForm {
     /// `seconds`
     Seconds,
@@ -75,23 +79,9 @@ pub enum TimeForm {
     Duration,
 }
 
+impl Named for TimeForm {}
+
 impl TimeForm {
-    /// All forms with their names in the configuration.
-    pub const NAMES: [(&str, Self); 6] = [
-        ("seconds", Self::Seconds),
-        ("milliseconds", Self::Milliseconds),
-        ("epoch", Self::Epoch),
-        ("epoch-milliseconds", Self::EpochMilliseconds),
-        ("date", Self::Date),
-        ("duration", Self::Duration),
-    ];
-
-    /// Returns the name in the configuration.
-    pub fn name(self) -> &'static str {
-        let named = Self::NAMES.iter().find(|(_, form)| *form == self);
-        named.map_or("", |(name, _)| name)
-    }
-
     /// Parses a time of this form.
     pub(in crate::rules::answers) fn read(self, value: &[u8]) -> Option<HeaderWait> {
         let thousandths = || number_ms(value);

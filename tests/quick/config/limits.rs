@@ -2,6 +2,7 @@
 
 use sluicegate::config::Config;
 use sluicegate::rules::limit::{Algorithm, Limit, Unit};
+use sluicegate::rules::named::Named;
 use sluicegate::rules::scope::Scope;
 use sluicegate::rules::tenant::Tenant;
 

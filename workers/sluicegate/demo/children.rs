@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use sluicegate::config::{Config, QueueType};
 use sluicegate::rules::limit::Limit;
+use sluicegate::rules::named::Named;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 use trial::fetch;

@@ -1,6 +1,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::prelude::*;
+use strum::VariantArray;
 
 use super::*;
 use crate::rules::answers::{
@@ -390,10 +391,10 @@ fn everything() -> Answers {
     ];
     let forms = [None]
         .into_iter()
-        .chain(TimeForm::NAMES.map(|(_, form)| Some(form)));
+        .chain(TimeForm::VARIANTS.iter().copied().map(Some));
     let forms: Vec<Option<TimeForm>> = forms.collect();
     let rules = tests.into_iter().flat_map(|test| {
-        Consequence::NAMES.map(|(_, means)| {
+        let rule = |means| {
             let conditions = ([("x-a", test.clone())], [("/a/*/b", test.clone())]);
             let mut rule = rule("", &conditions.0, &conditions.1, means);
             let sources = forms.iter().flat_map(|form| {
@@ -410,7 +411,9 @@ fn everything() -> Answers {
                 per_second: place("/a/1/b"),
             });
             rule
-        })
+        };
+        let rules: Vec<AnswerRule> = Consequence::VARIANTS.iter().copied().map(rule).collect();
+        rules
     });
     let rules = rules.collect();
     let cost = vec![
