@@ -3,28 +3,21 @@
 
 use super::{Answered, Attempt, Fate, Outcome, Trouble};
 use crate::rules::answers::Pushback;
-use crate::rules::verdict::{Ruling, Verdict};
+use crate::rules::verdict::Verdict;
 
 /// Converts a verdict.
 pub(super) fn attempt(verdict: Verdict) -> Attempt {
     let Verdict {
         call: _,
         id: _,
-        ruling,
+        outcome,
         cost,
         status,
         result,
     } = verdict;
-    let mut refused = None;
-    let outcome = match ruling {
-        Ruling::Done => Outcome::Done,
-        Ruling::Retry { after, reason } => Outcome::Retry { after, reason },
-        Ruling::Snooze { after } => Outcome::Snooze { after },
-        Ruling::Throttled { after, reason } => {
-            refused = Some(Pushback { after });
-            Outcome::Throttled { after, reason }
-        }
-        Ruling::Reject { reason } => Outcome::Reject { reason },
+    let refused = match &outcome {
+        Outcome::Throttled { after, .. } => Some(Pushback { after: *after }),
+        _ => None,
     };
     let mut attempt = Attempt::from(outcome);
     attempt.fate = Fate::Answered;

@@ -22,6 +22,7 @@ pub mod learned;
 pub mod limit;
 pub mod model;
 pub mod named;
+pub mod outcome;
 pub mod pacing;
 pub mod policy;
 pub mod promise;

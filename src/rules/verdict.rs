@@ -14,6 +14,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use serde_json::Value as Json;
 
+use crate::rules::outcome::Outcome;
+
 /// Maximum size of a verdict in bytes: a body of a megabyte, as base64.
 pub const MAX_VERDICT: usize = 3 << 19;
 /// Maximum number of characters of a reason; the rest is cut off.
@@ -22,37 +24,6 @@ const MAX_REASON: usize = 500;
 const MAX_AFTER: Duration = Duration::from_secs(365 * 86_400);
 /// Maximum length of a content type in bytes.
 const MAX_TYPE: usize = 255;
-
-/// The program's decision about the job.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ruling {
-    /// `done`
-    Done,
-    /// `retry`: the job failed and uses an attempt.
-    Retry {
-        /// When to try again, or `None` to follow the retry schedule.
-        after: Option<Duration>,
-        /// The reason.
-        reason: String,
-    },
-    /// `snooze`: the job runs again and uses no attempt.
-    Snooze {
-        /// The delay until then.
-        after: Duration,
-    },
-    /// `throttled`: the API stopped the tenant.
-    Throttled {
-        /// The duration, or `None` if the program did not set one.
-        after: Option<Duration>,
-        /// The reason.
-        reason: String,
-    },
-    /// `reject`: the job does not run again.
-    Reject {
-        /// The reason.
-        reason: String,
-    },
-}
 
 /// A body for the job's result.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,8 +42,8 @@ pub struct Verdict {
     pub call: Option<u64>,
     /// The ID of the job, if given.
     pub id: Option<String>,
-    /// The program's decision about the job.
-    pub ruling: Ruling,
+    /// The outcome of the job.
+    pub outcome: Outcome,
     /// The actual cost of the job.
     pub cost: Option<u32>,
     /// The status of an answer, for the result.
@@ -86,7 +57,7 @@ impl Verdict {
     pub const DONE: Self = Self {
         call: None,
         id: None,
-        ruling: Ruling::Done,
+        outcome: Outcome::Done,
         cost: None,
         status: None,
         result: None,
@@ -175,8 +146,8 @@ pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
     };
     let after = written.after.map(|After(after)| after);
     let reason = one_line(written.reason.as_deref());
-    let ruling = match (written.outcome, after) {
-        (OutcomeWord::Snooze, Some(after)) => Ruling::Snooze { after },
+    let outcome = match (written.outcome, after) {
+        (OutcomeWord::Snooze, Some(after)) => Outcome::Snooze { after },
         (OutcomeWord::Snooze, None) => {
             return wrong(
                 "snooze requires after, the time until the job runs \
@@ -186,10 +157,10 @@ pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
         (OutcomeWord::Done | OutcomeWord::Reject, Some(_)) => {
             return wrong("only retry, snooze and throttled can have after");
         }
-        (OutcomeWord::Done, None) => Ruling::Done,
-        (OutcomeWord::Reject, None) => Ruling::Reject { reason },
-        (OutcomeWord::Retry, after) => Ruling::Retry { after, reason },
-        (OutcomeWord::Throttled, after) => Ruling::Throttled { after, reason },
+        (OutcomeWord::Done, None) => Outcome::Done,
+        (OutcomeWord::Reject, None) => Outcome::Reject { reason },
+        (OutcomeWord::Retry, after) => Outcome::Retry { after, reason },
+        (OutcomeWord::Throttled, after) => Outcome::Throttled { after, reason },
     };
     if written
         .status
@@ -219,7 +190,7 @@ pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
     Ok(Verdict {
         call: written.call,
         id: written.id,
-        ruling,
+        outcome,
         cost: written.cost,
         status: written.status,
         result: body.map(|(body, kind)| ResultBody {
@@ -286,10 +257,10 @@ mod tests {
         read(text.as_bytes()).map_err(|why| why.to_string())
     }
 
-    fn ruling(text: &str) -> Ruling {
+    fn outcome(text: &str) -> Outcome {
         parsed(text)
             .unwrap_or_else(|why| panic!("{text}: {why}"))
-            .ruling
+            .outcome
     }
 
     #[test]
@@ -300,39 +271,39 @@ mod tests {
         for (text, meant) in [
             (
                 r#"{"outcome":"retry","reason":"busy"}"#,
-                Ruling::Retry {
+                Outcome::Retry {
                     after: None,
                     reason: reason(),
                 },
             ),
             (
                 r#"{"outcome":"retry","after":5,"reason":"busy"}"#,
-                Ruling::Retry {
+                Outcome::Retry {
                     after: Some(5 * S),
                     reason: reason(),
                 },
             ),
             (
                 r#"{"outcome":"snooze","after":"5m"}"#,
-                Ruling::Snooze { after: 300 * S },
+                Outcome::Snooze { after: 300 * S },
             ),
             (
                 r#"{"outcome":"snooze","after":0.5}"#,
-                Ruling::Snooze { after: S / 2 },
+                Outcome::Snooze { after: S / 2 },
             ),
             (
                 r#"{"outcome":"throttled","after":"30s","reason":"busy"}"#,
-                Ruling::Throttled {
+                Outcome::Throttled {
                     after: Some(30 * S),
                     reason: reason(),
                 },
             ),
             (
                 r#"{"outcome":"reject","reason":"busy"}"#,
-                Ruling::Reject { reason: reason() },
+                Outcome::Reject { reason: reason() },
             ),
         ] {
-            assert_eq!(ruling(text), meant, "{text}");
+            assert_eq!(outcome(text), meant, "{text}");
         }
     }
 
@@ -403,7 +374,7 @@ mod tests {
             r#"{{"outcome":"reject","reason":"a\nb{}"}}"#,
             "x".repeat(1000)
         );
-        let Ruling::Reject { reason } = ruling(&long) else {
+        let Outcome::Reject { reason } = outcome(&long) else {
             panic!("rejected")
         };
         assert!(reason.starts_with("a bxxx") && reason.len() == MAX_REASON);
@@ -413,8 +384,8 @@ mod tests {
         ] {
             let reason = "it gave no reason".to_owned();
             assert_eq!(
-                ruling(nothing),
-                Ruling::Retry {
+                outcome(nothing),
+                Outcome::Retry {
                     after: None,
                     reason
                 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::rules::verdict::{MAX_VERDICT, Ruling, is_ready, read};
+use sluicegate::rules::outcome::Outcome;
+use sluicegate::rules::verdict::{MAX_VERDICT, is_ready, read};
 
 /// Maximum wait that a verdict can ask for.
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
@@ -26,10 +27,10 @@ pub fn check(data: &[u8]) {
     };
     assert!(data.len() <= MAX_VERDICT);
     assert!(!ready, "one line says one thing");
-    if let Ruling::Retry { after, .. } | Ruling::Throttled { after, .. } = &verdict.ruling {
+    if let Outcome::Retry { after, .. } | Outcome::Throttled { after, .. } = &verdict.outcome {
         assert!(after.is_none_or(|after| after <= YEAR));
     }
-    if let Ruling::Snooze { after } = &verdict.ruling {
+    if let Outcome::Snooze { after } = &verdict.outcome {
         assert!(*after <= YEAR);
     }
     assert!(
@@ -37,11 +38,12 @@ pub fn check(data: &[u8]) {
             .status
             .is_none_or(|status| (100..=999).contains(&status))
     );
-    let reason = match &verdict.ruling {
-        Ruling::Retry { reason, .. }
-        | Ruling::Throttled { reason, .. }
-        | Ruling::Reject { reason } => reason,
-        Ruling::Done | Ruling::Snooze { .. } => "",
+    let reason = match &verdict.outcome {
+        Outcome::Retry { reason, .. }
+        | Outcome::Throttled { reason, .. }
+        | Outcome::Reject { reason } => reason,
+        Outcome::Done | Outcome::Snooze { .. } => "",
+        Outcome::Late => unreachable!("no program says so"),
     };
     assert!(reason.chars().count() <= 500 && !reason.contains(char::is_control));
     if let Some(result) = &verdict.result {
