@@ -185,6 +185,8 @@ pub struct Scheduler {
     lost_results: LostResults,
     /// The last report of stuck targets of each kind.
     stuck_reports: [ReportLimiter; MessageKind::NAMES.len()],
+    /// The last report of a returned delivery.
+    return_reports: ReportLimiter,
     /// The actions to perform.
     agenda: Agenda,
     /// The facts to report.
@@ -231,6 +233,7 @@ impl Scheduler {
             ),
             lost_results: LostResults::default(),
             stuck_reports: Default::default(),
+            return_reports: ReportLimiter::default(),
             agenda: Agenda::default(),
             facts: Vec::new(),
             settings,
@@ -435,7 +438,7 @@ impl Scheduler {
             self.breakers.next(now),
             self.fitness.next(),
             self.candidates.send_at(),
-            (!self.jobs.is_empty()).then(|| self.hold_limit.next()),
+            (self.in_memory() > 0).then(|| self.hold_limit.next()),
         ];
         let always = [
             self.waiting.next(),

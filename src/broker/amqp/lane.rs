@@ -34,6 +34,10 @@ const BLAME_TIMEOUT: Duration = Duration::from_secs(1);
 /// is to blame.
 const CONNECTION_FORCED: u16 = 320;
 
+/// Code with which RabbitMQ closes a channel if the user may not publish. No message is to blame: all
+/// messages to the worker's own queues need the same permission.
+const ACCESS_REFUSED: u16 = 403;
+
 /// Why a lane ended.
 pub(super) enum LaneEnd {
     /// The connection is gone.
@@ -49,6 +53,16 @@ fn code(error: &lapin::Error) -> Option<u16> {
         lapin::ErrorKind::ProtocolError(refusal) => Some(refusal.get_id()),
         _ => None,
     }
+}
+
+/// Returns true if RabbitMQ's `code` for closing a channel or a connection means that it refused a
+/// message. `to_ours`: the message goes to one of the worker's own queues.
+fn is_message_to_blame(code: Option<u16>, to_ours: bool) -> bool {
+    code.is_some_and(|code| match code {
+        CONNECTION_FORCED => false,
+        ACCESS_REFUSED => !to_ours,
+        _ => true,
+    })
 }
 
 /// A lane: its connection and the requests it publishes.
@@ -206,8 +220,7 @@ impl<M: Publishing> Lane<M> {
             batch.answer_rest(&Err(PublishError::Returned));
             return false;
         }
-        let is_to_blame = code.is_some_and(|code| code != CONNECTION_FORCED);
-        if !is_to_blame || !(is_up || self.is_alone) {
+        if !is_message_to_blame(code, M::TO_OUR_QUEUES) || !(is_up || self.is_alone) {
             batch.answer_rest(&Err(down(&shown)));
             return false;
         }
@@ -321,6 +334,28 @@ async fn wait_for_late<M: Publishing>(
         Err(error) => {
             batch.answer_rest(&Err(down(&error.to_string())));
             Err(error)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_message_is_to_blame_for_a_stopped_server_or_a_missing_permission() {
+        for (code, to_ours, expected) in [
+            (None, true, false),
+            (Some(CONNECTION_FORCED), true, false),
+            (Some(CONNECTION_FORCED), false, false),
+            (Some(ACCESS_REFUSED), true, false),
+            // The publisher of a job may have named the target.
+            (Some(ACCESS_REFUSED), false, true),
+            (Some(406), true, true),
+            (Some(541), false, true),
+        ] {
+            let found = is_message_to_blame(code, to_ours);
+            assert_eq!(found, expected, "{code:?} {to_ours}");
         }
     }
 }
