@@ -399,6 +399,7 @@ impl Scheduler {
         while let Some((at, key)) = self.waiting.due(now) {
             self.check_job(now, at, key);
         }
+        self.queues.forget_callers(now);
         self.bury_undated(now);
         self.check_moves(now);
         self.lapse(now);
@@ -434,6 +435,7 @@ impl Scheduler {
         let active = !self.intake.is_draining();
         let while_active = [
             self.queues.surplus_at(),
+            self.queues.callers_end_at(),
             self.waiting.surplus_at(now),
             self.breakers.next(now),
             self.fitness.next(),
