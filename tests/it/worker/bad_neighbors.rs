@@ -160,6 +160,8 @@ async fn a_reply_queue_that_confirms_nothing_stops_no_other_tenant_and_its_jobs_
         counted(&worker, "sluicegate_in_memory") == 0
     })
     .await;
+    // Results of other tenants need this connection.
+    assert_eq!(worker.count(&["no session"]), 0);
     worker.stop();
     assert!(calls(&api).values().all(|calls| *calls == 1));
 }
