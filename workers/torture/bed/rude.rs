@@ -42,6 +42,8 @@ const CLOSING: [&str; 3] = [
 ];
 /// Minimum time that a neighbor is rude.
 const MIN_RUDE_TIME: Duration = Duration::from_secs(20);
+/// The same for results: workers need 10 s to know that a queue confirms nothing.
+const MIN_RUDE_REPLIES_TIME: Duration = Duration::from_secs(35);
 /// Time after which a rude job expires, in milliseconds.
 const EXPIRATION: &str = "20000";
 /// Time limit for all publishes of a fault, including confirms.
@@ -49,7 +51,10 @@ const PUBLISH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns how long the neighbor is rude.
 pub(super) fn lasts(fault: &ScheduledFault) -> Duration {
-    fault.lasts.max(MIN_RUDE_TIME)
+    fault.lasts.max(match fault.kind {
+        FaultKind::RudeReplies => MIN_RUDE_REPLIES_TIME,
+        _ => MIN_RUDE_TIME,
+    })
 }
 
 /// Returns a description of the fault.
