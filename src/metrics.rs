@@ -73,6 +73,7 @@ pub struct Metrics {
     dead_letters: Family<Reason, Counter>,
     results: Family<OutcomeLabel, Counter>,
     publish_failures: Family<Kind, Counter>,
+    moves_given_back: Counter,
     stuck: Family<Kind, Gauge>,
     disconnects: Family<Server, Counter>,
     up: Family<Server, Gauge>,
@@ -224,6 +225,11 @@ impl Metrics {
             ResultOutcome::Refused => "refused",
         };
         self.results.get_or_create(&OutcomeLabel { outcome }).inc();
+    }
+
+    /// Counts a delivery that went back to its queue because no copy of it was stored.
+    pub fn move_given_back(&self) {
+        self.moves_given_back.inc();
     }
 
     /// Counts a publish that was not confirmed.

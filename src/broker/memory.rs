@@ -173,6 +173,10 @@ impl Broker for MemoryBroker {
         self.server.lock().ack(self.client, &tags);
     }
 
+    async fn give_back(&self, tags: Vec<Tag>) {
+        self.server.lock().give_back(self.client, &tags);
+    }
+
     async fn rest(&self) {
         self.server.lock().rest(self.client);
     }

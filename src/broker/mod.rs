@@ -217,6 +217,9 @@ pub trait Broker: Send + Sync + 'static {
     /// Acks deliveries. Ignores stale tags. On an error the broker delivers them again.
     fn ack(&self, tags: Vec<Tag>) -> impl Future<Output = ()> + Send;
 
+    /// Returns these deliveries to their queues, which deliver them again. Ignores stale tags.
+    fn give_back(&self, tags: Vec<Tag>) -> impl Future<Output = ()> + Send;
+
     /// Returns all unacked deliveries to their queues, for other workers, and takes nothing until
     /// [`Broker::take`]. [`BrokerEvent::Resting`] follows.
     fn rest(&self) -> impl Future<Output = ()> + Send;

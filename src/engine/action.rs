@@ -167,6 +167,8 @@ pub enum Action {
     Reply(Vec<(JobKey, Reply)>),
     /// Ack these. No report follows.
     Ack(Vec<Tag>),
+    /// Return these deliveries to their queues, which deliver them again. No report follows.
+    GiveBack(Vec<Tag>),
     /// Settle starts of one shard with the gate, then call
     /// [`super::scheduler::Scheduler::settled`].
     Settle(ShardId, Vec<TenantSettled>),

@@ -59,6 +59,7 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
             Death::Cancelled => "cancelled",
         }),
         Fact::PublishFailed(why, _) => metrics.publish_failed(why),
+        Fact::MoveGivenBack { .. } => metrics.move_given_back(),
         Fact::ResultPublished => metrics.result(ResultOutcome::Published),
         Fact::ResultLost { sent, .. } => metrics.result(*sent),
         Fact::LimitLowered { limit, lowered, .. } => metrics.limit_lowered(limit, *lowered),

@@ -243,6 +243,17 @@ pub enum Fact {
     DeadLetter(JobFields, Death, String),
     /// A publish was not confirmed, and is tried again. True for the first failure of its target.
     PublishFailed(PublishError, bool),
+    /// RabbitMQ stored no copy of a job, a dead letter or a result, so its delivery went back to its
+    /// queue.
+    MoveGivenBack {
+        /// The job's ID.
+        job: String,
+        /// RabbitMQ's reason for closing the channel over it, or `None` if it was only held for as
+        /// long as RabbitMQ may allow.
+        refusal: Option<String>,
+        /// Whether no other was reported lately.
+        is_news: bool,
+    },
     /// Queues or exchanges take no messages of one kind.
     TargetsStuck {
         /// The kind.

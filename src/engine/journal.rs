@@ -233,6 +233,23 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
                     publish is retried");
             }
         }
+        Fact::MoveGivenBack {
+            job,
+            refusal,
+            is_news,
+        } => {
+            if *is_news {
+                let reason = refusal
+                    .as_deref()
+                    .unwrap_or("no confirm before consumer_timeout");
+                warn!(
+                    job.id = job,
+                    reason,
+                    "RabbitMQ stores no copy of a job: returned it to its \
+                    queue, which delivers it again"
+                );
+            }
+        }
         Fact::TargetsStuck {
             kind,
             messages,

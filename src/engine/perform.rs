@@ -66,7 +66,7 @@ fn by_target(batch: Vec<(JobKey, Reply)>) -> Vec<TargetReplies> {
 }
 
 impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
-    /// Performs `actions` in order. Acks come last, followed only by the return of all deliveries.
+    /// Performs `actions` in order. Acks come last, followed only by returns of deliveries.
     /// Findings about calls in flight are sent to `signals`.
     pub(super) async fn perform(
         &self,
@@ -75,10 +75,11 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         tasks: &mut JoinSet<TaskReport<H::Ready>>,
         prepared: &mut PreparedCalls<H::Ready>,
     ) {
-        let (mut acks, mut rests) = (Vec::new(), false);
+        let (mut acks, mut returns, mut rests) = (Vec::new(), Vec::new(), false);
         for action in actions {
             match action {
                 Action::Ack(tags) => acks.extend(tags),
+                Action::GiveBack(tags) => returns.extend(tags),
                 Action::Ask(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
                     // Boxed first: each later step copies the future, which is kilobytes large.
@@ -206,6 +207,9 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         }
         if !acks.is_empty() {
             self.broker.ack(acks).await;
+        }
+        if !returns.is_empty() {
+            self.broker.give_back(returns).await;
         }
         // Comes after the acks, so that acked deliveries are not returned.
         if rests {

@@ -185,6 +185,8 @@ pub struct Scheduler {
     lost_results: LostResults,
     /// The last report of stuck targets of each kind.
     stuck_reports: [ReportLimiter; MessageKind::NAMES.len()],
+    /// The last report of a returned delivery.
+    return_reports: ReportLimiter,
     /// The actions to perform.
     agenda: Agenda,
     /// The facts to report.
@@ -231,6 +233,7 @@ impl Scheduler {
             ),
             lost_results: LostResults::default(),
             stuck_reports: Default::default(),
+            return_reports: ReportLimiter::default(),
             agenda: Agenda::default(),
             facts: Vec::new(),
             settings,
@@ -396,6 +399,7 @@ impl Scheduler {
         while let Some((at, key)) = self.waiting.due(now) {
             self.check_job(now, at, key);
         }
+        self.queues.forget_callers(now);
         self.bury_undated(now);
         self.check_moves(now);
         self.lapse(now);
@@ -431,11 +435,12 @@ impl Scheduler {
         let active = !self.intake.is_draining();
         let while_active = [
             self.queues.surplus_at(),
+            self.queues.callers_end_at(),
             self.waiting.surplus_at(now),
             self.breakers.next(now),
             self.fitness.next(),
             self.candidates.send_at(),
-            (!self.jobs.is_empty()).then(|| self.hold_limit.next()),
+            (self.in_memory() > 0).then(|| self.hold_limit.next()),
         ];
         let always = [
             self.waiting.next(),

@@ -152,6 +152,12 @@ impl Metrics {
                 "Unconfirmed publishes, which were retried",
                 Family::default(),
             ),
+            moves_given_back: register(
+                r,
+                "moves_given_back",
+                "Jobs returned to their queues because RabbitMQ stored no copy of them",
+                Counter::default(),
+            ),
             stuck: register(
                 r,
                 "stuck_messages",

@@ -76,9 +76,14 @@ impl Holding {
         self.call <= Self::longest_call(self.timeout)
     }
 
+    /// Returns the maximum time from a delivery to the end of its move to another queue.
+    pub fn longest_move(&self) -> Duration {
+        self.timeout - self.timeout / RESERVE
+    }
+
     /// Returns the maximum time for which a job may wait unacked.
     pub fn longest(&self) -> Duration {
-        let left = (self.timeout - self.timeout / RESERVE).saturating_sub(self.call);
+        let left = self.longest_move().saturating_sub(self.call);
         left.clamp(self.timeout / MIN_SHARE, self.timeout / MAX_SHARE)
     }
 }

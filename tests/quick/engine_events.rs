@@ -62,6 +62,7 @@ impl Broker for AckRecorder {
             self.stop.soft.cancel();
         }
     }
+    async fn give_back(&self, _: Vec<Tag>) {}
     async fn rest(&self) {}
 
     async fn take(&self) {}
@@ -469,6 +470,7 @@ impl Broker for PanickingBroker {
         Vec::new()
     }
     async fn ack(&self, _: Vec<Tag>) {}
+    async fn give_back(&self, _: Vec<Tag>) {}
     async fn rest(&self) {}
     async fn take(&self) {}
     async fn stop_consuming(&self) {}

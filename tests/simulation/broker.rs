@@ -150,6 +150,13 @@ impl Broker for SimBroker {
         life.point("ack, after").await;
     }
 
+    async fn give_back(&self, tags: Vec<Tag>) {
+        let Self(life) = self;
+        life.world
+            .note(format_args!("{} gives back {tags:?}", life.name));
+        life.broker.give_back(tags).await;
+    }
+
     async fn rest(&self) {
         let Self(life) = self;
         life.broker.rest().await;

@@ -417,7 +417,8 @@ fn how(fault: &ScheduledFault) -> (Option<usize>, String) {
         FaultKind::RudeReplies
         | FaultKind::RudeJobs
         | FaultKind::RudeTenant
-        | FaultKind::RudeFlood => (None, rude::how(fault)),
+        | FaultKind::RudeFlood
+        | FaultKind::RudeSlow => (None, rude::how(fault)),
         FaultKind::DownstreamStill => {
             let seconds = fault
                 .lasts

@@ -23,11 +23,14 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use trial::separate_server::SeparateServer;
 
-use crate::bed::rude::{RUDE, WAYS};
+use crate::bed::rude::{RUDE, SLOW, WAYS};
 use crate::history::{DownstreamAnswer, EventKind, History, JobId};
 
 /// Path of requests for access tokens, followed by the tenant.
 pub const TOKENS: &str = "/token/";
+/// Duration of a call of [`SLOW`]: less than `dispatch.http.timeout`, so that no breaker stops its
+/// calls.
+const SLOW_CALL: Duration = Duration::from_secs(4);
 /// The `Retry-After` of a 429, in whole seconds.
 pub const CLOSED: Duration = Duration::from_secs(1);
 
@@ -293,6 +296,10 @@ async fn other<B>(request: &Request<B>) -> Response<Full<Bytes>> {
         // Expires soon, so that workers keep requesting tokens.
         (true, _) => Response::new(Full::from(r#"{"access_token": "t", "expires_in": 4}"#)),
         (false, tenant) if tenant.starts_with(hanging) => std::future::pending().await,
+        (false, SLOW) => {
+            sleep(SLOW_CALL).await;
+            status(StatusCode::OK)
+        }
         (false, tenant) if tenant.starts_with(RUDE) => status(StatusCode::OK),
         _ => status(StatusCode::NOT_FOUND),
     }

@@ -118,6 +118,8 @@ pub enum FaultKind {
     RudeTenant,
     /// A rude tenant has many jobs (not in `all`)
     RudeFlood,
+    /// A rude tenant has many calls that end just before their timeout (not in `all`)
+    RudeSlow,
     /// SIGKILL of one node of RabbitMQ's cluster, which is restarted
     RabbitNodeKill,
     /// SIGSTOP of one node of RabbitMQ's cluster, and SIGCONT
@@ -205,7 +207,8 @@ impl FaultKind {
             | Self::RudeReplies
             | Self::RudeJobs
             | Self::RudeTenant
-            | Self::RudeFlood => FaultTarget::Rabbit,
+            | Self::RudeFlood
+            | Self::RudeSlow => FaultTarget::Rabbit,
             Self::RedisKill
             | Self::RedisRestart
             | Self::RedisStop
@@ -311,6 +314,7 @@ impl FaultKind {
                 | Self::RudeJobs
                 | Self::RudeTenant
                 | Self::RudeFlood
+                | Self::RudeSlow
         )
     }
 

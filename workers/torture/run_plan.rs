@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use sluicegate::rules::delays::{DelayLevels, QueueNames};
 
+use crate::bed::rude::{SLOW, SLOW_MAX};
 use crate::checker::CheckRules;
 use crate::clusters::{RabbitMq, RedisIs, ServerKinds};
 use crate::dispatch::DispatchMode;
@@ -231,10 +232,14 @@ impl RunPlan {
         // Each tenant needs a token if some tenants may get none.
         let tokens = self.kinds.contains(&FaultKind::RudeTenant);
         let to = self.dispatch.yaml(settings, tokens);
+        let slow = match self.kinds.contains(&FaultKind::RudeSlow) {
+            true => format!("  tenants: {{{SLOW}: {{max-requests: {SLOW_MAX}}}}}\n"),
+            false => String::new(),
+        };
         format!(
             "amqp:\n  url: {amqp}\n  queue: {queue}\n  prefetch: 100\n\
              redis:\n{redis}  prefix: {PREFIX}\n\
-             rate-limiter:\n  max-requests: {max}\n  window-size: {window}ms\n  guard: {guard}\n\
+             rate-limiter:\n  max-requests: {max}\n  window-size: {window}ms\n  guard: {guard}\n{slow}\
              dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  breaker:\n    enabled: {breakers}\n{to}  results:\n    to: reply-to\n\
              job:\n  dedupe-for: {DEDUPE_DAYS}d\n\
              delay:\n  max-delay: {max_delay}s\n\
@@ -450,6 +455,7 @@ mod tests {
             ["--guard", "strict"],
             ["--guard", "100"],
             ["--faults", "rude-tenant"],
+            ["--faults", "rude-slow"],
             ["--dispatch", "forward"],
         ] {
             let text = plan(&args).expect("a plan").yaml(&PerWorkerSettings {

@@ -1,4 +1,4 @@
-//! Acks deliveries: coalesced, pipelined, and never in a different session.
+//! Acks or returns deliveries: coalesced, pipelined, and never in a different session.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,15 +6,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use lapin::Channel;
-use lapin::options::BasicAckOptions;
+use lapin::options::{BasicAckOptions, BasicNackOptions};
 
 use crate::broker::{DeliverySource, Tag};
 
-/// One `basic.ack`.
+/// One `basic.ack` or `basic.nack`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct AckFrame {
     tag: u64,
-    /// Acks all outstanding tags up to and including `tag`.
+    /// Settles all outstanding tags up to and including `tag`.
     multiple: bool,
 }
 
@@ -147,10 +147,34 @@ impl Acks {
         }
     }
 
-    /// Hands the acks to the connection without waiting. An ack has no answer, and one that is not
-    /// sent means that the session is lost and the broker delivers again. The lock is held
-    /// meanwhile, because an ack that overtook another one could name a tag that is acked already.
+    /// Acks deliveries.
     pub fn ack(&self, tags: &[Tag]) {
+        self.settle(tags, |channel, AckFrame { tag, multiple }| {
+            let options = BasicAckOptions { multiple };
+            channel.basic_ack(tag, options).now_or_never()
+        });
+    }
+
+    /// Returns deliveries to their queues.
+    pub fn give_back(&self, tags: &[Tag]) {
+        self.settle(tags, |channel, AckFrame { tag, multiple }| {
+            let options = BasicNackOptions {
+                multiple,
+                requeue: true,
+            };
+            channel.basic_nack(tag, options).now_or_never()
+        });
+    }
+
+    /// Hands frames to the connection without waiting: their first poll queues them, and further
+    /// polls only report that they were written. A frame has no answer, and one that is not sent
+    /// means that the session is lost and the broker delivers again. The lock is held meanwhile,
+    /// because a frame that overtook another one could name a tag that is settled already.
+    fn settle(
+        &self,
+        tags: &[Tag],
+        mut send: impl FnMut(&Channel, AckFrame) -> Option<lapin::Result<()>>,
+    ) {
         let mut held = self.lock();
         let Some(session) = held.as_mut() else { return };
         let number = session.number;
@@ -159,10 +183,8 @@ impl Acks {
             let frames = acks
                 .outstanding
                 .settle(tags.iter().filter(ours).map(|tag| tag.tag));
-            for AckFrame { tag, multiple } in frames {
-                let options = BasicAckOptions { multiple };
-                // The first poll queues the frame. Further polls only report that it was written.
-                if let Some(Err(error)) = acks.channel.basic_ack(tag, options).now_or_never() {
+            for frame in frames {
+                if let Some(Err(error)) = send(&acks.channel, frame) {
                     tracing::debug!(%error, "an ack was not sent: the message will be redelivered");
                 }
             }

@@ -24,6 +24,9 @@ const LATE_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of channels on which late messages wait. Once all are in use, the lane itself
 /// waits for late messages.
 const MAX_LATE_CHANNELS: usize = 12;
+/// Maximum number of channels whose close RabbitMQ has not answered, because one of their queues
+/// hangs. Beyond it the connection is replaced, which ends them.
+const MAX_UNCLOSED_CHANNELS: usize = 12;
 /// Pause between a channel's error and the next channel.
 const CHANNEL_PAUSE: Duration = Duration::from_millis(200);
 /// Minimum interval between renewals of a channel after nacks.
@@ -33,6 +36,10 @@ const BLAME_TIMEOUT: Duration = Duration::from_secs(1);
 /// Code with which RabbitMQ closes connections when it stops or an operator asks for it. No message
 /// is to blame.
 const CONNECTION_FORCED: u16 = 320;
+
+/// Code with which RabbitMQ closes a channel if the user may not publish. No message is to blame: all
+/// messages to the worker's own queues need the same permission.
+const ACCESS_REFUSED: u16 = 403;
 
 /// Why a lane ended.
 pub(super) enum LaneEnd {
@@ -49,6 +56,16 @@ fn code(error: &lapin::Error) -> Option<u16> {
         lapin::ErrorKind::ProtocolError(refusal) => Some(refusal.get_id()),
         _ => None,
     }
+}
+
+/// Returns true if RabbitMQ's `code` for closing a channel or a connection means that it refused a
+/// message. `to_ours`: the message goes to one of the worker's own queues.
+fn is_message_to_blame(code: Option<u16>, to_ours: bool) -> bool {
+    code.is_some_and(|code| match code {
+        CONNECTION_FORCED => false,
+        ACCESS_REFUSED => !to_ours,
+        _ => true,
+    })
 }
 
 /// A lane: its connection and the requests it publishes.
@@ -75,11 +92,18 @@ impl<M: Publishing> Lane<M> {
     async fn serve(&self) -> Result<LaneEnd, BrokerError> {
         let mut channel = ConfirmChannel::open(&self.link).await?;
         let mut renewed_at = Instant::now();
-        let mut late = JoinSet::new();
+        let (mut late, mut unclosed) = (JoinSet::new(), 0);
         loop {
+            if unclosed > MAX_UNCLOSED_CHANNELS {
+                return Ok(LaneEnd::Lost(
+                    self.failed("too many channels did not close"),
+                ));
+            }
             let batch = tokio::select! {
                 Some(ended) = late.join_next() => {
-                    ended.map_err(|error| self.failed(format!("a publishing task failed: {error}")))??;
+                    let is_closed: Result<bool, BrokerError> = ended
+                        .map_err(|error| self.failed(format!("a publishing task failed: {error}")))?;
+                    unclosed += usize::from(!is_closed?);
                     continue;
                 }
                 batch = self.requests.next_batch() => batch,
@@ -96,7 +120,7 @@ impl<M: Publishing> Lane<M> {
                         if late.len() < MAX_LATE_CHANNELS {
                             late.spawn(waiting);
                         } else {
-                            waiting.await?;
+                            unclosed += usize::from(!waiting.await?);
                         }
                         channel = ConfirmChannel::open(&self.link).await?;
                         continue;
@@ -206,8 +230,7 @@ impl<M: Publishing> Lane<M> {
             batch.answer_rest(&Err(PublishError::Returned));
             return false;
         }
-        let is_to_blame = code.is_some_and(|code| code != CONNECTION_FORCED);
-        if !is_to_blame || !(is_up || self.is_alone) {
+        if !is_message_to_blame(code, M::TO_OUR_QUEUES) || !(is_up || self.is_alone) {
             batch.answer_rest(&Err(down(&shown)));
             return false;
         }
@@ -281,14 +304,14 @@ impl<M: Publishing> OnlyLane<M> {
     }
 }
 
-/// Answers confirmed messages and waits for the rest of a batch on its own channel. An error means
-/// that the connection is unusable.
+/// Answers confirmed messages and waits for the rest of a batch on its own channel. Returns true if
+/// the channel is closed. An error means that the connection is unusable.
 async fn wait_for_late<M: Publishing>(
     link: Arc<AmqpLink>,
     channel: ConfirmChannel,
     mut batch_sent: SentBatch,
     mut batch: Batch<M>,
-) -> Result<(), BrokerError> {
+) -> Result<bool, BrokerError> {
     let mut until = Instant::now() + CONFIRM_TIMEOUT;
     let mut result = batch_sent.collect_confirms();
     batch.answer(batch_sent.answers());
@@ -307,20 +330,41 @@ async fn wait_for_late<M: Publishing>(
     batch.answer(answers);
     if let Err(error) = result {
         batch.answer_rest(&Err(down(&link.target.error(&error).to_string())));
-        return Ok(());
+        return Ok(true);
     }
     if is_complete {
-        return channel.close(&link).await;
+        channel.close(&link).await?;
+        return Ok(true);
     }
-    // If RabbitMQ confirms the close, the connection works and the messages' queues are at fault.
-    match channel.close(&link).await {
-        Ok(()) => {
-            batch.answer_rest(&Err(PublishError::Unconfirmed));
-            Ok(())
-        }
-        Err(error) => {
-            batch.answer_rest(&Err(down(&error.to_string())));
-            Err(error)
+    // If RabbitMQ answers on another channel, the connection works and the messages' queues are at
+    // fault. The close of this channel is no proof: RabbitMQ does not answer it while a queue hangs.
+    let probe = async { ConfirmChannel::open(&link).await?.close(&link).await };
+    if let Err(error) = probe.await {
+        batch.answer_rest(&Err(down(&error.to_string())));
+        return Err(error);
+    }
+    batch.answer_rest(&Err(PublishError::Unconfirmed));
+    Ok(channel.close(&link).await.is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_message_is_to_blame_for_a_stopped_server_or_a_missing_permission() {
+        for (code, to_ours, expected) in [
+            (None, true, false),
+            (Some(CONNECTION_FORCED), true, false),
+            (Some(CONNECTION_FORCED), false, false),
+            (Some(ACCESS_REFUSED), true, false),
+            // The publisher of a job may have named the target.
+            (Some(ACCESS_REFUSED), false, true),
+            (Some(406), true, true),
+            (Some(541), false, true),
+        ] {
+            let found = is_message_to_blame(code, to_ours);
+            assert_eq!(found, expected, "{code:?} {to_ours}");
         }
     }
 }

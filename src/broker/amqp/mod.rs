@@ -232,6 +232,10 @@ impl Broker for AmqpBroker {
         self.shared.acks.ack(&tags);
     }
 
+    async fn give_back(&self, tags: Vec<Tag>) {
+        self.shared.acks.give_back(&tags);
+    }
+
     async fn rest(&self) {
         self.shared.taking.send_replace(WantedDeliveries::Nothing);
     }

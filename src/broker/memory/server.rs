@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::client::MemoryClient;
-use super::queue::MemoryQueue;
+use super::queue::{MemoryQueue, StoredMessage};
 use super::{FaultPlan, PublishFault};
 use crate::broker::message::as_sent;
 use crate::broker::{BrokerEvent, DeliverySource, Message, Outgoing, PublishError, Reply, Tag};
@@ -177,16 +177,37 @@ impl MemoryServerState {
     }
 
     pub fn ack(&mut self, index: usize, tags: &[Tag]) {
-        // A session's tags are forgotten at its end, so stale ones are not found.
         for tag in tags {
-            let client = &mut self.clients[index];
-            if client.unacked.remove(tag).is_some() {
-                let number = number(&self.sources, tag.source);
-                client.held[number] -= 1;
-                self.line_up(index, number);
-                self.share_out(number);
+            if self.remove(index, tag).is_some() {
+                self.refill(index, tag.source);
             }
         }
+    }
+
+    pub fn give_back(&mut self, index: usize, tags: &[Tag]) {
+        for tag in tags {
+            if let Some(mut stored) = self.remove(index, tag) {
+                stored.redelivered = true;
+                self.queues[number(&self.sources, tag.source)].put(stored);
+                self.refill(index, tag.source);
+            }
+        }
+    }
+
+    /// Removes an unacked message of a client. A session's tags are forgotten at its end, so stale
+    /// ones are not found.
+    fn remove(&mut self, index: usize, tag: &Tag) -> Option<StoredMessage> {
+        let client = &mut self.clients[index];
+        let stored = client.unacked.remove(tag)?;
+        client.held[number(&self.sources, tag.source)] -= 1;
+        Some(stored)
+    }
+
+    /// Delivers messages of `source` after a client has got room for one.
+    fn refill(&mut self, index: usize, source: DeliverySource) {
+        let number = number(&self.sources, source);
+        self.line_up(index, number);
+        self.share_out(number);
     }
 
     pub fn stop(&mut self, client: usize) {

@@ -17,6 +17,7 @@ pub(super) struct Agenda {
     /// Messages whose confirms must not delay others, by queue.
     separate: BTreeMap<Arc<str>, Vec<(JobKey, Outgoing)>>,
     acks: Vec<Tag>,
+    returns: Vec<Tag>,
 }
 
 impl Agenda {
@@ -52,6 +53,11 @@ impl Agenda {
         self.acks.push(tag);
     }
 
+    /// Returns a delivery to its queue.
+    pub(super) fn give_back(&mut self, tag: Tag) {
+        self.returns.push(tag);
+    }
+
     /// Performs the pending acks even though the session is about to end.
     pub(super) fn ack_first(&mut self) {
         if !self.acks.is_empty() {
@@ -70,10 +76,11 @@ impl Agenda {
         self.publishes.clear();
         self.separate.clear();
         self.acks.clear();
+        self.returns.clear();
     }
 
-    /// Takes all actions. Releases come first, because another job may need the call. Acks come
-    /// last.
+    /// Takes all actions. Releases come first, because another job may need the call. Acks
+    /// and returns come last.
     pub(super) fn take(&mut self) -> Vec<Action> {
         let mut actions = Vec::new();
         if !self.released.is_empty() {
@@ -90,6 +97,9 @@ impl Agenda {
         actions.extend(apart.into_values().map(Action::Publish));
         if !self.acks.is_empty() {
             actions.push(Action::Ack(std::mem::take(&mut self.acks)));
+        }
+        if !self.returns.is_empty() {
+            actions.push(Action::GiveBack(std::mem::take(&mut self.returns)));
         }
         actions
     }

@@ -1,5 +1,6 @@
 //! Lets go of jobs that were held unacked for as long as RabbitMQ may allow ([`Holding`]), wherever
-//! they wait. Each takes another trip through a delay queue.
+//! they wait. Each takes another trip through a delay queue. Deliveries whose moves RabbitMQ does not
+//! confirm meanwhile go back to their queues.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -92,6 +93,9 @@ impl Scheduler {
             .longest(now)
             .min(self.hold_limit.longest(Duration::ZERO));
         self.hold_limit.next_check = now + shortest / CHECKS_PER_HOLD;
+        let until = now.saturating_sub(self.hold_limit.holding.longest_move());
+        let held = self.moves.take_held(now, until);
+        self.give_back(now, held);
         let is_old = |job: &JobEntry| job.since + self.hold_limit.longest(job.since) <= now;
         let old = self.jobs.iter().filter(|(_, job)| is_old(job));
         let mut old: Vec<JobKey> = old.map(|(key, _)| *key).collect();

@@ -21,7 +21,7 @@ impl Scheduler {
         let reply = self.result_of_invalid(&message, &reason);
         self.facts.push(Fact::InvalidMessage { id, reason });
         let dead = Arc::clone(&self.settings.names.dead);
-        let of = Move::new(now, tag, None, reply);
+        let of = Move::new(now, (tag, now), None, reply);
         self.publish(now, key, (of, message), (dead, headers));
     }
 

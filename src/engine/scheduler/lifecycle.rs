@@ -481,7 +481,7 @@ impl Scheduler {
             headers.extend(job.claims.first_call_ms.map(headers::called));
             // The handler has ended, so the message has no other owner.
             let message = Arc::unwrap_or_clone(job.message);
-            let of = Move::new(now, job.tag, Some(job.claims.tenant), reply);
+            let of = Move::new(now, (job.tag, job.since), Some(job.claims.tenant), reply);
             self.publish(now, key, (of, message), (queue, headers));
         }
     }

@@ -30,8 +30,11 @@ const STUCK_PATIENCE: Duration = Duration::from_secs(30);
 const MIN_FAILURES: u32 = 3;
 /// [`STUCK_PATIENCE`] for results whose exchange the operator named, and for the only message that
 /// waits for one of our queues. It stays below 30 minutes: RabbitMQ then takes back unacked
-/// deliveries, and their jobs would be called again.
+/// deliveries, and their jobs would be called again. It also limits how long a dead letter over
+/// which RabbitMQ closes the channel is tried; other messages have [`STUCK_PATIENCE`].
 const MAX_STUCK_PATIENCE: Duration = Duration::from_secs(600);
+/// The longest wait between two tries of a message over which RabbitMQ closes the channel.
+const MAX_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
 /// Exchange and routing key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,6 +45,8 @@ struct MoveTarget(Arc<str>, Arc<str>);
 pub struct Move {
     /// The delivery, which is acked in the end.
     pub tag: Tag,
+    /// When the delivery arrived.
+    pub delivered: Duration,
     /// The job's tenant, or `None` if the message is not a usable job.
     pub tenant: Option<Tenant>,
     /// The result, until it is sent.
@@ -53,10 +58,17 @@ pub struct Move {
 }
 
 impl Move {
-    /// Creates a move that begins now, with `reply` if there is a result.
-    pub fn new(now: Duration, tag: Tag, tenant: Option<Tenant>, reply: Option<Reply>) -> Self {
+    /// Creates a move that begins now and replaces a delivery, which has a tag and a time of
+    /// arrival, with `reply` if there is a result.
+    pub fn new(
+        now: Duration,
+        (tag, delivered): (Tag, Duration),
+        tenant: Option<Tenant>,
+        reply: Option<Reply>,
+    ) -> Self {
         Self {
             tag,
+            delivered,
             tenant,
             reply: reply.map(Box::new),
             outgoing: None,
@@ -75,6 +87,8 @@ impl Move {
 struct MoveEntry {
     of: Move,
     failures: u32,
+    /// RabbitMQ's reason for closing the channel over the message, if it did.
+    refusal: Option<String>,
     /// When to look for another route again.
     retry_route_at: Duration,
 }
@@ -122,6 +136,15 @@ impl StuckTarget {
     fn is_due(&self, now: Duration) -> bool {
         self.trying.is_none() && self.try_at <= now
     }
+}
+
+/// A move that was given up: the delivery goes back to its queue.
+#[derive(Debug)]
+pub struct ReturnedMove {
+    pub key: JobKey,
+    pub of: Move,
+    /// RabbitMQ's reason for closing the channel over the message, if it did.
+    pub refusal: Option<String>,
 }
 
 /// The next step of a move.
@@ -194,6 +217,7 @@ impl Moves {
         let entry = MoveEntry {
             of,
             failures: 0,
+            refusal: None,
             retry_route_at: Duration::ZERO,
         };
         self.all.insert(key, entry);
@@ -233,7 +257,7 @@ impl Moves {
     ) -> Option<(Reply, Vec<MoveStep>)> {
         let entry = self.all.get_mut(&key)?;
         let reply = *entry.of.reply.take()?;
-        (entry.failures, entry.of.since) = (0, now);
+        (entry.failures, entry.refusal, entry.of.since) = (0, None, now);
         let tag = entry.of.outgoing.is_none().then_some(entry.of.tag);
         let freed = self.leave(now, &target_of(&reply), key, is_open);
         let next = match tag {
@@ -286,9 +310,10 @@ impl Moves {
         let failures = entry.failures;
         let target = entry.target()?;
         // The message is to blame, not its target.
-        if matches!(why, PublishError::Refused(_)) {
+        if let PublishError::Refused(reason) = why {
+            entry.refusal = Some(reason.clone());
             self.leave(now, &target, key, false);
-            self.send_later(now + pause(FIRST_PAUSE, MAX_PAUSE, failures), key);
+            self.send_later(now + pause(FIRST_PAUSE, MAX_REFUSED_PAUSE, failures), key);
             return Some(failures == 1);
         }
         let is_news = !self.stuck.contains_key(&target);
@@ -356,6 +381,47 @@ impl Moves {
             entry.retry_route_at = now + RECHECK_DELAY;
             self.wake_at(now + RECHECK_DELAY);
         }
+    }
+
+    /// Removes a message over which RabbitMQ has closed the channel for as long as it is tried.
+    fn take_refused(&mut self, now: Duration, key: JobKey) -> Option<ReturnedMove> {
+        let entry = self.all.get_mut(&key)?;
+        let outgoing = entry
+            .of
+            .outgoing
+            .as_ref()
+            .filter(|_| entry.of.reply.is_none())?;
+        let patience = match outgoing.queue == self.dead {
+            true => MAX_STUCK_PATIENCE,
+            false => STUCK_PATIENCE,
+        };
+        if entry.failures < MIN_FAILURES || now < entry.of.since + patience {
+            return None;
+        }
+        let refusal = Some(entry.refusal.take()?);
+        let of = self.all.remove(&key)?.of;
+        Some(ReturnedMove { key, of, refusal })
+    }
+
+    /// Removes the moves whose deliveries arrived at or before `until`, because RabbitMQ is about
+    /// to take those deliveries back.
+    pub fn take_held(&mut self, now: Duration, until: Duration) -> Vec<ReturnedMove> {
+        let held = self.all.iter().filter(|(_, it)| it.of.delivered <= until);
+        let mut held: Vec<JobKey> = held.map(|(key, _)| *key).collect();
+        // In the order of arrival: the map has no stable order.
+        held.sort_unstable();
+        let mut returned = Vec::with_capacity(held.len());
+        for key in held {
+            let target = self.all.get(&key).and_then(MoveEntry::target);
+            if let Some(target) = target {
+                self.leave(now, &target, key, false);
+            }
+            if let Some(MoveEntry { of, refusal, .. }) = self.all.remove(&key) {
+                returned.push(ReturnedMove { key, of, refusal });
+            }
+        }
+        self.later.retain(|(_, key)| self.all.contains_key(key));
+        returned
     }
 
     /// Prepares for the end of the worker: if the target of a called job's result is stuck, the job

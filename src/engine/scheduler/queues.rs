@@ -1,6 +1,7 @@
 //! The jobs in the worker's memory by tenant. Decides whose turn it is to ask, and counts the jobs
 //! that are held and that run. It knows only the jobs' keys.
 
+mod callers;
 mod state;
 
 use std::collections::{HashMap, VecDeque};
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
+use self::callers::RecentCallers;
 use self::state::{ShardSum, ShardSums, TenantState};
 use super::slot_shares;
 use crate::engine::action::JobKey;
@@ -20,6 +22,8 @@ const HELD_SHARE: usize = 2;
 /// One tenant may have at most the prefetch divided by this in held jobs, and as many that wait for
 /// a slot.
 const HELD_SHARE_OF_TENANT: usize = 8;
+/// The slots divided by this stay free for other tenants that had a slot lately.
+const RESERVED_SHARE: usize = 4;
 /// Maximum number of slots that a tenant gets in a row, before the next tenant's turn.
 const MAX_RUN: u128 = 8;
 /// A run has as many slots as usual calls fit into this time one after another. Longer calls make
@@ -80,6 +84,7 @@ pub struct Queues {
     held: usize,
     running: usize,
     slots: usize,
+    callers: RecentCallers,
     /// Average duration of recent calls.
     usual_call: Duration,
     /// When jobs that lack a slot are checked next.
@@ -99,6 +104,7 @@ impl Queues {
             held: 0,
             running: 0,
             slots: 0,
+            callers: RecentCallers::default(),
             usual_call: Duration::ZERO,
             next_surplus: Duration::ZERO,
         }
@@ -142,7 +148,7 @@ impl Queues {
     /// Returns true if a job of `tenant` could get a slot.
     pub fn has_slot(&self, tenant: &Tenant) -> bool {
         let has = self.tenants.get(tenant).map_or(0, |state| state.slots);
-        self.slots < self.concurrency && has < self.max_slots_per_tenant()
+        self.slots < self.concurrency && has < self.max_slots(tenant)
     }
 
     /// Adds a job that is ready to ask.
@@ -172,12 +178,13 @@ impl Queues {
         if sum.ready == 0 || self.slots >= self.concurrency {
             return false;
         }
-        let max = self.max_slots_per_tenant();
-        let eligible =
-            |state: &TenantState| is_open(state.shard) && state.pauses == 0 && state.slots < max;
-        self.rotation
-            .iter()
-            .any(|tenant| self.tenants.get(tenant).is_some_and(eligible))
+        self.rotation.iter().any(|tenant| {
+            let may_ask = |state: &TenantState| {
+                let is_open = is_open(state.shard) && state.pauses == 0;
+                is_open && state.slots < self.max_slots(tenant)
+            };
+            self.tenants.get(tenant).is_some_and(may_ask)
+        })
     }
 
     /// Returns about how many jobs of open shards could ask at once.
@@ -187,14 +194,28 @@ impl Queues {
         at_once + free.min(ready - at_once)
     }
 
-    /// Returns the maximum number of slots of one tenant: half of the concurrency while other
-    /// tenants wait.
-    fn max_slots_per_tenant(&self) -> usize {
+    /// Returns the maximum number of slots of `tenant`: half of all while other tenants wait. A part
+    /// of the slots stays free if others had some lately: otherwise a tenant with long calls would
+    /// take all of them between two jobs of the others.
+    fn max_slots(&self, tenant: &Tenant) -> usize {
         if self.rotation.len() > 1 {
             self.concurrency.div_ceil(2)
+        } else if self.callers.have_other_than(tenant) {
+            self.concurrency - self.concurrency / RESERVED_SHARE
         } else {
             self.concurrency
         }
+    }
+
+    /// Forgets tenants that had no slot lately.
+    pub fn forget_callers(&mut self, now: Duration) {
+        self.callers.forget_old(now);
+    }
+
+    /// Returns when a waiting tenant may get more slots, because others had none lately.
+    pub fn callers_end_at(&self) -> Option<Duration> {
+        let waits = !self.rotation.is_empty() && self.slots < self.concurrency;
+        self.callers.ends_at().filter(|_| waits)
     }
 
     /// Moves the first tenant in the rotation that is one of `these` to the front, if there is one.
@@ -306,7 +327,9 @@ impl Queues {
         free: usize,
         is_open: impl Fn(ShardId) -> bool,
     ) -> (Vec<SlotCandidate>, Vec<Tenant>) {
-        let (usual_run, max_slots) = (self.run(), self.max_slots_per_tenant());
+        let usual_run = self.run();
+        // The loop empties the rotation.
+        let max_of_first = (self.rotation.front()).map_or(0, |tenant| self.max_slots(tenant));
         let enough = match self.sums.of(&is_open).at_once {
             0 => free,
             _ => usize::MAX,
@@ -318,7 +341,7 @@ impl Queues {
             let Some(state) = self.tenants.get(&tenant) else {
                 continue;
             };
-            let may_have = max_slots.saturating_sub(state.slots);
+            let may_have = max_of_first.saturating_sub(state.slots);
             let demand = state.without_slot().min(may_have);
             let may_ask = is_open(state.shard) && state.pauses == 0;
             if may_ask && (demand > 0 || enough == usize::MAX) {
@@ -501,6 +524,7 @@ impl Queues {
     /// Takes a slot for a job of `tenant`.
     pub fn take_slot(&mut self, tenant: &Tenant) {
         self.slots += 1;
+        self.callers.record(tenant);
         self.tenants.entry(tenant.clone()).or_default().slots += 1;
     }
 

@@ -87,12 +87,12 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
-        let tag = job.tag;
+        let (tag, since) = (job.tag, job.since);
         let Some(reply) = reply else {
             return self.agenda.ack(tag);
         };
         let tenant = job.claims.tenant.clone();
-        let result = Move::new(now, tag, Some(tenant), Some(reply));
+        let result = Move::new(now, (tag, since), Some(tenant), Some(reply));
         let next = self.moves.begin(now, key, result);
         self.do_all(next);
     }

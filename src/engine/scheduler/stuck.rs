@@ -1,12 +1,13 @@
 //! Handles messages whose target does not take them. A result is given up, and a job or a dead
-//! letter takes another route, so that its delivery is not held forever.
+//! letter takes another route, so that its delivery is not held forever. If RabbitMQ closes the
+//! channel over a message, no route helps, and the delivery goes back to its queue.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Scheduler;
 use super::millis;
-use super::moves::Move;
+use super::moves::{Move, ReturnedMove};
 use crate::broker::{Delivery, DeliverySource, MessageKind, Outgoing};
 use crate::engine::action::JobKey;
 use crate::engine::facts::{Fact, ResultOutcome};
@@ -22,7 +23,7 @@ const PARKED_FOR: Duration = Duration::from_secs(60);
 const PARKED_FOR_UNTIMED: Duration = Duration::from_secs(5);
 /// Time without taking a message after which a target is reported as stuck.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(10);
-/// Minimum interval between reports of stuck targets.
+/// Minimum interval between reports of stuck targets, and of returned deliveries.
 const STUCK_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Scheduler {
@@ -38,7 +39,28 @@ impl Scheduler {
                 self.reroute_stuck(now, key);
             }
         }
+        self.give_back(now, due.refused);
         self.report_stuck(now);
+    }
+
+    /// Returns the deliveries of moves that were given up. RabbitMQ delivers them again, so nothing
+    /// is lost.
+    pub(super) fn give_back(&mut self, now: Duration, all: Vec<ReturnedMove>) {
+        for ReturnedMove { key, of, refusal } in all {
+            self.end_result(now, key);
+            self.agenda.give_back(of.tag);
+            let message = match (&of.reply, &of.outgoing) {
+                (Some(reply), _) => Some(&reply.message),
+                (None, outgoing) => outgoing.as_ref().map(|it| &it.message),
+            };
+            let id = message.and_then(|message| message.id());
+            let is_news = (self.return_reports).may_report(now, STUCK_REPORT_INTERVAL);
+            self.facts.push(Fact::MoveGivenBack {
+                job: id.unwrap_or_default().to_owned(),
+                refusal,
+                is_news,
+            });
+        }
     }
 
     /// Finds another route for a job or a dead letter that its queue does not take. A job takes
@@ -113,7 +135,7 @@ impl Scheduler {
         let left_ms = trip.map_or(0, |trip| trip.left_ms(store_now));
         let message = delivery.message.for_republish();
         let message = message.with_headers(&[], &[PARKED, TRIP]);
-        let of = Move::new(now, delivery.tag, None, None).to(queue, message);
+        let of = Move::new(now, (delivery.tag, now), None, None).to(queue, message);
         let at = now + Duration::from_millis(left_ms);
         self.moves.begin_later(key, at, of);
         None

@@ -50,6 +50,7 @@ conformance!(
     acked_messages_are_not_redelivered,
     unacked_messages_are_redelivered_and_stale_tags_are_ignored,
     acks_out_of_order_and_repeated_leave_the_rest,
+    returned_deliveries_come_again_and_others_stay,
     no_more_than_the_prefetch_is_unacked,
     a_missing_queue_returns_the_message,
     answers_are_in_the_order_of_the_batch,
@@ -133,6 +134,30 @@ async fn acks_out_of_order_and_repeated_leave_the_rest<B: Broker>(mut bed: Bed<B
     left.sort();
     expected.sort();
     assert_eq!(left, expected);
+    bed.broker.close().await;
+}
+
+async fn returned_deliveries_come_again_and_others_stay<B: Broker>(mut bed: Bed<B>) {
+    bed.publish_fresh(&["0", "1", "2", "3"]).await;
+    let taken = bed.take(4).await;
+    let first = tags(&taken);
+    bed.broker.ack(vec![first[0]]).await;
+    bed.broker
+        .give_back(vec![first[3], first[0], first[1], first[3]])
+        .await;
+    let again = bed.take(2).await;
+    let sorted = |mut ids: Vec<String>| {
+        ids.sort();
+        ids
+    };
+    let expected = [ids(&taken[1..2]), ids(&taken[3..])].concat();
+    assert_eq!(sorted(ids(&again)), sorted(expected));
+    assert!(again.iter().all(|delivery| delivery.redelivered));
+    bed.broker.give_back(first).await;
+    let last = bed.take(1).await;
+    assert_eq!(ids(&last), ids(&taken[2..3]), "it was not returned before");
+    bed.broker.ack([tags(&again), tags(&last)].concat()).await;
+    bed.nothing_but_a_marker().await;
     bed.broker.close().await;
 }
 

@@ -130,6 +130,7 @@ impl Broker for AckCounter {
     async fn ack(&self, tags: Vec<Tag>) {
         self.0.fetch_add(tags.len(), Ordering::SeqCst);
     }
+    async fn give_back(&self, _: Vec<Tag>) {}
     async fn rest(&self) {}
 
     async fn take(&self) {}

@@ -160,6 +160,8 @@ async fn a_reply_queue_that_confirms_nothing_stops_no_other_tenant_and_its_jobs_
         counted(&worker, "sluicegate_in_memory") == 0
     })
     .await;
+    // Results of other tenants need this connection.
+    assert_eq!(worker.count(&["no session"]), 0);
     worker.stop();
     assert!(calls(&api).values().all(|calls| *calls == 1));
 }
@@ -267,4 +269,61 @@ async fn unconfirmed_dead_letters_stop_no_waiting_job() {
     worker.stop();
     let calls = calls(&api);
     assert!(calls.values().all(|calls| *calls == 1), "{calls:?}");
+}
+
+/// Sets RabbitMQ's `max_message_size`, in bytes. It applies to new channels.
+fn max_message_size(rabbit: &Rabbit, bytes: u32) {
+    let set = format!("application:set_env(rabbit, max_message_size, {bytes}).");
+    tokio::task::block_in_place(|| rabbit.ctl(&["eval", &set]));
+}
+
+/// RabbitMQ closes the channel over messages above `max_message_size`, which was larger when these
+/// jobs were published, as before an upgrade to RabbitMQ 4.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_which_rabbitmq_stores_no_copy_end_no_session_and_are_not_lost() {
+    let tick = "advanced {rabbit, [{channel_tick_interval, 2000}]}";
+    let rabbit = Rabbit::start_with(&["consumer_timeout = 60000", tick]);
+    let (api, bed) = (Api::start().await, bed(&rabbit));
+    api.answers(|call| match call.tenant.as_str() {
+        "rejected" => Reply::status(422),
+        _ => Reply::ok(),
+    });
+    let limits = format!("{MANY}, tenants: {{late: {{max-requests: 1, window-size: 1h}}}}");
+    let yaml = bed.yaml(&limits, &api.url(), ", timeout: 1s");
+    let yaml = yaml.replace("amqp: {", "amqp: {consumer-timeout: 30s, ");
+    let large = |(tenant, id)| Message {
+        body: vec![b'x'; 10_000].into(),
+        ..job(tenant, id)
+    };
+    let all = [("rejected", "r"), ("late", "l-0"), ("late", "l-1")];
+    bed.publish(&yaml, all.map(large)).await;
+    max_message_size(&rabbit, 1_000);
+    let worker = PROGRAM.start(&yaml);
+    for round in 0..2 {
+        let jobs = (0..50).map(|n| job("good", format!("{round}-{n}")));
+        bed.publish(&yaml, jobs).await;
+        until("the others are called", || {
+            called(&api, "good") == 50 * (round + 1)
+        })
+        .await;
+        until("they are returned", || {
+            counted(&worker, "sluicegate_moves_given_back_total") >= 2 * (round + 1)
+        })
+        .await;
+    }
+    worker.logs(&["RabbitMQ stores no copy of a job"]).await;
+    assert_eq!(worker.count(&["session lost"]), 0);
+    max_message_size(&rabbit, 128 << 20);
+    let started = tokio::time::Instant::now();
+    let mut letters = Vec::new();
+    while letters.is_empty() && started.elapsed() < kit::PATIENCE {
+        letters = bed.dead(&yaml).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let letters: Vec<_> = letters.iter().filter_map(Message::id).collect();
+    assert_eq!(letters, ["r"]);
+    worker.stop();
+    let calls = calls(&api);
+    assert_eq!((calls.len(), called(&api, "late")), (102, 1));
+    assert!(calls["r"] <= 4, "it was called {} times", calls["r"]);
 }

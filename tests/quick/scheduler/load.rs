@@ -242,3 +242,33 @@ fn a_publishers_timestamp_tells_how_long_a_new_job_was_queued() {
         "{age:?}"
     );
 }
+
+#[test]
+fn slow_calls_take_no_slot_of_a_tenant_with_short_calls_even_while_it_has_no_job() {
+    let mut desk = Desk::new(8);
+    let (mut slow, mut short) = (0, 0);
+    for round in 0..300 {
+        let mut done = match round {
+            3 => desk.deliver(DeliverySource::Fresh, &["slow"; 20]),
+            _ => desk.deliver(DeliverySource::Fresh, &["a"]),
+        };
+        while !done.asked.is_empty() {
+            let admitted = done.asked.iter().map(|it| vec![START; it.asks.len()]);
+            let called = desk.answer(MS, admitted.collect()).dispatched;
+            for (key, job, _) in called {
+                // The slow calls do not end here.
+                if job.tenant.as_str() == "slow" {
+                    slow += 1;
+                } else {
+                    short += 1;
+                    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+                }
+            }
+            desk.actions();
+            done = desk.step(10 * MS);
+        }
+        assert_eq!(short, round + usize::from(round < 3), "{slow} slow calls");
+        desk.now += 80 * MS;
+    }
+    assert_eq!(slow, 6);
+}

@@ -17,6 +17,7 @@ mod starts;
 mod steering;
 mod suspects;
 mod traces;
+mod unstored;
 mod waking;
 
 use std::sync::Arc;
@@ -68,6 +69,8 @@ pub struct Done {
     /// Results.
     pub replies: Vec<(JobKey, Reply)>,
     pub acked: Vec<u64>,
+    /// Deliveries that went back to their queues.
+    pub given_back: Vec<u64>,
     pub settled: Vec<TenantSettled>,
     pub blocked: Vec<(Block, Duration)>,
     pub reported: Vec<(BreakerScope, BreakerEvent)>,
@@ -195,6 +198,7 @@ impl Desk {
                 Action::Await { permit, lease, .. } => done.awaited.push((permit, lease)),
                 Action::Advertised(batch) => done.advertised.extend(batch),
                 Action::Ack(tags) => done.acked.extend(tags.iter().map(|t| t.tag)),
+                Action::GiveBack(tags) => done.given_back.extend(tags.iter().map(|t| t.tag)),
                 Action::Report(_, batch) => done.reported.extend(batch),
                 Action::Suspect(_, batch) => done.suspected.extend(batch),
                 Action::Dedupe(_, batch) => done.deduped.extend(batch),

@@ -14,6 +14,7 @@ use crate::RunFailure;
 use crate::faults::FaultKind;
 use crate::history::EventKind;
 use crate::results;
+use crate::run_plan::MAX;
 use crate::schedule::ScheduledFault;
 
 /// Prefix of the ids of rude jobs and the names of rude tenants. No other job or tenant has it.
@@ -21,10 +22,18 @@ pub const RUDE: &str = "rude-";
 /// Prefixes of the names of rude tenants: their access token is refused, their token endpoint
 /// hangs, or their calls hang.
 pub const WAYS: [&str; 3] = ["rude-revoked", "rude-waiting", "rude-hanging"];
+/// A tenant whose calls take long.
+pub const SLOW: &str = "rude-slow";
+/// The limit of [`SLOW`]: all of its jobs may be called at once, so that only worker slots bound its
+/// calls.
+pub const SLOW_MAX: usize = JOBS;
 /// Number of jobs of one fault: more than all workers hold together.
 const JOBS: usize = 600;
-/// Number of rude tenants if a fault has several, each with a limit of its own.
-const TENANTS: usize = 20;
+/// Number of rude tenants whose token endpoint hangs, each with a limit of its own.
+const WAITING_TENANTS: usize = 20;
+/// Number of rude tenants that request results. All of their jobs may be called at once, so that
+/// results fill the prefetch instead of waiting in delay queues as jobs.
+const RESULT_TENANTS: usize = JOBS / MAX as usize;
 /// Names of queues for results. RabbitMQ closes the connection after a publish to some of them.
 const CLOSING: [&str; 3] = [
     "amq.rabbitmq.reply-to.g2dkAA.x",
@@ -33,6 +42,8 @@ const CLOSING: [&str; 3] = [
 ];
 /// Minimum time that a neighbor is rude.
 const MIN_RUDE_TIME: Duration = Duration::from_secs(20);
+/// The same for results: workers need 10 s to know that a queue confirms nothing.
+const MIN_RUDE_REPLIES_TIME: Duration = Duration::from_secs(35);
 /// Time after which a rude job expires, in milliseconds.
 const EXPIRATION: &str = "20000";
 /// Time limit for all publishes of a fault, including confirms.
@@ -40,7 +51,10 @@ const PUBLISH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns how long the neighbor is rude.
 pub(super) fn lasts(fault: &ScheduledFault) -> Duration {
-    fault.lasts.max(MIN_RUDE_TIME)
+    fault.lasts.max(match fault.kind {
+        FaultKind::RudeReplies => MIN_RUDE_REPLIES_TIME,
+        _ => MIN_RUDE_TIME,
+    })
 }
 
 /// Returns a description of the fault.
@@ -58,13 +72,14 @@ pub(super) fn how(fault: &ScheduledFault) -> String {
 fn job((number, fault): (u64, &ScheduledFault), n: usize, queue: &str) -> BasicProperties {
     let text = |text: String| AMQPValue::LongString(text.into());
     let tenant = match fault.kind {
-        FaultKind::RudeReplies => Some(text(format!("{RUDE}{}", n % TENANTS))),
+        FaultKind::RudeReplies => Some(text(format!("{RUDE}{}", n % RESULT_TENANTS))),
         FaultKind::RudeTenant => {
-            let tenants = if fault.way == 1 { TENANTS } else { 1 };
+            let tenants = if fault.way == 1 { WAITING_TENANTS } else { 1 };
             let name = WAYS[usize::from(fault.way)];
             Some(text(format!("{name}-{}", n % tenants)))
         }
         FaultKind::RudeFlood => Some(text(RUDE.to_owned())),
+        FaultKind::RudeSlow => Some(text(SLOW.to_owned())),
         // Invalid: the tenant is missing, or is a number.
         _ => n.is_multiple_of(2).then_some(AMQPValue::Double(0.5)),
     };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::lives::{FaultIntervals, Lives};
 use super::{CheckRules, HistoryVerdict, Violation};
+use crate::faults::FaultKind;
 use crate::history::{EventKind, HistoryEvent};
 
 /// Length of the spans in which jobs are counted, in nanoseconds.
@@ -15,6 +16,9 @@ const PART: u64 = 8;
 /// Beginning of a fault that does not count, in nanoseconds: workers still call the jobs that they
 /// hold.
 const SUPPLY: u64 = 5_000_000_000;
+/// Time until workers know that a queue for results confirms nothing, in nanoseconds. Until then
+/// its results may fill the prefetch.
+const SILENCE: u64 = 11_000_000_000;
 /// Maximum time that other faults have an effect after their end: a strict guard holds the units of
 /// a killed worker's calls for a minute.
 const AFTERMATH: Duration = Duration::from_secs(65);
@@ -47,7 +51,11 @@ impl HistoryVerdict {
         }
         done.values_mut().for_each(|times| times.sort_unstable());
         for (kind, begins, mended) in broken.rude() {
-            let (from, to) = (begins + SUPPLY, mended.min(draining));
+            let silence = match kind {
+                FaultKind::RudeReplies => SILENCE,
+                _ => 0,
+            };
+            let (from, to) = (begins + SUPPLY + silence, mended.min(draining));
             let other = broken.latest(from, to, AFTERMATH, |kind| !kind.is_rude());
             if other.is_some() {
                 continue;

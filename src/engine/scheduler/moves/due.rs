@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    MAX_STUCK_PATIENCE, MIN_FAILURES, Move, MoveEntry, MoveStep, MoveTarget, Moves, STUCK_PATIENCE,
-    StuckTarget,
+    MAX_STUCK_PATIENCE, MIN_FAILURES, Move, MoveEntry, MoveStep, MoveTarget, Moves, ReturnedMove,
+    STUCK_PATIENCE, StuckTarget,
 };
 use crate::broker::{DeliverySource, MessageKind};
 use crate::engine::action::JobKey;
@@ -32,6 +32,8 @@ pub struct DueMoves {
     pub next: Vec<MoveStep>,
     /// Messages that have waited long enough or are too many. Each needs another route.
     pub overdue: Vec<JobKey>,
+    /// Messages over which RabbitMQ has closed the channel for too long.
+    pub refused: Vec<ReturnedMove>,
 }
 
 /// Stuck targets of one kind.
@@ -51,7 +53,8 @@ impl Moves {
     /// 30 s, or if more than an eighth of the prefetch waits for one target or for one tenant's
     /// targets, or more than half of it for all targets. The same goes for jobs and dead letters,
     /// except for one message per queue, which tries it. Results for an exchange that the operator
-    /// named have 10 minutes.
+    /// named have 10 minutes. A job over which RabbitMQ closes the channel is over after 30 s, a
+    /// dead letter after 10 minutes.
     pub fn due(&mut self, now: Duration) -> DueMoves {
         let mut due = DueMoves::default();
         if self.next_at.is_none_or(|at| now < at) {
@@ -61,7 +64,10 @@ impl Moves {
             && at <= now
         {
             self.later.pop_first();
-            due.next.extend(self.send(now, key));
+            match self.take_refused(now, key) {
+                Some(returned) => due.refused.push(returned),
+                None => due.next.extend(self.send(now, key)),
+            }
         }
         for stuck in self.stuck.values_mut() {
             if stuck.is_due(now)

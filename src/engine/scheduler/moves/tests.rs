@@ -63,6 +63,7 @@ impl Desk {
         self.last += 1;
         let of = Move {
             tag: tag(source, self.last),
+            delivered: self.now,
             tenant: tenant.map(|name| Tenant::parse(name).expect("a tenant")),
             reply,
             outgoing,
@@ -291,6 +292,7 @@ fn unanswered_moves_do_not_keep_a_worker_and_stuck_targets_are_reported_by_kind(
     let mut desk = Desk::new(true);
     let of = Move {
         tag: tag(DeliverySource::Delay(1), 9),
+        delivered: desk.now,
         tenant: None,
         reply: None,
         outgoing: Some(to("jobs.dead")),

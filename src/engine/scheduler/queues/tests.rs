@@ -83,6 +83,29 @@ fn one_tenant_has_at_most_half_of_the_slots_while_others_wait() {
 }
 
 #[test]
+fn a_tenant_leaves_slots_free_for_others_that_had_some_lately() {
+    let mut queues = Queues::new(8, 80);
+    let budget = |queues: &mut Queues| {
+        fill(queues, "noisy", 0..100);
+        take_round(queues, 1000)[0].slots
+    };
+    assert_eq!(budget(&mut queues), 8);
+    queues.take_slot(&tenant("calm"));
+    queues.free_slot(&tenant("calm"));
+    assert_eq!(budget(&mut queues), 6);
+    (0..6).for_each(|_| assert!(queues.try_slot(&tenant("noisy"))));
+    assert!(!may_ask(&queues) && !queues.try_slot(&tenant("noisy")));
+    fill(&mut queues, "calm", 100..101);
+    assert!(may_ask(&queues) && queues.try_slot(&tenant("calm")));
+    let second = Duration::from_secs(1);
+    queues.forget_callers(5 * second);
+    assert_eq!(queues.callers_end_at(), Some(10 * second));
+    take_round(&mut queues, 1000);
+    queues.forget_callers(10 * second);
+    assert_eq!(budget(&mut queues), 1, "all others are in use");
+}
+
+#[test]
 fn short_calls_take_turns_in_runs_and_the_tenants_left_out_come_first() {
     let budgets = |turns: Vec<TenantShare>| {
         let budget = |turn: &TenantShare| format!("{} {}", turn.tenant, turn.slots);

@@ -95,6 +95,17 @@ fn a_job_that_is_called_again_and_again_counts_once() {
 #[test]
 fn no_share_is_required_during_faults_or_at_the_end() {
     assert!(beside(0, FaultKind::RedisCut).verdict().holds());
+    // Workers learn within 11 s that a queue confirms nothing.
+    assert!(
+        beside_until(26_900, 0, FaultKind::RudeReplies)
+            .verdict()
+            .holds()
+    );
+    assert!(
+        !beside_until(27_100, 0, FaultKind::RudeReplies)
+            .verdict()
+            .holds()
+    );
     let mut story = beside(0, FaultKind::RudeJobs);
     story.broken(2000, 2100, FaultKind::RedisCut);
     assert!(story.verdict().holds());
