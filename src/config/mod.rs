@@ -53,6 +53,7 @@ mod shown_value;
 mod suggest;
 mod tls;
 mod tls_keys;
+mod url_parts;
 mod urls;
 mod warnings;
 mod watch;

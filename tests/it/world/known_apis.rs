@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::PROGRAM;
 
 const LIMITS: &str = "max-requests: 100, window-size: 1s, guard: 200ms, max-throttle: 3s";
-const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
+pub(super) const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
 
 /// Runs a job of each of `tenants` at an API with the profile `name`, until `done` of them are done
 /// and the others are dead letters. Each tenant's first call has the answer that `refuse` returns.

@@ -12,6 +12,7 @@ mod known_apis;
 mod late_calls;
 mod mixed_plans;
 mod outage;
+mod tenants_hosts;
 mod throttle_scope;
 
 use hyper::Version;
