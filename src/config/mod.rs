@@ -8,6 +8,7 @@ mod admin;
 mod amqp;
 mod amqp_name;
 mod amqp_servers;
+mod api_advice;
 mod api_profiles;
 mod breaker;
 mod clashes;
