@@ -14,6 +14,7 @@ mod mixed_plans;
 mod outage;
 mod tenants_hosts;
 mod throttle_scope;
+mod used_up;
 
 use hyper::Version;
 use kit::api::{Api, ApiBehavior, Reply};
