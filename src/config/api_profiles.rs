@@ -75,6 +75,10 @@ pub struct ApiProfile {
     pub sources: Vec<String>,
     /// The date at which the sources were read.
     pub checked: String,
+    /// URL of a call, if each tenant has its own host.
+    pub url: Option<String>,
+    /// Headers with the credentials of a tenant, if each tenant has its own.
+    pub headers: Vec<(String, String)>,
     /// Limits by plan; the first plan is the default. At least one.
     pub plans: Vec<ApiPlan>,
     /// Rules on answers, and the sources of a call's cost.
@@ -139,6 +143,13 @@ impl ApiProfile {
         }
     }
 
+    /// Returns true if the API counts what each call costs. Limits without a unit count one unit
+    /// per call, unless jobs state their costs.
+    pub fn prices_calls(&self) -> bool {
+        let mut limits = self.plans.iter().flat_map(|plan| &plan.limits);
+        limits.any(|limit| limit.contains("unit: cost"))
+    }
+
     /// Returns the plan called `name`, or the default one.
     pub fn plan(&self, name: Option<&str>) -> Option<&ApiPlan> {
         match name {
@@ -150,7 +161,9 @@ impl ApiProfile {
 
 impl AnswersReader<'_> {
     fn profile(&mut self, name: &str, node: &Node<'_>) -> Option<ApiProfile> {
-        let known = ["title", "sources", "checked", "plans", "answers", "cost"];
+        let known = [
+            "title", "sources", "checked", "url", "headers", "plans", "answers", "cost",
+        ];
         let fields = self.fields(node, &known, "a profile")?;
         let mut field = |name: &str| match fields.iter().find(|field| field.name == name) {
             Some(field) => Some(field),
@@ -158,12 +171,23 @@ impl AnswersReader<'_> {
         };
         let (title, sources, checked) = (field("title"), field("sources"), field("checked"));
         let (plans, answers) = (field("plans"), field("answers"));
-        let cost = fields.iter().find(|field| field.name == "cost");
+        let optional = |name: &str| fields.iter().find(|field| field.name == name);
+        let (cost, url) = (optional("cost"), optional("url"));
         let title = self.line(title?);
         let checked = self.line(checked?);
         let sources = self.items(sources?, MAX_ITEMS, "addresses");
         let sources: Option<Vec<String>> =
             (sources?.iter()).map(|source| self.line(source)).collect();
+        let url = match url {
+            Some(url) => self.line(url).map(Some),
+            None => Some(None),
+        };
+        let headers = match optional("headers") {
+            Some(headers) => self.names(headers, MAX_ITEMS, "headers")?,
+            None => Vec::new(),
+        };
+        let header = |node: &Node<'_>| Some((node.name.to_owned(), self.line(node)?));
+        let headers: Option<Vec<_>> = headers.iter().map(header).collect();
         let plans = self.plans(plans?);
         let rules = self.rules(answers?);
         let cost = match cost {
@@ -175,6 +199,8 @@ impl AnswersReader<'_> {
             title: title?,
             sources: sources?,
             checked: checked?,
+            url: url?,
+            headers: headers?,
             plans: plans?,
             rules: AnswerRules {
                 rules: rules?,

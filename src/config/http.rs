@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use ::http::header::HeaderName;
 use serde_json::json;
-use url::Url;
 
 use super::api_profiles::{ApiName, ApiProfile};
 use super::error::{ConfigProblem, shown};
@@ -14,17 +13,18 @@ use super::http_method::Method;
 use super::http_oauth2::{CLIENT_SECRET, CLIENT_SECRET_FILE, OAuth2};
 use super::http_secrets::{OF_TENANTS, SecretFiles, Sign, signing_keys};
 use super::input::{ConfigInput, KeyEntry};
+use super::job::COST as COST_OF_JOBS;
 use super::key::{
     ConfigKey, MINUTE, as_written, boolean, choice, choice_of, duration, file, file_with, folder,
     keys, pem, text, tree, url,
 };
 use super::parse::{self, ValueError};
-use super::placeholders;
+use super::placeholders::{self, UrlTemplates};
 use super::secret::{Secret, SecretUrl};
 use super::shown_value::{ShownValue, ShownValues};
 use super::tls::Tls;
 use super::tls_keys::TlsKeys;
-use super::urls::UrlForm;
+use super::urls::{self, UrlForm};
 use super::yaml::Raw;
 use crate::rules::answers::Answers;
 use crate::rules::decision::LEASE_MS;
@@ -33,10 +33,6 @@ use crate::rules::job::call::{Carried, Template};
 const URLS: UrlForm = UrlForm {
     schemes: ["http", "https"],
     example: "https://api.example.com/jobs",
-};
-const PROXIES: UrlForm = UrlForm {
-    schemes: ["http", "https"],
-    example: "http://proxy.example.com:3128",
 };
 /// Defined in IETF draft-ietf-httpapi-idempotency-key-header.
 const IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
@@ -49,20 +45,6 @@ pub const SIGNATURE_HEADERS: [&str; 3] = ["webhook-id", "webhook-timestamp", "we
 
 const SIGN_PATTERN: &str =
     r"^(\{secret:tenant\}|whsec_[A-Za-z0-9+/]{32,88}={0,2}(\s+whsec_[A-Za-z0-9+/]{32,88}={0,2})?)$";
-
-/// Parses the URL of a proxy, which has no path.
-fn proxy(raw: &Raw) -> Result<SecretUrl, ValueError> {
-    let url = PROXIES.one(raw)?;
-    let parsed = Url::parse(url.expose()).map_err(|err| format!("is not a valid URL: {err}"))?;
-    let is_bare = parsed.path() == "/" && parsed.query().is_none() && parsed.fragment().is_none();
-    match (url.has_scheme("http"), is_bare) {
-        (true, true) => Ok(url),
-        _ => Err(format!(
-            "must be a URL such as {}, without a path",
-            PROXIES.example
-        )),
-    }
-}
 
 /// Parses the keys that sign calls, or the placeholder for tenants' own keys.
 fn sign_secrets(raw: &Raw) -> Result<String, ValueError> {
@@ -78,7 +60,7 @@ keys! {
         .example("http://h/")
         .about("URL of the API; `run` requires it.")
         .note("`http://` uses HTTP/1.1, `https://` uses HTTP/2 if the API offers it, otherwise \
-            HTTP/1.1. Path and query can have [placeholders](HANDLERS.md#what-a-call-carries).");
+            HTTP/1.1. Host, path and query can have [placeholders](HANDLERS.md#what-a-call-carries).");
     URL_FILE: String = file("dispatch.http.url-file").about("File that contains `dispatch.http.url`.");
     METHOD: Method = choice("dispatch.http.method")
         .default("POST")
@@ -161,7 +143,7 @@ keys! {
         "dispatch.http.proxy",
         "`http://host:port`, or `http://user:password@host:port`",
         || json!({"type": "string", "pattern": "^[hH][tT][tT][pP]://[^\\s/?#]+/?$"}),
-        proxy,
+        urls::proxy,
     )
         .secret()
         .example("http://proxy:3128")
@@ -220,6 +202,8 @@ pub struct Http {
     pub tls: Tls,
     /// `dispatch.http.method`
     pub method: Method,
+    /// Host and port of the URL, if they have placeholders.
+    pub host: Option<Template>,
     /// Path and query of the URL, if they have placeholders.
     pub target: Option<Template>,
     /// `dispatch.http.headers`, `dispatch.http.headers-file` and `dispatch.http.idempotency-key`:
@@ -239,6 +223,8 @@ pub struct Http {
     pub oauth2: Option<OAuth2>,
     /// `dispatch.http.api`
     pub api: Option<ApiName>,
+    /// Whether `job.cost` is not set although there is a `dispatch.http.api`.
+    pub lacks_cost: bool,
     /// `dispatch.http.answers` and `dispatch.http.cost` with the rules of `dispatch.http.api`: the
     /// meanings of answers.
     pub answers: Answers,
@@ -258,7 +244,8 @@ impl Http {
         let Self {
             url,
             method,
-            // The URL contains it.
+            // The URL contains them.
+            host: _,
             target: _,
             tls,
             headers,
@@ -269,6 +256,8 @@ impl Http {
             sign_secrets,
             oauth2,
             api,
+            // For advice only.
+            lacks_cost: _,
             answers,
             proxy,
             http2,
@@ -334,10 +323,10 @@ impl ConfigInput {
         let tls = self.tls(TLS);
         let url_known = url.as_ref().and_then(Option::as_ref);
         let path = URL.key.path;
-        let target =
-            match url_known.map(|url| placeholders::target(url.expose(), path, &mut carried)) {
-                None => Some(None),
-                Some(Ok(target)) => Some(target),
+        let templates =
+            match url_known.map(|url| placeholders::of_url(url.expose(), path, &mut carried)) {
+                None => Some(UrlTemplates::default()),
+                Some(Ok(templates)) => Some(templates),
                 Some(Err(words)) => self.wrong(self.set_key_of(&URL, &URL_FILE), words),
             };
         let headers = self.headers(url_known, &HEADERS, &HEADERS_FILE, &mut carried);
@@ -353,7 +342,7 @@ impl ConfigInput {
         let (url, tls, headers, http2) = (url?, tls?, headers?, http2?);
         let (answers, timeout, abandoned) = (answers?, timeout?, abandoned?);
         let (method, forward) = (method?, forward?.unwrap_or_default());
-        let (idempotency_key, target) = (idempotency_key?, target?);
+        let (idempotency_key, UrlTemplates { host, target }) = (idempotency_key?, templates?);
         let (sign, sign_secrets) = sign?;
         let (secret_files, oauth2, proxy) = (secret_files?, oauth2?, proxy?);
         let Some(url) = url else {
@@ -382,6 +371,7 @@ impl ConfigInput {
         let http = Http {
             url,
             method,
+            host,
             target,
             tls,
             headers,
@@ -391,6 +381,7 @@ impl ConfigInput {
             sign,
             sign_secrets,
             oauth2,
+            lacks_cost: api.flatten().is_some() && self.entry(&COST_OF_JOBS.key).is_none(),
             api: api?,
             answers,
             proxy,

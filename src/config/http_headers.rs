@@ -6,7 +6,6 @@ use ::http::header::{
     AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
 };
 use serde_json::{Value as Json, json};
-use url::Url;
 
 use super::error::shown;
 use super::input::ConfigInput;
@@ -279,5 +278,6 @@ pub(super) fn forward_schema() -> Json {
 
 /// Returns true if the URL's user or password sets authorization.
 pub(super) fn has_user(url: &SecretUrl) -> bool {
-    Url::parse(url.expose()).is_ok_and(|url| !url.username().is_empty() || url.password().is_some())
+    url.parse()
+        .is_ok_and(|url| !url.username().is_empty() || url.password().is_some())
 }

@@ -10,11 +10,13 @@ use super::http_secrets::OF_TENANTS;
 use super::input::ConfigInput;
 use super::key::{ConfigKey, choice, file, keys, text, url};
 use super::parse::{self, ValueError, wrong};
+use super::placeholders;
 use super::secret::{Secret, SecretUrl};
 use super::shown_value::ShownValues;
 use super::suggest::hint;
 use super::urls::UrlForm;
 use super::yaml::Raw;
+use crate::rules::job::call::Carried;
 use crate::rules::named::Named;
 
 const URLS: UrlForm = UrlForm {
@@ -93,27 +95,20 @@ fn client_secret(raw: &Raw) -> Result<Secret, ValueError> {
     Ok(Secret::new(text))
 }
 
-/// Parses the URL. Its path and query may contain the tenant's name.
+/// Parses the URL. Its host, path and query may contain the tenant's name.
 fn token_url(raw: &Raw) -> Result<SecretUrl, ValueError> {
     let url = URLS.one(raw)?;
     let text = url.expose();
-    let server_ends = text
-        .find("://")
-        .map(|at| at + 3)
-        .and_then(|at| Some(at + text[at..].find('/')?));
+    if text.contains(OF_TENANTS) {
+        return Err(NO_SECRET.to_owned());
+    }
+    no_others(text)?;
     let behind = text.find('#').unwrap_or(text.len());
-    if !text.contains(OF_TENANTS) {
-        no_others(text)?;
+    if text[behind..].contains(TENANT) {
+        return Err("has {tenant} after a #, but that part is never sent".to_owned());
     }
-    match (text.find(TENANT), server_ends) {
-        _ if text.contains(OF_TENANTS) => Err(NO_SECRET.to_owned()),
-        (Some(_), _) if text[behind..].contains(TENANT) => {
-            Err("has {tenant} after a #, but that part is never sent".to_owned())
-        }
-        (Some(at), Some(end)) if at > end => Ok(url),
-        (None, _) => Ok(url),
-        _ => Err("has {tenant} before its path, but jobs must not choose the server".to_owned()),
-    }
+    placeholders::host(text, TOKEN_URL.key.path, &mut Carried::default())?;
+    Ok(url)
 }
 
 keys! {
@@ -125,7 +120,7 @@ keys! {
     CLIENT_ID: String = text("dispatch.http.oauth2.client-id", "text of 1 to 1024 ASCII characters", schema, plain)
         .example("sluicegate")
         .about("Client's name at the token URL.")
-        .note("`{tenant}` in it, in the URL's path, in `scope` or in `audience` requests one \
+        .note("`{tenant}` in it, in the URL's host or path, in `scope` or in `audience` requests one \
             token per tenant.");
     CLIENT_SECRET: Secret = text("dispatch.http.oauth2.client-secret", "text of 1 to 1024 ASCII characters", secret_schema, client_secret)
         .secret()
@@ -190,6 +185,13 @@ impl OAuth2 {
     /// Returns true if each tenant has a client secret of its own.
     pub fn has_secrets_of_tenants(&self) -> bool {
         self.client_secret.expose() == OF_TENANTS
+    }
+
+    /// Returns true if the host of the URL contains the tenant's name.
+    pub fn has_hosts_of_tenants(&self) -> bool {
+        let url = self.token_url.expose();
+        let host = placeholders::host(url, TOKEN_URL.key.path, &mut Carried::default());
+        host.is_ok_and(|host| host.is_some())
     }
 
     /// Returns true if tokens are fetched over TLS.

@@ -2,13 +2,16 @@
 //! `{secret:tenant}`.
 
 use ::http::header::HeaderValue;
-use url::{Position, Url};
+use url::{Host, Position, Url};
 
 use super::error::shown;
 use super::job::field;
 use super::parse::ValueError;
 use super::suggest::hint;
-use crate::rules::job::call::{Carried, Template, TemplatePart, ValuePlace, ValueSource};
+use super::url_parts::{MARK, parse_url, parts};
+use crate::rules::job::call::{
+    Carried, MAX_LABEL, Template, TemplatePart, ValuePlace, ValueSource,
+};
 
 /// Maximum number of placeholders in a text. Each value may have 3 KiB when encoded, and no URL is
 /// that long in all.
@@ -21,8 +24,22 @@ const JOB_SOURCES: [(&str, ValueSource); 4] = [
 ];
 const ALL_FORMS: &str =
     "{tenant}, {id}, {attempt}, {header:NAME}, {json:/pointer} or {secret:tenant}";
-/// A text that no user's URL contains and no URL parser changes.
-const MARK: &str = "sluicegate-placeholder-";
+/// Maximum length of a host name (RFC 1035).
+const MAX_HOST: usize = 253;
+/// Minimum number of labels behind the placeholders of a host, so that jobs choose a name in a
+/// domain, and not the domain.
+const MIN_FIXED_LABELS: usize = 2;
+const HOST_FORM: &str = "a host with placeholders must have the form {tenant}.example.com: each \
+    placeholder is a whole label, and the part behind them is a domain with a dot";
+
+/// The parts of a URL that differ between jobs.
+#[derive(Debug, Default)]
+pub(super) struct UrlTemplates {
+    /// Host and port, if the host has placeholders.
+    pub host: Option<Template>,
+    /// Path and query, if they have placeholders.
+    pub target: Option<Template>,
+}
 
 /// A part of a text.
 enum TextToken<'t> {
@@ -106,30 +123,98 @@ pub(super) fn header(
     Ok(has_some.then_some(Template(parts)))
 }
 
+/// Parses the parts of `url` that have placeholders, encoded as they are sent.
+///
+/// # Errors
+/// A placeholder is unknown or in the wrong place. No part of the URL is in the message.
+pub(super) fn of_url(
+    url: &str,
+    key: &'static str,
+    carried: &mut Carried,
+) -> Result<UrlTemplates, ValueError> {
+    Ok(UrlTemplates {
+        host: host(url, key, carried)?,
+        target: target(url, key, carried)?,
+    })
+}
+
+/// Parses host and port of `url`. Returns `None` if they have no placeholder.
+///
+/// # Errors
+/// The host could be in a domain that a job chooses, or a placeholder is unknown or not allowed
+/// there.
+pub(super) fn host(
+    url: &str,
+    key: &'static str,
+    carried: &mut Carried,
+) -> Result<Option<Template>, ValueError> {
+    let [_, host, _] = parts(url);
+    if !host.contains('{') {
+        return Ok(None);
+    }
+    let tokens = tokens(host, carried)?;
+    let Some((TextToken::Literal(fixed), labels)) = tokens.split_last() else {
+        return Err(format!(
+            "has a placeholder at the end of its host; {HOST_FORM}"
+        ));
+    };
+    let mut parts = Vec::new();
+    for (number, token) in labels.iter().enumerate() {
+        match token {
+            TextToken::Placeholder(source) if number % 2 == 0 => {
+                if !matches!(source, ValueSource::Tenant | ValueSource::Field(_)) {
+                    return Err(format!(
+                        "has {source} in its host; only {{tenant}}, {{header:NAME}} and \
+                        {{json:/pointer}} can be there"
+                    ));
+                }
+                carried.used(*source, ValuePlace::Host, key);
+                parts.push(TemplatePart::Value(*source, ValuePlace::Host));
+            }
+            TextToken::Literal(".") if number % 2 == 1 => {
+                parts.push(TemplatePart::Literal(".".to_owned()));
+            }
+            _ => return Err(format!("has a placeholder in the wrong place; {HOST_FORM}")),
+        }
+    }
+    let parsed = parse_url(url).map_err(|err| format!("is not a valid URL: {err}"))?;
+    let count = parts.len().div_ceil(2);
+    // The parser has put the fixed part into the form in which it is sent.
+    let domain = match parsed.host() {
+        Some(Host::Domain(name)) => name.splitn(count + 1, '.').nth(count),
+        _ => None,
+    };
+    let labels = domain.map(|name| name.trim_end_matches('.').split('.'));
+    let is_fixed = labels.is_some_and(|labels| {
+        let is_label = |label: &str| !label.is_empty() && !label.contains(['{', '}']);
+        labels.clone().all(is_label) && labels.count() >= MIN_FIXED_LABELS
+    });
+    let Some(domain) = domain.filter(|_| is_fixed && fixed.starts_with('.')) else {
+        return Err(format!(
+            "lacks a domain behind the placeholders of its host; {HOST_FORM}"
+        ));
+    };
+    if domain.len() + count * (MAX_LABEL + 1) > MAX_HOST {
+        return Err("has a host that can become longer than 253 characters".to_owned());
+    }
+    let port = &parsed[Position::AfterHost..Position::AfterPort];
+    parts.push(TemplatePart::Literal(format!(".{domain}{port}")));
+    Ok(Some(Template(parts)))
+}
+
 /// Parses path and query of `url`, encoded as they are sent. Returns `None` if they have no
 /// placeholder.
 ///
 /// # Errors
 /// A placeholder is unknown or in the wrong place. No part of the URL is in the message.
-pub(super) fn target(
+fn target(
     url: &str,
     key: &'static str,
     carried: &mut Carried,
 ) -> Result<Option<Template>, ValueError> {
-    let begin = url.find("://").map_or(0, |at| at + 3);
-    let path = url[begin..]
-        .find(['/', '?', '#'])
-        .map_or(url.len(), |at| begin + at);
-    let (server, rest) = url.split_at(path);
-    // A brace in a password is literal.
-    if (server.rsplit('@').next()).is_some_and(|host| host.contains('{')) {
-        return Err(
-            "has a placeholder before its path, but jobs must not set the scheme, host or port"
-                .to_owned(),
-        );
-    }
+    let [.., rest] = parts(url);
     let mut sources = Vec::new();
-    let mut marked = server.to_owned();
+    let mut marked = "http://h".to_owned();
     for token in tokens(rest, carried)? {
         match token {
             TextToken::Literal(text) => marked.push_str(text),

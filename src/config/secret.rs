@@ -3,7 +3,9 @@
 
 use std::fmt;
 
-use url::Url;
+use url::{ParseError, Url};
+
+use super::url_parts::{parse_url, restore_host};
 
 /// A URL that may contain a user and a password. `Debug` and `Display` show it redacted.
 #[derive(Clone, PartialEq, Eq)]
@@ -18,6 +20,13 @@ impl SecretUrl {
     pub fn expose(&self) -> &str {
         &self.0
     }
+    /// Parses the URL. A label stands for each placeholder in its host.
+    ///
+    /// # Errors
+    /// It is not a URL.
+    pub fn parse(&self) -> Result<Url, ParseError> {
+        parse_url(&self.0)
+    }
     /// Returns true if the URL's scheme is `scheme`, ignoring case.
     pub(super) fn has_scheme(&self, scheme: &str) -> bool {
         let begin = self.0.split(':').next().unwrap_or_default();
@@ -27,7 +36,7 @@ impl SecretUrl {
 
 impl fmt::Display for SecretUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Ok(mut url) = Url::parse(&self.0) else {
+        let Ok(mut url) = self.parse() else {
             return f.write_str("<unreadable url>");
         };
         // A bare `/` or `#` in a password makes a parser read the rest as a path. The `@` behind it
@@ -48,10 +57,10 @@ impl fmt::Display for SecretUrl {
             url.set_query(Some("***"));
         }
         url.set_fragment(None);
-        // Restores placeholders in the path as written.
+        // Restores placeholders as written.
         if self.0.contains('{') {
             let shown = url.as_str().replace("%7B", "{").replace("%7D", "}");
-            return f.write_str(&shown);
+            return f.write_str(&restore_host(shown, &self.0));
         }
         f.write_str(url.as_str())
     }
@@ -116,6 +125,10 @@ mod tests {
             (
                 "http://h/v1/{tenant}?q={id}&key=hunter2",
                 "http://h/v1/{tenant}?***",
+            ),
+            (
+                "https://u:hunter2@{json:/shop/id}.{tenant}.h.com:444/{id}",
+                "https://***:***@{json:/shop/id}.{tenant}.h.com:444/{id}",
             ),
         ] {
             let secret = SecretUrl::new(url);

@@ -5,6 +5,7 @@ use url::Url;
 
 use super::parse::{self, ValueError};
 use super::secret::{SecretUrl, misplaced_at};
+use super::url_parts::parse_url;
 use super::yaml::{self, Raw};
 
 /// Maximum number of nodes or seeds of a cluster, and of sentinels.
@@ -51,7 +52,7 @@ impl UrlForm {
                 "has a space or a control character; it must be {must}"
             ));
         }
-        let url = Url::parse(text).map_err(|err| match err {
+        let url = parse_url(text).map_err(|err| match err {
             url::ParseError::RelativeUrlWithoutBase => {
                 format!("is not a valid URL: it has no scheme; it must be {must}")
             }
@@ -91,6 +92,25 @@ impl UrlForm {
             }
             _ => Ok(SecretUrl::new(text)),
         }
+    }
+}
+
+const PROXIES: UrlForm = UrlForm {
+    schemes: ["http", "https"],
+    example: "http://proxy.example.com:3128",
+};
+
+/// Parses the URL of a proxy, which has no path.
+pub(super) fn proxy(raw: &Raw) -> Result<SecretUrl, ValueError> {
+    let url = PROXIES.one(raw)?;
+    let parsed = Url::parse(url.expose()).map_err(|err| format!("is not a valid URL: {err}"))?;
+    let is_bare = parsed.path() == "/" && parsed.query().is_none() && parsed.fragment().is_none();
+    match (url.has_scheme("http"), is_bare) {
+        (true, true) => Ok(url),
+        _ => Err(format!(
+            "must be a URL such as {}, without a path",
+            PROXIES.example
+        )),
     }
 }
 

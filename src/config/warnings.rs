@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::admin::Admin;
+use super::api_advice;
 use super::forward::Forward;
 use super::http_secrets::Sign;
 use super::load::Config;
@@ -73,8 +74,8 @@ impl Config {
         found
     }
 
-    /// Returns a sentence for each setting that works as intended but could use fewer resources.
-    /// `check` prints them.
+    /// Returns a sentence for each setting that works as intended but could use fewer resources, or
+    /// that the called API seems to need. `check` prints them.
     #[doc(hidden)]
     pub fn advice(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -85,6 +86,7 @@ impl Config {
             found.extend(large.iter().map(|large| large_log(&source, large)));
         }
         self.small_shares(&mut found);
+        api_advice::missing(self, &mut found);
         found
     }
 

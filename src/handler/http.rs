@@ -28,6 +28,7 @@ mod answer;
 mod bounded;
 mod call;
 mod connection;
+mod hosts;
 mod openings;
 mod pool;
 mod proxy;
@@ -37,6 +38,7 @@ mod requests;
 mod result_fields;
 mod secrets;
 mod send;
+mod server;
 mod setup;
 mod shared_connection;
 mod sign;
@@ -47,7 +49,6 @@ mod token_endpoint;
 mod tokens;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use hyper::StatusCode;
@@ -57,13 +58,14 @@ use super::verdicts::unprepared;
 use super::{Attempt, Outcome, Permit, PreparingHandler, Trouble};
 use crate::rules::job::Job;
 use crate::rules::tenant::Tenant;
-use crate::shortage;
 use abandoned::CallAbandoner;
 use advice::no_connection;
 use answer::AnswerReader;
+use hosts::Hosts;
 use pool::{Pool, PooledConnection};
 pub use reach::{Reach, reach};
-use requests::Requests;
+use requests::{NoRequest, Requests};
+use server::Server;
 pub use setup::HttpHandlerError;
 use token_endpoint::TokenError;
 use tokens::{AccessToken, NoToken, Tokens};
@@ -71,11 +73,10 @@ use tokens::{AccessToken, NoToken, Tokens};
 /// Calls one API.
 pub struct HttpHandler {
     pool: Arc<Pool>,
+    hosts: Hosts,
     abandoned: CallAbandoner,
     /// Maximum number of simultaneous calls.
     concurrency: usize,
-    /// Number of consecutive calls that the API refused without processing them.
-    refused: AtomicUsize,
     /// Whether connections use TLS.
     encrypted: bool,
     requests: Requests,
@@ -88,7 +89,8 @@ pub struct HttpHandler {
 
 /// Everything that a call needs beside its permit.
 pub struct ReadyCall {
-    /// A connection on which a request can be sent at once.
+    server: Arc<Server>,
+    /// A connection to it on which a request can be sent at once.
     connection: PooledConnection,
     /// The access token, if calls carry one.
     token: Option<Arc<AccessToken>>,
@@ -145,26 +147,37 @@ impl HttpHandler {
         }
     }
 
-    /// Returns a connection on which a request can be sent at once. The error is the attempt of a
-    /// job without one.
-    async fn open(&self, deadline: Instant) -> Result<PooledConnection, Attempt> {
-        let why = match timeout_at(deadline, self.pool.open()).await {
-            Ok(Ok(connection)) => return Ok(connection),
+    /// Returns a connection to `server` on which a request can be sent at once. The error is the
+    /// attempt of a job without one.
+    async fn open(
+        &self,
+        server: &Arc<Server>,
+        deadline: Instant,
+    ) -> Result<PooledConnection, Attempt> {
+        let why = match timeout_at(deadline, self.pool.open(server)).await {
+            Ok(Ok(connection)) => {
+                self.hosts.reached();
+                return Ok(connection);
+            }
             Ok(Err(why)) => why,
             Err(_) => {
                 let why = self.too_late("no connection");
-                return Err(unprepared(Trouble::Unreachable, why));
+                return Err(unprepared(self.hosts.unreached(server, None), why));
             }
         };
-        let trouble = shortage::of(why.as_ref()).map_or(Trouble::Unreachable, |_| Trouble::Local);
+        let trouble = self.hosts.unreached(server, Some(why.as_ref()));
         let why = no_connection(why.as_ref(), self.encrypted);
         Err(unprepared(trouble, format!("no connection: {why}")))
     }
 
-    /// Returns a free connection together with `token`, if there is one.
-    fn with(&self, token: Option<Arc<AccessToken>>) -> Option<ReadyCall> {
-        let connection = self.pool.take()?;
-        Some(ReadyCall { connection, token })
+    /// Returns a free connection to `server` together with `token`, if there is one.
+    fn with(&self, server: Arc<Server>, token: Option<Arc<AccessToken>>) -> Option<ReadyCall> {
+        let connection = self.pool.take(&server)?;
+        Some(ReadyCall {
+            server,
+            connection,
+            token,
+        })
     }
 
     fn too_late(&self, what: &str) -> String {
@@ -177,33 +190,41 @@ impl PreparingHandler for HttpHandler {
     type Ready = ReadyCall;
 
     fn at_once(&self) -> Option<ReadyCall> {
-        match &self.tokens {
-            Some(tokens) => tokens.usable().and_then(|token| self.with(Some(token))),
-            None => self.with(None),
-        }
+        let Hosts::One(server) = &self.hosts else {
+            return None;
+        };
+        let token = match &self.tokens {
+            Some(tokens) => Some(tokens.usable()?),
+            None => None,
+        };
+        self.with(Arc::clone(server), token)
     }
 
     fn at_once_for(&self, tenant: &Tenant) -> Option<ReadyCall> {
-        match &self.tokens {
-            Some(tokens) => {
-                let token = tokens.usable_for(tenant)?;
-                self.with(Some(token))
-            }
-            None => self.with(None),
-        }
+        let server = self.hosts.of_tenant(tenant, &self.pool)?;
+        let token = match &self.tokens {
+            Some(tokens) => Some(tokens.usable_for(tenant)?),
+            None => None,
+        };
+        self.with(server, token)
     }
 
     async fn prepare(&self, job: &Job) -> Result<ReadyCall, Attempt> {
         let deadline = Instant::now() + self.timeout;
+        let server = self.hosts.of(job, &self.pool);
+        let server = server.map_err(|why| Attempt::from(NoRequest::Permanent(why)))?;
         let token = self.token(&job.tenant, deadline).await?;
-        // The job may have lacked only a token: use a free connection if there is one.
-        if token.is_some()
-            && let Some(connection) = self.pool.take()
-        {
-            return Ok(ReadyCall { connection, token });
-        }
-        let connection = self.open(deadline).await?;
-        Ok(ReadyCall { connection, token })
+        // The job may have lacked only a token, or its server was not known: use a free connection
+        // if there is one.
+        let connection = match self.pool.take(&server) {
+            Some(connection) => connection,
+            None => self.open(&server, deadline).await?,
+        };
+        Ok(ReadyCall {
+            server,
+            connection,
+            token,
+        })
     }
 
     fn is_ready(&self, ready: &mut ReadyCall) -> bool {

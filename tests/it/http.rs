@@ -6,6 +6,7 @@ mod connections;
 pub mod downstream;
 mod frames;
 mod hostile;
+mod hosts;
 mod oauth2;
 mod oauth2_by_tenant;
 mod proxy;

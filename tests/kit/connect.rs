@@ -1,5 +1,6 @@
 //! An HTTP proxy that opens tunnels (CONNECT) and records their destinations.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -16,15 +17,26 @@ pub struct ConnectProxy {
 impl ConnectProxy {
     /// Accepts all clients, or only those that send this `proxy-authorization`.
     pub async fn start(authorization: Option<&str>) -> Self {
+        Self::leading(authorization, |target| target.parse().ok()).await
+    }
+
+    /// Does the same, and opens a tunnel to the address that `route` returns for a destination. To
+    /// others it can open none.
+    pub async fn leading(
+        authorization: Option<&str>,
+        route: impl Fn(&str) -> Option<SocketAddr> + Send + Sync + 'static,
+    ) -> Self {
+        let route = Arc::new(route);
         let asked = Arc::<Mutex<Vec<String>>>::default();
         let credentials =
             authorization.map(|value| format!("proxy-authorization: {value}").to_lowercase());
         let (seen, credentials) = (Arc::clone(&asked), Arc::new(credentials));
         let door = Door::open(move |stream, _| {
             let (seen, credentials) = (Arc::clone(&seen), Arc::clone(&credentials));
+            let route = Arc::clone(&route);
             async move {
                 // An error means that one side has ended.
-                let _ = serve(stream, &seen, credentials.as_deref()).await;
+                let _ = serve(stream, &seen, (credentials.as_deref(), &*route)).await;
             }
         });
         Self {
@@ -42,7 +54,7 @@ impl ConnectProxy {
 async fn serve(
     mut stream: TcpStream,
     asked: &Mutex<Vec<String>>,
-    credentials: Option<&str>,
+    (credentials, route): (Option<&str>, &impl Fn(&str) -> Option<SocketAddr>),
 ) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -59,7 +71,11 @@ async fn serve(
         let refusal = b"HTTP/1.1 407 Proxy Authentication Required\r\nproxy-authenticate: Basic\r\ncontent-length: 0\r\n\r\n";
         return stream.write_all(refusal).await;
     }
-    let mut there = TcpStream::connect(target).await?;
+    let Some(address) = route(target) else {
+        let refusal = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n";
+        return stream.write_all(refusal).await;
+    };
+    let mut there = TcpStream::connect(address).await?;
     stream
         .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
         .await?;

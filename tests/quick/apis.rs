@@ -209,6 +209,59 @@ fn the_limits_of_each_plan_can_be_enforced() {
 }
 
 #[test]
+fn a_profile_with_a_host_and_a_token_per_tenant_says_what_is_missing() {
+    let mut names = Vec::new();
+    for profile in profiles() {
+        let name = &profile.name;
+        let limits = profile.plans[0].limits.join(", ");
+        let advice = |url: &str, http: &str, job: &str| {
+            let yaml = format!(
+                "rate-limiter: {{limits: [{limits}]}}\n\
+                dispatch: {{http: {{url: '{url}', api: {name}{http}}}}}\njob: {{{job}}}\n"
+            );
+            let config = Config::parse("c.yaml", &yaml, std::iter::empty());
+            config
+                .unwrap_or_else(|errors| panic!("{name}: {errors}"))
+                .advice()
+        };
+        let Some(url) = &profile.url else {
+            assert!(profile.headers.is_empty());
+            continue;
+        };
+        names.push(name.clone());
+        let headers = profile.headers.iter();
+        let headers = headers.map(|(name, value)| format!("{name}: '{value}'"));
+        let headers: Vec<String> = headers.collect();
+        let http = format!(", headers: {{{}}}, secrets-folder: /", headers.join(", "));
+        assert_eq!(advice(url, &http, "cost: header:x-cost"), [""; 0], "{name}");
+        let one = advice("https://h/", "", "");
+        let has = |advice: &[String], key: &str| advice.iter().any(|line| line.starts_with(key));
+        assert!(has(&one, "dispatch.http.headers: has no "), "{one:?}");
+        let is_limited = !profile.plans[0]
+            .limits
+            .iter()
+            .all(|limit| limit.contains("global"));
+        assert_eq!(has(&one, "dispatch.http.url: "), is_limited, "{one:?}");
+        assert_eq!(
+            has(&one, "job.cost: "),
+            limits.contains("unit: cost"),
+            "{one:?}"
+        );
+        let single = advice("https://h/", "", "tenant: all");
+        assert!(!has(&single, "dispatch.http.url: "), "{single:?}");
+    }
+    let expected = [
+        "atlassian",
+        "azure-openai",
+        "salesforce",
+        "shopify",
+        "shopify-graphql",
+        "zendesk",
+    ];
+    assert_eq!(names, expected);
+}
+
+#[test]
 fn all_mistakes_of_a_profile_are_reported() {
     let text = "title: A\nsources: [https://a/]\nchecked: 2026-11-26\nplans: {a: {limts: []}}\n\
         answers:\n  - {when: {status: 600}, means: retry}\n  - {when: {status: 200}, means: retyr}\n";

@@ -1,26 +1,21 @@
-//! The open connections to a server: idle connections and shared ones.
+//! The open connections to the servers of an API: idle connections and shared ones.
 
 use std::error::Error;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::{Request, Uri};
-use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::connect::HttpConnector;
-use rustls::ClientConfig;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
-use tower_service::Service;
 
 use super::call::Exchange;
 use super::connection::Connection;
-use super::openings::{Opening, Openings};
-use super::proxy::{Connector, Proxy};
-use super::shared_connection::{SharedConnection, StreamSlot};
-use super::socket::{Sockets, Stream};
+use super::openings::Opening;
+use super::server::{Server, ServerSetup, Servers};
+use super::shared_connection::{SharedConnection, StreamSlot, lock};
+use super::socket::Stream;
 use super::stream;
 
 /// Protocols offered to a server with TLS, best first.
@@ -31,168 +26,173 @@ const HTTP2: &[u8] = b"h2";
 /// requests are written to a connection that the server is closing.
 pub(super) const MAX_IDLE: Duration = Duration::from_secs(4);
 
-/// Opens connections to one server and keeps the reusable ones.
+/// Opens connections to the servers of an API and keeps the reusable ones.
 pub(super) struct Pool {
-    connector: HttpsConnector<Connector>,
-    /// Whether connections go to the server without a proxy.
-    is_direct: bool,
-    server: Uri,
+    setup: ServerSetup,
+    servers: Mutex<Servers>,
     /// Maximum number of idle connections, and of calls that share one connection.
     max: usize,
     open: Mutex<OpenConnections>,
-    openings: Openings,
-    /// Notified when another call may fit on a shared connection.
-    changed: Arc<Notify>,
 }
 
 #[derive(Default)]
 struct OpenConnections {
     /// Idle connections with the time until which each is kept, soonest first.
-    idle: Vec<(Instant, Box<Connection>)>,
-    /// Shared connections. One is opened only if no other has room, so there are at most as many as
-    /// calls, plus some that are idle or being opened.
-    shared: Vec<Arc<SharedConnection>>,
+    idle: Vec<IdleConnection>,
+    /// Shared connections. One is opened only if no other to its server has room, so at most as
+    /// many as calls are in use. Some are idle or being opened.
+    shared: Vec<(Arc<Server>, Arc<SharedConnection>)>,
     /// Whether a task is running that closes idle connections.
     swept: bool,
 }
 
+struct IdleConnection {
+    until: Instant,
+    server: Arc<Server>,
+    connection: Box<Connection>,
+}
+
 impl Pool {
-    /// Creates a pool for connections to `server`, whose path is ignored, through `proxy`, if any.
-    /// `timeout` bounds the attempts at all addresses of the server together. With `http2`, a
-    /// server with TLS may choose HTTP/2.
-    pub(super) fn new(
-        (server, proxy): (Uri, Option<Proxy>),
-        (mut tls, http2): (ClientConfig, bool),
-        timeout: Duration,
-        max: usize,
-    ) -> Arc<Self> {
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        // The caller bounds the total time. This divides it among the server's addresses.
-        tcp.set_connect_timeout(Some(timeout));
-        tls.alpn_protocols = offer(http2);
-        let changed = Arc::<Notify>::default();
+    /// Creates a pool for connections by `setup`. There are at most `max` calls at a time.
+    pub(super) fn new(setup: ServerSetup, max: usize) -> Arc<Self> {
         Arc::new(Self {
-            is_direct: proxy.is_none(),
-            connector: HttpsConnector::from((Connector::new(Sockets(tcp), proxy), tls)),
-            server,
+            setup,
+            servers: Mutex::default(),
             max,
             open: Mutex::default(),
-            openings: Openings::new(Arc::clone(&changed)),
-            changed,
         })
     }
 
-    /// Returns true if the peer is the server itself, so that its acknowledgements prove arrival.
-    pub(super) fn is_direct(&self) -> bool {
-        self.is_direct
+    /// Returns the server at `host`, which may have a port.
+    ///
+    /// # Errors
+    /// A message for the operator: no request can name the host, or its proxy can't be used.
+    pub(super) fn server(&self, host: &str) -> Result<Arc<Server>, String> {
+        lock(&self.servers).at(host, &self.setup)
     }
 
-    /// Takes a connection on which a call can be sent at once: a stream of a shared connection, or
-    /// the most recently used idle connection that is still open.
-    pub(super) fn take(self: &Arc<Self>) -> Option<PooledConnection> {
-        if let Some(slot) = self.slot() {
+    /// Takes a connection to `server` on which a call can be sent at once: a stream of a shared
+    /// connection, or the most recently used idle connection that is still open.
+    pub(super) fn take(self: &Arc<Self>, server: &Arc<Server>) -> Option<PooledConnection> {
+        if let Some(slot) = self.slot(server) {
             return Some(PooledConnection(CallConnection::Stream(slot)));
         }
         loop {
-            let (until, connection) = self.lock().idle.pop()?;
-            let mut idle = self.idle_connection(connection, until);
+            let mut open = lock(&self.open);
+            let at = (open.idle.iter()).rposition(|idle| Arc::ptr_eq(&idle.server, server))?;
+            let found = open.idle.remove(at);
+            drop(open);
+            let mut idle = self.idle_connection(found);
             if idle.is_ready() {
                 return Some(PooledConnection(CallConnection::Own(idle)));
             }
         }
     }
 
-    /// Takes a stream of a shared connection.
-    fn slot(&self) -> Option<StreamSlot> {
+    /// Takes a stream of a shared connection to `server`.
+    fn slot(&self, server: &Arc<Server>) -> Option<StreamSlot> {
         let now = Instant::now();
-        let mut open = self.lock();
-        let remains = |shared: &Arc<SharedConnection>| shared.idle_deadline(now).is_some();
-        let (shared, ended) = mem::take(&mut open.shared).into_iter().partition(remains);
-        open.shared = shared;
-        let shared = open.shared.clone();
+        let mut open = lock(&self.open);
+        let (own, others): (Vec<_>, Vec<_>) = mem::take(&mut open.shared)
+            .into_iter()
+            .partition(|(of, _)| Arc::ptr_eq(of, server));
+        let remains =
+            |(_, shared): &(_, Arc<SharedConnection>)| shared.idle_deadline(now).is_some();
+        let (own, ended): (Vec<_>, Vec<_>) = own.into_iter().partition(remains);
+        open.shared = others;
+        open.shared.extend_from_slice(&own);
         drop(open);
         // Dropped outside the lock, since ending a connection notifies the server.
-        drop::<Vec<_>>(ended);
-        shared.iter().find_map(SharedConnection::take)
+        drop(ended);
+        own.iter().find_map(|(_, shared)| shared.take())
     }
 
-    fn idle_connection(
-        self: &Arc<Self>,
-        connection: Box<Connection>,
-        until: Instant,
-    ) -> TakenConnection {
+    fn idle_connection(self: &Arc<Self>, idle: IdleConnection) -> TakenConnection {
         TakenConnection {
-            connection: Some(connection),
-            until,
+            idle: Some(idle),
             pool: Arc::clone(self),
         }
     }
 
-    /// Returns a connection on which a request can be sent. Opens one if no existing connection has
-    /// room.
+    /// Returns a connection to `server` on which a request can be sent. Opens one if no existing
+    /// connection has room.
     pub(super) async fn open(
         self: &Arc<Self>,
+        server: &Arc<Server>,
     ) -> Result<PooledConnection, Box<dyn Error + Send + Sync>> {
-        let wanted = self.openings.want();
+        let wanted = server.openings.want();
         loop {
             let change = wanted.change();
-            if let Some(slot) = self.slot() {
+            if let Some(slot) = self.slot(server) {
                 return Ok(PooledConnection(CallConnection::Stream(slot)));
             }
             if let Some(opening) = wanted.begin() {
-                return self.connect(opening).await;
+                return self.connect(server, opening).await;
             }
             change.await;
         }
     }
 
-    /// Opens a connection: resolves the name, connects, and negotiates TLS and the protocol.
     async fn connect(
         self: &Arc<Self>,
+        server: &Arc<Server>,
         opening: Opening<'_>,
     ) -> Result<PooledConnection, Box<dyn Error + Send + Sync>> {
-        // The connector is always ready, and its clone shares its state.
-        let stream = self.connector.clone().call(self.server.clone()).await?;
+        let stream = server.connect().await?;
         if !speaks_http2(&stream) {
             let connection = Connection::over(stream).await?;
             opening.ended(1);
-            let idle = self.idle_connection(Box::new(connection), Instant::now() + MAX_IDLE);
+            let idle = self.idle_connection(IdleConnection {
+                until: Instant::now() + MAX_IDLE,
+                server: Arc::clone(server),
+                connection: Box::new(connection),
+            });
             return Ok(PooledConnection(CallConnection::Own(idle)));
         }
-        let shared = SharedConnection::over(stream, self.max, Arc::clone(&self.changed)).await?;
+        let changed = Arc::clone(&server.changed);
+        let shared = SharedConnection::over(stream, self.max, changed).await?;
         let slot = shared.take().ok_or("the server accepts no call")?;
         let room = shared.room();
-        let mut open = self.lock();
+        let mut open = lock(&self.open);
         if self.sweeps(&mut open, Instant::now() + MAX_IDLE) {
-            open.shared.push(shared);
+            open.shared.push((Arc::clone(server), shared));
         }
+        let surplus = open.surplus_shared(self.max);
         drop(open);
+        drop(surplus);
         // Calls that wait for a connection look again after this.
         opening.ended(room);
         Ok(PooledConnection(CallConnection::Stream(slot)))
     }
 
-    /// Keeps `connection` for the next call after a call has used it.
-    pub(super) fn put_back(self: &Arc<Self>, connection: Box<Connection>) {
-        self.put(connection, Instant::now() + MAX_IDLE);
+    /// Keeps `connection` to `server` for the next call after a call has used it.
+    pub(super) fn put_back(self: &Arc<Self>, server: &Arc<Server>, connection: Box<Connection>) {
+        self.put(IdleConnection {
+            until: Instant::now() + MAX_IDLE,
+            server: Arc::clone(server),
+            connection,
+        });
     }
 
-    /// Keeps `connection` for later calls, at most until the time `until`, if it is reusable and
-    /// there is room.
-    fn put(self: &Arc<Self>, mut connection: Box<Connection>, until: Instant) {
-        if !connection.is_ready() || until <= Instant::now() {
+    /// Keeps a connection for later calls, at most until its time, if it is reusable. If there is
+    /// no room, it replaces the one that would be closed first.
+    fn put(self: &Arc<Self>, mut idle: IdleConnection) {
+        let until = idle.until;
+        if !idle.connection.is_ready() || until <= Instant::now() {
             return;
         }
-        let mut open = self.lock();
-        if open.idle.len() >= self.max || !self.sweeps(&mut open, until) {
+        let mut open = lock(&self.open);
+        if !self.sweeps(&mut open, until) {
             return;
         }
+        let is_full = open.idle.len() >= self.max;
+        let surplus = is_full.then(|| open.idle.remove(0));
         // A connection that was taken and not used keeps its earlier deadline. If it is now the
         // first, `sweep` still wakes for the one behind it, and closes both.
-        let at = (open.idle).partition_point(|(other, _)| *other <= until);
-        open.idle.insert(at, (until, connection));
+        let at = (open.idle).partition_point(|other| other.until <= until);
+        open.idle.insert(at, idle);
+        drop(open);
+        drop(surplus);
     }
 
     /// Makes sure that a task closes unused connections at `first` or earlier. Returns false
@@ -212,16 +212,16 @@ impl Pool {
     /// `None` if no connection is left.
     fn close_old(&self) -> Option<Instant> {
         let now = Instant::now();
-        let mut open = self.lock();
-        let young = open.idle.partition_point(|(until, _)| *until <= now);
+        let mut open = lock(&self.open);
+        let young = open.idle.partition_point(|idle| idle.until <= now);
         let old: Vec<_> = open.idle.drain(..young).collect();
-        let mut next = open.idle.first().map(|(until, _)| *until);
+        let mut next = open.idle.first().map(|idle| idle.until);
         let mut ended = Vec::new();
-        for shared in mem::take(&mut open.shared) {
+        for (server, shared) in mem::take(&mut open.shared) {
             match shared.idle_deadline(now) {
                 Some(until) => {
                     next = Some(next.map_or(until, |next| next.min(until)));
-                    open.shared.push(shared);
+                    open.shared.push((server, shared));
                 }
                 None => ended.push(shared),
             }
@@ -231,10 +231,22 @@ impl Pool {
         drop((old, ended));
         next
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, OpenConnections> {
-        // The state is consistent at any time.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+impl OpenConnections {
+    /// Removes a shared connection if there are over twice `max`: the one that has been idle for
+    /// the longest time. At most `max` are in use.
+    fn surplus_shared(&mut self, max: usize) -> Option<Arc<SharedConnection>> {
+        if self.shared.len() <= 2 * max {
+            return None;
+        }
+        let now = Instant::now();
+        let deadlines = self
+            .shared
+            .iter()
+            .map(|(_, shared)| shared.idle_deadline(now));
+        let (at, _) = deadlines.enumerate().min_by_key(|(_, until)| *until)?;
+        Some(self.shared.swap_remove(at).1)
     }
 }
 
@@ -260,8 +272,8 @@ impl PooledConnection {
     pub(super) fn send(self, request: Request<Bytes>, full_uri: &Uri) -> Option<Exchange> {
         match self.0 {
             CallConnection::Own(mut own) => {
-                let connection = own.connection.take()?;
-                Some(Exchange::Own(connection.send(request)))
+                let idle = own.idle.take()?;
+                Some(Exchange::Own(idle.connection.send(request)))
             }
             CallConnection::Stream(slot) => {
                 stream::StreamExchange::send(slot, request, full_uri).map(Exchange::Stream)
@@ -273,22 +285,22 @@ impl PooledConnection {
 /// A connection that is taken for one call. Dropping it unused returns it to its pool.
 struct TakenConnection {
     /// The connection; `None` once it is used. A used connection that is not given back is closed.
-    connection: Option<Box<Connection>>,
-    until: Instant,
+    idle: Option<IdleConnection>,
     pool: Arc<Pool>,
 }
 
 impl TakenConnection {
     fn is_ready(&mut self) -> bool {
-        let open = self.connection.as_mut().is_some_and(|it| it.is_ready());
-        open && Instant::now() < self.until
+        let is_ready =
+            |it: &mut IdleConnection| it.connection.is_ready() && Instant::now() < it.until;
+        self.idle.as_mut().is_some_and(is_ready)
     }
 }
 
 impl Drop for TakenConnection {
     fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            self.pool.put(connection, self.until);
+        if let Some(idle) = self.idle.take() {
+            self.pool.put(idle);
         }
     }
 }

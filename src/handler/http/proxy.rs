@@ -1,9 +1,10 @@
-//! The proxy for connections, if there is one. Connections go through a tunnel (CONNECT), in which
+//! The proxies for connections, if there are any. Connections go through a tunnel (CONNECT), in which
 //! the API is called as without a proxy.
 
 use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use hyper::Uri;
@@ -19,6 +20,9 @@ use crate::config::Http;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
+/// The source of a configured proxy, in messages.
+const CONFIGURED: &str = "proxy";
+
 /// A proxy.
 #[derive(Clone)]
 pub(super) struct Proxy {
@@ -30,52 +34,65 @@ pub(super) struct Proxy {
 /// The reason why there is no tunnel.
 #[derive(Debug, thiserror::Error)]
 #[error("through the proxy {proxy}")]
-struct TunnelError {
+pub(super) struct TunnelError {
     proxy: Uri,
     source: BoxError,
 }
 
-impl Proxy {
-    /// Returns the proxy for `server`: the configured one in `http`, or else one from the variables
-    /// in `environment`, if they are used.
+/// Finds the proxy for each server.
+#[derive(Clone)]
+pub(super) struct Proxies {
+    matcher: Option<Arc<Matcher>>,
+    /// The name of the proxy's source in messages.
+    source: &'static str,
+}
+
+impl Proxies {
+    /// Uses the proxy in `http` for all servers, or else proxies from the variables in
+    /// `environment`, if they are used.
+    pub(super) fn new(http: &Http, environment: Option<Matcher>) -> Self {
+        let (matcher, source) = match &http.proxy {
+            Some(url) => (
+                Some(Matcher::builder().all(url.expose()).build()),
+                CONFIGURED,
+            ),
+            None => (environment, "the proxy of the environment"),
+        };
+        Self {
+            matcher: matcher.map(Arc::new),
+            source,
+        }
+    }
+
+    /// Returns the proxy for `server`, if there is one.
     ///
     /// # Errors
     /// A message for the operator, without the password: the proxy can't be used.
-    pub(super) fn of(
-        http: &Http,
-        environment: Option<&Matcher>,
-        server: &Uri,
-    ) -> Result<Option<Self>, String> {
-        let (found, named) = match &http.proxy {
-            Some(url) => {
-                let all = Matcher::builder().all(url.expose()).build();
-                let found = all.intercept(server);
-                if found.is_none() {
-                    return Err(
-                        "proxy: invalid URL; percent-encode all characters of its user and \
-                        password except letters and digits"
-                            .to_owned(),
-                    );
-                }
-                (found, "proxy")
+    pub(super) fn of(&self, server: &Uri) -> Result<Option<Proxy>, String> {
+        let source = self.source;
+        let found = (self.matcher.as_ref()).and_then(|matcher| matcher.intercept(server));
+        let found = match found {
+            Some(found) => found,
+            None if source == CONFIGURED => {
+                return Err(
+                    "proxy: invalid URL; percent-encode all characters of its user and password \
+                    except letters and digits"
+                        .to_owned(),
+                );
             }
-            None => {
-                let found = environment.and_then(|matcher| matcher.intercept(server));
-                (found, "the proxy of the environment")
-            }
-        };
-        let Some(found) = found else {
-            return Ok(None);
+            None => return Ok(None),
         };
         if found.uri().scheme() != Some(&Scheme::HTTP) {
-            return Err(format!("{named}: it does not begin with http://"));
+            return Err(format!("{source}: it does not begin with http://"));
         }
-        Ok(Some(Self {
+        Ok(Some(Proxy {
             url: found.uri().clone(),
             authorization: found.basic_auth().cloned(),
         }))
     }
+}
 
+impl Proxy {
     /// Returns the URL without user and password.
     pub(super) fn url(&self) -> &Uri {
         &self.url

@@ -20,7 +20,7 @@ use url::{Host, Position, Url};
 
 use super::advice::no_connection;
 use super::pool::{offer, speaks_http2};
-use super::proxy::{Connector, Proxy};
+use super::proxy::{Connector, Proxies, Proxy};
 use super::socket::{Sockets, Tcp};
 use crate::config::Http;
 use crate::tls;
@@ -54,7 +54,7 @@ pub struct Reach {
 /// A message for the operator, without secrets: scheme, host and port, and why calls can't be made
 /// now.
 pub async fn reach(http: &Http) -> Result<Reach, String> {
-    let url = Url::parse(http.url.expose()).map_err(|why| format!("dispatch.http.url: {why}"))?;
+    let url = (http.url.parse()).map_err(|why| format!("dispatch.http.url: {why}"))?;
     let at = format!(
         "{}://{}",
         url.scheme(),
@@ -75,7 +75,7 @@ async fn open(http: &Http, url: &Url, at: &str) -> Result<Reach, String> {
         false => tls::untrusting(),
     }?;
     tls.alpn_protocols = offer(http.http2);
-    let proxy = Proxy::of(http, Some(&Matcher::from_env()), &server)?;
+    let proxy = Proxies::new(http, Some(Matcher::from_env())).of(&server)?;
     let mut reach = Reach {
         at: at.to_owned(),
         proxy: proxy.as_ref().map(|proxy| proxy.url().to_string()),

@@ -17,6 +17,7 @@ use percent_encoding::percent_decode_str;
 use url::{Position, Url};
 
 use super::secrets::{NoSecret, Secrets};
+use super::server::Server;
 use super::sign::Signer;
 use crate::config::{self, Http, OF_TENANTS, SIGNATURE_HEADERS, signing_keys};
 use crate::handler::verdicts::unprepared;
@@ -34,7 +35,7 @@ const EXPECTED_HEADERS: usize = 12;
 /// Value of the `User-Agent` header.
 pub(super) const AGENT: &str = concat!("sluicegate/", env!("CARGO_PKG_VERSION"));
 
-/// Builds requests to one server.
+/// Builds requests to one API.
 pub(super) struct Requests {
     method: Method,
     has_body: bool,
@@ -44,6 +45,8 @@ pub(super) struct Requests {
     pub full_uri: Uri,
     /// Path and query with placeholders, if they depend on the job.
     of_jobs: Option<Template>,
+    /// Whether the server depends on the job.
+    has_hosts_of_jobs: bool,
     /// Headers of every request: host, Basic authorization from the URL, and the configured ones.
     pub headers: HeaderMap,
     /// Headers with placeholders.
@@ -147,6 +150,7 @@ impl Requests {
             target,
             full_uri,
             of_jobs: http.target.clone(),
+            has_hosts_of_jobs: http.host.is_some(),
             headers,
             headers_of_jobs: http.headers.of_jobs.clone(),
             forward: forward.map_err(|why| why.to_string())?,
@@ -166,16 +170,17 @@ impl Requests {
         }
     }
 
-    /// Builds the request for `job`, with the `secret` of its tenant.
+    /// Builds the request for `job` to `server`, with the `secret` of its tenant.
     ///
     /// # Errors
     /// [`NoRequest`] with the reason if a value of the job can't be sent.
     pub(super) fn of(
         &self,
-        job: &Job,
+        (job, server): (&Job, &Server),
         secret: Option<Arc<str>>,
     ) -> Result<BuiltRequest<'_>, NoRequest> {
-        let unsendable = |secret: &str| self.with(job, secret).map_err(NoRequest::Permanent);
+        let built = |secret: &str| self.with((job, server), secret);
+        let unsendable = |secret: &str| built(secret).map_err(NoRequest::Permanent);
         let (request, full_uri) = unsendable(secret.as_deref().unwrap_or_default())?;
         Ok(BuiltRequest {
             request,
@@ -184,24 +189,29 @@ impl Requests {
         })
     }
 
-    fn with(&self, job: &Job, secret: &str) -> Result<(Request<Bytes>, Cow<'_, Uri>), String> {
+    fn with(
+        &self,
+        (job, server): (&Job, &Server),
+        secret: &str,
+    ) -> Result<(Request<Bytes>, Cow<'_, Uri>), String> {
         let body = match self.has_body {
             true => job.body.clone(),
             false => Bytes::new(),
         };
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
-        let mut full_uri = Cow::Borrowed(&self.full_uri);
-        *request.uri_mut() = match &self.of_jobs {
+        let target = match &self.of_jobs {
             None => self.target.clone(),
-            Some(template) => {
-                let target = uri(&template.render(job, secret))?;
-                full_uri = Cow::Owned(self.on_server(&target)?);
-                target
-            }
+            Some(template) => uri(&template.render(job, secret))?,
         };
+        let full_uri = match self.of_jobs.is_some() || self.has_hosts_of_jobs {
+            true => Cow::Owned(on_server(server, &target)?),
+            false => Cow::Borrowed(&self.full_uri),
+        };
+        *request.uri_mut() = target;
         let headers = request.headers_mut();
         headers.clone_from(&self.headers);
+        headers.insert(HOST, server.host.clone());
         for (name, template) in &self.headers_of_jobs {
             let value = HeaderValue::from_bytes(template.render(job, secret).as_bytes());
             let mut value = value.map_err(|why| format!("header {name}: {why}"))?;
@@ -281,13 +291,13 @@ impl Requests {
         }
         Ok(())
     }
+}
 
-    /// Returns the full URL of `target`, which is a path and query.
-    fn on_server(&self, target: &Uri) -> Result<Uri, String> {
-        let mut parts = self.full_uri.clone().into_parts();
-        parts.path_and_query = target.path_and_query().cloned();
-        Uri::from_parts(parts).map_err(|why| why.to_string())
-    }
+/// Returns the full URL of `target`, which is a path and query.
+fn on_server(server: &Server, target: &Uri) -> Result<Uri, String> {
+    let mut parts = server.uri.clone().into_parts();
+    parts.path_and_query = target.path_and_query().cloned();
+    Uri::from_parts(parts).map_err(|why| why.to_string())
 }
 
 pub(super) fn uri(text: &str) -> Result<Uri, String> {

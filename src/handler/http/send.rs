@@ -1,7 +1,6 @@
 //! Sends a request at most once and waits for its answer.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use hyper::header::AUTHORIZATION;
 use tokio::time::{Instant, timeout_at};
@@ -9,10 +8,11 @@ use tokio::time::{Instant, timeout_at};
 use super::advice::no_answer;
 use super::answer::HttpAnswer;
 use super::call::{CallFailure, CallResult, Exchange};
+use super::server::Server;
 use super::text::explain;
 use super::tokens::AccessToken;
 use super::{HttpHandler, ReadyCall, failed};
-use crate::handler::{Attempt, Outcome, Permit, Trouble};
+use crate::handler::{Attempt, Outcome, Permit};
 use crate::rules::job::Job;
 
 /// Maximum number of bytes read of an answer's body. The connection of a longer one is closed.
@@ -20,6 +20,7 @@ const MAX_BODY: usize = 64 * 1024;
 
 /// A request in flight.
 struct InFlight {
+    server: Arc<Server>,
     exchange: Exchange,
     /// Secret and token for [`HttpAnswer`].
     secret: Option<Arc<str>>,
@@ -38,8 +39,16 @@ impl HttpHandler {
         ready: ReadyCall,
         permit: &Permit,
     ) -> Result<InFlight, Box<Attempt>> {
-        let ReadyCall { connection, token } = ready;
-        let made = self.requests.of(job, secret);
+        let ReadyCall {
+            server,
+            connection,
+            token,
+        } = ready;
+        // It was prepared for another job.
+        if !self.hosts.fits(job, &server) {
+            return Err(Box::new(Outcome::Late.into()));
+        }
+        let made = self.requests.of((job, &server), secret);
         let mut made = made.map_err(|why| Box::new(why.into()))?;
         if let Some(token) = &token {
             // The token expired or was refused after the last check: the job asks again with the
@@ -57,10 +66,11 @@ impl HttpHandler {
             return Err(Box::new(Outcome::Late.into()));
         };
         // A proxy acknowledges a request that may reach the API much later, or never.
-        if self.pool.is_direct() {
+        if server.is_direct {
             exchange.is_written_by(permit);
         }
         Ok(InFlight {
+            server,
             exchange,
             secret: made.secret,
             token,
@@ -80,6 +90,7 @@ impl HttpHandler {
         let deadline = Instant::now() + self.timeout;
         let secret = self.requests.secret_of(&job.tenant).await?;
         let InFlight {
+            server,
             mut exchange,
             secret,
             token,
@@ -88,14 +99,15 @@ impl HttpHandler {
             .map_err(|attempt| *attempt)?;
         match timeout_at(deadline, exchange.answer()).await {
             Ok(CallResult::Answered(head)) => {
-                self.refused.store(0, Ordering::Relaxed);
+                server.answered();
+                self.hosts.reached();
                 let mut start = Vec::new();
                 // If the body breaks off or is not complete in time, the bytes read so far are
                 // used.
                 let read = read_start(&mut exchange, &mut start, self.reader.keeps(&head));
                 let ended = timeout_at(deadline, read).await == Ok(true);
                 if let Some(connection) = exchange.into_connection().filter(|_| ended) {
-                    self.pool.put_back(connection);
+                    self.pool.put_back(&server, connection);
                 }
                 Ok(HttpAnswer {
                     status: head.status,
@@ -107,7 +119,7 @@ impl HttpHandler {
                 })
             }
             Ok(CallResult::Unwritten) => Err(Outcome::Late.into()),
-            Ok(CallResult::Refused(why)) => Err(self.refused(&why)),
+            Ok(CallResult::Refused(why)) => Err(self.refused(&server, &why)),
             Ok(CallResult::Failed(why)) => {
                 let words = no_answer(&why);
                 Err(Attempt {
@@ -124,12 +136,12 @@ impl HttpHandler {
 
     /// Returns the attempt of a job whose request the API refused without processing it: the job
     /// asks again. An API that refuses many calls in a row counts as unreachable.
-    fn refused(&self, why: &CallFailure) -> Attempt {
-        if self.refused.fetch_add(1, Ordering::Relaxed) < self.concurrency {
+    fn refused(&self, server: &Server, why: &CallFailure) -> Attempt {
+        if server.refused() < self.concurrency {
             return Outcome::Late.into();
         }
         Attempt {
-            trouble: Some(Trouble::Unreachable),
+            trouble: Some(self.hosts.refused()),
             ..failed(format!("no answer: {}", explain(why))).into()
         }
     }

@@ -1,18 +1,18 @@
 //! Creates the HTTP handler from a configuration, or explains why that is impossible.
 
-use std::sync::atomic::AtomicUsize;
-
 use hyper_util::client::proxy::matcher::Matcher;
-use url::Url;
+use url::Position;
 
 use super::HttpHandler;
 use super::abandoned::CallAbandoner;
 use super::answer::AnswerReader;
-use super::pool::Pool;
-use super::proxy::Proxy;
+use super::hosts::{HostFaults, Hosts};
+use super::pool::{Pool, offer};
+use super::proxy::Proxies;
 use super::redaction::Redaction;
 use super::requests::Requests;
 use super::result_fields::ResultFields;
+use super::server::ServerSetup;
 use super::token_endpoint::Endpoint;
 use super::tokens::Tokens;
 use crate::config::{Http, OAuth2, Results};
@@ -57,15 +57,15 @@ impl HttpHandler {
     /// # Errors
     /// [`HttpHandlerError`] in the cases of [`HttpHandler::new`], and if the proxy can't be used.
     pub fn in_environment(http: &Http, concurrency: usize) -> Result<Self, HttpHandlerError> {
-        Self::through(http, concurrency, Some(&Matcher::from_env()))
+        Self::through(http, concurrency, Some(Matcher::from_env()))
     }
 
     fn through(
         http: &Http,
         concurrency: usize,
-        environment: Option<&Matcher>,
+        environment: Option<Matcher>,
     ) -> Result<Self, HttpHandlerError> {
-        let url = Url::parse(http.url.expose())?;
+        let url = http.url.parse()?;
         let encrypted = match url.scheme() {
             "http" => false,
             "https" => true,
@@ -76,31 +76,35 @@ impl HttpHandler {
             true => tls::client(&http.tls),
             false => tls::untrusting(),
         };
-        let tls = tls.map_err(HttpHandlerError::Tls)?;
+        let mut tls = tls.map_err(HttpHandlerError::Tls)?;
         let requests = Requests::to(&url, http).map_err(HttpHandlerError::Unsendable)?;
+        let proxies = Proxies::new(http, environment);
         let tokens = http.oauth2.as_ref().map(|oauth2| {
-            let endpoint = Endpoint::new(oauth2, tls.clone(), http.timeout, |server| {
-                Proxy::of(http, environment, server)
-            });
+            let endpoint = Endpoint::new(oauth2, tls.clone(), http.timeout, proxies.clone());
             let tokens = endpoint.and_then(|endpoint| Tokens::new(endpoint, http));
             tokens.map_err(HttpHandlerError::TokenUrl)
         });
         let answers = http.answers.clone();
-        let proxy = Proxy::of(http, environment, &requests.full_uri);
-        let proxy = proxy.map_err(HttpHandlerError::Proxy)?;
-        if let Some(proxy) = &proxy {
+        let proxy = proxies.of(&requests.full_uri);
+        if let Some(proxy) = proxy.map_err(HttpHandlerError::Proxy)? {
             tracing::info!(proxy = %proxy.url(), "calls go through a proxy");
         }
+        tls.alpn_protocols = offer(http.http2);
+        let setup = ServerSetup::new(encrypted, tls, proxies, http.timeout);
+        let pool = Pool::new(setup, concurrency);
+        let hosts = match &http.host {
+            Some(host) => Hosts::OfJobs(host.clone(), HostFaults::default()),
+            None => {
+                let host = &url[Position::BeforeHost..Position::AfterPort];
+                let server = pool.server(host).map_err(HttpHandlerError::Unsendable)?;
+                Hosts::One(server)
+            }
+        };
         Ok(Self {
-            pool: Pool::new(
-                (requests.full_uri.clone(), proxy),
-                (tls, http.http2),
-                http.timeout,
-                concurrency,
-            ),
+            pool,
+            hosts,
             abandoned: CallAbandoner::new(http.abandoned, concurrency),
             concurrency,
-            refused: AtomicUsize::new(0),
             encrypted,
             reader: AnswerReader {
                 answers: match &http.oauth2 {

@@ -19,9 +19,11 @@ use url::{Position, Url};
 
 use super::advice::{no_answer, no_connection};
 use super::call::{CallResult, Exchange};
-use super::pool::{Pool, PooledConnection};
-use super::proxy::Proxy;
+use super::hosts::HostFaults;
+use super::pool::{Pool, PooledConnection, offer};
+use super::proxy::Proxies;
 use super::requests::{AGENT, uri};
+use super::server::{Server, ServerSetup};
 use crate::config::{ClientAuth, OAuth2, TENANT};
 use crate::rules::breaker::Trouble;
 use crate::rules::job::call::{ValuePlace, encode};
@@ -46,13 +48,15 @@ const MAX_CODE_BYTES: usize = 64;
 pub(super) struct Endpoint {
     pool: Arc<Pool>,
     oauth2: OAuth2,
-    host: HeaderValue,
+    /// Decides whom a failure counts against if each tenant has its own host.
+    faults: Option<HostFaults>,
     timeout: Duration,
     encrypted: bool,
 }
 
 /// A client of the endpoint: the parts of its token request.
 pub(super) struct TokenClient {
+    server: Arc<Server>,
     /// URL without its server.
     target: Uri,
     /// URL including its server.
@@ -73,7 +77,7 @@ pub(super) struct GrantedToken {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TokenError {
     pub why: String,
-    /// The party at fault. All tenants share the token server, so it is no tenant's failure if it
+    /// The party at fault. If all tenants share the token server, it is no tenant's failure if it
     /// can't be reached.
     pub trouble: Trouble,
 }
@@ -88,28 +92,29 @@ impl From<String> for TokenError {
 }
 
 impl Endpoint {
-    /// Creates the endpoint of `oauth2`. It uses `tls` if its URL requires TLS, and the `proxy` for
-    /// its server. A request may take `timeout`.
+    /// Creates the endpoint of `oauth2`. It uses `tls` if its URL requires TLS, and `proxies`. A
+    /// request may take `timeout`.
     ///
     /// # Errors
     /// A message for the operator: the URL contains something that no request can carry.
     pub(super) fn new(
         oauth2: &OAuth2,
-        tls: ClientConfig,
+        mut tls: ClientConfig,
         timeout: Duration,
-        proxy: impl FnOnce(&Uri) -> Result<Option<Proxy>, String>,
+        proxies: Proxies,
     ) -> Result<Self, String> {
-        let url = Url::parse(oauth2.token_url.expose()).map_err(|why| why.to_string())?;
-        let host = &url[Position::BeforeHost..Position::AfterPort];
-        let server = uri(&format!("{}://{host}/", url.scheme()))?;
-        // Tokens are requested rarely, so a single HTTP/1.1 connection is enough.
-        let pool = Pool::new((server.clone(), proxy(&server)?), (tls, false), timeout, 1);
+        let url = oauth2.token_url.parse().map_err(|why| why.to_string())?;
+        let encrypted = url.scheme() == "https";
+        tls.alpn_protocols = offer(false);
+        let setup = ServerSetup::new(encrypted, tls, proxies, timeout);
+        setup.server(&url[Position::BeforeHost..Position::AfterPort])?;
         Ok(Self {
-            pool,
+            // Tokens are requested rarely, so a single HTTP/1.1 connection is enough.
+            pool: Pool::new(setup, 1),
+            faults: oauth2.has_hosts_of_tenants().then(HostFaults::default),
             oauth2: oauth2.clone(),
-            host: HeaderValue::from_str(host).map_err(|why| why.to_string())?,
             timeout,
-            encrypted: url.scheme() == "https",
+            encrypted,
         })
     }
 
@@ -135,7 +140,9 @@ impl Endpoint {
         let name = tenant.as_str();
         let mut url = self.oauth2.token_url.expose().to_owned();
         if url.contains(TENANT) {
-            if let Some(why) = ValuePlace::Path.refuses(name) {
+            let of_host = self.faults.as_ref().map(|_| ValuePlace::Host);
+            let places = of_host.into_iter().chain([ValuePlace::Path]);
+            if let Some(why) = places.into_iter().find_map(|place| place.refuses(name)) {
                 return Err(format!(
                     "the tenant {why}, which the token URL can't contain"
                 ));
@@ -158,6 +165,7 @@ impl Endpoint {
         let url = Url::parse(url).map_err(|why| why.to_string())?;
         let host = &url[Position::BeforeHost..Position::AfterPort];
         let path = &url[Position::BeforePath..Position::AfterQuery];
+        let server = self.pool.server(host)?;
         let OAuth2 {
             client_id,
             scope,
@@ -193,12 +201,13 @@ impl Endpoint {
         }
         let body = Bytes::from(form.finish());
         let kind = HeaderValue::from_static("application/x-www-form-urlencoded");
-        headers.insert(HOST, self.host.clone());
+        headers.insert(HOST, server.host.clone());
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         headers.insert(CONTENT_TYPE, kind);
         headers.insert(CONTENT_LENGTH, body.len().into());
         Ok(TokenClient {
+            server,
             target: uri(path)?,
             full_uri: uri(&format!("{}://{host}{path}", url.scheme()))?,
             headers,
@@ -225,14 +234,18 @@ impl Endpoint {
     }
 
     async fn ask(&self, client: &TokenClient) -> Result<GrantedToken, TokenError> {
-        let pooled = self.pool.open().await.map_err(|why| {
+        let pooled = self.pool.open(&client.server).await.map_err(|why| {
             let words = no_connection(why.as_ref(), self.encrypted);
+            let trouble = match &self.faults {
+                Some(faults) => faults.failed(&client.server, Some(why.as_ref())),
+                None => shortage::of(why.as_ref()).map_or(Trouble::Unreachable, |_| Trouble::Local),
+            };
             TokenError {
                 why: format!("no connection to the token URL: {words}"),
-                trouble: shortage::of(why.as_ref())
-                    .map_or(Trouble::Unreachable, |_| Trouble::Local),
+                trouble,
             }
         })?;
+        self.faults.iter().for_each(HostFaults::reached);
         Ok(self.ask_over(pooled, client).await?)
     }
 
@@ -337,7 +350,7 @@ async fn whole_body(exchange: &mut Exchange) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Secret, SecretUrl};
+    use crate::config::{Config, Secret, SecretUrl};
     use crate::tls;
 
     fn oauth2() -> OAuth2 {
@@ -353,7 +366,14 @@ mod tests {
 
     fn endpoint(oauth2: &OAuth2) -> Endpoint {
         let tls = tls::untrusting().expect("nothing can fail");
-        Endpoint::new(oauth2, tls, Duration::from_secs(1), |_| Ok(None)).expect("a url")
+        let http = Config::parse(
+            "",
+            "dispatch: {http: {url: 'http://h/'}}",
+            std::iter::empty(),
+        );
+        let http = http.expect("valid").dispatch.http.expect("a url");
+        let proxies = Proxies::new(&http, None);
+        Endpoint::new(oauth2, tls, Duration::from_secs(1), proxies).expect("a url")
     }
 
     fn client() -> TokenClient {

@@ -32,11 +32,11 @@ macro_rules! both {
 
         /// Includes the tolerated lateness, and a millisecond for the rounded clock.
         fn span(&self, terms: &Terms) -> u64 {
-            terms.window_ms() + terms.guard_ms() + 1 + terms.lateness_ms()
+            terms.window_ms() + terms.guard_ms() + 1 + forgiven_ms(terms)
         }
 
         fn margin(&self, terms: &Terms) -> u64 {
-            terms.lateness_ms()
+            forgiven_ms(terms)
         }
 
         fn counts_arrivals(&self) -> bool {
@@ -62,7 +62,7 @@ macro_rules! both {
 
         fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
             let apart = window_ms.saturating_add(terms.guard_ms());
-            let apart = u128::from(apart.saturating_add(terms.lateness_ms()));
+            let apart = u128::from(apart.saturating_add(forgiven_ms(terms)));
             let filled = u128::from(terms.max()) * apart / u128::from(self.span(terms));
             let filled = u64::try_from(filled).unwrap_or(u64::MAX);
             filled.saturating_add(u64::from(terms.burst()))
@@ -289,13 +289,26 @@ impl Bucket {
     }
 }
 
+/// Returns how late a start may be without a loss, in milliseconds. A bucket with room for what
+/// flows in meanwhile, beside the unit that the start needs, loses nothing. It must not hold more
+/// than `burst`: after a burst, the API's bucket would lack that for the next call.
+fn forgiven_ms(terms: &Terms) -> u64 {
+    let inflow = terms.lateness_ms() * u64::from(terms.max());
+    let room = u64::from(terms.capacity().saturating_sub(1)) * terms.window_ms();
+    if room < inflow {
+        terms.lateness_ms()
+    } else {
+        0
+    }
+}
+
 /// Returns what a full bucket may hold beyond `burst` tokens at a start: what flows in during the
 /// lateness that it forgives. If starts are kept apart, it is lower, so that the next start is at
 /// least `window / max` and [`Terms::spacing_us`] later. Below 0, the next start waits longer than
 /// the refill takes.
 fn allowance(terms: &Terms) -> i64 {
     let max = u64::from(terms.max());
-    let forgiven = (terms.lateness_ms() * max).cast_signed();
+    let forgiven = (forgiven_ms(terms) * max).cast_signed();
     if terms.spacing_us() == 0 {
         return forgiven;
     }

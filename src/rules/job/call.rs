@@ -5,22 +5,27 @@
 //! from its message, and `{secret:tenant}` belongs to its tenant. The configuration determines
 //! which of them a call needs ([`Carried`]). They are read once, together with the other data of a
 //! message ([`PlaceholderValues`]): a message that lacks one of them is invalid, and takes neither
-//! a wait nor a permit. A value never changes where a call goes: it is encoded for its place, and
-//! rejected if it could select another path.
+//! a wait nor a permit. A value never changes where a call goes, beyond what its place allows: it
+//! is encoded for its place, and rejected if it could select another path or another domain.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use super::{Field, Job, ValueField};
+use crate::rules::tenant::Tenant;
 
 /// Maximum length of a placeholder's value in bytes.
 pub const MAX_VALUE: usize = 1024;
 /// Maximum length of a forwarded header's value in bytes: the maximum of `baggage` (W3C).
 pub const MAX_FORWARDED: usize = 8192;
+/// Maximum length of a label of a host name in bytes (RFC 1035).
+pub(crate) const MAX_LABEL: usize = 63;
 
 /// The place of a value, which determines the values allowed and their encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValuePlace {
+    /// A label of a URL's host.
+    Host,
     /// The path of a URL.
     Path,
     /// The query of a URL.
@@ -85,6 +90,21 @@ impl Template {
         text
     }
 
+    /// Returns the text for all jobs of `tenant`, or `None` if it differs between its jobs.
+    pub fn render_for(&self, tenant: &Tenant) -> Option<String> {
+        let mut text = String::new();
+        for part in &self.0 {
+            match part {
+                TemplatePart::Literal(literal) => text.push_str(literal),
+                TemplatePart::Value(ValueSource::Tenant, location) => {
+                    location.write(tenant.as_str(), &mut text);
+                }
+                TemplatePart::Value(..) => return None,
+            }
+        }
+        Some(text)
+    }
+
     /// Returns the whole text with its secrets, for comparisons. Must never be printed.
     pub fn expose(&self) -> String {
         let part = |part: &TemplatePart| match part {
@@ -129,7 +149,18 @@ impl ValuePlace {
     /// Returns why `value` is not allowed in this place, or `None` if it is.
     pub(crate) fn refuses(self, value: &str) -> Option<&'static str> {
         match self {
-            Self::Path if value.is_empty() => Some("is empty"),
+            Self::Host | Self::Path if value.is_empty() => Some("is empty"),
+            Self::Host
+                if !value
+                    .bytes()
+                    .all(|b| b.is_ascii_alphanumeric() || b == b'-') =>
+            {
+                Some("has characters other than letters, digits and hyphens")
+            }
+            Self::Host if value.starts_with('-') || value.ends_with('-') => {
+                Some("begins or ends with a hyphen")
+            }
+            Self::Host if value.len() > MAX_LABEL => Some("has more than 63 characters"),
             // Some servers decode `%2F` before they resolve `.` and `..`, so a dot segment in a
             // value could lead to another path.
             Self::Path if value.split(['/', '\\']).any(is_dots) => {
@@ -138,7 +169,7 @@ impl ValuePlace {
             Self::Header if value.chars().any(|c| c.is_control() && c != '\t') => {
                 Some("has control characters")
             }
-            Self::Path | Self::Query | Self::Header => None,
+            Self::Host | Self::Path | Self::Query | Self::Header => None,
         }
     }
 
@@ -146,6 +177,8 @@ impl ValuePlace {
     fn write(self, value: &str, text: &mut String) {
         match self {
             Self::Header => text.push_str(value),
+            // The case of a host has no meaning, and one host has one set of connections.
+            Self::Host => text.push_str(&value.to_ascii_lowercase()),
             Self::Path | Self::Query => encode(value, text),
         }
     }
@@ -267,7 +300,11 @@ impl Carried {
             };
             if let Some(why) = used.location.refuses(value) {
                 let name = self.name(used.source);
-                return Err(format!("{name} {why}; {} can't carry it", used.key));
+                let part = match used.location {
+                    ValuePlace::Host => "the host in ",
+                    _ => "",
+                };
+                return Err(format!("{name} {why}; {part}{} can't carry it", used.key));
             }
         }
         for name in &self.forward {

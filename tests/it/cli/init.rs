@@ -97,3 +97,40 @@ fn a_known_api_is_written_with_its_limits_and_check_tells_its_rules() {
         assert!(check.contains(part), "{part}: {check}");
     }
 }
+
+/// As the help says: no URL, no token, and no key that is found only in the schema.
+#[test]
+fn an_api_with_a_host_and_a_token_per_tenant_is_written_completely() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let done = init(folder.path(), &["--api", "shopify-graphql"]).exited(0);
+    for part in [
+        "printf %s TOKEN > secrets/acme ",
+        "sluicegate publish --tenant acme --cost 10 'BODY' ",
+    ] {
+        assert!(done.out.contains(part), "{part}: {}", done.out);
+    }
+    let secrets = folder.path().join("secrets");
+    let mode = secrets.metadata().expect("a folder").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    let check = sluicegate_in(folder.path(), &["check", "--offline"], b"").exited(0);
+    for part in [
+        "url: \"https://{tenant}.myshopify.com/admin/api/",
+        "x-shopify-access-token",
+        "secrets-folder: ",
+    ] {
+        assert!(check.out.contains(part), "{part}: {}", check.out);
+    }
+    let warns = |text: &str| text.lines().filter(|line| line.starts_with("warn")).count();
+    assert_eq!(warns(&check.out), 0, "{}", check.out);
+    // Another file uses the same folder.
+    let other = ["--api", "zendesk", "--output", "other.yaml"];
+    init(folder.path(), &other).exited(0);
+    let help = init(folder.path(), &["--help"]).exited(0).out;
+    assert!(help.contains("secrets"), "{help}");
+
+    let config = "rate-limiter: {limits: [{name: points, unit: cost}]}\n\
+        dispatch: {http: {url: 'https://acme.myshopify.com/', api: shopify-graphql}}\n";
+    std::fs::write(folder.path().join("sluicegate.yaml"), config).expect("written");
+    let check = sluicegate_in(folder.path(), &["check", "--offline"], b"").exited(0);
+    assert_eq!(warns(&check.out), 3, "{}", check.out);
+}

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::PROGRAM;
 
 const LIMITS: &str = "max-requests: 100, window-size: 1s, guard: 200ms, max-throttle: 3s";
-const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
+pub(super) const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
 
 /// Runs a job of each of `tenants` at an API with the profile `name`, until `done` of them are done
 /// and the others are dead letters. Each tenant's first call has the answer that `refuse` returns.
@@ -155,21 +155,27 @@ async fn a_403_of_github_is_a_limit_or_none_by_its_headers_and_its_message() {
 
 /// A bucket as OpenAI documents it: it refills continuously, and a refused call takes nothing.
 #[derive(Clone, Copy)]
-struct Bucket {
-    size: f64,
-    per_second: f64,
-    left: f64,
+pub(super) struct Bucket {
+    pub size: f64,
+    pub per_second: f64,
+    pub left: f64,
 }
 
 impl Bucket {
     /// Returns the bucket of `limit`, full.
-    fn of(limit: &Limit) -> Self {
+    pub fn of(limit: &Limit) -> Self {
         let size = f64::from(limit.burst());
         Self {
             size,
             per_second: f64::from(limit.max()) * 1_000.0 / limit.window_ms() as f64,
             left: size,
         }
+    }
+
+    /// Refills it for this time.
+    pub fn flow(&mut self, passed: Duration) {
+        let more = passed.as_secs_f64() * self.per_second;
+        self.left = (self.left + more).min(self.size);
     }
 
     /// Returns the seconds until it has `units`.
@@ -191,11 +197,11 @@ impl Organization {
     /// Answers a call with `tokens`, with all headers that OpenAI documents. A refusal names the
     /// time until the call fits, or, if it is not `named`, only the times until all is as at first.
     fn answer(&mut self, at: Instant, tokens: f64, named: bool) -> Reply {
-        let gone = at.saturating_duration_since(self.at).as_secs_f64();
+        let passed = at.saturating_duration_since(self.at);
         self.at = self.at.max(at);
-        for bucket in &mut self.buckets {
-            bucket.left = (bucket.left + gone * bucket.per_second).min(bucket.size);
-        }
+        self.buckets
+            .iter_mut()
+            .for_each(|bucket| bucket.flow(passed));
         let needs = [1.0, tokens];
         let waits = [0, 1].map(|which| self.buckets[which].wait(needs[which]));
         let wait = waits[0].max(waits[1]);

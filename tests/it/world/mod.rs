@@ -12,7 +12,9 @@ mod known_apis;
 mod late_calls;
 mod mixed_plans;
 mod outage;
+mod tenants_hosts;
 mod throttle_scope;
+mod used_up;
 
 use hyper::Version;
 use kit::api::{Api, ApiBehavior, Reply};

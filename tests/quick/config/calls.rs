@@ -2,7 +2,7 @@
 
 use kit::certificates::TestCertificates;
 use sluicegate::config::{Config, Fields, Method, TenantField};
-use sluicegate::rules::job::call::{TemplatePart, ValuePlace, ValueSource};
+use sluicegate::rules::job::call::{Template, TemplatePart, ValuePlace, ValueSource};
 
 fn parse(keys: &str) -> Result<Config, String> {
     let yaml = format!("dispatch: {{http: {{{keys}}}}}\n");
@@ -53,6 +53,103 @@ fn a_url_is_split_at_its_placeholders() {
     }
 }
 
+const HOST_FORM: &str = "a host with placeholders must have the form {tenant}.example.com: each \
+    placeholder is a whole label, and the part behind them is a domain with a dot";
+
+#[test]
+fn a_host_has_placeholders_left_of_a_fixed_domain() {
+    let (host, tenant) = (ValuePlace::Host, ValueSource::Tenant);
+    let shop = TemplatePart::Value(ValueSource::Field(0), host);
+    for (url, expected) in [
+        (
+            "https://{tenant}.Example.com/a",
+            vec![TemplatePart::Value(tenant, host), literal(".example.com")],
+        ),
+        (
+            "https://u:p{a}@{json:/shop/id}.{tenant}.example.com:8443/{tenant}",
+            vec![
+                shop.clone(),
+                literal("."),
+                TemplatePart::Value(tenant, host),
+                literal(".example.com:8443"),
+            ],
+        ),
+        (
+            "https://{header:x-shop}.ü.example:443",
+            vec![shop, literal(".xn--tda.example")],
+        ),
+    ] {
+        let config = parse(&format!("url: '{url}'")).expect(url);
+        let http = config.dispatch.http.expect("a url");
+        let found = http.host.expect("placeholders").0;
+        assert!(found == expected, "{url}: {}", Template(found).expose());
+        assert_eq!(http.target.is_some(), url.ends_with("{tenant}"), "{url}");
+        assert!(
+            !http.url.to_string().contains("placeholder"),
+            "{}",
+            http.url
+        );
+    }
+    for (url, why) in [
+        (
+            "https://{tenant}/",
+            "has a placeholder at the end of its host",
+        ),
+        ("https://{tenant}.h/", "lacks a domain"),
+        ("https://{tenant}.com./", "lacks a domain"),
+        ("https://{tenant}:8443/", "lacks a domain"),
+        ("https://{tenant}..com/", "lacks a domain"),
+        ("https://{tenant}example.com/", "lacks a domain"),
+        (
+            "https://a-{tenant}.example.com/",
+            "has a placeholder in the wrong place",
+        ),
+        (
+            "https://www.{tenant}.example.com/",
+            "has a placeholder in the wrong place",
+        ),
+        (
+            "https://{tenant}{id}.example.com/",
+            "has a placeholder in the wrong place",
+        ),
+        (
+            "https://{tenant}.example.{tenant}/",
+            "has a placeholder at the end of its host",
+        ),
+        (
+            "https://{id}.example.com/",
+            "has {id} in its host; only {tenant}, ",
+        ),
+        (
+            "https://{attempt}.example.com/",
+            "has {attempt} in its host; only ",
+        ),
+        (
+            "https://{secret:tenant}.example.com/",
+            "has {secret:tenant} in its host; only ",
+        ),
+        (
+            "https://{x}.example.com/",
+            "has the unknown placeholder \"{x}\"",
+        ),
+        ("https://h:{id}/", "has an invalid port"),
+        ("https://{tenant}.168.0.1/", "is not a valid URL"),
+        ("https://{tenant}.example.com:{id}/", "has an invalid port"),
+    ] {
+        let words = wrong(&format!("url: '{url}'"));
+        assert!(
+            words.starts_with(&format!("dispatch.http.url: {why}")) && !words.contains(url),
+            "{url}: {words}"
+        );
+    }
+    let long = format!("https://{{tenant}}.{}com/", "abcdefghijklmno.".repeat(12));
+    let words = wrong(&format!("url: '{long}'"));
+    assert!(
+        words.ends_with("can become longer than 253 characters"),
+        "{words}"
+    );
+}
+
 #[test]
 fn an_invalid_placeholder_has_a_suggestion_without_the_url() {
     let all =
@@ -90,13 +187,6 @@ fn an_invalid_placeholder_has_a_suggestion_without_the_url() {
             wrong(&format!("url: '{url}'")),
             format!("dispatch.http.url: {expected}")
         );
-    }
-    for url in ["https://{tenant}.h/", "https://{id}/", "https://h:{id}/"] {
-        let words = wrong(&format!("url: '{url}'"));
-        let is_named = ["has a placeholder", "has an invalid port"]
-            .iter()
-            .any(|what| words.starts_with(&format!("dispatch.http.url: {what}")));
-        assert!(is_named && !words.contains(url), "{words}");
     }
     // It is reported together with all other mistakes.
     let both = parse("url: 'https://{id}/', forward-headers: [a, a]").expect_err("two mistakes");
@@ -351,7 +441,11 @@ fn an_access_token_needs_a_client_and_is_the_only_authorization() {
         ),
         (
             with(&all.replace("//login", "//{tenant}.login"), ""),
-            format!("{url}: has {{tenant}} before its path, but jobs must not choose the server"),
+            format!("{url}: lacks a domain behind the placeholders of its host; {HOST_FORM}"),
+        ),
+        (
+            with(&all.replace("//login", "//{tenant}login.example.com"), ""),
+            format!("{url}: lacks a domain behind the placeholders of its host; {HOST_FORM}"),
         ),
         (
             with(&all.replace("//login/t", "//login/t#{tenant}"), ""),

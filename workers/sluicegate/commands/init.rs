@@ -1,12 +1,13 @@
 //! `sluicegate init`: a first configuration for the user's API.
 
+mod dialog;
 mod forms;
 mod known_apis;
 
-use std::fs::OpenOptions;
-use std::io::{self, BufRead, IsTerminal as _, Read as _, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, BufRead, IsTerminal as _, Write};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
@@ -15,23 +16,25 @@ use sluicegate::config::Config;
 use simulator::limiter::Counting;
 
 use super::Failure;
+use dialog::Dialog;
 use forms::{Form, parse_all, section};
 use known_apis::KnownApi;
 
-/// Maximum size of an answer in bytes.
-const MAX_ANSWER_BYTES: u64 = 4096;
-/// Maximum number of times that a question is asked.
-const MAX_ATTEMPTS: usize = 5;
+/// Folder with the secrets of tenants, beside the file.
+const SECRETS: &str = "secrets";
 
 /// Write a first configuration for an API
 ///
 /// Asks for missing values if there is a terminal. It reads limits the way API documentation states
-/// them. The file has comments and is checked before it is written. The command contacts no server.
+/// them. The file has comments and is checked before it is written. If each tenant of a known API
+/// has its own host and token, the URL contains {tenant}, and the folder `secrets` is created for
+/// the tokens, one file per tenant. The command contacts no server.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate init
   sluicegate init --api
-  sluicegate init --api shopify-graphql --plan plus --url https://acme.myshopify.com/admin/api/2026-10/graphql.json
+  sluicegate init --api shopify-graphql --plan plus
+  sluicegate init --api github --url https://api.github.com/repos/acme/shop/issues
   sluicegate init --url https://api.example.com/v1/orders --limit '100/min'
   sluicegate init --url https://api.example.com/ --limit '10 per second, 10,000 per day' --windows aligned
   sluicegate init --url https://api.example.com/ --limit '10,000 per day, resets at midnight Pacific'
@@ -39,7 +42,8 @@ const MAX_ATTEMPTS: usize = 5;
   sluicegate init --url https://llm.example.com/v1/chat --limit '500 rpm, 90000 tokens/min, 5 at once'
   sluicegate init --url https://shop.example.com/ --limit '2/s burst 40' --tenant json:/shop/id --output shop.yaml")]
 pub struct InitArgs {
-    /// URL of the API
+    /// URL of the API; host, path and query can contain {tenant}, {header:NAME} and {json:/pointer}
+    /// [default: the known API's, if each tenant has its own host]
     #[arg(long)]
     url: Option<String>,
     /// Known API, whose limits and answers are written; without a NAME, list the known APIs
@@ -115,7 +119,7 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
         questions: io::stderr(),
     });
     let asked = asked.as_mut();
-    let (text, words) = match asked {
+    let NewConfig { text, words, api } = match asked {
         Some(asked) => written(args, Some(asked))?,
         None => written::<io::Empty, io::Stderr>(args, None)?,
     };
@@ -134,16 +138,29 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
         .open(&args.output)
         .and_then(|mut file| file.write_all(text.as_bytes()));
     wrote.map_err(|error| Failure::Failed(format!("{name} can't be written: {error}")))?;
+    let secrets = match api.as_ref().is_some_and(KnownApi::has_secrets) {
+        true => Some(create_secrets(&args.output)?),
+        false => None,
+    };
     let config = match args.output.to_str() {
         Some("sluicegate.yaml") => String::new(),
         _ => format!(" --config {name}"),
     };
     println!("{name}: {words} for each tenant. Next:");
+    if let Some(folder) = secrets {
+        let command = format!("printf %s TOKEN > {}", folder.join("acme").display());
+        println!("  {command:<58} # stores the token of the tenant acme, for its calls");
+    }
+    let publish = match &api {
+        Some(api) if api.counts_cost() => "publish --tenant acme --cost 10 'BODY'",
+        Some(_) => "publish --tenant acme 'BODY'",
+        None => "publish --tenant acme '{\"order\": 7}'",
+    };
     for (command, what) in [
         ("check", "checks the configuration, RabbitMQ and Redis"),
         (
-            "publish --tenant acme '{\"order\": 7}'",
-            "publishes a first job",
+            publish,
+            "publishes a first job; its body is sent to the API",
         ),
         (
             "run",
@@ -159,48 +176,16 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A dialog with the user.
-struct Dialog<R, W> {
-    answers: R,
-    questions: W,
-}
-
-impl<R: BufRead, W: Write> Dialog<R, W> {
-    /// Asks until the answer `fits`. An empty answer means `usual`.
-    fn ask<T>(
-        &mut self,
-        question: &str,
-        usual: Option<&str>,
-        fits: impl Fn(&str) -> Result<T, String>,
-    ) -> Result<T, Failure> {
-        for _ in 0..MAX_ATTEMPTS {
-            let shown = usual.map_or(String::new(), |usual| format!(" [{usual}]"));
-            write!(self.questions, "{question}{shown}: ")?;
-            self.questions.flush()?;
-            let mut line = String::new();
-            let mut answers = (&mut self.answers).take(MAX_ANSWER_BYTES);
-            let read = answers.read_line(&mut line);
-            match read {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(error) => {
-                    return Err(Failure::Usage(format!("the answer can't be read: {error}")));
-                }
-            }
-            let answer = match (line.trim(), usual) {
-                ("", Some(usual)) => usual,
-                (answer, _) => answer,
-            };
-            match fits(answer) {
-                Ok(value) => return Ok(value),
-                Err(why) => writeln!(self.questions, "  {why}")?,
-            }
-        }
-        Err(Failure::Usage(
-            "no valid answer was given; sluicegate init --help lists the options for all questions"
-                .to_owned(),
-        ))
+/// Creates the folder with the secrets of tenants beside `output`, and returns its path.
+fn create_secrets(output: &Path) -> Result<PathBuf, Failure> {
+    let folder = output.with_file_name(SECRETS);
+    if !folder.is_dir() {
+        let made = DirBuilder::new().mode(0o700).create(&folder);
+        made.map_err(|error| {
+            Failure::Failed(format!("{} can't be created: {error}", folder.display()))
+        })?;
     }
+    Ok(folder)
 }
 
 /// The limits to write.
@@ -211,11 +196,19 @@ enum ChosenLimits {
     OfApi,
 }
 
-/// Returns the file's text, and its limits in words.
+/// A configuration to write.
+struct NewConfig {
+    text: String,
+    /// Its limits in words.
+    words: String,
+    api: Option<KnownApi>,
+}
+
+/// Returns the configuration.
 fn written<R: BufRead, W: Write>(
     args: &InitArgs,
     mut asked: Option<&mut Dialog<R, W>>,
-) -> Result<(String, String), Failure> {
+) -> Result<NewConfig, Failure> {
     let missing = |flag: &str| {
         Failure::Usage(format!(
             "{flag} is required, since there is no terminal; see sluicegate init --help"
@@ -225,11 +218,13 @@ fn written<R: BufRead, W: Write>(
         Some(name) => Some(KnownApi::find(name, args.plan.as_deref()).map_err(Failure::Usage)?),
         None => None,
     };
+    let usual = api.as_ref().and_then(KnownApi::url);
     let url = match (&args.url, &mut asked) {
         (Some(url), _) => url.clone(),
+        (None, None) if usual.is_some() => usual.unwrap_or_default().to_owned(),
         (None, Some(asked)) => asked.ask(
             "Where should jobs be sent (the API's URL)?",
-            None,
+            usual,
             |text| match text.starts_with("http://") || text.starts_with("https://") {
                 true => Ok(text.to_owned()),
                 false => Err("it must begin with http:// or https://".to_owned()),
@@ -259,10 +254,12 @@ fn written<R: BufRead, W: Write>(
         )?,
         (None, None) => "header:x-tenant".to_owned(),
     };
-    let text = text(args, (&url, &tenant), &limits, api.as_ref());
-    // Errors show the position in the text, which the user has not seen.
-    let checked = Config::parse("the configuration", &text, std::iter::empty());
+    let text = |folder| text(args, (&url, &tenant), &limits, (api.as_ref(), folder));
+    // Errors show the position in the text, which the user has not seen. The folder is created
+    // later; one that exists stands for it.
+    let checked = Config::parse("the configuration", &text("/"), std::iter::empty());
     checked.map_err(Failure::Config)?;
+    let text = text(SECRETS);
     let words = match (&limits, &api) {
         (ChosenLimits::Forms(forms), _) => {
             let words: Vec<String> = forms.iter().map(Form::describe).collect();
@@ -270,14 +267,14 @@ fn written<R: BufRead, W: Write>(
         }
         (ChosenLimits::OfApi, api) => api.as_ref().map_or_else(String::new, KnownApi::describe),
     };
-    Ok((text, words))
+    Ok(NewConfig { text, words, api })
 }
 
 fn text(
     args: &InitArgs,
     (url, tenant): (&str, &str),
     limits: &ChosenLimits,
-    api: Option<&KnownApi>,
+    (api, folder): (Option<&KnownApi>, &str),
 ) -> String {
     // A JSON string is also a YAML string.
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
@@ -286,12 +283,16 @@ fn text(
         ChosenLimits::Forms(forms) => forms.iter().any(is_of_cost),
         ChosenLimits::OfApi => api.is_some_and(KnownApi::counts_cost),
     };
+    let corrects = match api.is_some_and(KnownApi::reports_cost) {
+        true => "what the API reports",
+        false => "the API's x-actual-cost",
+    };
     let cost = match of_cost {
-        true => {
-            "  cost: header:x-cost    # or json:/tokens: units that the job may use; the API's \
-            x-actual-cost corrects it\n"
-        }
-        false => "",
+        true => format!(
+            "  cost: header:x-cost    # or json:/tokens: units that the job may use, 1 without \
+            it; {corrects} corrects it\n"
+        ),
+        false => String::new(),
     };
     let counting = args.api_limiter.unwrap_or(match args.windows {
         Windows::Any => Counting::Sliding,
@@ -301,7 +302,14 @@ fn text(
         ChosenLimits::Forms(forms) => section(forms, counting.algorithm()),
         ChosenLimits::OfApi => api.map_or_else(String::new, KnownApi::section),
     };
-    let api = api.map_or_else(String::new, KnownApi::key);
+    let headers = match api.is_some_and(KnownApi::has_secrets) {
+        true => "",
+        false => {
+            "    # headers: {authorization: \"Bearer …\"}    # or headers-file; a tenant's own: \
+            \"Bearer {secret:tenant}\", which needs secrets-folder\n"
+        }
+    };
+    let api = api.map_or_else(String::new, |api| api.keys(folder));
     format!(
         "# Written by sluicegate init. docs/sluicegate.yaml lists every key with its default; `sluicegate check` shows the effective values.
 
@@ -320,11 +328,10 @@ job:
 dispatch:
   concurrency: 64    # calls in flight per worker
   http:
-    url: {url}    # path and query can contain {{tenant}}, {{id}} or {{json:/pointer}}
+    url: {url}    # host, path and query can contain {{tenant}}, {{header:NAME}} or {{json:/pointer}}
     method: POST
     timeout: 10s
-{api}    # headers: {{authorization: \"Bearer …\"}}    # or headers-file; a tenant's own: \"Bearer {{secret:tenant}}\", which needs secrets-folder
-
+{api}{headers}
 retry:
   max-attempts: 5    # of a failing job; waiting for quota uses none
 ",
@@ -355,7 +362,8 @@ mod tests {
             answers: answers.as_bytes(),
             questions: Vec::new(),
         });
-        let (text, _) = written(&args.init, asked.as_mut())?;
+        let NewConfig { text, .. } = written(&args.init, asked.as_mut())?;
+        let text = text.replace("secrets-folder: secrets", "secrets-folder: /");
         let questions_text = asked.map_or_else(Vec::new, |asked| asked.questions);
         let config = Config::parse("c.yaml", &text, std::iter::empty()).expect("valid");
         Ok((config, String::from_utf8(questions_text).expect("text")))

@@ -86,9 +86,9 @@ pub struct SimulateArgs {
     /// How jobs are distributed over tenants: even, zipf, or zipf:1.2
     #[arg(long, value_name = "SKEW", default_value = "even")]
     skew: Skew,
-    /// Cost of a job: 3, uniform:1-5, or lognormal:800,0.7 (median and deviation)
-    #[arg(long, value_name = "COST", default_value = "1")]
-    cost: CostDistribution,
+    /// Cost of a job: 3, uniform:1-5, or lognormal:800,0.7 (median and deviation) [default: 1]
+    #[arg(long, value_name = "COST")]
+    cost: Option<CostDistribution>,
     /// Duration of a call: 80ms, uniform:50ms-200ms, or lognormal:80ms,0.5; up to 1h
     #[arg(long, value_name = "TIME", default_value = "50ms")]
     api_latency: Latency,
@@ -183,6 +183,12 @@ pub async fn run(args: SimulateArgs, pipeline: Option<&str>) -> Result<ExitCode,
     if let Some(note) = notes::of_distance(args.redis_latency) {
         eprintln!("note: {note}");
     }
+    if args.cost.is_none() && args.jobs.is_none() {
+        let notes = configs
+            .iter()
+            .filter_map(|(_, config)| notes::of_costs(config));
+        notes.take(1).for_each(|note| eprintln!("note: {note}"));
+    }
     let jobs = Arc::new(load(&args)?);
     for (_, config) in &configs {
         let file = args.jobs.as_deref();
@@ -274,7 +280,7 @@ fn load(args: &SimulateArgs) -> Result<Vec<SimulatedJob>, Failure> {
             lasts: args.lasts,
             count: args.count,
             bursts: args.burst.clone(),
-            cost: args.cost,
+            cost: args.cost.unwrap_or(CostDistribution::ONE),
         };
         return load.jobs(args.seed).map_err(Failure::Usage);
     };

@@ -50,6 +50,11 @@ impl KnownApi {
         (self.plan.limits.iter()).any(|limit| limit.contains("unit: cost"))
     }
 
+    /// Returns true if answers report what a call cost.
+    pub fn reports_cost(&self) -> bool {
+        !self.profile.rules.cost.is_empty()
+    }
+
     /// Returns the section `rate-limiter`, with its sources.
     pub fn section(&self) -> String {
         let ApiProfile {
@@ -76,10 +81,37 @@ impl KnownApi {
         text
     }
 
-    /// Returns the line with `dispatch.http.api`.
-    pub fn key(&self) -> String {
+    /// Returns the URL of a call, if each tenant has its own host.
+    pub fn url(&self) -> Option<&str> {
+        self.profile.url.as_deref()
+    }
+
+    /// Returns true if each tenant has credentials of its own.
+    pub fn has_secrets(&self) -> bool {
+        !self.profile.headers.is_empty()
+    }
+
+    /// Returns the lines with `dispatch.http.api` and with the credentials in `folder`.
+    pub fn keys(&self, folder: &str) -> String {
         let name = &self.profile.name;
-        format!("    api: {name}    # what its answers mean; `sluicegate check` lists the rules\n")
+        let mut text = format!(
+            "    api: {name}    # what its answers mean; `sluicegate check` lists the rules\n"
+        );
+        let headers = self.profile.headers.iter();
+        // A JSON string is also a YAML string.
+        let header = |(name, value): &(String, String)| {
+            format!("{name}: {}", serde_json::Value::from(value.as_str()))
+        };
+        let headers: Vec<String> = headers.map(header).collect();
+        if !headers.is_empty() {
+            text.push_str(&format!(
+                "    headers: {{{}}}
+    secrets-folder: {folder}    # a file for each tenant: the token of the tenant acme is in {folder}/acme
+",
+                headers.join(", ")
+            ));
+        }
+        text
     }
 }
 

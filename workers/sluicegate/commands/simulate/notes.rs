@@ -5,9 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use simulator::jobs::SimulatedJob;
-use sluicegate::config::Config;
+use sluicegate::config::{ApiProfile, Config};
 use sluicegate::operator::limits;
 use sluicegate::operator::text::{count, plain};
+use sluicegate::rules::limit::Unit;
 use sluicegate::rules::policy::Pattern;
 
 /// Maximum round-trip time to Redis that workers are built for.
@@ -37,6 +38,22 @@ pub fn of_limits(file: Option<&Path>, config: &Config) -> Option<String> {
     };
     let each: Vec<String> = built_in.default_limits().iter().map(limits::line).collect();
     (*own == built_in).then(|| format!("{who}: {}", each.join("; ")))
+}
+
+/// Returns a note if the API of `config` counts what each call costs, for a load in which each job
+/// costs 1.
+pub fn of_costs(config: &Config) -> Option<String> {
+    let api = config.dispatch.http.as_ref()?.api?;
+    if !ApiProfile::of(api).prices_calls() {
+        return None;
+    }
+    let mut limits = config.rate_limiter.policy.default_limits().iter();
+    let limit = limits.find(|limit| limit.unit() == Unit::Cost)?;
+    Some(format!(
+        "each job costs 1 unit, but the limit {} of {api} counts cost; give the cost of your jobs, \
+        such as --cost lognormal:50,0.7",
+        limit.name()
+    ))
 }
 
 /// Returns a note if Redis is farther away than workers are built for.
@@ -104,6 +121,29 @@ mod tests {
         assert_eq!(of_limits(file, &own), None);
         let shown = of_limits(None, &own).expect("a note");
         assert!(shown.contains("environment variables"), "{shown}");
+    }
+
+    #[test]
+    fn a_limit_that_counts_cost_has_a_note() {
+        let of = |api: &str, limit: &str| {
+            let yaml = format!(
+                "rate-limiter: {{limits: [{{name: a{limit}}}]}}\n\
+                dispatch: {{http: {{url: 'http://h/'{api}}}}}\n"
+            );
+            let config = Config::parse("a.yaml", &yaml, std::iter::empty()).expect("valid");
+            of_costs(&config)
+        };
+        let (shopify, cost) = (", api: shopify-graphql", ", unit: cost");
+        for (api, limit) in [
+            ("", cost),
+            (", api: shopify", ""),
+            (shopify, ", unit: calls"),
+        ] {
+            assert_eq!(of(api, limit), None);
+        }
+        let note = of(shopify, cost).expect("a note");
+        let begin = "each job costs 1 unit, but the limit a of shopify-graphql counts cost; ";
+        assert!(note.starts_with(begin), "{note}");
     }
 
     #[test]
