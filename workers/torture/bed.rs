@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use kit::proxy::{Proxy, Transfer, Transfers};
+use kit::servers::{Rabbit, Redis};
 use sluicegate::rules::delays::QueueNames;
 use tokio::sync::Mutex;
 use tokio::task::block_in_place;
@@ -125,19 +126,20 @@ impl Bed {
         let ctl = |args: &[&str]| {
             block_in_place(|| rabbit.ctl(args));
         };
+        let all = |act: fn(&Rabbit)| block_in_place(|| rabbit.all(act));
         match fault.kind {
             FaultKind::RabbitKill | FaultKind::RabbitRestart => {
                 match fault.kind {
-                    FaultKind::RabbitKill => block_in_place(|| rabbit.kill()),
-                    _ => block_in_place(|| rabbit.stop()),
+                    FaultKind::RabbitKill => all(|one| one.kill()),
+                    _ => all(|one| one.stop()),
                 }
                 sleep(fault.lasts.min(AWAY)).await;
-                block_in_place(|| rabbit.restart());
+                all(|one| one.restart());
             }
             FaultKind::RabbitStop => {
-                block_in_place(|| rabbit.pause());
+                all(|one| one.pause());
                 sleep(fault.lasts).await;
-                block_in_place(|| rabbit.resume());
+                all(|one| one.resume());
             }
             FaultKind::RabbitCut => ctl(&["close_all_connections", "torture"]),
             FaultKind::RabbitLogin => {
@@ -170,22 +172,23 @@ impl Bed {
         let ctl = |args: &[&str]| {
             block_in_place(|| redis.ctl(args));
         };
+        let all = |act: fn(&Redis)| block_in_place(|| redis.all(act));
         match fault.kind {
             FaultKind::RedisKill | FaultKind::RedisRestart | FaultKind::RedisWipe => {
                 match fault.kind {
-                    FaultKind::RedisRestart => block_in_place(|| redis.stop()),
-                    _ => block_in_place(|| redis.kill()),
+                    FaultKind::RedisRestart => all(|one| one.stop()),
+                    _ => all(|one| one.kill()),
                 }
                 sleep(fault.lasts.min(AWAY)).await;
                 match fault.kind {
-                    FaultKind::RedisWipe => block_in_place(|| redis.restart_empty()),
-                    _ => block_in_place(|| redis.restart()),
+                    FaultKind::RedisWipe => all(|one| one.restart_empty()),
+                    _ => all(|one| one.restart()),
                 }
             }
             FaultKind::RedisStop => {
-                block_in_place(|| redis.pause());
+                all(|one| one.pause());
                 sleep(fault.lasts).await;
-                block_in_place(|| redis.resume());
+                all(|one| one.resume());
             }
             FaultKind::RedisCut => ctl(&["client", "kill", "type", "normal"]),
             FaultKind::RedisFull => {
