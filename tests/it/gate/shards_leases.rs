@@ -37,7 +37,7 @@ const JOBS: usize = 30;
 const SOON: Duration = Duration::from_secs(40);
 
 fn gate(cluster: &RedisCluster, prefix: &str) -> RedisGate {
-    let urls: Vec<&str> = cluster.primaries.iter().map(Redis::url).collect();
+    let urls: Vec<&str> = cluster.primaries.iter().map(|one| one.url()).collect();
     let servers = configured(&format!("url: '{}', cluster: true", urls.join(",")));
     RedisGate::connect(&servers, prefix).expect("good urls")
 }
