@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use kit::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sluicegate::broker::amqp::Client;
@@ -65,16 +66,6 @@ impl Calls {
         until(&format!("{number} calls"), || self.all() >= number).await;
         assert_eq!(self.all(), number);
     }
-}
-
-async fn until(what: &str, mut there: impl FnMut() -> bool) {
-    let waits = async {
-        while !there() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let ended = tokio::time::timeout(PATIENCE, waits).await;
-    assert!(ended.is_ok(), "never: {what}");
 }
 
 /// Two workers that count their calls together.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kit::until;
 use serde_json::Value;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, Question, TenantAsk};
@@ -14,9 +15,6 @@ use sluicegate::rules::tenant::Tenant;
 use crate::cli::servers::{config, yaml};
 use crate::cli::sluicegate;
 use crate::worker::running::Running;
-
-/// A deadline that ends a hanging test. No step takes this long.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 fn inspect(yaml: &str, tenant: &str) -> Value {
     let args = ["inspect", tenant, "--json"];
@@ -172,16 +170,6 @@ impl Recorder {
         })
         .await;
     }
-}
-
-async fn until(what: &str, mut there: impl FnMut() -> bool) {
-    let waits = async {
-        while !there() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let ended = tokio::time::timeout(PATIENCE, waits).await;
-    assert!(ended.is_ok(), "never: {what}");
 }
 
 /// Waits until `number` units of `tenant` are in its waitlist.

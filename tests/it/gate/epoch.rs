@@ -319,14 +319,8 @@ fn port(redis: &Redis) -> u64 {
 async fn replica_of(primary: &Redis) -> Redis {
     let replica = Redis::start_with(&["repl-diskless-sync-delay 0"]);
     replica.ctl(&["replicaof", "127.0.0.1", &port(primary).to_string()]);
-    let started = Instant::now();
-    while !replica
-        .ctl(&["info", "replication"])
-        .contains("master_link_status:up")
-    {
-        assert!(started.elapsed() < PATIENCE, "the replica does not sync");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let is_synced = || replica.ctl(&["info", "replication"]).contains("master_link_status:up");
+    kit::until("the replica syncs", is_synced).await;
     replica
 }
 

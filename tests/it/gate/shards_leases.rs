@@ -9,6 +9,7 @@ use bytes::Bytes;
 use kit::gate::{FRESH, LimitedGate, decided, started, tenant};
 use kit::redis_topologies::RedisCluster;
 use kit::servers::{Redis, unique};
+use kit::until;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use sluicegate::broker::{
@@ -200,14 +201,6 @@ fn settings() -> EngineSettings {
     }
 }
 
-async fn becomes(what: &str, patience: Duration, happened: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !happened() {
-        assert!(started.elapsed() < patience, "{what}: not in time");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn tenants_of_healthy_primaries_continue_while_another_is_unreachable() {
     let cluster = RedisCluster::start(&[]);
@@ -237,15 +230,16 @@ async fn tenants_of_healthy_primaries_continue_while_another_is_unreachable() {
         sender.send(event).await.expect("the engine runs");
     }
     let started = || calls.started.load(Ordering::SeqCst) == 1;
-    becomes("the call that will not be told", PATIENCE, started).await;
+    until("the call that will not be told", started).await;
     cluster.primaries[0].kill();
     calls.go.add_permits(1);
     let acked = || broker.0.load(Ordering::SeqCst);
-    becomes("it has ended", PATIENCE, || acked() == 1).await;
+    until("it has ended", || acked() == 1).await;
     let jobs = u64::try_from(JOBS).expect("small");
     let event = deliveries(&healthy, 2..2 + jobs);
     sender.send(event).await.expect("the engine runs");
-    becomes("the others' jobs", SOON, || acked() == 1 + JOBS).await;
+    let others = until("the others' jobs", || acked() == 1 + JOBS);
+    (tokio::time::timeout(SOON, others).await).expect("the others do not wait");
     assert_eq!(calls.max.load(Ordering::SeqCst), 1);
     stop.soft.cancel();
     run.await.expect("it ends");

@@ -37,11 +37,7 @@ fn start(config: &Config, fresh: bool) -> Running {
 }
 
 async fn until(worker: &Running, series: &str) {
-    let started = Instant::now();
-    while !worker.shows(series) {
-        assert!(started.elapsed() < PATIENCE, "{}", worker.metrics());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    kit::until(series, || worker.shows(series)).await;
 }
 
 async fn publish(config: &Config, levels: &DelayLevels, tenant: &str, count: usize) {

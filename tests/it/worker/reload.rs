@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kit::servers::{shared_rabbit, shared_redis, unique};
+use kit::until;
 use rustix::process::Signal;
 use sluicegate::app::Worker;
 use sluicegate::broker::amqp::Client;
@@ -134,15 +135,7 @@ impl Calls {
     }
 
     async fn reach(&self, number: usize) {
-        wait(&format!("{number} calls"), || self.number() >= number).await;
-    }
-}
-
-async fn wait(what: &str, done: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        until(&format!("{number} calls"), || self.number() >= number).await;
     }
 }
 
@@ -152,7 +145,7 @@ fn start(file: PathBuf, calls: &Calls) -> Running {
 }
 
 async fn shows(worker: &Running, line: &str) {
-    wait(line, || worker.shows(line)).await;
+    until(line, || worker.shows(line)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -249,7 +242,7 @@ async fn a_worker_waiting_for_rabbitmq_reaches_redis_and_logs_its_limits() {
     assert_eq!(program.count(&["enforcing", "guard_ms"]), 0);
     assert_eq!(program.count(&["enforcing", "burst"]), 0);
     assert_eq!(program.count(&["enforcing", "plans=1", "tenants=0"]), 1);
-    wait("Redis is seen", || {
+    until("Redis is seen", || {
         let readiness = program.get("/readyz").unwrap_or_default();
         let lines: Vec<_> = readiness.lines().collect();
         matches!(lines[..], ["not ready", why, "no jobs are being taken"] if why.contains("can't be reached"))
@@ -272,7 +265,7 @@ async fn a_broken_file_is_refused_and_restart_only_keys_are_reported() {
 
     // Reported again on another request, and not otherwise.
     worker.signal(Signal::HUP);
-    wait("a second refusal", || worker.count(&refused) == 2).await;
+    until("a second refusal", || worker.count(&refused) == 2).await;
 
     let restart = bed.yaml("max-requests: 6, window-size: 1s") + "retry: {max-attempts: 9}\n";
     bed.write(
@@ -322,13 +315,13 @@ async fn a_missing_or_hanging_file_is_read_again() {
     assert!(made.expect("it runs").success());
     bed.write("worker.yaml", &limits(7));
     tokio::time::sleep(10 * SECOND).await;
-    wait("it is ready", || {
+    until("it is ready", || {
         let readiness = worker.get("/readyz").unwrap_or_default();
         readiness.starts_with("ready")
     })
     .await;
     std::fs::write(&url, shared_redis().url()).expect("somebody reads it");
-    wait("the new limits", || {
+    until("the new limits", || {
         worker.count(&["configuration applied", "new limits"]) == 2
     })
     .await;

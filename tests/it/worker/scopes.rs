@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
+use kit::until;
 use lapin::options::{BasicPublishOptions, QueueBindOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel};
@@ -16,9 +16,6 @@ use crate::broker::bed::channel;
 use crate::cli::servers::{config, yaml};
 use crate::cli::sluicegate;
 use crate::worker::running::Running;
-
-/// A deadline that ends a hanging test. No step takes this long.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Counts the calls by tenant and body.
 #[derive(Clone, Default)]
@@ -40,13 +37,8 @@ impl Counter {
     }
 
     async fn has(&self, number: usize) {
-        let there = async {
-            while self.counts().values().sum::<usize>() < number {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let ended = tokio::time::timeout(PATIENCE, there).await;
-        assert!(ended.is_ok(), "{number} calls: {:?}", self.counts());
+        let there = || self.counts().values().sum::<usize>() >= number;
+        until(&format!("{number} calls"), there).await;
     }
 }
 
@@ -127,14 +119,10 @@ async fn each_routing_key_has_a_quota_and_all_tenants_share_one() {
         }
         calls.has(started).await;
         let waiting = 4 - if tenant == "x" { 2 } else { 1 };
-        let begun = Instant::now();
-        while inspect(tenant, &keys[key])["waiting"] != waiting {
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "{}",
-                inspect(tenant, &keys[key])
-            );
-        }
+        until(&format!("{waiting} waiting"), || {
+            inspect(tenant, &keys[key])["waiting"] == waiting
+        })
+        .await;
     }
     let found = inspect("y", &keys[0]);
     assert_eq!(found["waits_for"], "limit all");
