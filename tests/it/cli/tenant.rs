@@ -14,7 +14,7 @@ use sluicegate::rules::tenant::Tenant;
 
 use crate::cli::servers::{config, yaml};
 use crate::cli::sluicegate;
-use crate::worker::running::Running;
+use crate::worker::running::{Calls, Running};
 
 fn inspect(yaml: &str, tenant: &str) -> Value {
     let args = ["inspect", tenant, "--json"];
@@ -146,32 +146,6 @@ async fn one_of_several_limits_can_be_changed() {
     );
 }
 
-/// Records the tenants of its jobs.
-#[derive(Clone, Default)]
-struct Recorder(Arc<Mutex<Vec<String>>>);
-
-impl Handler for Recorder {
-    async fn handle(&self, job: &Job, _: Permit) -> Outcome {
-        let tenant = job.tenant.as_str().to_owned();
-        self.0.lock().expect("nobody panics").push(tenant);
-        Outcome::Done
-    }
-}
-
-impl Recorder {
-    fn count(&self, tenant: &str) -> usize {
-        let calls = self.0.lock().expect("nobody panics");
-        calls.iter().filter(|known| *known == tenant).count()
-    }
-
-    async fn has(&self, tenant: &str, number: usize) {
-        until(&format!("{number} calls of {tenant}"), || {
-            self.count(tenant) >= number
-        })
-        .await;
-    }
-}
-
 /// Waits until `number` units of `tenant` are in its waitlist.
 async fn waiting(yaml: &str, tenant: &str, number: u64) {
     until(&format!("{number} waiting of {tenant}"), || {
@@ -189,49 +163,49 @@ fn publish(yaml: &str, tenant: &str, number: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_worker_starts_no_job_of_a_paused_tenant_until_it_resumes() {
     let yaml = yaml();
-    let calls = Recorder::default();
+    let calls = Calls::default();
     let worker = Running::configured(&yaml, calls.clone());
     publish(&yaml, "acme", 1);
-    calls.has("acme", 1).await;
+    calls.are_of_tenant("acme", 1).await;
 
     sluicegate(&yaml, &["tenant", "pause", "acme"]).exited(0);
     publish(&yaml, "acme", 3);
     publish(&yaml, "other", 1);
-    calls.has("other", 1).await;
+    calls.are_of_tenant("other", 1).await;
     waiting(&yaml, "acme", 3).await;
-    assert_eq!(calls.count("acme"), 1, "nothing of it started");
+    assert_eq!(calls.of_tenant("acme"), 1, "nothing of it started");
 
     sluicegate(&yaml, &["tenant", "resume", "acme"]).exited(0);
-    calls.has("acme", 4).await;
+    calls.are_of_tenant("acme", 4).await;
     worker.stop().await;
-    assert_eq!((calls.count("acme"), calls.count("other")), (4, 1));
+    assert_eq!((calls.of_tenant("acme"), calls.of_tenant("other")), (4, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_worker_keeps_a_limit_that_an_operator_raises_and_lowers() {
     // 5 per hour.
     let yaml = yaml();
-    let calls = Recorder::default();
+    let calls = Calls::default();
     let worker = Running::configured(&yaml, calls.clone());
     sluicegate(&yaml, &["tenant", "limit", "acme", "2"]).exited(0);
     publish(&yaml, "acme", 4);
     waiting(&yaml, "acme", 2).await;
-    calls.has("acme", 2).await;
-    assert_eq!(calls.count("acme"), 2, "lowered to 2");
+    calls.are_of_tenant("acme", 2).await;
+    assert_eq!(calls.of_tenant("acme"), 2, "lowered to 2");
 
     sluicegate(&yaml, &["tenant", "limit", "acme", "3"]).exited(0);
-    calls.has("acme", 3).await;
+    calls.are_of_tenant("acme", 3).await;
     waiting(&yaml, "acme", 1).await;
-    assert_eq!(calls.count("acme"), 3, "raised to 3");
+    assert_eq!(calls.of_tenant("acme"), 3, "raised to 3");
 
     sluicegate(&yaml, &["tenant", "limit", "acme", "--clear"]).exited(0);
-    calls.has("acme", 4).await;
+    calls.are_of_tenant("acme", 4).await;
     publish(&yaml, "acme", 2);
-    calls.has("acme", 5).await;
+    calls.are_of_tenant("acme", 5).await;
     waiting(&yaml, "acme", 1).await;
-    assert_eq!(calls.count("acme"), 5, "the configured 5");
+    assert_eq!(calls.of_tenant("acme"), 5, "the configured 5");
 
     sluicegate(&yaml, &["tenant", "limit", "acme", "6"]).exited(0);
-    calls.has("acme", 6).await;
+    calls.are_of_tenant("acme", 6).await;
     worker.stop().await;
 }
