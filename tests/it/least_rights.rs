@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use kit::until;
 use kit::servers::{shared_rabbit, shared_redis, unique};
 use kit::sources::documented_rule;
+use kit::until;
 use lapin::message::BasicGetMessage;
 use lapin::options::{
     BasicGetOptions, BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions,

@@ -8,6 +8,7 @@ pub mod collector;
 pub mod connect;
 pub mod counts;
 pub mod door;
+pub mod engine;
 pub mod freezable_stream;
 pub mod gate;
 pub mod process;

@@ -319,7 +319,11 @@ fn port(redis: &Redis) -> u64 {
 async fn replica_of(primary: &Redis) -> Redis {
     let replica = Redis::start_with(&["repl-diskless-sync-delay 0"]);
     replica.ctl(&["replicaof", "127.0.0.1", &port(primary).to_string()]);
-    let is_synced = || replica.ctl(&["info", "replication"]).contains("master_link_status:up");
+    let is_synced = || {
+        replica
+            .ctl(&["info", "replication"])
+            .contains("master_link_status:up")
+    };
     kit::until("the replica syncs", is_synced).await;
     replica
 }
