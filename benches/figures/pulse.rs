@@ -51,13 +51,13 @@ pub async fn pulse(tenants: usize) {
     let (mut took, mut scripts) = ([Duration::ZERO; 2], [0.0; 2]);
     for _ in 0..TURNS {
         for (index, gate) in gates.iter().enumerate() {
-            shared_redis().ctl(&["config", "resetstat"]);
+            shared_redis().reset_stats();
             let started = Instant::now();
             for _ in 0..BATCHES {
                 gate.ask(&batch).await.expect("a decision");
             }
             took[index] += started.elapsed();
-            scripts[index] += script_micros();
+            scripts[index] += shared_redis().command_stats().micros("evalsha") as f64;
         }
     }
     let batches = (TURNS * BATCHES) as f64;
@@ -73,16 +73,4 @@ pub async fn pulse(tenants: usize) {
         inside[1],
         inside[1] / inside[0]
     );
-}
-
-/// Returns the run time of scripts since the statistics were reset, in microseconds.
-fn script_micros() -> f64 {
-    let stats = shared_redis().ctl(&["info", "commandstats"]);
-    let line = stats
-        .lines()
-        .find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
-    let micros = line.and_then(|line| line.split(',').find_map(|part| part.strip_prefix("usec=")));
-    micros
-        .and_then(|micros| micros.parse().ok())
-        .expect("scripts ran")
 }

@@ -5,6 +5,7 @@ pub mod api;
 mod bed;
 pub mod certificates;
 pub mod collector;
+pub mod command_stats;
 pub mod connect;
 pub mod counts;
 pub mod door;

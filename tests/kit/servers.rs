@@ -18,6 +18,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use crate::command_stats::CommandStats;
+
 /// The test run that this process is part of, as `scripts/lib/test-run` describes it to
 /// cargo-nextest.
 struct Run {
@@ -133,6 +135,14 @@ impl Redis {
         self.kill();
         self.script("wipe", &[]);
         self.restart();
+    }
+    /// Sets its statistics to zero.
+    pub fn reset_stats(&self) {
+        self.ctl(&["config", "resetstat"]);
+    }
+    /// Returns the commands since [`Self::reset_stats`].
+    pub fn command_stats(&self) -> CommandStats {
+        CommandStats::read(&self.ctl(&["info", "commandstats"]))
     }
     /// Runs `redis-cli` and returns its output.
     pub fn ctl(&self, args: &[&str]) -> String {

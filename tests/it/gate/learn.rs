@@ -187,16 +187,9 @@ async fn every_gate_learns_the_same() {
 /// Returns the number of commands that scripts run during `call`, without the calls of the scripts
 /// themselves.
 async fn commands<T>(redis: &Redis, call: impl Future<Output = T>) -> (u64, T) {
-    redis.ctl(&["CONFIG", "RESETSTAT"]);
+    redis.reset_stats();
     let came = call.await;
-    let stats = redis.ctl(&["INFO", "commandstats"]);
-    let calls = stats.lines().filter_map(|line| {
-        let (name, figures) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-        let own = name.starts_with("evalsha") || name.starts_with("config") || name == "info";
-        let count = figures.split(',').next()?.parse::<u64>().ok()?;
-        (!own).then_some(count)
-    });
-    (calls.sum(), came)
+    (redis.command_stats().in_scripts().values().sum(), came)
 }
 
 /// The commands of a start, and of a job that must wait.
