@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use kit::gate::gate_at;
 use kit::servers::{shared_redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
@@ -17,7 +18,6 @@ const BATCHES: usize = 200;
 
 /// Measures batches with one job of each of `tenants` tenants.
 pub async fn pulse(tenants: usize) {
-    let url = SecretUrl::new(shared_redis().url());
     let minute = Duration::from_secs(60);
     let limit = Limit::new(
         "default",
@@ -27,7 +27,7 @@ pub async fn pulse(tenants: usize) {
         minute / 1000,
     );
     let limits: Limits = limit.expect("in range").into();
-    let gate = || RedisGate::connect(&url, &unique("pulse")).expect("a good url");
+    let gate = || gate_at(shared_redis().url(), &unique("pulse"));
     let memory = Duration::from_millis(limits.memory_ms());
     let gates = [gate(), gate().watching(memory)];
     gates[1]

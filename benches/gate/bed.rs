@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use kit::gate::gate_at;
 use kit::servers::{Redis, unique};
 use redis::aio::ConnectionManager;
-use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Answer, EarlierStarts, Gate, Question, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
@@ -72,7 +72,7 @@ impl Bed {
     pub async fn start(limits: Limits, settings: &[&str]) -> Self {
         let redis = Redis::start_with(settings);
         let url = redis.url();
-        let gate = RedisGate::connect(&SecretUrl::new(url), &unique("bench")).expect("a good url");
+        let gate = gate_at(url, &unique("bench"));
         let client = redis::Client::open(url).expect("a good url");
         let mut floor = client.get_connection_manager().await.expect("Redis");
         let sha = redis::cmd("SCRIPT")

@@ -89,11 +89,20 @@ impl<G> Deref for LimitedGate<G> {
     }
 }
 
+/// Returns a gate that runs the scripts on the Redis at `url`, with keys that begin with `prefix`.
+pub fn gate_at(url: &str, prefix: &str) -> RedisGate {
+    RedisGate::connect(&SecretUrl::new(url), prefix).expect("a good url")
+}
+
+/// Returns a gate whose time is that of `clock`, in microseconds.
+pub fn clocked(url: &str, prefix: &str, clock: &Arc<AtomicU64>) -> RedisGate {
+    let clock = Arc::clone(clock);
+    gate_at(url, prefix).with_test_clock(Arc::new(move || clock.load(Ordering::SeqCst)))
+}
+
 /// Returns a gate that runs the scripts on the shared Redis, with a prefix of its own.
 pub fn redis_gate(limits: impl Into<Limits>) -> LimitedGate<RedisGate> {
-    let url = SecretUrl::new(shared_redis().url());
-    let gate = RedisGate::connect(&url, &unique("gate")).expect("a good url");
-    LimitedGate::new(gate, limits)
+    LimitedGate::new(gate_at(shared_redis().url(), &unique("gate")), limits)
 }
 
 /// Returns a clock that follows tokio's: a test that pauses tokio's clock does not wait.
@@ -143,11 +152,9 @@ pub fn three(name: &str) -> ThreeGates<impl Fn() -> u64> {
         let clock = Arc::clone(&clock);
         move || clock.load(Ordering::Relaxed)
     };
-    let url = SecretUrl::new(shared_redis().url());
-    let redis = RedisGate::connect(&url, &unique(name)).expect("a good url");
     let server = FakeRedis::new(read.clone());
     ThreeGates {
-        redis: redis.with_test_clock(Arc::new(read.clone())),
+        redis: clocked(shared_redis().url(), &unique(name), &clock),
         model: MemoryGate::new(read),
         fake: gate_on(&Arc::new(server), "p"),
         clock,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::{BEGIN_US, FRESH, LONG, LimitedGate, ask, decided, started, tenant};
+use kit::gate::{BEGIN_US, FRESH, LONG, LimitedGate, ask, decided, gate_at, started, tenant};
 use kit::servers::{Redis, shared_redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
@@ -90,7 +90,6 @@ fn is_flat(what: &str, times: u64, before: Work, after: Work) {
 /// and corrected.
 async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
     let redis = Redis::start();
-    let gate = RedisGate::connect(&SecretUrl::new(redis.url()), &unique("corrected"));
     let limit = |max| -> Limits {
         let window = Duration::from_millis(LONG);
         let limit = Limit::new(
@@ -102,7 +101,7 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
         );
         limit.expect("in range").into()
     };
-    let mut gate = LimitedGate::new(gate.expect("a good url"), limit(1_000_000));
+    let mut gate = LimitedGate::new(gate_at(redis.url(), &unique("corrected")), limit(1_000_000));
     let mut receipts = Vec::new();
     for _ in 0..STARTS / 1000 {
         let fresh = |number| Question {
@@ -183,8 +182,7 @@ async fn a_late_call_counts_from_its_arrival() {
     let begin = BEGIN_US / 1000;
     let clock = Arc::new(AtomicU64::new(begin));
     let millis = Arc::clone(&clock);
-    let url = SecretUrl::new(shared_redis().url());
-    let gate = RedisGate::connect(&url, &unique("late")).expect("a good url");
+    let gate = gate_at(shared_redis().url(), &unique("late"));
     let gate = gate.with_test_clock(Arc::new(move || millis.load(Ordering::SeqCst) * 1000));
     let window = Duration::from_secs(1);
     let limit = Limit::new(

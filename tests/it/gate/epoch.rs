@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use kit::gate::{FRESH, LONG, LimitedGate, decided, limit, started, tenant, waits};
+use kit::gate::{
+    FRESH, LONG, LimitedGate, clocked, decided, gate_at, limit, started, tenant, waits,
+};
 use kit::redis_topologies::replicated;
 use kit::servers::{Redis, unique};
 use sluicegate::config::SecretUrl;
@@ -28,7 +30,7 @@ fn short() -> Limits {
 }
 
 fn watching(url: &str, prefix: &str, limits: &Limits) -> LimitedGate<RedisGate> {
-    let gate = RedisGate::connect(&SecretUrl::new(url), prefix).expect("a good url");
+    let gate = gate_at(url, prefix);
     let memory = Duration::from_millis(limits.memory_ms());
     LimitedGate::new(gate.watching(memory), limits.clone())
 }
@@ -446,10 +448,7 @@ async fn a_script_that_runs_out_of_memory_admits_what_it_writes_or_nothing() {
         // Aligned, so that a fixed window begins with it.
         let begin = 4_000_000_000_000_000 / 60_000_000 * 60_000_000;
         clock.store(begin, Ordering::Relaxed);
-        let url = SecretUrl::new(redis.url());
-        let gate = RedisGate::connect(&url, &unique("oom")).expect("a good url");
-        let read = Arc::clone(&clock);
-        let gate = gate.with_test_clock(Arc::new(move || read.load(Ordering::Relaxed)));
+        let gate = clocked(redis.url(), &unique("oom"), &clock);
         let gate = LimitedGate::new(gate, limit(algorithm, 3, 60_000));
         let ask = async || {
             let replies = gate.ask(&[gate.question("t", 9, &[FRESH; 3])]).await?;

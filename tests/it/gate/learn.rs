@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kit::gate::{BEGIN_US, FRESH, LONG, LimitedGate, ask, started, tenant, three, waits};
+use kit::gate::{BEGIN_US, FRESH, LONG, LimitedGate, ask, gate_at, started, tenant, three, waits};
 use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -224,10 +224,7 @@ async fn learned_limits_cost_no_more_commands_than_overrides() {
             true => limit.with_burst(100).expect("in range"),
             false => limit,
         };
-        let gate = |limit: Limit| {
-            let gate = RedisGate::connect(&SecretUrl::new(redis.url()), &unique("cost"));
-            LimitedGate::new(gate.expect("a good url"), limit)
-        };
+        let gate = |limit: Limit| LimitedGate::new(gate_at(redis.url(), &unique("cost")), limit);
         let fixed = cost(&redis, &gate(limit.clone()), "acme").await;
         let adaptive = gate(limit.with_band(50));
         let whole = cost(&redis, &adaptive, "acme").await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::{BEGIN_US, decided, tenant};
+use kit::gate::{BEGIN_US, clocked, decided, tenant};
 use kit::servers::{shared_redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
@@ -67,16 +67,11 @@ async fn a_plan_with_a_long_window_keeps_it_beside_jobs_with_a_short_one() {
         let plan = limit("default", algorithm, (3, window, 0));
         let sets = [common.into(), plan.into()];
         let clock = Arc::new(AtomicU64::new(BEGIN_US));
-        let reading = |clock: &Arc<AtomicU64>| {
-            let clock = Arc::clone(clock);
-            move || clock.load(Ordering::SeqCst)
-        };
-        let redis = RedisGate::connect(&SecretUrl::new(shared_redis().url()), &unique("mixed"));
-        let redis = redis.expect("a good url");
-        let redis = redis.with_test_clock(Arc::new(reading(&clock)));
+        let redis = clocked(shared_redis().url(), &unique("mixed"), &clock);
         let on_redis = starts_of_second(&redis, &clock, &sets).await;
         clock.store(BEGIN_US, Ordering::SeqCst);
-        let memory = MemoryGate::new(reading(&clock));
+        let time = Arc::clone(&clock);
+        let memory = MemoryGate::new(move || time.load(Ordering::SeqCst));
         let in_memory = starts_of_second(&memory, &clock, &sets).await;
         assert_eq!(on_redis, in_memory, "{algorithm:?}");
         assert!(!on_redis.is_empty(), "{algorithm:?}");

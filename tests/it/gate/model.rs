@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::BEGIN_US;
 use kit::gate::history::{
     Family, IssuedTickets, Job, RULE, Step, World, ask, evidence, history, labels_of, limit, sets,
 };
+use kit::gate::{BEGIN_US, clocked};
 use kit::servers::{shared_redis, unique};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -104,12 +104,9 @@ impl Bench {
         let clock = Arc::new(AtomicU64::new(BEGIN_US));
         let prefix = unique("model");
         let url = shared_redis().url();
-        let micros = Arc::clone(&clock);
         Self {
             runtime,
-            gate: RedisGate::connect(&SecretUrl::new(url), &prefix)
-                .expect("a good url")
-                .with_test_clock(Arc::new(move || micros.load(Ordering::SeqCst))),
+            gate: clocked(url, &prefix, &clock),
             keys: Keys::new(&prefix),
             prefix,
             redis: redis::Client::open(url).expect("a good url"),

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use kit::api::Api;
+use kit::gate::gate_at;
 use kit::process::Process;
 use kit::servers::{Redis, shared_rabbit, shared_redis};
 use kit::{Bed, jobs, until};
@@ -302,8 +303,7 @@ async fn a_shadow_costs_a_decision_a_few_commands_and_its_absence_none() {
         .enumerate()
     {
         let limits = Limits::new(limits).expect("two names");
-        let gate = RedisGate::connect(&SecretUrl::new(redis.url()), &format!("p{number}"));
-        let gate = gate.expect("a good url");
+        let gate = gate_at(redis.url(), &format!("p{number}"));
         let ask = |number: u64| TenantAsk {
             tenant: Tenant::parse(&format!("t{}", number % 50)).expect("an id"),
             labels: Labels::default(),

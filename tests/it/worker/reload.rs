@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use kit::gate::clocked;
 use kit::servers::{shared_rabbit, shared_redis, unique};
 use kit::until;
 use rustix::process::Signal;
@@ -346,11 +347,8 @@ fn named(max: u64) -> NamedPolicy {
 
 /// Returns a gate with a clock that the test controls, and its prefix.
 fn gate(clock: &Arc<AtomicU64>) -> (Arc<RedisGate>, String) {
-    let (prefix, clock) = (unique("registry"), Arc::clone(clock));
-    let yaml = format!("redis: {{url: '{}'}}", shared_redis().url());
-    let config = Config::parse("t.yaml", &yaml, std::iter::empty()).expect("valid");
-    let gate = RedisGate::connect(&config.redis.url, &prefix).expect("a gate");
-    let gate = gate.with_test_clock(Arc::new(move || clock.load(Ordering::Relaxed)));
+    let prefix = unique("registry");
+    let gate = clocked(shared_redis().url(), &prefix, clock);
     (Arc::new(gate), prefix)
 }
 
