@@ -146,11 +146,17 @@ fn the_result_of_a_dead_letter_goes_first_then_the_letter_then_the_ack() {
     desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
     let done = desk.actions();
     assert!(done.acked.is_empty());
-    let (key, letter) = &done.published[0];
+    let (_, letter) = &done.published[0];
     assert_eq!(&*letter.queue, "jobs.dead");
     // A replayed job also requests a reply.
     assert_eq!(letter.message.reply_to(), Some("asker"));
-    assert_eq!(desk.confirmed(*key).acked, [1]);
+    // A second reply does nothing, and neither does a second confirm.
+    desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
+    let again = desk.actions();
+    assert!(again.published.is_empty() && again.acked.is_empty());
+    assert_eq!(desk.confirmed(key).acked, [1]);
+    assert!(desk.confirmed(key).acked.is_empty());
+    assert!(desk.scheduler.is_idle());
 }
 
 #[test]
