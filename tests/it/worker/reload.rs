@@ -11,16 +11,12 @@ use kit::servers::{shared_rabbit, shared_redis, unique};
 use kit::until;
 use rustix::process::Signal;
 use sluicegate::app::Worker;
-use sluicegate::broker::amqp::Client;
-use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
 use sluicegate::gate::GateError;
 use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, read_policies};
 use sluicegate::gate::fleet::{MARGIN_MS, MAX_POLICIES};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Job;
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::policy::{EntryLimits, Pattern, Policy};
@@ -36,30 +32,20 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Configurations of one queue with different limits.
 struct Bed {
     folder: TempDir,
-    name: String,
+    bed: kit::Bed,
 }
 
 impl Bed {
     fn new() -> Self {
         Self {
             folder: tempfile::tempdir().expect("a folder"),
-            name: unique("reload"),
+            bed: kit::Bed::on(shared_rabbit().url(), shared_redis().url()),
         }
     }
 
     fn yaml(&self, limits: &str) -> String {
-        format!(
-            "amqp: {{url: '{}', queue: '{name}'}}
-redis: {{url: '{}', prefix: '{name}'}}
-rate-limiter: {{{limits}}}
-dispatch: {{http: {{url: 'http://127.0.0.1:9/'}}}}
-delay: {{max-delay: 1s}}
-admin: {{listen: '127.0.0.1:0'}}
-",
-            shared_rabbit().url(),
-            shared_redis().url(),
-            name = self.name
-        )
+        let yaml = self.bed.yaml(limits, "http://127.0.0.1:9/", "");
+        yaml + "delay: {max-delay: 1s}\n"
     }
 
     /// Replaces `file` by a rename, as editors and deployments do.
@@ -74,27 +60,8 @@ admin: {{listen: '127.0.0.1:0'}}
     }
 
     async fn publish(&self, jobs: usize) {
-        let config = load(&self.write("publish.yaml", &self.yaml("max-requests: 1")));
-        let levels = DelayLevels::new(config.delay.max_delay);
-        let client = Client::connect(&config.amqp, &levels).await;
-        let client = client.expect("the server is there");
-        let queue = Arc::clone(&client.names().fresh);
-        let outgoing = |_| {
-            let message = Message {
-                routing_key: String::new(),
-                properties: lapin::BasicProperties::default().with_message_id(unique("j").into()),
-                body: "{}".into(),
-            };
-            let tenant = vec![("x-tenant", HeaderValue::Text("acme".to_owned()))];
-            Outgoing {
-                queue: Arc::clone(&queue),
-                message: message.with_headers(&tenant, &[]),
-            }
-        };
-        let batch: Vec<_> = (0..jobs).map(outgoing).collect();
-        for answer in client.publish(&batch).await.expect("confirms") {
-            answer.expect("confirmed");
-        }
+        let yaml = self.yaml("max-requests: 1");
+        self.bed.publish(&yaml, kit::jobs("acme", jobs)).await;
     }
 }
 
