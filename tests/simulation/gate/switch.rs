@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kit::counts::sliding;
 use proptest::prelude::*;
 use sluicegate::gate::fleet::{
     AGREED_FOR_MS, EnforcedPolicies, MARGIN_MS, Registered, RegistryKnowledge, memory_ms,
@@ -230,15 +231,8 @@ impl World {
             Whose::Tenant(of) => of == *tenant,
             Whose::Part(of, with) => (of, with) == (*tenant, *value),
         });
-        let starts: Vec<u64> = own.map(|(at, ..)| *at).collect();
-        let (mut max, mut first) = (0, 0);
-        for (last, at) in starts.iter().enumerate() {
-            while starts[first] + ms <= *at {
-                first += 1;
-            }
-            max = max.max(last - first + 1);
-        }
-        max as u64
+        let starts: Vec<_> = own.map(|(at, ..)| (*at, 1)).collect();
+        sliding(&starts, ms).into_iter().max().unwrap_or(0)
     }
 
     fn starts_since(&self, ms: u64) -> usize {
