@@ -2,14 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use kit::gate::gate_at;
+use kit::gate::{FRESH, asking, gate_at};
 use kit::servers::{shared_redis, unique};
-use sluicegate::config::SecretUrl;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{EarlierStarts, Gate, Question, TenantAsk};
+use sluicegate::gate::{EarlierStarts, Gate, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::Labels;
-use sluicegate::rules::tenant::Tenant;
 
 /// Number of turns of each, so that other load on the machine affects both.
 const TURNS: usize = 20;
@@ -35,18 +31,7 @@ pub async fn pulse(tenants: usize) {
         .await
         .expect("a first start");
     let batch: Vec<TenantAsk> = (0..tenants)
-        .map(|n| TenantAsk {
-            tenant: Tenant::parse(&format!("t{n}")).expect("a good id"),
-            labels: Labels::default(),
-            limits: limits.clone(),
-            budget: 1,
-            permits: String::new(),
-            asks: vec![Question {
-                ticket: None,
-                cost: 1,
-                readmitted: false,
-            }],
-        })
+        .map(|n| asking(&format!("t{n}"), &limits, &[FRESH]))
         .collect();
     let (mut took, mut scripts) = ([Duration::ZERO; 2], [0.0; 2]);
     for _ in 0..TURNS {

@@ -10,7 +10,9 @@ use redis::Pipeline;
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, Gate, GateError, Inspection, Question, Replies, TenantAsk, Ticket};
+use sluicegate::gate::{
+    Answer, Gate, GateError, Inspection, Question, Receipt, Replies, TenantAsk, TenantReply, Ticket,
+};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
@@ -65,12 +67,8 @@ impl<G: Gate> LimitedGate<G> {
     /// Returns a question of one tenant.
     pub fn question(&self, id: &str, budget: u32, asks: &[Question]) -> TenantAsk {
         TenantAsk {
-            tenant: tenant(id),
-            labels: Labels::default(),
-            limits: self.limits.clone(),
             budget,
-            permits: unique("permit"),
-            asks: asks.to_vec(),
+            ..asking(id, &self.limits, asks)
         }
     }
 
@@ -158,6 +156,32 @@ pub fn three(name: &str) -> ThreeGates<impl Fn() -> u64> {
         model: MemoryGate::new(read),
         fake: gate_on(&Arc::new(server), "p"),
         clock,
+    }
+}
+
+/// Returns a question of tenant `id` without labels, for 100 permits with names of their own.
+pub fn asking(id: &str, limits: &Limits, asks: &[Question]) -> TenantAsk {
+    TenantAsk {
+        tenant: tenant(id),
+        labels: Labels::default(),
+        limits: limits.clone(),
+        budget: 100,
+        permits: unique("permit"),
+        asks: asks.to_vec(),
+    }
+}
+
+/// Returns the receipt of the job at `number` of a question, which must have started.
+#[track_caller]
+pub fn receipt(ask: &TenantAsk, reply: &TenantReply, number: usize) -> Receipt {
+    let Answer::Start { sequences, .. } = &reply.answers[number] else {
+        panic!("{number}: {:?}", reply.answers);
+    };
+    Receipt {
+        permit: format!("{}:{number}", ask.permits),
+        started_ms: reply.now_ms,
+        sequences: sequences.clone(),
+        cost: ask.asks[number].cost,
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use kit::gate::FRESH;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use simulator::forms::ApiLimit;
@@ -60,11 +61,7 @@ fn arrivals(limits: &Limits, count: usize, seed: u64, pauses: bool) -> Vec<u64> 
     let mut times = Vec::new();
     let mut ticket = None;
     while times.len() < count {
-        let ask = Question {
-            ticket,
-            cost: 1,
-            readmitted: false,
-        };
+        let ask = Question { ticket, ..FRESH };
         let clock = Clock::from_micros(now);
         let (answers, _) = state.alone(limits, |scopes| {
             scopes.ask(limits, clock, 1, "permit", &[ask])

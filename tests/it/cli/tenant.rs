@@ -1,16 +1,10 @@
 //! `sluicegate tenant`: its effects on `inspect` and on a running worker.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
+use kit::gate::{FRESH, asking};
 use kit::until;
 use serde_json::Value;
+use sluicegate::gate::Gate;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Gate, Question, TenantAsk};
-use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::rules::job::Job;
-use sluicegate::rules::scope::Labels;
-use sluicegate::rules::tenant::Tenant;
 
 use crate::cli::servers::{config, yaml};
 use crate::cli::sluicegate;
@@ -25,20 +19,9 @@ fn inspect(yaml: &str, tenant: &str) -> Value {
 async fn ask(yaml: &str, tenant: &str, number: usize) {
     let config = config(yaml);
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
-    let tenant = Tenant::parse(tenant).expect("a tenant");
-    let fresh = Question {
-        ticket: None,
-        cost: 1,
-        readmitted: false,
-    };
-    let ask = TenantAsk {
-        labels: Labels::default(),
-        limits: config.rate_limiter.policy.limits(&tenant, None).clone(),
-        tenant,
-        budget: 100,
-        permits: String::new(),
-        asks: vec![fresh; number],
-    };
+    let named = kit::gate::tenant(tenant);
+    let limits = config.rate_limiter.policy.limits(&named, None);
+    let ask = asking(tenant, limits, &vec![FRESH; number]);
     gate.ask(&[ask]).await.expect("answers");
 }
 

@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::{BEGIN_US, FRESH, LONG, LimitedGate, ask, decided, gate_at, started, tenant};
-use kit::servers::{Redis, shared_redis, unique};
-use sluicegate::config::SecretUrl;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{
-    Answer, End, Gate, Question, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
+use kit::gate::{
+    BEGIN_US, FRESH, LONG, LimitedGate, ask, decided, gate_at, receipt, started, tenant,
 };
+use kit::servers::{Redis, shared_redis, unique};
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Answer, End, Gate, Question, Settled, TenantSettled, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 
@@ -48,21 +47,6 @@ async fn work(
         work.commands = work.commands.max(stats.in_scripts().values().sum());
     }
     work
-}
-
-fn receipts_of(asked: &TenantAsk, now_ms: u64, answers: &[Answer]) -> Vec<Receipt> {
-    let started = answers.iter().enumerate().filter_map(|(number, answer)| {
-        let Answer::Start { sequences, .. } = answer else {
-            return None;
-        };
-        Some(Receipt {
-            permit: format!("{}:{number}", asked.permits),
-            started_ms: now_ms,
-            sequences: sequences.clone(),
-            cost: asked.asks[number].cost,
-        })
-    });
-    started.collect()
 }
 
 async fn settle_all(gate: &LimitedGate<RedisGate>, settled: Vec<Settled>) {
@@ -105,16 +89,15 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
     let mut receipts = Vec::new();
     for _ in 0..STARTS / 1000 {
         let fresh = |number| Question {
-            ticket: None,
             cost: cost(number),
-            readmitted: false,
+            ..FRESH
         };
         let question = gate.question("t", 1000, &(0..1000).map(fresh).collect::<Vec<_>>());
         let replies = gate.ask(std::slice::from_ref(&question)).await;
         let replies = replies.expect("Redis answers");
         assert_eq!(started(decided(&replies, 0)), 1000);
-        let now_ms = replies[0].as_ref().expect("a decision").now_ms;
-        receipts.extend(receipts_of(&question, now_ms, decided(&replies, 0)));
+        let reply = replies[0].as_ref().expect("a decision");
+        receipts.extend((0..1000).map(|number| receipt(&question, reply, number)));
         // The next ones start at another millisecond.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
@@ -199,7 +182,9 @@ async fn a_late_call_counts_from_its_arrival() {
         let replies = gate.ask(std::slice::from_ref(&question)).await;
         let replies = replies.expect("Redis answers");
         let answers = decided(&replies, 0).to_vec();
-        (receipts_of(&question, begin + after, &answers), answers)
+        let reply = replies[0].as_ref().expect("a decision");
+        let receipts = (0..started(&answers)).map(|number| receipt(&question, reply, number));
+        (receipts.collect::<Vec<_>>(), answers)
     };
     let wait_at = async |after: u64| match asked_at(after).await.1[..] {
         [Answer::Wait { ttl_ms, .. }] => ttl_ms,

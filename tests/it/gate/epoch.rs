@@ -9,7 +9,6 @@ use kit::gate::{
 };
 use kit::redis_topologies::replicated;
 use kit::servers::{Redis, unique};
-use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{EarlierStarts, Gate, GateError, Question, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
@@ -73,8 +72,7 @@ impl Fleet {
             let asked = Instant::now();
             let job = Question {
                 ticket: *ticket,
-                cost: 1,
-                readmitted: false,
+                ..FRESH
             };
             let replies = gate.ask(&[gate.question("t", 1, &[job])]).await;
             match replies.and_then(|mut replies| replies.remove(0)) {

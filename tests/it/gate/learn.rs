@@ -6,7 +6,6 @@ use kit::gate::{BEGIN_US, FRESH, LONG, LimitedGate, ask, gate_at, started, tenan
 use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{
     Answer, Change, Evidence, Gate, Inspection, LimitEvidence, Question, Sunk, TenantAsk,
@@ -99,9 +98,8 @@ fn any(random: &mut SmallRng, limits: &Limits, now_ms: u64, started: &[(u64, u32
             permits: format!("p{now_ms}"),
             asks: (0..random.random_range(1..40))
                 .map(|_| Question {
-                    ticket: None,
                     cost: random.random_range(1..3),
-                    readmitted: false,
+                    ..FRESH
                 })
                 .collect(),
         }),

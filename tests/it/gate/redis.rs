@@ -477,16 +477,7 @@ async fn a_cluster_holds_a_tenant_in_one_slot() {
             &gate,
             "}{",
             9,
-            &[
-                FRESH,
-                FRESH,
-                FRESH,
-                Question {
-                    ticket: None,
-                    cost: 2,
-                    readmitted: false,
-                },
-            ],
+            &[FRESH, FRESH, FRESH, Question { cost: 2, ..FRESH }],
         )
         .await;
         assert_eq!((started(&answers), waits(&answers).len()), (2, 2));

@@ -3,32 +3,27 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bytes::Bytes;
 use kit::engine::{AckRecorder, channel, deliveries, engine};
-use kit::gate::{FRESH, LimitedGate, decided, started, tenant};
+use kit::gate::{FRESH, LimitedGate, decided, receipt, started, tenant};
 use kit::redis_topologies::RedisCluster;
-use kit::servers::{Redis, unique};
+use kit::servers::unique;
 use kit::until;
-use lapin::BasicProperties;
-use lapin::types::{AMQPValue, FieldTable};
 use sluicegate::broker::BrokerEvent;
 use sluicegate::engine::Stop;
 use sluicegate::engine::action::{Changeable, EngineSettings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{BreakerScope, End, Gate, GateError, Receipt, Settled, TenantSettled};
+use sluicegate::gate::{BreakerScope, End, Gate, GateError, Settled, TenantSettled};
 use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::metrics::Metrics;
 use sluicegate::rules::job::Job;
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::scope::Labels;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 
 use crate::cli::sluicegate;
-use crate::gate::shards::PATIENCE;
 use crate::gate::topology::{configured, tenants_of};
 
 /// Number of jobs of the tenant whose primary answers. Each needs the previous job's lease.
@@ -62,13 +57,7 @@ async fn other_primaries_receive_settlements_while_one_is_lost() {
         let question = gate.question(id, 1, &[FRESH]);
         let replies = gate.ask(std::slice::from_ref(&question)).await;
         let replies = replies.expect("all answer");
-        assert_eq!(started(decided(&replies, 0)), 1);
-        let receipt = Receipt {
-            permit: format!("{}:0", question.permits),
-            started_ms: replies[0].as_ref().expect("a decision").now_ms,
-            sequences: Default::default(),
-            cost: 1,
-        };
+        let receipt = receipt(&question, replies[0].as_ref().expect("a decision"), 0);
         let end = End::Cost(1);
         batch.push(TenantSettled {
             tenant: tenant(id),

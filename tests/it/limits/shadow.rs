@@ -8,17 +8,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use kit::api::Api;
-use kit::gate::gate_at;
+use kit::gate::{FRESH, asking, gate_at};
 use kit::process::Process;
 use kit::servers::{Redis, shared_rabbit, shared_redis};
 use kit::{Bed, jobs, until};
 use serde_json::Value;
-use sluicegate::config::SecretUrl;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, Gate, Question, TenantAsk};
+use sluicegate::gate::{Answer, Gate};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::Labels;
-use sluicegate::rules::tenant::Tenant;
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
@@ -304,18 +300,7 @@ async fn a_shadow_costs_a_decision_a_few_commands_and_its_absence_none() {
     {
         let limits = Limits::new(limits).expect("two names");
         let gate = gate_at(redis.url(), &format!("p{number}"));
-        let ask = |number: u64| TenantAsk {
-            tenant: Tenant::parse(&format!("t{}", number % 50)).expect("an id"),
-            labels: Labels::default(),
-            limits: limits.clone(),
-            budget: 1,
-            permits: String::new(),
-            asks: vec![Question {
-                ticket: None,
-                cost: 1,
-                readmitted: false,
-            }],
-        };
+        let ask = |number: u64| asking(&format!("t{}", number % 50), &limits, &[FRESH]);
         for number in 0..60 {
             gate.ask(&[ask(number)]).await.expect("Redis answers");
         }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kit::counts::sliding;
+use kit::gate::FRESH;
 use proptest::prelude::*;
 use sluicegate::gate::fleet::{
     AGREED_FOR_MS, EnforcedPolicies, MARGIN_MS, Registered, RegistryKnowledge, memory_ms,
 };
-use sluicegate::gate::{Answer, Change, Question};
+use sluicegate::gate::{Answer, Change};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::model::{Scopes, State};
@@ -187,11 +188,7 @@ impl World {
                 .unwrap_or_default()
         });
         let clock = Clock::from_micros(self.now_ms * 1_000);
-        let asks = [Question {
-            ticket: None,
-            cost: 1,
-            readmitted: false,
-        }; 4];
+        let asks = [FRESH; 4];
         let (answers, _) = scopes.ask(&limits, clock, 4, "p", &asks);
         for (partition, mut state) in scopes.into_states().into_iter().enumerate() {
             // Empties the waitlist: this suite is about room alone.
