@@ -99,21 +99,18 @@ impl Work {
             let value = |line: &str| line.strip_prefix(name)?.trim().parse().ok();
             cpu.lines().find_map(value).expect("INFO has it")
         };
-        let stats = shared_redis().ctl(&["info", "commandstats"]);
-        let calls = |is_counted: &dyn Fn(&str) -> bool| -> f64 {
-            let of = |line: &str| -> Option<f64> {
-                let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-                let number = rest.split(',').next()?;
-                is_counted(name).then(|| number.parse().ok())?
-            };
-            stats.lines().filter_map(of).sum()
+        let stats = shared_redis().command_stats();
+        let calls = |is_counted: &dyn Fn(&str) -> bool| -> u64 {
+            let all = stats.all().into_iter();
+            all.map(|(name, calls)| if is_counted(name) { calls } else { 0 })
+                .sum()
         };
         Self {
             rabbit_us: Usage::of(shared_rabbit()).cpu.as_secs_f64() * 1e6,
             cpu_us: 1e6
                 * (seconds("used_cpu_user_main_thread:") + seconds("used_cpu_sys_main_thread:")),
-            commands: calls(&|name| name != "info"),
-            scripts: calls(&|name| name.starts_with("eval")),
+            commands: calls(&|name| name != "info") as f64,
+            scripts: calls(&|name| name.starts_with("eval")) as f64,
         }
     }
 

@@ -2,13 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use kit::gate::{FRESH, asking, gate_at};
 use kit::servers::{shared_redis, unique};
-use sluicegate::config::SecretUrl;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{EarlierStarts, Gate, Question, TenantAsk};
+use sluicegate::gate::{EarlierStarts, Gate, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::Labels;
-use sluicegate::rules::tenant::Tenant;
 
 /// Number of turns of each, so that other load on the machine affects both.
 const TURNS: usize = 20;
@@ -17,7 +14,6 @@ const BATCHES: usize = 200;
 
 /// Measures batches with one job of each of `tenants` tenants.
 pub async fn pulse(tenants: usize) {
-    let url = SecretUrl::new(shared_redis().url());
     let minute = Duration::from_secs(60);
     let limit = Limit::new(
         "default",
@@ -27,7 +23,7 @@ pub async fn pulse(tenants: usize) {
         minute / 1000,
     );
     let limits: Limits = limit.expect("in range").into();
-    let gate = || RedisGate::connect(&url, &unique("pulse")).expect("a good url");
+    let gate = || gate_at(shared_redis().url(), &unique("pulse"));
     let memory = Duration::from_millis(limits.memory_ms());
     let gates = [gate(), gate().watching(memory)];
     gates[1]
@@ -35,29 +31,18 @@ pub async fn pulse(tenants: usize) {
         .await
         .expect("a first start");
     let batch: Vec<TenantAsk> = (0..tenants)
-        .map(|n| TenantAsk {
-            tenant: Tenant::parse(&format!("t{n}")).expect("a good id"),
-            labels: Labels::default(),
-            limits: limits.clone(),
-            budget: 1,
-            permits: String::new(),
-            asks: vec![Question {
-                ticket: None,
-                cost: 1,
-                readmitted: false,
-            }],
-        })
+        .map(|n| asking(&format!("t{n}"), &limits, &[FRESH]))
         .collect();
     let (mut took, mut scripts) = ([Duration::ZERO; 2], [0.0; 2]);
     for _ in 0..TURNS {
         for (index, gate) in gates.iter().enumerate() {
-            shared_redis().ctl(&["config", "resetstat"]);
+            shared_redis().reset_stats();
             let started = Instant::now();
             for _ in 0..BATCHES {
                 gate.ask(&batch).await.expect("a decision");
             }
             took[index] += started.elapsed();
-            scripts[index] += script_micros();
+            scripts[index] += shared_redis().command_stats().micros("evalsha") as f64;
         }
     }
     let batches = (TURNS * BATCHES) as f64;
@@ -73,16 +58,4 @@ pub async fn pulse(tenants: usize) {
         inside[1],
         inside[1] / inside[0]
     );
-}
-
-/// Returns the run time of scripts since the statistics were reset, in microseconds.
-fn script_micros() -> f64 {
-    let stats = shared_redis().ctl(&["info", "commandstats"]);
-    let line = stats
-        .lines()
-        .find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
-    let micros = line.and_then(|line| line.split(',').find_map(|part| part.strip_prefix("usec=")));
-    micros
-        .and_then(|micros| micros.parse().ok())
-        .expect("scripts ran")
 }

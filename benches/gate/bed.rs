@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use kit::gate::gate_at;
 use kit::servers::{Redis, unique};
 use redis::aio::ConnectionManager;
-use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Answer, EarlierStarts, Gate, Question, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
@@ -60,7 +60,7 @@ impl std::fmt::Display for Figure {
 /// An empty Redis, and two connections to it.
 pub struct Bed {
     /// The default `redis.conf`, without a file of its writes.
-    _redis: Redis,
+    redis: Redis,
     gate: RedisGate,
     floor: ConnectionManager,
     sha: String,
@@ -72,7 +72,7 @@ impl Bed {
     pub async fn start(limits: Limits, settings: &[&str]) -> Self {
         let redis = Redis::start_with(settings);
         let url = redis.url();
-        let gate = RedisGate::connect(&SecretUrl::new(url), &unique("bench")).expect("a good url");
+        let gate = gate_at(url, &unique("bench"));
         let client = redis::Client::open(url).expect("a good url");
         let mut floor = client.get_connection_manager().await.expect("Redis");
         let sha = redis::cmd("SCRIPT")
@@ -82,7 +82,7 @@ impl Bed {
             .await
             .expect("Redis answers");
         Self {
-            _redis: redis,
+            redis,
             gate,
             floor,
             sha,
@@ -194,34 +194,13 @@ impl Bed {
     /// Returns Redis's own work for each of `calls` round trips with `ask`: microseconds in the
     /// script, and the number of commands that the script calls.
     pub async fn work(&self, calls: usize, ask: &TenantAsk) -> (f64, f64) {
-        let mut floor = self.floor.clone();
-        let _: () = redis::cmd("CONFIG")
-            .arg("RESETSTAT")
-            .query_async(&mut floor)
-            .await
-            .expect("Redis answers");
+        self.redis.reset_stats();
         for _ in 0..calls {
             self.send(std::slice::from_ref(ask)).await;
         }
-        let text: String = redis::cmd("INFO")
-            .arg("commandstats")
-            .query_async(&mut floor)
-            .await
-            .expect("Redis answers");
-        let (mut micros, mut commands) = (0, 0);
-        for line in text.lines() {
-            // cmdstat_NAME:calls=COUNT,usec=MICROS,…
-            let fields: Vec<&str> = line.split([':', '=', ',']).collect();
-            let [name, _, count, _, usec, ..] = fields[..] else {
-                continue;
-            };
-            let number = |text: &str| text.parse::<u64>().expect("a count");
-            match name {
-                "cmdstat_evalsha" => micros = number(usec),
-                "cmdstat_config|resetstat" | "cmdstat_info" | "cmdstat_ping" => {}
-                _ => commands += number(count),
-            }
-        }
+        let stats = self.redis.command_stats();
+        let micros = stats.micros("evalsha");
+        let commands: u64 = stats.in_scripts().values().sum();
         (micros as f64 / calls as f64, commands as f64 / calls as f64)
     }
 

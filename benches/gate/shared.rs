@@ -28,8 +28,7 @@ async fn decisions(bed: &Bed, first: &str) -> String {
     let ticket = bed.ticket(first).await;
     let back = Question {
         ticket: Some(ticket),
-        cost: 1,
-        readmitted: false,
+        ..FRESH
     };
     let mut found = Vec::new();
     for (what, tenant, ask) in [("fresh", "fresh", FRESH), ("back", first, back)] {

@@ -5,14 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kit::api::Api;
-use kit::gate::{LONG, limit, tenant};
+use kit::gate::{LONG, gate_at, limit, tenant};
 use kit::process::Process;
 use kit::redis_topologies::RedisCluster;
 use kit::servers::{shared_rabbit, shared_redis, unique};
 use kit::{Bed, jobs, until};
 use rustix::process::Signal;
 use serde_json::Value;
-use sluicegate::config::SecretUrl;
 use sluicegate::gate::fleet::registry::{NamedPolicy, Registry};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::reports::{self, see};
@@ -148,8 +147,7 @@ async fn a_thousand_tenants_of_two_workers_are_shown_until_the_workers_end() {
         first["tenant"] == "many" && first["limit"] == "default" && shown["workers"] == 2
     })
     .await;
-    let gate =
-        RedisGate::connect(&SecretUrl::new(shared_redis().url()), &two.bed.name).expect("a url");
+    let gate = gate_at(shared_redis().url(), &two.bed.name);
     until("more tenants than are named", || {
         let seen = tokio::task::block_in_place(|| {
             tokio::runtime::Handle::current()
@@ -303,7 +301,7 @@ async fn in_a_cluster_reports_are_at_all_primaries_and_a_lost_one_hides_its_own(
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_and_missing_reports_are_distinguished() {
     let prefix = unique("fleet");
-    let gate = RedisGate::connect(&SecretUrl::new(shared_redis().url()), &prefix).expect("a url");
+    let gate = gate_at(shared_redis().url(), &prefix);
     let gate = Arc::new(gate);
     let workers = speak(&gate, 4).await;
     let key = |at: usize| format!("{prefix}:%report:{}", workers[at].name());

@@ -8,20 +8,17 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kit::Bed;
 use kit::api::{Api, Call};
 use kit::counts;
 use kit::proxy::{Proxy, Range, Transfer, Transfers};
-use kit::servers::{shared_rabbit, shared_redis, unique};
+use kit::servers::{shared_rabbit, shared_redis};
 use kit::settings;
 use sluicegate::app;
-use sluicegate::broker::amqp::Client;
-use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::{Config, Http};
 use sluicegate::engine::Stop;
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Attempt, Permit, PreparingHandler};
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Job;
 use tokio::time::Instant;
 
@@ -95,18 +92,14 @@ struct Observations {
 }
 
 impl Observations {
-    /// Returns a tenant's arrivals in order.
-    fn times(&self, tenant: &str) -> Vec<Instant> {
-        let own = self.arrivals.iter().filter(|call| call.tenant == tenant);
-        own.map(|call| call.at).collect()
-    }
-
     /// Returns how many arrivals came when the window that ends with them was already full, and the
     /// maximum in any window: all half-open windows, to the nanosecond.
     fn violations(&self, case: &Case) -> (usize, usize) {
         let (mut violations, mut fullest) = (0, 0);
         for tenant in TENANTS {
-            let (max, early) = counts::windows(&self.times(tenant), case.max, case.window);
+            let own = self.arrivals.iter().filter(|call| call.tenant == tenant);
+            let times: Vec<_> = own.map(|call| call.at).collect();
+            let (max, early) = counts::windows(&times, case.max, case.window);
             violations += early;
             fullest = fullest.max(max);
         }
@@ -161,49 +154,6 @@ impl Observations {
     }
 }
 
-fn config(case: &Case, url: &str) -> Config {
-    let name = unique("guard");
-    let yaml = format!(
-        "amqp: {{url: '{}', queue: '{name}'}}
-redis: {{url: '{}', prefix: '{name}'}}
-rate-limiter: {{max-requests: {}, window-size: {}ms, guard: {}}}
-dispatch: {{http: {{url: '{url}', timeout: 60s}}}}
-delay: {{max-delay: 1s}}
-admin: {{listen: '127.0.0.1:0'}}
-",
-        shared_rabbit().url(),
-        shared_redis().url(),
-        case.max,
-        case.window.as_millis(),
-        case.guard,
-    );
-    Config::parse("guard.yaml", &yaml, std::iter::empty()).expect("valid")
-}
-
-async fn publish(config: &Config, jobs: usize) {
-    let levels = DelayLevels::new(config.delay.max_delay);
-    let client = Client::connect(&config.amqp, &levels).await;
-    let client = client.expect("the server is there");
-    let queue = Arc::clone(&client.names().fresh);
-    let outgoing = |number: usize| {
-        let tenant = TENANTS[number % TENANTS.len()].to_owned();
-        let id = number.to_string().into();
-        let message = Message {
-            routing_key: String::new(),
-            properties: lapin::BasicProperties::default().with_message_id(id),
-            body: "{}".into(),
-        };
-        Outgoing {
-            queue: Arc::clone(&queue),
-            message: message.with_headers(&[("x-tenant", HeaderValue::Text(tenant))], &[]),
-        }
-    };
-    let batch: Vec<_> = (0..jobs).map(outgoing).collect();
-    for answer in client.publish(&batch).await.expect("confirms") {
-        answer.expect("confirmed");
-    }
-}
-
 /// Runs all jobs through two workers.
 async fn run(case: Case) -> Observations {
     let api = Api::start().await;
@@ -215,7 +165,15 @@ async fn run(case: Case) -> Observations {
     };
     let proxy = Proxy::start(api.door.address, ways, case.seed).await;
     let url = api.url_at(proxy.door.address);
-    let config = config(&case, &url);
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let limits = format!(
+        "max-requests: {}, window-size: {}ms, guard: {}",
+        case.max,
+        case.window.as_millis(),
+        case.guard
+    );
+    let yaml = bed.yaml(&limits, &url, ", timeout: 60s") + "delay: {max-delay: 1s}\n";
+    let config = Config::parse("guard.yaml", &yaml, std::iter::empty()).expect("valid");
     let http = Http {
         timeout: Duration::from_secs(60),
         ..settings::http(&url)
@@ -232,7 +190,8 @@ async fn run(case: Case) -> Observations {
         })
         .collect();
     let total = case.jobs * TENANTS.len();
-    publish(&config, total).await;
+    let job = |number: usize| kit::job(TENANTS[number % TENANTS.len()], number);
+    bed.publish(&yaml, (0..total).map(job)).await;
     let started = Instant::now();
     while api.count() < total {
         assert!(started.elapsed() < PATIENCE, "the jobs do not arrive");

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use kit::servers::{shared_rabbit, shared_redis, unique};
 use kit::sources::documented_rule;
+use kit::until;
 use lapin::message::BasicGetMessage;
 use lapin::options::{
     BasicGetOptions, BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions,
@@ -67,14 +68,6 @@ impl User {
 impl Drop for User {
     fn drop(&mut self) {
         shared_rabbit().ctl(&["delete_user", &self.0]);
-    }
-}
-
-async fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 

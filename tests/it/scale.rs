@@ -41,16 +41,10 @@ struct Scripts {
 impl Scripts {
     /// Reads the cost since the statistics were reset.
     fn of(redis: &Redis) -> Self {
-        let stats = redis.ctl(&["info", "commandstats"]);
-        // The format is cmdstat_evalsha:calls=COUNT,usec=MICROS,…
-        let line = stats
-            .lines()
-            .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-        let fields: Vec<&str> = line.unwrap_or("0,=0").split([',', '=']).collect();
-        let number = |at: usize| fields[at].parse().expect("a count");
+        let stats = redis.command_stats();
         Self {
-            calls: number(0),
-            micros: number(2),
+            calls: stats.calls("evalsha"),
+            micros: stats.micros("evalsha"),
         }
     }
 }
@@ -76,7 +70,7 @@ async fn work(keys: &str, servers: &[Redis]) -> Vec<Scripts> {
     // One-time work such as loading the scripts is not part of a job's cost.
     gate.ask(&batch).await.expect("all answer");
     for server in servers {
-        server.ctl(&["config", "resetstat"]);
+        server.reset_stats();
     }
     for _ in 0..BATCHES {
         let replies = gate.ask(&batch).await.expect("all answer");

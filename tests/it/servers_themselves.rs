@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use kit::servers::{Rabbit, Redis, shared_rabbit, shared_redis};
+use kit::servers::{Rabbit, Redis, Server, shared_rabbit, shared_redis};
 
 /// A frozen server accepts connections (its kernel does) and answers nothing. Once resumed, it
 /// answers.
@@ -37,7 +37,7 @@ fn a_killed_redis_comes_back_with_its_data_and_leaves_nothing_behind() {
         || redis.pause(),
         || redis.resume(),
     );
-    for end in [Redis::kill, Redis::stop] {
+    for end in [Server::kill, Server::stop] {
         end(&redis);
         assert_eq!(redis.try_ctl(&["ping"]), None);
         redis.restart();

@@ -20,7 +20,7 @@ pub const SECOND: Duration = Duration::from_secs(1);
 
 /// Waits until `done`, which must happen.
 #[track_caller]
-pub fn until(what: &str, done: impl Fn() -> bool) -> impl Future<Output = ()> {
+pub fn until(what: &str, mut done: impl FnMut() -> bool) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();
     async move {
         let started = Instant::now();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use trial::windows::sliding;
+pub use trial::windows::sliding;
 
 use super::api::Call;
 

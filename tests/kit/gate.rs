@@ -10,7 +10,9 @@ use redis::Pipeline;
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, Gate, GateError, Inspection, Question, Replies, TenantAsk, Ticket};
+use sluicegate::gate::{
+    Answer, Gate, GateError, Inspection, Question, Receipt, Replies, TenantAsk, TenantReply, Ticket,
+};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
@@ -65,12 +67,8 @@ impl<G: Gate> LimitedGate<G> {
     /// Returns a question of one tenant.
     pub fn question(&self, id: &str, budget: u32, asks: &[Question]) -> TenantAsk {
         TenantAsk {
-            tenant: tenant(id),
-            labels: Labels::default(),
-            limits: self.limits.clone(),
             budget,
-            permits: unique("permit"),
-            asks: asks.to_vec(),
+            ..asking(id, &self.limits, asks)
         }
     }
 
@@ -89,11 +87,20 @@ impl<G> Deref for LimitedGate<G> {
     }
 }
 
+/// Returns a gate that runs the scripts on the Redis at `url`, with keys that begin with `prefix`.
+pub fn gate_at(url: &str, prefix: &str) -> RedisGate {
+    RedisGate::connect(&SecretUrl::new(url), prefix).expect("a good url")
+}
+
+/// Returns a gate whose time is that of `clock`, in microseconds.
+pub fn clocked(url: &str, prefix: &str, clock: &Arc<AtomicU64>) -> RedisGate {
+    let clock = Arc::clone(clock);
+    gate_at(url, prefix).with_test_clock(Arc::new(move || clock.load(Ordering::SeqCst)))
+}
+
 /// Returns a gate that runs the scripts on the shared Redis, with a prefix of its own.
 pub fn redis_gate(limits: impl Into<Limits>) -> LimitedGate<RedisGate> {
-    let url = SecretUrl::new(shared_redis().url());
-    let gate = RedisGate::connect(&url, &unique("gate")).expect("a good url");
-    LimitedGate::new(gate, limits)
+    LimitedGate::new(gate_at(shared_redis().url(), &unique("gate")), limits)
 }
 
 /// Returns a clock that follows tokio's: a test that pauses tokio's clock does not wait.
@@ -143,14 +150,38 @@ pub fn three(name: &str) -> ThreeGates<impl Fn() -> u64> {
         let clock = Arc::clone(&clock);
         move || clock.load(Ordering::Relaxed)
     };
-    let url = SecretUrl::new(shared_redis().url());
-    let redis = RedisGate::connect(&url, &unique(name)).expect("a good url");
     let server = FakeRedis::new(read.clone());
     ThreeGates {
-        redis: redis.with_test_clock(Arc::new(read.clone())),
+        redis: clocked(shared_redis().url(), &unique(name), &clock),
         model: MemoryGate::new(read),
         fake: gate_on(&Arc::new(server), "p"),
         clock,
+    }
+}
+
+/// Returns a question of tenant `id` without labels, for 100 permits with names of their own.
+pub fn asking(id: &str, limits: &Limits, asks: &[Question]) -> TenantAsk {
+    TenantAsk {
+        tenant: tenant(id),
+        labels: Labels::default(),
+        limits: limits.clone(),
+        budget: 100,
+        permits: unique("permit"),
+        asks: asks.to_vec(),
+    }
+}
+
+/// Returns the receipt of the job at `number` of a question, which must have started.
+#[track_caller]
+pub fn receipt(ask: &TenantAsk, reply: &TenantReply, number: usize) -> Receipt {
+    let Answer::Start { sequences, .. } = &reply.answers[number] else {
+        panic!("{number}: {:?}", reply.answers);
+    };
+    Receipt {
+        permit: format!("{}:{number}", ask.permits),
+        started_ms: reply.now_ms,
+        sequences: sequences.clone(),
+        cost: ask.asks[number].cost,
     }
 }
 

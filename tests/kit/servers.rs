@@ -11,11 +11,14 @@
 
 use std::fs::{self, File};
 use std::net::TcpListener;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::command_stats::CommandStats;
 
 /// The test run that this process is part of, as `scripts/lib/test-run` describes it to
 /// cargo-nextest.
@@ -130,48 +133,28 @@ impl Redis {
         server.find();
         Self(server)
     }
-    /// `redis://127.0.0.1:PORT`
-    pub fn url(&self) -> &str {
-        &self.0.url
-    }
-    /// Returns its data folder.
-    pub fn folder(&self) -> &Path {
-        &self.0.folder
-    }
-    /// Sends SIGKILL. Confirmed writes are on disk and present after [`Self::restart`].
-    pub fn kill(&self) {
-        self.0.script("kill", &[]);
-    }
-    /// Stops it gracefully.
-    pub fn stop(&self) {
-        self.0.script("stop", &[]);
-    }
-    /// Restarts it with the same port and data, after a kill if it still runs.
-    pub fn restart(&self) {
-        self.0.restart();
-    }
     /// Restarts it with the same port and without data, as after a lost disk, after a kill if it
     /// still runs.
     pub fn restart_empty(&self) {
         self.kill();
-        self.0.script("wipe", &[]);
-        self.0.restart();
+        self.script("wipe", &[]);
+        self.restart();
     }
-    /// Freezes it: connections stay open without answers.
-    pub fn pause(&self) {
-        self.0.script("pause", &[]);
+    /// Sets its statistics to zero.
+    pub fn reset_stats(&self) {
+        self.ctl(&["config", "resetstat"]);
     }
-    /// Ends [`Self::pause`].
-    pub fn resume(&self) {
-        self.0.script("resume", &[]);
+    /// Returns the commands since [`Self::reset_stats`].
+    pub fn command_stats(&self) -> CommandStats {
+        CommandStats::read(&self.ctl(&["info", "commandstats"]))
     }
     /// Runs `redis-cli` and returns its output.
     pub fn ctl(&self, args: &[&str]) -> String {
-        self.0.script("ctl", args)
+        self.script("ctl", args)
     }
     /// Like [`Self::ctl`], or returns `None` if Redis can't be reached.
     pub fn try_ctl(&self, args: &[&str]) -> Option<String> {
-        self.0.try_script("ctl", args).ok()
+        self.try_script("ctl", args).ok()
     }
 }
 
@@ -190,52 +173,40 @@ impl Rabbit {
     /// Starts a node of the cluster of `first`, which must outlive it. It takes about 7 s.
     pub fn join(first: &Self, settings: &[&str]) -> Self {
         Self(Server::start_beside(
-            Some(&first.0.folder),
+            Some(first.folder()),
             "private-rabbitmq",
             settings,
         ))
     }
-    /// `amqp://guest:guest@127.0.0.1:PORT/%2f`
-    pub fn url(&self) -> &str {
-        &self.0.url
-    }
-    /// Returns its data folder.
-    pub fn folder(&self) -> &Path {
-        &self.0.folder
-    }
-    /// Sends SIGKILL.
-    pub fn kill(&self) {
-        self.0.script("kill", &[]);
-    }
-    /// Stops it gracefully.
-    pub fn stop(&self) {
-        self.0.script("stop", &[]);
-    }
-    /// Restarts it with the same port and data, after a kill if it still runs.
-    pub fn restart(&self) {
-        self.0.restart();
-    }
-    /// Freezes it: connections stay open without answers.
-    pub fn pause(&self) {
-        self.0.script("pause", &[]);
-    }
-    /// Ends [`Self::pause`].
-    pub fn resume(&self) {
-        self.0.script("resume", &[]);
-    }
     /// Runs `rabbitmqctl -q` and returns its output. It is an Erlang node itself, which may give up
     /// on a busy machine before it has joined, so it is tried three times.
     pub fn ctl(&self, args: &[&str]) -> String {
-        let mut tries = (0..2).map(|_| self.0.try_script("ctl", args));
+        let mut tries = (0..2).map(|_| self.try_script("ctl", args));
         match tries.find_map(Result::ok) {
             Some(output) => output,
-            None => self.0.script("ctl", args),
+            None => self.script("ctl", args),
         }
     }
 }
 
+impl Deref for Redis {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.0
+    }
+}
+
+impl Deref for Rabbit {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.0
+    }
+}
+
 /// The common part of both: a script and the folder it keeps the server in.
-struct Server {
+pub struct Server {
     script: PathBuf,
     folder: PathBuf,
     /// The process whose end ends the server.
@@ -300,7 +271,38 @@ impl Server {
         self.script("start", &args)
     }
 
-    fn restart(&self) {
+    /// `redis://127.0.0.1:PORT` or `amqp://guest:guest@127.0.0.1:PORT/%2f`
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Returns its data folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Sends SIGKILL. What Redis confirmed is on disk and present after [`Self::restart`].
+    pub fn kill(&self) {
+        self.script("kill", &[]);
+    }
+
+    /// Stops it gracefully.
+    pub fn stop(&self) {
+        self.script("stop", &[]);
+    }
+
+    /// Freezes it: connections stay open without answers.
+    pub fn pause(&self) {
+        self.script("pause", &[]);
+    }
+
+    /// Ends [`Self::pause`].
+    pub fn resume(&self) {
+        self.script("resume", &[]);
+    }
+
+    /// Restarts it with the same port and data, after a kill if it still runs.
+    pub fn restart(&self) {
         self.script("kill", &[]);
         let url = self.launch();
         assert_eq!(url, self.url, "a restarted server has another address");

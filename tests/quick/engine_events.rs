@@ -4,14 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::Bytes;
+use kit::engine::{AckRecorder, channel, deliveries, engine};
 use kit::settings;
 use lapin::BasicProperties;
-use lapin::types::{AMQPValue, FieldTable};
 use sluicegate::admin::Health;
-use sluicegate::broker::{
-    Broker, BrokerEvent, Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag,
-};
+use sluicegate::broker::{Broker, BrokerEvent, Outgoing, PublishError, Reply, Tag};
 use sluicegate::engine::action::{EngineSettings, Update};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, EngineEnd, Stop};
@@ -30,47 +27,6 @@ use sluicegate::rules::tenant::Tenant;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-/// Records acks, and ends the engine after all expected ones.
-struct AckRecorder {
-    tags: Mutex<Vec<u64>>,
-    expected: usize,
-    stop: Stop,
-}
-
-impl AckRecorder {
-    /// Creates one that never ends the engine.
-    fn without_end() -> Arc<Self> {
-        Arc::new(Self {
-            tags: Mutex::default(),
-            expected: usize::MAX,
-            stop: Stop::default(),
-        })
-    }
-}
-
-impl Broker for AckRecorder {
-    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
-        batch.iter().map(|_| Ok(())).collect()
-    }
-    async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
-        batch.iter().map(|_| Ok(())).collect()
-    }
-    async fn ack(&self, tags: Vec<Tag>) {
-        let mut acked = self.tags.lock().unwrap();
-        acked.extend(tags.iter().map(|tag| tag.tag));
-        if acked.len() == self.expected {
-            self.stop.soft.cancel();
-        }
-    }
-    async fn give_back(&self, _: Vec<Tag>) {}
-    async fn rest(&self) {}
-
-    async fn take(&self) {}
-
-    async fn stop_consuming(&self) {}
-    async fn close(&self) {}
-}
-
 /// A gate that admits everything from some time on. Before that, it does not know all starts.
 struct OpeningGate {
     at: Instant,
@@ -87,14 +43,23 @@ struct OpeningGate {
 
 impl OpeningGate {
     fn after(wait: Duration) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::new(wait, Duration::ZERO))
+    }
+
+    /// Creates an open gate whose answers take this long.
+    fn that_takes(takes: Duration) -> Arc<Self> {
+        Arc::new(Self::new(Duration::ZERO, takes))
+    }
+
+    fn new(wait: Duration, takes: Duration) -> Self {
+        Self {
             at: Instant::now() + wait,
-            takes: Duration::ZERO,
+            takes,
             refused: AtomicUsize::new(0),
             settled: AtomicUsize::new(0),
             rounds: Mutex::default(),
             noted: Arc::default(),
-        })
+        }
     }
 }
 
@@ -177,26 +142,7 @@ impl Handler for InstantHandler {
 }
 
 fn delivery(tag: u64) -> BrokerEvent {
-    let mut headers = FieldTable::default();
-    headers.insert("x-tenant".into(), AMQPValue::LongString("a".into()));
-    let properties = BasicProperties::default().with_headers(headers);
-    let message = Message {
-        routing_key: "jobs".into(),
-        properties: properties.with_message_id(tag.to_string().into()),
-        body: Bytes::new(),
-    };
-    let (session, source, redelivered) = (1, DeliverySource::Fresh, false);
-    let tag = Tag {
-        session,
-        source,
-        tag,
-    };
-    BrokerEvent::Deliveries(vec![Delivery {
-        source,
-        tag,
-        redelivered,
-        message,
-    }])
+    BrokerEvent::Deliveries(deliveries("a", [tag]))
 }
 
 const JOBS: usize = 100;
@@ -215,33 +161,19 @@ async fn run_all_updated(
 ) {
     let second = Duration::from_secs(1);
     let stop = Stop::default();
-    let broker = Arc::new(AckRecorder {
-        tags: Mutex::default(),
-        expected: JOBS,
-        stop: stop.clone(),
-    });
-    let (sender, events) = mpsc::channel(JOBS + 1);
-    sender
-        .send(BrokerEvent::Up { session: 1 })
-        .await
-        .expect("there is room");
-    for tag in 1..=JOBS as u64 {
-        sender.send(delivery(tag)).await.expect("there is room");
-    }
+    let broker = AckRecorder::ending(&stop, JOBS);
+    let (_sender, events) = channel((1..=JOBS as u64).map(delivery));
     let engine = Engine {
-        broker: Arc::clone(&broker),
-        gate,
-        handler: Arc::new(InstantHandler),
         metrics,
         health,
-        shutdown_timeout: second,
+        ..engine(&broker, &gate, &Arc::new(InstantHandler), second)
     };
     let scheduler = Scheduler::new(settings::open(JOBS), 7);
     // The clock is paused: it jumps ahead whenever nothing is left to do.
     let run = engine.run_updated(scheduler, events, updates, stop);
     let run = tokio::time::timeout(60 * second, run);
     let ended = run.await;
-    let mut acked = broker.tags.lock().unwrap().clone();
+    let mut acked = broker.acked();
     acked.sort_unstable();
     assert_eq!(acked, (1..=JOBS as u64).collect::<Vec<_>>());
     assert!(ended.is_ok(), "the engine did not end");
@@ -279,14 +211,7 @@ async fn a_gate_that_may_have_lost_data_is_checked_each_second_until_it_opens() 
 async fn an_agreement_applies_once_no_earlier_request_is_in_flight() {
     let ms = Duration::from_millis;
     let started = Instant::now();
-    let gate = Arc::new(OpeningGate {
-        at: started,
-        takes: ms(20),
-        refused: AtomicUsize::new(0),
-        settled: AtomicUsize::new(0),
-        rounds: Mutex::default(),
-        noted: Arc::default(),
-    });
+    let gate = OpeningGate::that_takes(ms(20));
     let (sender, updates) = mpsc::channel(1);
     let run = run_all_updated(gate, Arc::new(Metrics::new()), Arc::default(), updates);
     let agree = async {
@@ -326,18 +251,13 @@ async fn running_calls_may_end_after_a_lost_session_during_a_stop() {
         policy: one.expect("a limit").into(),
         ..settings::open(JOBS)
     };
-    let engine = Engine {
-        broker: AckRecorder::without_end(),
-        gate: Arc::clone(&gate),
-        handler: Arc::new(SlowHandler(Arc::clone(&ended))),
-        metrics: Arc::new(Metrics::new()),
-        health: Arc::default(),
-        shutdown_timeout: Duration::from_secs(30),
-    };
-    let (sender, events) = mpsc::channel(4);
-    for event in [BrokerEvent::Up { session: 1 }, delivery(1)] {
-        sender.send(event).await.expect("there is room");
-    }
+    let engine = engine(
+        &AckRecorder::without_end(),
+        &gate,
+        &Arc::new(SlowHandler(Arc::clone(&ended))),
+        Duration::from_secs(30),
+    );
+    let (sender, events) = channel([delivery(1)]);
     let scheduler = Scheduler::new(settings, 7);
     let started = Instant::now();
     let run = engine.run(scheduler, events, stop.clone());
@@ -373,29 +293,16 @@ async fn running_calls_may_end_after_a_lost_session_during_a_stop() {
 async fn an_engine_that_ends_at_once_ends_its_notes_after_they_were_written() {
     let ms = Duration::from_millis;
     let stop = Stop::default();
-    let gate = Arc::new(OpeningGate {
-        takes: ms(200),
-        ..Arc::into_inner(OpeningGate::after(Duration::ZERO)).expect("nobody else has it")
-    });
-    let engine = Engine {
-        broker: AckRecorder::without_end(),
-        gate: Arc::clone(&gate),
-        handler: Arc::new(InstantHandler),
-        metrics: Arc::new(Metrics::new()),
-        health: Arc::default(),
-        shutdown_timeout: ms(1000),
-    };
-    let (sender, events) = mpsc::channel(4);
-    let BrokerEvent::Deliveries(mut again) = delivery(1) else {
-        unreachable!("it is one");
-    };
+    let gate = OpeningGate::that_takes(ms(200));
+    let engine = engine(
+        &AckRecorder::without_end(),
+        &gate,
+        &Arc::new(InstantHandler),
+        ms(1000),
+    );
+    let mut again = deliveries("a", [1]);
     again[0].redelivered = true;
-    for event in [
-        BrokerEvent::Up { session: 1 },
-        BrokerEvent::Deliveries(again),
-    ] {
-        sender.send(event).await.expect("there is room");
-    }
+    let (_sender, events) = channel([BrokerEvent::Deliveries(again)]);
     let run = engine.run(
         Scheduler::new(settings::open(JOBS), 7),
         events,
@@ -422,35 +329,22 @@ async fn a_large_body_is_read_while_other_jobs_continue() {
     let stop = Stop::default();
     let mut settings = settings::open(JOBS);
     settings.fields.tenant = TenantField::Json("/t".into());
-    let engine = Engine {
-        broker: Arc::new(AckRecorder {
-            tags: Mutex::default(),
-            expected: 2,
-            stop: stop.clone(),
-        }),
-        gate: Arc::clone(&gate),
-        handler: Arc::new(InstantHandler),
-        metrics: Arc::new(Metrics::new()),
-        health: Arc::default(),
-        shutdown_timeout: Duration::from_secs(30),
-    };
+    let engine = engine(
+        &AckRecorder::ending(&stop, 2),
+        &gate,
+        &Arc::new(InstantHandler),
+        Duration::from_secs(30),
+    );
     let zeros = "0,".repeat(1 << 20);
     let bodies = [
         format!("{{\"pad\":[{zeros}0],\"t\":\"large\"}}"),
         "{\"t\":\"small\"}".into(),
     ];
-    let deliveries = (1..).zip(bodies).map(|(tag, body)| {
-        let BrokerEvent::Deliveries(mut one) = delivery(tag) else {
-            panic!("a delivery");
-        };
-        one[0].message.body = body.into();
-        one.remove(0)
-    });
-    let deliveries = BrokerEvent::Deliveries(deliveries.collect());
-    let (sender, events) = mpsc::channel(4);
-    for event in [BrokerEvent::Up { session: 1 }, deliveries] {
-        sender.send(event).await.expect("there is room");
+    let mut both = deliveries("a", 1..=2);
+    for (one, body) in both.iter_mut().zip(bodies) {
+        one.message.body = body.into();
     }
+    let (_sender, events) = channel([BrokerEvent::Deliveries(both)]);
     let scheduler = Scheduler::new(settings, 7);
     engine.run(scheduler, events, stop).await;
     let mut rounds = gate.rounds.lock().expect("nobody panics").clone();
@@ -483,25 +377,18 @@ async fn an_engine_reports_a_panicked_task_and_a_silent_broker() {
         (true, EngineEnd::Panicked("it panicked: a bug".to_owned())),
         (false, EngineEnd::BrokerLost),
     ] {
-        let engine = Engine {
-            broker: Arc::new(PanickingBroker),
-            gate: OpeningGate::after(Duration::ZERO),
-            handler: Arc::new(InstantHandler),
-            metrics: Arc::new(Metrics::new()),
-            health: Arc::default(),
-            shutdown_timeout: Duration::from_secs(30),
-        };
-        let (sender, events) = mpsc::channel(4);
-        let up = BrokerEvent::Up { session: 1 };
-        sender.send(up).await.expect("there is room");
-        let BrokerEvent::Deliveries(mut unusable) = delivery(1) else {
-            panic!("a delivery");
-        };
+        let engine = engine(
+            &Arc::new(PanickingBroker),
+            &OpeningGate::after(Duration::ZERO),
+            &Arc::new(InstantHandler),
+            Duration::from_secs(30),
+        );
+        let mut unusable = deliveries("a", [1]);
         unusable[0].message.properties = BasicProperties::default();
         let unusable = BrokerEvent::Deliveries(unusable);
-        match delivers {
-            true => sender.send(unusable).await.expect("there is room"),
-            false => drop(sender),
+        let (sender, events) = channel(delivers.then_some(unusable));
+        if !delivers {
+            drop(sender);
         }
         let scheduler = Scheduler::new(settings::open(JOBS), 7);
         let over = engine.run(scheduler, events, Stop::default()).await;

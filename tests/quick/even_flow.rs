@@ -1,11 +1,14 @@
 //! An even flow passes every common limiter, and uses nearly all that each allows. So
 //! docs/LIMITS.md recommends `leaky-bucket-algo` for an API of which it is not known how it counts.
-//! The limiters here are textbook models; `tests/it/zoo` has real ones.
+//! The limiters here are those of `sluicegate simulate`; `tests/it/zoo` has real ones.
 
 use std::time::Duration;
 
+use kit::gate::FRESH;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
+use simulator::forms::ApiLimit;
+use simulator::limiter::{CallCounter, Counting};
 use sluicegate::rules::decision::{Answer, Question};
 use sluicegate::rules::lateness::auto_guard;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
@@ -16,81 +19,37 @@ use sluicegate::rules::usage::Clock;
 
 const BEGIN_US: u64 = 1_700_000_000_000_000;
 
-/// How an API counts its calls: at most `max` in `window_us`.
-#[derive(Debug, Clone, Copy)]
-enum Counts {
-    /// Counts in windows that begin with the first call after the last window's end.
-    FromFirst,
-    /// Counts in windows that begin this many percent of a window after its multiples.
-    Aligned(u64),
-    /// Counts in every window.
-    Any,
-    /// Counts in such windows as HAProxy, Kong and Cloudflare do: the previous window counts by the
-    /// share of it that a sliding window still includes.
-    Estimated(u64),
-    /// Counts in a bucket of this size.
-    Bucket(u64),
-}
+/// How an API counts its calls: the kind, the percentage of a window by which its windows begin
+/// after multiples of their length, and the size of its bucket.
+type Counts = (Counting, u64, Option<usize>);
 
 const ALL: [Counts; 10] = [
-    Counts::FromFirst,
-    Counts::Aligned(0),
-    Counts::Aligned(37),
-    Counts::Any,
-    Counts::Estimated(0),
-    Counts::Estimated(3),
-    Counts::Estimated(50),
-    Counts::Estimated(96),
-    Counts::Bucket(1),
-    Counts::Bucket(10),
+    (Counting::FirstCall, 0, None),
+    (Counting::Aligned, 0, None),
+    (Counting::Aligned, 37, None),
+    (Counting::Sliding, 0, None),
+    (Counting::Estimated, 0, None),
+    (Counting::Estimated, 3, None),
+    (Counting::Estimated, 50, None),
+    (Counting::Estimated, 96, None),
+    (Counting::Bucket, 0, Some(1)),
+    (Counting::Bucket, 0, Some(10)),
 ];
 
-/// Returns how many of the calls at `times` a limiter refuses.
-fn refused(counts: Counts, max: u64, window_us: u64, times: &[u64]) -> usize {
-    let mut admitted: Vec<u64> = Vec::new();
-    let mut refused = 0;
-    let mut started = 0;
-    let (mut level, mut at) = (0, 0);
-    for time in times.iter().copied() {
-        let since = |from: u64| {
-            let known = admitted.iter().rev();
-            known.take_while(|other| **other >= from).count() as u64
-        };
-        let has_room = match counts {
-            Counts::FromFirst => {
-                if time >= started + window_us {
-                    started = time;
-                }
-                since(started) < max
-            }
-            Counts::Aligned(percent) => {
-                let phase = window_us * percent / 100;
-                since((time - phase) / window_us * window_us + phase) < max
-            }
-            Counts::Any => since(time + 1 - window_us) < max,
-            Counts::Estimated(percent) => {
-                let phase = window_us * percent / 100;
-                let started = (time - phase) / window_us * window_us + phase;
-                let (current, both) = (since(started), since(started - window_us));
-                let left = window_us - (time - started);
-                (both - current) * left / window_us + current < max
-            }
-            Counts::Bucket(capacity) => {
-                // The unit is calls times the window.
-                let full = capacity * window_us;
-                level = (level + (time - at) * max).min(full);
-                at = time;
-                let has_room = level >= window_us;
-                level -= if has_room { window_us } else { 0 };
-                has_room
-            }
-        };
-        match has_room {
-            true => admitted.push(time),
-            false => refused += 1,
-        }
-    }
-    refused
+/// Returns how many of the calls at `times` a limiter of `max` per `window_us` refuses.
+fn refused((counting, percent, burst): Counts, max: u64, window_us: u64, times: &[u64]) -> usize {
+    let limit = ApiLimit {
+        max: usize::try_from(max).expect("small"),
+        window: Duration::from_micros(window_us),
+        per_tenant: false,
+        counting,
+        burst,
+        by_cost: false,
+    };
+    let phase = window_us * percent / 100;
+    let mut counter = CallCounter::default();
+    let refused = |time: &&u64| counter.call(limit, **time - phase).is_err();
+    times.iter().filter(refused).count()
 }
 
 /// Returns when `count` calls arrive, in microseconds. Each asks up to 4 ms after its time, as
@@ -102,11 +61,7 @@ fn arrivals(limits: &Limits, count: usize, seed: u64, pauses: bool) -> Vec<u64> 
     let mut times = Vec::new();
     let mut ticket = None;
     while times.len() < count {
-        let ask = Question {
-            ticket,
-            cost: 1,
-            readmitted: false,
-        };
+        let ask = Question { ticket, ..FRESH };
         let clock = Clock::from_micros(now);
         let (answers, _) = state.alone(limits, |scopes| {
             scopes.ask(limits, clock, 1, "permit", &[ask])
@@ -181,8 +136,11 @@ fn full_windows_do_not_pass_a_limiter_that_estimates() {
     let window = Duration::from_secs(2);
     let limit = Limit::new("default", Algorithm::SlidingWindow, 20, window, window / 40);
     let times = arrivals(&limit.expect("in range").into(), 200, 1, false);
-    assert_eq!(refused(Counts::Any, 20, 2_000_000, &times), 0);
-    assert!(refused(Counts::Estimated(50), 20, 2_000_000, &times) > 20);
+    assert_eq!(
+        refused((Counting::Sliding, 0, None), 20, 2_000_000, &times),
+        0
+    );
+    assert!(refused((Counting::Estimated, 50, None), 20, 2_000_000, &times) > 20);
 }
 
 /// It also does so after pauses in which both fill up, and although calls take different times to
@@ -195,10 +153,11 @@ fn a_bucket_passes_an_api_with_a_bucket_of_its_size() {
         (20, 2_000, 20),
         (60, 60_000, 5),
     ] {
-        let limits = bucket(max, Duration::from_millis(window_ms), burst);
+        let limits = bucket(max, Duration::from_millis(window_ms), burst as u64);
         for seed in 0..20 {
             let times = arrivals(&limits, 200, seed, true);
-            let refused = refused(Counts::Bucket(burst), max, 1_000 * window_ms, &times);
+            let counts = (Counting::Bucket, 0, Some(burst));
+            let refused = refused(counts, max, 1_000 * window_ms, &times);
             assert_eq!(
                 refused, 0,
                 "{max} in {window_ms} ms, {burst} at once, seed {seed}"

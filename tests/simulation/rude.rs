@@ -9,32 +9,26 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use bytes::Bytes;
-use lapin::BasicProperties;
-use lapin::types::{AMQPValue, FieldTable};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::admin::Health;
+use simulator::environment::{self, Environment, in_simulated_time};
 use sluicegate::broker::memory::MemoryBroker;
-use sluicegate::broker::{Broker, Message, Outgoing};
+use sluicegate::broker::{Broker, Outgoing};
+use sluicegate::engine::Stop;
 use sluicegate::engine::action::{Changeable, EngineSettings};
 use sluicegate::engine::scheduler::Scheduler;
-use sluicegate::engine::{Engine, Stop};
 use sluicegate::gate::Gate;
-use sluicegate::gate::memory::MemoryGate;
 use sluicegate::handler::{Attempt, Fate, Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::answers::{LimitInfo, Pushback, Quotas, ThrottleScope};
-use sluicegate::rules::delays::{self, DelayLevels};
-use sluicegate::rules::holding::Holding;
-use sluicegate::rules::job::{Fields, Job, TenantField, ValueField};
+use sluicegate::rules::delays::DelayLevels;
+use sluicegate::rules::job::{Fields, Job};
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::retry::RetryPolicy;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 
 use super::plan::ms;
 use super::world::micros;
@@ -345,56 +339,35 @@ impl Handler for ToApi {
     }
 }
 
-fn settings(limit: &Limit, broker: &MemoryBroker) -> EngineSettings {
+fn settings(limit: &Limit) -> EngineSettings {
+    let open = kit::settings::open(2_000);
     EngineSettings {
         policy: Policy::common(limit.clone().into()),
         fields: Fields {
-            tenant: TenantField::Header("x-tenant".into()),
-            cost: ValueField::Header("x-cost".into()),
-            deadline: None,
-            max_delayed_start_ms: 30 * 86_400_000,
             dedupe_for_ms: 0,
-            priorities: Default::default(),
-            call: Default::default(),
+            ..open.fields
         },
         live: Changeable {
-            concurrency: 2_000,
             max_in_memory: Duration::from_secs(60),
             retry: RetryPolicy {
-                max_attempts: 3,
-                initial_interval: ms(1_000),
                 max_interval: ms(60_000),
-                give_up_after: Duration::from_secs(7 * 86_400),
                 max_crashes: 0,
+                ..open.live.retry
             },
             max_throttle: Duration::from_secs(3_600),
-            guard_budget: 0.01,
+            ..open.live
         },
         prefetch: 2_000,
-        names: broker.names(),
         levels: DelayLevels::new(Duration::from_secs(600)),
         throttle_scope: ThrottleScope::Auto,
-        answers_stop_all: false,
-        breaker: None,
-        results: None,
-        holding: Holding::new(Duration::from_secs(1_800), Duration::from_secs(10)),
+        ..open
     }
 }
 
 async fn publish(broker: &MemoryBroker, first: usize, number: usize) {
-    let message = |number: usize| {
-        let mut headers = FieldTable::default();
-        headers.insert("x-tenant".into(), AMQPValue::LongString("acme".into()));
-        Outgoing {
-            queue: broker.names().fresh,
-            message: Message {
-                routing_key: "jobs".into(),
-                properties: BasicProperties::default()
-                    .with_message_id(number.to_string().as_str().into())
-                    .with_headers(headers),
-                body: Bytes::new(),
-            },
-        }
+    let message = |number: usize| Outgoing {
+        queue: broker.names().fresh,
+        message: kit::job("acme", number),
     };
     let batch = (first..first + number).map(message).collect();
     let results = broker.publish(batch).await;
@@ -432,41 +405,30 @@ async fn play(rude: Rude) -> Played {
     };
     let limit = band.map_or(limit.clone(), |band| limit.with_band(band));
     let levels = DelayLevels::new(Duration::from_secs(600));
-    let (server, mut nobody) = MemoryBroker::start("jobs", &levels, 1, 1);
-    server.stop_consuming().await;
+    let (stage, mut nobody) = Environment::begin(EPOCH_US, &levels).await;
     tokio::spawn(async move { while nobody.recv().await.is_some() {} });
-    let began = Instant::now();
-    let gate = Arc::new(MemoryGate::new(move || EPOCH_US + micros(began.elapsed())));
     let api = Arc::new(Mutex::new(Api::new(rude)));
     let (ended, mut ends) = tokio::sync::mpsc::unbounded_channel();
-    let stop = Stop {
-        soft: CancellationToken::new(),
-        hard: CancellationToken::new(),
-    };
+    let stop = Stop::default();
     let mut workers = Vec::new();
     for number in 0..2 {
-        let settings = settings(&limit, &server);
-        let window = delays::delivery_window(settings.prefetch, settings.live.concurrency);
-        let (client, events) = server.join(2_000, window);
-        let engine = Engine {
-            broker: Arc::new(client),
-            gate: Arc::clone(&gate),
-            handler: Arc::new(ToApi {
-                api: Arc::clone(&api),
-                ended: ended.clone(),
-            }),
-            metrics: Arc::new(Metrics::new()),
-            health: Arc::new(Health::default()),
-            shutdown_timeout: Duration::from_secs(1),
+        let (client, events) = stage.join(2_000, 2_000);
+        let settings = environment::settings(settings(&limit), &client);
+        let handler = ToApi {
+            api: Arc::clone(&api),
+            ended: ended.clone(),
         };
+        let (metrics, second) = (Arc::new(Metrics::new()), Duration::from_secs(1));
+        let parts = (client, Arc::clone(&stage.gate), handler);
+        let engine = environment::engine(parts, &metrics, second);
         let scheduler = Scheduler::new(settings, number);
         workers.push(tokio::spawn(engine.run(scheduler, events, stop.clone())));
     }
     // Enough jobs to have some waiting or running at any time.
     let backlog = 2 * usize::try_from(max).expect("small") + 20;
-    publish(&server, 0, backlog).await;
+    publish(&stage.server, 0, backlog).await;
     let feeding = tokio::spawn({
-        let server = server.clone();
+        let server = stage.server.clone();
         async move {
             let mut next = backlog;
             while ends.recv().await.is_some() {
@@ -478,7 +440,10 @@ async fn play(rude: Rude) -> Played {
     sleep(WINDOW * u32::try_from(windows).expect("small")).await;
     let tenant = Tenant::parse("acme").expect("a tenant");
     let limits = limit.clone().into();
-    let seen = gate.inspect(&tenant, &Labels::default(), &limits).await;
+    let seen = stage
+        .gate
+        .inspect(&tenant, &Labels::default(), &limits)
+        .await;
     let usage = seen.expect("it answers").limits[0];
     let played = {
         let api = api.lock().expect("nobody panics with it");
@@ -525,12 +490,7 @@ fn adaptive_limits_protect_rude_apis() {
             continue;
         }
         let used = rude.used;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .expect("a runtime");
-        let played = runtime.block_on(play(rude));
+        let played = in_simulated_time(play(rude));
         let line = line(&played);
         print!("{line}");
         println!("  in force {}, {} times", played.in_force, played.times);

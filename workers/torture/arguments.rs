@@ -32,13 +32,8 @@ fn help_names_every_argument_of_the_scripts() {
 
 #[test]
 fn invalid_run_plans_are_reported() {
-    for (args, why) in [
-        (["--minutes", "0"], "--minutes 0: must be above 0"),
-        (["--guard", "600"], "--guard 600: must be strict"),
-    ] {
-        let output = torture(&args);
-        let errors = String::from_utf8(output.stderr).expect("text");
-        assert_eq!(output.status.code(), Some(2), "{errors}");
-        assert!(errors.contains(why), "{errors}");
-    }
+    let output = torture(&["--minutes", "0"]);
+    let errors = String::from_utf8(output.stderr).expect("text");
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("--minutes 0: must be above 0"), "{errors}");
 }

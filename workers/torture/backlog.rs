@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn a_job_waits_from_its_confirm_to_its_final_answer_in_whichever_order_they_come() {
         let mut backlog = TenantBacklogs::default();
-        let job = |number| JobId { tenant: 1, number };
+        let job = |number| JobId::new(1, number);
         let called = |backlog: &mut TenantBacklogs, call, number, answer| {
             let (attempt, worker, life) = (1, 0, 1);
             let job = job(number);

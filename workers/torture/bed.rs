@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use kit::proxy::{Proxy, Transfer, Transfers};
+use kit::servers::{Rabbit, Redis};
 use sluicegate::rules::delays::QueueNames;
 use tokio::sync::Mutex;
 use tokio::task::block_in_place;
@@ -125,19 +126,20 @@ impl Bed {
         let ctl = |args: &[&str]| {
             block_in_place(|| rabbit.ctl(args));
         };
+        let all = |act: fn(&Rabbit)| block_in_place(|| rabbit.all(act));
         match fault.kind {
             FaultKind::RabbitKill | FaultKind::RabbitRestart => {
                 match fault.kind {
-                    FaultKind::RabbitKill => block_in_place(|| rabbit.kill()),
-                    _ => block_in_place(|| rabbit.stop()),
+                    FaultKind::RabbitKill => all(|one| one.kill()),
+                    _ => all(|one| one.stop()),
                 }
                 sleep(fault.lasts.min(AWAY)).await;
-                block_in_place(|| rabbit.restart());
+                all(|one| one.restart());
             }
             FaultKind::RabbitStop => {
-                block_in_place(|| rabbit.pause());
+                all(|one| one.pause());
                 sleep(fault.lasts).await;
-                block_in_place(|| rabbit.resume());
+                all(|one| one.resume());
             }
             FaultKind::RabbitCut => ctl(&["close_all_connections", "torture"]),
             FaultKind::RabbitLogin => {
@@ -170,22 +172,23 @@ impl Bed {
         let ctl = |args: &[&str]| {
             block_in_place(|| redis.ctl(args));
         };
+        let all = |act: fn(&Redis)| block_in_place(|| redis.all(act));
         match fault.kind {
             FaultKind::RedisKill | FaultKind::RedisRestart | FaultKind::RedisWipe => {
                 match fault.kind {
-                    FaultKind::RedisRestart => block_in_place(|| redis.stop()),
-                    _ => block_in_place(|| redis.kill()),
+                    FaultKind::RedisRestart => all(|one| one.stop()),
+                    _ => all(|one| one.kill()),
                 }
                 sleep(fault.lasts.min(AWAY)).await;
                 match fault.kind {
-                    FaultKind::RedisWipe => block_in_place(|| redis.restart_empty()),
-                    _ => block_in_place(|| redis.restart()),
+                    FaultKind::RedisWipe => all(|one| one.restart_empty()),
+                    _ => all(|one| one.restart()),
                 }
             }
             FaultKind::RedisStop => {
-                block_in_place(|| redis.pause());
+                all(|one| one.pause());
                 sleep(fault.lasts).await;
-                block_in_place(|| redis.resume());
+                all(|one| one.resume());
             }
             FaultKind::RedisCut => ctl(&["client", "kill", "type", "normal"]),
             FaultKind::RedisFull => {
@@ -336,105 +339,56 @@ async fn hole(proxy: &Proxy, fault: ScheduledFault) {
 
 /// Returns the worker that a fault affects, and a description of the fault.
 fn how(fault: &ScheduledFault) -> (Option<usize>, String) {
-    let seconds = |longest: Duration| format!("{:.1} s", fault.lasts.min(longest).as_secs_f64());
-    let way = ["there", "back", "both ways"][usize::from(fault.way % 3)];
-    let one = Some(fault.worker);
-    let round_trip = |of: Duration| format!("a round trip of {} ms", of.as_millis());
-    match fault.kind {
-        FaultKind::WorkerKill => (one, format!("away for {}", seconds(AWAY))),
-        FaultKind::WorkerStop => (one, format!("for {}", seconds(Duration::MAX))),
-        FaultKind::WorkerRestart => (one, String::new()),
-        FaultKind::WorkerConfig | FaultKind::WorkerRolling => (
-            None,
-            format!("{MAX} to {OTHER_MAX} for {}", seconds(Duration::MAX)),
-        ),
-        FaultKind::WorkerClock => {
-            let by = worker_faults::off(fault);
-            (one, format!("by {by} s, for {}", seconds(Duration::MAX)))
-        }
-        FaultKind::KillAtGate
-        | FaultKind::KillAtPermit
-        | FaultKind::KillAtCall
-        | FaultKind::KillAtPublish
-        | FaultKind::KillAtConfirm => (one, format!("away for {}", seconds(AWAY))),
-        FaultKind::StopAtGate
-        | FaultKind::StopAtPermit
-        | FaultKind::StopAtCall
-        | FaultKind::StopAtPublish
-        | FaultKind::StopAtConfirm => (one, format!("for {}", seconds(Duration::MAX))),
+    let kind = fault.kind;
+    let text = |duration: Duration| format!("for {:.1} s", duration.as_secs_f64());
+    let lasts = || text(fault.lasts);
+    let away = || format!("away {}", text(fault.lasts.min(AWAY)));
+    let slowed = |to: Duration| format!("a round trip of {} ms, {}", to.as_millis(), lasts());
+    let how = match kind {
+        _ if clusters::is_ours(kind) => clusters::how(fault),
+        _ if kind.is_rude() => rude::how(fault),
         FaultKind::RabbitKill
         | FaultKind::RabbitRestart
         | FaultKind::RedisKill
         | FaultKind::RedisRestart
-        | FaultKind::RedisWipe => (None, format!("away for {}", seconds(AWAY))),
-        FaultKind::RabbitStop
-        | FaultKind::RabbitMemory
-        | FaultKind::RabbitDisk
-        | FaultKind::RabbitLogin
-        | FaultKind::RedisStop
-        | FaultKind::RedisFull
-        | FaultKind::RedisEvict
-        | FaultKind::RedisReadonly
-        | FaultKind::RedisLogin => (None, format!("for {}", seconds(Duration::MAX))),
-        FaultKind::RabbitCut
+        | FaultKind::RedisWipe => away(),
+        _ if kind.kills() => away(),
+        FaultKind::WorkerRestart
+        | FaultKind::RabbitCut
         | FaultKind::RabbitChannels
         | FaultKind::RedisCut
         | FaultKind::RedisFlush
-        | FaultKind::RedisScripts => (None, String::new()),
-        FaultKind::RedisClock => (None, format!("by {}", seconds(Duration::MAX))),
-        FaultKind::RabbitDelete => (None, deletion::how(fault)),
+        | FaultKind::RedisScripts => String::new(),
+        FaultKind::WorkerConfig | FaultKind::WorkerRolling => {
+            format!("{MAX} to {OTHER_MAX} {}", lasts())
+        }
+        FaultKind::WorkerClock => format!("by {} s, {}", worker_faults::off(fault), lasts()),
+        FaultKind::RedisClock => format!("by {:.1} s", fault.lasts.as_secs_f64()),
+        FaultKind::RabbitDelete => deletion::how(fault),
         FaultKind::RabbitHole | FaultKind::RedisHole => {
-            (one, format!("{way}, for {}", seconds(Duration::MAX)))
+            let way = ["there", "back", "both ways"][usize::from(fault.way % 3)];
+            format!("{way}, {}", lasts())
         }
-        FaultKind::RabbitSlow | FaultKind::RedisSlow => (
-            one,
-            format!(
-                "{}, for {}",
-                round_trip(slow(fault.way)),
-                seconds(Duration::MAX)
-            ),
-        ),
-        FaultKind::RedisFar => (
-            None,
-            format!(
-                "{}, for {}",
-                round_trip(slow(fault.way)),
-                seconds(Duration::MAX)
-            ),
-        ),
-        FaultKind::DownstreamFar => (
-            None,
-            format!(
-                "{}, for {}",
-                round_trip(far(fault.way)),
-                seconds(Duration::MAX)
-            ),
-        ),
-        FaultKind::DownstreamHang | FaultKind::DownstreamRefuse => {
-            (None, format!("for {}", seconds(SHORT)))
+        FaultKind::RabbitSlow | FaultKind::RedisSlow | FaultKind::RedisFar => {
+            slowed(slow(fault.way))
         }
-        FaultKind::DownstreamRefuseMost => (one, rude::how(fault)),
-        FaultKind::RudeReplies
-        | FaultKind::RudeJobs
-        | FaultKind::RudeTenant
-        | FaultKind::RudeFlood
-        | FaultKind::RudeSlow => (None, rude::how(fault)),
+        FaultKind::DownstreamFar => slowed(far(fault.way)),
+        FaultKind::DownstreamHang | FaultKind::DownstreamRefuse => text(fault.lasts.min(SHORT)),
         FaultKind::DownstreamStill => {
-            let seconds = fault
-                .lasts
-                .clamp(STANDSTILL_BOUNDS.0, STANDSTILL_BOUNDS.1)
-                .as_secs_f64();
-            (None, format!("for {seconds:.1} s"))
+            text((fault.lasts).clamp(STANDSTILL_BOUNDS.0, STANDSTILL_BOUNDS.1))
         }
-        FaultKind::RabbitNodeKill
-        | FaultKind::RabbitNodeStop
-        | FaultKind::RabbitNodeRestart
-        | FaultKind::RabbitNodeCut
-        | FaultKind::RabbitLeaderCut
-        | FaultKind::RedisPrimaryKill
-        | FaultKind::RedisPrimaryStop
-        | FaultKind::RedisPrimaryLag
-        | FaultKind::RedisReplicaKill
-        | FaultKind::RedisHandover => (None, clusters::how(fault)),
-    }
+        _ => lasts(),
+    };
+    let is_of_one = kind.strikes().is_some()
+        || matches!(
+            kind,
+            FaultKind::WorkerRestart
+                | FaultKind::WorkerClock
+                | FaultKind::RabbitHole
+                | FaultKind::RedisHole
+                | FaultKind::RabbitSlow
+                | FaultKind::RedisSlow
+                | FaultKind::DownstreamRefuseMost
+        );
+    (is_of_one.then_some(fault.worker), how)
 }

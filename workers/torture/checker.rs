@@ -13,13 +13,13 @@ mod tests;
 mod windows;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use crate::faults::{FaultKind, FaultTarget};
 use crate::history::{EventKind, HistoryEvent, JobId};
 use keys::JobsByKey;
 use lives::{FaultIntervals, Lives};
+use thiserror::Error;
 
 /// How long a fault has consequences after its end. For example, a connection that died unnoticed
 /// is noticed only later.
@@ -62,11 +62,17 @@ impl CheckRules {
 }
 
 /// A violation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Violation {
     /// A confirmed job that is neither done nor a dead letter.
+    #[error("job {job} is lost, after {calls} calls")]
     Lost { job: JobId, calls: usize },
     /// A window with more calls than allowed.
+    #[error(
+        "tenant {tenant}: the window that ends at {:.6} s has {calls} calls; the maximum is \
+         {allowed}",
+        seconds(.at)
+    )]
     Overfull {
         tenant: u32,
         at: u64,
@@ -74,49 +80,79 @@ pub enum Violation {
         allowed: u64,
     },
     /// A job that ran again after its end without a fault that explains it.
+    #[error("job {job} ran again at {:.6} s after its end, and no fault explains it", seconds(.at))]
     Repeated { job: JobId, at: u64 },
     /// A call with a higher or lower attempt than its failures explain.
+    #[error("job {job} had attempt {attempt} after {failures} failures")]
     Attempt {
         job: JobId,
         attempt: u32,
         failures: u32,
     },
     /// A dead letter of a job that was not rejected and had attempts left.
+    #[error("job {job} should not be a dead letter: {reason:?}")]
     Buried { job: JobId, reason: String },
     /// A dead letter without a reason.
+    #[error("job {job} is a dead letter without a reason")]
     NoReason { job: JobId },
     /// A caller that left long before its timeout although no fault had killed or stopped it.
+    #[error(
+        "a worker abandoned its call of job {job} at {:.6} s, and no fault explains it",
+        seconds(.at)
+    )]
     Abandoned { job: JobId, at: u64 },
     /// Calls went on after most 429s.
+    #[error("429 closed a tenant {closings} times, and its calls continued {ignored} times")]
     Ignored { closings: usize, ignored: usize },
     /// Messages that were still in queues when all work had ended.
+    #[error("{messages} messages are still in queues, or held by a worker")]
     LeftInQueues { messages: u64 },
     /// No job was confirmed, so the run tested nothing.
+    #[error("no job was confirmed: nothing was tested")]
     Nothing,
     /// A call with another body or tenant than its job's.
+    #[error("job {job} arrived with another body or another tenant")]
     Mangled { job: JobId },
     /// A call for a job that was never published.
+    #[error("job {job} was called but never published")]
     Stranger { job: JobId },
     /// A confirmed job without a result.
+    #[error("job {job} ended without a result")]
     NoResult { job: JobId },
     /// A result with an end that its job did not have by then.
+    #[error(
+        "a result at {:.6} s reports {how} for {}, which was not the case by then",
+        seconds(.at), named(.job)
+    )]
     WrongResult {
         at: u64,
         job: Option<JobId>,
         how: String,
     },
     /// A call before its job's start time, by this number of nanoseconds.
+    #[error("job {job} was called at {:.6} s, {:.6} s before its time", seconds(.at), seconds(.by))]
     Early { job: JobId, at: u64, by: u64 },
     /// Two jobs with one dedupe key that were called within its time.
+    #[error(
+        "jobs {} and {} have one dedupe key, and both were called by {:.6} s",
+        .jobs.0, .jobs.1, seconds(.at)
+    )]
     Twice { jobs: (JobId, JobId), at: u64 },
     /// A job that was called although all workers were reported to follow its cancellation.
+    #[error("job {job} was called at {:.6} s although it was canceled", seconds(.at))]
     AfterCancel { job: JobId, at: u64 },
     /// A job that was reported as canceled, and is no dead letter.
+    #[error("job {job} was reported as canceled but is not a dead letter")]
     Uncancelled { job: JobId },
     /// A job that is both done and canceled.
+    #[error("job {job} is done and canceled")]
     DoneAndCancelled { job: JobId },
     /// A tenant with few jobs done within a span while a neighbor was rude and nothing else was
     /// broken.
+    #[error(
+        "tenant {tenant} had {done} of {allowed} jobs done during {kind}, from {:.6} s on",
+        seconds(.at)
+    )]
     Starved {
         tenant: u32,
         kind: FaultKind,
@@ -125,109 +161,17 @@ pub enum Violation {
         allowed: u64,
     },
     /// A worker that ended by itself, or not as it should have.
+    #[error("worker {worker}: {how}")]
     Worker { worker: usize, how: String },
 }
 
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = |at: &u64| *at as f64 / 1e9;
-        match self {
-            Self::Lost { job, calls } => write!(f, "job {job} is lost, after {calls} calls"),
-            Self::Overfull {
-                tenant,
-                at,
-                calls,
-                allowed,
-            } => write!(
-                f,
-                "tenant {tenant}: the window that ends at {:.6} s has {calls} calls; the maximum \
-                is {allowed}",
-                seconds(at)
-            ),
-            Self::Repeated { job, at } => write!(
-                f,
-                "job {job} ran again at {:.6} s after its end, and no fault explains it",
-                seconds(at)
-            ),
-            Self::Attempt {
-                job,
-                attempt,
-                failures,
-            } => write!(
-                f,
-                "job {job} had attempt {attempt} after {failures} failures"
-            ),
-            Self::Buried { job, reason } => {
-                write!(f, "job {job} should not be a dead letter: {reason:?}")
-            }
-            Self::NoReason { job } => write!(f, "job {job} is a dead letter without a reason"),
-            Self::Abandoned { job, at } => write!(
-                f,
-                "a worker abandoned its call of job {job} at {:.6} s, and no fault explains it",
-                seconds(at)
-            ),
-            Self::Ignored { closings, ignored } => write!(
-                f,
-                "429 closed a tenant {closings} times, and its calls continued {ignored} times"
-            ),
-            Self::LeftInQueues { messages } => write!(
-                f,
-                "{messages} messages are still in queues, or held by a worker"
-            ),
-            Self::Nothing => write!(f, "no job was confirmed: nothing was tested"),
-            Self::Mangled { job } => {
-                write!(f, "job {job} arrived with another body or another tenant")
-            }
-            Self::Stranger { job } => write!(f, "job {job} was called but never published"),
-            Self::NoResult { job } => write!(f, "job {job} ended without a result"),
-            Self::WrongResult { at, job, how } => {
-                let job = job.map_or("an unknown job".to_owned(), |job| format!("job {job}"));
-                write!(
-                    f,
-                    "a result at {:.6} s reports {how} for {job}, which was not the case by then",
-                    seconds(at)
-                )
-            }
-            Self::Early { job, at, by } => write!(
-                f,
-                "job {job} was called at {:.6} s, {:.6} s before its time",
-                seconds(at),
-                seconds(by)
-            ),
-            Self::Twice {
-                jobs: (one, other),
-                at,
-            } => write!(
-                f,
-                "jobs {one} and {other} have one dedupe key, and both were called by {:.6} s",
-                seconds(at)
-            ),
-            Self::AfterCancel { job, at } => write!(
-                f,
-                "job {job} was called at {:.6} s although it was canceled",
-                seconds(at)
-            ),
-            Self::Uncancelled { job } => {
-                write!(
-                    f,
-                    "job {job} was reported as canceled but is not a dead letter"
-                )
-            }
-            Self::DoneAndCancelled { job } => write!(f, "job {job} is done and canceled"),
-            Self::Starved {
-                tenant,
-                kind,
-                at,
-                done,
-                allowed,
-            } => write!(
-                f,
-                "tenant {tenant} had {done} of {allowed} jobs done during {kind}, from {:.6} s on",
-                seconds(at)
-            ),
-            Self::Worker { worker, how } => write!(f, "worker {worker}: {how}"),
-        }
-    }
+/// Returns nanoseconds as seconds.
+fn seconds(at: &u64) -> f64 {
+    *at as f64 / 1e9
+}
+
+fn named(job: &Option<JobId>) -> String {
+    job.map_or("an unknown job".to_owned(), |job| format!("job {job}"))
 }
 
 /// The figures of a history, and the violations in it.

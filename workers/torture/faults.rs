@@ -169,71 +169,15 @@ impl FaultKind {
         Self::value_variants()
     }
 
-    /// Returns the target of the fault.
+    /// Returns the target of the fault, which the first word of its name determines.
     pub fn part(self) -> FaultTarget {
-        match self {
-            Self::WorkerKill
-            | Self::WorkerStop
-            | Self::WorkerRestart
-            | Self::WorkerConfig
-            | Self::WorkerRolling
-            | Self::WorkerClock
-            | Self::KillAtGate
-            | Self::KillAtPermit
-            | Self::KillAtCall
-            | Self::KillAtPublish
-            | Self::KillAtConfirm
-            | Self::StopAtGate
-            | Self::StopAtPermit
-            | Self::StopAtCall
-            | Self::StopAtPublish
-            | Self::StopAtConfirm => FaultTarget::Worker,
-            Self::RabbitKill
-            | Self::RabbitStop
-            | Self::RabbitRestart
-            | Self::RabbitCut
-            | Self::RabbitMemory
-            | Self::RabbitDisk
-            | Self::RabbitLogin
-            | Self::RabbitChannels
-            | Self::RabbitDelete
-            | Self::RabbitHole
-            | Self::RabbitSlow
-            | Self::RabbitNodeKill
-            | Self::RabbitNodeStop
-            | Self::RabbitNodeRestart
-            | Self::RabbitNodeCut
-            | Self::RabbitLeaderCut
-            | Self::RudeReplies
-            | Self::RudeJobs
-            | Self::RudeTenant
-            | Self::RudeFlood
-            | Self::RudeSlow => FaultTarget::Rabbit,
-            Self::RedisKill
-            | Self::RedisRestart
-            | Self::RedisStop
-            | Self::RedisWipe
-            | Self::RedisCut
-            | Self::RedisFull
-            | Self::RedisFlush
-            | Self::RedisScripts
-            | Self::RedisReadonly
-            | Self::RedisLogin
-            | Self::RedisClock
-            | Self::RedisHole
-            | Self::RedisSlow
-            | Self::RedisFar
-            | Self::RedisEvict
-            | Self::RedisPrimaryKill
-            | Self::RedisPrimaryStop
-            | Self::RedisPrimaryLag
-            | Self::RedisReplicaKill
-            | Self::RedisHandover => FaultTarget::Redis,
-            Self::DownstreamHang
-            | Self::DownstreamFar
-            | Self::DownstreamRefuse
-            | Self::DownstreamRefuseMost
-            | Self::DownstreamStill => FaultTarget::Downstream,
+        let name = self.to_string();
+        match name.split('-').next() {
+            Some("worker" | "kill" | "stop") => FaultTarget::Worker,
+            Some("rabbit" | "rude") => FaultTarget::Rabbit,
+            Some("redis") => FaultTarget::Redis,
+            Some("downstream") => FaultTarget::Downstream,
+            _ => panic!("{name} names no target"),
         }
     }
 
@@ -344,5 +288,25 @@ impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = self.to_possible_value();
         f.write_str(value.as_ref().map_or("skipped", |value| value.get_name()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_target() {
+        for kind in FaultKind::all() {
+            kind.part();
+        }
+        for (kind, target) in [
+            (FaultKind::StopAtConfirm, FaultTarget::Worker),
+            (FaultKind::RudeFlood, FaultTarget::Rabbit),
+            (FaultKind::RedisHandover, FaultTarget::Redis),
+            (FaultKind::DownstreamRefuseMost, FaultTarget::Downstream),
+        ] {
+            assert_eq!(kind.part(), target, "{kind}");
+        }
     }
 }

@@ -43,6 +43,10 @@ impl FromStr for JobId {
 }
 
 impl JobId {
+    pub const fn new(tenant: u32, number: u32) -> Self {
+        Self { tenant, number }
+    }
+
     /// Returns the body with which the job is published and must arrive. It is unique.
     pub fn body(self) -> String {
         format!("{{\"job\":\"{self}\"}}")
@@ -259,10 +263,7 @@ mod tests {
 
     #[test]
     fn a_job_is_found_again_by_its_id() {
-        let job = JobId {
-            tenant: 3,
-            number: 1042,
-        };
+        let job = JobId::new(3, 1042);
         assert_eq!(job.to_string().parse(), Ok(job));
         for stranger in ["", "3", "3-", "-3", "a-1", "1-2-3"] {
             assert_eq!(stranger.parse::<JobId>(), Err(()), "{stranger}");

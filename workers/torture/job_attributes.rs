@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     fn all(seed: u64) -> Vec<JobAttributes> {
-        let job = |number| JobId { tenant: 1, number };
+        let job = |number| JobId::new(1, number);
         (0..4000)
             .map(|number| JobAttributes::of(seed, job(number)))
             .collect()

@@ -92,10 +92,7 @@ impl TenantPublisher {
             let silence = self.silence.load(Ordering::Relaxed);
             if !silence && self.history.waiting(self.tenant) < self.backlog {
                 let jobs: Vec<JobId> = (0..random.random_range(1..=self.batch))
-                    .map(|n| JobId {
-                        tenant: self.tenant,
-                        number: *number + n,
-                    })
+                    .map(|n| JobId::new(self.tenant, *number + n))
                     .collect();
                 *number += u32::try_from(jobs.len()).unwrap_or(u32::MAX);
                 timeout(REQUEST_TIMEOUT, self.batch(&channel, &jobs)).await??;

@@ -438,13 +438,15 @@ mod tests {
 
     #[test]
     fn invalid_run_plans_are_reported() {
-        for args in [
-            ["--minutes", "0"],
-            ["--guard", "500"],
-            ["--guard", "lax"],
-            ["--workers", "1"],
+        for (args, why) in [
+            (["--minutes", "0"], "--minutes 0: must be above 0"),
+            (["--guard", "500"], "--guard 500: must be strict"),
+            (["--guard", "600"], "--guard 600: must be strict"),
+            (["--guard", "lax"], "--guard lax: must be strict"),
+            (["--workers", "1"], "--workers"),
         ] {
-            assert!(plan(&args).is_err(), "{args:?}");
+            let error = plan(&args).expect_err("invalid");
+            assert!(error.contains(why), "{error}");
         }
     }
 

@@ -4,15 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use boon::{Compiler, Schemas};
 use kit::root;
 use kit::servers::free_port;
 use serde_json::{Value, json};
-use sluicegate::admin::{PipelineState, PipelineStates, serve};
-use sluicegate::config::{Admin, Config, Secret};
+use sluicegate::admin::AdminServer;
 
+use crate::api::servers::port_of;
 use crate::api::{Answer, JSON, OPERATOR, Port, READER, Run, send};
 
 const FILE: &str = "docs/openapi.json";
@@ -126,7 +125,7 @@ async fn the_document_lists_the_paths_and_statuses_of_the_server() {
         format!("authorization: Bearer {READER}\r\n"),
         format!("authorization: Bearer {OPERATOR}\r\n{JSON}"),
     );
-    let away = UnavailablePipeline::start().await;
+    let away = unavailable().await;
     for (method, path, operation) in document.operations() {
         let acts = method == "post";
         let (good, body) = match acts {
@@ -189,32 +188,11 @@ async fn the_document_lists_the_paths_and_statuses_of_the_server() {
     run.worker.stop();
 }
 
-/// The port of a pipeline whose servers are unavailable.
-struct UnavailablePipeline {
-    listen: SocketAddr,
-    _server: sluicegate::admin::AdminServer,
-}
-
-impl UnavailablePipeline {
-    async fn start() -> Self {
-        sluicegate::app::install_tls_provider();
-        let (rabbit, redis) = (free_port(), free_port());
-        let yaml = format!(
-            "amqp: {{url: 'amqp://127.0.0.1:{rabbit}'}}\nredis: {{url: 'redis://127.0.0.1:{redis}'}}\n"
-        );
-        let config = Config::parse("away.yaml", &yaml, std::iter::empty()).expect("valid");
-        let seen = PipelineState::default();
-        seen.config.set(&config);
-        let admin = Admin {
-            listen: ([127, 0, 0, 1], 0).into(),
-            token: Some(Secret::new(READER)),
-            operator_token: Some(Secret::new(OPERATOR)),
-        };
-        let server = serve(&admin, Arc::new(PipelineStates::only(seen))).await;
-        let server = server.expect("a free port");
-        Self {
-            listen: server.listen,
-            _server: server,
-        }
-    }
+/// Returns the port of a pipeline whose servers are unavailable.
+async fn unavailable() -> AdminServer {
+    let (rabbit, redis) = (free_port(), free_port());
+    port_of(&format!(
+        "amqp: {{url: 'amqp://127.0.0.1:{rabbit}'}}\nredis: {{url: 'redis://127.0.0.1:{redis}'}}\n"
+    ))
+    .await
 }

@@ -10,7 +10,6 @@ use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, until};
 use serde_json::{Value, json};
-use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::audit::{self, AuditEntry};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -531,11 +530,7 @@ async fn actions_match_the_commands_and_are_audited() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_keeps_a_thousand_entries_and_its_pages_are_stable() {
     let run = Run::start(MANY).await;
-    let gate = RedisGate::connect(
-        &sluicegate::config::SecretUrl::new(shared_redis().url()),
-        &run.bed.name,
-    );
-    let gate = gate.expect("a url");
+    let gate = kit::gate::gate_at(shared_redis().url(), &run.bed.name);
     let entry = |number: usize| AuditEntry {
         operator: "anna".to_owned(),
         peer: "here".to_owned(),

@@ -103,7 +103,7 @@ async fn pipelines_are_named_and_current_limits_are_shown_after_a_change() {
 }
 
 /// Returns the port of a pipeline with these servers.
-async fn port_of(yaml: &str) -> AdminServer {
+pub(super) async fn port_of(yaml: &str) -> AdminServer {
     sluicegate::app::install_tls_provider();
     let config = Config::parse("servers.yaml", yaml, std::iter::empty()).expect("valid");
     let seen = PipelineState::default();

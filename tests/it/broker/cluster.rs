@@ -63,7 +63,7 @@ async fn move_all(
 ) -> (usize, bool) {
     let (names, levels) = (broker.names().clone(), levels());
     let (mut done, mut downs) = (HashSet::new(), 0);
-    let mut dead = None;
+    let mut dead: Option<Option<&Rabbit>> = None;
     let deadline = Instant::now() + 10 * PATIENCE;
     while done.len() < JOBS {
         let Ok(event) = timeout(SILENCE, events.recv()).await else {
@@ -73,7 +73,7 @@ async fn move_all(
                 done.len()
             );
             if let Some(node) = dead.as_mut().and_then(Option::take) {
-                block_in_place(|| Rabbit::restart(node));
+                block_in_place(|| node.restart());
             }
             continue;
         };
@@ -108,7 +108,7 @@ async fn move_all(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_continues_at_another_node_when_its_own_dies() {
     let cluster = block_in_place(RabbitCluster::start);
-    let urls = cluster.nodes.each_ref().map(Rabbit::url).join(",");
+    let urls = cluster.nodes.each_ref().map(|node| node.url()).join(",");
     let all: Amqp = amqp(&urls, "jobs", QueueType::Quorum);
     let (broker, mut events) = AmqpBroker::start(&all, &levels(), 1).expect("good urls");
     let names = broker.names().clone();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kit::api::{Api, Call, Reply};
+use kit::gate::{FRESH, asking};
 use kit::servers::{Rabbit, shared_rabbit, shared_redis, unique};
 use kit::{Bed, job, until};
 use lapin::BasicProperties;
@@ -11,12 +12,11 @@ use serde_json::{Value, json};
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
+use sluicegate::gate::Gate;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Gate, Question, TenantAsk};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::Field;
-use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
 use crate::PROGRAM;
@@ -322,21 +322,8 @@ async fn inspect_shows_usage_and_waiting_jobs() {
     let config = config(&yaml);
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
     let tenant = Tenant::parse("acme").expect("a tenant");
-    let ask = TenantAsk {
-        tenant: tenant.clone(),
-        labels: Labels::default(),
-        limits: config.rate_limiter.policy.default_limits().clone(),
-        budget: 100,
-        permits: String::new(),
-        asks: vec![
-            Question {
-                ticket: None,
-                cost: 1,
-                readmitted: false
-            };
-            7
-        ],
-    };
+    let limits = config.rate_limiter.policy.default_limits();
+    let ask = asking("acme", limits, &[FRESH; 7]);
     gate.ask(&[ask]).await.expect("answers");
     gate.block(
         &tenant.clone().into(),

@@ -1,81 +1,23 @@
 //! Operators' instructions to running workers: `job`, `pause --all`, `resume --all`, `drain`,
 //! `tenant divert`. Two workers, real servers.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kit::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use sluicegate::broker::amqp::Client;
-use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::rules::job::Job;
-use tokio::sync::Semaphore;
 
 use crate::PROGRAM;
 use crate::cli::servers::{bury, client, yaml};
 use crate::cli::{CommandResult, sluicegate};
-use crate::worker::running::Running;
+use crate::worker::running::{Calls, Running};
 
 /// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Counts the calls of each job. Calls of `slow-*` last until they are released.
-#[derive(Clone)]
-struct Calls {
-    made: Arc<Mutex<BTreeMap<String, usize>>>,
-    go: Arc<Semaphore>,
-}
-
-impl Default for Calls {
-    fn default() -> Self {
-        Self {
-            made: Arc::default(),
-            go: Arc::new(Semaphore::new(0)),
-        }
-    }
-}
-
-impl Handler for Calls {
-    async fn handle(&self, job: &Job, _: Permit) -> Outcome {
-        let id = job.id.clone();
-        let is_slow = id.starts_with("slow-");
-        *self.made.lock().expect("no panic").entry(id).or_default() += 1;
-        if is_slow {
-            self.go.acquire().await.expect("open").forget();
-        }
-        Outcome::Done
-    }
-}
-
-impl Calls {
-    fn of(&self, id: &str) -> usize {
-        let made = self.made.lock().expect("no panic");
-        made.get(id).copied().unwrap_or(0)
-    }
-
-    fn all(&self) -> usize {
-        self.made.lock().expect("no panic").values().sum()
-    }
-
-    /// Waits until this many calls were made. More are an error.
-    async fn are(&self, number: usize) {
-        until(&format!("{number} calls"), || self.all() >= number).await;
-        assert_eq!(self.all(), number);
-    }
-}
-
-async fn until(what: &str, mut there: impl FnMut() -> bool) {
-    let waits = async {
-        while !there() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let ended = tokio::time::timeout(PATIENCE, waits).await;
-    assert!(ended.is_ok(), "never: {what}");
-}
 
 /// Two workers that count their calls together.
 struct Fleet {
@@ -161,7 +103,7 @@ async fn a_cancelled_job_is_a_dead_letter_and_runs_only_after_a_replay() {
     fleet.publish("acme", ids("j", 0..9)).await;
     fleet.calls.are(5).await;
     let waits: Vec<String> = (ids("j", 0..9).into_iter())
-        .filter(|id| fleet.calls.of(id) == 0)
+        .filter(|id| fleet.calls.of_job(id) == 0)
         .collect();
     let one = waits[0].as_str();
     let of = ["--tenant", "acme", "--id", one];
@@ -191,7 +133,7 @@ async fn a_cancelled_job_is_a_dead_letter_and_runs_only_after_a_replay() {
         .await
         .exited(0);
     fleet.calls.are(8).await;
-    assert_eq!(fleet.calls.of(one), 0);
+    assert_eq!(fleet.calls.of_job(one), 0);
     // If the job is published again, or RabbitMQ has a copy, it stays canceled.
     fleet.publish("acme", [one.to_owned()]).await;
     let dead = client(&fleet.yaml).await;
@@ -199,12 +141,12 @@ async fn a_cancelled_job_is_a_dead_letter_and_runs_only_after_a_replay() {
     while dead.depth(&queue).await.expect("a depth") < 2 {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(fleet.calls.of(one), 0);
+    assert_eq!(fleet.calls.of_job(one), 0);
     let args = ["dead", "replay", "--id", one, "--limit", "1", "--json"];
     let done = fleet.runs(&args).await.exited(0).json();
     assert_eq!(done["replayed"], 1);
     fleet.calls.are(9).await;
-    assert_eq!(fleet.calls.of(one), 1);
+    assert_eq!(fleet.calls.of_job(one), 1);
     fleet.stop().await;
 }
 
@@ -244,7 +186,10 @@ async fn a_call_in_flight_continues_and_an_unseen_job_is_cancelled_on_arrival() 
     assert_eq!(done["workers_following"], 2);
     fleet.publish("acme", ["undone".to_owned()]).await;
     fleet.calls.are(2).await;
-    assert_eq!((fleet.calls.of("undone"), fleet.calls.of("later")), (1, 0));
+    assert_eq!(
+        (fleet.calls.of_job("undone"), fleet.calls.of_job("later")),
+        (1, 0)
+    );
     fleet.stop().await;
 }
 
@@ -339,7 +284,7 @@ async fn a_drained_fleet_finishes_its_jobs_and_takes_no_new_ones() {
     fleet.is_complete().await;
     fleet.publish("acme", ids("j", 0..3)).await;
     fleet.publish("other", ["slow-1".to_owned()]).await;
-    until("the slow call", || fleet.calls.of("slow-1") == 1).await;
+    until("the slow call", || fleet.calls.of_job("slow-1") == 1).await;
     let done = fleet.json(&["drain"]).await;
     assert_eq!(done["workers_following"], 2, "{done}");
     fleet.publish("acme", ids("new", 0..2)).await;

@@ -1,22 +1,14 @@
 //! `sluicegate tenant`: its effects on `inspect` and on a running worker.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
+use kit::gate::{FRESH, asking};
+use kit::until;
 use serde_json::Value;
+use sluicegate::gate::Gate;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Gate, Question, TenantAsk};
-use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::rules::job::Job;
-use sluicegate::rules::scope::Labels;
-use sluicegate::rules::tenant::Tenant;
 
 use crate::cli::servers::{config, yaml};
 use crate::cli::sluicegate;
-use crate::worker::running::Running;
-
-/// A deadline that ends a hanging test. No step takes this long.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::worker::running::{Calls, Running};
 
 fn inspect(yaml: &str, tenant: &str) -> Value {
     let args = ["inspect", tenant, "--json"];
@@ -27,20 +19,9 @@ fn inspect(yaml: &str, tenant: &str) -> Value {
 async fn ask(yaml: &str, tenant: &str, number: usize) {
     let config = config(yaml);
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
-    let tenant = Tenant::parse(tenant).expect("a tenant");
-    let fresh = Question {
-        ticket: None,
-        cost: 1,
-        readmitted: false,
-    };
-    let ask = TenantAsk {
-        labels: Labels::default(),
-        limits: config.rate_limiter.policy.limits(&tenant, None).clone(),
-        tenant,
-        budget: 100,
-        permits: String::new(),
-        asks: vec![fresh; number],
-    };
+    let named = kit::gate::tenant(tenant);
+    let limits = config.rate_limiter.policy.limits(&named, None);
+    let ask = asking(tenant, limits, &vec![FRESH; number]);
     gate.ask(&[ask]).await.expect("answers");
 }
 
@@ -148,42 +129,6 @@ async fn one_of_several_limits_can_be_changed() {
     );
 }
 
-/// Records the tenants of its jobs.
-#[derive(Clone, Default)]
-struct Recorder(Arc<Mutex<Vec<String>>>);
-
-impl Handler for Recorder {
-    async fn handle(&self, job: &Job, _: Permit) -> Outcome {
-        let tenant = job.tenant.as_str().to_owned();
-        self.0.lock().expect("nobody panics").push(tenant);
-        Outcome::Done
-    }
-}
-
-impl Recorder {
-    fn count(&self, tenant: &str) -> usize {
-        let calls = self.0.lock().expect("nobody panics");
-        calls.iter().filter(|known| *known == tenant).count()
-    }
-
-    async fn has(&self, tenant: &str, number: usize) {
-        until(&format!("{number} calls of {tenant}"), || {
-            self.count(tenant) >= number
-        })
-        .await;
-    }
-}
-
-async fn until(what: &str, mut there: impl FnMut() -> bool) {
-    let waits = async {
-        while !there() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let ended = tokio::time::timeout(PATIENCE, waits).await;
-    assert!(ended.is_ok(), "never: {what}");
-}
-
 /// Waits until `number` units of `tenant` are in its waitlist.
 async fn waiting(yaml: &str, tenant: &str, number: u64) {
     until(&format!("{number} waiting of {tenant}"), || {
@@ -201,49 +146,49 @@ fn publish(yaml: &str, tenant: &str, number: usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_worker_starts_no_job_of_a_paused_tenant_until_it_resumes() {
     let yaml = yaml();
-    let calls = Recorder::default();
+    let calls = Calls::default();
     let worker = Running::configured(&yaml, calls.clone());
     publish(&yaml, "acme", 1);
-    calls.has("acme", 1).await;
+    calls.are_of_tenant("acme", 1).await;
 
     sluicegate(&yaml, &["tenant", "pause", "acme"]).exited(0);
     publish(&yaml, "acme", 3);
     publish(&yaml, "other", 1);
-    calls.has("other", 1).await;
+    calls.are_of_tenant("other", 1).await;
     waiting(&yaml, "acme", 3).await;
-    assert_eq!(calls.count("acme"), 1, "nothing of it started");
+    assert_eq!(calls.of_tenant("acme"), 1, "nothing of it started");
 
     sluicegate(&yaml, &["tenant", "resume", "acme"]).exited(0);
-    calls.has("acme", 4).await;
+    calls.are_of_tenant("acme", 4).await;
     worker.stop().await;
-    assert_eq!((calls.count("acme"), calls.count("other")), (4, 1));
+    assert_eq!((calls.of_tenant("acme"), calls.of_tenant("other")), (4, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_worker_keeps_a_limit_that_an_operator_raises_and_lowers() {
     // 5 per hour.
     let yaml = yaml();
-    let calls = Recorder::default();
+    let calls = Calls::default();
     let worker = Running::configured(&yaml, calls.clone());
     sluicegate(&yaml, &["tenant", "limit", "acme", "2"]).exited(0);
     publish(&yaml, "acme", 4);
     waiting(&yaml, "acme", 2).await;
-    calls.has("acme", 2).await;
-    assert_eq!(calls.count("acme"), 2, "lowered to 2");
+    calls.are_of_tenant("acme", 2).await;
+    assert_eq!(calls.of_tenant("acme"), 2, "lowered to 2");
 
     sluicegate(&yaml, &["tenant", "limit", "acme", "3"]).exited(0);
-    calls.has("acme", 3).await;
+    calls.are_of_tenant("acme", 3).await;
     waiting(&yaml, "acme", 1).await;
-    assert_eq!(calls.count("acme"), 3, "raised to 3");
+    assert_eq!(calls.of_tenant("acme"), 3, "raised to 3");
 
     sluicegate(&yaml, &["tenant", "limit", "acme", "--clear"]).exited(0);
-    calls.has("acme", 4).await;
+    calls.are_of_tenant("acme", 4).await;
     publish(&yaml, "acme", 2);
-    calls.has("acme", 5).await;
+    calls.are_of_tenant("acme", 5).await;
     waiting(&yaml, "acme", 1).await;
-    assert_eq!(calls.count("acme"), 5, "the configured 5");
+    assert_eq!(calls.of_tenant("acme"), 5, "the configured 5");
 
     sluicegate(&yaml, &["tenant", "limit", "acme", "6"]).exited(0);
-    calls.has("acme", 6).await;
+    calls.are_of_tenant("acme", 6).await;
     worker.stop().await;
 }

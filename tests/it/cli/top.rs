@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kit::api::Api;
+use kit::gate::gate_at;
 use kit::process::Process;
 use kit::servers::{Redis, shared_rabbit, shared_redis};
 use kit::{Bed, MS, jobs, until};
@@ -16,8 +17,6 @@ use pty_process::blocking::{Command, Pty, open};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::termios::{LocalModes, tcgetattr};
 use serde_json::{Value, json};
-use sluicegate::config::SecretUrl;
-use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::audit;
 use tempfile::TempDir;
 use tokio::task::block_in_place;
@@ -205,8 +204,7 @@ impl TwoWorkers {
 
     /// Returns the audited actions with their operators, the newest first.
     async fn audit(&self) -> Vec<Value> {
-        let url = SecretUrl::new(&self.bed.redis);
-        let gate = RedisGate::connect(&url, &self.bed.name).expect("a url");
+        let gate = gate_at(&self.bed.redis, &self.bed.name);
         let page = audit::read(&gate, None, 20).await.expect("it answers");
         page.entries
     }
@@ -448,7 +446,7 @@ async fn dead_letters_are_shown_and_replayed() {
     until("four calls more", || api.count() == 8).await;
     top.types("\u{3}");
     top.ends(0).await;
-    let gate = RedisGate::connect(&SecretUrl::new(&bed.redis), &bed.name).expect("a url");
+    let gate = gate_at(&bed.redis, &bed.name);
     let audit = audit::read(&gate, None, 9).await.expect("it answers");
     assert_eq!(audit.entries[0]["action"], "dead replay");
     assert_eq!(audit.entries[0]["request"]["all"], true);

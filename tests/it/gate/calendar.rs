@@ -4,11 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kit::gate::{BEGIN_US, FRESH, decided, tenant, three};
-use sluicegate::gate::{Answer, Gate, TenantAsk};
+use kit::gate::{BEGIN_US, FRESH, asking, decided, three};
+use sluicegate::gate::{Answer, Gate};
 use sluicegate::rules::calendar::{Calendar, Zone};
-use sluicegate::rules::limit::{Limit, Limits};
-use sluicegate::rules::scope::Labels;
+use sluicegate::rules::limit::Limit;
 
 const MINUTE_US: u64 = 60_000_000;
 const DAY_MINUTES: u64 = 24 * 60;
@@ -22,14 +21,7 @@ async fn starts(limit: &Limit, first: u64, days: u64, minutes: usize) -> [BTreeM
     for at in (first * DAY_MINUTES..(first + days) * DAY_MINUTES).step_by(minutes) {
         let micros = BEGIN_US + at * MINUTE_US;
         gates.set_clock(micros);
-        let ask = [TenantAsk {
-            tenant: tenant("acme"),
-            labels: Labels::default(),
-            limits: Limits::from(limit.clone()),
-            budget: 9,
-            permits: format!("p{at}"),
-            asks: vec![FRESH; 3],
-        }];
+        let ask = [asking("acme", &limit.clone().into(), &[FRESH; 3])];
         let redis = gates.redis.ask(&ask).await.expect("it answers");
         let model = gates.model.ask(&ask).await.expect("it answers");
         let fake = gates.fake.ask(&ask).await.expect("it answers");

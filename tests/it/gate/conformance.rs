@@ -3,10 +3,8 @@
 
 use kit::gate::conformance::conforms;
 use kit::gate::shares::shares_conform;
-use kit::gate::{FRESH, LONG, LimitedGate, ask, limit, redis_gate, started};
+use kit::gate::{FRESH, LONG, LimitedGate, ask, gate_at, limit, redis_gate, started};
 use kit::servers::{shared_redis, unique};
-use sluicegate::config::SecretUrl;
-use sluicegate::gate::redis::RedisGate;
 use sluicegate::rules::limit::Algorithm;
 
 #[tokio::test]
@@ -27,8 +25,7 @@ async fn workers_share_the_limit() {
     let prefix = unique("shared");
     let limit = limit(Algorithm::SlidingWindow, 20, LONG);
     let workers = (0..4).map(|_| {
-        let url = SecretUrl::new(shared_redis().url());
-        let gate = RedisGate::connect(&url, &prefix).expect("a good url");
+        let gate = gate_at(shared_redis().url(), &prefix);
         let gate = LimitedGate::new(gate, limit.clone());
         tokio::spawn(async move {
             let mut count = 0;

@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::{BEGIN_US, FRESH, LONG, LimitedGate, ask, decided, started, tenant};
-use kit::servers::{Redis, shared_redis, unique};
-use sluicegate::config::SecretUrl;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{
-    Answer, End, Gate, Question, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
+use kit::gate::{
+    BEGIN_US, FRESH, LONG, LimitedGate, ask, decided, gate_at, receipt, started, tenant,
 };
+use kit::servers::{Redis, shared_redis, unique};
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Answer, End, Gate, Question, Settled, TenantSettled, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 
@@ -22,18 +21,6 @@ const STARTS: usize = 9_000;
 struct Work {
     micros: u64,
     commands: u64,
-}
-
-/// Returns the commands in Redis's statistics with their numbers of calls and times.
-fn commands(stats: &str) -> impl Iterator<Item = (&str, u64, u64)> {
-    stats.lines().filter_map(|line| {
-        let (name, figures) = line.strip_prefix("cmdstat_")?.split_once(':')?;
-        let figure = |name: &str| {
-            let named = figures.split(',').find_map(|it| it.strip_prefix(name));
-            named?.strip_prefix('=')?.parse().ok()
-        };
-        Some((name, figure("calls")?, figure("usec")?))
-    })
 }
 
 /// Returns the fastest of a few decisions, since the machine has other load, and the most commands
@@ -49,40 +36,17 @@ async fn work(
         commands: 0,
     };
     for _ in 0..40 {
-        redis.ctl(&["CONFIG", "RESETSTAT"]);
+        redis.reset_stats();
         let asked = Question { ticket, ..FRESH };
         let answers = ask(gate, "t", 0, &[asked]).await;
         assert!(matches!(&answers[..], [it] if is_right(it)), "{answers:?}");
-        let stats = redis.ctl(&["INFO", "commandstats"]);
-        let of_script = |name: &str| !name.contains("config") && name != "info";
-        let all = commands(&stats).filter(|(name, ..)| of_script(name));
-        let (mut calls, mut micros) = (0, 0);
-        for (name, count, took) in all {
-            match name {
-                "evalsha" => micros = took,
-                _ => calls += count,
-            }
-        }
-        assert!(micros > 0, "{stats}");
+        let stats = redis.command_stats();
+        let micros = stats.micros("evalsha");
+        assert!(micros > 0, "{stats:?}");
         work.micros = work.micros.min(micros);
-        work.commands = work.commands.max(calls);
+        work.commands = work.commands.max(stats.in_scripts().values().sum());
     }
     work
-}
-
-fn receipts_of(asked: &TenantAsk, now_ms: u64, answers: &[Answer]) -> Vec<Receipt> {
-    let started = answers.iter().enumerate().filter_map(|(number, answer)| {
-        let Answer::Start { sequences, .. } = answer else {
-            return None;
-        };
-        Some(Receipt {
-            permit: format!("{}:{number}", asked.permits),
-            started_ms: now_ms,
-            sequences: sequences.clone(),
-            cost: asked.asks[number].cost,
-        })
-    });
-    started.collect()
 }
 
 async fn settle_all(gate: &LimitedGate<RedisGate>, settled: Vec<Settled>) {
@@ -110,7 +74,6 @@ fn is_flat(what: &str, times: u64, before: Work, after: Work) {
 /// and corrected.
 async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
     let redis = Redis::start();
-    let gate = RedisGate::connect(&SecretUrl::new(redis.url()), &unique("corrected"));
     let limit = |max| -> Limits {
         let window = Duration::from_millis(LONG);
         let limit = Limit::new(
@@ -122,20 +85,19 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
         );
         limit.expect("in range").into()
     };
-    let mut gate = LimitedGate::new(gate.expect("a good url"), limit(1_000_000));
+    let mut gate = LimitedGate::new(gate_at(redis.url(), &unique("corrected")), limit(1_000_000));
     let mut receipts = Vec::new();
     for _ in 0..STARTS / 1000 {
         let fresh = |number| Question {
-            ticket: None,
             cost: cost(number),
-            readmitted: false,
+            ..FRESH
         };
         let question = gate.question("t", 1000, &(0..1000).map(fresh).collect::<Vec<_>>());
         let replies = gate.ask(std::slice::from_ref(&question)).await;
         let replies = replies.expect("Redis answers");
         assert_eq!(started(decided(&replies, 0)), 1000);
-        let now_ms = replies[0].as_ref().expect("a decision").now_ms;
-        receipts.extend(receipts_of(&question, now_ms, decided(&replies, 0)));
+        let reply = replies[0].as_ref().expect("a decision");
+        receipts.extend((0..1000).map(|number| receipt(&question, reply, number)));
         // The next ones start at another millisecond.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
@@ -203,8 +165,7 @@ async fn a_late_call_counts_from_its_arrival() {
     let begin = BEGIN_US / 1000;
     let clock = Arc::new(AtomicU64::new(begin));
     let millis = Arc::clone(&clock);
-    let url = SecretUrl::new(shared_redis().url());
-    let gate = RedisGate::connect(&url, &unique("late")).expect("a good url");
+    let gate = gate_at(shared_redis().url(), &unique("late"));
     let gate = gate.with_test_clock(Arc::new(move || millis.load(Ordering::SeqCst) * 1000));
     let window = Duration::from_secs(1);
     let limit = Limit::new(
@@ -221,7 +182,9 @@ async fn a_late_call_counts_from_its_arrival() {
         let replies = gate.ask(std::slice::from_ref(&question)).await;
         let replies = replies.expect("Redis answers");
         let answers = decided(&replies, 0).to_vec();
-        (receipts_of(&question, begin + after, &answers), answers)
+        let reply = replies[0].as_ref().expect("a decision");
+        let receipts = (0..started(&answers)).map(|number| receipt(&question, reply, number));
+        (receipts.collect::<Vec<_>>(), answers)
     };
     let wait_at = async |after: u64| match asked_at(after).await.1[..] {
         [Answer::Wait { ttl_ms, .. }] => ttl_ms,

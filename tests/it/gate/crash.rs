@@ -1,18 +1,16 @@
 //! The gate's notes on suspects: the script on a real Redis compared with the model, and the data
 //! it leaves behind.
 
-use kit::gate::{tenant, three};
+use kit::gate::{gate_at, tenant, three};
 use kit::servers::{shared_redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError, Note, SuspectDecision, Suspected};
 use sluicegate::rules::crash::{KEEP_MS, NOTE_LEASE_MS};
 
 fn connect(prefix: &str) -> RedisGate {
-    let url = SecretUrl::new(shared_redis().url());
-    RedisGate::connect(&url, prefix).expect("a good url")
+    gate_at(shared_redis().url(), prefix)
 }
 
 fn suspected(job: &str, owner: &str, note: Note) -> Suspected {

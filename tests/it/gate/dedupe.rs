@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use kit::gate::{tenant, three};
+use kit::gate::{gate_at, tenant, three};
 use kit::servers::{shared_redis, unique};
 use kit::until;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Candidate, Deduped, Gate, GateError};
 
@@ -16,8 +15,7 @@ use sluicegate::gate::{Candidate, Deduped, Gate, GateError};
 const LASTS_MS: u64 = 600_000;
 
 fn connect(prefix: &str) -> RedisGate {
-    let url = SecretUrl::new(shared_redis().url());
-    RedisGate::connect(&url, prefix).expect("a good url")
+    gate_at(shared_redis().url(), prefix)
 }
 
 fn candidate(key: &str, job: &str, owner: &str) -> Candidate {

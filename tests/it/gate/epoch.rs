@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use kit::gate::{FRESH, LONG, LimitedGate, decided, limit, started, tenant, waits};
+use kit::gate::{
+    FRESH, LONG, LimitedGate, clocked, decided, gate_at, limit, started, tenant, waits,
+};
 use kit::redis_topologies::replicated;
 use kit::servers::{Redis, unique};
-use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{EarlierStarts, Gate, GateError, Question, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
@@ -28,7 +29,7 @@ fn short() -> Limits {
 }
 
 fn watching(url: &str, prefix: &str, limits: &Limits) -> LimitedGate<RedisGate> {
-    let gate = RedisGate::connect(&SecretUrl::new(url), prefix).expect("a good url");
+    let gate = gate_at(url, prefix);
     let memory = Duration::from_millis(limits.memory_ms());
     LimitedGate::new(gate.watching(memory), limits.clone())
 }
@@ -71,8 +72,7 @@ impl Fleet {
             let asked = Instant::now();
             let job = Question {
                 ticket: *ticket,
-                cost: 1,
-                readmitted: false,
+                ..FRESH
             };
             let replies = gate.ask(&[gate.question("t", 1, &[job])]).await;
             match replies.and_then(|mut replies| replies.remove(0)) {
@@ -319,14 +319,12 @@ fn port(redis: &Redis) -> u64 {
 async fn replica_of(primary: &Redis) -> Redis {
     let replica = Redis::start_with(&["repl-diskless-sync-delay 0"]);
     replica.ctl(&["replicaof", "127.0.0.1", &port(primary).to_string()]);
-    let started = Instant::now();
-    while !replica
-        .ctl(&["info", "replication"])
-        .contains("master_link_status:up")
-    {
-        assert!(started.elapsed() < PATIENCE, "the replica does not sync");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let is_synced = || {
+        replica
+            .ctl(&["info", "replication"])
+            .contains("master_link_status:up")
+    };
+    kit::until("the replica syncs", is_synced).await;
     replica
 }
 
@@ -448,10 +446,7 @@ async fn a_script_that_runs_out_of_memory_admits_what_it_writes_or_nothing() {
         // Aligned, so that a fixed window begins with it.
         let begin = 4_000_000_000_000_000 / 60_000_000 * 60_000_000;
         clock.store(begin, Ordering::Relaxed);
-        let url = SecretUrl::new(redis.url());
-        let gate = RedisGate::connect(&url, &unique("oom")).expect("a good url");
-        let read = Arc::clone(&clock);
-        let gate = gate.with_test_clock(Arc::new(move || read.load(Ordering::Relaxed)));
+        let gate = clocked(redis.url(), &unique("oom"), &clock);
         let gate = LimitedGate::new(gate, limit(algorithm, 3, 60_000));
         let ask = async || {
             let replies = gate.ask(&[gate.question("t", 9, &[FRESH; 3])]).await?;

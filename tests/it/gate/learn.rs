@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use kit::gate::{BEGIN_US, FRESH, LONG, LimitedGate, ask, started, tenant, three, waits};
+use kit::gate::{BEGIN_US, FRESH, LONG, LimitedGate, ask, gate_at, started, tenant, three, waits};
 use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{
     Answer, Change, Evidence, Gate, Inspection, LimitEvidence, Question, Sunk, TenantAsk,
@@ -99,9 +98,8 @@ fn any(random: &mut SmallRng, limits: &Limits, now_ms: u64, started: &[(u64, u32
             permits: format!("p{now_ms}"),
             asks: (0..random.random_range(1..40))
                 .map(|_| Question {
-                    ticket: None,
                     cost: random.random_range(1..3),
-                    readmitted: false,
+                    ..FRESH
                 })
                 .collect(),
         }),
@@ -187,16 +185,9 @@ async fn every_gate_learns_the_same() {
 /// Returns the number of commands that scripts run during `call`, without the calls of the scripts
 /// themselves.
 async fn commands<T>(redis: &Redis, call: impl Future<Output = T>) -> (u64, T) {
-    redis.ctl(&["CONFIG", "RESETSTAT"]);
+    redis.reset_stats();
     let came = call.await;
-    let stats = redis.ctl(&["INFO", "commandstats"]);
-    let calls = stats.lines().filter_map(|line| {
-        let (name, figures) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
-        let own = name.starts_with("evalsha") || name.starts_with("config") || name == "info";
-        let count = figures.split(',').next()?.parse::<u64>().ok()?;
-        (!own).then_some(count)
-    });
-    (calls.sum(), came)
+    (redis.command_stats().in_scripts().values().sum(), came)
 }
 
 /// The commands of a start, and of a job that must wait.
@@ -231,10 +222,7 @@ async fn learned_limits_cost_no_more_commands_than_overrides() {
             true => limit.with_burst(100).expect("in range"),
             false => limit,
         };
-        let gate = |limit: Limit| {
-            let gate = RedisGate::connect(&SecretUrl::new(redis.url()), &unique("cost"));
-            LimitedGate::new(gate.expect("a good url"), limit)
-        };
+        let gate = |limit: Limit| LimitedGate::new(gate_at(redis.url(), &unique("cost")), limit);
         let fixed = cost(&redis, &gate(limit.clone()), "acme").await;
         let adaptive = gate(limit.with_band(50));
         let whole = cost(&redis, &adaptive, "acme").await;

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::{BEGIN_US, FRESH, LimitedGate, ask, started};
+use kit::gate::{BEGIN_US, FRESH, LimitedGate, ask, clocked, started};
 use kit::servers::Redis;
 use redis::Connection;
-use sluicegate::config::SecretUrl;
-use sluicegate::gate::redis::RedisGate;
 use sluicegate::rules::limit::{Algorithm, Limit};
 
 /// Number of steps over which the starts are spread in the window: more than it has segments.
@@ -24,9 +22,7 @@ async fn used_up(redis: &Redis, connection: &mut Connection, limit: &Limit) -> u
     // All within one aligned window.
     let span = limit.span().max(1) * 1_000;
     let clock = Arc::new(AtomicU64::new(BEGIN_US / span * span + 1_000));
-    let micros = Arc::clone(&clock);
-    let gate = RedisGate::connect(&SecretUrl::new(redis.url()), "rate_limit").expect("a good url");
-    let gate = gate.with_test_clock(Arc::new(move || micros.load(Ordering::SeqCst)));
+    let gate = clocked(redis.url(), "rate_limit", &clock);
     let gate = LimitedGate::new(gate, limit.clone());
     let max = u64::from(limit.max());
     let mut used = 0;

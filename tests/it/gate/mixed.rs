@@ -6,14 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::{BEGIN_US, decided, tenant};
+use kit::gate::{BEGIN_US, FRESH, asking, clocked, decided};
 use kit::servers::{shared_redis, unique};
-use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, Gate, Question, TenantAsk, Ticket};
+use sluicegate::gate::{Answer, Gate, Question, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::Labels;
 
 fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
     let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));
@@ -29,18 +26,11 @@ async fn starts_of_second(gate: &impl Gate, clock: &AtomicU64, sets: &[Limits; 2
     for at_ms in (0..60_000).step_by(100) {
         clock.store(begin + at_ms * 1000, Ordering::SeqCst);
         for (which, limits) in sets.iter().enumerate() {
-            let ask = TenantAsk {
-                tenant: tenant("acme"),
-                labels: Labels::default(),
-                limits: limits.clone(),
-                budget: 1,
-                permits: unique("permit"),
-                asks: vec![Question {
-                    ticket: tickets[which],
-                    cost: 1,
-                    readmitted: false,
-                }],
+            let job = Question {
+                ticket: tickets[which],
+                ..FRESH
             };
+            let ask = asking("acme", limits, &[job]);
             let replies = gate.ask(&[ask]).await.expect("it answers");
             tickets[which] = match decided(&replies, 0)[0] {
                 Answer::Wait { ticket, .. } => Some(ticket),
@@ -67,16 +57,11 @@ async fn a_plan_with_a_long_window_keeps_it_beside_jobs_with_a_short_one() {
         let plan = limit("default", algorithm, (3, window, 0));
         let sets = [common.into(), plan.into()];
         let clock = Arc::new(AtomicU64::new(BEGIN_US));
-        let reading = |clock: &Arc<AtomicU64>| {
-            let clock = Arc::clone(clock);
-            move || clock.load(Ordering::SeqCst)
-        };
-        let redis = RedisGate::connect(&SecretUrl::new(shared_redis().url()), &unique("mixed"));
-        let redis = redis.expect("a good url");
-        let redis = redis.with_test_clock(Arc::new(reading(&clock)));
+        let redis = clocked(shared_redis().url(), &unique("mixed"), &clock);
         let on_redis = starts_of_second(&redis, &clock, &sets).await;
         clock.store(BEGIN_US, Ordering::SeqCst);
-        let memory = MemoryGate::new(reading(&clock));
+        let time = Arc::clone(&clock);
+        let memory = MemoryGate::new(move || time.load(Ordering::SeqCst));
         let in_memory = starts_of_second(&memory, &clock, &sets).await;
         assert_eq!(on_redis, in_memory, "{algorithm:?}");
         assert!(!on_redis.is_empty(), "{algorithm:?}");

@@ -6,16 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::BEGIN_US;
 use kit::gate::history::{
     Family, IssuedTickets, Job, RULE, Step, World, ask, evidence, history, labels_of, limit, sets,
 };
+use kit::gate::{BEGIN_US, FRESH, clocked};
 use kit::servers::{shared_redis, unique};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use redis::Commands;
-use sluicegate::config::SecretUrl;
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::scripts::Shortcut;
@@ -104,12 +103,9 @@ impl Bench {
         let clock = Arc::new(AtomicU64::new(BEGIN_US));
         let prefix = unique("model");
         let url = shared_redis().url();
-        let micros = Arc::clone(&clock);
         Self {
             runtime,
-            gate: RedisGate::connect(&SecretUrl::new(url), &prefix)
-                .expect("a good url")
-                .with_test_clock(Arc::new(move || micros.load(Ordering::SeqCst))),
+            gate: clocked(url, &prefix, &clock),
             keys: Keys::new(&prefix),
             prefix,
             redis: redis::Client::open(url).expect("a good url"),
@@ -604,11 +600,7 @@ fn waitlists_that_start_at_once_do_not_pile_up_beside_waiting_ones() {
         });
         answers.collect()
     };
-    let costs = |cost| Question {
-        ticket: None,
-        cost,
-        readmitted: false,
-    };
+    let costs = |cost| Question { cost, ..FRESH };
     let starts = |answer: &Answer| matches!(answer, Answer::Start { .. });
     assert!(starts(&ask(vec!["first".to_owned()], costs(5_000))[0]));
     let waits = ask(vec!["waits".to_owned(), "vanished".to_owned()], costs(1));
@@ -634,8 +626,7 @@ fn waitlists_that_start_at_once_do_not_pile_up_beside_waiting_ones() {
     }
     let back = Question {
         ticket: Some(ticket),
-        cost: 1,
-        readmitted: false,
+        ..FRESH
     };
     let answers = ask(vec!["waits".to_owned()], back);
     assert!(starts(&answers[0]), "{answers:?}");

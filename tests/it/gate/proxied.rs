@@ -288,17 +288,17 @@ async fn a_call_by_text_costs_the_text() {
         gate.begin(EarlierStarts::Fresh).await.expect("it is fresh");
         let gate = LimitedGate::new(gate, limit(Algorithm::SlidingWindow, 1_000, LONG));
         ask(&gate, "t", 1, &[FRESH]).await;
-        redis.ctl(&["config", "resetstat"]);
+        redis.reset_stats();
         let before = cpu_seconds(&redis);
         for _ in 0..ASKS {
             ask(&gate, "t", 1, &[FRESH]).await;
         }
         let bytes = figure(&redis, "stats", "total_net_input_bytes:") / f64::from(ASKS);
-        let calls = figure(&redis, "commandstats", &format!("cmdstat_{command}:calls="));
+        let calls = redis.command_stats().calls(command);
         let cpu_us = (cpu_seconds(&redis) - before) / f64::from(ASKS) * 1e6;
         println!("{command}: {bytes:.0} bytes and {cpu_us:.0} us of Redis's CPU per decision");
         // The decision, and the pulse that follows it.
-        assert_eq!(calls as u32, 2 * ASKS);
+        assert_eq!(calls, 2 * u64::from(ASKS));
         costs.push(bytes);
     }
     let texts = costs[1] - costs[0];

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kit::gate::{FRESH, LONG, LimitedGate, ask, decided, limit, started, tenant, waits};
+use kit::gate::{FRESH, LONG, LimitedGate, ask, decided, gate_at, limit, started, tenant, waits};
 use kit::servers::{Redis, shared_redis, unique};
 use redis::Commands;
 use sluicegate::config::{RedisServers, RedisTopology, SecretUrl};
@@ -15,7 +15,7 @@ use sluicegate::rules::model::State;
 use sluicegate::rules::scope::{Labels, Scope};
 
 fn connect(redis: &Redis, prefix: &str, limits: impl Into<Limits>) -> LimitedGate<RedisGate> {
-    let gate = RedisGate::connect(&SecretUrl::new(redis.url()), prefix).expect("a good url");
+    let gate = gate_at(redis.url(), prefix);
     LimitedGate::new(gate, limits)
 }
 
@@ -128,7 +128,7 @@ async fn a_stopped_redis_is_reported_and_its_return_is_noticed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_redis_times_out() {
     let redis = Redis::start();
-    let gate = RedisGate::connect(&SecretUrl::new(redis.url()), "p").expect("a good url");
+    let gate = gate_at(redis.url(), "p");
     let limit = limit(Algorithm::SlidingWindow, 10, 60_000);
     let gate = LimitedGate::new(gate, limit);
     ask(&gate, "t", 1, &[FRESH]).await;
@@ -477,16 +477,7 @@ async fn a_cluster_holds_a_tenant_in_one_slot() {
             &gate,
             "}{",
             9,
-            &[
-                FRESH,
-                FRESH,
-                FRESH,
-                Question {
-                    ticket: None,
-                    cost: 2,
-                    readmitted: false,
-                },
-            ],
+            &[FRESH, FRESH, FRESH, Question { cost: 2, ..FRESH }],
         )
         .await;
         assert_eq!((started(&answers), waits(&answers).len()), (2, 2));
@@ -520,7 +511,7 @@ async fn refusals_suggest_a_fix_and_hide_the_password() {
         (format!("redis://:wrong-7781@{address}"), true),
         (format!("redis://{address}"), false),
     ] {
-        let gate = RedisGate::connect(&SecretUrl::new(&url), "p").expect("a good url");
+        let gate = gate_at(&url, "p");
         let limits = limit(Algorithm::SlidingWindow, 1, 60_000).into();
         match gate.check(&limits).await {
             Err(error @ (GateError::Refused(_) | GateError::Unusable(_))) => {

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::{BEGIN_US, FRESH, LimitedGate, ask, started, tenant, waits};
+use kit::gate::{BEGIN_US, FRESH, LimitedGate, ask, gate_at, started, tenant, waits};
 use kit::servers::{shared_redis, unique};
-use sluicegate::config::SecretUrl;
 use sluicegate::gate::Answer;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::rules::limit::{Algorithm, Limit};
@@ -55,9 +54,7 @@ fn ours(
     let window = Duration::from_millis(window_ms);
     let limit = Limit::new("default", algorithm, max, window, Duration::ZERO).expect("in range");
     let clock = Arc::clone(clock);
-    let url = SecretUrl::new(shared_redis().url());
-    let gate = RedisGate::connect(&url, &unique("seeds"))
-        .expect("a good url")
+    let gate = gate_at(shared_redis().url(), &unique("seeds"))
         .with_test_clock(Arc::new(move || clock.load(Ordering::SeqCst) * 1000));
     LimitedGate::new(gate, limit)
 }

@@ -49,11 +49,11 @@ async fn a_failover_by_sentinel_is_followed() {
     starts_again(&gate, "t").await;
 
     // The primary dies and the sentinels don't answer, so no other server is known.
-    set.sentinels.iter().for_each(Redis::pause);
+    set.sentinels.iter().for_each(|one| one.pause());
     first.kill();
     let dead = gate.ask(&[gate.question("t", 1, &[FRESH])]).await;
     assert!(matches!(dead, Err(GateError::Unreachable(_))), "{dead:?}");
-    set.sentinels.iter().for_each(Redis::resume);
+    set.sentinels.iter().for_each(|one| one.resume());
     until("the sentinels name another primary", || {
         set.primary("gate-primary").is_some_and(|index| index != 0)
     });

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kit::gate::{FRESH, LONG, LimitedGate, limit, started, tenant, waits};
+use kit::gate::{FRESH, LONG, LimitedGate, asking, limit, started, waits};
 use kit::redis_topologies::{RedisCluster, address, replicated, shared_cluster, until};
 use kit::servers::{Redis, unique};
 use sluicegate::gate::fleet::AGREED_FOR_MS;
 use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, read_policies};
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{EarlierStarts, Gate, GateError, Question, TenantAsk, Ticket};
+use sluicegate::gate::{EarlierStarts, Gate, GateError, Question, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
 
@@ -35,7 +35,7 @@ fn much(window_ms: u64) -> Limits {
 }
 
 fn watching(cluster: &RedisCluster, prefix: &str, limits: &Limits) -> LimitedGate<RedisGate> {
-    let urls: Vec<&str> = cluster.primaries.iter().map(Redis::url).collect();
+    let urls: Vec<&str> = cluster.primaries.iter().map(|one| one.url()).collect();
     let servers = configured(&format!("url: '{}', cluster: true", urls.join(",")));
     let gate = RedisGate::connect(&servers, prefix).expect("good urls");
     let memory = Duration::from_millis(limits.memory_ms());
@@ -102,15 +102,7 @@ impl Fleet {
                 .iter()
                 .map(|flow| {
                     let ticket = flow.tickets[worker];
-                    gate.question(
-                        &flow.id,
-                        1,
-                        &[Question {
-                            ticket,
-                            cost: 1,
-                            readmitted: false,
-                        }],
-                    )
+                    gate.question(&flow.id, 1, &[Question { ticket, ..FRESH }])
                 })
                 .collect();
             let asked = Instant::now();
@@ -359,14 +351,7 @@ async fn a_lost_primary_does_not_prevent_agreement_of_the_others() {
     let mut registry = Registry::new(Arc::clone(&gate), named(1));
     let agreed = registry.exchange().await.expect("all primaries answer");
     registry.open(&agreed);
-    let question = |id: &String| TenantAsk {
-        labels: sluicegate::rules::scope::Labels::default(),
-        tenant: tenant(id),
-        limits: limits.clone(),
-        budget: 1,
-        permits: unique("permit"),
-        asks: vec![FRESH],
-    };
+    let question = |id: &String| asking(id, &limits, &[FRESH]);
     let ask = async || {
         let batch: Vec<_> = ids.iter().map(question).collect();
         let replies = gate.ask(&batch).await.unwrap_or_default();

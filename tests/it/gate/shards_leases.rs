@@ -3,32 +3,27 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bytes::Bytes;
-use kit::gate::{FRESH, LimitedGate, decided, started, tenant};
+use kit::engine::{AckRecorder, channel, deliveries, engine};
+use kit::gate::{FRESH, LimitedGate, decided, receipt, started, tenant};
 use kit::redis_topologies::RedisCluster;
-use kit::servers::{Redis, unique};
-use lapin::BasicProperties;
-use lapin::types::{AMQPValue, FieldTable};
-use sluicegate::broker::{
-    Broker, BrokerEvent, Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag,
-};
+use kit::servers::unique;
+use kit::until;
+use sluicegate::broker::BrokerEvent;
+use sluicegate::engine::Stop;
 use sluicegate::engine::action::{Changeable, EngineSettings};
 use sluicegate::engine::scheduler::Scheduler;
-use sluicegate::engine::{Engine, Stop};
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{BreakerScope, End, Gate, GateError, Receipt, Settled, TenantSettled};
+use sluicegate::gate::{BreakerScope, End, Gate, GateError, Settled, TenantSettled};
 use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::metrics::Metrics;
 use sluicegate::rules::job::Job;
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::scope::Labels;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 
 use crate::cli::sluicegate;
-use crate::gate::shards::PATIENCE;
 use crate::gate::topology::{configured, tenants_of};
 
 /// Number of jobs of the tenant whose primary answers. Each needs the previous job's lease.
@@ -37,7 +32,7 @@ const JOBS: usize = 30;
 const SOON: Duration = Duration::from_secs(40);
 
 fn gate(cluster: &RedisCluster, prefix: &str) -> RedisGate {
-    let urls: Vec<&str> = cluster.primaries.iter().map(Redis::url).collect();
+    let urls: Vec<&str> = cluster.primaries.iter().map(|one| one.url()).collect();
     let servers = configured(&format!("url: '{}', cluster: true", urls.join(",")));
     RedisGate::connect(&servers, prefix).expect("good urls")
 }
@@ -62,13 +57,7 @@ async fn other_primaries_receive_settlements_while_one_is_lost() {
         let question = gate.question(id, 1, &[FRESH]);
         let replies = gate.ask(std::slice::from_ref(&question)).await;
         let replies = replies.expect("all answer");
-        assert_eq!(started(decided(&replies, 0)), 1);
-        let receipt = Receipt {
-            permit: format!("{}:0", question.permits),
-            started_ms: replies[0].as_ref().expect("a decision").now_ms,
-            sequences: Default::default(),
-            cost: 1,
-        };
+        let receipt = receipt(&question, replies[0].as_ref().expect("a decision"), 0);
         let end = End::Cost(1);
         batch.push(TenantSettled {
             tenant: tenant(id),
@@ -117,28 +106,6 @@ async fn other_primaries_receive_settlements_while_one_is_lost() {
     assert!(checked.contains("error redis"), "{checked}");
 }
 
-/// Counts acks. Published messages are lost.
-struct AckCounter(AtomicUsize);
-
-impl Broker for AckCounter {
-    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
-        batch.iter().map(|_| Ok(())).collect()
-    }
-    async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
-        batch.iter().map(|_| Ok(())).collect()
-    }
-    async fn ack(&self, tags: Vec<Tag>) {
-        self.0.fetch_add(tags.len(), Ordering::SeqCst);
-    }
-    async fn give_back(&self, _: Vec<Tag>) {}
-    async fn rest(&self) {}
-
-    async fn take(&self) {}
-
-    async fn stop_consuming(&self) {}
-    async fn close(&self) {}
-}
-
 /// Calls of `slow` last until they are released. Other calls end at once.
 struct Calls {
     slow: String,
@@ -163,30 +130,6 @@ impl Handler for Calls {
     }
 }
 
-fn deliveries(id: &str, tags: std::ops::Range<u64>) -> BrokerEvent {
-    let delivery = |tag: u64| {
-        let mut headers = FieldTable::default();
-        headers.insert("x-tenant".into(), AMQPValue::LongString(id.into()));
-        let properties = BasicProperties::default().with_headers(headers);
-        let source = DeliverySource::Fresh;
-        Delivery {
-            source,
-            tag: Tag {
-                session: 1,
-                source,
-                tag,
-            },
-            redelivered: false,
-            message: Message {
-                routing_key: "jobs".into(),
-                properties: properties.with_message_id(tag.to_string().into()),
-                body: Bytes::new(),
-            },
-        }
-    };
-    BrokerEvent::Deliveries(tags.map(delivery).collect())
-}
-
 fn settings() -> EngineSettings {
     let open = kit::settings::open(JOBS);
     EngineSettings {
@@ -198,14 +141,6 @@ fn settings() -> EngineSettings {
             ..open.live
         },
         ..open
-    }
-}
-
-async fn becomes(what: &str, patience: Duration, happened: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !happened() {
-        assert!(started.elapsed() < patience, "{what}: not in time");
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
@@ -221,32 +156,24 @@ async fn tenants_of_healthy_primaries_continue_while_another_is_unreachable() {
         running: AtomicUsize::new(0),
         max: AtomicUsize::new(0),
     });
-    let broker = Arc::new(AckCounter(AtomicUsize::new(0)));
-    let engine = Engine {
-        broker: Arc::clone(&broker),
-        gate: Arc::new(gate(&cluster, &prefix)),
-        handler: Arc::clone(&calls),
-        metrics: Arc::new(Metrics::new()),
-        health: Arc::default(),
-        shutdown_timeout: Duration::from_secs(1),
-    };
-    let (sender, events) = mpsc::channel(8);
+    let broker = AckRecorder::without_end();
+    let gate = Arc::new(gate(&cluster, &prefix));
+    let engine = engine(&broker, &gate, &calls, Duration::from_secs(1));
+    let jobs = |tenant: &str, tags| BrokerEvent::Deliveries(deliveries(tenant, tags));
+    let (sender, events) = channel([jobs(&lost, 1..2)]);
     let stop = Stop::default();
     let scheduler = Scheduler::new(settings(), 7);
     let run = tokio::spawn(engine.run(scheduler, events, stop.clone()));
-    for event in [BrokerEvent::Up { session: 1 }, deliveries(&lost, 1..2)] {
-        sender.send(event).await.expect("the engine runs");
-    }
     let started = || calls.started.load(Ordering::SeqCst) == 1;
-    becomes("the call that will not be told", PATIENCE, started).await;
+    until("the call that will not be told", started).await;
     cluster.primaries[0].kill();
     calls.go.add_permits(1);
-    let acked = || broker.0.load(Ordering::SeqCst);
-    becomes("it has ended", PATIENCE, || acked() == 1).await;
-    let jobs = u64::try_from(JOBS).expect("small");
-    let event = deliveries(&healthy, 2..2 + jobs);
+    let acked = || broker.acked().len();
+    until("it has ended", || acked() == 1).await;
+    let event = jobs(&healthy, 2..2 + JOBS as u64);
     sender.send(event).await.expect("the engine runs");
-    becomes("the others' jobs", SOON, || acked() == 1 + JOBS).await;
+    let others = until("the others' jobs", || acked() == 1 + JOBS);
+    (tokio::time::timeout(SOON, others).await).expect("the others do not wait");
     assert_eq!(calls.max.load(Ordering::SeqCst), 1);
     stop.soft.cancel();
     run.await.expect("it ends");

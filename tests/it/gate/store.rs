@@ -8,11 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fake_redis::FakeRedis;
-use kit::gate::{FRESH, gate_on, tenant};
+use kit::gate::{FRESH, gate_at, gate_on, tenant};
 use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::config::SecretUrl;
 use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, RegistryAgreement, read_policies};
 use sluicegate::gate::instructions::{self, EndInstruction};
 use sluicegate::gate::redis::RedisGate;
@@ -179,7 +178,6 @@ impl Worker {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fake_redis_answers_as_redis_does() {
     let redis = Redis::start();
-    let url = SecretUrl::new(redis.url());
     let now = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970");
     for seed in 0..SEEDS {
         let mut random = SmallRng::seed_from_u64(seed);
@@ -190,10 +188,7 @@ async fn a_fake_redis_answers_as_redis_does() {
             let clock = Arc::clone(&clock);
             Arc::new(FakeRedis::new(move || clock.load(Ordering::Relaxed)))
         };
-        let mut real = workers(
-            || RedisGate::connect(&url, &prefix).expect("a gate"),
-            &clock,
-        );
+        let mut real = workers(|| gate_at(redis.url(), &prefix), &clock);
         let mut fake = workers(|| gate_on(&server, &prefix), &clock);
         for step in 0..STEPS {
             match random.random_range(0..20) {

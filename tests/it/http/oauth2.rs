@@ -72,13 +72,22 @@ impl Endpoint {
 
     fn oauth2(&self, scheme: &str) -> OAuth2 {
         OAuth2 {
-            token_url: SecretUrl::new(format!("{scheme}://{}/token?a=b", self.downstream.addr)),
-            client_id: Some("shop".to_owned()),
-            client_secret: Secret::new("hunter2"),
-            client_auth: ClientAuth::Basic,
             scope: Some("orders:write".to_owned()),
             audience: Some("https://api".to_owned()),
+            ..oauth2_at(format!("{scheme}://{}/token?a=b", self.downstream.addr))
         }
+    }
+}
+
+/// Returns a client of the token endpoint at `url`.
+pub fn oauth2_at(url: String) -> OAuth2 {
+    OAuth2 {
+        token_url: SecretUrl::new(url),
+        client_id: Some("shop".to_owned()),
+        client_secret: Secret::new("hunter2"),
+        client_auth: ClientAuth::Basic,
+        scope: None,
+        audience: None,
     }
 }
 

@@ -5,14 +5,20 @@ use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use sluicegate::config::{ClientAuth, OAuth2, Secret, SecretFiles, SecretUrl};
+use sluicegate::config::{OAuth2, Secret, SecretFiles};
 use sluicegate::handler::{PreparingHandler, Trouble};
 use tokio::time::Instant;
 
 use super::downstream::Request;
+use super::oauth2::oauth2_at;
 use super::*;
 
 const ONE_TOKEN: Duration = Duration::from_secs(1000);
+
+/// Returns a client of the endpoint that has a path for each tenant.
+fn by_tenant(tokens: &Downstream) -> OAuth2 {
+    oauth2_at(format!("http://{}/{{tenant}}", tokens.addr))
+}
 
 /// A token endpoint that knows the secret of each client. Its n-th token for `a` is `a-n`.
 struct Endpoint {
@@ -66,12 +72,9 @@ impl Endpoint {
     fn calls(&self, api: &Downstream, client_id: Option<&str>) -> Http {
         Http {
             oauth2: Some(OAuth2 {
-                token_url: SecretUrl::new(format!("http://{}/{{tenant}}", self.downstream.addr)),
                 client_id: client_id.map(str::to_owned),
                 client_secret: Secret::new("{secret:tenant}"),
-                client_auth: ClientAuth::Basic,
-                scope: None,
-                audience: None,
+                ..by_tenant(&self.downstream)
             }),
             secrets: Some(SecretFiles {
                 folder: Some(self.folder.path().to_owned()),
@@ -260,14 +263,7 @@ async fn hanging_endpoints_delay_no_other_tenants() {
     });
     let tokens = tokens.await;
     let http = Http {
-        oauth2: Some(OAuth2 {
-            token_url: SecretUrl::new(format!("http://{}/{{tenant}}", tokens.addr)),
-            client_id: Some("x".to_owned()),
-            client_secret: Secret::new("y"),
-            client_auth: ClientAuth::Basic,
-            scope: None,
-            audience: None,
-        }),
+        oauth2: Some(by_tenant(&tokens)),
         ..http(format!("http://{}/", api.addr), 60 * LONG)
     };
     let handler = HttpHandler::new(&http, 4).expect("usable");
@@ -306,14 +302,7 @@ async fn a_short_lived_token_is_not_fetched_for_each_call() {
     })
     .await;
     let http = Http {
-        oauth2: Some(OAuth2 {
-            token_url: SecretUrl::new(format!("http://{}/{{tenant}}", tokens.addr)),
-            client_id: Some("shop".to_owned()),
-            client_secret: Secret::new("hunter2"),
-            client_auth: ClientAuth::Basic,
-            scope: None,
-            audience: None,
-        }),
+        oauth2: Some(by_tenant(&tokens)),
         ..http(format!("http://{}/", api.addr), LONG)
     };
     let handler = HttpHandler::new(&http, 4).expect("usable");

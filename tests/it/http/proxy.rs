@@ -6,6 +6,7 @@ use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
 use sluicegate::config::SecretUrl;
 
+use super::oauth2::oauth2_at;
 use super::*;
 
 /// Returns a handler of `http` through `proxy` with the credentials `user`.
@@ -78,21 +79,11 @@ async fn arrivals_are_reported_only_without_a_proxy() {
 
 #[tokio::test]
 async fn access_tokens_come_through_the_proxy_too() {
-    use sluicegate::config::{ClientAuth, OAuth2, Secret};
-
     let token = r#"{"access_token": "token-1"}"#;
     let tokens = Downstream::answering(answer("200 OK", "", token), AfterAnswer::Keep).await;
     let (api, proxy) = (Api::start().await, ConnectProxy::start(None).await);
-    let oauth2 = OAuth2 {
-        token_url: SecretUrl::new(format!("http://{}/", tokens.addr)),
-        client_id: Some("shop".to_owned()),
-        client_secret: Secret::new("hunter2"),
-        client_auth: ClientAuth::Basic,
-        scope: None,
-        audience: None,
-    };
     let http = Http {
-        oauth2: Some(oauth2),
+        oauth2: Some(oauth2_at(format!("http://{}/", tokens.addr))),
         ..http(api.url(), LONG)
     };
     let handler = through(&proxy, "", http);

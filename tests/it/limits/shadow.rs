@@ -8,16 +8,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use kit::api::Api;
+use kit::gate::{FRESH, asking, gate_at};
 use kit::process::Process;
 use kit::servers::{Redis, shared_rabbit, shared_redis};
 use kit::{Bed, jobs, until};
 use serde_json::Value;
-use sluicegate::config::SecretUrl;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, Gate, Question, TenantAsk};
+use sluicegate::gate::{Answer, Gate};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::Labels;
-use sluicegate::rules::tenant::Tenant;
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
@@ -280,37 +277,6 @@ async fn a_tried_maximum_denies_nothing_and_counts_earlier_starts_once_set() {
     worker.stop();
 }
 
-/// Returns Redis's work: commands within scripts by name, and the run time of scripts in
-/// microseconds.
-fn done(redis: &Redis) -> (Vec<(String, u64)>, u64) {
-    let stats = redis.ctl(&["info", "commandstats"]);
-    let mut took = 0;
-    let mut counts: Vec<(String, u64)> = stats
-        .lines()
-        .filter_map(|line| {
-            let (name, numbers) = line.trim().strip_prefix("cmdstat_")?.split_once(':')?;
-            let number = |name: &str| {
-                let found = numbers.split(',').find_map(|it| it.strip_prefix(name));
-                found.and_then(|number| number.strip_prefix('=')?.parse().ok())
-            };
-            if name == "evalsha" {
-                took = number("usec")?;
-            }
-            let is_ours = ![
-                "info",
-                "config|resetstat",
-                "config",
-                "evalsha",
-                "script|load",
-            ]
-            .contains(&name);
-            is_ours.then_some((name.to_owned(), number("calls")?))
-        })
-        .collect();
-    counts.sort();
-    (counts, took)
-}
-
 #[tokio::test]
 async fn a_shadow_costs_a_decision_a_few_commands_and_its_absence_none() {
     const ROUNDS: u64 = 500;
@@ -333,24 +299,12 @@ async fn a_shadow_costs_a_decision_a_few_commands_and_its_absence_none() {
         .enumerate()
     {
         let limits = Limits::new(limits).expect("two names");
-        let gate = RedisGate::connect(&SecretUrl::new(redis.url()), &format!("p{number}"));
-        let gate = gate.expect("a good url");
-        let ask = |number: u64| TenantAsk {
-            tenant: Tenant::parse(&format!("t{}", number % 50)).expect("an id"),
-            labels: Labels::default(),
-            limits: limits.clone(),
-            budget: 1,
-            permits: String::new(),
-            asks: vec![Question {
-                ticket: None,
-                cost: 1,
-                readmitted: false,
-            }],
-        };
+        let gate = gate_at(redis.url(), &format!("p{number}"));
+        let ask = |number: u64| asking(&format!("t{}", number % 50), &limits, &[FRESH]);
         for number in 0..60 {
             gate.ask(&[ask(number)]).await.expect("Redis answers");
         }
-        redis.ctl(&["config", "resetstat"]);
+        redis.reset_stats();
         for number in 0..ROUNDS {
             let replies = gate.ask(&[ask(number)]).await.expect("Redis answers");
             let reply = replies[0].as_ref().expect("a decision");
@@ -360,8 +314,9 @@ async fn a_shadow_costs_a_decision_a_few_commands_and_its_absence_none() {
             );
             assert_eq!(reply.shadows.len(), limits.shadows().len());
         }
-        let (counts, took) = done(&redis);
-        let commands = counts.iter().map(|(_, calls)| calls).sum::<u64>() as f64 / ROUNDS as f64;
+        let stats = redis.command_stats();
+        let (counts, took) = (stats.in_scripts(), stats.micros("evalsha"));
+        let commands = counts.values().sum::<u64>() as f64 / ROUNDS as f64;
         println!(
             "{name}: {commands:.1} commands, {:.0} us a decision: {counts:?}",
             took as f64 / ROUNDS as f64

@@ -748,14 +748,9 @@ async fn no_viewer_costs_redis_nothing_and_many_cost_as_much_as_one() {
     let reader = Browser::signed_in(port.0, READER).await;
     // Counts the page's own questions: workers write the boards, and nothing else reads them with
     // this command.
-    let asked = || -> u64 {
-        let stats = redis.ctl(&["info", "commandstats"]);
-        let line = stats
-            .lines()
-            .find(|line| line.starts_with("cmdstat_mget:") || line.starts_with("cmdstat_get:"));
-        let calls =
-            line.and_then(|line| line.split("calls=").nth(1)?.split(',').next()?.parse().ok());
-        calls.unwrap_or(0)
+    let asked = || {
+        let stats = redis.command_stats();
+        stats.calls("mget") + stats.calls("get")
     };
     let before = asked();
     tokio::time::sleep(Duration::from_secs(5)).await;

@@ -5,11 +5,9 @@ use std::time::{Duration, Instant};
 
 use kit::redis_topologies::{RedisCluster, address, until as happens};
 use kit::servers::{Redis, shared_rabbit, unique};
-use lapin::BasicProperties;
-use lapin::types::{AMQPValue, FieldTable};
 use sluicegate::app::Worker;
+use sluicegate::broker::Outgoing;
 use sluicegate::broker::amqp::{Client, in_use};
-use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
 use sluicegate::gate::fleet::AGREED_FOR_MS;
 use sluicegate::handler::{Handler, Outcome, Permit};
@@ -37,11 +35,7 @@ fn start(config: &Config, fresh: bool) -> Running {
 }
 
 async fn until(worker: &Running, series: &str) {
-    let started = Instant::now();
-    while !worker.shows(series) {
-        assert!(started.elapsed() < PATIENCE, "{}", worker.metrics());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    kit::until(series, || worker.shows(series)).await;
 }
 
 async fn publish(config: &Config, levels: &DelayLevels, tenant: &str, count: usize) {
@@ -53,18 +47,11 @@ async fn publish(config: &Config, levels: &DelayLevels, tenant: &str, count: usi
 }
 
 async fn publish_by(client: &Client, config: &Config, tenant: &str, count: usize) {
-    let mut headers = FieldTable::default();
-    headers.insert("x-tenant".into(), AMQPValue::LongString(tenant.into()));
-    let jobs: Vec<_> = (0..count)
-        .map(|_| Outgoing {
-            queue: config.amqp.queue.as_str().into(),
-            message: Message {
-                routing_key: config.amqp.queue.as_str().into(),
-                properties: BasicProperties::default().with_headers(headers.clone()),
-                body: "x".into(),
-            },
-        })
-        .collect();
+    let outgoing = |message| Outgoing {
+        queue: config.amqp.queue.as_str().into(),
+        message,
+    };
+    let jobs: Vec<_> = kit::jobs(tenant, count).map(outgoing).collect();
     let published = client.publish(&jobs).await.expect("it answers");
     for published in published {
         published.expect("it is confirmed");

@@ -6,19 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use kit::gate::clocked;
 use kit::servers::{shared_rabbit, shared_redis, unique};
+use kit::until;
 use rustix::process::Signal;
 use sluicegate::app::Worker;
-use sluicegate::broker::amqp::Client;
-use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
 use sluicegate::gate::GateError;
 use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, read_policies};
 use sluicegate::gate::fleet::{MARGIN_MS, MAX_POLICIES};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Job;
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::policy::{EntryLimits, Pattern, Policy};
@@ -34,30 +32,20 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Configurations of one queue with different limits.
 struct Bed {
     folder: TempDir,
-    name: String,
+    bed: kit::Bed,
 }
 
 impl Bed {
     fn new() -> Self {
         Self {
             folder: tempfile::tempdir().expect("a folder"),
-            name: unique("reload"),
+            bed: kit::Bed::on(shared_rabbit().url(), shared_redis().url()),
         }
     }
 
     fn yaml(&self, limits: &str) -> String {
-        format!(
-            "amqp: {{url: '{}', queue: '{name}'}}
-redis: {{url: '{}', prefix: '{name}'}}
-rate-limiter: {{{limits}}}
-dispatch: {{http: {{url: 'http://127.0.0.1:9/'}}}}
-delay: {{max-delay: 1s}}
-admin: {{listen: '127.0.0.1:0'}}
-",
-            shared_rabbit().url(),
-            shared_redis().url(),
-            name = self.name
-        )
+        let yaml = self.bed.yaml(limits, "http://127.0.0.1:9/", "");
+        yaml + "delay: {max-delay: 1s}\n"
     }
 
     /// Replaces `file` by a rename, as editors and deployments do.
@@ -72,27 +60,8 @@ admin: {{listen: '127.0.0.1:0'}}
     }
 
     async fn publish(&self, jobs: usize) {
-        let config = load(&self.write("publish.yaml", &self.yaml("max-requests: 1")));
-        let levels = DelayLevels::new(config.delay.max_delay);
-        let client = Client::connect(&config.amqp, &levels).await;
-        let client = client.expect("the server is there");
-        let queue = Arc::clone(&client.names().fresh);
-        let outgoing = |_| {
-            let message = Message {
-                routing_key: String::new(),
-                properties: lapin::BasicProperties::default().with_message_id(unique("j").into()),
-                body: "{}".into(),
-            };
-            let tenant = vec![("x-tenant", HeaderValue::Text("acme".to_owned()))];
-            Outgoing {
-                queue: Arc::clone(&queue),
-                message: message.with_headers(&tenant, &[]),
-            }
-        };
-        let batch: Vec<_> = (0..jobs).map(outgoing).collect();
-        for answer in client.publish(&batch).await.expect("confirms") {
-            answer.expect("confirmed");
-        }
+        let yaml = self.yaml("max-requests: 1");
+        self.bed.publish(&yaml, kit::jobs("acme", jobs)).await;
     }
 }
 
@@ -134,15 +103,7 @@ impl Calls {
     }
 
     async fn reach(&self, number: usize) {
-        wait(&format!("{number} calls"), || self.number() >= number).await;
-    }
-}
-
-async fn wait(what: &str, done: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        until(&format!("{number} calls"), || self.number() >= number).await;
     }
 }
 
@@ -152,7 +113,7 @@ fn start(file: PathBuf, calls: &Calls) -> Running {
 }
 
 async fn shows(worker: &Running, line: &str) {
-    wait(line, || worker.shows(line)).await;
+    until(line, || worker.shows(line)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -249,7 +210,7 @@ async fn a_worker_waiting_for_rabbitmq_reaches_redis_and_logs_its_limits() {
     assert_eq!(program.count(&["enforcing", "guard_ms"]), 0);
     assert_eq!(program.count(&["enforcing", "burst"]), 0);
     assert_eq!(program.count(&["enforcing", "plans=1", "tenants=0"]), 1);
-    wait("Redis is seen", || {
+    until("Redis is seen", || {
         let readiness = program.get("/readyz").unwrap_or_default();
         let lines: Vec<_> = readiness.lines().collect();
         matches!(lines[..], ["not ready", why, "no jobs are being taken"] if why.contains("can't be reached"))
@@ -272,7 +233,7 @@ async fn a_broken_file_is_refused_and_restart_only_keys_are_reported() {
 
     // Reported again on another request, and not otherwise.
     worker.signal(Signal::HUP);
-    wait("a second refusal", || worker.count(&refused) == 2).await;
+    until("a second refusal", || worker.count(&refused) == 2).await;
 
     let restart = bed.yaml("max-requests: 6, window-size: 1s") + "retry: {max-attempts: 9}\n";
     bed.write(
@@ -322,13 +283,13 @@ async fn a_missing_or_hanging_file_is_read_again() {
     assert!(made.expect("it runs").success());
     bed.write("worker.yaml", &limits(7));
     tokio::time::sleep(10 * SECOND).await;
-    wait("it is ready", || {
+    until("it is ready", || {
         let readiness = worker.get("/readyz").unwrap_or_default();
         readiness.starts_with("ready")
     })
     .await;
     std::fs::write(&url, shared_redis().url()).expect("somebody reads it");
-    wait("the new limits", || {
+    until("the new limits", || {
         worker.count(&["configuration applied", "new limits"]) == 2
     })
     .await;
@@ -353,11 +314,8 @@ fn named(max: u64) -> NamedPolicy {
 
 /// Returns a gate with a clock that the test controls, and its prefix.
 fn gate(clock: &Arc<AtomicU64>) -> (Arc<RedisGate>, String) {
-    let (prefix, clock) = (unique("registry"), Arc::clone(clock));
-    let yaml = format!("redis: {{url: '{}'}}", shared_redis().url());
-    let config = Config::parse("t.yaml", &yaml, std::iter::empty()).expect("valid");
-    let gate = RedisGate::connect(&config.redis.url, &prefix).expect("a gate");
-    let gate = gate.with_test_clock(Arc::new(move || clock.load(Ordering::Relaxed)));
+    let prefix = unique("registry");
+    let gate = clocked(shared_redis().url(), &prefix, clock);
     (Arc::new(gate), prefix)
 }
 

@@ -1,54 +1,18 @@
 //! A worker on real servers with the tenant in the routing key.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
 
+use kit::until;
 use lapin::options::{BasicPublishOptions, QueueBindOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel};
 use sluicegate::broker::amqp::Client;
-use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::job::Job;
 
 use crate::broker::bed::channel;
 use crate::cli::servers::{config, yaml};
 use crate::cli::sluicegate;
-use crate::worker::running::Running;
-
-/// A deadline that ends a hanging test. No step takes this long.
-const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Counts the calls by tenant and body.
-#[derive(Clone, Default)]
-struct Counter(Arc<Mutex<HashMap<String, usize>>>);
-
-impl Handler for Counter {
-    async fn handle(&self, job: &Job, _: Permit) -> Outcome {
-        let body = String::from_utf8_lossy(&job.body);
-        let name = format!("{} {body}", job.tenant);
-        let mut counts = self.0.lock().expect("nobody panics");
-        *counts.entry(name).or_default() += 1;
-        Outcome::Done
-    }
-}
-
-impl Counter {
-    fn counts(&self) -> HashMap<String, usize> {
-        self.0.lock().expect("nobody panics").clone()
-    }
-
-    async fn has(&self, number: usize) {
-        let there = async {
-            while self.counts().values().sum::<usize>() < number {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let ended = tokio::time::timeout(PATIENCE, there).await;
-        assert!(ended.is_ok(), "{number} calls: {:?}", self.counts());
-    }
-}
+use crate::worker::running::{Calls, Running};
 
 /// Returns a channel on which the work queue is bound to `amq.topic` with each of `keys`.
 async fn bound(yaml: &str, keys: &[String]) -> Channel {
@@ -97,12 +61,12 @@ async fn a_job_that_waited_keeps_its_routing_key() {
     for key in keys.iter().cycle().take(6) {
         publish(&channel, key, "x").await;
     }
-    let calls = Counter::default();
+    let calls = Calls::default();
     let worker = Running::configured(&yaml, calls.clone());
-    calls.has(6).await;
+    calls.are(6).await;
     worker.stop().await;
     let expected = keys.map(|key| (format!("{key} x"), 3));
-    assert_eq!(calls.counts(), HashMap::from(expected));
+    assert_eq!(calls.by_body(), BTreeMap::from(expected));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,7 +77,7 @@ async fn each_routing_key_has_a_quota_and_all_tenants_share_one() {
     let queue = config(&yaml).amqp.queue;
     let keys = ["a", "b"].map(|key| format!("{queue}.{key}"));
     let channel = bound(&yaml, &keys).await;
-    let calls = Counter::default();
+    let calls = Calls::default();
     let worker = Running::configured(&yaml, calls.clone());
     let inspect = |tenant: &str, key: &str| {
         let args = ["inspect", tenant, "--routing-key", key, "--json"];
@@ -125,16 +89,12 @@ async fn each_routing_key_has_a_quota_and_all_tenants_share_one() {
         for _ in 0..4 {
             publish(&channel, &keys[key], &format!("{{\"t\":\"{tenant}\"}}")).await;
         }
-        calls.has(started).await;
+        calls.are(started).await;
         let waiting = 4 - if tenant == "x" { 2 } else { 1 };
-        let begun = Instant::now();
-        while inspect(tenant, &keys[key])["waiting"] != waiting {
-            assert!(
-                begun.elapsed() < PATIENCE,
-                "{}",
-                inspect(tenant, &keys[key])
-            );
-        }
+        until(&format!("{waiting} waiting"), || {
+            inspect(tenant, &keys[key])["waiting"] == waiting
+        })
+        .await;
     }
     let found = inspect("y", &keys[0]);
     assert_eq!(found["waits_for"], "limit all");
@@ -143,8 +103,8 @@ async fn each_routing_key_has_a_quota_and_all_tenants_share_one() {
     let found = inspect("x", &keys[1]);
     assert_eq!(found["limits"][1]["used"], 2);
     worker.stop().await;
-    let counts = calls.counts();
+    let counts = calls.by_body();
     let expected = [("x {\"t\":\"x\"}", 4), ("y {\"t\":\"y\"}", 1)];
     let expected = expected.map(|(name, count)| (name.to_owned(), count));
-    assert_eq!(counts, HashMap::from(expected));
+    assert_eq!(counts, BTreeMap::from(expected));
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -14,6 +14,7 @@ use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
 use kit::redis_topologies::port;
 use kit::servers::{Rabbit, shared_rabbit, shared_redis, unique};
+use kit::until;
 use rustix::process::{Pid, Signal, kill_process};
 use sluicegate::config::{Config, Pipelines};
 use tempfile::TempDir;
@@ -25,8 +26,6 @@ use crate::broker::tls::Listening;
 use crate::gate::access::server;
 use crate::http::downstream::{AfterAnswer, Downstream, DownstreamBehavior};
 
-/// Deadline for anything that must happen, on any machine.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// Enables all log output of the process.
 const LOUD: &str = "trace,lapin=trace,lapin::io_loop=trace,amq_protocol=trace,redis=trace,hyper=trace,hyper_util=trace,rustls=trace,tokio=trace";
 
@@ -194,14 +193,6 @@ impl Place {
             words.iter().all(|word| text.contains(word))
         })
         .await;
-    }
-}
-
-async fn until(what: &str, done: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < PATIENCE, "waited in vain for {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

@@ -73,10 +73,10 @@ async fn comes_back(what: &str, end: fn(&Rabbit)) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_job_is_stuck_after_a_kill() {
-    comes_back("killed", Rabbit::kill).await;
+    comes_back("killed", |rabbit| rabbit.kill()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_job_is_stuck_after_an_orderly_restart() {
-    comes_back("restarted", Rabbit::stop).await;
+    comes_back("restarted", |rabbit| rabbit.stop()).await;
 }

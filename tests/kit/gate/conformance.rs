@@ -63,8 +63,7 @@ pub async fn conforms(
         1,
         &[Question {
             ticket: Some(first),
-            cost: 1,
-            readmitted: false,
+            ..FRESH
         }],
     )
     .await;
@@ -79,8 +78,7 @@ pub async fn conforms(
         1,
         &[Question {
             ticket: Some(foreign),
-            cost: 1,
-            readmitted: false,
+            ..FRESH
         }],
     )
     .await;
@@ -91,35 +89,14 @@ pub async fn conforms(
         &long,
         "costs",
         9,
-        &[
-            Question {
-                ticket: None,
-                cost: 3,
-                readmitted: false,
-            },
-            Question {
-                ticket: None,
-                cost: 0,
-                readmitted: false,
-            },
-        ],
+        &[Question { cost: 3, ..FRESH }, Question { cost: 0, ..FRESH }],
     )
     .await;
     assert!(matches!(
         answers[..],
         [Answer::Start { .. }, Answer::Start { .. }]
     ));
-    let answers = ask(
-        &long,
-        "costs",
-        9,
-        &[Question {
-            ticket: None,
-            cost: 99,
-            readmitted: false,
-        }],
-    )
-    .await;
+    let answers = ask(&long, "costs", 9, &[Question { cost: 99, ..FRESH }]).await;
     assert_eq!(waits(&answers)[0].0.number, 5);
 
     // Budget: jobs beyond it that have room are answered `Capacity`, and nothing changes. Fresh
@@ -192,8 +169,7 @@ pub async fn conforms(
     change(set).await;
     let returned = Question {
         ticket: Some(paused.0),
-        cost: 1,
-        readmitted: false,
+        ..FRESH
     };
     let answers = ask(&long, "operated", 5, &[returned, FRESH, FRESH]).await;
     // A configured burst is independent of the max and stays.
@@ -246,8 +222,7 @@ pub async fn conforms(
         9,
         &[Question {
             ticket: Some(ticket),
-            cost: 1,
-            readmitted: false,
+            ..FRESH
         }],
     )
     .await;

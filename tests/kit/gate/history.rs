@@ -13,6 +13,8 @@ use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::scope::{Labels, Scope};
 
+use super::FRESH;
+
 #[derive(Debug, Clone)]
 pub enum Step {
     Ask {
@@ -438,11 +440,7 @@ pub fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Question {
                 readmitted: ticket.number.is_multiple_of(2),
             }
         }
-        Job::Return { .. } => Question {
-            ticket: None,
-            cost: 1,
-            readmitted: false,
-        },
+        Job::Return { .. } => FRESH,
         Job::Fresh { cost } => Question {
             ticket: None,
             cost: *cost,

@@ -10,7 +10,7 @@ use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::scope::{Labels, Scope};
 use tokio::time::{Instant, sleep};
 
-use super::{FRESH, LONG, limit, started, tenant, waits};
+use super::{FRESH, LONG, asking, limit, receipt, started, tenant, waits};
 use crate::servers::unique;
 
 /// A limit of `max` in the longest window.
@@ -51,12 +51,8 @@ impl<'a, G: Gate> Desk<'a, G> {
     async fn reply(&self, partition: &str, asks: &[Question]) -> (TenantAsk, TenantReply) {
         let (id, labels) = self.tenant_and_labels(partition);
         let ask = TenantAsk {
-            tenant: tenant(&id),
             labels,
-            limits: self.limits.clone(),
-            budget: 100,
-            permits: unique("permit"),
-            asks: asks.to_vec(),
+            ..asking(&id, &self.limits, asks)
         };
         let replies = self.gate.ask(std::slice::from_ref(&ask)).await;
         let mut replies = replies.expect("the gate answers");
@@ -72,8 +68,7 @@ impl<'a, G: Gate> Desk<'a, G> {
     async fn back(&self, partition: &str, tickets: &[Ticket]) -> (usize, Vec<Ticket>) {
         let back = |ticket: &Ticket| Question {
             ticket: Some(*ticket),
-            cost: 1,
-            readmitted: false,
+            ..FRESH
         };
         let asks: Vec<Question> = tickets.iter().map(back).collect();
         let answers = self.ask(partition, &asks).await;
@@ -83,22 +78,12 @@ impl<'a, G: Gate> Desk<'a, G> {
     /// Starts jobs of these costs. Returns their receipts.
     async fn start(&self, partition: &str, costs: &[u32]) -> Vec<Receipt> {
         let fresh = |cost: &u32| Question {
-            ticket: None,
             cost: *cost,
-            readmitted: false,
+            ..FRESH
         };
         let asks: Vec<Question> = costs.iter().map(fresh).collect();
         let (ask, reply) = self.reply(partition, &asks).await;
-        let receipt = |(n, answer): (usize, &Answer)| match answer {
-            Answer::Start { sequences, .. } => Receipt {
-                permit: format!("{}:{n}", ask.permits),
-                started_ms: reply.now_ms,
-                sequences: sequences.clone(),
-                cost: costs[n],
-            },
-            other => panic!("{partition}: {other:?}"),
-        };
-        reply.answers.iter().enumerate().map(receipt).collect()
+        (0..costs.len()).map(|n| receipt(&ask, &reply, n)).collect()
     }
 
     async fn settle(&self, partition: &str, ends: Vec<(Receipt, End)>) {
@@ -423,11 +408,7 @@ async fn leases_are_held_until_their_calls_end(gate: &impl Gate) {
         cost: 1,
     };
     let tickets = tickets_of(&reply.answers);
-    let back = |ticket| Question {
-        ticket,
-        cost: 1,
-        readmitted: false,
-    };
+    let back = |ticket| Question { ticket, ..FRESH };
     let asks = [back(Some(tickets[0])), back(None)];
     let (unheard, reply) = desk.reply("a", &asks).await;
     assert_eq!(started(&reply.answers), 2);

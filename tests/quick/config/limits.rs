@@ -872,6 +872,41 @@ fn a_shadow_accompanies_enforced_limits() {
 }
 
 #[test]
+fn invalid_bands_are_refused() {
+    for (limits, words) in [
+        (
+            "adaptive: {within: 120%..150%}",
+            "ends at 150%; a band must end at 100%",
+        ),
+        (
+            "adaptive: {within: 0%..100%}",
+            "begins at 0%; a band must begin at 1% to 99%",
+        ),
+        ("adaptive: {within: 50}", "put it in quotes"),
+        (
+            "adaptive: {from: 50%}",
+            "has \"from\", but `within` is its only key",
+        ),
+        ("adaptive: maybe", "is \"maybe\"; it must be off, or a band"),
+        (
+            "limits: [{name: path, scope: 'header:x-path', adaptive: 50%..100%}]",
+            "a 429 concerns all of a tenant's jobs",
+        ),
+        (
+            "throttle-scope: global, adaptive: 50%..100%",
+            "the limit default is adaptive: a 429 concerns all tenants",
+        ),
+        (
+            "limits: [{name: running, max-concurrent: 5, adaptive: 50%..100%}]",
+            "is set next to adaptive",
+        ),
+    ] {
+        let errors = parse_with(&format!("rate-limiter: {{{limits}}}"), &[]).expect_err(limits);
+        assert!(errors.contains(words), "{limits}: {errors}");
+    }
+}
+
+#[test]
 fn a_useless_shadow_is_refused_or_has_a_warning() {
     const NONE: &str = "each limit is a shadow, so nothing would be limited; add an enforced \
         limit, such as {name: most, max-requests: 1000000, window-size: 1, use-algo: \

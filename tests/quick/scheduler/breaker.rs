@@ -11,7 +11,8 @@ use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::{Field, Job};
 
 use crate::scheduler::{
-    CAPACITY, Desk, Done, MS, START, STORE_MS, by_header, message, settings, usual, wait,
+    CAPACITY, Desk, Done, MS, START, STORE_MS, by_header, message, retry, settings, throttled,
+    usual, wait,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -30,14 +31,9 @@ pub fn desk() -> Desk {
 }
 
 fn failed(trouble: Trouble) -> Attempt {
-    let reason = "502".to_owned();
-    let outcome = Outcome::Retry {
-        after: None,
-        reason,
-    };
     Attempt {
         trouble: Some(trouble),
-        ..outcome.into()
+        ..retry("502").into()
     }
 }
 
@@ -93,8 +89,7 @@ pub fn words(done: &Done) -> Vec<String> {
 
 impl Desk {
     fn fails(&mut self, key: JobKey, trouble: Trouble) -> Done {
-        self.scheduler.finished(self.now, key, MS, failed(trouble));
-        self.step(MS)
+        self.ended_within(MS, key, failed(trouble))
     }
 
     pub fn answer_reports(&mut self, standings: Vec<Standing>) -> Done {
@@ -145,24 +140,23 @@ pub fn unwritten(outcome: Outcome, trouble: Option<Trouble>) -> Attempt {
 }
 
 fn no_token() -> Attempt {
-    let reason = "no token".to_owned();
-    let after = None;
-    unwritten(Outcome::Retry { after, reason }, Some(Trouble::Tenant))
+    unwritten(retry("no token"), Some(Trouble::Tenant))
 }
 
 #[test]
 fn a_tenants_own_failure_does_not_reach_the_api_breaker() {
     let mut called = desk();
     let key = called.start_one();
-    (called.scheduler).finished(called.now, key, MS, no_token());
-    assert_eq!(words(&called.step(MS)), ["a: probe failed of \"job\""]);
+    assert_eq!(
+        words(&called.ended_within(MS, key, no_token())),
+        ["a: probe failed of \"job\""]
+    );
     let mut desk = desk();
     desk.start_one();
     desk.ready = 0;
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
-    let now = desk.now;
-    desk.scheduler.prepared(now, key, Some(MS), Err(no_token()));
+    desk.prepared(key, Err(no_token()));
     // The start of its preparation tells whether it was a probe.
     let done = desk.step(MS);
     assert_eq!(words(&done), ["a: probe failed of \"job\""]);
@@ -181,8 +175,7 @@ fn an_api_probe_blocked_by_its_tenant_is_released() {
     desk.step(SECOND);
     desk.answer_reports(vec![granted()]);
     let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
-    let now = desk.now;
-    desk.scheduler.prepared(now, key, Some(MS), Err(no_token()));
+    desk.prepared(key, Err(no_token()));
     assert_eq!(
         words(&desk.step(MS)),
         ["a: probe failed of \"job\"", "api: release"]
@@ -198,8 +191,7 @@ fn an_impossible_request_does_not_count_as_a_success() {
     let key = desk.start_one();
     let reason = "there is no secret for this tenant".to_owned();
     let attempt = unwritten(Outcome::Reject { reason }, None);
-    desk.scheduler.finished(desk.now, key, MS, attempt);
-    assert_eq!(words(&desk.step(MS)), [""; 0]);
+    assert_eq!(words(&desk.ended_within(MS, key, attempt)), [""; 0]);
 }
 
 #[test]
@@ -240,8 +232,7 @@ fn unreported_failures_use_no_attempt() {
 fn successes_are_reported_only_after_known_failures() {
     let mut desk = desk();
     let key = desk.start_one();
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    assert_eq!(words(&desk.step(MS)), [""; 0]);
+    assert_eq!(words(&desk.ended_within(MS, key, Outcome::Done)), [""; 0]);
 
     let key = desk.start_one();
     desk.fails(key, Trouble::Failing);
@@ -249,8 +240,7 @@ fn successes_are_reported_only_after_known_failures() {
     desk.has_failures = true;
     for expected in [&["a: sound", "api: sound"][..], &[]] {
         let key = desk.start_one();
-        desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-        let done = desk.step(MS);
+        let done = desk.ended_within(MS, key, Outcome::Done);
         assert_eq!(words(&done), expected);
         desk.answer_reports(vec![closed(0); expected.len()]);
         desk.has_failures = false;
@@ -261,9 +251,10 @@ fn successes_are_reported_only_after_known_failures() {
     desk.answer_reports(vec![closed(1)]);
     let key = desk.start_one();
     let reason = "404".to_owned();
-    desk.scheduler
-        .finished(desk.now, key, MS, Outcome::Reject { reason });
-    assert_eq!(words(&desk.step(MS)), ["api: sound"]);
+    assert_eq!(
+        words(&desk.ended_within(MS, key, Outcome::Reject { reason })),
+        ["api: sound"]
+    );
 }
 
 #[test]
@@ -296,9 +287,8 @@ fn while_the_api_breaker_is_open_only_one_probe_asks() {
     assert_eq!(done.asked.len(), 1);
     let done = desk.answer(MS, vec![vec![START]]);
     let (probe, ..) = done.dispatched[0];
-    desk.scheduler.finished(desk.now, probe, MS, Outcome::Done);
     // The API answers, so all jobs may ask at once.
-    let done = desk.step(MS * 5);
+    let done = desk.ended_within(MS * 5, probe, Outcome::Done);
     assert!(words(&done).contains(&"api: sound".to_owned()));
     let jobs: usize = done.asked.iter().map(|ask| ask.asks.len()).sum();
     assert_eq!(jobs, 3);
@@ -375,12 +365,7 @@ fn a_probe_that_leaves_during_preparation_is_released() {
         } else {
             desk.scheduler.drain();
         }
-        let reason = "no connection".to_owned();
-        let after = None;
-        let refused = Outcome::Retry { after, reason };
-        let now = desk.now;
-        desk.scheduler
-            .prepared(now, key, Some(MS), Err(refused.into()));
+        desk.prepared(key, Err(retry("no connection").into()));
         assert!(words(&desk.step(MS)).contains(&"api: release".to_owned()));
         if session_ends {
             // It looks again, since otherwise no job would ever start here. No job could be the
@@ -455,12 +440,7 @@ fn long_waits_for_the_api_move_to_a_delay_queue_without_an_attempt() {
 
 #[test]
 fn jobs_that_fail_or_are_refused_for_too_long_are_given_up() {
-    let throttled = || {
-        Attempt::from(Outcome::Throttled {
-            after: Some(SECOND),
-            reason: "429".to_owned(),
-        })
-    };
+    let throttled = || Attempt::from(throttled(Some(SECOND)));
     let failing = || failed(Trouble::Failing);
     for attempt in [&failing as &dyn Fn() -> Attempt, &throttled] {
         let first = i64::try_from(STORE_MS).expect("small") - 7 * 86_400_000;
@@ -474,8 +454,7 @@ fn jobs_that_fail_or_are_refused_for_too_long_are_given_up() {
             let done = desk.answer(MS, vec![vec![START]]);
             let (key, job, _): &(JobKey, Job, _) = &done.dispatched[0];
             assert_eq!(job.attempt, 1);
-            desk.scheduler.finished(desk.now, *key, MS, attempt());
-            let mut done = desk.step(MS);
+            let mut done = desk.ended_within(MS, *key, attempt());
             if !done.reported.is_empty() {
                 done = desk.answer_reports(vec![open(1_000), closed(1)]);
             }

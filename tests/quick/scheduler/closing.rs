@@ -14,15 +14,12 @@ use sluicegate::rules::scope::Scope;
 use sluicegate::rules::tenant::Tenant;
 
 use crate::scheduler::breaker::{closed, open, words};
-use crate::scheduler::{Desk, MS, START, STORE_MS, by_header, settings};
+use crate::scheduler::{Desk, MS, START, STORE_MS, by_header, settings, throttled};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn refused() -> Outcome {
-    Outcome::Throttled {
-        after: Some(SECOND * 20),
-        reason: "429".to_owned(),
-    }
+    throttled(Some(SECOND * 20))
 }
 
 /// Returns a standing in which all tenants are throttled for this long.
@@ -67,8 +64,7 @@ fn start(desk: &mut Desk, watches: bool) -> JobKey {
 /// Makes the API refuse a job, which throttles all tenants, and stores that.
 fn close(desk: &mut Desk) {
     let key = start(desk, true);
-    desk.scheduler.finished(desk.now, key, MS, refused());
-    let block = desk.step(MS).blocked.remove(0).0;
+    let block = desk.ended_within(MS, key, refused()).blocked.remove(0).0;
     desk.scheduler.blocked(desk.now, block, Ok(()));
 }
 
@@ -86,8 +82,7 @@ fn the_scope_of_a_429_follows_the_limits_or_the_configuration() {
     ] {
         let mut desk = scoped(scope, scopes);
         let key = start(&mut desk, *expected == BreakerScope::Api);
-        desk.scheduler.finished(desk.now, key, MS, refused());
-        let blocked = desk.step(MS).blocked;
+        let blocked = desk.ended_within(MS, key, refused()).blocked;
         assert_eq!(blocked.len(), 1);
         let (block, lasts) = &blocked[0];
         assert_eq!((&block.scope, lasts.as_secs()), (expected, 20));
@@ -116,8 +111,7 @@ fn a_throttle_follows_the_scope_in_its_answer() {
                 fate: Fate::Answered,
                 ..outcome.into()
             };
-            desk.scheduler.finished(desk.now, key, MS, attempt);
-            let blocked = desk.step(MS).blocked;
+            let blocked = desk.ended_within(MS, key, attempt).blocked;
             let (block, lasts) = &blocked[0];
             assert_eq!((&block.scope, lasts.as_secs()), (expected, 20));
         }

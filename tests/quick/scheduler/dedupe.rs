@@ -8,28 +8,16 @@ use sluicegate::broker::{DeliverySource, Message};
 use sluicegate::engine::action::{ResultSettings, ResultTarget};
 use sluicegate::engine::facts::Fact;
 use sluicegate::gate::{Deduped, GateError, ShardId};
-use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Field;
 
-use crate::scheduler::{Desk, Done, MS, START, by_header, message, settings, usual, wait};
+use crate::scheduler::{Desk, Done, MS, START, by_header, settings, usual, wait};
 
 const DUPLICATE: Deduped = Deduped::Duplicate { left_ms: 5 };
 
 fn job(id: &str) -> Message {
-    let text = |text: &str| HeaderValue::Text(text.to_owned());
-    let mut job = message(&[("x-tenant", text("a")), ("x-dedupe-key", text("k"))]);
-    job.properties = job.properties.with_message_id(id.into());
-    job
-}
-
-/// Returns a desk that knows the store's clock.
-fn desk() -> Desk {
-    let mut desk = Desk::new(4);
-    let key = desk.start_one();
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    desk.actions();
-    desk
+    let key = ("x-dedupe-key", HeaderValue::Text("k".to_owned()));
+    kit::job("a", id).with_headers(&[key], &[])
 }
 
 fn answer_dedupe(desk: &mut Desk, deduped: Vec<Deduped>) -> Done {
@@ -120,7 +108,7 @@ fn a_redelivered_job_is_marked_in_the_request() {
 
 #[test]
 fn a_job_without_an_id_gets_one_before_it_asks() {
-    let mut desk = desk();
+    let mut desk = Desk::with_clock(4);
     let mut nameless = job("1");
     nameless.properties = Default::default();
     let text = |text: &str| HeaderValue::Text(text.to_owned());
@@ -137,7 +125,7 @@ fn a_job_without_an_id_gets_one_before_it_asks() {
 
 #[test]
 fn a_job_waits_while_redis_is_unreachable_and_returns_later_if_redis_refuses() {
-    let mut desk = desk();
+    let mut desk = Desk::with_clock(4);
     desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     let away = GateError::Unreachable("a test".into());
     desk.scheduler

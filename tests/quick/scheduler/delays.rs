@@ -50,19 +50,13 @@ fn a_clock_step_back_delays_no_retry_beyond_its_wait() {
     retry.message = retry.message.with_headers(&waits, &[]);
     assert!(desk.arrives(retry).asked.is_empty());
     let done = desk.step(MS * 10_000);
-    let (key, moved) = done
-        .published
-        .into_iter()
-        .next()
-        .expect("it waits once more");
+    let moved = desk.leaves(done);
     assert_eq!(trip(&moved.message).wait_ms, 10_000);
     let not_before = moved.message.header(headers::NOT_BEFORE);
     assert!(
         matches!(not_before, Field::Int(ms) if ms <= STORE_MS as i64 + 20_100),
         "{not_before:?}"
     );
-    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
-    desk.actions();
     assert!(desk.arrives(moved).asked.is_empty());
     assert_eq!(desk.step(MS * 10_100).asked.len(), 1);
 }
@@ -73,15 +67,13 @@ fn a_job_asks_slightly_early_and_keeps_its_position() {
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
     let sent = desk.now;
-    let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
+    let outgoing = desk.leaves(done);
     assert_eq!(&*outgoing.queue, "jobs.delay.from-8000");
     let whole = Trip {
         until_ms: STORE_MS + 10_000,
         wait_ms: 10_000,
     };
     assert_eq!(trip(&outgoing.message), whole);
-    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
-    desk.actions();
     assert!(desk.arrives(outgoing).asked.is_empty());
     // 100 ms early, and up to a twelfth of the wait.
     let at = desk.scheduler.next_tick(desk.now).expect("it waits");
@@ -114,9 +106,7 @@ fn the_first_job_of_a_waitlist_asks_at_its_turn_because_no_job_ahead_can_vanish(
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(10_000, 1)]]);
     let turn = desk.now + MS * 10_000;
-    let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
-    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
-    desk.actions();
+    let outgoing = desk.leaves(done);
     assert!(desk.arrives(outgoing).asked.is_empty());
     while desk.now < turn - MS * 2 {
         assert!(desk.step(MS).asked.is_empty());
@@ -182,17 +172,14 @@ fn a_priority_is_removed_in_delay_queues_and_restored_after_them() {
     urgent.properties = urgent.properties.with_priority(9);
     desk.deliver_messages(DeliverySource::Fresh, vec![urgent]);
     let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
-    let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
+    let outgoing = desk.leaves(done);
     let priority = |message: &Message| *message.properties.priority();
     assert_eq!(priority(&outgoing.message), None);
-    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
-    desk.actions();
     desk.back(outgoing);
     let done = desk.answer(MS, vec![vec![START]]);
     let reason = "no".to_owned();
     let reject = sluicegate::handler::Outcome::Reject { reason };
-    (desk.scheduler).finished(desk.now, done.dispatched[0].0, MS, reject);
-    let (_, dead) = desk.actions().published.remove(0);
+    let (_, dead) = desk.ended(done.dispatched[0].0, reject).published.remove(0);
     assert_eq!(priority(&dead.message), Some(9));
     assert_eq!(dead.message.header("x-sluicegate-priority"), Field::Missing);
 }
@@ -236,17 +223,14 @@ fn the_number_of_delays_travels_with_a_job_to_its_dead_letter() {
     desk.deliver_messages(DeliverySource::Fresh, vec![claimed]);
     for (number, wait_ms) in [(1, 1_000), (2, 10_000), (3, 200_000)] {
         let done = desk.answer(MS, vec![vec![wait(wait_ms, 4)]]);
-        let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
+        let outgoing = desk.leaves(done);
         assert_eq!(waits(&outgoing.message), Some(number));
-        desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
-        desk.actions();
         assert_eq!(desk.back(outgoing).asked.len(), 1);
     }
     let done = desk.answer(MS, vec![vec![START]]);
     let reason = "no such order".to_owned();
     let outcome = Outcome::Reject { reason };
-    (desk.scheduler).finished(desk.now, done.dispatched[0].0, MS, outcome);
-    let done = desk.step(MS);
+    let done = desk.ended_within(MS, done.dispatched[0].0, outcome);
     let (_, dead) = done.published.into_iter().next().expect("a dead letter");
     assert_eq!(waits(&dead.message), Some(3));
 }
@@ -284,7 +268,7 @@ fn the_first_promise_travels_with_a_job_and_is_compared_with_its_start() {
     let mut first = None;
     for wait_ms in [10_000, 5_000, 70_000] {
         let done = desk.answer(MS, vec![vec![wait(wait_ms, 4)]]);
-        let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
+        let outgoing = desk.leaves(done);
         let promised = promise(&outgoing.message).expect("it was told its turn");
         assert_eq!(
             *first.get_or_insert(promised),
@@ -292,8 +276,6 @@ fn the_first_promise_travels_with_a_job_and_is_compared_with_its_start() {
             "later ones correct it"
         );
         assert_eq!(promised.wait_ms, 10_000);
-        desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
-        desk.actions();
         assert_eq!(desk.back(outgoing).asked.len(), 1);
     }
     desk.scheduler.take_facts();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate::broker::{DeliverySource, Message, Outgoing};
-use sluicegate::gate::{Answer, End, ShardId};
+use sluicegate::gate::{Answer, End};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Field;
@@ -18,15 +18,6 @@ fn expiring(ms: u64) -> Message {
     let properties = job.properties.clone();
     job.properties = properties.with_expiration(ms.to_string().into());
     job
-}
-
-/// Returns a desk that knows the store's clock, which shows `STORE_MS` at `now`.
-fn desk(concurrency: usize) -> Desk {
-    let mut desk = Desk::new(concurrency);
-    let key = desk.start_one();
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    desk.actions();
-    desk
 }
 
 #[track_caller]
@@ -45,11 +36,11 @@ fn dead(done: &Done) -> &Outgoing {
 
 #[test]
 fn an_expired_job_returns_from_its_delay_queue_without_a_request() {
-    let mut desk = desk(4);
+    let mut desk = Desk::with_clock(4);
     let asked = desk.deliver_messages(DeliverySource::Fresh, vec![expiring(3_000)]);
     assert_eq!(asked.asked.len(), 1);
     let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
-    let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
+    let outgoing = desk.leaves(done);
     let trip = trip(&outgoing.message).wait_ms;
     assert!((3_000..=3_500).contains(&trip), "{trip}");
     let travelling = outgoing.message;
@@ -63,9 +54,6 @@ fn an_expired_job_returns_from_its_delay_queue_without_a_request() {
         &None,
         "a delay queue would drop it"
     );
-    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
-    desk.actions();
-
     let mut early = travelling.clone().with_headers(&[], &["x-sluicegate-trip"]);
     early.properties = early.properties.with_expiration("1".into());
     desk.step(MS * 2_000);
@@ -87,7 +75,7 @@ fn an_expired_job_returns_from_its_delay_queue_without_a_request() {
 
 #[test]
 fn a_held_job_that_expires_meanwhile_is_a_dead_letter_when_its_turn_comes() {
-    let mut desk = desk(4);
+    let mut desk = Desk::with_clock(4);
     desk.deliver_messages(DeliverySource::Fresh, vec![expiring(200)]);
     let done = desk.answer(MS, vec![vec![wait(300, 4)]]);
     assert!(done.published.is_empty());
@@ -96,43 +84,39 @@ fn a_held_job_that_expires_meanwhile_is_a_dead_letter_when_its_turn_comes() {
 
 #[test]
 fn a_job_that_expires_before_its_call_returns_its_permit() {
-    let mut desk = desk(4);
+    let mut desk = Desk::with_clock(4);
     desk.deliver_messages(DeliverySource::Fresh, vec![expiring(20)]);
     let done = desk.answer(MS * 20, vec![vec![START]]);
     assert!(done.dispatched.is_empty());
     let done = desk.step(MS * 5);
     assert_eq!(done.settled[0].settled[0].end, End::Unused);
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    desk.settled_all(1);
     dead(&desk.step(MS * 20));
 }
 
 #[test]
 fn a_permit_ends_before_its_job_expires() {
-    let mut desk = desk(4);
+    let mut desk = Desk::with_clock(4);
     desk.deliver_messages(DeliverySource::Fresh, vec![expiring(20)]);
     let asked_at = desk.now;
     let done = desk.answer(MS, vec![vec![START]]);
     let (key, _, deadline) = done.dispatched[0];
     // The test's clock reading stands still, so 5 ms count twice.
     assert!(deadline < asked_at + MS * 20, "{deadline:?}");
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Late);
-    desk.step(MS * 19);
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    desk.ended_within(MS * 19, key, Outcome::Late);
+    desk.settled_all(1);
     dead(&desk.step(MS));
 }
 
 #[test]
 fn jobs_that_expire_while_a_permit_is_missing_do_not_take_it() {
-    let mut desk = desk(1);
+    let mut desk = Desk::with_clock(1);
     let jobs = vec![expiring(60_000), expiring(1_000)];
     desk.deliver_messages(DeliverySource::Fresh, jobs);
     let done = desk.answer(MS, vec![vec![START, CAPACITY]]);
     let key = done.dispatched[0].0;
     desk.step(MS * 1_000);
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    dead(&desk.step(MS));
+    dead(&desk.ended_within(MS, key, Outcome::Done));
     // No other job is left to ask for.
     let asked = desk.deliver(DeliverySource::Fresh, &["a"]).asked;
     assert_eq!((asked.len(), asked[0].asks.len()), (1, 1));
@@ -140,15 +124,14 @@ fn jobs_that_expire_while_a_permit_is_missing_do_not_take_it() {
 
 #[test]
 fn a_failed_job_is_a_dead_letter_if_its_next_attempt_would_be_too_late() {
-    let mut desk = desk(4);
+    let mut desk = Desk::with_clock(4);
     desk.deliver_messages(DeliverySource::Fresh, vec![expiring(2_000)]);
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
     let retry = Outcome::Retry {
         after: Some(Duration::from_secs(60)),
         reason: "500".into(),
     };
-    desk.scheduler.finished(desk.now, key, MS, retry);
-    let (key, outgoing) = desk.actions().published.remove(0);
+    let (key, outgoing) = desk.ended(key, retry).published.remove(0);
     let trip = trip(&outgoing.message).wait_ms;
     assert!(trip < 2_400, "{trip}");
     desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
@@ -169,7 +152,7 @@ fn the_stores_clock_is_read_before_an_expiring_job() {
 
 #[test]
 fn a_publication_time_is_compared_with_the_stores_clock() {
-    let mut desk = desk(4);
+    let mut desk = Desk::with_clock(4);
     let published = HeaderValue::Int(STORE_MS - 500);
     let job = || expiring(1_000).with_headers(&[("timestamp_in_ms", published.clone())], &[]);
     desk.step(MS * 300);

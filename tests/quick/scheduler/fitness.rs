@@ -3,18 +3,15 @@
 use std::time::Duration;
 
 use sluicegate::broker::DeliverySource;
-use sluicegate::handler::{Attempt, Outcome, Trouble};
+use sluicegate::handler::{Attempt, Trouble};
 
 use crate::scheduler::breaker::{attempt_of, closed, desk, unwritten};
-use crate::scheduler::{CAPACITY, Desk, Done, MS};
+use crate::scheduler::{CAPACITY, Desk, Done, MS, retry};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn refused() -> Attempt {
-    let reason = "no connection".to_owned();
-    let after = None;
-    let outcome = Outcome::Retry { after, reason };
-    unwritten(outcome, Some(Trouble::Unreachable))
+    unwritten(retry("no connection"), Some(Trouble::Unreachable))
 }
 
 /// Returns a scheduler that has returned its jobs because it can't make calls.
@@ -24,8 +21,7 @@ fn unfit() -> Desk {
     for failures in 1..=5 {
         desk.deliver(DeliverySource::Fresh, &["a"]);
         let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
-        let now = desk.now;
-        desk.scheduler.prepared(now, key, Some(MS), Err(refused()));
+        desk.prepared(key, Err(refused()));
         desk.step(MS);
         // No call was made, so no attempt is used, though no breaker is open.
         let done = desk.answer_reports(vec![closed(failures)]);
@@ -54,8 +50,7 @@ fn a_worker_that_cannot_make_calls_returns_its_jobs_and_tries_a_few() {
     // One connection is enough.
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
-    let now = desk.now;
-    desk.scheduler.prepared(now, key, Some(MS), Ok(()));
+    desk.prepared(key, Ok(()));
     assert_eq!(desk.scheduler.unfit(), None);
     let done = desk.step(MS);
     assert_eq!((done.rests, done.takes), (1, 0), "the few go back first");
@@ -89,8 +84,7 @@ fn a_worker_without_jobs_is_fit_again_when_a_call_can_be_prepared() {
         } else {
             Ok(())
         };
-        let now = desk.now;
-        desk.scheduler.prepared(now, test, Some(MS), result);
+        desk.prepared(test, result);
         let done = desk.step(MS);
         assert!(done.reported.is_empty(), "it is no call");
         assert!(done.released.contains(&test) && !tests.contains(&test));

@@ -39,7 +39,7 @@ fn cold(desk: &mut Desk, wait: Duration) {
         wait,
         why: "a test".to_owned(),
     };
-    (desk.scheduler).answered(desk.now, ShardId::default(), Err(why));
+    desk.answered(Err(why));
     desk.actions();
 }
 
@@ -76,8 +76,7 @@ fn jobs_that_wait_for_a_slot_are_released_briefly_and_running_ones_stay() {
     for outgoing in left {
         assert!(trip(&outgoing.message).wait_ms <= 1_000);
     }
-    desk.scheduler.finished(desk.now, runs, MS, Outcome::Done);
-    assert_eq!(desk.actions().acked.len(), 1);
+    assert_eq!(desk.ended(runs, Outcome::Done).acked.len(), 1);
 }
 
 #[test]
@@ -86,9 +85,7 @@ fn jobs_of_a_delivery_window_move_on_for_the_rest_of_their_wait() {
     desk.start_one();
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(200_000, 7)]]);
-    let (key, parked) = done.published.into_iter().next().expect("it leaves");
-    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
-    desk.actions();
+    let parked = desk.leaves(done);
     desk.arrives(parked);
     assert!(leaves_within(&mut desk, 45).is_empty());
     let left = leaves_within(&mut desk, 15);

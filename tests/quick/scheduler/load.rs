@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use sluicegate::broker::DeliverySource;
 use sluicegate::engine::facts::{Census, Fact, MissingResource};
-use sluicegate::gate::{ShardId, TenantReply};
+use sluicegate::gate::TenantReply;
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::{self, HeaderValue};
 
-use crate::scheduler::{Desk, MS, START, STORE_MS, message, wait};
+use crate::scheduler::{Desk, MS, START, STORE_MS, message, reply, wait};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -55,10 +55,7 @@ fn a_denied_job_is_due_at_the_end_of_its_wait() {
 
 #[test]
 fn a_job_that_comes_late_out_of_a_delay_queue_is_late_by_that_much() {
-    let mut desk = Desk::new(4);
-    let key = desk.start_one();
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    desk.actions();
+    let mut desk = Desk::with_clock(4);
     starts(&mut desk);
     let came = |ms: u64| {
         headers::trip(sluicegate::rules::delays::Trip {
@@ -92,8 +89,7 @@ fn a_job_with_an_expired_permit_waits_since_its_arrival() {
     assert!(done.dispatched.is_empty(), "too late for its permit");
     // Unused permits are returned first.
     assert_eq!(desk.step(5 * MS).settled.len(), 1);
-    let settled = Ok(vec![Ok(())]);
-    (desk.scheduler).settled(desk.now, ShardId::default(), settled);
+    desk.settled_all(1);
     desk.step(5 * MS);
     desk.answer(MS, vec![vec![START]]);
     let late = starts(&mut desk);
@@ -111,8 +107,7 @@ fn a_job_without_a_slot_leaves_quota_idle() {
     assert_eq!(now.idle, idle(MissingResource::Slot, 2));
     assert_eq!((now.waiting, now.suspended), (1, 0));
     assert!((2 * SECOND..2 * SECOND + 10 * MS).contains(&now.oldest));
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    desk.step(MS);
+    desk.ended_within(MS, key, Outcome::Done);
     assert_eq!(census(&mut desk).idle.iter().sum::<usize>(), 2);
     assert_eq!(
         census(&mut desk).idle[MissingResource::Redis as usize],
@@ -151,14 +146,10 @@ fn only_an_answer_suspends_a_tenant() {
     let mut desk = Desk::new(4);
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let reply = TenantReply {
-        now_ms: STORE_MS,
         blocked_until_ms: STORE_MS + 5_000,
-        has_failures: false,
-        shadows: Vec::new(),
-        answers: vec![wait(5_000, 1)],
+        ..reply(vec![wait(5_000, 1)])
     };
-    let answers = Ok(vec![Ok(reply)]);
-    (desk.scheduler).answered(desk.now, ShardId::default(), answers);
+    desk.answered(Ok(vec![Ok(reply)]));
     assert_eq!(census(&mut desk).suspended, 1);
     desk.now += 5 * SECOND;
     assert_eq!(census(&mut desk).suspended, 0);
@@ -185,15 +176,11 @@ fn tenant_counts_are_reported_once_and_waiting_jobs_repeatedly() {
 
     desk.now += 200 * MS;
     let reply = TenantReply {
-        now_ms: STORE_MS,
         blocked_until_ms: STORE_MS + 5_000,
-        has_failures: false,
-        shadows: Vec::new(),
-        answers: vec![wait(5_000, 1)],
+        ..reply(vec![wait(5_000, 1)])
     };
     desk.deliver(DeliverySource::Fresh, &["c"]);
-    let answers = Ok(vec![Ok(reply)]);
-    (desk.scheduler).answered(desk.now, ShardId::default(), answers);
+    desk.answered(Ok(vec![Ok(reply)]));
     let now = desk.scheduler.tenants(desk.now);
     let [a, b, c] = now.busiest.as_slice() else {
         panic!("{now:?}");

@@ -30,15 +30,14 @@ use sluicegate::engine::facts::Fact;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::fleet::{EnforcedPolicies, Registered, RegistryKnowledge};
 use sluicegate::gate::{
-    Answer, BreakerEvent, BreakerScope, Candidate, End, GateError, LimitEvidence, Sequences,
-    ShardId, Suspected, TenantAsk, TenantReply, TenantSettled, Ticket,
+    Answer, BreakerEvent, BreakerScope, Candidate, End, GateError, LimitEvidence, Replies,
+    Sequences, SettleReplies, ShardId, Suspected, TenantAsk, TenantReply, TenantSettled, Ticket,
 };
 use sluicegate::handler::{Attempt, Fate, Outcome};
-use sluicegate::rules::answers::{LimitInfo, Pushback, Quotas, ThrottleScope};
+use sluicegate::rules::answers::{LimitInfo, Pushback, Quotas};
 use sluicegate::rules::delays::{DelayLevels, QueueNames, Trip};
 use sluicegate::rules::headers::{self, HeaderValue};
-use sluicegate::rules::holding::Holding;
-use sluicegate::rules::job::{Field, Fields, Job, TenantField, ValueField};
+use sluicegate::rules::job::{Field, Fields, Job, TenantField};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::retry::RetryPolicy;
@@ -107,45 +106,39 @@ pub fn by_header() -> TenantField {
 }
 
 pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> EngineSettings {
-    let levels = DelayLevels::new(Duration::from_secs(300));
+    let open = kit::settings::open(concurrency);
+    let retry = RetryPolicy {
+        initial_interval: Duration::from_secs(10),
+        max_interval: Duration::from_secs(300),
+        ..open.live.retry
+    };
     EngineSettings {
         policy,
         fields: Fields {
             tenant,
-            cost: ValueField::Header("x-cost".into()),
-            deadline: None,
-            max_delayed_start_ms: 30 * 86_400_000,
-            dedupe_for_ms: 600_000,
-            priorities: Default::default(),
-            call: Default::default(),
+            ..open.fields
         },
         live: Changeable {
-            concurrency,
-            max_in_memory: Duration::from_millis(500),
-            retry: RetryPolicy {
-                max_attempts: 3,
-                initial_interval: Duration::from_secs(10),
-                max_interval: Duration::from_secs(300),
-                give_up_after: Duration::from_secs(7 * 86_400),
-                max_crashes: 5,
-            },
+            retry,
             max_throttle: Duration::from_secs(3600),
-            guard_budget: 0.01,
+            ..open.live
         },
         prefetch: 80,
-        names: QueueNames::new("jobs", &levels),
-        levels,
-        throttle_scope: ThrottleScope::Tenant,
-        answers_stop_all: false,
-        breaker: None,
-        results: None,
-        holding: Holding::new(Duration::from_secs(1_800), Duration::from_secs(10)),
+        ..open
     }
 }
 
 impl Desk {
     pub fn new(concurrency: usize) -> Self {
         Self::of(settings(concurrency, usual(), by_header()))
+    }
+
+    /// Returns a desk that knows the store's clock, which shows [`STORE_MS`] at `now`.
+    pub fn with_clock(concurrency: usize) -> Self {
+        let mut desk = Self::new(concurrency);
+        let key = desk.start_one();
+        desk.ended(key, Outcome::Done);
+        desk
     }
 
     pub fn with(concurrency: usize, policy: Policy, tenant: TenantField) -> Self {
@@ -274,19 +267,70 @@ impl Desk {
         self.now += after;
         let has_failures = self.has_failures;
         let reply = |answers| TenantReply {
-            now_ms: STORE_MS,
-            blocked_until_ms: 0,
             has_failures,
-            answers,
-            shadows: Vec::new(),
+            ..reply(answers)
         };
         let replies = answers
             .into_iter()
             .map(|answers| Ok(reply(answers)))
             .collect();
-        self.scheduler
-            .answered(self.now, ShardId::default(), Ok(replies));
+        self.answered(Ok(replies));
         self.actions()
+    }
+
+    /// Answers the questions to the default shard.
+    pub fn answered(&mut self, replies: Result<Replies, GateError>) {
+        let shard = ShardId::default();
+        self.scheduler.answered(self.now, shard, replies);
+    }
+
+    /// Answers the settlements of the default shard.
+    pub fn settled(&mut self, replies: Result<SettleReplies, GateError>) {
+        let shard = ShardId::default();
+        self.scheduler.settled(self.now, shard, replies);
+    }
+
+    /// Answers that the settlements of this many tenants are stored.
+    pub fn settled_all(&mut self, tenants: usize) {
+        self.settled(Ok(vec![Ok(()); tenants]));
+    }
+
+    /// Ends a call that took a millisecond.
+    pub fn ended(&mut self, key: JobKey, attempt: impl Into<Attempt>) -> Done {
+        self.scheduler.finished(self.now, key, MS, attempt);
+        self.actions()
+    }
+
+    /// Ends a call. Returns the actions from then until `forward` later.
+    pub fn ended_within(
+        &mut self,
+        forward: Duration,
+        key: JobKey,
+        attempt: impl Into<Attempt>,
+    ) -> Done {
+        self.scheduler.finished(self.now, key, MS, attempt);
+        self.step(forward)
+    }
+
+    /// Ends a job's preparation, which took a millisecond.
+    pub fn prepared(&mut self, key: JobKey, result: Result<(), Attempt>) {
+        let now = self.now;
+        self.scheduler.prepared(now, key, Some(MS), result);
+    }
+
+    /// Confirms the publication of a message.
+    pub fn confirmed(&mut self, key: JobKey) -> Done {
+        self.scheduler.moved(self.now, vec![(key, Ok(()))]);
+        self.actions()
+    }
+
+    /// Returns the first published message and confirms it.
+    #[track_caller]
+    pub fn leaves(&mut self, done: Done) -> Outgoing {
+        let first = done.published.into_iter().next();
+        let (key, outgoing) = first.expect("a published message");
+        self.confirmed(key);
+        outgoing
     }
 
     pub fn start_one(&mut self) -> JobKey {
@@ -308,6 +352,26 @@ pub const START: Answer = Answer::Start {
     sequences: Sequences::NONE,
 };
 pub const CAPACITY: Answer = Answer::Capacity;
+
+pub fn retry(why: &str) -> Outcome {
+    let (after, reason) = (None, why.to_owned());
+    Outcome::Retry { after, reason }
+}
+
+pub fn throttled(after: Option<Duration>) -> Outcome {
+    let reason = "429".to_owned();
+    Outcome::Throttled { after, reason }
+}
+
+pub fn reply(answers: Vec<Answer>) -> TenantReply {
+    TenantReply {
+        now_ms: STORE_MS,
+        blocked_until_ms: 0,
+        has_failures: false,
+        shadows: Vec::new(),
+        answers,
+    }
+}
 
 pub fn wait(ttl_ms: u64, number: u64) -> Answer {
     let ticket = Ticket {
@@ -351,8 +415,7 @@ fn a_job_with_quota_is_admitted_run_and_acked() {
         desk.now - MS + Duration::from_millis(25),
         "half a guard from the question"
     );
-    desk.scheduler.finished(desk.now, *key, MS, Outcome::Done);
-    assert_eq!(desk.actions().acked, [1]);
+    assert_eq!(desk.ended(*key, Outcome::Done).acked, [1]);
     assert!(desk.scheduler.is_idle());
 }
 
@@ -394,8 +457,7 @@ fn a_long_wait_takes_a_delay_queue_and_is_acked_only_when_that_is_confirmed() {
     assert_eq!(header("retry-after"), Field::Int(11));
     assert_eq!(header("x-ratelimit-reset"), Field::Int(1_700_000_011));
     assert!(done.acked.is_empty());
-    desk.scheduler.moved(desk.now, vec![(*key, Ok(()))]);
-    assert_eq!(desk.actions().acked, [1]);
+    assert_eq!(desk.confirmed(*key).acked, [1]);
 }
 
 #[test]
@@ -416,8 +478,7 @@ fn a_failed_publish_keeps_the_job_and_is_retried() {
         let (_, again) = desk.step(Duration::from_secs(1)).published.remove(0);
         assert_eq!(again.message, first.message);
     }
-    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
-    assert_eq!(desk.actions().acked, [1]);
+    assert_eq!(desk.confirmed(key).acked, [1]);
 }
 
 #[test]
@@ -434,8 +495,7 @@ fn headers_do_not_grow_however_often_a_job_waits() {
             .answer(MS, vec![vec![wait(10_000, 4)]])
             .published
             .remove(0);
-        desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
-        desk.actions();
+        desk.confirmed(key);
         assert_eq!(
             outgoing.message.header("x-sluicegate-attempt"),
             Field::Int(1)
@@ -463,8 +523,7 @@ fn an_answer_that_comes_too_late_starts_nothing() {
         "first it gives back what it did not use"
     );
     assert_eq!(done.settled[0].settled[0].end, End::Unused);
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    desk.settled_all(1);
     let asked = desk.step(MS).asked;
     assert_eq!(asked.len(), 1, "it asks again");
     let ask = asked[0].asks[0];
@@ -482,8 +541,7 @@ fn an_expired_permit_leaves_the_job_its_turn() {
     let key = done.dispatched[0].0;
     (desk.scheduler).finished(desk.now, key, MS * 26, Outcome::Late);
     desk.step(MS);
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    desk.settled_all(1);
     let asked = desk.step(MS * 2).asked;
     assert_eq!(asked[0].asks[0].ticket, Some(Ticket::HAD_ITS_TURN));
 }
@@ -522,8 +580,7 @@ fn a_job_without_a_slot_waits_in_memory_until_one_is_free() {
         next.is_none_or(|at| at > soon),
         "no busy loop while it waits"
     );
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    assert_eq!(desk.step(MS).asked[0].budget, 1);
+    assert_eq!(desk.ended_within(MS, key, Outcome::Done).asked[0].budget, 1);
 }
 
 #[test]
@@ -531,11 +588,7 @@ fn no_job_starts_or_is_lost_while_the_gate_is_unreachable() {
     let mut desk = Desk::new(4);
     desk.deliver(DeliverySource::Fresh, &["a", "a"]);
     for _ in 0..5 {
-        desk.scheduler.answered(
-            desk.now,
-            ShardId::default(),
-            Err(GateError::Unreachable("refused".into())),
-        );
+        desk.answered(Err(GateError::Unreachable("refused".into())));
         let done = desk.actions();
         assert!(done.dispatched.is_empty() && done.acked.is_empty());
         let next = desk.scheduler.next_tick(desk.now).expect("it tries again");
@@ -548,14 +601,9 @@ fn no_job_starts_or_is_lost_while_the_gate_is_unreachable() {
 #[test]
 fn a_failed_job_takes_a_delay_queue_with_its_attempt_and_in_the_end_becomes_a_dead_letter() {
     let mut desk = Desk::new(4);
-    let retry = || Outcome::Retry {
-        after: None,
-        reason: "500".into(),
-    };
     let mut key = desk.start_one();
     for attempt in 2..=3 {
-        desk.scheduler.finished(desk.now, key, MS, retry());
-        let (moving, outgoing) = desk.actions().published.remove(0);
+        let (moving, outgoing) = desk.ended(key, retry("500")).published.remove(0);
         assert!(outgoing.queue.starts_with("jobs.delay."));
         assert_eq!(
             outgoing.message.header("x-sluicegate-attempt"),
@@ -566,8 +614,7 @@ fn a_failed_job_takes_a_delay_queue_with_its_attempt_and_in_the_end_becomes_a_de
         };
         let wait_ms = u64::try_from(at).expect("a time") - STORE_MS;
         assert!((5_000..=30_000).contains(&wait_ms), "{wait_ms}");
-        desk.scheduler.moved(desk.now, vec![(moving, Ok(()))]);
-        desk.actions();
+        desk.confirmed(moving);
         // The delay queue does not keep the time, so the job waits unacked in the worker.
         let back = desk.arrives(outgoing);
         assert!(back.asked.is_empty() && back.published.is_empty());
@@ -577,8 +624,7 @@ fn a_failed_job_takes_a_delay_queue_with_its_attempt_and_in_the_end_becomes_a_de
         assert_eq!(i64::from(started.1.attempt), attempt);
         key = started.0;
     }
-    desk.scheduler.finished(desk.now, key, MS, retry());
-    let (_, dead) = desk.actions().published.remove(0);
+    let (_, dead) = desk.ended(key, retry("500")).published.remove(0);
     assert_eq!(&*dead.queue, "jobs.dead");
     let reason = dead.message.header("x-sluicegate-reason");
     assert_eq!(reason, Field::Text("gave up after 3 attempts: 500"));
@@ -589,9 +635,10 @@ fn a_snooze_uses_no_attempt() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
     let after = Duration::from_secs(30);
-    desk.scheduler
-        .finished(desk.now, key, MS, Outcome::Snooze { after });
-    let (_, outgoing) = desk.actions().published.remove(0);
+    let (_, outgoing) = desk
+        .ended(key, Outcome::Snooze { after })
+        .published
+        .remove(0);
     assert_eq!(
         outgoing.message.header("x-sluicegate-attempt"),
         Field::Int(1)
@@ -603,16 +650,7 @@ fn a_throttled_job_closes_its_tenant_and_asks_again_with_the_same_attempt() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
     let after = Some(Duration::from_secs(99_999));
-    desk.scheduler.finished(
-        desk.now,
-        key,
-        MS,
-        Outcome::Throttled {
-            after,
-            reason: "429".into(),
-        },
-    );
-    let blocked = desk.actions().blocked.remove(0);
+    let blocked = desk.ended(key, throttled(after)).blocked.remove(0);
     assert_eq!(
         (blocked.0.key, blocked.1, blocked.0.reason.as_str()),
         (Some(key), Duration::from_secs(3600), "429"),
@@ -635,12 +673,10 @@ fn a_throttled_job_closes_its_tenant_and_asks_again_with_the_same_attempt() {
 fn no_job_of_a_tenant_asks_while_its_throttle_is_being_stored() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
-    let refused = Outcome::Throttled {
-        after: Some(Duration::from_secs(9)),
-        reason: "429".into(),
-    };
-    desk.scheduler.finished(desk.now, key, MS, refused);
-    let (block, _) = desk.actions().blocked.remove(0);
+    let (block, _) = desk
+        .ended(key, throttled(Some(Duration::from_secs(9))))
+        .blocked
+        .remove(0);
     let asked = desk.deliver(DeliverySource::Fresh, &["a", "b"]).asked;
     let tenants: Vec<_> = asked.iter().map(|ask| ask.tenant.as_str()).collect();
     assert_eq!(tenants, ["b"]);
@@ -655,18 +691,16 @@ fn an_admission_that_arrives_while_a_throttle_is_being_stored_is_returned() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
     assert_eq!(desk.deliver(DeliverySource::Fresh, &["a"]).asked.len(), 1);
-    let refused = Outcome::Throttled {
-        after: Some(Duration::from_secs(9)),
-        reason: "429".into(),
-    };
-    desk.scheduler.finished(desk.now, key, MS, refused);
-    let (block, _) = desk.actions().blocked.remove(0);
+    let (block, _) = desk
+        .ended(key, throttled(Some(Duration::from_secs(9))))
+        .blocked
+        .remove(0);
     let done = desk.answer(MS, vec![vec![START]]);
     assert!(done.dispatched.is_empty() && done.asked.is_empty());
     let settled = desk.step(MS).settled;
     assert_eq!(settled.len(), 1, "the permit is given back");
     desk.scheduler.blocked(desk.now, block, Ok(()));
-    (desk.scheduler).settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    desk.settled_all(1);
     assert_eq!(desk.step(MS * 5).asked[0].asks.len(), 2);
 }
 
@@ -676,24 +710,15 @@ fn an_even_flow_is_throttled_for_twice_as_long_until_a_call_succeeds() {
     let mut desk = Desk::with(4, limit.expect("a limit").into(), by_header());
     let mut lengths = Vec::new();
     let mut key = desk.start_one();
-    let failed = Outcome::Retry {
-        after: None,
-        reason: "500".into(),
-    };
+    let failed = retry("500");
     for next in [None, Some(failed), Some(Outcome::Done), None] {
-        let refused = Outcome::Throttled {
-            after: None,
-            reason: "429".into(),
-        };
-        desk.scheduler.finished(desk.now, key, MS, refused);
-        let (block, lasts) = desk.actions().blocked.remove(0);
+        let (block, lasts) = desk.ended(key, throttled(None)).blocked.remove(0);
         lengths.push(lasts.as_millis());
         desk.scheduler.blocked(desk.now, block, Ok(()));
         desk.step(lasts);
         key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
         if let Some(outcome) = next {
-            desk.scheduler.finished(desk.now, key, MS, outcome);
-            desk.actions();
+            desk.ended(key, outcome);
             key = desk.start_one();
         }
     }
@@ -712,15 +737,10 @@ fn throttles_that_repeat_name_the_algorithm_that_fits_the_api() {
                 ..LimitInfo::default()
             },
             fate: Fate::Answered,
-            ..Outcome::Throttled {
-                after: None,
-                reason: "429".into(),
-            }
-            .into()
+            ..throttled(None).into()
         };
         desk.now += MS;
-        desk.scheduler.finished(desk.now, key, MS, refused);
-        let (block, _) = desk.actions().blocked.remove(0);
+        let (block, _) = desk.ended(key, refused).blocked.remove(0);
         reasons.push(block.reason.clone());
         desk.scheduler.blocked(desk.now, block, Ok(()));
         desk.step(5 * MS);
@@ -739,8 +759,7 @@ fn a_start_is_marked_as_repeated_until_its_permit_is_used() {
     let gives_back = |desk: &mut Desk, outcome| {
         (desk.scheduler).finished(desk.now, key, MS * 26, outcome);
         desk.step(MS);
-        desk.scheduler
-            .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+        desk.settled_all(1);
         desk.step(MS * 2).asked[0].asks[0]
     };
     assert!(gives_back(&mut desk, Outcome::Late).readmitted);
@@ -751,12 +770,10 @@ fn a_start_is_marked_as_repeated_until_its_permit_is_used() {
     );
     // This time it is called. Its next question is another start.
     desk.answer(MS, vec![vec![START]]);
-    let throttled = Outcome::Throttled {
-        after: Some(MS * 1_000),
-        reason: "429".into(),
-    };
-    (desk.scheduler).finished(desk.now, key, MS, throttled);
-    let blocked = desk.actions().blocked.remove(0);
+    let blocked = desk
+        .ended(key, throttled(Some(MS * 1_000)))
+        .blocked
+        .remove(0);
     desk.scheduler.blocked(desk.now, blocked.0, Ok(()));
     assert!(!desk.step(MS * 5).asked[0].asks[0].readmitted);
 }
@@ -770,8 +787,7 @@ fn an_unusable_message_becomes_a_dead_letter_with_its_reason() {
     assert_eq!(&*outgoing.queue, "jobs.dead");
     let reason = outgoing.message.header("x-sluicegate-reason");
     assert_eq!(reason, Field::Text("no tenant: header x-tenant is missing"));
-    desk.scheduler.moved(desk.now, vec![(*key, Ok(()))]);
-    assert_eq!(desk.actions().acked, [1]);
+    assert_eq!(desk.confirmed(*key).acked, [1]);
 }
 
 #[test]
@@ -789,8 +805,7 @@ fn a_lost_session_is_forgotten_and_never_acked() {
     let reject = Outcome::Reject {
         reason: "no".into(),
     };
-    desk.scheduler.finished(desk.now, running[1].0, MS, reject);
-    let done = desk.step(Duration::from_secs(60));
+    let done = desk.ended_within(Duration::from_secs(60), running[1].0, reject);
     assert!(done.acked.is_empty() && done.published.is_empty() && done.asked.is_empty());
     assert!(desk.scheduler.is_idle());
 }
@@ -867,8 +882,7 @@ fn a_draining_worker_takes_nothing_new() {
     desk.scheduler.drain();
     assert!(desk.deliver(DeliverySource::Fresh, &["a"]).asked.is_empty());
     assert!(!desk.scheduler.is_idle());
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    assert_eq!(desk.actions().acked, [1]);
+    assert_eq!(desk.ended(key, Outcome::Done).acked, [1]);
     assert!(desk.scheduler.is_idle());
 }
 
@@ -1011,12 +1025,7 @@ fn settings_change_while_jobs_run() {
     });
     let asked = desk.step(MS * 5).asked;
     assert_eq!((asked.len(), asked[0].budget), (1, 1), "a permit more");
-    let retry = Outcome::Retry {
-        after: None,
-        reason: "500".to_owned(),
-    };
-    desk.scheduler.finished(desk.now, key, MS, retry);
-    let published = desk.actions().published;
+    let published = desk.ended(key, retry("500")).published;
     assert_eq!(&*published[0].1.queue, "jobs.dead", "no second attempt");
 }
 
@@ -1028,15 +1037,7 @@ fn a_tenant_without_a_decision_waits_alone() {
     ] {
         let mut desk = Desk::new(4);
         desk.deliver(DeliverySource::Fresh, &["a", "b"]);
-        let reply = TenantReply {
-            now_ms: STORE_MS,
-            blocked_until_ms: 0,
-            has_failures: false,
-            shadows: Vec::new(),
-            answers: vec![START],
-        };
-        desk.scheduler
-            .answered(desk.now, ShardId::default(), Ok(vec![Err(why), Ok(reply)]));
+        desk.answered(Ok(vec![Err(why), Ok(reply(vec![START]))]));
         let done = desk.actions();
         assert_eq!(done.dispatched[0].1.tenant.as_str(), "b");
         let wait = trip(&done.published[0].1.message).wait_ms;
@@ -1054,12 +1055,10 @@ fn outage(opens: Duration, why: impl Fn(Duration) -> GateError) -> (u32, Duratio
     let mut deliveries = 1;
     loop {
         // Another tenant's answers provide the time.
+        let now_ms = store_ms(&desk);
         let reply = |answers| TenantReply {
-            now_ms: store_ms(&desk),
-            blocked_until_ms: 0,
-            has_failures: false,
-            shadows: Vec::new(),
-            answers,
+            now_ms,
+            ..reply(answers)
         };
         let left = (began + opens).saturating_sub(desk.now);
         let of = |ask: &TenantAsk| match ask.tenant.as_str() {
@@ -1067,16 +1066,14 @@ fn outage(opens: Duration, why: impl Fn(Duration) -> GateError) -> (u32, Duratio
             _ => Ok(reply(vec![START; ask.asks.len()])),
         };
         let replies = done.asked.iter().map(of).collect();
-        desk.scheduler
-            .answered(desk.now, ShardId::default(), Ok(replies));
+        desk.answered(Ok(replies));
         done = desk.actions();
         if (done.dispatched.iter()).any(|(_, job, _)| job.tenant.as_str() == "a") {
             return (deliveries, desk.now - began);
         }
         while done.asked.is_empty() {
             if let Some((key, outgoing)) = done.published.pop() {
-                desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
-                desk.actions();
+                desk.confirmed(key);
                 deliveries += 1;
                 done = desk.arrives(outgoing);
             } else {
@@ -1128,8 +1125,7 @@ fn briefly_undecided_jobs_ask_again_without_a_delay_queue() {
         wait: MS * 50,
         why: "it changed during decisions".to_owned(),
     };
-    desk.scheduler
-        .answered(desk.now, ShardId::default(), Ok(vec![Err(why)]));
+    desk.answered(Ok(vec![Err(why)]));
     let done = desk.step(MS * 49);
     assert!(done.published.is_empty() && done.asked.is_empty());
     assert_eq!(desk.step(MS).asked[0].asks.len(), 30);
@@ -1148,20 +1144,11 @@ fn an_unreadable_clock_is_not_read_all_the_time() {
         assert_eq!(done.asked.len(), 1, "a question for the clock");
         assert!(done.asked[0].asks.is_empty());
         let why = GateError::Refused("WRONGTYPE".into());
-        desk.scheduler
-            .answered(desk.now, ShardId::default(), Ok(vec![Err(why)]));
+        desk.answered(Ok(vec![Err(why)]));
         assert!(desk.step(Duration::from_millis(500)).asked.is_empty());
         done = desk.step(Duration::from_millis(600));
     }
-    let reply = TenantReply {
-        now_ms: STORE_MS,
-        blocked_until_ms: 0,
-        has_failures: false,
-        shadows: Vec::new(),
-        answers: Vec::new(),
-    };
-    desk.scheduler
-        .answered(desk.now, ShardId::default(), Ok(vec![Ok(reply)]));
+    desk.answered(Ok(vec![Ok(reply(Vec::new()))]));
     assert_eq!(desk.step(MS * 5).asked[0].asks.len(), 1, "now for the job");
 }
 
@@ -1175,8 +1162,7 @@ fn an_unreadable_clock_is_reported_once_a_minute() {
     desk.deliver_messages(DeliverySource::Due, vec![message(&headers)]);
     for _ in 0..100 {
         let why = GateError::Refused("WRONGTYPE of a test".into());
-        desk.scheduler
-            .answered(desk.now, ShardId::default(), Ok(vec![Err(why)]));
+        desk.answered(Ok(vec![Err(why)]));
         desk.step(Duration::from_millis(1_100));
     }
     let facts: Vec<Fact> = desk.scheduler.take_facts();
@@ -1210,9 +1196,7 @@ fn jobs_start_in_smaller_rounds_if_one_round_would_be_too_late() {
         let done = desk.step(MS * 5);
         asked = done.asked;
         if asked.is_empty() {
-            let replies = Ok(vec![Ok(()); done.settled.len()]);
-            desk.scheduler
-                .settled(desk.now, ShardId::default(), replies);
+            desk.settled_all(done.settled.len());
             asked = desk.step(MS * 5).asked;
         }
     }
@@ -1227,8 +1211,7 @@ fn failed_settlements_delay_no_job() {
     assert!(done.dispatched.is_empty(), "it came too late");
     assert_eq!(desk.step(MS * 5).settled.len(), 1);
     let why = GateError::Unreachable("refused".into());
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Err(why));
+    desk.settled(Err(why));
     let done = desk.step(MS);
     assert_eq!((done.asked.len(), done.settled.len()), (1, 0));
     let done = desk.step(MS * 200);
@@ -1255,8 +1238,7 @@ fn units_charged_by_a_lost_answer_are_returned_when_the_gate_answers() {
     for _ in 0..2 {
         lost.push(names(&asked));
         let why = GateError::Unreachable("timed out".into());
-        desk.scheduler
-            .answered(desk.now, ShardId::default(), Err(why));
+        desk.answered(Err(why));
         let done = desk.actions();
         assert!(done.settled.is_empty() && desk.scheduler.is_idle());
         let next = desk.scheduler.next_tick(desk.now).expect("it tries again");
@@ -1280,11 +1262,7 @@ fn units_charged_by_a_lost_answer_are_returned_when_the_gate_answers() {
             .iter()
             .all(|one| one.limits == Limits::from(strict.clone()))
     );
-    desk.scheduler.settled(
-        desk.now,
-        ShardId::default(),
-        Ok(vec![Ok(()); settled.len()]),
-    );
+    desk.settled_all(settled.len());
     assert_eq!(desk.step(MS * 300).settled, [], "once");
 }
 
@@ -1303,9 +1281,8 @@ fn advertised_limits_are_written_once_and_delay_no_job() {
             fate: Fate::Answered,
             ..Outcome::Done.into()
         };
-        desk.scheduler.finished(desk.now, key, MS, attempt);
         // The gate never answers this question.
-        let done = desk.step(MS);
+        let done = desk.ended_within(MS, key, attempt);
         assert_eq!(done.acked.len(), 1);
         advertisements.extend(done.advertised);
     }

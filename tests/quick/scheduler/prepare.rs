@@ -6,7 +6,7 @@ use sluicegate::broker::DeliverySource;
 use sluicegate::engine::action::JobKey;
 use sluicegate::handler::{Attempt, Fate, Outcome};
 
-use crate::scheduler::{CAPACITY, Desk, MS, START, wait};
+use crate::scheduler::{CAPACITY, Desk, MS, START, retry, wait};
 
 /// The time to open a connection to a distant API.
 const SETUP: Duration = Duration::from_millis(240);
@@ -79,9 +79,8 @@ fn prepared_jobs_ask_first_and_the_others_keep_their_order() {
     assert_eq!(done.dispatched.len(), 1);
     assert!(desk.step(MS).asked.is_empty());
     let key = done.dispatched[0].0;
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     // Its connection serves the next job.
-    let asked = desk.step(MS).asked;
+    let asked = desk.ended_within(MS, key, Outcome::Done).asked;
     assert_eq!((asked[0].asks.len(), asked[0].budget), (1, 1));
 }
 
@@ -100,12 +99,7 @@ fn an_unusable_call_is_prepared_again() {
 fn a_failed_preparation_uses_an_attempt_and_no_permit() {
     let mut desk = cold(4);
     let key = preparing(&mut desk);
-    let reason = "no connection".to_owned();
-    let after = None;
-    let refused = Outcome::Retry { after, reason };
-    let now = desk.now;
-    desk.scheduler
-        .prepared(now, key, Some(MS), Err(refused.into()));
+    desk.prepared(key, Err(retry("no connection").into()));
     let done = desk.actions();
     let attempt = done.published[0].1.message.header("x-sluicegate-attempt");
     assert_eq!(attempt, sluicegate::rules::job::Field::Int(2));
@@ -119,14 +113,11 @@ fn a_failed_preparation_uses_an_attempt_and_no_permit() {
 fn an_unwritten_call_returns_its_permit() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
-    let reason = "closed".to_owned();
-    let after = None;
     let attempt = Attempt {
         fate: Fate::Unwritten,
-        ..Outcome::Retry { after, reason }.into()
+        ..retry("closed").into()
     };
-    desk.scheduler.finished(desk.now, key, MS, attempt);
-    let settled = desk.step(MS).settled;
+    let settled = desk.ended_within(MS, key, attempt).settled;
     assert_eq!(settled[0].settled[0].end, sluicegate::gate::End::Unused);
 }
 
@@ -194,11 +185,6 @@ fn a_stopping_worker_does_not_wait_for_preparations() {
     let key = preparing(&mut desk);
     desk.scheduler.drain();
     assert!(desk.scheduler.is_idle());
-    let reason = "no connection".to_owned();
-    let after = None;
-    let refused = Outcome::Retry { after, reason };
-    let now = desk.now;
-    desk.scheduler
-        .prepared(now, key, Some(MS), Err(refused.into()));
+    desk.prepared(key, Err(retry("no connection").into()));
     assert!(desk.actions().published.is_empty(), "it is left unacked");
 }

@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use lapin::BasicProperties;
 use sluicegate::broker::{DeliverySource, Message, PublishError, Reply};
 use sluicegate::engine::action::{JobKey, ResultSettings, ResultTarget};
 use sluicegate::engine::facts::{Fact, ResultOutcome};
 use sluicegate::handler::{Answered, Attempt, Outcome};
-use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Field;
 
 use crate::scheduler::{
-    Desk, Done, MS, START, STORE_MS, by_header, message, settings, usual, wait,
+    Desk, Done, MS, START, STORE_MS, by_header, retry, settings, throttled, usual, wait,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -31,18 +29,12 @@ fn exchange() -> ResultTarget {
 
 /// Returns a job of tenant `a` whose publisher waits at `reply_to`.
 fn job(reply_to: &str) -> Message {
-    let plain = message(&[("x-tenant", HeaderValue::Text("a".to_owned()))]);
-    let headers = plain.properties.headers().clone().expect("its tenant");
-    let properties = BasicProperties::default()
-        .with_headers(headers)
-        .with_message_id("7".into())
+    let mut job = kit::job("a", 7);
+    job.properties = (job.properties)
         .with_timestamp(1_600_000_000)
         .with_correlation_id("c".into())
         .with_reply_to(reply_to.into());
-    Message {
-        properties,
-        ..plain
-    }
+    job
 }
 
 fn start(desk: &mut Desk, job: Message) -> JobKey {
@@ -146,8 +138,7 @@ fn the_result_of_a_dead_letter_goes_first_then_the_letter_then_the_ack() {
     let mut desk = desk(ResultTarget::ReplyTo);
     let key = start(&mut desk, job("asker"));
     let attempt = answered(reject());
-    desk.scheduler.finished(desk.now, key, MS, attempt);
-    let done = desk.actions();
+    let done = desk.ended(key, attempt);
     let (key, reply) = one(&done);
     assert_eq!(text(reply, "x-sluicegate-result"), "dead");
     assert_eq!(text(reply, "x-sluicegate-reason"), "no such order");
@@ -155,20 +146,24 @@ fn the_result_of_a_dead_letter_goes_first_then_the_letter_then_the_ack() {
     desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
     let done = desk.actions();
     assert!(done.acked.is_empty());
-    let (key, letter) = &done.published[0];
+    let (_, letter) = &done.published[0];
     assert_eq!(&*letter.queue, "jobs.dead");
     // A replayed job also requests a reply.
     assert_eq!(letter.message.reply_to(), Some("asker"));
-    desk.scheduler.moved(desk.now, vec![(*key, Ok(()))]);
-    assert_eq!(desk.actions().acked, [1]);
+    // A second reply does nothing, and neither does a second confirm.
+    desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
+    let again = desk.actions();
+    assert!(again.published.is_empty() && again.acked.is_empty());
+    assert_eq!(desk.confirmed(key).acked, [1]);
+    assert!(desk.confirmed(key).acked.is_empty());
+    assert!(desk.scheduler.is_idle());
 }
 
 #[test]
 fn invalid_messages_and_expired_jobs_have_results() {
     let mut desk = desk(ResultTarget::ReplyTo);
     let key = start(&mut desk, job("asker"));
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    let key = desk.actions().replies[0].0;
+    let key = desk.ended(key, Outcome::Done).replies[0].0;
     desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
     desk.actions();
 
@@ -194,21 +189,13 @@ fn invalid_messages_and_expired_jobs_have_results() {
 fn intermediate_outcomes_have_no_result_and_their_answers_are_dropped() {
     let mut desk = desk(ResultTarget::ReplyTo);
     for outcome in [
-        Outcome::Retry {
-            after: None,
-            reason: "500".to_owned(),
-        },
+        retry("500"),
         Outcome::Snooze { after: SECOND },
-        Outcome::Throttled {
-            after: Some(SECOND),
-            reason: "429".to_owned(),
-        },
+        throttled(Some(SECOND)),
         Outcome::Late,
     ] {
         let key = start(&mut desk, job("asker"));
-        desk.scheduler
-            .finished(desk.now, key, MS, answered(outcome));
-        let done = desk.actions();
+        let done = desk.ended(key, answered(outcome));
         assert!(done.replies.is_empty());
         for (block, _) in done.blocked {
             desk.scheduler.blocked(desk.now, block, Ok(()));
@@ -220,13 +207,7 @@ fn intermediate_outcomes_have_no_result_and_their_answers_are_dropped() {
     // earlier call.
     let mut desk = desk_with_attempts(1);
     let key = start(&mut desk, job("asker"));
-    let failed = Outcome::Retry {
-        after: None,
-        reason: "no answer".to_owned(),
-    };
-    desk.scheduler
-        .finished(desk.now, key, MS, Attempt::from(failed));
-    let done = desk.actions();
+    let done = desk.ended(key, retry("no answer"));
     let (_, reply) = one(&done);
     assert_eq!(text(reply, "x-sluicegate-result"), "dead");
     assert!(text(reply, "x-sluicegate-reason").starts_with("gave up after 1 attempts"));
@@ -248,17 +229,12 @@ fn desk_with_attempts(max: u32) -> Desk {
 fn jobs_without_a_result_target_have_no_result() {
     let mut plain = Desk::new(4);
     let key = start(&mut plain, job("asker"));
-    plain
-        .scheduler
-        .finished(plain.now, key, MS, answered(Outcome::Done));
-    let done = plain.actions();
+    let done = plain.ended(key, answered(Outcome::Done));
     assert_eq!((done.replies.len(), &done.acked[..]), (0, &[1][..]));
 
     let mut desk = desk(ResultTarget::ReplyTo);
     let key = desk.start_one();
-    desk.scheduler
-        .finished(desk.now, key, MS, answered(Outcome::Done));
-    let done = desk.actions();
+    let done = desk.ended(key, answered(Outcome::Done));
     assert_eq!((done.replies.len(), &done.acked[..]), (0, &[1][..]));
 }
 
@@ -267,9 +243,7 @@ fn a_job_that_names_a_queue_of_the_workers_is_done_without_a_result() {
     for queue in ["jobs", "jobs.dead", "jobs.due", "jobs.delay.from-250"] {
         let mut desk = desk(ResultTarget::ReplyTo);
         let key = start(&mut desk, job(queue));
-        desk.scheduler
-            .finished(desk.now, key, MS, answered(Outcome::Done));
-        let done = desk.actions();
+        let done = desk.ended(key, answered(Outcome::Done));
         assert_eq!((done.replies.len(), &done.acked[..]), (0, &[1][..]));
         let lost = |fact: &Fact| {
             let sent = ResultOutcome::Unroutable;
@@ -283,9 +257,7 @@ fn a_job_that_names_a_queue_of_the_workers_is_done_without_a_result() {
 fn a_result_without_a_target_is_counted_and_an_unconfirmed_one_is_resent() {
     let mut desk = desk(ResultTarget::ReplyTo);
     let key = start(&mut desk, job("asker"));
-    desk.scheduler
-        .finished(desk.now, key, MS, answered(Outcome::Done));
-    let done = desk.actions();
+    let done = desk.ended(key, answered(Outcome::Done));
     let (key, first) = one(&done);
     let first = first.clone();
     let down = PublishError::Down("cut".to_owned());
@@ -321,9 +293,7 @@ fn a_rejected_result_is_given_up_after_a_bound() {
         let is_named = to == ResultTarget::ReplyTo;
         let mut desk = desk(to);
         let key = start(&mut desk, job("asker"));
-        desk.scheduler
-            .finished(desk.now, key, MS, answered(Outcome::Done));
-        let (mut done, began) = (desk.actions(), desk.now);
+        let (mut done, began) = (desk.ended(key, answered(Outcome::Done)), desk.now);
         while done.acked.is_empty() {
             if let [(key, _)] = done.replies[..] {
                 let result = vec![(key, Err(why.clone()))];
@@ -357,9 +327,12 @@ fn a_job_that_was_called_ends_though_too_many_results_wait() {
     let mut keys = Vec::new();
     for _ in 0..30 {
         let key = start(&mut desk, job("asker"));
-        desk.scheduler
-            .finished(desk.now, key, MS, answered(Outcome::Done));
-        keys.extend(desk.actions().replies.into_iter().map(|(key, _)| key));
+        keys.extend(
+            desk.ended(key, answered(Outcome::Done))
+                .replies
+                .into_iter()
+                .map(|(key, _)| key),
+        );
     }
     let failed = (keys.iter()).map(|key| (*key, Err(PublishError::Unconfirmed)));
     desk.scheduler.replied_to(desk.now, failed.collect());
@@ -368,9 +341,7 @@ fn a_job_that_was_called_ends_though_too_many_results_wait() {
     // No result is sent before it is known whether another attempt follows.
     assert!(done.replies.is_empty());
     let key = start(&mut desk, job("asker"));
-    desk.scheduler
-        .finished(desk.now, key, MS, answered(Outcome::Done));
-    assert!(desk.actions().replies.is_empty());
+    assert!(desk.ended(key, answered(Outcome::Done)).replies.is_empty());
     let tried = desk.step(SECOND);
     let [(key, _)] = tried.replies[..] else {
         panic!("{:?}", tried.replies)
@@ -383,9 +354,7 @@ fn a_job_that_was_called_ends_though_too_many_results_wait() {
 fn a_result_is_forgotten_with_its_session() {
     let mut desk = desk(ResultTarget::ReplyTo);
     let key = start(&mut desk, job("asker"));
-    desk.scheduler
-        .finished(desk.now, key, MS, answered(Outcome::Done));
-    let key = one(&desk.actions()).0;
+    let key = one(&desk.ended(key, answered(Outcome::Done))).0;
     desk.scheduler.session_up(2);
     desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
     assert!(desk.actions().acked.is_empty(), "it is called again");
@@ -394,9 +363,7 @@ fn a_result_is_forgotten_with_its_session() {
     let mut desk = self::desk(ResultTarget::ReplyTo);
     let key = start(&mut desk, job("asker"));
     desk.scheduler.session_up(2);
-    desk.scheduler
-        .finished(desk.now, key, MS, answered(Outcome::Done));
-    let done = desk.actions();
+    let done = desk.ended(key, answered(Outcome::Done));
     assert!(done.replies.is_empty() && done.acked.is_empty());
 }
 

@@ -10,7 +10,7 @@ use proptest::{prop_assert, prop_assert_eq, proptest};
 use sluicegate::broker::{DeliverySource, Message, Outgoing};
 use sluicegate::engine::action::JobKey;
 use sluicegate::gate::fleet::{Registered, RegistryKnowledge};
-use sluicegate::gate::{Answer, End, GateError, ShardId, TenantAsk, TenantReply};
+use sluicegate::gate::{Answer, End, GateError, TenantAsk};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::{Field, TenantField};
@@ -18,7 +18,7 @@ use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::scope::{Labels, Scope};
 
-use crate::scheduler::{CAPACITY, Desk, MS, START, message, wait};
+use crate::scheduler::{CAPACITY, Desk, MS, START, message, reply, throttled, wait};
 
 fn path() -> Scope {
     Scope::Header("x-path".to_owned())
@@ -117,8 +117,10 @@ fn jobs_without_a_slot_ask_again_in_order_and_waiting_ones_do_not() {
     desk.answer(MS, vec![vec![CAPACITY]]);
     assert!(desk.step(Duration::from_secs(1)).asked.is_empty());
     let key = done.dispatched[0].0;
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    assert_eq!(shown(&desk.step(MS).asked), ["t /c 1/1"]);
+    assert_eq!(
+        shown(&desk.ended_within(MS, key, Outcome::Done).asked),
+        ["t /c 1/1"]
+    );
 }
 
 #[test]
@@ -140,8 +142,7 @@ fn returned_jobs_keep_their_order_across_labels() {
     let asked = desk.deliver_messages(DeliverySource::Fresh, jobs).asked;
     assert_eq!(costs(&asked), [[1, 3], [2, 4]]);
     let why = GateError::Unreachable("refused".into());
-    desk.scheduler
-        .answered(desk.now, ShardId::default(), Err(why));
+    desk.answered(Err(why));
     let next = desk.scheduler.next_tick(desk.now).expect("it tries again");
     let asked = desk.step(next - desk.now).asked;
     assert_eq!(costs(&asked), [[1, 3], [2, 4]]);
@@ -149,8 +150,7 @@ fn returned_jobs_keep_their_order_across_labels() {
     let late = desk.answer(MS * 26, vec![vec![START, CAPACITY], vec![CAPACITY, START]]);
     assert!(late.dispatched.is_empty());
     desk.step(MS * 5);
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Ok(vec![Ok(()); 2]));
+    desk.settled_all(2);
     assert_eq!(costs(&desk.step(MS).asked), [[1, 3], [4, 2]]);
 }
 
@@ -180,11 +180,9 @@ fn settlements_carry_the_labels_of_their_start() {
             (&label("/b"), End::Running, &permits[1])
         ]
     );
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Ok(vec![Ok(()); 2]));
+    desk.settled_all(2);
     let key = started[1].0;
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    let ended = desk.step(MS).settled;
+    let ended = desk.ended_within(MS, key, Outcome::Done).settled;
     assert_eq!(ended.len(), 1);
     assert_eq!(
         (&ended[0].labels, &ended[0].limits),
@@ -196,16 +194,8 @@ fn settlements_carry_the_labels_of_their_start() {
 fn labels_without_a_decision_wait_alone() {
     let mut desk = of_paths(4);
     desk.deliver_messages(DeliverySource::Fresh, vec![job("t", "/a"), job("t", "/b")]);
-    let reply = TenantReply {
-        now_ms: 1_700_000_000_000,
-        blocked_until_ms: 0,
-        has_failures: false,
-        shadows: Vec::new(),
-        answers: vec![START],
-    };
     let why = GateError::Refused("WRONGTYPE".into());
-    desk.scheduler
-        .answered(desk.now, ShardId::default(), Ok(vec![Err(why), Ok(reply)]));
+    desk.answered(Ok(vec![Err(why), Ok(reply(vec![START]))]));
     let done = desk.actions();
     assert_eq!((done.dispatched.len(), done.published.len()), (1, 1));
     let waits = done.published[0].1.message.header("x-path");
@@ -253,14 +243,7 @@ fn through_a_delay_queue(desk: &mut Desk, job: Message) -> Outgoing {
         .asked;
     assert_eq!(asked.len(), 1);
     let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
-    let (key, outgoing) = done
-        .published
-        .into_iter()
-        .next()
-        .expect("it takes a delay queue");
-    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
-    desk.actions();
-    outgoing
+    desk.leaves(done)
 }
 
 #[test]
@@ -306,13 +289,7 @@ fn a_tenant_without_a_window_is_closed_for_a_moment() {
     ] {
         let mut desk = desk(4, limits);
         let key = desk.start_one();
-        let reason = "429".to_owned();
-        let throttled = Outcome::Throttled {
-            after: None,
-            reason,
-        };
-        desk.scheduler.finished(desk.now, key, MS, throttled);
-        assert_eq!(desk.actions().blocked[0].1, expected);
+        assert_eq!(desk.ended(key, throttled(None)).blocked[0].1, expected);
     }
 }
 
@@ -325,12 +302,10 @@ fn a_job_that_waits_for_a_lease_asks_when_a_call_has_ended() {
     let started = desk.answer(MS, vec![vec![START, wait(200, 1), wait(400, 2)]]);
     let key = started.dispatched[0].0;
     assert!(desk.step(MS * 50).asked.is_empty());
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    let done = desk.step(MS);
+    let done = desk.ended_within(MS, key, Outcome::Done);
     assert_eq!((done.settled.len(), done.asked.len()), (1, 0));
     // The first of the two asks once. The other one returns at its time.
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    desk.settled_all(1);
     let asked = desk.step(MS * 5).asked;
     assert_eq!(asked[0].asks.len(), 1);
     assert_eq!(asked[0].asks[0].ticket.map(|ticket| ticket.number), Some(1));

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use sluicegate::broker::DeliverySource;
-use sluicegate::gate::{BreakerScope, End, GateError, SettleReplies, ShardId, TenantSettled};
+use sluicegate::gate::{BreakerScope, End, GateError, SettleReplies, TenantSettled};
 use sluicegate::handler::{Attempt, Fate, LateEnd, Outcome};
 use sluicegate::rules::answers::{LimitInfo, Quotas};
 use sluicegate::rules::job::TenantField;
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::tenant::Tenant;
 
-use crate::scheduler::{Desk, MS, START, wait};
+use crate::scheduler::{Desk, MS, START, retry, throttled, wait};
 
 /// Returns a desk where each tenant may have one running call.
 fn of_places() -> Desk {
@@ -53,8 +53,7 @@ fn a_failed_settlement_of_one_tenant_delays_no_other() {
     desk.scheduler.finished(desk.now, of_a, MS, Outcome::Done);
     let mut first_call = None;
     for number in 0..2 {
-        desk.scheduler.finished(desk.now, of_b, MS, Outcome::Done);
-        let settled = desk.step(MS).settled;
+        let settled = desk.ended_within(MS, of_b, Outcome::Done).settled;
         assert!(
             ends_of(&settled).contains(&("b", End::Cost(1))),
             "{settled:?}"
@@ -62,8 +61,7 @@ fn a_failed_settlement_of_one_tenant_delays_no_other() {
         if number == 0 {
             first_call = Some(settled[0].clone());
         }
-        desk.scheduler
-            .settled(desk.now, ShardId::default(), Ok(settled_except_a(&settled)));
+        desk.settled(Ok(settled_except_a(&settled)));
         let asked = desk.step(MS * 5).asked;
         assert_eq!(asked[0].tenant.as_str(), "b", "its next one is woken");
         of_b = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
@@ -71,13 +69,10 @@ fn a_failed_settlement_of_one_tenant_delays_no_other() {
     // A repeated settlement has the same name: if only the answer was lost, it counts once.
     let again = desk.step(MS * 150).settled;
     assert_eq!(again, first_call.into_iter().collect::<Vec<_>>());
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
-    desk.scheduler.finished(desk.now, of_b, MS, Outcome::Done);
-    let settled = desk.step(MS).settled;
+    desk.settled_all(1);
+    let settled = desk.ended_within(MS, of_b, Outcome::Done).settled;
     assert_eq!(ends_of(&settled), [("b", End::Cost(1))]);
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    desk.settled_all(1);
     assert!(desk.scheduler.is_idle());
 }
 
@@ -99,19 +94,15 @@ fn a_failing_tenants_settlements_are_given_up_while_others_continue() {
         let renewed = ends_of(&settled).contains(&("b", End::Running));
         renewals.extend(renewed.then_some(desk.now.as_secs()));
         if !settled.is_empty() {
-            desk.scheduler
-                .settled(desk.now, ShardId::default(), Ok(settled_except_a(&settled)));
+            desk.settled(Ok(settled_except_a(&settled)));
         }
     }
     assert!((10..20).contains(&tries), "{tries}");
     let gaps: Vec<_> = renewals.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(gaps, [15; 3], "{renewals:?}");
-    desk.scheduler
-        .finished(desk.now, started[1].0, MS, Outcome::Done);
-    let settled = desk.step(MS).settled;
+    let settled = desk.ended_within(MS, started[1].0, Outcome::Done).settled;
     assert_eq!(ends_of(&settled), [("b", End::Cost(1))], "a is given up");
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    desk.settled_all(1);
     assert!(desk.scheduler.is_idle());
 }
 
@@ -127,8 +118,7 @@ fn a_failed_renewal_is_not_repeated_but_the_next_is_sooner() {
         renewals.extend((!settled.is_empty()).then_some(desk.now));
         if !settled.is_empty() {
             assert_eq!(ends_of(&settled), [("a", End::Running)]);
-            desk.scheduler
-                .settled(desk.now, ShardId::default(), Ok(vec![Err(away())]));
+            desk.settled(Ok(vec![Err(away())]));
         }
     }
     let gaps = renewals
@@ -140,13 +130,10 @@ fn a_failed_renewal_is_not_repeated_but_the_next_is_sooner() {
     );
     desk.step(Duration::from_secs(6));
     // The end comes while a renewal is in flight, which is then lost.
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    assert!(desk.step(MS).settled.is_empty());
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Ok(vec![Err(away())]));
+    assert!(desk.ended_within(MS, key, Outcome::Done).settled.is_empty());
+    desk.settled(Ok(vec![Err(away())]));
     assert_eq!(ends_of(&desk.step(MS).settled), [("a", End::Cost(1))]);
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    desk.settled_all(1);
     assert_eq!(desk.step(Duration::from_secs(60)).settled, []);
     assert!(desk.scheduler.is_idle());
 }
@@ -160,16 +147,14 @@ fn the_lease_of_an_abandoned_call_is_held_until_it_ends() {
         let mut desk = of_places();
         desk.deliver(DeliverySource::Fresh, &["a", "a"]);
         let started = desk.answer(MS, vec![vec![START, wait(400, 1)]]).dispatched;
-        let (after, reason) = (None, "no answer in time".to_owned());
         let attempt = Attempt {
             fate: Fate::Abandoned {
                 lease,
                 ended: LateEnd::never(),
             },
-            ..Outcome::Retry { after, reason }.into()
+            ..retry("no answer in time").into()
         };
-        (desk.scheduler).finished(desk.now, started[0].0, MS, attempt);
-        let done = desk.step(MS);
+        let done = desk.ended_within(MS, started[0].0, attempt);
         assert_eq!(done.published.len(), 1, "its job is tried again");
         let confirmed = vec![(done.published[0].0, Ok(()))];
         desk.scheduler.moved(desk.now, confirmed);
@@ -177,8 +162,7 @@ fn the_lease_of_an_abandoned_call_is_held_until_it_ends() {
         assert_eq!(ends_of(&done.settled), [("a", held)]);
         let permit = done.settled[0].settled[0].receipt.permit.clone();
         assert_eq!(done.awaited, [(permit.clone(), lease)]);
-        desk.scheduler
-            .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+        desk.settled_all(1);
         assert!(
             desk.scheduler.is_idle(),
             "a worker that stops does not wait for it"
@@ -199,11 +183,9 @@ fn the_lease_of_an_abandoned_call_is_held_until_it_ends() {
     desk.scheduler.abandoned_is_over(&permit, true);
     let over = [("a", End::Abandoned { for_ms: 0 })];
     assert_eq!(ends_of(&desk.step(MS).settled), over);
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Ok(vec![Err(away())]));
+    desk.settled(Ok(vec![Err(away())]));
     assert_eq!(ends_of(&desk.step(MS * 150).settled), over);
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    desk.settled_all(1);
     assert_eq!(desk.step(MS * 5).asked.len(), 1, "the next one is woken");
     desk.scheduler.abandoned_is_over(&permit, true);
     assert_eq!(desk.step(60 * second).settled, [], "once");
@@ -224,8 +206,7 @@ fn the_lease_of_an_abandoned_call_is_held_until_it_ends() {
             "{for_ms}"
         );
         let reply = if failed { Err(away()) } else { Ok(()) };
-        desk.scheduler
-            .settled(desk.now, ShardId::default(), Ok(vec![reply]));
+        desk.settled(Ok(vec![reply]));
     }
     desk.scheduler.abandoned_is_over(&permit, false);
     assert_eq!(
@@ -248,14 +229,12 @@ fn a_failed_throttle_is_resent_for_the_rest_of_its_time() {
         fate: Fate::Answered,
         ..Outcome::Done.into()
     };
-    let (after, reason) = (Some(minute), "429".to_owned());
-    let refused = Attempt::from(Outcome::Throttled { after, reason });
+    let refused = Attempt::from(throttled(Some(minute)));
     for (attempt, waits) in [(done, false), (refused, true)] {
         let mut desk = Desk::new(4);
         let key = desk.start_one();
         let started = desk.now;
-        desk.scheduler.finished(desk.now, key, MS, attempt);
-        let mut blocks = desk.actions().blocked;
+        let mut blocks = desk.ended(key, attempt).blocked;
         assert_eq!((blocks.len(), blocks[0].1), (1, minute));
         assert_eq!(blocks[0].0.key.is_some(), waits);
         let a = BreakerScope::Tenant(Tenant::parse("a").expect("a tenant"));
@@ -306,8 +285,7 @@ fn configured_limits_decide_where_they_satisfy_the_api_and_headers_are_rounded()
             fate: Fate::Answered,
             ..Outcome::Done.into()
         };
-        desk.scheduler.finished(desk.now, key, MS, done);
-        let blocked = desk.actions().blocked;
+        let blocked = desk.ended(key, done).blocked;
         let times: Vec<_> = blocked.iter().map(|(_, time)| *time).collect();
         let expected: Vec<_> = expected_pause
             .into_iter()
@@ -321,11 +299,9 @@ fn configured_limits_decide_where_they_satisfy_the_api_and_headers_are_rounded()
 fn a_throttle_that_is_never_stored_is_given_up() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
-    let (after, reason) = (Some(Duration::from_secs(3600)), "429".to_owned());
-    let refused = Outcome::Throttled { after, reason };
-    desk.scheduler.finished(desk.now, key, MS, refused);
+    let hour = Duration::from_secs(3600);
+    let mut blocks = desk.ended(key, throttled(Some(hour))).blocked;
     let mut times = 0;
-    let mut blocks = desk.actions().blocked;
     for _ in 0..1000 {
         times += blocks.len();
         for (block, _) in blocks {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sluicegate::broker::DeliverySource;
 use sluicegate::engine::shards::Shards;
-use sluicegate::gate::{ShardId, TenantReply};
+use sluicegate::gate::ShardId;
 
-use crate::scheduler::{Desk, MS, START};
+use crate::scheduler::{Desk, MS, START, reply};
 
 fn of(tenant: &str) -> ShardId {
     ShardId::named(&tenant[..1])
@@ -18,16 +18,6 @@ fn desk(concurrency: usize) -> Desk {
     let shards = Shards::from_grouping(|tenant| of(tenant.as_str()));
     desk.scheduler.shard_by(shards);
     desk
-}
-
-fn reply(answers: Vec<sluicegate::gate::Answer>) -> TenantReply {
-    TenantReply {
-        now_ms: 1_700_000_000_000,
-        blocked_until_ms: 0,
-        has_failures: false,
-        shadows: Vec::new(),
-        answers,
-    }
 }
 
 #[test]

@@ -20,28 +20,17 @@ fn delayed(ms: i64) -> Message {
     job("x-delay", HeaderValue::Int(ms))
 }
 
-/// Returns a desk that knows the store's clock, which shows `STORE_MS` at `now`.
-fn desk() -> Desk {
-    let mut desk = Desk::new(4);
-    let key = desk.start_one();
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    desk.actions();
-    desk
-}
-
 /// Returns the only message on its way to a delay queue, and confirms it.
 #[track_caller]
-fn travelling(desk: &mut Desk, mut done: Done) -> Message {
+fn travelling(desk: &mut Desk, done: Done) -> Message {
     assert!(done.asked.is_empty() && done.dispatched.is_empty());
     assert_eq!(done.published.len(), 1, "{:?}", done.published);
-    let (key, outgoing) = done.published.remove(0);
+    let outgoing = desk.leaves(done);
     assert!(
         outgoing.queue.starts_with("jobs.delay."),
         "{}",
         outgoing.queue
     );
-    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
-    desk.actions();
     outgoing.message
 }
 
@@ -54,7 +43,7 @@ fn not_before(message: &Message) -> i64 {
 
 #[test]
 fn a_short_delay_is_spent_in_memory_and_then_the_job_asks() {
-    let mut desk = desk();
+    let mut desk = Desk::with_clock(4);
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![delayed(300)]);
     assert!(done.asked.is_empty() && done.published.is_empty());
     assert!(desk.step(MS * 250).asked.is_empty());
@@ -67,7 +56,7 @@ fn a_short_delay_is_spent_in_memory_and_then_the_job_asks() {
 
 #[test]
 fn a_long_delay_is_counted_once_and_travels_as_a_time() {
-    let mut desk = desk();
+    let mut desk = Desk::with_clock(4);
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![delayed(3 * DAY_MS)]);
     let first = travelling(&mut desk, done);
     let at = not_before(&first);
@@ -87,7 +76,7 @@ fn a_long_delay_is_counted_once_and_travels_as_a_time() {
 
 #[test]
 fn a_job_returning_late_asks_at_once_and_a_retry_is_not_delayed_again() {
-    let mut desk = desk();
+    let mut desk = Desk::with_clock(4);
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![delayed(2_000)]);
     let travels = travelling(&mut desk, done);
     desk.step(MS * 2_100);
@@ -98,8 +87,7 @@ fn a_job_returning_late_asks_at_once_and_a_retry_is_not_delayed_again() {
         after: Some(MS * 1_000),
         reason: "500".into(),
     };
-    desk.scheduler.finished(desk.now, key, MS, retry);
-    let done = desk.actions();
+    let done = desk.ended(key, retry);
     let travels = travelling(&mut desk, done);
     let ahead = not_before(&travels) - STORE_MS;
     assert!(ahead < 3_300, "the retry's time alone: {ahead}");
@@ -117,7 +105,7 @@ fn a_job_returning_late_asks_at_once_and_a_retry_is_not_delayed_again() {
 
 #[test]
 fn the_delay_of_a_redelivered_job_counts_from_its_publication() {
-    let mut desk = desk();
+    let mut desk = Desk::with_clock(4);
     let published = HeaderValue::Int(STORE_MS - 9_000);
     let job = delayed(10_000).with_headers(&[("timestamp_in_ms", published)], &[]);
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![job.clone()]);
@@ -131,7 +119,7 @@ fn the_delay_of_a_redelivered_job_counts_from_its_publication() {
 
 #[test]
 fn a_start_time_is_awaited_and_one_too_far_ahead_makes_a_dead_letter() {
-    let mut desk = desk();
+    let mut desk = Desk::with_clock(4);
     let at = |ms| job("x-not-before", HeaderValue::Int(ms));
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![at(STORE_MS + 60_000)]);
     let travels = travelling(&mut desk, done);
@@ -154,7 +142,7 @@ fn a_start_time_is_awaited_and_one_too_far_ahead_makes_a_dead_letter() {
 
 #[test]
 fn only_a_publishers_start_time_counts_in_the_work_queue() {
-    let mut desk = desk();
+    let mut desk = Desk::with_clock(4);
     let forged = job(
         "x-sluicegate-not-before",
         HeaderValue::Int(STORE_MS + DAY_MS),
@@ -170,7 +158,7 @@ fn only_a_publishers_start_time_counts_in_the_work_queue() {
 
 #[test]
 fn a_job_that_expires_before_its_start_time_never_asks() {
-    let mut desk = desk();
+    let mut desk = Desk::with_clock(4);
     let mut job = delayed(60_000);
     job.properties = job.properties.clone().with_expiration("1000".into());
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![job]);

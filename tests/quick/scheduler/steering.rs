@@ -5,19 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::broker::{DeliverySource, Message};
-use sluicegate::gate::{GateError, ShardId};
+use sluicegate::gate::GateError;
 use sluicegate::handler::Outcome;
-use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Field;
 use sluicegate::rules::steering::{Hold, Instruction, SightedState, Steering};
 use sluicegate::rules::tenant::Tenant;
 
-use crate::scheduler::{CAPACITY, Desk, Done, MS, START, message, wait};
+use crate::scheduler::{CAPACITY, Desk, Done, MS, START, retry, wait};
 
 /// Returns a job of tenant `a` with this ID.
 fn job(id: &str) -> Message {
-    let job = message(&[("x-tenant", HeaderValue::Text("a".into()))]);
-    job.with_id_if_missing(id)
+    kit::job("a", id)
 }
 
 fn tenant() -> Tenant {
@@ -37,8 +35,7 @@ fn steer<const N: usize>(desk: &mut Desk, all: [Instruction; N]) -> Done {
 /// Confirms all returned permits. Returns their number.
 fn given_back(desk: &mut Desk) -> usize {
     let settled = desk.step(MS).settled.len();
-    let known = Ok(vec![Ok(()); settled]);
-    desk.scheduler.settled(desk.now, ShardId::default(), known);
+    desk.settled_all(settled);
     settled
 }
 
@@ -87,8 +84,7 @@ fn a_cancelled_job_leaves_memory_at_once_and_the_others_stay() {
     assert_eq!(reason, Field::Text("cancelled by an operator"));
     assert_eq!(states(&done), [("1", SightedState::Cancelled)]);
     let key = done.published[0].0;
-    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
-    assert_eq!(desk.actions().acked, [1]);
+    assert_eq!(desk.confirmed(key).acked, [1]);
     let asked = desk.step(MS * 301).asked;
     assert_eq!(asked[0].asks.len(), 1, "the other one");
 }
@@ -146,18 +142,11 @@ fn a_call_in_flight_continues_and_only_the_next_one_is_cancelled() {
         [("1", SightedState::Running), ("2", SightedState::Running)]
     );
     desk.scheduler.sighted(desk.now, &Ok(()));
-    desk.scheduler
-        .finished(desk.now, keys[0], MS, Outcome::Done);
-    let done = desk.step(MS);
+    let done = desk.ended_within(MS, keys[0], Outcome::Done);
     assert_eq!(done.acked, [1]);
     assert_eq!(states(&done), [("1", SightedState::Done)]);
     desk.scheduler.sighted(desk.now, &Ok(()));
-    let failed = Outcome::Retry {
-        after: None,
-        reason: "HTTP 500".to_owned(),
-    };
-    desk.scheduler.finished(desk.now, keys[1], MS, failed);
-    let done = desk.step(MS);
+    let done = desk.ended_within(MS, keys[1], retry("HTTP 500"));
     let (_, outgoing) = done.published.into_iter().next().expect("it waits");
     assert!(outgoing.queue.starts_with("jobs.delay."));
     let done = desk.back(outgoing);
@@ -202,15 +191,13 @@ fn while_all_is_paused_no_job_asks_or_starts_and_deliveries_are_returned() {
     given_back(&mut desk);
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("2")]);
     assert!(done.asked.is_empty());
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    let done = desk.step(MS);
+    let done = desk.ended_within(MS, key, Outcome::Done);
     assert_eq!((done.rests, done.acked), (1, vec![1]));
     assert_eq!(desk.step(MS * 1_000).rests, 0, "once");
     desk.scheduler.session_down();
     let done = steer(&mut desk, []);
     assert_eq!(done.takes, 1);
-    desk.scheduler
-        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    desk.settled_all(1);
     desk.scheduler.session_up(1);
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
     assert_eq!(done.asked.len(), 1);

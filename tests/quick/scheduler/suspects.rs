@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use lapin::BasicProperties;
 use sluicegate::broker::{DeliverySource, Message};
 use sluicegate::engine::action::{EngineSettings, JobKey};
 use sluicegate::gate::{GateError, Note, ShardId, SuspectDecision};
@@ -20,17 +19,7 @@ const ALONE: SuspectDecision = SuspectDecision::RunAlone { crashes: 2 };
 
 /// Returns jobs with their own IDs.
 fn jobs(ids: &[&str]) -> Vec<Message> {
-    let job = |id: &&str| {
-        let plain = message(&[("x-tenant", HeaderValue::Text("a".to_owned()))]);
-        let headers = plain.properties.headers().clone().expect("its tenant");
-        let properties = BasicProperties::default().with_headers(headers);
-        let properties = properties.with_message_id((*id).into());
-        Message {
-            properties,
-            ..plain
-        }
-    };
-    ids.iter().map(job).collect()
+    ids.iter().map(|id| kit::job("a", id)).collect()
 }
 
 /// Returns the notes as text: `job: note`.
@@ -70,8 +59,7 @@ impl Desk {
     }
 
     fn ends(&mut self, key: JobKey, attempt: impl Into<Attempt>) -> Done {
-        self.scheduler.finished(self.now, key, MS, attempt);
-        self.step(3 * MS)
+        self.ended_within(3 * MS, key, attempt)
     }
 }
 
@@ -159,7 +147,7 @@ fn a_note_ends_with_its_job_in_every_case() {
     let key = desk.suspect_runs("x");
     assert_eq!(words(&desk.ends(key, Outcome::Late)), ["x: end"]);
     // Its permit is returned first.
-    (desk.scheduler).settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    desk.settled_all(1);
     assert_eq!(
         words(&desk.answer_notes(&[SuspectDecision::Proceed])),
         ["x: begin"]

@@ -9,7 +9,7 @@ use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Field;
 use sluicegate::rules::trace::{Context, Sampler, Span, SpanSubject};
 
-use crate::scheduler::{Desk, MS, START, by_header, message, settings, usual, wait};
+use crate::scheduler::{Desk, MS, START, by_header, message, retry, settings, usual, wait};
 
 const PUBLISHER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -53,13 +53,6 @@ fn text<'a>(message: &'a Message, name: &str) -> &'a str {
     match message.header(name) {
         Field::Text(text) => text,
         other => panic!("{name}: {other:?}"),
-    }
-}
-
-fn retry() -> Outcome {
-    Outcome::Retry {
-        after: None,
-        reason: "503".to_owned(),
     }
 }
 
@@ -130,7 +123,7 @@ fn a_retry_is_in_the_same_trace_and_names_its_first_call() {
     desk.deliver_messages(DeliverySource::Fresh, vec![job(&[])]);
     let done = desk.answer(MS, vec![vec![START]]);
     let (key, _, _) = done.dispatched[0];
-    desk.scheduler.finished(desk.now, key, MS, retry());
+    desk.scheduler.finished(desk.now, key, MS, retry("503"));
     let first = spans(&mut desk);
     let [root, called] = &first[..] else {
         panic!("{first:?}");
@@ -181,7 +174,7 @@ fn an_unsampled_trace_is_forwarded_as_unsampled() {
         let (key, job, _) = &done.dispatched[0];
         let call = parse(&job.traceparent().expect("a context"));
         assert!(!call.sampled && call.trace == parse(PUBLISHER).trace);
-        desk.scheduler.finished(desk.now, *key, MS, retry());
+        desk.scheduler.finished(desk.now, *key, MS, retry("503"));
         assert!(spans(&mut desk).is_empty());
         let moved = &desk.actions().published[0].1.message;
         assert_eq!(
@@ -201,8 +194,7 @@ fn without_a_sampler_there_are_no_spans() {
     let done = desk.answer(MS, vec![vec![START]]);
     let (key, job, _) = &done.dispatched[0];
     assert_eq!(job.traceparent(), None);
-    desk.scheduler.finished(desk.now, *key, MS, retry());
-    let moved = &desk.actions().published[0].1.message;
+    let moved = &desk.ended(*key, retry("503")).published[0].1.message;
     assert_eq!(moved.header("x-sluicegate-trace"), Field::Missing);
     assert_eq!(
         text(moved, "traceparent"),

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::broker::{DeliverySource, Message, Outgoing};
-use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::Field;
 use sluicegate::rules::steering::{Instruction, Steering};
 use sluicegate::rules::tenant::Tenant;
 
-use crate::scheduler::{Desk, Done, MS, START, message, wait};
+use crate::scheduler::{Desk, Done, MS, START, message, retry, wait};
 
 fn named(tenant: &str) -> Option<Tenant> {
     Some(Tenant::parse(tenant).expect("a tenant"))
@@ -30,19 +29,11 @@ fn tickets(done: &Done) -> Vec<Option<u64>> {
         .collect()
 }
 
-/// Returns the message that leaves, and confirms it.
-fn leaves(desk: &mut Desk, done: Done) -> Outgoing {
-    let (key, outgoing) = done.published.into_iter().next().expect("it leaves");
-    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
-    desk.actions();
-    outgoing
-}
-
 /// Returns a job of tenant `a` with a wait of `wait_ms`, on its way to a delay queue.
 fn parked(desk: &mut Desk, wait_ms: u64, ticket: u64) -> Outgoing {
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(wait_ms, ticket)]]);
-    leaves(desk, done)
+    desk.leaves(done)
 }
 
 fn woken(message: &Message) -> Option<i64> {
@@ -89,7 +80,7 @@ fn jobs_from_a_delay_queue_ask_once_per_change() {
     let done = desk.arrives(first);
     assert_eq!(tickets(&done), [Some(4)]);
     let done = desk.answer(MS, vec![vec![wait(200_000, 4)]]);
-    let again = leaves(&mut desk, done);
+    let again = desk.leaves(done);
     assert!(desk.arrives(again.clone()).asked.is_empty());
     assert_eq!(tickets(&wake(&mut desk, named("a"), 8)), [Some(4)]);
     // An older instruction changes nothing, and neither does an ended one.
@@ -121,11 +112,11 @@ fn an_answer_from_before_a_change_is_requested_once_more() {
     assert!(done.published.is_empty());
     assert_eq!(tickets(&desk.step(MS)), [Some(4)]);
     let done = desk.answer(MS, vec![vec![wait(200_000, 4)]]);
-    assert_eq!(woken(&leaves(&mut desk, done).message), Some(7));
+    assert_eq!(woken(&desk.leaves(done).message), Some(7));
     // A job that arrives now asks after the change.
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(200_000, 5)]]);
-    assert_eq!(woken(&leaves(&mut desk, done).message), Some(7));
+    assert_eq!(woken(&desk.leaves(done).message), Some(7));
 }
 
 #[test]
@@ -136,13 +127,8 @@ fn a_retry_waits_for_its_time() {
     assert!(done.published.is_empty());
     desk.step(MS * 500);
     let done = desk.answer(MS, vec![vec![START]]);
-    let retry = Outcome::Retry {
-        after: None,
-        reason: "503".to_owned(),
-    };
-    (desk.scheduler).finished(desk.now, done.dispatched[0].0, MS, retry);
-    let done = desk.step(MS);
-    let outgoing = leaves(&mut desk, done);
+    let done = desk.ended_within(MS, done.dispatched[0].0, retry("503"));
+    let outgoing = desk.leaves(done);
     wake(&mut desk, named("a"), 7);
     assert!(desk.arrives(outgoing).asked.is_empty());
     assert!(wake(&mut desk, named("a"), 8).asked.is_empty());
@@ -150,10 +136,7 @@ fn a_retry_waits_for_its_time() {
 
 #[test]
 fn a_delayed_start_in_memory_waits_for_its_time() {
-    let mut desk = Desk::new(4);
-    let key = desk.start_one();
-    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
-    desk.actions();
+    let mut desk = Desk::with_clock(4);
     let tenant = ("x-tenant", HeaderValue::Text("a".to_owned()));
     let delayed = message(&[tenant, ("x-delay", HeaderValue::Int(300))]);
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![delayed]);
@@ -172,5 +155,5 @@ fn a_publishers_wake_header_is_ignored() {
     let claimed = message(&[tenant, headers::woken(1_000)]);
     desk.deliver_messages(DeliverySource::Fresh, vec![claimed]);
     let done = desk.answer(MS, vec![vec![wait(200_000, 4)]]);
-    assert_eq!(woken(&leaves(&mut desk, done).message), Some(7));
+    assert_eq!(woken(&desk.leaves(done).message), Some(7));
 }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kit::gate::{FRESH, receipt};
 use sluicegate::gate::fleet::EnforcedPolicies;
 use sluicegate::gate::fleet::registry::Registry;
 use sluicegate::gate::redis::RedisGate;
@@ -265,11 +266,7 @@ impl<'a> Worker<'a> {
             labels: Labels::default(),
             budget: 1,
             permits: format!("{}-{}", self.name, self.asked.get()),
-            asks: vec![Question {
-                ticket,
-                cost: 1,
-                readmitted: false,
-            }],
+            asks: vec![Question { ticket, ..FRESH }],
         }
     }
 
@@ -290,13 +287,8 @@ impl<'a> Worker<'a> {
                 (Some(*ticket), now + Duration::from_millis(*ttl_ms))
             }
             Answer::Capacity => (ask.asks[0].ticket, now + LOOK_AGAIN),
-            Answer::Start { sequences, .. } => {
-                let receipt = Receipt {
-                    permit: format!("{}:0", ask.permits),
-                    started_ms: reply.now_ms,
-                    sequences: sequences.clone(),
-                    cost: 1,
-                };
+            Answer::Start { .. } => {
+                let receipt = receipt(&ask, reply, 0);
                 self.start(number, ask.limits, receipt, sent);
                 (None, now)
             }

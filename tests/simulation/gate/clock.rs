@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::{decided, tenant};
+use kit::gate::{FRESH, asking, decided, tenant};
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::{
     Answer, BreakerScope, Change, End, Gate, LEASE_MS, Question, Receipt, Settled, TenantAsk,
@@ -25,27 +25,13 @@ const MAX_DELAY_MS: u64 = 300_000;
 /// with 30 jobs waiting.
 async fn still(algorithm: Algorithm, step_ms: u64) -> u64 {
     let clock_us = Arc::new(AtomicU64::new(0));
-    let clock = Arc::clone(&clock_us);
-    let gate = MemoryGate::new(move || clock.load(Ordering::Relaxed));
+    let gate = stepped(&clock_us);
     let ms = Duration::from_millis;
     let limit = Limit::new("all", algorithm, 10, ms(WINDOW_MS), ms(GUARD_MS));
     let limits = Limits::from(limit.expect("in range"));
     let ask = async |at_ms: u64, ticket| {
         clock_us.store(at_ms * 1000, Ordering::Relaxed);
-        let ask = TenantAsk {
-            tenant: tenant("acme"),
-            labels: Labels::default(),
-            limits: limits.clone(),
-            budget: 1,
-            permits: String::new(),
-            asks: vec![Question {
-                ticket,
-                cost: 1,
-                readmitted: false,
-            }],
-        };
-        let replies = gate.ask(&[ask]).await.expect("it answers");
-        decided(&replies, 0)[0].clone()
+        one(&gate, &limits, "", ticket).await.0
     };
     // When the clock is stepped, three windows' worth has started and 30 jobs wait.
     let stepped_ms = 2_500;
@@ -70,13 +56,17 @@ async fn still(algorithm: Algorithm, step_ms: u64) -> u64 {
 /// A gate whose clock the test controls.
 type Stepped = MemoryGate<Box<dyn Fn() -> u64 + Send + Sync>>;
 
+fn stepped(clock_us: &Arc<AtomicU64>) -> Stepped {
+    let clock = Arc::clone(clock_us);
+    MemoryGate::new(Box::new(move || clock.load(Ordering::Relaxed)))
+}
+
 /// Returns for how many milliseconds a job waits after the clock is stepped back by `step_ms`.
 /// `before` runs first. The job asks after each wait that it is told, and at the latest after
 /// `MAX_DELAY_MS`.
 async fn waits(limit: Limit, step_ms: u64, before: impl AsyncFn(&Stepped, &Limits)) -> u64 {
     let clock_us = Arc::new(AtomicU64::new(BEGIN_MS * 1000));
-    let clock = Arc::clone(&clock_us);
-    let gate: Stepped = MemoryGate::new(Box::new(move || clock.load(Ordering::Relaxed)));
+    let gate = stepped(&clock_us);
     let limits = Limits::from(limit);
     before(&gate, &limits).await;
     let (mut waited, mut ticket) = (0, None);
@@ -109,16 +99,8 @@ async fn one(
     ticket: Option<Ticket>,
 ) -> (Answer, u64) {
     let ask = TenantAsk {
-        tenant: tenant("acme"),
-        labels: Labels::default(),
-        limits: limits.clone(),
-        budget: 1,
         permits: permits.to_owned(),
-        asks: vec![Question {
-            ticket,
-            cost: 1,
-            readmitted: false,
-        }],
+        ..asking("acme", limits, &[Question { ticket, ..FRESH }])
     };
     let replies = gate.ask(&[ask]).await.expect("it answers");
     let now_ms = replies[0].as_ref().expect("a decision").now_ms;

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use kit::gate::tenant;
+use kit::gate::{FRESH, tenant};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use sluicegate::gate::{Answer, Question};
@@ -118,9 +118,8 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Li
         let mut asks = std::mem::take(waiting.entry((step.set, step.who)).or_default());
         let fresh = step.costs.iter();
         asks.extend(fresh.map(|cost| Question {
-            ticket: None,
             cost: *cost,
-            readmitted: false,
+            ..FRESH
         }));
         let take = |partition| {
             states

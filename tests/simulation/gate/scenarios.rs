@@ -52,30 +52,13 @@ fn check(
 }
 
 #[test]
-fn a_backlog_ends_in_time_and_in_order() {
-    let outcome = check(
-        "2,000 at 20/s",
-        Scenario::new(sliding(20, 1), backlog(2000)),
-        2000,
-        99.6,
-        3.1,
-        0.05,
-    );
-    assert!(outcome.worst <= 5 && outcome.held <= 20, "{outcome:?}");
+fn a_large_backlog_ends_in_time_and_in_order() {
     check(
         "20,000 at 50/s",
         Scenario::new(sliding(50, 1), backlog(20_000)),
         20_000,
         402.0,
         3.6,
-        0.05,
-    );
-    check(
-        "200 at 5/60s",
-        Scenario::new(sliding(5, 60), backlog(200)),
-        200,
-        2341.0,
-        8.0,
         0.05,
     );
 }
@@ -121,15 +104,6 @@ fn fixed_windows_are_filled() {
 }
 
 #[test]
-fn an_outage_adds_at_most_two_deliveries() {
-    let scenario = Scenario {
-        outage: Some((30 * S, 90 * S)),
-        ..Scenario::new(sliding(20, 1), backlog(6000))
-    };
-    check("outage of 60 s", scenario, 6000, 361.0, 4.0, 2.0);
-}
-
-#[test]
 fn fresh_jobs_after_an_outage_do_not_overtake_the_waitlist() {
     // The 300 jobs that arrive during the outage ask in any order after it: 15 s of the limit.
     let mut arrivals = backlog(3000);
@@ -143,42 +117,7 @@ fn fresh_jobs_after_an_outage_do_not_overtake_the_waitlist() {
 }
 
 #[test]
-fn late_returns_cost_little() {
-    let scenario = Scenario {
-        late: 0.1,
-        ..Scenario::new(sliding(20, 1), backlog(10_000))
-    };
-    check(
-        "10 % come 0.5 to 1.2 s late",
-        scenario,
-        10_000,
-        515.0,
-        4.0,
-        3.0,
-    );
-}
-
-#[test]
-fn a_changed_limit_reaches_waiting_jobs() {
-    let scenario = Scenario {
-        changes: vec![(10 * S, sliding(200, 1).into())],
-        ..Scenario::new(sliding(20, 1), backlog(6000))
-    };
-    check("raised 20 to 200", scenario, 6000, 300.0, 2.5, 25.0);
-    let scenario = Scenario {
-        changes: vec![(10 * S, sliding(20, 1).into())],
-        ..Scenario::new(sliding(100, 1), backlog(6000))
-    };
-    check("lowered 100 to 20", scenario, 6000, 262.0, 4.0, 1.0);
-}
-
-#[test]
 fn vanished_jobs_delay_no_other() {
-    let scenario = Scenario {
-        lost: 0.3,
-        ..Scenario::new(sliding(20, 1), backlog(2000))
-    };
-    check("30 % vanish", scenario, 1300, 100.0, 3.1, 4.0);
     // Slow limits have few tickets within `ahead`, so the job that notices a gap is far from its
     // turn.
     let scenario = Scenario {
@@ -191,15 +130,6 @@ fn vanished_jobs_delay_no_other() {
         ..Scenario::new(sliding(1, 60), backlog(100))
     };
     check("30 % vanish, 1/60s", scenario, 65, 5941.0, 20.0, 6000.0);
-}
-
-#[test]
-fn duplicates_move_nothing() {
-    let scenario = Scenario {
-        duplicated: 0.05,
-        ..Scenario::new(sliding(20, 1), backlog(2000))
-    };
-    check("5 % come twice", scenario, 2000, 106.0, 3.8, 3.0);
 }
 
 #[test]
@@ -247,8 +177,16 @@ fn each_algorithm_ends_a_backlog_in_time_and_in_order() {
         for jobs in [500, 2000, 8000] {
             let name = format!("{} {jobs}", limit.algorithm().name());
             let scenario = Scenario::new(limit.clone(), backlog(jobs));
-            let end = jobs as f64 / 20.0 * 1.012 + 1.0;
-            let outcome = check(&name, scenario, jobs as usize, end, 3.5, 1.1);
+            let is_exact = limit.algorithm() == Algorithm::SlidingWindow && jobs == 2000;
+            let (end, deliveries, order) = match is_exact {
+                true => (99.6, 3.1, 0.05),
+                false => (jobs as f64 / 20.0 * 1.012 + 1.0, 3.5, 1.1),
+            };
+            let outcome = check(&name, scenario, jobs as usize, end, deliveries, order);
+            assert!(
+                !is_exact || outcome.worst <= 5 && outcome.held <= 20,
+                "{outcome:?}"
+            );
             assert!(outcome.ideal / outcome.end >= 0.97, "{name}: {outcome:?}");
             check_deliveries(&name, &outcome, 3.2);
         }
@@ -260,7 +198,11 @@ fn each_algorithm_uses_long_windows_up() {
     for algorithm in Algorithm::ALL {
         let name = format!("{} 5/60s", algorithm.name());
         let scenario = Scenario::new(limit(algorithm, 5, 60), backlog(200));
-        let outcome = check(&name, scenario, 200, 2400.0, 9.0, 0.05);
+        let (end, deliveries) = match algorithm {
+            Algorithm::SlidingWindow => (2341.0, 8.0),
+            _ => (2400.0, 9.0),
+        };
+        let outcome = check(&name, scenario, 200, end, deliveries, 0.05);
         assert!(outcome.ideal / outcome.end >= 0.99, "{name}: {outcome:?}");
         check_deliveries(&name, &outcome, 3.3);
     }
@@ -270,29 +212,45 @@ fn each_algorithm_uses_long_windows_up() {
 fn each_algorithm_tolerates_faults() {
     for limit in each() {
         let name = limit.algorithm().name();
+        let is_sliding = limit.algorithm() == Algorithm::SlidingWindow;
+        let bounds = |sliding, any| if is_sliding { sliding } else { any };
         let backlog_of = |jobs| Scenario::new(limit.clone(), backlog(jobs));
         let outage = Scenario {
             outage: Some((30 * S, 90 * S)),
             ..backlog_of(6000)
         };
-        check(&format!("{name} outage"), outage, 6000, 364.0, 4.0, 4.0);
+        let (end, order) = bounds((361.0, 2.0), (364.0, 4.0));
+        check(&format!("{name} outage"), outage, 6000, end, 4.0, order);
         let late = Scenario {
             late: 0.1,
             ..backlog_of(10_000)
         };
         // A burst of 1 has no room for jobs that are this late.
         let end = if limit.burst() == 1 { 550.0 } else { 515.0 };
-        check(&format!("{name} late"), late, 10_000, end, 4.5, 4.0);
+        let (deliveries, order) = bounds((4.0, 3.0), (4.5, 4.0));
+        check(
+            &format!("{name} late"),
+            late,
+            10_000,
+            end,
+            deliveries,
+            order,
+        );
         let lost = Scenario {
             lost: 0.3,
             ..backlog_of(2000)
         };
-        check(&format!("{name} lost"), lost, 1300, 104.0, 3.5, 7.0);
+        let (end, deliveries, order) = match is_sliding {
+            true => (100.0, 3.1, 4.0),
+            false => (104.0, 3.5, 7.0),
+        };
+        check(&format!("{name} lost"), lost, 1300, end, deliveries, order);
         let twice = Scenario {
             duplicated: 0.05,
             ..backlog_of(2000)
         };
-        check(&format!("{name} twice"), twice, 2000, 107.0, 3.8, 4.0);
+        let (end, order) = bounds((106.0, 3.0), (107.0, 4.0));
+        check(&format!("{name} twice"), twice, 2000, end, 3.8, order);
         let full = Scenario::new(limit.clone(), poisson(6000, 24.0));
         check(&format!("{name} load 1.2"), full, 6000, 305.0, 3.1, 2.0);
     }
@@ -301,23 +259,31 @@ fn each_algorithm_tolerates_faults() {
 #[test]
 fn each_algorithm_takes_changed_limits() {
     for limit in each() {
-        let name = limit.algorithm().name();
         let with = |max| -> Limits { limit.clone().with_max(max).into() };
         let raised = Scenario {
             changes: vec![(10 * S, with(200))],
             ..Scenario::new(limit.clone(), backlog(6000))
         };
-        check(&format!("{name} raised"), raised, 6000, 301.0, 2.8, 33.0);
+        let (end, deliveries, order) = match limit.algorithm() {
+            Algorithm::SlidingWindow => (300.0, 2.5, 25.0),
+            _ => (301.0, 2.8, 33.0),
+        };
+        let name = |what: &str| format!("{} {what}", limit.algorithm().name());
+        check(&name("raised"), raised, 6000, end, deliveries, order);
         let lowered = Scenario {
             changes: vec![(10 * S, with(20))],
             ..Scenario::new(with(100), backlog(6000))
         };
-        check(&format!("{name} lowered"), lowered, 6000, 264.0, 4.0, 2.0);
+        let (end, order) = match limit.algorithm() {
+            Algorithm::SlidingWindow => (262.0, 1.0),
+            _ => (264.0, 2.0),
+        };
+        check(&name("lowered"), lowered, 6000, end, 4.0, order);
         let both = Scenario {
             changes: vec![(10 * S, with(50)), (20 * S, with(5)), (30 * S, with(20))],
             ..Scenario::new(limit.clone(), backlog(3000))
         };
-        check(&format!("{name} up and down"), both, 3000, 180.0, 5.0, 20.0);
+        check(&name("up and down"), both, 3000, 180.0, 5.0, 20.0);
     }
 }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::{decided, tenant};
+use kit::gate::{FRESH, asking, decided};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::gate::memory::MemoryGate;
-use sluicegate::gate::{Answer, Gate, Question, TenantAsk};
+use sluicegate::gate::{Answer, Gate, Question};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::{Labels, Scope};
+use sluicegate::rules::scope::Scope;
 
 use crate::gate::simulator::{Outcome, Scenario, run};
 
@@ -248,18 +248,12 @@ async fn waitlists_whose_fronts_vanished_do_not_wait_for_each_other() {
         let bucket = bucket.and_then(|limit| limit.with_burst(max));
         let limits = Limits::from(bucket.expect("in range").with_scope(Scope::Global));
         let ask = async |line: usize, ticket| {
-            let ask = TenantAsk {
-                tenant: tenant(&format!("t{line}")),
-                labels: Labels::default(),
-                limits: limits.clone(),
-                budget: 1,
-                permits: String::new(),
-                asks: vec![Question {
-                    ticket,
-                    cost,
-                    readmitted: false,
-                }],
+            let job = Question {
+                ticket,
+                cost,
+                ..FRESH
             };
+            let ask = asking(&format!("t{line}"), &limits, &[job]);
             let replies = gate.ask(&[ask]).await.expect("it answers");
             decided(&replies, 0)[0].clone()
         };

@@ -5,11 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kit::counts::sliding;
+use kit::gate::FRESH;
 use proptest::prelude::*;
 use sluicegate::gate::fleet::{
     AGREED_FOR_MS, EnforcedPolicies, MARGIN_MS, Registered, RegistryKnowledge, memory_ms,
 };
-use sluicegate::gate::{Answer, Change, Question};
+use sluicegate::gate::{Answer, Change};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::model::{Scopes, State};
@@ -186,11 +188,7 @@ impl World {
                 .unwrap_or_default()
         });
         let clock = Clock::from_micros(self.now_ms * 1_000);
-        let asks = [Question {
-            ticket: None,
-            cost: 1,
-            readmitted: false,
-        }; 4];
+        let asks = [FRESH; 4];
         let (answers, _) = scopes.ask(&limits, clock, 4, "p", &asks);
         for (partition, mut state) in scopes.into_states().into_iter().enumerate() {
             // Empties the waitlist: this suite is about room alone.
@@ -230,15 +228,8 @@ impl World {
             Whose::Tenant(of) => of == *tenant,
             Whose::Part(of, with) => (of, with) == (*tenant, *value),
         });
-        let starts: Vec<u64> = own.map(|(at, ..)| *at).collect();
-        let (mut max, mut first) = (0, 0);
-        for (last, at) in starts.iter().enumerate() {
-            while starts[first] + ms <= *at {
-                first += 1;
-            }
-            max = max.max(last - first + 1);
-        }
-        max as u64
+        let starts: Vec<_> = own.map(|(at, ..)| (*at, 1)).collect();
+        sliding(&starts, ms).into_iter().max().unwrap_or(0)
     }
 
     fn starts_since(&self, ms: u64) -> usize {

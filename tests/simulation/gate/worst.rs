@@ -5,6 +5,7 @@
 use std::slice;
 use std::time::Duration;
 
+use kit::counts::sliding;
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use rand::rngs::StdRng;
@@ -137,16 +138,7 @@ fn starts(limit: &Limit, plan: &[Move]) -> Vec<(u64, u64)> {
 
 /// Returns the most units in a half-open window of `micros`: at moments less than that apart.
 fn max_units_in(moments: &[(u64, u64)], micros: u64) -> u64 {
-    let (mut first, mut units, mut max) = (0, 0, 0);
-    for (at, more) in moments {
-        units += more;
-        while at - moments[first].0 >= micros {
-            units -= moments[first].1;
-            first += 1;
-        }
-        max = max.max(units);
-    }
-    max
+    sliding(moments, micros).into_iter().max().unwrap_or(0)
 }
 
 /// Returns the most units that can arrive in a window if delays vary by less than the guard. Two

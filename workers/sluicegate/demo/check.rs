@@ -147,12 +147,6 @@ mod tests {
         times.iter().map(|time| (*time, 1)).collect()
     }
 
-    /// Returns how many are above `max`, and the maximum.
-    fn found(units: &[u64], max: u64) -> (usize, u64) {
-        let above = units.iter().filter(|units| **units > max).count();
-        (above, units.iter().copied().max().unwrap_or(0))
-    }
-
     fn one(asked: u64, used: u64) -> IdealCall {
         IdealCall {
             asked: vec![asked],
@@ -160,36 +154,6 @@ mod tests {
             closes_for: 0,
             under_way: false,
         }
-    }
-
-    #[test]
-    fn a_kept_limit_has_no_violation_and_a_planted_one_is_found() {
-        let mut times = kept(10);
-        assert_eq!(found(&sliding(&arrivals(&times), 100), 3), (0, 3));
-        times.insert(12, 399); // a fourth call, 1 ns before the end of the window from 300 to 399
-        // This call, and the two at 400 that still count it.
-        assert_eq!(found(&sliding(&arrivals(&times), 100), 3), (3, 4));
-    }
-
-    #[test]
-    fn one_nanosecond_is_a_violation_and_none_is_not() {
-        assert_eq!(sliding(&[(0, 1), (100, 1)], 100), [1, 1]);
-        assert_eq!(sliding(&[(0, 1), (99, 1)], 100), [1, 2]);
-        assert_eq!(aligned(&[(199, 1), (200, 1)], 100), [1, 1]);
-        assert_eq!(aligned(&[(100, 1), (199, 1)], 100), [1, 2]);
-    }
-
-    #[test]
-    fn aligned_windows_allow_twice_the_limit_across_an_edge_and_sliding_ones_do_not() {
-        let times = arrivals(&[98, 99, 100, 101]);
-        assert_eq!(found(&aligned(&times, 100), 2), (0, 2));
-        assert_eq!(found(&sliding(&times, 100), 2), (2, 4));
-    }
-
-    #[test]
-    fn units_are_counted_not_calls() {
-        assert_eq!(sliding(&[(0, 5), (10, 7), (100, 1)], 100), [5, 12, 8]);
-        assert_eq!(aligned(&[(0, 5), (10, 7), (100, 1)], 100), [5, 12, 1]);
     }
 
     #[test]

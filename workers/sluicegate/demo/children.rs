@@ -1,10 +1,8 @@
 //! The demo's workers: processes of this program, `sluicegate run`, with a configuration in a
 //! temporary folder and their logs next to it.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -30,33 +28,6 @@ const READY: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(20);
 /// Number of log lines shown for a failed worker.
 const TAIL: usize = 15;
-
-/// A folder that only this user can read, since configurations contain passwords. Dropping it
-/// deletes it.
-pub struct Folder(PathBuf);
-
-impl Folder {
-    /// Creates `name` in the system's temporary folder.
-    ///
-    /// # Errors
-    /// The folder exists or can't be created.
-    pub fn new(name: &str) -> Result<Self, DemoError> {
-        let path = std::env::temp_dir().join(name);
-        fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(|error| DemoError(format!("{}: {error}", path.display())))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            eprintln!("{} was not removed: {error}", self.0.display());
-        }
-    }
-}
 
 /// The settings that all workers share.
 pub struct WorkerSettings<'a> {
@@ -167,16 +138,16 @@ impl WorkerProcess {
     /// # Errors
     /// The system's error, if it can't be started.
     pub fn start(
-        folder: &Folder,
+        folder: &Path,
         number: usize,
         settings: &WorkerSettings<'_>,
     ) -> Result<Self, DemoError> {
         let name = format!("worker-{number}");
         let failed = |error: std::io::Error| DemoError(format!("{name} can't be started: {error}"));
         let admin = free_port().map_err(failed)?;
-        let config = folder.0.join(format!("{name}.yaml"));
-        let log = folder.0.join(format!("{name}.log"));
-        write_private(&config, &settings.yaml(admin)).map_err(failed)?;
+        let config = folder.join(format!("{name}.yaml"));
+        let log = folder.join(format!("{name}.log"));
+        fs::write(&config, settings.yaml(admin)).map_err(failed)?;
         let out = File::create(&log).map_err(failed)?;
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         // The environment would override the file. This process's variables are in `settings`
@@ -303,15 +274,6 @@ impl WorkerProcess {
 /// between.
 fn free_port() -> std::io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
-}
-
-fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(text.as_bytes())
 }
 
 /// Sums a metric in the Prometheus text format over the series that have all of `labels`. Returns

@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, interval};
 use trial::pauses::PauseWatch;
 
-use children::{Folder, WorkerCounts, WorkerProcess, WorkerSettings};
+use children::{WorkerCounts, WorkerProcess, WorkerSettings};
 use downstream::DemoApi;
 use ledger::TenantProgress;
 use pipelines::{PipelineRole, ScenarioStage};
@@ -181,7 +181,9 @@ async fn observe(
             part.queues.declare_results().await?;
         }
     }
-    let folder = Folder::new(name)?;
+    // Only this user can read it, since configurations contain passwords.
+    let folder = tempfile::Builder::new().prefix(name).tempdir();
+    let folder = folder.map_err(|error| DemoError(format!("no temporary folder: {error}")))?;
     let prefix = name.replace('-', ":");
     let settings = WorkerSettings {
         config,
@@ -190,7 +192,7 @@ async fn observe(
     };
     let mut workers = Vec::with_capacity(plan.workers);
     for number in 1..=plan.workers {
-        workers.push(WorkerProcess::start(&folder, number, &settings)?);
+        workers.push(WorkerProcess::start(folder.path(), number, &settings)?);
     }
     for worker in &mut workers {
         worker.ready(parts).await?;
@@ -225,6 +227,9 @@ async fn observe(
             observed.results = part.queues.take_results(part.plan.total() * 2).await?;
         }
         (observed.arrivals, observed.strangers) = part.downstream.arrivals();
+    }
+    if let Err(error) = folder.close() {
+        eprintln!("the workers' folder was not removed: {error}");
     }
     Ok(all)
 }

@@ -21,10 +21,7 @@ const RULES: CheckRules = CheckRules {
     closed: 100 * MS,
 };
 
-const ONE: JobId = JobId {
-    tenant: 0,
-    number: 1,
-};
+const ONE: JobId = JobId::new(0, 1);
 
 #[derive(Default)]
 struct Story {
@@ -92,10 +89,7 @@ impl Story {
 fn whole() -> Story {
     let mut story = Story::new();
     for number in 0..10 {
-        let job = JobId {
-            tenant: number % 2,
-            number,
-        };
+        let job = JobId::new(number % 2, number);
         story.published(0, job);
         story.called(
             u64::from(number / 4) * 100 + 1,
@@ -118,16 +112,7 @@ fn a_whole_history_holds() {
 #[test]
 fn a_confirmed_job_that_never_ended_is_lost_and_an_unsure_one_is_not() {
     let mut story = whole();
-    let (lost, unsure) = (
-        JobId {
-            tenant: 5,
-            number: 1,
-        },
-        JobId {
-            tenant: 5,
-            number: 2,
-        },
-    );
+    let (lost, unsure) = (JobId::new(5, 1), JobId::new(5, 2));
     story.published(7, lost);
     story.called(8, lost, 1, DownstreamAnswer::Failed);
     story.add(7, EventKind::Publishing { job: unsure });
@@ -147,14 +132,11 @@ fn one_call_too_many_in_a_window_is_found_to_the_nanosecond() {
     let window = |last: u64| {
         let mut story = Story::new();
         for (number, ms) in [(0, 0), (1, 60)] {
-            let job = JobId { tenant: 0, number };
+            let job = JobId::new(0, number);
             story.published(0, job);
             story.called(ms, job, 1, DownstreamAnswer::Done);
         }
-        let job = JobId {
-            tenant: 0,
-            number: 2,
-        };
+        let job = JobId::new(0, 2);
         story.published(0, job);
         let (call, worker) = (99, 0);
         let what = EventKind::Arrived {
@@ -189,7 +171,7 @@ fn one_call_too_many_in_a_window_is_found_to_the_nanosecond() {
 fn a_guard_counts_windows_and_a_strict_one_asserts_them() {
     let mut story = Story::new();
     for number in 0..3 {
-        let job = JobId { tenant: 0, number };
+        let job = JobId::new(0, number);
         story.published(0, job);
         story.called(1, job, 1, DownstreamAnswer::Done);
     }
@@ -210,7 +192,7 @@ fn the_larger_limit_counts_while_it_is_in_the_window() {
         story.add(10, EventKind::Limit { max: 3 });
         story.add(lowered, EventKind::Limit { max: 2 });
         for number in 0..3 {
-            let job = JobId { tenant: 0, number };
+            let job = JobId::new(0, number);
             story.published(0, job);
             story.called(200 + u64::from(number), job, 1, DownstreamAnswer::Done);
         }
@@ -361,10 +343,7 @@ fn a_dead_letter_was_rejected_or_has_used_its_attempts() {
 #[test]
 fn strangers_and_workers_that_end_are_found() {
     let mut story = whole();
-    let job = JobId {
-        tenant: 9,
-        number: 9,
-    };
+    let job = JobId::new(9, 9);
     story.called(1, job, 1, DownstreamAnswer::Done);
     let how = "ended".to_owned();
     story.add(
@@ -452,7 +431,7 @@ fn calls_that_continue_after_most_429s_are_found() {
     let went_on = |after: [u64; 4]| {
         let mut story = Story::new();
         for (tenant, after) in (0..).zip(after) {
-            let job = |number| JobId { tenant, number };
+            let job = |number| JobId::new(tenant, number);
             story.published(0, job(1));
             story.called(5000, job(1), 1, DownstreamAnswer::Throttled);
             story.called(7000, job(1), 1, DownstreamAnswer::Done);

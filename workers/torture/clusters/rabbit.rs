@@ -73,33 +73,13 @@ impl Rabbits {
     }
 
     /// Runs `act` on all nodes at the same time: restarted nodes of a cluster wait for each other.
-    fn all(&self, act: impl Fn(&Rabbit) + Sync) {
+    pub fn all(&self, act: impl Fn(&Rabbit) + Sync) {
         let act = &act;
         thread::scope(|scope| {
             for node in self.nodes() {
                 scope.spawn(move || act(node));
             }
         });
-    }
-
-    pub fn kill(&self) {
-        self.all(Rabbit::kill);
-    }
-
-    pub fn stop(&self) {
-        self.all(Rabbit::stop);
-    }
-
-    pub fn restart(&self) {
-        self.all(Rabbit::restart);
-    }
-
-    pub fn pause(&self) {
-        self.all(Rabbit::pause);
-    }
-
-    pub fn resume(&self) {
-        self.all(Rabbit::resume);
     }
 
     /// Returns the node that leads `queue`, or the first one if that is unknown.

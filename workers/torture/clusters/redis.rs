@@ -57,7 +57,7 @@ impl Redises {
     /// Returns the keys of a worker's section `redis` if workers find the servers by themselves.
     pub fn found_by(&self) -> Option<String> {
         let quoted = |all: &[Redis]| {
-            let urls: Vec<&str> = all.iter().map(Redis::url).collect();
+            let urls: Vec<&str> = all.iter().map(|one| one.url()).collect();
             format!("\"{}\"", urls.join(","))
         };
         match self {
@@ -70,29 +70,14 @@ impl Redises {
         }
     }
 
-    fn all(&self, act: impl Fn(&Redis) + Sync) {
+    /// Runs `act` on all servers at the same time.
+    pub fn all(&self, act: impl Fn(&Redis) + Sync) {
         let act = &act;
         thread::scope(|scope| {
             for server in self.servers() {
                 scope.spawn(move || act(server));
             }
         });
-    }
-
-    pub fn kill(&self) {
-        self.all(Redis::kill);
-    }
-
-    pub fn stop(&self) {
-        self.all(Redis::stop);
-    }
-
-    pub fn restart(&self) {
-        self.all(Redis::restart);
-    }
-
-    pub fn restart_empty(&self) {
-        self.all(Redis::restart_empty);
     }
 
     /// Steps back the clock of a single server that has one; does nothing otherwise.
@@ -104,14 +89,6 @@ impl Redises {
             Self::One(_, Some(clock)) => clock.step_back(by),
             _ => Ok(()),
         }
-    }
-
-    pub fn pause(&self) {
-        self.all(Redis::pause);
-    }
-
-    pub fn resume(&self) {
-        self.all(Redis::resume);
     }
 
     /// Runs `redis-cli` on each server. Replicas refuse commands that write.

@@ -175,10 +175,7 @@ mod tests {
     /// Returns a run of 100 s with 11 calls a second, where the limit is 10 in 1.1 s, and with a
     /// fault from 10 to 20 s. After it, no call runs until `back` s.
     fn run(kind: FaultKind, back: u64) -> Run {
-        let job = JobId {
-            tenant: 0,
-            number: 0,
-        };
+        let job = JobId::new(0, 0);
         let mut events = vec![HistoryEvent {
             at: 0,
             what: EventKind::Confirmed { job },

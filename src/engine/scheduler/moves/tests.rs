@@ -106,17 +106,6 @@ impl Desk {
 }
 
 #[test]
-fn a_delivery_is_acked_once_its_message_is_confirmed() {
-    let mut desk = Desk::new(true);
-    let (key, next) = desk.begin(to("jobs.dead"));
-    assert!(matches!(next, Some(MoveStep::Publish((it, _))) if it == key));
-    let confirmed = desk.moves.confirmed(desk.now, key);
-    assert!(matches!(confirmed, Some((Tag { tag: 1, .. }, next)) if next.is_empty()));
-    assert!(desk.moves.confirmed(desk.now, key).is_none());
-    assert_eq!((desk.moves.len(), desk.moves.next()), (0, None));
-}
-
-#[test]
 fn one_message_at_a_time_tries_a_stuck_queue_after_longer_and_longer_pauses() {
     let mut desk = Desk::new(true);
     let (first, _) = desk.begin(to("jobs.dead"));
@@ -156,49 +145,6 @@ fn one_message_at_a_time_tries_a_stuck_queue_after_longer_and_longer_pauses() {
     let (_, next) = desk.moves.confirmed(desk.now, key).expect("it was sent");
     assert_eq!(next.len(), 1, "the other one goes on at once");
     assert!(!desk.moves.is_stuck(&"jobs.dead".into()));
-}
-
-#[test]
-fn a_result_goes_before_the_message_and_the_ack() {
-    let mut desk = Desk::new(true);
-    let (done, _) = desk.reply("a", "asker");
-    let source = DeliverySource::Fresh;
-    let (dead, next) = desk.begin_from(source, None, reply("asker"), Some(to("jobs.dead")));
-    assert!(matches!(next, Some(MoveStep::Reply(_))), "{next:?}");
-    let (_, next) = desk.moves.replied(desk.now, dead, true).expect("it waits");
-    assert!(matches!(next[..], [MoveStep::Publish(_)]), "{next:?}");
-    assert!(desk.moves.replied(desk.now, dead, true).is_none(), "once");
-    assert!(desk.moves.confirmed(desk.now, dead).is_some());
-    let (_, next) = desk.moves.replied(desk.now, done, true).expect("it waits");
-    assert!(matches!(next[..], [MoveStep::Ack(_)]), "{next:?}");
-    assert_eq!(desk.moves.len(), 0);
-}
-
-#[test]
-fn a_result_is_given_up_after_half_a_minute_and_one_for_the_operator_s_exchange_later() {
-    for (are_named, min, max) in [(true, 30, 50), (false, 600, 700)] {
-        let mut desk = Desk::new(are_named);
-        let (key, _) = desk.reply("a", "asker");
-        // Each try ends without a confirm after ten seconds.
-        let mut in_flight = true;
-        let over = loop {
-            if in_flight {
-                desk.now += 10 * SECOND;
-                desk.failed(key);
-            }
-            let due = desk.due();
-            in_flight = !due.next.is_empty();
-            if !due.overdue.is_empty() {
-                break due.overdue;
-            }
-            assert!(desk.now < 1000 * SECOND, "it never ends");
-        };
-        assert_eq!(over, [key]);
-        let took = (desk.now - SECOND).as_secs();
-        assert!((min..max).contains(&took), "{took} s");
-        let (_, next) = desk.moves.replied(desk.now, key, false).expect("it waits");
-        assert!(matches!(next[..], [MoveStep::Ack(_)]), "{next:?}");
-    }
 }
 
 #[test]

@@ -2,10 +2,7 @@
 
 use super::*;
 
-const TWO: JobId = JobId {
-    tenant: 0,
-    number: 2,
-};
+const TWO: JobId = JobId::new(0, 2);
 /// How long the key counts, in milliseconds.
 const LASTS: u64 = 1_000;
 
@@ -91,10 +88,7 @@ fn both_jobs_are_called_only_after_the_key_expired_or_was_lost() {
 
 #[test]
 fn jobs_of_other_tenants_and_keys_are_no_duplicates() {
-    let other = JobId {
-        tenant: 1,
-        number: 2,
-    };
+    let other = JobId::new(1, 2);
     let findings = of(|story| {
         story.keyed(0, ONE, false);
         story.keyed(0, other, false);

@@ -6,10 +6,7 @@ use super::*;
 fn violations_with(tell: impl FnOnce(&mut Story)) -> Vec<Violation> {
     let mut story = whole();
     let jobs: Vec<JobId> = (0..10)
-        .map(|number| JobId {
-            tenant: number % 2,
-            number,
-        })
+        .map(|number| JobId::new(number % 2, number))
         .collect();
     for job in jobs {
         if job != ONE.of_whole() {
