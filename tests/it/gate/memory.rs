@@ -28,7 +28,7 @@ async fn used_up(redis: &Redis, connection: &mut Connection, limit: &Limit) -> u
     let gate = RedisGate::connect(&SecretUrl::new(redis.url()), "rate_limit").expect("a good url");
     let gate = gate.with_test_clock(Arc::new(move || micros.load(Ordering::SeqCst)));
     let gate = LimitedGate::new(gate, limit.clone());
-    let max = u64::from(limit.max());
+    let max = limit.max();
     let mut used = 0;
     for step in 1..=STEPS {
         let jobs = usize::try_from(max * step / STEPS - used).expect("few");
