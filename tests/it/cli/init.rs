@@ -97,3 +97,19 @@ fn a_known_api_is_written_with_its_limits_and_check_tells_its_rules() {
         assert!(check.contains(part), "{part}: {check}");
     }
 }
+
+/// The log of a sliding window would take 10 GB.
+#[test]
+fn a_quota_of_millions_of_tokens_is_written_as_a_limit_in_little_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let of = |limit: &'static str| [&API[..2], &["--limit", limit, "--force"]].concat();
+    for limit in ["90M TPM", "1000 billion tokens per minute"] {
+        init(folder.path(), &of(limit)).exited(0);
+        let check = sluicegate_in(folder.path(), &["check", "--offline"], b"").exited(0);
+        assert!(!check.out.contains("warn"), "{}", check.out);
+        assert!(check.out.contains("sliding-segments-algo"), "{}", check.out);
+    }
+    let refused = init(folder.path(), &of("1000000000001 TPM")).exited(2);
+    let why = "1000000000001; it must be a whole number from 1 to 1000000000000";
+    assert!(refused.err.contains(why), "{}", refused.err);
+}
