@@ -1,141 +1,231 @@
--- token-bucket-algo and leaky-bucket-algo: a STRING of six packed numbers: (1) the level at a time,
--- in tokens times the span; (2) that time (ms); (3) when the bucket is full; (4) its highest level
--- since another time; (5) that time; (6) its highest level in the minute or more before. The
--- specification is src/rules/algorithms/bucket.rs. Constants that no Lua file sets come from
--- src/gate/scripts.rs, which takes their values from the specification's constants.
-local BUCKET_FORMAT, BUCKET_BYTES = '>i8I6I8i8I6i8', 44
+-- token-bucket-algo and leaky-bucket-algo: a STRING of packed numbers: (1) the level at a time; (2)
+-- that time (ms); (3) when the bucket is full; (4) its highest level since another time; (5) that
+-- time; (6) its highest level in the minute or more before. A level is two numbers: whole tokens,
+-- and a part of the next one, in `span`ths. Times the span, a level would not be exact in a double.
+-- The specification is src/rules/algorithms/bucket.rs. Constants that no Lua file sets come from
+-- src/gate/scripts.rs, which takes their values from the specification's constants. The block ends
+-- the functions' scope: a script can have 200 local variables.
+do
+  local BUCKET_FORMAT, BUCKET_BYTES = '>i8I4I6I8i8I4I6i8I4', 56
 
--- Returns what a full bucket may hold beyond `burst` tokens at a start: the inflow during the
--- lateness that it forgives. If starts are kept apart, it is lower, so that the next start is at
--- least window / max and limit.apart later. Below 0, the next start waits longer than the refill
--- takes.
-local function bucket_allowance(limit)
-  local max = limit.max
-  local forgiven = limit.margin * max
-  if limit.apart == 0 then
-    return forgiven
+  local function level_sum(limit, level, part, more, more_part)
+    part = part + more_part
+    if part >= limit.span then
+      return level + more + 1, part - limit.span
+    end
+    return level + more, part
   end
-  local apart = limit.apart * max
-  -- The minimum inflow until the next start.
-  local needed = limit.window + math.ceil(apart / 1000)
-  if limit.burst == 1 then
-    -- Starts are whole milliseconds apart, so this is not reached a millisecond earlier.
-    needed = (math.ceil((1000 * limit.window + apart) / (1000 * max)) - 1) * max + 1
+
+  local function level_difference(limit, level, part, less, less_part)
+    part = part - less_part
+    if part < 0 then
+      return level - less - 1, part + limit.span
+    end
+    return level - less, part
   end
-  return math.min(forgiven, limit.span - needed)
-end
 
--- Returns the highest level that a start finds. The bucket flows over above it.
-local function bucket_highest_at_start(limit)
-  return limit.burst * limit.span + bucket_allowance(limit)
-end
-
--- Returns the level of a full bucket: `burst` tokens and the allowance.
-local function bucket_most(limit)
-  return limit.burst * limit.span + math.max(bucket_allowance(limit), 0)
-end
-
--- Returns the lowest level.
-local function bucket_least(limit)
-  return -math.min(DEBT_MS * limit.max, DEBT)
-end
-
-local function bucket_refilled(limit, level, millis)
-  return math.min(math.max(level, bucket_least(limit)) + millis * limit.max, bucket_most(limit))
-end
-
-ALGORITHMS['token-bucket-algo'] = {
-  bucket = true,
-
-  load = function(limit, limits)
-    local now = limits.now
-    local level, at, full, peak, since, before = 0, 0, 0, 0, 0, 0
-    local value = redis.call('GET', KEYS[limit.key])
-    if value then
-      if #value ~= BUCKET_BYTES then
-        wrong_value(limit.key, 'a level')
-      end
-      level, at, full, peak, since, before = struct.unpack(BUCKET_FORMAT, value)
+  local function level_min(level, part, other, other_part)
+    if level < other or level == other and part < other_part then
+      return level, part
     end
-    if full <= now then
-      level = bucket_most(limit)
-    end
-    -- A time later than now means that the clock was stepped back. The bucket refills from now on.
-    limit.taken = at > now
-    level = bucket_refilled(limit, level, now - math.min(at, now))
-    if full <= now or since > now then
-      since, peak, before = now, bucket_most(limit), bucket_most(limit)
-    end
-    -- The level has only risen since it was stored.
-    peak = math.max(peak, level)
-    if now >= since + 2 * PERIOD_MS then
-      since, peak, before = now, level, level
-    elseif now >= since + PERIOD_MS then
-      since, peak, before = now, level, peak
-    end
-    limit.level, limit.since, limit.peak, limit.before = level, since, peak, before
-    return true
-  end,
+    return other, other_part
+  end
 
-  count = function(limit)
-    return math.max(limit.burst - math.floor(limit.level / limit.span), 0)
-  end,
+  local function level_max(level, part, other, other_part)
+    if level > other or level == other and part > other_part then
+      return level, part
+    end
+    return other, other_part
+  end
 
-  nth = function(limit, base, k)
-    local wanted = k * limit.span
+  -- Returns what flows in during this time.
+  local function bucket_inflow(limit, millis)
+    return muldiv(millis, limit.max, limit.span)
+  end
+
+  -- Returns how long it takes until this much has flowed in, in milliseconds, rounded up.
+  local function bucket_millis(limit, level, part)
+    local millis, rest = muldiv(level, limit.span, limit.max)
+    return math.min(millis + math.ceil((rest + part) / limit.max), LATEST_MS)
+  end
+
+  -- Returns what a full bucket may hold beyond `burst` tokens at a start: the inflow during the
+  -- lateness that it forgives. If starts are kept apart, it is lower, so that the next start is at
+  -- least window / max and limit.apart later. Below 0, the next start waits longer than the refill
+  -- takes.
+  local function bucket_allowance(limit)
+    local max, apart = limit.max, limit.apart
+    local forgiven, forgiven_part = bucket_inflow(limit, limit.margin)
+    if apart == 0 then
+      return forgiven, forgiven_part
+    end
+    -- The minimum inflow until the next start.
+    local needed, part
     if limit.burst == 1 then
-      -- Each start but the first pays for its distance to the previous one.
-      wanted = wanted + math.max(-bucket_allowance(limit), 0) * (math.max(k, 1) - 1)
-    end
-    local missing = wanted - bucket_refilled(limit, limit.level, base - limit.now)
-    return base + math.ceil(math.max(missing, 0) / limit.max)
-  end,
-
-  take = function(limit, _, units)
-    local level = math.min(limit.level, bucket_highest_at_start(limit))
-    limit.level = math.max(level - units * limit.span, bucket_least(limit))
-    limit.taken = true
-  end,
-
-  -- The call arrives now at the latest, so the next start keeps its distance from now.
-  late = function(limit, _, job)
-    local left = bucket_highest_at_start(limit) - (limit.calls and 1 or job.cost) * limit.span
-    limit.level = math.max(math.min(limit.level, left), bucket_least(limit))
-    limit.taken = true
-  end,
-
-  -- Without the charge, a bucket that was full in between would have overflowed. So only tokens are
-  -- returned that still fit at its highest level since then, or that can't have flowed in again
-  -- since.
-  settle = function(limit, _, job, more)
-    local tokens = -more * limit.span
-    if tokens > 0 then
-      local certain = tokens - math.max(limit.now - job.started, 0) * limit.max
-      local room = 0
-      if job.started >= limit.since then
-        room = bucket_most(limit) - limit.peak
-      elseif job.started + PERIOD_MS >= limit.since then
-        room = bucket_most(limit) - math.max(limit.peak, limit.before)
+      -- Starts are whole milliseconds apart, so this is not reached a millisecond earlier.
+      local micros, rest = muldiv(1000, limit.window, max)
+      local millis = math.floor((micros + apart) / 1000)
+      if rest == 0 and (micros + apart) % 1000 == 0 then
+        millis = millis - 1
       end
-      tokens = math.min(tokens, math.max(room, certain, 0))
+      needed, part = bucket_inflow(limit, millis)
+      needed, part = level_sum(limit, needed, part, 0, 1)
+    else
+      needed, part = muldiv(apart, max, 1000 * limit.span)
+      needed, part = level_sum(limit, needed, math.ceil(part / 1000), 0, limit.window)
     end
-    limit.level = math.max(math.min(limit.level + tokens, bucket_most(limit)), bucket_least(limit))
-    limit.peak = math.max(limit.peak, limit.level)
-    limit.taken = true
-  end,
+    return level_min(forgiven, forgiven_part, level_difference(limit, 1, 0, needed, part))
+  end
 
-  hold = function(limit, until_ms)
-    limit.level = math.max(math.min(limit.level, -(until_ms - limit.now) * limit.max), bucket_least(limit))
-    limit.taken = true
-  end,
+  -- Returns the highest level that a start finds. The bucket flows over above it.
+  local function bucket_highest_at_start(limit)
+    local allowance, part = bucket_allowance(limit)
+    return limit.burst + allowance, part
+  end
 
-  save = function(limit)
-    if limit.taken then
-      local full = math.min(limit.now + math.ceil((bucket_most(limit) - limit.level) / limit.max), LATEST_MS)
-      redis.call('SET', KEYS[limit.key],
-        struct.pack(BUCKET_FORMAT, limit.level, limit.now, full, limit.peak, limit.since, limit.before), 'PXAT', int(full))
+  -- Returns the level of a full bucket: `burst` tokens and the allowance.
+  local function bucket_most(limit)
+    local allowance, part = bucket_allowance(limit)
+    if allowance < 0 then
+      return limit.burst, 0
     end
-  end,
-}
+    return limit.burst + allowance, part
+  end
 
-ALGORITHMS['leaky-bucket-algo'] = ALGORITHMS['token-bucket-algo']
+  -- Returns a level that is not below the lowest one.
+  local function bucket_above_least(limit, level, part)
+    if level >= 0 then
+      return level, part
+    end
+    local debt, debt_part = bucket_inflow(limit, DEBT_MS)
+    debt, debt_part = level_min(debt, debt_part, DEBT, 0)
+    return level_max(level, part, level_difference(limit, 0, 0, debt, debt_part))
+  end
+
+  local function bucket_refilled(limit, level, part, millis)
+    level, part = bucket_above_least(limit, level, part)
+    local inflow, inflow_part = bucket_inflow(limit, millis)
+    level, part = level_sum(limit, level, part, inflow, inflow_part)
+    return level_min(level, part, bucket_most(limit))
+  end
+
+  ALGORITHMS['token-bucket-algo'] = {
+    bucket = true,
+
+    load = function(limit, limits)
+      local now = limits.now
+      local level, part, at, full, peak, peak_part, since, before, before_part = 0, 0, 0, 0, 0, 0, 0, 0, 0
+      local value = redis.call('GET', KEYS[limit.key])
+      if value then
+        if #value ~= BUCKET_BYTES then
+          wrong_value(limit.key, 'a level')
+        end
+        level, part, at, full, peak, peak_part, since, before, before_part = struct.unpack(BUCKET_FORMAT, value)
+      end
+      local most, most_part = bucket_most(limit)
+      if full <= now then
+        level, part = most, most_part
+      end
+      -- A time later than now means that the clock was stepped back. The bucket refills from now on.
+      limit.taken = at > now
+      level, part = bucket_refilled(limit, level, part, now - math.min(at, now))
+      if full <= now or since > now then
+        since, peak, peak_part, before, before_part = now, most, most_part, most, most_part
+      end
+      -- The level has only risen since it was stored.
+      peak, peak_part = level_max(peak, peak_part, level, part)
+      if now >= since + 2 * PERIOD_MS then
+        since, peak, peak_part, before, before_part = now, level, part, level, part
+      elseif now >= since + PERIOD_MS then
+        since, peak, peak_part, before, before_part = now, level, part, peak, peak_part
+      end
+      limit.level, limit.part, limit.since = level, part, since
+      limit.peak, limit.peak_part, limit.before, limit.before_part = peak, peak_part, before, before_part
+      return true
+    end,
+
+    count = function(limit)
+      return math.max(limit.burst - limit.level, 0)
+    end,
+
+    nth = function(limit, base, k)
+      local wanted, wanted_part = k, 0
+      if limit.burst == 1 then
+        -- Each start but the first pays for its distance to the previous one.
+        local each, each_part = level_difference(limit, 0, 0, bucket_allowance(limit))
+        if each >= 0 then
+          local others = math.max(k, 1) - 1
+          local more, rest = muldiv(each_part, others, limit.span)
+          wanted, wanted_part = k + each * others + more, rest
+        end
+      end
+      local level, level_part = bucket_refilled(limit, limit.level, limit.part, base - limit.now)
+      local missing, part = level_difference(limit, wanted, wanted_part, level, level_part)
+      return missing < 0 and base or base + bucket_millis(limit, missing, part)
+    end,
+
+    take = function(limit, _, units)
+      local level, part = level_min(limit.level, limit.part, bucket_highest_at_start(limit))
+      limit.level, limit.part = bucket_above_least(limit, level - units, part)
+      limit.taken = true
+    end,
+
+    -- The call arrives now at the latest, so the next start keeps its distance from now.
+    late = function(limit, _, job)
+      local left, part = bucket_highest_at_start(limit)
+      left, part = level_min(left - (limit.calls and 1 or job.cost), part, limit.level, limit.part)
+      limit.level, limit.part = bucket_above_least(limit, left, part)
+      limit.taken = true
+    end,
+
+    -- Without the charge, a bucket that was full in between would have overflowed. So only tokens are
+    -- returned that still fit at its highest level since then, or that can't have flowed in again
+    -- since.
+    settle = function(limit, _, job, more)
+      local tokens, tokens_part = -more, 0
+      if tokens > 0 then
+        local room, room_part = 0, 0
+        if job.started + PERIOD_MS >= limit.since then
+          local peak, peak_part = limit.peak, limit.peak_part
+          if job.started < limit.since then
+            peak, peak_part = level_max(peak, peak_part, limit.before, limit.before_part)
+          end
+          local most, most_part = bucket_most(limit)
+          room, room_part = level_difference(limit, most, most_part, peak, peak_part)
+        end
+        local inflow, inflow_part = bucket_inflow(limit, math.max(limit.now - job.started, 0))
+        local certain, certain_part = level_difference(limit, tokens, 0, inflow, inflow_part)
+        room, room_part = level_max(room, room_part, certain, certain_part)
+        if room < 0 then
+          room, room_part = 0, 0
+        end
+        tokens, tokens_part = level_min(tokens, 0, room, room_part)
+      end
+      local level, part = level_sum(limit, limit.level, limit.part, tokens, tokens_part)
+      level, part = level_min(level, part, bucket_most(limit))
+      limit.level, limit.part = bucket_above_least(limit, level, part)
+      limit.peak, limit.peak_part = level_max(limit.peak, limit.peak_part, limit.level, limit.part)
+      limit.taken = true
+    end,
+
+    hold = function(limit, until_ms)
+      local level, part = level_difference(limit, 0, 0, bucket_inflow(limit, until_ms - limit.now))
+      level, part = level_min(limit.level, limit.part, level, part)
+      limit.level, limit.part = bucket_above_least(limit, level, part)
+      limit.taken = true
+    end,
+
+    save = function(limit)
+      if limit.taken then
+        local most, most_part = bucket_most(limit)
+        local missing, part = level_difference(limit, most, most_part, limit.level, limit.part)
+        local full = math.min(limit.now + bucket_millis(limit, missing, part), LATEST_MS)
+        redis.call('SET', KEYS[limit.key],
+          struct.pack(BUCKET_FORMAT, limit.level, limit.part, limit.now, full, limit.peak, limit.peak_part, limit.since, limit.before,
+            limit.before_part), 'PXAT', int(full))
+      end
+    end,
+  }
+
+  ALGORITHMS['leaky-bucket-algo'] = ALGORITHMS['token-bucket-algo']
+end

@@ -20,7 +20,7 @@
 --
 -- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
 -- specification's constants.
-local FAIR_QUEUE_FORMAT = '>I8I8I8I4I6I6I6'
+local FAIR_QUEUE_FORMAT = '>I8I8I8I6I6I6I6'
 
 -- Loads the fair queue of `partition` for the flow `flow`.
 local function fair_queue_load(partition, flow, first, now)
@@ -74,7 +74,9 @@ local function fair_queue_wide(q)
 end
 
 -- Computes the flow's view of the others as they are now. At most `most` units can start at once.
-local function fair_queue_view(q, most)
+-- New flows join `join` tags apart.
+local function fair_queue_view(q, most, join)
+  q.join = join
   q.points, q.first, q.front, q.last, q.wide, q.idle, q.view_each = {}, nil, nil, nil, nil, nil, q.each
   if q.known then
     local front = redis.call('ZSCORE', q.fronts, q.flow)
@@ -86,7 +88,7 @@ local function fair_queue_view(q, most)
       q.last = q.front
     end
     local lowest = redis.call('ZRANGE', q.fronts, '0', '0', 'WITHSCORES')
-    q.origin = q.front or math.max(q.tag, q.joined + JOIN)
+    q.origin = q.front or math.max(q.tag, q.joined + q.join)
     q.first = lowest[2] and math.floor((tonumber(lowest[2]) - q.origin) / STEP) + 1
     q.wide = q.widest > math.floor(most / EIGHTH) and fair_queue_wide(q) or nil
   end
@@ -152,7 +154,7 @@ local function fair_queue_before(q, nth)
   local tag = q.origin + nth * STEP
   for _, other in ipairs(q.wide) do
     local front, last, cost = other[1], other[2], other[3]
-    local counted = math.floor(math.max(tag - 1 - front, 0) / STEP)
+    local counted = math.max(math.ceil((tag - front) / STEP) - 1, 0)
     if counted > 0 then
       units = units + math.max(math.min(cost, (last - front) / STEP) - counted, 0)
     end
@@ -175,7 +177,7 @@ local function fair_queue_clear(q)
   redis.call('DEL', q.fronts, q.ends, q.wides, q.idles)
   q.tag, q.joined, q.waiting, q.widest, q.seen, q.room, q.each = 0, 0, 0, 0, 0, 0, 0
   q.known, q.cleared = false, true
-  fair_queue_view(q, 0)
+  fair_queue_view(q, 0, q.join)
 end
 
 -- Stores the flow's front and end (`last`).
@@ -204,10 +206,10 @@ end
 -- units wait. Their jobs cost at most `widest`, and on average `each` sixteenths. At most `most`
 -- units can start at one moment. Returns true if the queue must be written.
 local function fair_queue_settle(q, started, waiting, widest, each, most)
-  local fresh = math.max(q.tag, q.joined + JOIN)
+  local fresh = math.max(q.tag, q.joined + q.join)
   local front, last = q.front or fresh, q.last or fresh
   q.waiting = q.waiting - (last - front) / STEP + waiting
-  if q.waiting <= 0 then
+  if q.waiting <= 0 or front + (started + waiting) * STEP > MAX_TAG then
     if q.stored and not q.cleared then
       fair_queue_clear(q)
     end

@@ -75,7 +75,7 @@ ALGORITHMS['fixed-window-algo'] = {
       return base
     end
     local next_window = math.floor(base / limit.span) + 1
-    return (next_window + math.floor((k - free - 1) / limit.max)) * limit.span
+    return next_window * limit.span + laps_ms(math.floor((k - free - 1) / limit.max), limit.span)
   end,
 
   take = function(limit, _, units)

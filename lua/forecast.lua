@@ -96,7 +96,7 @@ local function schedule(reply, as_it_is)
   end
   local points = math.min(units, POINTS)
   for point = 1, points do
-    local unit = math.floor(units * point / points)
+    local unit = muldiv(units, point, points)
     reply[#reply + 1] = unit
     for i = 1, #limits do
       reply[#reply + 1] = (limits_turn({ limits[i], partitions = limits.partitions }, waitlist, base, unit, unit == units and own or 1))

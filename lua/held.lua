@@ -100,7 +100,7 @@ ALGORITHMS['max-concurrent'] = {
     if leaving > 0 then
       first = math.max(base, held_leaves(limit, leaving))
     end
-    return first + laps * (limit.span + limit.lap)
+    return first + laps_ms(laps, limit.span + limit.lap)
   end,
 
   take = function(limit, limits, units, cost)

@@ -32,7 +32,7 @@ end
 
 -- Returns the maximum that is in force.
 local function learned_most(learned, now)
-  local most = 4294967295
+  local most = NEVER
   if learned.at > 0 then
     local left, wait, steps = math.max(now - learned.at, 0), learned.first, 0
     while wait > learned.least and left >= wait do

@@ -8,7 +8,7 @@
 --          window: the guard; segments: the length of one; counter and buckets: the lateness that
 --          they forgive); the window in milliseconds; for buckets: the extra distance between two
 --          starts, beyond window / max, in microseconds; the burst in units; the minimum that
---          learning may lower it to, 4294967295 if it does not learn; the unit: 1 for calls, 0 for
+--          learning may lower it to, NEVER if it does not learn; the unit: 1 for calls, 0 for
 --          cost, 3 and 2 for those of a shadow; the index in KEYS of its first key; the index of
 --          the fixed window that this key belongs to, 0 for other algorithms; its partition: 0 for
 --          the waitlist's, n for the n-th shared one; its name; its algorithm; for windows of a
@@ -55,6 +55,37 @@ local function wrong_value(n, what)
   error('WRONGTYPE KEYS[' .. int(n) .. '] holds not ' .. what .. ';')
 end
 
+-- Returns a * b / c, rounded down, and the remainder: exact for integers below 2^53 with a quotient
+-- below 2^53 and a c below 2^51, although a * b may be larger.
+local function muldiv(a, b, c)
+  local product = a * b
+  if product < 2 ^ 52 then
+    local quotient = math.floor(product / c)
+    return quotient, product - quotient * c
+  end
+  -- Long division by the digits of `a`. Each remainder times the base is exact.
+  local whole = math.floor(b / c)
+  local rest, quotient, remainder, left = b - whole * c, 0, 0, a
+  local base, unit = 256, 2 ^ 48
+  if c > 2 ^ 43 then
+    base, unit = 2, 2 ^ 52
+  end
+  while unit >= 1 do
+    local digit = math.floor(left / unit)
+    left = left - digit * unit
+    remainder = remainder * base + digit * rest
+    local more = math.floor(remainder / c)
+    quotient, remainder = quotient * base + more, remainder - more * c
+    unit = unit / base
+  end
+  return a * whole + quotient, remainder
+end
+
+-- Returns the duration of `laps` turns of `lap` milliseconds, at most LATEST_MS.
+local function laps_ms(laps, lap)
+  return math.min(laps * lap, LATEST_MS)
+end
+
 -- Pulls back members of the ZSET `key` that are in the future because the clock was stepped back:
 -- scores above `latest` become `latest`.
 local function pull_back(key, latest)
@@ -92,7 +123,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
   end
   -- All fields at once, since a table that grows takes longer.
   local limits = {
-    now = now, stamp = stamp, jobs = jobs, writing = writing, most = 4294967295, usual = waitlist.usual,
+    now = now, stamp = stamp, jobs = jobs, writing = writing, most = NEVER, usual = waitlist.usual,
     partitions = partitions, cost = false, permits = false, job = 0, longest = 0, log = false, newest = false, fixed = false,
   }
   local text, at = ARGV[2], 1

@@ -11,7 +11,7 @@ local SHARED_FORMAT = '>I1I1I8s'
 
 -- Returns the highest cost that can start under the limits of the partition `n`.
 local function limits_most(limits, n)
-  local most = 4294967295
+  local most = NEVER
   for i = 1, #limits do
     local limit = limits[i]
     if limit.partition == n and not limit.calls then
@@ -68,13 +68,18 @@ local function shared_reset(partitions, now)
   end
 end
 
+-- Returns the distance between two new flows, in tags.
+local function shared_join(limits)
+  return limits.most >= MANY and limits.most < NEVER and STEP or 1
+end
+
 -- Prepares the partitions before the first decision.
 local function shared_begin(limits, now)
   local partitions = limits.partitions
   shared_reset(partitions, now)
   for n, partition in ipairs(partitions) do
     fair_queue_purge(partition.fair_queue, shared_reach(limits, n))
-    fair_queue_view(partition.fair_queue, limits_most(limits, n))
+    fair_queue_view(partition.fair_queue, limits_most(limits, n), shared_join(limits))
   end
 end
 
@@ -82,7 +87,7 @@ end
 local function shared_look(limits)
   shared_reset(limits.partitions, limits.now)
   for n, partition in ipairs(limits.partitions) do
-    fair_queue_view(partition.fair_queue, limits_most(limits, n))
+    fair_queue_view(partition.fair_queue, limits_most(limits, n), shared_join(limits))
   end
 end
 

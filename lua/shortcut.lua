@@ -14,7 +14,7 @@
 -- and returns nil:
 -- shortcut(now, stamp, jobs, window)  returns the number of the first job; `window` is the
 -- waitlist's
-local FRESH = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1'
+local FRESH = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1'
 local STARTED_FORMAT = '>I6I6'
 -- Lua's stack takes two values per job.
 local MOST_JOBS = 128

@@ -37,7 +37,8 @@ ALGORITHMS['sliding-counter-algo'] = {
   -- The previous window does not count during the last limit.margin milliseconds of a window.
   count = function(limit)
     local sight = limit.span - limit.margin
-    return limit.current + math.ceil(limit.previous * math.max(sight - limit.now % limit.span, 0) / sight)
+    local weighted, rest = muldiv(limit.previous, math.max(sight - limit.now % limit.span, 0), sight)
+    return limit.current + weighted + (rest > 0 and 1 or 0)
   end,
 
   nth = function(limit, base, k)
@@ -48,13 +49,13 @@ ALGORITHMS['sliding-counter-algo'] = {
     local current, previous = counter_at(limit, index)
     local most = math.max(max - current, 0)
     if k > most then
-      local windows = math.floor((k - most - 1) / max)
+      local windows = math.min(math.floor((k - most - 1) / max), math.floor(LATEST_MS / span))
       k = (k - most - 1) % max + 1
       index, current, previous, from = index + 1 + windows, 0, windows == 0 and current + most or max, 0
     end
-    local since = 0
-    if previous > 0 then
-      since = sight - math.min(math.floor((max - current - k) * sight / previous), sight)
+    local since, room = 0, max - current - k
+    if previous > room then
+      since = sight - muldiv(room, sight, previous)
     end
     return index * span + math.max(from, since)
   end,
@@ -66,7 +67,7 @@ ALGORITHMS['sliding-counter-algo'] = {
 
   -- Counts as if as many units had started as an even flow admits.
   hold = function(limit, until_ms)
-    local flows = math.floor(limit.max * (until_ms - limit.now) / limit.span)
+    local flows = muldiv(until_ms - limit.now, limit.max, limit.span)
     limit.current = math.max(limit.current, math.min(limit.current + flows, limit.max))
     limit.taken = true
   end,

@@ -66,16 +66,16 @@ ALGORITHMS['sliding-segments-algo'] = {
       if laps == 0 then
         return base
       end
-      return segment_over(limit, math.floor(base / limit.margin)) + (laps - 1) * lap
+      return segment_over(limit, math.floor(base / limit.margin)) + laps_ms(laps - 1, lap)
     end
     local rest, units = used - (turn - free + 1), 0
     for at = #indexes, first, -1 do
       units = units + counts[at]
       if units > rest then
-        return segment_over(limit, indexes[at]) + laps * lap
+        return segment_over(limit, indexes[at]) + laps_ms(laps, lap)
       end
     end
-    return base + laps * lap
+    return base + laps_ms(laps, lap)
   end,
 
   take = function(limit, _, units)

@@ -166,7 +166,7 @@ SLIDING.late = function(limit, limits, job)
   local newest, total, score = newest_entry(log)
   log.longest = log.longest or note_span(corrections.key, log.spans, limits_own(limits, limit).longest, limits.now)
   score = math.max(score, limits.stamp)
-  redis.call('ZADD', log.key, int(score), struct.pack(ENTRY_FORMAT, 1, newest + 1, total + cost, cost))
+  redis.call('ZADD', log.key, int(score), struct.pack(ENTRY_FORMAT, 1, newest + 1, (total + cost) % TOTALS, cost))
   redis.call('PEXPIREAT', log.key, int(score + log.longest))
   corrections.last = newest + 1
   local moved = struct.pack(MOVED_FORMAT, corrections.last, job.started)

@@ -23,7 +23,7 @@ local function shortcut(now, stamp, jobs)
     local kind, from, up_to, cost = struct.unpack(ENTRY_FORMAT, first[1])
     local ours
     ours, sequence, total = struct.unpack(ENTRY_FORMAT, last[1])
-    units, calls, oldest = total - up_to + cost, sequence - from + 1, tonumber(first[2])
+    units, calls, oldest = (total - up_to) % TOTALS + cost, sequence - from + 1, tonumber(first[2])
     local newest = tonumber(last[2])
     -- Numbering restarts if all entries have expired.
     if kind ~= 1 or ours ~= 1 or newest > stamp or newest <= now - longest or redis.call('ZCARD', log) ~= calls then
@@ -44,7 +44,7 @@ local function shortcut(now, stamp, jobs)
   local score, entries = int(stamp), {}
   for n = 1, jobs do
     entries[2 * n - 1] = score
-    entries[2 * n] = struct.pack(ENTRY_FORMAT, 1, sequence + n, total + n, 1)
+    entries[2 * n] = struct.pack(ENTRY_FORMAT, 1, sequence + n, (total + n) % TOTALS, 1)
   end
   redis.call('ZADD', log, unpack(entries))
   redis.call('PEXPIREAT', log, int(stamp + longest))

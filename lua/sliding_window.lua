@@ -2,8 +2,8 @@
 -- specification is src/rules/algorithms/sliding.rs. Needs corrections.lua before it.
 --
 -- Score: when the job started (ms, rounded up). Member: the byte 1, then packed the running number
--- of the entry, the running total of cost (including this entry) and the cost, big-endian, so that
--- entries with the same score stay in order. An entry with another member is from another writer
+-- of the entry, the running total of cost (including this entry) modulo TOTALS, and the cost,
+-- big-endian, so that entries with the same score stay in order. An entry with another member is from another writer
 -- and costs 1.
 --
 -- Next to it a HASH, with the fields of corrections.lua and
@@ -65,7 +65,7 @@ local function read_own(log, rank)
       return read_mixed(log)
     end
     local at = rank + (i - 1) / 2
-    log.totals[at] = total - log.before
+    log.totals[at] = (total - log.before) % TOTALS
     log.scores[at] = math.min(math.ceil(tonumber(entries[i + 1])), log.stamp)
   end
 end
@@ -130,8 +130,8 @@ local function read_log(limit, limits, longest)
     local sequence, total, cost = parse(first[1])
     log.sequence, log.total = parse(last[1])
     if sequence and log.sequence and log.sequence - sequence + 1 == log.entries then
-      log.before, log.first = total - cost, sequence
-      log.cost = log.total - log.before
+      log.before, log.first = (total - cost) % TOTALS, sequence
+      log.cost = (log.total - log.before) % TOTALS
       log.totals[0], log.scores[0] = cost, math.min(math.ceil(tonumber(first[2])), stamp)
     else
       read_mixed(log)
@@ -288,9 +288,9 @@ ALGORITHMS['sliding-window-algo'] = {
     local turn = (k - 1) % max
     local laps = (k - 1 - turn) / max
     if turn < free then
-      return base + laps * span
+      return base + laps_ms(laps, span)
     end
-    return score_of(limit, all - used + turn - free + 1) + span + laps * span
+    return score_of(limit, all - used + turn - free + 1) + span + laps_ms(laps, span)
   end,
 
   take = function(limit, _, _, cost)
@@ -299,7 +299,7 @@ ALGORITHMS['sliding-window-algo'] = {
     end
     local log = limit.log
     log.sequence = log.sequence + 1
-    log.total = log.total + cost
+    log.total = (log.total + cost) % TOTALS
     log.taken_cost = log.taken_cost + cost
     log.score = log.score or int(log.stamp)
     log.taken[#log.taken + 1] = log.score

@@ -32,7 +32,7 @@
 -- window       the start (ms) of the newest fixed window seen
 -- usual        the recent average time (ms) that a call holds a lease; 0 if none has ended yet
 --
--- Together they take 58 bytes: beyond 64, Redis would need three times the memory for the HASH.
+-- Together they take 60 bytes: beyond 64, Redis would need three times the memory for the HASH.
 --
 -- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
 -- specification's constants.
@@ -132,13 +132,27 @@ local function waitlist_jobs(waitlist, units, own)
   if units <= own then
     return 1
   end
+  -- Rounded alike by the specification if the product is not exact.
   local average = math.floor((units - own) * waitlist.jobs / math.max(waitlist.last_issued, 1))
   local doubt = waitlist.widest > 1 and math.floor(math.sqrt(average)) or 0
   return 1 + math.max(average - doubt, 1)
 end
 
--- Issues the next `units` tickets and returns the last one, which is the job's.
+-- Replaces the waitlist with a new, empty one, because no job waits in it. The start that follows
+-- sets `seen` and `room`.
+local function waitlist_reset(waitlist, now)
+  waitlist.generation = math.max(waitlist.generation + 1, now)
+  waitlist.now_serving, waitlist.last_issued, waitlist.jobs, waitlist.claimed_ahead, waitlist.claimed = 0, 0, 0, '', 0
+  waitlist.seen, waitlist.room, waitlist.widest = 0, 0, 0
+  waitlist.changed = true
+end
+
+-- Issues the next `units` tickets and returns the last one, which is the job's. Begins a new
+-- waitlist if the numbers are used up.
 local function waitlist_issue(waitlist, now, units)
+  if waitlist.last_issued + units > MAX_TICKET then
+    waitlist_reset(waitlist, now)
+  end
   if waitlist.generation == 0 then
     waitlist.generation = math.max(now, 1)
   end
@@ -171,15 +185,6 @@ local function waitlist_claim(waitlist, ticket, units, reach)
   waitlist.now_serving = now_serving + done
   waitlist.claimed_ahead = string.sub(claimed_ahead, done + 1)
   waitlist.claimed = #string.gsub(waitlist.claimed_ahead, '0', '')
-  waitlist.changed = true
-end
-
--- Replaces the waitlist with a new, empty one, because no job waits in it. The start that follows
--- sets `seen` and `room`.
-local function waitlist_reset(waitlist, now)
-  waitlist.generation = math.max(waitlist.generation + 1, now)
-  waitlist.now_serving, waitlist.last_issued, waitlist.jobs, waitlist.claimed_ahead, waitlist.claimed = 0, 0, 0, '', 0
-  waitlist.seen, waitlist.room, waitlist.widest = 0, 0, 0
   waitlist.changed = true
 end
 

@@ -24,7 +24,7 @@ use crate::rules::limit::{self, Algorithm, MAX_LIMITS, MAX_WINDOW, MIN_WINDOW, U
 use crate::rules::scope::Scope;
 use crate::rules::tenant::MAX_TENANT_BYTES;
 
-const MAX_UNITS: u64 = limit::MAX_REQUESTS as u64;
+const MAX_UNITS: u64 = limit::MAX_REQUESTS;
 
 keys! {
     USE_ALGO: Algorithm = choice_of(
@@ -75,7 +75,7 @@ keys! {
         .example("7")
         .live()
         .about("Units that each tenant can use per window.")
-        .note("A sliding log of a million units takes about 120 MB of Redis memory per tenant.");
+        .note("A sliding log takes about 120 bytes of Redis memory for each call that counts.");
     BURST: u64 = integer::<_, 1, MAX_UNITS>("rate-limiter.burst", "units")
         .example("9")
         .live()

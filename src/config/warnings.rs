@@ -8,7 +8,7 @@ use super::forward::Forward;
 use super::http_secrets::Sign;
 use super::load::Config;
 use super::results::ResultsTo;
-use crate::rules::limit::{Algorithm, Large, Limits};
+use crate::rules::limit::{Algorithm, Large, Limits, Unit};
 use crate::rules::policy::{EntryLimits, LimitsSource, Policy};
 use crate::rules::scope::Scope;
 use crate::rules::text::show_duration;
@@ -151,7 +151,12 @@ fn large_log(source: &LimitsSource<'_>, large: &Large<'_>) -> String {
         Scope::RoutingKey => "for a routing key that uses it up",
         Scope::Header(_) => "for a value of its header that uses it up",
     };
-    let (bytes, less) = (describe(large.bytes), describe(large.bytes_instead()));
+    let less = describe(large.bytes_instead());
+    let bytes = match limit.unit() {
+        Unit::Calls => describe(large.bytes),
+        // If each call costs one unit.
+        Unit::Cost => format!("up to {}", describe(large.bytes)),
+    };
     let longer = match large.longer_ms() {
         ms @ 10_000.. => Duration::from_secs(ms.div_ceil(1_000)),
         ms => Duration::from_millis(ms),
@@ -179,6 +184,7 @@ fn large_log(source: &LimitsSource<'_>, large: &Large<'_>) -> String {
 /// Formats a number of bytes with two digits: `3.2 kB`.
 fn describe(bytes: u64) -> String {
     let (size, unit) = match bytes {
+        1_000_000_000.. => (bytes as f64 / 1e9, "GB"),
         1_000_000.. => (bytes as f64 / 1e6, "MB"),
         _ => (bytes as f64 / 1e3, "kB"),
     };

@@ -291,11 +291,11 @@ pub enum Fact {
         /// The limit's name.
         limit: String,
         /// The previous `max`.
-        from: u32,
+        from: u64,
         /// The current `max`.
-        to: u32,
+        to: u64,
         /// The configured `max`.
-        max: u32,
+        max: u64,
         /// Time until the limit is whole again, if nothing else happens.
         left: Duration,
         /// Number of tenants for which this worker knows the limit to be lowered.

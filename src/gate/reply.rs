@@ -19,11 +19,12 @@ use crate::rules::calendar::Boundaries;
 use crate::rules::crash;
 use crate::rules::decision::Tally;
 use crate::rules::layout::{Layout, Partition};
+use crate::rules::learned::NEVER;
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::shadow::REPEATED_FLAG;
 
 /// Approximate size of a limit in a command, in bytes.
-pub const LIMIT_BYTES: usize = 92;
+pub const LIMIT_BYTES: usize = 104;
 
 /// Packs the limits for `lua/limits.lua`: big-endian numbers and zero-terminated texts.
 pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Vec<u8> {
@@ -35,7 +36,7 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
         packed.extend(limit.window_ms().to_be_bytes());
         packed.extend(limit.terms().spacing_us().to_be_bytes());
         packed.extend(limit.burst().to_be_bytes());
-        packed.extend(limit.floor().unwrap_or(u32::MAX).to_be_bytes());
+        packed.extend(limit.floor().unwrap_or(NEVER).to_be_bytes());
         packed.push(u8::from(limit.unit() == Unit::Calls) + 2 * u8::from(limit.is_shadow()));
         packed.extend((keys.first as u64).to_be_bytes());
         packed.extend(keys.index.to_be_bytes());
@@ -101,10 +102,10 @@ fn byte(partition: usize) -> u8 {
 }
 
 /// Packs the budget, the permits' name, and each job's ticket (generation and number) and cost. If
-/// there are shadows, the highest bit of a cost is set if the job starts again.
+/// there are shadows, [`REPEATED_FLAG`] is set in the cost of a job that starts again.
 pub fn acquire_arguments(ask: &TenantAsk) -> Vec<Vec<u8>> {
     let has_shadows = !ask.limits.shadows().is_empty();
-    let mut jobs = Vec::with_capacity(20 * ask.asks.len());
+    let mut jobs = Vec::with_capacity(24 * ask.asks.len());
     for one in &ask.asks {
         let (generation, number) = one.ticket.map_or((0, 0), |t| (t.generation, t.number));
         let cost = match (has_shadows, one.readmitted) {

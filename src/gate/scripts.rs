@@ -8,14 +8,14 @@ use std::sync::{LazyLock, OnceLock};
 use ::redis::{Cmd, Pipeline};
 
 use crate::config::ScriptCommand;
-use crate::rules::algorithms::{bucket, held};
+use crate::rules::algorithms::{bucket, held, product};
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::{calendar, fair_queue, forecast, learned, model, shadow, waitlist};
 
 /// Constants of the rules that scripts use as well. No file in `lua/` sets them.
-pub const SHARED: [(&str, u64); 35] = [
-    ("AGAIN", shadow::REPEATED_FLAG as u64),
+pub const SHARED: [(&str, u64); 37] = [
+    ("AGAIN", shadow::REPEATED_FLAG),
     ("AHEAD_MS", waitlist::AHEAD_MS),
     ("CALLS", learned::CALLS),
     ("DEBT", bucket::DEBT),
@@ -25,15 +25,17 @@ pub const SHARED: [(&str, u64); 35] = [
     ("FAR", learned::FAR),
     ("GRACE_MS", waitlist::GRACE_MS),
     ("IDLE", fair_queue::IDLE as u64),
-    ("JOIN", fair_queue::JOIN),
     ("KEEP_MS", waitlist::KEEP_MS),
     ("KNOWN_WINDOWS", calendar::KNOWN_WINDOWS as u64),
-    ("LATEST_MS", bucket::LATEST_MS),
+    ("LATEST_MS", product::LATEST_MS),
     ("LEARNED_MS", learned::LEARNED_MS),
     ("LEASE_MS", held::LEASE_MS),
     ("LOOK_MS", held::MAX_CHECK_DELAY_MS),
+    ("MANY", fair_queue::MANY),
     ("MARK_MS", model::MARK_MS),
     ("MAX_REACH", waitlist::MAX_REACH),
+    ("MAX_TAG", fair_queue::MAX_TAG),
+    ("MAX_TICKET", waitlist::MAX_TICKET),
     ("MAX_WINDOWS_AHEAD", calendar::MAX_WINDOWS_AHEAD),
     ("MOST_BEHIND_MS", shadow::MAX_BEHIND_MS),
     ("NEVER", learned::NEVER),

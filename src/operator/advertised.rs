@@ -28,7 +28,7 @@ struct ExceededLimit {
     /// Calls that the configured limits allow; `None` if no limit bounds a tenant's calls.
     allowed: Option<u64>,
     limit: Option<String>,
-    max_requests: Option<u32>,
+    max_requests: Option<u64>,
     warning: String,
 }
 

@@ -22,7 +22,7 @@ pub struct Fullness {
     /// given.
     pub used: Option<u64>,
     /// Maximum number of units.
-    pub max: u32,
+    pub max: u64,
     /// Time at which an operator's override of `max` ends, by Redis's clock in milliseconds; 0 if
     /// `max` comes from the configuration.
     pub override_until_ms: u64,
@@ -77,12 +77,12 @@ impl Fullness {
     #[expect(clippy::cast_precision_loss)]
     pub fn share(&self) -> Option<f64> {
         let used = self.used? as f64;
-        Some((used / f64::from(self.max.max(1))).min(1.0))
+        Some((used / self.max.max(1) as f64).min(1.0))
     }
 
     /// Returns true if no unit is available.
     pub fn is_full(&self) -> bool {
-        self.used.is_some_and(|used| used >= u64::from(self.max))
+        self.used.is_some_and(|used| used >= self.max)
     }
 }
 
@@ -90,7 +90,7 @@ impl Fullness {
 mod tests {
     use super::*;
 
-    fn usage(count: u64, max: u32) -> UsageOfLimit {
+    fn usage(count: u64, max: u64) -> UsageOfLimit {
         UsageOfLimit {
             max,
             set: max,

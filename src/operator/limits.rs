@@ -34,7 +34,7 @@ pub fn of<'a>(
 /// Describes a limit: `at most 5 units of cost in any 1m, for all tenants together:
 /// sliding-window-algo, guard 50ms; worst case in any window: 5`.
 pub fn describe(limit: &Limit) -> String {
-    let max = u64::from(limit.max());
+    let max = limit.max();
     let what = match limit.unit() {
         Unit::Calls => count(max, "call"),
         Unit::Cost => format!("{} of cost", count(max, "unit")),
@@ -44,7 +44,7 @@ pub fn describe(limit: &Limit) -> String {
     }
     let which = limit.algorithm().rules().window_words();
     let learns = match limit.floor() {
-        Some(floor) if u64::from(floor) < max => format!("; adaptive, down to {floor}"),
+        Some(floor) if floor < max => format!("; adaptive, down to {floor}"),
         _ => String::new(),
     };
     let burst = match burst(limit) {
@@ -130,7 +130,7 @@ fn guard(limit: &Limit) -> String {
     }
 }
 
-fn burst(limit: &Limit) -> Option<u32> {
+fn burst(limit: &Limit) -> Option<u64> {
     limit.algorithm().has_burst().then(|| limit.burst())
 }
 

@@ -22,7 +22,7 @@ pub struct Trial {
     /// Name of the limit.
     pub limit: String,
     /// The `max` to try.
-    pub max: u32,
+    pub max: u64,
 }
 
 /// A trial that was started.
@@ -42,7 +42,7 @@ pub struct EndedTrial {
     /// Name of the limit.
     pub limit: String,
     /// The `max` that was tried, or `None` if there was no trial.
-    pub before: Option<u32>,
+    pub before: Option<u64>,
     /// Workers that follow.
     pub followers: Followers,
 }
@@ -52,7 +52,7 @@ impl Trial {
     ///
     /// # Errors
     /// [`NotDone::Wrong`] if no limit of this name can be a shadow.
-    pub fn new(policy: &Policy, tenant: Tenant, limit: String, max: u32) -> Result<Self, NotDone> {
+    pub fn new(policy: &Policy, tenant: Tenant, limit: String, max: u64) -> Result<Self, NotDone> {
         let all = sets(policy, &tenant);
         let named = all.iter().flat_map(|set| set.own());
         let named = named.filter(|known| known.name() == limit && !known.is_shadow());
@@ -109,7 +109,7 @@ pub async fn end(
 
 /// Returns the trial that a change of the limit ends: any trial of it if the configured `max`
 /// returns (`None`), or a trial of the same number if an operator sets `max`.
-pub(super) fn ended_by(tenant: &Tenant, limit: &str, max: Option<u32>) -> EndInstruction {
+pub(super) fn ended_by(tenant: &Tenant, limit: &str, max: Option<u64>) -> EndInstruction {
     let tried = |max| Instruction::Try(tenant.clone(), limit.to_owned(), max);
     EndInstruction {
         name: tried(0).name(),
@@ -119,7 +119,7 @@ pub(super) fn ended_by(tenant: &Tenant, limit: &str, max: Option<u32>) -> EndIns
 
 /// Returns the end (ms) and the `max` of the trial of this limit. If the boards of a cluster
 /// differ, returns the trial that ends last.
-fn find(seen: &[BoardView], tenant: &Tenant, limit: &str) -> Option<(u64, u32)> {
+fn find(seen: &[BoardView], tenant: &Tenant, limit: &str) -> Option<(u64, u64)> {
     let posted = seen.iter().flat_map(|board| &board.posted);
     let all = posted.filter_map(|(instruction, until_ms)| match instruction {
         Instruction::Try(of, name, max) if of == tenant && name == limit => Some((*until_ms, *max)),
@@ -128,7 +128,7 @@ fn find(seen: &[BoardView], tenant: &Tenant, limit: &str) -> Option<(u64, u32)> 
     all.max()
 }
 
-fn tried_max(seen: &[BoardView], tenant: &Tenant, limit: &str) -> Option<u32> {
+fn tried_max(seen: &[BoardView], tenant: &Tenant, limit: &str) -> Option<u64> {
     find(seen, tenant, limit).map(|(_, max)| max)
 }
 

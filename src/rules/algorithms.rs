@@ -10,6 +10,7 @@ mod calendar;
 mod counter;
 mod fixed;
 pub(crate) mod held;
+pub(crate) mod product;
 mod segments;
 mod sliding;
 mod span;
@@ -72,7 +73,7 @@ pub trait Rules: Sync {
 
     /// Returns the burst of a limit of `max` requests that sets none, or `None` if the algorithm
     /// has no bursts.
-    fn default_burst(&self, max: u32) -> Option<u32> {
+    fn default_burst(&self, max: u64) -> Option<u64> {
         let _ = max;
         None
     }
@@ -124,7 +125,7 @@ pub trait Rules: Sync {
 
     /// Returns the maximum number of units that start in excess of an even flow of `max` per span.
     fn burstiness(&self, terms: &Terms) -> u64 {
-        2 * u64::from(terms.max())
+        2 * terms.max()
     }
 
     /// Returns the maximum number of calls that arrive in an API's own window of `window_ms`:

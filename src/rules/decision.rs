@@ -39,7 +39,7 @@ pub struct Question {
     /// The ticket that it was given earlier, or `None` for a new job.
     pub ticket: Option<Ticket>,
     /// The job's cost, at least 1.
-    pub cost: u32,
+    pub cost: u64,
     /// Whether the job was admitted before and did not use its permit. Shadow limits count both
     /// admissions as one start.
     pub readmitted: bool,
@@ -143,7 +143,7 @@ pub struct Receipt {
     /// The numbers in the sliding logs, from [`Answer::Start`].
     pub sequences: Sequences,
     /// The cost that was charged.
-    pub cost: u32,
+    pub cost: u64,
 }
 
 /// The settlement of one start, which has ended or is still running.
@@ -174,7 +174,7 @@ pub struct TenantSettled {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// The call has ended and actually cost this many units.
-    Cost(u32),
+    Cost(u64),
     /// The API was never called: the whole charge is given back.
     Unused,
     /// The call is still in flight: its leases are renewed for another [`LEASE_MS`].
@@ -282,9 +282,9 @@ pub struct Inspection {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsageOfLimit {
     /// The effective `max`: as set, or lower if a lower value was learned.
-    pub max: u32,
+    pub max: u64,
     /// The `max` that is set, by the configuration or by an operator.
-    pub set: u32,
+    pub set: u64,
     /// The time until which an operator's `max` applies, in milliseconds since the epoch; 0 if the
     /// configuration's applies.
     pub override_until_ms: u64,
@@ -357,7 +357,7 @@ pub enum Change {
         /// The limit's name.
         name: String,
         /// The `max` during that time.
-        max: u32,
+        max: u64,
         /// The duration in milliseconds.
         duration_ms: u64,
     },

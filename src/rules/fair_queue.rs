@@ -18,13 +18,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::rules::limit::Limit;
+use crate::rules::limit::{Limit, MAX_REQUESTS};
 use crate::rules::waitlist::AHEAD_MS;
 
 /// Distance between two units of a flow, in tags.
-pub const STEP: u64 = 65_536;
-/// Distance between two new flows, in tags: 256 of them fit between two units of an existing flow.
-pub(crate) const JOIN: u64 = STEP / 256;
+pub const STEP: u64 = 256;
+/// From this limit on, its units are small, such as tokens, and new flows join a whole [`STEP`]
+/// apart. Below it 256 of them fit between two units of an existing flow.
+pub(crate) const MANY: u64 = 1 << 20;
+/// The highest tag. The scripts' doubles hold every lower multiple of a [`STEP`] exactly. A queue
+/// that never gets empty reaches it after 4,500 windows of the highest limit, and is cleared then.
+pub(crate) const MAX_TAG: u64 = 1 << 60;
 /// Maximum number of flows removed at once because they let their turns pass.
 pub(crate) const PURGE: usize = 8;
 /// A job that costs more than 1/`EIGHTH` of the quota holds the other jobs back until there is
@@ -41,10 +45,18 @@ pub const IDLE: usize = 1024;
 /// `limits` at once.
 pub fn reach<'a>(limits: impl Iterator<Item = &'a Limit>) -> u64 {
     let at_once = |limit: &Limit| {
-        let ahead = u64::from(limit.max()) * AHEAD_MS / limit.span().max(1);
-        u64::from(limit.capacity()) + ahead
+        let ahead = limit.max() * AHEAD_MS / limit.span().max(1);
+        limit.capacity() + ahead
     };
     limits.map(at_once).max().unwrap_or(0).max(2)
+}
+
+/// Returns the distance between two new flows, in tags, if a job can cost at most `max`.
+pub fn join(max: u64) -> u64 {
+    match max {
+        MANY..=MAX_REQUESTS => STEP,
+        _ => 1,
+    }
 }
 
 /// The flows that wait in one partition.
@@ -87,10 +99,10 @@ impl FairQueue {
     }
 
     /// Returns the other flows as `name` sees them. `max` is the largest number of units that can
-    /// start at one moment.
-    pub fn view(&self, name: &str, max: u64) -> FlowView {
+    /// start at one moment. New flows join `join` tags apart.
+    pub fn view(&self, name: &str, max: u64, join: u64) -> FlowView {
         let own = self.known(name);
-        let fresh = self.now.max(self.joined + JOIN);
+        let fresh = self.now.max(self.joined + join);
         let lowest = self.flows.values().map(|(front, _)| *front).min();
         let origin = own.map_or(fresh, |(front, _)| front);
         FlowView {
@@ -140,22 +152,25 @@ impl FairQueue {
 
     /// Stores the result of a call of the script: `started` units of the flow `name` have started
     /// and `waiting` units wait. Their jobs cost at most `widest`, and on average `each`
-    /// sixteenths. At most `max` units can start at one moment.
+    /// sixteenths. At most `max` units can start at one moment. New flows join `join` tags apart.
     pub fn save(
         &mut self,
         name: &str,
         started: u64,
         waiting: u64,
         (widest, each): (u64, u64),
-        max: u64,
+        (max, join): (u64, u64),
     ) {
         let known = self.known(name);
         let (front, end) = known.unwrap_or_else(|| {
-            let front = self.now.max(self.joined + JOIN);
+            let front = self.now.max(self.joined + join);
             (front, front)
         });
         self.waiting = self.waiting - (end - front) / STEP + waiting;
-        if self.waiting == 0 {
+        let last = (started + waiting)
+            .saturating_mul(STEP)
+            .saturating_add(front);
+        if self.waiting == 0 || last > MAX_TAG {
             *self = Self::default();
             return;
         }
@@ -304,7 +319,7 @@ impl FlowView {
             return 0;
         }
         let jobs = self.between(at).max(0).cast_unsigned();
-        (jobs * self.each / 16).saturating_sub(self.before(started + 1))
+        (jobs.saturating_mul(self.each) / 16).saturating_sub(self.before(started + 1))
     }
 
     /// Returns how many other flows have a unit between the flow's unit `at` (from 0) and the unit
@@ -336,19 +351,19 @@ mod tests {
     #[test]
     fn an_immediate_start_does_not_pass_waiting_ones() {
         let mut queue = FairQueue::default();
-        queue.save("waits", 0, 2, ONE, 100);
-        queue.save("starts", 1, 0, ONE, 100);
-        queue.save("starts", 0, 1, ONE, 100);
-        assert_eq!(queue.view("starts", 100).before(1), 2);
-        assert_eq!(queue.view("waits", 100).before(2), 0);
+        queue.save("waits", 0, 2, ONE, (100, 1));
+        queue.save("starts", 1, 0, ONE, (100, 1));
+        queue.save("starts", 0, 1, ONE, (100, 1));
+        assert_eq!(queue.view("starts", 100, 1).before(1), 2);
+        assert_eq!(queue.view("waits", 100, 1).before(2), 0);
     }
 
     #[test]
     fn the_number_of_idle_waitlists_is_bounded() {
         let mut queue = FairQueue::default();
-        queue.save("waits", 0, 3, ONE, 100);
+        queue.save("waits", 0, 3, ONE, (100, 1));
         for n in 0..5_000 {
-            queue.save(&format!("{n}"), 1, 0, ONE, 100);
+            queue.save(&format!("{n}"), 1, 0, ONE, (100, 1));
             assert!(queue.flows() <= 1 + IDLE, "{n}");
         }
         let known = |queue: &FairQueue, name: &str| queue.known(name).is_some();
@@ -362,26 +377,40 @@ mod tests {
 
         // Flows that waited together and end together.
         let mut queue = FairQueue::default();
-        queue.save("waits", 0, 30, ONE, 100);
+        queue.save("waits", 0, 30, ONE, (100, 1));
         let names: Vec<String> = (2..2_002_u64).map(|n| format!("{n:04}")).collect();
         for name in &names {
-            queue.save(name, 0, 9, ONE, 100);
+            queue.save(name, 0, 9, ONE, (100, 1));
         }
         for (n, name) in (2..).zip(&names) {
-            queue.save(name, 9 - n * JOIN / STEP, 0, ONE, 100);
+            queue.save(name, 9 - n / STEP, 0, ONE, (100, 1));
         }
         assert_eq!((queue.waiting, queue.idle.len()), (30, IDLE));
         assert!(known(&queue, "waits") && !known(&queue, "0002"));
     }
 
+    /// Its numbers stay exact in the scripts.
+    #[test]
+    fn a_queue_whose_tags_are_used_up_is_cleared() {
+        let max = (MAX_REQUESTS, join(MAX_REQUESTS));
+        let mut queue = FairQueue::default();
+        let waiting = MAX_TAG / STEP - 2 * MAX_REQUESTS;
+        queue.save("a", 0, waiting, (MAX_REQUESTS, 16), max);
+        queue.save("b", 0, MAX_REQUESTS, (MAX_REQUESTS, 16), max);
+        queue.save("b", MAX_REQUESTS, 0, (MAX_REQUESTS, 16), max);
+        assert_eq!((queue.flows(), queue.waiting), (2, waiting));
+        queue.save("a", MAX_REQUESTS, waiting + MAX_REQUESTS, ONE, max);
+        assert_eq!(queue, FairQueue::default());
+    }
+
     #[test]
     fn a_waitlist_that_leaves_blocks_no_other() {
         let mut queue = FairQueue::default();
-        queue.save("a", 0, 3, (60, 16), 100);
-        queue.save("b", 0, 2, ONE, 100);
+        queue.save("a", 0, 3, (60, 16), (100, 1));
+        queue.save("b", 0, 2, ONE, (100, 1));
         queue.leave("nobody", 5);
         queue.leave("a", 5);
-        assert_eq!((queue.waiting, queue.view("b", 100).before(2)), (2, 0));
+        assert_eq!((queue.waiting, queue.view("b", 100, 1).before(2)), (2, 0));
         queue.leave("b", 5);
         assert_eq!(queue, FairQueue::default());
     }

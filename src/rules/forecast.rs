@@ -36,7 +36,7 @@ pub enum ForecastTarget {
     /// The last unit of the waitlist.
     Last,
     /// A job of this cost, with the ticket that it was given, or a new job behind all waiting jobs.
-    Job(Option<Ticket>, u32),
+    Job(Option<Ticket>, u64),
 }
 
 /// A request to the gate for a schedule.
@@ -82,9 +82,9 @@ pub struct Schedule {
     /// Estimated number of jobs that these units belong to.
     pub jobs: u64,
     /// The effective `max` of each limit.
-    pub max: Vec<u32>,
+    pub max: Vec<u64>,
     /// The `max` that is set for each limit, ignoring learned values.
-    pub set: Vec<u32>,
+    pub set: Vec<u64>,
     /// The turns of some units, in order. The last unit is always included.
     pub turns: Vec<Turn>,
 }
@@ -214,7 +214,7 @@ pub fn end(asked: &[Limit], schedule: &Schedule, shares: bool) -> ForecastEnd {
             doubts: ForecastUnknowns::default(),
         };
     };
-    let in_force = |(limit, max): (&Limit, &u32)| limit.clone().with_max(*max);
+    let in_force = |(limit, max): (&Limit, &u64)| limit.clone().with_max(*max);
     let limits: Vec<Limit> = asked.iter().zip(&schedule.max).map(in_force).collect();
     let holds = |limit: &Limit| limit.algorithm().holds_leases();
     let own: Vec<Limit> = (limits.iter().filter(|limit| !holds(limit)).cloned()).collect();
@@ -281,7 +281,7 @@ fn one_by_one(limits: &[Limit], schedule: &Schedule) -> (u64, Option<usize>) {
             let clock = clock(at);
             usage.load(limits, clock, 1);
             let allowed = limits.iter().map(|limit| {
-                let units = limit.unit().of(cost).min(limit.capacity().into());
+                let units = limit.unit().of(cost).min(limit.capacity());
                 usage.nth(limit, at, units.max(1))
             });
             let Some((index, latest)) = allowed.enumerate().max_by_key(|(_, at)| *at) else {

@@ -191,12 +191,12 @@ pub fn waiting(
 ) -> Headers {
     let window_s = limit.window_ms().div_ceil(1000);
     let policy = format!("\"{}\";q={};w={window_s}", limit.name(), limit.max());
-    let remaining = u64::from(limit.max()).saturating_sub(count);
+    let remaining = limit.max().saturating_sub(count);
     vec![
         (ATTEMPT, HeaderValue::Int(i64::from(attempt))),
         ticket_header(ticket),
         (POLICY, HeaderValue::Text(policy)),
-        (LIMIT, HeaderValue::Int(i64::from(limit.max()))),
+        (LIMIT, int(limit.max())),
         (REMAINING, int(remaining)),
         (RESET, int(now_ms.saturating_add(ttl_ms).div_ceil(1000))),
         (RETRY_AFTER, int(ttl_ms.div_ceil(1000))),

@@ -133,7 +133,7 @@ pub struct Job {
     /// The tenant whose quota the job uses.
     pub tenant: Tenant,
     /// The units of a limit that the job uses.
-    pub cost: u32,
+    pub cost: u64,
     /// The number of this attempt, from 1. An attempt during which the worker crashed does not
     /// count.
     pub attempt: u32,
@@ -186,7 +186,7 @@ pub struct Claims {
     /// The plan that the publisher named, if a header for it is configured.
     pub plan: Option<String>,
     /// The cost, at most the maximum of the effective limits.
-    pub cost: u32,
+    pub cost: u64,
     /// The number of the attempt, from 1.
     pub attempt: u32,
     /// The job's ticket in the waitlist, from an earlier answer of the gate.

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::rules::limit::Limit;
+use crate::rules::limit::{Limit, UNLIMITED};
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
@@ -30,7 +30,7 @@ pub(crate) const FAR: u64 = 4;
 /// How long advertised limits apply after the API last sent them, in milliseconds.
 pub(crate) const ADVERTISED_MS: u64 = 3_600_000;
 /// Replaces [`Limit::floor`] for a limit that does not learn.
-pub(crate) const NEVER: u64 = u32::MAX as u64;
+pub(crate) const NEVER: u64 = UNLIMITED;
 /// A wait up to this long fits any window, in milliseconds, because the API's headers count whole
 /// seconds.
 pub(crate) const EXPLAINED_MS: u64 = 1_000;
@@ -45,17 +45,17 @@ pub struct Learned {
     /// When a refusal last lowered the limit, in milliseconds since the epoch; 0 if none did.
     pub at_ms: u64,
     /// The `max` to which that refusal lowered it.
-    pub to: u32,
+    pub to: u64,
     /// The wait before the first step, in milliseconds.
     first_ms: u64,
     /// The minimum wait before each later step, in milliseconds.
     min_ms: u64,
     /// The step, in units.
-    step: u32,
+    step: u64,
     /// When the record is forgotten, in milliseconds since the epoch.
     pub ends_ms: u64,
     /// The highest `max` that keeps the API's advertised limits; 0 if the limit itself keeps them.
-    pub advertised_max: u32,
+    pub advertised_max: u64,
     /// The time until which the advertised limits apply, in milliseconds since the epoch.
     pub advertised_until_ms: u64,
     /// The highest number of units that counted during the last event. `refused` of them were
@@ -69,7 +69,7 @@ pub struct Learned {
     pub since_ms: u64,
     /// The times of earlier reductions and the numbers they reduced the limit to, latest first; 0
     /// for unused entries.
-    pub past: [(u64, u32); PAST],
+    pub past: [(u64, u64); PAST],
 }
 
 /// Evidence about limits in an answer of the API.
@@ -80,7 +80,7 @@ pub enum Evidence {
         /// The store's clock when the call started, in milliseconds.
         started_ms: u64,
         /// The cost that the call was charged.
-        cost: u32,
+        cost: u64,
         /// How long the API says that it will refuse calls, in milliseconds; 0 if it does not say.
         after_ms: u64,
         /// How long no job starts from now on that counts against a learning limit, in
@@ -89,7 +89,7 @@ pub enum Evidence {
     },
     /// The `max` for each limit that keeps the API's advertised limits; 0 for a limit that already
     /// keeps them.
-    Advertised(Vec<u32>),
+    Advertised(Vec<u64>),
 }
 
 /// A report to the gate about an answer to one tenant's job.
@@ -111,11 +111,11 @@ pub struct Sunk {
     /// The index of the limit.
     pub limit: usize,
     /// The effective `max` before.
-    pub from: u32,
+    pub from: u64,
     /// The effective `max` now.
-    pub to: u32,
+    pub to: u64,
     /// The `max` that is set, by the configuration or by an operator.
-    pub set: u32,
+    pub set: u64,
     /// When the limit has its full value again if nothing more happens, in milliseconds since the
     /// epoch.
     pub ends_ms: u64,
@@ -125,9 +125,9 @@ pub struct Sunk {
 
 impl Learned {
     /// Returns the highest effective `max` at `now`.
-    pub fn highest_max(&self, now: u64) -> u32 {
+    pub fn highest_max(&self, now: u64) -> u64 {
         let risen = match self.at_ms {
-            0 => u32::MAX,
+            0 => UNLIMITED,
             _ => self.risen(now),
         };
         match self.advertised_until_ms > now {
@@ -141,7 +141,7 @@ impl Learned {
         self.ends_ms <= now
     }
 
-    fn risen(&self, now: u64) -> u32 {
+    fn risen(&self, now: u64) -> u64 {
         let mut left = now.saturating_sub(self.at_ms);
         let (mut wait, mut steps) = (self.first_ms, 0);
         while wait > self.min_ms && left >= wait {
@@ -152,16 +152,15 @@ impl Learned {
         if wait <= self.min_ms {
             steps += left / self.min_ms.max(1);
         }
-        let risen = u64::from(self.to) + steps * u64::from(self.step);
-        u32::try_from(risen).unwrap_or(u32::MAX)
+        steps.saturating_mul(self.step).saturating_add(self.to)
     }
 
     /// Returns when the record no longer applies to a limit of `max`.
-    fn end(&self, max: u32) -> u64 {
+    fn end(&self, max: u64) -> u64 {
         if self.at_ms == 0 {
             return self.advertised_until_ms;
         }
-        let mut steps = u64::from(max.saturating_sub(self.to)).div_ceil(self.step.max(1).into());
+        let mut steps = max.saturating_sub(self.to).div_ceil(self.step.max(1));
         let (mut at, mut wait) = (self.at_ms, self.first_ms);
         while steps > 0 && wait > self.min_ms {
             at += wait;
@@ -188,28 +187,27 @@ impl Learned {
             it.refused += units;
             it.seen = it.seen.max(count);
             let given = it.seen.saturating_sub(it.refused);
-            if !is_bucket && (u64::from(floor)..u64::from(it.to)).contains(&given) {
-                it.to = u32::try_from(given).unwrap_or(it.to);
+            if !is_bucket && (floor..it.to).contains(&given) {
+                it.to = given;
                 it.ends_ms = it.end(max);
             }
             return it;
         }
         let current = it.highest_max(now).min(max).max(floor);
         let given = count.saturating_sub(units);
-        let step = u64::from(max).div_ceil(STEPS);
-        let current_units = u64::from(current);
+        let step = max.div_ceil(STEPS);
         let to = if is_bucket {
             // The API does not count a window, so its usage does not show a number.
             let far = it.at_ms > 0 && now < it.at_ms + 2 * limit.window_ms();
-            current_units.saturating_sub(if far { FAR * step } else { step })
-        } else if given < u64::from(floor) {
+            current.saturating_sub(if far { FAR * step } else { step })
+        } else if given < floor {
             // Below the band the cause is another one, or the event repeats.
-            current_units - (current_units / SINKS).max(1)
+            current - (current / SINKS).max(1)
         } else {
-            given.min(current_units - 1)
+            given.min(current - 1)
         };
-        let min_ms = limit.window_ms() * (CALLS * step).div_ceil(u64::from(max));
-        let soon = it.at_ms > 0 && current_units <= u64::from(it.to) + 2 * step;
+        let min_ms = limit.window_ms() * (CALLS * step).div_ceil(max);
+        let soon = it.at_ms > 0 && current <= it.to + 2 * step;
         if it.at_ms > 0 {
             it.past.rotate_right(1);
             it.past[0] = (it.at_ms, it.to);
@@ -221,8 +219,7 @@ impl Learned {
             false => min_ms,
         };
         (it.at_ms, it.min_ms) = (now, min_ms);
-        it.to = u32::try_from(to).unwrap_or(max).max(floor);
-        it.step = u32::try_from(step).unwrap_or(u32::MAX);
+        (it.to, it.step) = (to.max(floor), step);
         (it.seen, it.refused) = (count, units);
         it.ends_ms = it.end(max);
         it
@@ -230,7 +227,7 @@ impl Learned {
 
     /// Records the `max` that keeps the API's advertised limits; 0 if the limit keeps them. Returns
     /// `None` if nothing is left to remember.
-    fn with_advertised(known: Option<Self>, now: u64, limit: &Limit, max: u32) -> Option<Self> {
+    fn with_advertised(known: Option<Self>, now: u64, limit: &Limit, max: u64) -> Option<Self> {
         let mut it = known.unwrap_or_default();
         (it.advertised_max, it.advertised_until_ms) = match max {
             0 => (0, 0),
@@ -297,16 +294,16 @@ impl Learned {
             return None;
         };
         for (place, [at, to]) in past.iter_mut().zip(pairs) {
-            *place = (*at, u32::try_from(*to).ok()?);
+            *place = (*at, *to);
         }
         Some(Self {
             at_ms,
-            to: u32::try_from(to).ok()?,
+            to,
             first_ms,
             min_ms,
-            step: u32::try_from(step).ok()?,
+            step,
             ends_ms,
-            advertised_max: u32::try_from(advertised_max).ok()?,
+            advertised_max,
             advertised_until_ms,
             seen,
             refused,
@@ -355,7 +352,7 @@ impl AllLearned {
 
     /// Records the `max` that keeps the API's advertised limits; 0 if the limit keeps them. Returns
     /// when the record is forgotten, or `None` if nothing has changed.
-    pub(in crate::rules) fn advertise(&mut self, now: u64, limit: &Limit, max: u32) -> Option<u64> {
+    pub(in crate::rules) fn advertise(&mut self, now: u64, limit: &Limit, max: u64) -> Option<u64> {
         let known = self.of(limit, now).copied();
         if max == 0 && known.is_none_or(|known| known.advertised_until_ms == 0) {
             return None;

@@ -19,9 +19,11 @@ pub const DEFAULT_LIMIT: &str = "default";
 /// Suffix of the name of a limit that an operator tries in place of another. No configured limit
 /// can have such a name.
 const TRIED: &str = ".tried";
-/// The highest `max-requests`. A sliding log of a million entries takes about 120 MB of Redis per
-/// tenant.
-pub const MAX_REQUESTS: u32 = 1_000_000;
+/// The highest `max-requests`, burst and cost, in units. The scripts' doubles hold the sum of 4,500
+/// such numbers exactly.
+pub const MAX_REQUESTS: u64 = 1_000_000_000_000;
+/// A number of units above every limit and cost that a double holds exactly.
+pub(crate) const UNLIMITED: u64 = 1 << 50;
 /// The shortest window.
 pub const MIN_WINDOW: Duration = Duration::from_millis(100);
 /// The longest window.
@@ -35,11 +37,11 @@ pub struct Limit {
     terms: Terms,
     /// A bucket's `max` and `burst` as configured, so that a limit that an operator changed counts
     /// with the same state.
-    bucket: Option<(u32, u32)>,
+    bucket: Option<(u64, u64)>,
     scope: Scope,
     /// The lowest value that the limit may learn, in percent and in units of the configured `max`
     /// (an operator's `max` does not change it). `None` if the limit does not learn.
-    within: Option<(u8, u32)>,
+    within: Option<(u8, u64)>,
     /// Whether the limit only counts and denies nothing.
     shadow: bool,
 }
@@ -115,10 +117,9 @@ impl Limit {
         window: Duration,
         guard: Duration,
     ) -> Result<Self, LimitError> {
-        let max = u32::try_from(max)
-            .ok()
-            .filter(|m| (1..=MAX_REQUESTS).contains(m))
-            .ok_or(LimitError::Max(max))?;
+        if !(1..=MAX_REQUESTS).contains(&max) {
+            return Err(LimitError::Max(max));
+        }
         if !(MIN_WINDOW..=MAX_WINDOW).contains(&window) {
             return Err(LimitError::Window(window));
         }
@@ -188,11 +189,9 @@ impl Limit {
         if !self.algorithm().has_burst() {
             return Err(LimitError::NoBurst(self.algorithm()));
         }
-        let in_range = |b: &u32| (1..=MAX_REQUESTS).contains(b);
-        let burst = u32::try_from(burst)
-            .ok()
-            .filter(in_range)
-            .ok_or(LimitError::Burst(burst))?;
+        if !(1..=MAX_REQUESTS).contains(&burst) {
+            return Err(LimitError::Burst(burst));
+        }
         self.terms.burst = burst;
         self.bucket = Some((self.max(), burst));
         Ok(self)
@@ -222,8 +221,7 @@ impl Limit {
     /// no refusal relates to it.
     pub fn with_band(self, percent: u8) -> Self {
         let percent = percent.clamp(1, 100);
-        let floor = (u64::from(self.max()) * u64::from(percent)).div_ceil(100);
-        let floor = u32::try_from(floor).unwrap_or(u32::MAX).max(1);
+        let floor = (self.max() * u64::from(percent)).div_ceil(100);
         let within = (!self.shadow).then_some((percent, floor));
         Self { within, ..self }
     }
@@ -249,7 +247,7 @@ impl Limit {
     ///
     /// # Errors
     /// Returns [`LimitError::Shadow`] if the algorithm holds leases.
-    pub fn tried(&self, max: u32) -> Result<Self, LimitError> {
+    pub fn tried(&self, max: u64) -> Result<Self, LimitError> {
         let mut shadow = self.clone().with_max(max).in_shadow()?;
         shadow.name = format!("{}{TRIED}", self.name).into();
         Ok(shadow)
@@ -264,7 +262,7 @@ impl Limit {
     /// Sets `max`, clamped to 1 to [`MAX_REQUESTS`]. The limit keeps counting with the same state,
     /// and its learned value may sink as low as before. A burst that had the default value gets the
     /// new default.
-    pub fn with_max(mut self, max: u32) -> Self {
+    pub fn with_max(mut self, max: u64) -> Self {
         let max = max.clamp(1, MAX_REQUESTS);
         let terms = &mut self.terms;
         if terms.burst == terms.algorithm.default_burst(terms.max) {
@@ -284,7 +282,7 @@ impl Limit {
             Algorithm::CalendarWindow => Algorithm::FixedWindow,
             other => other,
         };
-        let new = Self::new(&self.name, algorithm, self.max().into(), window, guard)?;
+        let new = Self::new(&self.name, algorithm, self.max(), window, guard)?;
         let terms = Terms {
             algorithm,
             window_ms: new.terms.window_ms,
@@ -322,7 +320,7 @@ impl Limit {
         self.terms.algorithm()
     }
     /// Returns L, the `max` in units.
-    pub fn max(&self) -> u32 {
+    pub fn max(&self) -> u64 {
         self.terms.max()
     }
     /// Returns W, the window in milliseconds.
@@ -334,7 +332,7 @@ impl Limit {
         self.terms.guard_ms()
     }
     /// Returns the bucket's size in units, or `max` if the algorithm has no bucket.
-    pub fn burst(&self) -> u32 {
+    pub fn burst(&self) -> u64 {
         self.terms.burst()
     }
     /// Returns the unit that is counted.
@@ -352,7 +350,7 @@ impl Limit {
     }
     /// Returns the lowest value that the limit may learn, in units, at least 1. It refers to the
     /// configured `max`, even if an operator has set another one.
-    pub fn floor(&self) -> Option<u32> {
+    pub fn floor(&self) -> Option<u64> {
         self.within.map(|(_, floor)| floor)
     }
     /// Returns true if the limit only counts and denies nothing.
@@ -363,13 +361,17 @@ impl Limit {
     pub fn is_even(&self) -> bool {
         self.algorithm().has_burst() && self.burst() == 1
     }
+    /// Returns `window / max`, the distance between the starts of an even flow.
+    pub fn distance(&self) -> Duration {
+        Duration::from_nanos(self.window_ms() * 1_000_000 / self.max())
+    }
     /// Returns true if all tenants share the limit.
     pub fn is_global(&self) -> bool {
         self.scope == Scope::Global
     }
 
     /// Returns the maximum number of units that can start at one moment.
-    pub fn capacity(&self) -> u32 {
+    pub fn capacity(&self) -> u64 {
         self.terms.capacity()
     }
 

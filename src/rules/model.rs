@@ -52,7 +52,7 @@ pub struct State {
     paused: Closing,
     breaker: Breaker,
     /// Operator overrides: limit name to `max` and end, in milliseconds.
-    overrides: BTreeMap<String, (u32, u64)>,
+    overrides: BTreeMap<String, (u64, u64)>,
     /// Values learned for the adaptive limits.
     learned: AllLearned,
     /// The API's advertised limits, and when they were stored.

@@ -92,7 +92,7 @@ impl Pacing {
 
     /// Returns by how many microseconds starts are further apart than `window / max`.
     fn spacing_us(&self, limit: &Limit, refusals: u32) -> u32 {
-        let distance = 1000 * limit.window_ms() / u64::from(limit.max());
+        let distance = 1000 * limit.window_ms() / limit.max();
         let margin = u64::try_from(self.margin.as_micros()).unwrap_or(u64::MAX);
         let margin = margin.min(distance / MARGIN_PART);
         let refusals = match limit.band() {

@@ -114,7 +114,7 @@ impl Refusals {
         let windows = windows.filter(|limit| limit.window_ms() > 0);
         let limit = windows.min_by_key(|limit| limit.window_ms())?;
         let passed = (calls - refused) / throttlings;
-        let is_even = passed.saturating_mul(EVEN_PART) <= limit.max();
+        let is_even = u64::from(passed.saturating_mul(EVEN_PART)) <= limit.max();
         let (seems, advice) = match limit.algorithm() {
             _ if limit.is_even() => ("allow less", "lower max-requests".to_owned()),
             Algorithm::FixedWindow | Algorithm::CalendarWindow if !is_even => (

@@ -20,7 +20,7 @@ pub const MAX_BEHIND_MS: u64 = 86_400_000;
 /// Time after its last start at which a trial is forgotten, in milliseconds: a week.
 pub const TRIAL_MS: u64 = 604_800_000;
 /// Flag added to the cost of a job that starts again, in a question to the store. Costs are lower.
-pub const REPEATED_FLAG: u32 = 1 << 31;
+pub const REPEATED_FLAG: u64 = 1 << 50;
 /// Maximum number of times that the algorithm is asked for one start, because its first answer may
 /// be too early.
 pub const TRIES: u64 = 4;
@@ -66,7 +66,7 @@ impl ShadowTrial {
             never: 1,
             worst_ms: 0,
         };
-        if limit.unit() == Unit::Cost && cost > u64::from(limit.capacity()) {
+        if limit.unit() == Unit::Cost && cost > limit.capacity() {
             return never;
         }
         let units = limit.unit().of(cost);
@@ -219,7 +219,7 @@ mod tests {
                 now += pause.saturating_sub(200);
                 let one = trial.start(&limit, Clock::from_micros(now * 1_000), cost);
                 if one.never > 0 {
-                    prop_assert!(cost > u64::from(limit.capacity()));
+                    prop_assert!(cost > limit.capacity());
                     continue;
                 }
                 let start = now + one.worst_ms;

@@ -62,7 +62,7 @@ pub enum Instruction {
     Divert(Tenant, Arc<str>),
     /// Another `max` of the tenant's limit with this name is tried: it counts as a shadow and
     /// denies nothing.
-    Try(Tenant, String, u32),
+    Try(Tenant, String, u64),
     /// Jobs of the tenant, or of all tenants if `None`, that wait for their turns ask anew once.
     /// Each wake has a greater number than all earlier ones; of two wakes the greater number
     /// counts.
@@ -173,7 +173,7 @@ pub struct Steering {
     jobs: HashMap<Tenant, HashMap<String, JobRequests>>,
     diverted: HashMap<Tenant, Arc<str>>,
     /// The `max` to try, by the limit's name.
-    tried: HashMap<Tenant, BTreeMap<String, u32>>,
+    tried: HashMap<Tenant, BTreeMap<String, u64>>,
     /// The number of the newest wake of each tenant.
     wakes: HashMap<Tenant, u64>,
     /// The number of the newest wake of all tenants.
@@ -292,7 +292,7 @@ pub struct Sighting {
     /// The number of the next attempt, or of the running one.
     pub attempt: u32,
     /// The job's units.
-    pub cost: u32,
+    pub cost: u64,
     /// The queue that has the job.
     pub queue: String,
     /// How long this worker has had the job, in milliseconds.
@@ -403,7 +403,7 @@ mod tests {
             ("divert:a", ""),
             ("divert:a:b", "q"),
             ("try:a:hour", "0"),
-            ("try:a:hour", "1000001"),
+            ("try:a:hour", "1000000000001"),
             ("try:a:hour", "-1"),
             ("try:a:hour.tried", "1"),
             ("try:a", "1"),

@@ -14,6 +14,8 @@ use super::tenant::Tenant;
 
 /// Maximum number of scopes whose throttles are counted. Further scopes wait for a whole window.
 const MAX_SCOPES: usize = 10_000;
+/// Minimum length of a throttle: the gate's clock counts milliseconds.
+const MIN_LENGTH: Duration = Duration::from_millis(1);
 
 /// The throttles without a time since the last success, by scope.
 #[derive(Debug, Default)]
@@ -58,7 +60,7 @@ impl ThrottleBackoff {
         let lengths = windows.map(|limit| {
             let window = Duration::from_millis(limit.window_ms());
             match limit.is_even() {
-                true => (window / limit.max(), window),
+                true => (limit.distance().max(MIN_LENGTH), window),
                 false => (window, window),
             }
         });

@@ -33,7 +33,7 @@ type LimitIdentity = (
     Algorithm,
     Option<Arc<str>>,
     (u64, u64),
-    Option<(u32, u32)>,
+    Option<(u64, u64)>,
     Unit,
     Option<Calendar>,
 );
@@ -152,7 +152,7 @@ impl PartitionUsage {
 
     /// Returns the number of units that may start at once at `now`.
     pub fn free(&self, limit: &Limit, now: u64) -> u64 {
-        let (mut free, mut max) = (0, u64::from(limit.capacity()));
+        let (mut free, mut max) = (0, limit.capacity());
         while free < max {
             let middle = (free + max).div_ceil(2);
             if self.nth(limit, now, middle) == now {
@@ -216,7 +216,7 @@ impl PartitionUsage {
             End::Running => return self.keep(limits, clock, &ended, LEASE_MS),
             End::Abandoned { for_ms } => return self.keep(limits, clock, &ended, *for_ms),
             End::Late => {
-                ended.cost = u64::from(receipt.cost).max(1);
+                ended.cost = receipt.cost.max(1);
                 return self.late(limits, clock, &ended);
             }
         }

@@ -45,7 +45,7 @@ pub struct Verdict {
     /// The outcome of the job.
     pub outcome: Outcome,
     /// The actual cost of the job.
-    pub cost: Option<u32>,
+    pub cost: Option<u64>,
     /// The status of an answer, for the result.
     pub status: Option<u16>,
     /// The body of an answer, for the result.
@@ -118,7 +118,7 @@ struct WrittenVerdict {
     outcome: OutcomeWord,
     after: Option<After>,
     reason: Option<String>,
-    cost: Option<u32>,
+    cost: Option<u64>,
     status: Option<u16>,
     body: Option<Json>,
     body_base64: Option<String>,
@@ -348,7 +348,7 @@ mod tests {
             (r#"{"outcome":"retry","after":-0.5}"#, "seconds"),
             (r#"{"outcome":"retry","after":"soon"}"#, "seconds"),
             (r#"{"outcome":"retry","after":"9999d"}"#, "365"),
-            (r#"{"outcome":"done","cost":-1}"#, "u32"),
+            (r#"{"outcome":"done","cost":-1}"#, "u64"),
             (r#"{"outcome":"done","call":"17"}"#, "u64"),
             (r#"{"outcome":"done","status":9}"#, "status"),
             (r#"{"outcome":"done","body":1,"body_base64":""}"#, "both"),

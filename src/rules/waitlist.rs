@@ -19,6 +19,9 @@ pub const GRACE_MS: u64 = 2000;
 pub const KEEP_MS: u64 = 3_600_000;
 /// Maximum distance behind the newest admitted ticket at which a ticket is still kept.
 pub const MAX_REACH: u64 = 1024;
+/// The highest ticket, so that the scripts' doubles hold every ticket exactly. A waitlist that never
+/// gets empty reaches it after 4,500 windows of the highest limit.
+pub(crate) const MAX_TICKET: u64 = 1 << 52;
 
 /// The waitlist of one partition. A ticket stands for one unit: a job takes as many as it costs if
 /// a limit counts cost, else one.
@@ -68,8 +71,12 @@ impl Waitlist {
         ticket.generation == self.generation && (1..=self.last_issued).contains(&ticket.number)
     }
 
-    /// Issues the next `cost` tickets and returns the last, which is the job's.
+    /// Issues the next `cost` tickets and returns the last, which is the job's. Begins a new
+    /// waitlist if the tickets are used up.
     pub fn issue(&mut self, now: u64, cost: u64) -> u64 {
+        if self.last_issued + cost > MAX_TICKET {
+            self.reset(now);
+        }
         if self.generation == 0 {
             self.generation = now.max(1);
         }
@@ -116,7 +123,9 @@ impl Waitlist {
         match units.saturating_sub(own) {
             0 => 1,
             front => {
-                let average = front * self.jobs / self.last_issued.max(1);
+                // The script's operations: the product may exceed an integer.
+                let average = front as f64 * self.jobs as f64 / self.last_issued.max(1) as f64;
+                let average = average as u64;
                 let doubt = if self.widest > 1 { average.isqrt() } else { 0 };
                 1 + (average - doubt).max(1)
             }
@@ -136,7 +145,34 @@ impl Waitlist {
 /// Returns the distance behind the newest admitted ticket beyond which tickets are given up: the
 /// number of tickets whose turns come within [`AHEAD_MS`].
 pub fn reach(limits: &[Limit]) -> u64 {
-    let tickets = |limit: &Limit| u64::from(limit.max()) * AHEAD_MS / limit.span().max(1);
+    let tickets = |limit: &Limit| limit.max() * AHEAD_MS / limit.span().max(1);
     let max = limits.iter().map(tickets).max().unwrap_or(0);
     max.clamp(2, MAX_REACH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::limit::MAX_REQUESTS;
+
+    /// Its numbers stay exact in the scripts. Jobs of the old waitlist wait in the new one when they
+    /// return.
+    #[test]
+    fn a_waitlist_without_tickets_begins_anew() {
+        let mut waitlist = Waitlist::default();
+        let jobs = MAX_TICKET / MAX_REQUESTS;
+        let old = Ticket {
+            generation: 7,
+            number: (1..=jobs)
+                .map(|_| waitlist.issue(7, MAX_REQUESTS))
+                .last()
+                .unwrap_or(0),
+        };
+        assert!(waitlist.waits(&old) && old.number == jobs * MAX_REQUESTS);
+        let found = waitlist.jobs_in(old.number, MAX_REQUESTS);
+        assert!((jobs - 70..jobs).contains(&found), "{found} of {jobs}");
+        assert_eq!(waitlist.issue(8, MAX_REQUESTS), MAX_REQUESTS);
+        assert!(!waitlist.waits(&old));
+        assert_eq!((waitlist.generation, waitlist.waiting()), (8, MAX_REQUESTS));
+    }
 }

@@ -42,7 +42,7 @@ struct Expected {
     /// A duration, or `none`.
     wait: Option<Json>,
     scope: Option<String>,
-    cost: Option<u32>,
+    cost: Option<u64>,
 }
 
 /// Returns the names of the YAML files in `folder`.

@@ -107,7 +107,7 @@ fn measured_maxima(
     plan: &Plan,
     record: &PartitionRecord,
 ) -> Vec<(u64, u64)> {
-    let max = u64::from(limit.max());
+    let max = limit.max();
     if limit.algorithm() == Algorithm::Concurrency {
         return vec![(record.max_in_flight[usize::from(names_plan)], max)];
     }
@@ -238,7 +238,7 @@ fn max_in_aligned_window(arrivals: &[Call], window: u64) -> u64 {
 /// partition divided by the ideal one.
 pub fn makespan(plan: &Plan, history: &History) -> f64 {
     let limit = &plan.limits[0];
-    let (max, window) = (u64::from(limit.max()), limit.window_ms() * 1000);
+    let (max, window) = (limit.max(), limit.window_ms() * 1000);
     let call = plan.call_ms() * 1000;
     let ratio = |arrivals: &[Call]| {
         let (Some(first), Some(last)) = (arrivals.first(), arrivals.last()) else {
@@ -252,7 +252,7 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
                 ((first.at_us / window + rounds) * window).saturating_sub(first.at_us)
             }
             bucket if bucket.has_burst() => {
-                let more = (after + 1).saturating_sub(limit.burst().into());
+                let more = (after + 1).saturating_sub(limit.burst());
                 more * limit.span() * 1000 / max
             }
             places if places.holds_leases() => rounds * (window + call),
@@ -317,7 +317,7 @@ pub fn turns(plan: &Plan, history: &mut History) {
     // first served) reaches 6 times as many, and no turns at all 3.5 times. Each is found within
     // the first hundred seeds, by a tenant with few jobs beside one with many. Errors of less than
     // one turn per tenant are not detected.
-    let ahead = u64::from(limit.max()) * AHEAD_MS / limit.span();
+    let ahead = limit.max() * AHEAD_MS / limit.span();
     let tenants = plan.jobs.iter().filter_map(|job| job.tenant.as_ref());
     let tenants = tenants.collect::<BTreeSet<_>>().len();
     let max = 2 * limit.capacity() as usize + ahead as usize + 2 * tenants;

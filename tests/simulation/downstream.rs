@@ -40,7 +40,7 @@ pub enum Reply {
 /// The API's answer to a call.
 pub struct Answered {
     pub reply: Reply,
-    pub actual_cost: Option<u32>,
+    pub actual_cost: Option<u64>,
     used_up: Option<Duration>,
     quotas: Quotas,
 }
@@ -183,10 +183,13 @@ fn partitions(world: &World, job: &Job) -> Vec<Partition> {
     published(plan.job(&job.id), job.tenant.as_str(), &plan.limits)
 }
 
-pub fn used(world: &World, job: &Job, cost: u32) {
+pub fn used(world: &World, job: &Job, cost: u64) {
     let mut history = world.history();
     for partition in partitions(world, job) {
-        history.partition(&partition).used.add(1, cost.into());
+        history
+            .partition(&partition)
+            .used
+            .add(1, cost.cast_signed());
     }
 }
 
@@ -207,14 +210,14 @@ fn panic(world: &World, job: &Job) -> ! {
 }
 
 /// Returns the actual cost of a call, or `None` if the API does not say it.
-fn actual_cost(world: &World, asked: u32) -> Option<u32> {
+fn actual_cost(world: &World, asked: u64) -> Option<u64> {
     let max = match world.plan.costs {
         Costs::AsAsked => return None,
         Costs::Less => asked,
         Costs::Any => 2 * asked,
     };
     let max = usize::try_from(max).expect("small");
-    (world.below(4) > 0).then(|| u32::try_from(world.below(max + 1)).expect("small"))
+    (world.below(4) > 0).then(|| world.below(max + 1) as u64)
 }
 
 /// Records a call of a job. Checks that no attempts were used except those that the job counts.
@@ -273,7 +276,7 @@ pub fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
     history.note(format_args!(
         "{id} of {tenant} arrives, attempt {attempt}: {reply:?}"
     ));
-    let cost = actual_cost.unwrap_or(job.cost).into();
+    let cost = actual_cost.unwrap_or(job.cost);
     let call = Call {
         at_us,
         cost,

@@ -105,7 +105,7 @@ pub struct History {
     /// Batches on their way to the broker.
     pub sent: u64,
     /// The highest `max` that an operator set, by limit name.
-    pub max: BTreeMap<String, u32>,
+    pub max: BTreeMap<String, u64>,
     /// Settled calls, by name.
     pub settled: BTreeSet<String>,
     /// Ends of starts whose leases may be renewed too late.

@@ -180,7 +180,7 @@ fn patience(world: &World) -> Duration {
     let plan = &world.plan;
     let copies = world.left();
     let cost = plan.jobs.iter().map(|job| job.cost).max().unwrap_or(1);
-    let units = copies as u64 * u64::from(cost);
+    let units = copies as u64 * cost;
     let call_ms = plan.call_ms() + 4 * plan.gate_ms + 10;
     // The bound assumes that all jobs belong to one tenant, with a start wasted for each one used.
     let take = |limit: &Limit| {
@@ -188,7 +188,7 @@ fn patience(world: &World) -> Duration {
             Costs::Any => 2 * units,
             _ => units,
         };
-        let rounds = 2 * all.div_ceil(limit.max().into()) + 2;
+        let rounds = 2 * all.div_ceil(limit.max()) + 2;
         rounds * (limit.span() + call_ms)
     };
     let changes = plan.trouble.later.changes > 0.0;
@@ -275,7 +275,7 @@ fn message(world: &World, planned: &Planned) -> Message {
         );
     }
     if planned.cost > 1 {
-        headers.insert("x-cost".into(), AMQPValue::LongUInt(planned.cost));
+        headers.insert("x-cost".into(), AMQPValue::LongUInt(planned.cost as u32));
     }
     starts::add(world, planned, &mut headers);
     Message {

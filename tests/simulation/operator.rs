@@ -46,7 +46,7 @@ fn some_change(world: &World) -> Change {
         2 => Change::Resume,
         3..=5 => Change::Limit {
             name,
-            max: 1 + u32::try_from(world.below(15)).expect("small"),
+            max: 1 + world.below(15) as u64,
             duration_ms,
         },
         6 => Change::Unlimit { name },

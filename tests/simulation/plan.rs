@@ -29,7 +29,7 @@ pub struct Planned {
     pub id: String,
     /// `None` if the job is invalid.
     pub tenant: Option<String>,
-    pub cost: u32,
+    pub cost: u64,
     pub copies: u32,
     /// Value of the header that scopes use; empty if the job has none.
     pub part: &'static str,
@@ -371,7 +371,7 @@ fn jobs(
                 at: ms(at),
                 id: format!("{tenant}-{number}"),
                 tenant: (!random.random_bool(bad)).then(|| format!("t{tenant}")),
-                cost: u32::try_from(cost).expect("at most 12"),
+                cost: cost as u64,
                 copies: 1 + u32::from(random.random_bool(twice)),
                 part: "",
                 routing_key: "jobs",

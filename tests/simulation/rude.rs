@@ -384,7 +384,7 @@ struct Played {
     fullest: usize,
     /// Most calls in any window, by the configured limit.
     max: u64,
-    in_force: u32,
+    in_force: u64,
     times: u64,
 }
 

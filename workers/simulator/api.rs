@@ -81,7 +81,7 @@ impl ServedApi {
     }
 
     /// Takes a call of `tenant` with this cost and returns the answer.
-    pub fn arrives(&mut self, (tenant, cost): (&str, u32), at_us: u64) -> ApiAnswer {
+    pub fn arrives(&mut self, (tenant, cost): (&str, u64), at_us: u64) -> ApiAnswer {
         let latency = self.api.latency.next(&mut self.random);
         let mut happens = |rate: Percent| rate.part() > 0.0 && self.random.random_bool(rate.part());
         let (fails, throttles) = (happens(self.api.errors), happens(self.api.throttles));

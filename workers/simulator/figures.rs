@@ -111,7 +111,7 @@ pub struct LimitSummary {
     /// For an adaptive limit, the learned value in force at the end instead of `max-requests`: the
     /// lowest of all tenants.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub learned: Option<u32>,
+    pub learned: Option<u64>,
 }
 
 /// The effect that a shadow limit would have had.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rand::Rng;
 use rand::rngs::SmallRng;
 use sluicegate::config::parse_duration;
+use sluicegate::rules::limit::MAX_REQUESTS;
 
 use crate::limiter::Counting;
 use crate::mistake::shown;
@@ -24,7 +25,7 @@ pub const MAX_CALL_DURATION: Duration = Duration::from_secs(3_600);
 /// Maximum round trip to Redis: a worker gives up after 2 s.
 pub const MAX_ROUND_TRIP: Duration = Duration::from_millis(1_900);
 /// Maximum cost of a job.
-pub const MAX_COST: u32 = 1_000_000_000;
+pub const MAX_COST: u64 = MAX_REQUESTS;
 
 /// Arrival of new jobs: `poisson:20/s` (at random), or `uniform:20/s` and `20/s` (evenly spaced);
 /// also with `/m` and `/h`.
@@ -119,8 +120,8 @@ impl CostDistribution {
     pub const ONE: Self = Self(Spread::Fixed(1.0));
 
     /// Returns the cost of the next job, from 1 to [`MAX_COST`].
-    pub fn next(&self, random: &mut SmallRng) -> u32 {
-        self.0.next(random).round().clamp(1.0, f64::from(MAX_COST)) as u32
+    pub fn next(&self, random: &mut SmallRng) -> u64 {
+        self.0.next(random).round().clamp(1.0, MAX_COST as f64) as u64
     }
 }
 
@@ -129,10 +130,8 @@ impl FromStr for CostDistribution {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| {
-            let number = text.parse::<u32>().ok()?;
-            (1..=MAX_COST)
-                .contains(&number)
-                .then_some(f64::from(number))
+            let number = text.parse::<u64>().ok()?;
+            (1..=MAX_COST).contains(&number).then_some(number as f64)
         };
         Spread::read(text, number).map(Self).ok_or_else(|| {
             format!(
@@ -296,7 +295,7 @@ impl FromStr for ApiLimit {
         let max = max
             .parse()
             .ok()
-            .filter(|max| (1..=1_000_000_000).contains(max));
+            .filter(|max| (1..=MAX_REQUESTS as usize).contains(max));
         let window = parse_duration(window).filter(|window| !window.is_zero());
         Ok(Self {
             max: max.ok_or_else(wrong)?,

@@ -73,7 +73,7 @@ pub struct RunHistory {
     pub shadows: BTreeMap<String, Tally>,
     /// Learned values of adaptive limits that were still in force at the end, by name: the lowest
     /// of all tenants.
-    pub learned: BTreeMap<String, u32>,
+    pub learned: BTreeMap<String, u64>,
 }
 
 impl RunHistory {

@@ -44,7 +44,7 @@ pub struct SimulatedJob {
     pub tenant: String,
     /// Its cost.
     #[serde(default = "one")]
-    pub cost: u32,
+    pub cost: u64,
     /// Its level (`job.priorities`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Text>,
@@ -93,7 +93,7 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-fn one() -> u32 {
+fn one() -> u64 {
     1
 }
 
@@ -212,7 +212,8 @@ impl SimulatedJob {
         }
         table.insert(TENANT.into(), text(&self.tenant));
         if self.cost != 1 {
-            table.insert(headers::COST.into(), AMQPValue::LongUInt(self.cost));
+            let cost = i64::try_from(self.cost).unwrap_or(i64::MAX);
+            table.insert(headers::COST.into(), AMQPValue::LongLongInt(cost));
         }
         if let Some(level) = &self.priority {
             table.insert(headers::LEVEL.into(), value(level));

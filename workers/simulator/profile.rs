@@ -103,11 +103,11 @@ fn api_limit(limit: &Limit) -> Result<ApiLimit, String> {
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let burst = limit.algorithm().has_burst();
     Ok(ApiLimit {
-        max: number(limit.max().into()),
+        max: number(limit.max()),
         window: Duration::from_millis(limit.window_ms()),
         per_tenant,
         counting,
-        burst: burst.then(|| number(limit.burst().into())),
+        burst: burst.then(|| number(limit.burst())),
         by_cost: limit.unit() == Unit::Cost && counting != Counting::Concurrent,
     })
 }

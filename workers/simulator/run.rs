@@ -203,7 +203,7 @@ async fn learned(
     stage: &Environment,
     jobs: &[SimulatedJob],
     config: &Config,
-) -> BTreeMap<String, u32> {
+) -> BTreeMap<String, u64> {
     let policy = &config.rate_limiter.policy;
     let mut learned = BTreeMap::new();
     if !policy

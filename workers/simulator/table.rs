@@ -64,7 +64,7 @@ pub fn table(all: &[(String, Figures)]) -> String {
         if all.iter().any(|(_, f)| learns(f, &name)) {
             row("  learned limit at the end", &|f| {
                 find(f, &|l| match l.learned {
-                    Some(max) => number(max.into()),
+                    Some(max) => number(max),
                     None => "-".to_owned(),
                 })
             });

@@ -225,7 +225,7 @@ impl ActionRequest {
                 let tenant = of_it()?;
                 let policy = &context.config.rate_limiter.policy;
                 let name = tenant::limit_name(policy, &tenant, input.text("limit"))?;
-                let max = input.number("max").and_then(|max| u32::try_from(max).ok());
+                let max = input.number("max");
                 if input.flag("shadow") {
                     return match (max, input.flag("clear")) {
                         (Some(max), false) => {

@@ -245,7 +245,7 @@ const MAX: &[Param] = &[
         ParamLocation::Body,
         ParamKind::Number {
             min: 1,
-            max: crate::rules::limit::MAX_REQUESTS as u64,
+            max: crate::rules::limit::MAX_REQUESTS,
         },
         "Temporary max-requests of the limit",
     ),

@@ -25,7 +25,7 @@ pub(super) struct QuestionJob {
     pub(super) key: JobKey,
     /// Its position among all jobs of its tenant that ask in this round.
     pub(super) index: usize,
-    pub(super) cost: u32,
+    pub(super) cost: u64,
 }
 
 impl GateQuestion {

@@ -16,11 +16,11 @@ use crate::gate::{
 };
 use crate::handler::Fate;
 use crate::rules::lateness::{self, CallCheck, CallSignal, Lateness, Timeliness};
-use crate::rules::limit::Unit;
+use crate::rules::limit::{MAX_REQUESTS, Unit};
 use crate::rules::tenant::Tenant;
 
-/// Maximum cost that a call can report: a thousand times the highest limit.
-const MAX_ACTUAL_COST: u32 = 1_000_000_000;
+/// Maximum cost that a call can report.
+const MAX_ACTUAL_COST: u64 = MAX_REQUESTS;
 
 /// The starts that are not settled yet.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Settlement {
         tenant: &Tenant,
         started: StartRecord,
         fate: Fate,
-        (cost, actual): (u32, Option<u32>),
+        (cost, actual): (u64, Option<u64>),
     ) -> Option<Action> {
         let (end, late_end) = match fate {
             Fate::Unwritten => (End::Unused, None),
@@ -270,7 +270,7 @@ impl StartRecord {
     fn spacings(&self) -> impl Iterator<Item = (Duration, Duration)> + Clone {
         let apart = (self.limits.iter()).filter(|limit| limit.terms().spacing_us() > 0);
         apart.map(|limit| {
-            let distance = Duration::from_millis(limit.window_ms()) / limit.max();
+            let distance = limit.distance();
             let spacing_us = limit.terms().spacing_us();
             (Duration::from_micros(spacing_us.into()), distance)
         })

@@ -57,10 +57,10 @@ struct PolicyRecord {
 struct LimitRecord(
     String,
     String,
-    u32,
     u64,
     u64,
-    u32,
+    u64,
+    u64,
     String,
     String,
     #[serde(default, skip_serializing_if = "Option::is_none")] Option<[String; 3]>,
@@ -215,7 +215,7 @@ impl LimitRecord {
         let unit = [Unit::Calls, Unit::Cost]
             .into_iter()
             .find(|known| known.name() == unit)?;
-        let max = u64::from(*max);
+        let max = *max;
         let limit = match algorithm {
             Algorithm::Concurrency => Limit::concurrent(name, max),
             Algorithm::CalendarWindow => {
@@ -231,7 +231,7 @@ impl LimitRecord {
         let limit = limit.ok()?.with_unit(unit);
         let limit = limit.with_scope(Scope::parse(scope)?);
         if algorithm.has_burst() {
-            return limit.with_burst((*burst).into()).ok();
+            return limit.with_burst(*burst).ok();
         }
         Some(limit)
     }

@@ -73,17 +73,14 @@ fn schedule(now_ms: u64, numbers: &[u64], limits: usize) -> Option<(Schedule, &[
             at: at.to_vec(),
         })
     };
-    let each = |max: &[u64]| -> Option<Vec<u32>> {
-        max.iter().map(|max| u32::try_from(*max).ok()).collect()
-    };
     let schedule = Schedule {
         now_ms,
         opens_ms: *opens_ms,
         waiting: *waiting,
         units: *units,
         jobs: *jobs,
-        max: each(max)?,
-        set: each(set)?,
+        max: max.to_vec(),
+        set: set.to_vec(),
         turns: (turns.chunks(limits + 1).map(turn)).collect::<Option<_>>()?,
     };
     Some((schedule, rest))

@@ -46,7 +46,7 @@ pub fn inspected(reply: &Value, limits: usize, shadows: usize) -> Result<Inspect
         let is_whole = of_shadows.len() == tried.len() && tried.len() == shadows;
         for ((usage, learned), set) in usage.iter_mut().zip(&learned).zip(set) {
             usage.learned = *learned;
-            usage.set = u32::try_from(*set).ok()?;
+            usage.set = *set;
         }
         (is_whole && learned.len() == limits).then_some(Inspection {
             now_ms: *now_ms,
@@ -94,7 +94,6 @@ fn usage(numbers: &[u64; 8]) -> Option<UsageOfLimit> {
         widest,
         calls,
     ] = numbers;
-    let max = u32::try_from(max).ok()?;
     Some(UsageOfLimit {
         max,
         set: max,

@@ -57,9 +57,9 @@ pub fn learned(reply: &Value) -> Result<Vec<Sunk>, GateError> {
         let sunk = |&[limit, from, to, set, ends_ms, is_new]: &[u64; 6]| {
             Some(Sunk {
                 limit: usize::try_from(limit).ok()?,
-                from: u32::try_from(from).ok()?,
-                to: u32::try_from(to).ok()?,
-                set: u32::try_from(set).ok()?,
+                from,
+                to,
+                set,
                 ends_ms,
                 is_new: is_new == 1,
             })

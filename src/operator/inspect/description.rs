@@ -36,7 +36,7 @@ pub(super) fn describe_limit((limit, usage): &LimitUsage<'_>) -> String {
 /// Returns a note if a waiting job costs more than a limit in force admits. Such a limit comes from
 /// an operator or from another worker's configuration.
 pub(super) fn starts_alone(limit: &Limit, widest: u64) -> Option<String> {
-    let capacity = u64::from(limit.capacity());
+    let capacity = limit.capacity();
     (limit.unit() == Unit::Cost && widest > capacity).then(|| {
         format!(
             "a job of this backlog costs {widest}, but {} lets only {capacity} start at once: \
@@ -109,7 +109,7 @@ pub(super) fn describe(
             text += &format!("limit     {name}: {words}{changed}\n  used    see {hint}\n");
             continue;
         }
-        let meanwhile = match usage.free == 0 && usage.count < usage.max.into() {
+        let meanwhile = match usage.free == 0 && usage.count < usage.max {
             true if found.blocked_until_ms > found.now_ms => " while it is suspended",
             _ => "",
         };

@@ -104,7 +104,7 @@ pub(super) async fn forecast(
 }
 
 /// Returns notes on the changed limits, of which `max` would be in force.
-fn notes(would_be: &ForecastRequest, max: &[u32], widest: u64) -> Vec<String> {
+fn notes(would_be: &ForecastRequest, max: &[u64], widest: u64) -> Vec<String> {
     let all = would_be
         .limits
         .iter()

@@ -113,7 +113,7 @@ mod tests {
             cost: 1,
             readmitted: false,
         };
-        let shown = |state: &mut State, after_s: u64, refuse: u32, advertised_max: Option<u32>| {
+        let shown = |state: &mut State, after_s: u64, refuse: u64, advertised_max: Option<u64>| {
             let clock = Clock::from_micros((1_700_000_000 + after_s) * 1_000_000);
             state.alone(&limits, |scopes| {
                 if refuse > 0 {

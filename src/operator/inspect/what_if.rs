@@ -33,7 +33,7 @@ enum Hypothesis {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LimitNumber {
-    Max(u32),
+    Max(u64),
     Window(Duration),
 }
 
@@ -98,8 +98,8 @@ fn hint(key: &str) -> String {
     }
 }
 
-fn max(text: &str) -> Result<u32, String> {
-    let max = text.parse::<u32>().ok();
+fn max(text: &str) -> Result<u64, String> {
+    let max = text.parse::<u64>().ok();
     max.filter(|max| (1..=MAX_REQUESTS).contains(max))
         .ok_or_else(|| {
             format!("max-requests is {text:?}; it must be a whole number from 1 to {MAX_REQUESTS}")

@@ -3,6 +3,7 @@
 //! ATM Forum TM 4.1, the virtual scheduling algorithm) holds a single token, which spaces the
 //! starts evenly.
 
+use super::product::{LATEST_MS, ceil_muldiv, muldiv};
 use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
@@ -23,7 +24,7 @@ macro_rules! both {
         }
 
         fn stored(&self, _: &Terms) -> StoredUsage {
-            StoredUsage::Text(44)
+            StoredUsage::Text(56)
         }
 
         fn saves_up(&self) -> bool {
@@ -46,26 +47,23 @@ macro_rules! both {
         /// The sum of a full bucket, the tokens it holds beyond that for lateness, and the refill
         /// during window + guard: burst + max, less the refill of a millisecond.
         fn worst_case(&self, terms: &Terms) -> u64 {
-            let (max, burst) = (u64::from(terms.max()), u64::from(terms.burst()));
+            let (max, burst) = (terms.max(), terms.burst());
             burst + max - max.div_ceil(self.span(terms))
         }
 
         fn max_units_in(&self, terms: &Terms, ms: u64) -> u64 {
             // A start is written up to a millisecond after it was decided.
-            let flows = u64::from(terms.max()) * (ms + 1);
-            u64::from(terms.burst()) + flows.div_ceil(self.span(terms))
+            ceil_muldiv(terms.max(), ms + 1, self.span(terms)).saturating_add(terms.burst())
         }
 
         fn burstiness(&self, terms: &Terms) -> u64 {
-            terms.burst().into()
+            terms.burst()
         }
 
         fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
             let apart = window_ms.saturating_add(terms.guard_ms());
-            let apart = u128::from(apart.saturating_add(forgiven_ms(terms)));
-            let filled = u128::from(terms.max()) * apart / u128::from(self.span(terms));
-            let filled = u64::try_from(filled).unwrap_or(u64::MAX);
-            filled.saturating_add(u64::from(terms.burst()))
+            let apart = apart.saturating_add(forgiven_ms(terms));
+            muldiv(terms.max(), apart, self.span(terms)).saturating_add(terms.burst())
         }
 
         /// Holds if this bucket is refilled at least as fast as `other` lets units start, and has
@@ -73,7 +71,7 @@ macro_rules! both {
         fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
             let slower = u128::from(other.max()) * u128::from(terms.span())
                 <= u128::from(terms.max()) * u128::from(other.span());
-            slower && other.algorithm().rules().burstiness(other) < u64::from(terms.burst())
+            slower && other.algorithm().rules().burstiness(other) < terms.burst()
         }
     };
 }
@@ -94,7 +92,7 @@ impl Rules for Token {
         }
     }
 
-    fn default_burst(&self, max: u32) -> Option<u32> {
+    fn default_burst(&self, max: u64) -> Option<u64> {
         Some(max)
     }
 
@@ -117,7 +115,7 @@ impl Rules for Leaky {
         }
     }
 
-    fn default_burst(&self, _: u32) -> Option<u32> {
+    fn default_burst(&self, _: u64) -> Option<u64> {
         Some(1)
     }
 
@@ -138,7 +136,7 @@ struct Level {
     span: u64,
     /// Tokens times `span`, so that a refill of any length is a whole number. Below 0 after a
     /// correction.
-    tokens: i64,
+    tokens: i128,
     /// When the bucket had this level, in milliseconds since the epoch.
     at: u64,
     /// When it is full, so that its level need not be stored any more.
@@ -146,8 +144,8 @@ struct Level {
     /// When the current period began. `peak` is the highest level in it, and `peak_before` in the
     /// period of [`PERIOD_MS`] or more before.
     since: u64,
-    peak: i64,
-    peak_before: i64,
+    peak: i128,
+    peak_before: i128,
 }
 
 /// Minimum time for which the highest level is remembered, in milliseconds.
@@ -155,12 +153,8 @@ pub(crate) const PERIOD_MS: u64 = 60_000;
 /// Maximum time in which a debt is refilled, in milliseconds: a century. A call may cost far more
 /// than it was charged, and leave the bucket below 0.
 pub(crate) const DEBT_MS: u64 = 3_153_600_000_000;
-/// Maximum debt, in scaled tokens: Lua's numbers hold it exactly, and its sum with [`full_level`],
-/// too.
+/// Maximum debt, in tokens: Lua's numbers hold it exactly, and its sum with a full bucket, too.
 pub(crate) const DEBT: u64 = 1 << 52;
-/// The latest time at which a bucket is full, in milliseconds since the epoch, as the store keeps
-/// it. A large burst that is refilled by one unit a month is full later.
-pub(crate) const LATEST_MS: u64 = (1 << 48) - 1;
 
 impl Usage for Bucket {
     fn load(&mut self, terms: &Terms, clock: Clock, _: &mut PartitionContext<'_>) {
@@ -206,21 +200,19 @@ impl Usage for Bucket {
     }
 
     fn count(&self, terms: &Terms, _: u64) -> u64 {
-        let tokens = self.live.tokens.div_euclid(self.live.span.cast_signed());
-        (i64::from(terms.capacity()) - tokens)
-            .max(0)
-            .cast_unsigned()
+        let tokens = self.live.tokens.div_euclid(self.live.span.into());
+        let used = (i128::from(terms.capacity()) - tokens).max(0);
+        u64::try_from(used).unwrap_or(u64::MAX)
     }
 
     fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
-        let mut needed = (k * self.live.span).cast_signed();
+        let mut needed = product(k, self.live.span);
         if terms.capacity() == 1 {
             // Each start but the first pays for the distance to the one before it.
-            needed += (-allowance(terms)).max(0) * (k.max(1) - 1).cast_signed();
+            needed += (-allowance(terms)).max(0) * i128::from(k.max(1) - 1);
         }
         let missing = needed - refilled(self.live.tokens, terms, base - self.live.at);
-        let missing = missing.max(0).cast_unsigned();
-        base + missing.div_ceil(u64::from(terms.max()))
+        base + refill_ms(terms, missing)
     }
 
     fn take(&mut self, terms: &Terms, _: Clock, cost: u64, _: &str) -> u64 {
@@ -233,8 +225,8 @@ impl Usage for Bucket {
     /// then. So this bucket holds at most what a start at this moment would leave, and the next
     /// start keeps its distance from now.
     fn late(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) -> bool {
-        let charged = ended.charged(terms).saturating_mul(self.live.span);
-        let left = highest_at_start(terms).saturating_sub_unsigned(charged);
+        let charged = product(ended.charged(terms), self.live.span);
+        let left = highest_at_start(terms) - charged;
         self.live.tokens = self.live.tokens.min(left);
         self.drain(terms, 0);
         false
@@ -245,11 +237,10 @@ impl Usage for Bucket {
     /// highest level since the start, or what can't have been refilled since.
     fn settle(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) {
         let started = ended.started_ms;
-        let mut tokens = (-ended.change(terms)).saturating_mul(self.live.span.cast_signed());
+        let mut tokens = i128::from(-ended.change(terms)) * i128::from(self.live.span);
         if tokens > 0 {
             let passed = self.live.at.saturating_sub(started);
-            let flowed = passed.saturating_mul(terms.max().into());
-            let certain = tokens.saturating_sub_unsigned(flowed);
+            let certain = tokens - product(passed, terms.max());
             let room = match started {
                 _ if started >= self.live.since => full_level(terms) - self.live.peak,
                 _ if started + PERIOD_MS >= self.live.since => {
@@ -259,7 +250,7 @@ impl Usage for Bucket {
             };
             tokens = tokens.min(room.max(certain).max(0));
         }
-        let level = self.live.tokens.saturating_add(tokens);
+        let level = self.live.tokens + tokens;
         self.live.tokens = level.clamp(lowest_level(terms), full_level(terms));
         self.live.peak = self.live.peak.max(self.live.tokens);
         self.drain(terms, 0);
@@ -267,8 +258,7 @@ impl Usage for Bucket {
 
     fn hold(&mut self, terms: &Terms, until_ms: u64) {
         let left = until_ms.saturating_sub(self.live.at);
-        let flows = left.saturating_mul(terms.max().into());
-        self.live.tokens = self.live.tokens.min(0_i64.saturating_sub_unsigned(flows));
+        self.live.tokens = self.live.tokens.min(-product(left, terms.max()));
         self.drain(terms, 0);
     }
 
@@ -279,11 +269,9 @@ impl Usage for Bucket {
 
 impl Bucket {
     fn drain(&mut self, terms: &Terms, units: u64) {
-        let tokens = units.saturating_mul(self.live.span);
-        self.live.tokens =
-            (self.live.tokens.saturating_sub_unsigned(tokens)).max(lowest_level(terms));
-        let missing = (full_level(terms) - self.live.tokens).cast_unsigned();
-        let full = self.live.at + missing.div_ceil(u64::from(terms.max()));
+        let left = self.live.tokens - product(units, self.live.span);
+        self.live.tokens = left.max(lowest_level(terms));
+        let full = self.live.at + refill_ms(terms, full_level(terms) - self.live.tokens);
         self.live.full = full.min(LATEST_MS);
         self.stored = self.live;
     }
@@ -293,8 +281,8 @@ impl Bucket {
 /// flows in meanwhile, beside the unit that the start needs, loses nothing. It must not hold more
 /// than `burst`: after a burst, the API's bucket would lack that for the next call.
 fn forgiven_ms(terms: &Terms) -> u64 {
-    let inflow = terms.lateness_ms() * u64::from(terms.max());
-    let room = u64::from(terms.capacity().saturating_sub(1)) * terms.window_ms();
+    let inflow = product(terms.lateness_ms(), terms.max());
+    let room = product(terms.capacity().saturating_sub(1), terms.window_ms());
     if room < inflow {
         terms.lateness_ms()
     } else {
@@ -302,54 +290,59 @@ fn forgiven_ms(terms: &Terms) -> u64 {
     }
 }
 
+/// Returns a product as a scaled level, which exceeds 64 bits. The script keeps whole tokens and
+/// the rest apart.
+fn product(a: u64, b: u64) -> i128 {
+    i128::from(a) * i128::from(b)
+}
+
+/// Returns how long the refill of `missing` scaled tokens takes, in milliseconds, at most
+/// [`LATEST_MS`].
+fn refill_ms(terms: &Terms, missing: i128) -> u64 {
+    let missing = missing.max(0).cast_unsigned();
+    let millis = missing.div_ceil(terms.max().into());
+    u64::try_from(millis).map_or(LATEST_MS, |millis| millis.min(LATEST_MS))
+}
+
 /// Returns what a full bucket may hold beyond `burst` tokens at a start: what flows in during the
 /// lateness that it forgives. If starts are kept apart, it is lower, so that the next start is at
 /// least `window / max` and [`Terms::spacing_us`] later. Below 0, the next start waits longer than
 /// the refill takes.
-fn allowance(terms: &Terms) -> i64 {
-    let max = u64::from(terms.max());
-    let forgiven = (forgiven_ms(terms) * max).cast_signed();
+fn allowance(terms: &Terms) -> i128 {
+    let max = i128::from(terms.max());
+    let forgiven = product(forgiven_ms(terms), terms.max());
     if terms.spacing_us() == 0 {
         return forgiven;
     }
-    let apart = u64::from(terms.spacing_us()) * max;
+    let window = i128::from(terms.window_ms());
+    let apart = i128::from(terms.spacing_us()) * max;
+    let ceil = |dividend: i128, divisor: i128| (dividend + divisor - 1) / divisor;
     // The minimum refill until the next start.
     let needed = match terms.capacity() {
         // Starts are whole milliseconds apart, so this is not reached a millisecond earlier.
-        1 => ((1000 * terms.window_ms() + apart).div_ceil(1000 * max) - 1) * max + 1,
-        _ => terms.window_ms() + apart.div_ceil(1000),
+        1 => (ceil(1000 * window + apart, 1000 * max) - 1) * max + 1,
+        _ => window + ceil(apart, 1000),
     };
-    forgiven.min(terms.span().cast_signed() - needed.cast_signed())
-}
-
-/// Returns what a bucket holds beyond `burst` tokens.
-fn held(terms: &Terms) -> u64 {
-    allowance(terms).max(0).cast_unsigned()
+    forgiven.min(i128::from(terms.span()) - needed)
 }
 
 /// Returns the highest level that a start finds: what is above flows over.
-fn highest_at_start(terms: &Terms) -> i64 {
-    let full = u64::from(terms.capacity()) * terms.span();
-    full.cast_signed() + allowance(terms)
+fn highest_at_start(terms: &Terms) -> i128 {
+    product(terms.capacity(), terms.span()) + allowance(terms)
 }
 
 /// Returns the level of a full bucket, in scaled tokens: `burst`, and what it holds beyond that for
-/// lateness. At most 10^6 times 2.7 * 10^9 and a little more, below what Lua's numbers hold
-/// exactly.
-fn full_level(terms: &Terms) -> i64 {
-    (u64::from(terms.capacity()) * terms.span() + held(terms)).cast_signed()
+/// lateness.
+fn full_level(terms: &Terms) -> i128 {
+    product(terms.capacity(), terms.span()) + allowance(terms).max(0)
 }
 
 /// Returns the lowest level, in scaled tokens.
-fn lowest_level(terms: &Terms) -> i64 {
-    let century = DEBT_MS.saturating_mul(terms.max().into());
-    -century.min(DEBT).cast_signed()
+fn lowest_level(terms: &Terms) -> i128 {
+    -product(DEBT_MS, terms.max()).min(product(DEBT, terms.span()))
 }
 
-fn refilled(level: i64, terms: &Terms, millis: u64) -> i64 {
-    let refill = millis.saturating_mul(terms.max().into());
-    (level
-        .max(lowest_level(terms))
-        .saturating_add_unsigned(refill))
-    .min(full_level(terms))
+fn refilled(level: i128, terms: &Terms, millis: u64) -> i128 {
+    let level = level.max(lowest_level(terms)) + product(millis, terms.max());
+    level.min(full_level(terms))
 }

@@ -66,17 +66,19 @@ impl Rules for CalendarWindow {
     /// The worst case, in any time as long as the shortest window: all units of one window start
     /// just before it closes, and all units of the next one right after.
     fn worst_case(&self, terms: &Terms) -> u64 {
-        2 * u64::from(terms.max())
+        2 * terms.max()
     }
 
     fn max_units_in(&self, terms: &Terms, ms: u64) -> u64 {
         // A start is written up to one millisecond after it was decided.
-        u64::from(terms.max()) * ((ms + 1).div_ceil(shortest_ms(terms)) + 1)
+        terms
+            .max()
+            .saturating_mul((ms + 1).div_ceil(shortest_ms(terms)) + 1)
     }
 
     /// An API's window of the usual length is assumed to have the same edges.
     fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
-        let max = u64::from(terms.max());
+        let max = terms.max();
         if window_ms == terms.window_ms() {
             max
         } else {
@@ -85,7 +87,7 @@ impl Rules for CalendarWindow {
     }
 
     fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
-        terms.guard_ms() == 0 && other.max_units_in(terms.span()) <= u64::from(terms.max())
+        terms.guard_ms() == 0 && other.max_units_in(terms.span()) <= terms.max()
     }
 }
 
@@ -214,7 +216,7 @@ impl Usage for CalendarCount {
     }
 
     fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
-        let max = u64::from(terms.max());
+        let max = terms.max();
         let Some(live) = self.live else {
             return base;
         };

@@ -7,6 +7,7 @@
 //! of a window could start only exactly at its end, which belongs to the next window, and a steady
 //! load could use only max - 1 units of each window.
 
+use super::product::{LATEST_MS, ceil_muldiv, muldiv};
 use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
@@ -57,7 +58,7 @@ impl Rules for Counter {
     /// many start as these leave room for in the last millisecond in which they still count,
     /// rounded up.
     fn worst_case(&self, terms: &Terms) -> u64 {
-        let max = u64::from(terms.max());
+        let max = terms.max();
         2 * max - max.div_ceil(terms.window_ms() + terms.guard_ms())
     }
 
@@ -65,7 +66,9 @@ impl Rules for Counter {
     /// covers.
     fn max_units_in(&self, terms: &Terms, ms: u64) -> u64 {
         // A start is written up to one millisecond after it was decided.
-        u64::from(terms.max()) * ((ms + 1).div_ceil(terms.span()) + 1)
+        terms
+            .max()
+            .saturating_mul((ms + 1).div_ceil(terms.span()) + 1)
     }
 
     fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
@@ -74,12 +77,12 @@ impl Rules for Counter {
         }
         let apart = window_ms.saturating_add(terms.guard_ms());
         let windows = apart.div_ceil(terms.window_ms() + terms.guard_ms()) + 1;
-        u64::from(terms.max()).saturating_mul(windows)
+        terms.max().saturating_mul(windows)
     }
 
     /// Holds because the estimate never exceeds the sum of both windows.
     fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
-        other.max_units_in(2 * terms.span()) <= u64::from(terms.max())
+        other.max_units_in(2 * terms.span()) <= terms.max()
     }
 }
 
@@ -120,8 +123,8 @@ impl Usage for SlidingCounter {
     /// Returns the estimated number of units in the sliding window, rounded up.
     fn count(&self, terms: &Terms, now: u64) -> u64 {
         let (sight, passed) = (sight(terms), now % terms.span());
-        let weighted = self.live.previous * sight.saturating_sub(passed);
-        self.live.current + weighted.div_ceil(sight)
+        let left = sight.saturating_sub(passed);
+        self.live.current + ceil_muldiv(self.live.previous, left, sight)
     }
 
     fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
@@ -146,8 +149,8 @@ impl Usage for SlidingCounter {
 
     /// Raises the current count by the units that an even flow would have started.
     fn hold(&mut self, terms: &Terms, until_ms: u64) {
-        let max = u64::from(terms.max());
-        let flows = max.saturating_mul(until_ms.saturating_sub(self.at)) / self.live.span;
+        let max = terms.max();
+        let flows = muldiv(max, until_ms.saturating_sub(self.at), self.live.span);
         let live = &mut self.live;
         live.current = live.current.max((live.current + flows).min(max));
         self.stored = self.live;
@@ -178,12 +181,12 @@ impl WindowCounts {
     /// a later one. Within its window it may start as soon as `previous * (sight - passed) +
     /// (current + k) * sight <= max * sight`.
     fn nth(self, terms: &Terms, base: u64, k: u64) -> u64 {
-        let (span, sight, max) = (self.span, sight(terms), u64::from(terms.max()));
+        let (span, sight, max) = (self.span, sight(terms), terms.max());
         let mut window = self.at(base / span);
         let (mut from, mut k) = (base % span, k);
         let most = max.saturating_sub(window.current);
         if k > most {
-            let windows = (k - most - 1) / max;
+            let windows = ((k - most - 1) / max).min(LATEST_MS / span);
             k = (k - most - 1) % max + 1;
             window = Self {
                 span,
@@ -198,8 +201,8 @@ impl WindowCounts {
         }
         let room = max - window.current - k;
         let since = match window.previous {
-            0 => 0,
-            previous => sight - (room * sight / previous).min(sight),
+            previous if previous > room => sight - muldiv(room, sight, previous),
+            _ => 0,
         };
         window.index * span + from.max(since)
     }

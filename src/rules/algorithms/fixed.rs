@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::product::laps_ms;
 use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
@@ -62,19 +63,21 @@ impl Rules for FixedWindow {
     /// The worst case: all units of one window start just before it closes, and all units of the
     /// next one right after. The window after that is too far away.
     fn worst_case(&self, terms: &Terms) -> u64 {
-        2 * u64::from(terms.max())
+        2 * terms.max()
     }
 
     /// Each window holds at most `max` units, and `ms` touches one window more than it covers.
     fn max_units_in(&self, terms: &Terms, ms: u64) -> u64 {
         // A start is written up to one millisecond after it was decided.
-        u64::from(terms.max()) * ((ms + 1).div_ceil(terms.window_ms()) + 1)
+        terms
+            .max()
+            .saturating_mul((ms + 1).div_ceil(terms.window_ms()) + 1)
     }
 
     /// If one of the windows is a multiple of the other, they are assumed to have the same edges:
     /// an operator chooses this algorithm because the API counts in such windows.
     fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
-        let (max, own) = (u64::from(terms.max()), terms.window_ms());
+        let (max, own) = (terms.max(), terms.window_ms());
         if window_ms.is_multiple_of(own) {
             max.saturating_mul(window_ms / own)
         } else if own.is_multiple_of(window_ms) {
@@ -85,13 +88,16 @@ impl Rules for FixedWindow {
     }
 
     fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
-        let max = u64::from(terms.max());
+        let max = terms.max();
         if other.algorithm() == terms.algorithm() {
             // Each window must end together with one of the other limit's, whose guard at that end
             // must be at least as long.
             terms.window_ms().is_multiple_of(other.window_ms())
                 && other.guard_ms() >= terms.guard_ms()
-                && u64::from(other.max()) * (terms.window_ms() / other.window_ms()) <= max
+                && other
+                    .max()
+                    .saturating_mul(terms.window_ms() / other.window_ms())
+                    <= max
         } else {
             terms.guard_ms() == 0 && other.max_units_in(terms.window_ms()) <= max
         }
@@ -143,7 +149,7 @@ impl FixedWindows {
     fn held(&self, terms: &Terms) -> u64 {
         let count = self.counts.get(&self.index).map_or(0, |(count, _)| *count);
         if self.is_doubtful {
-            count.max(u64::from(terms.max()))
+            count.max(terms.max())
         } else {
             count
         }
@@ -159,7 +165,7 @@ impl FixedWindows {
         } else {
             0
         };
-        u64::from(terms.max()).saturating_sub(held)
+        terms.max().saturating_sub(held)
     }
 
     fn add(&mut self, terms: &Terms, units: u64) {
@@ -192,7 +198,7 @@ impl Usage for FixedWindows {
             return base;
         }
         let next = base / terms.span() + 1;
-        (next + (k - free - 1) / u64::from(terms.max())) * terms.span()
+        next * terms.span() + laps_ms((k - free - 1) / terms.max(), terms.span())
     }
 
     fn take(&mut self, terms: &Terms, _: Clock, cost: u64, _: &str) -> u64 {

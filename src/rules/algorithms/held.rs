@@ -3,6 +3,7 @@
 //! arrive in any window, however long each takes: an arrival lies between the start and the end of
 //! its call.
 
+use super::product::laps_ms;
 use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
@@ -32,7 +33,7 @@ macro_rules! both {
 
         fn stored(&self, terms: &Terms) -> StoredUsage {
             StoredUsage::Entries {
-                max: terms.max().into(),
+                max: terms.max(),
                 compact: 50,
                 linked: 126,
             }
@@ -51,7 +52,7 @@ macro_rules! both {
         }
 
         fn worst_case(&self, terms: &Terms) -> u64 {
-            terms.max().into()
+            terms.max()
         }
 
         /// Unbounded, because the duration of calls is not known.
@@ -86,7 +87,9 @@ impl Rules for Strict {
     }
 
     fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
-        u64::from(terms.max()).saturating_mul(window_ms.div_ceil(terms.window_ms()))
+        terms
+            .max()
+            .saturating_mul(window_ms.div_ceil(terms.window_ms()))
     }
 
     both!();
@@ -176,14 +179,14 @@ impl Usage for Held {
     }
 
     fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
-        let (held, max) = (self.units(), u64::from(terms.max()));
+        let (held, max) = (self.units(), terms.max());
         // A unit starts when the unit that started `max` units before it leaves.
         let (turn, laps) = ((k - 1) % max + 1, (k - 1) / max);
         let first = match (held + turn).checked_sub(max) {
             None | Some(0) => base,
             Some(leaving) => base.max(self.leaves(terms, leaving)),
         };
-        first + laps * (terms.span() + self.lap)
+        first + laps_ms(laps, terms.span() + self.lap)
     }
 
     fn take(&mut self, terms: &Terms, clock: Clock, cost: u64, permit: &str) -> u64 {
@@ -290,7 +293,7 @@ mod tests {
         Clock::from_micros((NOW + ms) * 1000)
     }
 
-    fn terms(algorithm: Algorithm, max: u32, window_ms: u64) -> Terms {
+    fn terms(algorithm: Algorithm, max: u64, window_ms: u64) -> Terms {
         Terms {
             algorithm,
             max,
@@ -312,7 +315,7 @@ mod tests {
         held.load(terms, clock, &mut around);
     }
 
-    fn held(max: u32, calls: u64, usual: u64) -> (Terms, Held) {
+    fn held(max: u64, calls: u64, usual: u64) -> (Terms, Held) {
         let terms = terms(Algorithm::Concurrency, max, 0);
         let mut held = Held::default();
         load(&mut held, &terms, clock(0), usual);

@@ -3,6 +3,7 @@
 //! start in any window, as with a log of every start, but in the memory of 192 counters, however
 //! large L is. In return, a start counts for up to one segment longer.
 
+use super::product::laps_ms;
 use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
@@ -41,7 +42,7 @@ impl Rules for SlidingSegments {
     /// beyond the window, hence one more.
     fn stored(&self, terms: &Terms) -> StoredUsage {
         let segments = look_back_ms(terms).div_ceil(self.margin(terms)) + 1;
-        StoredUsage::Text(6 + 14 * segments.min(terms.max().into()))
+        StoredUsage::Text(6 + 14 * segments.min(terms.max()))
     }
 
     /// Window and guard, rounded up to whole segments, minus a millisecond. So a unit that starts
@@ -58,25 +59,25 @@ impl Rules for SlidingSegments {
     }
 
     fn worst_case(&self, terms: &Terms) -> u64 {
-        terms.max().into()
+        terms.max()
     }
 
     fn max_units_in(&self, terms: &Terms, ms: u64) -> u64 {
-        u64::from(terms.max()) * ms.div_ceil(self.span(terms))
+        terms.max().saturating_mul(ms.div_ceil(self.span(terms)))
     }
 
     fn burstiness(&self, terms: &Terms) -> u64 {
-        terms.max().into()
+        terms.max()
     }
 
     fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
         let apart = window_ms.saturating_add(terms.guard_ms());
-        u64::from(terms.max()).saturating_mul(apart.div_ceil(self.span(terms)))
+        terms.max().saturating_mul(apart.div_ceil(self.span(terms)))
     }
 
     fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
         let counted = self.span(terms) + self.margin(terms);
-        other.max_units_in(counted) <= u64::from(terms.max())
+        other.max_units_in(counted) <= terms.max()
     }
 }
 
@@ -148,7 +149,7 @@ impl Usage for Segments {
     }
 
     fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
-        let max = u64::from(terms.max());
+        let max = terms.max();
         let counting =
             (self.live.iter().rev()).take_while(|segment| self.over(segment.index) > base);
         let used: u64 = counting.clone().map(|segment| segment.units).sum();
@@ -162,7 +163,7 @@ impl Usage for Segments {
         if turn < free {
             return match laps {
                 0 => base,
-                laps => self.over(base / self.length) + (laps - 1) * lap,
+                laps => self.over(base / self.length) + laps_ms(laps - 1, lap),
             };
         }
         let rest = used - (turn - free + 1);
@@ -172,7 +173,7 @@ impl Usage for Segments {
             units += segment.units;
             units > rest
         });
-        leaving.map_or(base, |segment| self.over(segment.index)) + laps * lap
+        leaving.map_or(base, |segment| self.over(segment.index)) + laps_ms(laps, lap)
     }
 
     fn take(&mut self, terms: &Terms, _: Clock, cost: u64, _: &str) -> u64 {

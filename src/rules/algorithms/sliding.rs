@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use super::product::laps_ms;
 use super::span::LongestSpan;
 use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Unit, Usage};
 use crate::rules::clock::Clock;
@@ -44,7 +45,7 @@ impl Rules for SlidingWindow {
 
     fn stored(&self, terms: &Terms) -> StoredUsage {
         StoredUsage::Entries {
-            max: terms.max().into(),
+            max: terms.max(),
             compact: 33,
             linked: 110,
         }
@@ -64,24 +65,24 @@ impl Rules for SlidingWindow {
 
     /// A start counts for all of window + guard.
     fn worst_case(&self, terms: &Terms) -> u64 {
-        terms.max().into()
+        terms.max()
     }
 
     fn max_units_in(&self, terms: &Terms, ms: u64) -> u64 {
-        u64::from(terms.max()) * ms.div_ceil(self.span(terms))
+        terms.max().saturating_mul(ms.div_ceil(self.span(terms)))
     }
 
     fn burstiness(&self, terms: &Terms) -> u64 {
-        terms.max().into()
+        terms.max()
     }
 
     fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
         let apart = window_ms.saturating_add(terms.guard_ms());
-        u64::from(terms.max()).saturating_mul(apart.div_ceil(self.span(terms)))
+        terms.max().saturating_mul(apart.div_ceil(self.span(terms)))
     }
 
     fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
-        other.max_units_in(self.span(terms)) <= u64::from(terms.max())
+        other.max_units_in(self.span(terms)) <= terms.max()
     }
 }
 
@@ -235,7 +236,7 @@ impl Usage for SlidingLog {
     }
 
     fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
-        let (max, span) = (u64::from(terms.max()), terms.span());
+        let (max, span) = (terms.max(), terms.span());
         // If more than `max` units count (the limit was lowered), only the last `max` are in the
         // way.
         let used = self.counted(terms, base).min(max);
@@ -246,7 +247,7 @@ impl Usage for SlidingLog {
         } else {
             self.left_at(terms, used - (turn - free + 1)) + span
         };
-        first + laps * span
+        first + laps_ms(laps, span)
     }
 
     fn take(&mut self, _: &Terms, clock: Clock, cost: u64, _: &str) -> u64 {

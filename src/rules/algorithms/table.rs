@@ -123,7 +123,7 @@ impl Algorithm {
     }
 
     /// Returns the burst of a limit of `max` that sets none; `max` if the algorithm has no bursts.
-    pub(in crate::rules) fn default_burst(self, max: u32) -> u32 {
+    pub(in crate::rules) fn default_burst(self, max: u64) -> u64 {
         self.rules().default_burst(max).unwrap_or(max)
     }
 }

@@ -33,10 +33,10 @@ impl Unit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Terms {
     pub(in crate::rules) algorithm: Algorithm,
-    pub(in crate::rules) max: u32,
+    pub(in crate::rules) max: u64,
     pub(in crate::rules) window_ms: u64,
     pub(in crate::rules) guard_ms: u64,
-    pub(in crate::rules) burst: u32,
+    pub(in crate::rules) burst: u64,
     pub(in crate::rules) unit: Unit,
     pub(in crate::rules) spacing_us: u32,
     pub(in crate::rules) calendar: Option<Calendar>,
@@ -48,7 +48,7 @@ impl Terms {
         self.algorithm
     }
     /// Returns L, in units.
-    pub fn max(&self) -> u32 {
+    pub fn max(&self) -> u64 {
         self.max
     }
     /// Returns W, in milliseconds.
@@ -60,7 +60,7 @@ impl Terms {
         self.guard_ms
     }
     /// Returns the bucket's size in units, or `max` if the algorithm has no bucket.
-    pub fn burst(&self) -> u32 {
+    pub fn burst(&self) -> u64 {
         self.burst
     }
     /// Returns the unit that is counted.
@@ -96,7 +96,7 @@ impl Terms {
     }
 
     /// Returns the maximum number of units that can start at one moment.
-    pub fn capacity(&self) -> u32 {
+    pub fn capacity(&self) -> u64 {
         if self.algorithm.has_burst() {
             self.burst
         } else {

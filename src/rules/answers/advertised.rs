@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::rules::limit::{Algorithm, Limit, MAX_REQUESTS, MAX_WINDOW};
+use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::scope::Scope;
 use crate::rules::text::show_duration;
 
@@ -136,10 +136,10 @@ impl Excess {
     }
 
     /// Returns the highest `max-requests` for that limit that keeps the API's limit.
-    pub fn max_requests(&self) -> Option<u32> {
+    pub fn max_requests(&self) -> Option<u64> {
         let limit = self.limit()?;
         let keeps =
-            |max: &u32| arriving(&limit.clone().with_max(*max), self.window_ms) <= self.quota.limit;
+            |max: &u64| arriving(&limit.clone().with_max(*max), self.window_ms) <= self.quota.limit;
         let (mut good, mut bad) = (0, limit.max());
         while good + 1 < bad {
             let max = good + (bad - good) / 2;
@@ -150,13 +150,14 @@ impl Excess {
 
     /// Returns an item for `rate-limiter.limits` that keeps the API's limit.
     fn item(&self) -> Option<String> {
-        let fits = self.quota.limit <= u64::from(MAX_REQUESTS)
-            && u128::from(self.window_ms) <= MAX_WINDOW.as_millis();
         let (max, seconds) = (self.quota.limit, self.window_ms / 1000);
-        fits.then(|| {
-            let scope = if self.scoped { ", scope: tenant" } else { "" };
-            format!("{{name: api, use-algo: {}, unit: calls, max-requests: {max}, window-size: {seconds}{scope}}}", Algorithm::SlidingWindow.name())
-        })
+        let window = Duration::from_millis(self.window_ms);
+        let limit = Limit::new("api", Algorithm::SlidingWindow, max, window, Duration::ZERO);
+        let algorithm = limit.ok()?.algorithm_without_large_log().name();
+        let scope = if self.scoped { ", scope: tenant" } else { "" };
+        Some(format!(
+            "{{name: api, use-algo: {algorithm}, unit: calls, max-requests: {max}, window-size: {seconds}{scope}}}"
+        ))
     }
 }
 
@@ -203,6 +204,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rules::limit::MAX_REQUESTS;
 
     fn quota(limit: u64, seconds: u64) -> Quota {
         let window = (seconds > 0).then(|| Duration::from_secs(seconds));
@@ -369,8 +371,15 @@ mod tests {
         assert_advice(
             &running,
             quota(2_000_000, 60),
-            "the API allows 2000000 calls in 1m, but no limit bounds the calls of a tenant: no \
-            limit can be set that low",
+            "the API allows 2000000 calls in 1m, but no limit bounds the calls of a tenant: add \
+            {name: api, use-algo: sliding-segments-algo, unit: calls, max-requests: 2000000, \
+            window-size: 60} to rate-limiter.limits",
+        );
+        assert_advice(
+            &running,
+            quota(MAX_REQUESTS + 1, 60),
+            "the API allows 1000000000001 calls in 1m, but no limit bounds the calls of a tenant: \
+            no limit can be set that low",
         );
     }
 }

@@ -78,7 +78,7 @@ pub struct LimitInfo {
     /// The limits that the API advertises.
     pub quotas: Quotas,
     /// The actual cost of the job, in the units of a limit that counts cost.
-    pub actual_cost: Option<u32>,
+    pub actual_cost: Option<u64>,
 }
 
 /// Returns the meaning of an answer. `answers` decides what happens to the job.
@@ -166,7 +166,7 @@ struct LimitHeaders {
     /// The older headers, by the suffix of their name: `""`, or a window such as `-minute`.
     counters: Vec<(String, CounterHeader)>,
     /// The value of each `x-actual-cost`, or `None` if it is malformed.
-    costs: Vec<Option<u32>>,
+    costs: Vec<Option<u64>>,
 }
 
 impl LimitHeaders {
@@ -318,7 +318,7 @@ impl LimitHeaders {
     }
 
     /// Returns the cost if the header is unique, or repeated with the same value.
-    fn actual_cost(&self) -> Option<u32> {
+    fn actual_cost(&self) -> Option<u64> {
         let (first, others) = self.costs.split_first()?;
         others
             .iter()

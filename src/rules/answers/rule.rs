@@ -163,7 +163,7 @@ impl<'a, H: AnswerHeaders + ?Sized> ParsedAnswer<'a, H> {
     pub(super) fn cost<'s>(
         &self,
         sources: impl IntoIterator<Item = &'s ValueSource>,
-    ) -> Option<u32> {
+    ) -> Option<u64> {
         let mut sources = sources.into_iter();
         sources.find_map(|source| source.cost(self.parts()))
     }

@@ -9,6 +9,7 @@ use super::condition::as_number;
 use super::pointer::{BodyPointer, scalar};
 use super::rule::{AnswerHeaders, ReceivedAnswer};
 use super::value::{HeaderWait, SECOND, TimeForm, Wait, any_time};
+use crate::rules::limit::MAX_REQUESTS;
 use crate::rules::named::Named;
 use crate::rules::text::show_duration;
 
@@ -71,15 +72,15 @@ impl ValueSource {
         }
     }
 
-    /// Returns the cost at this place: the largest number, rounded up.
+    /// Returns the cost at this place: the largest number, rounded up, at most [`MAX_REQUESTS`].
     pub(super) fn cost<H: AnswerHeaders + ?Sized>(
         &self,
         answer: (&ReceivedAnswer<'_, H>, Option<&Json>),
-    ) -> Option<u32> {
+    ) -> Option<u64> {
         let number = |value: &[u8]| {
             let number = as_number(std::str::from_utf8(value).ok()?)?.ceil();
             // The conversion saturates.
-            (number >= 0.0).then_some(number as u32)
+            (number >= 0.0).then_some((number as u64).min(MAX_REQUESTS))
         };
         self.read(answer, number).into_iter().max()
     }

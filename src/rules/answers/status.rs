@@ -236,7 +236,7 @@ impl Answers {
     pub(super) fn cost<H: AnswerHeaders + ?Sized>(
         &self,
         answer: &ParsedAnswer<'_, H>,
-    ) -> Option<u32> {
+    ) -> Option<u64> {
         answer.cost(self.rules.cost.iter().chain(&self.profile.cost))
     }
 

@@ -227,8 +227,8 @@ fn read_cost(
     message: &impl Envelope,
     inside: &InBody,
     field: &ValueField,
-    max: u32,
-) -> Result<u32, BadMessage> {
+    max: u64,
+) -> Result<u64, BadMessage> {
     match field {
         ValueField::Header(name) => {
             check_cost(message.header(name), format_args!("header {name}"), max)
@@ -279,7 +279,7 @@ fn read_deadline(
     )))
 }
 
-fn check_cost(found: Field<'_>, location: Arguments<'_>, max: u32) -> Result<u32, BadMessage> {
+fn check_cost(found: Field<'_>, location: Arguments<'_>, max: u64) -> Result<u64, BadMessage> {
     let bad = |what: String| {
         Err(BadMessage(format!(
             "{location} is {what}; a cost must be a whole number from 1 to {max}"
@@ -298,9 +298,9 @@ fn check_cost(found: Field<'_>, location: Arguments<'_>, max: u32) -> Result<u32
         }
         other => return bad(other.kind().to_owned()),
     };
-    match u32::try_from(cost) {
+    match u64::try_from(cost) {
         Ok(n) if (1..=max).contains(&n) => Ok(n),
-        _ if cost > i64::from(max) => Err(BadMessage(format!(
+        Ok(n) if n > max => Err(BadMessage(format!(
             "{location} is {cost}, above the limit of {max}: the job can never be admitted"
         ))),
         _ => bad(cost.to_string()),

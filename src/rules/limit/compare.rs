@@ -51,7 +51,7 @@ impl Limit {
     /// Returns a bucket's `max` and `burst` as configured, or `None` for other algorithms. A bucket
     /// forgets a start as soon as it is refilled, so one that is refilled faster must not write the
     /// state of another. The other algorithms store the starts themselves.
-    pub fn state_bucket(&self) -> Option<(u32, u32)> {
+    pub fn state_bucket(&self) -> Option<(u64, u64)> {
         self.bucket
     }
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     /// Returns true if a job starts now. The waitlist is empty, so only usage matters.
-    fn starts(state: &mut State, limits: &[Limit], clock: Clock, cost: u32) -> bool {
+    fn starts(state: &mut State, limits: &[Limit], clock: Clock, cost: u64) -> bool {
         let ask = [Question {
             ticket: None,
             cost,
@@ -154,7 +154,7 @@ mod tests {
         fn an_implied_limit_never_decides(
             strict in limit("strict", 10),
             idle in limit("idle", 60),
-            steps in prop::collection::vec((0..120_000_u64, 1..4_u32), 1..200),
+            steps in prop::collection::vec((0..120_000_u64, 1..4_u64), 1..200),
         ) {
             prop_assume!(strict.implies(&idle));
             let max_cost = Limits::from(strict.clone()).max_cost();
@@ -177,7 +177,7 @@ mod tests {
         fn an_implied_limit_of_fewer_jobs_never_decides(
             wide in limit("wide", 10),
             idle in limit("idle", 60),
-            steps in prop::collection::vec((0..120_000_u64, 1..4_u32, any::<bool>()), 1..200),
+            steps in prop::collection::vec((0..120_000_u64, 1..4_u64, any::<bool>()), 1..200),
         ) {
             let wide = wide.with_scope(Scope::Global);
             prop_assume!(wide.implies(&idle));

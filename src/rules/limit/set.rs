@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Limit, LimitError, Unit};
+use super::{Limit, LimitError, MAX_REQUESTS, Unit};
 use crate::rules::scope::{MAX_PARTS, Scope};
 
 /// Lifetime of a permit without a guard. Nothing is assumed about the latency to the API then, but
@@ -93,8 +93,8 @@ impl Limits {
     /// Returns this set with the shadows that an operator tries: for the limit of each name another
     /// `max`. Skips a name if the tenant has no enforced limit of its own with this name, or if the
     /// limit can't be a shadow.
-    pub fn trying<'a>(&self, tried: impl IntoIterator<Item = (&'a str, u32)>) -> Self {
-        let shadow = |(name, max): (&str, u32)| {
+    pub fn trying<'a>(&self, tried: impl IntoIterator<Item = (&'a str, u64)>) -> Self {
+        let shadow = |(name, max): (&str, u64)| {
             let mut named = self.iter().filter(|limit| limit.name() == name);
             let limit = named.find(|limit| !limit.is_global())?;
             limit.tried(max).ok()
@@ -144,9 +144,9 @@ impl Limits {
 
     /// Returns the highest cost with which a job can start at all. If no limit counts cost, jobs of
     /// any cost can.
-    pub fn max_cost(&self) -> u32 {
+    pub fn max_cost(&self) -> u64 {
         let costs = self.iter().filter(|limit| limit.unit() == Unit::Cost);
-        costs.map(Limit::capacity).min().unwrap_or(u32::MAX)
+        costs.map(Limit::capacity).min().unwrap_or(MAX_REQUESTS)
     }
 
     /// Returns the maximum number of a tenant's jobs that start at once, `usize::MAX` if that is
@@ -157,7 +157,7 @@ impl Limits {
             return usize::MAX;
         }
         let bounds = self.iter().filter(|limit| !limit.scope().is_part());
-        let starts = bounds.map(Limit::burst).min().unwrap_or(u32::MAX);
+        let starts = bounds.map(Limit::burst).min().unwrap_or(u64::MAX);
         usize::try_from(starts).unwrap_or(usize::MAX)
     }
 

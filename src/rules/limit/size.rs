@@ -40,6 +40,13 @@ impl Large<'_> {
 }
 
 impl Limit {
+    /// Returns the limit's algorithm, or the one that needs less memory if its log would be large.
+    pub fn algorithm_without_large_log(&self) -> Algorithm {
+        let limits = Limits::from(self.clone());
+        let large = limits.large().next();
+        large.map_or(self.algorithm(), |large| large.instead.algorithm())
+    }
+
     /// Returns an estimate of the maximum size of a partition in Redis, when its quota is used up,
     /// in bytes.
     pub fn stored_bytes(&self) -> u64 {
@@ -65,9 +72,8 @@ impl Limits {
             .iter()
             .filter(|other| other.scope().covers(limit.scope()));
         let max = bounding.map(|other| other.terms().max_units_in(limit.memory_ms()));
-        let max = max.fold(u64::from(limit.max()), u64::min);
-        let bytes = limit.clone().with_max(u32::try_from(max).ok()?);
-        let bytes = bytes.stored_bytes();
+        let max = max.fold(limit.max(), u64::min);
+        let bytes = limit.clone().with_max(max).stored_bytes();
         let large = match limit.is_global() {
             true => LARGE_GLOBAL_BYTES,
             false => LARGE_BYTES,

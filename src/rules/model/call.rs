@@ -6,7 +6,7 @@ mod turns;
 use self::turns::highest_cost;
 use super::State;
 use crate::rules::decision::{Answer, Question, Sequences, Tally, Ticket};
-use crate::rules::fair_queue::{FairQueue, FlowView};
+use crate::rules::fair_queue::{FairQueue, FlowView, join};
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
 use crate::rules::usage::Clock;
@@ -51,7 +51,9 @@ impl<'a> Call<'a> {
         let shared = layout.shared.iter().zip(&states[1..]).enumerate();
         let views = shared.map(|(index, (shared, state))| {
             let max = highest_cost(&layout.limits_in(index + 1, limits));
-            state.fair_queue.view(&shared.flow, max)
+            state
+                .fair_queue
+                .view(&shared.flow, max, join(highest_cost(limits)))
         });
         Self {
             views: views.collect(),
@@ -95,7 +97,7 @@ impl<'a> Call<'a> {
 
     pub(super) fn decide(&mut self, ask: &Question, permit: &str) -> Answer {
         let now = self.clock.now_ms;
-        let cost = u64::from(ask.cost).max(1);
+        let cost = ask.cost.max(1);
         // If a limit was lowered by an operator or another worker's policy, a job that costs more
         // than the limit starts alone. It is charged in full, and needs room for its whole cost
         // under every higher limit.
@@ -198,9 +200,16 @@ impl<'a> Call<'a> {
                 below => self.states[below].fair_queue.widest,
             };
             let max = highest_cost(&self.layout.limits_in(partition, self.limits));
+            let highest = self.highest_cost();
             let flow = &self.layout.shared[partition - 1].flow;
             let queue = &mut self.states[partition].fair_queue;
-            queue.save(flow, self.started, units, (widest, each), max);
+            queue.save(
+                flow,
+                self.started,
+                units,
+                (widest, each),
+                (max, join(highest)),
+            );
         }
         (end, self.tallies)
     }
@@ -352,10 +361,11 @@ impl<'a> Call<'a> {
         for partition in self.shared() {
             let FairQueue { waiting, seen, .. } = *self.fair_queue(partition);
             if waiting > 0 && seen > 0 && now - seen > GRACE_MS && self.room_at(partition) == now {
+                let join = join(self.highest_cost());
                 let flow = &self.layout.shared[partition - 1].flow;
                 let queue = &mut self.states[partition].fair_queue;
                 *queue = FairQueue::default();
-                self.views[partition - 1] = queue.view(flow, u64::MAX);
+                self.views[partition - 1] = queue.view(flow, u64::MAX, join);
                 // The first jobs of this waitlist did not come either, so its grace period began at
                 // the same time. If it began only now, each newcomer would end it, and it would
                 // start over forever.

@@ -23,7 +23,7 @@ impl Scopes<'_> {
                 let before = self.in_force(limits, now);
                 let found = self.most_likely_cause(limits, clock, *started_ms, *after_ms);
                 let sunk = found.map(|(which, count)| {
-                    let units = limits[which].unit().of(u64::from(*cost).max(1));
+                    let units = limits[which].unit().of((*cost).max(1));
                     let call = (*started_ms, units, count);
                     self.sink(limits, now, which, |state, limit| {
                         Some(state.learned.refuse(now, limit, call))
@@ -39,7 +39,7 @@ impl Scopes<'_> {
                 sunk.flatten().into_iter().collect()
             }
             Evidence::Advertised(all) => {
-                let learn = |(which, max): (usize, &u32)| {
+                let learn = |(which, max): (usize, &u64)| {
                     limits.get(which)?.floor()?;
                     self.sink(limits, now, which, |state, limit| {
                         let ends_ms = state.learned.advertise(now, limit, *max)?;
@@ -76,8 +76,9 @@ impl Scopes<'_> {
                 .usage
                 .count(limit, clock);
             let is_more = |(other, more): (usize, u64)| {
-                let of = |which: usize| u64::from(in_force[which].capacity());
-                count * of(other) > more * of(which)
+                // The script's operations: the products may exceed an integer.
+                let of = |which: usize| in_force[which].capacity() as f64;
+                count as f64 * of(other) > more as f64 * of(which)
             };
             if max.is_none_or(is_more) {
                 max = Some((which, count));

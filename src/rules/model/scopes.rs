@@ -140,7 +140,7 @@ impl<'a> Scopes<'a> {
         for (index, state) in self.states.iter_mut().enumerate() {
             let limits = self.layout.limits_in(index, &limits);
             for one in settled {
-                let cost = u64::from(one.receipt.cost).max(1);
+                let cost = one.receipt.cost.max(1);
                 let sequence = one.receipt.sequences.get(index);
                 state.usage.settle(&limits, clock, one, sequence, cost);
             }
@@ -282,7 +282,7 @@ impl<'a> Scopes<'a> {
     }
 
     /// Returns the override's `max` for this limit, and when it ends.
-    fn override_of(&self, limit: &Limit, now: u64) -> Option<(u32, u64)> {
+    fn override_of(&self, limit: &Limit, now: u64) -> Option<(u64, u64)> {
         let set = self.control().overrides.get(limit.name()).copied();
         set.filter(|(_, until)| *until > now && !limit.is_global() && !limit.is_shadow())
     }

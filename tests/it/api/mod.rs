@@ -435,7 +435,7 @@ async fn actions_match_the_commands_and_are_audited() {
         (
             "/tenants/acme/limit",
             json!({"max": 0}),
-            "from 1 to 1000000",
+            "from 1 to 1000000000000",
         ),
         (
             "/tenants/acme/limit",

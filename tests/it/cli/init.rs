@@ -134,3 +134,19 @@ fn an_api_with_a_host_and_a_token_per_tenant_is_written_completely() {
     let check = sluicegate_in(folder.path(), &["check", "--offline"], b"").exited(0);
     assert_eq!(warns(&check.out), 3, "{}", check.out);
 }
+
+/// The log of a sliding window would take 10 GB.
+#[test]
+fn a_quota_of_millions_of_tokens_is_written_as_a_limit_in_little_memory() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let of = |limit: &'static str| [&API[..2], &["--limit", limit, "--force"]].concat();
+    for limit in ["90M TPM", "1000 billion tokens per minute"] {
+        init(folder.path(), &of(limit)).exited(0);
+        let check = sluicegate_in(folder.path(), &["check", "--offline"], b"").exited(0);
+        assert!(!check.out.contains("warn"), "{}", check.out);
+        assert!(check.out.contains("sliding-segments-algo"), "{}", check.out);
+    }
+    let refused = init(folder.path(), &of("1000000000001 TPM")).exited(2);
+    let why = "1000000000001; it must be a whole number from 1 to 1000000000000";
+    assert!(refused.err.contains(why), "{}", refused.err);
+}

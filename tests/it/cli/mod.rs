@@ -216,7 +216,7 @@ fn wrong_usage_is_exit_code_2() {
         &["tenant", "resume", "a", "--for", "1h"],
         &["tenant", "limit", "a"],
         &["tenant", "limit", "a", "0"],
-        &["tenant", "limit", "a", "1000001"],
+        &["tenant", "limit", "a", "1000000000001"],
         &["tenant", "limit", "a", "5", "--clear"],
         &["tenant", "limit", "a", "--clear", "--for", "1h"],
         &["tenant", "limit", "a", "5", "--limit", "other"],
@@ -541,8 +541,8 @@ rate-limiter:
     assert_eq!(
         plan,
         "warn  config    rate-limiter.plans.pro: the limit default keeps an entry for each call: \
-         1.3 MB of Redis for a tenant that uses it up; use-algo: sliding-segments-algo takes 3.2 \
-         kB, with the same worst case (10000 in any window) and the same burst (10000 at once). \
+         up to 1.3 MB of Redis for a tenant that uses it up; use-algo: sliding-segments-algo takes \
+         3.2 kB, with the same worst case (10000 in any window) and the same burst (10000 at once). \
          It loses 0.5 % of the quota, since a call counts for up to 19s longer, and it does not \
          count calls that come later than the guard from their arrival"
     );

@@ -72,7 +72,7 @@ fn is_flat(what: &str, times: u64, before: Work, after: Work) {
 
 /// Measures decisions with room, and for a waiting job, while more and more of a log is returned
 /// and corrected.
-async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
+async fn decisions_stay_as_quick(cost: fn(usize) -> u64) {
     let redis = Redis::start();
     let limit = |max| -> Limits {
         let window = Duration::from_millis(LONG);
@@ -103,7 +103,7 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
     }
     let all: u64 = receipts.iter().map(|it| u64::from(it.cost)).sum();
     let costs = |starts: Vec<usize>| -> Vec<(usize, End)> {
-        let used = |start: usize| End::Cost(1 + (start * 31 + start * start * 17) as u32 % 7);
+        let used = |start: usize| End::Cost(1 + (start * 31 + start * start * 17) as u64 % 7);
         starts
             .into_iter()
             .map(|start| (start, used(start)))
@@ -157,7 +157,7 @@ async fn corrections_do_not_slow_down_decisions() {
 
 #[tokio::test]
 async fn corrections_of_different_costs_do_not_slow_down_decisions() {
-    decisions_stay_as_quick(|number| 1 + (number * 7919 + number * number) as u32 % 5).await;
+    decisions_stay_as_quick(|number| 1 + (number * 7919 + number * number) as u64 % 5).await;
 }
 
 #[tokio::test]

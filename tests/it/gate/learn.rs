@@ -87,7 +87,7 @@ async fn play(gate: &impl Gate, limits: &Limits, step: &Step) -> Seen {
 }
 
 /// Returns any possible step. `started` are the calls without an answer so far.
-fn any(random: &mut SmallRng, limits: &Limits, now_ms: u64, started: &[(u64, u32)]) -> Step {
+fn any(random: &mut SmallRng, limits: &Limits, now_ms: u64, started: &[(u64, u64)]) -> Step {
     let of = tenant(["acme", "beta"][usize::from(random.random_bool(0.3))]);
     match random.random_range(0..10) {
         0..5 => Step::Ask(TenantAsk {
@@ -149,7 +149,7 @@ async fn every_gate_learns_the_same() {
             let mut random = SmallRng::seed_from_u64(100 * number as u64 + seed);
             let gates = three("learn");
             let mut micros = BEGIN_US;
-            let (mut started, mut last): (Vec<(u64, u32)>, Vec<u32>) = (Vec::new(), Vec::new());
+            let (mut started, mut last): (Vec<(u64, u64)>, Vec<u64>) = (Vec::new(), Vec::new());
             for place in 0..40 {
                 // All of these are within the hour that a waitlist is kept.
                 let forward = [0, 40, 700, WINDOW_MS, 3 * WINDOW_MS, 40 * WINDOW_MS];
@@ -169,7 +169,7 @@ async fn every_gate_learns_the_same() {
                     started.extend(starts.map(|(ask, _)| (now_ms, ask.cost)));
                 }
                 sunk += model.1.iter().filter(|sunk| sunk.to < sunk.from).count();
-                let now: Vec<u32> = model.2.limits.iter().map(|usage| usage.max).collect();
+                let now: Vec<u64> = model.2.limits.iter().map(|usage| usage.max).collect();
                 risen += last
                     .iter()
                     .zip(&now)

@@ -24,7 +24,7 @@ async fn used_up(redis: &Redis, connection: &mut Connection, limit: &Limit) -> u
     let clock = Arc::new(AtomicU64::new(BEGIN_US / span * span + 1_000));
     let gate = clocked(redis.url(), "rate_limit", &clock);
     let gate = LimitedGate::new(gate, limit.clone());
-    let max = u64::from(limit.max());
+    let max = limit.max();
     let mut used = 0;
     for step in 1..=STEPS {
         let jobs = usize::try_from(max * step / STEPS - used).expect("few");

@@ -217,7 +217,7 @@ fn wake_of(seen: &[BoardView], id: &str) -> u64 {
     number
 }
 
-fn max_is(max: u32) -> Change {
+fn max_is(max: u64) -> Change {
     Change::Limit {
         name: much().name().to_owned(),
         max,

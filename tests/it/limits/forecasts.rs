@@ -206,7 +206,7 @@ async fn what_if_forecasts_the_backlogs_end_and_changes_nothing() {
     );
     for (text, hint) in [
         ("max-request=1", "did you mean max-requests?"),
-        ("max-requests=0", "from 1 to 1000000"),
+        ("max-requests=0", "from 1 to 1000000000000"),
         ("plan=glod", "did you mean gold?"),
         ("defualt.max-requests=1", "did you mean default?"),
     ] {

@@ -164,10 +164,10 @@ pub(super) struct Bucket {
 impl Bucket {
     /// Returns the bucket of `limit`, full.
     pub fn of(limit: &Limit) -> Self {
-        let size = f64::from(limit.burst());
+        let size = limit.burst() as f64;
         Self {
             size,
-            per_second: f64::from(limit.max()) * 1_000.0 / limit.window_ms() as f64,
+            per_second: limit.max() as f64 * 1_000.0 / limit.window_ms() as f64,
             left: size,
         }
     }

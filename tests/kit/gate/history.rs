@@ -9,7 +9,7 @@ use sluicegate::gate::{
     BreakerEvent, Change, End, Evidence, LEASE_MS, Question, Receipt, Rule, Ticket,
 };
 use sluicegate::rules::layout::{Layout, Partition};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits, MAX_REQUESTS, Unit};
 use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::scope::{Labels, Scope};
 
@@ -59,7 +59,7 @@ pub enum Step {
     Learn {
         which: Option<prop::sample::Index>,
         after_ms: u64,
-        maxima: Vec<u32>,
+        maxima: Vec<u64>,
     },
     /// A started call ends or reports that it runs; reported twice if `twice`.
     Settle {
@@ -117,7 +117,7 @@ fn reports() -> impl Strategy<Value = BreakerReport> {
 #[derive(Debug, Clone)]
 pub enum Job {
     Fresh {
-        cost: u32,
+        cost: u64,
     },
     /// Shows a ticket that was given out. A ticket shown twice is a duplicate.
     Return {
@@ -126,16 +126,16 @@ pub enum Job {
     Forged {
         generation: i64,
         number: u64,
-        cost: u32,
+        cost: u64,
     },
     /// A job that started before without a ticket and made no call.
     HadItsTurn {
-        cost: u32,
+        cost: u64,
     },
 }
 
 fn job() -> impl Strategy<Value = Job> {
-    let cost = || prop_oneof![6 => Just(1u32), 3 => 0..6u32, 1 => 0..40u32];
+    let cost = || prop_oneof![6 => Just(1u64), 3 => 0..6u64, 1 => 0..40u64];
     prop_oneof![
         4 => cost().prop_map(|cost| Job::Fresh { cost }),
         5 => any::<prop::sample::Index>().prop_map(|which| Job::Return { which }),
@@ -158,7 +158,7 @@ fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         (0..4000u64).prop_map(|duration_ms| Change::Pause { duration_ms }),
         Just(Change::Resume),
-        (name(), 1..30u32, 0..9000u64).prop_map(|(name, max, duration_ms)| Change::Limit {
+        (name(), 1..30u64, 0..9000u64).prop_map(|(name, max, duration_ms)| Change::Limit {
             name,
             max,
             duration_ms
@@ -171,7 +171,7 @@ fn change() -> impl Strategy<Value = Change> {
 fn end() -> impl Strategy<Value = End> {
     prop_oneof![
         3 => Just(End::Cost(1)),
-        2 => (0..9u32).prop_map(End::Cost),
+        2 => (0..9u64).prop_map(End::Cost),
         1 => Just(End::Unused),
         1 => Just(End::Running),
         1 => Just(End::Abandoned { for_ms: 0 }),
@@ -187,7 +187,7 @@ fn learn() -> impl Strategy<Value = Step> {
     let after = prop_oneof![2 => Just(0), 1 => 0..9_000u64];
     let maxima = prop_oneof![
         3 => Just(Vec::new()),
-        1 => prop::collection::vec(prop_oneof![Just(0), 1..30u32], 1..7)
+        1 => prop::collection::vec(prop_oneof![Just(0), 1..30u64], 1..7)
     ];
     (which, after, maxima).prop_map(|(which, after_ms, maxima)| Step::Learn {
         which,
@@ -235,8 +235,88 @@ pub enum Family {
     Shadowed,
 }
 
+/// The size of the units in a history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// Limits of up to 150 units.
+    Few,
+    /// The same limits and costs multiplied, so that the highest limit is 10^12 units.
+    Most,
+}
+
+impl Scale {
+    pub const BOTH: [Self; 2] = [Self::Few, Self::Most];
+
+    pub fn units(self, units: u64) -> u64 {
+        match self {
+            Self::Few => units,
+            // Even costs fill even limits exactly, odd ones do not.
+            Self::Most => units * (MAX_REQUESTS / 150) - units % 2 * units,
+        }
+    }
+
+    /// Returns the sets of `family`.
+    pub fn sets(self, family: Family) -> Vec<Limits> {
+        let all = sets(family);
+        match self {
+            Self::Few => all,
+            Self::Most => all.iter().map(|limits| self.limits(limits)).collect(),
+        }
+    }
+
+    fn limits(self, limits: &Limits) -> Limits {
+        let scaled = |limit: &Limit| {
+            if limit.unit() == Unit::Calls {
+                return limit.clone();
+            }
+            let burst = limit.burst();
+            let mut scaled = limit.clone().with_max(self.units(limit.max()));
+            // One token is a distance between starts, not an amount.
+            if limit.algorithm().has_burst() && burst > 1 {
+                scaled = scaled.with_burst(self.units(burst)).expect("in range");
+            }
+            match limit.band() {
+                Some(percent) => scaled.with_band(percent),
+                None => scaled,
+            }
+        };
+        Limits::new(limits.all().iter().map(scaled).collect()).expect("their names differ")
+    }
+
+    pub fn steps(self, steps: &[Step]) -> Vec<Step> {
+        let mut steps = steps.to_vec();
+        for step in &mut steps {
+            match step {
+                Step::Ask { jobs, .. } => jobs.iter_mut().for_each(|job| self.job(job)),
+                Step::Change {
+                    change: Change::Limit { max, .. },
+                } => *max = self.units(*max),
+                Step::Learn { maxima, .. } => {
+                    maxima.iter_mut().for_each(|max| *max = self.units(*max));
+                }
+                Step::Settle {
+                    end: End::Cost(used),
+                    ..
+                } => *used = self.units(*used),
+                _ => {}
+            }
+        }
+        steps
+    }
+
+    fn job(self, job: &mut Job) {
+        match job {
+            Job::Fresh { cost } | Job::HadItsTurn { cost } => *cost = self.units(*cost),
+            Job::Forged { number, cost, .. } => {
+                (*number, *cost) = (self.units(*number), self.units(*cost));
+            }
+            Job::Return { .. } => {}
+        }
+    }
+}
+
 /// Returns the evidence of [`Step::Learn`] on the call `started`.
-pub fn evidence(started: Option<&Receipt>, now_ms: u64, after_ms: u64, maxima: &[u32]) -> Evidence {
+pub fn evidence(started: Option<&Receipt>, now_ms: u64, after_ms: u64, maxima: &[u64]) -> Evidence {
     match maxima.is_empty() {
         true => Evidence::Refused {
             started_ms: started.map_or(now_ms, |one| one.started_ms),
@@ -430,7 +510,7 @@ pub fn labels_of(limits: &[Limit], who: usize) -> Labels {
 }
 
 /// Returns the question of `job`, once the tickets that were given out are known.
-pub fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Question {
+pub fn ask(job: &Job, tickets: &[(Ticket, u64)], generation: u64) -> Question {
     match job {
         Job::Return { which } if !tickets.is_empty() => {
             let (ticket, cost) = *which.get(tickets);
@@ -496,6 +576,6 @@ impl World {
 /// Tickets and receipts given out to the jobs of one waitlist.
 #[derive(Default)]
 pub struct IssuedTickets {
-    pub tickets: Vec<(Ticket, u32)>,
+    pub tickets: Vec<(Ticket, u64)>,
     pub receipts: Vec<Receipt>,
 }

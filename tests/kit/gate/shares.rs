@@ -76,8 +76,8 @@ impl<'a, G: Gate> Desk<'a, G> {
     }
 
     /// Starts jobs of these costs. Returns their receipts.
-    async fn start(&self, partition: &str, costs: &[u32]) -> Vec<Receipt> {
-        let fresh = |cost: &u32| Question {
+    async fn start(&self, partition: &str, costs: &[u64]) -> Vec<Receipt> {
+        let fresh = |cost: &u64| Question {
             cost: *cost,
             ..FRESH
         };

@@ -70,6 +70,22 @@ fn check_warnings(lines: &str, expected: &[&str]) {
 }
 
 #[test]
+fn limits_end_at_10_to_the_12_units() {
+    check_common(
+        "rate-limiter: {use-algo: token-bucket-algo, max-requests: 1000000000000, burst: 1000000000000}\n",
+        &["default token-bucket 1000000000000/60000 cost 1000000000000 50"],
+    );
+    for key in ["max-requests", "burst"] {
+        let wrong = format!("  use-algo: token-bucket-algo\n  {key}: 1000000000001");
+        let why = format!(
+            "c.yaml:3:3: rate-limiter.{key}: is 1000000000001; it must be a whole number from 1 to \
+            1000000000000"
+        );
+        check_errors(&wrong, &[&why]);
+    }
+}
+
+#[test]
 fn strict_windows_and_calls_at_once_are_limits_like_the_others() {
     let text = "rate-limiter:\n  guard: strict\n  limits:\n    - {name: second, max-requests: 3, window-size: 1}\n    - {name: running, max-concurrent: 2}\n";
     let config = parse(text);
@@ -489,12 +505,12 @@ fn each_mistake_in_a_limit_has_its_own_message_and_place() {
         (
             "{name: b, max-requests: 0}",
             "4:17",
-            "rate-limiter.limits[1].max-requests: is 0; it must be a whole number from 1 to 1000000",
+            "rate-limiter.limits[1].max-requests: is 0; it must be a whole number from 1 to 1000000000000",
         ),
         (
             "{name: b, max-requests: [1]}",
             "4:17",
-            "rate-limiter.limits[1].max-requests: is a list; it must be a whole number from 1 to 1000000",
+            "rate-limiter.limits[1].max-requests: is a list; it must be a whole number from 1 to 1000000000000",
         ),
         (
             "{name: b, window-size: {s: 1}}",
@@ -522,7 +538,7 @@ fn each_mistake_in_a_limit_has_its_own_message_and_place() {
         (
             "{name: b, use-algo: token-bucket-algo, burst: 0}",
             "4:46",
-            "rate-limiter.limits[1].burst: is 0; it must be a whole number from 1 to 1000000",
+            "rate-limiter.limits[1].burst: is 0; it must be a whole number from 1 to 1000000000000",
         ),
         (
             "{name: b, burst: 5}",
@@ -655,7 +671,7 @@ fn each_mistake_in_a_plan_or_an_entry_has_its_own_message_and_place() {
             in quotes".to_owned()),
         ("acme: {plan: free, max-requests: 5}", "4:24", format!("rate-limiter.tenants.acme.max-requests: {stands} \"max-requests\"")),
         ("acme: {max-request: 5}", "4:12", "unknown key \"max-request\" in rate-limiter.tenants.acme; did you mean max-requests?".to_owned()),
-        ("acme: {max-requests: 0}", "4:12", "rate-limiter.tenants.acme.max-requests: is 0; it must be a whole number from 1 to 1000000".to_owned()),
+        ("acme: {max-requests: 0}", "4:12", "rate-limiter.tenants.acme.max-requests: is 0; it must be a whole number from 1 to 1000000000000".to_owned()),
         ("acme: {burst: 5}", "4:12", "rate-limiter.tenants.acme.burst: burst has no meaning for \
             sliding-window-algo; use it with token-bucket-algo or leaky-bucket-algo".to_owned()),
         ("acme: {limits: [{name: a}, {name: a}]}", "4:33", "rate-limiter.tenants.acme.limits[1].name: \
@@ -704,7 +720,7 @@ fn all_mistakes_of_the_limits_are_reported_at_once() {
         "  window-size: 0\n  limits: [{name: a, burst: x}, {unit: x}]\n  tenants: {a: {plan: x}}",
         &[
             "c.yaml:2:3: rate-limiter.window-size: is 0; it must be from 100ms to 31d",
-            "c.yaml:3:22: rate-limiter.limits[0].burst: is \"x\"; it must be a whole number from 1 to 1000000",
+            "c.yaml:3:22: rate-limiter.limits[0].burst: is \"x\"; it must be a whole number from 1 to 1000000000000",
             "c.yaml:3:33: rate-limiter.limits[1]: has no name; each of several limits needs its \
             own name",
             "c.yaml:3:34: rate-limiter.limits[1].unit: is \"x\"; it must be calls or cost",

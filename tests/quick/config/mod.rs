@@ -167,9 +167,9 @@ fn values_out_of_range_are_reported_with_the_range_and_the_place() {
         ("rate-limiter", "window-size: soon", format!("is \"soon\"; it must be {window}")),
         ("rate-limiter", "window-size: 0.5", format!("is a number with a fraction; it must be {window}")),
         ("rate-limiter", "window-size:", format!("is empty; it must be {window}")),
-        ("rate-limiter", "max-requests: 0", format!("is 0; it must be {number} from 1 to 1000000")),
-        ("rate-limiter", "max-requests: 10000000", format!("is 10000000; it must be {number} from 1 to 1000000")),
-        ("rate-limiter", "max-requests: 5 per minute", format!("is \"5 per minute\"; it must be {number} from 1 to 1000000")),
+        ("rate-limiter", "max-requests: 0", format!("is 0; it must be {number} from 1 to 1000000000000")),
+        ("rate-limiter", "max-requests: 10000000000000", format!("is 10000000000000; it must be {number} from 1 to 1000000000000")),
+        ("rate-limiter", "max-requests: 5 per minute", format!("is \"5 per minute\"; it must be {number} from 1 to 1000000000000")),
         ("rate-limiter", "guard: 30s", "the guard is 30s and the window is 1m; the guard must be \
             shorter than half the window".to_owned()),
         ("rate-limiter", "guard: atuo", "is \"atuo\"; it must be auto, strict, or a whole number with a unit, such as 50ms or 1s".to_owned()),
@@ -179,7 +179,7 @@ fn values_out_of_range_are_reported_with_the_range_and_the_place() {
         ("rate-limiter", "max-throttle: 0", "is 0; it must be from 1s to 7d".to_owned()),
         ("rate-limiter", "use-algo: sliding-windw-algo", format!("is \"sliding-windw-algo\"; it must be {algorithms}; did you mean sliding-window-algo?")),
         ("rate-limiter", "use-algo: leaky", format!("is \"leaky\"; it must be {algorithms}")),
-        ("rate-limiter", "burst: 0", format!("is 0; it must be {number} from 1 to 1000000")),
+        ("rate-limiter", "burst: 0", format!("is 0; it must be {number} from 1 to 1000000000000")),
         ("rate-limiter", "burst: 5", "burst has no meaning for sliding-window-algo; use it with \
             token-bucket-algo or leaky-bucket-algo".to_owned()),
         ("rate-limiter", "unit: tokens", "is \"tokens\"; it must be calls or cost".to_owned()),

@@ -140,7 +140,8 @@ fn values() -> Vec<Json> {
         1_000_001,
         2_678_401,
         31_536_001,
-        4_294_967_296_u64,
+        1_000_000_000_000,
+        1_000_000_000_001_u64,
     ];
     let mut values: Vec<Json> = numbers.map(Json::from).to_vec();
     for unit in ["ms", "s", "", "m", "h", "d"] {

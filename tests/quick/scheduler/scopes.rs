@@ -135,7 +135,7 @@ fn returned_jobs_keep_their_order_across_labels() {
         ])
     });
     let jobs: Vec<Message> = named.collect();
-    let costs = |asked: &[TenantAsk]| -> Vec<Vec<u32>> {
+    let costs = |asked: &[TenantAsk]| -> Vec<Vec<u64>> {
         let of = |ask: &TenantAsk| ask.asks.iter().map(|ask| ask.cost).collect();
         asked.iter().map(of).collect()
     };

@@ -43,7 +43,7 @@ fn given_back(desk: &mut Desk) -> usize {
 fn a_tried_limit_is_a_shadow_only_for_its_tenant() {
     let mut desk = Desk::new(4);
     let tried = |tenant| Instruction::Try(tenant, "default".to_owned(), 1);
-    let shadows = |done: &Done| -> Vec<(String, u32)> {
+    let shadows = |done: &Done| -> Vec<(String, u64)> {
         let asked = done.asked.iter();
         let shadows = asked.flat_map(|ask| ask.limits.shadows());
         shadows

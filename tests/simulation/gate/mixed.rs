@@ -72,7 +72,7 @@ struct Step {
     /// Indexes of the tenant and of the header's value.
     who: (usize, usize),
     /// Costs of new jobs. Jobs that were denied before ask again after them.
-    costs: Vec<u32>,
+    costs: Vec<u64>,
 }
 
 fn history() -> impl Strategy<Value = Vec<Step>> {
@@ -82,7 +82,7 @@ fn history() -> impl Strategy<Value = Vec<Step>> {
         2 => 1_000..12_000u64,
         1 => 10_000..90_000u64,
     ];
-    let costs = prop_oneof![4 => Just(vec![1]), 2 => prop::collection::vec(1..5u32, 0..4)];
+    let costs = prop_oneof![4 => Just(vec![1]), 2 => prop::collection::vec(1..5u64, 0..4)];
     let step = (pause, 0..4usize, (0..2usize, 0..2usize), costs);
     let step = step.prop_map(|(pause, set, who, costs)| Step {
         pause,
@@ -96,7 +96,7 @@ fn history() -> impl Strategy<Value = Vec<Step>> {
 /// A start, and the limits in force for it.
 struct Start {
     at_ms: u64,
-    cost: u32,
+    cost: u64,
     limits: Limits,
     layout: Layout,
 }
@@ -166,7 +166,7 @@ impl Start {
         };
         let mut all = self.limits.iter().zip(&self.layout.partitions);
         match all.any(counts) {
-            true => limit.unit().of(self.cost.into()),
+            true => limit.unit().of(self.cost),
             false => 0,
         }
     }
@@ -213,13 +213,10 @@ fn violation(sets: &[Limits], steps: &[Step]) -> Option<String> {
                 }
             };
             // A job that costs more than the whole limit starts alone.
-            let own = limit
-                .unit()
-                .of(start.cost.into())
-                .min(limit.capacity().into());
+            let own = limit.unit().of(start.cost).min(limit.capacity());
             let max = match limit.algorithm() {
                 Algorithm::FixedWindow | Algorithm::CalendarWindow | Algorithm::SlidingCounter => {
-                    limit.max().into()
+                    limit.max()
                 }
                 _ => limit.worst_case(),
             };

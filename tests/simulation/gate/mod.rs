@@ -322,7 +322,7 @@ fn note_replies(world: &World, name: &str, batch: &[TenantAsk], replies: &Replie
             for partition in &partitions {
                 let record = history.partition(partition);
                 record.started += 1;
-                record.charged.add(1, ask.cost.into());
+                record.charged.add(1, ask.cost.cast_signed());
             }
             let record = history.tenant(tenant);
             let closed_until = record.closed_until.max(record.paused_until);
@@ -354,15 +354,15 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
                 history.late += 1;
                 continue;
             }
-            let cost = i64::from(one.receipt.cost);
+            let cost = one.receipt.cost.cast_signed();
             let permit = &one.receipt.permit;
             let late = matches!(one.end, End::Running | End::Abandoned { .. });
             let (calls, more) = match (one.end, history.ended.get(permit)) {
-                (End::Cost(used), _) => (0, i64::from(used) - cost),
+                (End::Cost(used), _) => (0, used.cast_signed() - cost),
                 (End::Unused, _) => (-1, -cost),
                 (_, Some(End::Unused)) => (1, cost),
                 // A lease is identified by its name and holds its units.
-                (_, Some(End::Cost(used))) if i64::from(*used) != cost => (0, cost),
+                (_, Some(End::Cost(used))) if used.cast_signed() != cost => (0, cost),
                 _ => continue,
             };
             if !late {

@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 
 use kit::gate::BEGIN_US;
-use kit::gate::history::{Family, IssuedTickets, RULE, Step, World, ask, history, labels_of, sets};
+use kit::gate::history::{
+    Family, IssuedTickets, RULE, Scale, Step, World, ask, history, labels_of,
+};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use sluicegate::gate::{End, Question, Receipt, Settled};
@@ -18,12 +20,16 @@ use crate::gate::simulator::violations;
 
 /// A start: time by the clock, time that really passed (they differ if the clock is stepped back),
 /// cost and limit.
-type Start = (u64, u64, u32, Limit);
+type Start = (u64, u64, u64, Limit);
+
+fn scale() -> impl Strategy<Value = Scale> {
+    prop::sample::select(&Scale::BOTH[..])
+}
 
 /// Prepares starts for [`violations`]: sliding windows by the time that really passed, fixed
 /// windows by the clock. A clock that was stepped back passes through a window again. It is a
 /// different window if at least its length has really passed since its starts.
-fn judged(starts: Vec<Start>) -> Vec<(u64, u32, Limit)> {
+fn judged(starts: Vec<Start>) -> Vec<(u64, u64, Limit)> {
     let mut passes = HashMap::new();
     let mut judged: Vec<_> = (starts.into_iter())
         .map(|(clock, real, units, limit)| {
@@ -50,8 +56,9 @@ type ByPartition = HashMap<(Partition, String), Vec<Start>>;
 /// limits are shared. With several limits a call uses what it was charged and ends when the history
 /// says so. Jobs may cost more than some limits allow, because an operator or other workers can
 /// lower a limit.
-fn starts(family: Family, which: usize, steps: &[Step]) -> ByPartition {
-    let limits = sets(family).remove(which);
+fn starts(family: Family, (which, scale): (usize, Scale), steps: &[Step]) -> ByPartition {
+    let limits = scale.sets(family).remove(which);
+    let steps = &scale.steps(steps);
     let has_one = matches!(family, Family::Of(_));
     let tenants = ["t0", "t1", "t2"].map(|id| Tenant::parse(id).expect("a plain id"));
     let mut world = World::default();
@@ -140,7 +147,7 @@ fn starts(family: Family, which: usize, steps: &[Step]) -> ByPartition {
 
 /// Counts violations of sliding windows, also in segments, and of fixed windows. The worst case of
 /// other algorithms covers more than one window.
-fn violations_of(family: Family, which: usize, steps: &[Step]) -> usize {
+fn violations_of(family: Family, which: (usize, Scale), steps: &[Step]) -> usize {
     let mut all = starts(family, which, steps);
     let windows = [
         Algorithm::SlidingWindow,
@@ -157,30 +164,30 @@ proptest! {
     #![proptest_config(Config { cases: kit::histories(50), ..Config::with_source_file(file!()) })]
 
     #[test]
-    fn no_history_exceeds_a_sliding_window(which in 0..4usize, steps in history()) {
+    fn no_history_exceeds_a_sliding_window(which in 0..4usize, scale in scale(), steps in history()) {
         let family = Family::Of(Algorithm::SlidingWindow);
-        prop_assert_eq!(violations_of(family, which, &steps), 0);
+        prop_assert_eq!(violations_of(family, (which, scale), &steps), 0);
     }
 
     #[test]
-    fn no_history_exceeds_a_fixed_window(which in 0..4usize, steps in history()) {
+    fn no_history_exceeds_a_fixed_window(which in 0..4usize, scale in scale(), steps in history()) {
         let family = Family::Of(Algorithm::FixedWindow);
-        prop_assert_eq!(violations_of(family, which, &steps), 0);
+        prop_assert_eq!(violations_of(family, (which, scale), &steps), 0);
     }
 
     #[test]
-    fn no_history_exceeds_a_calendar_window(which in 0..4usize, steps in history()) {
+    fn no_history_exceeds_a_calendar_window(which in 0..4usize, scale in scale(), steps in history()) {
         let family = Family::Of(Algorithm::CalendarWindow);
-        prop_assert_eq!(violations_of(family, which, &steps), 0);
+        prop_assert_eq!(violations_of(family, (which, scale), &steps), 0);
     }
 
     #[test]
-    fn no_history_exceeds_one_of_several_limits(which in 0..4usize, steps in history()) {
-        prop_assert_eq!(violations_of(Family::Several, which, &steps), 0);
+    fn no_history_exceeds_one_of_several_limits(which in 0..4usize, scale in scale(), steps in history()) {
+        prop_assert_eq!(violations_of(Family::Several, (which, scale), &steps), 0);
     }
 
     #[test]
-    fn no_history_exceeds_a_shared_partition(which in 0..4usize, steps in history()) {
-        prop_assert_eq!(violations_of(Family::Shared, which, &steps), 0);
+    fn no_history_exceeds_a_shared_partition(which in 0..4usize, scale in scale(), steps in history()) {
+        prop_assert_eq!(violations_of(Family::Shared, (which, scale), &steps), 0);
     }
 }

@@ -316,8 +316,8 @@ fn three_limits_at_once_end_with_the_ideal() {
 }
 
 /// Returns one of `spread` costs, starting at `min`.
-fn cost(job: usize, min: u32, spread: u32) -> u32 {
-    min + (job as u32).wrapping_mul(2_654_435_761) % spread
+fn cost(job: usize, min: u64, spread: u32) -> u64 {
+    min + u64::from((job as u32).wrapping_mul(2_654_435_761) % spread)
 }
 
 /// Returns limits of 500 calls and 100,000 tokens per minute, counted by `algorithm`.
@@ -337,7 +337,7 @@ fn language_model(algorithm: Algorithm) -> Limits {
 fn calls_and_tokens_a_minute_are_used_up() {
     for algorithm in Algorithm::ALL {
         for jobs in [500, 2000, 8000] {
-            let cost: fn(usize) -> u32 = |job| cost(job, 50, 3951);
+            let cost: fn(usize) -> u64 = |job| cost(job, 50, 3951);
             let scenario = Scenario {
                 cost,
                 ..Scenario::new(language_model(algorithm), backlog(jobs))
@@ -348,7 +348,7 @@ fn calls_and_tokens_a_minute_are_used_up() {
             check_deliveries(&name, &outcome, 3.4);
         }
         for jobs in [2000, 8000] {
-            let cost: fn(usize) -> u32 = |job| cost(job, 50, 250);
+            let cost: fn(usize) -> u64 = |job| cost(job, 50, 250);
             let scenario = Scenario {
                 cost,
                 ..Scenario::new(language_model(algorithm), backlog(jobs))

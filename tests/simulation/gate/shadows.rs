@@ -48,7 +48,7 @@ proptest! {
             Side::new(sets.iter().map(|limits| limits.all().to_vec()).collect()),
         ];
         let (mut micros, mut now_of) = (BEGIN_US, 0);
-        let mut tickets: HashMap<(Tenant, Labels), Vec<(Ticket, u32)>> = HashMap::new();
+        let mut tickets: HashMap<(Tenant, Labels), Vec<(Ticket, u64)>> = HashMap::new();
         for (number, step) in steps.iter().enumerate() {
             let clock = Clock::from_micros(micros);
             let tenant = &tenants[now_of / 4];
@@ -84,7 +84,7 @@ proptest! {
                             Answer::Start { .. } => None,
                             other => Some(other),
                         });
-                        let costs: Vec<u32> = asks.iter().map(|ask| ask.cost).collect();
+                        let costs: Vec<u64> = asks.iter().map(|ask| ask.cost).collect();
                         decisions.push((answers.collect::<Vec<_>>(), costs, closed));
                     }
                     Step::Block { millis } => world.at(&own).block(clock.now_ms, *millis, "test"),

@@ -30,7 +30,7 @@ pub struct Scenario {
     /// When each job is published, in order.
     pub arrivals: Vec<u64>,
     /// Units of each job.
-    pub cost: fn(usize) -> u32,
+    pub cost: fn(usize) -> u64,
     /// Tenant and header value of each job.
     pub of: fn(usize) -> (usize, usize),
     /// Maximum trip through a delay queue.
@@ -306,18 +306,18 @@ pub fn run(scenario: Scenario) -> Outcome {
 /// One start.
 struct Done {
     at: u64,
-    cost: u32,
+    cost: u64,
     limits: Limits,
     layout: Layout,
 }
 
 /// Returns the units that each start used of one limit, by partition.
-fn of_limit(done: &[Done], which: usize) -> BTreeMap<Partition, Vec<(u64, u32, Limit)>> {
+fn of_limit(done: &[Done], which: usize) -> BTreeMap<Partition, Vec<(u64, u64, Limit)>> {
     let mut used: BTreeMap<Partition, Vec<_>> = BTreeMap::new();
     for one in done {
         let limit = one.limits[which].clone();
         let partition = one.layout.partition(one.layout.partitions[which]).clone();
-        let units = limit.unit().of(one.cost.into()) as u32;
+        let units = limit.unit().of(one.cost);
         used.entry(partition)
             .or_default()
             .push((one.at, units, limit));
@@ -329,15 +329,15 @@ fn of_limit(done: &[Done], which: usize) -> BTreeMap<Partition, Vec<(u64, u32, L
 /// filled them without gaps.
 fn ideal(limits: &Limits, done: &[Done]) -> f64 {
     let end = |(which, limit): (usize, &Limit)| {
-        let sum = |used: &Vec<(u64, u32, Limit)>| -> u64 {
-            used.iter().map(|(_, units, _)| u64::from(*units)).sum()
+        let sum = |used: &Vec<(u64, u64, Limit)>| -> u64 {
+            used.iter().map(|(_, units, _)| *units).sum()
         };
         let units = of_limit(done, which).values().map(sum).max().unwrap_or(0);
-        let (units, max) = (units as f64, f64::from(limit.max()));
+        let (units, max) = (units as f64, limit.max() as f64);
         let spans = match limit.algorithm() {
             Algorithm::Concurrency => 0.0,
             Algorithm::SlidingCounter => units / max - 1.0,
-            bucket if bucket.has_burst() => (units - f64::from(limit.burst())) / max,
+            bucket if bucket.has_burst() => (units - limit.burst() as f64) / max,
             // A window's units start together.
             _ => (units / max).ceil() - 1.0,
         };
@@ -349,7 +349,7 @@ fn ideal(limits: &Limits, done: &[Done]) -> f64 {
 /// Counts starts that exceed the limit in force when they started, with zero tolerance. Starts that
 /// an earlier limit allowed are no violation; only the sliding window counts all of them against
 /// the new limit.
-pub fn violations(done: &[(u64, u32, Limit)]) -> usize {
+pub fn violations(done: &[(u64, u64, Limit)]) -> usize {
     done.iter()
         .enumerate()
         .filter(|(index, (at, _, limit))| {
@@ -365,9 +365,9 @@ pub fn violations(done: &[(u64, u32, Limit)]) -> usize {
                 .rev()
                 .take_while(|(earlier, ..)| counts(*earlier))
             {
-                held += u64::from(*units);
+                held += units;
                 max = max.max(if fixed {
-                    limit.max().into()
+                    limit.max()
                 } else {
                     limit.worst_case()
                 });

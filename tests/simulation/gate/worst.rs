@@ -31,7 +31,7 @@ struct Move {
     /// Time during which denied jobs ask again as soon as they may, in milliseconds.
     flood_ms: u64,
     /// Units of each job.
-    cost: u32,
+    cost: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -64,14 +64,14 @@ struct Attack<'a> {
     state: State,
     now: u64,
     /// A denied job, which asks again before any fresh one.
-    waiting: Option<(Ticket, u32)>,
+    waiting: Option<(Ticket, u64)>,
     /// Starts: time in microseconds, and units.
     starts: Vec<(u64, u64)>,
 }
 
 impl Attack<'_> {
     /// Asks for one job. Returns the wait in milliseconds if it is denied.
-    fn ask(&mut self, cost: u32) -> Option<u64> {
+    fn ask(&mut self, cost: u64) -> Option<u64> {
         let (ticket, cost) = match self.waiting.take() {
             Some((ticket, cost)) => (Some(ticket), cost),
             None => (None, cost),
@@ -156,12 +156,13 @@ fn random_move(random: &mut StdRng, limit: &Limit) -> Move {
         2 => Moment::SpanOver,
         _ => Moment::Pause(random.random_range(0..3 * span)),
     };
-    let any = random.random_range(0..=2 * limit.max());
+    let [max, burst] = [limit.max(), limit.burst()].map(|units| units as u32);
+    let any = random.random_range(0..=2 * max);
     Move {
         to,
         offset_ms: random.random_range(-2..=2),
         phase: [0, 1, 500, 999][random.random_range(0..4)],
-        jobs: [any, 2 * limit.max(), 3 * limit.max() + limit.burst()][random.random_range(0..3)],
+        jobs: [any, 2 * max, 3 * max + burst][random.random_range(0..3)],
         flood_ms: [0, 1, random.random_range(0..2 * span), span][random.random_range(0..4)],
         cost: 1,
     }
@@ -248,7 +249,7 @@ fn lateness_costs_a_bucket_nothing() {
             attack.now += (ttl_ms + late - 1) * 1000;
         }
     }
-    let ideal = seconds * 1000 * u64::from(limit.max()) / limit.span();
+    let ideal = seconds * 1000 * limit.max() / limit.span();
     assert!(
         attack.starts.len() as u64 >= ideal,
         "{} of {ideal}",
@@ -276,7 +277,7 @@ fn moves() -> impl Strategy<Value = Move> {
         Just(Moment::SpanOver),
         (0..4000u64).prop_map(Moment::Pause),
     ];
-    let cost = prop_oneof![3 => Just(1u32), 1 => 1..120u32];
+    let cost = prop_oneof![3 => Just(1u64), 1 => 1..120u64];
     (to, -3..=3i64, 0..1000u64, 0..200u32, 0..3000u64, cost).prop_map(
         |(to, offset_ms, phase, jobs, flood_ms, cost)| Move {
             to,

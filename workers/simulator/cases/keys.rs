@@ -58,7 +58,7 @@ pub(super) struct WrittenJob {
     /// Interval between these jobs.
     pub every: Option<Time>,
     pub tenant: String,
-    pub cost: Option<u32>,
+    pub cost: Option<u64>,
     pub priority: Option<Text>,
     pub plan: Option<String>,
     /// Named as in files of jobs.

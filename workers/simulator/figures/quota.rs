@@ -77,7 +77,7 @@ impl MeasuredQuotas {
                 since_us: job.at_us(),
                 calls: Vec::new(),
             });
-            let units = limit.unit().of(cost.into());
+            let units = limit.unit().of(cost);
             quota
                 .calls
                 .extend(call.map(|call| (call.at_us, units, call.until_us)));
@@ -154,7 +154,7 @@ impl MeasuredQuota {
     /// Returns the total used amount, and the amount allowed until `end_us`.
     fn used_until(&self, epoch_us: u64, end_us: u64) -> (f64, f64) {
         let limit = &self.limit;
-        let max = f64::from(limit.max());
+        let max = limit.max() as f64;
         let units: u64 = self.calls.iter().map(|(_, units, _)| units).sum();
         let us = end_us.saturating_sub(self.since_us) as f64;
         let window = (limit.window_ms() * 1000) as f64;
@@ -167,7 +167,7 @@ impl MeasuredQuota {
                 (busy.sum::<u64>() as f64, max * us)
             }
             bucket if bucket.has_burst() => {
-                (units as f64, f64::from(limit.burst()) + max * us / window)
+                (units as f64, limit.burst() as f64 + max * us / window)
             }
             aligned if aligned.rules().is_aligned() => {
                 let start = |us: u64| limit.terms().window_start((epoch_us + us) / 1000);
@@ -207,10 +207,10 @@ impl MeasuredQuota {
     /// Returns the maximum that is allowed in a window.
     pub fn allowance(&self) -> u64 {
         match self.limit.algorithm() {
-            Algorithm::Concurrency => self.limit.max().into(),
+            Algorithm::Concurrency => self.limit.max(),
             // Windows aligned as the limit counts them. A window across an edge may hold twice as
             // much.
-            aligned if aligned.rules().is_aligned() => self.limit.max().into(),
+            aligned if aligned.rules().is_aligned() => self.limit.max(),
             _ => self.limit.worst_case(),
         }
     }

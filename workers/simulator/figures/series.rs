@@ -47,7 +47,7 @@ pub(super) fn of(
     }
     let mut allowed = 0.0;
     if let Some(quota) = busiest {
-        let max = f64::from(quota.limit.max());
+        let max = quota.limit.max() as f64;
         match quota.limit.window_ms() * 1000 {
             // Calls in flight.
             0 => {

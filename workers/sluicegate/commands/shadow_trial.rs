@@ -17,7 +17,7 @@ use super::{Failure, print_json};
 /// Tries `max` of the limit `name` of `tenant` for `for_ms` milliseconds. Without `max`, ends the
 /// trial.
 pub async fn run(
-    (tenant, name, max): (&str, String, Option<u32>),
+    (tenant, name, max): (&str, String, Option<u64>),
     for_ms: u64,
     as_json: bool,
     config: &Config,
@@ -53,7 +53,7 @@ pub async fn run(
 }
 
 /// Returns the audited request besides the tenant.
-pub fn in_the_audit(limit: &str, max: Option<u32>, for_ms: u64) -> Value {
+pub fn in_the_audit(limit: &str, max: Option<u64>, for_ms: u64) -> Value {
     match max {
         Some(max) => json!({"limit": limit, "max": max, "for_ms": for_ms, "shadow": true}),
         None => json!({"limit": limit, "clear": true, "shadow": true}),

@@ -84,7 +84,7 @@ enum TenantCommand {
         of: TenantOptions,
         /// Temporary max-requests of the limit
         #[arg(value_name = "MAX", required_unless_present = "clear", value_parser = max_requests)]
-        max: Option<u32>,
+        max: Option<u64>,
         /// Name of the limit, if the tenant has several
         #[arg(long, value_name = "NAME")]
         limit: Option<String>,
@@ -124,7 +124,7 @@ enum TenantCommand {
     },
 }
 
-fn max_requests(text: &str) -> Result<u32, String> {
+fn max_requests(text: &str) -> Result<u64, String> {
     let max = text.parse().ok();
     max.filter(|max| (1..=MAX_REQUESTS).contains(max))
         .ok_or_else(|| {

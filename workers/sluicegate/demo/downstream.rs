@@ -177,7 +177,7 @@ async fn call(
 fn answer(
     status: u16,
     wait: Duration,
-    actual_cost: Option<u32>,
+    actual_cost: Option<u64>,
 ) -> (StatusCode, HeaderMap, String) {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut headers = HeaderMap::new();

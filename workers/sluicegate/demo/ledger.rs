@@ -68,7 +68,7 @@ impl Recent {
             self.units -= used;
             self.calls.pop_front();
         }
-        let mut above = (self.units + units).saturating_sub(limit.max().into());
+        let mut above = (self.units + units).saturating_sub(limit.max());
         let mut wait = 0;
         for (start, used) in &self.calls {
             if above == 0 {

@@ -143,7 +143,7 @@ impl DemoQueues {
             headers.insert("x-tenant".into(), AMQPValue::LongString(tenant.into()));
             headers.insert(
                 "x-cost".into(),
-                AMQPValue::LongLongInt(plan.cost(*job).asked.into()),
+                AMQPValue::LongLongInt(plan.cost(*job).asked.cast_signed()),
             );
             let id = plan.id(*job).to_string();
             let mut properties = BasicProperties::default()

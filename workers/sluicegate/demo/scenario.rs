@@ -33,9 +33,9 @@ pub enum Scenario {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JobCost {
     /// The reserved units: `x-cost`.
-    pub asked: u32,
+    pub asked: u64,
     /// The units that the API counts: `x-actual-cost`. Never more than reserved.
-    pub actual: u32,
+    pub actual: u64,
 }
 
 impl Scenario {
@@ -91,7 +91,7 @@ impl Scenario {
     /// Returns the cost of a tenant's job with this number for a first limit of `max`. Of every
     /// hundred jobs, half are small, so that the limit of calls applies, and half are large, so
     /// that the limit of tokens does.
-    pub fn cost(self, max: u32, number: usize) -> JobCost {
+    pub fn cost(self, max: u64, number: usize) -> JobCost {
         if self != Self::Costs {
             return JobCost {
                 asked: 1,
@@ -103,30 +103,27 @@ impl Scenario {
             _ => (100, 400),
         };
         // At most the limit.
-        let asked = (min + scatter(number, 1) % (most - min + 1)).min(100 * max);
+        let asked = u64::from(min + scatter(number, 1) % (most - min + 1)).min(100 * max);
         let share = 40 + scatter(number, 2) % 61;
-        let actual = (u64::from(asked) * u64::from(share)).div_ceil(100);
-        JobCost {
-            asked,
-            actual: u32::try_from(actual).unwrap_or(asked),
-        }
+        let actual = (asked * u64::from(share)).div_ceil(100);
+        JobCost { asked, actual }
     }
 
     /// Returns how many calls of a tenant pass between two that make the API throttle it, or `None`
     /// if it never does. The throttling call is in the middle of a window's calls, so that others
     /// are in flight.
-    pub fn closes_each(self, max: u32) -> Option<usize> {
+    pub fn closes_each(self, max: u64) -> Option<usize> {
         (self == Self::Throttling).then_some((max as usize * 5 / 2).max(2))
     }
 
     /// Returns the total time that one tenant is throttled while `jobs` jobs are called.
-    pub fn closed(self, max: u32, jobs: usize) -> Duration {
+    pub fn closed(self, max: u64, jobs: usize) -> Duration {
         let times = self.closes_each(max).map_or(0, |each| jobs / each);
         CLOSED.saturating_mul(u32::try_from(times).unwrap_or(u32::MAX))
     }
 
     /// Describes the API's behavior beyond limits, for a first limit of `max`.
-    pub fn describe(self, max: u32) -> String {
+    pub fn describe(self, max: u64) -> String {
         match (self, self.closes_each(max)) {
             (Self::Costs, _) => ", and reports what each used".to_owned(),
             (Self::Results, _) => ", and its answers go to the publishers".to_owned(),
@@ -170,10 +167,10 @@ mod tests {
                 assert!(asked <= 100 * max);
             }
         }
-        let total = |of: fn(JobCost) -> u32| -> u32 {
+        let total = |of: fn(JobCost) -> u64| -> u64 {
             (0..200).map(|n| of(Scenario::Costs.cost(20, n))).sum()
         };
-        let share = f64::from(total(|c| c.actual)) / f64::from(total(|c| c.asked));
+        let share = total(|c| c.actual) as f64 / total(|c| c.asked) as f64;
         assert!((0.6..0.8).contains(&share), "{share}");
     }
 

@@ -136,7 +136,7 @@ impl Workload {
         if let Some(seconds) = args.seconds {
             let limit = plan.limit();
             let periods = ceil_ms(Duration::from_secs(seconds.into())).div_ceil(limit.span());
-            let jobs = periods.saturating_mul(limit.max().into());
+            let jobs = periods.saturating_mul(limit.max());
             plan.jobs = usize::try_from(jobs).unwrap_or(usize::MAX);
         }
         if scenario == Scenario::Pipelines && jobs < args.limit.saturating_mul(2) {
@@ -197,8 +197,8 @@ impl Workload {
     pub fn call(&self, job: DemoJob, corrected: bool) -> check::IdealCall {
         let JobCost { asked, actual } = self.cost(job);
         let used = if corrected { actual } else { asked };
-        let units = |cost: u32| {
-            let of = |limit: &Limit| limit.unit().of(cost.into());
+        let units = |cost: u64| {
+            let of = |limit: &Limit| limit.unit().of(cost);
             self.limits.iter().map(of).collect()
         };
         check::IdealCall {
@@ -211,7 +211,7 @@ impl Workload {
 
     /// Returns the limits for the checker's ideal: units, and nanoseconds including the guard.
     pub fn periods(&self) -> Vec<(u64, u64)> {
-        let period = |limit: &Limit| (u64::from(limit.max()), limit.span() * 1_000_000);
+        let period = |limit: &Limit| (limit.max(), limit.span() * 1_000_000);
         self.limits.iter().map(period).collect()
     }
 

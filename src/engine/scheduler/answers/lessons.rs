@@ -46,7 +46,7 @@ pub(in crate::engine::scheduler) struct Learner {
     labels: Labels,
     limits: Limits,
     started_ms: u64,
-    cost: u32,
+    cost: u64,
 }
 
 impl Learner {
@@ -73,7 +73,7 @@ impl Learner {
     /// Returns for each limit the `max` that respects the advertised limits, or 0 if the limit
     /// respects them already. A limit that counts cost is left alone if the call cost more than one
     /// unit, because an API counts calls.
-    fn keeps(&self, quotas: Quotas) -> Vec<u32> {
+    fn keeps(&self, quotas: Quotas) -> Vec<u64> {
         let excesses = quotas
             .iter()
             .filter_map(|quota| Excess::of(&self.limits, quota));
@@ -298,7 +298,7 @@ mod tests {
         Tenant::parse(&number.to_string()).expect("a tenant")
     }
 
-    fn sink(lessons: &mut Lessons, at: u32, number: usize, to: u32, left: u32) -> Vec<String> {
+    fn sink(lessons: &mut Lessons, at: u32, number: usize, to: u64, left: u32) -> Vec<String> {
         let sunk = Sunk {
             limit: 1,
             from: 100,

@@ -288,13 +288,13 @@ fn overrides_are_shown_beside_learned_limits() {
         NOW + 86_400_000,
         NOW - 60_000
     ));
-    let show = |set: u32, max: u32| {
+    let show = |set: u64, max: u64| {
         let usage = UsageOfLimit {
             max,
             set,
             override_until_ms: NOW + 1_000,
             learned,
-            ..usage(0, u64::from(max), 0)
+            ..usage(0, max, 0)
         };
         (
             describe_limit(&(&limit, &usage)),

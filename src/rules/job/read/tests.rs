@@ -80,7 +80,7 @@ fn policy() -> Policy {
         .into()
 }
 
-fn check(headers: &[(&'static str, Field<'static>)], expected: Result<(&str, u32), &str>) {
+fn check(headers: &[(&'static str, Field<'static>)], expected: Result<(&str, u64), &str>) {
     let fake = Fake {
         headers: headers.to_vec(),
         ..Fake::default()

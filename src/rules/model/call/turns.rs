@@ -3,7 +3,7 @@
 
 use super::Call;
 use crate::rules::forecast::ForecastTarget;
-use crate::rules::limit::{Limit, Unit};
+use crate::rules::limit::{Limit, UNLIMITED, Unit};
 use crate::rules::waitlist::{AHEAD_MS, reach};
 
 impl Call<'_> {
@@ -72,7 +72,7 @@ impl Call<'_> {
             return (waitlist.waiting(), 1);
         };
         let own = match self.counts_cost() {
-            true => u64::from(cost).clamp(1, self.highest_cost()),
+            true => cost.clamp(1, self.highest_cost()),
             false => 1,
         };
         match ticket.filter(|ticket| waitlist.waits(ticket)) {
@@ -157,7 +157,7 @@ impl Call<'_> {
     pub(super) fn whole(&self, cost: u64) -> (u64, usize) {
         let mut latest = (0, 0);
         for (index, limit) in self.limits.iter().enumerate() {
-            let units = cost.min(limit.capacity().into());
+            let units = cost.min(limit.capacity());
             let at = self.nth_of(index, self.base, units, 1);
             if at > latest.0 {
                 latest = (at, index);
@@ -232,5 +232,5 @@ impl Call<'_> {
 pub(super) fn highest_cost(limits: &[Limit]) -> u64 {
     let costs = limits.iter().filter(|limit| limit.unit() == Unit::Cost);
     let capacities = costs.map(Limit::capacity);
-    capacities.min().map_or(u64::from(u32::MAX), u64::from)
+    capacities.min().unwrap_or(UNLIMITED)
 }

@@ -56,7 +56,7 @@ impl Bench {
     }
 
     /// Refuses `times` of the calls that started just now.
-    fn refuse(&mut self, times: u32) -> Vec<Sunk> {
+    fn refuse(&mut self, times: u64) -> Vec<Sunk> {
         let refused = self.refusal(0);
         (0..times).flat_map(|_| self.learn(&refused)).collect()
     }
@@ -76,7 +76,7 @@ impl Bench {
             .alone(limits, |scopes| scopes.inspect(limits, clock).limits[0])
     }
 
-    fn max(&mut self) -> u32 {
+    fn max(&mut self) -> u64 {
         self.usage().max
     }
 }
@@ -260,20 +260,20 @@ fn a_reset_forgets_and_the_stored_text_survives_a_round_trip() {
 #[derive(Debug, Clone)]
 enum Step {
     Start(usize),
-    Refuse(u32, u64),
-    Told(u32),
+    Refuse(u64, u64),
+    Told(u64),
     Forward(u64),
-    Operator(Option<u32>),
+    Operator(Option<u64>),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (1..130_usize).prop_map(Step::Start),
-        3 => (1..9_u32, 0..90_000_u64).prop_map(|(times, ago)| Step::Refuse(times, ago)),
-        1 => (0..130_u32).prop_map(Step::Told),
+        3 => (1..9_u64, 0..90_000_u64).prop_map(|(times, ago)| Step::Refuse(times, ago)),
+        1 => (0..130_u64).prop_map(Step::Told),
         3 => (0..400_000_u64).prop_map(Step::Forward),
         1 => (0..90_000_000_u64).prop_map(Step::Forward),
-        1 => prop::option::of(1..200_u32).prop_map(Step::Operator),
+        1 => prop::option::of(1..200_u64).prop_map(Step::Operator),
     ]
 }
 

@@ -1,10 +1,11 @@
 //! Formats in which APIs document their limits, and the matching configuration.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use sluicegate::config::{parse_duration, show_duration};
 use sluicegate::rules::calendar::{Calendar, Zone};
-use sluicegate::rules::limit::Algorithm;
+use sluicegate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit};
 
 /// The hint for a limit that can't be parsed.
 const FORMS: &str = "write it like API documentation: 100/min, 10 per second, 5 rps, 10,000 per \
@@ -212,9 +213,7 @@ impl Form {
                 calendar: Some(calendar),
                 ..
             } => calendar.period.name().to_owned(),
-            Self::Window { window_ms, .. } => {
-                show_duration(std::time::Duration::from_millis(*window_ms))
-            }
+            Self::Window { window_ms, .. } => show_duration(Duration::from_millis(*window_ms)),
             Self::AtOnce { .. } => String::new(),
         }
     }
@@ -255,6 +254,17 @@ impl Form {
         }
     }
 
+    /// Returns `usual`, or the algorithm that `check` recommends if `usual` would keep a large log.
+    fn without_large_log(&self, usual: Algorithm) -> Algorithm {
+        let Self::Window { max, window_ms, .. } = self else {
+            return usual;
+        };
+        let window = Duration::from_millis(*window_ms);
+        // An invalid limit is reported with the file.
+        let limit = Limit::new(DEFAULT_LIMIT, usual, *max, window, Duration::ZERO);
+        limit.map_or(usual, |limit| limit.algorithm_without_large_log())
+    }
+
     /// Returns its keys. `usual` is the algorithm; a limit with a burst needs a bucket.
     fn keys(&self, usual: Algorithm) -> Vec<(&'static str, String)> {
         match self {
@@ -270,7 +280,7 @@ impl Form {
                 let algorithm = match burst {
                     _ if calendar.is_some() => Algorithm::FixedWindow,
                     Some(_) if !usual.has_burst() => Algorithm::TokenBucket,
-                    _ => usual,
+                    _ => self.without_large_log(usual),
                 };
                 keys.push(("use-algo", algorithm.name().to_owned()));
                 keys.push(("max-requests", max.to_string()));
@@ -395,7 +405,11 @@ mod tests {
             month.contains("window-size: month\n  time-zone: UTC\n"),
             "{month}"
         );
-        assert!(lines("90M TPM").contains("max-requests: 90000000\n"));
+        assert!(
+            lines("90M TPM")
+                .contains("  use-algo: sliding-segments-algo\n  max-requests: 90000000\n")
+        );
+        assert!(lines("900 TPM").contains("  use-algo: sliding-window-algo\n"));
         assert!(lines("2 million tokens per day").contains("max-requests: 2000000\n"));
     }
 

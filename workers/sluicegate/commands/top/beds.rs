@@ -50,7 +50,7 @@ fn of(name: &str, change: impl FnOnce(&mut ReportedTenant)) -> ReportedTenant {
     one
 }
 
-pub fn limit(name: &str, used: u64, max: u32) -> Fullness {
+pub fn limit(name: &str, used: u64, max: u64) -> Fullness {
     Fullness {
         name: name.to_owned(),
         scope: Scope::Tenant,
@@ -58,7 +58,7 @@ pub fn limit(name: &str, used: u64, max: u32) -> Fullness {
         used: Some(used),
         max,
         override_until_ms: 0,
-        next_ms: if used < u64::from(max) { 0 } else { 42_000 },
+        next_ms: if used < max { 0 } else { 42_000 },
         waiting: 3,
         shadow: None,
         is_tried: false,

@@ -43,7 +43,7 @@ pub enum PromptStep {
     /// The limit's maximum.
     Max(Tenant, String),
     /// How long the maximum applies.
-    For(Tenant, String, u32),
+    For(Tenant, String, u64),
     /// The maximum to try.
     Try(Tenant, String),
     /// How long the maximum is tried.
@@ -104,7 +104,7 @@ impl Prompt {
     }
 
     /// Asks how long the limit `name` of `tenant` is to be `max`.
-    pub fn enforce(tenant: Tenant, name: String, max: u32) -> Self {
+    pub fn enforce(tenant: Tenant, name: String, max: u64) -> Self {
         Self::line(PromptStep::For(tenant, name, max))
     }
 
@@ -188,13 +188,13 @@ fn next(step: &PromptStep, text: &str, config: &Config) -> Result<Prompt, String
     })
 }
 
-fn max(text: &str) -> Result<u32, String> {
+fn max(text: &str) -> Result<u64, String> {
     let max = text.parse().ok();
     let max = max.filter(|max| (1..=MAX_REQUESTS).contains(max));
     max.ok_or_else(|| format!("it must be a number from 1 to {MAX_REQUESTS}"))
 }
 
-fn tried(config: &Config, tenant: &Tenant, name: &str, max: u32) -> Result<Trial, String> {
+fn tried(config: &Config, tenant: &Tenant, name: &str, max: u64) -> Result<Trial, String> {
     let policy = &config.rate_limiter.policy;
     let trial = Trial::new(policy, tenant.clone(), name.to_owned(), max);
     trial.map_err(|why| why.to_string())
@@ -307,7 +307,10 @@ mod tests {
         let one = config("");
         let asking = asked(Prompt::limit(&one, tenant(), LimitChange::Set, None));
         let asking = typed(asking, "0", &one);
-        assert_eq!(wrong(&asking), "it must be a number from 1 to 1000000");
+        assert_eq!(
+            wrong(&asking),
+            "it must be a number from 1 to 1000000000000"
+        );
         let asking = typed(typed(asking, "7", &one), "30m", &one);
         let change = Change::Limit {
             name: "default".to_owned(),
@@ -360,7 +363,10 @@ mod tests {
             Some("day"),
         ));
         let asking = typed(asking, "few", &config);
-        assert_eq!(wrong(&asking), "it must be a number from 1 to 1000000");
+        assert_eq!(
+            wrong(&asking),
+            "it must be a number from 1 to 1000000000000"
+        );
         let asking = typed(typed(asking, "7", &config), "1d", &config);
         let policy = &config.rate_limiter.policy;
         let trial = Trial::new(policy, tenant(), "day".to_owned(), 7).expect("it can be");

@@ -256,7 +256,7 @@ impl Model {
     /// Asks to enforce what is tried for `tenant`. `meant` is the limit that is selected on the
     /// screen.
     fn enforced(&self, tenant: Tenant, meant: Option<&str>) -> Next {
-        let tried: Vec<(&str, u32)> = (self.tried(&tenant))
+        let tried: Vec<(&str, u64)> = (self.tried(&tenant))
             .filter(|(name, _)| meant.is_none_or(|meant| meant == *name))
             .collect();
         match tried.as_slice() {

@@ -185,7 +185,7 @@ impl PipelineServers {
     async fn tries(
         &self,
         tenant: &Tenant,
-        (limit, max, for_ms): (&str, Option<u32>, u64),
+        (limit, max, for_ms): (&str, Option<u64>, u64),
     ) -> Option<String> {
         let request = shadow_trial::in_the_audit(limit, max, for_ms);
         let of = json!({"tenant": tenant.as_str()});

@@ -125,7 +125,7 @@ pub struct NeverExceeded {
 pub struct FullestWindow {
     pub name: String,
     pub units: u64,
-    pub max: u32,
+    pub max: u64,
 }
 
 /// P3: the limit's quota is used while jobs wait. Figures are those of the worst tenant.

@@ -57,7 +57,7 @@ pub fn figures(
         .map(|limit| units_in_windows(plan, limit, &calls))
         .collect();
     let above = |(limit, units): (&Limit, &Vec<u64>)| {
-        let max = u64::from(limit.max());
+        let max = limit.max();
         units.iter().filter(|units| **units > max).count()
     };
     let fullest = |units: &Vec<u64>| units.iter().copied().max().unwrap_or(0);

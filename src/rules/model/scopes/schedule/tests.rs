@@ -46,12 +46,12 @@ fn algorithms() -> Vec<Algorithm> {
 struct Backlog {
     state: State,
     now: u64,
-    waiting: Vec<(u64, Ticket, u32)>,
+    waiting: Vec<(u64, Ticket, u64)>,
 }
 
 impl Backlog {
     /// Adds one job for each pair: milliseconds after the previous job, and cost.
-    fn of(limits: &[Limit], jobs: &[(u64, u32)]) -> Self {
+    fn of(limits: &[Limit], jobs: &[(u64, u64)]) -> Self {
         let mut backlog = Self {
             state: State::default(),
             now: BEGIN,
@@ -68,7 +68,7 @@ impl Backlog {
     }
 
     /// Asks for one job. Returns true if it started.
-    fn asks(&mut self, limits: &[Limit], ticket: Option<Ticket>, cost: u32) -> bool {
+    fn asks(&mut self, limits: &[Limit], ticket: Option<Ticket>, cost: u64) -> bool {
         let now = self.now;
         let ask = Question {
             ticket,
@@ -134,7 +134,7 @@ fn one_limit() -> impl Strategy<Value = Limit> {
         .prop_map(|(algorithm, max, window, guard)| limit("one", algorithm, max, window, guard))
 }
 
-fn jobs(costs: std::ops::Range<u32>) -> impl Strategy<Value = Vec<(u64, u32)>> {
+fn jobs(costs: std::ops::Range<u64>) -> impl Strategy<Value = Vec<(u64, u64)>> {
     let after = prop_oneof![3 => Just(0), 1 => 0..400_u64];
     prop::collection::vec((after, costs), 1..150)
 }
@@ -166,7 +166,7 @@ fn with_several_limits_the_forecast_is_as_good() {
     let named = |limit: &Limit, name: &str| {
         let window = Duration::from_millis(limit.window_ms());
         let guard = Duration::from_millis(limit.guard_ms());
-        Limit::new(name, limit.algorithm(), limit.max().into(), window, guard).expect("in range")
+        Limit::new(name, limit.algorithm(), limit.max(), window, guard).expect("in range")
     };
     let histories = (one_limit(), one_limit(), one_limit(), jobs(1..2));
     let mut runner = TestRunner::deterministic();
@@ -211,7 +211,7 @@ fn costs_are_known_as_a_sum() {
             false => one,
         };
         let limits = [one];
-        let jobs: Vec<(u64, u32)> = (0..300).map(|job| (0, 1 + job % 4)).collect();
+        let jobs: Vec<(u64, u64)> = (0..300).map(|job| (0, 1 + job % 4)).collect();
         let mut backlog = Backlog::of(&limits, &jobs);
         let forecast = backlog.forecast(&limits);
         assert_eq!(forecast.sure, Certainty::Estimated);

@@ -96,7 +96,7 @@ impl Model {
 
     /// Returns the limits of `tenant` for which an operator tries another maximum, as far as they
     /// were seen: their names and these maximums.
-    pub fn tried(&self, tenant: &Tenant) -> impl Iterator<Item = (&str, u32)> {
+    pub fn tried(&self, tenant: &Tenant) -> impl Iterator<Item = (&str, u64)> {
         let page = self.page.as_ref().filter(|page| page.tenant == *tenant);
         let page = page.and_then(|page| page.glance.known());
         let known: &[Fullness] = match (page, self.picture()) {
