@@ -57,6 +57,20 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// Returns its name in metrics and traces.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Retry { .. } => "retry",
+            Self::Snooze { .. } => "snooze",
+            Self::Throttled { .. } => "throttled",
+            Self::Late => "late",
+            Self::Reject { .. } => "reject",
+        }
+    }
+}
+
 /// The right to call the API once, now. The gate counted the call when it admitted the job. A call
 /// that is sent much later would fall into a window in which it was not counted.
 ///
