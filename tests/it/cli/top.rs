@@ -18,6 +18,7 @@ use rustix::termios::{LocalModes, tcgetattr};
 use serde_json::{Value, json};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
+use sluicegate::operator::answer::Answer;
 use sluicegate::operator::audit;
 use tempfile::TempDir;
 use tokio::task::block_in_place;
@@ -208,7 +209,7 @@ impl TwoWorkers {
         let url = SecretUrl::new(&self.bed.redis);
         let gate = RedisGate::connect(&url, &self.bed.name).expect("a url");
         let page = audit::read(&gate, None, 20).await.expect("it answers");
-        page.entries
+        page.entries.iter().map(Answer::as_json).collect()
     }
 }
 
@@ -450,8 +451,9 @@ async fn dead_letters_are_shown_and_replayed() {
     top.ends(0).await;
     let gate = RedisGate::connect(&SecretUrl::new(&bed.redis), &bed.name).expect("a url");
     let audit = audit::read(&gate, None, 9).await.expect("it answers");
-    assert_eq!(audit.entries[0]["action"], "dead replay");
-    assert_eq!(audit.entries[0]["request"]["all"], true);
+    let newest = audit.entries[0].as_json();
+    assert_eq!(newest["action"], "dead replay");
+    assert_eq!(newest["request"]["all"], true);
     worker.stop();
 }
 
