@@ -167,12 +167,8 @@ async fn workers(context: &PipelineContext) -> Result<Value, NotDone> {
 }
 
 async fn tenants(context: &PipelineContext, input: &RequestInput) -> Result<Value, NotDone> {
-    let sort = match input.text("sort") {
-        Some("denied") => Sort::Denied,
-        Some("closed") => Sort::Closed,
-        Some("starts") => Sort::Starts,
-        _ => Sort::Waiting,
-    };
+    let sort = input.text("sort").and_then(Sort::named);
+    let sort = sort.unwrap_or(Sort::Waiting);
     let (limit, offset) = page(input);
     let mut fleet = reports::see(&context.gate).await?;
     if let Some(part) = input.text("search") {

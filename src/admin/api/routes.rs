@@ -3,6 +3,7 @@
 
 use super::actions::ActionKind;
 use super::reads::ApiRead;
+use crate::rules::report::view::Sort;
 
 /// Type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,7 +173,7 @@ const BEFORE: &[Param] = &[param(
 )];
 const SORT: &[Param] = &[param(
     "sort",
-    ParamKind::Word(&["waiting", "denied", "closed", "starts"]),
+    ParamKind::Word(&Sort::NAMES),
     "Sort order, most first; waiting if omitted",
 )];
 const SEARCH: &[Param] = &[param(
