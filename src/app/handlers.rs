@@ -59,7 +59,7 @@ fn work(config: Config, shared_state: &SharedState, fresh: bool) -> Result<Work,
     let dispatch = &config.dispatch;
     if let Some(exec) = dispatch.exec.clone() {
         return work_later(config, shared_state, fresh, move |_, metrics| {
-            let handler = ExecHandler::new(&exec, move || metrics.program_replaced());
+            let handler = ExecHandler::new(&exec, move || _ = metrics.exec_restarts.inc());
             let closing = handler.closer();
             Ok((AnyHandler::Exec(handler), closing))
         });

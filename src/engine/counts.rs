@@ -2,17 +2,25 @@
 
 use std::time::Duration;
 
+use crate::broker::{DeliverySource, PublishError};
 use crate::engine::facts::{Death, Decision, Fact, JobFields, ResultOutcome, WaitPlace};
 use crate::gate::BreakerScope;
 use crate::metrics::Metrics;
+use crate::rules::lateness::CallSignal;
 
 /// Counts `fact` if it has a metric.
 pub(super) fn count(metrics: &Metrics, fact: &Fact) {
     match fact {
-        Fact::Delivered(source) => metrics.delivered(*source),
-        Fact::InvalidMessage { .. } => metrics.dead("bad-message"),
-        Fact::GateAnswered(took, ok) => metrics.gate_answered(*took, *ok),
-        Fact::Decided(decision) => metrics.decided(match decision {
+        Fact::Delivered(source) => metrics.deliveries.count(queue(*source)),
+        Fact::InvalidMessage { .. } => metrics.dead_letters.count(reason(Death::Invalid)),
+        Fact::GateAnswered(took, ok) => {
+            metrics.gate_round_trips.inc();
+            metrics.gate_seconds.observe(took.as_secs_f64());
+            if !ok {
+                metrics.gate_failures.inc();
+            }
+        }
+        Fact::Decided(decision) => metrics.decisions.count(match decision {
             Decision::Admitted => "start",
             Decision::Denied => "wait",
             Decision::NoSlot => "capacity",
@@ -24,53 +32,49 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
             wait_ms,
             ..
         } => {
-            metrics.waited(Duration::from_millis(*wait_ms));
-            metrics.denied_by(limits[*limit].name());
+            let wait = Duration::from_millis(*wait_ms);
+            metrics.wait_seconds.observe(wait.as_secs_f64());
+            metrics.denials.of(limits[*limit].name()).inc();
         }
         Fact::Started(late, None) => metrics.started(*late),
         Fact::Started(late, Some(JobFields { id, .. })) => {
             metrics.started_late(*late, id.as_deref())
         }
         Fact::Promised(off) => metrics.promised(*off),
-        Fact::Queued(age) => metrics.queued(*age),
-        Fact::ExpiredPermit => metrics.permit_expired(),
-        Fact::Delayed(delay) => metrics.delayed(match delay {
+        Fact::Queued(age) => metrics.queued_seconds.observe(age.as_secs_f64()),
+        Fact::ExpiredPermit => _ = metrics.expired_permits.inc(),
+        Fact::Delayed(delay) => metrics.delays.count(match delay {
             WaitPlace::InMemory => "memory",
             WaitPlace::Queue => "delay-queue",
             WaitPlace::Recheck => "recheck",
         }),
-        Fact::DelayedStart(..) => metrics.start_delayed(),
+        Fact::DelayedStart(..) => _ = metrics.delayed_starts.inc(),
         Fact::Called(outcome, took) => {
-            metrics.dispatched(outcome);
+            metrics.dispatches.count(outcome.name());
             if let Some(took) = took {
-                metrics.record_call_duration(*took);
+                metrics.dispatch_seconds.observe(took.as_secs_f64());
             }
         }
-        Fact::LateCall(signal, late) => metrics.late_call(*signal, *late),
-        Fact::LateCallNotCounted => metrics.late_call_not_counted(),
-        Fact::Duplicate(..) => metrics.duplicate(),
-        Fact::DeadLetter(_, death, _) => metrics.dead(match death {
-            Death::Rejected => "rejected",
-            Death::Attempts => "attempts",
-            Death::Expired => "expired",
-            Death::GivenUp => "given-up",
-            Death::Crashed => "crashed",
-            Death::Invalid => "bad-message",
-            Death::Cancelled => "cancelled",
-        }),
-        Fact::PublishFailed(why, _) => metrics.publish_failed(why),
-        Fact::MoveGivenBack { .. } => metrics.move_given_back(),
-        Fact::ResultPublished => metrics.result(ResultOutcome::Published),
-        Fact::ResultLost { sent, .. } => metrics.result(*sent),
+        Fact::LateCall(signal, late) => {
+            metrics.late_calls.count(detection(*signal));
+            metrics.late_calls_seconds.inc_by(late.as_secs_f64());
+        }
+        Fact::LateCallNotCounted => _ = metrics.late_calls_not_counted.inc(),
+        Fact::Duplicate(..) => _ = metrics.duplicates.inc(),
+        Fact::DeadLetter(_, death, _) => metrics.dead_letters.count(reason(*death)),
+        Fact::PublishFailed(why, _) => metrics.publish_failures.count(failure(why)),
+        Fact::MoveGivenBack { .. } => _ = metrics.moves_given_back.inc(),
+        Fact::ResultPublished => metrics.results.count(result(ResultOutcome::Published)),
+        Fact::ResultLost { sent, .. } => metrics.results.count(result(*sent)),
         Fact::LimitLowered { limit, lowered, .. } => metrics.limit_lowered(limit, *lowered),
         Fact::LimitRestored { limit, lowered, .. } => metrics.limit_whole(limit, *lowered),
-        Fact::Breaker(scope, true, _) => metrics.breaker_opened(match scope {
+        Fact::Breaker(scope, true, _) => metrics.breaker_opened.count(match scope {
             BreakerScope::Tenant(_) => "tenant",
             BreakerScope::Api => "api",
         }),
-        Fact::Diverted => metrics.diverted(),
+        Fact::Diverted => _ = metrics.diverted_jobs.inc(),
         Fact::Held(hold) => metrics.set_held(*hold),
-        Fact::DeliveriesReturned => metrics.deliveries_returned(),
+        Fact::DeliveriesReturned => _ = metrics.rests.inc(),
         // These are logged or traced.
         Fact::AllStopped(..)
         | Fact::Breaker(_, false, _)
@@ -101,6 +105,53 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
     }
 }
 
+fn queue(source: DeliverySource) -> &'static str {
+    match source {
+        DeliverySource::Fresh => "fresh",
+        DeliverySource::Due => "due",
+        DeliverySource::Recheck => "recheck",
+        DeliverySource::Delay(_) => "lane",
+    }
+}
+
+fn detection(signal: CallSignal) -> &'static str {
+    match signal {
+        CallSignal::Acked { .. } => "acknowledgement",
+        CallSignal::Answered => "answer",
+        CallSignal::Nothing => "nothing",
+    }
+}
+
+fn reason(death: Death) -> &'static str {
+    match death {
+        Death::Rejected => "rejected",
+        Death::Attempts => "attempts",
+        Death::Expired => "expired",
+        Death::GivenUp => "given-up",
+        Death::Crashed => "crashed",
+        Death::Invalid => "bad-message",
+        Death::Cancelled => "cancelled",
+    }
+}
+
+fn failure(why: &PublishError) -> &'static str {
+    match why {
+        PublishError::Returned => "returned",
+        PublishError::Nacked => "nacked",
+        PublishError::Refused(_) => "refused",
+        PublishError::Unconfirmed => "unconfirmed",
+        PublishError::Down(_) => "down",
+    }
+}
+
+fn result(sent: ResultOutcome) -> &'static str {
+    match sent {
+        ResultOutcome::Published => "published",
+        ResultOutcome::Unroutable => "unroutable",
+        ResultOutcome::Refused => "refused",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +167,7 @@ mod tests {
         };
         let metrics = Metrics::new();
         for fact in [
+            Fact::GateAnswered(Duration::from_millis(2), false),
             Fact::Decided(Decision::Admitted),
             Fact::Called(Outcome::Done, Some(Duration::from_millis(5))),
             Fact::Called(Outcome::Done, None),
@@ -128,6 +180,9 @@ mod tests {
         }
         let shown = metrics.encode();
         for line in [
+            "sluicegate_gate_round_trips_total 1",
+            "sluicegate_gate_failures_total 1",
+            "sluicegate_gate_seconds_count 1",
             "sluicegate_decisions_total{answer=\"start\"} 1",
             "sluicegate_dispatches_total{outcome=\"done\"} 2",
             "sluicegate_dispatch_seconds_count 1",

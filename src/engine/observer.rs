@@ -25,7 +25,7 @@ impl Observer {
             count(metrics, &fact);
             self.journal.log(now, &fact);
             if let Fact::Span(span) = fact {
-                metrics.spans_lost(traces::record(now, *span));
+                metrics.spans_lost.inc_by(traces::record(now, *span));
             }
         }
         self.journal.log_summaries(now);

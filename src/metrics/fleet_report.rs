@@ -3,43 +3,37 @@
 
 use std::sync::{Arc, PoisonError};
 
-use prometheus_client::metrics::gauge::Gauge;
-
-use super::load::LackLabel;
-use super::{Decision, Metrics};
+use super::{Metrics, number};
 use crate::engine::facts::{MissingResource, TenantLoads};
 use crate::rules::report::Load;
 
 impl Metrics {
     /// Stores the current counts of tenants.
     pub fn set_tenants(&self, tenants: TenantLoads) {
-        *(self.tenants.lock()).unwrap_or_else(PoisonError::into_inner) = Arc::new(tenants);
+        *(self.tenant_loads.lock()).unwrap_or_else(PoisonError::into_inner) = Arc::new(tenants);
     }
 
     /// Returns the latest counts of tenants.
     pub fn tenants(&self) -> Arc<TenantLoads> {
-        let tenants = self.tenants.lock();
+        let tenants = self.tenant_loads.lock();
         Arc::clone(&tenants.unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns how many jobs the gate admitted and how many it denied since the worker started.
     pub fn decided_so_far(&self) -> [u64; 2] {
-        ["start", "wait"].map(|answer| self.decisions.get_or_create(&Decision { answer }).get())
+        ["start", "wait"].map(|answer| self.decisions.of(answer).get())
     }
 
     /// Returns the worker's current load.
     pub fn load_now(&self) -> Load {
-        let number = |gauge: &Gauge| u64::try_from(gauge.get()).unwrap_or_default();
-        let idle = MissingResource::NAMES
-            .into_iter()
-            .map(|(_, lacks)| number(&(self.load.quota_idle).get_or_create(&LackLabel { lacks })));
+        let idle = MissingResource::NAMES.map(|(_, lacks)| number(&self.quota_idle.of(lacks)));
         Load {
             running: number(&self.calls_in_flight),
-            slots: number(&self.load.worker_slots),
-            saturation: self.load.saturation.get(),
+            slots: number(&self.worker_slots),
+            saturation: self.saturation.get(),
             in_memory: number(&self.in_memory),
             delayed: number(&self.delayed_in_memory),
-            idle: idle.sum(),
+            idle: idle.into_iter().sum(),
         }
     }
 }

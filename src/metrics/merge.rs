@@ -53,7 +53,6 @@ fn split(text: &str) -> impl Iterator<Item = (&str, &str)> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
-    use std::time::Duration;
 
     use super::super::Metrics;
     use super::*;
@@ -61,8 +60,8 @@ mod tests {
     #[test]
     fn each_family_has_its_head_once_and_the_series_of_all() {
         let [a, b] = ["a", "b"].map(|name| Metrics::of(Some(name)));
-        a.restarted();
-        b.gate_answered(Duration::from_millis(2), true);
+        a.pipeline_restarts.inc();
+        b.gate_seconds.observe(0.002);
         let alone = Metrics::new().encode();
         let text = merge(&[a.encode(), b.encode()]);
         let heads: Vec<&str> = text.lines().filter(|line| line.starts_with('#')).collect();

@@ -1,22 +1,199 @@
-//! Names and help texts of all series. They exist from the start.
+//! The declarations of all metrics. Each is one row of the table below.
 
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-use super::learned::LearnedLimits;
-use super::load::LoadMetrics;
-use super::shadows::Shadows;
-use super::{
-    BreakerOwner, Decision, EndReport, Kind, Metrics, OutcomeLabel, Queue, Reason, Reloaded,
-    Server, Where,
-};
-use crate::gate::Primaries;
+use super::labels::{ByLabel, ByLimit, by};
+use crate::broker::MessageKind;
+use crate::engine::facts::{MissingResource, TenantLoads};
+
+type FloatCounter = Counter<f64, AtomicU64>;
+type FloatGauge = Gauge<f64, AtomicU64>;
+/// The label `job_id` of an exemplar.
+type JobId = [(&'static str, String); 1];
+
+/// The queues that jobs are delivered from, as `deliveries` names them.
+pub(super) const QUEUES: [&str; 4] = ["fresh", "due", "recheck", "lane"];
+/// Upper bounds of the buckets of waits before a start, in seconds. A start is late from one second
+/// on.
+const STARTS: [f64; 14] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0,
+];
+
+/// Defines [`Metrics`]: for each row the field, its registration and its documentation.
+///
+/// A row is `NAME: TYPE = START, HELP;`. The field has the name that Prometheus shows, without
+/// `sluicegate_` and a counter's `_total`. Without `= START`, the metric starts as its type's
+/// default. `NAME in UNIT` tells Prometheus the unit, in which `NAME` ends.
+macro_rules! metrics {
+    (@start) => { Default::default() };
+    (@start $start:expr) => { $start };
+    ($($name:ident $(in $unit:ident)?: $type:ty $(= $start:expr)?, $help:literal;)+) => {
+        /// All metrics of a worker. Counting is cheap and works from any thread.
+        pub struct Metrics {
+            pub(super) registry: Registry,
+            /// Current tenant counts, for the fleet report.
+            pub(super) tenant_loads: Mutex<Arc<TenantLoads>>,
+            $(#[doc = $help] pub(crate) $name: $type,)+
+        }
+
+        impl Metrics {
+            /// Creates all metrics in `registry`, with all series.
+            fn register(mut registry: Registry) -> Self {
+                $(
+                    let $name: $type = metrics!(@start $($start)?);
+                    let unit = None $(.or(Some(Unit::$unit)))?;
+                    add(&mut registry, stringify!($name), unit, $help, $name.clone());
+                )+
+                Self { registry, tenant_loads: Mutex::default(), $($name),+ }
+            }
+        }
+    };
+}
+
+metrics! {
+    deliveries: ByLabel<Counter> = by("queue", QUEUES),
+        "Deliveries taken, by queue";
+    decisions: ByLabel<Counter> = by("answer", ["start", "wait", "capacity"]),
+        "Decisions of the gate, by answer";
+    gate_round_trips: Counter,
+        "Requests to Redis for decisions";
+    gate_failures: Counter,
+        "Requests to Redis without an answer";
+    gate_seconds in Seconds: Histogram = call_times(),
+        "Round trips to Redis for decisions";
+    gate_base_seconds in Seconds: FloatGauge,
+        "Shortest round trip to Redis of the last minutes";
+    expired_permits: Counter,
+        "Permits whose deadline passed before the call was sent";
+    late_calls: ByLabel<Counter> = by("told_by", ["acknowledgement", "answer", "nothing"]),
+        "Calls that came later than the guard covers and count from their detection, by how they \
+        were detected";
+    late_calls_seconds: FloatCounter,
+        "Additional time for which late calls count";
+    late_calls_not_counted: Counter,
+        "Late answers for which guard-budget was exhausted";
+    way_base_seconds: FloatGauge,
+        "Shortest time from a request to Redis to the acknowledged call";
+    dispatches: ByLabel<Counter>
+        = by("outcome", ["done", "retry", "snooze", "throttled", "late", "reject"]),
+        "Calls, by outcome";
+    dispatch_seconds in Seconds: Histogram = call_times(),
+        "Durations of calls";
+    delays: ByLabel<Counter> = by("where", ["memory", "delay-queue", "recheck"]),
+        "Delays started, by place: in memory or in a delay queue";
+    duplicates: Counter,
+        "Dropped jobs whose dedupe key was seen before";
+    spans_lost: Counter,
+        "Trace spans that were not sent: too many waited, or the collector did not accept them";
+    delayed_starts: Counter,
+        "Jobs whose publisher delayed their start";
+    wait_seconds in Seconds: Histogram = Histogram::new(exponential_buckets(0.001, 4.0, 12)),
+        "Waits of denied jobs";
+    dead_letters: ByLabel<Counter> = by("reason", [
+            "bad-message", "rejected", "attempts", "expired", "given-up", "crashed", "cancelled",
+        ]),
+        "Dead letters, by kind of reason";
+    results: ByLabel<Counter> = by("outcome", ["published", "unroutable", "refused"]),
+        "Results of jobs, by outcome";
+    publish_failures: ByLabel<Counter>
+        = by("kind", ["returned", "nacked", "refused", "unconfirmed", "down"]),
+        "Unconfirmed publishes, which were retried";
+    moves_given_back: Counter,
+        "Jobs returned to their queues because RabbitMQ stored no copy of them";
+    stuck_messages: ByLabel<Gauge> = by("kind", MessageKind::NAMES.map(|(_, name)| name)),
+        "Messages that wait because RabbitMQ accepts none for their queue or exchange";
+    disconnects: ByLabel<Counter> = by("server", ["rabbitmq", "redis"]),
+        "Connections lost";
+    up: ByLabel<Gauge> = by("server", ["rabbitmq", "redis"]),
+        "1 while the server answers";
+    agreed: Gauge,
+        "1 while the workers agree on the effective limits; at 0 no job is admitted";
+    rests: Counter,
+        "Times that the worker returned all deliveries because it could admit or call nothing";
+    paused: Gauge,
+        "1 while an operator has paused all workers (sluicegate pause --all)";
+    draining: Gauge,
+        "1 while an operator drains all workers (sluicegate drain)";
+    diverted_jobs: Counter,
+        "Jobs moved to another queue because their tenant is diverted";
+    gate_recovering: Gauge,
+        "1 during a recovery wait: Redis (in a cluster, at least one primary) may have lost data \
+        and admits no job";
+    redis_primaries: ByLabel<Gauge> = by("state", ["admitting", "recovering", "away"]),
+        "Primaries of Redis, by state; one without a cluster";
+    breaker_open: Gauge,
+        "1 while this worker makes only probes because calls of the API failed in a row";
+    breaker_opened: ByLabel<Counter> = by("whose", ["api", "tenant"]),
+        "Breakers that failures reported by this worker opened";
+    config_reloads: ByLabel<Counter> = by("result", ["applied", "refused"]),
+        "Configurations read again, by result";
+    pipeline_restarts: Counter,
+        "Restarts of the pipeline after an error";
+    exec_restarts: Counter,
+        "Programs of dispatch.exec that ended or failed and were replaced";
+    active_policies: Gauge,
+        "Policies enforced together";
+    calls_in_flight: Gauge,
+        "Calls in flight";
+    delayed_in_memory: Gauge,
+        "Jobs in an in-memory delay, or in the delivery window of a delay queue";
+    in_memory: Gauge,
+        "Unacked jobs in the worker";
+    abandoned_calls: Gauge,
+        "Calls that timed out and may still reach the API: guard: strict and max-concurrent count \
+        them";
+    start_delay_seconds in Seconds: HistogramWithExemplars<JobId>
+        = HistogramWithExemplars::new(STARTS.into_iter()),
+        "Delay of starts after the job's arrival or the end of its last wait";
+    forecast_error_seconds in Seconds: ByLabel<Histogram>
+        = ByLabel::new("off", ["early", "late"], || Histogram::new(STARTS)),
+        "Difference between a job's start and the first turn that it was promised";
+    forecasts_kept: Counter,
+        "Jobs that started within 2 % of their wait or 100 ms of the first turn that they were \
+        promised";
+    backlog_jobs: ByLabel<FloatGauge> = by("state", ["ready", "waiting", "dead"]),
+        "Jobs in RabbitMQ's queues, excluding jobs in workers' memory; NaN: unknown";
+    tenants: ByLabel<Gauge> = by("state", ["waiting", "suspended"]),
+        "Tenants with a job waiting in this worker's memory, and suspended tenants";
+    quota_idle: ByLabel<Gauge> = by("lacks", MissingResource::NAMES.map(|(_, name)| name)),
+        "Jobs in memory that have been due for over a second, by what they lack; should be 0";
+    oldest_ready_seconds: FloatGauge,
+        "Time that the oldest due job in memory has waited for its start";
+    late_starts: Counter,
+        "Jobs that started over a second late";
+    queued_seconds in Seconds: Histogram = Histogram::new(STARTS),
+        "Ages of new jobs when taken, by their publisher's timestamp";
+    denials: ByLimit<Counter>,
+        "Denied jobs, by the limit with the longest wait";
+    worker_slots: Gauge,
+        "Maximum number of calls in flight of this worker";
+    slot_seconds: FloatCounter,
+        "Total time for which worker slots were taken";
+    saturation: FloatGauge,
+        "Share of worker slots taken in the last seconds, from 0 to 1";
+    limit_decreases: ByLimit<Counter>,
+        "Times that an answer to this worker lowered a limit, by limit";
+    limits_lowered: ByLimit<Gauge>,
+        "Tenants whose limit was lowered by answers to this worker and is not yet restored, by \
+        limit";
+    shadow_starts: ByLimit<Counter>,
+        "Jobs that started under a shadow limit";
+    shadow_waits: ByLimit<Counter>,
+        "Started jobs that the shadow limit would have made wait";
+    shadow_never: ByLimit<Counter>,
+        "Jobs of sluicegate_shadow_waits_total that would have waited for more than a day or cost \
+        more than the whole limit";
+    shadow_longest_wait_seconds: ByLimit<FloatGauge>,
+        "Longest wait that the shadow limit would have caused since the worker started";
+}
 
 impl Metrics {
     /// Creates all metrics at zero.
@@ -27,329 +204,32 @@ impl Metrics {
     /// Creates all metrics at zero. If `pipeline` is given, each series has the label `pipeline`.
     pub fn of(pipeline: Option<&str>) -> Self {
         let label = pipeline.map(|name| ("pipeline".into(), name.to_owned().into()));
-        let labels = label.into_iter();
-        let mut registry = Registry::with_prefix_and_labels("sluicegate", labels);
+        let mut registry = Registry::with_prefix_and_labels("sluicegate", label.into_iter());
         let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The worker's version", version);
-        let r = &mut registry;
-        let seconds = || exponential_buckets(0.000_5, 2.0, 16);
-        let metrics = Self {
-            deliveries: register(
-                r,
-                "deliveries",
-                "Deliveries taken, by queue",
-                Family::default(),
-            ),
-            decisions: register(
-                r,
-                "decisions",
-                "Decisions of the gate, by answer",
-                Family::default(),
-            ),
-            gate_round_trips: register(
-                r,
-                "gate_round_trips",
-                "Requests to Redis for decisions",
-                Counter::default(),
-            ),
-            gate_failures: register(
-                r,
-                "gate_failures",
-                "Requests to Redis without an answer",
-                Counter::default(),
-            ),
-            gate_seconds: register_seconds(
-                r,
-                "gate",
-                "Round trips to Redis for decisions",
-                Histogram::new(seconds()),
-            ),
-            gate_base: register_base(r),
-            expired_permits: register(
-                r,
-                "expired_permits",
-                "Permits whose deadline passed before the call was sent",
-                Counter::default(),
-            ),
-            late_calls: register(
-                r,
-                "late_calls",
-                "Calls that came later than the guard covers and count from their detection, by \
-                how they were detected",
-                Family::default(),
-            ),
-            late_seconds: register(
-                r,
-                "late_calls_seconds",
-                "Additional time for which late calls count",
-                Counter::default(),
-            ),
-            late_not_counted: register(
-                r,
-                "late_calls_not_counted",
-                "Late answers for which guard-budget was exhausted",
-                Counter::default(),
-            ),
-            latency_base: register(
-                r,
-                "way_base_seconds",
-                "Shortest time from a request to Redis to the acknowledged call",
-                Gauge::default(),
-            ),
-            dispatches: register(r, "dispatches", "Calls, by outcome", Family::default()),
-            dispatch_seconds: register_seconds(
-                r,
-                "dispatch",
-                "Durations of calls",
-                Histogram::new(seconds()),
-            ),
-            delays: register(
-                r,
-                "delays",
-                "Delays started, by place: in memory or in a delay queue",
-                Family::default(),
-            ),
-            duplicates: register(
-                r,
-                "duplicates",
-                "Dropped jobs whose dedupe key was seen before",
-                Counter::default(),
-            ),
-            spans_lost: register(
-                r,
-                "spans_lost",
-                "Trace spans that were not sent: too many waited, or the collector did not accept \
-                them",
-                Counter::default(),
-            ),
-            delayed_starts: register(
-                r,
-                "delayed_starts",
-                "Jobs whose publisher delayed their start",
-                Counter::default(),
-            ),
-            wait_seconds: register_seconds(
-                r,
-                "wait",
-                "Waits of denied jobs",
-                Histogram::new(exponential_buckets(0.001, 4.0, 12)),
-            ),
-            dead_letters: register(
-                r,
-                "dead_letters",
-                "Dead letters, by kind of reason",
-                Family::default(),
-            ),
-            results: register(
-                r,
-                "results",
-                "Results of jobs, by outcome",
-                Family::default(),
-            ),
-            publish_failures: register(
-                r,
-                "publish_failures",
-                "Unconfirmed publishes, which were retried",
-                Family::default(),
-            ),
-            moves_given_back: register(
-                r,
-                "moves_given_back",
-                "Jobs returned to their queues because RabbitMQ stored no copy of them",
-                Counter::default(),
-            ),
-            stuck: register(
-                r,
-                "stuck_messages",
-                "Messages that wait because RabbitMQ accepts none for their queue or exchange",
-                Family::default(),
-            ),
-            disconnects: register(r, "disconnects", "Connections lost", Family::default()),
-            up: register(r, "up", "1 while the server answers", Family::default()),
-            agreed: register(
-                r,
-                "agreed",
-                "1 while the workers agree on the effective limits; at 0 no job is admitted",
-                Gauge::default(),
-            ),
-            rests: register(
-                r,
-                "rests",
-                "Times that the worker returned all deliveries because it could admit or call nothing",
-                Counter::default(),
-            ),
-            paused: register(
-                r,
-                "paused",
-                "1 while an operator has paused all workers (sluicegate pause --all)",
-                Gauge::default(),
-            ),
-            draining: register(
-                r,
-                "draining",
-                "1 while an operator drains all workers (sluicegate drain)",
-                Gauge::default(),
-            ),
-            diverted: register(
-                r,
-                "diverted_jobs",
-                "Jobs moved to another queue because their tenant is diverted",
-                Counter::default(),
-            ),
-            gate_recovering: register(
-                r,
-                "gate_recovering",
-                "1 during a recovery wait: Redis (in a cluster, at least one primary) may have \
-                lost data and admits no job",
-                Gauge::default(),
-            ),
-            primaries: register(
-                r,
-                "redis_primaries",
-                "Primaries of Redis, by state; one without a cluster",
-                Family::default(),
-            ),
-            breaker_open: register(
-                r,
-                "breaker_open",
-                "1 while this worker makes only probes because calls of the API failed in a row",
-                Gauge::default(),
-            ),
-            breaker_opened: register(
-                r,
-                "breaker_opened",
-                "Breakers that failures reported by this worker opened",
-                Family::default(),
-            ),
-            config_reloads: register(
-                r,
-                "config_reloads",
-                "Configurations read again, by result",
-                Family::default(),
-            ),
-            restarts: register(
-                r,
-                "pipeline_restarts",
-                "Restarts of the pipeline after an error",
-                Counter::default(),
-            ),
-            exec_restarts: register(
-                r,
-                "exec_restarts",
-                "Programs of dispatch.exec that ended or failed and were replaced",
-                Counter::default(),
-            ),
-            active_policies: register(
-                r,
-                "active_policies",
-                "Policies enforced together",
-                Gauge::default(),
-            ),
-            calls_in_flight: register(r, "calls_in_flight", "Calls in flight", Gauge::default()),
-            delayed_in_memory: register(
-                r,
-                "delayed_in_memory",
-                "Jobs in an in-memory delay, or in the delivery window of a delay queue",
-                Gauge::default(),
-            ),
-            in_memory: register(
-                r,
-                "in_memory",
-                "Unacked jobs in the worker",
-                Gauge::default(),
-            ),
-            abandoned: register(
-                r,
-                "abandoned_calls",
-                "Calls that timed out and may still reach the API: guard: strict and max-concurrent count them",
-                Gauge::default(),
-            ),
-            load: LoadMetrics::register(r),
-            learned: LearnedLimits::register(r),
-            shadows: Shadows::new(r),
-            tenants: std::sync::Mutex::default(),
-            registry,
-        };
-        metrics.show_all_series();
+        let metrics = Self::register(registry);
+        metrics.set_backlog(None);
         metrics
     }
+}
 
-    /// Creates all series at zero: a rate over a series that appears later misses its first count.
-    fn show_all_series(&self) {
-        self.load.show_all_series();
-        self.learned.show_all_series();
-        self.shadows.show_all_series();
-        for queue in ["fresh", "due", "recheck", "lane"] {
-            drop(self.deliveries.get_or_create(&Queue { queue }));
-        }
-        for answer in ["start", "wait", "capacity"] {
-            drop(self.decisions.get_or_create(&Decision { answer }));
-        }
-        for told_by in ["acknowledgement", "answer", "nothing"] {
-            drop(self.late_calls.get_or_create(&EndReport { told_by }));
-        }
-        for outcome in ["done", "retry", "snooze", "throttled", "late", "reject"] {
-            drop(self.dispatches.get_or_create(&OutcomeLabel { outcome }));
-        }
-        for r#where in ["memory", "delay-queue", "recheck"] {
-            drop(self.delays.get_or_create(&Where { r#where }));
-        }
-        let reasons = [
-            "bad-message",
-            "rejected",
-            "attempts",
-            "expired",
-            "given-up",
-            "crashed",
-            "cancelled",
-        ];
-        for reason in reasons {
-            drop(self.dead_letters.get_or_create(&Reason { reason }));
-        }
-        for outcome in ["published", "unroutable", "refused"] {
-            drop(self.results.get_or_create(&OutcomeLabel { outcome }));
-        }
-        for whose in ["api", "tenant"] {
-            drop(self.breaker_opened.get_or_create(&BreakerOwner { whose }));
-        }
-        for kind in ["returned", "nacked", "refused", "unconfirmed", "down"] {
-            drop(self.publish_failures.get_or_create(&Kind { kind }));
-        }
-        self.set_stuck([0; 3]);
-        self.set_primaries(Primaries::default());
-        for result in ["applied", "refused"] {
-            drop(self.config_reloads.get_or_create(&Reloaded { result }));
-        }
-        for server in ["rabbitmq", "redis"] {
-            drop(self.up.get_or_create(&Server { server }));
-            drop(self.disconnects.get_or_create(&Server { server }));
-        }
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
-pub(super) fn register<M: Clone + Metric>(
-    registry: &mut Registry,
-    name: &str,
-    help: &str,
-    metric: M,
-) -> M {
-    registry.register(name, help, metric.clone());
-    metric
+/// Returns a histogram of the durations of calls.
+fn call_times() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_5, 2.0, 16))
 }
 
-fn register_base(registry: &mut Registry) -> Gauge<f64, AtomicU64> {
-    let gauge = Gauge::default();
-    let help = "Shortest round trip to Redis of the last minutes";
-    registry.register_with_unit("gate_base", help, Unit::Seconds, Gauge::clone(&gauge));
-    gauge
-}
-
-pub(super) fn register_seconds(
-    registry: &mut Registry,
-    name: &str,
-    help: &str,
-    metric: Histogram,
-) -> Histogram {
-    registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
-    metric
+fn add(registry: &mut Registry, name: &str, unit: Option<Unit>, help: &str, metric: impl Metric) {
+    let Some(unit) = unit else {
+        return registry.register(name, help, metric);
+    };
+    // The registry appends the unit.
+    let end = format!("_{}", unit.as_str());
+    let name = name.strip_suffix(&end).unwrap_or(name);
+    registry.register_with_unit(name, help, unit, metric);
 }

@@ -7,29 +7,29 @@ use crate::config::show_duration;
 use crate::gate::Inspection;
 use crate::rules::answers::{Excess, Quota};
 use crate::rules::limit::Limit;
-use serde::Serialize;
 
+use super::answer::{Maybe, answers};
 use super::times::at;
 
-/// One advertised limit.
-#[derive(Debug, Serialize)]
-pub struct AdvertisedLimit {
-    limit: u64,
-    /// Its window, or `None` if the API names none. The configured limits can't be compared with it
-    /// then.
-    window_ms: Option<u64>,
-    /// How the configured limits let more calls through in that window, if they do.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exceeded: Option<ExceededLimit>,
-}
+answers! {
+    /// One advertised limit.
+    pub struct AdvertisedLimit {
+        pub limit: u64,
+        /// Its window, or `None` if the API names none. The configured limits can't be compared
+        /// with it then.
+        pub window_ms: Option<u64>,
+        /// How the configured limits let more calls through in that window, if they do.
+        pub exceeded: Maybe<ExceededLimit>,
+    }
 
-#[derive(Debug, Serialize)]
-struct ExceededLimit {
-    /// Calls that the configured limits allow; `None` if no limit bounds a tenant's calls.
-    allowed: Option<u64>,
-    limit: Option<String>,
-    max_requests: Option<u64>,
-    warning: String,
+    /// How the configured limits let more calls through than the API allows.
+    pub struct ExceededLimit {
+        /// Calls that the configured limits allow; `None` if no limit bounds a tenant's calls.
+        pub allowed: Option<u64>,
+        pub limit: Option<String>,
+        pub max_requests: Option<u64>,
+        pub warning: String,
+    }
 }
 
 /// Compares the limits that the API advertised last with `ours`, the effective limits.
@@ -37,12 +37,12 @@ pub fn compare(found: &Inspection, ours: &[Limit]) -> Vec<AdvertisedLimit> {
     let one = |quota: Quota| AdvertisedLimit {
         limit: quota.limit,
         window_ms: quota.window.map(millis),
-        exceeded: Excess::of(ours, quota).map(|excess| ExceededLimit {
+        exceeded: Maybe(Excess::of(ours, quota).map(|excess| ExceededLimit {
             allowed: excess.allowed(),
             limit: excess.limit().map(|limit| limit.name().to_owned()),
             max_requests: excess.max_requests(),
             warning: excess.to_string(),
-        }),
+        })),
     };
     found.quotas.iter().map(one).collect()
 }
@@ -72,7 +72,7 @@ pub fn describe(found: &Inspection, advertised: &[AdvertisedLimit]) -> String {
     );
     for exceeded in advertised
         .iter()
-        .filter_map(|advertised| advertised.exceeded.as_ref())
+        .filter_map(|advertised| advertised.exceeded.0.as_ref())
     {
         // Writing to a String can't fail.
         let _ = writeln!(text, "warning   {}", exceeded.warning);

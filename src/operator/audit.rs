@@ -4,6 +4,7 @@ use ::redis::{Value as Reply, from_redis_value_ref};
 use serde_json::{Map, Value, json};
 
 use super::NotDone;
+use super::answer::{Maybe, True, answers};
 use super::text::plain;
 use crate::gate::GateError;
 use crate::gate::redis::RedisGate;
@@ -85,13 +86,27 @@ pub async fn add(gate: &RedisGate, entry: &AuditEntry) -> Result<u64, NotDone> {
     Ok(last)
 }
 
-/// A page of entries, newest first.
-#[derive(Debug)]
-pub struct AuditPage {
-    /// Entries, each with its number and its time by Redis's clock.
-    pub entries: Vec<Value>,
-    /// Number to pass as `before` for the next page, or `None` if this is the last page.
-    pub next: Option<u64>,
+answers! {
+    /// A page of entries, newest first.
+    pub struct AuditPage {
+        pub entries: Vec<RecordedEntry>,
+        /// Number to pass as `before` for the next page, or `None` if this is the last page.
+        pub next: Option<u64>,
+    }
+
+    /// An entry with its number and its time by Redis's clock.
+    pub struct RecordedEntry {
+        pub number: u64,
+        pub at_ms: u64,
+        pub operator: String,
+        pub peer: String,
+        pub action: String,
+        pub of: Map<String, Value>,
+        pub request: Option<Map<String, Value>>,
+        pub failed: Maybe<String>,
+        /// Whether the request was too long to be recorded.
+        pub too_long: Maybe<True>,
+    }
 }
 
 /// Returns the newest `limit` entries with a number below `before`.
@@ -112,23 +127,21 @@ pub async fn read(
     let (_, mut texts) = run(gate, words.to_vec()).await?;
     let is_more = texts.len() > limit;
     texts.truncate(limit);
-    let entries: Vec<Value> = texts.iter().filter_map(|text| entry(text)).collect();
+    let entries = texts.iter().filter_map(|text| entry(text)).collect();
     let last = texts.last().filter(|_| is_more);
     let next = last.and_then(|text| text.split(':').next()?.parse().ok());
     Ok(AuditPage { entries, next })
 }
 
 /// Parses `NUMBER:AT:TEXT`. Returns `None` for an entry in another version's format.
-fn entry(text: &str) -> Option<Value> {
+fn entry(text: &str) -> Option<RecordedEntry> {
     let mut parts = text.splitn(3, ':');
     let number: u64 = parts.next()?.parse().ok()?;
     let at_ms: u64 = parts.next()?.parse().ok()?;
-    let mut entry: Value = serde_json::from_str(parts.next()?).ok()?;
-    entry
-        .as_object_mut()?
-        .insert("number".to_owned(), number.into());
-    entry["at_ms"] = at_ms.into();
-    Some(entry)
+    let mut entry: Map<String, Value> = serde_json::from_str(parts.next()?).ok()?;
+    entry.insert("number".to_owned(), number.into());
+    entry.insert("at_ms".to_owned(), at_ms.into());
+    serde_json::from_value(entry.into()).ok()
 }
 
 async fn run(gate: &RedisGate, words: Vec<String>) -> Result<(u64, Vec<String>), NotDone> {
@@ -179,19 +192,17 @@ mod tests {
         };
         let small = of(json!({"for": "1h"}), None).text();
         let read = entry(&format!("7:1700:{small}")).expect("an entry");
-        assert_eq!((&read["number"], &read["at_ms"]), (&json!(7), &json!(1700)));
-        assert_eq!(read["request"], json!({"for": "1h"}));
-        assert_eq!(read.get("failed"), None);
+        assert_eq!((read.number, read.at_ms), (7, 1700));
+        assert_eq!(json!(read.request), json!({"for": "1h"}));
+        assert!(read.failed.0.is_none() && read.too_long.0.is_none());
 
         let why = "\u{7}".repeat(1_000);
         let large = of(json!({"reason": "x".repeat(5_000)}), Some(&why)).text();
         assert!(large.len() <= MAX_ENTRY_BYTES, "{}", large.len());
-        assert_eq!(
-            entry(&format!("7:1700:{large}")).expect("one")["too_long"],
-            true
-        );
+        let read = entry(&format!("7:1700:{large}")).expect("an entry");
+        assert!(read.too_long.0.is_some_and(|it| it.0));
         for other in ["", "7", "7:x:{}", "x:1:{}", "7:1:[]", "7:1:{"] {
-            assert_eq!(entry(other), None, "{other}");
+            assert!(entry(other).is_none(), "{other}");
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use super::NotDone;
-use super::letters::{LetterRow, for_replay, headers, hex, reason};
+use super::letters::{LetterAnswer, LetterRow, for_replay, headers, hex, reason};
 use super::rate::Rate;
 use super::steer::followed;
 use crate::broker::amqp::{Client, FetchedMessage};
@@ -234,8 +234,8 @@ impl Dead<'_> {
         Ok(found.ok_or_else(missing)?.message)
     }
 
-    /// Returns `letter` as JSON, with its headers and at most `longest` bytes of its body.
-    pub fn as_json(&self, letter: &Message, longest: usize) -> Value {
+    /// Returns `letter` with its headers and at most `longest` bytes of its body.
+    pub fn answer(&self, letter: &Message, longest: usize) -> LetterAnswer {
         let all = letter.body.len();
         let mut body = &letter.body[..all.min(longest)];
         let is_text = match std::str::from_utf8(body) {
@@ -247,19 +247,18 @@ impl Dead<'_> {
             body = &body[..why.valid_up_to()];
         }
         let kind = letter.properties.content_type();
-        json!({
-            "id": letter.id(),
-            "tenant": self.tenant(letter),
-            "reason": reason(letter),
-            "content_type": kind.as_ref().map(|kind| kind.as_str()),
-            "headers": headers(letter),
-            // Bytes that are not UTF-8 are shown in hexadecimal.
-            "encoding": if is_text { "utf-8" } else { "hex" },
-            "body": match is_text {
+        LetterAnswer {
+            id: letter.id().map(str::to_owned),
+            tenant: self.tenant(letter),
+            reason: reason(letter),
+            content_type: kind.as_ref().map(|kind| kind.as_str().to_owned()),
+            headers: headers(letter),
+            encoding: if is_text { "utf-8" } else { "hex" }.into(),
+            body: match is_text {
                 true => String::from_utf8_lossy(body).into_owned(),
                 false => hex(body),
             },
-        })
+        }
     }
 
     /// Applies `change` to at most `limit` dead letters that match `filter`, until `stop`

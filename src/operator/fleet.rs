@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
-
+use super::answer::answers;
 use super::fullness::Fullness;
 use crate::config::Config;
 use crate::gate::instructions;
@@ -88,89 +87,176 @@ impl BusiestTenants {
         self
     }
 
-    /// Returns the tenants as JSON, with the gaps in the reports of `fleet`.
-    pub fn as_json(&self, fleet: &Fleet) -> Value {
+    /// Returns the tenants with the gaps in the reports of `fleet`.
+    pub fn answer(&self, fleet: &Fleet) -> TenantsAnswer {
         let view = &fleet.view;
         let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let row = |row: &Row| {
-            json!({
-                "tenant": row.tenant.as_str(),
-                "waiting": row.waitlist_units,
-                "waiting_in_memory": row.waiting,
-                "calls_in_flight": row.running,
-                "starts_per_s": row.starts,
-                "denials_per_s": row.denials,
-                "suspended_until_ms": row.closed_until_ms,
-                "suspended_by": text(&row.closed_by),
-                "line_ends_ms": row.line_ends_ms,
-                "limit": text(&row.waits_for),
-                "workers": row.workers,
-                "at_least": row.at_least,
-            })
+        let row = |row: &Row| TenantAnswer {
+            base: TenantLoad {
+                waiting_in_memory: row.waiting,
+                calls_in_flight: row.running,
+                starts_per_s: row.starts,
+                denials_per_s: row.denials,
+            },
+            tenant: row.tenant.to_string(),
+            waiting: row.waitlist_units,
+            suspended_until_ms: row.closed_until_ms,
+            suspended_by: text(&row.closed_by),
+            line_ends_ms: row.line_ends_ms,
+            limit: text(&row.waits_for),
+            workers: row.workers as u64,
+            at_least: row.at_least,
         };
         let others = &view.left_out;
-        json!({
-            "now_ms": view.now_ms,
-            "workers": view.workers.len(),
-            "tenants": self.rows.iter().map(row).collect::<Vec<_>>(),
-            "tenants_not_shown": self.more,
-            "tenants_untold": self.gate_failure,
-            "left_out": {
-                "tenants_at_most": (!others.uncounted).then_some(others.tenants),
-                "waiting_in_memory": others.waiting,
-                "calls_in_flight": others.running,
-                "starts_per_s": others.starts,
-                "denials_per_s": others.denials,
+        TenantsAnswer {
+            now_ms: view.now_ms,
+            workers: view.workers.len() as u64,
+            tenants: self.rows.iter().map(row).collect(),
+            tenants_not_shown: self.more as u64,
+            tenants_untold: self.gate_failure.clone(),
+            left_out: LeftOutTenants {
+                base: TenantLoad {
+                    waiting_in_memory: others.waiting,
+                    calls_in_flight: others.running,
+                    starts_per_s: others.starts,
+                    denials_per_s: others.denials,
+                },
+                tenants_at_most: (!others.uncounted).then_some(others.tenants),
             },
-            "not_known": gaps(fleet),
-        })
+            not_known: gaps(fleet),
+        }
     }
 }
 
-/// Returns the workers as JSON.
-pub fn workers_as_json(fleet: &Fleet) -> Value {
+answers! {
+    /// The workers.
+    pub struct WorkersAnswer {
+        pub now_ms: u64,
+        pub workers: Vec<WorkerAnswer>,
+        pub not_known: FleetGaps,
+    }
+
+    /// A worker by its last report.
+    pub struct WorkerAnswer {
+        pub name: String,
+        pub host: String,
+        pub pid: u32,
+        pub version: String,
+        pub pipeline: Option<String>,
+        pub up_ms: u64,
+        pub said_ms_ago: u64,
+        pub ready: bool,
+        pub notes: Vec<String>,
+        pub calls_in_flight: u64,
+        pub worker_slots: u64,
+        pub saturation: f64,
+        pub starts_per_s: f64,
+        pub denials_per_s: f64,
+        pub jobs_in_memory: u64,
+        pub jobs_delayed_in_memory: u64,
+        pub jobs_waiting: u64,
+        pub quota_idle: u64,
+    }
+
+    /// The gaps in a view of the fleet: silent workers, and workers and servers that could not be
+    /// read.
+    pub struct FleetGaps as "NotKnown" {
+        pub silent_workers: Vec<String>,
+        pub unread_workers: Vec<UnreadWorker>,
+        pub unasked_workers: u64,
+        pub unread_servers: Vec<String>,
+    }
+
+    /// A worker whose report could not be read.
+    pub struct UnreadWorker {
+        pub name: String,
+        pub why: String,
+    }
+
+    /// The busiest tenants.
+    pub struct TenantsAnswer {
+        pub now_ms: u64,
+        pub workers: u64,
+        pub tenants: Vec<TenantAnswer>,
+        pub tenants_not_shown: u64,
+        pub tenants_untold: Option<String>,
+        pub left_out: LeftOutTenants,
+        pub not_known: FleetGaps,
+    }
+
+    /// A page of the busiest tenants.
+    pub struct TenantsPage: TenantsAnswer {
+        pub next_offset: Option<u64>,
+    }
+
+    /// The jobs and calls of a tenant, or of several.
+    pub struct TenantLoad {
+        pub waiting_in_memory: u64,
+        pub calls_in_flight: u64,
+        pub starts_per_s: f64,
+        pub denials_per_s: f64,
+    }
+
+    /// A tenant.
+    pub struct TenantAnswer: TenantLoad {
+        pub tenant: String,
+        pub waiting: Option<u64>,
+        pub suspended_until_ms: u64,
+        pub suspended_by: Option<String>,
+        pub line_ends_ms: u64,
+        pub limit: Option<String>,
+        pub workers: u64,
+        pub at_least: bool,
+    }
+
+    /// All tenants that workers do not name.
+    pub struct LeftOutTenants: TenantLoad {
+        pub tenants_at_most: Option<u64>,
+    }
+}
+
+/// Returns the workers.
+pub fn workers(fleet: &Fleet) -> WorkersAnswer {
     let worker = |worker: &ReportedWorker| {
         let report = &worker.report;
         let load = &report.load;
-        json!({
-            "name": worker.name,
-            "host": report.host,
-            "pid": report.pid,
-            "version": report.version,
-            "pipeline": (!report.pipeline.is_empty()).then_some(&report.pipeline),
-            "up_ms": report.up_ms,
-            "said_ms_ago": worker.age_ms,
-            "ready": report.ready,
-            "notes": report.notes,
-            "calls_in_flight": load.running,
-            "worker_slots": load.slots,
-            "saturation": load.saturation,
-            "starts_per_s": worker.starts,
-            "denials_per_s": worker.denials,
-            "jobs_in_memory": load.in_memory,
-            "jobs_delayed_in_memory": load.delayed,
-            "jobs_waiting": report.waiting,
-            "quota_idle": load.idle,
-        })
+        WorkerAnswer {
+            name: worker.name.clone(),
+            host: report.host.clone(),
+            pid: report.pid,
+            version: report.version.clone(),
+            pipeline: (!report.pipeline.is_empty()).then(|| report.pipeline.clone()),
+            up_ms: report.up_ms,
+            said_ms_ago: worker.age_ms,
+            ready: report.ready,
+            notes: report.notes.clone(),
+            calls_in_flight: load.running,
+            worker_slots: load.slots,
+            saturation: load.saturation,
+            starts_per_s: worker.starts,
+            denials_per_s: worker.denials,
+            jobs_in_memory: load.in_memory,
+            jobs_delayed_in_memory: load.delayed,
+            jobs_waiting: report.waiting,
+            quota_idle: load.idle,
+        }
     };
-    json!({
-        "now_ms": fleet.view.now_ms,
-        "workers": fleet.view.workers.iter().map(worker).collect::<Vec<_>>(),
-        "not_known": gaps(fleet),
-    })
+    WorkersAnswer {
+        now_ms: fleet.view.now_ms,
+        workers: fleet.view.workers.iter().map(worker).collect(),
+        not_known: gaps(fleet),
+    }
 }
 
-/// Lists the gaps: silent workers, and workers and servers that could not be read.
-fn gaps(fleet: &Fleet) -> Value {
-    let view = &fleet.view;
-    let unread = view.unread.iter();
-    let failed = fleet.failed.iter();
-    json!({
-        "silent_workers": view.silent,
-        "unread_workers": unread
-            .map(|(name, why)| json!({"name": name, "why": why.to_string()}))
-            .collect::<Vec<_>>(),
-        "unasked_workers": fleet.unasked,
-        "unread_servers": failed.map(ToString::to_string).collect::<Vec<_>>(),
-    })
+fn gaps(fleet: &Fleet) -> FleetGaps {
+    let unread = fleet.view.unread.iter().map(|(name, why)| UnreadWorker {
+        name: name.clone(),
+        why: why.to_string(),
+    });
+    FleetGaps {
+        silent_workers: fleet.view.silent.clone(),
+        unread_workers: unread.collect(),
+        unasked_workers: fleet.unasked as u64,
+        unread_servers: fleet.failed.iter().map(ToString::to_string).collect(),
+    }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::NotDone;
+use super::answer::words;
 use super::steer::{Followers, WorkerLoad, followed, loads};
 use super::text::count;
 use super::times::when;
@@ -13,6 +14,11 @@ use crate::broker::amqp::Client;
 use crate::gate::instructions::{BoardView, Versions, drop_all, see};
 use crate::gate::redis::RedisGate;
 use crate::rules::steering::{ALL, Hold, Instruction};
+
+words! {
+    /// An instruction to all workers.
+    pub struct HeldWord = [Hold::Paused, Hold::Draining].map(Hold::keyword);
+}
 
 /// Returns the instruction to all workers on these boards, and when it ends (ms).
 pub fn held(seen: &[BoardView]) -> Option<(Hold, u64)> {

@@ -15,16 +15,20 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
-use self::description::{as_json, counts_cost, describe};
+pub use self::description::UsedLimit;
+use self::description::{counts_cost, describe, used};
 use self::forecast::Forecast;
+pub use self::forecast::WhatIfAnswer;
 pub use self::glance::Glance;
 use self::levels::Levels;
+pub use self::other_policies::OtherConfiguration;
 use self::other_policies::OtherPolicy;
+pub use self::shadows::ShadowAnswer;
 use self::waits::WaitReason;
 pub use self::what_if::WhatIf;
 use super::advertised::{self, AdvertisedLimit};
+use super::answer::answers;
+use super::hold::HeldWord;
 use super::labels::GivenLabels;
 use super::recovery::Recovery;
 use super::text::plain;
@@ -280,44 +284,49 @@ impl Inspected {
         })
     }
 
-    /// Returns the inspection as JSON.
-    pub fn as_json(&self) -> Value {
+    /// Returns the inspection as it is answered.
+    pub fn answer(&self) -> InspectionAnswer {
         let (rows, found) = (self.rows(), &self.found);
         let waits = self.waits(&rows);
-        let (recovery_until, recovery_why) = self.recovery.as_json();
+        let (recovery_wait_until_ms, recovery_wait_reason) = self.recovery.known();
         let one_waitlist = self.given.missing.is_empty();
-        let missing: Vec<String> = self.given.missing.iter().map(Scope::to_string).collect();
-        json!({
-            "tenant": self.tenant.as_str(),
-            "source": self.source,
-            "now_ms": found.now_ms,
-            "labels": self.given.as_json(),
-            "labels_missing": missing,
-            "limits": rows.iter().map(|row| as_json(row, &self.given)).collect::<Vec<_>>(),
-            "shadows": self.shadows().map(|row| row.as_json(&self.given)).collect::<Vec<_>>(),
-            "waiting": one_waitlist.then_some(found.waiting),
-            "waiting_by_level": self.levels.iter().cloned().collect::<BTreeMap<_, _>>(),
-            "waitlist_end_in_ms": one_waitlist.then_some(found.waitlist_end_ms),
-            "new_job_in_ms": one_waitlist.then_some(found.turn_ms.max(self.recovery.in_ms())),
-            "recovery_wait_until_ms": recovery_until,
-            "recovery_wait_reason": recovery_why,
-            "suspended_until_ms": found.blocked_until_ms,
-            "suspended_by": found.blocked_by,
-            "all_suspended_until_ms": self.all.as_ref().ok().map(|all| all.closed_until_ms),
-            "all_suspended_by": self.all.as_ref().ok().map(|all| &all.reason),
-            "all_suspended_unread": self.all.as_ref().err(),
-            "held": self.held.as_ref().ok().and_then(|held| held.hold).map(Hold::keyword),
-            "diverted_to": self.held.as_ref().ok().and_then(|held| held.diverts(&self.tenant)).map(|queue| &**queue),
-            "waits_for": waits.short(),
-            "reason": waits.describe(&self.given, found, counts_cost(&rows, found)),
-            "advertised": self.advertised,
-            "advertised_at_ms": found.quotas_at_ms,
-            "redis_round_trip_ms": self.round_trip_ms,
-            "in_force": self.in_force,
-            "other_configurations": self.others,
-            "other_configurations_unread": self.unread,
-            "what_if": self.forecast.as_ref().map(Forecast::as_json),
-        })
+        let (all, held) = (self.all.as_ref(), self.held.as_ref());
+        let diverted_to = held.ok().and_then(|held| held.diverts(&self.tenant));
+        let missing = self.given.missing.iter().map(Scope::to_string);
+        InspectionAnswer {
+            tenant: self.tenant.to_string(),
+            source: self.source.clone(),
+            now_ms: found.now_ms,
+            labels: self.given.shown(),
+            labels_missing: missing.collect(),
+            limits: (rows.iter().map(|row| used(row, &self.given))).collect(),
+            shadows: (self.shadows().map(|row| row.answer(&self.given))).collect(),
+            waiting: one_waitlist.then_some(found.waiting),
+            waiting_by_level: self.levels.iter().cloned().collect(),
+            waitlist_end_in_ms: one_waitlist.then_some(found.waitlist_end_ms),
+            new_job_in_ms: one_waitlist.then_some(found.turn_ms.max(self.recovery.in_ms())),
+            recovery_wait_until_ms,
+            recovery_wait_reason,
+            suspended_until_ms: found.blocked_until_ms,
+            suspended_by: found.blocked_by.clone(),
+            all_suspended_until_ms: all.ok().map(|all| all.closed_until_ms),
+            all_suspended_by: all.ok().map(|all| all.reason.clone()),
+            all_suspended_unread: all.err().cloned(),
+            held: held
+                .ok()
+                .and_then(|held| held.hold)
+                .map(|hold| hold.keyword().into()),
+            diverted_to: diverted_to.map(|queue| queue.to_string()),
+            waits_for: waits.short(),
+            reason: waits.describe(&self.given, found, counts_cost(&rows, found)),
+            advertised: self.advertised.clone(),
+            advertised_at_ms: found.quotas_at_ms,
+            redis_round_trip_ms: self.round_trip_ms,
+            in_force: self.in_force,
+            other_configurations: (self.others.iter().map(|other| other.shown.clone())).collect(),
+            other_configurations_unread: self.unread.clone(),
+            what_if: self.forecast.as_ref().map(Forecast::answer),
+        }
     }
 
     /// Returns the inspection as text.
@@ -379,6 +388,41 @@ impl Inspected {
             text += "also      no worker enforces the limits of this file\n";
         }
         text
+    }
+}
+
+answers! {
+    /// Everything known of a tenant.
+    pub struct InspectionAnswer {
+        pub tenant: String,
+        pub source: String,
+        pub now_ms: u64,
+        pub labels: BTreeMap<String, String>,
+        pub labels_missing: Vec<String>,
+        pub limits: Vec<UsedLimit>,
+        pub shadows: Vec<ShadowAnswer>,
+        pub waiting: Option<u64>,
+        pub waiting_by_level: BTreeMap<String, u64>,
+        pub waitlist_end_in_ms: Option<u64>,
+        pub new_job_in_ms: Option<u64>,
+        pub recovery_wait_until_ms: Option<u64>,
+        pub recovery_wait_reason: Option<String>,
+        pub suspended_until_ms: u64,
+        pub suspended_by: String,
+        pub all_suspended_until_ms: Option<u64>,
+        pub all_suspended_by: Option<String>,
+        pub all_suspended_unread: Option<String>,
+        pub held: Option<HeldWord>,
+        pub diverted_to: Option<String>,
+        pub waits_for: Option<String>,
+        pub reason: String,
+        pub advertised: Vec<AdvertisedLimit>,
+        pub advertised_at_ms: u64,
+        pub redis_round_trip_ms: u64,
+        pub in_force: bool,
+        pub other_configurations: Vec<OtherConfiguration>,
+        pub other_configurations_unread: Vec<String>,
+        pub what_if: Option<WhatIfAnswer>,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Selects a tenant's jobs where limits distinguish them (`scope: header:NAME` or `routing-key`).
 
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 use super::NotDone;
 use crate::rules::limit::Limit;
@@ -106,13 +106,11 @@ impl GivenLabels {
         listed(&self.missing)
     }
 
-    /// Returns the given labels as JSON.
-    pub fn as_json(&self) -> Value {
+    /// Returns the given labels by the names of their scopes.
+    pub fn shown(&self) -> BTreeMap<String, String> {
         let labels = self.given.iter();
-        let labels: Map<String, Value> = labels
-            .map(|(scope, value)| (scope.to_string(), value.into()))
-            .collect();
-        labels.into()
+        let labels = labels.map(|(scope, value)| (scope.to_string(), value.to_owned()));
+        labels.collect()
     }
 }
 

@@ -13,6 +13,7 @@ use crate::rules::job::{Envelope as _, Field};
 use lapin::types::AMQPValue;
 use serde_json::{Value, json};
 
+use super::answer::{answers, words};
 use super::text::{count, plain};
 use super::times::{at, span};
 
@@ -64,20 +65,37 @@ pub fn reason(message: &Message) -> String {
     }
 }
 
-/// Fields of a dead letter in a list.
-pub struct LetterRow {
-    id: Option<String>,
-    tenant: Option<String>,
-    reason: String,
-    bytes: usize,
-    /// Time at which the job became a dead letter, in milliseconds since 1970, or `None` if
-    /// unknown.
-    pub died_ms: Option<u64>,
-    published_ms: Option<u64>,
-    first_call_ms: Option<u64>,
-    attempt: Option<u64>,
-    /// Number of times it was put into a delay queue.
-    waits: u64,
+answers! {
+    /// A dead letter in a list.
+    pub struct LetterRow as "LetterRow" {
+        pub id: Option<String>,
+        pub tenant: Option<String>,
+        pub reason: String,
+        pub bytes: u64,
+        /// Time at which the job became a dead letter, in milliseconds since 1970, or `None` if
+        /// unknown.
+        pub died_ms: Option<u64>,
+        pub attempt: Option<u64>,
+        /// Number of times it was put into a delay queue.
+        pub waits: Option<u64>,
+        pub published_ms: Option<u64>,
+        pub first_call_ms: Option<u64>,
+    }
+
+    /// A dead letter with its headers and body.
+    pub struct LetterAnswer {
+        pub id: Option<String>,
+        pub tenant: Option<String>,
+        pub reason: String,
+        pub content_type: Option<String>,
+        pub headers: BTreeMap<String, Value>,
+        pub encoding: BodyEncoding,
+        pub body: String,
+    }
+}
+words! {
+    /// How a body is written. Bytes that are not UTF-8 are shown in hexadecimal.
+    pub struct BodyEncoding = ["utf-8", "hex"];
 }
 
 impl LetterRow {
@@ -91,28 +109,13 @@ impl LetterRow {
             id: letter.id().map(str::to_owned),
             tenant,
             reason: reason(letter),
-            bytes: letter.body.len(),
+            bytes: letter.body.len() as u64,
             died_ms: number(DIED),
             published_ms: letter.published_ms(),
             first_call_ms: number(FIRST_CALL),
             attempt: number(ATTEMPT),
-            waits: number(WAITS).unwrap_or_default(),
+            waits: number(WAITS).or(Some(0)),
         }
-    }
-
-    /// Returns the fields as JSON.
-    pub fn as_json(&self) -> Value {
-        json!({
-            "id": self.id,
-            "tenant": self.tenant,
-            "reason": self.reason,
-            "bytes": self.bytes,
-            "died_ms": self.died_ms,
-            "attempt": self.attempt,
-            "waits": self.waits,
-            "published_ms": self.published_ms,
-            "first_call_ms": self.first_call_ms,
-        })
     }
 
     /// Returns the job's ID, if it has one.
@@ -142,7 +145,8 @@ impl LetterRow {
             .and_then(|(from, to)| to.checked_sub(from));
         let attempt = self.attempt.map(|number| format!("attempt {number}"));
         let lived = lived.map(|ms| format!("after {}", span(ms)));
-        let waits = (self.waits > 0).then(|| count(self.waits, "wait"));
+        let waits = self.waits.filter(|waits| *waits > 0);
+        let waits = waits.map(|waits| count(waits, "wait"));
         let parts = [attempt, waits, lived];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         (!parts.is_empty()).then(|| parts.join(", "))

@@ -6,10 +6,10 @@ use crate::rules::named::Named;
 use crate::rules::policy::{LimitsSource, Policy};
 use crate::rules::scope::Scope;
 use crate::rules::tenant::Tenant;
-use serde_json::{Value, json};
 use std::time::Duration;
 
 use super::NotDone;
+use super::answer::answers;
 use super::text::count;
 
 /// Returns the limits of `tenant` for jobs that name `plan`, and the part of the configuration that
@@ -98,24 +98,44 @@ fn algorithm(limit: &Limit) -> &'static str {
     limit.algorithm().use_algo().name()
 }
 
-/// Returns the limit as JSON. `guard` has the configured value, `strict` or a duration; `guard_ms`
-/// has the duration as a number.
-pub fn as_json(limit: &Limit) -> Value {
-    json!({
-        "name": limit.name(),
-        "algorithm": algorithm(limit),
-        "max_requests": limit.max(),
-        "window_ms": limit.window_ms(),
-        "calendar": limit.terms().calendar().map(ToString::to_string),
-        "burst": burst(limit),
-        "unit": limit.unit().name(),
-        "guard": guard(limit),
-        "guard_ms": (!strict(limit)).then(|| limit.guard_ms()),
-        "scope": limit.scope().to_string(),
-        "shadow": limit.is_shadow(),
-        "worst_case": limit.worst_case(),
-        "adaptive": limit.band().map(|percent| format!("{percent}%..100%")),
-    })
+answers! {
+    /// A limit. `guard` has the configured value, `strict` or a duration; `guard_ms` has the
+    /// duration as a number.
+    pub struct LimitAnswer as "Limit" {
+        pub name: String,
+        pub algorithm: String,
+        pub max_requests: u64,
+        pub window_ms: u64,
+        pub calendar: Option<String>,
+        pub burst: Option<u64>,
+        pub unit: String,
+        pub guard: String,
+        pub guard_ms: Option<u64>,
+        pub scope: String,
+        pub shadow: bool,
+        pub worst_case: u64,
+        pub adaptive: Option<String>,
+    }
+}
+
+impl From<&Limit> for LimitAnswer {
+    fn from(limit: &Limit) -> Self {
+        Self {
+            name: limit.name().to_owned(),
+            algorithm: algorithm(limit).to_owned(),
+            max_requests: limit.max().into(),
+            window_ms: limit.window_ms(),
+            calendar: limit.terms().calendar().map(ToString::to_string),
+            burst: burst(limit).map(u64::from),
+            unit: limit.unit().name().to_owned(),
+            guard: guard(limit),
+            guard_ms: (!strict(limit)).then(|| limit.guard_ms()),
+            scope: limit.scope().to_string(),
+            shadow: limit.is_shadow(),
+            worst_case: limit.worst_case(),
+            adaptive: limit.band().map(|percent| format!("{percent}%..100%")),
+        }
+    }
 }
 
 fn strict(limit: &Limit) -> bool {

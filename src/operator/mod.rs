@@ -2,6 +2,7 @@
 //! use them.
 
 pub mod advertised;
+pub mod answer;
 pub mod audit;
 pub mod dead;
 pub mod divert;

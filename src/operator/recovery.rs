@@ -4,7 +4,6 @@
 use crate::gate::GateError;
 use crate::gate::epoch::outlook::Outlook;
 use crate::gate::redis::PrimaryOutlook;
-use serde_json::{Value, json};
 
 use super::text::plain;
 use super::times::when;
@@ -86,13 +85,13 @@ impl Recovery {
         }
     }
 
-    /// Returns the end of the wait in Unix milliseconds (0 if there is none, null if unknown) and
+    /// Returns the end of the wait in Unix milliseconds (0 if there is none, `None` if unknown) and
     /// its reason.
-    pub fn as_json(&self) -> (Value, Value) {
+    pub fn known(&self) -> (Option<u64>, Option<String>) {
         match self {
-            Self::Over => (json!(0), Value::Null),
-            Self::Waits { until_ms, why, .. } => (json!(until_ms), json!(why)),
-            Self::NoWorker | Self::Unread(_) => (Value::Null, json!(self.describe())),
+            Self::Over => (Some(0), None),
+            Self::Waits { until_ms, why, .. } => (Some(*until_ms), Some(why.clone())),
+            Self::NoWorker | Self::Unread(_) => (None, self.describe()),
         }
     }
 }

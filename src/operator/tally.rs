@@ -1,21 +1,9 @@
 //! Describes the result of a shadow limit's trial in words.
 
+use super::text::grouped;
 use super::times::span;
 use crate::rules::decision::Tally;
 use crate::rules::shadow::MAX_BEHIND_MS;
-
-/// Formats a number with thousands separators: `4,000`.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.char_indices() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
 
 /// Describes the result: `would have made 312 of 4,000 wait, the longest 41.0s`.
 pub fn describe(tally: &Tally) -> String {

@@ -18,6 +18,19 @@ pub fn plain(text: &str, longest: usize) -> String {
     shown
 }
 
+/// Formats a number with thousands separators: `12,345`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// Escapes characters of `json` that control a terminal, reverse the text or are invisible. The
 /// meaning of the JSON stays the same.
 pub fn plain_json(json: &str) -> String {

@@ -37,3 +37,17 @@ pub enum Outcome {
         reason: String,
     },
 }
+
+impl Outcome {
+    /// Returns its name in metrics and traces.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Retry { .. } => "retry",
+            Self::Snooze { .. } => "snooze",
+            Self::Throttled { .. } => "throttled",
+            Self::Late => "late",
+            Self::Reject { .. } => "reject",
+        }
+    }
+}

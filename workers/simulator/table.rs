@@ -1,6 +1,7 @@
 //! Figures as text: the results of each configuration, side by side.
 
 use crate::figures::{Figures, Reason, ShadowSummary, UnfinishedSummary, WaitFigures};
+pub use sluicegate::operator::text::grouped as number;
 
 /// Maximum number of characters shown of the name of a tenant or a file.
 const MAX_NAME_CHARS: usize = 40;
@@ -283,19 +284,6 @@ pub fn time(seconds: f64) -> String {
 /// Formats a fraction as a percentage.
 pub fn percent(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
-}
-
-/// Formats a number with a comma after each group of thousands.
-pub fn number(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

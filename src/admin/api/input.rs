@@ -30,10 +30,7 @@ impl RequestInput {
     /// The mistake in the request.
     pub fn of(route: &ApiRoute, path: &[&str], query: &str) -> Result<Self, ApiProblem> {
         let mut input = Self::default();
-        let params = route
-            .params()
-            .filter(|param| param.location == ParamLocation::Path);
-        for (param, given) in params.zip(path) {
+        for (param, given) in route.params_in(ParamLocation::Path).zip(path) {
             let decoded = percent_decode_str(given).decode_utf8();
             let words = || format!("{}: is not percent-encoded UTF-8", param.name);
             let text = decoded.map_err(|_| ApiProblem::wrong(words()))?;
@@ -149,12 +146,10 @@ fn known(
     location: ParamLocation,
     name: &str,
 ) -> Result<&'static Param, ApiProblem> {
-    let mut all = route.params().filter(|param| param.location == location);
-    if let Some(param) = all.find(|param| param.name == name) {
+    if let Some(param) = (route.params_in(location)).find(|param| param.name == name) {
         return Ok(param);
     }
-    let names =
-        || (route.params().filter(|param| param.location == location)).map(|param| param.name);
+    let names = || route.params_in(location).map(|param| param.name);
     let hint = match (closest(name, names()), names().collect::<Vec<_>>()) {
         (Some(meant), _) => format!("did you mean {meant}?"),
         (None, all) if all.is_empty() => "there is none".to_owned(),

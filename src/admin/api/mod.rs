@@ -6,6 +6,7 @@
 //! bounded, so an unavailable server can't affect the rest of the worker.
 
 mod actions;
+pub mod answers;
 mod guard;
 mod input;
 mod openapi;

@@ -40,9 +40,10 @@ pub fn document() -> Value {
 }
 
 fn operation(route: &ApiRoute) -> Value {
-    let mut parameters: Vec<Value> = (route.params())
-        .filter(|param| param.location != ParamLocation::Body)
-        .map(parameter)
+    let of_path = route.params_in(ParamLocation::Path);
+    let of_query = route.params_in(ParamLocation::Query);
+    let mut parameters: Vec<Value> = (of_path.map(|param| parameter(param, "path")))
+        .chain(of_query.map(|param| parameter(param, "query")))
         .collect();
     let mut operation = json!({"summary": route.about, "responses": responses(route)});
     if matches!(route.effect, Effect::Acts(_)) {
@@ -54,12 +55,12 @@ fn operation(route: &ApiRoute) -> Value {
             "schema": {"type": "string"},
         }));
         operation["security"] = json!([{"operator": []}]);
-        let fields = route
-            .params()
-            .filter(|param| param.location == ParamLocation::Body);
-        let fields: Map<String, Value> = fields
-            .map(|param| (param.name.to_owned(), schema(param)))
-            .collect();
+        let field = |param: &Param| {
+            let mut schema = schema(param);
+            schema["description"] = param.about.into();
+            (param.name.to_owned(), schema)
+        };
+        let fields: Map<String, Value> = route.params_in(ParamLocation::Body).map(field).collect();
         operation["requestBody"] = json!({
             "content": {"application/json": {"schema": {
                 "type": "object", "properties": fields, "additionalProperties": false,
@@ -70,25 +71,22 @@ fn operation(route: &ApiRoute) -> Value {
     operation
 }
 
-fn parameter(param: &Param) -> Value {
+fn parameter(param: &Param, location: &str) -> Value {
     let mut schema = schema(param);
     if param.repeats {
         schema = json!({"type": "array", "items": schema});
     }
     json!({
         "name": param.name,
-        "in": match param.location {
-            ParamLocation::Path => "path",
-            _ => "query",
-        },
-        "required": param.location == ParamLocation::Path,
+        "in": location,
+        "required": location == "path",
         "description": param.about,
         "schema": schema,
     })
 }
 
 fn schema(param: &Param) -> Value {
-    let mut schema = match param.kind {
+    match param.kind {
         ParamKind::Text(max) => json!({"type": "string", "minLength": 1, "maxLength": max}),
         ParamKind::Span | ParamKind::Rate => json!({"type": "string"}),
         ParamKind::Number { min, max } => {
@@ -96,11 +94,7 @@ fn schema(param: &Param) -> Value {
         }
         ParamKind::Flag => json!({"type": "boolean"}),
         ParamKind::Word(words) => json!({"type": "string", "enum": words}),
-    };
-    if param.location == ParamLocation::Body {
-        schema["description"] = param.about.into();
     }
-    schema
 }
 
 /// Returns the responses of a route. Any other status is a problem, too.

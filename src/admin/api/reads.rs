@@ -4,24 +4,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
+use super::answers::{
+    CancelledJob, DivertedTenant, InstructionsAnswer, LettersAnswer, LimitsAnswer, PipelineAnswer,
+    PipelinesAnswer, PlanLimits, QueueAnswer, QueuesAnswer, ShownLetter, TenantLimits, TriedLimit,
+};
 use super::input::RequestInput;
 use super::pipelines::{PipelineContext, PipelineContexts};
 use super::problem::ApiProblem;
 use crate::admin::{PipelineStates, Readiness};
 use crate::broker::amqp::Client;
 use crate::gate::{instructions, reports};
+use crate::operator::answer::Answer as _;
 use crate::operator::dead::{Dead, Filter};
 use crate::operator::explain::explain;
 use crate::operator::explain::letters::DeadLetterSearch;
-use crate::operator::fleet::{BusiestTenants, workers_as_json};
+use crate::operator::fleet::{BusiestTenants, TenantsPage};
 use crate::operator::hold::held;
 use crate::operator::inspect::{WhatIf, inspect};
 use crate::operator::job::JobRef;
 use crate::operator::labels::{GivenLabels, value};
-use crate::operator::{NotDone, audit, limits, other_policies, steer, tenant};
+use crate::operator::limits::LimitAnswer;
+use crate::operator::{NotDone, audit, fleet, other_policies, steer, tenant};
 use crate::rules::limit::Limits;
 use crate::rules::policy::EntryLimits;
 use crate::rules::report::view::Sort;
@@ -101,62 +107,68 @@ fn page(input: &RequestInput) -> (usize, usize) {
 fn pipelines(states: &PipelineStates) -> Value {
     let all = states.pipelines().into_iter().map(|(name, seen)| {
         let Readiness { is_ready, lines } = Readiness::from(&*seen.health);
-        json!({
-            "pipeline": name,
-            "ready": is_ready,
-            "lines": lines,
-            "queue": seen.config.get().map(|config| config.amqp.queue.clone()),
-        })
+        PipelineAnswer {
+            pipeline: name,
+            ready: is_ready,
+            lines,
+            queue: seen
+                .config
+                .get()
+                .map(|config| config.amqp.queue.to_string()),
+        }
     });
-    json!({"pipelines": all.collect::<Vec<_>>()})
+    let pipelines = all.collect();
+    PipelinesAnswer { pipelines }.as_json()
 }
 
 async fn in_force(context: &PipelineContext, input: &RequestInput) -> Result<Value, NotDone> {
     let policy = &context.config.rate_limiter.policy;
-    let all = |set: &Limits| set.all().iter().map(limits::as_json).collect::<Vec<_>>();
-    let plans = policy.plans().iter();
-    let plans = plans.map(|(name, set)| json!({"plan": name, "limits": all(set)}));
+    let all = |set: &Limits| set.all().iter().map(LimitAnswer::from).collect::<Vec<_>>();
+    let plans = policy.plans().iter().map(|(name, set)| PlanLimits {
+        plan: name.clone(),
+        limits: all(set),
+    });
     let (limit, offset) = page(input);
     let tenants = policy.tenants();
     let rows = tenants.iter().skip(offset).take(limit);
-    let rows = rows.map(|(pattern, own)| match own {
-        EntryLimits::Limits(set) => {
-            json!({"tenant": pattern.to_string(), "plan": null, "limits": all(set)})
-        }
-        EntryLimits::Plan(plan) => {
-            json!({"tenant": pattern.to_string(), "plan": plan, "limits": null})
+    let rows = rows.map(|(pattern, own)| {
+        let (plan, limits) = match own {
+            EntryLimits::Limits(set) => (None, Some(all(set))),
+            EntryLimits::Plan(plan) => (Some(plan.clone()), None),
+        };
+        TenantLimits {
+            tenant: pattern.to_string(),
+            plan,
+            limits,
         }
     });
     let others = other_policies::others(&context.gate, policy).await?;
-    Ok(json!({
-        "limits": all(policy.default_limits()),
-        "plan_header": policy.plan_header(),
-        "plans": plans.collect::<Vec<_>>(),
-        "tenants": rows.collect::<Vec<_>>(),
-        "tenants_in_all": tenants.len(),
-        "next_offset": next(offset, limit, tenants.len()),
-        "in_force": others.in_force,
-        "other_configurations": others.number(),
-        "differing_keys": others.keys(),
-    }))
+    let answer = LimitsAnswer {
+        limits: all(policy.default_limits()),
+        plan_header: policy.plan_header().map(str::to_owned),
+        plans: plans.collect(),
+        tenants: rows.collect(),
+        tenants_in_all: tenants.len() as u64,
+        next_offset: next(offset, limit, tenants.len()),
+        in_force: others.in_force,
+        other_configurations: others.number() as u64,
+        differing_keys: others.keys().into_iter().map(str::to_owned).collect(),
+    };
+    Ok(answer.as_json())
 }
 
-fn next(offset: usize, limit: usize, all: usize) -> Option<usize> {
+fn next(offset: usize, limit: usize, all: usize) -> Option<u64> {
     let next = offset.saturating_add(limit);
-    (next < all).then_some(next)
+    (next < all).then_some(next as u64)
 }
 
 async fn workers(context: &PipelineContext) -> Result<Value, NotDone> {
-    Ok(workers_as_json(&reports::see(&context.gate).await?))
+    Ok(fleet::workers(&reports::see(&context.gate).await?).as_json())
 }
 
 async fn tenants(context: &PipelineContext, input: &RequestInput) -> Result<Value, NotDone> {
-    let sort = match input.text("sort") {
-        Some("denied") => Sort::Denied,
-        Some("closed") => Sort::Closed,
-        Some("starts") => Sort::Starts,
-        _ => Sort::Waiting,
-    };
+    let sort = input.text("sort").and_then(Sort::named);
+    let sort = sort.unwrap_or(Sort::Waiting);
     let (limit, offset) = page(input);
     let mut fleet = reports::see(&context.gate).await?;
     if let Some(part) = input.text("search") {
@@ -167,9 +179,11 @@ async fn tenants(context: &PipelineContext, input: &RequestInput) -> Result<Valu
     let all = fleet.view.tenants.len();
     let mut shown = BusiestTenants::of(&context.gate, &context.config, &fleet, (sort, max)).await;
     shown.rows.drain(..offset.min(shown.rows.len()));
-    let mut json = shown.as_json(&fleet);
-    json["next_offset"] = next(offset, limit, all).into();
-    Ok(json)
+    let page = TenantsPage {
+        base: shown.answer(&fleet),
+        next_offset: next(offset, limit, all),
+    };
+    Ok(page.as_json())
 }
 
 async fn one_tenant(context: &PipelineContext, input: &RequestInput) -> Result<Value, NotDone> {
@@ -196,7 +210,7 @@ async fn one_tenant(context: &PipelineContext, input: &RequestInput) -> Result<V
         &what_if,
     )
     .await?;
-    Ok(found.as_json())
+    Ok(found.answer().as_json())
 }
 
 /// Returns how long the request waits for a worker's report on a job.
@@ -264,32 +278,40 @@ async fn instructions(context: &PipelineContext) -> Result<Value, NotDone> {
     let first = seen.first().map(|board| board.posted.as_slice());
     for (instruction, until_ms) in first.unwrap_or_default() {
         match instruction {
-            Instruction::Divert(tenant, queue) => diverted.push(json!({
-                "tenant": tenant.as_str(), "queue": &**queue, "until_ms": until_ms,
-            })),
-            Instruction::Cancel(tenant, id, _) => cancelled.push(json!({
-                "tenant": tenant.as_str(), "id": id, "until_ms": until_ms,
-            })),
-            Instruction::Try(tenant, limit, max) => tried.push(json!({
-                "tenant": tenant.as_str(), "limit": limit, "max_requests": max, "until_ms": until_ms,
-            })),
+            Instruction::Divert(tenant, queue) => diverted.push(DivertedTenant {
+                tenant: tenant.to_string(),
+                queue: queue.to_string(),
+                until_ms: *until_ms,
+            }),
+            Instruction::Cancel(tenant, id, _) => cancelled.push(CancelledJob {
+                tenant: tenant.to_string(),
+                id: id.clone(),
+                until_ms: *until_ms,
+            }),
+            Instruction::Try(tenant, limit, max) => tried.push(TriedLimit {
+                tenant: tenant.to_string(),
+                limit: limit.clone(),
+                max_requests: *max,
+                until_ms: *until_ms,
+            }),
             Instruction::All(_) | Instruction::Show(..) | Instruction::Wake(..) => {}
         }
     }
-    Ok(json!({
-        "now_ms": now_ms,
-        "held": held.map(|(hold, _)| hold.keyword()),
-        "held_until_ms": held.map(|(_, until_ms)| until_ms),
-        "diverted": diverted,
-        "cancelled": cancelled,
-        "tried": tried,
-    }))
+    let answer = InstructionsAnswer {
+        now_ms,
+        held: held.map(|(hold, _)| hold.keyword().into()),
+        held_until_ms: held.map(|(_, until_ms)| until_ms),
+        diverted,
+        cancelled,
+        tried,
+    };
+    Ok(answer.as_json())
 }
 
 async fn done(context: &PipelineContext, input: &RequestInput) -> Result<Value, NotDone> {
     let (limit, _) = page(input);
     let page = audit::read(&context.gate, input.number("before"), limit).await?;
-    Ok(json!({"entries": page.entries, "next": page.next}))
+    Ok(page.as_json())
 }
 
 async fn queues(client: &Client) -> Result<Value, NotDone> {
@@ -303,9 +325,13 @@ async fn queues(client: &Client) -> Result<Value, NotDone> {
     let mut rows = Vec::with_capacity(all.len());
     for (kind, queue) in all {
         let jobs = client.depth(&queue).await?;
-        rows.push(json!({"queue": &*queue, "holds": kind, "jobs": jobs}));
+        rows.push(QueueAnswer {
+            queue: queue.to_string(),
+            holds: kind.into(),
+            jobs: jobs.into(),
+        });
     }
-    Ok(json!({"queues": rows}))
+    Ok(QueuesAnswer { queues: rows }.as_json())
 }
 
 /// Returns the dead letters of a pipeline, with the time limit of a request.
@@ -339,12 +365,13 @@ async fn letters(
         .await?;
     let (limit, offset) = page(input);
     let rows = listed.rows.iter().skip(offset).take(limit);
-    Ok(json!({
-        "letters": rows.map(|row| row.as_json()).collect::<Vec<_>>(),
-        "found": listed.rows.len(),
-        "not_looked_at": listed.progress.left,
-        "next_offset": next(offset, limit, listed.rows.len()),
-    }))
+    let answer = LettersAnswer {
+        letters: rows.cloned().collect(),
+        found: listed.rows.len() as u64,
+        not_looked_at: listed.progress.left.into(),
+        next_offset: next(offset, limit, listed.rows.len()),
+    };
+    Ok(answer.as_json())
 }
 
 async fn letter(
@@ -354,8 +381,10 @@ async fn letter(
 ) -> Result<Value, NotDone> {
     let dead = dead(context, client);
     let letter = dead.find(input.text("id").unwrap_or_default()).await?;
-    let mut json = dead.as_json(&letter, MAX_SHOWN_BODY_BYTES);
-    json["bytes"] = letter.body.len().into();
-    json["truncated"] = (letter.body.len() > MAX_SHOWN_BODY_BYTES).into();
-    Ok(json)
+    let answer = ShownLetter {
+        base: dead.answer(&letter, MAX_SHOWN_BODY_BYTES),
+        bytes: letter.body.len() as u64,
+        truncated: letter.body.len() > MAX_SHOWN_BODY_BYTES,
+    };
+    Ok(answer.as_json())
 }

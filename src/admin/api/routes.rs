@@ -3,6 +3,7 @@
 
 use super::actions::ActionKind;
 use super::reads::ApiRead;
+use crate::rules::report::view::Sort;
 
 /// Type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,8 +43,6 @@ pub enum ParamLocation {
 pub struct Param {
     /// Name.
     pub name: &'static str,
-    /// Location.
-    pub location: ParamLocation,
     /// Type.
     pub kind: ParamKind,
     /// Whether it may occur several times.
@@ -52,15 +51,9 @@ pub struct Param {
     pub about: &'static str,
 }
 
-const fn param(
-    name: &'static str,
-    location: ParamLocation,
-    kind: ParamKind,
-    about: &'static str,
-) -> Param {
+const fn param(name: &'static str, kind: ParamKind, about: &'static str) -> Param {
     Param {
         name,
-        location,
         kind,
         repeats: false,
         about,
@@ -101,6 +94,20 @@ impl ApiRoute {
         self.params.iter().copied().flatten()
     }
 
+    /// Returns the parameters in `location`, in order.
+    pub fn params_in(&self, location: ParamLocation) -> impl Iterator<Item = &'static Param> {
+        (self.params()).filter(move |param| self.location(param) == location)
+    }
+
+    /// Returns the location of a parameter. An action has all but the pipeline in its body.
+    fn location(&self, param: &Param) -> ParamLocation {
+        match self.effect {
+            _ if self.path.contains(&format!("{{{}}}", param.name)) => ParamLocation::Path,
+            Effect::Acts(_) if param.name != "pipeline" => ParamLocation::Body,
+            _ => ParamLocation::Query,
+        }
+    }
+
     /// Returns true if a request can name a pipeline.
     pub fn accepts_pipeline(&self) -> bool {
         self.params().any(|param| param.name == "pipeline")
@@ -130,31 +137,18 @@ const NAME: ParamKind = ParamKind::Text(255);
 pub const MAX_ROWS: u64 = 500;
 const PIPELINE: &[Param] = &[param(
     "pipeline",
-    ParamLocation::Query,
     NAME,
     "Pipeline, if the configuration has several",
 )];
 const OF_ALL: &[Param] = &[param(
     "pipeline",
-    ParamLocation::Query,
     NAME,
     "Pipeline; all pipelines if omitted",
 )];
-const TENANT: &[Param] = &[param(
-    "tenant",
-    ParamLocation::Path,
-    NAME,
-    "Tenant, percent-encoded",
-)];
-const JOB: &[Param] = &[param(
-    "id",
-    ParamLocation::Path,
-    NAME,
-    "Message id, percent-encoded",
-)];
+const TENANT: &[Param] = &[param("tenant", NAME, "Tenant, percent-encoded")];
+const JOB: &[Param] = &[param("id", NAME, "Message id, percent-encoded")];
 const LIMIT: &[Param] = &[param(
     "limit",
-    ParamLocation::Query,
     ParamKind::Number {
         min: 1,
         max: MAX_ROWS,
@@ -163,7 +157,6 @@ const LIMIT: &[Param] = &[param(
 )];
 const OFFSET: &[Param] = &[param(
     "offset",
-    ParamLocation::Query,
     ParamKind::Number {
         min: 0,
         max: 1_000_000,
@@ -172,7 +165,6 @@ const OFFSET: &[Param] = &[param(
 )];
 const BEFORE: &[Param] = &[param(
     "before",
-    ParamLocation::Query,
     ParamKind::Number {
         min: 0,
         max: 1 << 53,
@@ -181,19 +173,16 @@ const BEFORE: &[Param] = &[param(
 )];
 const SORT: &[Param] = &[param(
     "sort",
-    ParamLocation::Query,
-    ParamKind::Word(&["waiting", "denied", "closed", "starts"]),
+    ParamKind::Word(&Sort::NAMES),
     "Sort order, most first; waiting if omitted",
 )];
 const SEARCH: &[Param] = &[param(
     "search",
-    ParamLocation::Query,
     NAME,
     "Only tenants whose name contains this, ignoring case",
 )];
 const TENANTS_OFFSET: &[Param] = &[param(
     "offset",
-    ParamLocation::Query,
     ParamKind::Number {
         min: 0,
         max: 100_000,
@@ -202,47 +191,39 @@ const TENANTS_OFFSET: &[Param] = &[param(
 )];
 const PLAN: &[Param] = &[param(
     "plan",
-    ParamLocation::Query,
     NAME,
     "Plan that the jobs name (rate-limiter.plan-header)",
 )];
 const LABELS: &[Param] = &[
     Param {
         name: "header",
-        location: ParamLocation::Query,
         kind: ParamKind::Text(1_024),
         repeats: true,
         about: "NAME=VALUE: value of a header that separates a tenant's limits",
     },
-    param(
-        "routing-key",
-        ParamLocation::Query,
-        NAME,
-        "Routing key of the jobs",
-    ),
+    param("routing-key", NAME, "Routing key of the jobs"),
 ];
 const WHAT_IF: &[Param] = &[Param {
     name: "what-if",
-    location: ParamLocation::Query,
     kind: ParamKind::Text(255),
     repeats: true,
     about: "Show when the backlog would end after a change, without making it: max-requests=N, \
         window-size=DURATION (prefixed with NAME. if there are several limits), plan=NAME, \
         pause=DURATION, resume",
 }];
-const WAIT: &str = "How long to wait for a worker to see the job, at most 5s; 2s if omitted";
-const WAIT_QUERY: &[Param] = &[param("wait", ParamLocation::Query, ParamKind::Span, WAIT)];
-const WAIT_BODY: &[Param] = &[param("wait", ParamLocation::Body, ParamKind::Span, WAIT)];
+const WAIT: &[Param] = &[param(
+    "wait",
+    ParamKind::Span,
+    "How long to wait for a worker to see the job, at most 5s; 2s if omitted",
+)];
 const FOR: &[Param] = &[param(
     "for",
-    ParamLocation::Body,
     ParamKind::Span,
     "How long the change lasts: 90s, 30m, 1h, 7d; if omitted 365d, or 24h for a job",
 )];
 const MAX: &[Param] = &[
     param(
         "max",
-        ParamLocation::Body,
         ParamKind::Number {
             min: 1,
             max: crate::rules::limit::MAX_REQUESTS,
@@ -251,97 +232,59 @@ const MAX: &[Param] = &[
     ),
     param(
         "limit",
-        ParamLocation::Body,
         NAME,
         "Name of the limit, if the tenant has several",
     ),
     param(
         "clear",
-        ParamLocation::Body,
         ParamKind::Flag,
         "True, instead of max: return to the configured limit",
     ),
     param(
         "shadow",
-        ParamLocation::Body,
         ParamKind::Flag,
         "True: try max, which counts but denies nothing; with clear: end the trial",
     ),
 ];
 const TO: &[Param] = &[param(
     "to",
-    ParamLocation::Body,
     NAME,
     "Queue for the diverted jobs; the work queue's name and .diverted if omitted",
 )];
 const BACK: &[Param] = &[
     param(
         "back",
-        ParamLocation::Body,
         ParamKind::Flag,
         "True: return the diverted jobs to the work queue as new jobs",
     ),
     param(
         "from",
-        ParamLocation::Body,
         NAME,
         "Queue that holds the diverted jobs, if it is not the one of the divert that ends",
     ),
 ];
 const UNDO: &[Param] = &[param(
     "undo",
-    ParamLocation::Body,
     ParamKind::Flag,
     "True: withdraw the cancellation",
 )];
 const FILTER: &[Param] = &[
     param(
         "reason",
-        ParamLocation::Query,
         ParamKind::Text(1_024),
         "Only dead letters whose reason contains this text",
     ),
-    param(
-        "tenant",
-        ParamLocation::Query,
-        NAME,
-        "Only dead letters of this tenant",
-    ),
-    param(
-        "id",
-        ParamLocation::Query,
-        NAME,
-        "Only the dead letter with this id",
-    ),
+    param("tenant", NAME, "Only dead letters of this tenant"),
+    param("id", NAME, "Only the dead letter with this id"),
 ];
 const CHOSEN: &[Param] = &[
     param(
-        "reason",
-        ParamLocation::Body,
-        ParamKind::Text(1_024),
-        "Only dead letters whose reason contains this text",
-    ),
-    param(
-        "tenant",
-        ParamLocation::Body,
-        NAME,
-        "Only dead letters of this tenant",
-    ),
-    param(
-        "id",
-        ParamLocation::Body,
-        NAME,
-        "Only the dead letter with this id",
-    ),
-    param(
         "all",
-        ParamLocation::Body,
         ParamKind::Flag,
         "True, instead of reason, tenant and id: all dead letters",
     ),
     param(
         "limit",
-        ParamLocation::Body,
         ParamKind::Number {
             min: 1,
             max: u32::MAX as u64,
@@ -351,7 +294,6 @@ const CHOSEN: &[Param] = &[
 ];
 const RATE: &[Param] = &[param(
     "rate",
-    ParamLocation::Body,
     ParamKind::Rate,
     "Maximum rate per second, minute or hour: 10/s, 100/m, 5/h",
 )];
@@ -411,9 +353,9 @@ pub const ROUTES: &[ApiRoute] = &[
     read("/tenants/{tenant}", ApiRead::Tenant, &[TENANT, PLAN, LABELS, WHAT_IF, PIPELINE], "Tenant",
         "Shows a tenant's limits, usage, backlog, and what its jobs wait for until when; same as \
         `sluicegate inspect --json`"),
-    read("/tenants/{tenant}/jobs/{id}", ApiRead::Job, &[TENANT, JOB, WAIT_QUERY, PIPELINE], "Job",
+    read("/tenants/{tenant}/jobs/{id}", ApiRead::Job, &[TENANT, JOB, WAIT, PIPELINE], "Job",
         "Shows the state of a job in a worker's memory; same as `sluicegate job show --json`"),
-    read("/tenants/{tenant}/jobs/{id}/explanation", ApiRead::Explanation, &[TENANT, JOB, WAIT_QUERY, PIPELINE], "Explanation",
+    read("/tenants/{tenant}/jobs/{id}/explanation", ApiRead::Explanation, &[TENANT, JOB, WAIT, PIPELINE], "Explanation",
         "Shows what a job waits for, its position, when it starts, and how certain that is; same \
         as `sluicegate explain --json`"),
     read("/instructions", ApiRead::Instructions, &[PIPELINE], "Instructions",
@@ -441,7 +383,7 @@ pub const ROUTES: &[ApiRoute] = &[
         tenant divert`"),
     act("/tenants/{tenant}/undivert", ActionKind::Undivert, &[TENANT, BACK, PIPELINE], "Undiverted",
         "Ends a divert and can return its jobs; same as `sluicegate tenant undivert`"),
-    act("/tenants/{tenant}/jobs/{id}/cancel", ActionKind::Cancel, &[TENANT, JOB, FOR, WAIT_BODY, UNDO, PIPELINE], "Cancelling",
+    act("/tenants/{tenant}/jobs/{id}/cancel", ActionKind::Cancel, &[TENANT, JOB, FOR, WAIT, UNDO, PIPELINE], "Cancelling",
         "Cancels the job; same as `sluicegate job cancel`"),
     act("/pause", ActionKind::PauseAll, &[FOR, OF_ALL], "Held",
         "Pauses all workers; same as `sluicegate pause --all`"),
@@ -451,9 +393,9 @@ pub const ROUTES: &[ApiRoute] = &[
         "Ends a pause and a drain; same as `sluicegate resume --all`"),
     act("/calls/resume", ActionKind::ResumeCalls, &[PIPELINE], "Changed",
         "Resumes the calls of all tenants; same as `sluicegate tenant resume --all`"),
-    act("/dead/replay", ActionKind::Replay, &[CHOSEN, RATE, PIPELINE], "Replayed",
+    act("/dead/replay", ActionKind::Replay, &[FILTER, CHOSEN, RATE, PIPELINE], "Replayed",
         "Returns dead letters to the work queue as new jobs; same as `sluicegate dead replay`"),
-    act("/dead/drop", ActionKind::Drop, &[CHOSEN, PIPELINE], "Dropped",
+    act("/dead/drop", ActionKind::Drop, &[FILTER, CHOSEN, PIPELINE], "Dropped",
         "Deletes dead letters; same as `sluicegate dead drop`"),
 ];
 
@@ -475,14 +417,8 @@ mod tests {
                 .replace("{tenant}", "a%2Fb")
                 .replace("{id}", "pause");
             assert_eq!(fit(&path), 1, "{path}");
-            let own: Vec<_> = (route.params())
-                .filter(|it| it.location == ParamLocation::Path)
-                .collect();
-            assert_eq!(
-                route.fits(&path).expect("it fits").len(),
-                own.len(),
-                "{path}"
-            );
+            let own = route.params_in(ParamLocation::Path).count();
+            assert_eq!(route.fits(&path).expect("it fits").len(), own, "{path}");
         }
         for path in [
             "",

@@ -179,14 +179,9 @@ impl ActionForm {
         fixed.find_map(|(known, value)| (*known == name).then_some(*value))
     }
 
-    fn of(&self, location: ParamLocation) -> impl Iterator<Item = &'static Param> {
-        let all = self.route().params();
-        all.filter(move |param| param.location == location)
-    }
-
     /// Returns the names of the parameters that identify the subject: a tenant, a job.
     pub fn subject(&self) -> Vec<&'static str> {
-        self.of(ParamLocation::Path)
+        (self.route().params_in(ParamLocation::Path))
             .map(|param| param.name)
             .collect()
     }
@@ -215,7 +210,7 @@ impl ActionForm {
 
     /// Returns the fields, with the values given so far.
     pub fn fields(&self, values: &FormValues, is_again: bool) -> Vec<FormField> {
-        let fields = self.of(ParamLocation::Body);
+        let fields = self.route().params_in(ParamLocation::Body);
         let fields = fields.filter(|it| {
             self.fixed(it.name).is_none() && self.hidden.is_none_or(|one| one != it.name)
         });
@@ -281,7 +276,7 @@ impl ActionForm {
             path = path.replacen(&format!("{{{name}}}"), &part, 1);
         }
         let mut fields = Map::new();
-        for param in self.of(ParamLocation::Body) {
+        for param in self.route().params_in(ParamLocation::Body) {
             let text = values.get(param.name);
             let value = self.fixed(param.name).unwrap_or(text);
             if value.is_empty() {

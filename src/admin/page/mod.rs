@@ -7,7 +7,6 @@
 
 mod access;
 mod action_forms;
-mod api_answers;
 mod charts;
 mod forms;
 mod frame;

@@ -3,6 +3,7 @@
 use askama::Template;
 use url::form_urlencoded::Serializer;
 
+pub use crate::operator::text::grouped as number;
 use crate::operator::text::plain;
 use crate::operator::times::{at, span};
 
@@ -10,19 +11,6 @@ use crate::operator::times::{at, span};
 const MAX_NAME_CHARS: usize = 255;
 /// Maximum length of other text from outside, such as a reason, in characters.
 const MAX_TEXT_CHARS: usize = 500;
-
-/// Formats a number with thousands separators: `12,345`.
-pub fn number(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
 
 /// Formats a fraction: `3.5`, `120`, `0`.
 pub fn decimal(value: f64) -> String {

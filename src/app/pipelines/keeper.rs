@@ -65,7 +65,7 @@ impl Keeper {
                 pauses.reset();
             }
             let pause = pauses.next(rand::random());
-            self.shared_state.seen.metrics.restarted();
+            self.shared_state.seen.metrics.pipeline_restarts.inc();
             error!(reason = %why, again_in = ?pause, "the pipeline failed: it is restarted; other \
                 pipelines continue");
             let mut wanted = self.wanted.clone();

@@ -177,18 +177,16 @@ impl Scheduler {
         let Some(mut trace) = job.trace.take() else {
             return;
         };
-        let (outcome, reason) = match by {
-            Outcome::Done => ("done", None),
-            Outcome::Retry { reason, .. } => ("retry", Some(reason)),
-            Outcome::Snooze { .. } => ("snooze", None),
-            Outcome::Throttled { reason, .. } => ("throttled", Some(reason)),
-            Outcome::Reject { reason } => ("reject", Some(reason)),
-            // The call was not made.
-            Outcome::Late => ("late", None),
+        let reason = match by {
+            Outcome::Retry { reason, .. }
+            | Outcome::Throttled { reason, .. }
+            | Outcome::Reject { reason } => Some(reason),
+            Outcome::Done | Outcome::Snooze { .. } | Outcome::Late => None,
         };
         let is_made = *by != Outcome::Late;
         if trace.span.sampled && is_made {
             let reason = reason.map(|text| text.chars().take(MAX_REASON_CHARS).collect());
+            let outcome = by.name();
             let about = SpanSubject::Call { outcome, reason };
             let mut span = ended(now, job, &trace, &self.settings.names.fresh, about);
             span.began = now.saturating_sub(took).max(trace.since);

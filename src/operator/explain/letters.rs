@@ -5,6 +5,7 @@
 
 use serde_json::{Value, json};
 
+use crate::operator::answer::answers;
 use crate::operator::dead::{self, Dead, Filter};
 use crate::operator::job::JobRef;
 use crate::operator::letters::LetterRow;
@@ -98,11 +99,11 @@ impl DeadLetterSearch {
 
     /// Adds the result to `json`.
     pub(super) fn add_to_json(&self, json: &mut Value) {
-        json["dead_letter"] = self.found().map_or(Value::Null, |found| {
-            let mut letter = found.row.as_json();
-            letter["queue"] = found.queue.clone().into();
-            letter
+        let letter = self.found().map(|found| LetterInQueue {
+            base: found.row.clone(),
+            queue: found.queue.clone(),
         });
+        json["dead_letter"] = json!(letter);
         json["dead_letters"] = match self {
             Self::None | Self::Found(_) => Value::Null,
             Self::Missing { queue, seen, left } => {
@@ -112,6 +113,13 @@ impl DeadLetterSearch {
                 json!({"queue": null, "looked_at": 0, "not_looked_at": null, "unread": why})
             }
         };
+    }
+}
+
+answers! {
+    /// A dead letter, and the queue that holds it.
+    pub struct LetterInQueue: LetterRow {
+        pub queue: String,
     }
 }
 

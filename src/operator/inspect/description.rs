@@ -5,14 +5,15 @@ use std::fmt::Write as _;
 use crate::gate::Inspection;
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::tenant::{MAX_TENANT_BYTES, Tenant};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::LimitUsage;
 use super::learned;
 use super::levels::{self, Levels};
 use super::waits::WaitReason;
+use crate::operator::answer::answers;
 use crate::operator::labels::GivenLabels;
-use crate::operator::limits;
+use crate::operator::limits::{self, LimitAnswer};
 use crate::operator::recovery::Recovery;
 use crate::operator::text::{count, plain};
 use crate::operator::times::{at, when};
@@ -54,21 +55,39 @@ pub(super) fn amount(number: u64, of_cost: bool) -> String {
     }
 }
 
-/// Returns a limit and its usage as JSON.
-pub(super) fn as_json((limit, usage): &LimitUsage<'_>, given: &GivenLabels) -> Value {
+answers! {
+    /// A limit and its usage.
+    pub struct UsedLimit: LimitAnswer {
+        pub configured_max_requests: u64,
+        pub operator_max_requests: Option<u64>,
+        pub override_until_ms: u64,
+        pub used: Option<u64>,
+        pub used_by_calls: Option<u64>,
+        pub free: Option<u64>,
+        pub next_in_ms: Option<u64>,
+        pub waiting: Option<u64>,
+        pub learned: Option<Map<String, Value>>,
+    }
+}
+
+/// Returns a limit and its usage as it is answered.
+pub(super) fn used((limit, usage): &LimitUsage<'_>, given: &GivenLabels) -> UsedLimit {
     let known = !given.lacks(limit);
-    let mut json = limits::as_json(limit);
-    json["configured_max_requests"] = json["max_requests"].take();
-    json["max_requests"] = usage.max.into();
-    json["operator_max_requests"] = (usage.override_until_ms > 0).then_some(usage.set).into();
-    json["override_until_ms"] = usage.override_until_ms.into();
-    json["learned"] = learned::as_json(usage);
-    json["used"] = known.then_some(usage.count).into();
-    json["free"] = known.then_some(usage.free).into();
-    json["next_in_ms"] = known.then_some(usage.next_ms).into();
-    json["waiting"] = known.then_some(usage.waiting).into();
-    json["used_by_calls"] = usage.calls.filter(|_| known).into();
-    json
+    UsedLimit {
+        base: LimitAnswer {
+            max_requests: usage.max.into(),
+            ..LimitAnswer::from(*limit)
+        },
+        configured_max_requests: limit.max().into(),
+        operator_max_requests: (usage.override_until_ms > 0).then_some(usage.set.into()),
+        override_until_ms: usage.override_until_ms,
+        used: known.then_some(usage.count),
+        used_by_calls: usage.calls.filter(|_| known),
+        free: known.then_some(usage.free),
+        next_in_ms: known.then_some(usage.next_ms),
+        waiting: known.then_some(usage.waiting),
+        learned: learned::as_json(usage).as_object().cloned(),
+    }
 }
 
 /// Describes all limits, the waitlist, and the reason why a job waits.

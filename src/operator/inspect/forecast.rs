@@ -2,12 +2,11 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Value, json};
-
 use super::description::{amount, starts_alone};
 use super::what_if::WhatIf;
 use crate::gate::GateError;
 use crate::gate::redis::RedisGate;
+use crate::operator::answer::{answers, words};
 use crate::operator::times::{span, when};
 use crate::rules::forecast::{Certainty, ForecastEnd, ForecastRequest, ForecastUnknowns, end};
 use crate::rules::job::priority::Priorities;
@@ -61,6 +60,30 @@ impl BacklogEnd {
             ..latest
         }
     }
+}
+
+answers! {
+    /// The forecast of a backlog, as things stand and after changes.
+    pub struct WhatIfAnswer {
+        pub changes: Vec<String>,
+        pub waiting: u64,
+        pub now: ForecastEndAnswer,
+        pub then: ForecastEndAnswer,
+        pub earlier_by_ms: i64,
+        pub sure: SureWord,
+        pub notes: Vec<String>,
+    }
+
+    /// The end of a backlog.
+    pub struct ForecastEndAnswer {
+        pub ends_at_ms: u64,
+        pub ends_in_ms: u64,
+        pub limit: Option<String>,
+    }
+}
+words! {
+    /// How certain the forecast is.
+    pub struct SureWord = [Certainty::Exact, Certainty::Estimated].map(Certainty::keyword);
 }
 
 /// Asks the gate about each of the tenant's waitlists.
@@ -140,24 +163,21 @@ impl Forecast {
         self.as_it_is.sure.max(self.would_be.sure)
     }
 
-    pub(super) fn as_json(&self) -> Value {
-        let ends = |ends: &BacklogEnd| {
-            json!({
-                "ends_at_ms": ends.at_ms,
-                "ends_in_ms": ends.at_ms.saturating_sub(self.now_ms),
-                "limit": ends.limit,
-            })
+    pub(super) fn answer(&self) -> WhatIfAnswer {
+        let ends = |ends: &BacklogEnd| ForecastEndAnswer {
+            ends_at_ms: ends.at_ms,
+            ends_in_ms: ends.at_ms.saturating_sub(self.now_ms),
+            limit: ends.limit.clone(),
         };
-        let earlier = self.as_it_is.at_ms.cast_signed() - self.would_be.at_ms.cast_signed();
-        json!({
-            "changes": self.changes,
-            "waiting": self.waiting,
-            "now": ends(&self.as_it_is),
-            "then": ends(&self.would_be),
-            "earlier_by_ms": earlier,
-            "sure": self.sure().keyword(),
-            "notes": self.notes,
-        })
+        WhatIfAnswer {
+            changes: self.changes.clone(),
+            waiting: self.waiting,
+            now: ends(&self.as_it_is),
+            then: ends(&self.would_be),
+            earlier_by_ms: self.as_it_is.at_ms.cast_signed() - self.would_be.at_ms.cast_signed(),
+            sure: self.sure().keyword().into(),
+            notes: self.notes.clone(),
+        }
     }
 
     pub(super) fn describe(&self, of_cost: bool) -> String {
@@ -228,7 +248,7 @@ mod tests {
   then    all start alone
 "
         );
-        assert_eq!(forecast.as_json()["earlier_by_ms"], 65_000);
+        assert_eq!(forecast.answer().earlier_by_ms, 65_000);
         let nobody = Forecast {
             waiting: 0,
             ..forecast

@@ -3,8 +3,8 @@
 use crate::gate::fleet::{Registered, RegistryKnowledge};
 use crate::rules::policy::{Policy, differing};
 use crate::rules::tenant::Tenant;
-use serde::Serialize;
 
+use crate::operator::answer::answers;
 use crate::operator::limits;
 use crate::operator::other_policies::describe_keys;
 use crate::operator::times::at;
@@ -12,20 +12,25 @@ use crate::operator::times::at;
 /// Maximum number of differing keys that the text names. The JSON has all of them.
 const MAX_KEYS: usize = 3;
 
-/// A policy that other workers have or had until lately.
-#[derive(Debug, Serialize)]
+answers! {
+    /// A policy that other workers have or had until lately.
+    pub struct OtherConfiguration {
+        pub policy: String,
+        pub since_ms: u64,
+        pub used_ms: u64,
+        /// End of its enforcement, unless a worker uses it again after `used_ms`.
+        pub until_ms: u64,
+        /// Limits of this tenant by this policy.
+        pub limits: Vec<String>,
+        /// Keys below `rate-limiter` that differ from the configuration.
+        pub differing_keys: Vec<String>,
+    }
+}
+
+/// Another policy, compared with the configuration.
 pub(super) struct OtherPolicy {
-    policy: String,
-    since_ms: u64,
-    used_ms: u64,
-    /// End of its enforcement, unless a worker uses it again after `used_ms`.
-    until_ms: u64,
-    /// Limits of this tenant by this policy.
-    limits: Vec<String>,
-    /// Keys below `rate-limiter` that differ from the configuration.
-    differing_keys: Vec<String>,
-    /// Limits in `limits` that the configuration does not have.
-    #[serde(skip)]
+    pub(super) shown: OtherConfiguration,
+    /// Limits of the policy that the configuration does not have.
     new: Vec<String>,
 }
 
@@ -43,21 +48,23 @@ impl OtherPolicy {
         let (limits, known_here) = (lines(&other.policy), lines(own));
         let new = limits.iter().filter(|line| !known_here.contains(line));
         Self {
-            policy: other.id.to_string(),
-            since_ms: other.since_ms,
-            used_ms: other.used_ms,
-            until_ms: known.dropped_at(&other.id).unwrap_or(now_ms),
-            differing_keys: differing(own, &other.policy),
             new: new.cloned().collect(),
-            limits,
+            shown: OtherConfiguration {
+                policy: other.id.to_string(),
+                since_ms: other.since_ms,
+                used_ms: other.used_ms,
+                until_ms: known.dropped_at(&other.id).unwrap_or(now_ms),
+                differing_keys: differing(own, &other.policy),
+                limits,
+            },
         }
     }
 
     pub(super) fn describe(&self) -> String {
         let mut text = format!(
             "also      another configuration, until at least {}: {}\n",
-            at(self.until_ms),
-            describe_keys(&self.differing_keys, MAX_KEYS)
+            at(self.shown.until_ms),
+            describe_keys(&self.shown.differing_keys, MAX_KEYS)
         );
         for limit in &self.new {
             text += &format!("  limit  {limit}\n");

@@ -1,14 +1,14 @@
 //! Describes what shadow limits recorded for a tenant, in words and as JSON.
 
-use serde_json::Value;
-
 use super::Inspected;
 use super::description::describe_limit;
 use crate::gate::UsageOfLimit;
+use crate::operator::answer::answers;
 use crate::operator::fullness::Fullness;
 use crate::operator::labels::GivenLabels;
+use crate::operator::limits::LimitAnswer;
+use crate::operator::tally;
 use crate::operator::times::{at, span};
-use crate::operator::{limits, tally};
 use crate::rules::decision::{Tally, Tried};
 use crate::rules::limit::Limit;
 
@@ -113,8 +113,8 @@ impl ShadowUsage<'_> {
         )
     }
 
-    /// Returns the shadow as JSON.
-    pub(super) fn as_json(&self, given: &GivenLabels) -> Value {
+    /// Returns the shadow as it is answered.
+    pub(super) fn answer(&self, given: &GivenLabels) -> ShadowAnswer {
         let known = !given.lacks(self.limit);
         let tried = self.tried;
         let Tally {
@@ -124,17 +124,35 @@ impl ShadowUsage<'_> {
             worst_ms,
         } = tried.tally;
         let share = (starts > 0).then(|| waited as f64 / starts as f64);
-        let mut json = limits::as_json(self.limit);
-        json["name"] = self.name().into();
-        json["set_until_ms"] = self.set.as_ref().map(|set| set.until_ms).into();
-        json["used"] = known.then_some(self.used()).into();
-        json["since_ms"] = known.then_some(tried.since_ms).into();
-        json["starts"] = known.then_some(starts).into();
-        json["would_have_waited"] = known.then_some(waited).into();
-        json["would_have_waited_share"] = share.filter(|_| known).into();
-        json["would_never_have_started"] = known.then_some(never).into();
-        json["longest_wait_ms"] = known.then_some(worst_ms).into();
-        json["behind_ms"] = known.then_some(tried.behind_ms).into();
-        json
+        ShadowAnswer {
+            base: LimitAnswer {
+                name: self.name().to_owned(),
+                ..LimitAnswer::from(self.limit)
+            },
+            used: known.then_some(self.used()),
+            since_ms: known.then_some(tried.since_ms),
+            starts: known.then_some(starts),
+            would_have_waited: known.then_some(waited),
+            would_have_waited_share: share.filter(|_| known),
+            would_never_have_started: known.then_some(never),
+            longest_wait_ms: known.then_some(worst_ms),
+            behind_ms: known.then_some(tried.behind_ms),
+            set_until_ms: self.set.as_ref().map(|set| set.until_ms),
+        }
+    }
+}
+
+answers! {
+    /// A shadow limit, and the starts and waits that it recorded.
+    pub struct ShadowAnswer: LimitAnswer {
+        pub used: Option<u64>,
+        pub since_ms: Option<u64>,
+        pub starts: Option<u64>,
+        pub would_have_waited: Option<u64>,
+        pub would_have_waited_share: Option<f64>,
+        pub would_never_have_started: Option<u64>,
+        pub longest_wait_ms: Option<u64>,
+        pub behind_ms: Option<u64>,
+        pub set_until_ms: Option<u64>,
     }
 }

@@ -196,9 +196,9 @@ async fn a_cluster_has_one_audit() {
         assert_eq!(at, number);
     }
     let page = audit::read(&gate, None, 2).await.expect("read");
-    let numbers: Vec<_> = page.entries.iter().map(|it| it["number"].clone()).collect();
-    assert_eq!((numbers, page.next), (vec![json!(3), json!(2)], Some(2)));
-    assert_eq!(page.entries[1]["failed"], "no");
+    let numbers: Vec<_> = page.entries.iter().map(|it| it.number).collect();
+    assert_eq!((numbers, page.next), (vec![3, 2], Some(2)));
+    assert_eq!(page.entries[1].failed.0.as_deref(), Some("no"));
     let page = audit::read(&gate, page.next, 2).await.expect("read");
     assert_eq!((page.entries.len(), page.next), (1, None));
 }

@@ -17,6 +17,7 @@ use pty_process::blocking::{Command, Pty, open};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::termios::{LocalModes, tcgetattr};
 use serde_json::{Value, json};
+use sluicegate::operator::answer::Answer;
 use sluicegate::operator::audit;
 use tempfile::TempDir;
 use tokio::task::block_in_place;
@@ -206,7 +207,7 @@ impl TwoWorkers {
     async fn audit(&self) -> Vec<Value> {
         let gate = gate_at(&self.bed.redis, &self.bed.name);
         let page = audit::read(&gate, None, 20).await.expect("it answers");
-        page.entries
+        page.entries.iter().map(Answer::as_json).collect()
     }
 }
 
@@ -448,8 +449,9 @@ async fn dead_letters_are_shown_and_replayed() {
     top.ends(0).await;
     let gate = gate_at(&bed.redis, &bed.name);
     let audit = audit::read(&gate, None, 9).await.expect("it answers");
-    assert_eq!(audit.entries[0]["action"], "dead replay");
-    assert_eq!(audit.entries[0]["request"]["all"], true);
+    let newest = audit.entries[0].as_json();
+    assert_eq!(newest["action"], "dead replay");
+    assert_eq!(newest["request"]["all"], true);
     worker.stop();
 }
 

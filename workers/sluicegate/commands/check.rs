@@ -13,6 +13,8 @@ use clap::Args;
 use serde_json::{Value as Json, json};
 use sluicegate::broker::amqp::MOVED_AT_ONCE;
 use sluicegate::config::{Config, PipelineName, Pipelines};
+use sluicegate::operator::answer::Answer as _;
+use sluicegate::operator::limits::LimitAnswer;
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::policy::LimitsSource;
 use sluicegate::rules::tenant::Tenant;
@@ -67,7 +69,11 @@ struct Checked<'a> {
 
 impl Checked<'_> {
     fn as_json(&self) -> Json {
-        let limits = self.limits.all().iter().map(limits::as_json);
+        let limits = self
+            .limits
+            .all()
+            .iter()
+            .map(|it| LimitAnswer::from(it).as_json());
         json!({
             "source": self.source.to_string(),
             "limits": limits.collect::<Vec<_>>(),

@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
+use sluicegate::operator::answer::Answer as _;
 use sluicegate::operator::dead::{self, Dead, LetterChange, SearchProgress};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::tenant::Tenant;
@@ -287,9 +288,9 @@ impl Letters<'_> {
         let letter = self.dead.find(id).await;
         drop(progress);
         let letter = letter?;
-        let shown = self.dead.as_json(&letter, usize::MAX);
+        let shown = self.dead.answer(&letter, usize::MAX);
         if as_json {
-            print_json(&shown)?;
+            print_json(&shown.as_json())?;
             return Ok(ExitCode::SUCCESS);
         }
         let mut out = std::io::stdout().lock();
@@ -297,7 +298,7 @@ impl Letters<'_> {
         if let Some(kind) = letter.properties.content_type() {
             writeln!(out, "content-type: {}", plain(kind.as_str(), 255))?;
         }
-        for (name, value) in shown["headers"].as_object().into_iter().flatten() {
+        for (name, value) in &shown.headers {
             let value = match value {
                 Value::String(text) => text.clone(),
                 value => value.to_string(),
@@ -305,7 +306,7 @@ impl Letters<'_> {
             writeln!(out, "{}: {}", plain(name, 255), plain(&value, 1_000))?;
         }
         // A body may contain any text. Lines are kept, but nothing else may control the terminal.
-        let text: String = (shown["body"].as_str().unwrap_or_default().lines())
+        let text: String = (shown.body.lines())
             .map(|line| plain(line, usize::MAX) + "\n")
             .collect();
         write!(out, "\n{text}")?;

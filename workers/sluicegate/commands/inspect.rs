@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
+use sluicegate::operator::answer::Answer as _;
 use sluicegate::operator::inspect::{WhatIf, inspect};
 use sluicegate::rules::tenant::Tenant;
 
@@ -47,7 +48,7 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
     let whose = (tenant, args.plan.as_deref());
     let found = inspect(&gate, config, whose, labels, &args.what_if).await?;
     if args.json {
-        print_json(&found.as_json())?;
+        print_json(&found.answer().as_json())?;
     } else {
         std::io::stdout().write_all(found.describe().as_bytes())?;
     }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use sluicegate::config::Pipelines;
 use sluicegate::gate::reports::Fleet;
+use sluicegate::operator::answer::Answer as _;
 use sluicegate::operator::fleet::BusiestTenants;
 use sluicegate::rules::report::MAX_TENANTS;
 use sluicegate::rules::report::view::{Row, Sort};
@@ -81,7 +82,7 @@ pub async fn run(
             let (gate, fleet) = fleet::of(at).await?;
             let shown = BusiestTenants::of(&gate, at.config, &fleet, (sort, max)).await;
             Ok(PipelineOutput {
-                json: shown.as_json(&fleet),
+                json: shown.answer(&fleet).as_json(),
                 text: describe(&fleet, &shown),
                 failure: None,
             })
@@ -261,7 +262,7 @@ mod tests {
                 "the gate's state of some tenants is unknown: Redis is\\taway",
             ]
         );
-        let json = shown.as_json(&fleet);
+        let json = shown.answer(&fleet).as_json();
         let first = &json["tenants"][0];
         assert_eq!(
             (&first["waiting"], &first["waiting_in_memory"]),

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::Args;
 use sluicegate::config::Pipelines;
 use sluicegate::gate::reports::Fleet;
-use sluicegate::operator::fleet::workers_as_json;
+use sluicegate::operator::answer::Answer as _;
+use sluicegate::operator::fleet::workers;
 use sluicegate::operator::other_policies::others;
 use sluicegate::rules::report::view::ReportedWorker;
 
@@ -47,7 +48,7 @@ pub async fn run(
             // If Redis does not answer this question, it has still reported the workers.
             let others = others(&gate, &at.config.rate_limiter.policy).await.ok();
             Ok(PipelineOutput {
-                json: workers_as_json(&fleet),
+                json: workers(&fleet).as_json(),
                 text: describe(&fleet) + &fleet::beside(others.as_ref()),
                 failure: None,
             })
@@ -156,7 +157,7 @@ mod tests {
              1 more worker is alive but has no report: it has just started or stopped\n\
              the report of worker 4 can't be read: it has format 2, and this version of sluicegate reads 1\n"
         );
-        let json = workers_as_json(&fleet);
+        let json = workers(&fleet).as_json();
         assert_eq!(json["workers"][0]["jobs_waiting"], 240);
         assert_eq!(json["not_known"]["silent_workers"], json!(["3"]));
     }

@@ -1,32 +1,40 @@
-//! JSON schemas of the answers of `/api/v1`.
-
-mod fleet;
-mod forecasts;
-mod instructions;
+//! JSON schemas of the answers of `/api/v1`: those of types, and of answers that are written by
+//! hand, as those to actions are.
 
 use serde_json::{Map, Value, json};
+
+use crate::admin::api::answers::{
+    InstructionsAnswer, LettersAnswer, LimitsAnswer, PipelinesAnswer, QueuesAnswer, ShownLetter,
+};
+use crate::operator::answer::{Answer as _, Schema as _};
+use crate::operator::audit::AuditPage;
+use crate::operator::explain::letters::LetterInQueue;
+use crate::operator::fleet::{FleetGaps, TenantsPage, WorkersAnswer};
+use crate::operator::inspect::InspectionAnswer;
+use crate::operator::letters::LetterRow;
+use crate::operator::limits::LimitAnswer;
 
 /// Returns all schemas, by name.
 pub fn all() -> Value {
     let all: Map<String, Value> = [
         ("Problem", problem()),
         ("OpenApi", json!({"type": "object"})),
-        ("Pipelines", pipelines()),
-        ("Limit", object(&[], LIMIT)),
-        ("Limits", limits()),
-        ("NotKnown", fleet::not_known()),
-        ("Workers", fleet::workers()),
-        ("Tenants", fleet::tenants()),
-        ("Tenant", tenant()),
+        ("Pipelines", PipelinesAnswer::definition()),
+        ("Limit", LimitAnswer::definition()),
+        ("Limits", LimitsAnswer::definition()),
+        ("NotKnown", FleetGaps::definition()),
+        ("Workers", WorkersAnswer::definition()),
+        ("Tenants", TenantsPage::definition()),
+        ("Tenant", InspectionAnswer::definition()),
         ("Sighting", sighting()),
         ("Job", job()),
-        ("Explanation", forecasts::explanation()),
-        ("Instructions", instructions::all()),
-        ("Queues", queues()),
-        ("LetterRow", object(&[], LETTER)),
-        ("Letters", letters()),
-        ("Letter", letter()),
-        ("Audit", audit()),
+        ("Explanation", explanation()),
+        ("Instructions", InstructionsAnswer::definition()),
+        ("Queues", QueuesAnswer::definition()),
+        ("LetterRow", LetterRow::definition()),
+        ("Letters", LettersAnswer::definition()),
+        ("Letter", ShownLetter::definition()),
+        ("Audit", AuditPage::definition()),
         ("Changed", changed()),
         (
             "Diverted",
@@ -78,58 +86,6 @@ pub fn all() -> Value {
 /// Name and type of a field. A type that ends with `?` can be null.
 type Field = (&'static str, &'static str);
 
-const LIMIT: &[Field] = &[
-    ("name", "string"),
-    ("algorithm", "string"),
-    ("max_requests", "integer"),
-    ("window_ms", "integer"),
-    ("calendar", "string?"),
-    ("burst", "integer?"),
-    ("unit", "string"),
-    ("guard", "string"),
-    ("guard_ms", "integer?"),
-    ("scope", "string"),
-    ("shadow", "boolean"),
-    ("worst_case", "integer"),
-    ("adaptive", "string?"),
-];
-
-const TRIED: &[Field] = &[
-    ("used", "integer?"),
-    ("since_ms", "integer?"),
-    ("starts", "integer?"),
-    ("would_have_waited", "integer?"),
-    ("would_have_waited_share", "number?"),
-    ("would_never_have_started", "integer?"),
-    ("longest_wait_ms", "integer?"),
-    ("behind_ms", "integer?"),
-    ("set_until_ms", "integer?"),
-];
-
-const USED: &[Field] = &[
-    ("configured_max_requests", "integer"),
-    ("operator_max_requests", "integer?"),
-    ("override_until_ms", "integer"),
-    ("used", "integer?"),
-    ("used_by_calls", "integer?"),
-    ("free", "integer?"),
-    ("next_in_ms", "integer?"),
-    ("waiting", "integer?"),
-    ("learned", "object?"),
-];
-
-const LETTER: &[Field] = &[
-    ("id", "string?"),
-    ("tenant", "string?"),
-    ("reason", "string"),
-    ("bytes", "integer"),
-    ("died_ms", "integer?"),
-    ("attempt", "integer?"),
-    ("waits", "integer?"),
-    ("published_ms", "integer?"),
-    ("first_call_ms", "integer?"),
-];
-
 const FOLLOWED: &[Field] = &[("workers", "integer"), ("workers_following", "integer")];
 
 fn schema_of_type(name: &str) -> Value {
@@ -161,10 +117,6 @@ fn refers(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
-fn strings() -> Value {
-    list(json!({"type": "string"}))
-}
-
 fn problem() -> Value {
     let mut problem = object(
         &[],
@@ -177,101 +129,6 @@ fn problem() -> Value {
     );
     problem["properties"]["pipelines"] = json!({"type": "object"});
     problem
-}
-
-fn pipelines() -> Value {
-    let fields = &[
-        ("pipeline", "string"),
-        ("ready", "boolean"),
-        ("queue", "string?"),
-    ];
-    let one = object(&[("lines", strings())], fields);
-    object(&[("pipelines", list(one))], &[])
-}
-
-fn limits() -> Value {
-    let all = || list(refers("Limit"));
-    let plan = object(&[("limits", all())], &[("plan", "string")]);
-    let none = json!({"type": "null"});
-    let own = object(
-        &[("limits", json!({"anyOf": [all(), none]}))],
-        &[("tenant", "string"), ("plan", "string?")],
-    );
-    object(
-        &[
-            ("limits", all()),
-            ("plans", list(plan)),
-            ("tenants", list(own)),
-            ("differing_keys", strings()),
-        ],
-        &[
-            ("plan_header", "string?"),
-            ("tenants_in_all", "integer"),
-            ("next_offset", "integer?"),
-            ("in_force", "boolean"),
-            ("other_configurations", "integer"),
-        ],
-    )
-}
-
-fn tenant() -> Value {
-    let limit = object(&[], &[LIMIT, USED].concat());
-    let shadow = object(&[], &[LIMIT, TRIED].concat());
-    let exceeded = object(
-        &[],
-        &[
-            ("allowed", "integer?"),
-            ("limit", "string?"),
-            ("max_requests", "integer?"),
-            ("warning", "string"),
-        ],
-    );
-    let mut advertised = object(&[], &[("limit", "integer"), ("window_ms", "integer?")]);
-    advertised["properties"]["exceeded"] = exceeded;
-    let other = object(
-        &[("limits", strings()), ("differing_keys", strings())],
-        &[
-            ("policy", "string"),
-            ("since_ms", "integer"),
-            ("used_ms", "integer"),
-            ("until_ms", "integer"),
-        ],
-    );
-    object(
-        &[
-            ("labels", json!({"type": "object"})),
-            ("labels_missing", strings()),
-            ("limits", list(limit)),
-            ("shadows", list(shadow)),
-            ("waiting_by_level", json!({"type": "object"})),
-            ("held", json!({"enum": ["pause", "drain", null]})),
-            ("advertised", list(advertised)),
-            ("other_configurations", list(other)),
-            ("other_configurations_unread", strings()),
-            ("what_if", forecasts::what_if()),
-        ],
-        &[
-            ("tenant", "string"),
-            ("source", "string"),
-            ("now_ms", "integer"),
-            ("waiting", "integer?"),
-            ("waitlist_end_in_ms", "integer?"),
-            ("new_job_in_ms", "integer?"),
-            ("recovery_wait_until_ms", "integer?"),
-            ("recovery_wait_reason", "string?"),
-            ("suspended_until_ms", "integer"),
-            ("suspended_by", "string"),
-            ("all_suspended_until_ms", "integer?"),
-            ("all_suspended_by", "string?"),
-            ("all_suspended_unread", "string?"),
-            ("diverted_to", "string?"),
-            ("waits_for", "string?"),
-            ("reason", "string"),
-            ("advertised_at_ms", "integer"),
-            ("redis_round_trip_ms", "integer"),
-            ("in_force", "boolean"),
-        ],
-    )
 }
 
 /// Returns the schema of a worker's report on a job.
@@ -327,57 +184,44 @@ fn job() -> Value {
     object(&[("seen", seen())], &[FOLLOWED, JOB].concat())
 }
 
-fn queues() -> Value {
-    let holds = json!({"enum": ["new", "due", "recheck", "delay", "dead"]});
-    let one = object(
-        &[("holds", holds)],
-        &[("queue", "string"), ("jobs", "integer")],
+/// Returns the schema of the explanation of a job.
+fn explanation() -> Value {
+    let cause = object(
+        &[],
+        &[
+            ("what", "string"),
+            ("words", "string"),
+            ("until_ms", "integer?"),
+        ],
     );
-    object(&[("queues", list(one))], &[])
-}
-
-fn letters() -> Value {
-    let fields = [
-        ("found", "integer"),
-        ("not_looked_at", "integer"),
-        ("next_offset", "integer?"),
+    let own = [
+        ("now_ms", "integer"),
+        ("place", "integer?"),
+        ("waiting", "integer?"),
+        ("starts_at_ms", "integer?"),
+        ("starts_in_ms", "integer?"),
+        ("promised_at_ms", "integer?"),
+        ("why", "string"),
     ];
-    object(&[("letters", list(refers("LetterRow")))], &fields)
-}
-
-fn letter() -> Value {
+    let looked = [
+        ("queue", "string?"),
+        ("looked_at", "integer"),
+        ("not_looked_at", "integer?"),
+        ("unread", "string?"),
+    ];
     object(
         &[
-            ("headers", json!({"type": "object"})),
-            ("encoding", json!({"enum": ["utf-8", "hex"]})),
+            ("seen", seen()),
+            ("dead_letter", Option::<LetterInQueue>::schema()),
+            (
+                "dead_letters",
+                json!({"anyOf": [object(&[], &looked), {"type": "null"}]}),
+            ),
+            ("waits_for", list(cause)),
+            ("sure", json!({"enum": ["exact", "estimated", "unknown"]})),
         ],
-        &[
-            ("id", "string?"),
-            ("tenant", "string?"),
-            ("reason", "string"),
-            ("content_type", "string?"),
-            ("body", "string"),
-            ("bytes", "integer"),
-            ("truncated", "boolean"),
-        ],
+        &[FOLLOWED, JOB, &own].concat(),
     )
-}
-
-fn audit() -> Value {
-    let mut entry = object(
-        &[("of", json!({"type": "object"}))],
-        &[
-            ("number", "integer"),
-            ("at_ms", "integer"),
-            ("operator", "string"),
-            ("peer", "string"),
-            ("action", "string"),
-            ("request", "object?"),
-        ],
-    );
-    entry["properties"]["failed"] = json!({"type": "string"});
-    entry["properties"]["too_long"] = json!({"const": true});
-    object(&[("entries", list(entry))], &[("next", "integer?")])
 }
 
 fn changed() -> Value {

@@ -1,12 +1,12 @@
 //! The audit: actions of operators.
 
 use askama::Template;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use super::super::api_answers::{AuditJson, EntryJson};
 use super::super::text::{ShownTime, number, text};
 use super::{Pager, ViewRequest, ViewSource, rendered};
 use crate::admin::api::ApiProblem;
+use crate::operator::audit::{AuditPage, RecordedEntry};
 
 /// Number of rows per page.
 const ROWS_PER_PAGE: u64 = 50;
@@ -29,14 +29,13 @@ struct AuditRow {
 }
 
 /// Describes an action's object and parameters: `tenant acme, for 1h`.
-fn describe(of: &Map<String, Value>, request: &Value) -> String {
-    let none = Map::new();
-    let asked = request.as_object().unwrap_or(&none);
+fn describe(entry: &RecordedEntry) -> String {
+    let asked = entry.request.iter().flatten();
     let word = |(name, value): (&String, &Value)| match value {
         Value::String(string) => format!("{name} {string}"),
         other => format!("{name} {other}"),
     };
-    let words: Vec<String> = of.iter().chain(asked).map(word).collect();
+    let words: Vec<String> = entry.of.iter().chain(asked).map(word).collect();
     text(&words.join(", "))
 }
 
@@ -46,15 +45,15 @@ pub(super) async fn html(
 ) -> Result<String, ApiProblem> {
     let (limit, before) = (ROWS_PER_PAGE.to_string(), asked.value("before"));
     let query = asked.query([("limit", limit.as_str()), ("before", before)]);
-    let audit: AuditJson = source.read("/audit", &query).await?;
-    let row = |entry: &EntryJson| AuditRow {
+    let audit: AuditPage = source.read("/audit", &query).await?;
+    let row = |entry: &RecordedEntry| AuditRow {
         number: number(entry.number),
         at: ShownTime::dated(entry.at_ms),
         operator: text(&entry.operator),
         peer: text(&entry.peer),
         action: text(&entry.action),
-        what: describe(&entry.of, &entry.request),
-        failed: entry.failed.as_deref().map(text),
+        what: describe(entry),
+        failed: entry.failed.0.as_deref().map(text),
     };
     let next = audit.next.map(|next| next.to_string());
     let view = AuditView {

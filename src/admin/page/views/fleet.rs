@@ -2,14 +2,13 @@
 
 use askama::Template;
 
-use super::super::api_answers::{
-    InstructionsJson, NotKnownJson, TenantsJson, WorkerJson, WorkersJson,
-};
 use super::super::charts::{Chart, charts};
 use super::super::text::{Bar, ShownName, ShownTime, decimal, number, text};
 use super::tenants::{TenantRow, rows};
 use super::{ViewRequest, ViewSource, rendered};
 use crate::admin::api::ApiProblem;
+use crate::admin::api::answers::InstructionsAnswer;
+use crate::operator::fleet::{FleetGaps, TenantsPage, WorkerAnswer, WorkersAnswer};
 use crate::operator::times::span;
 
 /// Number of tenants shown.
@@ -78,11 +77,11 @@ struct GoneWorkerRow {
     seen: ShownTime,
 }
 
-fn location(worker: &WorkerJson) -> String {
+fn location(worker: &WorkerAnswer) -> String {
     format!("{} / {}", text(&worker.host), worker.pid)
 }
 
-fn shown(worker: &WorkerJson) -> WorkerRow {
+fn shown(worker: &WorkerAnswer) -> WorkerRow {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
     WorkerRow {
@@ -107,7 +106,7 @@ fn shown(worker: &WorkerJson) -> WorkerRow {
 }
 
 /// Describes the gaps in the reports of the fleet.
-pub(super) fn troubles(gaps: &NotKnownJson) -> Vec<String> {
+pub(super) fn troubles(gaps: &FleetGaps) -> Vec<String> {
     let silent = gaps.silent_workers.iter().map(|name| {
         format!(
             "the worker {} has no report: it has just started or just died",
@@ -132,25 +131,25 @@ pub(super) async fn html(
     let busiest = BUSIEST_TENANTS.to_string();
     let query = asked.query([]);
     let of_tenants = asked.query([("limit", busiest.as_str())]);
-    let workers: WorkersJson = source.read("/workers", &query).await?;
-    let tenants: TenantsJson = source.read("/tenants", &of_tenants).await?;
-    let asks: InstructionsJson = source.read("/instructions", &query).await?;
+    let workers: WorkersAnswer = source.read("/workers", &query).await?;
+    let tenants: TenantsPage = source.read("/tenants", &of_tenants).await?;
+    let asks: InstructionsAnswer = source.read("/instructions", &query).await?;
     let pipeline = asked.pipeline.clone().or_else(|| source.only.clone());
     let pipeline = pipeline.unwrap_or_default();
 
     let now_ms = workers.now_ms;
-    let sum = |of: fn(&WorkerJson) -> u64| workers.workers.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&WorkerAnswer) -> u64| workers.workers.iter().map(of).sum::<u64>();
     let (running, slots) = (sum(|it| it.calls_in_flight), sum(|it| it.worker_slots));
     let idle = sum(|it| it.quota_idle);
-    let rate = |of: fn(&WorkerJson) -> f64| workers.workers.iter().map(of).sum::<f64>();
+    let rate = |of: fn(&WorkerAnswer) -> f64| workers.workers.iter().map(of).sum::<f64>();
     let named = workers.workers.iter();
     let named = named.map(|worker| (worker.name.as_str(), location(worker)));
     let gone = source.roster(|roster| roster.seen(&pipeline, now_ms, named));
     let all = tenants.tenants.len() as u64 + tenants.tenants_not_shown;
     let view = FleetView {
         now: ShownTime::of(now_ms, now_ms),
-        held: asks.held.as_deref().map(|held| HoldNotice {
-            is_paused: held == "pause",
+        held: asks.held.map(|held| HoldNotice {
+            is_paused: held.0 == "pause",
             until: (asks.held_until_ms).map(|until_ms| ShownTime::end(now_ms, until_ms)),
         }),
         troubles: troubles(&workers.not_known),

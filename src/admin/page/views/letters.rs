@@ -3,10 +3,11 @@
 use askama::Template;
 use serde_json::Value;
 
-use super::super::api_answers::{LetterJson, LetterRowJson, LettersJson};
 use super::super::text::{ShownName, ShownTime, number, query, text};
 use super::{Pager, ViewRequest, ViewSource, part, rendered};
 use crate::admin::api::ApiProblem;
+use crate::admin::api::answers::{LettersAnswer, ShownLetter};
+use crate::operator::letters::LetterRow;
 
 /// Number of rows per page.
 const ROWS_PER_PAGE: u64 = 50;
@@ -43,7 +44,7 @@ struct LetterLine {
     bytes: String,
 }
 
-fn row(asked: &ViewRequest, it: &LetterRowJson) -> LetterLine {
+fn row(asked: &ViewRequest, it: &LetterRow) -> LetterLine {
     let some = |text: &Option<String>| text.clone().unwrap_or_default();
     LetterLine {
         link: asked.query([("id", some(&it.id).as_str())]),
@@ -53,7 +54,7 @@ fn row(asked: &ViewRequest, it: &LetterRowJson) -> LetterLine {
         reason: text(&it.reason),
         died: it.died_ms.map(ShownTime::dated),
         attempt: it.attempt.map_or_else(|| "–".to_owned(), number),
-        waits: number(it.waits),
+        waits: number(it.waits.unwrap_or_default()),
         bytes: number(it.bytes),
     }
 }
@@ -68,7 +69,7 @@ pub(super) async fn list(
     let filter = [("reason", reason), ("tenant", tenant), ("id", id)];
     let more = [("limit", limit.as_str()), ("offset", passed.as_str())];
     let asking = asked.query(filter.into_iter().chain(more));
-    let page: LettersJson = source.read("/dead/letters", &asking).await?;
+    let page: LettersAnswer = source.read("/dead/letters", &asking).await?;
     let shown = page.letters.len() as u64;
     let next = page.next_offset.map(|next| next.to_string());
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
@@ -115,7 +116,7 @@ pub(super) async fn one(
 ) -> Result<String, ApiProblem> {
     let id = asked.value("id");
     let path = format!("/dead/letters/{}", part(id));
-    let letter: LetterJson = source.read(&path, &asked.query([])).await?;
+    let letter: ShownLetter = source.read(&path, &asked.query([])).await?;
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
     let cut = letter.body.char_indices().nth(MAX_BODY_CHARS);
     let body = cut.map_or(letter.body.as_str(), |(at, _)| &letter.body[..at]);
@@ -133,7 +134,7 @@ pub(super) async fn one(
         headers: (letter.headers.iter())
             .map(|(name, header)| (text(name), value(header)))
             .collect(),
-        is_text: letter.encoding == "utf-8",
+        is_text: letter.encoding.0 == "utf-8",
         body: readable(body),
         bytes: number(letter.bytes),
         is_cut: letter.truncated || cut.is_some(),

@@ -2,10 +2,10 @@
 
 use askama::Template;
 
-use super::super::api_answers::{InspectedJson, LimitJson, ShadowJson};
 use super::super::text::{Bar, ShownName, ShownTime, number, query, text};
 use super::{ViewRequest, ViewSource, part, rendered};
 use crate::admin::api::ApiProblem;
+use crate::operator::inspect::{InspectionAnswer, ShadowAnswer, UsedLimit};
 use crate::operator::times::span;
 
 #[derive(Template)]
@@ -68,7 +68,7 @@ struct OperatorLimit {
     until: ShownTime,
 }
 
-fn row(now_ms: u64, limit: &LimitJson) -> LimitRow {
+fn row(now_ms: u64, limit: &UsedLimit) -> LimitRow {
     // The units are calls if every call had one unit.
     let unit = match limit.unit.as_str() {
         "cost" if limit.used_by_calls != limit.used => "units of cost",
@@ -134,7 +134,7 @@ struct TrialNote {
     end: String,
 }
 
-fn tried(shadow: &ShadowJson, now_ms: u64, of_it: &[(&str, &str)]) -> ShadowRow {
+fn tried(shadow: &ShadowAnswer, now_ms: u64, of_it: &[(&str, &str)]) -> ShadowRow {
     let max = number(shadow.max_requests);
     let window = (shadow.calendar.clone()).unwrap_or_else(|| spoken(shadow.window_ms));
     let name = format!("{} ({max} in {window})", text(&shadow.name));
@@ -176,14 +176,14 @@ pub(super) async fn html(
     let given = asked.values.iter().filter(|(known, _)| *known != "name");
     let given = given.map(|(known, value)| (*known, value.as_str()));
     let path = format!("/tenants/{}", part(name));
-    let found: InspectedJson = source.read(&path, &asked.query(given)).await?;
+    let found: InspectionAnswer = source.read(&path, &asked.query(given)).await?;
     let now_ms = found.now_ms;
     let after = |ms: Option<u64>| ms.and_then(|ms| ShownTime::end_if(now_ms, now_ms + ms));
     let is_suspended = found.suspended_until_ms > now_ms;
     let all_suspended = ShownTime::end_if(now_ms, found.all_suspended_until_ms.unwrap_or_default());
     let recovery = ShownTime::end_if(now_ms, found.recovery_wait_until_ms.unwrap_or_default());
     let waits = found.waiting.unwrap_or_default() > 0;
-    let held = found.held.as_deref();
+    let held = found.held.as_ref().map(|held| held.0.as_str());
     let (state, state_word) = match () {
         () if recovery.is_some() => ("bad", "Recovery wait"),
         () if held == Some("pause") => ("bad", "All workers paused"),
@@ -195,7 +195,7 @@ pub(super) async fn html(
     };
     let levels = found.waiting_by_level.iter();
     let mut warnings: Vec<String> = (found.advertised.iter())
-        .filter_map(|quota| quota.exceeded.as_ref())
+        .filter_map(|quota| quota.exceeded.0.as_ref())
         .map(|exceeded| text(&exceeded.warning))
         .collect();
     warnings.extend(found.all_suspended_unread.as_deref().map(|why| {
@@ -241,7 +241,7 @@ pub(super) async fn html(
         all_suspended_by: text(found.all_suspended_by.as_deref().unwrap_or_default()),
         recovery,
         recovery_why: text(found.recovery_wait_reason.as_deref().unwrap_or_default()),
-        held: found.held.clone(),
+        held: held.map(str::to_owned),
         diverted_to: found.diverted_to.as_deref().map(text),
         limits: (found.limits.iter()).map(|it| row(now_ms, it)).collect(),
         shadows: (found.shadows.iter())

@@ -2,10 +2,10 @@
 
 use askama::Template;
 
-use super::super::api_answers::{self, TenantsJson};
 use super::super::text::{ShownName, ShownTime, decimal, number, text};
 use super::{Pager, ViewRequest, ViewSource, rendered};
 use crate::admin::api::ApiProblem;
+use crate::operator::fleet::{TenantAnswer, TenantsPage};
 
 /// Number of rows per page.
 const ROWS_PER_PAGE: u64 = 50;
@@ -34,12 +34,8 @@ pub(super) struct TenantRow {
     pub at_least: bool,
 }
 
-pub(super) fn rows(
-    asked: &ViewRequest,
-    now_ms: u64,
-    tenants: &[api_answers::TenantJson],
-) -> Vec<TenantRow> {
-    let row = |it: &api_answers::TenantJson| TenantRow {
+pub(super) fn rows(asked: &ViewRequest, now_ms: u64, tenants: &[TenantAnswer]) -> Vec<TenantRow> {
+    let row = |it: &TenantAnswer| TenantRow {
         link: asked.query([("name", it.tenant.as_str())]),
         name: ShownName::new(&it.tenant),
         waiting: number(it.waiting.unwrap_or(0).max(it.waiting_in_memory)),
@@ -97,7 +93,7 @@ pub(super) async fn html(
         ("limit", rows_of_page.as_str()),
         ("offset", offset_said.as_str()),
     ]);
-    let answer: TenantsJson = source.read("/tenants", &query).await?;
+    let answer: TenantsPage = source.read("/tenants", &query).await?;
     let address = |sort: &str, offset: u64| {
         let offset = match offset {
             0 => String::new(),

@@ -20,6 +20,26 @@ pub enum Sort {
 }
 
 impl Sort {
+    /// The names of all variants, in their order.
+    pub const NAMES: [&'static str; 4] = ["waiting", "denied", "closed", "starts"];
+    const ALL: [Self; 4] = [Self::Waiting, Self::Denied, Self::Closed, Self::Starts];
+
+    /// Returns the variant's name.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+
+    /// Returns the variant with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|sort| sort.name() == name)
+    }
+
+    /// Returns the next variant; the first follows the last.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self::ALL[(self as usize + 1) % Self::ALL.len()]
+    }
+
     /// Compares two tenants, larger numbers first. Equal for ties, so that a stable sort keeps
     /// their order.
     pub fn order(self, one: &Row, two: &Row) -> Ordering {

@@ -8,10 +8,10 @@ use sluicegate::broker::amqp::{Confirms, QueueState, confirms, inventory};
 use sluicegate::config::{Config, Http, RedisTopology, ResultsTo, show_duration};
 use sluicegate::gate::GateError;
 use sluicegate::gate::redis::{NODE_OF_A_CLUSTER, RedisGate, ServerHealth};
-use sluicegate::gate::reports::{self, Fleet};
+use sluicegate::gate::reports;
 use sluicegate::handler::http::{Reach, reach};
-use sluicegate::operator::other_policies::{OtherPolicies, others as others_of};
-use sluicegate::operator::{NotDone, hold};
+use sluicegate::operator::hold;
+use sluicegate::operator::other_policies::others as others_of;
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::existing_queue::EffectOnJobs;
 use sluicegate::rules::holding::Holding;
@@ -252,7 +252,7 @@ pub(super) async fn redis(
     (measured, findings): (&mut Measurements, &mut Findings),
 ) {
     const WHAT: &str = "redis";
-    let (health, round_trips) = match measure_redis(config).await {
+    let (at, health, round_trips) = match measure_redis(config).await {
         Ok(found) => found,
         Err(error) => return findings.add(Severity::Error, WHAT, gate(&error)),
     };
@@ -291,11 +291,11 @@ pub(super) async fn redis(
         Some(tenant) => format!("job of {tenant}"),
         None => "job with the common limits".to_owned(),
     };
-    for (primary, recovery) in recoveries(config, tenant, limits).await {
+    for (primary, recovery) in recoveries((&at, config), tenant, limits).await {
         let (level, text) = describe_recovery(&jobs, &recovery);
         findings.add(level, WHAT, format!("{primary}{text}"));
     }
-    match fleet(config).await {
+    match reports::see(&at).await {
         Ok(fleet) => {
             let held = hold::describe_hold(&fleet.boards);
             if !held.is_empty() {
@@ -310,7 +310,7 @@ pub(super) async fn redis(
         }
         Err(error) => findings.add(Severity::Error, WHAT, gate(&error)),
     }
-    match others(config).await {
+    match others_of(&at, &config.rate_limiter.policy).await {
         Ok(others) => {
             let both = [
                 others.describe(MAX_LISTED_KEYS),
@@ -331,26 +331,26 @@ pub(super) async fn redis(
     }
 }
 
-/// Returns the server's properties and the times of some round trips.
-async fn measure_redis(config: &Config) -> Result<(ServerHealth, Vec<Duration>), GateError> {
+/// Connects, and returns the server's properties and the times of some round trips.
+async fn measure_redis(
+    config: &Config,
+) -> Result<(RedisGate, ServerHealth, Vec<Duration>), GateError> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     let limits = config.rate_limiter.policy.default_limits();
     let health = gate.check(limits).await?;
-    Ok((health, gate.pings().await?))
+    let round_trips = gate.pings().await?;
+    Ok((gate, health, round_trips))
 }
 
 /// Returns, for each primary in question, whether it admits jobs, with its name and a colon if
 /// there are several.
 async fn recoveries(
-    config: &Config,
+    (at, config): (&RedisGate, &Config),
     tenant: Option<&Tenant>,
     limits: &Limits,
 ) -> Vec<(String, Recovery)> {
     let policy = &config.rate_limiter.policy;
-    let outlooks = match RedisGate::connect(&config.redis.url, &config.redis.prefix) {
-        Ok(gate) => gate.outlook(tenant, limits, policy).await,
-        Err(why) => Err(why),
-    };
+    let outlooks = at.outlook(tenant, limits, policy).await;
     let outlooks = outlooks.unwrap_or_else(|why| vec![Err(why)]);
     let outlooks = outlooks.into_iter().map(|outlook| {
         let primary = outlook.as_ref().map_or("", |outlook| &outlook.primary);
@@ -385,12 +385,6 @@ fn describe_recovery(jobs: &str, recovery: &Recovery) -> (Severity, String) {
     }
 }
 
-/// Returns the reports of the running workers.
-async fn fleet(config: &Config) -> Result<Fleet, GateError> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    reports::see(&gate).await
-}
-
 /// Returns what one worker has concluded from refused calls. All workers call the same API, so one
 /// is enough.
 fn describe_advice(view: &FleetReport) -> Option<String> {
@@ -398,10 +392,4 @@ fn describe_advice(view: &FleetReport) -> Option<String> {
     let some: Vec<&str> = all.filter(|advice| !advice.is_empty()).collect();
     let workers = count(some.len() as u64, "worker");
     some.first().map(|advice| format!("{workers}: {advice}"))
-}
-
-/// Returns the other policies that workers enforce, or enforced within the longest window.
-async fn others(config: &Config) -> Result<OtherPolicies, NotDone> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    others_of(&gate, &config.rate_limiter.policy).await
 }

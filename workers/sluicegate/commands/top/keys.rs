@@ -2,7 +2,6 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use sluicegate::gate::Change;
-use sluicegate::rules::report::view::Sort;
 use sluicegate::rules::tenant::Tenant;
 
 use super::action::{Act, LetterSelection};
@@ -126,12 +125,7 @@ impl Model {
                 self.is_searching = true;
             }
             KeyCode::Char('s') => {
-                self.sort = match self.sort {
-                    Sort::Waiting => Sort::Denied,
-                    Sort::Denied => Sort::Closed,
-                    Sort::Closed => Sort::Starts,
-                    Sort::Starts => Sort::Waiting,
-                };
+                self.sort = self.sort.next();
                 self.urge();
                 // The operator looks for the first row of the new list.
                 if self.page.is_none() {

@@ -11,7 +11,6 @@ use sluicegate::rules::decision::Tally;
 use sluicegate::rules::scope::Scope;
 
 use super::parts::{Cells, Column, Side, bar, fit, list, name};
-use super::tenants::order;
 use super::write;
 use crate::commands::top::clock::left;
 use crate::commands::top::model::{ListedLimit, Model};
@@ -33,7 +32,7 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     }
     let words = format!(
         "shared limits, then each tenant's limits by {} (s changes)",
-        order(model.sort)
+        model.sort.name()
     );
     write(frame, sums, vec![Line::from(fit(&words, wide))]);
     let since_ms = model.pipeline().picture.known().map_or(0, |(_, at)| at);

@@ -4,7 +4,7 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use sluicegate::operator::text::{count, plain};
-use sluicegate::rules::report::view::{Row, Sort};
+use sluicegate::rules::report::view::Row;
 
 use super::parts::{Column, Side, fit, list, name, until, wrapped};
 use super::{lines, write};
@@ -89,17 +89,8 @@ pub fn draw(frame: &mut Frame, area: Rect, model: &Model, theme: Theme) {
     list(frame, table, &columns, rows, (model.place(), theme));
 }
 
-pub fn order(sort: Sort) -> &'static str {
-    match sort {
-        Sort::Waiting => "waiting",
-        Sort::Denied => "denied",
-        Sort::Closed => "closed",
-        Sort::Starts => "starts",
-    }
-}
-
 fn sums_of(model: &Model, listed: usize) -> String {
-    let mut text = format!("by {} (s changes)", order(model.sort));
+    let mut text = format!("by {} (s changes)", model.sort.name());
     if !model.search.is_empty() || model.is_searching {
         text += &format!(", with {:?} in the name", plain(&model.search, 40));
     }
