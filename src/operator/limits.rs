@@ -123,10 +123,10 @@ impl From<&Limit> for LimitAnswer {
         Self {
             name: limit.name().to_owned(),
             algorithm: algorithm(limit).to_owned(),
-            max_requests: limit.max().into(),
+            max_requests: limit.max(),
             window_ms: limit.window_ms(),
             calendar: limit.terms().calendar().map(ToString::to_string),
-            burst: burst(limit).map(u64::from),
+            burst: burst(limit),
             unit: limit.unit().name().to_owned(),
             guard: guard(limit),
             guard_ms: (!strict(limit)).then(|| limit.guard_ms()),

@@ -211,7 +211,7 @@ impl PartitionUsage {
             used: None,
         };
         match end {
-            End::Cost(used) => ended.used = Some((*used).into()),
+            End::Cost(used) => ended.used = Some(*used),
             End::Unused => {}
             End::Running => return self.keep(limits, clock, &ended, LEASE_MS),
             End::Abandoned { for_ms } => return self.keep(limits, clock, &ended, *for_ms),

@@ -350,14 +350,14 @@ fn jobs(
     };
     let mut jobs = Vec::new();
     for tenant in 0..tenants {
-        let units = (u64::from(limits[0].max()) * rounds * random.random_range(1..=3)).clamp(2, 60);
+        let units = (limits[0].max() * rounds * random.random_range(1..=3)).clamp(2, 60);
         let mut left = units;
         for number in 0.. {
             if left == 0 {
                 break;
             }
             let cost = if wide {
-                random.random_range(1..=u64::from(limits.max_cost().min(12)).min(left))
+                random.random_range(1..=limits.max_cost().min(12).min(left))
             } else {
                 1
             };
@@ -371,7 +371,7 @@ fn jobs(
                 at: ms(at),
                 id: format!("{tenant}-{number}"),
                 tenant: (!random.random_bool(bad)).then(|| format!("t{tenant}")),
-                cost: cost as u64,
+                cost,
                 copies: 1 + u32::from(random.random_bool(twice)),
                 part: "",
                 routing_key: "jobs",

@@ -313,7 +313,7 @@ fn starts(claims: &Claims, max_ms: u64) {
 
 /// Moves a job through a delay queue and back, and asserts that it is the same.
 fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
-    let not_before = NOW_MS + u64::from(claims.cost);
+    let not_before = NOW_MS + claims.cost;
     let mut claims = claims.clone();
     claims.expiry.count_from(NOW_MS);
     let mut set = job::postponed(&claims, Some(not_before), 5);

@@ -215,7 +215,7 @@ mod tests {
         let full = io::Error::from(rustix::io::Errno::MFILE);
         assert_eq!(decide(0, &full), Trouble::Local);
         let unclear = lookup("Temporary failure in name resolution");
-        let last = (0..20).map(|number| decide(number, &unclear)).last();
+        let last = (0..20).map(|number| decide(number, &unclear)).next_back();
         assert_eq!(last, Some(Trouble::Unreachable));
     }
 }

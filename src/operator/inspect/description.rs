@@ -75,11 +75,11 @@ pub(super) fn used((limit, usage): &LimitUsage<'_>, given: &GivenLabels) -> Used
     let known = !given.lacks(limit);
     UsedLimit {
         base: LimitAnswer {
-            max_requests: usage.max.into(),
+            max_requests: usage.max,
             ..LimitAnswer::from(*limit)
         },
-        configured_max_requests: limit.max().into(),
-        operator_max_requests: (usage.override_until_ms > 0).then_some(usage.set.into()),
+        configured_max_requests: limit.max(),
+        operator_max_requests: (usage.override_until_ms > 0).then_some(usage.set),
         override_until_ms: usage.override_until_ms,
         used: known.then_some(usage.count),
         used_by_calls: usage.calls.filter(|_| known),

@@ -101,7 +101,7 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u64) {
         // The next ones start at another millisecond.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let all: u64 = receipts.iter().map(|it| u64::from(it.cost)).sum();
+    let all: u64 = receipts.iter().map(|it| it.cost).sum();
     let costs = |starts: Vec<usize>| -> Vec<(usize, End)> {
         let used = |start: usize| End::Cost(1 + (start * 31 + start * start * 17) as u64 % 7);
         starts

@@ -87,7 +87,7 @@ impl Attack<'_> {
         match self.state.alone(limits, ask).0[0] {
             Answer::Start { .. } => {
                 let units = cost.clamp(1, self.limit.capacity());
-                self.starts.push((self.now, units.into()));
+                self.starts.push((self.now, units));
                 None
             }
             Answer::Wait { ttl_ms, ticket, .. } => {

@@ -164,7 +164,7 @@ impl ArrivalLedger {
         wall_ns: u64,
     ) -> (u16, Duration) {
         let account = &mut self.accounts[job.tenant];
-        let actual = u64::from(self.plan.cost(job).actual);
+        let actual = self.plan.cost(job).actual;
         let mut wait = 0;
         for (limit, recent) in self.plan.limits.iter().zip(&mut account.recent) {
             let now = match limit.algorithm() {
@@ -286,7 +286,7 @@ mod tests {
         let mut ledger = ledger(Scenario::Costs, Algorithm::SlidingWindow, 20);
         let used = |ledger: &ArrivalLedger, numbers: std::ops::Range<usize>| -> u64 {
             let cost = |number| ledger.plan.cost(DemoJob { tenant: 0, number });
-            numbers.map(|n| u64::from(cost(n).actual)).sum()
+            numbers.map(|n| cost(n).actual).sum()
         };
         // 2000 tokens: large jobs, until one does not fit.
         let fitting = (50..100).take_while(|n| used(&ledger, 50..n + 1) <= 2000);

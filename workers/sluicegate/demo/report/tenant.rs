@@ -112,7 +112,7 @@ fn times(limit: &Limit, calls: &[&Arrival]) -> Vec<u64> {
 }
 
 fn units_in_windows(plan: &Workload, limit: &Limit, calls: &[&Arrival]) -> Vec<u64> {
-    let units = |call: &&Arrival| limit.unit().of(plan.cost(call.job).actual.into());
+    let units = |call: &&Arrival| limit.unit().of(plan.cost(call.job).actual);
     let mut arrivals: Vec<windows::Arrival> = (calls.iter())
         .map(|call| (clock(limit)(call), units(call)))
         .collect();

@@ -188,7 +188,7 @@ fn each_limit_is_counted_in_its_own_unit() {
     let plan = plan_of(Scenario::Costs);
     let figures = DemoFigures::new(&plan, &good());
     let tokens = &figures.never_exceeded.limits[1];
-    let cost = |number| u64::from(plan.cost(DemoJob { tenant: 0, number }).actual);
+    let cost = |number| plan.cost(DemoJob { tenant: 0, number }).actual;
     assert_eq!(tokens.units, (cost(0) + cost(1)).max(cost(2) + cost(3)));
     assert_eq!((tokens.name.as_str(), tokens.max), ("tokens", 200));
     assert!(
