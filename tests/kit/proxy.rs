@@ -158,6 +158,13 @@ pub struct Proxy {
     settings: Arc<watch::Sender<ProxySettings>>,
 }
 
+/// Returns the server of `url`, which must be at a local address.
+pub fn server_of(url: &str) -> SocketAddr {
+    let url = url::Url::parse(url).expect("a URL");
+    let host: IpAddr = (url.host_str().expect("a host").parse()).expect("an address");
+    (host, url.port().expect("a port")).into()
+}
+
 impl Proxy {
     /// Starts a proxy for `target`. `seed` determines the delays.
     pub async fn start(target: SocketAddr, ways: Transfers, seed: u64) -> Self {
@@ -195,10 +202,8 @@ impl Proxy {
     /// Starts a proxy for the server of `url`, which must be at a local address. Also returns the
     /// URL through the proxy.
     pub async fn before(url: &str, ways: Transfers, seed: u64) -> (Self, String) {
+        let proxy = Self::start(server_of(url), ways, seed).await;
         let mut url = url::Url::parse(url).expect("a URL");
-        let host: IpAddr = (url.host_str().expect("a host").parse()).expect("an address");
-        let target = (host, url.port().expect("a port"));
-        let proxy = Self::start(target.into(), ways, seed).await;
         let set = url.set_port(Some(proxy.door.address.port()));
         set.expect("it has a host");
         (proxy, url.into())

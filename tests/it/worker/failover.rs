@@ -1,16 +1,16 @@
-//! A failover behind one name: the address of Redis leads to another server, and the old primary
-//! becomes its replica and keeps its connections, as with DNS, a Kubernetes Service or a managed
-//! Redis.
+//! A failover behind one name, as with DNS, a Kubernetes Service or a managed server: the name leads
+//! to another Redis, and the old primary becomes its replica and keeps its connections; or the name
+//! leads to another RabbitMQ.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use kit::api::Api;
 use kit::process::Process;
-use kit::proxy::{Proxy, Transfers};
-use kit::redis_topologies::{address, port, replicated, until as happens};
-use kit::servers::{Redis, shared_rabbit};
+use kit::proxy::{Proxy, Transfers, server_of};
+use kit::redis_topologies::{port, replicated, until as happens};
+use kit::servers::{Rabbit, Redis, shared_rabbit, shared_redis};
 use kit::{Bed, SECOND, counts, jobs, until};
+use tokio::task::block_in_place;
 use tokio::time::Instant;
 
 use crate::PROGRAM;
@@ -45,8 +45,7 @@ impl Pair {
     fn fail_over(&self) {
         replicated(&self.first, &self.second);
         self.second.ctl(&["replicaof", "no", "one"]);
-        let target: SocketAddr = address(&self.second).parse().expect("an address");
-        self.name.lead_to(target);
+        self.name.lead_to(server_of(self.second.url()));
         let to = port(&self.second).to_string();
         self.first.ctl(&["replicaof", "127.0.0.1", &to]);
     }
@@ -73,7 +72,7 @@ async fn a_worker_follows_a_host_name_to_the_new_primary() {
     until("calls", || api.count() >= 3 * MAX).await;
 
     let switched = Instant::now();
-    tokio::task::block_in_place(|| pair.fail_over());
+    block_in_place(|| pair.fail_over());
     let follows = Instant::now();
     happens("the old primary is a replica", || is_linked(&pair.first));
     let behind = || {
@@ -103,4 +102,26 @@ async fn a_worker_follows_a_host_name_to_the_new_primary() {
         worker.stop();
     }
     assert!(bed.dead(&yaml).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_follows_a_host_name_to_another_rabbitmq() {
+    let first = block_in_place(Rabbit::start);
+    let (name, url) = Proxy::before(first.url(), Transfers::OPEN, 12).await;
+    let api = Api::start().await;
+    let bed = Bed::on(&url, shared_redis().url());
+    let yaml = bed.yaml("max-requests: 1000, window-size: 1s", &api.url(), "");
+    let worker = PROGRAM.start(&yaml);
+    let consumes = || worker.count(&["RabbitMQ: consuming"]);
+    until("it consumes", || consumes() == 1).await;
+    bed.publish(&yaml, jobs("acme", 10)).await;
+    until("calls", || api.count() == 10).await;
+
+    name.lead_to(server_of(shared_rabbit().url()));
+    block_in_place(|| first.kill());
+    until("it consumes again", || consumes() == 2).await;
+    bed.publish(&yaml, jobs("other", 10)).await;
+    until("calls from the other RabbitMQ", || api.count() == 20).await;
+    assert_eq!(counts::repeated(&api.calls()), 0);
+    worker.stop();
 }
