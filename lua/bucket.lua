@@ -1,7 +1,7 @@
 -- token-bucket-algo and leaky-bucket-algo: a STRING of packed numbers: (1) the level at a time; (2)
 -- that time (ms); (3) when the bucket is full; (4) its highest level since another time; (5) that
 -- time; (6) its highest level in the minute or more before. A level is two numbers: whole tokens,
--- and a part of the next one, in `span`ths. Times the span, a level would not be exact in a double.
+-- and a part of the next one, in `span`ths. A level times the span would not be exact in a double.
 -- The specification is src/rules/algorithms/bucket.rs. Constants that no Lua file sets come from
 -- src/gate/scripts.rs, which takes their values from the specification's constants. The block ends
 -- the functions' scope: a script can have 200 local variables.
@@ -178,9 +178,9 @@ do
       limit.taken = true
     end,
 
-    -- Without the charge, a bucket that was full in between would have overflowed. So only tokens are
-    -- returned that still fit at its highest level since then, or that can't have flowed in again
-    -- since.
+    -- Without the charge, a bucket that was full in between would have overflowed. So this returns
+    -- only tokens that still fit at the highest level since then, or that can't have flowed in
+    -- again.
     settle = function(limit, _, job, more)
       local tokens, tokens_part = -more, 0
       if tokens > 0 then

@@ -5,7 +5,7 @@ local WAITLIST_FORMAT = '>I6I8I8I6I6I8I6I6I6'
 local LIMIT_FORMAT = '>I8I8I8I8I4I8I8I1I8I8I1sss'
 local JOB_FORMAT, JOB_BYTES = '>I8I8I8', 24
 local SPANS_FORMAT = '>I6I6I6'
--- The running totals of a sliding log start again at this number: 4,500 times the highest limit, and
--- the sum of two is exact in a double.
+-- Running totals of a sliding log are counted modulo this number. It is 4,500 times the highest
+-- limit, and the sum of two totals is exact in a double.
 local TOTALS = 2 ^ 52
 local ENTRY_FORMAT, ENTRY_BYTES = '>BI6I8I6', 21

@@ -3,8 +3,8 @@
 --
 -- Score: when the job started (ms, rounded up). Member: the byte 1, then packed the running number
 -- of the entry, the running total of cost (including this entry) modulo TOTALS, and the cost,
--- big-endian, so that entries with the same score stay in order. An entry with another member is from another writer
--- and costs 1.
+-- big-endian, so that entries with the same score stay in order. An entry with another member is
+-- from another writer and costs 1.
 --
 -- Next to it a HASH, with the fields of corrections.lua and
 -- spans      packed: the start (ms) of a period as long as the longest span of any limit in use;

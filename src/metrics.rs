@@ -1,7 +1,7 @@
 //! A worker's metrics, for Prometheus. No label names a tenant: with 100,000 tenants each metric
 //! would have 100,000 series. `sluicegate inspect TENANT` reports on a single tenant.
 //!
-//! A counter is counted where its event is known; a gauge has a function here.
+//! Counters are incremented where their events occur; gauges are set by functions here.
 
 mod fleet_report;
 mod labels;

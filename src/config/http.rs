@@ -256,7 +256,7 @@ impl Http {
             sign_secrets,
             oauth2,
             api,
-            // For advice only.
+            // Only advice uses it.
             lacks_cost: _,
             answers,
             proxy,

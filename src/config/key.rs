@@ -359,8 +359,8 @@ macro_rules! keys {
 }
 pub(super) use keys;
 
-/// Declares a section whose fields are the values of keys: the struct, or the `impl` of a struct
-/// that exists, with how it is read and shown.
+/// Declares a section whose fields are the values of keys. Defines the struct, unless `impl` names
+/// an existing one, and the functions that read and show it.
 macro_rules! section {
     ($(#[$of_section:meta])* pub struct $section:ident {
         $($(#[$of_field:meta])* pub $field:ident: $type:ty = $key:ident,)+

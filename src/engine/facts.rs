@@ -248,10 +248,10 @@ pub enum Fact {
     MoveGivenBack {
         /// The job's ID.
         job: String,
-        /// RabbitMQ's reason for closing the channel over it, or `None` if it was only held for as
-        /// long as RabbitMQ may allow.
+        /// RabbitMQ's reason for closing the channel over it, or `None` if RabbitMQ gave none until
+        /// its timeout for unacked deliveries was near.
         refusal: Option<String>,
-        /// Whether no other was reported lately.
+        /// Whether to log it: no other was logged lately.
         is_news: bool,
     },
     /// Queues or exchanges take no messages of one kind.

@@ -1,5 +1,5 @@
-//! The answers of `/api/v1` and of `--json`. Each is one type: its fields are what is written, what
-//! the page reads, and its schema in docs/openapi.json.
+//! The answers of `/api/v1` and of `--json`. The fields of one type define the JSON of an answer,
+//! its schema in docs/openapi.json, and the values that the page reads.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub trait Answer: Serialize {
         serde_json::to_value(self).expect("each field can be written")
     }
 
-    /// Returns its fields.
+    /// Returns all fields, also shared ones.
     fn fields() -> Vec<Field>;
 
     /// Returns the schema of an object with these fields and no others.
@@ -52,8 +52,8 @@ pub trait Answer: Serialize {
     }
 }
 
-/// Defines answers as structs. `pub struct A: B` has the fields of `B` as well. `as "NAME"` gives
-/// the schema a name, by which others refer to it.
+/// Defines answers as structs. `pub struct A: B` has the fields of `B` as well. `as "NAME"` names
+/// the schema, so that other schemas can refer to it.
 macro_rules! answers {
     ($(
         $(#[doc = $doc:literal])*
@@ -113,7 +113,7 @@ macro_rules! answers {
 }
 pub(crate) use answers;
 
-/// Defines types of a text that is one of a few words.
+/// Defines string types with a few possible values.
 macro_rules! words {
     ($($(#[doc = $doc:literal])* pub struct $name:ident = $words:expr;)+) => {$(
         $(#[doc = $doc])*
@@ -136,7 +136,7 @@ macro_rules! words {
 }
 pub(crate) use words;
 
-/// The value true.
+/// A field that is always `true`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct True(pub bool);
@@ -191,7 +191,7 @@ impl<T> Schema for BTreeMap<String, T> {
     }
 }
 
-/// Implements [`Schema`] for types of one word.
+/// Implements [`Schema`] for types whose schema is only the name of a JSON type.
 macro_rules! simple {
     ($($type:ty: $name:literal,)+) => {$(
         impl Schema for $type {

@@ -23,8 +23,8 @@ use crate::rules::waitlist::AHEAD_MS;
 
 /// Distance between two units of a flow, in tags.
 pub const STEP: u64 = 256;
-/// From this limit on, its units are small, such as tokens, and new flows join a whole [`STEP`]
-/// apart. Below it 256 of them fit between two units of an existing flow.
+/// The lowest limit whose units count as small, such as tokens. From there on, new flows join a
+/// whole [`STEP`] apart. Below it, 256 new flows fit between two units of an existing flow.
 pub(crate) const MANY: u64 = 1 << 20;
 /// The highest tag. The scripts' doubles hold every lower multiple of a [`STEP`] exactly. A queue
 /// that never gets empty reaches it after 4,500 windows of the highest limit, and is cleared then.

@@ -1,11 +1,16 @@
 //! Estimates the minimum latency to a server, such as Redis, from measured round trips. Pure: `now`
 //! is an argument.
 //!
-//! The *base* is the minimum latency. It does no harm
-//! (docs/decisions/late-calls.md#a-distant-redis), so only the time beyond it counts toward the age
-//! of a permit. A base that is too large would make old permits look young, so the estimate is
-//! cautious. Each minute has an estimate: twice its minimum, less its 5 % quantile. The base is the
-//! smallest estimate of the last ten minutes.
+//! The *base* is the minimum latency. It does no harm, so only the time beyond it counts toward the
+//! age of a permit. Proof: let call i be decided at t_i and call j at t_j >= t_i + W + guard, by
+//! Redis's clock. The answer's way back and the worker's delay take call i at most
+//! `base + guard / 2 - (way there)`, or its permit is too old. Call j's way back takes at least
+//! `base - (way there)`. So the calls leave their workers at least W + guard / 2 apart. The other
+//! half of the guard covers the latency to the API.
+//!
+//! A base that is too large would make old permits look young, so the estimate is cautious. Each
+//! minute has an estimate: twice its minimum, less its 5 % quantile. The base is the smallest
+//! estimate of the last ten minutes.
 
 use std::collections::VecDeque;
 use std::time::Duration;

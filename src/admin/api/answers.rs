@@ -1,4 +1,4 @@
-//! Answers that no command gives.
+//! Answers that only the HTTP API gives.
 
 use crate::operator::answer::{answers, words};
 use crate::operator::hold::HeldWord;
@@ -11,7 +11,7 @@ answers! {
         pub pipelines: Vec<PipelineAnswer>,
     }
 
-    /// A pipeline, and what is missing until it is ready.
+    /// A pipeline, and its missing parts while it is not ready.
     pub struct PipelineAnswer {
         pub pipeline: String,
         pub ready: bool,
@@ -105,6 +105,6 @@ answers! {
     }
 }
 words! {
-    /// What a queue holds.
+    /// The kind of jobs that a queue holds.
     pub struct QueueKind = ["new", "due", "recheck", "delay", "dead"];
 }

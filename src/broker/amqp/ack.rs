@@ -167,9 +167,9 @@ impl Acks {
     }
 
     /// Hands frames to the connection without waiting: their first poll queues them, and further
-    /// polls only report that they were written. A frame has no answer, and one that is not sent
-    /// means that the session is lost and the broker delivers again. The lock is held meanwhile,
-    /// because a frame that overtook another one could name a tag that is settled already.
+    /// polls only report that they were written. A frame has no answer. If it is not sent, the
+    /// session is lost and the broker delivers again. The lock is held meanwhile, because a frame
+    /// that overtook another one could name a tag that is settled already.
     fn settle(
         &self,
         tags: &[Tag],

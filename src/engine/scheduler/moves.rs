@@ -30,8 +30,8 @@ const STUCK_PATIENCE: Duration = Duration::from_secs(30);
 const MIN_FAILURES: u32 = 3;
 /// [`STUCK_PATIENCE`] for results whose exchange the operator named, and for the only message that
 /// waits for one of our queues. It stays below 30 minutes: RabbitMQ then takes back unacked
-/// deliveries, and their jobs would be called again. It also limits how long a dead letter over
-/// which RabbitMQ closes the channel is tried; other messages have [`STUCK_PATIENCE`].
+/// deliveries, and their jobs would be called again. A dead letter over which RabbitMQ closes the
+/// channel is also retried for this time, other such messages for [`STUCK_PATIENCE`].
 const MAX_STUCK_PATIENCE: Duration = Duration::from_secs(600);
 /// The longest wait between two tries of a message over which RabbitMQ closes the channel.
 const MAX_REFUSED_PAUSE: Duration = Duration::from_secs(60);
@@ -383,7 +383,7 @@ impl Moves {
         }
     }
 
-    /// Removes a message over which RabbitMQ has closed the channel for as long as it is tried.
+    /// Removes a message over which RabbitMQ closes the channel, once its time for retries is over.
     fn take_refused(&mut self, now: Duration, key: JobKey) -> Option<ReturnedMove> {
         let entry = self.all.get_mut(&key)?;
         let outgoing = entry
@@ -408,7 +408,7 @@ impl Moves {
     pub fn take_held(&mut self, now: Duration, until: Duration) -> Vec<ReturnedMove> {
         let held = self.all.iter().filter(|(_, it)| it.of.delivered <= until);
         let mut held: Vec<JobKey> = held.map(|(key, _)| *key).collect();
-        // In the order of arrival: the map has no stable order.
+        // Sorted by arrival, because the map has no stable order.
         held.sort_unstable();
         let mut returned = Vec::with_capacity(held.len());
         for key in held {

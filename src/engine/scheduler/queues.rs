@@ -22,7 +22,7 @@ const HELD_SHARE: usize = 2;
 /// One tenant may have at most the prefetch divided by this in held jobs, and as many that wait for
 /// a slot.
 const HELD_SHARE_OF_TENANT: usize = 8;
-/// The slots divided by this stay free for other tenants that had a slot lately.
+/// Share of the slots, as a divisor, that stays free for other tenants that had a slot lately.
 const RESERVED_SHARE: usize = 4;
 /// Maximum number of slots that a tenant gets in a row, before the next tenant's turn.
 const MAX_RUN: u128 = 8;

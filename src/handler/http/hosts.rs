@@ -1,4 +1,4 @@
-//! Which server a job's call goes to, and whom it counts against if that server can't be reached.
+//! Finds the server for a job's call, and the party at fault if that server can't be reached.
 
 use std::error::Error;
 use std::io;
@@ -15,13 +15,13 @@ use crate::rules::job::call::Template;
 use crate::rules::tenant::Tenant;
 use crate::shortage;
 
-/// Number of different hosts that must fail in a row, none reached in between, before this worker
-/// is assumed to reach no host at all.
+/// Number of different hosts that must fail in a row, with none reached in between, before this
+/// worker is assumed to reach no host.
 const SEVERAL: usize = 8;
-/// What resolvers answer about names that don't exist: glibc, and musl.
+/// Error texts of resolvers (glibc and musl) for names that don't exist.
 const UNKNOWN_NAMES: [&str; 3] = ["not known", "No address associated", "does not resolve"];
 
-/// The error of a proxy that wants another password.
+/// Error text of a proxy that rejects the password.
 const UNAUTHORIZED: &str = "authorization required";
 
 /// The servers of an API.
@@ -67,8 +67,7 @@ impl Hosts {
         }
     }
 
-    /// Returns the party at fault if there is no connection to `server`, because of `why` or in
-    /// time.
+    /// Returns the party at fault if `server` can't be reached. `why` is `None` after a timeout.
     pub(super) fn unreached(
         &self,
         server: &Server,
@@ -90,8 +89,8 @@ impl Hosts {
     }
 }
 
-/// The hosts that could not be reached since one was. A host belongs to its tenant, unless the
-/// reason seems to be this worker's network.
+/// The hosts that failed, for unclear reasons, since one was last reached. A failure counts against
+/// the tenant, unless this worker's network seems to be the reason.
 #[derive(Default)]
 pub(super) struct HostFaults(Mutex<Vec<String>>);
 
@@ -101,8 +100,7 @@ impl HostFaults {
         lock(&self.0).clear();
     }
 
-    /// Returns the party at fault if there is no connection to `server`, because of `why` or in
-    /// time.
+    /// Returns the party at fault if `server` can't be reached. `why` is `None` after a timeout.
     pub(super) fn failed(&self, server: &Server, why: Option<&(dyn Error + 'static)>) -> Trouble {
         let cause = why.map_or(Cause::Unclear, Cause::of);
         self.decide(server.uri.host().unwrap_or_default(), cause)

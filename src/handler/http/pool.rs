@@ -39,8 +39,8 @@ pub(super) struct Pool {
 struct OpenConnections {
     /// Idle connections with the time until which each is kept, soonest first.
     idle: Vec<IdleConnection>,
-    /// Shared connections. One is opened only if no other to its server has room, so at most as
-    /// many as calls are in use. Some are idle or being opened.
+    /// Shared connections: in use, idle or being opened. One is opened only if no other to its
+    /// server has room, so there are never more in use than calls.
     shared: Vec<(Arc<Server>, Arc<SharedConnection>)>,
     /// Whether a task is running that closes idle connections.
     swept: bool,
@@ -174,8 +174,8 @@ impl Pool {
         });
     }
 
-    /// Keeps a connection for later calls, at most until its time, if it is reusable. If there is
-    /// no room, it replaces the one that would be closed first.
+    /// Keeps a connection for later calls, if it is reusable, until its time at the latest. If
+    /// there is no room, it replaces the connection that would be closed first.
     fn put(self: &Arc<Self>, mut idle: IdleConnection) {
         let until = idle.until;
         if !idle.connection.is_ready() || until <= Instant::now() {
@@ -234,8 +234,8 @@ impl Pool {
 }
 
 impl OpenConnections {
-    /// Removes a shared connection if there are over twice `max`: the one that has been idle for
-    /// the longest time. At most `max` are in use.
+    /// Removes the shared connection that has been idle the longest, if there are more than twice
+    /// `max`. At most `max` are in use.
     fn surplus_shared(&mut self, max: usize) -> Option<Arc<SharedConnection>> {
         if self.shared.len() <= 2 * max {
             return None;

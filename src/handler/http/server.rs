@@ -22,11 +22,11 @@ use super::socket::{Sockets, Stream};
 /// Number of servers without a call or a connection that are remembered.
 const MAX_UNUSED: usize = 1_000;
 
-/// A server, and what is known of its connections.
+/// A server, and the state that its connections share.
 pub(super) struct Server {
     /// Scheme, host and port, with the path `/`.
     pub uri: Uri,
-    /// The same for the header `host`: host and port.
+    /// Host and port, as the header `host` has them.
     pub host: HeaderValue,
     connector: HttpsConnector<Connector>,
     /// Whether connections go to the server without a proxy.
@@ -45,7 +45,7 @@ impl Server {
         self.connector.clone().call(self.uri.clone()).await
     }
 
-    /// Returns true if this is the server at `host`, with its port.
+    /// Returns true if this is the server at `host`, which includes the port.
     pub(super) fn is_at(&self, host: &str) -> bool {
         self.host.as_bytes() == host.as_bytes()
     }
@@ -62,7 +62,7 @@ impl Server {
     }
 }
 
-/// How servers are reached.
+/// Settings for connections to servers.
 pub(super) struct ServerSetup {
     scheme: &'static str,
     tcp: HttpConnector,
@@ -71,8 +71,8 @@ pub(super) struct ServerSetup {
 }
 
 impl ServerSetup {
-    /// Uses `tls` with https, and `proxies`. `timeout` bounds the attempts at all addresses of a
-    /// server together.
+    /// Creates settings for servers with https, if `encrypted`, or else http. `timeout` bounds the
+    /// attempts at all addresses of a server together.
     pub(super) fn new(
         encrypted: bool,
         tls: ClientConfig,
@@ -98,7 +98,7 @@ impl ServerSetup {
     /// A message for the operator: no request can name the host, or its proxy can't be used.
     pub(super) fn server(&self, host: &str) -> Result<Arc<Server>, String> {
         let uri = uri(&format!("{}://{host}/", self.scheme))?;
-        // A program with jobs of its own may not have checked their values.
+        // A program that creates its own jobs may not have checked their values.
         let port = uri.port().map_or(String::new(), |port| format!(":{port}"));
         if uri.host().map(|name| format!("{name}{port}")).as_deref() != Some(host) {
             return Err("the host has characters that no host can have".to_owned());
@@ -127,7 +127,7 @@ impl Servers {
     /// Returns the server at `host`. The first call for it creates it.
     ///
     /// # Errors
-    /// As [`ServerSetup::server`].
+    /// The same as those of [`ServerSetup::server`].
     pub(super) fn at(&mut self, host: &str, setup: &ServerSetup) -> Result<Arc<Server>, String> {
         if let Some(server) = self.0.get(host) {
             return Ok(Arc::clone(server));

@@ -277,9 +277,10 @@ impl Bucket {
     }
 }
 
-/// Returns how late a start may be without a loss, in milliseconds. A bucket with room for what
-/// flows in meanwhile, beside the unit that the start needs, loses nothing. It must not hold more
-/// than `burst`: after a burst, the API's bucket would lack that for the next call.
+/// Returns the lateness of a start, in milliseconds, for which a full bucket holds more than
+/// `burst`. It is 0 if the bucket has room for the inflow meanwhile, besides the unit of the start:
+/// nothing overflows then. If it held more after a burst, the API's bucket would lack the excess
+/// for the next call.
 fn forgiven_ms(terms: &Terms) -> u64 {
     let inflow = product(terms.lateness_ms(), terms.max());
     let room = product(terms.capacity().saturating_sub(1), terms.window_ms());

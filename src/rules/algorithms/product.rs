@@ -1,8 +1,8 @@
 //! Products of units and times that exceed an integer: 10^12 units in 31 days are 2.7 * 10^21.
 //! `muldiv` in `lua/limits.lua` computes the same without integers of 128 bits.
 
-/// The latest time that a turn or a full bucket is given, in milliseconds since the epoch, and the
-/// longest duration. A large burst that is refilled by one unit a month is full later.
+/// The latest time of a turn or of a full bucket, in milliseconds since the epoch, and the longest
+/// duration. A large burst that is refilled by one unit a month would be full later.
 pub(crate) const LATEST_MS: u64 = (1 << 48) - 1;
 
 /// Returns `a * b / c`, rounded down.

@@ -5,8 +5,8 @@
 //! from its message, and `{secret:tenant}` belongs to its tenant. The configuration determines
 //! which of them a call needs ([`Carried`]). They are read once, together with the other data of a
 //! message ([`PlaceholderValues`]): a message that lacks one of them is invalid, and takes neither
-//! a wait nor a permit. A value never changes where a call goes, beyond what its place allows: it
-//! is encoded for its place, and rejected if it could select another path or another domain.
+//! a wait nor a permit. A value is encoded for its place, and rejected if it could select another
+//! path or another domain.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -256,7 +256,7 @@ fn written<R: BufRead, W: Write>(
     };
     let text = |folder| text(args, (&url, &tenant), &limits, (api.as_ref(), folder));
     // Errors show the position in the text, which the user has not seen. The folder is created
-    // later; one that exists stands for it.
+    // later, so the check uses one that exists.
     let checked = Config::parse("the configuration", &text("/"), std::iter::empty());
     checked.map_err(Failure::Config)?;
     let text = text(SECRETS);

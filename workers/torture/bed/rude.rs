@@ -42,7 +42,7 @@ const CLOSING: [&str; 3] = [
 ];
 /// Minimum time that a neighbor is rude.
 const MIN_RUDE_TIME: Duration = Duration::from_secs(20);
-/// The same for results: workers need 10 s to know that a queue confirms nothing.
+/// Minimum time with rude results: workers need 10 s to detect that a queue confirms nothing.
 const MIN_RUDE_REPLIES_TIME: Duration = Duration::from_secs(35);
 /// Time after which a rude job expires, in milliseconds.
 const EXPIRATION: &str = "20000";

@@ -1,5 +1,5 @@
-//! JSON schemas of the answers of `/api/v1`: those of types, and of answers that are written by
-//! hand, as those to actions are.
+//! JSON schemas of the answers of `/api/v1`. Types define most of them; others, such as the answers
+//! to actions, are written by hand.
 
 use serde_json::{Map, Value, json};
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::rules::tenant::Tenant;
 
-/// A tenant is remembered for this long at least, and for at most twice as long.
+/// Minimum time for which a tenant is remembered. The maximum is twice that.
 const REMEMBERED_FOR: Duration = Duration::from_secs(5);
 
-/// The first two tenants of a period that got slots. Two suffice to find one besides any tenant.
+/// The first two tenants of a period that got slots. One of two always differs from a given one.
 #[derive(Debug, Default)]
 struct Period([Option<Tenant>; 2]);
 
