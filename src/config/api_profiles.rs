@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::error::{ConfigErrors, ConfigProblem, Origin};
 use super::http_answers::{AnswersReader, MAX_TEXT_BYTES, Node};
 use super::parse::{self, wrong};
+use super::shown_value::{Show, ShownValue};
 use super::yaml::{self, Raw};
 use crate::rules::answers::AnswerRules;
 
@@ -55,6 +56,12 @@ impl ApiName {
     /// Returns the names of all profiles.
     pub(super) fn all() -> Vec<(&'static str, Self)> {
         FILES.iter().map(|(name, _)| (*name, Self(name))).collect()
+    }
+}
+
+impl Show for ApiName {
+    fn shown(&self) -> Option<ShownValue> {
+        Some(ShownValue::bare(self))
     }
 }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::input::ConfigInput;
-use super::key::{HOUR, boolean, duration, integer, keys, section};
+use super::key::{HOUR, boolean, duration, integer, keys};
+use super::section::section;
 use super::shown_value::ShownValues;
 
 keys! {
@@ -24,7 +25,7 @@ keys! {
     MAX_INTERVAL: Duration = duration::<10, HOUR>("dispatch.breaker.max-interval")
         .default("30s")
         .example("1m")
-        .at_least("dispatch.breaker.initial-interval")
+        .at_least(&INITIAL_INTERVAL)
         .about("Longest wait between two probes, and so the longest delay until an API's return \
             is noticed.");
 }

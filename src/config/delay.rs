@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::key::{DAY, MINUTE, SECOND, duration, keys, section};
+use super::key::{DAY, MINUTE, SECOND, duration, keys};
+use super::section::section;
 
 keys! {
     MAX_IN_MEMORY: Duration = duration::<0, MINUTE>("delay.max-in-memory")
@@ -13,7 +14,7 @@ keys! {
     MAX_DELAY: Duration = duration::<SECOND, DAY>("delay.max-delay")
         .default("5m")
         .example("90s")
-        .at_least("delay.max-in-memory")
+        .at_least(&MAX_IN_MEMORY)
         .about("Longest stay in a delay queue, and so the time within which a changed limit \
             reaches every job.")
         .note("A job that waits longer asks again after each stay. Values above 10m count as 10m. \

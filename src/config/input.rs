@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::error::{ConfigProblem, Origin, shown};
 use super::key::{ConfigKey, Setting, ValueKind};
-use super::keys;
 use super::parse::{self, ValueError};
 use super::yaml::Raw;
 use crate::rules::text::{self, show_duration};
@@ -84,7 +83,7 @@ impl ConfigInput {
     /// Checks that the duration at `key` is at least that of the key named by its `at_least`.
     /// Otherwise reports the one of the two that the user wrote, and returns `None`.
     fn is_long_enough(&mut self, key: &ConfigKey) -> Option<()> {
-        let low = key.at_least().and_then(keys::find);
+        let low = key.at_least();
         let Some((low, least)) = low.and_then(|low| Some((low, self.duration(low)?))) else {
             return Some(());
         };

@@ -58,11 +58,11 @@ pub(super) enum ValueKind {
         max: u64,
         unit: &'static str,
     },
-    /// A duration. `at_least` is the key of a duration that it must not be shorter than.
+    /// A duration. `at_least` is the duration that it must not be shorter than.
     Duration {
         min: Duration,
         max: Duration,
-        at_least: Option<&'static str>,
+        at_least: Option<&'static ConfigKey>,
     },
     /// One of several names.
     Choice(fn() -> Vec<&'static str>),
@@ -89,7 +89,7 @@ impl ConfigKey {
     }
 
     /// Returns the key of the duration that this one must not be shorter than.
-    pub(super) fn at_least(&self) -> Option<&'static str> {
+    pub(super) fn at_least(&self) -> Option<&'static ConfigKey> {
         match self.kind {
             ValueKind::Duration { at_least, .. } => at_least,
             _ => None,
@@ -112,7 +112,8 @@ impl ConfigKey {
             ValueKind::Boolean => "`true`, `false`".to_owned(),
             ValueKind::Integer { min, max, unit } => format!("{unit}, {min} to {max}"),
             ValueKind::Duration { min, max, at_least } => {
-                let other = at_least.map_or(String::new(), |key| format!(", at least `{key}`"));
+                let other =
+                    at_least.map_or(String::new(), |key| format!(", at least `{}`", key.path));
                 format!(
                     "duration, {} to {}{other}",
                     show_duration(min),
@@ -243,10 +244,10 @@ pub(super) const fn duration<const MIN: u64, const MAX: u64>(
 }
 
 impl Setting<Duration> {
-    /// Requires the value to be at least that of the key at `path`.
-    pub const fn at_least(mut self, path: &'static str) -> Self {
+    /// Requires the value to be at least that of `other`.
+    pub const fn at_least(mut self, other: &'static Self) -> Self {
         if let ValueKind::Duration { at_least, .. } = &mut self.key.kind {
-            *at_least = Some(path);
+            *at_least = Some(&other.key);
         }
         self
     }
@@ -358,34 +359,3 @@ macro_rules! keys {
     };
 }
 pub(super) use keys;
-
-/// Declares a section whose fields are the values of keys. Defines the struct, unless `impl` names
-/// an existing one, and the functions that read and show it.
-macro_rules! section {
-    ($(#[$of_section:meta])* pub struct $section:ident {
-        $($(#[$of_field:meta])* pub $field:ident: $type:ty = $key:ident,)+
-    }) => {
-        $(#[$of_section])*
-        pub struct $section {
-            $($(#[$of_field])* pub $field: $type,)+
-        }
-
-        $crate::config::key::section! { impl $section { $($field = $key,)+ } }
-    };
-    (impl $section:ident { $($field:ident = $key:ident,)+ }) => {
-        impl $section {
-            /// Reads the section. Returns `None` after a problem.
-            pub(super) fn read(input: &mut $crate::config::input::ConfigInput) -> Option<Self> {
-                // All keys are read before the first `?`, so that all problems are reported at once.
-                $(let $field = input.get(&$key);)+
-                Some(Self { $($field: $field?,)+ })
-            }
-
-            /// Adds the section's values to `values`.
-            pub(super) fn show(&self, values: &mut $crate::config::shown_value::ShownValues) {
-                $(values.set(&$key.key, &self.$field);)+
-            }
-        }
-    };
-}
-pub(super) use section;

@@ -3,8 +3,9 @@
 use serde_json::{Value as Json, json};
 use strum::{IntoStaticStr, VariantArray};
 
-use super::key::{choice, keys, section, text};
+use super::key::{choice, keys, text};
 use super::parse::{ValueError, text as parse_text, wrong};
+use super::section::section;
 use super::suggest::hint;
 use super::yaml::Raw;
 use crate::rules::named::Named;

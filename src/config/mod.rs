@@ -49,6 +49,7 @@ mod results;
 mod retry;
 mod schema;
 mod secret;
+mod section;
 mod shape;
 mod shown_value;
 mod suggest;

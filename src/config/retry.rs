@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::key::{DAY, SECOND, duration, integer, keys, section};
+use super::key::{DAY, SECOND, duration, integer, keys};
+use super::section::section;
 use crate::rules::retry::RetryPolicy;
 
 keys! {
@@ -22,7 +23,7 @@ keys! {
         .default("5m")
         .example("1d")
         .live()
-        .at_least("retry.initial-interval")
+        .at_least(&INITIAL_INTERVAL)
         .about("Longest pause between attempts.");
     GIVE_UP_AFTER: Duration = duration::<SECOND, { 365 * DAY }>("retry.give-up-after")
         .default("7d")

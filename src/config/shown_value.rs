@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::api_profiles::ApiName;
 use super::key::ConfigKey;
 use super::secret::{Secret, SecretUrl};
 use crate::rules::job::{TenantField, ValueField};
@@ -156,7 +155,7 @@ macro_rules! show {
     };
 }
 
-show!(ShownValue::bare => bool, u16, u32, usize, ApiName);
+show!(ShownValue::bare => bool, u16, u32, usize);
 show!(ShownValue::text => String, SocketAddr, TenantField, ValueField);
 show!(ShownValue::clone => ShownValue);
 show!(|path: &Path| ShownValue::path(path) => PathBuf);
