@@ -149,19 +149,20 @@ do
     end,
 
     nth = function(limit, base, k)
-      local wanted, wanted_part = k, 0
+      local millis, rest = muldiv(k, limit.span, limit.max)
       if limit.burst == 1 then
         -- Each start but the first pays for its distance to the previous one.
-        local each, each_part = level_difference(limit, 0, 0, bucket_allowance(limit))
+        local each, part = level_difference(limit, 0, 0, bucket_allowance(limit))
         if each >= 0 then
-          local others = math.max(k, 1) - 1
-          local more, rest = muldiv(each_part, others, limit.span)
-          wanted, wanted_part = k + each * others + more, rest
+          local more, more_rest = muldiv(each * limit.span + part, math.max(k, 1) - 1, limit.max)
+          millis, rest = millis + more, rest + more_rest
         end
       end
-      local level, level_part = bucket_refilled(limit, limit.level, limit.part, base - limit.now)
-      local missing, part = level_difference(limit, wanted, wanted_part, level, level_part)
-      return missing < 0 and base or base + bucket_millis(limit, missing, part)
+      local level, part = bucket_refilled(limit, limit.level, limit.part, base - limit.now)
+      local sign = level < 0 and -1 or 1
+      local saved, saved_rest = muldiv(sign * level, limit.span, limit.max)
+      millis = millis - sign * saved + math.ceil((rest - sign * saved_rest - part) / limit.max)
+      return base + math.min(math.max(millis, 0), LATEST_MS)
     end,
 
     take = function(limit, _, units)

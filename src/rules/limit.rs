@@ -10,6 +10,7 @@ use std::time::Duration;
 pub use set::{Limits, MAX_LIMITS};
 pub use size::{LARGE_BYTES, LARGE_GLOBAL_BYTES, Large};
 
+use crate::rules::algorithms::bucket::forgiven_ms;
 pub use crate::rules::algorithms::{Algorithm, Terms, Unit};
 use crate::rules::calendar::Calendar;
 use crate::rules::scope::{MAX_PARTS, Scope};
@@ -130,18 +131,21 @@ impl Limit {
             return Err(LimitError::Name(name.to_owned()));
         }
         let burst = algorithm.default_burst(max);
+        let mut terms = Terms {
+            algorithm,
+            max,
+            window_ms: ceil_ms(window),
+            guard_ms: ceil_ms(guard),
+            burst,
+            unit: Unit::Cost,
+            spacing_us: 0,
+            forgiven_ms: 0,
+            calendar: None,
+        };
+        terms.forgiven_ms = forgiven_ms(&terms);
         Ok(Self {
             name: name.into(),
-            terms: Terms {
-                algorithm,
-                max,
-                window_ms: ceil_ms(window),
-                guard_ms: ceil_ms(guard),
-                burst,
-                unit: Unit::Cost,
-                spacing_us: 0,
-                calendar: None,
-            },
+            terms,
             bucket: algorithm.has_burst().then_some((max, burst)),
             scope: Scope::Tenant,
             within: None,
@@ -193,6 +197,7 @@ impl Limit {
             return Err(LimitError::Burst(burst));
         }
         self.terms.burst = burst;
+        self.terms.forgiven_ms = forgiven_ms(&self.terms);
         self.bucket = Some((self.max(), burst));
         Ok(self)
     }
@@ -283,12 +288,13 @@ impl Limit {
             other => other,
         };
         let new = Self::new(&self.name, algorithm, self.max(), window, guard)?;
-        let terms = Terms {
+        let mut terms = Terms {
             algorithm,
             window_ms: new.terms.window_ms,
             calendar: None,
             ..self.terms
         };
+        terms.forgiven_ms = forgiven_ms(&terms);
         Ok(Self { terms, ..self })
     }
 

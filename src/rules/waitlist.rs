@@ -97,9 +97,9 @@ impl Waitlist {
             return;
         }
         let now_serving = self.now_serving.max(ticket.saturating_sub(reach));
-        for _ in self.now_serving..now_serving {
-            self.claimed_ahead.pop_front();
-        }
+        let given_up = usize::try_from(now_serving - self.now_serving).unwrap_or(usize::MAX);
+        self.claimed_ahead
+            .drain(..given_up.min(self.claimed_ahead.len()));
         let first = ticket.saturating_sub(cost).max(now_serving);
         for index in (first - now_serving) as usize..(ticket - now_serving) as usize {
             if self.claimed_ahead.len() <= index {

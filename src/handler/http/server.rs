@@ -101,7 +101,7 @@ impl ServerSetup {
         // A program that creates its own jobs may not have checked their values.
         let port = uri.port().map_or(String::new(), |port| format!(":{port}"));
         if uri.host().map(|name| format!("{name}{port}")).as_deref() != Some(host) {
-            return Err("the host has characters that no host can have".to_owned());
+            return Err("the host has characters that are invalid in a host".to_owned());
         }
         let proxy = self.proxies.of(&uri)?;
         let is_direct = proxy.is_none();

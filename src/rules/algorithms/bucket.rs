@@ -33,11 +33,11 @@ macro_rules! both {
 
         /// Includes the tolerated lateness, and a millisecond for the rounded clock.
         fn span(&self, terms: &Terms) -> u64 {
-            terms.window_ms() + terms.guard_ms() + 1 + forgiven_ms(terms)
+            terms.window_ms() + terms.guard_ms() + 1 + terms.forgiven_ms
         }
 
         fn margin(&self, terms: &Terms) -> u64 {
-            forgiven_ms(terms)
+            terms.forgiven_ms
         }
 
         fn counts_arrivals(&self) -> bool {
@@ -62,7 +62,7 @@ macro_rules! both {
 
         fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
             let apart = window_ms.saturating_add(terms.guard_ms());
-            let apart = apart.saturating_add(forgiven_ms(terms));
+            let apart = apart.saturating_add(terms.forgiven_ms);
             muldiv(terms.max(), apart, self.span(terms)).saturating_add(terms.burst())
         }
 
@@ -280,11 +280,12 @@ impl Bucket {
 /// Returns the lateness of a start, in milliseconds, for which a full bucket holds more than
 /// `burst`. It is 0 if the bucket has room for the inflow meanwhile, besides the unit of the start:
 /// nothing overflows then. If it held more after a burst, the API's bucket would lack the excess
-/// for the next call.
-fn forgiven_ms(terms: &Terms) -> u64 {
+/// for the next call. It follows from the configured numbers and stays while a lower `max` is in
+/// force, because levels are counted in parts of the span.
+pub(in crate::rules) fn forgiven_ms(terms: &Terms) -> u64 {
     let inflow = product(terms.lateness_ms(), terms.max());
     let room = product(terms.capacity().saturating_sub(1), terms.window_ms());
-    if room < inflow {
+    if terms.algorithm().has_burst() && room < inflow {
         terms.lateness_ms()
     } else {
         0
@@ -311,7 +312,7 @@ fn refill_ms(terms: &Terms, missing: i128) -> u64 {
 /// the refill takes.
 fn allowance(terms: &Terms) -> i128 {
     let max = i128::from(terms.max());
-    let forgiven = product(forgiven_ms(terms), terms.max());
+    let forgiven = product(terms.forgiven_ms, terms.max());
     if terms.spacing_us() == 0 {
         return forgiven;
     }

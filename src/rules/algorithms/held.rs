@@ -302,6 +302,7 @@ mod tests {
             burst: max,
             unit: Unit::Calls,
             spacing_us: 0,
+            forgiven_ms: 0,
             calendar: None,
         }
     }

@@ -223,6 +223,7 @@ mod tests {
             burst: 10,
             unit: Unit::Cost,
             spacing_us: 0,
+            forgiven_ms: 0,
             calendar: None,
         };
         let mut segments = Segments::default();

@@ -332,6 +332,7 @@ mod tests {
                 burst: 20,
                 unit: if of_cost { Unit::Cost } else { Unit::Calls },
                 spacing_us: 0,
+                forgiven_ms: 0,
                 calendar: None,
             };
             let (mut log, mut now, mut receipts) = (SlidingLog::default(), START, Vec::new());

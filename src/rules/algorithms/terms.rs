@@ -39,6 +39,8 @@ pub struct Terms {
     pub(in crate::rules) burst: u64,
     pub(in crate::rules) unit: Unit,
     pub(in crate::rules) spacing_us: u32,
+    /// See [`forgiven_ms`](super::bucket::forgiven_ms).
+    pub(in crate::rules) forgiven_ms: u64,
     pub(in crate::rules) calendar: Option<Calendar>,
 }
 
