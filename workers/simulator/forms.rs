@@ -425,7 +425,7 @@ mod tests {
             "uniform:5-1",
             "lognormal:1",
             "lognormal:1,9",
-            "5000000000",
+            "1000000000001",
             "normal:1,1",
         ] {
             assert!(text.parse::<CostDistribution>().is_err(), "{text}");
