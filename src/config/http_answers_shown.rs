@@ -121,14 +121,9 @@ fn wait_source(wait: &WaitSource) -> ShownValue {
     }
 }
 
-/// Returns the names of the values of `T`.
-fn names<T: Named>() -> Vec<&'static str> {
-    T::VARIANTS.iter().map(|value| value.name()).collect()
-}
-
 /// Returns the schema of `dispatch.http.answers`.
 pub(super) fn answers_schema() -> Json {
-    let meanings = names::<Consequence>();
+    let meanings = Consequence::names();
     let lines = json!({
         "type": "object",
         "propertyNames": {"pattern": "^([1-5][0-9][0-9]|[1-5]xx)(\\+retry-after)?$"},
@@ -204,7 +199,7 @@ fn rule_schema() -> Json {
         &[],
     );
     when["minProperties"] = 1.into();
-    let form = json!({"enum": names::<TimeForm>()});
+    let form = json!({"enum": TimeForm::names()});
     let wait = json!({"anyOf": [
         closed(json!({"header": header_schema(), "as": form}), &["header"]),
         closed(json!({"body": pointer_schema(), "as": form}), &["body"]),
@@ -220,7 +215,7 @@ fn rule_schema() -> Json {
     closed(
         json!({
             "when": when,
-            "means": {"enum": names::<Consequence>()},
+            "means": {"enum": Consequence::names()},
             "scope": {"enum": SCOPES.map(|(name, _)| name)},
             "wait": list(0, &wait),
             "why": text,

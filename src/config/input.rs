@@ -59,7 +59,7 @@ impl ConfigInput {
             None => (setting.read)(&Raw::Text(setting.key.default?.to_owned())),
         };
         match parsed {
-            Ok(value) => self.is_long_enough(&setting.key).map(|()| value),
+            Ok(value) => self.check_at_least(&setting.key).map(|()| value),
             Err(words) => self.wrong(&setting.key, words),
         }
     }
@@ -82,7 +82,7 @@ impl ConfigInput {
 
     /// Checks that the duration at `key` is at least that of the key named by its `at_least`.
     /// Otherwise reports the one of the two that the user wrote, and returns `None`.
-    fn is_long_enough(&mut self, key: &ConfigKey) -> Option<()> {
+    fn check_at_least(&mut self, key: &ConfigKey) -> Option<()> {
         let low = key.at_least();
         let Some((low, least)) = low.and_then(|low| Some((low, self.duration(low)?))) else {
             return Some(());

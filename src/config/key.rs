@@ -255,8 +255,7 @@ impl Setting<Duration> {
 
 /// Declares a key whose value is one of the names of `T`.
 pub(super) const fn choice<T: Named>(path: &'static str) -> Setting<T> {
-    let names = || T::all().iter().map(|(name, _)| *name).collect();
-    choice_of(path, names, |raw| parse::choice(raw, &T::all()))
+    choice_of(path, T::names, |raw| parse::choice(raw, &T::all()))
 }
 
 /// Declares a key whose value is one of `names`.

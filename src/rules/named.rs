@@ -14,4 +14,9 @@ pub trait Named: VariantArray + Into<&'static str> + Copy {
         let values = Self::VARIANTS.iter();
         values.map(|value| (value.name(), *value)).collect()
     }
+
+    /// Returns the names of all values, in the order of declaration.
+    fn names() -> Vec<&'static str> {
+        Self::VARIANTS.iter().map(|value| value.name()).collect()
+    }
 }
