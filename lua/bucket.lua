@@ -179,9 +179,9 @@ do
       limit.taken = true
     end,
 
-    -- Without the charge, a bucket that was full in between would have overflowed. So this returns
-    -- only tokens that still fit at the highest level since then, or that can't have flowed in
-    -- again.
+    -- A bucket that was full after the start would have overflowed without the charge. So this
+    -- returns only tokens that fit above the highest level since the start, or that can't have
+    -- flowed in again.
     settle = function(limit, _, job, more)
       local tokens, tokens_part = -more, 0
       if tokens > 0 then

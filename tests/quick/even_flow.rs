@@ -1,6 +1,6 @@
 //! An even flow passes every common limiter, and uses nearly all that each allows. So
-//! docs/LIMITS.md recommends `leaky-bucket-algo` for an API of which it is not known how it counts.
-//! The limiters here are those of `sluicegate simulate`; `tests/it/zoo` has real ones.
+//! docs/LIMITS.md recommends `leaky-bucket-algo` for an API whose way of counting is unknown. These
+//! are the limiters of `sluicegate simulate`; `tests/it/zoo` has real ones.
 
 use std::time::Duration;
 

@@ -127,7 +127,7 @@ impl Servers {
     /// Returns the server at `host`. The first call for it creates it.
     ///
     /// # Errors
-    /// The same as those of [`ServerSetup::server`].
+    /// See [`ServerSetup::server`].
     pub(super) fn at(&mut self, host: &str, setup: &ServerSetup) -> Result<Arc<Server>, String> {
         if let Some(server) = self.0.get(host) {
             return Ok(Arc::clone(server));

@@ -98,7 +98,7 @@ fn a_known_api_is_written_with_its_limits_and_check_tells_its_rules() {
     }
 }
 
-/// As the help says: no URL, no token, and no key that is found only in the schema.
+/// The user states no URL and no token, and needs no key that only the schema shows.
 #[test]
 fn an_api_with_a_host_and_a_token_per_tenant_is_written_completely() {
     let folder = tempfile::tempdir().expect("a folder");

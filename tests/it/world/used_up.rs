@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use super::known_apis::{Bucket, DONE};
 use crate::PROGRAM;
 
-/// Returns the minimum share of what an API allows that is used. If the machine has kept this
-/// process waiting for so long, it has kept the worker, Redis and RabbitMQ waiting, too.
+/// Returns the minimum share of an API's quota that must be used. A machine that delayed this
+/// process by `paused` delayed the worker, Redis and RabbitMQ, too.
 fn min_share(paused: Duration) -> f64 {
     if paused < 100 * MS { 0.97 } else { 0.7 }
 }
@@ -31,12 +31,29 @@ struct Seen {
     refused: usize,
 }
 
-/// The jobs of a tenant: their costs, by their numbers. Of a `shared` one another program has used
-/// up the limits just before.
+/// The jobs of a tenant: their costs, by their numbers.
 struct Load {
     tenant: &'static str,
     costs: Vec<i64>,
+    /// Whether another program has used up the tenant's limits just before.
     shared: bool,
+}
+
+impl Load {
+    fn new(tenant: &'static str, costs: Vec<i64>) -> Self {
+        Self {
+            tenant,
+            costs,
+            shared: false,
+        }
+    }
+
+    fn shared(tenant: &'static str, costs: Vec<i64>) -> Self {
+        Self {
+            shared: true,
+            ..Self::new(tenant, costs)
+        }
+    }
 }
 
 /// Returns the number of a job.
@@ -127,18 +144,10 @@ async fn points_of_shopify_are_used_up_without_refusals() {
     let config = Config::parse("c.yaml", &yaml, std::iter::empty()).expect("valid");
     let full = Bucket::of(&config.rate_limiter.policy.default_limits()[0]);
     let costs = |count: usize| (0..count).map(|number| [20, 50, 80][number % 3]).collect();
-    // As many jobs as fit into about 15 s.
+    // The quota of about 15 s.
     let loads = [
-        Load {
-            tenant: "points",
-            costs: costs(70),
-            shared: false,
-        },
-        Load {
-            tenant: "refunds",
-            costs: costs(87),
-            shared: false,
-        },
+        Load::new("points", costs(70)),
+        Load::new("refunds", costs(87)),
     ];
     let buckets: Mutex<HashMap<String, (Bucket, Instant)>> = Mutex::default();
     let (seen, paused) = run("shopify-graphql", &limits, &loads, move |call, seen| {
@@ -274,26 +283,10 @@ async fn calls_and_points_of_github_are_used_up_without_refusals() {
         limits = limits.replace(long, short);
     }
     let loads = [
-        Load {
-            tenant: "reads",
-            costs: vec![1; 430],
-            shared: false,
-        },
-        Load {
-            tenant: "writes",
-            costs: vec![5; 130],
-            shared: false,
-        },
-        Load {
-            tenant: "primary",
-            costs: vec![1; 20],
-            shared: true,
-        },
-        Load {
-            tenant: "secondary",
-            costs: vec![1; 20],
-            shared: true,
-        },
+        Load::new("reads", vec![1; 430]),
+        Load::new("writes", vec![5; 130]),
+        Load::shared("primary", vec![1; 20]),
+        Load::shared("secondary", vec![1; 20]),
     ];
     let hours: Mutex<HashMap<String, GitHub>> = Mutex::default();
     let (seen, paused) = run("github", &limits, &loads, move |call, seen| {

@@ -1,5 +1,5 @@
-//! Messages of which RabbitMQ stores no copy, whatever its reason. Each is tried a bounded number of
-//! times, and then its delivery goes back to its queue, before RabbitMQ ends the session over it.
+//! Messages of which RabbitMQ stores no copy. Each is tried a bounded number of times. Then its
+//! delivery goes back to its queue, before RabbitMQ ends the session over it.
 
 use std::time::Duration;
 
