@@ -31,7 +31,8 @@ pub(super) trait Publishing: Send + Sync + 'static {
     fn exchange(&self) -> &str;
     fn key(&self) -> &str;
     fn message(&self) -> &Message;
-    fn is_mandatory(&self) -> bool;
+    /// Returns true if the target is a client's direct reply-to, which is not a queue.
+    fn is_direct(&self) -> bool;
 }
 
 impl Publishing for Outgoing {
@@ -46,8 +47,8 @@ impl Publishing for Outgoing {
     fn message(&self) -> &Message {
         &self.message
     }
-    fn is_mandatory(&self) -> bool {
-        true
+    fn is_direct(&self) -> bool {
+        false
     }
 }
 
@@ -63,8 +64,8 @@ impl Publishing for Reply {
     fn message(&self) -> &Message {
         &self.message
     }
-    fn is_mandatory(&self) -> bool {
-        !self.is_direct()
+    fn is_direct(&self) -> bool {
+        Self::is_direct_target(&self.exchange, &self.routing_key)
     }
 }
 
@@ -142,7 +143,7 @@ impl ConfirmChannel {
     fn send<'a, M: Publishing>(&'a self, outgoing: &'a M) -> Option<PendingWrite<'a>> {
         let (exchange, key) = (short(outgoing.exchange())?, short(outgoing.key())?);
         let options = BasicPublishOptions {
-            mandatory: outgoing.is_mandatory(),
+            mandatory: !outgoing.is_direct(),
             immediate: false,
         };
         let message = outgoing.message();

@@ -64,8 +64,8 @@ impl Publishing for Handover {
     fn message(&self) -> &Message {
         &self.0.message
     }
-    fn is_mandatory(&self) -> bool {
-        true
+    fn is_direct(&self) -> bool {
+        false
     }
 }
 

@@ -146,9 +146,12 @@ impl<M: Publishing> Lane<M> {
                 }
                 Err(error) => {
                     let is_blamed = self.blame(batch, &error);
-                    tokio::time::sleep(CHANNEL_PAUSE).await;
                     // The connection survives if the broker closed only the channel.
-                    if !self.link.connected() {
+                    let is_closed = error.is_amqp_hard_error();
+                    if !is_closed {
+                        tokio::time::sleep(CHANNEL_PAUSE).await;
+                    }
+                    if is_closed || !self.link.connected() {
                         let error = self.link.target.error(&error);
                         return Ok(match is_blamed {
                             true => LaneEnd::Blamed(error),
@@ -234,11 +237,14 @@ impl<M: Publishing> Lane<M> {
             batch.answer_rest(&Err(down(&shown)));
             return false;
         }
-        if batch.messages.len() == 1 {
+        if let [message] = &batch.messages[..] {
             tracing::debug!(
                 error = shown,
                 "RabbitMQ closed a channel or a connection because of a message"
             );
+            if !is_up && message.is_direct() {
+                self.requests.refuse(message, &shown);
+            }
             batch.answer_rest(&Err(PublishError::Refused(shown)));
         } else {
             self.requests.publish_alone(batch);

@@ -21,6 +21,7 @@ mod inventory;
 mod lane;
 mod nodes;
 mod publish;
+mod refused_targets;
 mod replies;
 pub(crate) mod screen;
 mod supervise;

@@ -13,9 +13,10 @@ use tokio::time::{Instant, sleep_until};
 use super::confirm::{Answer, Publishing, down};
 use super::lane::{Lane, LaneEnd};
 use super::nodes::NodeRotation;
+use super::refused_targets::RefusedTargets;
 use super::supervise::Attempts;
 use super::{BrokerState, backlog};
-use crate::broker::{BrokerError, Outgoing};
+use crate::broker::{BrokerError, Outgoing, PublishError};
 
 /// Number of lanes to delay queues, each with its own channel. Dead letters have a lane of their
 /// own, so that jobs can still move to delay queues if the dead-letter queue stops confirming.
@@ -44,6 +45,7 @@ pub(super) struct PublishRequests<M> {
     waiting: Mutex<mpsc::Receiver<PublishRequest<M>>>,
     /// Requests of a batch over which RabbitMQ closed the channel. Each is published alone.
     alone: std::sync::Mutex<VecDeque<PublishRequest<M>>>,
+    refused: std::sync::Mutex<RefusedTargets>,
     /// Notified when there may be something to publish.
     wanted: Arc<Notify>,
     /// Whether the broker accepts no publishes (a memory or disk alarm).
@@ -128,6 +130,7 @@ impl<M: Publishing> Publisher<M> {
         let queue = PublishRequests {
             waiting: Mutex::new(receiver),
             alone: std::sync::Mutex::default(),
+            refused: std::sync::Mutex::default(),
             wanted: wanted.clone(),
             blocked: block,
         };
@@ -247,6 +250,34 @@ impl<M: Publishing> PublishRequests<M> {
         self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn refused(&self) -> MutexGuard<'_, RefusedTargets> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Refuses messages to the target of `message` for a while, because RabbitMQ closed the
+    /// connection over it for `reason`.
+    pub(super) fn refuse(&self, message: &M, reason: &str) {
+        self.refused().refuse(Instant::now(), message.key(), reason);
+    }
+
+    /// Returns `request` if it is to be published: its caller waits, and its target is not refused.
+    /// A caller that gave up publishes again, so the old message would be a duplicate.
+    fn wanted_request(&self, request: PublishRequest<M>) -> Option<PublishRequest<M>> {
+        let now = Instant::now();
+        let reason = self
+            .refused()
+            .reason(now, request.outgoing.key())
+            .map(str::to_owned);
+        match reason {
+            Some(reason) => {
+                // The caller may have given up.
+                let _ = request.reply.send(Err(PublishError::Refused(reason)));
+                None
+            }
+            None => (!request.reply.is_closed()).then_some(request),
+        }
+    }
+
     /// Queues each unanswered message of `batch` to be published alone.
     pub(super) fn publish_alone(&self, batch: Batch<M>) {
         let all = batch.messages.into_iter().zip(batch.callers);
@@ -271,17 +302,15 @@ impl<M: Publishing> PublishRequests<M> {
     pub(super) async fn next_batch(&self) -> Option<Batch<M>> {
         let mut receiver = self.waiting.lock().await;
         loop {
-            // Skips messages of callers that gave up: they publish again, so the old message would
-            // be a duplicate.
             while let Some(request) = { self.alone().pop_front() } {
-                if !request.reply.is_closed() {
+                if let Some(request) = self.wanted_request(request) {
                     return Some(Batch::of([request]));
                 }
             }
             let mut next = Some(receiver.recv().await?);
             let (mut batch, mut bytes) = (Vec::new(), 0);
             while let Some(request) = next {
-                if !request.reply.is_closed() {
+                if let Some(request) = self.wanted_request(request) {
                     bytes += request.outgoing.message().body.len();
                     batch.push(request);
                 }

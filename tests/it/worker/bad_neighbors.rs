@@ -97,7 +97,7 @@ fn stand_still(rabbit: &Rabbit, queue: &str, still: bool) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reply_to_that_closes_the_connection_loses_only_its_own_result() {
     let (api, bed) = (Api::start().await, bed(shared_rabbit()));
-    let yaml = yaml(&bed, "max-requests: 10, window-size: 1s", &api);
+    let yaml = yaml(&bed, "max-requests: 10, window-size: 1s", &api) + "log: {level: debug}\n";
     let worker = PROGRAM.start(&yaml);
     let names = [
         "amq.rabbitmq.reply-to.g2dkAA.x",
@@ -110,6 +110,9 @@ async fn a_reply_to_that_closes_the_connection_loses_only_its_own_result() {
     until("all of them end", || results(&worker) >= 20).await;
     let failed = |kind: &str| format!("sluicegate_publish_failures_total{{kind=\"{kind}\"}}");
     assert_eq!(counted(&worker, &failed("down")), 0);
+    // Each name closes the connection alone once, and perhaps once together with others.
+    let closed = worker.count(&["closed a channel or a connection because of a message"]);
+    assert!(closed <= names.len(), "{closed}");
     until("nothing is held", || {
         counted(&worker, "sluicegate_in_memory") == 0
     })
