@@ -69,7 +69,7 @@ impl Scheduler {
     }
 
     /// Records a call that this worker could not make. Turns its outcome into a snooze if the
-    /// worker lacked a resource: it is no failure of the job.
+    /// worker lacked a resource, or is unfit: it is no failure of the job or the API.
     pub(super) fn spare(
         &mut self,
         now: Duration,
@@ -94,6 +94,12 @@ impl Scheduler {
                     self.facts.push(Fact::ResourceShortage(reason));
                 }
                 let after = after.unwrap_or(SHORT_PAUSE);
+                Outcome::Snooze { after }
+            }
+            (Outcome::Retry { after, .. }, Some(Trouble::Unreachable))
+                if !self.fitness.counts_for_all() =>
+            {
+                let after = after.unwrap_or(self.settings.live.retry.initial_interval);
                 Outcome::Snooze { after }
             }
             (outcome, _) => outcome,
@@ -280,7 +286,7 @@ impl Scheduler {
         let draining = self.intake.is_draining();
         if !draining {
             let has_jobs = self.queues.may_ask(|_| true) || self.clock.waiting().len() > 0;
-            let wants = has_jobs && self.may_call();
+            let wants = has_jobs && self.may_call() && self.fitness.may_probe();
             let (scope, policy) = (self.settings.throttle_scope, self.agreement.own());
             let by_answer = self.settings.answers_stop_all;
             (self.breakers).check(now, wants, || by_answer || scope.may_close_all(policy));

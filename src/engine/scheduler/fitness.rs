@@ -1,7 +1,8 @@
 //! Whether this worker can make calls. A worker that can't, although others may be able to, returns
 //! its jobs to their queues and tries a few of them from time to time. If a try has no result,
 //! perhaps because there are no jobs, it is followed by a test: the worker prepares a call, which
-//! costs no permit.
+//! costs no permit. While the API's breaker is open, a test comes first, because the only call that
+//! may start is for a worker that can make it.
 
 use std::time::Duration;
 
@@ -96,6 +97,18 @@ impl Fitness {
         self.unfit.take().is_some()
     }
 
+    /// Returns true if the last failure counts for all workers. Failures of a worker that is already
+    /// unfit don't: they would keep the API's breaker open for workers that can make calls.
+    pub(super) fn counts_for_all(&self) -> bool {
+        self.rule.is_none_or(|rule| self.failures <= rule.failures)
+    }
+
+    /// Returns true if a job of this worker may be the API's probe. An unfit worker tests a call
+    /// first.
+    pub(super) fn may_probe(&self) -> bool {
+        self.unfit.as_ref().is_none_or(|unfit| unfit.job.is_none())
+    }
+
     /// Begins a try when the pause is over, and at once when the API's breaker closes: another
     /// worker's call has succeeded.
     pub(super) fn update(&mut self, now: Duration, is_open: bool) {
@@ -105,7 +118,8 @@ impl Fitness {
             && unfit.until.is_some_and(|until| until <= now || has_closed)
         {
             unfit.until = None;
-            unfit.test_at = now + TEST_AFTER;
+            let test_after = if is_open { Duration::ZERO } else { TEST_AFTER };
+            unfit.test_at = now + test_after;
         }
     }
 

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use sluicegate::broker::DeliverySource;
+use sluicegate::gate::Standing;
 use sluicegate::handler::{Attempt, Trouble};
 
-use crate::scheduler::breaker::{attempt_of, closed, desk, unwritten};
+use crate::scheduler::breaker::{attempt_of, closed, desk, open, unwritten, words};
 use crate::scheduler::{CAPACITY, Desk, Done, MS, retry};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -16,6 +17,11 @@ fn refused() -> Attempt {
 
 /// Returns a scheduler that has returned its jobs because it can't make calls.
 fn unfit() -> Desk {
+    unfit_with(closed)
+}
+
+/// Like [`unfit`], with a function from the number of failures to the state of the API's breaker.
+fn unfit_with(standing: impl Fn(u64) -> Standing) -> Desk {
     let mut desk = desk();
     desk.ready = 0;
     for failures in 1..=5 {
@@ -24,7 +30,10 @@ fn unfit() -> Desk {
         desk.prepared(key, Err(refused()));
         desk.step(MS);
         // No call was made, so no attempt is used, though no breaker is open.
-        let done = desk.answer_reports(vec![closed(failures)]);
+        let done = desk.answer_reports(vec![standing(failures)]);
+        if standing(failures).is_open {
+            break;
+        }
         assert_eq!(attempt_of(&done), 1);
         let moved: Vec<_> = done
             .published
@@ -58,6 +67,58 @@ fn a_worker_that_cannot_make_calls_returns_its_jobs_and_tries_a_few() {
     assert_eq!((done.takes, done.asked.len()), (0, 0), "they start no more");
     desk.scheduler.session_down();
     assert_eq!(desk.step(MS).takes, 1);
+}
+
+#[test]
+fn an_unfit_worker_keeps_no_breaker_open() {
+    let mut desk = unfit();
+    desk.scheduler.session_down();
+    assert_eq!(desk.step(SECOND * 2).takes_few, 1);
+    desk.scheduler.session_up(1);
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
+    desk.prepared(key, Err(refused()));
+    let done = desk.step(MS);
+    assert_eq!(words(&done), [] as [&str; 0]);
+    assert_eq!(attempt_of(&done), 1);
+}
+
+#[test]
+fn an_unfit_worker_tests_a_call_before_one_of_its_jobs_is_the_probe() {
+    let mut desk = unfit_with(|failures| match failures {
+        5 => open(1_000),
+        failures => closed(failures),
+    });
+    desk.scheduler.session_down();
+    desk.step(SECOND / 2);
+    // Whether the breaker is still open is read.
+    let mut done = desk.step(SECOND);
+    assert_eq!(
+        (words(&done), done.takes_few),
+        (vec!["api: look".to_owned()], 1)
+    );
+    desk.scheduler.session_up(1);
+    done.prepared
+        .extend(desk.answer_reports(vec![open(0)]).prepared);
+    done.prepared
+        .extend(desk.deliver(DeliverySource::Fresh, &["a"]).prepared);
+    desk.prepared(done.prepared[0], Err(refused()));
+    let done = desk.step(MS);
+    assert_eq!(
+        (words(&done), desk.scheduler.unfit().is_some()),
+        (vec![], true)
+    );
+    desk.scheduler.session_down();
+    let test = desk.step(SECOND * 3).prepared[0];
+    desk.prepared(test, Ok(()));
+    assert_eq!(desk.answer_reports(vec![open(0)]).rests, 1);
+    desk.scheduler.session_down();
+    assert_eq!(desk.step(MS).takes, 1);
+    desk.scheduler.session_up(1);
+    let delivered = desk.deliver(DeliverySource::Fresh, &["a"]);
+    let mut asked = words(&delivered);
+    asked.extend(words(&desk.step(SECOND)));
+    assert_eq!(asked, ["api: may I?"]);
 }
 
 #[test]
