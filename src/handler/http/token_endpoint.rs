@@ -1,6 +1,7 @@
 //! The endpoint of access tokens: requests with client credentials (RFC 6749, 4.4), and their
 //! answers.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use hyper::header::{
 use hyper::{Method, Request, StatusCode, Uri};
 use rustls::ClientConfig;
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use url::form_urlencoded::{Serializer, byte_serialize};
 use url::{Position, Url};
 
@@ -221,8 +222,10 @@ impl Endpoint {
     /// # Errors
     /// [`TokenError`] if there is no token now.
     pub(super) async fn fetch(&self, client: &TokenClient) -> Result<GrantedToken, TokenError> {
-        match timeout(self.timeout, self.ask(client)).await {
-            Ok(result) => result,
+        let deadline = Instant::now() + self.timeout;
+        let pooled = self.open(client, deadline).await?;
+        match timeout_at(deadline, self.ask_over(pooled, client)).await {
+            Ok(result) => Ok(result?),
             Err(_) => {
                 let timeout = self.timeout;
                 let why = format!(
@@ -233,20 +236,36 @@ impl Endpoint {
         }
     }
 
-    async fn ask(&self, client: &TokenClient) -> Result<GrantedToken, TokenError> {
-        let pooled = self.pool.open(&client.server).await.map_err(|why| {
-            let words = no_connection(why.as_ref(), self.encrypted);
-            let trouble = match &self.faults {
-                Some(faults) => faults.failed(&client.server, Some(why.as_ref())),
-                None => shortage::of(why.as_ref()).map_or(Trouble::Unreachable, |_| Trouble::Local),
-            };
-            TokenError {
-                why: format!("no connection to the token URL: {words}"),
-                trouble,
+    async fn open(
+        &self,
+        client: &TokenClient,
+        deadline: Instant,
+    ) -> Result<PooledConnection, TokenError> {
+        let server = &client.server;
+        let why = match timeout_at(deadline, self.pool.open(server)).await {
+            Ok(Ok(pooled)) => {
+                self.faults.iter().for_each(HostFaults::reached);
+                return Ok(pooled);
             }
-        })?;
-        self.faults.iter().for_each(HostFaults::reached);
-        Ok(self.ask_over(pooled, client).await?)
+            Ok(Err(why)) => Some(why),
+            Err(_) => None,
+        };
+        let words = match &why {
+            Some(why) => no_connection(why.as_ref(), self.encrypted),
+            None => format!("none within {:?} (dispatch.http.timeout)", self.timeout),
+        };
+        let why = why
+            .as_ref()
+            .map(|why| why.as_ref() as &(dyn Error + 'static));
+        let trouble = match (&self.faults, why) {
+            (Some(faults), why) => faults.failed(server, why),
+            (None, Some(why)) if shortage::of(why).is_some() => Trouble::Local,
+            (None, _) => Trouble::Unreachable,
+        };
+        Err(TokenError {
+            why: format!("no connection to the token URL: {words}"),
+            trouble,
+        })
     }
 
     async fn ask_over(
