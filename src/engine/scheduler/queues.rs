@@ -22,10 +22,10 @@ const HELD_SHARE: usize = 2;
 /// One tenant may have at most the prefetch divided by this in held jobs, and as many that wait for
 /// a slot.
 const HELD_SHARE_OF_TENANT: usize = 8;
-/// Share of the slots, as a divisor, that stays free for other tenants that had a slot lately.
+/// Share of the slots, as a divisor, that stays free for tenants with few slots that had one lately.
 const RESERVED_SHARE: usize = 4;
 /// Maximum number of slots that a tenant gets in a row, before the next tenant's turn.
-const MAX_RUN: u128 = 8;
+const MAX_RUN: usize = 8;
 /// A run has as many slots as usual calls fit into this time one after another. Longer calls make
 /// shorter runs.
 const RUN_TIME: Duration = Duration::from_millis(20);
@@ -64,6 +64,10 @@ struct SlotCandidate {
     tenant: Tenant,
     /// Number of slots that it could use.
     demand: usize,
+    /// How many more slots it may have until it has few no longer.
+    few: usize,
+    /// Whether a part of the slots stays free beside it.
+    is_reserved: bool,
     /// Number of slots that it gets before the tenants behind it get one.
     run: usize,
     /// Number of slots that it gets.
@@ -147,8 +151,7 @@ impl Queues {
 
     /// Returns true if a job of `tenant` could get a slot.
     pub fn has_slot(&self, tenant: &Tenant) -> bool {
-        let has = self.tenants.get(tenant).map_or(0, |state| state.slots);
-        self.slots < self.concurrency && has < self.max_slots(tenant)
+        self.slots < self.concurrency && self.slots_of(tenant) < self.max_slots(tenant)
     }
 
     /// Adds a job that is ready to ask.
@@ -194,17 +197,52 @@ impl Queues {
         at_once + free.min(ready - at_once)
     }
 
-    /// Returns the maximum number of slots of `tenant`: half of all while other tenants wait. A part
-    /// of the slots stays free if others had some lately: otherwise a tenant with long calls would
-    /// take all of them between two jobs of the others.
+    fn slots_of(&self, tenant: &Tenant) -> usize {
+        self.tenants.get(tenant).map_or(0, |state| state.slots)
+    }
+
+    fn free(&self) -> usize {
+        self.concurrency.saturating_sub(self.slots)
+    }
+
+    /// Returns the maximum number of slots of `tenant` now.
     fn max_slots(&self, tenant: &Tenant) -> usize {
-        if self.rotation.len() > 1 {
-            self.concurrency.div_ceil(2)
-        } else if self.callers.have_other_than(tenant) {
-            self.concurrency - self.concurrency / RESERVED_SHARE
-        } else {
-            self.concurrency
+        let most = self.max_slots_beside(self.rotation.len());
+        match self.keeps_reserve_from(tenant) {
+            true => most.min(self.few().max(self.slots_of(tenant) + self.unreserved())),
+            false => most,
         }
+    }
+
+    /// Returns the maximum number of slots of a tenant if `waiting` tenants wait: half of all if
+    /// there are others.
+    fn max_slots_beside(&self, waiting: usize) -> usize {
+        match waiting {
+            0 | 1 => self.concurrency,
+            _ => self.concurrency.div_ceil(2),
+        }
+    }
+
+    /// Returns the number of slots up to which a tenant has few: a run, at most half of the reserve.
+    fn few(&self) -> usize {
+        self.run().min(self.reserve() / 2).max(1)
+    }
+
+    fn reserve(&self) -> usize {
+        self.concurrency / RESERVED_SHARE
+    }
+
+    /// Returns the number of free slots beyond the reserve.
+    fn unreserved(&self) -> usize {
+        self.free().saturating_sub(self.reserve())
+    }
+
+    /// Returns true if a part of the slots must stay free, because another tenant had a slot lately
+    /// and has few now. Otherwise tenants with long calls would take all of them between two jobs of
+    /// the others.
+    fn keeps_reserve_from(&self, tenant: &Tenant) -> bool {
+        let mut others = self.callers.tenants().filter(|other| *other != tenant);
+        others.any(|other| self.slots_of(other) < self.few())
     }
 
     /// Forgets tenants that had no slot lately.
@@ -233,8 +271,8 @@ impl Queues {
     /// [`RUN_TIME`] or longer, and until their duration is known.
     fn run(&self) -> usize {
         let calls = RUN_TIME.as_nanos().checked_div(self.usual_call.as_nanos());
-        let calls = calls.unwrap_or(1).clamp(1, MAX_RUN);
-        usize::try_from(calls).unwrap_or(1)
+        let calls = usize::try_from(calls.unwrap_or(1)).unwrap_or(MAX_RUN);
+        calls.clamp(1, MAX_RUN)
     }
 
     /// Takes up to `max` jobs of the open shards for one round trip. Divides this number and the
@@ -250,13 +288,8 @@ impl Queues {
         is_open: impl Fn(ShardId) -> bool,
         mut max_starts: impl FnMut(&Tenant, JobKey) -> usize,
     ) -> Vec<(ShardId, TenantShare)> {
-        let free = self.concurrency.saturating_sub(self.slots);
-        let (mut tenants, mut passed) = self.candidates(free, is_open);
-        let shares = {
-            let demands: Vec<usize> = tenants.iter().map(|it| it.demand).collect();
-            let runs: Vec<usize> = tenants.iter().map(|it| it.run).collect();
-            slot_shares::share(free, &demands, &runs)
-        };
+        let (mut tenants, mut passed) = self.candidates(is_open);
+        let shares = self.share(&tenants);
         let mut asking = Vec::with_capacity(tenants.len());
         for (candidate, slots) in tenants.iter_mut().zip(shares) {
             candidate.slots = slots;
@@ -279,6 +312,7 @@ impl Queues {
                 demand,
                 run,
                 slots,
+                ..
             } = candidate;
             let Some(state) = self.tenants.get_mut(&tenant) else {
                 continue;
@@ -320,18 +354,41 @@ impl Queues {
         turns
     }
 
+    /// Divides the free slots among `tenants`. If a part of the slots is reserved, each first gets
+    /// slots until it has few, then all share the rest beyond the reserve.
+    fn share(&self, tenants: &[SlotCandidate]) -> Vec<u32> {
+        let of =
+            |get: fn(&SlotCandidate) -> usize| -> Vec<usize> { tenants.iter().map(get).collect() };
+        let (demands, runs) = (of(|it| it.demand), of(|it| it.run));
+        if !tenants.iter().any(|it| it.is_reserved) {
+            return slot_shares::share(self.free(), &demands, &runs);
+        }
+        let first = slot_shares::share(self.free(), &of(|it| it.demand.min(it.few)), &runs);
+        let given: u32 = first.iter().sum();
+        let rest = demands
+            .iter()
+            .zip(&first)
+            .map(|(demand, slots)| demand - *slots as usize);
+        let left = self.unreserved().saturating_sub(given as usize);
+        let more = slot_shares::share(left, &rest.collect::<Vec<_>>(), &vec![1; demands.len()]);
+        first
+            .iter()
+            .zip(more)
+            .map(|(first, more)| first + more)
+            .collect()
+    }
+
     /// Takes tenants out of the rotation, and returns the ones that may ask, and the ones that may
-    /// not. Stops when the `free` slots are used up, unless some jobs may ask without a slot.
+    /// not. Stops when the free slots are used up, unless some jobs may ask without a slot.
     fn candidates(
         &mut self,
-        free: usize,
         is_open: impl Fn(ShardId) -> bool,
     ) -> (Vec<SlotCandidate>, Vec<Tenant>) {
         let usual_run = self.run();
         // The loop empties the rotation.
-        let max_of_first = (self.rotation.front()).map_or(0, |tenant| self.max_slots(tenant));
+        let most = self.max_slots_beside(self.rotation.len());
         let enough = match self.sums.of(&is_open).at_once {
-            0 => free,
+            0 => self.free(),
             _ => usize::MAX,
         };
         let (mut candidates, mut passed, mut taken) = (Vec::new(), Vec::new(), 0);
@@ -341,8 +398,12 @@ impl Queues {
             let Some(state) = self.tenants.get(&tenant) else {
                 continue;
             };
-            let may_have = max_of_first.saturating_sub(state.slots);
-            let demand = state.without_slot().min(may_have);
+            let few = self.few().saturating_sub(state.slots);
+            let mut demand = state.without_slot().min(most.saturating_sub(state.slots));
+            let is_reserved = demand > few && self.keeps_reserve_from(&tenant);
+            if is_reserved {
+                demand = demand.min(few.max(self.unreserved()));
+            }
             let may_ask = is_open(state.shard) && state.pauses == 0;
             if may_ask && (demand > 0 || enough == usize::MAX) {
                 let run = match state.run_left {
@@ -353,6 +414,8 @@ impl Queues {
                 candidates.push(SlotCandidate {
                     tenant,
                     demand,
+                    few,
+                    is_reserved,
                     run,
                     slots: 0,
                 });

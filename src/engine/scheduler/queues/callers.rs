@@ -1,37 +1,33 @@
 //! The tenants that had a worker slot lately.
 
+use std::collections::HashSet;
 use std::time::Duration;
+
+use foldhash::fast::RandomState;
 
 use crate::rules::tenant::Tenant;
 
 /// Minimum time for which a tenant is remembered. The maximum is twice that.
 const REMEMBERED_FOR: Duration = Duration::from_secs(5);
 
-/// The first two tenants of a period that got slots. One of two always differs from a given one.
-#[derive(Debug, Default)]
-struct Period([Option<Tenant>; 2]);
+/// Maximum number of tenants that are remembered in each period.
+const MAX_TENANTS: usize = 64;
 
-impl Period {
-    fn tenants(&self) -> impl Iterator<Item = &Tenant> {
-        self.0.iter().flatten()
-    }
-}
+type Tenants = HashSet<Tenant, RandomState>;
 
 /// Tenants that got slots in the current period and in the one before.
 #[derive(Debug, Default)]
 pub(super) struct RecentCallers {
-    current: Period,
-    before: Period,
+    current: Tenants,
+    before: Tenants,
     since: Duration,
 }
 
 impl RecentCallers {
     /// Records that `tenant` got a slot.
     pub(super) fn record(&mut self, tenant: &Tenant) {
-        if !self.current.tenants().any(|known| known == tenant)
-            && let Some(free) = self.current.0.iter_mut().find(|known| known.is_none())
-        {
-            *free = Some(tenant.clone());
+        if self.current.len() < MAX_TENANTS && !self.current.contains(tenant) {
+            self.current.insert(tenant.clone());
         }
     }
 
@@ -41,23 +37,21 @@ impl RecentCallers {
         if age >= REMEMBERED_FOR {
             self.before = match age < 2 * REMEMBERED_FOR {
                 true => std::mem::take(&mut self.current),
-                false => Period::default(),
+                false => Tenants::default(),
             };
-            self.current = Period::default();
+            self.current = Tenants::default();
             self.since = now;
         }
     }
 
     /// Returns when [`RecentCallers::forget_old`] next has something to forget.
     pub(super) fn ends_at(&self) -> Option<Duration> {
-        let mut all = self.current.tenants().chain(self.before.tenants());
-        all.next().map(|_| self.since + REMEMBERED_FOR)
+        self.tenants().next().map(|_| self.since + REMEMBERED_FOR)
     }
 
-    /// Returns true if a tenant other than `tenant` got a slot lately.
-    pub(super) fn have_other_than(&self, tenant: &Tenant) -> bool {
-        let mut all = self.current.tenants().chain(self.before.tenants());
-        all.any(|known| known != tenant)
+    /// Returns the tenants that got a slot lately. Some may come twice.
+    pub(super) fn tenants(&self) -> impl Iterator<Item = &Tenant> {
+        self.current.iter().chain(&self.before)
     }
 }
 
@@ -74,8 +68,9 @@ mod tests {
     #[test]
     fn another_tenant_is_remembered_for_five_to_ten_seconds() {
         let mut callers = RecentCallers::default();
-        let others =
-            |callers: &RecentCallers| ["a", "b"].map(|it| callers.have_other_than(&tenant(it)));
+        let others = |callers: &RecentCallers| {
+            ["a", "b"].map(|it| callers.tenants().any(|other| *other != tenant(it)))
+        };
         callers.record(&tenant("a"));
         callers.record(&tenant("a"));
         assert_eq!(others(&callers), [false, true]);
