@@ -286,7 +286,7 @@ impl Scheduler {
         let draining = self.intake.is_draining();
         if !draining {
             let has_jobs = self.queues.may_ask(|_| true) || self.clock.waiting().len() > 0;
-            let wants = has_jobs && self.may_call() && self.fitness.may_probe();
+            let wants = has_jobs && self.may_call();
             let (scope, policy) = (self.settings.throttle_scope, self.agreement.own());
             let by_answer = self.settings.answers_stop_all;
             (self.breakers).check(now, wants, || by_answer || scope.may_close_all(policy));

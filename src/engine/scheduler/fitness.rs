@@ -1,8 +1,7 @@
 //! Whether this worker can make calls. A worker that can't, although others may be able to, returns
 //! its jobs to their queues and tries a few of them from time to time. If a try has no result,
 //! perhaps because there are no jobs, it is followed by a test: the worker prepares a call, which
-//! costs no permit. While the API's breaker is open, a test comes first, because the only call that
-//! may start is for a worker that can make it.
+//! costs no permit.
 
 use std::time::Duration;
 
@@ -103,12 +102,6 @@ impl Fitness {
         self.rule.is_none_or(|rule| self.failures <= rule.failures)
     }
 
-    /// Returns true if a job of this worker may be the API's probe. An unfit worker tests a call
-    /// first.
-    pub(super) fn may_probe(&self) -> bool {
-        self.unfit.as_ref().is_none_or(|unfit| unfit.job.is_none())
-    }
-
     /// Begins a try when the pause is over, and at once when the API's breaker closes: another
     /// worker's call has succeeded.
     pub(super) fn update(&mut self, now: Duration, is_open: bool) {
@@ -118,8 +111,7 @@ impl Fitness {
             && unfit.until.is_some_and(|until| until <= now || has_closed)
         {
             unfit.until = None;
-            let test_after = if is_open { Duration::ZERO } else { TEST_AFTER };
-            unfit.test_at = now + test_after;
+            unfit.test_at = now + TEST_AFTER;
         }
     }
 

@@ -15,9 +15,11 @@ use crate::rules::job::call::Template;
 use crate::rules::tenant::Tenant;
 use crate::shortage;
 
-/// Number of different hosts that must fail in a row, with none reached in between, before this
-/// worker is assumed to reach no host.
-const SEVERAL: usize = 8;
+/// Number of failures in a row, with no host reached in between, after which this worker is assumed
+/// to reach no host, if they are of [`SEVERAL`] hosts.
+const MANY: usize = 8;
+/// See [`MANY`].
+const SEVERAL: usize = 3;
 /// Error texts of resolvers (glibc and musl) for names that don't exist.
 const UNKNOWN_NAMES: [&str; 3] = ["not known", "No address associated", "does not resolve"];
 
@@ -92,12 +94,19 @@ impl Hosts {
 /// The hosts that failed, for unclear reasons, since one was last reached. A failure counts against
 /// the tenant, unless this worker's network seems to be the reason.
 #[derive(Default)]
-pub(super) struct HostFaults(Mutex<Vec<String>>);
+pub(super) struct HostFaults(Mutex<RecentFaults>);
+
+#[derive(Default)]
+struct RecentFaults {
+    /// At most [`SEVERAL`] of the hosts.
+    hosts: Vec<String>,
+    failures: usize,
+}
 
 impl HostFaults {
     /// Records that a server was reached.
     pub(super) fn reached(&self) {
-        lock(&self.0).clear();
+        *lock(&self.0) = RecentFaults::default();
     }
 
     /// Returns the party at fault if `server` can't be reached. `why` is `None` after a timeout.
@@ -113,13 +122,14 @@ impl HostFaults {
             Cause::Host => return Trouble::Tenant,
             Cause::Unclear => {}
         }
-        let mut failed = lock(&self.0);
-        if failed.len() < SEVERAL && !failed.iter().any(|known| known == host) {
-            failed.push(host.to_owned());
+        let mut recent = lock(&self.0);
+        recent.failures = recent.failures.saturating_add(1);
+        if recent.hosts.len() < SEVERAL && !recent.hosts.iter().any(|known| known == host) {
+            recent.hosts.push(host.to_owned());
         }
-        match failed.len() < SEVERAL {
-            true => Trouble::Tenant,
-            false => Trouble::Unreachable,
+        match recent.failures >= MANY && recent.hosts.len() >= SEVERAL {
+            true => Trouble::Unreachable,
+            false => Trouble::Tenant,
         }
     }
 }
@@ -186,12 +196,13 @@ mod tests {
         let faults = HostFaults::default();
         let fails = |number: usize| faults.decide(&format!("{number}.h"), Cause::Unclear);
         assert!((0..100).all(|_| fails(0) == Trouble::Tenant), "one host");
-        assert!((1..7).all(|number| fails(number) == Trouble::Tenant));
-        assert!((7..100).all(|number| fails(number) == Trouble::Unreachable));
+        assert_eq!(fails(1), Trouble::Tenant);
+        assert!((2..100).all(|number| fails(number) == Trouble::Unreachable));
         assert_eq!(fails(0), Trouble::Unreachable);
-        assert_eq!(lock(&faults.0).len(), SEVERAL);
+        assert_eq!(lock(&faults.0).hosts.len(), SEVERAL);
         faults.reached();
-        assert_eq!(fails(0), Trouble::Tenant);
+        assert!((0..7).all(|number| fails(number) == Trouble::Tenant));
+        assert_eq!(fails(7), Trouble::Unreachable);
     }
 
     #[test]
@@ -215,7 +226,7 @@ mod tests {
         let unclear = lookup("Temporary failure in name resolution");
         let decided: Vec<Trouble> = (0..20).map(|number| decide(number, &unclear)).collect();
         assert_eq!(
-            decided[SEVERAL - 2..SEVERAL],
+            decided[MANY - 2..MANY],
             [Trouble::Tenant, Trouble::Unreachable]
         );
         assert_eq!(decided.last(), Some(&Trouble::Unreachable));

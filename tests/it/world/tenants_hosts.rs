@@ -1,5 +1,7 @@
 //! Each tenant's calls go to a host of its own. A proxy stands for the name server.
 
+use std::net::SocketAddr;
+
 use kit::api::Api;
 use kit::connect::ConnectProxy;
 use kit::servers::{shared_rabbit, shared_redis};
@@ -61,4 +63,33 @@ async fn hosts_without_an_api_stop_no_other_tenant() {
     let shop = names.asked().into_iter();
     let mut others = shop.filter(|name| !name.ends_with(".example.com:80"));
     assert_eq!(others.next(), None);
+}
+
+/// Connections to the hosts of ten tenants hang. When the worker takes its own network for the
+/// cause, only their jobs have failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_that_hang_stop_no_other_tenant_for_long() {
+    let api = Api::start().await;
+    let address = api.door.address;
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+    let route = move |target: &str| match target.starts_with("gone") {
+        true => Some(nowhere),
+        false => Some(address),
+    };
+    let names = ConnectProxy::leading(None, route).await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let more = format!(", timeout: 1s, proxy: 'http://{}'", names.door.address);
+    let url = "http://{tenant}.example.com/orders";
+    let yaml = bed.yaml("max-requests: 1000, window-size: 1s", url, &more);
+    let dispatch = "dispatch: {breaker: {max-interval: 2s}, ";
+    let yaml = yaml.replace("dispatch: {", dispatch)
+        + "retry: {initial-interval: 100ms, max-interval: 1s}\n";
+    let worker = PROGRAM.start(&yaml);
+    let gone = (0..10).flat_map(|number| jobs(&format!("gone-{number}"), 2).collect::<Vec<_>>());
+    bed.publish(&yaml, gone).await;
+    worker.logs(&["this worker can't make calls"]).await;
+    let healthy = (0..2).flat_map(|number| jobs(&format!("shop-{number}"), 20).collect::<Vec<_>>());
+    bed.publish(&yaml, healthy).await;
+    until("all healthy jobs", || worker.metric(DONE) == Some(40.0)).await;
+    worker.stop();
 }

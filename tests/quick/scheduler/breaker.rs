@@ -56,7 +56,7 @@ pub fn open(wait_ms: u64) -> Standing {
     }
 }
 
-fn granted() -> Standing {
+pub fn granted() -> Standing {
     Standing {
         is_granted: true,
         ..open(30_000)

@@ -6,7 +6,7 @@ use sluicegate::broker::DeliverySource;
 use sluicegate::gate::Standing;
 use sluicegate::handler::{Attempt, Trouble};
 
-use crate::scheduler::breaker::{attempt_of, closed, desk, open, unwritten, words};
+use crate::scheduler::breaker::{attempt_of, closed, desk, granted, open, unwritten, words};
 use crate::scheduler::{CAPACITY, Desk, Done, MS, retry};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ fn an_unfit_worker_keeps_no_breaker_open() {
 }
 
 #[test]
-fn an_unfit_worker_tests_a_call_before_one_of_its_jobs_is_the_probe() {
+fn an_unfit_workers_probe_that_fails_is_free_for_other_workers() {
     let mut desk = unfit_with(|failures| match failures {
         5 => open(1_000),
         failures => closed(failures),
@@ -92,33 +92,22 @@ fn an_unfit_worker_tests_a_call_before_one_of_its_jobs_is_the_probe() {
     desk.scheduler.session_down();
     desk.step(SECOND / 2);
     // Whether the breaker is still open is read.
-    let mut done = desk.step(SECOND);
+    let done = desk.step(SECOND);
     assert_eq!(
         (words(&done), done.takes_few),
-        (vec!["api: look".to_owned()], 1)
+        (vec!["api: look".into()], 1)
     );
     desk.scheduler.session_up(1);
-    done.prepared
-        .extend(desk.answer_reports(vec![open(0)]).prepared);
-    done.prepared
-        .extend(desk.deliver(DeliverySource::Fresh, &["a"]).prepared);
-    desk.prepared(done.prepared[0], Err(refused()));
+    desk.answer_reports(vec![open(0)]);
+    let done = desk.deliver(DeliverySource::Fresh, &["a"]);
+    assert_eq!(words(&done), ["api: may I?"]);
+    let asked = desk.answer_reports(vec![granted()]).asked;
+    assert_eq!(asked.len(), 1);
+    let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
+    desk.prepared(key, Err(refused()));
     let done = desk.step(MS);
-    assert_eq!(
-        (words(&done), desk.scheduler.unfit().is_some()),
-        (vec![], true)
-    );
-    desk.scheduler.session_down();
-    let test = desk.step(SECOND * 3).prepared[0];
-    desk.prepared(test, Ok(()));
-    assert_eq!(desk.answer_reports(vec![open(0)]).rests, 1);
-    desk.scheduler.session_down();
-    assert_eq!(desk.step(MS).takes, 1);
-    desk.scheduler.session_up(1);
-    let delivered = desk.deliver(DeliverySource::Fresh, &["a"]);
-    let mut asked = words(&delivered);
-    asked.extend(words(&desk.step(SECOND)));
-    assert_eq!(asked, ["api: may I?"]);
+    assert_eq!(words(&done), ["api: release"]);
+    assert_eq!(attempt_of(&done), 1, "other jobs are tried next");
 }
 
 #[test]
