@@ -1,10 +1,14 @@
 //! Calls through a proxy.
 
+use std::net::SocketAddr;
+
 use hyper::Version;
 use kit::api::{Api, ApiBehavior};
 use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
 use sluicegate::config::SecretUrl;
+use sluicegate::handler::{PreparingHandler, Trouble};
+use tokio::time::Instant;
 
 use super::oauth2::oauth2_at;
 use super::*;
@@ -90,6 +94,31 @@ async fn access_tokens_come_through_the_proxy_too() {
     assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
     let there = [tokens.addr, api.door.address].map(|at| at.to_string());
     assert_eq!(proxy.asked(), there);
+}
+
+#[tokio::test]
+async fn no_tenant_is_at_fault_for_a_token_server_to_which_connections_hang() {
+    let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+    let proxy = ConnectProxy::leading(None, move |_| Some(nowhere)).await;
+    let http = Http {
+        oauth2: Some(oauth2_at("http://login.example.com/{tenant}".to_owned())),
+        ..http(
+            "http://api.example.com/".to_owned(),
+            Duration::from_millis(200),
+        )
+    };
+    let handler = through(&proxy, "", http);
+    let patience = Instant::now() + LONG;
+    loop {
+        let attempt = handler.prepare(&job("1")).await.err().expect("no token");
+        let none = "no connection to the token URL: none within 200ms";
+        if matches!(&attempt.outcome, Outcome::Retry { reason, .. } if reason.contains(none)) {
+            assert_eq!(attempt.trouble, Some(Trouble::Unreachable));
+            break;
+        }
+        assert!(Instant::now() < patience, "{attempt:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test]
