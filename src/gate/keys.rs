@@ -144,7 +144,7 @@ impl Keys {
             if limit.algorithm() == Algorithm::CalendarWindow {
                 keys.boundaries = Some(limit.terms().boundaries(now_ms));
             }
-            match limit.algorithm().rules().keys() {
+            match limit.algorithm().facts().keys {
                 By::Log => {
                     keys.first = *sliding[*partition].get_or_insert(keys.first);
                     if keys.first > names.len() {
@@ -184,7 +184,7 @@ impl Keys {
                 let trial = trial(&bases[*partition], limit);
                 let (usage, spans) = (format!("{trial}:usage"), format!("{trial}:usage:spans"));
                 names.extend([trial, usage, spans]);
-                types.extend(match limit.algorithm().rules().keys() {
+                types.extend(match limit.algorithm().facts().keys {
                     By::Log => ["string", "zset", "hash"],
                     By::Windows => ["string", "string", "hash"],
                     By::Own { holds, .. } => ["string", holds, "hash"],

@@ -42,7 +42,7 @@ pub fn describe(limit: &Limit) -> String {
     if limit.algorithm() == Algorithm::Concurrency {
         return format!("at most {what} in flight{}", describe_scope(limit.scope()));
     }
-    let which = limit.algorithm().rules().window_words();
+    let which = limit.algorithm().facts().window_words;
     let learns = match limit.floor() {
         Some(floor) if floor < max => format!("; adaptive, down to {floor}"),
         _ => String::new(),

@@ -252,8 +252,8 @@ impl StartRecord {
     fn call(&self) -> Option<lateness::CallInFlight> {
         let guard = Duration::from_millis(self.limits.guard_ms());
         let by_guard = self.limits.iter().filter(|limit| {
-            let rules = limit.algorithm().rules();
-            rules.counts_arrivals() && limit.guard_ms() > 0 && !limit.algorithm().has_burst()
+            let facts = limit.algorithm().facts();
+            facts.counts_arrivals && limit.guard_ms() > 0 && !limit.algorithm().has_burst()
         });
         let by_guard = by_guard.map(|limit| (guard, Duration::from_millis(limit.window_ms())));
         let tolerances = by_guard.clone().chain(self.spacings());

@@ -5,48 +5,35 @@
 //! stepped back may show a window again. The stored window takes precedence: a new one begins only
 //! when it has ended.
 
-use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
+use super::{Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::calendar::{Boundaries, KNOWN_WINDOWS, MAX_WINDOWS_AHEAD};
 use crate::rules::clock::Clock;
 
 /// The algorithm.
 pub struct CalendarWindow;
 
+/// The properties of the algorithm.
+pub(super) const FACTS: Facts = Facts {
+    name: "calendar-window",
+    about: "L in each day, week or month of a time zone",
+    window_words: "in each",
+    script: include_str!("../../../lua/calendar_window.lua"),
+    shortcut: None,
+    keys: KeyLayout::Own {
+        kind: "calendar",
+        holds: "string",
+    },
+    default_burst: None,
+    holds_leases: false,
+    is_aligned: true,
+    saves_up: false,
+    counts_arrivals: true,
+};
+
 impl Rules for CalendarWindow {
-    fn name(&self) -> &'static str {
-        "calendar-window"
-    }
-
-    fn about(&self) -> &'static str {
-        "L in each day, week or month of a time zone"
-    }
-
-    fn window_words(&self) -> &'static str {
-        "in each"
-    }
-
-    fn script(&self) -> &'static str {
-        include_str!("../../../lua/calendar_window.lua")
-    }
-
-    fn keys(&self) -> KeyLayout {
-        KeyLayout::Own {
-            kind: "calendar",
-            holds: "string",
-        }
-    }
-
     /// Two times and a count.
     fn stored(&self, _: &Terms) -> StoredUsage {
         StoredUsage::Text(40)
-    }
-
-    fn is_aligned(&self) -> bool {
-        true
-    }
-
-    fn counts_arrivals(&self) -> bool {
-        true
     }
 
     /// The longest window.

@@ -92,7 +92,7 @@ impl Limit {
         if self.scope != before.scope {
             return false;
         }
-        if self.algorithm().rules().keys() == KeyLayout::Log {
+        if self.algorithm().facts().keys == KeyLayout::Log {
             before.algorithm() == self.algorithm() && before.span() >= self.span()
         } else if self.algorithm().has_burst() {
             self.terms == before.terms && self.shares_state(before)
