@@ -32,9 +32,9 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
     for ((limit, keys), partition) in limits.iter().zip(&keys.limits).zip(&layout.partitions) {
         packed.extend(limit.max().to_be_bytes());
         packed.extend(limit.span().to_be_bytes());
-        packed.extend(limit.terms().margin().to_be_bytes());
+        packed.extend(limit.margin().to_be_bytes());
         packed.extend(limit.window_ms().to_be_bytes());
-        packed.extend(limit.terms().spacing_us().to_be_bytes());
+        packed.extend(limit.spacing_us().to_be_bytes());
         packed.extend(limit.burst().to_be_bytes());
         packed.extend(limit.floor().unwrap_or(NEVER).to_be_bytes());
         packed.push(u8::from(limit.unit() == Unit::Calls) + 2 * u8::from(limit.is_shadow()));

@@ -400,7 +400,7 @@ pub(in crate::rules) fn explains_refusal(
     if limit.algorithm().has_burst() {
         true
     } else if limit.algorithm().facts().is_aligned {
-        limit.terms().window_start(started_ms) == limit.terms().window_start(now)
+        limit.window_start(started_ms) == limit.window_start(now)
     } else {
         now.saturating_sub(started_ms) < span
     }

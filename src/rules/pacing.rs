@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(wide(&pacing, after(5)), 5_000);
         assert_eq!(wide(&pacing, after(7)), 3_000);
         let other = pacing.add_spacing(at, &tenant(2), leaky(10, 1));
-        assert_eq!(other[0].terms().spacing_us(), 3_000);
+        assert_eq!(other[0].spacing_us(), 3_000);
         assert_eq!(spacing_us(&pacing, at, leaky(100, 1)), 5_000, "half");
         let mut pacing = Pacing::default();
         pacing.refused(at, &tenant(1), (&limits(Algorithm::FixedWindow, 9, 1), at));

@@ -326,7 +326,7 @@ mod tests {
             let (policy, mut expected) = (policy(), vec![limit("default", own), all.clone()]);
             let mut found = policy.limits(&tenant, plan).to_vec();
             found.sort_unstable_by_key(|limit| limit.max());
-            expected.sort_unstable_by_key(Limit::max);
+            expected.sort_unstable_by_key(|limit| limit.max());
             assert_eq!(found, expected, "{tenant} {plan:?}");
         }
         // Shared limits are not added twice.

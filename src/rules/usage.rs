@@ -45,7 +45,7 @@ fn own(limit: &Limit) -> LimitIdentity {
     }
     let name = Some(Arc::clone(limit.shared_name()));
     let (span, bucket) = (limit.state_ms(), limit.state_bucket());
-    let calendar = limit.terms().calendar().copied();
+    let calendar = limit.calendar().copied();
     (algorithm, name, span, bucket, limit.unit(), calendar)
 }
 

@@ -268,10 +268,10 @@ impl StartRecord {
 
     /// Returns the margin and the distance between starts of each bucket that has a margin.
     fn spacings(&self) -> impl Iterator<Item = (Duration, Duration)> + Clone {
-        let apart = (self.limits.iter()).filter(|limit| limit.terms().spacing_us() > 0);
+        let apart = (self.limits.iter()).filter(|limit| limit.spacing_us() > 0);
         apart.map(|limit| {
             let distance = limit.distance();
-            let spacing_us = limit.terms().spacing_us();
+            let spacing_us = limit.spacing_us();
             (Duration::from_micros(spacing_us.into()), distance)
         })
     }

@@ -24,7 +24,7 @@ pub fn learn_arguments(limits: &[Limit], evidence: &Evidence) -> Vec<Vec<u8>> {
         ),
         Evidence::Advertised(all) => ("advertised", 0, 0, joined(all), 0),
     };
-    let windows = limits.iter().map(Limit::window_ms);
+    let windows = limits.iter().map(|limit| limit.window_ms());
     let arguments = [
         what.to_owned(),
         started_ms.to_string(),

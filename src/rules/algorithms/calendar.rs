@@ -323,7 +323,7 @@ mod tests {
     fn jobs_that_wait_for_later_days_know_when_they_start() {
         let (limit, now) = (day(10), MIDNIGHT + 20 * HOUR);
         let mut count = CalendarCount::default();
-        count.load_around(limit.terms(), now, limit.terms().boundaries(now));
+        count.load_around(limit.terms(), now, limit.boundaries(now));
         count.take(limit.terms(), Clock::from_micros(now * 1000), 10, "");
         let nth = |k| count.nth(limit.terms(), now, k) - MIDNIGHT;
         assert_eq!(
@@ -341,7 +341,7 @@ mod tests {
         let limit = day(1);
         let mut count = CalendarCount::default();
         let load = |count: &mut CalendarCount, now| {
-            count.load_around(limit.terms(), now, limit.terms().boundaries(now));
+            count.load_around(limit.terms(), now, limit.boundaries(now));
         };
         let now = MIDNIGHT + 10 * 24 * HOUR;
         load(&mut count, now);

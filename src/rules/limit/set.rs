@@ -146,7 +146,10 @@ impl Limits {
     /// any cost can.
     pub fn max_cost(&self) -> u64 {
         let costs = self.iter().filter(|limit| limit.unit() == Unit::Cost);
-        costs.map(Limit::capacity).min().unwrap_or(MAX_REQUESTS)
+        costs
+            .map(|limit| limit.capacity())
+            .min()
+            .unwrap_or(MAX_REQUESTS)
     }
 
     /// Returns the maximum number of a tenant's jobs that start at once, `usize::MAX` if that is
@@ -157,14 +160,14 @@ impl Limits {
             return usize::MAX;
         }
         let bounds = self.iter().filter(|limit| !limit.scope().is_part());
-        let starts = bounds.map(Limit::burst).min().unwrap_or(u64::MAX);
+        let starts = bounds.map(|limit| limit.burst()).min().unwrap_or(u64::MAX);
         usize::try_from(starts).unwrap_or(usize::MAX)
     }
 
     /// Returns the shortest guard in milliseconds, or 0 if no limit has one. A permit lasts half of
     /// it.
     pub fn guard_ms(&self) -> u64 {
-        let guards = self.iter().map(Limit::guard_ms);
+        let guards = self.iter().map(|limit| limit.guard_ms());
         guards.filter(|guard| *guard > 0).min().unwrap_or(0)
     }
 

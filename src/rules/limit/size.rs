@@ -71,7 +71,7 @@ impl Limits {
         let bounding = self
             .iter()
             .filter(|other| other.scope().covers(limit.scope()));
-        let max = bounding.map(|other| other.terms().max_units_in(limit.memory_ms()));
+        let max = bounding.map(|other| other.max_units_in(limit.memory_ms()));
         let max = max.fold(limit.max(), u64::min);
         let bytes = limit.clone().with_max(max).stored_bytes();
         let large = match limit.is_global() {

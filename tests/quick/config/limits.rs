@@ -969,7 +969,7 @@ fn a_calendar_window_has_a_time_zone_and_a_start() {
             "{lines}"
         );
         let limits = config.rate_limiter.policy.default_limits();
-        let calendar = limits[0].terms().calendar().map(ToString::to_string);
+        let calendar = limits[0].calendar().map(ToString::to_string);
         calendar.unwrap_or_else(|| panic!("{lines}"))
     };
     for (lines, expected) in [
@@ -999,7 +999,7 @@ fn a_calendar_window_has_a_time_zone_and_a_start() {
       {name: day, window-size: day, starts: 09:00}, {name: minute, window-size: 1m}]}";
     let config = parse(yaml);
     let limits = config.rate_limiter.policy.default_limits();
-    let of = |at: usize| limits[at].terms().calendar().map(ToString::to_string);
+    let of = |at: usize| limits[at].calendar().map(ToString::to_string);
     assert_eq!(
         [of(0).as_deref(), of(1).as_deref()],
         [Some("day from 09:00 Europe/Berlin"), None]

@@ -170,7 +170,7 @@ impl MeasuredQuota {
                 (units as f64, limit.burst() as f64 + max * us / window)
             }
             aligned if aligned.facts().is_aligned => {
-                let start = |us: u64| limit.terms().window_start((epoch_us + us) / 1000);
+                let start = |us: u64| limit.window_start((epoch_us + us) / 1000);
                 let (first, last) = (start(self.since_us), start(end_us.max(self.since_us)));
                 let windows = ((last - first) as f64 / limit.window_ms() as f64).round() + 1.0;
                 (units as f64, max * windows)
