@@ -2,7 +2,7 @@
 
 use ::redis::Value;
 
-use super::{number, unreadable};
+use super::{numbers, unreadable};
 use crate::gate::{Evidence, GateError, Sunk};
 use crate::rules::learned::Learned;
 use crate::rules::limit::Limit;
@@ -44,10 +44,7 @@ fn joined<T: ToString>(numbers: &[T]) -> String {
 /// Parses the reply of `learn`.
 pub fn learned(reply: &Value) -> Result<Vec<Sunk>, GateError> {
     let decode = || {
-        let Value::Array(values) = reply else {
-            return None;
-        };
-        let numbers: Vec<u64> = values.iter().map(number).collect::<Option<_>>()?;
+        let numbers = numbers(reply)?;
         let [1, _now, rest @ ..] = numbers.as_slice() else {
             return None;
         };
