@@ -251,7 +251,7 @@ impl Scheduler {
 
     /// Makes the scheduler ask the gate only after a call of [`Scheduler::agreed`].
     pub fn must_agree(mut self) -> Self {
-        self.agreement.is_needed();
+        self.agreement.require();
         self
     }
 

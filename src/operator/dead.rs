@@ -419,7 +419,7 @@ impl Dead<'_> {
         if names.is_empty() {
             return Ok(());
         }
-        let gate = RedisGate::connect(&self.config.redis.url, &self.config.redis.prefix)?;
+        let gate = RedisGate::new(&self.config.redis.url, &self.config.redis.prefix)?;
         let versions = drop_all(&gate, &names).await?;
         let (_, followers) = followed(&gate, &versions, self.follow_within).await?;
         if !followers.are_all() {

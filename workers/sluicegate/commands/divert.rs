@@ -57,7 +57,7 @@ pub async fn divert(
     tenant: Tenant,
     config: &Config,
 ) -> Result<ExitCode, Failure> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     let times = (args.span.millis(), FOLLOW_TIMEOUT);
     let request = json!({"to": args.to, "for_ms": times.0});
     note(
@@ -89,7 +89,7 @@ pub async fn undivert(
     tenant: Tenant,
     config: &Config,
 ) -> Result<ExitCode, Failure> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     let request = json!({"back": args.back, "from": args.from});
     note(
         &gate,

@@ -62,7 +62,7 @@ pub struct ExplainArgs {
 /// Runs the command.
 pub async fn run(args: ExplainArgs, config: &Config) -> Result<ExitCode, Failure> {
     let which = JobRef::new(parse(&args.tenant)?, &args.id, config.delay.max_delay)?;
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     let job = of(&which);
     let at_first = args.wait.min(WORKERS_SAY);
     let mut explanation = explain(&gate, config, which.clone(), at_first).await?;

@@ -144,7 +144,7 @@ pub async fn resume(
 }
 
 fn gate_of(config: &Config) -> Result<RedisGate, Failure> {
-    Ok(RedisGate::connect(&config.redis.url, &config.redis.prefix)?)
+    Ok(RedisGate::new(&config.redis.url, &config.redis.prefix)?)
 }
 
 /// A pipeline that drains.

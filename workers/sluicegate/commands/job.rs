@@ -94,7 +94,7 @@ pub async fn run(args: JobArgs, config: &Config) -> Result<ExitCode, Failure> {
     let (JobCommand::Cancel { of, .. } | JobCommand::Show { of, .. }) = &args.what;
     let which = JobRef::new(parse(&of.tenant)?, &of.id, config.delay.max_delay)?;
     let asked = JobRequest {
-        gate: RedisGate::connect(&config.redis.url, &config.redis.prefix)?,
+        gate: RedisGate::new(&config.redis.url, &config.redis.prefix)?,
         config,
         which,
         json: of.json,

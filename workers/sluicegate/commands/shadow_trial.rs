@@ -27,7 +27,7 @@ pub async fn run(
     let policy = &config.rate_limiter.policy;
     let trial = max.map(|max| Trial::new(policy, tenant.clone(), name.clone(), max));
     let trial = trial.transpose()?;
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     let request = in_the_audit(&name, max, for_ms);
     let of_it = json!({"tenant": tenant.as_str()});
     note(&gate, "tenant limit", of_it, request).await;

@@ -193,7 +193,7 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
         }
     };
     let tenant = parse(&of.tenant)?;
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     let of_it = json!({"tenant": tenant.as_str()});
     let (action, request) = in_the_audit(&change);
     note(&gate, action, of_it, request).await;
@@ -209,7 +209,7 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
 
 /// Ends the suspension of all tenants.
 async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     note(&gate, "tenant resume --all", json!({}), json!({})).await;
     let resumed = operator::resume_all(&gate).await?;
     if json {
