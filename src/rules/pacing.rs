@@ -154,18 +154,11 @@ impl Pacing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::kit::{MS, SECOND, limit, tenant};
     use crate::rules::limit::Algorithm;
 
-    const SECOND: Duration = Duration::from_secs(1);
-    const MS: Duration = Duration::from_millis(1);
-
-    fn tenant(number: usize) -> Tenant {
-        Tenant::parse(&number.to_string()).expect("a tenant")
-    }
-
     fn limits(algorithm: Algorithm, max: u64, seconds: u32) -> Limits {
-        let limit = Limit::new("default", algorithm, max, seconds * SECOND, Duration::ZERO);
-        limit.expect("in range").into()
+        limit("default", algorithm, max, seconds * SECOND).into()
     }
 
     fn leaky(max: u64, seconds: u32) -> Limits {

@@ -91,11 +91,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::rules::kit::guarded;
     use crate::rules::scope::Scope;
 
     fn limit(name: &str, algorithm: Algorithm, max: u64, seconds: u64) -> Limit {
-        let (window, guard) = (Duration::from_secs(seconds), Duration::from_millis(50));
-        Limit::new(name, algorithm, max, window, guard).expect("in range")
+        guarded(name, algorithm, max, Duration::from_secs(seconds))
     }
 
     /// Returns the names of the limits that are large.
