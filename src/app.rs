@@ -150,10 +150,9 @@ pub struct Worker<H> {
 
 impl<H> Worker<H> {
     fn with(config: Config, handler: H, shared_state: &SharedState) -> Result<Self, AppError> {
-        let gate =
-            RedisGate::connect_by(&shared_state.links, &config.redis.url, &config.redis.prefix)
-                .map_err(AppError::Redis)?
-                .watching(config.rate_limiter.policy.memory());
+        let gate = RedisGate::sharing(&shared_state.links, &config.redis.url, &config.redis.prefix)
+            .map_err(AppError::Redis)?
+            .watching(config.rate_limiter.policy.memory());
         let own = NamedPolicy::new(config.rate_limiter.policy.clone()).map_err(AppError::Limits)?;
         shared_state.seen.config.set(&config);
         Ok(Self {

@@ -414,7 +414,7 @@ mod tests {
     #[tokio::test]
     async fn a_global_limit_is_refused_until_its_prefix_is_in_force() {
         let running = parse("", "max-requests: 5");
-        let gate = RedisGate::connect(&running.redis.url, &running.redis.prefix);
+        let gate = RedisGate::new(&running.redis.url, &running.redis.prefix);
         let own = NamedPolicy::new(running.rate_limiter.policy.clone()).expect("small");
         let registry = Registry::new(Arc::new(gate.expect("no server is asked")), own);
         let metrics = Arc::new(Metrics::new());

@@ -71,7 +71,7 @@ pub(super) fn log_policy(policy: &Policy) {
             algorithm = algorithm.use_algo().name(),
             max_requests = limit.max(),
             window_ms = has_window.then(|| limit.window_ms()),
-            calendar = limit.terms().calendar().map(ToString::to_string),
+            calendar = limit.calendar().map(ToString::to_string),
             guard = strict.then_some("strict"),
             guard_ms = (has_window && !strict).then(|| limit.guard_ms()),
             burst = algorithm.has_burst().then(|| limit.burst()),

@@ -1,4 +1,6 @@
-//! Names of headers that publishers set.
+//! Names of headers: the ones that publishers set, and lists of HTTP headers.
+
+use ::http::header::HeaderName;
 
 use super::error::shown;
 use super::parse::{ValueError, text, wrong};
@@ -24,6 +26,37 @@ pub(super) fn after_prefix(name: &str) -> Result<String, ValueError> {
         return Err("must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends".to_owned());
     }
     free(name)
+}
+
+/// Parses a list of at most `max` names of HTTP headers, which `check` accepts. Returns each name as
+/// written and as a header.
+pub(super) fn http_names(
+    raw: &Raw,
+    must: &str,
+    max: usize,
+    check: impl Fn(&str, &HeaderName) -> Result<(), ValueError>,
+) -> Result<Vec<(String, HeaderName)>, ValueError> {
+    let Raw::List(items) = raw else {
+        return Err(wrong(raw, must));
+    };
+    if items.len() > max {
+        return Err(format!("has {} names; the maximum is {max}", items.len()));
+    }
+    let mut names: Vec<(String, HeaderName)> = Vec::new();
+    for item in items {
+        let Raw::Text(name) = &item.raw else {
+            return Err(format!("has an entry that is not text; it must be {must}"));
+        };
+        let called = shown(name);
+        let header = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| format!("{called} has characters that are invalid in an HTTP header"))?;
+        check(name, &header)?;
+        if names.iter().any(|(_, known)| *known == header) {
+            return Err(format!("{called} is listed twice"));
+        }
+        names.push((name.clone(), header));
+    }
+    Ok(names)
 }
 
 /// Checks that publishers can set the header and that it keeps its value as long as the job lives.

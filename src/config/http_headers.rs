@@ -8,6 +8,7 @@ use ::http::header::{
 use serde_json::{Value as Json, json};
 
 use super::error::shown;
+use super::header::http_names;
 use super::input::ConfigInput;
 use super::key::Setting;
 use super::parse::{self, ValueError, wrong};
@@ -232,26 +233,8 @@ pub(super) fn idempotency_schema() -> Json {
 /// Parses `dispatch.http.forward-headers`, names of headers as publishers write them.
 pub(super) fn forwarded(raw: &Raw) -> Result<Vec<String>, ValueError> {
     const MUST: &str = "a list of header names, such as [traceparent, x-request-id]";
-    let Raw::List(items) = raw else {
-        return Err(wrong(raw, MUST));
-    };
-    let name = |raw: &Raw| match raw {
-        Raw::Text(name) => Ok(name.clone()),
-        _ => Err(format!("has an entry that is not text; it must be {MUST}")),
-    };
-    let names =
-        (items.iter().map(|item| name(&item.raw))).collect::<Result<Vec<String>, ValueError>>()?;
-    if names.len() > MAX_HEADERS {
-        return Err(format!(
-            "has {} names; the maximum is {MAX_HEADERS}",
-            names.len()
-        ));
-    }
-    let mut seen: Vec<HeaderName> = Vec::new();
-    for name in &names {
+    let check = |name: &str, header: &HeaderName| {
         let called = shown(name);
-        let header = HeaderName::from_bytes(name.as_bytes())
-            .map_err(|_| format!("{called} has characters that are invalid in an HTTP header"))?;
         if is_ours(header.as_str()) {
             return Err(format!("{called} is set by Sluicegate itself"));
         }
@@ -260,12 +243,10 @@ pub(super) fn forwarded(raw: &Raw) -> Result<Vec<String>, ValueError> {
                 "names the header {called}, which Sluicegate or RabbitMQ sets"
             ));
         }
-        if seen.contains(&header) {
-            return Err(format!("{called} is listed twice"));
-        }
-        seen.push(header);
-    }
-    Ok(names)
+        Ok(())
+    };
+    let names = http_names(raw, MUST, MAX_HEADERS, check)?;
+    Ok(names.into_iter().map(|(name, _)| name).collect())
 }
 
 pub(super) fn forward_schema() -> Json {

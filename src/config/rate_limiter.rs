@@ -134,7 +134,7 @@ fn keys_of(limit: &Limit) -> Vec<(&'static ConfigKey, ShownValue)> {
     let burst = algorithm
         .has_burst()
         .then(|| ShownValue::bare(limit.burst()));
-    let calendar = limit.terms().calendar();
+    let calendar = limit.calendar();
     let window = match calendar {
         Some(calendar) => ShownValue::bare(calendar.period.name()),
         None => ShownValue::millis(limit.window_ms()),

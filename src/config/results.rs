@@ -6,9 +6,10 @@ use strum::{IntoStaticStr, VariantArray};
 
 use super::amqp_name::{MAX_NAME_BYTES, PATTERN, name, name_or_empty};
 use super::error::shown;
+use super::header::http_names;
 use super::input::ConfigInput;
 use super::key::{choice, integer, keys, text, tree};
-use super::parse::{ValueError, wrong};
+use super::parse::ValueError;
 use super::shown_value::ShownValues;
 use super::yaml::Raw;
 use crate::rules::named::Named;
@@ -42,7 +43,7 @@ keys! {
     )
         .example("done")
         .about("Routing key of results with `to: exchange`.");
-    HEADERS: Vec<String> = tree(
+    HEADERS: Vec<HeaderName> = tree(
         "dispatch.results.headers",
         "list of up to 32 names of headers",
         headers_schema,
@@ -121,54 +122,25 @@ impl ConfigInput {
                 exchange";
             return self.wrong(&TO.key, words);
         }
-        let headers = headers?.unwrap_or_default();
         Some(Results {
             to,
             exchange,
             routing_key: routing_key?.unwrap_or_default(),
-            // `headers` has checked each name.
-            headers: headers
-                .iter()
-                .filter_map(|name| name.parse().ok())
-                .collect(),
+            headers: headers?.unwrap_or_default(),
             max_body: max_body?,
         })
     }
 }
 
-fn headers(raw: &Raw) -> Result<Vec<String>, ValueError> {
+fn headers(raw: &Raw) -> Result<Vec<HeaderName>, ValueError> {
     const MUST: &str = "a list of header names, such as [location, x-request-id]";
-    let Raw::List(items) = raw else {
-        return Err(wrong(raw, MUST));
+    // AMQP names are limited to 255 bytes, including the prefix of the header.
+    let check = |name: &str, _: &HeaderName| match name.len() <= MAX_NAME_BYTES / 2 {
+        true => Ok(()),
+        false => Err(format!("{} is too long", shown(name))),
     };
-    if items.len() > MAX_HEADERS {
-        return Err(format!(
-            "has {} names; the maximum is {MAX_HEADERS}",
-            items.len()
-        ));
-    }
-    let mut names: Vec<String> = Vec::new();
-    for item in items {
-        let Raw::Text(text) = &item.raw else {
-            return Err(format!("has an entry that is not text; it must be {MUST}"));
-        };
-        let called = shown(text);
-        // AMQP names are limited to 255 bytes, including the prefix of the header.
-        let fits = text.len() <= MAX_NAME_BYTES / 2;
-        let name = HeaderName::from_bytes(text.as_bytes())
-            .ok()
-            .filter(|_| fits);
-        let Some(name) = name else {
-            return Err(format!(
-                "{called} is too long or has characters that are invalid in an HTTP header"
-            ));
-        };
-        if names.iter().any(|known| known == name.as_str()) {
-            return Err(format!("{called} is listed twice"));
-        }
-        names.push(name.as_str().to_owned());
-    }
-    Ok(names)
+    let names = http_names(raw, MUST, MAX_HEADERS, check)?;
+    Ok(names.into_iter().map(|(_, header)| header).collect())
 }
 
 fn headers_schema() -> Json {

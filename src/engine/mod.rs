@@ -275,7 +275,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             && let Ok(Some(report)) = timeout_at(until, tasks.join_next()).await
         {
             if let Ok(TaskReport::Suspected(shard, _)) = report {
-                scheduler.noted(shard);
+                scheduler.give_up_notes(shard);
             }
         }
         let notes = scheduler.final_notes();

@@ -251,7 +251,7 @@ impl Scheduler {
 
     /// Makes the scheduler ask the gate only after a call of [`Scheduler::agreed`].
     pub fn must_agree(mut self) -> Self {
-        self.agreement.is_needed();
+        self.agreement.require();
         self
     }
 
@@ -296,7 +296,7 @@ impl Scheduler {
             running: self.queues.running(),
             slots: self.queues.slots(),
             all_slots: self.settings.live.concurrency,
-            held: self.queues.held() + self.waiting.in_windows(),
+            held: self.queues.held() + self.waiting.windows.parked(),
             in_memory: self.in_memory(),
             abandoned: self.settlement.abandoned(),
             breaker_is_open: self.breakers.is_open(),
@@ -436,7 +436,7 @@ impl Scheduler {
         let while_active = [
             self.queues.surplus_at(),
             self.queues.callers_end_at(),
-            self.waiting.surplus_at(now),
+            self.waiting.windows.next(now),
             self.breakers.next(now),
             self.fitness.next(),
             self.candidates.send_at(),
@@ -516,7 +516,7 @@ impl Scheduler {
     ) {
         let outcome = self.settlement.settle_result(now, shard, result);
         for (tenant, limits, calls) in outcome.ended {
-            for key in self.waiting.woken_by(&tenant, &limits, calls) {
+            for key in self.waiting.leases.freed(&tenant, &limits, calls) {
                 self.wake(now, key);
             }
         }

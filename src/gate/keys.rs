@@ -142,9 +142,9 @@ impl Keys {
                 boundaries: None,
             };
             if limit.algorithm() == Algorithm::CalendarWindow {
-                keys.boundaries = Some(limit.terms().boundaries(now_ms));
+                keys.boundaries = Some(limit.boundaries(now_ms));
             }
-            match limit.algorithm().rules().keys() {
+            match limit.algorithm().facts().keys {
                 By::Log => {
                     keys.first = *sliding[*partition].get_or_insert(keys.first);
                     if keys.first > names.len() {
@@ -184,7 +184,7 @@ impl Keys {
                 let trial = trial(&bases[*partition], limit);
                 let (usage, spans) = (format!("{trial}:usage"), format!("{trial}:usage:spans"));
                 names.extend([trial, usage, spans]);
-                types.extend(match limit.algorithm().rules().keys() {
+                types.extend(match limit.algorithm().facts().keys {
                     By::Log => ["string", "zset", "hash"],
                     By::Windows => ["string", "string", "hash"],
                     By::Own { holds, .. } => ["string", holds, "hash"],
@@ -285,7 +285,7 @@ fn state(base: &str, kind: &str, limit: &Limit) -> String {
     if let Some((max, burst)) = limit.state_bucket() {
         key.push_str(&format!(":{max}/{burst}"));
     }
-    if let Some(calendar) = limit.terms().calendar() {
+    if let Some(calendar) = limit.calendar() {
         key.push_str(&format!(":{}", calendar.key()));
     }
     if limit.unit() == Unit::Calls {
@@ -300,7 +300,7 @@ fn trial(base: &str, limit: &Limit) -> String {
     let (name, algorithm, unit) = (limit.name(), limit.algorithm().name(), limit.unit().name());
     let (max, burst) = (limit.max(), limit.burst());
     let (window, guard) = (limit.window_ms(), limit.guard_ms());
-    let calendar = limit.terms().calendar();
+    let calendar = limit.calendar();
     let calendar = calendar
         .map(|calendar| format!(":{}", calendar.key()))
         .unwrap_or_default();
@@ -386,7 +386,7 @@ mod tests {
                         .names
                 });
                 let common = one_keys[1..].iter().any(|key| two_keys[1..].contains(key));
-                let both = [one, two].map(Limit::algorithm);
+                let both = [one, two].map(|limit| limit.algorithm());
                 let shares = one.shares_state(two) || both == [Algorithm::SlidingWindow; 2];
                 assert_eq!(common, shares, "{one:?} {two:?}");
             }

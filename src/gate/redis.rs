@@ -65,22 +65,18 @@ impl RedisGate {
     ///
     /// # Errors
     /// [`GateError::Refused`] if a URL is not a Redis URL.
-    pub fn connect(servers: impl Into<RedisServers>, prefix: &str) -> Result<Self, GateError> {
+    pub fn new(servers: impl Into<RedisServers>, prefix: &str) -> Result<Self, GateError> {
         Ok(Self::from_link(
             Arc::new(Link::new(&servers.into())?),
             prefix,
         ))
     }
 
-    /// Connects like [`RedisGate::connect`], over the shared connections of `links`.
+    /// Creates a gate like [`RedisGate::new`] that shares the connections of `links`.
     ///
     /// # Errors
-    /// Like [`RedisGate::connect`].
-    pub fn connect_by(
-        links: &Links,
-        servers: &RedisServers,
-        prefix: &str,
-    ) -> Result<Self, GateError> {
+    /// Like [`RedisGate::new`].
+    pub fn sharing(links: &Links, servers: &RedisServers, prefix: &str) -> Result<Self, GateError> {
         Ok(Self::from_link(links.to(servers)?, prefix))
     }
 

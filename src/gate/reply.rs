@@ -32,9 +32,9 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
     for ((limit, keys), partition) in limits.iter().zip(&keys.limits).zip(&layout.partitions) {
         packed.extend(limit.max().to_be_bytes());
         packed.extend(limit.span().to_be_bytes());
-        packed.extend(limit.terms().margin().to_be_bytes());
+        packed.extend(limit.margin().to_be_bytes());
         packed.extend(limit.window_ms().to_be_bytes());
-        packed.extend(limit.terms().spacing_us().to_be_bytes());
+        packed.extend(limit.spacing_us().to_be_bytes());
         packed.extend(limit.burst().to_be_bytes());
         packed.extend(limit.floor().unwrap_or(NEVER).to_be_bytes());
         packed.push(u8::from(limit.unit() == Unit::Calls) + 2 * u8::from(limit.is_shadow()));
@@ -250,10 +250,7 @@ pub fn crash_arguments(suspected: &Suspected) -> Vec<Vec<u8>> {
 /// Parses the reply of `crash`.
 pub fn suspected(reply: &Value) -> Result<SuspectDecision, GateError> {
     let decode = || {
-        let Value::Array(values) = reply else {
-            return None;
-        };
-        let numbers: Vec<u64> = values.iter().map(number).collect::<Option<_>>()?;
+        let numbers = numbers(reply)?;
         let &[1, _, verdict, more] = numbers.as_slice() else {
             return None;
         };
@@ -287,10 +284,7 @@ pub fn dedupe_arguments(candidate: &Candidate) -> Vec<Vec<u8>> {
 /// Parses the reply of `dedupe`.
 pub fn deduped(reply: &Value) -> Result<Deduped, GateError> {
     let decode = || {
-        let Value::Array(values) = reply else {
-            return None;
-        };
-        let numbers: Vec<u64> = values.iter().map(number).collect::<Option<_>>()?;
+        let numbers = numbers(reply)?;
         match *numbers.as_slice() {
             [1, _, 1, _] => Some(Deduped::First),
             [1, _, 0, left_ms] => Some(Deduped::Duplicate { left_ms }),
@@ -412,6 +406,14 @@ fn answer([decision, limit, count, ttl_ms, generation, ticket]: &[Value; 6]) -> 
         2 => Some(Answer::Capacity),
         _ => None,
     }
+}
+
+/// Parses a reply that has only numbers.
+fn numbers(reply: &Value) -> Option<Vec<u64>> {
+    let Value::Array(values) = reply else {
+        return None;
+    };
+    values.iter().map(number).collect()
 }
 
 /// Parses one number, or a text if several partitions have a number.

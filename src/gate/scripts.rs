@@ -171,7 +171,7 @@ impl Family {
     fn shortcut_of(&self, limits: &[Limit]) -> Option<&'static str> {
         let algorithm = limits.first()?.algorithm();
         let is_alone = limits.iter().all(|limit| limit.algorithm() == algorithm);
-        let shortcut = algorithm.rules().shortcut();
+        let shortcut = algorithm.facts().shortcut;
         shortcut.filter(|_| is_alone && self.shortcut == Shortcut::Enabled)
     }
 
@@ -201,7 +201,7 @@ impl Family {
                 parts.push(lua!("shadows"));
             }
             for algorithm in Algorithm::EVERY.into_iter().filter(|a| is_used(*a)) {
-                let script = algorithm.rules().script();
+                let script = algorithm.facts().script;
                 // Some algorithms share a file.
                 if !parts.contains(&script) {
                     parts.push(script);

@@ -56,12 +56,12 @@ pub trait Answer: Serialize {
 /// the schema, so that other schemas can refer to it.
 macro_rules! answers {
     ($(
-        $(#[doc = $doc:literal])*
+        $(#[$attribute:meta])*
         pub struct $name:ident $(as $component:literal)? $(: $base:ident)? {
             $($(#[doc = $about:literal])* pub $field:ident: $type:ty,)*
         }
     )+) => {$(
-        $(#[doc = $doc])*
+        $(#[$attribute])*
         #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
         pub struct $name {
             $(
@@ -113,7 +113,7 @@ macro_rules! answers {
 }
 pub(crate) use answers;
 
-/// Defines string types with a few possible values.
+/// Defines string types with a few possible values, or with a single one.
 macro_rules! words {
     ($($(#[doc = $doc:literal])* pub struct $name:ident = $words:expr;)+) => {$(
         $(#[doc = $doc])*
@@ -129,7 +129,10 @@ macro_rules! words {
 
         impl $crate::operator::answer::Schema for $name {
             fn schema() -> serde_json::Value {
-                serde_json::json!({"enum": $words})
+                match $words.as_slice() {
+                    [only] => serde_json::json!({"const": only}),
+                    words => serde_json::json!({"enum": words}),
+                }
             }
         }
     )+};

@@ -5,10 +5,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 
 use super::NotDone;
+use super::answer::{Answer as _, answers};
 use super::letters::{LetterAnswer, LetterRow, for_replay, headers, hex, reason};
 use super::rate::Rate;
 use super::steer::followed;
@@ -141,10 +142,43 @@ pub struct ChangeResult {
     pub failure: Option<NotDone>,
 }
 
+answers! {
+    /// Dead letters that were replayed.
+    pub struct Replayed as "Replayed" {
+        pub replayed: u64,
+        pub refused: u64,
+        pub interrupted: bool,
+    }
+
+    /// Dead letters that were dropped.
+    pub struct Dropped {
+        pub dropped: u64,
+        pub refused: u64,
+        pub interrupted: bool,
+    }
+}
+
 impl ChangeResult {
-    /// Returns the result as JSON. `what` is the key for the number of changed dead letters.
-    pub fn as_json(&self, what: &str) -> Value {
-        json!({what: self.done, "refused": self.refused, "interrupted": self.stopped})
+    /// Returns the result of a replay.
+    pub fn replayed(&self) -> Replayed {
+        Replayed {
+            replayed: self.done,
+            refused: self.refused,
+            interrupted: self.stopped,
+        }
+    }
+
+    /// Returns the result of `change` as JSON.
+    pub fn as_json(&self, change: LetterChange) -> Value {
+        match change {
+            LetterChange::Replay(_) => self.replayed().as_json(),
+            LetterChange::Drop => Dropped {
+                dropped: self.done,
+                refused: self.refused,
+                interrupted: self.stopped,
+            }
+            .as_json(),
+        }
     }
 }
 
@@ -385,7 +419,7 @@ impl Dead<'_> {
         if names.is_empty() {
             return Ok(());
         }
-        let gate = RedisGate::connect(&self.config.redis.url, &self.config.redis.prefix)?;
+        let gate = RedisGate::new(&self.config.redis.url, &self.config.redis.prefix)?;
         let versions = drop_all(&gate, &names).await?;
         let (_, followers) = followed(&gate, &versions, self.follow_within).await?;
         if !followers.are_all() {

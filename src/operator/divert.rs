@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
 use super::NotDone;
+use super::answer::{Maybe, answers, words};
+use super::dead::Replayed;
 use super::steer::{Followers, followed};
 use crate::broker::amqp::Client;
 use crate::config::Config;
@@ -47,16 +47,29 @@ pub fn checked(queue: String, names: &QueueNames) -> Result<Arc<str>, NotDone> {
     Ok(queue.into())
 }
 
-/// A diversion: a tenant's jobs go to another queue.
-pub struct Diverted {
-    /// The diverted tenant.
-    pub tenant: Tenant,
-    /// The queue that receives its jobs.
-    pub queue: Arc<str>,
-    /// Time at which the diversion ends (ms).
-    pub until_ms: u64,
-    /// Workers that follow.
-    pub followers: Followers,
+answers! {
+    /// A diversion: a tenant's jobs go to another queue.
+    pub struct Diverted: Followers {
+        pub tenant: String,
+        pub change: DivertWord,
+        pub queue: String,
+        pub until_ms: u64,
+    }
+
+    /// The end of a diversion: a tenant's jobs are called again.
+    pub struct Undiverted: Followers {
+        pub tenant: String,
+        pub change: UndivertWord,
+        /// The diverted jobs that returned to the work queue, if requested.
+        pub back: Maybe<Replayed>,
+    }
+}
+words! {
+    /// Names a diversion among other changes.
+    pub struct DivertWord = ["divert"];
+
+    /// Names the end of a diversion among other changes.
+    pub struct UndivertWord = ["undivert"];
 }
 
 /// Diverts the jobs of `tenant` for `for_ms` to the queue `to`, or to the default queue, and waits
@@ -86,39 +99,17 @@ pub async fn divert(
     let versions = put(gate, &asked, for_ms).await?;
     let (seen, followers) = followed(gate, &versions, within).await?;
     Ok(Diverted {
-        tenant: tenant.clone(),
-        queue,
+        base: followers,
+        tenant: tenant.to_string(),
+        change: "divert".into(),
+        queue: queue.to_string(),
         until_ms: until(&seen, tenant).map_or(0, |(until_ms, _)| until_ms),
-        followers,
     })
 }
 
-impl Diverted {
-    /// Returns the diversion as JSON.
-    pub fn as_json(&self) -> Value {
-        json!({
-            "tenant": self.tenant.as_str(),
-            "change": "divert",
-            "queue": &*self.queue,
-            "until_ms": self.until_ms,
-            "workers": self.followers.all,
-            "workers_following": self.followers.following,
-        })
-    }
-}
-
-/// The end of a diversion: a tenant's jobs are called again.
-pub struct Undiverted {
-    /// The tenant.
-    pub tenant: Tenant,
-    /// The queue that received its jobs, or `None` if the tenant was not diverted.
-    pub before: Option<Arc<str>>,
-    /// Workers that follow.
-    pub followers: Followers,
-}
-
 /// Ends a diversion that [`divert`] started and waits at most `within` for all workers to follow.
-/// Jobs already diverted stay in their queue.
+/// Jobs already diverted stay in their queue, which is returned as well unless the tenant was not
+/// diverted.
 ///
 /// # Errors
 /// [`NotDone::Redis`]
@@ -126,28 +117,18 @@ pub async fn undivert(
     gate: &RedisGate,
     tenant: &Tenant,
     within: Duration,
-) -> Result<Undiverted, NotDone> {
+) -> Result<(Undiverted, Option<String>), NotDone> {
     let before = until(&see(gate).await?, tenant);
     let name = Instruction::Divert(tenant.clone(), "".into()).name();
     let versions = drop_all(gate, &[name]).await?;
     let (_, followers) = followed(gate, &versions, within).await?;
-    Ok(Undiverted {
-        tenant: tenant.clone(),
-        before: before.map(|(_, queue)| queue),
-        followers,
-    })
-}
-
-impl Undiverted {
-    /// Returns the end of the diversion as JSON.
-    pub fn as_json(&self) -> Value {
-        json!({
-            "tenant": self.tenant.as_str(),
-            "change": "undivert",
-            "workers": self.followers.all,
-            "workers_following": self.followers.following,
-        })
-    }
+    let ended = Undiverted {
+        base: followers,
+        tenant: tenant.to_string(),
+        change: "undivert".into(),
+        back: Maybe(None),
+    };
+    Ok((ended, before.map(|(_, queue)| queue.to_string())))
 }
 
 /// Returns when the diversion of `tenant` ends (ms) and its queue, or `None` if it is not diverted.

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use self::letters::{DeadLetterSearch, FoundLetter};
+use self::letters::{FailedSearch, LetterInQueue};
 use super::NotDone;
+use super::answer::{Schema, answers};
 use super::hold::held;
 use super::inspect::{around, not_before};
 use super::job::{JobRef, JobState};
@@ -36,38 +37,42 @@ use crate::rules::steering::{Hold, SightedState, Sighting, Steering, WaitState, 
 /// this. A job asks the gate at the turn that it was given last.
 const SAME_TURN_MS: u64 = 500;
 
-/// One cause for which a job waits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Cause {
-    /// Keyword for JSON.
-    what: &'static str,
-    /// Description for people.
-    description: String,
-    /// End of the cause in milliseconds since the epoch, if known.
-    until_ms: Option<u64>,
+answers! {
+    /// One cause for which a job waits.
+    pub struct WaitCause {
+        /// Keyword for programs.
+        pub what: String,
+        /// Description for people.
+        pub words: String,
+        /// End of the cause, if known.
+        pub until_ms: Option<u64>,
+    }
+
+    /// Everything known about one job.
+    pub struct JobExplanation: JobState {
+        /// Time by the store's clock; 0 if the store was not asked.
+        pub now_ms: u64,
+        /// Units in the waitlist up to and including the job's own.
+        pub place: Option<u64>,
+        /// Units that wait in all.
+        pub waiting: Option<u64>,
+        pub waits_for: Vec<WaitCause>,
+        pub starts_at_ms: Option<u64>,
+        pub starts_in_ms: Option<u64>,
+        pub promised_at_ms: Option<u64>,
+        pub sure: Certainty,
+        pub why: String,
+        /// The job's dead letter, if one was found.
+        pub dead_letter: Option<LetterInQueue>,
+        /// The search among the dead letters, if it did not find the job.
+        pub dead_letters: Option<FailedSearch>,
+    }
 }
 
-/// A job's place in its waitlist.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct WaitlistPosition {
-    /// Units up to and including the job's own.
-    units: u64,
-    /// Units that wait in all.
-    waiting: u64,
-}
-
-/// Everything known about one job.
-pub struct JobExplanation {
-    job: JobRef,
-    shown: JobState,
-    /// Time by the store's clock in milliseconds since the epoch; 0 if the store was not asked.
-    now_ms: u64,
-    position: Option<WaitlistPosition>,
-    causes: Vec<Cause>,
-    starts_ms: Option<u64>,
-    sure: Certainty,
-    why: String,
-    letters: DeadLetterSearch,
+impl Schema for Certainty {
+    fn schema() -> Value {
+        json!({"enum": [Self::Exact, Self::Estimated, Self::Unknown]})
+    }
 }
 
 /// Asks the workers about the job for at most `wait`, and then the gate for its turn.
@@ -80,22 +85,10 @@ pub async fn explain(
     job: JobRef,
     wait: Duration,
 ) -> Result<JobExplanation, NotDone> {
-    let shown = job.show(gate, wait).await?;
-    let mut explained = JobExplanation {
-        job,
-        shown,
-        now_ms: 0,
-        position: None,
-        causes: Vec::new(),
-        starts_ms: None,
-        sure: Certainty::Unknown,
-        why: "no worker has it in memory".to_owned(),
-        letters: DeadLetterSearch::None,
-    };
-    let Some(seen) = explained.shown.seen.clone() else {
+    let mut explained = JobExplanation::new(job.show(gate, wait).await?);
+    let Some(seen) = explained.seen.clone() else {
         return Ok(explained);
     };
-    explained.now_ms = seen.at_ms;
     let Some(waits) = &seen.waits else {
         let why = match seen.state {
             state if state.is_end() => "it no longer waits",
@@ -105,7 +98,7 @@ pub async fn explain(
         explained.why = why.to_owned();
         return Ok(explained);
     };
-    let tenant = &explained.job.tenant;
+    let tenant = &job.tenant;
     let policy = &config.rate_limiter.policy;
     let registry::RegisteredPolicies { known, now_ms, .. } = registry::read_policies(gate).await?;
     let own = NamedPolicy::new(policy.clone())?;
@@ -129,8 +122,8 @@ pub async fn explain(
         steering: &instructions::in_force(&boards),
         paused_until_ms: held(&boards).map(|(_, until_ms)| until_ms),
     };
-    let causes = causes((&explained.job, &seen, waits), &limits, &turn, &beside);
-    explained.fill_in((&seen, waits), (&schedule, turn), &beside, causes);
+    explained.waits_for = causes((&job, &seen, waits), &limits, &turn, &beside);
+    explained.fill_in((&job, &seen, waits), (&schedule, turn), &beside);
     Ok(explained)
 }
 
@@ -156,12 +149,12 @@ fn causes(
     limits: &Limits,
     turn: &ForecastEnd,
     around: &ExplainContext<'_>,
-) -> Vec<Cause> {
+) -> Vec<WaitCause> {
     let mut causes = Vec::new();
-    let mut add = |what, description: String, until_ms| {
-        causes.push(Cause {
-            what,
-            description,
+    let mut add = |what: &str, words, until_ms| {
+        causes.push(WaitCause {
+            what: what.to_owned(),
+            words,
             until_ms,
         });
     };
@@ -245,25 +238,39 @@ fn causes(
 }
 
 impl JobExplanation {
-    /// Fills in the job's causes, place and start.
+    /// Starts an explanation of a job that waits for nothing known.
+    fn new(state: JobState) -> Self {
+        let seen = state.seen.as_ref();
+        let waits = seen.and_then(|seen| seen.waits.as_ref());
+        Self {
+            now_ms: seen.map_or(0, |seen| seen.at_ms),
+            place: None,
+            waiting: None,
+            waits_for: Vec::new(),
+            starts_at_ms: None,
+            starts_in_ms: None,
+            promised_at_ms: waits.and_then(|waits| waits.promised_ms),
+            sure: Certainty::Unknown,
+            why: "no worker has it in memory".to_owned(),
+            dead_letter: None,
+            dead_letters: None,
+            base: state,
+        }
+    }
+
+    /// Fills in the job's place and start.
     fn fill_in(
         &mut self,
-        (seen, waits): (&Sighting, &WaitState),
+        (job, seen, waits): (&JobRef, &Sighting, &WaitState),
         (schedule, turn): (&Schedule, ForecastEnd),
         around: &ExplainContext<'_>,
-        causes: Vec<Cause>,
     ) {
         self.now_ms = schedule.now_ms;
-        self.causes = causes;
-        self.position = Some(WaitlistPosition {
-            units: schedule.units,
-            waiting: schedule.waiting.max(schedule.units),
-        });
+        self.place = Some(schedule.units);
+        self.waiting = Some(schedule.waiting.max(schedule.units));
         let waits_until_ms = seen.wait_ms.map(|ms| seen.at_ms.saturating_add(ms));
         let waits_until_ms = waits_until_ms.unwrap_or(schedule.now_ms);
-        let starts_ms = turn.at_ms.max(waits_until_ms);
-        self.starts_ms = Some(starts_ms);
-        let is_away = around.steering.diverts(&self.job.tenant).is_some();
+        let is_away = around.steering.diverts(&job.tenant).is_some();
         let is_stopped = around.steering.hold == Some(Hold::Paused);
         let doubts = turn.doubts.words();
         let (sure, why) = match waits.what {
@@ -305,113 +312,74 @@ impl JobExplanation {
             },
         };
         (self.sure, self.why) = (sure, why.to_owned());
-        if self.sure == Certainty::Unknown {
-            self.starts_ms = None;
+        if self.sure != Certainty::Unknown {
+            let starts_ms = turn.at_ms.max(waits_until_ms);
+            self.starts_at_ms = Some(starts_ms);
+            self.starts_in_ms = Some(starts_ms.saturating_sub(self.now_ms));
         }
     }
 
     /// Returns true if a worker has or had the job, or if it is a dead letter.
     pub fn is_found(&self) -> bool {
-        self.shown.seen.is_some() || self.letter().is_some()
+        self.seen.is_some() || self.dead_letter.is_some()
     }
 
     /// Returns true if the job may be a dead letter: no worker has it, or the last report says that
     /// the job was canceled.
     pub fn may_be_dead(&self) -> bool {
-        let seen = self.shown.seen.as_ref();
+        let seen = self.seen.as_ref();
         seen.is_none_or(|seen| seen.state == SightedState::Cancelled)
     }
 
     /// Adds the result of the search among the dead letters.
     #[must_use]
-    pub fn with(mut self, letters: DeadLetterSearch) -> Self {
-        self.letters = letters;
-        if self.letter().is_some() {
-            self.why = "it is a dead letter and is not called unless it is replayed".to_owned();
+    pub fn with(mut self, search: Result<LetterInQueue, FailedSearch>) -> Self {
+        match search {
+            Ok(letter) => {
+                self.dead_letter = Some(letter);
+                self.why = "it is a dead letter and is not called unless it is replayed".to_owned();
+            }
+            Err(search) => self.dead_letters = Some(search),
         }
         self
-    }
-
-    /// Returns the job's dead letter, if one was found.
-    pub fn letter(&self) -> Option<&FoundLetter> {
-        self.letters.found()
     }
 
     /// Describes a search among the dead letters that did not find the job; `None` if there was
     /// none.
     pub fn search_failure(&self) -> Option<String> {
-        self.letters.failure(&self.job.id)
-    }
-
-    /// Returns the workers' answer about the job.
-    pub fn shown(&self) -> &JobState {
-        &self.shown
-    }
-
-    /// Returns which job this is.
-    pub fn job(&self) -> &JobRef {
-        &self.job
-    }
-
-    /// Returns the explanation as JSON.
-    pub fn as_json(&self) -> Value {
-        let mut json = self.job.shown_as_json(&self.shown);
-        let cause = |cause: &Cause| json!({"what": cause.what, "words": cause.description, "until_ms": cause.until_ms});
-        let promised = self
-            .shown
-            .seen
-            .as_ref()
-            .and_then(|seen| seen.waits.as_ref()?.promised_ms);
-        json["now_ms"] = self.now_ms.into();
-        json["place"] = json!(self.position.map(|position| position.units));
-        json["waiting"] = json!(self.position.map(|position| position.waiting));
-        json["waits_for"] = self.causes.iter().map(cause).collect();
-        json["starts_at_ms"] = self.starts_ms.into();
-        json["starts_in_ms"] = json!(
-            self.starts_ms
-                .map(|at_ms| at_ms.saturating_sub(self.now_ms))
-        );
-        json["promised_at_ms"] = promised.into();
-        json["sure"] = self.sure.keyword().into();
-        json["why"] = self.why.as_str().into();
-        self.letters.add_to_json(&mut json);
-        json
+        let search = self.dead_letters.as_ref();
+        search.map(|search| search.describe(&self.id))
     }
 
     /// Returns the explanation for people, one line for each fact.
     pub fn describe(&self) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: String| text += &format!("{name:<10}{value}\n");
-        for cause in &self.causes {
+        for cause in &self.waits_for {
             let until = cause.until_ms.filter(|until| *until > self.now_ms);
             let until = until.map(|until| format!(", {}", when(self.now_ms, until - self.now_ms)));
             line(
                 "waits for",
-                cause.description.clone() + &until.unwrap_or_default(),
+                cause.words.clone() + &until.unwrap_or_default(),
             );
         }
-        if let Some(WaitlistPosition { units, waiting }) = self.position {
-            line("place", format!("{units} of {waiting} in the waitlist"));
+        if let Some((place, waiting)) = self.place.zip(self.waiting) {
+            line("place", format!("{place} of {waiting} in the waitlist"));
         }
-        let starts = match self.starts_ms {
-            Some(at_ms) if at_ms <= self.now_ms => "now".to_owned(),
-            Some(at_ms) => when(self.now_ms, at_ms - self.now_ms),
+        let starts = match self.starts_in_ms {
+            Some(0) => "now".to_owned(),
+            Some(in_ms) => when(self.now_ms, in_ms),
             None => "unknown".to_owned(),
         };
-        if let Some(found) = self.letter() {
-            return text + &found.describe(&self.job);
+        if let Some(letter) = &self.dead_letter {
+            return text + &letter.describe(&self.tenant, &self.id);
         }
         if self.is_over() {
             line("why", self.why.clone());
             return text;
         }
         line("starts", starts);
-        let promised = self
-            .shown
-            .seen
-            .as_ref()
-            .and_then(|seen| seen.waits.as_ref()?.promised_ms);
-        if let Some(promised_ms) = promised {
+        if let Some(promised_ms) = self.promised_at_ms {
             line(
                 "promised",
                 format!("{}, when it was first denied", at(promised_ms)),
@@ -423,7 +391,7 @@ impl JobExplanation {
 
     /// Returns true if the job no longer waits.
     fn is_over(&self) -> bool {
-        let seen = self.shown.seen.as_ref();
+        let seen = self.seen.as_ref();
         seen.is_some_and(|seen| seen.waits.is_none())
     }
 }

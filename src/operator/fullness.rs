@@ -46,7 +46,7 @@ impl Fullness {
             scope: limit.scope().clone(),
             window: match limit.algorithm() {
                 Algorithm::Concurrency => String::new(),
-                _ => match limit.terms().calendar() {
+                _ => match limit.calendar() {
                     Some(calendar) => calendar.period.name().to_owned(),
                     None => show_duration(Duration::from_millis(limit.window_ms())),
                 },

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
 use super::NotDone;
-use super::answer::words;
+use super::answer::{answers, words};
 use super::steer::{Followers, WorkerLoad, followed, loads};
 use super::text::count;
 use super::times::when;
@@ -18,6 +16,50 @@ use crate::rules::steering::{ALL, Hold, Instruction};
 words! {
     /// An instruction to all workers.
     pub struct HeldWord = [Hold::Paused, Hold::Draining].map(Hold::keyword);
+
+    /// Says that all workers are paused.
+    pub struct PausedWord = ["paused"];
+
+    /// Says that no instruction holds the workers any more.
+    pub struct ResumedWord = ["resumed"];
+
+    /// Says that all workers drain.
+    pub struct DrainingWord = ["draining"];
+}
+answers! {
+    /// A pause of all workers.
+    pub struct StartedPause: Followers {
+        pub all: PausedWord,
+        pub until_ms: u64,
+        pub calls_in_flight: u64,
+    }
+
+    /// The end of a pause or drain of all workers.
+    pub struct Resumed: Followers {
+        pub all: ResumedWord,
+        /// Instruction that was in force before.
+        pub was: Option<HeldWord>,
+    }
+
+    /// A drain of all workers.
+    pub struct Draining: Followers {
+        pub all: DrainingWord,
+        pub until_ms: u64,
+        /// Work that is left to finish.
+        pub left: RemainingWork,
+        /// Whether the drain completed, or `None` if the operator did not wait for that.
+        pub empty: Option<bool>,
+        /// Jobs that stay in the work queue.
+        pub jobs_in_work_queue: u64,
+    }
+
+    /// Work that is left to finish.
+    #[derive(Default, PartialEq, Eq)]
+    pub struct RemainingWork {
+        pub calls_in_flight: u64,
+        pub jobs_in_memory: u64,
+        pub jobs_in_delay_queues: u64,
+    }
 }
 
 /// Returns the instruction to all workers on these boards, and when it ends (ms).
@@ -52,16 +94,6 @@ pub fn describe_hold(seen: &[BoardView]) -> String {
     format!("an operator {what}; it ends {ends}, or by sluicegate resume --all")
 }
 
-/// A pause of all workers.
-pub struct StartedPause {
-    /// Time at which the pause ends (ms).
-    pub until_ms: u64,
-    /// Workers that follow.
-    pub followers: Followers,
-    /// Calls in flight.
-    pub running: u64,
-}
-
 /// Waits at most `within` for all workers to follow `versions`, which pause them.
 ///
 /// # Errors
@@ -73,23 +105,11 @@ pub async fn paused(
 ) -> Result<StartedPause, NotDone> {
     let (seen, followers) = followed(gate, versions, within).await?;
     Ok(StartedPause {
+        base: followers,
+        all: "paused".into(),
         until_ms: until(&seen, Hold::Paused).unwrap_or_default(),
-        followers,
-        running: loads(&seen).values().map(|load| load.running).sum(),
+        calls_in_flight: loads(&seen).values().map(|load| load.running).sum(),
     })
-}
-
-impl StartedPause {
-    /// Returns the pause as JSON.
-    pub fn as_json(&self) -> Value {
-        json!({
-            "all": "paused",
-            "until_ms": self.until_ms,
-            "workers": self.followers.all,
-            "workers_following": self.followers.following,
-            "calls_in_flight": self.running,
-        })
-    }
 }
 
 /// The removal of the instruction to all workers, which not all of them follow yet.
@@ -116,40 +136,11 @@ impl Resuming {
     pub async fn resumed(self, gate: &RedisGate, within: Duration) -> Result<Resumed, NotDone> {
         let (_, followers) = followed(gate, &self.versions, within).await?;
         Ok(Resumed {
-            before: self.before,
-            followers,
+            base: followers,
+            all: "resumed".into(),
+            was: self.before.map(|hold| hold.keyword().into()),
         })
     }
-}
-
-/// The end of a pause or drain of all workers.
-pub struct Resumed {
-    /// Instruction that was in force before.
-    pub before: Option<Hold>,
-    /// Workers that follow.
-    pub followers: Followers,
-}
-
-impl Resumed {
-    /// Returns the result as JSON.
-    pub fn as_json(&self) -> Value {
-        json!({
-            "all": "resumed",
-            "was": self.before.map(Hold::keyword),
-            "workers": self.followers.all,
-            "workers_following": self.followers.following,
-        })
-    }
-}
-
-/// A drain of all workers.
-pub struct Draining {
-    /// Time at which the drain ends (ms).
-    pub until_ms: u64,
-    /// Workers that follow.
-    pub followers: Followers,
-    /// Work that is left to finish.
-    pub left: RemainingWork,
 }
 
 /// Waits at most `within` for all workers to follow `versions`, which drain them.
@@ -164,46 +155,22 @@ pub async fn draining(
 ) -> Result<Draining, NotDone> {
     let (seen, followers) = followed(gate, versions, within).await?;
     Ok(Draining {
+        base: followers,
+        all: "draining".into(),
         until_ms: until(&seen, Hold::Draining).unwrap_or_default(),
         left: RemainingWork::of(&loads(&seen), in_delay_queues(client).await?),
-        followers,
+        empty: None,
+        jobs_in_work_queue: in_work_queues(client).await?,
     })
-}
-
-impl Draining {
-    /// Returns the drain as JSON. `empty` says whether the drain completed, or is `None` if the
-    /// operator did not wait for that. `stay` is the number of jobs that stay in the work queue.
-    pub fn as_json(&self, empty: Option<bool>, stay: u64) -> Value {
-        json!({
-            "all": "draining",
-            "until_ms": self.until_ms,
-            "workers": self.followers.all,
-            "workers_following": self.followers.following,
-            "left": self.left.as_json(),
-            "empty": empty,
-            "jobs_in_work_queue": stay,
-        })
-    }
-}
-
-/// Work that is left to finish.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RemainingWork {
-    /// Calls in flight.
-    pub running: u64,
-    /// Jobs in the workers' memory.
-    pub in_memory: u64,
-    /// Jobs in delay queues.
-    pub in_delay_queues: u64,
 }
 
 impl RemainingWork {
     /// Sums up the loads of the workers, and adds the jobs in delay queues.
-    pub fn of(loads: &BTreeMap<String, WorkerLoad>, in_delay_queues: u64) -> Self {
+    pub fn of(loads: &BTreeMap<String, WorkerLoad>, jobs_in_delay_queues: u64) -> Self {
         Self {
-            running: loads.values().map(|load| load.running).sum(),
-            in_memory: loads.values().map(|load| load.in_memory).sum(),
-            in_delay_queues,
+            calls_in_flight: loads.values().map(|load| load.running).sum(),
+            jobs_in_memory: loads.values().map(|load| load.in_memory).sum(),
+            jobs_in_delay_queues,
         }
     }
 
@@ -214,25 +181,12 @@ impl RemainingWork {
 
     /// Describes the remaining work for people.
     pub fn describe(&self) -> String {
-        let Self {
-            running,
-            in_memory,
-            in_delay_queues,
-        } = self;
         format!(
-            "{} in flight, {} in the workers' memory, {in_delay_queues} in delay queues",
-            count(*running, "call"),
-            count(*in_memory, "job")
+            "{} in flight, {} in the workers' memory, {} in delay queues",
+            count(self.calls_in_flight, "call"),
+            count(self.jobs_in_memory, "job"),
+            self.jobs_in_delay_queues
         )
-    }
-
-    /// Returns the remaining work as JSON.
-    pub fn as_json(&self) -> Value {
-        json!({
-            "calls_in_flight": self.running,
-            "jobs_in_memory": self.in_memory,
-            "jobs_in_delay_queues": self.in_delay_queues,
-        })
     }
 }
 

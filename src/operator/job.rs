@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::NotDone;
+use super::answer::{Maybe, Schema, answers};
 use super::steer::{Followers, POLL_INTERVAL, followed};
 use crate::gate::instructions::{BoardView, Versions, drop_all, put, see};
 use crate::gate::redis::RedisGate;
@@ -27,20 +29,39 @@ pub struct JobRef {
     pub max_check_delay: Duration,
 }
 
-/// Result of a request to cancel a job.
-pub struct Cancelling {
-    /// State of the cancellation.
-    pub state: CancelState,
-    /// Time until which the request stands (ms).
-    pub until_ms: u64,
-    /// Workers that follow.
-    pub followers: Followers,
-    /// Latest report of a worker on the job.
-    pub seen: Option<Sighting>,
+answers! {
+    /// Result of a request to cancel a job. The end of such a request has only a state.
+    pub struct Cancelling: Followers {
+        pub tenant: String,
+        pub id: String,
+        pub state: CancelState,
+        /// Time until which the request stands.
+        pub until_ms: Maybe<u64>,
+        pub looked_at_within_ms: Maybe<u64>,
+        /// Latest report of a worker on the job.
+        pub seen: Maybe<Option<Sighting>>,
+    }
+
+    /// State of a job.
+    pub struct JobState: Followers {
+        pub tenant: String,
+        pub id: String,
+        /// Maximum time until a worker looks at a job that no worker has in memory.
+        pub looked_at_within_ms: u64,
+        /// A worker's report on the job, or `None` if no worker has it in memory.
+        pub seen: Option<Sighting>,
+    }
+}
+
+impl Schema for Sighting {
+    fn schema() -> Value {
+        json!({"$ref": "#/components/schemas/Sighting"})
+    }
 }
 
 /// State of a cancellation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum CancelState {
     /// The job is a dead letter and is not called again.
     Cancelled,
@@ -50,26 +71,21 @@ pub enum CancelState {
     Running,
     /// No worker has the job in memory.
     Requested,
+    /// The job is no longer to be canceled.
+    Undone,
 }
 
-impl CancelState {
-    /// Returns the keyword for JSON.
-    pub fn keyword(self) -> &'static str {
-        match self {
-            Self::Cancelled => "cancelled",
-            Self::Done => "done",
-            Self::Running => "running",
-            Self::Requested => "requested",
-        }
+impl Schema for CancelState {
+    fn schema() -> Value {
+        let all = [
+            Self::Cancelled,
+            Self::Done,
+            Self::Running,
+            Self::Requested,
+            Self::Undone,
+        ];
+        json!({"enum": all})
     }
-}
-
-/// State of a job.
-pub struct JobState {
-    /// Workers that follow.
-    pub followers: Followers,
-    /// A worker's report on the job, or `None` if no worker has it in memory.
-    pub seen: Option<Sighting>,
 }
 
 /// Returns a number that no other request has.
@@ -161,10 +177,13 @@ impl JobRef {
             _ => CancelState::Requested,
         };
         Ok(Cancelling {
+            base: followers,
+            tenant: self.tenant.to_string(),
+            id: self.id.clone(),
             state,
-            until_ms,
-            followers,
-            seen,
+            until_ms: Maybe(Some(until_ms)),
+            looked_at_within_ms: Maybe(Some(ceil_ms(self.max_check_delay))),
+            seen: Maybe(Some(seen)),
         })
     }
 
@@ -172,10 +191,19 @@ impl JobRef {
     ///
     /// # Errors
     /// [`NotDone::Redis`]
-    pub async fn undo(&self, gate: &RedisGate, within: Duration) -> Result<Followers, NotDone> {
+    pub async fn undo(&self, gate: &RedisGate, within: Duration) -> Result<Cancelling, NotDone> {
         let name = Instruction::Cancel(self.tenant.clone(), self.id.clone(), 0).name();
         let versions = drop_all(gate, &[name]).await?;
-        Ok(followed(gate, &versions, within).await?.1)
+        let (_, followers) = followed(gate, &versions, within).await?;
+        Ok(Cancelling {
+            base: followers,
+            tenant: self.tenant.to_string(),
+            id: self.id.clone(),
+            state: CancelState::Undone,
+            until_ms: Maybe(None),
+            looked_at_within_ms: Maybe(None),
+            seen: Maybe(None),
+        })
     }
 
     /// Asks all workers for the state of the job and waits at most `wait` for one to report it.
@@ -203,41 +231,18 @@ impl JobRef {
         let followers = Followers::of(&see(gate).await?, &versions);
         // The instruction also ends by itself.
         let _ = drop_all(gate, &[show.name()]).await;
-        Ok(JobState { followers, seen })
+        Ok(self.state(followers, seen))
     }
 
-    fn as_json(&self, followers: &Followers) -> Value {
-        json!({
-            "tenant": self.tenant.as_str(),
-            "id": self.id,
-            "workers": followers.all,
-            "workers_following": followers.following,
-        })
-    }
-
-    /// Returns the result of a cancellation as JSON.
-    pub fn cancelling_as_json(&self, now: &Cancelling) -> Value {
-        let mut json = self.as_json(&now.followers);
-        json["state"] = now.state.keyword().into();
-        json["until_ms"] = now.until_ms.into();
-        json["looked_at_within_ms"] = ceil_ms(self.max_check_delay).into();
-        json["seen"] = json!(now.seen);
-        json
-    }
-
-    /// Returns as JSON that the cancellation was undone.
-    pub fn undone_as_json(&self, followers: &Followers) -> Value {
-        let mut json = self.as_json(followers);
-        json["state"] = "undone".into();
-        json
-    }
-
-    /// Returns the job's state as JSON.
-    pub fn shown_as_json(&self, now: &JobState) -> Value {
-        let mut json = self.as_json(&now.followers);
-        json["looked_at_within_ms"] = ceil_ms(self.max_check_delay).into();
-        json["seen"] = json!(now.seen);
-        json
+    /// Returns the state of the job that a worker reported, if any did.
+    pub(super) fn state(&self, followers: Followers, seen: Option<Sighting>) -> JobState {
+        JobState {
+            base: followers,
+            tenant: self.tenant.to_string(),
+            id: self.id.clone(),
+            looked_at_within_ms: ceil_ms(self.max_check_delay),
+            seen,
+        }
     }
 }
 

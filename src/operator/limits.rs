@@ -42,7 +42,7 @@ pub fn describe(limit: &Limit) -> String {
     if limit.algorithm() == Algorithm::Concurrency {
         return format!("at most {what} in flight{}", describe_scope(limit.scope()));
     }
-    let which = limit.algorithm().rules().window_words();
+    let which = limit.algorithm().facts().window_words;
     let learns = match limit.floor() {
         Some(floor) if floor < max => format!("; adaptive, down to {floor}"),
         _ => String::new(),
@@ -51,7 +51,7 @@ pub fn describe(limit: &Limit) -> String {
         Some(burst) => format!(", burst {burst}"),
         None => String::new(),
     };
-    let length = match limit.terms().calendar() {
+    let length = match limit.calendar() {
         Some(calendar) => millis(calendar.shortest_ms()),
         None => "window".to_owned(),
     };
@@ -67,7 +67,7 @@ pub fn describe(limit: &Limit) -> String {
 
 /// Returns a limit's window: `1m`, or `day from 00:00 America/Los_Angeles`.
 pub fn window(limit: &Limit) -> String {
-    match limit.terms().calendar() {
+    match limit.calendar() {
         Some(calendar) => calendar.to_string(),
         None => millis(limit.window_ms()),
     }
@@ -125,7 +125,7 @@ impl From<&Limit> for LimitAnswer {
             algorithm: algorithm(limit).to_owned(),
             max_requests: limit.max(),
             window_ms: limit.window_ms(),
-            calendar: limit.terms().calendar().map(ToString::to_string),
+            calendar: limit.calendar().map(ToString::to_string),
             burst: burst(limit),
             unit: limit.unit().name().to_owned(),
             guard: guard(limit),

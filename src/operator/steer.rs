@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::answer::answers;
 use super::text::count;
 use crate::config::{parse_duration, show_duration};
 use crate::gate::GateError;
@@ -45,13 +46,13 @@ fn within(text: &str, min: Duration, max: Duration) -> Result<Duration, String> 
     Err(format!("it must be from {min} to {max}"))
 }
 
-/// Number of live workers, and number of followers among them.
-#[derive(Debug, Default)]
-pub struct Followers {
-    /// Number of live workers.
-    pub all: usize,
-    /// Number of live workers that follow.
-    pub following: usize,
+answers! {
+    /// Number of live workers, and number of followers among them.
+    #[derive(Default)]
+    pub struct Followers {
+        pub workers: u64,
+        pub workers_following: u64,
+    }
 }
 
 impl Followers {
@@ -59,26 +60,25 @@ impl Followers {
     pub fn of(seen: &[BoardView], versions: &Versions) -> Self {
         let (all, not_yet) = followers(seen, versions);
         Self {
-            all: all.len(),
-            following: all.len() - not_yet.len(),
+            workers: all.len() as u64,
+            workers_following: (all.len() - not_yet.len()) as u64,
         }
     }
 
     /// Returns true if all workers follow.
     pub fn are_all(&self) -> bool {
-        self.following == self.all
+        self.workers_following == self.workers
     }
 
     /// Describes the counts: `2 workers follow`, `1 of 2 workers follows`.
     pub fn describe(&self) -> String {
-        let Self { all, following } = self;
-        match (*all, *following) {
+        match (self.workers, self.workers_following) {
             (0, _) => "no worker is running".to_owned(),
             (1, 1) => "1 worker follows".to_owned(),
             (all, following) if all == following => format!("{all} workers follow"),
             (all, following) => format!(
                 "{following} of {} so far; the others follow within seconds or admit no job",
-                count(all as u64, "worker")
+                count(all, "worker")
             ),
         }
     }
@@ -157,7 +157,13 @@ mod tests {
 
     #[test]
     fn the_number_of_followers_is_written_out() {
-        let words = |all, following| Followers { all, following }.describe();
+        let words = |workers, workers_following| {
+            let followers = Followers {
+                workers,
+                workers_following,
+            };
+            followers.describe()
+        };
         assert_eq!(words(0, 0), "no worker is running");
         assert_eq!(words(1, 1), "1 worker follows");
         assert_eq!(words(2, 2), "2 workers follow");

@@ -1,7 +1,7 @@
 //! Changes that an operator makes to one tenant, effective at once for all workers.
 
-use serde_json::{Value, json};
-
+use super::answer::{Maybe, answers, words};
+use super::steer::Followers;
 use super::wake::wake;
 use super::{NotDone, trials};
 use crate::config::closest;
@@ -61,10 +61,10 @@ pub async fn change(
 ///
 /// # Errors
 /// [`NotDone::Redis`]
-pub async fn resume_all(gate: &RedisGate) -> Result<Value, NotDone> {
+pub async fn resume_all(gate: &RedisGate) -> Result<Changed, NotDone> {
     gate.change(&BreakerScope::Api, &Change::Resume).await?;
     wake(gate, None, None).await?;
-    Ok(json!({"tenant": null, "change": "resume"}))
+    Ok(Changed::new(None, "resume"))
 }
 
 /// Returns the sets of limits that jobs of `tenant` can have.
@@ -140,20 +140,62 @@ pub fn limit_name(
     }
 }
 
+answers! {
+    /// A change to a tenant, or to all of them.
+    pub struct Changed {
+        /// The tenant, or `None` for all tenants.
+        pub tenant: Option<String>,
+        pub change: ChangeWord,
+        pub limit: Maybe<String>,
+        pub max_requests: Maybe<u64>,
+        pub until_ms: Maybe<u64>,
+        pub workers: Maybe<u64>,
+        pub workers_following: Maybe<u64>,
+    }
+}
+words! {
+    /// A kind of change.
+    pub struct ChangeWord = ["pause", "resume", "limit", "clear", "try", "end-try", "reset"];
+}
+
+impl Changed {
+    fn new(tenant: Option<&Tenant>, change: &'static str) -> Self {
+        Self {
+            tenant: tenant.map(Tenant::to_string),
+            change: change.into(),
+            limit: Maybe(None),
+            max_requests: Maybe(None),
+            until_ms: Maybe(None),
+            workers: Maybe(None),
+            workers_following: Maybe(None),
+        }
+    }
+
+    /// Returns a change that workers follow by an instruction.
+    pub(super) fn followed(tenant: &Tenant, change: &'static str, followers: &Followers) -> Self {
+        Self {
+            workers: Maybe(Some(followers.workers)),
+            workers_following: Maybe(Some(followers.workers_following)),
+            ..Self::new(Some(tenant), change)
+        }
+    }
+}
+
 impl AppliedChange {
-    /// Returns the change as JSON.
-    pub fn as_json(&self) -> Value {
-        let (tenant, until_ms) = (self.tenant.as_str(), self.until_ms);
-        match &self.change {
-            Change::Pause { .. } => {
-                json!({"tenant": tenant, "change": "pause", "until_ms": until_ms})
-            }
-            Change::Resume => json!({"tenant": tenant, "change": "resume"}),
-            Change::Limit { name, max, .. } => json!({
-                "tenant": tenant, "change": "limit", "limit": name, "max_requests": max, "until_ms": until_ms,
-            }),
-            Change::Unlimit { name } => json!({"tenant": tenant, "change": "clear", "limit": name}),
-            Change::Reset => json!({"tenant": tenant, "change": "reset"}),
+    /// Returns the answer to the operator.
+    pub fn answer(&self) -> Changed {
+        let (word, limit, max, ends) = match &self.change {
+            Change::Pause { .. } => ("pause", None, None, true),
+            Change::Resume => ("resume", None, None, false),
+            Change::Limit { name, max, .. } => ("limit", Some(name), Some(*max), true),
+            Change::Unlimit { name } => ("clear", Some(name), None, false),
+            Change::Reset => ("reset", None, None, false),
+        };
+        Changed {
+            limit: Maybe(limit.cloned()),
+            max_requests: Maybe(max),
+            until_ms: Maybe(ends.then_some(self.until_ms)),
+            ..Changed::new(Some(&self.tenant), word)
         }
     }
 }

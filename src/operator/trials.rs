@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
-
 use super::NotDone;
+use super::answer::Maybe;
 use super::steer::{Followers, followed};
-use super::tenant::sets;
+use super::tenant::{Changed, sets};
 use crate::gate::instructions::{BoardView, EndInstruction, drop_all, put, see};
 use crate::gate::redis::RedisGate;
 use crate::rules::limit::Limit;
@@ -138,30 +137,24 @@ pub(super) fn until(seen: &[BoardView], tenant: &Tenant, limit: &str) -> Option<
 }
 
 impl StartedTrial {
-    /// Returns the started trial as JSON.
-    pub fn as_json(&self) -> Value {
-        json!({
-            "tenant": self.trial.tenant.as_str(),
-            "change": "try",
-            "limit": self.trial.limit,
-            "max_requests": self.trial.max,
-            "until_ms": self.until_ms,
-            "workers": self.followers.all,
-            "workers_following": self.followers.following,
-        })
+    /// Returns the answer to the operator.
+    pub fn answer(&self) -> Changed {
+        Changed {
+            limit: Maybe(Some(self.trial.limit.clone())),
+            max_requests: Maybe(Some(self.trial.max)),
+            until_ms: Maybe(Some(self.until_ms)),
+            ..Changed::followed(&self.trial.tenant, "try", &self.followers)
+        }
     }
 }
 
 impl EndedTrial {
-    /// Returns the ended trial as JSON.
-    pub fn as_json(&self) -> Value {
-        json!({
-            "tenant": self.tenant.as_str(),
-            "change": "end-try",
-            "limit": self.limit,
-            "workers": self.followers.all,
-            "workers_following": self.followers.following,
-        })
+    /// Returns the answer to the operator.
+    pub fn answer(&self) -> Changed {
+        Changed {
+            limit: Maybe(Some(self.limit.clone())),
+            ..Changed::followed(&self.tenant, "end-try", &self.followers)
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! The algorithms by which limits count usage, and the interface that they share.
 //!
-//! To add an algorithm, write a file next to the others (its [`Rules`], and its [`Usage`], the
-//! state that it keeps), a file in `lua/` with the same functions over Redis, and a row in
-//! `table.rs`. Configuration, keys, scripts, the model, the search for the worst case and the
-//! simulation read the table.
+//! To add an algorithm, write a file next to the others (its [`Facts`], its [`Rules`], and its
+//! [`Usage`], the state that it keeps), a file in `lua/` with the same functions over Redis, and a
+//! row in `table.rs`. Configuration, keys, scripts, the model, the search for the worst case and
+//! the simulation read the table.
 
 pub(crate) mod bucket;
 mod calendar;
@@ -43,63 +43,49 @@ pub enum KeyLayout {
     Windows,
 }
 
-/// The properties of an algorithm. Times are in milliseconds.
-pub trait Rules: Sync {
-    /// Returns the value of `use-algo`.
-    fn name(&self) -> &'static str;
-
+/// The fixed properties of an algorithm.
+#[derive(Debug)]
+pub struct Facts {
+    /// The value of `use-algo`.
+    pub name: &'static str,
     /// Describes for the documentation how many units start: L is `max-requests`, W is
     /// `window-size`.
-    fn about(&self) -> &'static str;
+    pub about: &'static str,
+    /// The words of `check` for the position of its windows, such as "in any" for a sliding one.
+    pub window_words: &'static str,
+    /// The source of the algorithm's file in `lua/`: the functions of [`Usage`] over Redis.
+    pub script: &'static str,
+    /// The source of the algorithm's fast path, if it has one: `lua/shortcut.lua` uses it to admit
+    /// common jobs first.
+    pub shortcut: Option<&'static str>,
+    /// Where the algorithm keeps its state.
+    pub keys: KeyLayout,
+    /// The burst of a limit that sets none, or `None` if the algorithm has no bursts.
+    pub default_burst: Option<DefaultBurst>,
+    /// Whether a call holds a lease until it has ended, so that the gate must learn of the end.
+    pub holds_leases: bool,
+    /// Whether the windows are aligned to the Unix epoch, independently of when jobs start.
+    pub is_aligned: bool,
+    /// Whether quota that is unused during a pause lets more units start in a window afterwards.
+    pub saves_up: bool,
+    /// Whether the algorithm can count a call from its arrival instead of its start
+    /// ([`Usage::late`]).
+    pub counts_arrivals: bool,
+}
 
-    /// Returns the words of `check` for the position of its windows, such as "in any" for a sliding
-    /// one.
-    fn window_words(&self) -> &'static str;
+/// The burst of a limit that sets none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DefaultBurst {
+    /// `max-requests`.
+    Max,
+    /// A single unit.
+    One,
+}
 
-    /// Returns the source of the algorithm's file in `lua/`: the functions of [`Usage`] over Redis.
-    fn script(&self) -> &'static str;
-
-    /// Returns the source of the algorithm's fast path, if it has one: `lua/shortcut.lua` uses it
-    /// to admit common jobs first.
-    fn shortcut(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// Returns where the algorithm keeps its state.
-    fn keys(&self) -> KeyLayout;
-
+/// How an algorithm computes with the numbers of a limit. Times are in milliseconds.
+pub trait Rules: Sync {
     /// Returns the data that Redis stores for a partition with a used-up quota.
     fn stored(&self, terms: &Terms) -> StoredUsage;
-
-    /// Returns the burst of a limit of `max` requests that sets none, or `None` if the algorithm
-    /// has no bursts.
-    fn default_burst(&self, max: u64) -> Option<u64> {
-        let _ = max;
-        None
-    }
-
-    /// Returns true if a call holds a lease until it has ended, so that the gate must learn of the
-    /// end.
-    fn holds_leases(&self) -> bool {
-        false
-    }
-
-    /// Returns true if the windows are aligned to the Unix epoch, independently of when jobs start.
-    fn is_aligned(&self) -> bool {
-        false
-    }
-
-    /// Returns true if quota that is unused during a pause lets more units start in a window
-    /// afterwards.
-    fn saves_up(&self) -> bool {
-        false
-    }
-
-    /// Returns true if the algorithm can count a call from its arrival instead of its start
-    /// ([`Usage::late`]).
-    fn counts_arrivals(&self) -> bool {
-        false
-    }
 
     /// Returns how long a unit counts, or how long the refill of `max` units takes.
     fn span(&self, terms: &Terms) -> u64;
@@ -162,20 +148,20 @@ pub trait Usage {
     fn settle(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>);
 
     /// Counts a call from now because it arrived later than the guard covers. Only for algorithms
-    /// that [count arrivals](Rules::counts_arrivals). Returns true if usage has changed.
+    /// that [count arrivals](Facts::counts_arrivals). Returns true if usage has changed.
     fn late(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>) -> bool {
         let _ = (terms, clock, ended);
         false
     }
 
     /// Renews the lease of a call that may be in flight for another `for_ms`. Only for algorithms
-    /// that [hold leases](Rules::holds_leases).
+    /// that [hold leases](Facts::holds_leases).
     fn keep(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>, for_ms: u64) {
         let _ = (terms, clock, ended, for_ms);
     }
 
     /// Lets nothing start before `until_ms`, which is now or later, and lets no quota accumulate
-    /// meanwhile. Only for algorithms that [save up](Rules::saves_up).
+    /// meanwhile. Only for algorithms that [save up](Facts::saves_up).
     fn hold(&mut self, terms: &Terms, until_ms: u64) {
         let _ = (terms, until_ms);
     }

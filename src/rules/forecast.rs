@@ -6,6 +6,8 @@
 //! later, too. So here the jobs start one by one, each at the earliest moment that all limits
 //! allow, and the limits' own [algorithms](crate::rules::algorithms) count them.
 
+use serde::{Deserialize, Serialize};
+
 use crate::rules::decision::Ticket;
 use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::usage::{Clock, PartitionUsage};
@@ -106,7 +108,8 @@ impl Turn {
 }
 
 /// The certainty of a forecast.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Certainty {
     /// Counted by the gate, and correct while the limits and the jobs ahead do not change.
     Exact,

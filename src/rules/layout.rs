@@ -210,15 +210,12 @@ impl Layout {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+    use crate::rules::kit;
     use crate::rules::limit::Algorithm;
 
     fn limit(name: &str, scope: Scope) -> Limit {
-        let second = Duration::from_secs(1);
-        let limit = Limit::new(name, Algorithm::SlidingWindow, 5, second, Duration::ZERO);
-        limit.expect("in range").with_scope(scope)
+        kit::limit(name, Algorithm::SlidingWindow, 5, kit::SECOND).with_scope(scope)
     }
 
     fn layout(scopes: &[&Scope]) -> (Layout, Labels) {
@@ -229,7 +226,7 @@ mod tests {
             Scope::Header(name) => format!("/{name}"),
             _ => "key".to_owned(),
         });
-        let tenant = Tenant::parse("a:b").expect("a good id");
+        let tenant = kit::tenant("a:b");
         (Layout::of(&limits, &tenant, &labels), labels)
     }
 

@@ -11,6 +11,9 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
+use serde::de::value::{Error, SeqDeserializer};
+
 use crate::rules::limit::{Limit, UNLIMITED};
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
@@ -39,8 +42,11 @@ pub(crate) const LEARNED_MS: u64 = 31 * 86_400_000;
 /// Number of earlier reductions that are remembered.
 pub(crate) const PAST: usize = 4;
 
-/// The learned state of one limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// Number of fields that are a single number.
+const FIELDS: usize = 12;
+
+/// The learned state of one limit. The fields have the order of the record in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 pub struct Learned {
     /// When a refusal last lowered the limit, in milliseconds since the epoch; 0 if none did.
     pub at_ms: u64,
@@ -69,6 +75,7 @@ pub struct Learned {
     pub since_ms: u64,
     /// The times of earlier reductions and the numbers they reduced the limit to, latest first; 0
     /// for unused entries.
+    #[serde(skip)]
     pub past: [(u64, u64); PAST],
 }
 
@@ -271,46 +278,16 @@ impl Learned {
     pub(crate) fn read(text: &str) -> Option<Self> {
         let numbers: Option<Vec<u64>> = text.split(',').map(|number| number.parse().ok()).collect();
         let numbers = numbers?;
-        let &[
-            at_ms,
-            to,
-            first_ms,
-            min_ms,
-            step,
-            ends_ms,
-            advertised_max,
-            advertised_until_ms,
-            seen,
-            refused,
-            times,
-            since_ms,
-            ref earlier @ ..,
-        ] = numbers.as_slice()
-        else {
-            return None;
-        };
-        let mut past = [(0, 0); PAST];
+        let (fields, earlier) = numbers.split_at_checked(FIELDS)?;
         let (pairs, []) = earlier.as_chunks::<2>() else {
             return None;
         };
-        for (place, [at, to]) in past.iter_mut().zip(pairs) {
+        let fields = SeqDeserializer::<_, Error>::new(fields.iter().copied());
+        let mut learned = Self::deserialize(fields).ok()?;
+        for (place, [at, to]) in learned.past.iter_mut().zip(pairs) {
             *place = (*at, *to);
         }
-        Some(Self {
-            at_ms,
-            to,
-            first_ms,
-            min_ms,
-            step,
-            ends_ms,
-            advertised_max,
-            advertised_until_ms,
-            seen,
-            refused,
-            times,
-            since_ms,
-            past,
-        })
+        Some(learned)
     }
 }
 
@@ -399,8 +376,8 @@ pub(in crate::rules) fn explains_refusal(
     }
     if limit.algorithm().has_burst() {
         true
-    } else if limit.algorithm().rules().is_aligned() {
-        limit.terms().window_start(started_ms) == limit.terms().window_start(now)
+    } else if limit.algorithm().facts().is_aligned {
+        limit.window_start(started_ms) == limit.window_start(now)
     } else {
         now.saturating_sub(started_ms) < span
     }

@@ -4,6 +4,7 @@ mod compare;
 mod set;
 mod size;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -321,30 +322,6 @@ impl Limit {
     pub fn terms(&self) -> &Terms {
         &self.terms
     }
-    /// Returns the algorithm that counts.
-    pub fn algorithm(&self) -> Algorithm {
-        self.terms.algorithm()
-    }
-    /// Returns L, the `max` in units.
-    pub fn max(&self) -> u64 {
-        self.terms.max()
-    }
-    /// Returns W, the window in milliseconds.
-    pub fn window_ms(&self) -> u64 {
-        self.terms.window_ms()
-    }
-    /// Returns the guard, in milliseconds.
-    pub fn guard_ms(&self) -> u64 {
-        self.terms.guard_ms()
-    }
-    /// Returns the bucket's size in units, or `max` if the algorithm has no bucket.
-    pub fn burst(&self) -> u64 {
-        self.terms.burst()
-    }
-    /// Returns the unit that is counted.
-    pub fn unit(&self) -> Unit {
-        self.terms.unit()
-    }
     /// Returns the scope.
     pub fn scope(&self) -> &Scope {
         &self.scope
@@ -375,28 +352,14 @@ impl Limit {
     pub fn is_global(&self) -> bool {
         self.scope == Scope::Global
     }
+}
 
-    /// Returns the maximum number of units that can start at one moment.
-    pub fn capacity(&self) -> u64 {
-        self.terms.capacity()
-    }
+/// A limit has the numbers of its terms.
+impl Deref for Limit {
+    type Target = Terms;
 
-    /// Returns how late a start may be without wasting quota, in milliseconds
-    /// ([`Terms::lateness_ms`]).
-    pub fn lateness_ms(&self) -> u64 {
-        self.terms.lateness_ms()
-    }
-
-    /// Returns how long a unit counts, or how long the refill of `max` units takes, in
-    /// milliseconds.
-    pub fn span(&self) -> u64 {
-        self.terms.span()
-    }
-
-    /// Returns the maximum number of units that arrive at the API in any half-open window
-    /// ([`Rules::worst_case`](crate::rules::algorithms::Rules::worst_case)).
-    pub fn worst_case(&self) -> u64 {
-        self.terms.worst_case()
+    fn deref(&self) -> &Terms {
+        &self.terms
     }
 }
 

@@ -15,6 +15,8 @@ pub mod forecast;
 pub mod headers;
 pub mod holding;
 pub mod job;
+#[cfg(test)]
+pub(crate) mod kit;
 pub mod latency;
 pub mod lateness;
 pub mod layout;

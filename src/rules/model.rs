@@ -326,18 +326,14 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::rules::decision::{Answer, End, Question, Receipt, Sequences, Settled};
+    use crate::rules::kit;
     use crate::rules::limit::Algorithm;
 
     #[test]
     fn starts_under_an_operators_lower_limit_are_found_at_their_end() {
-        let (window, guard) = (Duration::from_secs(60), Duration::ZERO);
-        let limit = |name, algorithm| {
-            Limit::new(name, algorithm, 5, window, guard).expect("this is a limit")
-        };
+        let limit = |name, algorithm| kit::limit(name, algorithm, 5, 60 * kit::SECOND);
         let limits = [
             limit("strict", Algorithm::Strict),
             limit("fixed", Algorithm::FixedWindow),

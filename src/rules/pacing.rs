@@ -154,18 +154,11 @@ impl Pacing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::kit::{MS, SECOND, limit, tenant};
     use crate::rules::limit::Algorithm;
 
-    const SECOND: Duration = Duration::from_secs(1);
-    const MS: Duration = Duration::from_millis(1);
-
-    fn tenant(number: usize) -> Tenant {
-        Tenant::parse(&number.to_string()).expect("a tenant")
-    }
-
     fn limits(algorithm: Algorithm, max: u64, seconds: u32) -> Limits {
-        let limit = Limit::new("default", algorithm, max, seconds * SECOND, Duration::ZERO);
-        limit.expect("in range").into()
+        limit("default", algorithm, max, seconds * SECOND).into()
     }
 
     fn leaky(max: u64, seconds: u32) -> Limits {
@@ -233,7 +226,7 @@ mod tests {
         assert_eq!(wide(&pacing, after(5)), 5_000);
         assert_eq!(wide(&pacing, after(7)), 3_000);
         let other = pacing.add_spacing(at, &tenant(2), leaky(10, 1));
-        assert_eq!(other[0].terms().spacing_us(), 3_000);
+        assert_eq!(other[0].spacing_us(), 3_000);
         assert_eq!(spacing_us(&pacing, at, leaky(100, 1)), 5_000, "half");
         let mut pacing = Pacing::default();
         pacing.refused(at, &tenant(1), (&limits(Algorithm::FixedWindow, 9, 1), at));

@@ -248,16 +248,13 @@ impl fmt::Display for LimitsSource<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+    use crate::rules::kit;
     use crate::rules::limit::Algorithm;
     use crate::rules::scope::Scope;
 
     fn limit(name: &str, max: u64) -> Limit {
-        let second = Duration::from_secs(1);
-        let limit = Limit::new(name, Algorithm::SlidingWindow, max, second, Duration::ZERO);
-        limit.expect("in range")
+        kit::limit(name, Algorithm::SlidingWindow, max, kit::SECOND)
     }
 
     fn limits(max: u64) -> Limits {
@@ -297,7 +294,7 @@ mod tests {
                 "rate-limiter.plans.free, by rate-limiter.tenants.trial-*",
             ),
         ] {
-            let tenant = Tenant::parse(tenant).expect("a tenant");
+            let tenant = kit::tenant(tenant);
             let (from, found) = policy.find(&tenant, plan);
             assert_eq!((found[0].max(), from.to_string()), (max, source.to_owned()));
             assert_eq!(policy.limits(&tenant, plan), found);
@@ -322,11 +319,11 @@ mod tests {
             ("acme", Some("pro"), 7),
             ("b1", None, 9),
         ] {
-            let tenant = Tenant::parse(tenant).expect("a tenant");
+            let tenant = kit::tenant(tenant);
             let (policy, mut expected) = (policy(), vec![limit("default", own), all.clone()]);
             let mut found = policy.limits(&tenant, plan).to_vec();
             found.sort_unstable_by_key(|limit| limit.max());
-            expected.sort_unstable_by_key(Limit::max);
+            expected.sort_unstable_by_key(|limit| limit.max());
             assert_eq!(found, expected, "{tenant} {plan:?}");
         }
         // Shared limits are not added twice.

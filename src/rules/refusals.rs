@@ -149,16 +149,10 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn tenant(number: usize) -> Tenant {
-        Tenant::parse(&number.to_string()).expect("a tenant")
-    }
+    use crate::rules::kit::{SECOND, guarded, tenant};
 
     fn limit(algorithm: Algorithm) -> Limit {
-        let guard = Duration::from_millis(50);
-        Limit::new("default", algorithm, 20, 2 * SECOND, guard).expect("in range")
+        guarded("default", algorithm, 20, 2 * SECOND)
     }
 
     /// Returns the advice after `times` bursts, in each of which `passed` calls pass and `refused`

@@ -129,14 +129,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rules::kit;
     use crate::rules::limit::Algorithm;
 
     const BEGIN: u64 = 1_700_000_000_000;
 
     fn shadow(algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
-        let window = Duration::from_millis(window_ms);
-        let limit = Limit::new("day", algorithm, max, window, Duration::ZERO);
-        let limit = limit.expect("in range");
+        let limit = kit::limit("day", algorithm, max, Duration::from_millis(window_ms));
         limit.in_shadow().expect("it holds no leases")
     }
 

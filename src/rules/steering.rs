@@ -372,10 +372,7 @@ pub struct Sighted {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn tenant(name: &str) -> Tenant {
-        Tenant::parse(name).expect("a tenant")
-    }
+    use crate::rules::kit::tenant;
 
     #[test]
     fn instructions_survive_a_round_trip_through_redis() {

@@ -88,14 +88,8 @@ impl ThrottleBackoff {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::kit::{MS, SECOND, guarded, tenant};
     use crate::rules::limit::Algorithm;
-
-    const SECOND: Duration = Duration::from_secs(1);
-    const MS: Duration = Duration::from_millis(1);
-
-    fn tenant(number: usize) -> Tenant {
-        Tenant::parse(&number.to_string()).expect("a tenant")
-    }
 
     fn of(number: usize) -> BreakerScope {
         BreakerScope::Tenant(tenant(number))
@@ -103,7 +97,7 @@ mod tests {
 
     /// Returns a limit of 20 per 2 s.
     fn limit(algorithm: Algorithm) -> Limit {
-        Limit::new("default", algorithm, 20, 2 * SECOND, 50 * MS).expect("in range")
+        guarded("default", algorithm, 20, 2 * SECOND)
     }
 
     /// Returns the lengths in ms of throttles that each follow the one before.

@@ -45,18 +45,18 @@ fn own(limit: &Limit) -> LimitIdentity {
     }
     let name = Some(Arc::clone(limit.shared_name()));
     let (span, bucket) = (limit.state_ms(), limit.state_bucket());
-    let calendar = limit.terms().calendar().copied();
+    let calendar = limit.calendar().copied();
     (algorithm, name, span, bucket, limit.unit(), calendar)
 }
 
 /// Returns true if the limit's algorithm keeps one log for all its limits.
 fn has_log(limit: &Limit) -> bool {
-    limit.algorithm().rules().keys() == KeyLayout::Log
+    limit.algorithm().facts().keys == KeyLayout::Log
 }
 
 /// Returns true if the limit has a key for each of its windows.
 fn has_windows(limit: &Limit) -> bool {
-    limit.algorithm().rules().keys() == KeyLayout::Windows
+    limit.algorithm().facts().keys == KeyLayout::Windows
 }
 
 fn shared_log(algorithm: Algorithm) -> LimitIdentity {
@@ -176,7 +176,7 @@ impl PartitionUsage {
     }
 
     /// Lets nothing start before `until_ms`, and lets no quota accumulate meanwhile if the
-    /// algorithm [saves up](crate::rules::algorithms::Rules::saves_up). The first of the limits was
+    /// algorithm [saves up](crate::rules::algorithms::Facts::saves_up). The first of the limits was
     /// in force until now, the second is from now on.
     pub fn hold(
         &mut self,
@@ -185,7 +185,7 @@ impl PartitionUsage {
         usual: u64,
         until_ms: u64,
     ) {
-        if limit.algorithm().rules().saves_up() {
+        if limit.algorithm().facts().saves_up {
             self.load_states(std::slice::from_ref(before), clock, usual, |_| true);
             let state = self.state_mut(limit).get_mut();
             state.hold(limit.terms(), until_ms);

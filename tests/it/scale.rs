@@ -60,7 +60,7 @@ impl fmt::Display for Scripts {
 /// configuration `keys`.
 async fn work(keys: &str, servers: &[Redis]) -> Vec<Scripts> {
     let limit = limit(Algorithm::SlidingWindow, 1_000, LONG);
-    let gate = RedisGate::connect(configured(keys), &unique("scale")).expect("a good url");
+    let gate = RedisGate::new(configured(keys), &unique("scale")).expect("a good url");
     let memory = Duration::from_millis(limit.memory_ms());
     let gate = LimitedGate::new(gate.watching(memory), limit);
     gate.begin(EarlierStarts::Fresh).await.expect("all answer");

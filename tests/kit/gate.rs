@@ -89,7 +89,7 @@ impl<G> Deref for LimitedGate<G> {
 
 /// Returns a gate that runs the scripts on the Redis at `url`, with keys that begin with `prefix`.
 pub fn gate_at(url: &str, prefix: &str) -> RedisGate {
-    RedisGate::connect(&SecretUrl::new(url), prefix).expect("a good url")
+    RedisGate::new(&SecretUrl::new(url), prefix).expect("a good url")
 }
 
 /// Returns a gate whose time is that of `clock`, in microseconds.

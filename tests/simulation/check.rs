@@ -133,7 +133,7 @@ fn measured_maxima(
         let held = max_units_before(&all, names_plan, window, mixed::slack_us(plan));
         most.push((held, limit.worst_case()));
     }
-    if limit.algorithm().rules().is_aligned() {
+    if limit.algorithm().facts().is_aligned {
         most.push((max_in_aligned_window(&arrivals, window), max));
     }
     most
@@ -248,7 +248,7 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
         let rounds = after / max;
         let ideal = match limit.algorithm() {
             // From the first arrival to the beginning of the last window.
-            aligned if aligned.rules().is_aligned() => {
+            aligned if aligned.facts().is_aligned => {
                 ((first.at_us / window + rounds) * window).saturating_sub(first.at_us)
             }
             bucket if bucket.has_burst() => {

@@ -236,7 +236,7 @@ impl Plan {
         let guarded = in_force().any(|limit| limit.guard_ms() > 0);
         let far = !ideal && (!guarded || random.random_bool(0.1));
         // A fixed window is aligned, so the network delay counts in full.
-        let aligned = |limit: &Limit| limit.algorithm().rules().is_aligned();
+        let aligned = |limit: &Limit| limit.algorithm().facts().is_aligned;
         let latency_ms = match in_force().any(aligned) {
             true => 0,
             false => random.random_range(0..50),

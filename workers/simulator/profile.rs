@@ -84,7 +84,7 @@ fn api_limit(limit: &Limit) -> Result<ApiLimit, String> {
         }
         Algorithm::FixedWindow => Counting::Aligned,
         Algorithm::CalendarWindow => {
-            (limit.terms().calendar().copied()).map_or(Counting::Aligned, Counting::Calendar)
+            (limit.calendar().copied()).map_or(Counting::Aligned, Counting::Calendar)
         }
         Algorithm::SlidingCounter => Counting::Estimated,
         Algorithm::TokenBucket | Algorithm::LeakyBucket => Counting::Bucket,

@@ -16,8 +16,9 @@ use super::problem::ApiProblem;
 use super::reads::{WORKER_TIMEOUT, dead, filter, requested_job, wait};
 use crate::gate::Change;
 use crate::gate::instructions::put;
+use crate::operator::answer::{Answer as _, Maybe};
 use crate::operator::audit::{self, AuditEntry};
-use crate::operator::dead::{self as letters, Filter};
+use crate::operator::dead::{self as letters, ChangeResult, Filter};
 use crate::operator::job::JobRef;
 use crate::operator::rate::Rate;
 use crate::operator::trials::{self, Trial};
@@ -285,16 +286,17 @@ impl ActionRequest {
             Self::Tenant(tenant, change) => tenant::change(gate, tenant, change)
                 .boxed()
                 .await?
+                .answer()
                 .as_json(),
             Self::Try(trial, for_ms) => {
                 let trial_start = trial.begin(gate, (for_ms, WORKER_TIMEOUT)).boxed().await?;
-                trial_start.as_json()
+                trial_start.answer().as_json()
             }
             Self::EndTry(tenant, name) => {
                 let ended = trials::end(gate, (tenant, name), WORKER_TIMEOUT);
-                ended.boxed().await?.as_json()
+                ended.boxed().await?.answer().as_json()
             }
-            Self::ResumeCalls => tenant::resume_all(gate).boxed().await?,
+            Self::ResumeCalls => tenant::resume_all(gate).boxed().await?.as_json(),
             Self::Divert(tenant, to, for_ms) => {
                 let times = (for_ms, WORKER_TIMEOUT);
                 let diverted = divert::divert((gate, &context.config), &tenant, to, times)
@@ -303,26 +305,19 @@ impl ActionRequest {
                 diverted.as_json()
             }
             Self::Undivert(tenant, back) => {
-                let undiverted = divert::undivert(gate, &tenant, WORKER_TIMEOUT)
+                let (mut undiverted, known) = divert::undivert(gate, &tenant, WORKER_TIMEOUT)
                     .boxed()
                     .await?;
-                let mut json = undiverted.as_json();
                 if let Some(from) = back {
-                    let known = undiverted.before.map(|queue| queue.to_string());
-                    json["back"] = brought_back(context, &tenant, from.or(known))
-                        .boxed()
-                        .await?;
+                    let brought_back = brought_back(context, &tenant, from.or(known));
+                    undiverted.back = Maybe(Some(brought_back.boxed().await?.replayed()));
                 }
-                json
+                undiverted.as_json()
             }
             Self::Cancel(which, wait, for_ms) => {
-                let now = which.cancel(gate, wait, for_ms).boxed().await?;
-                which.cancelling_as_json(&now)
+                which.cancel(gate, wait, for_ms).boxed().await?.as_json()
             }
-            Self::Undo(which) => {
-                let followers = which.undo(gate, WORKER_TIMEOUT).boxed().await?;
-                which.undone_as_json(&followers)
-            }
+            Self::Undo(which) => which.undo(gate, WORKER_TIMEOUT).boxed().await?.as_json(),
             Self::Hold(Hold::Paused, for_ms) => {
                 let versions = put(gate, &Instruction::All(Hold::Paused), for_ms)
                     .boxed()
@@ -332,7 +327,7 @@ impl ActionRequest {
                     .await?
                     .as_json()
             }
-            Self::Hold(Hold::Draining, for_ms) => drained(context, for_ms).boxed().await?,
+            Self::Hold(Hold::Draining, for_ms) => drained(context, for_ms).boxed().await?.as_json(),
             Self::ResumeAll => {
                 let resuming = hold::resume(gate).boxed().await?;
                 resuming
@@ -346,7 +341,7 @@ impl ActionRequest {
                 let dead = dead(context, &client);
                 let done = changed(&dead, change, (&filter, limit)).boxed().await;
                 client.close().await;
-                done?
+                done?.as_json(change)
             }
         })
     }
@@ -357,18 +352,18 @@ async fn changed(
     dead: &letters::Dead<'_>,
     change: letters::LetterChange,
     which: (&Filter, Option<u32>),
-) -> Result<Value, NotDone> {
+) -> Result<ChangeResult, NotDone> {
     let until = dead.until.unwrap_or_else(Instant::now);
     let done = dead
         .change(which, change, sleep_until(until), |_, _| ())
         .await?;
-    match done.failure {
+    match &done.failure {
         Some(why) => Err(NotDone::Failed(format!(
             "{} {}, and then: {why}",
             done.done,
             change.keyword()
         ))),
-        None => Ok(done.as_json(change.keyword())),
+        None => Ok(done),
     }
 }
 
@@ -378,7 +373,7 @@ async fn brought_back(
     context: &PipelineContext,
     tenant: &Tenant,
     from: Option<String>,
-) -> Result<Value, NotDone> {
+) -> Result<ChangeResult, NotDone> {
     let client = context.client().boxed().await?;
     let names = client.names();
     let queue = divert::checked(from.unwrap_or_else(|| divert::usual(names)), names);
@@ -399,13 +394,11 @@ async fn brought_back(
 }
 
 /// Makes all workers take no new jobs.
-async fn drained(context: &PipelineContext, for_ms: u64) -> Result<Value, NotDone> {
+async fn drained(context: &PipelineContext, for_ms: u64) -> Result<hold::Draining, NotDone> {
     let client = context.client().boxed().await?;
     let drain = async {
         let versions = put(&context.gate, &Instruction::All(Hold::Draining), for_ms).await?;
-        let now = hold::draining(&context.gate, &client, &versions, WORKER_TIMEOUT).await?;
-        let stay = hold::in_work_queues(&client).await?;
-        Ok(now.as_json(None, stay))
+        hold::draining(&context.gate, &client, &versions, WORKER_TIMEOUT).await
     };
     let done = drain.await;
     client.close().await;

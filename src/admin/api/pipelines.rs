@@ -116,7 +116,7 @@ impl PipelineContexts {
         {
             return Ok(Arc::clone(gate));
         }
-        let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+        let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
         let gate = Arc::new(gate);
         gates.insert(name.to_owned(), (Arc::clone(config), Arc::clone(&gate)));
         Ok(gate)

@@ -20,7 +20,7 @@ use crate::gate::{instructions, reports};
 use crate::operator::answer::Answer as _;
 use crate::operator::dead::{Dead, Filter};
 use crate::operator::explain::explain;
-use crate::operator::explain::letters::DeadLetterSearch;
+use crate::operator::explain::letters::{FailedSearch, LetterInQueue, search};
 use crate::operator::fleet::{BusiestTenants, TenantsPage};
 use crate::operator::hold::held;
 use crate::operator::inspect::{WhatIf, inspect};
@@ -234,7 +234,7 @@ pub fn requested_job(context: &PipelineContext, input: &RequestInput) -> Result<
 async fn job(context: &PipelineContext, input: &RequestInput) -> Result<Value, NotDone> {
     let (which, wait) = (requested_job(context, input)?, wait(input)?);
     let shown = which.show(&context.gate, wait).await?;
-    Ok(which.shown_as_json(&shown))
+    Ok(shown.as_json())
 }
 
 async fn explanation(
@@ -253,20 +253,17 @@ async fn explanation(
 async fn among_letters(
     (context, contexts): (&PipelineContext, &PipelineContexts),
     which: &JobRef,
-) -> DeadLetterSearch {
+) -> Result<LetterInQueue, FailedSearch> {
     let Ok(_turn) = contexts.turn() else {
-        return DeadLetterSearch::Failed(
+        return Err(FailedSearch::unread(
             "too many requests read queues at the same time: try again".to_owned(),
-        );
+        ));
     };
-    match context.client().await {
-        Ok(client) => {
-            let search = DeadLetterSearch::at(&dead(context, &client), which).await;
-            client.close().await;
-            search
-        }
-        Err(why) => DeadLetterSearch::Failed(why.to_string()),
-    }
+    let connected = context.client().await;
+    let client = connected.map_err(|why| FailedSearch::unread(why.to_string()))?;
+    let found = search(&dead(context, &client), which).await;
+    client.close().await;
+    found
 }
 
 async fn instructions(context: &PipelineContext) -> Result<Value, NotDone> {

@@ -50,7 +50,7 @@ impl Agreement {
 
     /// Makes an agreement necessary: from now on, the gate may be asked only after
     /// [`Agreement::renew`].
-    pub(super) fn is_needed(&mut self) {
+    pub(super) fn require(&mut self) {
         self.until = Some(Duration::ZERO);
     }
 
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn nothing_starts_before_a_required_agreement_and_jobs_are_held() {
         let mut fleet = agreement();
-        fleet.is_needed();
+        fleet.require();
         assert!(!fleet.allows(SECOND) && fleet.stands(SECOND) && fleet.is_awaited());
         assert_eq!(
             fleet.change(SECOND, false, WantedJobs::All),

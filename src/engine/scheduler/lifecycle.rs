@@ -70,7 +70,7 @@ impl Scheduler {
             self.facts.push(Fact::LeftDelayQueueEarly(due));
         }
         if let DeliverySource::Delay(level) = source {
-            self.waiting.record_source(level, key);
+            self.waiting.windows.add(level.into(), key);
         }
         self.count_queued(now, source, &job);
         self.jobs.insert(key, job);
@@ -344,7 +344,7 @@ impl Scheduler {
         if self.delay_in_window(now, key, here) || self.delay_in_memory(now, key, here) {
             if let Some(job) = self.jobs.get(&key) {
                 let tenant = &job.claims.tenant;
-                self.waiting.wakes_for(tenant, limit, now + here, key);
+                self.waiting.leases.add(tenant, limit, now + here, key);
             }
         } else {
             self.enter_delay_queue(now, key, wait, headers);

@@ -60,12 +60,7 @@ pub fn next_wait(lasts: Duration, farthest: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn tenant(name: &str) -> Tenant {
-        Tenant::parse(name).expect("a tenant")
-    }
+    use crate::rules::kit::{SECOND, tenant};
 
     #[test]
     fn an_outage_ends_with_a_decision_or_when_no_job_asks() {
@@ -96,7 +91,7 @@ mod tests {
     fn the_number_of_outages_is_bounded() {
         let mut outages = TenantOutages::default();
         for number in 0..=MAX_TENANTS {
-            outages.record(SECOND, &tenant(&number.to_string()), SECOND);
+            outages.record(SECOND, &tenant(number), SECOND);
         }
         assert_eq!(outages.tenants.len(), MAX_TENANTS);
         outages.record(99 * SECOND, &tenant("late"), SECOND);

@@ -92,7 +92,7 @@ impl Scheduler {
                 self.could_call();
             }
             took.into_iter()
-                .for_each(|took| self.waiting.record_preparation(took));
+                .for_each(|took| self.waiting.lead.learn(took));
         }
         let preparing = |job: &&mut JobEntry| job.slot == SlotState::Preparing;
         let Some(job) = self.jobs.get_mut(&key).filter(preparing) else {

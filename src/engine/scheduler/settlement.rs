@@ -252,8 +252,8 @@ impl StartRecord {
     fn call(&self) -> Option<lateness::CallInFlight> {
         let guard = Duration::from_millis(self.limits.guard_ms());
         let by_guard = self.limits.iter().filter(|limit| {
-            let rules = limit.algorithm().rules();
-            rules.counts_arrivals() && limit.guard_ms() > 0 && !limit.algorithm().has_burst()
+            let facts = limit.algorithm().facts();
+            facts.counts_arrivals && limit.guard_ms() > 0 && !limit.algorithm().has_burst()
         });
         let by_guard = by_guard.map(|limit| (guard, Duration::from_millis(limit.window_ms())));
         let tolerances = by_guard.clone().chain(self.spacings());
@@ -268,107 +268,11 @@ impl StartRecord {
 
     /// Returns the margin and the distance between starts of each bucket that has a margin.
     fn spacings(&self) -> impl Iterator<Item = (Duration, Duration)> + Clone {
-        let apart = (self.limits.iter()).filter(|limit| limit.terms().spacing_us() > 0);
+        let apart = (self.limits.iter()).filter(|limit| limit.spacing_us() > 0);
         apart.map(|limit| {
             let distance = limit.distance();
-            let spacing_us = limit.terms().spacing_us();
+            let spacing_us = limit.spacing_us();
             (Duration::from_micros(spacing_us.into()), distance)
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::gate::Sequences;
-    use crate::handler::LateEnd;
-    use crate::rules::limit::{Algorithm, Limit, Limits};
-    use crate::rules::scope::Labels;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn tenant() -> Tenant {
-        Tenant::parse("a").expect("a tenant")
-    }
-
-    fn running() -> Limits {
-        Limit::concurrent("running", 3).expect("in range").into()
-    }
-
-    fn window() -> Limits {
-        let guard = Duration::from_millis(50);
-        let limit = Limit::new("window", Algorithm::SlidingWindow, 3, SECOND, guard);
-        limit.expect("in range").into()
-    }
-
-    fn started(limits: Limits) -> StartRecord {
-        StartRecord {
-            labels: Labels::default(),
-            limits,
-            receipt: Receipt {
-                permit: "w-1:0".to_owned(),
-                started_ms: 1,
-                sequences: Sequences::NONE,
-                cost: 2,
-            },
-            asked_at: SECOND,
-            covered: Duration::ZERO,
-        }
-    }
-
-    /// Returns the ends that are settled now.
-    fn ends(settlement: &mut Settlement, now: Duration) -> Vec<End> {
-        let sent = settlement.send(now);
-        let all = sent.into_iter().flat_map(|(_, batch)| batch);
-        let ends = all.flat_map(|of_tenant| of_tenant.settled);
-        ends.map(|settled| settled.end).collect()
-    }
-
-    #[test]
-    fn only_unused_charges_are_settled() {
-        let mut settlement = Settlement::new(7);
-        for (fate, expected) in [
-            (Fate::Answered, vec![]),
-            (Fate::Unwritten, vec![End::Unused]),
-        ] {
-            let start = started(window());
-            settlement.started(SECOND, &start);
-            let waits = settlement.end(SECOND, &tenant(), start, fate, (2, None));
-            assert!(waits.is_none());
-            assert_eq!(ends(&mut settlement, SECOND), expected);
-        }
-        assert!(!settlement.is_done(), "the gate has not answered yet");
-        let settled = settlement.settle_result(SECOND, ShardId::default(), Ok(vec![Ok(())]));
-        assert!(settled.why.is_none() && settlement.is_done());
-    }
-
-    #[test]
-    fn the_lease_of_an_abandoned_call_is_renewed_until_it_ends() {
-        let mut settlement = Settlement::new(7);
-        assert_eq!(settlement.next(), None);
-        let start = started(running());
-        settlement.started(SECOND, &start);
-        assert!(settlement.next().is_some(), "it is to be renewed");
-        let fate = Fate::Abandoned {
-            lease: 40 * SECOND,
-            ended: LateEnd::never(),
-        };
-        let waits = settlement.end(SECOND, &tenant(), start, fate, (2, None));
-        let Some(Action::Await { permit, lease, .. }) = waits else {
-            panic!("{waits:?}");
-        };
-        assert_eq!((permit.as_str(), lease), ("w-1:0", 40 * SECOND));
-        assert_eq!(settlement.abandoned(), 1);
-        let held = |for_ms| vec![End::Abandoned { for_ms }];
-        assert_eq!(ends(&mut settlement, SECOND), held(40_000));
-        settlement.settle_result(SECOND, ShardId::default(), Ok(vec![Ok(())]));
-        settlement.renew(21 * SECOND, Vec::new);
-        assert_eq!(ends(&mut settlement, 21 * SECOND), held(20_000));
-        settlement.settle_result(21 * SECOND, ShardId::default(), Ok(vec![Ok(())]));
-        settlement.abandoned_is_over(&permit, true);
-        assert_eq!(settlement.abandoned(), 0);
-        assert_eq!(ends(&mut settlement, 22 * SECOND), held(0));
-        settlement.settle_result(22 * SECOND, ShardId::default(), Ok(vec![Ok(())]));
-        assert_eq!(settlement.next(), None, "nothing is held");
     }
 }

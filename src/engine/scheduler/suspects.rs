@@ -146,7 +146,7 @@ impl Scheduler {
 
     /// Forgets the request in flight to `shard`, whose outcome no longer matters because the worker
     /// stops.
-    pub fn noted(&mut self, shard: ShardId) {
+    pub fn give_up_notes(&mut self, shard: ShardId) {
         self.notes.give_up_batch(shard);
     }
 

@@ -168,12 +168,7 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn tenant(name: &str) -> Tenant {
-        Tenant::parse(name).expect("a tenant")
-    }
+    use crate::rules::kit::{SECOND, tenant};
 
     #[test]
     fn counts_reset_and_a_waitlist_is_known_until_its_end() {
@@ -214,8 +209,8 @@ mod tests {
     fn a_bounded_number_of_tenants_has_counts_and_the_rest_is_summed_up() {
         let mut tallies = Tallies::default();
         for number in 0..MAX_TENANTS + 3 {
-            tallies.waits(&tenant(&number.to_string()), "hour", 9_000);
-            tallies.starts(&tenant(&number.to_string()), false);
+            tallies.waits(&tenant(number), "hour", 9_000);
+            tallies.starts(&tenant(number), false);
         }
         assert_eq!(
             (tallies.tenants.len(), tallies.others),

@@ -246,12 +246,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::rules::kit;
     use crate::rules::limit::{Algorithm, Limit, Unit};
     use crate::rules::policy::{EntryLimits, Pattern};
 
     fn limit(name: &str, algorithm: Algorithm, max: u64, ms: u64) -> Limit {
-        let window = Duration::from_millis(ms);
-        Limit::new(name, algorithm, max, window, Duration::ZERO).expect("in range")
+        kit::limit(name, algorithm, max, Duration::from_millis(ms))
     }
 
     fn registered(id: &str, policy: Policy, used_ms: u64) -> Registered {
@@ -266,7 +266,7 @@ mod tests {
     fn joined(own: &Policy, others: Vec<Registered>, now_ms: u64, tenant: &str) -> Limits {
         let mut known = RegistryKnowledge::default();
         known.learn(others, now_ms);
-        let tenant = Tenant::parse(tenant).expect("a tenant");
+        let tenant = kit::tenant(tenant);
         let mut fleet = known.fleet(Arc::new(own.clone()), "own", now_ms);
         let limits = fleet.limits(&tenant, None);
         assert_eq!(fleet.limits(&tenant, None), limits, "remembered");

@@ -90,15 +90,14 @@ impl EnforcedPolicies {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use super::*;
     use crate::gate::fleet::{Registered, RegistryKnowledge};
+    use crate::rules::kit;
     use crate::rules::limit::Algorithm;
 
     fn limit(algorithm: Algorithm, max: u64) -> Limit {
-        let window = Duration::from_secs(2);
-        Limit::new("default", algorithm, max, window, Duration::ZERO).expect("in range")
+        kit::limit("default", algorithm, max, 2 * kit::SECOND)
     }
 
     /// Returns the fleet of a worker with `own` when `old` is registered. Another worker has `old`
@@ -119,7 +118,7 @@ mod tests {
     #[test]
     fn an_old_policy_that_no_worker_has_in_force_is_idle_at_once() {
         let sliding = |max| Policy::from(limit(Algorithm::SlidingWindow, max));
-        let tenant = Tenant::parse("acme").expect("a tenant");
+        let tenant = kit::tenant("acme");
         for (in_use, max) in [(true, 10), (false, 40)] {
             let mut fleet = beside(&sliding(40), &sliding(10), in_use);
             assert_eq!(fleet.limits(&tenant, None)[0].max(), max);
@@ -140,9 +139,7 @@ mod tests {
             Policy::from(sliding(max)).with_tenants(tenants.iter().map(own).collect())
         };
         let named = |names: &[&str]| {
-            let tenants = names
-                .iter()
-                .map(|name| Tenant::parse(name).expect("a tenant"));
+            let tenants = names.iter().map(kit::tenant);
             EasedTenants::Tenants(tenants.collect())
         };
         let many: Vec<String> = (0..=MAX_TENANTS).map(|n| format!("t{n}")).collect();
@@ -213,7 +210,7 @@ mod tests {
     #[test]
     fn eased_tenants_add_up() {
         let of = |number: usize| {
-            let tenant = Tenant::parse(&format!("t{number}")).expect("a tenant");
+            let tenant = kit::tenant(format!("t{number}"));
             EasedTenants::Tenants([tenant].into())
         };
         let both = of(1).and(of(2)).and(EasedTenants::default());

@@ -127,6 +127,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rules::kit;
     use crate::rules::limit::Algorithm;
     use crate::rules::policy::EntryLimits;
 
@@ -135,8 +136,7 @@ mod tests {
 
     fn limit(name: &str, max: u64, ms: u64) -> Limit {
         let window = Duration::from_millis(ms);
-        let limit = Limit::new(name, Algorithm::SlidingWindow, max, window, Duration::ZERO);
-        limit.expect("in range")
+        kit::limit(name, Algorithm::SlidingWindow, max, window)
     }
 
     fn limits(max: u64, ms: u64) -> Limits {
@@ -254,7 +254,7 @@ mod tests {
             let reaches = |known: &Registered, limit: &Limit| known.used_ms + limit.memory_ms() + MARGIN_MS >= NOW;
             for known in &all {
                 let agree = |other: &&Registered| {
-                    let tenants = ["ab", "abc", "a", "b"].map(|tenant| Tenant::parse(tenant).expect("a tenant"));
+                    let tenants = ["ab", "abc", "a", "b"].map(kit::tenant);
                     let classes = tenants.iter().flat_map(|tenant| [None, Some("free"), Some("unknown")].map(|plan| (tenant, plan)));
                     let mut each = classes.map(|(tenant, plan)| [known, other].map(|it| {
                         let mut limits = it.policy.limits(tenant, plan).to_vec();

@@ -201,7 +201,7 @@ impl LimitRecord {
             limit.burst(),
             limit.unit().name().to_owned(),
             limit.scope().to_string(),
-            limit.terms().calendar().map(|calendar| {
+            limit.calendar().map(|calendar| {
                 let [period, zone] = [calendar.period.name(), calendar.zone.name()];
                 [period.to_owned(), calendar.starts(), zone.to_owned()]
             }),

@@ -18,6 +18,7 @@ use ::redis::{
     Client, ClientTlsConfig, Cmd, ConnectionAddr, IntoConnectionInfo, Pipeline, TlsCertificates,
     Value,
 };
+use futures_util::FutureExt as _;
 
 use self::cluster::Cluster;
 use self::node::Node;
@@ -77,7 +78,7 @@ pub type Shards = Arc<Vec<PrimaryLink>>;
 pub struct Link {
     servers: RedisServers,
     kind: LinkKind,
-    /// The primary, wherever it is, if there is no cluster.
+    /// The one primary, wherever it is, if there is no cluster.
     only: Shards,
     round_trips: Arc<AtomicU64>,
 }
@@ -177,33 +178,13 @@ impl Link {
     ///
     /// The outer error means that no server can be reached.
     pub async fn send(&self, requests: Vec<Request<'_>>) -> Result<Answers, GateError> {
-        let parcel = |requests: Vec<Request<'_>>| {
-            let mut parcel = Parcel::default();
-            for request in requests {
-                parcel.add(request.load, false, request.command);
-            }
-            parcel
-        };
-        // Boxed, since the futures of the rarer variants would make every caller's future large and
-        // deep.
-        match &self.kind {
-            LinkKind::Single(node) => {
-                let parcel = parcel(requests);
-                let answers = node.send(parcel.pipeline()).await?;
-                Ok(parcel.unpack(answers))
-            }
-            LinkKind::Sentinel(sentinel) => {
-                let parcel = parcel(requests);
-                let answers = Box::pin(sentinel.send(parcel.pipeline())).await?;
-                Ok(parcel.unpack(answers))
-            }
-            LinkKind::Cluster(cluster) => Box::pin(cluster.send(&requests)).await,
-            LinkKind::Store(stored) => {
-                let parcel = parcel(requests);
-                let answers = stored.send(parcel.pipeline()).await?;
-                Ok(parcel.unpack(answers))
-            }
+        if let LinkKind::Cluster(cluster) = &self.kind {
+            return Box::pin(cluster.send(&requests)).await;
         }
+        let parcel = Parcel::of(requests);
+        // Boxed, since the compiler's analysis of callers' futures would be too deep.
+        let sent = self.on(&self.only[0], parcel.pipeline()).boxed();
+        Ok(parcel.unpack(sent.await?))
     }
 
     /// Returns all primaries. `anew` first renews the map of a cluster.
@@ -233,16 +214,11 @@ impl Link {
         let (LinkKind::Cluster(cluster), Some(node)) = (&self.kind, &shard.node) else {
             return self.send(requests).await;
         };
-        let mut parcel = Parcel::default();
-        for request in requests {
-            parcel.add(request.load, false, request.command);
-        }
+        let parcel = Parcel::of(requests);
         let answers = Box::pin(cluster.at(node, parcel.pipeline())).await?;
         let mut answers = parcel.unpack(answers);
         for answer in &mut answers {
-            if let Ok(Value::ServerError(error)) = answer
-                && matches!(error.code(), "MOVED" | "ASK")
-            {
+            if answer.as_ref().is_ok_and(is_redirect) {
                 *answer = Err(moving(node));
             }
         }
@@ -255,14 +231,15 @@ impl Link {
         shard: &PrimaryLink,
         pipeline: &Pipeline,
     ) -> Result<Vec<Value>, GateError> {
+        // Boxed, since the futures of the rarer variants would make every caller's future large and
+        // deep.
         match (&self.kind, &shard.node) {
             (LinkKind::Single(node), _) => node.send(pipeline).await,
             (LinkKind::Sentinel(sentinel), _) => Box::pin(sentinel.send(pipeline)).await,
             (LinkKind::Store(stored), _) => stored.send(pipeline).await,
             (LinkKind::Cluster(cluster), Some(node)) => {
                 let answers = Box::pin(cluster.at(node, pipeline)).await?;
-                let moved = |answer: &Value| matches!(answer, Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK"));
-                if answers.iter().any(moved) {
+                if answers.iter().any(is_redirect) {
                     return Err(moving(node));
                 }
                 Ok(answers)
@@ -290,6 +267,11 @@ impl Link {
         }
         Ok(all)
     }
+}
+
+/// Returns true if a node does not have the slot, or no longer has it.
+fn is_redirect(answer: &Value) -> bool {
+    matches!(answer, Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK"))
 }
 
 /// Returns the error of a node that does not have the slot, or no longer has it.

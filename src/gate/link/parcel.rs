@@ -2,7 +2,7 @@
 
 use ::redis::{Cmd, Pipeline, Value};
 
-use super::Answers;
+use super::{Answers, Request};
 use crate::gate::scripts::Script;
 use crate::gate::{GateError, refusal};
 
@@ -25,6 +25,15 @@ enum ParcelStep {
 }
 
 impl Parcel {
+    /// Packs `requests` for a node that has all their keys.
+    pub fn of(requests: Vec<Request<'_>>) -> Self {
+        let mut parcel = Self::default();
+        for request in requests {
+            parcel.add(request.load, false, request.command);
+        }
+        parcel
+    }
+
     /// Adds a request, preceded by the commands it needs.
     pub fn add(&mut self, load: Option<&'static Script>, asking: bool, command: Cmd) {
         let sha = load.map(|script| script.sha.as_str());

@@ -2,7 +2,7 @@
 
 use ::redis::Value;
 
-use super::{number, unreadable};
+use super::{numbers, unreadable};
 use crate::gate::GateError;
 use crate::rules::forecast::{
     ForecastRequest, ForecastTarget, OpeningTime, POINTS, Schedule, Turn,
@@ -41,10 +41,7 @@ pub fn forecast_arguments(as_it_is: usize, asked: &ForecastRequest) -> Vec<Vec<u
 /// about.
 pub fn forecasted(reply: &Value, limits: [usize; 2]) -> Result<[Schedule; 2], GateError> {
     let decode = || {
-        let Value::Array(values) = reply else {
-            return None;
-        };
-        let numbers: Vec<u64> = values.iter().map(number).collect::<Option<_>>()?;
+        let numbers = numbers(reply)?;
         let [1, now_ms, rest @ ..] = numbers.as_slice() else {
             return None;
         };

@@ -2,7 +2,7 @@
 
 use ::redis::Value;
 
-use super::{number, unreadable};
+use super::{numbers, unreadable};
 use crate::gate::{Evidence, GateError, Sunk};
 use crate::rules::learned::Learned;
 use crate::rules::limit::Limit;
@@ -24,7 +24,7 @@ pub fn learn_arguments(limits: &[Limit], evidence: &Evidence) -> Vec<Vec<u8>> {
         ),
         Evidence::Advertised(all) => ("advertised", 0, 0, joined(all), 0),
     };
-    let windows = limits.iter().map(Limit::window_ms);
+    let windows = limits.iter().map(|limit| limit.window_ms());
     let arguments = [
         what.to_owned(),
         started_ms.to_string(),
@@ -44,10 +44,7 @@ fn joined<T: ToString>(numbers: &[T]) -> String {
 /// Parses the reply of `learn`.
 pub fn learned(reply: &Value) -> Result<Vec<Sunk>, GateError> {
     let decode = || {
-        let Value::Array(values) = reply else {
-            return None;
-        };
-        let numbers: Vec<u64> = values.iter().map(number).collect::<Option<_>>()?;
+        let numbers = numbers(reply)?;
         let [1, _now, rest @ ..] = numbers.as_slice() else {
             return None;
         };

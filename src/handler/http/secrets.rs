@@ -182,10 +182,7 @@ mod tests {
     use std::sync::mpsc::RecvTimeoutError;
 
     use super::*;
-
-    fn tenant(name: &str) -> Tenant {
-        Tenant::parse(name).expect("a tenant")
-    }
+    use crate::rules::kit::tenant;
 
     async fn describe(secrets: &Secrets, tenant: &Tenant) -> String {
         match secrets.of(tenant).await {

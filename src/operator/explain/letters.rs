@@ -3,10 +3,8 @@
 //! RabbitMQ counts each message that is fetched and returned as a delivery. The search is therefore
 //! short and reports how far it got; `dead show` searches all dead letters.
 
-use serde_json::{Value, json};
-
 use crate::operator::answer::answers;
-use crate::operator::dead::{self, Dead, Filter};
+use crate::operator::dead::{Dead, Filter};
 use crate::operator::job::JobRef;
 use crate::operator::letters::LetterRow;
 use crate::operator::text::{count, plain};
@@ -17,131 +15,93 @@ const MAX_SEARCHED: u32 = 1_000;
 /// Maximum number of bytes of bodies fetched for one job.
 const MAX_SEARCH_BYTES: usize = 16 << 20;
 
-/// Result of a search among the dead letters.
-pub enum DeadLetterSearch {
-    /// There was no search, since a worker has the job.
-    None,
-    /// The job is a dead letter.
-    Found(Box<FoundLetter>),
-    /// The job is not among the dead letters that were looked at.
-    Missing {
-        /// Queue of the dead letters.
-        queue: String,
-        /// Number of dead letters that were looked at.
-        seen: u64,
-        /// Number of dead letters behind them.
-        left: u32,
-    },
-    /// The search failed, and why.
-    Failed(String),
-}
-
-/// A job found as a dead letter.
-pub struct FoundLetter {
-    queue: String,
-    row: LetterRow,
-}
-
-impl DeadLetterSearch {
-    /// Searches the dead letters in `dead` for `job`.
-    pub async fn at(dead: &Dead<'_>, which: &JobRef) -> Self {
-        let filter = Filter {
-            tenant: Some(which.tenant.as_str().to_owned()),
-            id: Some(which.id.clone()),
-            reason: None,
-        };
-        let queue = dead.queue.to_string();
-        match dead.first(&filter, (MAX_SEARCHED, MAX_SEARCH_BYTES)).await {
-            Ok((Some(letter), _)) => {
-                let row = LetterRow::new(&letter, dead.tenant(&letter));
-                Self::Found(Box::new(FoundLetter { queue, row }))
-            }
-            Ok((None, dead::SearchProgress { seen, left, .. })) => {
-                Self::Missing { queue, seen, left }
-            }
-            Err(why) => Self::Failed(why.to_string()),
-        }
-    }
-
-    /// Returns true if the job is a dead letter.
-    pub fn is_found(&self) -> bool {
-        self.found().is_some()
-    }
-
-    pub(super) fn found(&self) -> Option<&FoundLetter> {
-        match self {
-            Self::Found(found) => Some(found),
-            _ => None,
-        }
-    }
-
-    pub(super) fn failure(&self, id: &str) -> Option<String> {
-        match self {
-            Self::None | Self::Found(_) => None,
-            Self::Missing { queue, seen: 0, .. } => Some(format!("{queue} has no dead letters")),
-            Self::Missing {
-                queue,
-                seen,
-                left: 0,
-            } => Some(format!(
-                "it is not in {queue} ({}, all read)",
-                count(*seen, "dead letter")
-            )),
-            Self::Missing { queue, seen, left } => Some(format!(
-                "it is not among the first {} of {queue}, and {left} behind them were not read: \
-                {} reads all",
-                count(*seen, "dead letter"),
-                shows(id)
-            )),
-            Self::Failed(why) => Some(format!("dead letters were not read: {why}")),
-        }
-    }
-
-    /// Adds the result to `json`.
-    pub(super) fn add_to_json(&self, json: &mut Value) {
-        let letter = self.found().map(|found| LetterInQueue {
-            base: found.row.clone(),
-            queue: found.queue.clone(),
-        });
-        json["dead_letter"] = json!(letter);
-        json["dead_letters"] = match self {
-            Self::None | Self::Found(_) => Value::Null,
-            Self::Missing { queue, seen, left } => {
-                json!({"queue": queue, "looked_at": seen, "not_looked_at": left, "unread": null})
-            }
-            Self::Failed(why) => {
-                json!({"queue": null, "looked_at": 0, "not_looked_at": null, "unread": why})
-            }
-        };
-    }
-}
-
 answers! {
     /// A dead letter, and the queue that holds it.
     pub struct LetterInQueue: LetterRow {
         pub queue: String,
     }
+
+    /// A search that did not find the job.
+    pub struct FailedSearch {
+        /// Queue of the dead letters, or `None` if they could not be read.
+        pub queue: Option<String>,
+        pub looked_at: u64,
+        /// Number of dead letters behind them.
+        pub not_looked_at: Option<u64>,
+        /// The reason why the dead letters could not be read.
+        pub unread: Option<String>,
+    }
 }
 
-impl FoundLetter {
-    /// Returns the queue that holds the dead letter.
-    pub fn queue(&self) -> &str {
-        &self.queue
+/// Searches the dead letters in `dead` for the job `which`.
+///
+/// # Errors
+/// [`FailedSearch`] if it was not found.
+pub async fn search(dead: &Dead<'_>, which: &JobRef) -> Result<LetterInQueue, FailedSearch> {
+    let filter = Filter {
+        tenant: Some(which.tenant.as_str().to_owned()),
+        id: Some(which.id.clone()),
+        reason: None,
+    };
+    let queue = dead.queue.to_string();
+    match dead.first(&filter, (MAX_SEARCHED, MAX_SEARCH_BYTES)).await {
+        Ok((Some(letter), _)) => Ok(LetterInQueue {
+            base: LetterRow::new(&letter, dead.tenant(&letter)),
+            queue,
+        }),
+        Ok((None, progress)) => Err(FailedSearch {
+            queue: Some(queue),
+            looked_at: progress.seen,
+            not_looked_at: Some(progress.left.into()),
+            unread: None,
+        }),
+        Err(why) => Err(FailedSearch::unread(why.to_string())),
+    }
+}
+
+impl FailedSearch {
+    /// Reports that the dead letters could not be read.
+    pub fn unread(why: String) -> Self {
+        Self {
+            queue: None,
+            looked_at: 0,
+            not_looked_at: None,
+            unread: Some(why),
+        }
     }
 
-    /// Describes the dead letter for people, one line for each fact.
-    pub(super) fn describe(&self, which: &JobRef) -> String {
+    /// Describes for people how far the search for the job `id` got.
+    pub(super) fn describe(&self, id: &str) -> String {
+        if let Some(why) = &self.unread {
+            return format!("dead letters were not read: {why}");
+        }
+        let queue = self.queue.as_deref().unwrap_or_default();
+        let looked_at = count(self.looked_at, "dead letter");
+        match (self.looked_at, self.not_looked_at.unwrap_or_default()) {
+            (0, _) => format!("{queue} has no dead letters"),
+            (_, 0) => format!("it is not in {queue} ({looked_at}, all read)"),
+            (_, left) => format!(
+                "it is not among the first {looked_at} of {queue}, and {left} behind them were \
+                not read: {} reads all",
+                shows(id)
+            ),
+        }
+    }
+}
+
+impl LetterInQueue {
+    /// Describes the dead letter of the job `id` of `tenant` for people, one line for each fact.
+    pub(super) fn describe(&self, tenant: &str, id: &str) -> String {
         let mut text = String::new();
         let mut line = |name: &str, value: String| text += &format!("{name:<10}{value}\n");
-        line("why", self.row.why());
-        let since = (self.row.died_ms).map_or_else(|| "unknown".to_owned(), at);
+        line("why", self.why());
+        let since = (self.died_ms).map_or_else(|| "unknown".to_owned(), at);
         line("since", since);
-        if let Some(story) = self.row.story() {
+        if let Some(story) = self.story() {
             line("lived", story);
         }
-        line("look", shows(&which.id));
-        let tenant = argument(which.tenant.as_str());
-        let id = argument(&which.id);
+        line("look", shows(id));
+        let (tenant, id) = (argument(tenant), argument(id));
         line(
             "replay",
             format!("sluicegate dead replay --tenant={tenant} --id={id}"),
@@ -179,11 +139,15 @@ mod tests {
 
     #[test]
     fn a_failed_search_reports_how_far_it_read() {
-        let looked = |seen, left| {
-            let queue = "jobs.dead".to_owned();
-            DeadLetterSearch::Missing { queue, seen, left }.failure("o 7")
+        let words = |looked_at, left| {
+            let search = FailedSearch {
+                queue: Some("jobs.dead".to_owned()),
+                looked_at,
+                not_looked_at: Some(left),
+                unread: None,
+            };
+            search.describe("o 7")
         };
-        let words = |seen, left| looked(seen, left).expect("it was in vain");
         assert_eq!(words(0, 0), "jobs.dead has no dead letters");
         assert_eq!(
             words(2, 0),

@@ -84,27 +84,17 @@ fn explained(
     };
     let turn = end(limits, &schedule, false);
     let waits = seen.waits.as_ref().expect("it waits");
-    let mut explained = JobExplanation {
-        job: job(),
-        shown: JobState {
-            followers: Followers::default(),
-            seen: Some(seen.clone()),
-        },
-        now_ms: 0,
-        position: None,
-        causes: Vec::new(),
-        starts_ms: None,
-        sure: Certainty::Unknown,
-        why: String::new(),
-        letters: DeadLetterSearch::None,
-    };
-    let causes = causes((&explained.job, seen, waits), limits, &turn, &around);
-    explained.fill_in((seen, waits), (&schedule, turn), &around, causes);
+    let job = job();
+    let state = job.state(Followers::default(), Some(seen.clone()));
+    let mut explained = JobExplanation::new(state);
+    explained.waits_for = causes((&job, seen, waits), limits, &turn, &around);
+    explained.fill_in((&job, seen, waits), (&schedule, turn), &around);
     explained
 }
 
-fn causes_of(explained: &JobExplanation) -> Vec<&'static str> {
-    explained.causes.iter().map(|cause| cause.what).collect()
+fn causes_of(explained: &JobExplanation) -> Vec<&str> {
+    let causes = explained.waits_for.iter();
+    causes.map(|cause| cause.what.as_str()).collect()
 }
 
 #[test]
@@ -113,7 +103,7 @@ fn a_job_in_its_line_starts_at_its_turn() {
     let explanation = explained(&seen, 4_000, (0, Steering::default()));
     assert_eq!(causes_of(&explanation), ["limit"]);
     assert_eq!(
-        (explanation.starts_ms, explanation.sure),
+        (explanation.starts_at_ms, explanation.sure),
         (Some(NOW + 4_000), Certainty::Exact)
     );
     assert_eq!(
@@ -125,14 +115,15 @@ promised  Tue, 14 Nov 2023 22:13:25 GMT, when it was first denied
 sure      exact: as computed by the gate, if the limits do not change and the jobs ahead ask in time
 "
     );
-    let json = explanation.as_json();
-    assert_eq!((&json["place"], &json["waiting"]), (&json!(4), &json!(12)));
-    assert_eq!(json["starts_in_ms"], 4_000);
-    assert_eq!(json["waits_for"][0]["what"], "limit");
+    assert_eq!(
+        (explanation.place, explanation.waiting),
+        (Some(4), Some(12))
+    );
+    assert_eq!(explanation.starts_in_ms, Some(4_000));
     // A limit was raised after the job was given its turn.
     let earlier = explained(&seen, 1_000, (0, Steering::default()));
     assert_eq!(
-        (earlier.starts_ms, earlier.sure),
+        (earlier.starts_at_ms, earlier.sure),
         (Some(NOW + 4_000), Certainty::Estimated)
     );
 }
@@ -159,11 +150,11 @@ fn every_cause_of_a_wait_is_named() {
             (vec![name], sure)
         );
         let starts = (sure != Certainty::Unknown).then_some(NOW + 9_000);
-        assert_eq!(explanation.starts_ms, starts, "{name}");
+        assert_eq!(explanation.starts_at_ms, starts, "{name}");
     }
     let explanation = explained(&seen(WaitsFor::Nothing, None), 0, (0, Steering::default()));
     assert_eq!(
-        (causes_of(&explanation), explanation.starts_ms),
+        (causes_of(&explanation), explanation.starts_at_ms),
         (vec![], Some(NOW))
     );
 }
@@ -181,7 +172,7 @@ fn tenant_and_global_stops_come_first() {
     let pause = Steering::of([Instruction::All(Hold::Paused)]);
     let explanation = explained(&seen, 4_000, (0, pause));
     assert_eq!(
-        (causes_of(&explanation), explanation.starts_ms),
+        (causes_of(&explanation), explanation.starts_at_ms),
         (vec!["pause", "limit"], None)
     );
     let divert = Instruction::Divert(job().tenant, "jobs.diverted".into());
@@ -200,7 +191,7 @@ fn a_job_in_the_window_of_a_delay_queue_is_estimated() {
     };
     let explanation = explained(&seen, 4_000, (0, Steering::default()));
     assert_eq!(
-        (explanation.starts_ms, explanation.sure),
+        (explanation.starts_at_ms, explanation.sure),
         (Some(NOW + 4_000), Certainty::Estimated)
     );
 }

@@ -4,7 +4,10 @@
 //! starts evenly.
 
 use super::product::{LATEST_MS, ceil_muldiv, muldiv};
-use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
+use super::{
+    DefaultBurst, Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms,
+    Usage,
+};
 use crate::rules::clock::Clock;
 
 /// The algorithm whose default burst is `max`.
@@ -15,20 +18,8 @@ pub struct Leaky;
 /// The methods that both algorithms share.
 macro_rules! both {
     () => {
-        fn window_words(&self) -> &'static str {
-            "per"
-        }
-
-        fn script(&self) -> &'static str {
-            include_str!("../../../lua/bucket.lua")
-        }
-
         fn stored(&self, _: &Terms) -> StoredUsage {
             StoredUsage::Text(56)
-        }
-
-        fn saves_up(&self) -> bool {
-            true
         }
 
         /// Includes the tolerated lateness, and a millisecond for the rounded clock.
@@ -38,10 +29,6 @@ macro_rules! both {
 
         fn margin(&self, terms: &Terms) -> u64 {
             terms.forgiven_ms
-        }
-
-        fn counts_arrivals(&self) -> bool {
-            true
         }
 
         /// The sum of a full bucket, the tokens it holds beyond that for lateness, and the refill
@@ -76,49 +63,41 @@ macro_rules! both {
     };
 }
 
+/// The properties of [`Token`].
+pub(super) const TOKEN: Facts = Facts {
+    name: "token-bucket-algo",
+    about: "`burst` at once, refilled with L in W",
+    window_words: "per",
+    script: include_str!("../../../lua/bucket.lua"),
+    shortcut: None,
+    keys: KeyLayout::Own {
+        kind: "token",
+        holds: "string",
+    },
+    default_burst: Some(DefaultBurst::Max),
+    holds_leases: false,
+    is_aligned: false,
+    saves_up: true,
+    counts_arrivals: true,
+};
+
 impl Rules for Token {
-    fn name(&self) -> &'static str {
-        "token-bucket-algo"
-    }
-
-    fn about(&self) -> &'static str {
-        "`burst` at once, refilled with L in W"
-    }
-
-    fn keys(&self) -> KeyLayout {
-        KeyLayout::Own {
-            kind: "token",
-            holds: "string",
-        }
-    }
-
-    fn default_burst(&self, max: u64) -> Option<u64> {
-        Some(max)
-    }
-
     both!();
 }
 
+/// The properties of [`Leaky`].
+pub(super) const LEAKY: Facts = Facts {
+    name: "leaky-bucket-algo",
+    about: "one each W / L, and `burst` at once",
+    keys: KeyLayout::Own {
+        kind: "leaky",
+        holds: "string",
+    },
+    default_burst: Some(DefaultBurst::One),
+    ..TOKEN
+};
+
 impl Rules for Leaky {
-    fn name(&self) -> &'static str {
-        "leaky-bucket-algo"
-    }
-
-    fn about(&self) -> &'static str {
-        "one each W / L, and `burst` at once"
-    }
-
-    fn keys(&self) -> KeyLayout {
-        KeyLayout::Own {
-            kind: "leaky",
-            holds: "string",
-        }
-    }
-
-    fn default_burst(&self, _: u64) -> Option<u64> {
-        Some(1)
-    }
-
     both!();
 }
 

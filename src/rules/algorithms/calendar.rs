@@ -5,48 +5,35 @@
 //! stepped back may show a window again. The stored window takes precedence: a new one begins only
 //! when it has ended.
 
-use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
+use super::{Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::calendar::{Boundaries, KNOWN_WINDOWS, MAX_WINDOWS_AHEAD};
 use crate::rules::clock::Clock;
 
 /// The algorithm.
 pub struct CalendarWindow;
 
+/// The properties of the algorithm.
+pub(super) const FACTS: Facts = Facts {
+    name: "calendar-window",
+    about: "L in each day, week or month of a time zone",
+    window_words: "in each",
+    script: include_str!("../../../lua/calendar_window.lua"),
+    shortcut: None,
+    keys: KeyLayout::Own {
+        kind: "calendar",
+        holds: "string",
+    },
+    default_burst: None,
+    holds_leases: false,
+    is_aligned: true,
+    saves_up: false,
+    counts_arrivals: true,
+};
+
 impl Rules for CalendarWindow {
-    fn name(&self) -> &'static str {
-        "calendar-window"
-    }
-
-    fn about(&self) -> &'static str {
-        "L in each day, week or month of a time zone"
-    }
-
-    fn window_words(&self) -> &'static str {
-        "in each"
-    }
-
-    fn script(&self) -> &'static str {
-        include_str!("../../../lua/calendar_window.lua")
-    }
-
-    fn keys(&self) -> KeyLayout {
-        KeyLayout::Own {
-            kind: "calendar",
-            holds: "string",
-        }
-    }
-
     /// Two times and a count.
     fn stored(&self, _: &Terms) -> StoredUsage {
         StoredUsage::Text(40)
-    }
-
-    fn is_aligned(&self) -> bool {
-        true
-    }
-
-    fn counts_arrivals(&self) -> bool {
-        true
     }
 
     /// The longest window.
@@ -336,7 +323,7 @@ mod tests {
     fn jobs_that_wait_for_later_days_know_when_they_start() {
         let (limit, now) = (day(10), MIDNIGHT + 20 * HOUR);
         let mut count = CalendarCount::default();
-        count.load_around(limit.terms(), now, limit.terms().boundaries(now));
+        count.load_around(limit.terms(), now, limit.boundaries(now));
         count.take(limit.terms(), Clock::from_micros(now * 1000), 10, "");
         let nth = |k| count.nth(limit.terms(), now, k) - MIDNIGHT;
         assert_eq!(
@@ -354,7 +341,7 @@ mod tests {
         let limit = day(1);
         let mut count = CalendarCount::default();
         let load = |count: &mut CalendarCount, now| {
-            count.load_around(limit.terms(), now, limit.terms().boundaries(now));
+            count.load_around(limit.terms(), now, limit.boundaries(now));
         };
         let now = MIDNIGHT + 10 * 24 * HOUR;
         load(&mut count, now);

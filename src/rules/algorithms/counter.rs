@@ -8,42 +8,33 @@
 //! load could use only max - 1 units of each window.
 
 use super::product::{LATEST_MS, ceil_muldiv, muldiv};
-use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
+use super::{Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
 /// The algorithm.
 pub struct Counter;
 
+/// The properties of the algorithm.
+pub(super) const FACTS: Facts = Facts {
+    name: "sliding-counter-algo",
+    about: "L in the window before now, estimated from two counters",
+    window_words: "in about any",
+    script: include_str!("../../../lua/sliding_counter.lua"),
+    shortcut: None,
+    keys: KeyLayout::Own {
+        kind: "counter",
+        holds: "string",
+    },
+    default_burst: None,
+    holds_leases: false,
+    is_aligned: false,
+    saves_up: true,
+    counts_arrivals: false,
+};
+
 impl Rules for Counter {
-    fn name(&self) -> &'static str {
-        "sliding-counter-algo"
-    }
-
-    fn about(&self) -> &'static str {
-        "L in the window before now, estimated from two counters"
-    }
-
-    fn window_words(&self) -> &'static str {
-        "in about any"
-    }
-
-    fn script(&self) -> &'static str {
-        include_str!("../../../lua/sliding_counter.lua")
-    }
-
-    fn keys(&self) -> KeyLayout {
-        KeyLayout::Own {
-            kind: "counter",
-            holds: "string",
-        }
-    }
-
     fn stored(&self, _: &Terms) -> StoredUsage {
         StoredUsage::Text(22)
-    }
-
-    fn saves_up(&self) -> bool {
-        true
     }
 
     fn span(&self, terms: &Terms) -> u64 {

@@ -3,48 +3,31 @@
 use std::collections::BTreeMap;
 
 use super::product::laps_ms;
-use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
+use super::{Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
 /// The algorithm.
 pub struct FixedWindow;
 
+/// The properties of the algorithm.
+pub(super) const FACTS: Facts = Facts {
+    name: "fixed-window-algo",
+    about: "L in each window that begins at a multiple of W since 1970 (UTC)",
+    window_words: "in each aligned",
+    script: include_str!("../../../lua/fixed_window.lua"),
+    shortcut: Some(include_str!("../../../lua/fixed_shortcut.lua")),
+    keys: KeyLayout::Windows,
+    default_burst: None,
+    holds_leases: false,
+    is_aligned: true,
+    saves_up: false,
+    counts_arrivals: true,
+};
+
 impl Rules for FixedWindow {
-    fn name(&self) -> &'static str {
-        "fixed-window-algo"
-    }
-
-    fn about(&self) -> &'static str {
-        "L in each window that begins at a multiple of W since 1970 (UTC)"
-    }
-
-    fn window_words(&self) -> &'static str {
-        "in each aligned"
-    }
-
-    fn script(&self) -> &'static str {
-        include_str!("../../../lua/fixed_window.lua")
-    }
-
-    fn shortcut(&self) -> Option<&'static str> {
-        Some(include_str!("../../../lua/fixed_shortcut.lua"))
-    }
-
-    fn keys(&self) -> KeyLayout {
-        KeyLayout::Windows
-    }
-
     /// A number that Redis stores inside the key's object, so it takes no memory of its own.
     fn stored(&self, _: &Terms) -> StoredUsage {
         StoredUsage::Text(0)
-    }
-
-    fn is_aligned(&self) -> bool {
-        true
-    }
-
-    fn counts_arrivals(&self) -> bool {
-        true
     }
 
     /// The window includes its guard.

@@ -4,7 +4,7 @@
 //! its call.
 
 use super::product::laps_ms;
-use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
+use super::{Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
 /// Time after its last renewal at which a lease expires, in milliseconds: its worker must have
@@ -19,18 +19,6 @@ pub struct Concurrency;
 /// The methods that both algorithms share.
 macro_rules! both {
     () => {
-        fn window_words(&self) -> &'static str {
-            "in any"
-        }
-
-        fn script(&self) -> &'static str {
-            include_str!("../../../lua/held.lua")
-        }
-
-        fn holds_leases(&self) -> bool {
-            true
-        }
-
         fn stored(&self, terms: &Terms) -> StoredUsage {
             StoredUsage::Entries {
                 max: terms.max(),
@@ -70,22 +58,25 @@ macro_rules! both {
     };
 }
 
+/// The properties of [`Strict`].
+pub(super) const STRICT: Facts = Facts {
+    name: "strict-window",
+    about: "L in any W, calls in flight included",
+    window_words: "in any",
+    script: include_str!("../../../lua/held.lua"),
+    shortcut: None,
+    keys: KeyLayout::Own {
+        kind: "strict",
+        holds: "zset",
+    },
+    default_burst: None,
+    holds_leases: true,
+    is_aligned: false,
+    saves_up: false,
+    counts_arrivals: false,
+};
+
 impl Rules for Strict {
-    fn name(&self) -> &'static str {
-        "strict-window"
-    }
-
-    fn about(&self) -> &'static str {
-        "L in any W, calls in flight included"
-    }
-
-    fn keys(&self) -> KeyLayout {
-        KeyLayout::Own {
-            kind: "strict",
-            holds: "zset",
-        }
-    }
-
     fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
         terms
             .max()
@@ -95,22 +86,18 @@ impl Rules for Strict {
     both!();
 }
 
+/// The properties of [`Concurrency`].
+pub(super) const CONCURRENCY: Facts = Facts {
+    name: "max-concurrent",
+    about: "L calls in flight",
+    keys: KeyLayout::Own {
+        kind: "running",
+        holds: "zset",
+    },
+    ..STRICT
+};
+
 impl Rules for Concurrency {
-    fn name(&self) -> &'static str {
-        "max-concurrent"
-    }
-
-    fn about(&self) -> &'static str {
-        "L calls in flight"
-    }
-
-    fn keys(&self) -> KeyLayout {
-        KeyLayout::Own {
-            kind: "running",
-            holds: "zset",
-        }
-    }
-
     fn arriving(&self, _: &Terms, _: u64) -> u64 {
         u64::MAX
     }

@@ -4,7 +4,7 @@
 //! large L is. In return, a start counts for up to one segment longer.
 
 use super::product::laps_ms;
-use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
+use super::{Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
 use crate::rules::clock::Clock;
 
 /// Number of segments in a window and its guard; fewer if segments would be shorter than a
@@ -14,30 +14,25 @@ const SEGMENTS: u64 = 192;
 /// The algorithm.
 pub struct SlidingSegments;
 
+/// The properties of the algorithm.
+pub(super) const FACTS: Facts = Facts {
+    name: "sliding-segments-algo",
+    about: "L in any W, counted by 192nds of it",
+    window_words: "in any",
+    script: include_str!("../../../lua/sliding_segments.lua"),
+    shortcut: None,
+    keys: KeyLayout::Own {
+        kind: "segments",
+        holds: "string",
+    },
+    default_burst: None,
+    holds_leases: false,
+    is_aligned: false,
+    saves_up: false,
+    counts_arrivals: false,
+};
+
 impl Rules for SlidingSegments {
-    fn name(&self) -> &'static str {
-        "sliding-segments-algo"
-    }
-
-    fn about(&self) -> &'static str {
-        "L in any W, counted by 192nds of it"
-    }
-
-    fn window_words(&self) -> &'static str {
-        "in any"
-    }
-
-    fn script(&self) -> &'static str {
-        include_str!("../../../lua/sliding_segments.lua")
-    }
-
-    fn keys(&self) -> KeyLayout {
-        KeyLayout::Own {
-            kind: "segments",
-            holds: "string",
-        }
-    }
-
     /// One number for the state, and two for each segment with starts. The last segment reaches
     /// beyond the window, hence one more.
     fn stored(&self, terms: &Terms) -> StoredUsage {

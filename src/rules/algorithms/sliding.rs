@@ -8,51 +8,40 @@ use std::collections::VecDeque;
 
 use super::product::laps_ms;
 use super::span::LongestSpan;
-use super::{KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Unit, Usage};
+use super::{
+    Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Unit, Usage,
+};
 use crate::rules::clock::Clock;
 
 /// The algorithm.
 pub struct SlidingWindow;
 
+/// The properties of the algorithm.
+pub(super) const FACTS: Facts = Facts {
+    name: "sliding-window-algo",
+    about: "L in any W",
+    window_words: "in any",
+    script: concat!(
+        include_str!("../../../lua/corrections.lua"),
+        "\n",
+        include_str!("../../../lua/sliding_window.lua")
+    ),
+    shortcut: Some(include_str!("../../../lua/sliding_shortcut.lua")),
+    keys: KeyLayout::Log,
+    default_burst: None,
+    holds_leases: false,
+    is_aligned: false,
+    saves_up: false,
+    counts_arrivals: true,
+};
+
 impl Rules for SlidingWindow {
-    fn name(&self) -> &'static str {
-        "sliding-window-algo"
-    }
-
-    fn about(&self) -> &'static str {
-        "L in any W"
-    }
-
-    fn window_words(&self) -> &'static str {
-        "in any"
-    }
-
-    fn script(&self) -> &'static str {
-        concat!(
-            include_str!("../../../lua/corrections.lua"),
-            "\n",
-            include_str!("../../../lua/sliding_window.lua")
-        )
-    }
-
-    fn shortcut(&self) -> Option<&'static str> {
-        Some(include_str!("../../../lua/sliding_shortcut.lua"))
-    }
-
-    fn keys(&self) -> KeyLayout {
-        KeyLayout::Log
-    }
-
     fn stored(&self, terms: &Terms) -> StoredUsage {
         StoredUsage::Entries {
             max: terms.max(),
             compact: 33,
             linked: 110,
         }
-    }
-
-    fn counts_arrivals(&self) -> bool {
-        true
     }
 
     fn span(&self, terms: &Terms) -> u64 {

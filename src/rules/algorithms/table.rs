@@ -1,12 +1,14 @@
 //! The table of algorithms, from which everything that exists once per algorithm is generated.
 
-use super::{Rules, Usage, bucket, calendar, counter, fixed, held, segments, sliding};
+use super::{
+    DefaultBurst, Facts, Rules, Usage, bucket, calendar, counter, fixed, held, segments, sliding,
+};
 
-/// Generates [`Algorithm`] and [`LimitState`] from rows of `Name: its rules, its state`.
+/// Generates [`Algorithm`] and [`LimitState`] from rows of `Name: its facts, its rules, its state`.
 macro_rules! algorithms {
     (
-        use_algo { $($(#[$doc:meta])* $name:ident: $rules:expr, $state:ty;)+ }
-        other { $($(#[$other_doc:meta])* $other:ident: $other_rules:expr, $other_state:ty;)+ }
+        use_algo { $($(#[$doc:meta])* $name:ident: $facts:expr, $rules:expr, $state:ty;)+ }
+        other { $($(#[$other_doc:meta])* $other:ident: $other_facts:expr, $other_rules:expr, $other_state:ty;)+ }
     ) => {
         /// How starts are counted: the values of `rate-limiter.use-algo`, and the algorithms that
         /// other keys select.
@@ -23,7 +25,15 @@ macro_rules! algorithms {
             pub const EVERY: [Self; [$(stringify!($name),)+ $(stringify!($other)),+].len()] =
                 [$(Self::$name,)+ $(Self::$other),+];
 
-            /// Returns the algorithm's properties.
+            /// Returns the algorithm's fixed properties.
+            pub fn facts(self) -> &'static Facts {
+                match self {
+                    $(Self::$name => &$facts,)+
+                    $(Self::$other => &$other_facts,)+
+                }
+            }
+
+            /// Returns the algorithm's computations.
             pub fn rules(self) -> &'static dyn Rules {
                 match self {
                     $(Self::$name => &$rules,)+
@@ -70,36 +80,36 @@ macro_rules! algorithms {
 algorithms! {
     use_algo {
         /// `fixed-window-algo`: at most L starts in each window aligned to the epoch.
-        FixedWindow: fixed::FixedWindow, fixed::FixedWindows;
+        FixedWindow: fixed::FACTS, fixed::FixedWindow, fixed::FixedWindows;
         /// `sliding-window-algo`: at most L starts in any window.
-        SlidingWindow: sliding::SlidingWindow, sliding::SlidingLog;
+        SlidingWindow: sliding::FACTS, sliding::SlidingWindow, sliding::SlidingLog;
         /// `sliding-counter-algo`: two counters, the older one weighted by the part of its window
         /// that still counts. Approximate: nearly 2 L in the worst case.
-        SlidingCounter: counter::Counter, counter::SlidingCounter;
+        SlidingCounter: counter::FACTS, counter::Counter, counter::SlidingCounter;
         /// `sliding-segments-algo`: at most L starts in any window, counted by 192nds of it.
-        SlidingSegments: segments::SlidingSegments, segments::Segments;
+        SlidingSegments: segments::FACTS, segments::SlidingSegments, segments::Segments;
         /// `token-bucket-algo`: bursts of up to `burst`, refilled with L per window; burst + L in
         /// the worst case.
-        TokenBucket: bucket::Token, bucket::Bucket;
+        TokenBucket: bucket::TOKEN, bucket::Token, bucket::Bucket;
         /// `leaky-bucket-algo` (GCRA): evenly spaced except for `burst`; L + burst - 1 in the worst
         /// case.
-        LeakyBucket: bucket::Leaky, bucket::Bucket;
+        LeakyBucket: bucket::LEAKY, bucket::Leaky, bucket::Bucket;
     }
     other {
         /// `fixed-window-algo` with a day, week or month as window: at most L starts in each.
-        CalendarWindow: calendar::CalendarWindow, calendar::CalendarCount;
+        CalendarWindow: calendar::FACTS, calendar::CalendarWindow, calendar::CalendarCount;
         /// `sliding-window-algo` with `guard: strict`: a unit becomes available one window after
         /// the answer, and calls in flight always count. At most L in any window at any latency.
-        Strict: held::Strict, held::Held;
+        Strict: held::STRICT, held::Strict, held::Held;
         /// `max-concurrent`: at most L calls in flight.
-        Concurrency: held::Concurrency, held::Held;
+        Concurrency: held::CONCURRENCY, held::Concurrency, held::Held;
     }
 }
 
 impl Algorithm {
     /// Returns the algorithm's name in the configuration.
     pub fn name(self) -> &'static str {
-        self.rules().name()
+        self.facts().name
     }
 
     /// Returns the value of `use-algo` that configures it, together with another key's value.
@@ -114,16 +124,19 @@ impl Algorithm {
     /// Returns true if a call holds a lease until it has ended, so that the gate must learn of the
     /// end.
     pub fn holds_leases(self) -> bool {
-        self.rules().holds_leases()
+        self.facts().holds_leases
     }
 
     /// Returns true if the algorithm has a `burst`.
     pub fn has_burst(self) -> bool {
-        self.rules().default_burst(1).is_some()
+        self.facts().default_burst.is_some()
     }
 
     /// Returns the burst of a limit of `max` that sets none; `max` if the algorithm has no bursts.
     pub(in crate::rules) fn default_burst(self, max: u64) -> u64 {
-        self.rules().default_burst(max).unwrap_or(max)
+        match self.facts().default_burst {
+            Some(DefaultBurst::One) => 1,
+            Some(DefaultBurst::Max) | None => max,
+        }
     }
 }

@@ -204,6 +204,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::rules::kit::guarded;
     use crate::rules::limit::MAX_REQUESTS;
 
     fn quota(limit: u64, seconds: u64) -> Quota {
@@ -212,8 +213,7 @@ mod tests {
     }
 
     fn limit(name: &str, algorithm: Algorithm, max: u64, seconds: u64) -> Limit {
-        let (window, guard) = (Duration::from_secs(seconds), Duration::from_millis(50));
-        Limit::new(name, algorithm, max, window, guard).expect("in range")
+        guarded(name, algorithm, max, Duration::from_secs(seconds))
     }
 
     #[test]

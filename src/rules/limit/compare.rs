@@ -92,7 +92,7 @@ impl Limit {
         if self.scope != before.scope {
             return false;
         }
-        if self.algorithm().rules().keys() == KeyLayout::Log {
+        if self.algorithm().facts().keys == KeyLayout::Log {
             before.algorithm() == self.algorithm() && before.span() >= self.span()
         } else if self.algorithm().has_burst() {
             self.terms == before.terms && self.shares_state(before)
@@ -111,6 +111,7 @@ mod tests {
     use super::super::{Algorithm, Limits, Unit};
     use super::*;
     use crate::rules::decision::{Answer, Change, Question};
+    use crate::rules::kit::guarded;
     use crate::rules::model::State;
     use crate::rules::scope::Scope;
     use crate::rules::usage::Clock;
@@ -197,10 +198,8 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_stricter_in_every_respect_implies_the_other() {
-        let limit = |algorithm, max, seconds| {
-            let window = Duration::from_secs(seconds);
-            Limit::new("x", algorithm, max, window, Duration::from_millis(50)).expect("in range")
-        };
+        let limit =
+            |algorithm, max, seconds| guarded("x", algorithm, max, Duration::from_secs(seconds));
         use Algorithm::{FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket};
         for (strict, idle, implies) in [
             ((SlidingWindow, 10, 1), (SlidingWindow, 1000, 1), true),

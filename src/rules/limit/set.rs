@@ -146,7 +146,10 @@ impl Limits {
     /// any cost can.
     pub fn max_cost(&self) -> u64 {
         let costs = self.iter().filter(|limit| limit.unit() == Unit::Cost);
-        costs.map(Limit::capacity).min().unwrap_or(MAX_REQUESTS)
+        costs
+            .map(|limit| limit.capacity())
+            .min()
+            .unwrap_or(MAX_REQUESTS)
     }
 
     /// Returns the maximum number of a tenant's jobs that start at once, `usize::MAX` if that is
@@ -157,14 +160,14 @@ impl Limits {
             return usize::MAX;
         }
         let bounds = self.iter().filter(|limit| !limit.scope().is_part());
-        let starts = bounds.map(Limit::burst).min().unwrap_or(u64::MAX);
+        let starts = bounds.map(|limit| limit.burst()).min().unwrap_or(u64::MAX);
         usize::try_from(starts).unwrap_or(usize::MAX)
     }
 
     /// Returns the shortest guard in milliseconds, or 0 if no limit has one. A permit lasts half of
     /// it.
     pub fn guard_ms(&self) -> u64 {
-        let guards = self.iter().map(Limit::guard_ms);
+        let guards = self.iter().map(|limit| limit.guard_ms());
         guards.filter(|guard| *guard > 0).min().unwrap_or(0)
     }
 
@@ -223,14 +226,12 @@ impl From<Limit> for Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::kit;
     use crate::rules::limit::Algorithm;
 
     #[test]
     fn starts_are_bounded_by_what_a_burst_admits_unless_that_is_unknown() {
-        let limit = |name: &str, algorithm, max| {
-            let limit = Limit::new(name, algorithm, max, Duration::from_secs(1), Duration::ZERO);
-            limit.expect("in range")
-        };
+        let limit = |name: &str, algorithm, max| kit::limit(name, algorithm, max, kit::SECOND);
         let window = limit("window", Algorithm::SlidingWindow, 9);
         let leaky = limit("leaky", Algorithm::LeakyBucket, 9);
         let part = limit("part", Algorithm::FixedWindow, 2);
@@ -253,11 +254,7 @@ mod tests {
 
     #[test]
     fn shadow_limits_accompany_enforced_ones() {
-        let second = Duration::from_secs(1);
-        let limit = |name: &str, max| {
-            let limit = Limit::new(name, Algorithm::FixedWindow, max, second, Duration::ZERO);
-            limit.expect("in range")
-        };
+        let limit = |name: &str, max| kit::limit(name, Algorithm::FixedWindow, max, kit::SECOND);
         let shadow = |name: &str, max| limit(name, max).in_shadow().expect("it holds no leases");
         let set = |limits: Vec<Limit>| Limits::new(limits).expect("names of their own");
         let old = set(vec![shadow("b", 2), limit("a", 5)]);
@@ -284,10 +281,7 @@ mod tests {
     #[test]
     fn a_tried_limit_has_its_own_state_beside_enforced_ones() {
         use Algorithm::{FixedWindow, TokenBucket};
-        let (second, guard) = (Duration::from_secs(1), Duration::ZERO);
-        let limit = |name: &str, algorithm, max| {
-            Limit::new(name, algorithm, max, second, guard).expect("in range")
-        };
+        let limit = |name: &str, algorithm, max| kit::limit(name, algorithm, max, kit::SECOND);
         let shadow = limit("s", FixedWindow, 2).in_shadow();
         let all = vec![
             limit("all", FixedWindow, 9).with_scope(Scope::Global),

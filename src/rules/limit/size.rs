@@ -71,7 +71,7 @@ impl Limits {
         let bounding = self
             .iter()
             .filter(|other| other.scope().covers(limit.scope()));
-        let max = bounding.map(|other| other.terms().max_units_in(limit.memory_ms()));
+        let max = bounding.map(|other| other.max_units_in(limit.memory_ms()));
         let max = max.fold(limit.max(), u64::min);
         let bytes = limit.clone().with_max(max).stored_bytes();
         let large = match limit.is_global() {
@@ -91,11 +91,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::rules::kit::guarded;
     use crate::rules::scope::Scope;
 
     fn limit(name: &str, algorithm: Algorithm, max: u64, seconds: u64) -> Limit {
-        let (window, guard) = (Duration::from_secs(seconds), Duration::from_millis(50));
-        Limit::new(name, algorithm, max, window, guard).expect("in range")
+        guarded(name, algorithm, max, Duration::from_secs(seconds))
     }
 
     /// Returns the names of the limits that are large.

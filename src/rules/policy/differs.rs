@@ -97,7 +97,7 @@ fn differing_keys(one: &Limit, other: &Limit) -> impl Iterator<Item = &'static s
         .map(|algorithm| both.map(|it| it.algorithm() == algorithm));
     let same_algorithm = one.algorithm() == other.algorithm();
     let calendars = both.map(|it| {
-        let calendar = it.terms().calendar();
+        let calendar = it.calendar();
         let period = calendar.map(|calendar| calendar.period.name());
         (
             period,

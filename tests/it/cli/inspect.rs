@@ -121,7 +121,7 @@ async fn policies_of_other_workers_are_shown_beside_the_files() {
     assert_ne!(own, other);
     let register = async |yaml: &str| {
         let config = config(yaml);
-        let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
+        let gate = RedisGate::new(&config.redis.url, &config.redis.prefix).expect("a gate");
         let named = NamedPolicy::new(config.rate_limiter.policy).expect("small");
         let mut registry = Registry::new(gate.into(), named);
         registry.exchange().await.expect("agreed");

@@ -320,7 +320,7 @@ async fn a_wrong_password_is_one_line_without_it() {
 async fn inspect_shows_usage_and_waiting_jobs() {
     let yaml = yaml();
     let config = config(&yaml);
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix).expect("a gate");
     let tenant = Tenant::parse("acme").expect("a tenant");
     let limits = config.rate_limiter.policy.default_limits();
     let ask = asking("acme", limits, &[FRESH; 7]);

@@ -18,7 +18,7 @@ fn inspect(yaml: &str, tenant: &str) -> Value {
 /// Asks for `number` new jobs of `tenant`.
 async fn ask(yaml: &str, tenant: &str, number: usize) {
     let config = config(yaml);
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix).expect("a gate");
     let named = kit::gate::tenant(tenant);
     let limits = config.rate_limiter.policy.limits(&named, None);
     let ask = asking(tenant, limits, &vec![FRESH; number]);

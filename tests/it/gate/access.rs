@@ -40,13 +40,13 @@ pub fn worker(redis: &Redis) -> String {
 }
 
 fn gate(servers: &RedisServers, prefix: &str, algorithm: Algorithm) -> LimitedGate<RedisGate> {
-    let gate = RedisGate::connect(servers, prefix).expect("good urls");
+    let gate = RedisGate::new(servers, prefix).expect("good urls");
     LimitedGate::new(gate, limit(algorithm, 5, LONG))
 }
 
 /// Checks that a worker may watch the epoch, decide and leave.
 async fn a_workers_gate_is_allowed(servers: &RedisServers, prefix: &str, limits: &Limits) {
-    let worker = RedisGate::connect(servers, prefix).expect("good urls");
+    let worker = RedisGate::new(servers, prefix).expect("good urls");
     let worker = worker.watching(Duration::from_secs(60));
     worker.begin(EarlierStarts::Fresh).await.expect("allowed");
     let worker = LimitedGate::new(worker, limits.clone());
@@ -69,7 +69,7 @@ async fn the_documented_rights_suffice() {
         let prefix = unique("rights");
         allow(&redis, &prefix, &documented_rule());
         redis.ctl(&["script", "flush"]);
-        let short = RedisGate::connect(&servers, &prefix).expect("a good url");
+        let short = RedisGate::new(&servers, &prefix).expect("a good url");
         let short = LimitedGate::new(short, limit(algorithm, 1, 400));
         conforms(
             algorithm,
@@ -262,7 +262,7 @@ fn certificates_are_sent_only_to_servers_with_tls() {
         "url: 'redis://limits', sentinels: 'rediss://a:1'",
     ] {
         let servers = configured(&format!("{keys}{ours}"));
-        RedisGate::connect(&servers, "p").expect(keys);
+        RedisGate::new(&servers, "p").expect(keys);
     }
 }
 

@@ -26,7 +26,7 @@ async fn starts(limit: &Limit, first: u64, days: u64, minutes: usize) -> [BTreeM
         let model = gates.model.ask(&ask).await.expect("it answers");
         let fake = gates.fake.ask(&ask).await.expect("it answers");
         assert_eq!(decided(&model, 0), decided(&fake, 0), "minute {at}");
-        let window = limit.terms().window_start(micros / 1_000);
+        let window = limit.window_start(micros / 1_000);
         for (started, replies) in started.iter_mut().zip([&redis, &model]) {
             let answers = decided(replies, 0).iter();
             let starts = answers.filter(|answer| matches!(answer, Answer::Start { .. }));

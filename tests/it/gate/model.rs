@@ -424,7 +424,7 @@ fn scripts_equal_the_model(family: Family) {
     for scale in Scale::BOTH {
         play_random_histories(family, scale, Shortcut::Enabled);
         if let Family::Of(algorithm) = family
-            && algorithm.rules().shortcut().is_some()
+            && algorithm.facts().shortcut.is_some()
         {
             play_random_histories(family, scale, Shortcut::Disabled);
         }

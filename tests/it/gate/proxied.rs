@@ -200,7 +200,7 @@ async fn a_proxy_that_ignores_hash_tags_is_named() {
     let (one, other) = (Redis::start(), Redis::start());
     for tags in [true, false] {
         let (_door, url) = CommandProxy::start(&[&one, &other], tags).await;
-        let gate = RedisGate::connect(by_text(&url), "{p}").expect("a url");
+        let gate = RedisGate::new(by_text(&url), "{p}").expect("a url");
         let gate = LimitedGate::new(gate, limit(Algorithm::TokenBucket, 5, LONG));
         match gate.check(&gate.limits).await {
             Ok(_) => assert!(tags),
@@ -217,7 +217,7 @@ async fn a_server_that_refuses_script_needs_calls_by_text() {
     let mut rule = documented_rule();
     rule.retain(|word| !["+evalsha", "+script|load"].contains(word));
     allow(&redis, "{p}", &rule);
-    let by_sha = RedisGate::connect(configured(&format!("url: '{url}'")), "{p}");
+    let by_sha = RedisGate::new(configured(&format!("url: '{url}'")), "{p}");
     let by_sha = LimitedGate::new(
         by_sha.expect("a url"),
         limit(Algorithm::TokenBucket, 5, LONG),
@@ -240,12 +240,12 @@ async fn a_server_that_refuses_script_needs_calls_by_text() {
     for algorithm in Algorithm::ALL {
         let prefix = format!("{{p}}:{}", unique("text"));
         let gate = |max, window_ms, name: &str| {
-            let gate = RedisGate::connect(&servers, &format!("{prefix}{name}")).expect("a url");
+            let gate = RedisGate::new(&servers, &format!("{prefix}{name}")).expect("a url");
             LimitedGate::new(gate, limit(algorithm, max, window_ms))
         };
         conforms(algorithm, gate(5, LONG, ":long"), gate(1, 400, "")).await;
     }
-    let watching = RedisGate::connect(&servers, "{p}").expect("a url");
+    let watching = RedisGate::new(&servers, "{p}").expect("a url");
     let watching = watching.watching(Duration::from_secs(60));
     watching.begin(EarlierStarts::Fresh).await.expect("allowed");
     let watching = LimitedGate::new(watching, limit(Algorithm::SlidingWindow, 5, LONG));
@@ -283,7 +283,7 @@ async fn a_call_by_text_costs_the_text() {
             "url: '{}', prefix: '{{p}}', scripts: {command}",
             redis.url()
         );
-        let gate = RedisGate::connect(configured(&keys), &format!("{{p}}:{command}"));
+        let gate = RedisGate::new(configured(&keys), &format!("{{p}}:{command}"));
         let gate = gate.expect("a url").watching(Duration::from_secs(60));
         gate.begin(EarlierStarts::Fresh).await.expect("it is fresh");
         let gate = LimitedGate::new(gate, limit(Algorithm::SlidingWindow, 1_000, LONG));

@@ -465,7 +465,7 @@ async fn a_cluster_holds_a_tenant_in_one_slot() {
     for algorithm in Algorithm::ALL {
         let mut servers = RedisServers::from(&SecretUrl::new(redis.url()));
         servers.topology = RedisTopology::Cluster;
-        let gate = RedisGate::connect(&servers, &unique("cluster")).expect("a good url");
+        let gate = RedisGate::new(&servers, &unique("cluster")).expect("a good url");
         let gate = LimitedGate::new(gate, limit(algorithm, 2, LONG));
         let mut tries = 0;
         while let Err(error) = gate.inspect(&tenant("}{")).await {
@@ -530,7 +530,7 @@ async fn refusals_suggest_a_fix_and_hide_the_password() {
         }
     }
     assert!(matches!(
-        RedisGate::connect(&SecretUrl::new("http://:secret@x"), "p"),
+        RedisGate::new(&SecretUrl::new("http://:secret@x"), "p"),
         Err(GateError::Refused(message)) if !message.contains("secret")
     ));
 }

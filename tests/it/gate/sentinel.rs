@@ -25,7 +25,7 @@ fn behind(sentinels: &[Redis], name: &str) -> RedisServers {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failover_by_sentinel_is_followed() {
     let set = Sentinels::start("gate-primary");
-    let gate = RedisGate::connect(behind(&set.sentinels, "gate-primary"), "p").expect("good urls");
+    let gate = RedisGate::new(behind(&set.sentinels, "gate-primary"), "p").expect("good urls");
     let gate = LimitedGate::new(gate, limit(Algorithm::TokenBucket, 1_000, LONG));
     assert_eq!(started(&ask(&gate, "t", 1, &[FRESH]).await), 1);
     gate.ping().await.expect("the primary answers");
@@ -65,7 +65,7 @@ async fn a_failover_by_sentinel_is_followed() {
 async fn unreachable_sentinels_and_unknown_names_are_reported() {
     let sentinel = Redis::start_with(&["sentinel monitor known 127.0.0.1 1 1"]);
     let sentinels = [sentinel];
-    let unknown = RedisGate::connect(behind(&sentinels, "unknown"), "p").expect("good urls");
+    let unknown = RedisGate::new(behind(&sentinels, "unknown"), "p").expect("good urls");
     let asked = unknown.ping().await.expect_err("no such name").to_string();
     assert!(
         asked.contains("unknown") && asked.contains(address(&sentinels[0])),

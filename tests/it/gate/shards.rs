@@ -37,7 +37,7 @@ fn much(window_ms: u64) -> Limits {
 fn watching(cluster: &RedisCluster, prefix: &str, limits: &Limits) -> LimitedGate<RedisGate> {
     let urls: Vec<&str> = cluster.primaries.iter().map(|one| one.url()).collect();
     let servers = configured(&format!("url: '{}', cluster: true", urls.join(",")));
-    let gate = RedisGate::connect(&servers, prefix).expect("good urls");
+    let gate = RedisGate::new(&servers, prefix).expect("good urls");
     let memory = Duration::from_millis(limits.memory_ms());
     LimitedGate::new(gate.watching(memory), limits.clone())
 }

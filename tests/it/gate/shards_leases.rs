@@ -34,7 +34,7 @@ const SOON: Duration = Duration::from_secs(40);
 fn gate(cluster: &RedisCluster, prefix: &str) -> RedisGate {
     let urls: Vec<&str> = cluster.primaries.iter().map(|one| one.url()).collect();
     let servers = configured(&format!("url: '{}', cluster: true", urls.join(",")));
-    RedisGate::connect(&servers, prefix).expect("good urls")
+    RedisGate::new(&servers, prefix).expect("good urls")
 }
 
 fn one_at_a_time() -> Limit {

@@ -37,7 +37,7 @@ fn with_a_workers_patience(
         panic!("three primaries");
     };
     let servers = configured(&format!("url: '{},{}'", first.url(), second.url()));
-    let gate = RedisGate::connect(&servers, prefix).expect("a good url");
+    let gate = RedisGate::new(&servers, prefix).expect("a good url");
     LimitedGate::new(gate, limit)
 }
 
@@ -311,7 +311,7 @@ async fn a_cluster_node_configured_as_single_is_reported_with_the_fix() {
     let cluster = shared_cluster();
     let servers = configured(&format!("url: '{}'", cluster.primaries[0].url()));
     let limit = limit(Algorithm::SlidingWindow, 1, LONG);
-    let gate = RedisGate::connect(&servers, &unique("alone")).expect("a good url");
+    let gate = RedisGate::new(&servers, &unique("alone")).expect("a good url");
     let gate = LimitedGate::new(gate, limit);
     for number in 0..20 {
         match gate.inspect(&tenant(&format!("t{number}"))).await {
@@ -320,7 +320,7 @@ async fn a_cluster_node_configured_as_single_is_reported_with_the_fix() {
         }
     }
     let keys = format!("url: '{}', cluster: true", cluster.primaries[0].url());
-    let whole = RedisGate::connect(configured(&keys), &unique("seed")).expect("a good url");
+    let whole = RedisGate::new(configured(&keys), &unique("seed")).expect("a good url");
     let whole = LimitedGate::new(whole, gate.limits.clone());
     for number in 0..20 {
         assert_eq!(

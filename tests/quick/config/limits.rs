@@ -845,15 +845,15 @@ fn documented_examples_are_valid_without_warnings() {
 }
 
 #[test]
-fn each_algorithm_is_documented_by_its_rules() {
+fn each_algorithm_is_documented() {
     let read = |page: &str| {
         let path = kit::root().join("docs").join(page);
         std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
     };
     let [limits, sample] = ["LIMITS.md", "sluicegate.yaml"].map(read);
     for algorithm in Algorithm::ALL {
-        let (name, rules) = (algorithm.name(), algorithm.rules());
-        let row = format!("| {name} | {} |", rules.about());
+        let name = algorithm.name();
+        let row = format!("| {name} | {} |", algorithm.facts().about);
         assert!(limits.contains(&row), "LIMITS has no {row}");
         assert!(limits.contains(&format!("`{name}`")), "{name}");
         assert!(sample.contains(&format!("  #   {name}")), "{name}");
@@ -969,7 +969,7 @@ fn a_calendar_window_has_a_time_zone_and_a_start() {
             "{lines}"
         );
         let limits = config.rate_limiter.policy.default_limits();
-        let calendar = limits[0].terms().calendar().map(ToString::to_string);
+        let calendar = limits[0].calendar().map(ToString::to_string);
         calendar.unwrap_or_else(|| panic!("{lines}"))
     };
     for (lines, expected) in [
@@ -999,7 +999,7 @@ fn a_calendar_window_has_a_time_zone_and_a_start() {
       {name: day, window-size: day, starts: 09:00}, {name: minute, window-size: 1m}]}";
     let config = parse(yaml);
     let limits = config.rate_limiter.policy.default_limits();
-    let of = |at: usize| limits[at].terms().calendar().map(ToString::to_string);
+    let of = |at: usize| limits[at].calendar().map(ToString::to_string);
     assert_eq!(
         [of(0).as_deref(), of(1).as_deref()],
         [Some("day from 09:00 Europe/Berlin"), None]

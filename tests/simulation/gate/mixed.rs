@@ -161,7 +161,8 @@ impl Start {
     /// Returns the units charged to `limit` in `partition`; 0 if it was not charged there.
     fn units(&self, limit: &Limit, partition: &Partition) -> u64 {
         let counts = |(own, number): (&Limit, &usize)| {
-            let sliding = [own, limit].map(Limit::algorithm) == [Algorithm::SlidingWindow; 2];
+            let sliding =
+                [own, limit].map(|limit| limit.algorithm()) == [Algorithm::SlidingWindow; 2];
             self.layout.partition(*number) == partition && (sliding || own.shares_state(limit))
         };
         let mut all = self.limits.iter().zip(&self.layout.partitions);

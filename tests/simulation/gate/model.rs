@@ -33,7 +33,7 @@ fn judged(starts: Vec<Start>) -> Vec<(u64, u64, Limit)> {
     let mut passes = HashMap::new();
     let mut judged: Vec<_> = (starts.into_iter())
         .map(|(clock, real, units, limit)| {
-            if !limit.algorithm().rules().is_aligned() {
+            if !limit.algorithm().facts().is_aligned {
                 return (real, units, limit);
             }
             let window = limit.window_ms() * 1000;

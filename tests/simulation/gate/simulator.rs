@@ -354,7 +354,7 @@ pub fn violations(done: &[(u64, u64, Limit)]) -> usize {
         .enumerate()
         .filter(|(index, (at, _, limit))| {
             let window = limit.window_ms() * 1000;
-            let fixed = limit.algorithm().rules().is_aligned();
+            let fixed = limit.algorithm().facts().is_aligned;
             let counts = |earlier: u64| match fixed {
                 true => earlier / window == at / window,
                 false => earlier + window + limit.guard_ms() * 1000 > *at,

@@ -277,7 +277,11 @@ fn limit(name: &str, algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
 
 fn keeps_the_larger(world: &World) -> Result<(), TestCaseError> {
     for policy in &world.policies {
-        for window in policy.default_limits().iter().map(Limit::window_ms) {
+        for window in policy
+            .default_limits()
+            .iter()
+            .map(|limit| limit.window_ms())
+        {
             for whose in world.scopes() {
                 let of = |p: &Arc<Policy>| world.bound(p.default_limits(), whose, window);
                 let larger = world.policies.iter().map(of).max().expect("a policy");

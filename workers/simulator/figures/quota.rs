@@ -169,8 +169,8 @@ impl MeasuredQuota {
             bucket if bucket.has_burst() => {
                 (units as f64, limit.burst() as f64 + max * us / window)
             }
-            aligned if aligned.rules().is_aligned() => {
-                let start = |us: u64| limit.terms().window_start((epoch_us + us) / 1000);
+            aligned if aligned.facts().is_aligned => {
+                let start = |us: u64| limit.window_start((epoch_us + us) / 1000);
                 let (first, last) = (start(self.since_us), start(end_us.max(self.since_us)));
                 let windows = ((last - first) as f64 / limit.window_ms() as f64).round() + 1.0;
                 (units as f64, max * windows)
@@ -185,7 +185,7 @@ impl MeasuredQuota {
         let window = self.limit.window_ms() * 1000;
         match self.limit.algorithm() {
             Algorithm::Concurrency => self.max_in_flight(),
-            aligned if aligned.rules().is_aligned() => {
+            aligned if aligned.facts().is_aligned => {
                 let terms = self.limit.terms();
                 let start =
                     |(at, _, _): &(u64, u64, u64)| terms.window_start((epoch_us + at) / 1000);
@@ -210,7 +210,7 @@ impl MeasuredQuota {
             Algorithm::Concurrency => self.limit.max(),
             // Windows aligned as the limit counts them. A window across an edge may hold twice as
             // much.
-            aligned if aligned.rules().is_aligned() => self.limit.max(),
+            aligned if aligned.facts().is_aligned => self.limit.max(),
             _ => self.limit.worst_case(),
         }
     }

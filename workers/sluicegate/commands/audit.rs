@@ -33,7 +33,7 @@ pub async fn note_by(
     of: Value,
     request: Value,
 ) -> Result<(), Failure> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     if let Err(why) = written(&gate, action, of, request).await {
         report_failure(&why);
     }

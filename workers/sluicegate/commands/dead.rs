@@ -330,7 +330,7 @@ impl Letters<'_> {
         drop(progress);
         let done = done?;
         if chosen.json {
-            print_json(&done.as_json(change.keyword()))?;
+            print_json(&done.as_json(change))?;
         } else {
             let done = count(done.done, self.noun);
             writeln!(std::io::stdout(), "{} {done}", change.keyword())?;

@@ -9,6 +9,7 @@ use serde_json::json;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Config, show_duration};
 use sluicegate::gate::redis::RedisGate;
+use sluicegate::operator::answer::Answer as _;
 use sluicegate::operator::divert::{self, checked, usual};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::tenant::Tenant;
@@ -56,7 +57,7 @@ pub async fn divert(
     tenant: Tenant,
     config: &Config,
 ) -> Result<ExitCode, Failure> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     let times = (args.span.millis(), FOLLOW_TIMEOUT);
     let request = json!({"to": args.to, "for_ms": times.0});
     note(
@@ -70,7 +71,7 @@ pub async fn divert(
     if args.json {
         print_json(&diverted.as_json())?;
     } else {
-        let (until, who) = (at(diverted.until_ms), diverted.followers.describe());
+        let (until, who) = (at(diverted.until_ms), diverted.base.describe());
         let queue = plain(&diverted.queue, 255);
         let within = show_duration(config.delay.max_delay);
         writeln!(
@@ -88,7 +89,7 @@ pub async fn undivert(
     tenant: Tenant,
     config: &Config,
 ) -> Result<ExitCode, Failure> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     let request = json!({"back": args.back, "from": args.from});
     note(
         &gate,
@@ -97,20 +98,19 @@ pub async fn undivert(
         request,
     )
     .await;
-    let undiverted = divert::undivert(&gate, &tenant, FOLLOW_TIMEOUT).await?;
+    let (undiverted, known) = divert::undivert(&gate, &tenant, FOLLOW_TIMEOUT).await?;
     if !args.json {
-        let was = match undiverted.before {
+        let was = match known {
             Some(_) => "are no longer diverted",
             None => "were not diverted",
         };
-        let who = undiverted.followers.describe();
+        let who = undiverted.base.describe();
         writeln!(std::io::stdout(), "jobs of {tenant} {was}: {who}")?;
     }
     if args.back {
         let levels = DelayLevels::new(config.delay.max_delay);
         let client = Client::connect_existing(&config.amqp, &levels).await?;
         let names = client.names();
-        let known = undiverted.before.map(|queue| queue.to_string());
         let queue = args.from.or(known).unwrap_or_else(|| usual(names));
         let done = match checked(queue, names) {
             Ok(queue) => dead::bring_back((&client, config), queue, &tenant, args.json).await,

@@ -8,7 +8,8 @@ use clap::Args;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::explain::letters::DeadLetterSearch;
+use sluicegate::operator::answer::Answer as _;
+use sluicegate::operator::explain::letters::{FailedSearch, LetterInQueue, search};
 use sluicegate::operator::explain::{JobExplanation, explain};
 use sluicegate::operator::job::JobRef;
 use sluicegate::operator::tenant::parse;
@@ -61,19 +62,19 @@ pub struct ExplainArgs {
 /// Runs the command.
 pub async fn run(args: ExplainArgs, config: &Config) -> Result<ExitCode, Failure> {
     let which = JobRef::new(parse(&args.tenant)?, &args.id, config.delay.max_delay)?;
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     let job = of(&which);
     let at_first = args.wait.min(WORKERS_SAY);
     let mut explanation = explain(&gate, config, which.clone(), at_first).await?;
     if explanation.may_be_dead() {
-        let search = among_letters(config, &which).await;
+        let found = among_letters(config, &which).await;
         let waits = args.wait.saturating_sub(at_first);
-        if !search.is_found() && !explanation.is_found() && !waits.is_zero() {
+        if found.is_err() && !explanation.is_found() && !waits.is_zero() {
             explanation = explain(&gate, config, which, waits).await?;
         }
         // A worker's answer by now is newer than the search.
         if explanation.may_be_dead() {
-            explanation = explanation.with(search);
+            explanation = explanation.with(found);
         }
     }
     if args.json {
@@ -90,10 +91,10 @@ pub async fn run(args: ExplainArgs, config: &Config) -> Result<ExitCode, Failure
 
 /// Returns the job's state as text, or `None` if it is unknown.
 fn shown(job: &str, explanation: &JobExplanation) -> Option<String> {
-    let begin = match (&explanation.shown().seen, explanation.letter()) {
+    let begin = match (&explanation.seen, &explanation.dead_letter) {
         (Some(seen), _) => describe(job, seen),
         (None, Some(letter)) => {
-            let queue = plain(letter.queue(), 255);
+            let queue = plain(&letter.queue, 255);
             format!("{job} is a dead letter in {queue}\n")
         }
         (None, None) => return None,
@@ -102,7 +103,7 @@ fn shown(job: &str, explanation: &JobExplanation) -> Option<String> {
 }
 
 fn missing(job: &str, explanation: &JobExplanation, config: &Config) -> Failure {
-    let nobody = job_not_held(job, explanation.shown(), config);
+    let nobody = job_not_held(job, explanation, config);
     match explanation.search_failure() {
         Some(vain) => Failure::Failed(format!("{}\n{vain}", nobody.words())),
         None => nobody,
@@ -110,24 +111,23 @@ fn missing(job: &str, explanation: &JobExplanation, config: &Config) -> Failure 
 }
 
 /// Searches for the job among the dead letters.
-async fn among_letters(config: &Config, which: &JobRef) -> DeadLetterSearch {
+async fn among_letters(config: &Config, which: &JobRef) -> Result<LetterInQueue, FailedSearch> {
     let progress = Progress::begin("searching the dead letters");
     let levels = DelayLevels::new(config.delay.max_delay);
     let connecting = Client::connect_existing(&config.amqp, &levels);
     let client = match timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(Ok(client)) => client,
-        Ok(Err(why)) => return DeadLetterSearch::Failed(why.to_string()),
+        Ok(Err(why)) => return Err(FailedSearch::unread(why.to_string())),
         Err(_) => {
-            return DeadLetterSearch::Failed(format!(
-                "RabbitMQ: no connection within {CONNECT_TIMEOUT:?}"
-            ));
+            let why = format!("RabbitMQ: no connection within {CONNECT_TIMEOUT:?}");
+            return Err(FailedSearch::unread(why));
         }
     };
     let mut dead = dead_in(client.names().dead.clone(), &client, config);
     dead.until = Some(Instant::now() + LETTERS_TIMEOUT);
-    let search = DeadLetterSearch::at(&dead, which).await;
+    let found = search(&dead, which).await;
     drop(progress);
     // Fetched messages return to their queue.
     let _ = timeout(CLOSE_TIMEOUT, client.close()).await;
-    search
+    found
 }

@@ -10,7 +10,7 @@ use super::{Failure, count, plain};
 /// Returns a pipeline's gate and fleet.
 pub async fn of(at: SelectedPipeline<'_>) -> Result<(RedisGate, Fleet), Failure> {
     let redis = &at.config.redis;
-    let gate = RedisGate::connect(&redis.url, &redis.prefix)?;
+    let gate = RedisGate::new(&redis.url, &redis.prefix)?;
     let fleet = reports::see(&gate).await?;
     Ok((gate, fleet))
 }

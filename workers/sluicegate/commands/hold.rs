@@ -9,6 +9,7 @@ use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Config, Pipelines, show_duration};
 use sluicegate::gate::instructions::{BoardView, Versions, put, see};
 use sluicegate::gate::redis::RedisGate;
+use sluicegate::operator::answer::Answer as _;
 use sluicegate::operator::hold::{
     self, RemainingWork, draining, in_delay_queues, in_work_queues, paused,
 };
@@ -100,10 +101,10 @@ pub async fn pause(
     });
     let output = asked.await.then(async |_, (gate, versions)| {
         let paused = paused(&gate, &versions, FOLLOW_TIMEOUT).await?;
-        let (until, who) = (at(paused.until_ms), paused.followers.describe());
+        let (until, who) = (at(paused.until_ms), paused.base.describe());
         let mut text = format!("paused all workers until {until}: {who}\n");
-        if paused.running > 0 {
-            let calls = count(paused.running, "call");
+        if paused.calls_in_flight > 0 {
+            let calls = count(paused.calls_in_flight, "call");
             text += &format!("{calls} in flight: they finish and are not repeated\n");
         }
         Ok(PipelineOutput {
@@ -129,10 +130,10 @@ pub async fn resume(
     });
     let output = asked.await.then(async |_, (gate, resuming)| {
         let resumed = resuming.resumed(&gate, FOLLOW_TIMEOUT).await?;
-        let who = resumed.followers.describe();
+        let who = resumed.base.describe();
         Ok(PipelineOutput {
             json: resumed.as_json(),
-            text: match resumed.before {
+            text: match resumed.was {
                 Some(_) => format!("resumed all workers: {who}\n"),
                 None => format!("nothing was paused or drained: {who}\n"),
             },
@@ -143,7 +144,7 @@ pub async fn resume(
 }
 
 fn gate_of(config: &Config) -> Result<RedisGate, Failure> {
-    Ok(RedisGate::connect(&config.redis.url, &config.redis.prefix)?)
+    Ok(RedisGate::new(&config.redis.url, &config.redis.prefix)?)
 }
 
 /// A pipeline that drains.
@@ -173,7 +174,7 @@ pub async fn drain(
     });
     let started = asked.await.then(async |_, (client, gate, versions)| {
         let now = draining(&gate, &client, &versions, FOLLOW_TIMEOUT).await?;
-        let (until, who) = (at(now.until_ms), now.followers.describe());
+        let (until, who) = (at(now.until_ms), now.base.describe());
         Ok(DrainingPipeline {
             text: format!(
                 "no new jobs are taken until {until}: {who}\n{}\n",
@@ -194,8 +195,9 @@ pub async fn drain(
             Some(wait) => draining.wait(wait, (!args.json).then_some(at)).await?,
             None => false,
         };
-        let stay = in_work_queues(&draining.client).await?;
-        let output = draining.ended(args.wait, empty, stay);
+        draining.now.empty = args.wait.map(|_| empty);
+        draining.now.jobs_in_work_queue = in_work_queues(&draining.client).await?;
+        let output = draining.ended(args.wait, empty);
         draining.client.close().await;
         Ok(output)
     });
@@ -213,10 +215,10 @@ impl DrainingPipeline {
         let end = Instant::now() + wait;
         loop {
             let before = see(&self.gate).await?;
-            self.now.followers = Followers::of(&before, &self.versions);
+            self.now.base = Followers::of(&before, &self.versions);
             let depth = in_delay_queues(&self.client).await?;
             let now = RemainingWork::of(&loads(&before), depth);
-            let is_all = now.is_nothing() && self.now.followers.are_all();
+            let is_all = now.is_nothing() && self.now.base.are_all();
             if is_all && still(&self.gate, &before, end).await? {
                 self.now.left = now;
                 return Ok(true);
@@ -232,13 +234,13 @@ impl DrainingPipeline {
         }
     }
 
-    /// Returns the final text. `stay` is the number of jobs in the work queue.
-    fn ended(&self, wait: Option<Duration>, empty: bool, stay: u64) -> PipelineOutput {
+    /// Returns the final output.
+    fn ended(&self, wait: Option<Duration>, empty: bool) -> PipelineOutput {
         let text = match empty {
             true => format!(
                 "drained: no job is left to finish; the work queue has {}, which resume --all \
                 starts\n",
-                count(stay, "job")
+                count(self.now.jobs_in_work_queue, "job")
             ),
             false => String::new(),
         };
@@ -250,7 +252,7 @@ impl DrainingPipeline {
             )
         });
         PipelineOutput {
-            json: self.now.as_json(wait.map(|_| empty), stay),
+            json: self.now.as_json(),
             text,
             failure,
         }

@@ -43,7 +43,7 @@ pub struct InspectArgs {
 /// Runs the command.
 pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure> {
     let tenant = Tenant::parse(&args.tenant).map_err(|error| Failure::Usage(error.to_string()))?;
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     let labels = |limits: &_| args.labels.given(limits);
     let whose = (tenant, args.plan.as_deref());
     let found = inspect(&gate, config, whose, labels, &args.what_if).await?;

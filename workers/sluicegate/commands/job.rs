@@ -8,7 +8,8 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use sluicegate::config::{Config, show_duration};
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::job::{CancelState, JobRef, JobState};
+use sluicegate::operator::answer::Answer as _;
+use sluicegate::operator::job::{CancelState, Cancelling, JobRef, JobState};
 use sluicegate::operator::tenant::parse;
 use sluicegate::rules::limit::ceil_ms;
 use sluicegate::rules::steering::{SightedState, Sighting};
@@ -93,7 +94,7 @@ pub async fn run(args: JobArgs, config: &Config) -> Result<ExitCode, Failure> {
     let (JobCommand::Cancel { of, .. } | JobCommand::Show { of, .. }) = &args.what;
     let which = JobRef::new(parse(&of.tenant)?, &of.id, config.delay.max_delay)?;
     let asked = JobRequest {
-        gate: RedisGate::connect(&config.redis.url, &config.redis.prefix)?,
+        gate: RedisGate::new(&config.redis.url, &config.redis.prefix)?,
         config,
         which,
         json: of.json,
@@ -117,25 +118,18 @@ impl JobRequest<'_> {
     async fn undo(&self) -> Result<ExitCode, Failure> {
         let request = json!({"undo": true});
         note(&self.gate, "job cancel", self.in_the_audit(), request).await;
-        let followers = self.which.undo(&self.gate, FOLLOW_TIMEOUT).await?;
-        if self.json {
-            print_json(&self.which.undone_as_json(&followers))?;
-        } else {
-            let (job, who) = (self.words(), followers.describe());
-            writeln!(
-                std::io::stdout(),
-                "{job} is no longer to be canceled; {who}"
-            )?;
-        }
-        Ok(ExitCode::SUCCESS)
+        self.print(&self.which.undo(&self.gate, FOLLOW_TIMEOUT).await?)
     }
 
     async fn cancel(&self, wait: Duration, for_ms: u64) -> Result<ExitCode, Failure> {
         let request = json!({"for_ms": for_ms});
         note(&self.gate, "job cancel", self.in_the_audit(), request).await;
-        let now = self.which.cancel(&self.gate, wait, for_ms).await?;
+        self.print(&self.which.cancel(&self.gate, wait, for_ms).await?)
+    }
+
+    fn print(&self, now: &Cancelling) -> Result<ExitCode, Failure> {
         if self.json {
-            print_json(&self.which.cancelling_as_json(&now))?;
+            print_json(&now.as_json())?;
             return Ok(ExitCode::SUCCESS);
         }
         let job = self.words();
@@ -150,10 +144,13 @@ impl JobRequest<'_> {
             ),
             CancelState::Requested => format!(
                 "{job} is to be canceled, and no worker has it in memory ({}); {}\nit stays canceled until {}",
-                now.followers.describe(),
+                now.base.describe(),
                 next_look(self.config),
-                at(now.until_ms)
+                at(now.until_ms.0.unwrap_or_default())
             ),
+            CancelState::Undone => {
+                format!("{job} is no longer to be canceled; {}", now.base.describe())
+            }
         };
         writeln!(std::io::stdout(), "{words}")?;
         Ok(ExitCode::SUCCESS)
@@ -162,7 +159,7 @@ impl JobRequest<'_> {
     async fn show(&self, wait: Duration) -> Result<ExitCode, Failure> {
         let now = self.which.show(&self.gate, wait).await?;
         if self.json {
-            print_json(&self.which.shown_as_json(&now))?;
+            print_json(&now.as_json())?;
         }
         let Some(sighting) = &now.seen else {
             if self.json {
@@ -199,7 +196,7 @@ pub fn job_not_held(job: &str, shown: &JobState, config: &Config) -> Failure {
     Failure::Failed(format!(
         "no worker has {job} in memory ({}): it may be done; if not, {}; --wait DURATION waits \
         for that",
-        shown.followers.describe(),
+        shown.base.describe(),
         next_look(config)
     ))
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
+use sluicegate::operator::answer::Answer as _;
 use sluicegate::operator::tenant::parse;
 use sluicegate::operator::trials::{EndedTrial, StartedTrial, Trial, end};
 
@@ -26,11 +27,11 @@ pub async fn run(
     let policy = &config.rate_limiter.policy;
     let trial = max.map(|max| Trial::new(policy, tenant.clone(), name.clone(), max));
     let trial = trial.transpose()?;
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     let request = in_the_audit(&name, max, for_ms);
     let of_it = json!({"tenant": tenant.as_str()});
     note(&gate, "tenant limit", of_it, request).await;
-    let (json, words) = match trial {
+    let (answer, words) = match trial {
         Some(trial) => {
             let started = trial.begin(&gate, (for_ms, FOLLOW_TIMEOUT)).await?;
             let words = format!(
@@ -38,15 +39,15 @@ pub async fn run(
                 done",
                 describe_start(&started)
             );
-            (started.as_json(), words)
+            (started.answer(), words)
         }
         None => {
             let ended = end(&gate, (tenant, name), FOLLOW_TIMEOUT).await?;
-            (ended.as_json(), describe_ending(&ended))
+            (ended.answer(), describe_ending(&ended))
         }
     };
     match as_json {
-        true => print_json(&json)?,
+        true => print_json(&answer.as_json())?,
         false => writeln!(std::io::stdout().lock(), "{words}")?,
     }
     Ok(ExitCode::SUCCESS)

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use sluicegate::config::{Config, show_duration};
 use sluicegate::gate::Change;
 use sluicegate::gate::redis::RedisGate;
+use sluicegate::operator::answer::Answer as _;
 use sluicegate::operator::tenant::{self as operator, AppliedChange, limit_name, parse};
 use sluicegate::rules::limit::MAX_REQUESTS;
 
@@ -192,13 +193,13 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
         }
     };
     let tenant = parse(&of.tenant)?;
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     let of_it = json!({"tenant": tenant.as_str()});
     let (action, request) = in_the_audit(&change);
     note(&gate, action, of_it, request).await;
     let changed = operator::change(&gate, tenant, change).await?;
     if of.json {
-        print_json(&changed.as_json())?;
+        print_json(&changed.answer().as_json())?;
     } else {
         let (text, seen) = (describe(&changed), describe_effect(&changed, config));
         writeln!(std::io::stdout().lock(), "{text}\n{seen}")?;
@@ -208,11 +209,11 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
 
 /// Ends the suspension of all tenants.
 async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     note(&gate, "tenant resume --all", json!({}), json!({})).await;
     let resumed = operator::resume_all(&gate).await?;
     if json {
-        print_json(&resumed)?;
+        print_json(&resumed.as_json())?;
     } else {
         let text = "resumed the calls of all tenants; a tenant's own suspension stays\nworkers \
             notice within a second, and waiting jobs ask again";

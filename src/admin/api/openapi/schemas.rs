@@ -1,18 +1,23 @@
-//! JSON schemas of the answers of `/api/v1`. Types define most of them; others, such as the answers
-//! to actions, are written by hand.
+//! JSON schemas of the answers of `/api/v1`. Types define them, except for problems and for
+//! workers' reports on a job, which workers exchange as well.
 
 use serde_json::{Map, Value, json};
 
 use crate::admin::api::answers::{
     InstructionsAnswer, LettersAnswer, LimitsAnswer, PipelinesAnswer, QueuesAnswer, ShownLetter,
 };
-use crate::operator::answer::{Answer as _, Schema as _};
+use crate::operator::answer::Answer as _;
 use crate::operator::audit::AuditPage;
-use crate::operator::explain::letters::LetterInQueue;
+use crate::operator::dead::{Dropped, Replayed};
+use crate::operator::divert::{Diverted, Undiverted};
+use crate::operator::explain::JobExplanation;
 use crate::operator::fleet::{FleetGaps, TenantsPage, WorkersAnswer};
+use crate::operator::hold::{Draining, Resumed, StartedPause};
 use crate::operator::inspect::InspectionAnswer;
+use crate::operator::job::{Cancelling, JobState};
 use crate::operator::letters::LetterRow;
 use crate::operator::limits::LimitAnswer;
+use crate::operator::tenant::Changed;
 
 /// Returns all schemas, by name.
 pub fn all() -> Value {
@@ -27,55 +32,21 @@ pub fn all() -> Value {
         ("Tenants", TenantsPage::definition()),
         ("Tenant", InspectionAnswer::definition()),
         ("Sighting", sighting()),
-        ("Job", job()),
-        ("Explanation", explanation()),
+        ("Job", JobState::definition()),
+        ("Explanation", JobExplanation::definition()),
         ("Instructions", InstructionsAnswer::definition()),
         ("Queues", QueuesAnswer::definition()),
         ("LetterRow", LetterRow::definition()),
         ("Letters", LettersAnswer::definition()),
         ("Letter", ShownLetter::definition()),
         ("Audit", AuditPage::definition()),
-        ("Changed", changed()),
-        (
-            "Diverted",
-            object(
-                &[("change", json!({"const": "divert"}))],
-                &[
-                    FOLLOWED,
-                    &[
-                        ("tenant", "string"),
-                        ("queue", "string"),
-                        ("until_ms", "integer"),
-                    ],
-                ]
-                .concat(),
-            ),
-        ),
-        ("Undiverted", undiverted()),
-        ("Cancelling", cancelling()),
+        ("Changed", Changed::definition()),
+        ("Diverted", Diverted::definition()),
+        ("Undiverted", Undiverted::definition()),
+        ("Cancelling", Cancelling::definition()),
         ("Held", held()),
-        (
-            "Replayed",
-            object(
-                &[],
-                &[
-                    ("replayed", "integer"),
-                    ("refused", "integer"),
-                    ("interrupted", "boolean"),
-                ],
-            ),
-        ),
-        (
-            "Dropped",
-            object(
-                &[],
-                &[
-                    ("dropped", "integer"),
-                    ("refused", "integer"),
-                    ("interrupted", "boolean"),
-                ],
-            ),
-        ),
+        ("Replayed", Replayed::definition()),
+        ("Dropped", Dropped::definition()),
     ]
     .into_iter()
     .map(|(name, schema)| (name.to_owned(), schema))
@@ -85,8 +56,6 @@ pub fn all() -> Value {
 
 /// Name and type of a field. A type that ends with `?` can be null.
 type Field = (&'static str, &'static str);
-
-const FOLLOWED: &[Field] = &[("workers", "integer"), ("workers_following", "integer")];
 
 fn schema_of_type(name: &str) -> Value {
     match name.strip_suffix('?') {
@@ -107,14 +76,6 @@ fn object(more: &[(&str, Value)], fields: &[Field]) -> Value {
         "required": required,
         "additionalProperties": false,
     })
-}
-
-fn list(of: Value) -> Value {
-    json!({"type": "array", "items": of})
-}
-
-fn refers(name: &str) -> Value {
-    json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
 fn problem() -> Value {
@@ -170,129 +131,12 @@ fn sighting() -> Value {
     )
 }
 
-fn seen() -> Value {
-    json!({"anyOf": [refers("Sighting"), {"type": "null"}]})
-}
-
-const JOB: &[Field] = &[
-    ("tenant", "string"),
-    ("id", "string"),
-    ("looked_at_within_ms", "integer"),
-];
-
-fn job() -> Value {
-    object(&[("seen", seen())], &[FOLLOWED, JOB].concat())
-}
-
-/// Returns the schema of the explanation of a job.
-fn explanation() -> Value {
-    let cause = object(
-        &[],
-        &[
-            ("what", "string"),
-            ("words", "string"),
-            ("until_ms", "integer?"),
-        ],
-    );
-    let own = [
-        ("now_ms", "integer"),
-        ("place", "integer?"),
-        ("waiting", "integer?"),
-        ("starts_at_ms", "integer?"),
-        ("starts_in_ms", "integer?"),
-        ("promised_at_ms", "integer?"),
-        ("why", "string"),
-    ];
-    let looked = [
-        ("queue", "string?"),
-        ("looked_at", "integer"),
-        ("not_looked_at", "integer?"),
-        ("unread", "string?"),
-    ];
-    object(
-        &[
-            ("seen", seen()),
-            ("dead_letter", Option::<LetterInQueue>::schema()),
-            (
-                "dead_letters",
-                json!({"anyOf": [object(&[], &looked), {"type": "null"}]}),
-            ),
-            ("waits_for", list(cause)),
-            ("sure", json!({"enum": ["exact", "estimated", "unknown"]})),
-        ],
-        &[FOLLOWED, JOB, &own].concat(),
-    )
-}
-
-fn changed() -> Value {
-    let change = [
-        "pause", "resume", "limit", "clear", "try", "end-try", "reset",
-    ];
-    json!({
-        "type": "object",
-        "properties": {
-            "tenant": {"type": ["string", "null"]},
-            "change": {"enum": change},
-            "limit": {"type": "string"},
-            "max_requests": {"type": "integer"},
-            "until_ms": {"type": "integer"},
-            "workers": {"type": "integer"},
-            "workers_following": {"type": "integer"},
-        },
-        "required": ["tenant", "change"],
-        "additionalProperties": false,
-    })
-}
-
-fn undiverted() -> Value {
-    let change = [("change", json!({"const": "undivert"}))];
-    let mut undiverted = object(&change, &[FOLLOWED, &[("tenant", "string")]].concat());
-    undiverted["properties"]["back"] = refers("Replayed");
-    undiverted
-}
-
-fn cancelling() -> Value {
-    let states = ["cancelled", "done", "running", "requested", "undone"];
-    let state = [("state", json!({"enum": states}))];
-    let mut cancelling = object(
-        &state,
-        &[FOLLOWED, &[("tenant", "string"), ("id", "string")]].concat(),
-    );
-    for (name, of) in [
-        ("until_ms", schema_of_type("integer")),
-        ("looked_at_within_ms", schema_of_type("integer")),
-        ("seen", seen()),
-    ] {
-        cancelling["properties"][name] = of;
-    }
-    cancelling
-}
-
 /// Returns the schema of one pipeline's answer, or of an object with one answer per pipeline.
 fn held() -> Value {
-    let all = |word: &str| ("all", json!({"const": word}));
-    let until = ("until_ms", "integer");
-    let left = ["calls_in_flight", "jobs_in_memory", "jobs_in_delay_queues"];
-    let left: Vec<Field> = left.into_iter().map(|name| (name, "integer")).collect();
-    let was = ("was", json!({"enum": ["pause", "drain", null]}));
     let one = [
-        object(
-            &[all("paused")],
-            &[FOLLOWED, &[until, ("calls_in_flight", "integer")]].concat(),
-        ),
-        object(&[all("resumed"), was], FOLLOWED),
-        object(
-            &[all("draining"), ("left", object(&[], &left))],
-            &[
-                FOLLOWED,
-                &[
-                    until,
-                    ("empty", "boolean?"),
-                    ("jobs_in_work_queue", "integer"),
-                ],
-            ]
-            .concat(),
-        ),
+        StartedPause::definition(),
+        Resumed::definition(),
+        Draining::definition(),
     ];
     let each = json!({"type": "object", "additionalProperties": {"anyOf": one}});
     let several = object(&[("pipelines", each)], &[]);

@@ -114,12 +114,7 @@ impl Advertised {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn tenant(number: usize) -> Tenant {
-        Tenant::parse(&number.to_string()).expect("a tenant")
-    }
+    use crate::rules::kit::{SECOND, tenant};
 
     #[test]
     fn a_changed_quota_is_written_soon_and_an_unchanged_one_rarely() {

@@ -275,10 +275,9 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::kit::{SECOND, tenant};
     use crate::rules::limit::Algorithm;
     use crate::rules::scope::Scope;
-
-    const SECOND: Duration = Duration::from_secs(1);
 
     fn limits() -> Limits {
         let limit = |name, max, seconds| {
@@ -292,10 +291,6 @@ mod tests {
             limit.expect("a limit").with_band(50)
         };
         Limits::new(vec![limit("second", 10, 1), limit("minute", 100, 60)]).expect("two names")
-    }
-
-    fn tenant(number: usize) -> Tenant {
-        Tenant::parse(&number.to_string()).expect("a tenant")
     }
 
     fn sink(lessons: &mut Lessons, at: u32, number: usize, to: u64, left: u32) -> Vec<String> {

@@ -14,7 +14,7 @@ const MAX_LEAD: Duration = Duration::from_secs(2);
 
 /// The lead of preparations, and the durations it is estimated from.
 #[derive(Debug, Default)]
-pub(super) struct PrepareLead {
+pub struct PrepareLead {
     /// Durations of the last preparations, the newest last.
     took: VecDeque<Duration>,
     lead: Duration,
@@ -22,7 +22,7 @@ pub(super) struct PrepareLead {
 
 impl PrepareLead {
     /// Records that a preparation took `took`.
-    pub(super) fn learn(&mut self, took: Duration) {
+    pub fn learn(&mut self, took: Duration) {
         if self.took.len() == SAMPLES {
             self.took.pop_front();
         }
@@ -37,7 +37,7 @@ impl PrepareLead {
     }
 
     /// Returns the 95 % quantile of recent preparations plus a margin, or zero if they are quick.
-    pub(super) fn get(&self) -> Duration {
+    pub fn get(&self) -> Duration {
         self.lead
     }
 }

@@ -143,11 +143,8 @@ fn budget(tenant: &Tenant, limit: &Limit) -> LeaseKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::kit::{limit, tenant};
     use crate::rules::scope::Scope;
-
-    fn tenant(id: &str) -> Tenant {
-        Tenant::parse(id).expect("a good id")
-    }
 
     fn running(name: &str) -> Limit {
         Limit::concurrent(name, 3).expect("in range")
@@ -199,12 +196,12 @@ mod tests {
         let mut leases = Leases::default();
         let limits: Limits = running("own").into();
         for number in 0..2 * MAX_IDLE_KEYS {
-            leases.freed(&tenant(&format!("t-{number}")), &limits, 1);
+            leases.freed(&tenant(format!("t-{number}")), &limits, 1);
         }
         assert_eq!(leases.budgets.len(), MAX_IDLE_KEYS);
         // A budget with a waiting job is remembered while the job waits, and no longer.
         for number in (2 * MAX_IDLE_KEYS..4 * MAX_IDLE_KEYS).map(|it| it as u64) {
-            let of = tenant(&format!("t-{number}"));
+            let of = tenant(format!("t-{number}"));
             leases.add(&of, &running("own"), AT(1), JobKey(number));
             assert_eq!(leases.freed(&of, &limits, 3), [JobKey(number)]);
         }
@@ -214,14 +211,12 @@ mod tests {
     #[test]
     fn only_jobs_that_wait_for_a_lease_are_woken() {
         let mut leases = Leases::default();
-        let limit = Limit::new(
+        let limit = limit(
             "window",
             Algorithm::SlidingWindow,
             3,
             Duration::from_secs(1),
-            Duration::ZERO,
         );
-        let limit = limit.expect("in range");
         leases.add(&tenant("a"), &limit, Duration::ZERO, JobKey(1));
         assert!(leases.freed(&tenant("a"), &limit.into(), 9).is_empty());
     }

@@ -240,7 +240,7 @@ impl Scheduler {
         let limits = self.agreement.limits(tenant, plan);
         let name = headers::waits_for(policy);
         let limit = limits.iter().find(|limit| Some(limit.name()) == name);
-        limit.is_some_and(|limit| self.waiting.take_idle(tenant, limit, until, key))
+        limit.is_some_and(|limit| self.waiting.leases.take_idle(tenant, limit, until, key))
     }
 
     /// Looks at a job in memory whose time has come, or is near.
@@ -344,7 +344,7 @@ impl Scheduler {
         if self.intake.is_draining() {
             return;
         }
-        for (key, until) in self.waiting.surplus(now) {
+        for (key, until) in self.waiting.windows.surplus(now) {
             self.travel_on(now, key, until);
         }
     }

@@ -8,17 +8,17 @@ use super::lead::PrepareLead;
 use super::leases::Leases;
 use super::windows::DelayWindows;
 use crate::engine::action::JobKey;
-use crate::rules::limit::{Limit, Limits};
-use crate::rules::tenant::Tenant;
 
 /// Timers of the waiting jobs, and what else can end their waits.
 #[derive(Debug)]
 pub struct JobTimers {
     timers: BinaryHeap<Reverse<(Duration, JobKey)>>,
-    windows: DelayWindows,
-    leases: Leases,
+    /// The jobs that came from delay queues.
+    pub windows: DelayWindows,
+    /// The jobs that the end of a call may wake.
+    pub leases: Leases,
     /// How long before their turns calls are prepared.
-    lead: PrepareLead,
+    pub lead: PrepareLead,
 }
 
 impl JobTimers {
@@ -64,11 +64,6 @@ impl JobTimers {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Records that a job came from the delay queue.
-    pub fn record_source(&mut self, level: u8, key: JobKey) {
-        self.windows.add(usize::from(level), key);
-    }
-
     /// Lets the job wait in the window of its delay queue, to ask at `ask_at`, because its trip
     /// ends at `until`. Jobs that entered the delay queue after it are due at `open_at` or later.
     pub fn wait_for_trip(
@@ -89,29 +84,6 @@ impl JobTimers {
         self.windows.stay(key, until);
     }
 
-    /// Records that the job waits because of `limit`. If the limit counts running calls, the end of
-    /// a call may wake the job.
-    pub fn wakes_for(&mut self, tenant: &Tenant, limit: &Limit, until: Duration, key: JobKey) {
-        self.leases.add(tenant, limit, until, key);
-    }
-
-    /// Records that a job that has come back before its turn waits because of `limit`. Returns true
-    /// if a lease is idle instead, so that the job may ask for it.
-    pub fn take_idle(
-        &mut self,
-        tenant: &Tenant,
-        limit: &Limit,
-        until: Duration,
-        key: JobKey,
-    ) -> bool {
-        self.leases.take_idle(tenant, limit, until, key)
-    }
-
-    /// Returns the jobs that are woken by the end of `calls` calls of `tenant`.
-    pub fn woken_by(&mut self, tenant: &Tenant, limits: &Limits, calls: usize) -> Vec<JobKey> {
-        self.leases.freed(tenant, limits, calls)
-    }
-
     /// Ends the job's wait.
     pub fn end(&mut self, key: JobKey) {
         self.leases.forget(key);
@@ -122,27 +94,6 @@ impl JobTimers {
     pub fn forget(&mut self, key: JobKey) {
         self.leases.forget(key);
         self.windows.forget(key);
-    }
-
-    /// Returns the number of jobs that wait in windows.
-    pub fn in_windows(&self) -> usize {
-        self.windows.parked()
-    }
-
-    /// Returns the jobs that have to move on, because jobs behind them in their delay queue may be
-    /// due earlier, and the times that they wait for.
-    pub fn surplus(&mut self, now: Duration) -> Vec<(JobKey, Duration)> {
-        self.windows.surplus(now)
-    }
-
-    /// Returns when [`JobTimers::surplus`] may find something.
-    pub fn surplus_at(&self, now: Duration) -> Option<Duration> {
-        self.windows.next(now)
-    }
-
-    /// Records how long it took to prepare a call.
-    pub fn record_preparation(&mut self, took: Duration) {
-        self.lead.learn(took);
     }
 }
 
@@ -170,7 +121,7 @@ mod tests {
     #[test]
     fn slow_preparation_starts_before_jobs_are_due() {
         let mut waiting = JobTimers::new(1, 4);
-        waiting.record_preparation(100 * MS);
+        waiting.lead.learn(100 * MS);
         waiting.wait(1_000 * MS, JobKey(1));
         assert_eq!(waiting.due(900 * MS), Some((880 * MS, JobKey(1))));
         assert_eq!(waiting.due(900 * MS), None);
@@ -180,14 +131,14 @@ mod tests {
     #[test]
     fn a_job_is_in_its_window_until_it_leaves() {
         let mut waiting = JobTimers::new(1, 4);
-        waiting.record_source(0, JobKey(1));
+        waiting.windows.add(0, JobKey(1));
         waiting.wait_for_trip(JobKey(1), 40 * MS, 50 * MS, 50 * MS);
-        assert_eq!(waiting.in_windows(), 1);
+        assert_eq!(waiting.windows.parked(), 1);
         waiting.end(JobKey(1));
-        assert_eq!(waiting.in_windows(), 0);
+        assert_eq!(waiting.windows.parked(), 0);
         waiting.wait_in_window(JobKey(1), 60 * MS, 60 * MS);
-        assert_eq!(waiting.in_windows(), 1);
+        assert_eq!(waiting.windows.parked(), 1);
         waiting.forget(JobKey(1));
-        assert_eq!(waiting.in_windows(), 0);
+        assert_eq!(waiting.windows.parked(), 0);
     }
 }

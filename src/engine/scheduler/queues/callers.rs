@@ -58,12 +58,7 @@ impl RecentCallers {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn tenant(name: &str) -> Tenant {
-        Tenant::parse(name).expect("a tenant")
-    }
+    use crate::rules::kit::{SECOND, tenant};
 
     #[test]
     fn another_tenant_is_remembered_for_five_to_ten_seconds() {

@@ -1,6 +1,7 @@
 //! The queues of jobs: whose turn it is, which jobs are held, and which are surplus.
 
 use super::*;
+use crate::rules::kit::tenant;
 
 /// Takes a round trip to all shards, with no other in flight.
 fn take_round(queues: &mut Queues, max: usize) -> Vec<TenantShare> {
@@ -14,10 +15,6 @@ fn may_ask(queues: &Queues) -> bool {
 
 fn ready(queues: &Queues) -> usize {
     queues.ready(|_| true)
-}
-
-fn tenant(name: &str) -> Tenant {
-    Tenant::parse(name).expect("a tenant")
 }
 
 fn fill(queues: &mut Queues, name: &str, keys: std::ops::Range<u64>) {

@@ -332,10 +332,7 @@ impl TokenSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn tenant(number: usize) -> Tenant {
-        Tenant::parse(&number.to_string()).expect("a tenant")
-    }
+    use crate::rules::kit::tenant;
 
     /// Creates a tenant whose token is renewed after `seconds` and expires after twice that time.
     fn with_token(seconds: u64) -> Arc<TenantEntry> {

@@ -36,7 +36,7 @@ fn a_hypothesis_shows_the_limits_it_would_enforce() {
     );
     let two = limits(&["day", "second"]);
     let asked = ask(&["second.max-requests=1", "pause=10m"], &two).expect("fine");
-    let max: Vec<u64> = asked.limits.iter().map(Limit::max).collect();
+    let max: Vec<u64> = asked.limits.iter().map(|limit| limit.max()).collect();
     assert_eq!(
         (max, asked.ignores_override),
         (vec![100, 1], vec![false, true])

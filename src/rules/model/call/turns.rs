@@ -231,6 +231,6 @@ impl Call<'_> {
 /// Returns the highest cost that can start under `limits`.
 pub(super) fn highest_cost(limits: &[Limit]) -> u64 {
     let costs = limits.iter().filter(|limit| limit.unit() == Unit::Cost);
-    let capacities = costs.map(Limit::capacity);
+    let capacities = costs.map(|limit| limit.capacity());
     capacities.min().unwrap_or(UNLIMITED)
 }

@@ -3,6 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use crate::rules::decision::{Change, Question, UsageOfLimit};
+use crate::rules::kit;
 use crate::rules::learned::*;
 use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::model::State;
@@ -13,8 +14,7 @@ const BEGIN: u64 = 1_700_000_000_000;
 
 fn limit(algorithm: Algorithm, max: u64, percent: u8) -> Limit {
     let window = Duration::from_millis(WINDOW);
-    let limit = Limit::new("minute", algorithm, max, window, Duration::ZERO);
-    limit.expect("in range").with_band(percent)
+    kit::limit("minute", algorithm, max, window).with_band(percent)
 }
 
 /// One tenant with one limit.
@@ -207,8 +207,7 @@ fn an_advertised_limit_counts_until_it_is_withdrawn_or_stale() {
 fn the_fullest_limit_that_explains_the_wait_learns() {
     let of = |name, max, seconds| {
         let window = Duration::from_secs(seconds);
-        let limit = Limit::new(name, Algorithm::SlidingWindow, max, window, Duration::ZERO);
-        limit.expect("in range").with_band(50)
+        kit::limit(name, Algorithm::SlidingWindow, max, window).with_band(50)
     };
     let limits = [of("second", 10, 1), of("minute", 100, 60)];
     let clock = Clock::from_micros(BEGIN * 1_000);

@@ -3,7 +3,6 @@
 use super::Scopes;
 use crate::rules::decision::Change;
 use crate::rules::forecast::{ForecastRequest, OpeningTime, Schedule, Turn, points};
-use crate::rules::limit::Limit;
 use crate::rules::model::State;
 use crate::rules::model::call::Call;
 use crate::rules::usage::Clock;
@@ -57,7 +56,7 @@ impl Scopes<'_> {
                 units => waitlist.jobs_in(units, own),
             },
             turns,
-            max: limits.iter().map(Limit::max).collect(),
+            max: limits.iter().map(|limit| limit.max()).collect(),
             set,
         }
     }

@@ -335,7 +335,7 @@ pub(super) async fn redis(
 async fn measure_redis(
     config: &Config,
 ) -> Result<(RedisGate, ServerHealth, Vec<Duration>), GateError> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     let limits = config.rate_limiter.policy.default_limits();
     let health = gate.check(limits).await?;
     let round_trips = gate.pings().await?;

@@ -61,7 +61,7 @@ impl Servers {
     pub fn new<'a>(configs: impl Iterator<Item = &'a Config>) -> Result<Self, Failure> {
         let part = |config: &Config| {
             Ok::<_, Failure>(PipelineServers {
-                gate: RedisGate::connect(&config.redis.url, &config.redis.prefix)?,
+                gate: RedisGate::new(&config.redis.url, &config.redis.prefix)?,
                 config: config.clone(),
             })
         };

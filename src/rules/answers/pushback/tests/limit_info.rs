@@ -290,6 +290,7 @@ proptest! {
             prop_oneof![
                 prop::collection::vec(any::<u8>(), 0..48),
                 "[0-9]{0,30}(\\.[0-9]{0,30})?".prop_map(String::into_bytes),
+                "[\"a-z=;:,() ]{0,12}\"a\";r=0;t=[0-9]{1,16}".prop_map(String::into_bytes),
                 "\"a\";[rq]=-?[0-9]{1,16};[tw]=[0-9]{1,16}(, \"b\";[rq]=[0-9]{1,3};[tw]=[0-9]{1,3})?".prop_map(String::into_bytes),
                 "(limit|remaining)=[0-9]{1,15}, remaining=0, reset=[0-9]{1,15}".prop_map(String::into_bytes),
                 "[0-9]{1,15}(, [0-9]{1,15};w=[0-9]{1,15}){0,3}".prop_map(String::into_bytes),

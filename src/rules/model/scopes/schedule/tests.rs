@@ -189,7 +189,7 @@ fn with_several_limits_the_forecast_is_as_good() {
         let counts = |limit: &Limit| limit.algorithm() == Algorithm::SlidingCounter;
         if limits.iter().any(counts) {
             assert_eq!(forecast.sure, Certainty::Estimated);
-            let span = limits.iter().map(Limit::span).max().unwrap_or(0);
+            let span = limits.iter().map(|limit| limit.span()).max().unwrap_or(0);
             assert!(off <= span, "{off} of {wait}: {forecast:?} {limits:?}");
         } else {
             assert_eq!(forecast.sure, Certainty::Exact);
