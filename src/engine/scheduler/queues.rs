@@ -2,6 +2,7 @@
 //! that are held and that run. It knows only the jobs' keys.
 
 mod callers;
+mod slots;
 mod state;
 
 use std::collections::{HashMap, VecDeque};
@@ -10,6 +11,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 
 use self::callers::RecentCallers;
+use self::slots::SlotCandidate;
 use self::state::{ShardSum, ShardSums, TenantState};
 use super::slot_shares;
 use crate::engine::action::JobKey;
@@ -22,13 +24,6 @@ const HELD_SHARE: usize = 2;
 /// One tenant may have at most the prefetch divided by this in held jobs, and as many that wait for
 /// a slot.
 const HELD_SHARE_OF_TENANT: usize = 8;
-/// Share of the slots, as a divisor, that stays free for tenants with few slots that had one lately.
-const RESERVED_SHARE: usize = 4;
-/// Maximum number of slots that a tenant gets in a row, before the next tenant's turn.
-const MAX_RUN: usize = 8;
-/// A run has as many slots as usual calls fit into this time one after another. Longer calls make
-/// shorter runs.
-const RUN_TIME: Duration = Duration::from_millis(20);
 /// Minimum interval between checks of jobs that lack a slot.
 const SURPLUS_PAUSE: Duration = Duration::from_millis(100);
 
@@ -56,22 +51,6 @@ pub struct TenantShare {
     pub slots: u32,
     /// The jobs that ask, those with a slot first.
     pub keys: Vec<JobKey>,
-}
-
-/// A tenant that may ask in the next round trip.
-#[derive(Debug)]
-struct SlotCandidate {
-    tenant: Tenant,
-    /// Number of slots that it could use.
-    demand: usize,
-    /// How many more slots it may have until it has few no longer.
-    few: usize,
-    /// Whether a part of the slots stays free beside it.
-    is_reserved: bool,
-    /// Number of slots that it gets before the tenants behind it get one.
-    run: usize,
-    /// Number of slots that it gets.
-    slots: u32,
 }
 
 /// All tenants with a job in memory.
@@ -197,54 +176,6 @@ impl Queues {
         at_once + free.min(ready - at_once)
     }
 
-    fn slots_of(&self, tenant: &Tenant) -> usize {
-        self.tenants.get(tenant).map_or(0, |state| state.slots)
-    }
-
-    fn free(&self) -> usize {
-        self.concurrency.saturating_sub(self.slots)
-    }
-
-    /// Returns the maximum number of slots of `tenant` now.
-    fn max_slots(&self, tenant: &Tenant) -> usize {
-        let most = self.max_slots_beside(self.rotation.len());
-        match self.keeps_reserve_from(tenant) {
-            true => most.min(self.few().max(self.slots_of(tenant) + self.unreserved())),
-            false => most,
-        }
-    }
-
-    /// Returns the maximum number of slots of a tenant if `waiting` tenants wait: half of all if
-    /// there are others.
-    fn max_slots_beside(&self, waiting: usize) -> usize {
-        match waiting {
-            0 | 1 => self.concurrency,
-            _ => self.concurrency.div_ceil(2),
-        }
-    }
-
-    /// Returns the number of slots up to which a tenant has few: a run, at most half of the reserve.
-    fn few(&self) -> usize {
-        self.run().min(self.reserve() / 2).max(1)
-    }
-
-    fn reserve(&self) -> usize {
-        self.concurrency / RESERVED_SHARE
-    }
-
-    /// Returns the number of free slots beyond the reserve.
-    fn unreserved(&self) -> usize {
-        self.free().saturating_sub(self.reserve())
-    }
-
-    /// Returns true if a part of the slots must stay free, because another tenant had a slot lately
-    /// and has few now. Otherwise tenants with long calls would take all of them between two jobs of
-    /// the others.
-    fn keeps_reserve_from(&self, tenant: &Tenant) -> bool {
-        let mut others = self.callers.tenants().filter(|other| *other != tenant);
-        others.any(|other| self.slots_of(other) < self.few())
-    }
-
     /// Forgets tenants that had no slot lately.
     pub fn forget_callers(&mut self, now: Duration) {
         self.callers.forget_old(now);
@@ -264,15 +195,6 @@ impl Queues {
         {
             self.rotation.push_front(tenant);
         }
-    }
-
-    /// Returns the number of slots that a tenant gets in a row. A long run lets its jobs share a
-    /// question, but makes other tenants wait. A run is a single slot if calls usually take
-    /// [`RUN_TIME`] or longer, and until their duration is known.
-    fn run(&self) -> usize {
-        let calls = RUN_TIME.as_nanos().checked_div(self.usual_call.as_nanos());
-        let calls = usize::try_from(calls.unwrap_or(1)).unwrap_or(MAX_RUN);
-        calls.clamp(1, MAX_RUN)
     }
 
     /// Takes up to `max` jobs of the open shards for one round trip. Divides this number and the
@@ -352,30 +274,6 @@ impl Queues {
         self.rotation.extend(unslotted);
         self.rotation.extend(served);
         turns
-    }
-
-    /// Divides the free slots among `tenants`. If a part of the slots is reserved, each first gets
-    /// slots until it has few, then all share the rest beyond the reserve.
-    fn share(&self, tenants: &[SlotCandidate]) -> Vec<u32> {
-        let of =
-            |get: fn(&SlotCandidate) -> usize| -> Vec<usize> { tenants.iter().map(get).collect() };
-        let (demands, runs) = (of(|it| it.demand), of(|it| it.run));
-        if !tenants.iter().any(|it| it.is_reserved) {
-            return slot_shares::share(self.free(), &demands, &runs);
-        }
-        let first = slot_shares::share(self.free(), &of(|it| it.demand.min(it.few)), &runs);
-        let given: u32 = first.iter().sum();
-        let rest = demands
-            .iter()
-            .zip(&first)
-            .map(|(demand, slots)| demand - *slots as usize);
-        let left = self.unreserved().saturating_sub(given as usize);
-        let more = slot_shares::share(left, &rest.collect::<Vec<_>>(), &vec![1; demands.len()]);
-        first
-            .iter()
-            .zip(more)
-            .map(|(first, more)| first + more)
-            .collect()
     }
 
     /// Takes tenants out of the rotation, and returns the ones that may ask, and the ones that may
