@@ -136,7 +136,8 @@ pub enum Action {
         /// The job.
         job: Job,
     },
-    /// Drop the prepared calls of these jobs. No report follows.
+    /// Drop the prepared calls of these jobs, and stop publishing their results for direct reply-to
+    /// targets. No report follows.
     Release(Vec<JobKey>),
     /// Run the job, then call [`super::scheduler::Scheduler::finished`].
     Dispatch {

@@ -271,7 +271,7 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
                 let reason = match sent {
                     ResultOutcome::Refused => {
                         "the queue or RabbitMQ refuses the result or does not confirm it, or too \
-                        many results wait for the queue"
+                        many results wait"
                     }
                     _ => {
                         "the queue or exchange does not exist, or is one of the worker's own queues"

@@ -33,7 +33,7 @@ use crate::engine::action::Update;
 use crate::engine::large_bodies::LargeBodies;
 use crate::engine::observer::Observer;
 use crate::engine::outage::Outage;
-use crate::engine::perform::TaskReport;
+use crate::engine::perform::{DirectResults, TaskReport};
 use crate::engine::prepared_calls::PreparedCalls;
 use crate::engine::redis_state::RedisState;
 use crate::engine::scheduler::Scheduler;
@@ -112,7 +112,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         let gate = Arc::clone(&self.gate);
         scheduler.shard_by(Shards::from_grouping(move |tenant| gate.shard(tenant)));
         let mut tasks = JoinSet::new();
-        let mut prepared = PreparedCalls::default();
+        let (mut prepared, mut direct) = (PreparedCalls::default(), DirectResults::default());
         let mut redis = Outage::new("Redis");
         let mut reading = LargeBodies::default();
         let mut observer = Observer::default();
@@ -156,7 +156,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             });
             observer.turn(&self.metrics, &mut scheduler, now);
             let watch = (started, &signals);
-            self.perform(scheduler.take_actions(), watch, &mut tasks, &mut prepared)
+            let kept = (&mut prepared, &mut direct);
+            self.perform(scheduler.take_actions(), watch, &mut tasks, kept)
                 .await;
             if give_up_at.is_some() && scheduler.is_idle() {
                 break;
@@ -196,7 +197,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                             Ok(report) => {
                                 let now = started.elapsed();
                                 let state = (&mut redis, &mut reading);
-                                self.take_report(&mut scheduler, now, report, state, &mut prepared);
+                                let kept = (&mut prepared, &mut direct);
+                                self.take_report(&mut scheduler, now, report, state, kept);
                             }
                             Err(why) => over = EngineEnd::Panicked(panic_reason(why)),
                         }
@@ -335,7 +337,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         now: Duration,
         report: TaskReport<H::Ready>,
         (redis, reading): (&mut Outage, &mut LargeBodies),
-        prepared: &mut PreparedCalls<H::Ready>,
+        (prepared, direct): (&mut PreparedCalls<H::Ready>, &mut DirectResults),
     ) {
         match report {
             TaskReport::Answered(shard, result) => {
@@ -364,7 +366,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             TaskReport::Suspected(shard, result) => scheduler.suspected(now, shard, result),
             TaskReport::Deduped(shard, result) => scheduler.deduped(now, shard, result),
             TaskReport::Sighted(result) => scheduler.sighted(now, &result),
-            TaskReport::Replied(results) => scheduler.replied_to(now, results),
+            TaskReport::Replied(results) => {
+                results.iter().for_each(|(key, _)| _ = direct.remove(key));
+                scheduler.replied_to(now, results);
+            }
             TaskReport::Moved(results) => scheduler.moved(now, results),
             TaskReport::Prepared(key, result, took) => {
                 let result = result.map(|call| prepared.put(key, call));

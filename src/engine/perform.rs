@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use foldhash::fast::RandomState;
+use futures_util::future::OptionFuture;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tracing::{Instrument, info};
@@ -48,17 +50,25 @@ pub(super) enum TaskReport<R> {
 /// Results for one target, and the keys of their jobs.
 type TargetReplies = (Vec<JobKey>, Vec<Reply>);
 
+/// Unanswered results for direct reply-to targets. Removing one stops its publish, so that a result
+/// that was given up does not delay others.
+pub(super) type DirectResults = HashMap<JobKey, oneshot::Sender<()>, RandomState>;
+
 /// Splits results by target, in order of first appearance, so that no result waits for a confirm of
-/// another queue.
+/// another queue. Results for direct reply-to targets, which can be given up, are alone.
 fn by_target(batch: Vec<(JobKey, Reply)>) -> Vec<TargetReplies> {
     let mut indexes = HashMap::new();
     let mut all: Vec<TargetReplies> = Vec::new();
     for (key, message) in batch {
         let target = (message.exchange.clone(), message.routing_key.clone());
-        let index = *indexes.entry(target).or_insert_with(|| {
+        let mut new = || {
             all.push(TargetReplies::default());
             all.len() - 1
-        });
+        };
+        let index = match message.is_direct() {
+            true => new(),
+            false => *indexes.entry(target).or_insert_with(new),
+        };
         all[index].0.push(key);
         all[index].1.push(message);
     }
@@ -73,7 +83,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         actions: Vec<Action>,
         (started, signals): (Instant, &mpsc::Sender<(JobKey, CallSignal)>),
         tasks: &mut JoinSet<TaskReport<H::Ready>>,
-        prepared: &mut PreparedCalls<H::Ready>,
+        (prepared, direct): (&mut PreparedCalls<H::Ready>, &mut DirectResults),
     ) {
         let (mut acks, mut returns, mut rests) = (Vec::new(), Vec::new(), false);
         for action in actions {
@@ -149,8 +159,15 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Action::Reply(batch) => {
                     for (keys, replies) in by_target(batch) {
                         let broker = Arc::clone(&self.broker);
+                        let is_direct = replies.iter().any(Reply::is_direct);
+                        let (wanted, given_up) = is_direct.then(oneshot::channel).unzip();
+                        direct.extend(keys.first().copied().zip(wanted));
                         tasks.spawn(async move {
-                            let results = broker.reply(replies).await;
+                            let results = tokio::select! {
+                                biased;
+                                results = broker.reply(replies) => results,
+                                _ = OptionFuture::from(given_up), if is_direct => Vec::new(),
+                            };
                             TaskReport::Replied(keys.into_iter().zip(results).collect())
                         });
                     }
@@ -165,7 +182,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         TaskReport::Abandoned(permit, ended)
                     });
                 }
-                Action::Release(keys) => keys.into_iter().for_each(|key| drop(prepared.take(key))),
+                Action::Release(keys) => keys.into_iter().for_each(|key| {
+                    prepared.take(key);
+                    direct.remove(&key);
+                }),
                 Action::Prepare { key, job } => {
                     let handler = Arc::clone(&self.handler);
                     match handler.at_once_for(&job.tenant) {

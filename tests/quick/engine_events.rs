@@ -1,5 +1,6 @@
 //! The engine's loop takes every event that it receives, however many arrive at once.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use kit::settings;
 use lapin::BasicProperties;
 use sluicegate::admin::Health;
 use sluicegate::broker::{Broker, BrokerEvent, Outgoing, PublishError, Reply, Tag};
-use sluicegate::engine::action::{EngineSettings, Update};
+use sluicegate::engine::action::{EngineSettings, ResultSettings, ResultTarget, Update};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, EngineEnd, Stop};
 use sluicegate::gate::{
@@ -394,4 +395,69 @@ async fn an_engine_reports_a_panicked_task_and_a_silent_broker() {
         let over = engine.run(scheduler, events, Stop::default()).await;
         assert_eq!(over, expected);
     }
+}
+
+/// A broker that never answers results.
+#[derive(Default)]
+struct SilentBroker {
+    /// Number of results whose answers are awaited.
+    awaited: AtomicUsize,
+    acked: AtomicUsize,
+}
+
+impl Broker for SilentBroker {
+    async fn publish(&self, _: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
+        Vec::new()
+    }
+    async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
+        struct Awaited<'a>(&'a AtomicUsize, usize);
+        impl Drop for Awaited<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(self.1, Ordering::Relaxed);
+            }
+        }
+        self.awaited.fetch_add(batch.len(), Ordering::Relaxed);
+        let _awaited = Awaited(&self.awaited, batch.len());
+        std::future::pending().await
+    }
+    async fn ack(&self, tags: Vec<Tag>) {
+        self.acked.fetch_add(tags.len(), Ordering::Relaxed);
+    }
+    async fn give_back(&self, _: Vec<Tag>) {}
+    async fn rest(&self) {}
+    async fn take(&self) {}
+    async fn stop_consuming(&self) {}
+    async fn close(&self) {}
+}
+
+/// Unanswered results would hold up those of other jobs.
+#[tokio::test(start_paused = true)]
+async fn a_result_that_is_given_up_is_not_published_any_more() {
+    let broker = Arc::new(SilentBroker::default());
+    let engine = engine(
+        &broker,
+        &OpeningGate::after(Duration::ZERO),
+        &Arc::new(InstantHandler),
+        Duration::from_secs(30),
+    );
+    let mut settings = settings::open(JOBS);
+    settings.prefetch = 80;
+    settings.results = Some(ResultSettings {
+        to: ResultTarget::ReplyTo,
+        max_body: 0,
+    });
+    let mut jobs = deliveries("a", 1..=40);
+    for (n, job) in jobs.iter_mut().enumerate() {
+        // Some have the same target.
+        let target = format!("amq.rabbitmq.reply-to.{}", n / 2);
+        let properties = std::mem::take(&mut job.message.properties);
+        job.message.properties = properties.with_reply_to(target.into());
+    }
+    let (_sender, events) = channel([BrokerEvent::Deliveries(jobs)]);
+    let scheduler = Scheduler::new(settings, 7);
+    let mut run = pin!(engine.run(scheduler, events, Stop::default()));
+    let ran = tokio::time::timeout(Duration::from_secs(5), &mut run).await;
+    assert!(ran.is_err(), "{ran:?}");
+    let counts = [&broker.acked, &broker.awaited].map(|it| it.load(Ordering::Relaxed));
+    assert_eq!(counts, [30, 10], "an eighth of the prefetch stays");
 }

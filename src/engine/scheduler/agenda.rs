@@ -9,7 +9,7 @@ use crate::engine::action::{Action, JobKey};
 /// Actions that were not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
-    /// Jobs whose prepared calls are not needed.
+    /// Jobs whose prepared calls, or results for direct reply-to targets, are not needed.
     released: Vec<JobKey>,
     actions: Vec<Action>,
     replies: Vec<(JobKey, Reply)>,
@@ -27,7 +27,7 @@ impl Agenda {
         self.actions.push(action);
     }
 
-    /// Releases the prepared call of a job.
+    /// Releases the prepared call of a job, and its result for a direct reply-to target.
     pub(super) fn release(&mut self, key: JobKey) {
         self.released.push(key);
     }

@@ -165,8 +165,12 @@ pub struct Moves {
     stuck: BTreeMap<MoveTarget, StuckTarget>,
     /// Moves scheduled for a later time.
     later: BTreeSet<(Duration, JobKey)>,
-    /// When [`Moves::due`] next has something to do.
+    /// Unanswered results for direct reply-to targets that publishers named, the oldest first.
+    direct: BTreeSet<(Duration, JobKey)>,
+    /// When [`Moves::due`] next has something to do, apart from `direct`.
     next_at: Option<Duration>,
+    /// When [`Moves::due`] last had something to do.
+    checked_at: Duration,
     prefetch: usize,
     dead: Arc<str>,
     /// Whether publishers name the targets of results.
@@ -183,7 +187,9 @@ impl Moves {
             all: HashMap::default(),
             stuck: BTreeMap::new(),
             later: BTreeSet::new(),
+            direct: BTreeSet::new(),
             next_at: None,
+            checked_at: Duration::ZERO,
             prefetch,
             dead,
             are_targets_named,
@@ -214,6 +220,9 @@ impl Moves {
     }
 
     fn insert(&mut self, key: JobKey, of: Move) {
+        if self.are_targets_named && of.reply.as_ref().is_some_and(|it| it.is_direct()) {
+            self.direct.insert((of.since, key));
+        }
         let entry = MoveEntry {
             of,
             failures: 0,
@@ -257,6 +266,7 @@ impl Moves {
     ) -> Option<(Reply, Vec<MoveStep>)> {
         let entry = self.all.get_mut(&key)?;
         let reply = *entry.of.reply.take()?;
+        self.direct.remove(&(entry.of.since, key));
         (entry.failures, entry.refusal, entry.of.since) = (0, None, now);
         let tag = entry.of.outgoing.is_none().then_some(entry.of.tag);
         let freed = self.leave(now, &target_of(&reply), key, is_open);
@@ -417,6 +427,7 @@ impl Moves {
                 self.leave(now, &target, key, false);
             }
             if let Some(MoveEntry { of, refusal, .. }) = self.all.remove(&key) {
+                self.direct.remove(&(of.since, key));
                 returned.push(ReturnedMove { key, of, refusal });
             }
         }
@@ -438,6 +449,7 @@ impl Moves {
         self.all.clear();
         self.stuck.clear();
         self.later.clear();
+        self.direct.clear();
         self.next_at = None;
     }
 }

@@ -243,6 +243,10 @@ impl Scheduler {
     /// dead letter or its ack. A result that the broker did not accept is published again.
     pub fn replied_to(&mut self, now: Duration, results: Vec<(JobKey, Result<(), PublishError>)>) {
         for (key, result) in results {
+            // A result that was given up may still be answered, while the job's next step waits.
+            if !self.moves.has_reply(key) {
+                continue;
+            }
             match result {
                 Ok(()) => self.result_ended(now, key, ResultOutcome::Published),
                 Err(PublishError::Returned) => {

@@ -34,6 +34,7 @@ impl Scheduler {
         self.do_all(due.next);
         for key in due.overdue {
             if self.moves.has_reply(key) {
+                self.agenda.release(key);
                 self.result_ended(now, key, ResultOutcome::Refused);
             } else if !self.intake.is_draining() {
                 self.reroute_stuck(now, key);

@@ -11,7 +11,8 @@ use kit::{Bed, job, jobs, until};
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Connection, ConnectionProperties};
-use sluicegate::broker::Message;
+use sluicegate::broker::amqp::REPLY_TO;
+use sluicegate::broker::{Message, Outgoing};
 use sluicegate::rules::job::Field;
 
 use crate::PROGRAM;
@@ -127,6 +128,55 @@ async fn a_reply_to_that_closes_the_connection_loses_only_its_own_result() {
     until("the last is called", || called(&api, "good") >= 61).await;
     worker.stop();
     assert_eq!(api.count(), 81);
+}
+
+/// Each name is new, so none is refused before RabbitMQ has closed the connection over it.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_reply_tos_that_close_the_connection_stop_no_other_tenant_and_no_other_result() {
+    const EVIL: usize = 1_500;
+    const GOOD: usize = 40;
+    let (api, bed) = (Api::start().await, bed(shared_rabbit()));
+    let yaml = yaml(&bed, MANY, &api) + "log: {level: debug}\n";
+    let names: Vec<String> = (0..EVIL)
+        .map(|n| format!("amq.rabbitmq.reply-to.g2dkAA.{n}"))
+        .collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    bed.publish(&yaml, asking("evil", EVIL, &names)).await;
+    let client = bed.client(&yaml).await;
+    let mut replies = client.replies().await.expect("replies");
+    let queue = client.names().fresh.clone();
+    let to_queue = |message| Outgoing {
+        queue: queue.clone(),
+        message,
+    };
+    let asked: Vec<_> = (asking("asker", GOOD, &[REPLY_TO]).into_iter())
+        .map(to_queue)
+        .collect();
+    let answers = client.publish(&asked).await.expect("confirms");
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    bed.publish(&yaml, jobs("good", GOOD)).await;
+    let worker = PROGRAM.start(&yaml);
+    until("all are called", || called(&api, "good") == GOOD).await;
+    // Neither they nor the other results waited until RabbitMQ had refused each result.
+    let closed = || worker.count(&["closed a channel or a connection because of a message"]);
+    let at_call = closed();
+    assert!(at_call < EVIL / 2, "{at_call}");
+    for n in 0..GOOD {
+        let reply = tokio::time::timeout(kit::PATIENCE, replies.next()).await;
+        assert!(matches!(reply, Ok(Some(_))), "{n}: {reply:?}");
+    }
+    client.close().await;
+    until("all of them end", || results(&worker) == EVIL + GOOD).await;
+    let at_end = closed();
+    assert!(at_end < EVIL / 2, "{at_end}");
+    until("nothing is held", || {
+        counted(&worker, "sluicegate_in_memory") == 0
+    })
+    .await;
+    worker.stop();
+    let calls = calls(&api);
+    assert_eq!(calls.len(), EVIL + 2 * GOOD);
+    assert!(calls.values().all(|calls| *calls == 1), "{calls:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

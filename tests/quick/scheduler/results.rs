@@ -350,6 +350,38 @@ fn a_job_that_was_called_ends_though_too_many_results_wait() {
     assert!(desk.actions().replies.len() >= share - 1);
 }
 
+/// Publishers name many direct reply-to targets over which RabbitMQ closes the connection.
+#[test]
+fn a_late_answer_to_a_result_that_was_given_up_changes_nothing() {
+    let (mut desk, share) = (desk(ResultTarget::ReplyTo), 80 / 8);
+    let mut keys = Vec::new();
+    for n in 0..share + 3 {
+        let key = start(&mut desk, job(&format!("amq.rabbitmq.reply-to.{n}")));
+        let done = desk.ended(key, answered(reject()));
+        keys.push(one(&done).0);
+    }
+    let done = desk.step(SECOND);
+    assert_eq!(done.released, keys[..3], "they are not published any more");
+    let letters: Vec<JobKey> = done.published.iter().map(|(key, _)| *key).collect();
+    assert_eq!(letters, keys[..3]);
+    let down = PublishError::Down("cut".to_owned());
+    let late = [
+        Err(down),
+        Ok(()),
+        Err(PublishError::Refused("541".to_owned())),
+    ];
+    let late = keys.iter().copied().zip(late).collect();
+    desk.scheduler.replied_to(desk.now, late);
+    for _ in 0..40 {
+        let done = desk.step(100 * MS);
+        assert!(done.published.is_empty() && done.replies.is_empty());
+        assert_eq!(done.acked, [0; 0]);
+    }
+    for (n, key) in keys[..3].iter().enumerate() {
+        assert_eq!(desk.confirmed(*key).acked, [n as u64 + 1]);
+    }
+}
+
 #[test]
 fn a_result_is_forgotten_with_its_session() {
     let mut desk = desk(ResultTarget::ReplyTo);

@@ -20,6 +20,11 @@ const SHARE_OF_ONE: usize = 8;
 /// The prefetch divided by this bounds the messages that wait for all stuck targets together, as
 /// long as further messages have another route.
 const SHARE_OF_ALL: usize = 2;
+/// Time after which an unanswered result for a direct reply-to target is late. Such a target is
+/// not durable, so RabbitMQ answers at once unless the connection fails because of other targets.
+const DIRECT_PATIENCE: Duration = Duration::from_secs(1);
+/// Minimum interval between checks for late results of this kind.
+const DIRECT_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a stuck target without waiting messages is remembered.
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 /// Maximum number of such targets.
@@ -52,14 +57,16 @@ impl Moves {
     /// Returns the steps to take now. A result whose publisher named its target is over after about
     /// 30 s, or if more than an eighth of the prefetch waits for one target or for one tenant's
     /// targets, or more than half of it for all targets. The same goes for jobs and dead letters,
-    /// except for one message per queue, which tries it. Results for an exchange that the operator
-    /// named have 10 minutes. A job over which RabbitMQ closes the channel is over after 30 s, a
-    /// dead letter after 10 minutes.
+    /// except for one message per queue, which tries it. A result for a direct reply-to target counts
+    /// as waiting after 1 s without an answer, even if no target is stuck. Results for an exchange
+    /// that the operator named have 10 minutes. A job over which RabbitMQ closes the channel is over
+    /// after 30 s, a dead letter after 10 minutes.
     pub fn due(&mut self, now: Duration) -> DueMoves {
         let mut due = DueMoves::default();
-        if self.next_at.is_none_or(|at| now < at) {
+        if self.next().is_none_or(|at| now < at) {
             return due;
         }
+        self.checked_at = now;
         while let Some(&(at, key)) = self.later.first()
             && at <= now
         {
@@ -82,6 +89,10 @@ impl Moves {
         let mut overdue = BTreeSet::new();
         self.find_old(now, &mut overdue);
         self.find_surplus(now, &mut overdue);
+        // A late result may be one that tries its target.
+        let is_over =
+            |next: &MoveStep| matches!(next, MoveStep::Reply((key, _)) if overdue.contains(key));
+        due.next.retain(|next| !is_over(next));
         due.overdue = overdue.into_iter().collect();
         self.next_at = self.find_next(now);
         due
@@ -89,7 +100,7 @@ impl Moves {
 
     /// Returns when [`Moves::due`] has something to do, if nothing happens before.
     pub fn next(&self) -> Option<Duration> {
-        self.next_at
+        self.next_at.into_iter().chain(self.next_direct()).min()
     }
 
     fn forget_old(&mut self, now: Duration) {
@@ -150,15 +161,14 @@ impl Moves {
     }
 
     fn find_surplus(&self, now: Duration, overdue: &mut BTreeSet<JobKey>) {
-        let share = |part: usize| (self.prefetch / part).max(1);
-        let (mut all, mut tenants) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
+        let (mut all, mut tenants) = (BTreeSet::new(), BTreeMap::<_, BTreeSet<_>>::new());
         let mut waiting = 0;
         for stuck in self.stuck.values() {
             if !stuck.is_to_blame && stuck.failures < MIN_FAILURES {
                 continue;
             }
             waiting += stuck.waiting.len();
-            let mut own = Vec::new();
+            let mut own = BTreeSet::new();
             let from_window = |of: &Move| matches!(of.tag.source, DeliverySource::Delay(_));
             let mut has_trier = stuck.trying.is_some()
                 || (self.waiting(now, stuck)).any(|(_, entry)| !from_window(&entry.of));
@@ -168,23 +178,49 @@ impl Moves {
                 if named == Some(false) {
                     continue;
                 }
-                own.push((of.since, key));
+                own.insert((of.since, key));
                 if named.is_some() {
                     let of_tenant = tenants.entry(of.tenant.as_ref()).or_default();
-                    of_tenant.push((of.since, key));
+                    of_tenant.insert((of.since, key));
                 } else if from_window(of) && std::mem::replace(&mut has_trier, true) {
                     // It would hold up other jobs in the window of its delay queue.
                     overdue.insert(key);
                 }
             }
-            take_oldest(&mut own, stuck.waiting.len(), share(SHARE_OF_ONE), overdue);
+            take_oldest(&own, stuck.waiting.len(), self.share(SHARE_OF_ONE), overdue);
             all.append(&mut own);
         }
-        for mut of_tenant in tenants.into_values() {
-            let waiting = of_tenant.len();
-            take_oldest(&mut of_tenant, waiting, share(SHARE_OF_ONE), overdue);
+        for (since, key) in self.late_direct(now) {
+            if let Some(entry) = self.all.get(&key) {
+                // It may be one of those above.
+                waiting += usize::from(all.insert((since, key)));
+                let of_tenant = tenants.entry(entry.of.tenant.as_ref()).or_default();
+                of_tenant.insert((since, key));
+            }
         }
-        take_oldest(&mut all, waiting, share(SHARE_OF_ALL), overdue);
+        for of_tenant in tenants.into_values() {
+            let max = self.share(SHARE_OF_ONE);
+            take_oldest(&of_tenant, of_tenant.len(), max, overdue);
+        }
+        take_oldest(&all, waiting, self.share(SHARE_OF_ALL), overdue);
+    }
+
+    /// Returns a part of the prefetch.
+    fn share(&self, part: usize) -> usize {
+        (self.prefetch / part).max(1)
+    }
+
+    /// Returns the results for direct reply-to targets that are late, the oldest first.
+    fn late_direct(&self, now: Duration) -> impl Iterator<Item = (Duration, JobKey)> {
+        let all = self.direct.iter().copied();
+        all.take_while(move |(since, _)| *since + DIRECT_PATIENCE <= now)
+    }
+
+    /// Returns when to check again whether too many results for direct reply-to targets are late.
+    fn next_direct(&self) -> Option<Duration> {
+        let (oldest, _) = self.direct.first()?;
+        let at = (*oldest + DIRECT_PATIENCE).max(self.checked_at + DIRECT_CHECK_INTERVAL);
+        (self.direct.len() > self.share(SHARE_OF_ONE)).then_some(at)
     }
 
     fn find_next(&self, now: Duration) -> Option<Duration> {
@@ -243,14 +279,13 @@ impl Moves {
 
 /// Adds the oldest of `some` to `overdue` until `max` of `waiting` are left.
 fn take_oldest(
-    some: &mut [(Duration, JobKey)],
+    some: &BTreeSet<(Duration, JobKey)>,
     waiting: usize,
     max: usize,
     overdue: &mut BTreeSet<JobKey>,
 ) {
-    let excess = waiting.saturating_sub(max);
-    if excess > 0 {
-        some.sort_unstable();
-        overdue.extend(some.iter().take(excess).map(|(_, key)| *key));
-    }
+    let keys = some.iter().map(|(_, key)| *key);
+    let left: Vec<JobKey> = keys.filter(|key| !overdue.contains(key)).collect();
+    let waiting = waiting - (some.len() - left.len());
+    overdue.extend(left.into_iter().take(waiting.saturating_sub(max)));
 }

@@ -180,6 +180,79 @@ fn an_eighth_of_the_prefetch_waits_for_one_target_and_for_one_tenant_and_half_fo
     assert!(desk.due().overdue.is_empty());
 }
 
+fn direct(n: usize) -> String {
+    format!("amq.rabbitmq.reply-to.{n}")
+}
+
+#[test]
+fn late_results_for_direct_targets_are_bounded_though_no_target_is_stuck() {
+    let share = PREFETCH / 8;
+    let mut desk = Desk::new(true);
+    // The oldest of all, but few.
+    (0..5).for_each(|n| _ = desk.reply("good", &direct(n)));
+    assert_eq!(desk.moves.next(), None, "too few for a check");
+    let keys: Vec<JobKey> = (0..60).map(|n| desk.reply("evil", &direct(n)).0).collect();
+    // A queue or an exchange may be slow.
+    (0..60).for_each(|n| _ = desk.reply("evil", &format!("q{n}")));
+    let early = desk.now + SECOND - Duration::from_millis(1);
+    assert!(desk.moves.due(early).overdue.is_empty());
+    let due = desk.due();
+    assert_eq!(
+        (desk.now, &due.overdue[..]),
+        (2 * SECOND, &keys[..60 - share])
+    );
+    for key in due.overdue {
+        let (_, next) = desk.moves.replied(desk.now, key, false).expect("it waits");
+        assert!(matches!(next[..], [MoveStep::Ack(_)]), "{next:?}");
+        // A late answer changes nothing.
+        assert!(desk.moves.replied(desk.now, key, true).is_none());
+        assert!(desk.failed(key).is_none());
+    }
+    assert!(desk.due().overdue.is_empty());
+    // A result whose connection was lost is as late as before.
+    let down = PublishError::Down("cut".to_owned());
+    let last = keys[59];
+    assert_eq!(desk.moves.failed(desk.now, last, &down), Some(true));
+    let (more, _) = desk.reply("evil", &direct(60));
+    desk.now += SECOND;
+    let due = desk.moves.due(desk.now);
+    assert_eq!(Desk::sent(&due.next), [last]);
+    assert_eq!(due.overdue, keys[60 - share..=60 - share]);
+    // Few are left.
+    for key in keys[60 - share..].iter().chain([&more]) {
+        assert!(desk.moves.replied(desk.now, *key, false).is_some());
+    }
+    assert_eq!(desk.moves.direct.len(), 5);
+}
+
+#[test]
+fn late_results_for_direct_targets_count_with_waiting_ones_and_half_of_the_prefetch_is_for_all() {
+    let share = PREFETCH / 8;
+    let mut desk = Desk::new(true);
+    let mut keys: Vec<JobKey> = (0..share).map(|_| desk.reply("evil", "q").0).collect();
+    keys.iter().for_each(|key| desk.must_fail(*key));
+    keys.extend((0..=share).map(|n| desk.reply("evil", &direct(n)).0));
+    desk.now += SECOND;
+    let due = desk.moves.due(desk.now);
+    assert_eq!(Desk::sent(&due.next), keys[..1]);
+    assert_eq!(due.overdue, keys[1..=share]);
+    let mut desk = Desk::new(true);
+    let reply = |desk: &mut Desk, n: usize| desk.reply(&format!("t{}", n / 5), &direct(n)).0;
+    let keys: Vec<JobKey> = (0..60).map(|n| reply(&mut desk, n)).collect();
+    // It would be tried at the time at which it is given up.
+    let down = PublishError::Down("cut".to_owned());
+    let cut = desk.now + SECOND - Duration::from_millis(50);
+    assert_eq!(desk.moves.failed(cut, keys[0], &down), Some(true));
+    desk.now += 2 * SECOND;
+    let due = desk.moves.due(desk.now);
+    assert!(due.next.is_empty(), "{due:?}");
+    assert_eq!(due.overdue, keys[..60 - PREFETCH / 2]);
+    // No publisher named these targets.
+    let mut desk = Desk::new(false);
+    (0..60).for_each(|n| _ = reply(&mut desk, n));
+    assert_eq!(desk.moves.next(), None);
+}
+
 #[test]
 fn surplus_dead_letters_take_another_queue_and_delayed_ones_at_once() {
     let mut desk = Desk::new(true);
