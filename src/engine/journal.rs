@@ -228,7 +228,7 @@ fn log(limiter: &mut LineLimiter, now: Duration, fact: &Fact) {
             }
         }
         Fact::PublishFailed(why, is_first) => {
-            if *is_first {
+            if *is_first && limiter.may_log(now, LineKind::Unconfirmed) {
                 warn!(reason = %why, "publish not confirmed: the job stays in its queue, and the \
                     publish is retried");
             }
@@ -434,6 +434,7 @@ fn log_summary(rest: &Summary) {
             more,
             within_s, "more jobs whose calls crashed their workers"
         ),
+        LineKind::Unconfirmed => warn!(more, within_s, "more publishes not confirmed"),
     }
 }
 

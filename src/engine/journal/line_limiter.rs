@@ -32,9 +32,11 @@ pub(super) enum LineKind {
     Invalid,
     /// A job that crashed workers runs alone.
     Alone,
+    /// A message was not confirmed.
+    Unconfirmed,
 }
 
-const ALL: [LineKind; 11] = [
+const ALL: [LineKind; 12] = [
     LineKind::Closed,
     LineKind::Opened,
     LineKind::BreakerOpened,
@@ -46,6 +48,7 @@ const ALL: [LineKind; 11] = [
     LineKind::Dead,
     LineKind::Invalid,
     LineKind::Alone,
+    LineKind::Unconfirmed,
 ];
 
 /// The events of one kind since a time.
