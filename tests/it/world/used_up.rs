@@ -18,7 +18,11 @@ use crate::PROGRAM;
 /// Returns the minimum share of an API's quota that must be used. A machine that delayed this
 /// process by `paused` delayed the worker, Redis and RabbitMQ, too.
 fn min_share(paused: Duration) -> f64 {
-    if paused < 100 * MS { 0.97 } else { 0.7 }
+    match paused {
+        short if short < 20 * MS => 0.97,
+        short if short < 100 * MS => 0.85,
+        _ => 0.7,
+    }
 }
 
 /// The calls of a tenant as its API saw them.
