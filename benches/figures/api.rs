@@ -161,7 +161,7 @@ async fn answer(
 ) -> Result<Response<Full<Bytes>>, hyper::Error> {
     let at_ns = now_ns();
     if request.method() == Method::GET {
-        let noted = noted.lock().expect("nobody panics");
+        let noted = noted.lock().expect("no panic");
         let text = match request.uri().path() {
             "/count" => noted.count.to_string(),
             _ => noted.lines.clone(),
@@ -177,7 +177,7 @@ async fn answer(
     };
     let (job, tenant) = (text("x-job-id"), text("x-tenant"));
     let line = format!("{job}\t{tenant}\t{at_ns}\t{sent_ns}\n");
-    let mut noted = noted.lock().expect("nobody panics");
+    let mut noted = noted.lock().expect("no panic");
     noted.count += 1;
     noted.lines.push_str(&line);
     Ok(Response::default())

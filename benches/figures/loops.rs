@@ -221,14 +221,14 @@ impl Loop {
             .header("x-job-id", id(delivery))
             .header("x-tenant", tenant)
             .body(Full::new(Bytes::copy_from_slice(&delivery.data)));
-        let idle = self.idle.lock().expect("nobody panics").pop();
+        let idle = self.idle.lock().expect("no panic").pop();
         let mut sender = idle.expect("as many connections as calls");
         sender.ready().await.expect("a connection");
         let answer = sender.send_request(request.expect("a request")).await;
         let answer = answer.expect("an answer");
         assert!(answer.status().is_success());
         answer.into_body().collect().await.expect("a body");
-        self.idle.lock().expect("nobody panics").push(sender);
+        self.idle.lock().expect("no panic").push(sender);
     }
 
     async fn ack(&self, delivery: &Delivery) {

@@ -80,7 +80,7 @@ impl PreparingHandler for TimingHandler {
         let now = Instant::now();
         // A job with an expired permit is called again, and the last call sends it.
         let called = (now, permit.is_good());
-        (self.called.lock().expect("nobody panics")).insert(job.id.clone(), called);
+        (self.called.lock().expect("no panic")).insert(job.id.clone(), called);
         self.http.send(job, ready, permit).await
     }
 }
@@ -206,7 +206,7 @@ async fn run(case: Case) -> Observations {
         tenant: call.tenant,
         at: call.at,
     };
-    let called = timed.called.lock().expect("nobody panics").clone();
+    let called = timed.called.lock().expect("no panic").clone();
     let seen = Observations {
         arrivals: api.calls().into_iter().map(arrival).collect(),
         called,

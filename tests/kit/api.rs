@@ -172,14 +172,14 @@ impl Api {
 
     /// Sets the answer to calls from now on.
     pub fn answers(&self, answer: impl Fn(&Call) -> Reply + Send + Sync + 'static) {
-        *self.shared.answers.lock().expect("nobody panics") = Arc::new(answer);
+        *self.shared.answers.lock().expect("no panic") = Arc::new(answer);
     }
 
     /// Answers 200 after a random time from `time`, chosen by `seed`.
     pub fn takes(&self, time: Range, seed: u64) {
         let random = Mutex::new(SmallRng::seed_from_u64(seed));
         self.answers(move |_| {
-            let time = time.pick(&mut random.lock().expect("nobody panics"));
+            let time = time.pick(&mut random.lock().expect("no panic"));
             Reply::ok().after(time)
         });
     }
@@ -194,17 +194,17 @@ impl Api {
     /// keeps this process from running are read late, so they seem closer to later ones than they
     /// were, by at most the longest pause.
     pub fn judged(&self, window: Duration) -> Duration {
-        window.saturating_sub(*self.shared.paused.lock().expect("nobody panics"))
+        window.saturating_sub(*self.shared.paused.lock().expect("no panic"))
     }
 
     /// Returns all calls so far, in order.
     pub fn calls(&self) -> Vec<Call> {
-        self.shared.calls.lock().expect("nobody panics").clone()
+        self.shared.calls.lock().expect("no panic").clone()
     }
 
     /// Returns the number of calls.
     pub fn count(&self) -> usize {
-        self.shared.calls.lock().expect("nobody panics").len()
+        self.shared.calls.lock().expect("no panic").len()
     }
 }
 
@@ -218,7 +218,7 @@ async fn observe_pauses(shared: Weak<Shared>) {
             return;
         };
         let pause = begun.elapsed().saturating_sub(TICK);
-        let mut longest = shared.paused.lock().expect("nobody panics");
+        let mut longest = shared.paused.lock().expect("no panic");
         *longest = pause.max(*longest);
     }
 }
@@ -318,7 +318,7 @@ async fn call(
         body: Bytes::new(),
     };
     let index = {
-        let mut calls = shared.calls.lock().expect("nobody panics");
+        let mut calls = shared.calls.lock().expect("no panic");
         // Read under the lock, so that calls are sorted.
         seen.at = Instant::now();
         calls.push(seen.clone());
@@ -328,9 +328,9 @@ async fn call(
     // A body that breaks off means that the caller goes away.
     if let Ok(body) = request.into_body().collect().await {
         seen.body = body.to_bytes();
-        shared.calls.lock().expect("nobody panics")[index].body = seen.body.clone();
+        shared.calls.lock().expect("no panic")[index].body = seen.body.clone();
     }
-    let answers = Arc::clone(&shared.answers.lock().expect("nobody panics"));
+    let answers = Arc::clone(&shared.answers.lock().expect("no panic"));
     let reply = answers(&seen);
     sleep(reply.after).await;
     if reply.reset {

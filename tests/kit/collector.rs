@@ -134,7 +134,7 @@ impl Collector {
                             std::future::pending::<()>().await;
                         }
                         {
-                            let mut state = state.lock().expect("nobody panics");
+                            let mut state = state.lock().expect("no panic");
                             state
                                 .requests
                                 .push((head.uri.path().to_owned(), head.headers));
@@ -175,11 +175,11 @@ impl Collector {
 
     /// Returns the received spans.
     pub fn spans(&self) -> Vec<Span> {
-        self.state.lock().expect("nobody panics").spans.clone()
+        self.state.lock().expect("no panic").spans.clone()
     }
 
     /// Returns the paths and headers of all requests.
     pub fn requests(&self) -> Vec<(String, hyper::HeaderMap)> {
-        self.state.lock().expect("nobody panics").requests.clone()
+        self.state.lock().expect("no panic").requests.clone()
     }
 }

@@ -47,7 +47,7 @@ impl ConnectProxy {
 
     /// Returns the requested destinations in order, as `host:port`.
     pub fn asked(&self) -> Vec<String> {
-        self.asked.lock().expect("nobody panics").clone()
+        self.asked.lock().expect("no panic").clone()
     }
 }
 
@@ -65,7 +65,7 @@ async fn serve(
         .strip_prefix("CONNECT ")
         .and_then(|rest| rest.split_once(' '));
     let (target, _) = target.unwrap_or_else(|| panic!("no tunnel is wanted: {head}"));
-    asked.lock().expect("nobody panics").push(target.to_owned());
+    asked.lock().expect("no panic").push(target.to_owned());
     let has = |line: &str| head.lines().any(|own| own.to_lowercase() == line);
     if credentials.is_some_and(|line| !has(line)) {
         let refusal = b"HTTP/1.1 407 Proxy Authentication Required\r\nproxy-authenticate: Basic\r\ncontent-length: 0\r\n\r\n";

@@ -59,19 +59,19 @@ impl Door {
 
     /// Refuses connections from now on, and ends open ones.
     pub async fn refuse(&self) {
-        let accepting = self.accepting.lock().expect("nobody panics").take();
+        let accepting = self.accepting.lock().expect("no panic").take();
         if let Some(task) = accepting {
             task.abort();
             // The task is canceled, which closes its port.
             let _ = task.await;
-            *self.reserved.lock().expect("nobody panics") = Some(self.bound());
+            *self.reserved.lock().expect("no panic") = Some(self.bound());
         }
         self.cut();
     }
 
     /// Accepts connections again, at the same port.
     pub async fn take(&self) {
-        let bound = self.reserved.lock().expect("nobody panics").take();
+        let bound = self.reserved.lock().expect("no panic").take();
         let listener = bound.unwrap_or_else(|| self.bound()).listen(BACKLOG);
         let listener = listener.expect("its port");
         let shared = Arc::clone(&self.shared);
@@ -93,7 +93,7 @@ impl Door {
                 });
             }
         });
-        *self.accepting.lock().expect("nobody panics") = Some(task);
+        *self.accepting.lock().expect("no panic") = Some(task);
     }
 
     fn bound(&self) -> TcpSocket {

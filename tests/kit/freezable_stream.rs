@@ -15,7 +15,7 @@ pub struct Stillness(Mutex<(bool, Vec<Waker>)>);
 
 impl Stillness {
     pub fn set(&self, still: bool) {
-        let mut inner = self.0.lock().expect("nobody panics");
+        let mut inner = self.0.lock().expect("no panic");
         inner.0 = still;
         if !still {
             inner.1.drain(..).for_each(Waker::wake);
@@ -23,7 +23,7 @@ impl Stillness {
     }
 
     fn poll_over(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut inner = self.0.lock().expect("nobody panics");
+        let mut inner = self.0.lock().expect("no panic");
         if inner.0 {
             inner.1.push(cx.waker().clone());
             return Poll::Pending;

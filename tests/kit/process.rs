@@ -69,7 +69,7 @@ impl Process {
             let lines = Arc::clone(&lines);
             std::thread::spawn(move || {
                 for line in reader.lines().map_while(Result::ok) {
-                    lines.lock().expect("nobody panics").push(line);
+                    lines.lock().expect("no panic").push(line);
                 }
             });
         }
@@ -82,12 +82,12 @@ impl Process {
 
     /// Returns its log so far.
     pub fn log(&self) -> Vec<String> {
-        self.lines.lock().expect("nobody panics").clone()
+        self.lines.lock().expect("no panic").clone()
     }
 
     /// Returns the number of lines in its log that contain all of `words`.
     pub fn count(&self, words: &[&str]) -> usize {
-        let lines = self.lines.lock().expect("nobody panics");
+        let lines = self.lines.lock().expect("no panic");
         let has_all = |line: &&String| words.iter().all(|word| line.contains(word));
         lines.iter().filter(has_all).count()
     }

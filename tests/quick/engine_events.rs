@@ -348,7 +348,7 @@ async fn a_large_body_is_read_while_other_jobs_continue() {
     let (_sender, events) = channel([BrokerEvent::Deliveries(both)]);
     let scheduler = Scheduler::new(settings, 7);
     engine.run(scheduler, events, stop).await;
-    let mut rounds = gate.rounds.lock().expect("nobody panics").clone();
+    let mut rounds = gate.rounds.lock().expect("no panic").clone();
     // On a busy machine a permit may come too late, and its job asks again.
     rounds.dedup();
     assert_eq!(rounds, [["small"], ["large"]], "first who need not wait");

@@ -175,7 +175,7 @@ impl Handler for Notes {
     async fn handle(&self, job: &Job, _: Permit) -> Outcome {
         let tenant: usize = job.tenant.as_str()[1..].parse().expect("a number");
         let at = u64::try_from(self.began.elapsed().as_millis()).expect("no ages");
-        self.starts.lock().expect("nobody panics")[tenant].push(at);
+        self.starts.lock().expect("no panic")[tenant].push(at);
         sleep(ms(10)).await;
         Outcome::Done
     }
@@ -261,7 +261,7 @@ async fn drain(backlog: &Backlog, levels: &DelayLevels, algorithm: Algorithm) ->
     let rate = backlog.per_second;
     let mut late = Vec::new();
     let mut last = 0;
-    for tenant in &*starts.lock().expect("nobody panics") {
+    for tenant in &*starts.lock().expect("no panic") {
         assert_eq!(tenant.len(), backlog.jobs / backlog.tenants);
         // A window's worth of jobs starts at once.
         let turn = |place: usize| place as u64 / rate * 1_000;

@@ -270,7 +270,7 @@ pub fn outage(world: &World) {
     let duration = world.up_to(20_000);
     world.fault(format_args!("the broker is away for {duration:?}"));
     world.server.kill_session_for(duration);
-    let lives = world.lives.lock().expect("nobody panics with it").clone();
+    let lives = world.lives.lock().expect("no panic").clone();
     for life in lives.into_iter().flatten() {
         life.broker.kill_session_for(duration);
     }

@@ -164,7 +164,7 @@ impl Outage {
 
 /// Returns why nothing is decided for `tenant` now, or for all tenants if it is `None`.
 pub fn outage(world: &World, tenant: Option<&Tenant>) -> Option<GateError> {
-    let outages = world.outages.lock().expect("nobody panics with it");
+    let outages = world.outages.lock().expect("no panic");
     let of = tenant.map(Tenant::as_str);
     let now = Instant::now();
     let mut found = (outages.iter()).filter(|o| o.tenant.as_deref() == of && o.until > now);
@@ -195,7 +195,7 @@ pub async fn take_away(world: Arc<World>) {
             until: Instant::now() + lasts,
             why,
         };
-        let mut outages = world.outages.lock().expect("nobody panics with it");
+        let mut outages = world.outages.lock().expect("no panic");
         outages.retain(|one| one.until > Instant::now());
         outages.push(outage);
     }

@@ -293,7 +293,7 @@ async fn strike(world: Arc<World>) {
     while world.trouble_comes(world.plan.trouble.strikes_every).await {
         world.history().faults += 1;
         let slot = world.below(world.plan.workers);
-        let life = world.lives.lock().expect("nobody panics with it")[slot].clone();
+        let life = world.lives.lock().expect("no panic")[slot].clone();
         match (world.below(8), life) {
             (0, _) => broker::outage(&world),
             (1, _) => gate::outage(&world),

@@ -289,7 +289,7 @@ struct ToApi {
 
 impl ToApi {
     fn api(&self) -> MutexGuard<'_, Api> {
-        self.api.lock().expect("nobody panics with it")
+        self.api.lock().expect("no panic")
     }
 }
 
@@ -446,7 +446,7 @@ async fn play(rude: Rude) -> Played {
         .await;
     let usage = seen.expect("it answers").limits[0];
     let played = {
-        let api = api.lock().expect("nobody panics with it");
+        let api = api.lock().expect("no panic");
         Played {
             name,
             learns: band.is_some(),

@@ -50,7 +50,7 @@ pub struct Follows {
 
 impl Steered {
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().expect("nobody panics with it")
+        self.0.lock().expect("no panic")
     }
 
     /// Reports whether a job may be a dead letter for `reason`.

@@ -79,7 +79,7 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
         client.clone(),
     ));
     world.note(format_args!("{} starts", life.name));
-    world.lives.lock().expect("nobody panics with it")[slot] = Some(Arc::clone(&life));
+    world.lives.lock().expect("no panic")[slot] = Some(Arc::clone(&life));
     let (sender, receiver) = mpsc::channel(1);
     let forwarding = tokio::spawn(forward(Arc::clone(&life), events, sender));
 
@@ -158,7 +158,7 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
         updating.abort();
     }
     world.note(format_args!("{} has ended", life.name));
-    world.lives.lock().expect("nobody panics with it")[slot] = None;
+    world.lives.lock().expect("no panic")[slot] = None;
     // The broker may learn late that the process is gone.
     tokio::spawn(async move {
         sleep(lingers).await;

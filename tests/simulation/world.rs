@@ -61,7 +61,7 @@ impl World {
     }
 
     pub fn history(&self) -> MutexGuard<'_, History> {
-        self.history.lock().expect("nobody panics with it")
+        self.history.lock().expect("no panic")
     }
 
     pub fn note(&self, what: fmt::Arguments<'_>) {
@@ -120,7 +120,7 @@ impl World {
     }
 
     fn random(&self) -> MutexGuard<'_, SmallRng> {
-        self.random.lock().expect("nobody panics with it")
+        self.random.lock().expect("no panic")
     }
 }
 
@@ -169,7 +169,7 @@ impl Life {
 
     /// Records the notes that the worker sends.
     pub fn notes(&self, batch: &[Suspected]) {
-        let mut ended = self.ended.lock().expect("nobody panics with it");
+        let mut ended = self.ended.lock().expect("no panic");
         for Suspected { job, note, .. } in batch {
             match note {
                 Note::Begin { .. } => drop(ended.remove(job)),
@@ -181,17 +181,17 @@ impl Life {
 
     /// Reports whether the worker's last note on the job ended a call.
     pub fn has_ended(&self, id: &str) -> bool {
-        let ended = self.ended.lock().expect("nobody panics with it");
+        let ended = self.ended.lock().expect("no panic");
         ended.contains(id)
     }
 
     fn asks(&self) -> MutexGuard<'_, Asks> {
-        self.asks.lock().expect("nobody panics with it")
+        self.asks.lock().expect("no panic")
     }
 
     /// Returns the closings of all tenants that the worker knows.
     pub fn closings(&self) -> MutexGuard<'_, KnownClosings> {
-        self.closings.lock().expect("nobody panics with it")
+        self.closings.lock().expect("no panic")
     }
 
     /// Lets the worker ask until then. Returns the number of its last question.
@@ -272,18 +272,18 @@ impl Life {
         self.world.fault(format_args!(
             "{name} stands still at {place} for {duration:?}"
         ));
-        let mut until = self.frozen_until.lock().expect("nobody panics with it");
+        let mut until = self.frozen_until.lock().expect("no panic");
         *until = (*until).max(Instant::now() + duration);
     }
 
     pub fn frozen_until(&self) -> Option<Instant> {
-        let until = *self.frozen_until.lock().expect("nobody panics with it");
+        let until = *self.frozen_until.lock().expect("no panic");
         (until > Instant::now()).then_some(until)
     }
 
     /// Returns when it last resumed after standing still.
     pub fn last_thawed(&self) -> Instant {
-        *self.frozen_until.lock().expect("nobody panics with it")
+        *self.frozen_until.lock().expect("no panic")
     }
 
     pub async fn thaw(&self) {

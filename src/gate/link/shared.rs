@@ -48,6 +48,6 @@ mod tests {
         drop(other);
         assert!(gone.upgrade().is_none());
         drop(to("redis://:p@h"));
-        assert_eq!(links.0.lock().expect("nobody panics").len(), 2);
+        assert_eq!(links.0.lock().expect("no panic").len(), 2);
     }
 }

@@ -195,7 +195,7 @@ async fn an_api_that_estimates_is_named_by_the_log_inspect_and_check() {
     api.answers(move |_| {
         let at = SECOND + begun.elapsed();
         let at = u64::try_from(at.as_micros()).expect("minutes");
-        let counted = counter.lock().expect("nobody panics").call(limit, at);
+        let counted = counter.lock().expect("no panic").call(limit, at);
         counted.map_or_else(|_| Reply::status(429), |()| Reply::ok())
     });
     let yaml = bed.yaml("max-requests: 10, window-size: 400ms", &api.url(), "");

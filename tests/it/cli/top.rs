@@ -66,7 +66,7 @@ impl Top {
             let mut bytes = [0; 4096];
             // The loop ends with an error once the program has closed the terminal.
             while let Ok(number @ 1..) = (&*reads).read(&mut bytes) {
-                let mut shown = shown.lock().expect("nobody panics");
+                let mut shown = shown.lock().expect("no panic");
                 shown.process(&bytes[..number]);
             }
         });
@@ -79,12 +79,12 @@ impl Top {
     }
 
     fn text(&self) -> String {
-        let screen = self.screen.lock().expect("nobody panics");
+        let screen = self.screen.lock().expect("no panic");
         screen.screen().contents()
     }
 
     fn has_colours(&self) -> bool {
-        let screen = self.screen.lock().expect("nobody panics");
+        let screen = self.screen.lock().expect("no panic");
         let screen = screen.screen();
         let (rows, columns) = screen.size();
         let (rows, columns) = (rows.get(), columns.get());
@@ -100,7 +100,7 @@ impl Top {
     }
 
     fn resize(&self, rows: u16, columns: u16) {
-        let mut screen = self.screen.lock().expect("nobody panics");
+        let mut screen = self.screen.lock().expect("no panic");
         screen.screen_mut().set_size(some(rows), some(columns));
         self.pty.resize(Size::new(rows, columns)).expect("resized");
     }
@@ -151,7 +151,7 @@ impl Top {
         };
         assert_eq!(ended.code(), Some(status), "{}", self.text());
         let restored = || {
-            let screen = self.screen.lock().expect("nobody panics");
+            let screen = self.screen.lock().expect("no panic");
             let screen = screen.screen();
             !screen.alternate_screen() && !screen.hide_cursor()
         };

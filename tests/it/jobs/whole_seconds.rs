@@ -56,7 +56,7 @@ async fn a_reset_in_whole_seconds_costs_no_quota() {
     let windows: Arc<Mutex<HashMap<String, Window>>> = Arc::default();
     let seen = Arc::clone(&windows);
     api.answers(move |call: &Call| {
-        let mut windows = seen.lock().expect("nobody panics");
+        let mut windows = seen.lock().expect("no panic");
         windows.entry(call.tenant.clone()).or_default().call()
     });
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
@@ -73,7 +73,7 @@ async fn a_reset_in_whole_seconds_costs_no_quota() {
     worker.stop();
     let calls = api.calls();
     assert_eq!(calls.len(), tenants.len() * JOBS, "each job once");
-    let windows = windows.lock().expect("nobody panics");
+    let windows = windows.lock().expect("no panic");
     let mut gaps: Vec<Duration> = Vec::new();
     for tenant in tenants {
         let Window { idle, refused, .. } = &windows[tenant];

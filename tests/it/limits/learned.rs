@@ -27,7 +27,7 @@ struct HiddenLimit {
 
 impl HiddenLimit {
     fn answer(&self, call: &Call) -> Reply {
-        let mut taken = self.taken.lock().expect("nobody panics");
+        let mut taken = self.taken.lock().expect("no panic");
         while taken.front().is_some_and(|at| *at + WINDOW <= call.at) {
             taken.pop_front();
         }

@@ -199,8 +199,8 @@ impl Workload {
         api.answers(move |call| {
             let latency = described
                 .latency
-                .next(&mut random.lock().expect("nobody panics"));
-            let mut taken = taken.lock().expect("nobody panics");
+                .next(&mut random.lock().expect("no panic"));
+            let mut taken = taken.lock().expect("no panic");
             let reply = match described.limits.first() {
                 None => Reply::ok(),
                 Some(limit) => {
@@ -229,7 +229,7 @@ impl Workload {
                 job: call.job.parse().expect("a number"),
                 status: reply.status.as_u16(),
             };
-            noted.lock().expect("nobody panics").push((call.at, one));
+            noted.lock().expect("no panic").push((call.at, one));
             reply.after(latency)
         });
 
@@ -265,14 +265,14 @@ impl Workload {
         }
         client.close().await;
         let done = || {
-            let calls = calls.lock().expect("nobody panics");
+            let calls = calls.lock().expect("no panic");
             calls.iter().filter(|(_, call)| call.status == 200).count() >= jobs.len()
         };
         until("all calls", done).await;
         for worker in workers {
             worker.stop();
         }
-        let mut calls = std::mem::take(&mut *calls.lock().expect("nobody panics"));
+        let mut calls = std::mem::take(&mut *calls.lock().expect("no panic"));
         calls.sort_by_key(|(at, _)| *at);
         let calls = calls.into_iter().map(|(at, call)| {
             let at_us = micros(at.saturating_duration_since(begin));

@@ -78,19 +78,19 @@ impl Handler for Calls {
         if !permit.is_good() {
             return Outcome::Late;
         }
-        self.0.lock().expect("nobody panics").push(Instant::now());
+        self.0.lock().expect("no panic").push(Instant::now());
         Outcome::Done
     }
 }
 
 impl Calls {
     fn number(&self) -> usize {
-        self.0.lock().expect("nobody panics").len()
+        self.0.lock().expect("no panic").len()
     }
 
     /// Returns the maximum number in any second that begins after `since`.
     fn max_since(&self, since: Instant) -> usize {
-        let mut calls = self.0.lock().expect("nobody panics").clone();
+        let mut calls = self.0.lock().expect("no panic").clone();
         calls.retain(|at| *at >= since);
         calls.sort_unstable();
         let within = |at: &Instant| {

@@ -14,7 +14,7 @@ async fn a_403_with_retry_after_closes_its_tenant_and_one_without_is_a_dead_lett
     let api = Api::start().await;
     let first = std::sync::Mutex::new(true);
     api.answers(move |call| {
-        let is_first = std::mem::take(&mut *first.lock().expect("nobody panics"));
+        let is_first = std::mem::take(&mut *first.lock().expect("no panic"));
         match call.job.as_str() {
             "forbidden" => Reply::status(403),
             _ if is_first => Reply::status(403).header("retry-after", "3"),
@@ -50,7 +50,7 @@ async fn a_403_without_remaining_quota_closes_its_tenant_and_uses_no_attempt() {
     let api = Api::start().await;
     let opens = std::sync::Mutex::new(None);
     api.answers(move |call| {
-        let mut opens = opens.lock().expect("nobody panics");
+        let mut opens = opens.lock().expect("no panic");
         let now = SystemTime::now();
         let opens = *opens.get_or_insert(now + 4 * SECOND);
         let reset = opens.duration_since(UNIX_EPOCH).expect("after 1970");

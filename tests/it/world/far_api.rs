@@ -48,7 +48,7 @@ impl PreparingHandler for Tokens {
         assert_eq!(token, format!("token of {}", job.id), "each has its own");
         self.0
             .lock()
-            .expect("nobody panics")
+            .expect("no panic")
             .push((Instant::now(), token));
         Outcome::Done.into()
     }
@@ -69,15 +69,12 @@ async fn a_handler_that_prepares_something_slow_uses_its_permits() {
     let stop = Stop::default();
     let run = tokio::spawn(worker.run(stop.clone()));
     bed.publish(&yaml, jobs("acme", 10)).await;
-    until("all jobs", || {
-        called.lock().expect("nobody panics").len() == 10
-    })
-    .await;
+    until("all jobs", || called.lock().expect("no panic").len() == 10).await;
     stop.soft.cancel();
     run.await.expect("no panic").expect("it ends in order");
     let times: Vec<_> = called
         .lock()
-        .expect("nobody panics")
+        .expect("no panic")
         .iter()
         .map(|(at, _)| *at)
         .collect();

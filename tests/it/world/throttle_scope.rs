@@ -27,7 +27,7 @@ async fn a_429_for_a_shared_partition_closes_all_tenants() {
     // an operator ends it.
     let started = std::sync::Mutex::new(0);
     api.answers(move |_| {
-        let mut calls = started.lock().expect("nobody panics");
+        let mut calls = started.lock().expect("no panic");
         *calls += 1;
         match *calls {
             6.. => Reply::status(429)

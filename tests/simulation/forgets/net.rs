@@ -60,7 +60,7 @@ impl Net {
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().expect("nobody panics with it")
+        self.inner.lock().expect("no panic")
     }
 
     /// Starts or stops faults in the network.

@@ -59,7 +59,7 @@ impl SimGate {
             world.up_to(world.plan.gate_ms),
             world.up_to(world.plan.gate_ms),
         ];
-        if *world.gate_down_until.lock().expect("nobody panics with it") > Instant::now() {
+        if *world.gate_down_until.lock().expect("no panic") > Instant::now() {
             return unreachable("the gate is away");
         }
         if world.dice(|t| t.gate_slow) {
@@ -388,5 +388,5 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
 pub fn outage(world: &World) {
     let duration = world.up_to(20_000) + ms(1);
     world.fault(format_args!("the gate is away for {duration:?}"));
-    *world.gate_down_until.lock().expect("nobody panics with it") = Instant::now() + duration;
+    *world.gate_down_until.lock().expect("no panic") = Instant::now() + duration;
 }
