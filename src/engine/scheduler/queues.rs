@@ -298,9 +298,10 @@ impl Queues {
             };
             let few = self.few().saturating_sub(state.slots);
             let mut demand = state.without_slot().min(most.saturating_sub(state.slots));
-            let is_reserved = demand > few && self.keeps_reserve_from(&tenant);
-            if is_reserved {
-                demand = demand.min(few.max(self.unreserved()));
+            let is_large = demand > few;
+            if is_large {
+                let unreserved = self.unreserved(|other| *other != tenant);
+                demand = demand.min(few.max(unreserved));
             }
             let may_ask = is_open(state.shard) && state.pauses == 0;
             if may_ask && (demand > 0 || enough == usize::MAX) {
@@ -313,7 +314,7 @@ impl Queues {
                     tenant,
                     demand,
                     few,
-                    is_reserved,
+                    is_large,
                     run,
                     slots: 0,
                 });

@@ -49,9 +49,11 @@ impl RecentCallers {
         self.tenants().next().map(|_| self.since + REMEMBERED_FOR)
     }
 
-    /// Returns the tenants that got a slot lately. Some may come twice.
+    /// Returns the tenants that got a slot lately.
     pub(super) fn tenants(&self) -> impl Iterator<Item = &Tenant> {
-        self.current.iter().chain(&self.before)
+        let before = self.before.iter();
+        let others = before.filter(|tenant| !self.current.contains(*tenant));
+        self.current.iter().chain(others)
     }
 }
 

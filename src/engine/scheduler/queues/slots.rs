@@ -6,8 +6,10 @@ use super::Queues;
 use crate::engine::scheduler::slot_shares;
 use crate::rules::tenant::Tenant;
 
-/// Share of the slots, as a divisor, that stays free for tenants with few slots that had one lately.
+/// The slots divided by this stay free at most, for tenants with few slots that had one lately.
 const RESERVED_SHARE: usize = 4;
+/// A tenant with fewer slots than all divided by this has few.
+const FEW_SHARE: usize = 8;
 /// Maximum number of slots that a tenant gets in a row, before the next tenant's turn.
 const MAX_RUN: usize = 8;
 /// A run has as many slots as usual calls fit into this time one after another. Longer calls make
@@ -22,8 +24,8 @@ pub(super) struct SlotCandidate {
     pub(super) demand: usize,
     /// How many more slots it may have until it has few no longer.
     pub(super) few: usize,
-    /// Whether a part of the slots stays free beside it.
-    pub(super) is_reserved: bool,
+    /// Whether it could use more than that.
+    pub(super) is_large: bool,
     /// Number of slots that it gets before the tenants behind it get one.
     pub(super) run: usize,
     /// Number of slots that it gets.
@@ -42,10 +44,8 @@ impl Queues {
     /// Returns the maximum number of slots of `tenant` now.
     pub(super) fn max_slots(&self, tenant: &Tenant) -> usize {
         let most = self.max_slots_beside(self.rotation.len());
-        match self.keeps_reserve_from(tenant) {
-            true => most.min(self.few().max(self.slots_of(tenant) + self.unreserved())),
-            false => most,
-        }
+        let unreserved = self.unreserved(|other| other != tenant);
+        most.min(self.few().max(self.slots_of(tenant) + unreserved))
     }
 
     /// Returns the maximum number of slots of a tenant if `waiting` tenants wait: half of all if
@@ -57,26 +57,21 @@ impl Queues {
         }
     }
 
-    /// Returns the number of slots up to which a tenant has few: a run, at most half of the reserve.
+    /// Returns the number of slots up to which a tenant has few.
     pub(super) fn few(&self) -> usize {
-        self.run().min(self.reserve() / 2).max(1)
+        (self.concurrency / FEW_SHARE).max(1)
     }
 
-    fn reserve(&self) -> usize {
-        self.concurrency / RESERVED_SHARE
-    }
-
-    /// Returns the number of free slots beyond the reserve.
-    pub(super) fn unreserved(&self) -> usize {
-        self.free().saturating_sub(self.reserve())
-    }
-
-    /// Returns true if a part of the slots must stay free, because another tenant had a slot lately
-    /// and has few now. Otherwise tenants with long calls would take all of them between two jobs of
-    /// the others.
-    pub(super) fn keeps_reserve_from(&self, tenant: &Tenant) -> bool {
-        let mut others = self.callers.tenants().filter(|other| *other != tenant);
-        others.any(|other| self.slots_of(other) < self.few())
+    /// Returns the number of free slots beyond those that stay free for `others`: tenants that had a
+    /// slot lately and have few now. Otherwise tenants with long calls would take all slots between
+    /// two jobs of the others.
+    pub(super) fn unreserved(&self, others: impl Fn(&Tenant) -> bool) -> usize {
+        let callers = self.callers.tenants().filter(|tenant| others(tenant));
+        let missing = callers.map(|tenant| self.few().saturating_sub(self.slots_of(tenant)));
+        let reserve = missing
+            .sum::<usize>()
+            .min(self.concurrency / RESERVED_SHARE);
+        self.free().saturating_sub(reserve)
     }
 
     /// Returns the number of slots that a tenant gets in a row. A long run lets its jobs share a
@@ -88,14 +83,18 @@ impl Queues {
         calls.clamp(1, MAX_RUN)
     }
 
-    /// Divides the free slots among `tenants`. If a part of the slots is reserved, each first gets
-    /// slots until it has few, then all share the rest beyond the reserve.
+    /// Divides the free slots among `tenants`. If some stay free for others, each first gets slots
+    /// until it has few, then all share the rest.
     pub(super) fn share(&self, tenants: &[SlotCandidate]) -> Vec<u32> {
         let of =
             |get: fn(&SlotCandidate) -> usize| -> Vec<usize> { tenants.iter().map(get).collect() };
         let (demands, runs) = (of(|it| it.demand), of(|it| it.run));
-        if !tenants.iter().any(|it| it.is_reserved) {
-            return slot_shares::share(self.free(), &demands, &runs);
+        let unreserved = match tenants.iter().any(|it| it.is_large) {
+            true => self.unreserved(|other| tenants.iter().all(|it| it.tenant != *other)),
+            false => self.free(),
+        };
+        if unreserved == self.free() {
+            return slot_shares::share(unreserved, &demands, &runs);
         }
         let first = slot_shares::share(self.free(), &of(|it| it.demand.min(it.few)), &runs);
         let given: u32 = first.iter().sum();
@@ -103,7 +102,7 @@ impl Queues {
             .iter()
             .zip(&first)
             .map(|(demand, slots)| demand - *slots as usize);
-        let left = self.unreserved().saturating_sub(given as usize);
+        let left = unreserved.saturating_sub(given as usize);
         let more = slot_shares::share(left, &rest.collect::<Vec<_>>(), &vec![1; demands.len()]);
         first
             .iter()
