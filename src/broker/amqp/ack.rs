@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -69,6 +70,9 @@ impl UnackedTags {
     }
 }
 
+/// Time for RabbitMQ to pass the last acks to its queues.
+const ACK_TIME: Duration = Duration::from_millis(200);
+
 /// A channel and its outstanding tags.
 #[derive(Debug)]
 struct ChannelAcks {
@@ -121,8 +125,11 @@ impl Acks {
     }
 
     /// Closes the channels and waits for RabbitMQ's answers, which follow all acks. Otherwise acks
-    /// right before the connection's close can be lost, and their messages are delivered again.
+    /// right before the connection's close can be lost, and their messages are delivered again. A
+    /// channel of RabbitMQ also loses acks that it still holds when it is closed: it passes 32 at a
+    /// time to a quorum queue. So the close waits for [`ACK_TIME`].
     pub async fn close_channels(&self) {
+        tokio::time::sleep(ACK_TIME).await;
         let channels: Vec<Channel> = (self.lock().iter().flat_map(|session| &session.channels))
             .map(|acks| acks.channel.clone())
             .collect();
