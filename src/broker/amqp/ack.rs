@@ -8,6 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use lapin::Channel;
 use lapin::options::{BasicAckOptions, BasicNackOptions};
+use tokio::time::{Instant, sleep_until};
 
 use crate::broker::{DeliverySource, Tag};
 
@@ -86,6 +87,8 @@ struct ChannelAcks {
 struct AckSession {
     number: u64,
     channels: Vec<ChannelAcks>,
+    /// When the last ack was sent.
+    acked_at: Option<Instant>,
 }
 
 /// The acks of the current session, if there is one.
@@ -117,7 +120,11 @@ impl Acks {
             }
         }
         let channels = known;
-        *self.lock() = Some(AckSession { number, channels });
+        *self.lock() = Some(AckSession {
+            number,
+            channels,
+            acked_at: None,
+        });
     }
 
     pub fn end(&self) {
@@ -127,9 +134,12 @@ impl Acks {
     /// Closes the channels and waits for RabbitMQ's answers, which follow all acks. Otherwise acks
     /// right before the connection's close can be lost, and their messages are delivered again. A
     /// channel of RabbitMQ also loses acks that it still holds when it is closed: it passes 32 at a
-    /// time to a quorum queue. So the close waits for [`ACK_TIME`].
+    /// time to a quorum queue. So the close waits for [`ACK_TIME`] after the last ack.
     pub async fn close_channels(&self) {
-        tokio::time::sleep(ACK_TIME).await;
+        let acked_at = self.lock().as_ref().and_then(|session| session.acked_at);
+        if let Some(at) = acked_at {
+            sleep_until(at + ACK_TIME).await;
+        }
         let channels: Vec<Channel> = (self.lock().iter().flat_map(|session| &session.channels))
             .map(|acks| acks.channel.clone())
             .collect();
@@ -190,6 +200,9 @@ impl Acks {
             let frames = acks
                 .outstanding
                 .settle(tags.iter().filter(ours).map(|tag| tag.tag));
+            if !frames.is_empty() {
+                session.acked_at = Some(Instant::now());
+            }
             for frame in frames {
                 if let Some(Err(error)) = send(&acks.channel, frame) {
                     tracing::debug!(%error, "an ack was not sent: the message will be redelivered");
