@@ -130,7 +130,7 @@ impl Queues {
 
     /// Returns true if a job of `tenant` could get a slot.
     pub fn has_slot(&self, tenant: &Tenant) -> bool {
-        self.slots < self.concurrency && self.slots_of(tenant) < self.max_slots(tenant)
+        self.slots < self.concurrency && self.may_have_more(tenant)
     }
 
     /// Adds a job that is ready to ask.
@@ -163,7 +163,7 @@ impl Queues {
         self.rotation.iter().any(|tenant| {
             let may_ask = |state: &TenantState| {
                 let is_open = is_open(state.shard) && state.pauses == 0;
-                is_open && state.slots < self.max_slots(tenant)
+                is_open && self.may_have_more(tenant)
             };
             self.tenants.get(tenant).is_some_and(may_ask)
         })

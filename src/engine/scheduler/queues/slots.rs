@@ -41,11 +41,11 @@ impl Queues {
         self.concurrency.saturating_sub(self.slots)
     }
 
-    /// Returns the maximum number of slots of `tenant` now.
-    pub(super) fn max_slots(&self, tenant: &Tenant) -> usize {
-        let most = self.max_slots_beside(self.rotation.len());
-        let unreserved = self.unreserved(|other| other != tenant);
-        most.min(self.few().max(self.slots_of(tenant) + unreserved))
+    /// Returns true if `tenant` may have another slot, if one is free.
+    pub(super) fn may_have_more(&self, tenant: &Tenant) -> bool {
+        let has = self.slots_of(tenant);
+        let is_below = has < self.max_slots_beside(self.rotation.len());
+        is_below && (has < self.few() || self.unreserved(|other| other != tenant) > 0)
     }
 
     /// Returns the maximum number of slots of a tenant if `waiting` tenants wait: half of all if
@@ -62,16 +62,18 @@ impl Queues {
         (self.concurrency / FEW_SHARE).max(1)
     }
 
-    /// Returns the number of free slots beyond those that stay free for `others`: tenants that had a
-    /// slot lately and have few now. Otherwise tenants with long calls would take all slots between
-    /// two jobs of the others.
+    /// Returns the number of free slots without the reserve for `others`: tenants that had a slot
+    /// lately and have few now. Otherwise tenants with long calls would take all slots between two
+    /// jobs of the others.
     pub(super) fn unreserved(&self, others: impl Fn(&Tenant) -> bool) -> usize {
-        let callers = self.callers.tenants().filter(|tenant| others(tenant));
-        let missing = callers.map(|tenant| self.few().saturating_sub(self.slots_of(tenant)));
-        let reserve = missing
-            .sum::<usize>()
-            .min(self.concurrency / RESERVED_SHARE);
-        self.free().saturating_sub(reserve)
+        let (most, mut reserve) = (self.concurrency / RESERVED_SHARE, 0);
+        for tenant in self.callers.tenants().filter(|tenant| others(tenant)) {
+            if reserve >= most {
+                break;
+            }
+            reserve += self.few().saturating_sub(self.slots_of(tenant));
+        }
+        self.free().saturating_sub(reserve.min(most))
     }
 
     /// Returns the number of slots that a tenant gets in a row. A long run lets its jobs share a
