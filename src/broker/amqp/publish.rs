@@ -263,11 +263,11 @@ impl<M: Publishing> PublishRequests<M> {
     /// Returns `request` if it is to be published: its caller waits, and its target is not refused.
     /// A caller that gave up publishes again, so the old message would be a duplicate.
     fn wanted_request(&self, request: PublishRequest<M>) -> Option<PublishRequest<M>> {
-        let now = Instant::now();
-        let reason = self
-            .refused()
-            .reason(now, request.outgoing.key())
-            .map(str::to_owned);
+        let key = Some(request.outgoing.key()).filter(|_| request.outgoing.is_direct());
+        let reason = key.and_then(|key| {
+            let refused = self.refused();
+            refused.reason(Instant::now(), key).map(str::to_owned)
+        });
         match reason {
             Some(reason) => {
                 // The caller may have given up.
