@@ -1,4 +1,4 @@
-//! Names of headers: the ones that publishers set, and lists of HTTP headers.
+//! Names of headers that publishers set, and lists of HTTP headers.
 
 use ::http::header::HeaderName;
 

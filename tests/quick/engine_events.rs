@@ -430,7 +430,7 @@ impl Broker for SilentBroker {
     async fn close(&self) {}
 }
 
-/// Unanswered results would hold up those of other jobs.
+/// Otherwise unanswered results would delay the results of other jobs.
 #[tokio::test(start_paused = true)]
 async fn a_result_that_is_given_up_is_not_published_any_more() {
     let broker = Arc::new(SilentBroker::default());

@@ -98,7 +98,7 @@ pub(super) struct HostFaults(Mutex<RecentFaults>);
 
 #[derive(Default)]
 struct RecentFaults {
-    /// At most [`SEVERAL`] of the hosts.
+    /// Different hosts, up to [`SEVERAL`].
     hosts: Vec<String>,
     failures: usize,
 }

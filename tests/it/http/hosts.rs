@@ -141,7 +141,7 @@ async fn connections_to_many_hosts_are_bounded_in_number() {
         }
         let is_open = |number: &usize| handler.at_once_for(&shop(*number).tenant).is_some();
         let open: Vec<usize> = (0..40).filter(is_open).collect();
-        // On a busy machine some may have been closed.
+        // A busy machine may have closed some.
         assert!(open.len() <= kept, "{open:?}");
         assert!(open.iter().all(|number| *number >= 40 - kept), "{open:?}");
     }

@@ -89,7 +89,7 @@ impl Moves {
         let mut overdue = BTreeSet::new();
         self.find_old(now, &mut overdue);
         self.find_surplus(now, &mut overdue);
-        // A late result may be one that tries its target.
+        // A late result may be trying its target.
         let is_over =
             |next: &MoveStep| matches!(next, MoveStep::Reply((key, _)) if overdue.contains(key));
         due.next.retain(|next| !is_over(next));
