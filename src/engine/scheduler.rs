@@ -23,60 +23,28 @@
 //! ```
 //!
 //! A job that leaves is published to a delay queue or to the dead letters, and acked when that is
-//! confirmed (`moves`). Then it is in no phase.
+//! confirmed (`leaving::moves`). Then it is in no phase.
 //!
-//! The scheduler consists of parts that have their own state and do not know each other: `intake`,
-//! `agreement`, `clock`, `queues`, `delays::waiting`, `admission`, `settlement`,
-//! `answers::throttles`, `answers::advertised`, `answers::lessons`, `breakers`, `outages`, `notes`,
-//! `candidates`, `moves` and `agenda`. The other files use these parts to decide what happens to
-//! jobs.
+//! A job is taken in (`intake`), asks (`asking`), perhaps waits (`delays`), is called (`calling`)
+//! and leaves (`leaving`); `reporting` counts and describes the jobs. Some files have a part of the
+//! state, such as `asking::admission`, and do not know the other parts. The other files use these
+//! parts to decide what happens to jobs.
 
-mod abandoned;
-mod admission;
 mod agenda;
-mod agreement;
-mod answers;
-mod api_throttle;
 mod asking;
-mod breakers;
-mod candidates;
-mod census;
+mod calling;
 mod clock;
-mod closed_tenants;
-mod deduping;
 mod delays;
 mod due_time;
 mod entry;
-mod expired_permits;
-mod expiring;
-mod failing;
-mod fitness;
-mod hold_limit;
 mod intake;
-mod invalid;
-mod ledger;
+mod leaving;
 mod lifecycle;
-mod moves;
-mod notes;
-mod outages;
 mod outbox;
-mod preparing;
-mod questions;
 mod queues;
 mod report_limiter;
-mod results;
-mod round_size;
-mod settlement;
-mod slot_shares;
-mod spans;
-mod starting;
-mod steering;
-mod stuck;
-mod suspects;
-mod tenants;
+mod reporting;
 mod trace;
-mod undecided;
-mod waking;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -86,30 +54,30 @@ use foldhash::fast::RandomState;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use self::admission::Admission;
 use self::agenda::Agenda;
-use self::agreement::{Agreement, TakingChange};
-use self::answers::{Advertised, Lessons, UnstoredThrottles};
-use self::breakers::Breakers;
-use self::candidates::Candidates;
-use self::census::Suspended;
+use self::asking::admission::Admission;
+use self::asking::agreement::{Agreement, TakingChange};
+use self::asking::fitness::Fitness;
+use self::asking::notes::Notes;
+use self::asking::outages::TenantOutages;
+use self::calling::answers::{Advertised, Lessons, UnstoredThrottles};
+use self::calling::breakers::Breakers;
+use self::calling::settlement::Settlement;
 use self::clock::StoreClock;
-use self::closed_tenants::ClosedTenants;
 use self::delays::JobTimers;
 use self::entry::{JobEntry, Phase, SlotState};
-use self::fitness::Fitness;
-use self::hold_limit::HoldLimit;
-use self::intake::Intake;
-use self::moves::Moves;
-use self::notes::Notes;
-use self::outages::TenantOutages;
+use self::intake::candidates::Candidates;
+use self::intake::deliveries::Intake;
+use self::leaving::hold_limit::HoldLimit;
+use self::leaving::moves::Moves;
+use self::leaving::results::LostResults;
+use self::leaving::steering::SteeringState;
 use self::queues::Queues;
 use self::report_limiter::ReportLimiter;
-use self::results::LostResults;
-use self::settlement::Settlement;
-use self::spans::JobTraces;
-use self::steering::SteeringState;
-use self::tenants::Tallies;
+use self::reporting::census::Suspended;
+use self::reporting::closed_tenants::ClosedTenants;
+use self::reporting::spans::JobTraces;
+use self::reporting::tenants::Tallies;
 use crate::broker::{Delivery, MessageKind};
 use crate::engine::action::{Action, Changeable, EngineSettings, JobKey, ResultTarget};
 use crate::engine::facts::{Fact, Gauges};
@@ -307,7 +275,7 @@ impl Scheduler {
     /// Returns the number of messages waiting for stuck targets by kind, in the order of
     /// [`MessageKind::NAMES`].
     pub fn stuck(&self, now: Duration) -> [usize; MessageKind::NAMES.len()] {
-        let all = self.moves.standstills(now, stuck::STUCK_AFTER);
+        let all = self.moves.standstills(now, leaving::stuck::STUCK_AFTER);
         all.map(|it| it.map_or(0, |it| it.messages))
     }
 

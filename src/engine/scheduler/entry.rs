@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::due_time::{DueTime, LATE_AFTER};
-use super::results::LastCall;
 use super::trace::Trace;
 use crate::broker::{DeliverySource, Message, Tag};
 use crate::engine::facts::{Fact, JobFields};
 use crate::gate::{Receipt, Ticket};
+use crate::handler::Answered;
 use crate::rules::job::{Claims, Job, Published};
 use crate::rules::limit::Limits;
 use crate::rules::promise::Promise;
@@ -50,6 +50,15 @@ pub(super) enum SlotState {
     Preparing,
     /// A slot, and a prepared call that was good at the last look.
     Ready,
+}
+
+/// The last call of a job, kept for its result.
+#[derive(Debug)]
+pub(super) struct LastCall {
+    /// The store's time of the answer, if it is known.
+    pub(super) answered_ms: Option<u64>,
+    pub(super) took: Duration,
+    pub(super) answered: Option<Box<Answered>>,
 }
 
 /// A job and its delivery.

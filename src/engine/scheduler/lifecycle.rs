@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Scheduler;
-use super::admission::RoundTrip;
+use super::asking::admission::RoundTrip;
+use super::asking::questions::GateQuestion;
 use super::entry::{JobEntry, Phase, SlotState, StartRecord};
-use super::intake::Intake;
-use super::moves::Move;
-use super::questions::GateQuestion;
+use super::intake::deliveries::Intake;
+use super::leaving::moves::Move;
 use super::queues::QueuePosition;
 use crate::broker::{Delivery, DeliverySource, Message, PublishError, Reply};
 use crate::engine::action::{Action, JobKey};
@@ -129,8 +129,9 @@ impl Scheduler {
         }
     }
 
-    /// Step 3: asks the next question of each open shard, if one is due (`asking`). `is_ready`
-    /// reports whether a job's call could be made at once; no more jobs than that may start.
+    /// Step 3: asks the next question of each open shard, if one is due (`asking::selection`).
+    /// `is_ready` reports whether a job's call could be made at once; no more jobs than that may
+    /// start.
     pub fn ask(&mut self, now: Duration, mut is_ready: impl FnMut(JobKey, &Tenant) -> bool) {
         if !self.wants_to_ask(now) || self.ask_at() > now {
             return;
@@ -162,7 +163,7 @@ impl Scheduler {
         self.breakers.not_started();
     }
 
-    /// Handles each tenant's reply: the gate has decided, or could not (`undecided`).
+    /// Handles each tenant's reply: the gate has decided, or could not (`asking::undecided`).
     fn replied(&mut self, now: Duration, shard: ShardId, round: RoundTrip, replies: Replies) {
         self.admission.record_answer();
         self.settlement.answers(now, shard);
@@ -404,8 +405,8 @@ impl Scheduler {
     }
 
     /// Step 8: decides what becomes of a job whose call has ended, or could not be prepared.
-    /// `waits`: its failure is being reported to the breakers (`failing`). `stops_all`: whether a
-    /// throttle stops all tenants, if the answer decides that.
+    /// `waits`: its failure is being reported to the breakers (`calling::failing`). `stops_all`:
+    /// whether a throttle stops all tenants, if the answer decides that.
     pub(super) fn conclude(
         &mut self,
         now: Duration,

@@ -2,6 +2,7 @@
 //! that are held and that run. It knows only the jobs' keys.
 
 mod callers;
+mod slot_shares;
 mod slots;
 mod state;
 
@@ -13,7 +14,6 @@ use foldhash::fast::RandomState;
 use self::callers::RecentCallers;
 use self::slots::SlotCandidate;
 use self::state::{ShardSum, ShardSums, TenantState};
-use super::slot_shares;
 use crate::engine::action::JobKey;
 use crate::engine::shards::Shards;
 use crate::gate::ShardId;

@@ -10,8 +10,8 @@
 //! - the actual cost of the job (a source of `dispatch.http.cost`, or `x-actual-cost`).
 //!
 //! Called by `src/handler/http/answer.rs`. The consequences for other jobs are in
-//! `src/engine/scheduler/answers`, and in Redis in `lua/block.lua` and `lua/quota.lua`. Answers are
-//! untrusted input: `fuzz/fuzz_targets/pushback.rs` tries arbitrary ones.
+//! `src/engine/scheduler/calling/answers`, and in Redis in `lua/block.lua` and `lua/quota.lua`.
+//! Answers are untrusted input: `fuzz/fuzz_targets/pushback.rs` tries arbitrary ones.
 
 mod advertised;
 mod condition;

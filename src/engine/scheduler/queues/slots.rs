@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::Queues;
-use crate::engine::scheduler::slot_shares;
+use super::{Queues, slot_shares};
 use crate::rules::tenant::Tenant;
 
 /// The slots divided by this stay free at most, for tenants with few slots that had one lately.

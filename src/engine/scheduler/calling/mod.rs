@@ -1,0 +1,9 @@
+//! A job is called: its start is settled with the gate, and its answer affects other jobs.
+
+pub(super) mod abandoned;
+pub(super) mod answers;
+pub(super) mod api_throttle;
+pub(super) mod breakers;
+pub(super) mod failing;
+pub(super) mod ledger;
+pub(super) mod settlement;

@@ -1,0 +1,55 @@
+//! Makes invalid messages dead letters, and sets the store's clock, which gives dead letters their
+//! times.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::deliveries::Invalid;
+use crate::engine::action::JobKey;
+use crate::engine::facts::Fact;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::scheduler::leaving::moves::Move;
+use crate::rules::headers;
+
+impl Scheduler {
+    /// Makes an invalid message a dead letter.
+    pub(in crate::engine::scheduler) fn bury_invalid(
+        &mut self,
+        now: Duration,
+        key: JobKey,
+        invalid: Invalid,
+    ) {
+        let Invalid { tag, message, why } = invalid;
+        let id = message.id().unwrap_or_default().to_owned();
+        let reason = why.to_string();
+        let headers = headers::dead(1, &reason, self.clock.at_least(now));
+        let reply = self.result_of_invalid(&message, &reason);
+        self.facts.push(Fact::InvalidMessage { id, reason });
+        let dead = Arc::clone(&self.settings.names.dead);
+        let of = Move::new(now, (tag, now), None, reply);
+        self.publish(now, key, (of, message), (dead, headers));
+    }
+
+    /// Makes dead letters of the invalid messages that arrived before the first agreement.
+    pub(in crate::engine::scheduler) fn bury_undated(&mut self, now: Duration) {
+        if self.agreement.is_awaited() || self.intake.is_draining() {
+            return;
+        }
+        for (key, invalid) in self.intake.take_undated() {
+            self.bury_invalid(now, key, invalid);
+        }
+    }
+
+    /// Records a reading `ms` of the store's clock, between the two times of `read`.
+    pub fn clock_is(&mut self, now: Duration, ms: u64, read: (Duration, Duration)) {
+        self.clock.read(ms, read.0, read.1);
+        self.arrange_waiting(now);
+    }
+
+    /// Arranges jobs that waited for the store's clock.
+    pub(in crate::engine::scheduler) fn arrange_waiting(&mut self, now: Duration) {
+        for (key, end) in self.clock.take_waiting() {
+            self.arrange(now, key, end);
+        }
+    }
+}
