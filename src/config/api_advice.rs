@@ -1,7 +1,7 @@
 //! Advice on `dispatch.http.api`: what its API needs, and the configuration lacks.
 
-use super::api_profiles::ApiProfile;
 use super::load::Config;
+use super::sections::http::api_profiles::ApiProfile;
 use crate::rules::job::TenantField;
 use crate::rules::limit::Unit;
 use crate::rules::scope::Scope;

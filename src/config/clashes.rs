@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use url::Url;
 
 use super::load::Config;
-use super::pipeline_name::PipelineName;
-use super::redis_servers::RedisTopology;
-use super::secret::SecretUrl;
+use super::values::pipeline_name::PipelineName;
+use super::values::redis_servers::RedisTopology;
+use super::values::secret::SecretUrl;
 use crate::rules::delays::{DelayLevels, QueueNames};
 
 /// Returns the problem of each pipeline that clashes with one before it.

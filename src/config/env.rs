@@ -1,12 +1,12 @@
 //! Environment variables: `SLUICEGATE_RATE_LIMITER__USE_ALGO` sets `rate-limiter.use-algo`.
 
-use super::error::{ConfigProblem, Origin};
-use super::input::KeyEntry;
-use super::key::{ConfigKey, PREFIX, env_name};
 use super::keys::{self, KEYS};
-use super::pipeline_name::{PipelineName, SHARED};
-use super::suggest::closest;
-use super::yaml::{self, Raw};
+use super::reading::error::{ConfigProblem, Origin};
+use super::reading::input::KeyEntry;
+use super::reading::key::{ConfigKey, PREFIX, env_name};
+use super::reading::suggest::closest;
+use super::reading::yaml::{self, Raw};
+use super::values::pipeline_name::{PipelineName, SHARED};
 
 /// Variable of the `--config` option. It has our prefix but sets no key.
 const CONFIG: &str = "SLUICEGATE_CONFIG";

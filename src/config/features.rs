@@ -1,7 +1,7 @@
 //! Parts that a build of the library may lack, and their keys.
 
-use super::error::ConfigProblem;
-use super::input::ConfigInput;
+use super::reading::error::ConfigProblem;
+use super::reading::input::ConfigInput;
 
 /// A part of the library that depends on a feature.
 pub(super) struct OptionalFeature {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::error::{ConfigProblem, Origin, Position, shown};
-use super::input::KeyEntry;
 use super::keys;
-use super::pipeline_name::{MAX_PIPELINES, PIPELINES, PipelineName, SHARED, wrong_name};
-use super::yaml::{self, Raw, YamlField};
+use super::reading::error::{ConfigProblem, Origin, Position, shown};
+use super::reading::input::KeyEntry;
+use super::reading::yaml::{self, Raw, YamlField};
+use super::values::pipeline_name::{MAX_PIPELINES, PIPELINES, PipelineName, SHARED, wrong_name};
 
 /// Maximum size of a configuration file in bytes.
 pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;

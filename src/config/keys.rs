@@ -1,13 +1,14 @@
 //! All keys of all sections, and suggestions for unknown ones.
 
-use super::key::ConfigKey;
-use super::limit_keys::LIST_ONLY;
-use super::pipeline_name::PIPELINES;
-use super::suggest::closest;
-use super::{
-    admin, amqp, breaker, delay, dispatch, exec, forward, http, http_oauth2, job, limit_keys, log,
-    redis, results, retry,
+use super::reading::key::ConfigKey;
+use super::reading::suggest::closest;
+use super::sections::http::oauth2;
+use super::sections::rate_limiter::limit_keys;
+use super::sections::rate_limiter::limit_keys::LIST_ONLY;
+use super::sections::{
+    admin, amqp, breaker, delay, dispatch, exec, forward, http, job, log, redis, results, retry,
 };
+use super::values::pipeline_name::PIPELINES;
 
 /// The keys of each section, in the order of the reference page.
 const SECTIONS: [&[&ConfigKey]; 15] = [
@@ -17,7 +18,7 @@ const SECTIONS: [&[&ConfigKey]; 15] = [
     limit_keys::KEYS,
     dispatch::KEYS,
     http::KEYS,
-    http_oauth2::KEYS,
+    oauth2::KEYS,
     exec::KEYS,
     forward::KEYS,
     breaker::KEYS,

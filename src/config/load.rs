@@ -4,19 +4,19 @@
 
 use std::fmt;
 
-use super::admin::Admin;
-use super::amqp::{Amqp, CONSUMER_TIMEOUT, too_short};
-use super::delay::DelayConfig;
-use super::dispatch::Dispatch;
 use super::features::OPTIONAL_FEATURES;
-use super::input::ConfigInput;
-use super::job;
-use super::key::{AppliesAt, ConfigKey};
 use super::keys::KEYS;
-use super::limit_keys::{LIMITS, SCOPE};
-use super::log::Log;
-use super::rate_limiter::RateLimiter;
-use super::redis::Redis;
+use super::reading::input::ConfigInput;
+use super::reading::key::{AppliesAt, ConfigKey};
+use super::sections::admin::Admin;
+use super::sections::amqp::{Amqp, CONSUMER_TIMEOUT, too_short};
+use super::sections::delay::DelayConfig;
+use super::sections::dispatch::Dispatch;
+use super::sections::job;
+use super::sections::log::Log;
+use super::sections::rate_limiter::RateLimiter;
+use super::sections::rate_limiter::limit_keys::{LIMITS, SCOPE};
+use super::sections::redis::Redis;
 use super::shown_value::ShownValues;
 use crate::rules::job::Fields;
 use crate::rules::retry::RetryPolicy;
@@ -169,7 +169,7 @@ impl ConfigInput {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::key::{ValueKind, env_name};
+    use crate::config::reading::key::{ValueKind, env_name};
 
     /// Parses a file that has a URL, `key: value`, and the other keys without which `key` has no
     /// meaning.

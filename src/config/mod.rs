@@ -1,96 +1,55 @@
 //! The checked configuration: values of these types can be used without further checks.
 //!
-//! Each section is a file with the declarations of its keys, its types, and how they are read and
-//! shown. Loading, the environment, `check`, a reload, the reference page and the JSON schema use
-//! the declarations.
+//! Each section is a file in `sections` with the declarations of its keys, its types, and how they
+//! are read and shown. Loading, the environment, `check`, a reload, the reference page and the JSON
+//! schema use the declarations.
 
-mod admin;
-mod amqp;
-mod amqp_name;
-mod amqp_servers;
 mod api_advice;
-mod api_profiles;
-mod breaker;
 mod clashes;
-mod delay;
-mod dispatch;
 mod env;
-mod error;
-mod exec;
 mod features;
 mod file;
-mod forward;
-mod header;
-mod http;
-mod http_answers;
-mod http_answers_shown;
-mod http_headers;
-mod http_method;
-mod http_oauth2;
-mod http_secrets;
-mod input;
-mod job;
-mod key;
 mod keys;
-mod limit_keys;
-mod limit_layer;
-mod limits;
 mod load;
-mod log;
-mod parse;
-mod pipeline_name;
 mod pipelines;
-mod placeholders;
-mod priorities;
-mod rate_limiter;
-mod redis;
-mod redis_servers;
-mod results;
-mod retry;
+mod reading;
 mod schema;
-mod secret;
-mod section;
+mod sections;
 mod shape;
 mod shown_value;
-mod suggest;
-mod tls;
-mod tls_keys;
-mod url_parts;
-mod urls;
+mod values;
 mod warnings;
 mod watch;
-mod window_size;
-mod yaml;
 
-pub use admin::Admin;
-pub use amqp::{Amqp, QueueType};
-pub use amqp_servers::AmqpServers;
-pub use api_profiles::{ApiName, ApiPlan, ApiProfile};
-pub use breaker::BreakerConfig;
-pub use delay::DelayConfig;
-pub use dispatch::Dispatch;
-pub use error::{ConfigErrors, ConfigProblem, Origin};
-pub use exec::Exec;
-pub use forward::{Forward, RoutingKey};
-pub use http::{Http, SIGNATURE_HEADERS};
-pub use http_method::Method;
-pub use http_oauth2::{ClientAuth, OAuth2, TENANT};
-pub use http_secrets::{OF_TENANTS, SecretFiles, Sign, signing_keys};
-pub use key::{AppliesAt, ConfigKey, env_name};
 pub use keys::KEYS;
 pub use load::{Config, DEFAULT_FILE};
-pub use log::{Log, LogFormat};
-pub use parse::parse_duration;
-pub use pipeline_name::{DEFAULT_PIPELINE, PipelineName};
 pub use pipelines::Pipelines;
-pub use rate_limiter::RateLimiter;
-pub use redis::Redis;
-pub use redis_servers::{RedisServers, RedisTopology, ScriptCommand};
-pub use results::{Results, ResultsTo};
+pub use reading::error::{ConfigErrors, ConfigProblem, Origin};
+pub use reading::key::{AppliesAt, ConfigKey, env_name};
+pub use reading::parse::parse_duration;
+pub use reading::suggest::closest;
 pub use schema::json_schema;
-pub use secret::{Secret, SecretUrl};
-pub use suggest::closest;
-pub use tls::{Identity, Pems, Tls, TlsError};
+pub use sections::admin::Admin;
+pub use sections::amqp::{Amqp, QueueType};
+pub use sections::breaker::BreakerConfig;
+pub use sections::delay::DelayConfig;
+pub use sections::dispatch::Dispatch;
+pub use sections::exec::Exec;
+pub use sections::forward::{Forward, RoutingKey};
+pub use sections::http::api_profiles::{ApiName, ApiPlan, ApiProfile};
+pub use sections::http::method::Method;
+pub use sections::http::oauth2::{ClientAuth, OAuth2, TENANT};
+pub use sections::http::secrets::{OF_TENANTS, SecretFiles, Sign, signing_keys};
+pub use sections::http::{Http, SIGNATURE_HEADERS};
+pub use sections::log::{Log, LogFormat};
+pub use sections::rate_limiter::RateLimiter;
+pub use sections::redis::Redis;
+pub use sections::results::{Results, ResultsTo};
+pub use values::amqp_servers::AmqpServers;
+pub use values::pipeline_name::{DEFAULT_PIPELINE, PipelineName};
+pub use values::redis_servers::{RedisServers, RedisTopology, ScriptCommand};
+pub use values::secret::{Secret, SecretUrl};
+pub use values::tls::{Identity, Pems, Tls, TlsError};
 pub use watch::ConfigSource;
 
 pub use crate::rules::job::{Fields, TenantField, ValueField};

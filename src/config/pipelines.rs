@@ -5,19 +5,20 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
-use super::admin::Admin;
 use super::clashes::clashes;
-use super::error::{ConfigErrors, ConfigProblem, Origin, Position};
+use super::env;
 use super::file::{self, DeclaredPipelines, MAX_FILE_BYTES, Parsed, Sections};
-use super::input::{ConfigInput, KeyEntry, read_bounded};
-use super::key::PREFIX;
 use super::keys::KEYS;
 use super::load::{Config, DEFAULT_FILE};
-use super::log::Log;
-use super::pipeline_name::{PIPELINES, PipelineName, SHARED};
-use super::suggest::closest;
-use super::yaml::Raw;
-use super::{amqp, env, redis};
+use super::reading::error::{ConfigErrors, ConfigProblem, Origin, Position};
+use super::reading::input::{ConfigInput, KeyEntry, read_bounded};
+use super::reading::key::{ConfigKey, PREFIX};
+use super::reading::suggest::closest;
+use super::reading::yaml::Raw;
+use super::sections::admin::Admin;
+use super::sections::log::Log;
+use super::sections::{amqp, redis};
+use super::values::pipeline_name::{PIPELINES, PipelineName, SHARED};
 use crate::rules::delays::DelayLevels;
 
 /// Groups of keys that a pipeline takes from the top level either as a whole or not at all: the
@@ -323,7 +324,7 @@ impl fmt::Display for Pipelines {
 }
 
 /// Some keys of a configuration.
-struct OwnKeys<'a>(&'a Config, &'a [&'static super::key::ConfigKey]);
+struct OwnKeys<'a>(&'a Config, &'a [&'static ConfigKey]);
 
 impl fmt::Display for OwnKeys<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

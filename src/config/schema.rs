@@ -3,9 +3,9 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::keys::KEYS;
-use super::limit_keys;
-use super::pipeline_name::{MAX_PIPELINES, PIPELINES, SHARED, names_schema};
+use super::sections::rate_limiter::limit_keys;
 use super::shape;
+use super::values::pipeline_name::{MAX_PIPELINES, PIPELINES, SHARED, names_schema};
 
 /// Returns the schema (draft 2020-12) of a configuration file: each key with its description,
 /// default and bounds. Mistakes that involve several keys are found by loading only.

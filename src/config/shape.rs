@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::key::{AppliesAt, ConfigKey, ValueKind};
+use super::reading::key::{AppliesAt, ConfigKey, ValueKind};
 
 /// Returns the schema of the values of `key`, without descriptions.
 pub(super) fn of(key: &ConfigKey) -> Json {

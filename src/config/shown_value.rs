@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::key::ConfigKey;
-use super::secret::{Secret, SecretUrl};
+use super::reading::key::ConfigKey;
+use super::values::secret::{Secret, SecretUrl};
 use crate::rules::job::{TenantField, ValueField};
 use crate::rules::named::Named;
 use crate::rules::text::show_duration;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::admin::Admin;
 use super::api_advice;
-use super::forward::Forward;
-use super::http_secrets::Sign;
 use super::load::Config;
-use super::results::ResultsTo;
+use super::sections::admin::Admin;
+use super::sections::forward::Forward;
+use super::sections::http::secrets::Sign;
+use super::sections::results::ResultsTo;
 use crate::rules::limit::{Algorithm, Large, Limits, Unit};
 use crate::rules::policy::{EntryLimits, LimitsSource, Policy};
 use crate::rules::scope::Scope;

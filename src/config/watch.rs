@@ -5,10 +5,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::error::ConfigErrors;
 use super::load::DEFAULT_FILE;
-use super::pipeline_name::PipelineName;
 use super::pipelines::Pipelines;
+use super::reading::error::ConfigErrors;
+use super::values::pipeline_name::PipelineName;
 
 /// The file and the environment from which a configuration is read.
 #[derive(Debug)]

@@ -140,7 +140,8 @@ fn check(profile: &ApiProfile, answers: &Answers, fixture: &Fixture) -> Option<u
 #[test]
 fn each_profile_is_built_in_and_has_fixtures() {
     let built_in = ApiProfile::names().map(str::to_owned).collect();
-    assert_eq!(names("apis"), built_in, "src/config/api_profiles.rs");
+    let list = "src/config/sections/http/api_profiles.rs";
+    assert_eq!(names("apis"), built_in, "{list}");
     assert_eq!(names("tests/apis"), built_in);
     let page = page("docs/APIS.md");
     for name in ApiProfile::names() {

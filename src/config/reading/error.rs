@@ -1,0 +1,156 @@
+//! Problems of a configuration: the mistake, its position, and how to fix it. They never contain a
+//! secret.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+/// A line and a column, both counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::config) struct Position {
+    pub line: u64,
+    pub column: u64,
+}
+
+/// Origin of a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// A place in a file.
+    File {
+        /// Name of the file as the user gave it.
+        name: Arc<str>,
+        /// Line, counted from 1.
+        line: u64,
+        /// Column, counted from 1.
+        column: u64,
+    },
+    /// A file that could not be read.
+    WholeFile(Arc<str>),
+    /// An environment variable.
+    Env(String),
+    /// The key's default.
+    Default,
+}
+
+impl Origin {
+    /// Returns the origin of a nested value at `position`.
+    pub(in crate::config) fn inside(&self, position: Position) -> Self {
+        match self {
+            Self::File { name, .. } => Self::File {
+                name: Arc::clone(name),
+                line: position.line,
+                column: position.column,
+            },
+            other => other.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { name, line, column } => write!(f, "{}:{line}:{column}", escape_line(name)),
+            Self::WholeFile(name) => f.write_str(&escape_line(name)),
+            Self::Env(name) => write!(f, "environment variable {}", variable(name)),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// Escapes `text` so that it stays on one line. Keys, values and names come from the user and may
+/// contain anything.
+fn escape_line(text: &str) -> Cow<'_, str> {
+    match text.contains(char::is_control) {
+        true => text.escape_debug().to_string().into(),
+        false => text.into(),
+    }
+}
+
+/// Returns the name of a variable up to the first character that no name has. A variable set as
+/// `NAME:VALUE` has all of that as its name, and the value may be secret.
+fn variable(name: &str) -> Cow<'_, str> {
+    match name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+        Some(end) => format!("{}…", &name[..end]).into(),
+        None => name.into(),
+    }
+}
+
+/// A problem, on one line: `sluicegate.yaml:12:3: rate-limiter.window-size: is 0; …`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{origin}: {message}")]
+pub struct ConfigProblem {
+    origin: Origin,
+    message: String,
+}
+
+impl ConfigProblem {
+    pub(in crate::config) fn new(origin: Origin, message: impl Into<String>) -> Self {
+        let message = escape_line(&message.into()).into_owned();
+        Self { origin, message }
+    }
+
+    pub(in crate::config) fn of(origin: &Origin, key: &str, message: impl fmt::Display) -> Self {
+        Self::new(origin.clone(), format!("{key}: {message}"))
+    }
+
+    /// Prepends `prefix` to the key at the start of the message.
+    pub(in crate::config) fn within(mut self, prefix: &str) -> Self {
+        self.message.insert_str(0, prefix);
+        self
+    }
+
+    /// Returns where the problem is.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+}
+
+/// All problems of a configuration, in the order of the file; at least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigErrors(Vec<ConfigProblem>);
+
+impl ConfigErrors {
+    /// Keeps `problems`, starting with those of the file in its order.
+    pub(in crate::config) fn new(mut problems: Vec<ConfigProblem>) -> Self {
+        problems.sort_by_key(|problem| match problem.origin {
+            Origin::File { line, column, .. } => (0, line, column),
+            Origin::WholeFile(_) => (0, 0, 0),
+            Origin::Env(_) => (1, 0, 0),
+            Origin::Default => (2, 0, 0),
+        });
+        Self(problems)
+    }
+
+    /// Returns the problems, one for each line of the output.
+    #[doc(hidden)]
+    pub fn problems(&self) -> &[ConfigProblem] {
+        &self.0
+    }
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, problem) in self.0.iter().enumerate() {
+            if at > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// Formats a value for an error: quoted, shortened, and hidden if it may contain a password.
+pub(in crate::config) fn shown(text: &str) -> String {
+    const MAX_SHOWN_CHARS: usize = 60;
+    if text.contains("://") || text.contains('@') {
+        return "a text that is not shown, since it may contain a password".to_owned();
+    }
+    if text.chars().count() > MAX_SHOWN_CHARS {
+        let start: String = text.chars().take(MAX_SHOWN_CHARS).collect();
+        return format!("{start:?}…");
+    }
+    format!("{text:?}")
+}

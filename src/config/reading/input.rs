@@ -1,0 +1,222 @@
+//! The raw values by key, from the environment, the file, files that it names, or the defaults.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::error::{ConfigProblem, Origin, shown};
+use super::key::{ConfigKey, Setting, ValueKind};
+use super::parse::{self, ValueError};
+use super::yaml::Raw;
+use crate::rules::text::{self, show_duration};
+
+/// Maximum size of a file with a secret, in bytes.
+const MAX_SECRET_BYTES: u64 = 16 << 10;
+
+/// A known key that is set.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::config) struct KeyEntry {
+    pub path: &'static str,
+    pub raw: Raw,
+    pub at: Origin,
+}
+
+/// Everything that is set, and the problems found so far.
+pub(in crate::config) struct ConfigInput {
+    /// Layers of entries: the environment's and the file's, and for a pipeline also the keys taken
+    /// from the top level. The first layer that sets a key wins.
+    pub layers: Vec<Vec<KeyEntry>>,
+    pub folder: PathBuf,
+    pub problems: Vec<ConfigProblem>,
+}
+
+impl ConfigInput {
+    /// Iterates over all entries. Layers that win come last.
+    pub(in crate::config) fn entries(&self) -> impl Iterator<Item = &KeyEntry> {
+        self.layers.iter().rev().flatten()
+    }
+
+    pub(in crate::config) fn entry(&self, key: &ConfigKey) -> Option<&KeyEntry> {
+        let mut all = self.layers.iter().flatten();
+        all.find(|entry| entry.path == key.path)
+    }
+
+    pub(in crate::config) fn wrong<T>(
+        &mut self,
+        key: &ConfigKey,
+        words: impl std::fmt::Display,
+    ) -> Option<T> {
+        let problem = match self.entry(key) {
+            Some(entry) => ConfigProblem::of(&entry.at, entry.path, words),
+            None => ConfigProblem::of(&Origin::Default, key.path, words),
+        };
+        self.problems.push(problem);
+        None
+    }
+
+    /// Returns the value of `setting` or of its default. Returns `None` after a problem, which is
+    /// recorded.
+    pub(in crate::config) fn get<T>(&mut self, setting: &Setting<T>) -> Option<T> {
+        let parsed = match self.entry(&setting.key) {
+            Some(entry) => (setting.read)(&entry.raw),
+            None => (setting.read)(&Raw::Text(setting.key.default?.to_owned())),
+        };
+        match parsed {
+            Ok(value) => self.check_at_least(&setting.key).map(|()| value),
+            Err(words) => self.wrong(&setting.key, words),
+        }
+    }
+
+    /// Returns the value of `setting`, which has no default. Returns `Some(None)` if it is not set,
+    /// and `None` after a problem.
+    pub(in crate::config) fn optional<T>(&mut self, setting: &Setting<T>) -> Option<Option<T>> {
+        match self.entry(&setting.key) {
+            Some(_) => self.get(setting).map(Some),
+            None => Some(None),
+        }
+    }
+
+    /// Returns true if `value` differs from the default of `setting`, so that the user means
+    /// something by it.
+    pub(in crate::config) fn is_meant<T: PartialEq>(
+        &self,
+        setting: &Setting<T>,
+        value: &T,
+    ) -> bool {
+        let default = setting.key.default.map(|text| Raw::Text(text.to_owned()));
+        default.and_then(|raw| (setting.read)(&raw).ok()).as_ref() != Some(value)
+    }
+
+    /// Checks that the duration at `key` is at least that of the key named by its `at_least`.
+    /// Otherwise reports the one of the two that the user wrote, and returns `None`.
+    fn check_at_least(&mut self, key: &ConfigKey) -> Option<()> {
+        let low = key.at_least();
+        let Some((low, least)) = low.and_then(|low| Some((low, self.duration(low)?))) else {
+            return Some(());
+        };
+        let Some(value) = self.duration(key).filter(|value| *value < least) else {
+            return Some(());
+        };
+        let (least, value) = (show_duration(least), show_duration(value));
+        if self.entry(key).is_some() {
+            let low = low.path;
+            self.wrong(
+                key,
+                format_args!("is {value}; it must be at least {low}, which is {least}"),
+            )
+        } else {
+            let high = key.path;
+            self.wrong(
+                low,
+                format_args!("is {least}; it must be at most {high}, which is {value}"),
+            )
+        }
+    }
+
+    /// Returns the duration at `key`, or `None` if it is no valid duration.
+    fn duration(&self, key: &ConfigKey) -> Option<Duration> {
+        let ValueKind::Duration { min, max, .. } = key.kind else {
+            return None;
+        };
+        match self.entry(key) {
+            Some(entry) => parse::duration(&entry.raw, min, max).ok(),
+            None => parse::duration(&Raw::Text(key.default?.to_owned()), min, max).ok(),
+        }
+    }
+
+    /// Returns the secret in `setting` or in the file named by `file`, or `Some(None)` if neither
+    /// is set and there is no default. The first layer that has either of the two wins.
+    pub(in crate::config) fn secret<T>(
+        &mut self,
+        setting: &Setting<T>,
+        file: &Setting<String>,
+    ) -> Option<Option<T>> {
+        let pair = |entries: &[KeyEntry]| {
+            let of = |key: &ConfigKey| entries.iter().find(|entry| entry.path == key.path).cloned();
+            match (of(&setting.key), of(&file.key)) {
+                (None, None) => None,
+                pair => Some(pair),
+            }
+        };
+        let path = setting.key.path;
+        let (at, key, parsed) = match self.layers.iter().find_map(|entries| pair(entries)) {
+            Some((Some(_), Some(entry))) => {
+                let words = format!("{path} is also set; keep one of them");
+                (entry.at, &file.key, Err(words))
+            }
+            Some((Some(entry), _)) => (entry.at, &setting.key, (setting.read)(&entry.raw)),
+            Some((None, Some(entry))) => {
+                let text = self.named_file(&entry, file);
+                let parsed = text.and_then(|text| {
+                    (setting.read)(&Raw::Text(text))
+                        .map_err(|words| format!("the file's text {words}"))
+                });
+                (entry.at, &file.key, parsed)
+            }
+            Some((None, None)) | None => {
+                let default = setting.key.default.map(|text| Raw::Text(text.to_owned()));
+                return Some(default.and_then(|raw| (setting.read)(&raw).ok()));
+            }
+        };
+        match parsed {
+            Ok(value) => Some(Some(value)),
+            Err(words) => {
+                self.problems.push(ConfigProblem::of(&at, key.path, words));
+                None
+            }
+        }
+    }
+
+    /// Returns the setting of the two that is set, or the first if neither is.
+    pub(in crate::config) fn set_key_of<'s, A, B>(
+        &self,
+        one: &'s Setting<A>,
+        other: &'s Setting<B>,
+    ) -> &'s ConfigKey {
+        match (self.entry(&one.key), self.entry(&other.key)) {
+            (None, Some(_)) => &other.key,
+            _ => &one.key,
+        }
+    }
+
+    /// Returns the path in `entry` of `setting`. A path from the file is relative to the file's
+    /// folder, a path from a variable to the working directory.
+    pub(in crate::config) fn path_of(
+        &self,
+        entry: &KeyEntry,
+        setting: &Setting<String>,
+    ) -> Result<PathBuf, ValueError> {
+        let name = (setting.read)(&entry.raw)?;
+        Ok(match entry.at {
+            Origin::Env(_) => PathBuf::from(name),
+            _ => self.folder.join(name),
+        })
+    }
+
+    /// Returns the text of the file named by `entry` of `setting`, without its final line break.
+    pub(in crate::config) fn named_file(
+        &self,
+        entry: &KeyEntry,
+        setting: &Setting<String>,
+    ) -> Result<String, ValueError> {
+        let (name, path) = ((setting.read)(&entry.raw)?, self.path_of(entry, setting)?);
+        let text = read_bounded(&path, MAX_SECRET_BYTES)
+            .map_err(|err| format!("{} can't be read: {err}", shown(&name)))?;
+        let line = text.strip_suffix('\n').unwrap_or(&text);
+        Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
+    }
+}
+
+/// Reads the text of the file at `path`. It is an error if it has more than `limit` bytes.
+pub(in crate::config) fn read_bounded(path: &Path, limit: u64) -> std::io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        return Err(std::io::Error::other(format!(
+            "it is larger than {limit} bytes"
+        )));
+    }
+    let text = text::decode(&bytes).map_err(std::io::Error::other)?;
+    Ok(text.to_owned())
+}

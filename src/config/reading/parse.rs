@@ -1,0 +1,172 @@
+//! Parsers of values, independent of their keys: texts, whole numbers, durations, choices.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use super::error::shown;
+use super::suggest::hint;
+use super::yaml::Raw;
+use crate::rules::text::show_duration;
+
+/// An error as a sentence that follows the key: `is 0; it must be …`.
+pub(in crate::config) type ValueError = String;
+
+/// Describes `raw` for an error.
+pub(in crate::config) fn describe_value(raw: &Raw) -> String {
+    match raw {
+        Raw::Null => "empty".to_owned(),
+        Raw::Bool(value) => value.to_string(),
+        Raw::Int(value) => value.to_string(),
+        Raw::Float => "a number with a fraction".to_owned(),
+        Raw::Text(text) => shown(text),
+        Raw::List(_) => "a list".to_owned(),
+        Raw::Map(_) => "a mapping".to_owned(),
+    }
+}
+
+/// Returns the error for a value of the wrong type or range. `must` describes valid values.
+pub(in crate::config) fn wrong(raw: &Raw, must: impl Display) -> ValueError {
+    format!("is {}; it must be {must}", describe_value(raw))
+}
+
+/// Parses a text. YAML reads some bare words and numbers as other types, so these need quotes.
+pub(in crate::config) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, ValueError> {
+    match raw {
+        Raw::Text(text) if !text.is_empty() => Ok(text),
+        Raw::Text(_) => Err(format!("is empty; it must be {must}")),
+        Raw::Bool(_) | Raw::Int(_) | Raw::Float => Err(format!(
+            "is read as {} by YAML; put it in quotes",
+            describe_value(raw)
+        )),
+        Raw::Null | Raw::List(_) | Raw::Map(_) => Err(wrong(raw, must)),
+    }
+}
+
+/// Parses a text that may be secret. No error shows any part of it.
+pub(in crate::config) fn secret<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, ValueError> {
+    match raw {
+        Raw::Text(text) => Ok(text),
+        Raw::List(_) => Err(format!("is a list; it must be {must}")),
+        Raw::Null => Err(format!("is empty; it must be {must}")),
+        _ => Err(format!(
+            "is not text (numbers need quotes); it must be {must}"
+        )),
+    }
+}
+
+/// Parses `true` or `false`.
+pub(in crate::config) fn boolean(raw: &Raw) -> Result<bool, ValueError> {
+    match raw {
+        Raw::Bool(value) => Ok(*value),
+        raw => choice(raw, &[("true", true), ("false", false)]),
+    }
+}
+
+/// Parses a whole number from `min` to `max` that fits into `T`.
+pub(in crate::config) fn integer<T: TryFrom<u64>>(
+    raw: &Raw,
+    min: u64,
+    max: u64,
+) -> Result<T, ValueError> {
+    let value = match raw {
+        Raw::Int(value) => Some(*value),
+        Raw::Text(text) => text.parse().ok(),
+        _ => None,
+    };
+    value
+        .and_then(|value| u64::try_from(value).ok())
+        .filter(|value| (min..=max).contains(value))
+        .and_then(|value| T::try_from(value).ok())
+        .ok_or_else(|| wrong(raw, format_args!("a whole number from {min} to {max}")))
+}
+
+/// Parses a duration from `min` to `max`: a number of seconds, or a number with a unit.
+pub(in crate::config) fn duration(
+    raw: &Raw,
+    min: Duration,
+    max: Duration,
+) -> Result<Duration, ValueError> {
+    let value = match raw {
+        Raw::Int(seconds) => u64::try_from(*seconds).ok().map(Duration::from_secs),
+        Raw::Text(text) => parse_duration(text),
+        _ => None,
+    };
+    match value {
+        Some(value) if (min..=max).contains(&value) => Ok(value),
+        Some(_) => Err(wrong(
+            raw,
+            format_args!("from {} to {}", show_duration(min), show_duration(max)),
+        )),
+        None => Err(wrong(
+            raw,
+            "a number of seconds, or a whole number with a unit, such as 500ms, 10s, 5m, 1h or 7d",
+        )),
+    }
+}
+
+/// Parses a whole number of seconds, or one with `ms`, `s`, `m`, `h` or `d`. Returns `None` for
+/// other texts.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().ok()?;
+    match unit.trim() {
+        "ms" => Some(Duration::from_millis(number)),
+        "" | "s" => Some(Duration::from_secs(number)),
+        "m" => number.checked_mul(60).map(Duration::from_secs),
+        "h" => number.checked_mul(3_600).map(Duration::from_secs),
+        "d" => number.checked_mul(86_400).map(Duration::from_secs),
+        _ => None,
+    }
+}
+
+/// Parses one of `names`.
+pub(in crate::config) fn choice<T: Copy>(raw: &Raw, names: &[(&str, T)]) -> Result<T, ValueError> {
+    let known = names.iter().map(|(name, _)| *name);
+    let mut list = known.clone().collect::<Vec<_>>().join(", ");
+    if let Some(last) = list.rfind(", ") {
+        list.replace_range(last..last + 1, " or");
+    }
+    let text = text(raw, &list)?;
+    if let Some((_, value)) = names.iter().find(|(name, _)| *name == text) {
+        return Ok(*value);
+    }
+    Err(format!("{}{}", wrong(raw, list), hint(text, known)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_seconds_or_have_a_unit_and_show_as_written() {
+        for (text, millis, shown) in [
+            ("60", 60_000, "1m"),
+            ("0", 0, "0ms"),
+            ("500ms", 500, "500ms"),
+            ("1500ms", 1_500, "1500ms"),
+            ("90s", 90_000, "90s"),
+            ("5 m", 300_000, "5m"),
+            ("1h", 3_600_000, "1h"),
+            ("31d", 2_678_400_000, "31d"),
+        ] {
+            let parsed = parse_duration(text);
+            assert_eq!(parsed, Some(Duration::from_millis(millis)), "{text}");
+            assert_eq!(parsed.map(show_duration).as_deref(), Some(shown), "{text}");
+        }
+        for text in [
+            "",
+            "s",
+            "-1",
+            "1.5s",
+            "1 week",
+            "1m30s",
+            "99999999999999999999s",
+            "999999999999999999d",
+        ] {
+            assert_eq!(parse_duration(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Suggestions for unknown names.
+
+/// Returns the name in `names` that is a typing error away from `name`, ignoring case, `_` and `-`.
+pub fn closest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let plain = |text: &str| text.to_lowercase().replace('_', "-");
+    let wanted = plain(name);
+    names
+        .into_iter()
+        .map(|known| {
+            let distance = strsim::damerau_levenshtein(&wanted, &plain(known));
+            (distance, known)
+        })
+        // A third of the letters may differ, so that short names do not match anything.
+        .filter(|(distance, known)| *distance <= (known.len() / 3).clamp(1, 6))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, known)| known)
+}
+
+/// Returns the end of an error that suggests one of `names` for `name`; may be empty.
+pub(in crate::config) fn hint<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    closest(name, names)
+        .map(|meant| format!("; did you mean {meant}?"))
+        .unwrap_or_default()
+}

@@ -1,0 +1,126 @@
+//! `admin`: metrics, health and the HTTP API.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value as Json, json};
+
+use crate::config::reading::input::ConfigInput;
+use crate::config::reading::key::{file, keys, text};
+use crate::config::reading::parse::{self, ValueError, wrong};
+use crate::config::reading::yaml::Raw;
+use crate::config::shown_value::ShownValues;
+use crate::config::values::secret::Secret;
+
+/// Form of a token that [`token`] accepts.
+const MUST: &str = "16 to 512 letters, digits and -._~+/=, such as the output of openssl rand \
+    -hex 32";
+
+keys! {
+    LISTEN: SocketAddr = text("admin.listen", "address:port", listen_schema, listen)
+        .default("127.0.0.1:9464")
+        .example("[::1]:0")
+        .about("Address of /metrics, /livez, /readyz, /api/v1 and the page (/ui).")
+        .note("Port 0 uses any free port and logs it.");
+    TOKEN: Secret = text(
+        "admin.token",
+        "16 to 512 letters, digits and `-._~+/=`, such as the output of `openssl rand -hex 32`",
+        token_schema,
+        |raw| token(parse::secret(raw, MUST)?),
+    )
+        .secret()
+        .example("0123456789abcdef")
+        .about("Token that requests must carry, as Authorization: Bearer TOKEN.")
+        .note("Without it, all clients that can connect see the metrics, and /api/v1 answers only \
+            this machine.");
+    TOKEN_FILE: String = file("admin.token-file").about("File that contains `admin.token`.");
+    OPERATOR: Secret = text(
+        "admin.operator-token",
+        "16 to 512 letters, digits and `-._~+/=`, different from `admin.token`",
+        token_schema,
+        |raw| token(parse::secret(raw, MUST)?),
+    )
+        .secret()
+        .example("fedcba9876543210")
+        .about("Token for requests to /api/v1 that change something: pause, limit, replay. It can \
+            read, too.")
+        .note("Without it, nothing can be changed over HTTP.");
+    OPERATOR_FILE: String =
+        file("admin.operator-token-file").about("File that contains `admin.operator-token`.");
+}
+
+/// `admin`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Admin {
+    /// `admin.listen`
+    pub listen: SocketAddr,
+    /// `admin.token`: needed to see details, or `None` if everyone may see them.
+    pub token: Option<Secret>,
+    /// `admin.operator-token`: needed to change something, or `None` if no one may.
+    pub operator_token: Option<Secret>,
+}
+
+impl Admin {
+    /// Adds the section's values to `values`.
+    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+        let Self {
+            listen,
+            token,
+            operator_token,
+        } = self;
+        values.set(&LISTEN.key, listen);
+        values.set(&TOKEN.key, token);
+        values.set(&OPERATOR.key, operator_token);
+    }
+}
+
+impl ConfigInput {
+    /// Reads the section. Returns `None` after a problem.
+    pub(in crate::config) fn admin(&mut self) -> Option<Admin> {
+        let listen = self.get(&LISTEN);
+        let token = self.secret(&TOKEN, &TOKEN_FILE);
+        let operator_token = self.secret(&OPERATOR, &OPERATOR_FILE);
+        if let (Some(Some(token)), Some(Some(operator))) = (&token, &operator_token)
+            && token == operator
+        {
+            let key = self.set_key_of(&OPERATOR, &OPERATOR_FILE);
+            let words = "equals admin.token, so read-only clients could change everything; use a \
+                different token";
+            return self.wrong(key, words);
+        }
+        Some(Admin {
+            listen: listen?,
+            token: token?,
+            operator_token: operator_token?,
+        })
+    }
+}
+
+fn listen(raw: &Raw) -> Result<SocketAddr, ValueError> {
+    const MUST: &str = "an address and a port, such as 127.0.0.1:9464, 0.0.0.0:9464 or [::1]:0";
+    parse::text(raw, MUST)?
+        .parse()
+        .map_err(|_| wrong(raw, MUST))
+}
+
+fn listen_schema() -> Json {
+    json!({"type": "string", "pattern": "^([0-9.]+|\\[[0-9A-Fa-f:.%]+\\]):[0-9]{1,5}$"})
+}
+
+/// Parses a token: characters that can follow `Bearer` (RFC 6750, 2.1), in a number that can't be
+/// guessed. No error shows any part of it.
+fn token(text: &str) -> Result<Secret, ValueError> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-._~+/=".contains(c);
+    if !text.chars().all(fits) {
+        return Err(format!(
+            "has a character that is invalid in a Bearer token; it must be {MUST}"
+        ));
+    }
+    if !(16..=512).contains(&text.len()) {
+        return Err(format!("has {} bytes; it must be {MUST}", text.len()));
+    }
+    Ok(Secret::new(text))
+}
+
+fn token_schema() -> Json {
+    json!({"type": "string", "pattern": "^[-A-Za-z0-9._~+/=]*$", "minLength": 16, "maxLength": 512})
+}

@@ -1,0 +1,62 @@
+//! `dispatch.breaker`: consecutive failures stop calls.
+
+use std::time::Duration;
+
+use super::section::section;
+use crate::config::reading::input::ConfigInput;
+use crate::config::reading::key::{HOUR, boolean, duration, integer, keys};
+use crate::config::shown_value::ShownValues;
+
+keys! {
+    ENABLED: bool = boolean("dispatch.breaker.enabled")
+        .default("true")
+        .example("false")
+        .about("Whether consecutive failures stop calls.")
+        .note("See [concepts](CONCEPTS.md#when-the-api-fails).");
+    FAILURES: u32 = integer::<_, 1, 1_000>("dispatch.breaker.failures", "calls")
+        .default("5")
+        .example("7")
+        .about("Number of consecutive failures that stop calls.")
+        .note("If `retry.max-attempts` is lower, it applies instead.");
+    INITIAL_INTERVAL: Duration = duration::<10, HOUR>("dispatch.breaker.initial-interval")
+        .default("1s")
+        .example("2s")
+        .about("Wait before the first probe; it doubles with each failed probe.");
+    MAX_INTERVAL: Duration = duration::<10, HOUR>("dispatch.breaker.max-interval")
+        .default("30s")
+        .example("1m")
+        .at_least(&INITIAL_INTERVAL)
+        .about("Longest wait between two probes, and so the longest delay until an API's return \
+            is noticed.");
+}
+
+section! {
+    /// `dispatch.breaker`
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct BreakerConfig {
+        /// `dispatch.breaker.failures`: the number of consecutive failures that stops calls.
+        pub failures: u32 = FAILURES,
+        /// `dispatch.breaker.initial-interval`: the wait before the first probe.
+        pub initial_interval: Duration = INITIAL_INTERVAL,
+        /// `dispatch.breaker.max-interval`: the longest wait between two probes.
+        pub max_interval: Duration = MAX_INTERVAL,
+    }
+}
+
+/// Adds the section's values to `values`.
+pub(in crate::config) fn show(breaker: Option<&BreakerConfig>, values: &mut ShownValues) {
+    values.set(&ENABLED.key, &breaker.is_some());
+    if let Some(breaker) = breaker {
+        breaker.show(values);
+    }
+}
+
+impl ConfigInput {
+    /// Reads the section. Returns `Some(None)` if the breaker is not enabled, and `None` after a
+    /// problem.
+    pub(in crate::config) fn breaker(&mut self) -> Option<Option<BreakerConfig>> {
+        let enabled = self.get(&ENABLED);
+        let breaker = BreakerConfig::read(self)?;
+        Some(enabled?.then_some(breaker))
+    }
+}

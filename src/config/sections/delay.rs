@@ -1,0 +1,40 @@
+//! `delay`: how jobs wait.
+
+use std::time::Duration;
+
+use super::section::section;
+use crate::config::reading::key::{DAY, MINUTE, SECOND, duration, keys};
+
+keys! {
+    MAX_IN_MEMORY: Duration = duration::<0, MINUTE>("delay.max-in-memory")
+        .default("500ms")
+        .example("1s")
+        .live()
+        .about("Longest wait in the worker's memory; longer waits are spent in RabbitMQ.");
+    MAX_DELAY: Duration = duration::<SECOND, DAY>("delay.max-delay")
+        .default("5m")
+        .example("90s")
+        .at_least(&MAX_IN_MEMORY)
+        .about("Longest stay in a delay queue, and so the time within which a changed limit \
+            reaches every job.")
+        .note("A job that waits longer asks again after each stay. Values above 10m count as 10m. \
+            The delay queues do not depend on it.");
+}
+
+section! {
+    /// `delay`
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct DelayConfig {
+        /// `delay.max-in-memory`: waits up to this are spent in the worker's memory.
+        pub max_in_memory: Duration = MAX_IN_MEMORY,
+        /// `delay.max-delay`: one trip through a delay queue takes at most this.
+        pub max_delay: Duration = MAX_DELAY,
+    }
+}
+
+impl DelayConfig {
+    /// Takes the values of `new` that can change in a running worker.
+    pub(in crate::config) fn take_live(&mut self, new: &Self) {
+        self.max_in_memory = new.max_in_memory.min(self.max_delay);
+    }
+}

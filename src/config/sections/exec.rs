@@ -1,0 +1,150 @@
+//! `dispatch.exec`: a program that gets each job.
+
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+use crate::config::reading::input::ConfigInput;
+use crate::config::reading::key::{MINUTE, duration, keys, tree};
+use crate::config::reading::parse::{ValueError, wrong};
+use crate::config::reading::yaml::Raw;
+use crate::config::shown_value::ShownValues;
+
+/// Maximum number of words in a command.
+const MAX_WORDS: usize = 64;
+/// Maximum length of a word in bytes.
+const MAX_WORD_BYTES: usize = 4 << 10;
+/// Maximum of `timeout`: RabbitMQ closes a channel with a delivery that is unacked for 30 minutes.
+const MAX_CALL_MS: u64 = 25 * MINUTE;
+
+keys! {
+    COMMAND: Vec<String> = tree(
+        "dispatch.exec.command",
+        "list of texts: a program and its arguments",
+        schema,
+        command,
+    )
+        .example("[python3, worker.py]")
+        .about("Program that processes jobs instead of an API.")
+        .note("It runs without a shell. See [commands](HANDLERS.md#programs).");
+    TIMEOUT: Duration = duration::<1, MAX_CALL_MS>("dispatch.exec.timeout")
+        .default("10s")
+        .example("2m")
+        .about("Time that a program has for one job; after that it is killed, and the job is \
+            retried.");
+    START_TIMEOUT: Duration = duration::<1, { 10 * MINUTE }>("dispatch.exec.start-timeout")
+        .default("30s")
+        .example("2m")
+        .about("Time that a program has from its start until it is ready for jobs.");
+}
+
+/// `dispatch.exec`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exec {
+    /// `dispatch.exec.command`: a program and its arguments, at least one text.
+    pub command: Vec<String>,
+    /// `dispatch.exec.timeout`
+    pub timeout: Duration,
+    /// `dispatch.exec.start-timeout`
+    pub start_timeout: Duration,
+}
+
+impl Exec {
+    /// Adds the section's values to `values`.
+    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+        let Self {
+            command,
+            timeout,
+            start_timeout,
+        } = self;
+        values.set(&COMMAND.key, command);
+        values.set(&TIMEOUT.key, timeout);
+        values.set(&START_TIMEOUT.key, start_timeout);
+    }
+}
+
+impl ConfigInput {
+    /// Reads the section. Returns `Some(None)` without a command, and `None` after a problem.
+    pub(in crate::config) fn exec(&mut self) -> Option<Option<Exec>> {
+        let command = self.optional(&COMMAND);
+        let timeout = self.get(&TIMEOUT);
+        let start_timeout = self.get(&START_TIMEOUT);
+        let (command, timeout, start_timeout) = (command?, timeout?, start_timeout?);
+        let Some(command) = command else {
+            let (late, slow) = (
+                self.is_meant(&TIMEOUT, &timeout),
+                self.is_meant(&START_TIMEOUT, &start_timeout),
+            );
+            let key = match (late, slow) {
+                (false, false) => return Some(None),
+                (true, _) => &TIMEOUT.key,
+                _ => &START_TIMEOUT.key,
+            };
+            return self.wrong(
+                key,
+                "has no effect without dispatch.exec.command; set that or \
+                remove this key",
+            );
+        };
+        Some(Some(Exec {
+            command,
+            timeout,
+            start_timeout,
+        }))
+    }
+
+    /// Reports that the command is set together with `other`.
+    pub(super) fn exec_with<T>(&mut self, other: &str) -> Option<T> {
+        let words = format!(
+            "is set together with {other}, but jobs have only one destination; \
+            keep one of them"
+        );
+        self.wrong(&COMMAND.key, words)
+    }
+}
+
+fn command(raw: &Raw) -> Result<Vec<String>, ValueError> {
+    const MUST: &str = "a list of a program and its arguments, such as [python3, worker.py]";
+    let Raw::List(items) = raw else {
+        return Err(wrong(raw, MUST));
+    };
+    if items.is_empty() || items.len() > MAX_WORDS {
+        let number = items.len();
+        return Err(format!(
+            "has {number} entries; it must be {MUST}, with at most {MAX_WORDS} entries"
+        ));
+    }
+    let mut words = Vec::new();
+    for item in items {
+        let word = match &item.raw {
+            Raw::Text(text) => text.clone(),
+            Raw::Int(number) => number.to_string(),
+            Raw::Bool(_) | Raw::Float | Raw::Null => {
+                return Err(format!(
+                    "has an entry that YAML does not read as text; put it in quotes: it must be \
+                    {MUST}"
+                ));
+            }
+            _ => return Err(format!("has an entry that is not text; it must be {MUST}")),
+        };
+        if word.len() > MAX_WORD_BYTES || word.contains('\0') {
+            return Err(format!(
+                "has an entry with a zero byte or with more than {MAX_WORD_BYTES} bytes"
+            ));
+        }
+        words.push(word);
+    }
+    match words.first() {
+        Some(program) if !program.is_empty() => Ok(words),
+        _ => Err(format!("names no program; it must be {MUST}")),
+    }
+}
+
+fn schema() -> Json {
+    json!({
+        "type": "array",
+        "minItems": 1,
+        "maxItems": MAX_WORDS,
+        "items": {"type": ["string", "integer"], "maxLength": MAX_WORD_BYTES},
+    })
+}

@@ -1,0 +1,182 @@
+//! `dispatch.forward`: the queue of other workers that gets each job.
+
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+use super::placeholders;
+use crate::config::reading::error::shown;
+use crate::config::reading::input::ConfigInput;
+use crate::config::reading::key::{MINUTE, boolean, duration, keys, text};
+use crate::config::shown_value::ShownValues;
+use crate::config::values::amqp_name::{MAX_NAME_BYTES, PATTERN, name_or_empty};
+use crate::rules::delays::QueueNames;
+use crate::rules::job::call::{Carried, Template};
+
+/// Maximum of `timeout`: RabbitMQ closes a channel with a delivery that is unacked for 30 minutes.
+const MAX_CALL_MS: u64 = 25 * MINUTE;
+
+keys! {
+    EXCHANGE: String = text(
+        "dispatch.forward.exchange",
+        "name of an exchange; empty for the default exchange, whose routing keys are names of \
+        queues",
+        || json!({"type": "string", "maxLength": MAX_NAME_BYTES, "pattern": PATTERN}),
+        |raw| name_or_empty(raw, "the name of an exchange, of up to 255 bytes"),
+    )
+        .example("work")
+        .about("Exchange that admitted jobs are published to instead of calling an API.")
+        .note("It must exist. See [forwarding](HANDLERS.md#forwarding).");
+    ROUTING_KEY: String = text(
+        "dispatch.forward.routing-key",
+        "a routing key, which may have [placeholders](HANDLERS.md#what-a-call-carries)",
+        key_schema,
+        |raw| name_or_empty(raw, "a routing key of up to 255 bytes"),
+    )
+        .example("work.{tenant}")
+        .about("Routing key of forwarded jobs; without it, each job keeps its own.");
+    DONE: bool = boolean("dispatch.forward.done")
+        .default("false")
+        .example("true")
+        .about("Whether a job is done only when the receiving worker reports it.")
+        .note("`max-concurrent` counts it until then. See \
+            [forwarding](HANDLERS.md#until-a-job-is-done).");
+    TIMEOUT: Duration = duration::<1, MAX_CALL_MS>("dispatch.forward.timeout")
+        .default("60s")
+        .example("2m")
+        .about("Time that a receiving worker has to report that a job is done; after that the job \
+            is retried.");
+}
+
+fn key_schema() -> Json {
+    let literal = "([^{]|\\{[^a-z-])*";
+    let placeholder = "\\{(tenant|id|attempt|header:[^}]+|json:/[^}]*)\\}";
+    let pattern = format!("^{literal}({placeholder}{literal})*$");
+    json!({"type": "string", "maxLength": MAX_NAME_BYTES, "pattern": pattern})
+}
+
+/// `dispatch.forward`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Forward {
+    /// `dispatch.forward.exchange`; empty for the default exchange.
+    pub exchange: String,
+    /// `dispatch.forward.routing-key`, or `None` to keep each job's own.
+    pub routing_key: Option<RoutingKey>,
+    /// `dispatch.forward.done`
+    pub done: bool,
+    /// `dispatch.forward.timeout`
+    pub timeout: Duration,
+}
+
+/// `dispatch.forward.routing-key`
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoutingKey {
+    /// Text as written.
+    pub text: String,
+    /// The text as a template, if it has placeholders.
+    pub of_jobs: Option<Template>,
+}
+
+impl Forward {
+    /// Default of `dispatch.forward.timeout`.
+    pub(in crate::config) const TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// Adds the section's values to `values`.
+    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+        let Self {
+            exchange,
+            routing_key,
+            done,
+            timeout,
+        } = self;
+        values.set(&EXCHANGE.key, exchange);
+        let key = routing_key.as_ref().map(|key| key.text.clone());
+        values.set(&ROUTING_KEY.key, &key);
+        values.set(&DONE.key, done);
+        values.set(&TIMEOUT.key, timeout);
+    }
+}
+
+impl ConfigInput {
+    /// Reads the section, and which values of jobs it uses. Returns `Some(None)` if it names no
+    /// target, and `None` after a problem.
+    pub(in crate::config) fn forward(&mut self) -> Option<Option<(Forward, Carried)>> {
+        let mut carried = Carried::default();
+        let exchange = self.optional(&EXCHANGE);
+        let routing_key = self.optional(&ROUTING_KEY);
+        let done = self.get(&DONE);
+        let timeout = self.get(&TIMEOUT);
+        let (exchange, routing_key) = (exchange?, routing_key?);
+        let (done, timeout) = (done?, timeout?);
+        if exchange.is_none() && routing_key.is_none() {
+            let key = match (
+                self.is_meant(&DONE, &done),
+                self.is_meant(&TIMEOUT, &timeout),
+            ) {
+                (false, false) => return Some(None),
+                (true, _) => &DONE.key,
+                _ => &TIMEOUT.key,
+            };
+            let words = "has no effect without dispatch.forward.exchange or dispatch.forward.routing-key; \
+                set one of them or remove this key";
+            return self.wrong(key, words);
+        }
+        let no_exchange = exchange.as_ref().is_none_or(String::is_empty);
+        if no_exchange && routing_key.as_ref().is_some_and(String::is_empty) {
+            let words = "is empty, and so is the exchange, but no queue has an empty name; set it \
+                to the queue of your workers";
+            return self.wrong(&ROUTING_KEY.key, words);
+        }
+        let routing_key = match routing_key {
+            None => None,
+            Some(text) => {
+                let path = ROUTING_KEY.key.path;
+                let of_jobs = match placeholders::header(&text, path, &mut carried) {
+                    Ok(of_jobs) => of_jobs,
+                    Err(words) => return self.wrong(&ROUTING_KEY.key, words),
+                };
+                if of_jobs.as_ref().is_some_and(Template::has_secret) {
+                    let words = "has {secret:tenant}; a routing key must not contain a secret";
+                    return self.wrong(&ROUTING_KEY.key, words);
+                }
+                Some(RoutingKey { text, of_jobs })
+            }
+        };
+        let forward = Forward {
+            exchange: exchange.unwrap_or_default(),
+            routing_key,
+            done,
+            timeout,
+        };
+        Some(Some((forward, carried)))
+    }
+
+    /// Reports a fixed routing key that names one of the queues `own`: jobs would come back.
+    pub(in crate::config) fn check_forward_target(
+        &mut self,
+        forward: &Forward,
+        own: &QueueNames,
+    ) -> Option<()> {
+        let key = forward.routing_key.as_ref();
+        let fixed = key.filter(|key| key.of_jobs.is_none() && forward.exchange.is_empty());
+        let Some(own) = fixed.filter(|key| own.has(&key.text)) else {
+            return Some(());
+        };
+        let words = format!(
+            "is {}, a queue of Sluicegate, so jobs would come back; set it to the queue of your \
+            workers",
+            shown(&own.text)
+        );
+        self.wrong(&ROUTING_KEY.key, words)
+    }
+
+    /// Reports that a target is set together with `other`.
+    pub(super) fn forward_with<T>(&mut self, other: &str) -> Option<T> {
+        let key = self.set_key_of(&EXCHANGE, &ROUTING_KEY);
+        let words = format!(
+            "is set together with {other}, but jobs have only one destination; \
+            keep one of them"
+        );
+        self.wrong(key, words)
+    }
+}

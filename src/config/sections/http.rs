@@ -1,0 +1,491 @@
+//! `dispatch.http`: the API that is called for each job.
+
+mod answers;
+mod answers_shown;
+pub(in crate::config) mod api_profiles;
+mod headers;
+pub(in crate::config) mod method;
+pub(in crate::config) mod oauth2;
+pub(in crate::config) mod secrets;
+
+use std::time::Duration;
+
+use ::http::header::HeaderName;
+use serde_json::json;
+
+use self::answers_shown::{answers_schema, cost_schema};
+use self::api_profiles::{ApiName, ApiProfile};
+use self::headers::ConfiguredHeaders;
+use self::method::Method;
+use self::oauth2::{CLIENT_SECRET, CLIENT_SECRET_FILE, OAuth2};
+use self::secrets::{OF_TENANTS, SecretFiles, Sign, signing_keys};
+use super::job::COST as COST_OF_JOBS;
+use super::placeholders::{self, UrlTemplates};
+use super::tls_keys::TlsKeys;
+use crate::config::reading::error::{ConfigProblem, shown};
+use crate::config::reading::input::{ConfigInput, KeyEntry};
+use crate::config::reading::key::{
+    ConfigKey, MINUTE, as_written, boolean, choice, choice_of, duration, file, file_with, folder,
+    keys, pem, text, tree, url,
+};
+use crate::config::reading::parse::{self, ValueError};
+use crate::config::reading::yaml::Raw;
+use crate::config::shown_value::{ShownValue, ShownValues};
+use crate::config::values::secret::{Secret, SecretUrl};
+use crate::config::values::tls::Tls;
+use crate::config::values::urls::{self, UrlForm};
+use crate::rules::answers::Answers;
+use crate::rules::decision::LEASE_MS;
+use crate::rules::job::call::{Carried, Template};
+
+const URLS: UrlForm = UrlForm {
+    schemes: ["http", "https"],
+    example: "https://api.example.com/jobs",
+};
+/// Defined in IETF draft-ietf-httpapi-idempotency-key-header.
+const IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
+const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
+/// Maximum of `timeout`: RabbitMQ closes a channel with a delivery that is unacked for 30 minutes.
+const MAX_CALL_MS: u64 = 25 * MINUTE;
+
+/// Headers of a signed call (Standard Webhooks).
+pub const SIGNATURE_HEADERS: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-signature"];
+
+const SIGN_PATTERN: &str =
+    r"^(\{secret:tenant\}|whsec_[A-Za-z0-9+/]{32,88}={0,2}(\s+whsec_[A-Za-z0-9+/]{32,88}={0,2})?)$";
+
+/// Parses the keys that sign calls, or the placeholder for tenants' own keys.
+fn sign_secrets(raw: &Raw) -> Result<String, ValueError> {
+    let text = parse::secret(raw, "one or two keys such as whsec_…")?;
+    if text != OF_TENANTS {
+        signing_keys(text)?;
+    }
+    Ok(text.to_owned())
+}
+
+keys! {
+    URL: SecretUrl = url("dispatch.http.url", URLS.schemes, false, |raw| URLS.one(raw))
+        .example("http://h/")
+        .about("URL of the API; `run` requires it.")
+        .note("`http://` uses HTTP/1.1, `https://` uses HTTP/2 if the API offers it, otherwise \
+            HTTP/1.1. Host, path and query can have [placeholders](HANDLERS.md#what-a-call-carries).");
+    URL_FILE: String = file("dispatch.http.url-file").about("File that contains `dispatch.http.url`.");
+    METHOD: Method = choice("dispatch.http.method")
+        .default("POST")
+        .example("PUT")
+        .about("Method of each call.")
+        .note("With `GET` and `DELETE` the job's body is not sent.");
+    HEADERS: Raw = tree(
+        "dispatch.http.headers",
+        "mapping of up to 32 names to texts of 1 to 1024 bytes; not the headers of the \
+        connection, the body or the job (`host`, `content-…`, `x-tenant`, …)",
+        headers::schema,
+        as_written,
+    )
+        .secret()
+        .example("{x-api-key: k}")
+        .about("Headers of each call; their values are never shown.")
+        .note("Such as `{x-api-key: \"…\", user-agent: shop}`; values can have \
+            [placeholders](HANDLERS.md#what-a-call-carries).");
+    HEADERS_FILE: String = file_with("dispatch.http.headers-file", headers::path)
+        .about("File with more headers in the same form.")
+        .note("Such as `authorization: Bearer …`.");
+    FORWARD_HEADERS: Vec<String> = tree(
+        "dispatch.http.forward-headers",
+        "list of up to 32 names of headers",
+        headers::forward_schema,
+        headers::forwarded,
+    )
+        .example("[traceparent]")
+        .about("Job headers that are copied to the call.")
+        .note("Such as `[traceparent, x-request-id]`. A value is a string or a 64-bit integer.");
+    IDEMPOTENCY_KEY: Option<String> = text(
+        "dispatch.http.idempotency-key",
+        "`true`: the job's id; `false`; or a text with [placeholders](HANDLERS.md#what-a-call-carries)",
+        headers::idempotency_schema,
+        headers::idempotency_key,
+    )
+        .default("false")
+        .example("true")
+        .about("Header idempotency-key of each call. APIs that support it do the same work once, \
+            however often a job is called.");
+    SECRETS_FOLDER: String = folder("dispatch.http.secrets-folder")
+        .about("Folder with one file per tenant, which contains the value of `{secret:tenant}` in \
+            its calls.")
+        .note("See [secrets of tenants](HANDLERS.md#secrets-of-tenants).");
+    DEFAULT_SECRET_FILE: String = file_with("dispatch.http.default-secret-file", |raw| {
+        parse::text(raw, "the path of a file with the secret of tenants without a file of their \
+            own").map(str::to_owned)
+    })
+        .about("File with the value of `{secret:tenant}` for tenants without a file of their own.")
+        .note("Without it, a job of such a tenant becomes a dead letter.");
+    SIGN: Sign = choice("dispatch.http.sign")
+        .default("none")
+        .example("standard-webhooks")
+        .about("How calls are signed, so that receivers can verify the sender.")
+        .note("See [signatures](HANDLERS.md#signatures).");
+    SIGN_SECRETS: String = text(
+        "dispatch.http.sign-secrets",
+        "one or two keys `whsec_…`, or `{secret:tenant}`",
+        || json!({"type": "string", "pattern": SIGN_PATTERN}),
+        sign_secrets,
+    )
+        .secret()
+        .example("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+        .about("Keys that sign calls; use two while receivers change from one to the other.");
+    SIGN_SECRETS_FILE: String = file("dispatch.http.sign-secrets-file")
+        .about("File that contains `dispatch.http.sign-secrets`.");
+    CA_FILE: String = pem("dispatch.http.ca-file")
+        .about("Certificate authorities to trust with https://, instead of the system's.")
+        .note("See [TLS](DEPLOYMENT.md#tls).");
+    CERT_FILE: String = pem("dispatch.http.cert-file")
+        .about("Client certificate of workers, with its chain.");
+    KEY_FILE: String = pem("dispatch.http.key-file").about("Private key of the client \
+        certificate, without a passphrase.");
+    HTTP2: bool = boolean("dispatch.http.http2")
+        .default("true")
+        .example("false")
+        .about("Whether to use HTTP/2 if an https:// API offers it.")
+        .note("Set `false` if the API's HTTP/2 is broken.");
+    PROXY: SecretUrl = text(
+        "dispatch.http.proxy",
+        "`http://host:port`, or `http://user:password@host:port`",
+        || json!({"type": "string", "pattern": "^[hH][tT][tT][pP]://[^\\s/?#]+/?$"}),
+        urls::proxy,
+    )
+        .secret()
+        .example("http://proxy:3128")
+        .about("Proxy for calls and requests for access tokens.")
+        .note("Default: `HTTPS_PROXY` or `HTTP_PROXY`, except for hosts in `NO_PROXY`. See \
+            [proxies](HANDLERS.md#proxies).");
+    PROXY_FILE: String = file("dispatch.http.proxy-file").about("File that contains `dispatch.http.proxy`.");
+    TIMEOUT: Duration = duration::<1, MAX_CALL_MS>("dispatch.http.timeout")
+        .default("10s")
+        .example("2m")
+        .about("Longest duration of a call, including the connection set-up.")
+        .note("RabbitMQ takes back a job after 30 minutes.");
+    ABANDONED: Duration = duration::<0, LEASE_MS>("dispatch.http.abandoned")
+        .default("60s")
+        .example("0")
+        .about("How long a timed-out call counts as in flight for guard: strict and \
+            max-concurrent.")
+        .note("It ends earlier if the worker detects the call's end. A hanging API may read the \
+            call later: set this to the longest time that the API hangs. With 0, such calls do \
+            not count.");
+    API: ApiName = choice_of(
+        "dispatch.http.api",
+        || ApiName::all().iter().map(|(name, _)| *name).collect(),
+        |raw| parse::choice(raw, &ApiName::all()),
+    )
+        .example("github")
+        .about("The API that is called, if Sluicegate knows its answers.")
+        .note("See [API profiles](APIS.md).");
+    ANSWERS: Raw = tree(
+        "dispatch.http.answers",
+        "list of up to 64 [rules](APIS.md#rules), or mapping of statuses to `done`, `retry`, \
+        `throttle`, `reject`",
+        answers_schema,
+        as_written,
+    )
+        .example("{409: retry}")
+        .about("Meanings of answers that differ from the default.")
+        .note("See [answers](HANDLERS.md#what-an-answer-means).");
+    COST: Raw = tree(
+        "dispatch.http.cost",
+        "list of `{header: NAME}` and `{body: POINTER}`",
+        cost_schema,
+        as_written,
+    )
+        .example("[{header: x-units}]")
+        .about("Where answers tell what a call cost; the first readable place counts, then \
+            x-actual-cost.");
+}
+
+/// `dispatch.http`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Http {
+    /// `dispatch.http.url`
+    pub url: SecretUrl,
+    /// `dispatch.http.ca-file`, `dispatch.http.cert-file` and `dispatch.http.key-file`
+    pub tls: Tls,
+    /// `dispatch.http.method`
+    pub method: Method,
+    /// Host and port of the URL, if they have placeholders.
+    pub host: Option<Template>,
+    /// Path and query of the URL, if they have placeholders.
+    pub target: Option<Template>,
+    /// `dispatch.http.headers`, `dispatch.http.headers-file` and `dispatch.http.idempotency-key`:
+    /// headers of each call.
+    pub headers: ConfiguredHeaders,
+    /// `dispatch.http.forward-headers`: names of jobs' headers to forward.
+    pub forward: Vec<String>,
+    /// `dispatch.http.idempotency-key`, as written.
+    pub idempotency_key: Option<String>,
+    /// `dispatch.http.secrets-folder` and `dispatch.http.default-secret-file`
+    pub secrets: Option<SecretFiles>,
+    /// `dispatch.http.sign`
+    pub sign: Sign,
+    /// `dispatch.http.sign-secrets`: the keys, or [`OF_TENANTS`] if each tenant has its own.
+    pub sign_secrets: Option<Secret>,
+    /// `dispatch.http.oauth2`: where calls get their access tokens from.
+    pub oauth2: Option<OAuth2>,
+    /// `dispatch.http.api`
+    pub api: Option<ApiName>,
+    /// Whether `job.cost` is not set although there is a `dispatch.http.api`.
+    pub lacks_cost: bool,
+    /// `dispatch.http.answers` and `dispatch.http.cost` with the rules of `dispatch.http.api`: the
+    /// meanings of answers.
+    pub answers: Answers,
+    /// `dispatch.http.proxy`
+    pub proxy: Option<SecretUrl>,
+    /// `dispatch.http.http2`: whether to use HTTP/2 if a server with TLS offers it.
+    pub http2: bool,
+    /// `dispatch.http.timeout`: time limit of a call, including its connection.
+    pub timeout: Duration,
+    /// `dispatch.http.abandoned`: how long a call without an answer in time counts as in flight.
+    pub abandoned: Duration,
+}
+
+impl Http {
+    /// Adds the section's values to `values`.
+    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+        let Self {
+            url,
+            method,
+            // The URL contains them.
+            host: _,
+            target: _,
+            tls,
+            headers,
+            forward,
+            idempotency_key,
+            secrets,
+            sign,
+            sign_secrets,
+            oauth2,
+            api,
+            // Only advice uses it.
+            lacks_cost: _,
+            answers,
+            proxy,
+            http2,
+            timeout,
+            abandoned,
+        } = self;
+        values.set(&URL.key, url);
+        values.set(&METHOD.key, method);
+        let of_jobs = headers
+            .of_jobs
+            .iter()
+            .map(|(name, template)| (name, template.expose()));
+        let of_jobs = of_jobs.filter(|(name, _)| **name != IDEMPOTENCY_HEADER);
+        let same = headers
+            .same
+            .iter()
+            .map(|(name, value)| (name, String::from_utf8_lossy(value.as_bytes()).into_owned()));
+        let mut headers = same
+            .chain(of_jobs)
+            .map(|(name, secret)| (name, ShownValue::hidden(&secret)))
+            .peekable();
+        if headers.peek().is_some() {
+            values.set(&HEADERS.key, &ShownValue::names(headers));
+        }
+        values.set(&FORWARD_HEADERS.key, forward);
+        values.set(
+            &IDEMPOTENCY_KEY.key,
+            &ShownValue::text(idempotency_key.as_deref().unwrap_or("false")),
+        );
+        if let Some(SecretFiles { folder, default }) = secrets {
+            values.set(&SECRETS_FOLDER.key, folder);
+            values.set(&DEFAULT_SECRET_FILE.key, default);
+        }
+        values.set(&SIGN.key, sign);
+        values.set(&SIGN_SECRETS.key, sign_secrets);
+        if let Some(oauth2) = oauth2 {
+            oauth2.show(values);
+        }
+        tls.show(TLS, values);
+        values.set(&PROXY.key, proxy);
+        values.set(&HTTP2.key, http2);
+        values.set(&TIMEOUT.key, timeout);
+        values.set(&ABANDONED.key, abandoned);
+        values.set(&API.key, api);
+        values.set(&ANSWERS.key, &answers_shown::answers(answers));
+        values.set(&COST.key, &answers_shown::cost(answers));
+    }
+}
+
+impl ConfigInput {
+    /// Reads the section, and which values of jobs calls carry. Returns `Some(None)` without a URL,
+    /// and `None` after a problem.
+    pub(in crate::config) fn http(&mut self) -> Option<Option<(Http, Carried)>> {
+        let mut carried = Carried::default();
+        let url = self.secret(&URL, &URL_FILE);
+        let method = self.get(&METHOD);
+        let forward = self.optional(&FORWARD_HEADERS);
+        let idempotency_key = self.get(&IDEMPOTENCY_KEY);
+        let http2 = self.get(&HTTP2);
+        let proxy = self.secret(&PROXY, &PROXY_FILE);
+        let timeout = self.get(&TIMEOUT);
+        let abandoned = self.get(&ABANDONED);
+        let tls = self.tls(TLS);
+        let url_known = url.as_ref().and_then(Option::as_ref);
+        let path = URL.key.path;
+        let templates =
+            match url_known.map(|url| placeholders::of_url(url.expose(), path, &mut carried)) {
+                None => Some(UrlTemplates::default()),
+                Some(Ok(templates)) => Some(templates),
+                Some(Err(words)) => self.wrong(self.set_key_of(&URL, &URL_FILE), words),
+            };
+        let headers = self.headers(url_known, &HEADERS, &HEADERS_FILE, &mut carried);
+        let api = self.optional(&API);
+        let profile = api.flatten().map(|api| ApiProfile::of(api).rules);
+        let answers = self.answers(&ANSWERS, &COST, profile);
+        let secret_files = self.secret_files(&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
+        let sign = headers.as_ref().and_then(|headers| self.sign(headers));
+        let own = headers.as_ref().zip(forward.as_ref());
+        let oauth2 = own.and_then(|(headers, forward)| {
+            self.oauth2(url_known, headers, forward.as_deref().unwrap_or_default())
+        });
+        let (url, tls, headers, http2) = (url?, tls?, headers?, http2?);
+        let (answers, timeout, abandoned) = (answers?, timeout?, abandoned?);
+        let (method, forward) = (method?, forward?.unwrap_or_default());
+        let (idempotency_key, UrlTemplates { host, target }) = (idempotency_key?, templates?);
+        let (sign, sign_secrets) = sign?;
+        let (secret_files, oauth2, proxy) = (secret_files?, oauth2?, proxy?);
+        let Some(url) = url else {
+            return Some(None);
+        };
+        if !url.has_scheme("https") && !oauth2.as_ref().is_some_and(OAuth2::has_tls) {
+            self.tls_unused(TLS, "dispatch.http.url begin with https://")?;
+        }
+        let headers = self.idempotent(headers, idempotency_key.as_deref(), &mut carried)?;
+        let used = self.tenants_secret(
+            target.as_ref(),
+            &headers,
+            sign_secrets.as_ref().filter(|_| sign != Sign::None),
+            oauth2.as_ref(),
+        );
+        let keys = (&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
+        let secrets = self.used_secrets(keys, secret_files, used)?;
+        carried.forward.clone_from(&forward);
+        if let Some(twice) = forward.iter().find(|name| headers.has_named(name)) {
+            let words = format!(
+                "{} is also in dispatch.http.headers; keep one of them",
+                shown(twice)
+            );
+            return self.wrong(&FORWARD_HEADERS.key, words);
+        }
+        let http = Http {
+            url,
+            method,
+            host,
+            target,
+            tls,
+            headers,
+            forward,
+            idempotency_key,
+            secrets,
+            sign,
+            sign_secrets,
+            oauth2,
+            lacks_cost: api.flatten().is_some() && self.entry(&COST_OF_JOBS.key).is_none(),
+            api: api?,
+            answers,
+            proxy,
+            http2,
+            timeout,
+            abandoned,
+        };
+        Some(Some((http, carried)))
+    }
+
+    /// Returns the key that needs the secrets of tenants, if one does.
+    fn tenants_secret(
+        &self,
+        target: Option<&Template>,
+        headers: &ConfiguredHeaders,
+        sign_secrets: Option<&Secret>,
+        oauth2: Option<&OAuth2>,
+    ) -> Option<&'static ConfigKey> {
+        let mut of_headers = headers.of_jobs.iter().map(|(_, value)| value);
+        if target.is_some_and(Template::has_secret) {
+            Some(self.set_key_of(&URL, &URL_FILE))
+        } else if of_headers.any(Template::has_secret) {
+            Some(self.set_key_of(&HEADERS, &HEADERS_FILE))
+        } else if sign_secrets.is_some_and(|keys| keys.expose() == OF_TENANTS) {
+            Some(self.set_key_of(&SIGN_SECRETS, &SIGN_SECRETS_FILE))
+        } else if oauth2.is_some_and(OAuth2::has_secrets_of_tenants) {
+            Some(self.set_key_of(&CLIENT_SECRET, &CLIENT_SECRET_FILE))
+        } else {
+            None
+        }
+    }
+
+    /// Reports a key of `dispatch.http` that has no effect because the key `dispatch_kind`
+    /// dispatches the jobs.
+    pub(super) fn no_calls_beside(&mut self, dispatch_kind: &str) -> Option<()> {
+        // Looks up the same entry as `wrong`: the first that sets a key.
+        let mut set = self.layers.iter().flatten();
+        let set = set.find(|entry| entry.path.starts_with("dispatch.http."));
+        let Some(KeyEntry { path, at, .. }) = set else {
+            return Some(());
+        };
+        let words = format!("has no effect with {dispatch_kind}; remove one of them");
+        let problem = ConfigProblem::of(at, path, words);
+        self.problems.push(problem);
+        None
+    }
+
+    /// Reads how calls are signed and with which keys. `headers` are the configured headers.
+    fn sign(&mut self, headers: &ConfiguredHeaders) -> Option<(Sign, Option<Secret>)> {
+        let how = self.get(&SIGN);
+        let keys = self.secret(&SIGN_SECRETS, &SIGN_SECRETS_FILE);
+        let (how, keys) = (how?, keys?.map(Secret::new));
+        if how == Sign::StandardWebhooks {
+            if keys.is_none() {
+                let words =
+                    "needs keys: set dispatch.http.sign-secrets or dispatch.http.sign-secrets-file";
+                return self.wrong(&SIGN.key, words);
+            }
+            if let Some(name) = SIGNATURE_HEADERS
+                .iter()
+                .find(|name| headers.has_named(name))
+            {
+                let words = format!(
+                    "sets {name}, and dispatch.http.headers sets it, too; keep one of them"
+                );
+                return self.wrong(&SIGN.key, words);
+            }
+        }
+        Some((how, keys))
+    }
+
+    /// Returns `headers` with the header of `dispatch.http.idempotency-key`.
+    fn idempotent(
+        &mut self,
+        mut headers: ConfiguredHeaders,
+        text: Option<&str>,
+        carried: &mut Carried,
+    ) -> Option<ConfiguredHeaders> {
+        let key = &IDEMPOTENCY_KEY.key;
+        let Some(text) = text else {
+            return Some(headers);
+        };
+        if headers.has(&IDEMPOTENCY_HEADER) {
+            return self.wrong(
+                key,
+                "sets a header that dispatch.http.headers sets, too; keep one of them",
+            );
+        }
+        match placeholders::header(text, key.path, carried) {
+            Ok(template) => {
+                headers
+                    .of_jobs
+                    .extend(template.map(|template| (IDEMPOTENCY_HEADER, template)));
+                Some(headers)
+            }
+            Err(words) => self.wrong(key, words),
+        }
+    }
+}

@@ -1,0 +1,503 @@
+//! `dispatch.http.answers` and `dispatch.http.cost`: meanings of the API's answers that differ from
+//! the defaults, as a list of rules or a mapping of statuses. API profiles have the same rules.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use ::http::header::HeaderName;
+
+use crate::config::reading::error::{ConfigProblem, Origin, shown};
+use crate::config::reading::input::ConfigInput;
+use crate::config::reading::key::{ConfigKey, DAY, Setting};
+use crate::config::reading::parse::{self, ValueError, wrong};
+use crate::config::reading::suggest::closest;
+use crate::config::reading::yaml::{Item, Raw, YamlField};
+use crate::rules::answers::{
+    AnswerPattern, AnswerRule, AnswerRules, Answers, BodyPointer, Conditions, Consequence,
+    ExpectedValue, StatusPattern, TimeForm, ValueSource, ValueTest, WaitSource,
+};
+use crate::rules::named::Named;
+
+/// Maximum number of rules of one list.
+pub(super) const MAX_RULES: usize = 64;
+/// Maximum number of conditions, alternatives or sources of one rule.
+pub(in crate::config) const MAX_PARTS: usize = 16;
+/// Maximum length of a text in a rule, in bytes.
+pub(super) const MAX_TEXT_BYTES: usize = 256;
+/// Maximum of `time`.
+const MAX_WAIT: Duration = Duration::from_millis(31 * DAY);
+
+const MUST: &str = "a list of rules, or statuses with what they mean, such as {409: retry, \
+    403+retry-after: throttle}";
+const STATUS: &str = "a status (409), a class (4xx), or either with +retry-after";
+const RULE: &str = "a rule, such as {when: {status: 409}, means: retry}";
+const CONDITIONS: &str = "conditions, such as {status: 403, headers: {retry-after: {present: \
+    true}}}";
+const TEST: &str = "a text or a number, or one condition, such as {at-most: 0}";
+const SOURCE: &str = "a source, such as {header: retry-after} or {body: /retry_after}";
+const POINTER: &str = "a JSON pointer such as /errors/*/code, with up to 16 parts";
+
+/// Names of the conditions on a value.
+const TESTS: [&str; 7] = [
+    "equals",
+    "one-of",
+    "contains",
+    "starts-with",
+    "at-most",
+    "at-least",
+    "present",
+];
+/// Values of `scope`, and whether all tenants are stopped.
+pub(super) const SCOPES: [(&str, bool); 2] = [("tenant", false), ("global", true)];
+
+/// A value in the configuration, with its name, place and path for errors.
+pub(super) struct Node<'r> {
+    pub(in crate::config) name: &'r str,
+    pub(in crate::config) raw: &'r Raw,
+    at: Origin,
+    path: String,
+}
+
+impl<'r> Node<'r> {
+    /// Creates the node of a key or of a whole file.
+    pub(in crate::config) fn new(raw: &'r Raw, at: Origin, path: &str) -> Self {
+        Self {
+            name: "",
+            raw,
+            at,
+            path: path.to_owned(),
+        }
+    }
+}
+
+/// Reads rules and reports all mistakes in them.
+pub(super) struct AnswersReader<'a> {
+    pub(in crate::config) problems: &'a mut Vec<ConfigProblem>,
+}
+
+impl AnswersReader<'_> {
+    pub(in crate::config) fn wrong<T>(
+        &mut self,
+        node: &Node<'_>,
+        words: impl Display,
+    ) -> Option<T> {
+        let problem = ConfigProblem::of(&node.at, &node.path, words);
+        self.problems.push(problem);
+        None
+    }
+
+    fn value<T>(&mut self, node: &Node<'_>, read: Result<T, ValueError>) -> Option<T> {
+        match read {
+            Ok(value) => Some(value),
+            Err(words) => self.wrong(node, words),
+        }
+    }
+
+    /// Returns the fields of a mapping with any names, which may have `max` fields.
+    pub(in crate::config) fn names<'r>(
+        &mut self,
+        node: &Node<'r>,
+        max: usize,
+        must: &str,
+    ) -> Option<Vec<Node<'r>>> {
+        let Raw::Map(fields) = node.raw else {
+            return self.wrong(node, wrong(node.raw, must));
+        };
+        if fields.len() > max {
+            let words = format!("has {} entries; the maximum is {max}", fields.len());
+            return self.wrong(node, words);
+        }
+        let child = |field: &'r YamlField| Node {
+            name: &field.name,
+            raw: &field.raw,
+            at: node.at.inside(field.at),
+            path: match field.name.len() > MAX_TEXT_BYTES || field.name.contains("://") {
+                true => format!("{}.…", node.path),
+                false => format!("{}.{}", node.path, field.name),
+            },
+        };
+        Some(fields.iter().map(child).collect())
+    }
+
+    /// Returns the fields of a mapping, which have names in `known`. Reports other names.
+    pub(in crate::config) fn fields<'r>(
+        &mut self,
+        node: &Node<'r>,
+        known: &[&str],
+        must: &str,
+    ) -> Option<Vec<Node<'r>>> {
+        let fields = self.names(node, usize::MAX, must)?;
+        let mut good = true;
+        for field in fields.iter().filter(|field| !known.contains(&field.name)) {
+            let hint = match closest(field.name, known.iter().copied()) {
+                Some(meant) => format!("did you mean {meant}?"),
+                None => format!("known are {}", known.join(", ")),
+            };
+            let (name, inside) = (shown(field.name), &node.path);
+            let words = format!("unknown key {name} in {inside}; {hint}");
+            self.problems
+                .push(ConfigProblem::new(field.at.clone(), words));
+            good = false;
+        }
+        good.then_some(fields)
+    }
+
+    /// Returns the items of a list, which may have `max` items.
+    pub(in crate::config) fn items<'r>(
+        &mut self,
+        node: &Node<'r>,
+        max: usize,
+        must: &str,
+    ) -> Option<Vec<Node<'r>>> {
+        let items = match node.raw {
+            Raw::List(items) if items.len() <= max => items,
+            Raw::List(items) => {
+                let words = format!("has {} items; the maximum is {max}", items.len());
+                return self.wrong(node, words);
+            }
+            other => return self.wrong(node, wrong(other, format_args!("a list of {must}"))),
+        };
+        let child = |(index, item): (usize, &'r Item)| Node {
+            name: "",
+            raw: &item.raw,
+            at: node.at.inside(item.at),
+            path: format!("{}[{index}]", node.path),
+        };
+        Some(items.iter().enumerate().map(child).collect())
+    }
+
+    /// Reads each item with `read`. Returns `None` after a problem.
+    fn each<'r, T>(
+        &mut self,
+        nodes: Vec<Node<'r>>,
+        mut read: impl FnMut(&mut Self, &Node<'r>) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let all: Vec<Option<T>> = nodes.iter().map(|node| read(self, node)).collect();
+        all.into_iter().collect()
+    }
+
+    /// Reads a mapping of statuses to meanings.
+    fn lines(&mut self, node: &Node<'_>) -> Option<Answers> {
+        let fields = self.names(node, usize::MAX, MUST)?;
+        let mut answers = Answers::default();
+        let mut good = true;
+        for field in fields {
+            let called = shown(field.name);
+            let read = match AnswerPattern::parse(field.name) {
+                None => Err(format!("{called} is not a status; it must be {STATUS}")),
+                Some(which) => parse::choice(field.raw, &Consequence::all())
+                    .map(|meaning| (which, meaning))
+                    .map_err(|words| format!("{called} {words}")),
+            };
+            let set = read.and_then(|(which, meaning)| match answers.set(which, meaning) {
+                true => Ok(()),
+                false => Err(format!("{called} is set twice")),
+            });
+            let field = Node {
+                path: node.path.clone(),
+                ..field
+            };
+            good &= self.value(&field, set).is_some();
+        }
+        good.then_some(answers)
+    }
+
+    /// Reads a list of rules.
+    pub(in crate::config) fn rules(&mut self, node: &Node<'_>) -> Option<Vec<AnswerRule>> {
+        let items = self.items(node, MAX_RULES, RULE)?;
+        self.each(items, Self::rule)
+    }
+
+    fn rule(&mut self, node: &Node<'_>) -> Option<AnswerRule> {
+        let fields = self.fields(node, &["when", "means", "scope", "wait", "why"], RULE)?;
+        let field = |name| fields.iter().find(|field| field.name == name);
+        let when = match field("when") {
+            Some(when) => self.conditions(when),
+            None => self.wrong(node, format_args!("needs when: {CONDITIONS}")),
+        };
+        let means = match field("means") {
+            Some(means) => self.value(means, parse::choice(means.raw, &Consequence::all())),
+            None => self.wrong(node, "needs means: done, retry, throttle or reject"),
+        };
+        let stops_all = match field("scope") {
+            Some(scope) => self.value(scope, parse::choice(scope.raw, &SCOPES).map(Some)),
+            None => Some(None),
+        };
+        let wait = match field("wait") {
+            Some(wait) => self.waits(wait),
+            None => Some(Vec::new()),
+        };
+        let why = match field("why") {
+            Some(why) => self.value(why, text(why.raw, "a short sentence")),
+            None => Some(String::new()),
+        };
+        let means = means?;
+        if let Some(wait) = field("wait").filter(|_| means == Consequence::Reject) {
+            return self.wrong(
+                wait,
+                "has no effect, since a rejected job does not run again",
+            );
+        }
+        Some(AnswerRule {
+            when: when?,
+            means,
+            stops_all: stops_all?,
+            wait: wait?,
+            why: why?,
+        })
+    }
+
+    fn conditions(&mut self, node: &Node<'_>) -> Option<Conditions> {
+        let fields = self.fields(node, &["status", "headers", "body"], CONDITIONS)?;
+        if fields.is_empty() {
+            return self.wrong(node, format_args!("is empty; it must have {CONDITIONS}"));
+        }
+        let field = |name| fields.iter().find(|field| field.name == name);
+        // Each part is read before the first `?`, so that one run reports all problems.
+        let status = match field("status") {
+            Some(status) => self.statuses(status),
+            None => Some(Vec::new()),
+        };
+        let headers = match field("headers") {
+            Some(headers) => self.tests(headers, header),
+            None => Some(Vec::new()),
+        };
+        let body = match field("body") {
+            Some(body) => self.tests(body, pointer),
+            None => Some(Vec::new()),
+        };
+        Some(Conditions {
+            status: status?,
+            headers: headers?,
+            body: body?,
+        })
+    }
+
+    fn statuses(&mut self, node: &Node<'_>) -> Option<Vec<StatusPattern>> {
+        let nodes = match node.raw {
+            Raw::List(items) if !items.is_empty() => self.items(node, MAX_PARTS, "statuses")?,
+            _ => vec![Node::new(node.raw, node.at.clone(), &node.path)],
+        };
+        self.each(nodes, |reader, node| {
+            let text = match node.raw {
+                Raw::Int(status) => status.to_string(),
+                Raw::Text(text) => text.clone(),
+                _ => String::new(),
+            };
+            let must = "a status (409), a class (4xx), or a list of them";
+            let read = StatusPattern::parse(&text).ok_or_else(|| wrong(node.raw, must));
+            reader.value(node, read)
+        })
+    }
+
+    /// Reads conditions on values, whose places `place` reads.
+    fn tests<P>(
+        &mut self,
+        node: &Node<'_>,
+        place: fn(&str) -> Result<P, ValueError>,
+    ) -> Option<Vec<(P, ValueTest)>> {
+        let must = "names or places with conditions, such as x-remaining: {at-most: 0}";
+        let fields = self.names(node, MAX_PARTS, must)?;
+        if fields.is_empty() {
+            return self.wrong(node, format_args!("is empty; it must be {must}"));
+        }
+        self.each(fields, |reader, field| {
+            let place = reader.value(field, place(field.name));
+            let test = reader.test(field);
+            Some((place?, test?))
+        })
+    }
+
+    fn test(&mut self, node: &Node<'_>) -> Option<ValueTest> {
+        if !matches!(node.raw, Raw::Map(_)) {
+            let expected = expected(node.raw, TEST).map(|value| ValueTest::OneOf(vec![value]));
+            return self.value(node, expected);
+        }
+        let fields = self.fields(node, &TESTS, TEST)?;
+        let [field] = fields.as_slice() else {
+            let words = format!("has {} conditions; it must have one", fields.len());
+            return self.wrong(node, words);
+        };
+        let number = || match field.raw {
+            Raw::Int(number) => i64::try_from(*number).map_err(|_| "is too large".to_owned()),
+            raw => Err(wrong(raw, "a whole number")),
+        };
+        let read = match field.name {
+            "equals" => {
+                expected(field.raw, "a text or a number").map(|value| ValueTest::OneOf(vec![value]))
+            }
+            "one-of" => {
+                let items = self.items(field, MAX_PARTS, "texts or numbers")?;
+                if items.is_empty() {
+                    return self.wrong(field, "is an empty list; it must have texts or numbers");
+                }
+                let read = |reader: &mut Self, item: &Node<'_>| {
+                    reader.value(item, expected(item.raw, "a text or a number"))
+                };
+                return self.each(items, read).map(ValueTest::OneOf);
+            }
+            "contains" => text(field.raw, "a text").map(ValueTest::Contains),
+            "starts-with" => text(field.raw, "a text").map(ValueTest::StartsWith),
+            "at-most" => number().map(ValueTest::AtMost),
+            "at-least" => number().map(ValueTest::AtLeast),
+            _ => parse::boolean(field.raw).map(ValueTest::Present),
+        };
+        self.value(field, read)
+    }
+
+    fn waits(&mut self, node: &Node<'_>) -> Option<Vec<WaitSource>> {
+        let items = self.items(node, MAX_PARTS, SOURCE)?;
+        self.each(items, Self::wait)
+    }
+
+    fn wait(&mut self, node: &Node<'_>) -> Option<WaitSource> {
+        let known = [
+            "header",
+            "body",
+            "as",
+            "needed",
+            "left",
+            "per-second",
+            "time",
+        ];
+        let fields = self.fields(node, &known, SOURCE)?;
+        let field = |name: &str| fields.iter().find(|field| field.name == name);
+        let names: Vec<&str> = fields.iter().map(|field| field.name).collect();
+        match names.as_slice() {
+            ["time"] => {
+                let time = parse::duration(fields[0].raw, Duration::from_millis(1), MAX_WAIT);
+                self.value(&fields[0], time).map(WaitSource::Time)
+            }
+            [_] | [_, _] if field("header").is_some() != field("body").is_some() => {
+                let source = self.source(&fields);
+                let form = match field("as") {
+                    Some(form) => {
+                        self.value(form, parse::choice(form.raw, &TimeForm::all()).map(Some))
+                    }
+                    None if fields.len() == 1 => Some(None),
+                    None => self.wrong(node, format_args!("must be {SOURCE}")),
+                };
+                Some(WaitSource::At(source?, form?))
+            }
+            [_, _, _]
+                if ["needed", "left", "per-second"]
+                    .iter()
+                    .all(|name| names.contains(name)) =>
+            {
+                let mut place = |name| field(name).and_then(|place| self.pointer(place));
+                let (needed, left, rate) = (place("needed"), place("left"), place("per-second"));
+                Some(WaitSource::Refill {
+                    needed: needed?,
+                    left: left?,
+                    per_second: rate?,
+                })
+            }
+            _ => {
+                let others = "{time: 60s}, or needed, left and per-second together";
+                self.wrong(node, format_args!("must be {SOURCE}, {others}"))
+            }
+        }
+    }
+
+    /// Reads the header or pointer among `fields`.
+    fn source(&mut self, fields: &[Node<'_>]) -> Option<ValueSource> {
+        let source = fields.iter().find(|field| field.name != "as")?;
+        match source.name {
+            "header" => {
+                let name = parse::text(source.raw, "the name of a header").and_then(header);
+                self.value(source, name).map(ValueSource::Header)
+            }
+            _ => self.pointer(source).map(ValueSource::Body),
+        }
+    }
+
+    fn pointer(&mut self, node: &Node<'_>) -> Option<BodyPointer> {
+        self.value(node, parse::text(node.raw, POINTER).and_then(pointer))
+    }
+
+    /// Reads the sources of a call's cost.
+    pub(in crate::config) fn cost(&mut self, node: &Node<'_>) -> Option<Vec<ValueSource>> {
+        let items = self.items(node, MAX_PARTS, SOURCE)?;
+        self.each(items, |reader, item| {
+            let fields = reader.fields(item, &["header", "body"], SOURCE)?;
+            match fields.as_slice() {
+                [_] => reader.source(&fields),
+                _ => reader.wrong(item, format_args!("must be {SOURCE}")),
+            }
+        })
+    }
+}
+
+/// Parses the name of a header, in lower case.
+fn header(name: &str) -> Result<String, ValueError> {
+    let called = || format!("{} is not the name of a header", shown(name));
+    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| called())?;
+    Ok(name.as_str().to_owned())
+}
+
+fn pointer(text: &str) -> Result<BodyPointer, ValueError> {
+    let called = || format!("{} must be {POINTER}", shown(text));
+    let fits = text.len() <= MAX_TEXT_BYTES && !text.contains(char::is_control);
+    let pointer = BodyPointer::parse(text).filter(|_| fits);
+    pointer.ok_or_else(called)
+}
+
+fn text(raw: &Raw, must: &str) -> Result<String, ValueError> {
+    let text = parse::text(raw, must)?;
+    if text.len() > MAX_TEXT_BYTES {
+        return Err(format!("is longer than {MAX_TEXT_BYTES} bytes"));
+    }
+    match text.contains(char::is_control) {
+        true => Err("has control characters".to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+fn expected(raw: &Raw, must: &str) -> Result<ExpectedValue, ValueError> {
+    match raw {
+        Raw::Int(number) => {
+            let number = i64::try_from(*number).map_err(|_| "is too large".to_owned());
+            number.map(ExpectedValue::Number)
+        }
+        Raw::Bool(truth) => Ok(ExpectedValue::Truth(*truth)),
+        raw => text(raw, must).map(ExpectedValue::Text),
+    }
+}
+
+impl ConfigInput {
+    /// Reads the meanings of answers. `profile` has the rules of the API's profile.
+    pub(in crate::config) fn answers(
+        &mut self,
+        answers: &Setting<Raw>,
+        cost: &Setting<Raw>,
+        profile: Option<AnswerRules>,
+    ) -> Option<Answers> {
+        let set = |input: &Self, key: &ConfigKey| {
+            let entry = input.entry(key)?;
+            Some((entry.raw.clone(), entry.at.clone()))
+        };
+        let (own, sources) = (set(self, &answers.key), set(self, &cost.key));
+        let mut reader = AnswersReader {
+            problems: &mut self.problems,
+        };
+        let read = match &own {
+            None => Some((Answers::default(), Vec::new())),
+            Some((raw @ Raw::List(_), at)) => {
+                let node = Node::new(raw, at.clone(), answers.key.path);
+                let rules = reader.rules(&node);
+                rules.map(|rules| (Answers::default(), rules))
+            }
+            Some((raw, at)) => {
+                let node = Node::new(raw, at.clone(), answers.key.path);
+                reader.lines(&node).map(|lines| (lines, Vec::new()))
+            }
+        };
+        let cost = match &sources {
+            None => Some(Vec::new()),
+            Some((raw, at)) => reader.cost(&Node::new(raw, at.clone(), cost.key.path)),
+        };
+        let ((answers, rules), cost) = (read?, cost?);
+        let answers = answers.with_rules(AnswerRules { rules, cost });
+        Some(answers.with_profile(profile.unwrap_or_default()))
+    }
+}

@@ -1,0 +1,264 @@
+//! Headers of calls: `dispatch.http.headers`, whose values are secret and never in an error;
+//! `dispatch.http.forward-headers`; and `dispatch.http.idempotency-key`, which makes an API do the
+//! same work only once.
+
+use ::http::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+};
+use serde_json::{Value as Json, json};
+
+use crate::config::reading::error::shown;
+use crate::config::reading::input::ConfigInput;
+use crate::config::reading::key::Setting;
+use crate::config::reading::parse::{self, ValueError, wrong};
+use crate::config::reading::yaml::{self, Raw};
+use crate::config::sections::placeholders;
+use crate::config::values::header::http_names;
+use crate::config::values::secret::SecretUrl;
+use crate::rules::headers::is_reserved;
+use crate::rules::job::call::{Carried, Template};
+
+/// Maximum number of headers.
+const MAX_HEADERS: usize = 32;
+/// Maximum length of a value in bytes. It exceeds any API key, and is less than the part of an
+/// answer in which echoed values are searched for.
+const MAX_VALUE_BYTES: usize = 1 << 10;
+/// Headers of the connection or the job. Headers that begin with `content-` belong to the body.
+const OWN_HEADERS: [&str; 12] = [
+    "connection",
+    "expect",
+    "host",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "x-attempt",
+    "x-job-id",
+    "x-tenant",
+];
+/// Returns true if Sluicegate sets the header `name` (in lower case), or no request may choose it.
+pub(super) fn is_ours(name: &str) -> bool {
+    // These two are forwarded from the message's properties.
+    let of_body = name.starts_with("content-") && name != CONTENT_TYPE && name != CONTENT_ENCODING;
+    OWN_HEADERS.contains(&name) || of_body
+}
+
+const MUST: &str = "names of headers with their values, such as x-api-key: \"…\"";
+
+/// Configured headers of each call.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ConfiguredHeaders {
+    /// Headers with the same value for all jobs, marked as sensitive.
+    pub same: HeaderMap,
+    /// Headers with placeholders.
+    pub of_jobs: Vec<(HeaderName, Template)>,
+}
+
+impl ConfiguredHeaders {
+    /// Returns true if there is a header of this name, in any case.
+    pub(in crate::config) fn has_named(&self, name: &str) -> bool {
+        HeaderName::from_bytes(name.as_bytes()).is_ok_and(|name| self.has(&name))
+    }
+
+    /// Returns true if there is a header of this name.
+    pub(in crate::config) fn has(&self, name: &HeaderName) -> bool {
+        self.same.contains_key(name) || self.of_jobs.iter().any(|(own, _)| own == name)
+    }
+}
+
+impl ConfigInput {
+    /// Reads the headers of both settings. `url` may contain a user, which sets one of the headers.
+    pub(in crate::config) fn headers(
+        &mut self,
+        url: Option<&SecretUrl>,
+        setting: &Setting<Raw>,
+        file: &Setting<String>,
+        carried: &mut Carried,
+    ) -> Option<ConfiguredHeaders> {
+        let mut headers = ConfiguredHeaders::default();
+        let has_user = url.is_some_and(has_user);
+        let here = self.entry(&setting.key).map(|entry| Ok(entry.raw.clone()));
+        let there = self.entry(&file.key).map(|entry| {
+            let text = self.named_file(entry, file);
+            text.and_then(|text| in_file(&text))
+        });
+        let mut good = true;
+        for (key, read) in [(&setting.key, here), (&file.key, there)] {
+            let added = match read {
+                Some(read) => {
+                    read.and_then(|raw| add((&mut headers, carried), &raw, key.path, has_user))
+                }
+                None => Ok(()),
+            };
+            if let Err(words) = added {
+                good = false;
+                self.wrong::<()>(key, words);
+            }
+        }
+        good.then_some(headers)
+    }
+}
+
+/// Parses the path of a file of headers.
+pub(in crate::config) fn path(raw: &Raw) -> Result<String, ValueError> {
+    parse::text(raw, &format!("the path of a file with {MUST}")).map(str::to_owned)
+}
+
+pub(in crate::config) fn schema() -> Json {
+    json!({
+        "type": "object",
+        "maxProperties": MAX_HEADERS,
+        "propertyNames": {
+            "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$",
+            "not": {"pattern": format!("^([Cc][Oo][Nn][Tt][Ee][Nn][Tt]-.*|{})$", OWN_HEADERS.join("|"))},
+        },
+        "additionalProperties": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_VALUE_BYTES,
+            "pattern": "^[^\\s\\u0000-\\u001f\\u007f]([^\\u0000-\\u001f\\u007f]*[^\\s\\u0000-\\u001f\\u007f])?$",
+        },
+    })
+}
+
+/// Parses a file of headers. Errors omit the parser's message, which may contain a value.
+fn in_file(text: &str) -> Result<Raw, ValueError> {
+    match yaml::read(text) {
+        Ok(raw) => Ok(raw.unwrap_or(Raw::Null)),
+        Err(wrong) => Err(match wrong.at {
+            Some(at) => format!("line {} of the file is not valid YAML", at.line),
+            None => "the file is not valid YAML".to_owned(),
+        }),
+    }
+}
+
+/// Adds the headers in `raw`, the value of `key`. `has_user` says that the URL's user sets
+/// authorization.
+fn add(
+    (headers, carried): (&mut ConfiguredHeaders, &mut Carried),
+    raw: &Raw,
+    key: &'static str,
+    has_user: bool,
+) -> Result<(), ValueError> {
+    let Raw::Map(fields) = raw else {
+        return Err(format!("must hold {MUST}"));
+    };
+    for (number, field) in (1..).zip(fields) {
+        // YAML reads `x-api-key:secret` without a space, and `a, b=secret`, as names of keys.
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| {
+            format!(
+                "the name of header {number} has invalid characters (is the space after the \
+                colon missing?)"
+            )
+        })?;
+        let called = shown(&field.name);
+        if matches!(field.raw, Raw::Null) {
+            return Err(format!("header {number} has no value"));
+        }
+        if OWN_HEADERS.contains(&name.as_str()) || name.as_str().starts_with("content-") {
+            return Err(format!("{called} is set by Sluicegate itself"));
+        }
+        if has_user && name == AUTHORIZATION {
+            return Err(
+                "sets authorization, and the user in dispatch.http.url sets it, too; keep one of \
+                them"
+                    .to_owned(),
+            );
+        }
+        let value = match &field.raw {
+            Raw::Text(text) => value(text).ok_or_else(|| {
+                format!("the value of {called} must be 1 to {MAX_VALUE_BYTES} bytes, without control characters and spaces at its ends")
+            }),
+            _ => Err(format!("the value of {called} is not text; put it in quotes")),
+        }?;
+        if headers.has(&name) {
+            return Err(format!("{called} is set twice"));
+        }
+        let text = String::from_utf8_lossy(value.as_bytes());
+        let template = placeholders::header(&text, key, carried)
+            .map_err(|words| format!("the value of {called} {words}"))?;
+        match template {
+            Some(template) => headers.of_jobs.push((name, template)),
+            None => drop(headers.same.insert(name, value)),
+        }
+        if headers.same.len() + headers.of_jobs.len() > MAX_HEADERS {
+            return Err(format!(
+                "there are too many headers; the maximum is {MAX_HEADERS}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Parses a value and marks it as sensitive, so that it is never shown.
+pub(in crate::config) fn value(text: &str) -> Option<HeaderValue> {
+    let fits = (1..=MAX_VALUE_BYTES).contains(&text.len()) && text.trim() == text;
+    let mut value = HeaderValue::from_bytes(text.as_bytes())
+        .ok()
+        .filter(|_| fits)?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// Parses `dispatch.http.idempotency-key`, a text with placeholders. Returns `None` if no key is
+/// sent.
+pub(super) fn idempotency_key(raw: &Raw) -> Result<Option<String>, ValueError> {
+    const MUST: &str = "true, false, or a text with placeholders such as \"order-{json:/id}\"";
+    match raw {
+        Raw::Bool(false) => Ok(None),
+        Raw::Bool(true) => Ok(Some("{id}".to_owned())),
+        Raw::Text(text) if text == "false" => Ok(None),
+        Raw::Text(text) if text == "true" => Ok(Some("{id}".to_owned())),
+        raw => {
+            let text = parse::text(raw, MUST)?;
+            let mut unused = Carried::default();
+            let fits = value(text).is_some();
+            match placeholders::header(text, "", &mut unused)? {
+                Some(_) if fits => Ok(Some(text.to_owned())),
+                Some(_) | None => Err(wrong(raw, MUST)),
+            }
+        }
+    }
+}
+
+pub(super) fn idempotency_schema() -> Json {
+    let literal = "([^{]|\\{[^a-z}-])*";
+    let placeholder = "\\{(tenant|id|attempt|header:[^}]+|json:/[^}]*)\\}";
+    let text = format!("^(true|false|{literal}({placeholder}{literal})+)$");
+    json!({"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": text}]})
+}
+
+/// Parses `dispatch.http.forward-headers`, names of headers as publishers write them.
+pub(in crate::config) fn forwarded(raw: &Raw) -> Result<Vec<String>, ValueError> {
+    const MUST: &str = "a list of header names, such as [traceparent, x-request-id]";
+    let check = |name: &str, header: &HeaderName| {
+        let called = shown(name);
+        if is_ours(header.as_str()) {
+            return Err(format!("{called} is set by Sluicegate itself"));
+        }
+        if is_reserved(name) {
+            return Err(format!(
+                "names the header {called}, which Sluicegate or RabbitMQ sets"
+            ));
+        }
+        Ok(())
+    };
+    let names = http_names(raw, MUST, MAX_HEADERS, check)?;
+    Ok(names.into_iter().map(|(name, _)| name).collect())
+}
+
+pub(super) fn forward_schema() -> Json {
+    json!({
+        "type": "array",
+        "maxItems": MAX_HEADERS,
+        "items": {"type": "string", "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"},
+    })
+}
+
+/// Returns true if the URL's user or password sets authorization.
+pub(super) fn has_user(url: &SecretUrl) -> bool {
+    url.parse()
+        .is_ok_and(|url| !url.username().is_empty() || url.password().is_some())
+}

@@ -1,0 +1,287 @@
+//! `dispatch.http.oauth2`: access tokens of calls, by client credentials.
+
+use ::http::header::AUTHORIZATION;
+use serde_json::json;
+use strum::{IntoStaticStr, VariantArray};
+
+use super::headers::{ConfiguredHeaders, has_user};
+use super::secrets::OF_TENANTS;
+use crate::config::reading::error::shown;
+use crate::config::reading::input::ConfigInput;
+use crate::config::reading::key::{ConfigKey, choice, file, keys, text, url};
+use crate::config::reading::parse::{self, ValueError, wrong};
+use crate::config::reading::suggest::hint;
+use crate::config::reading::yaml::Raw;
+use crate::config::sections::placeholders;
+use crate::config::shown_value::ShownValues;
+use crate::config::values::secret::{Secret, SecretUrl};
+use crate::config::values::urls::UrlForm;
+use crate::rules::job::call::Carried;
+use crate::rules::named::Named;
+
+const URLS: UrlForm = UrlForm {
+    schemes: ["http", "https"],
+    example: "https://login.example.com/oauth2/token",
+};
+/// Maximum length of a text in bytes, longer than any in use.
+const MAX_TEXT_BYTES: usize = 1 << 10;
+/// Characters of a text in RFC 6749 (appendix A).
+const PATTERN: &str = "^[ -~]{1,1024}$";
+/// Placeholder for the tenant's name.
+pub const TENANT: &str = "{tenant}";
+const NO_SECRET: &str =
+    "has {secret:tenant}, which only dispatch.http.oauth2.client-secret can contain";
+
+fn schema() -> serde_json::Value {
+    json!({"type": "string", "pattern": PATTERN, "not": {"pattern": "\\{(id|attempt|(secret|header|json):[^}]*)\\}"}})
+}
+
+fn secret_schema() -> serde_json::Value {
+    json!({"type": "string", "pattern": PATTERN})
+}
+
+fn fits(text: &str) -> bool {
+    let is_plain = text
+        .bytes()
+        .all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    is_plain && (1..=MAX_TEXT_BYTES).contains(&text.len())
+}
+
+fn plain(raw: &Raw) -> Result<String, ValueError> {
+    const MUST: &str = "a text of 1 to 1024 ASCII characters";
+    let text = parse::text(raw, MUST)?;
+    if !fits(text) {
+        return Err(wrong(raw, MUST));
+    }
+    match text.contains(OF_TENANTS) {
+        true => Err(NO_SECRET.to_owned()),
+        false => no_others(text).map(|()| text.to_owned()),
+    }
+}
+
+/// Rejects placeholders of calls and misspellings of the tenant's, since they can't be meant
+/// literally.
+fn no_others(text: &str) -> Result<(), ValueError> {
+    for rest in text.split('{').skip(1) {
+        let name = rest.split_once('}').map_or("", |(name, _)| name);
+        let of_calls = ["header:", "json:", "secret:"];
+        let is_of_calls =
+            ["id", "attempt"].contains(&name) || of_calls.iter().any(|kind| name.starts_with(kind));
+        let near = hint(name, ["tenant"]);
+        if name != "tenant" && (is_of_calls || !near.is_empty()) {
+            let name = shown(&format!("{{{name}}}"));
+            return Err(format!(
+                "has the unknown placeholder {name}; it must be {TENANT}{near}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn client_secret(raw: &Raw) -> Result<Secret, ValueError> {
+    const MUST: &str = "a text of 1 to 1024 ASCII characters";
+    let text = parse::secret(raw, MUST)?;
+    if !fits(text) {
+        return Err(format!("must be {MUST}"));
+    }
+    let is_all = text == OF_TENANTS;
+    // Errors show no part of the text, which may be the beginning of a secret.
+    let is_near = text.starts_with("{secret:") && text.ends_with('}');
+    if !is_all && (is_near || text.contains(OF_TENANTS) || text.contains(TENANT)) {
+        return Err(format!(
+            "must be {OF_TENANTS} alone, or contain no placeholder"
+        ));
+    }
+    Ok(Secret::new(text))
+}
+
+/// Parses the URL. Its host, path and query may contain the tenant's name.
+fn token_url(raw: &Raw) -> Result<SecretUrl, ValueError> {
+    let url = URLS.one(raw)?;
+    let text = url.expose();
+    if text.contains(OF_TENANTS) {
+        return Err(NO_SECRET.to_owned());
+    }
+    no_others(text)?;
+    let behind = text.find('#').unwrap_or(text.len());
+    if text[behind..].contains(TENANT) {
+        return Err("has {tenant} after a #, but that part is never sent".to_owned());
+    }
+    placeholders::host(text, TOKEN_URL.key.path, &mut Carried::default())?;
+    Ok(url)
+}
+
+keys! {
+    TOKEN_URL: SecretUrl = url("dispatch.http.oauth2.token-url", URLS.schemes, false, token_url)
+        .example("http://h/token")
+        .about("URL that issues access tokens (OAuth2 client credentials); setting it enables \
+            them.")
+        .note("See [access tokens](HANDLERS.md#access-tokens).");
+    CLIENT_ID: String = text("dispatch.http.oauth2.client-id", "text of 1 to 1024 ASCII characters", schema, plain)
+        .example("sluicegate")
+        .about("Client's name at the token URL.")
+        .note("`{tenant}` in it, in the URL's host or path, in `scope` or in `audience` requests one \
+            token per tenant.");
+    CLIENT_SECRET: Secret = text("dispatch.http.oauth2.client-secret", "text of 1 to 1024 ASCII characters", secret_schema, client_secret)
+        .secret()
+        .example("hunter2")
+        .about("Client's secret.")
+        .note("`{secret:tenant}` is the secret of the job's tenant and requests one token per \
+            tenant.");
+    CLIENT_SECRET_FILE: String = file("dispatch.http.oauth2.client-secret-file")
+        .about("File that contains `dispatch.http.oauth2.client-secret`.");
+    CLIENT_AUTH: ClientAuth = choice("dispatch.http.oauth2.client-auth")
+        .default("basic")
+        .example("post")
+        .about("How the client sends its secret: as HTTP Basic authorization, or in the body.");
+    SCOPE: String = text("dispatch.http.oauth2.scope", "scopes with spaces between them", schema, plain)
+        .example("orders:write")
+        .about("Scope that is requested for the token.");
+    AUDIENCE: String = text("dispatch.http.oauth2.audience", "text of 1 to 1024 ASCII characters", schema, plain)
+        .example("https://api.example.com")
+        .about("Audience that is requested for the token.");
+}
+
+/// `dispatch.http.oauth2`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OAuth2 {
+    /// `dispatch.http.oauth2.token-url`
+    pub token_url: SecretUrl,
+    /// `dispatch.http.oauth2.client-id`, or `None` if each tenant's secret contains it, as
+    /// `client-id:client-secret`.
+    pub client_id: Option<String>,
+    /// `dispatch.http.oauth2.client-secret`
+    pub client_secret: Secret,
+    /// `dispatch.http.oauth2.client-auth`
+    pub client_auth: ClientAuth,
+    /// `dispatch.http.oauth2.scope`
+    pub scope: Option<String>,
+    /// `dispatch.http.oauth2.audience`
+    pub audience: Option<String>,
+}
+
+/// `dispatch.http.oauth2.client-auth`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
+pub enum ClientAuth {
+    /// `basic`
+    #[default]
+    Basic,
+    /// `post`
+    Post,
+}
+
+impl Named for ClientAuth {}
+
+impl OAuth2 {
+    /// Returns true if each tenant has a token of its own.
+    pub fn is_by_tenant(&self) -> bool {
+        let texts = [&self.client_id, &self.scope, &self.audience];
+        let texts = texts.into_iter().flatten().map(String::as_str);
+        let mut texts = texts.chain([self.token_url.expose()]);
+        self.has_secrets_of_tenants() || texts.any(|text| text.contains(TENANT))
+    }
+
+    /// Returns true if each tenant has a client secret of its own.
+    pub fn has_secrets_of_tenants(&self) -> bool {
+        self.client_secret.expose() == OF_TENANTS
+    }
+
+    /// Returns true if the host of the URL contains the tenant's name.
+    pub fn has_hosts_of_tenants(&self) -> bool {
+        let url = self.token_url.expose();
+        let host = placeholders::host(url, TOKEN_URL.key.path, &mut Carried::default());
+        host.is_ok_and(|host| host.is_some())
+    }
+
+    /// Returns true if tokens are fetched over TLS.
+    pub fn has_tls(&self) -> bool {
+        self.token_url.has_scheme("https")
+    }
+
+    /// Adds the section's values to `values`.
+    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+        let Self {
+            token_url,
+            client_id,
+            client_secret,
+            client_auth,
+            scope,
+            audience,
+        } = self;
+        values.set(&TOKEN_URL.key, token_url);
+        values.set(&CLIENT_ID.key, client_id);
+        values.set(&CLIENT_SECRET.key, client_secret);
+        values.set(&CLIENT_AUTH.key, client_auth);
+        values.set(&SCOPE.key, scope);
+        values.set(&AUDIENCE.key, audience);
+    }
+}
+
+impl ConfigInput {
+    /// Reads how tokens are fetched. Returns `Some(None)` if calls carry none, and `None` after a
+    /// problem. `url`, `headers` and `forward` are the other sources of a call's headers.
+    pub(in crate::config) fn oauth2(
+        &mut self,
+        url: Option<&SecretUrl>,
+        headers: &ConfiguredHeaders,
+        forward: &[String],
+    ) -> Option<Option<OAuth2>> {
+        let token_url = self.optional(&TOKEN_URL);
+        let client_id = self.optional(&CLIENT_ID);
+        let client_secret = self.secret(&CLIENT_SECRET, &CLIENT_SECRET_FILE);
+        let client_auth = self.get(&CLIENT_AUTH);
+        let scope = self.optional(&SCOPE);
+        let audience = self.optional(&AUDIENCE);
+        let (token_url, client_id, client_secret) = (token_url?, client_id?, client_secret?);
+        let (client_auth, scope, audience) = (client_auth?, scope?, audience?);
+        let key = &TOKEN_URL.key;
+        let Some(token_url) = token_url else {
+            // A key with a default may be set as in the sample file.
+            let is_set = |key: &&ConfigKey| key.default.is_none() && self.entry(key).is_some();
+            let set = KEYS.iter().copied().find(is_set);
+            return match set {
+                None => Some(None),
+                Some(key) => self.wrong(
+                    key,
+                    "has no effect without \
+                    dispatch.http.oauth2.token-url; set that or remove this key",
+                ),
+            };
+        };
+        if has_user(&token_url) {
+            let words =
+                "contains a user; set dispatch.http.oauth2.client-id and client-secret instead";
+            return self.wrong(key, words);
+        }
+        let Some(client_secret) = client_secret else {
+            let words = "needs the client's secret: set dispatch.http.oauth2.client-secret or dispatch.http.oauth2.client-secret-file";
+            return self.wrong(key, words);
+        };
+        if client_id.is_none() && client_secret.expose() != OF_TENANTS {
+            return self.wrong(key, "needs a client: set dispatch.http.oauth2.client-id");
+        }
+        let is_authorization = |name: &String| name.eq_ignore_ascii_case(AUTHORIZATION.as_str());
+        let other = if url.is_some_and(has_user) {
+            Some("the user in dispatch.http.url")
+        } else if headers.has(&AUTHORIZATION) {
+            Some("dispatch.http.headers")
+        } else if forward.iter().any(is_authorization) {
+            Some("dispatch.http.forward-headers")
+        } else {
+            None
+        };
+        if let Some(other) = other {
+            let words = format!("sets authorization, and {other} sets it, too; keep one of them");
+            return self.wrong(key, words);
+        }
+        Some(Some(OAuth2 {
+            token_url,
+            client_id,
+            client_secret,
+            client_auth,
+            scope,
+            audience,
+        }))
+    }
+}

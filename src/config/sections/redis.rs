@@ -1,0 +1,218 @@
+//! `redis`: where Redis is, and how keys are named.
+
+use serde_json::{Value as Json, json};
+
+use super::tls_keys::TlsKeys;
+use crate::config::reading::input::ConfigInput;
+use crate::config::reading::key::{boolean, choice, file, keys, pem, text, url};
+use crate::config::reading::parse::{ValueError, text as parse_text, wrong};
+use crate::config::reading::yaml::Raw;
+use crate::config::shown_value::ShownValues;
+use crate::config::values::redis_servers::{
+    RedisServers, RedisTopology, ScriptCommand, has_database, has_tls, unlike,
+};
+use crate::config::values::secret::SecretUrl;
+use crate::config::values::urls::UrlForm;
+use crate::rules::policy::Policy;
+use crate::rules::slots::hash_tag;
+
+const URLS: UrlForm = UrlForm {
+    schemes: ["redis", "rediss"],
+    example: "redis://user:password@host:6379/0",
+};
+const SENTINEL_URLS: UrlForm = UrlForm {
+    example: "redis://host:26379",
+    ..URLS
+};
+const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
+
+keys! {
+    URL: Vec<SecretUrl> = url("redis.url", URLS.schemes, true, |raw| URLS.several(raw))
+        .default("redis://127.0.0.1:6379")
+        .example("redis://h")
+        .about("URL of Redis (6.2 or newer) or Valkey; it must not evict keys (maxmemory-policy \
+            noeviction).")
+        .note("Several URLs are nodes of one Redis Cluster. `rediss://` uses TLS.");
+    URL_FILE: String = file("redis.url-file").about("File that contains `redis.url`.");
+    CLUSTER: bool = boolean("redis.cluster")
+        .example("true")
+        .about("Whether redis.url belongs to a Redis Cluster, even if it is a single URL.")
+        .note("Some clouds have one address for all nodes. By default, several URLs are a \
+            cluster, and a single URL is not.");
+    SENTINELS: Vec<SecretUrl> =
+        url("redis.sentinels", URLS.schemes, true, |raw| SENTINEL_URLS.several(raw))
+            .example("redis://h:26379")
+            .about("Sentinels that know the primary; redis.url then has the primary's name as its \
+                host.");
+    SENTINELS_FILE: String = file("redis.sentinels-file").about("File that contains `redis.sentinels`.");
+    CA_FILE: String = pem("redis.ca-file")
+        .about("Certificate authorities to trust with rediss://, instead of the system's.")
+        .note("See [TLS](DEPLOYMENT.md#tls).");
+    CERT_FILE: String = pem("redis.cert-file")
+        .about("Client certificate of workers, with its chain.");
+    KEY_FILE: String = pem("redis.key-file").about("Private key of the client certificate, \
+        without a passphrase.");
+    PREFIX: String = text(
+        "redis.prefix",
+        "1 to 128 bytes, no spaces, no control characters; braces only as one hash tag, such as \
+        `{rlaas}:rate_limit`, which keeps all keys of a cluster in one slot, so on one primary",
+        prefix_schema,
+        prefix,
+    )
+        .default("rlaas:rate_limit")
+        .example("p")
+        .about("Prefix of all keys; workers with the same prefix share their limits.")
+        .note("The only key that never expires is the epoch, `PREFIX:%epoch`, or \
+            `PREFIX:{NUMBER}:%epoch` for each primary of a cluster.");
+    SCRIPTS: ScriptCommand = choice("redis.scripts")
+        .default("evalsha")
+        .example("eval")
+        .about("How scripts are called: `evalsha` by their hash, `eval` with their text.")
+        .note("`eval` is for [proxies](DEPLOYMENT.md#redis-behind-a-proxy) that refuse SCRIPT.");
+}
+
+/// `redis`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Redis {
+    /// `redis.url`, and the keys that belong to it.
+    pub url: RedisServers,
+    /// `redis.prefix`: prefix of every key.
+    pub prefix: String,
+}
+
+impl Redis {
+    /// Returns why this Redis can't keep the limits of `policy`, or `None` if it can.
+    pub fn incompatibility(&self, policy: &Policy) -> Option<String> {
+        let global = policy.default_limits().global().next()?;
+        let scattered =
+            self.url.topology == RedisTopology::Cluster && hash_tag(&self.prefix).is_none();
+        scattered.then(|| {
+            format!(
+                "the limit {} is global, so in a Redis Cluster its keys and the keys of all \
+                tenants must share a slot: give redis.prefix a hash tag, such as \
+                {{rlaas}}:rate_limit (one primary then decides for all tenants, and the others \
+                are idle), or use a single Redis",
+                global.name()
+            )
+        })
+    }
+
+    /// Adds the section's values to `values`.
+    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+        let Self { url, prefix } = self;
+        let RedisServers {
+            urls,
+            topology,
+            tls,
+            scripts,
+        } = url;
+        values.set(&URL.key, urls);
+        match topology {
+            RedisTopology::Single => {}
+            RedisTopology::Cluster => values.set(&CLUSTER.key, &true),
+            RedisTopology::Sentinel(all) => values.set(&SENTINELS.key, all),
+        }
+        tls.show(TLS, values);
+        values.set(&PREFIX.key, prefix);
+        values.set(&SCRIPTS.key, scripts);
+    }
+}
+
+impl ConfigInput {
+    /// Reads the section. Returns `None` after a problem.
+    pub(in crate::config) fn redis(&mut self) -> Option<Redis> {
+        let url = self.redis_servers();
+        let prefix = self.get(&PREFIX);
+        let (url, prefix) = (url?, prefix?);
+        let is_alone = url.topology != RedisTopology::Cluster;
+        if url.scripts == ScriptCommand::Eval && is_alone && hash_tag(&prefix).is_none() {
+            return self.wrong(
+                &SCRIPTS.key,
+                "is eval, but redis.prefix has no hash tag by which a proxy sends all keys to one \
+                server; set redis.prefix to {rlaas}:rate_limit, for example",
+            );
+        }
+        Some(Redis { url, prefix })
+    }
+
+    fn redis_servers(&mut self) -> Option<RedisServers> {
+        let url = self.secret(&URL, &URL_FILE);
+        let sentinels = self.secret(&SENTINELS, &SENTINELS_FILE);
+        let cluster = self.optional(&CLUSTER);
+        let scripts = self.get(&SCRIPTS);
+        let tls = self.tls(TLS);
+        let (cluster, urls, sentinels, tls) = (cluster?, url??, sentinels?, tls?);
+        let url_key = self.set_key_of(&URL, &URL_FILE);
+        let topology = match (sentinels, cluster) {
+            (Some(_), Some(true)) => {
+                let words = "is true and redis.sentinels is set; keep one of them";
+                return self.wrong(&CLUSTER.key, words);
+            }
+            (Some(_), _) if urls.len() > 1 => {
+                return self.wrong(
+                    url_key,
+                    "has several servers; with redis.sentinels it must name only the primary, \
+                    such as redis://user:password@NAME/0",
+                );
+            }
+            (Some(sentinels), _) => RedisTopology::Sentinel(sentinels),
+            (None, Some(false)) if urls.len() > 1 => {
+                let words = "is false, but redis.url has several servers; keep one";
+                return self.wrong(&CLUSTER.key, words);
+            }
+            (None, cluster) if cluster == Some(true) || urls.len() > 1 => RedisTopology::Cluster,
+            (None, _) => RedisTopology::Single,
+        };
+        if let Some(words) = unlike(&urls) {
+            return self.wrong(url_key, words);
+        }
+        if topology == RedisTopology::Cluster && has_database(&urls) {
+            return self.wrong(
+                url_key,
+                "selects a database, but a cluster has only database 0",
+            );
+        }
+        let mut encrypted = has_tls(&urls);
+        if let RedisTopology::Sentinel(sentinels) = &topology {
+            encrypted |= has_tls(sentinels);
+            if let Some(words) = unlike(sentinels) {
+                let key = self.set_key_of(&SENTINELS, &SENTINELS_FILE);
+                return self.wrong(key, words);
+            }
+        }
+        if !encrypted {
+            self.tls_unused(TLS, "the URLs begin with rediss://")?;
+        }
+        Some(RedisServers {
+            urls,
+            topology,
+            tls,
+            scripts: scripts?,
+        })
+    }
+}
+
+/// Parses `redis.prefix`. Braces must form one hash tag. Otherwise each key of a cluster would have
+/// a slot of its own.
+pub(in crate::config) fn prefix(raw: &Raw) -> Result<String, ValueError> {
+    const MUST: &str = "1 to 128 bytes without spaces and control characters, with braces only as one hash tag that is not empty, such as {rlaas}:rate_limit";
+    let prefix = parse_text(raw, MUST)?;
+    if prefix.len() > 128 {
+        return Err(format!("has {} bytes; it must be {MUST}", prefix.len()));
+    }
+    let braces = prefix.matches(['{', '}']).count();
+    let one_tag = braces == 2 && hash_tag(prefix).is_some();
+    if prefix.contains(|c: char| c.is_control() || c.is_whitespace()) || (braces > 0 && !one_tag) {
+        return Err(wrong(raw, MUST));
+    }
+    Ok(prefix.to_owned())
+}
+
+fn prefix_schema() -> Json {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 128,
+        "pattern": "^[^{}\\s\\u0000-\\u001f\\u007f-\\u009f]*(\\{[^{}\\s\\u0000-\\u001f\\u007f-\\u009f]+\\}[^{}\\s\\u0000-\\u001f\\u007f-\\u009f]*)?$",
+    })
+}

@@ -1,0 +1,152 @@
+//! `dispatch.results`: where results of jobs are published.
+
+use ::http::header::HeaderName;
+use serde_json::{Value as Json, json};
+use strum::{IntoStaticStr, VariantArray};
+
+use crate::config::reading::error::shown;
+use crate::config::reading::input::ConfigInput;
+use crate::config::reading::key::{choice, integer, keys, text, tree};
+use crate::config::reading::parse::ValueError;
+use crate::config::reading::yaml::Raw;
+use crate::config::shown_value::ShownValues;
+use crate::config::values::amqp_name::{MAX_NAME_BYTES, PATTERN, name, name_or_empty};
+use crate::config::values::header::http_names;
+use crate::rules::named::Named;
+
+/// Maximum number of headers in a result.
+const MAX_HEADERS: usize = 32;
+/// Maximum of `max-body` in bytes: a result is not meant to transfer files.
+const MAX_BODY_BYTES: u64 = 1 << 20;
+
+keys! {
+    TO: ResultsTo = choice("dispatch.results.to")
+        .default("none")
+        .example("reply-to")
+        .about("Where the result of a job is sent: nowhere, to the queue in the job's reply_to, \
+            or to an exchange.")
+        .note("See [answers back](HANDLERS.md#answers-back).");
+    EXCHANGE: String = text(
+        "dispatch.results.exchange",
+        "the name of an exchange",
+        || json!({"type": "string", "minLength": 1, "maxLength": MAX_NAME_BYTES, "pattern": PATTERN}),
+        |raw| name(raw, "the name of an exchange, of up to 255 bytes"),
+    )
+        .example("results")
+        .about("Exchange for all results with `to: exchange`.")
+        .note("It must exist.");
+    ROUTING_KEY: String = text(
+        "dispatch.results.routing-key",
+        "a routing key",
+        || json!({"type": "string", "maxLength": MAX_NAME_BYTES, "pattern": PATTERN}),
+        |raw| name_or_empty(raw, "a routing key of up to 255 bytes"),
+    )
+        .example("done")
+        .about("Routing key of results with `to: exchange`.");
+    HEADERS: Vec<HeaderName> = tree(
+        "dispatch.results.headers",
+        "list of up to 32 names of headers",
+        headers_schema,
+        headers,
+    )
+        .example("[location]")
+        .about("Headers of the API's answer that are copied to the result, as `x-answer-NAME`.")
+        .note("Such as `[location, x-request-id]`.");
+    MAX_BODY: usize = integer::<_, 0, MAX_BODY_BYTES>("dispatch.results.max-body", "bytes")
+        .default("65536")
+        .example("0")
+        .about("Maximum size of the answer's body in a result.");
+}
+
+/// `dispatch.results.to`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
+pub enum ResultsTo {
+    /// No results are published.
+    None,
+    /// The queue in the job's `reply_to`.
+    ReplyTo,
+    /// `dispatch.results.exchange`
+    Exchange,
+}
+
+impl Named for ResultsTo {}
+
+/// `dispatch.results`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Results {
+    /// `dispatch.results.to`
+    pub to: ResultsTo,
+    /// `dispatch.results.exchange`
+    pub exchange: Option<String>,
+    /// `dispatch.results.routing-key`
+    pub routing_key: String,
+    /// `dispatch.results.headers`
+    pub headers: Vec<HeaderName>,
+    /// `dispatch.results.max-body`, in bytes.
+    pub max_body: usize,
+}
+
+impl Results {
+    /// Adds the section's values to `values`.
+    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+        let Self {
+            to,
+            exchange,
+            routing_key,
+            headers,
+            max_body,
+        } = self;
+        values.set(&TO.key, to);
+        values.set(&EXCHANGE.key, exchange);
+        if !routing_key.is_empty() {
+            values.set(&ROUTING_KEY.key, routing_key);
+        }
+        let names: Vec<String> = headers.iter().map(HeaderName::to_string).collect();
+        values.set(&HEADERS.key, &names);
+        values.set(&MAX_BODY.key, max_body);
+    }
+}
+
+impl ConfigInput {
+    /// Reads the section. Returns `None` after a problem.
+    pub(in crate::config) fn results(&mut self) -> Option<Results> {
+        let to = self.get(&TO);
+        let exchange = self.optional(&EXCHANGE);
+        let routing_key = self.optional(&ROUTING_KEY);
+        let headers = self.optional(&HEADERS);
+        let max_body = self.get(&MAX_BODY);
+        let (to, exchange) = (to?, exchange?);
+        if to == ResultsTo::Exchange && exchange.is_none() {
+            let words = "is exchange, so dispatch.results.exchange must be set to the name of an existing \
+                exchange";
+            return self.wrong(&TO.key, words);
+        }
+        Some(Results {
+            to,
+            exchange,
+            routing_key: routing_key?.unwrap_or_default(),
+            headers: headers?.unwrap_or_default(),
+            max_body: max_body?,
+        })
+    }
+}
+
+fn headers(raw: &Raw) -> Result<Vec<HeaderName>, ValueError> {
+    const MUST: &str = "a list of header names, such as [location, x-request-id]";
+    // AMQP names are limited to 255 bytes, including the prefix of the header.
+    let check = |name: &str, _: &HeaderName| match name.len() <= MAX_NAME_BYTES / 2 {
+        true => Ok(()),
+        false => Err(format!("{} is too long", shown(name))),
+    };
+    let names = http_names(raw, MUST, MAX_HEADERS, check)?;
+    Ok(names.into_iter().map(|(_, header)| header).collect())
+}
+
+fn headers_schema() -> Json {
+    json!({
+        "type": "array",
+        "maxItems": MAX_HEADERS,
+        "items": {"type": "string", "maxLength": MAX_NAME_BYTES / 2, "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"},
+    })
+}

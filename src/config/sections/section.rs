@@ -1,0 +1,37 @@
+//! Sections whose keys are independent of each other.
+
+/// Declares a section whose fields are the values of keys. Defines the struct, unless `impl` names
+/// an existing one, and the functions that read and show it.
+macro_rules! section {
+    ($(#[$of_section:meta])* pub struct $section:ident {
+        $($(#[$of_field:meta])* pub $field:ident: $type:ty = $key:ident,)+
+    }) => {
+        $(#[$of_section])*
+        pub struct $section {
+            $($(#[$of_field])* pub $field: $type,)+
+        }
+
+        $crate::config::sections::section::section! { impl $section { $($field = $key,)+ } }
+    };
+    (impl $section:ident { $($field:ident = $key:ident,)+ }) => {
+        impl $section {
+            /// Reads the section. Returns `None` after a problem.
+            pub(in crate::config) fn read(
+                input: &mut $crate::config::reading::input::ConfigInput,
+            ) -> Option<Self> {
+                // All keys are read before the first `?`, so that all problems are reported at once.
+                $(let $field = input.get(&$key);)+
+                Some(Self { $($field: $field?,)+ })
+            }
+
+            /// Adds the section's values to `values`.
+            pub(in crate::config) fn show(
+                &self,
+                values: &mut $crate::config::shown_value::ShownValues,
+            ) {
+                $(values.set(&$key.key, &self.$field);)+
+            }
+        }
+    };
+}
+pub(in crate::config) use section;

@@ -1,0 +1,84 @@
+//! The keys `ca-file`, `cert-file` and `key-file` of a server: reads them, and reports files that
+//! can't be used.
+
+use std::path::PathBuf;
+
+use crate::config::reading::input::ConfigInput;
+use crate::config::reading::key::Setting;
+use crate::config::shown_value::ShownValues;
+use crate::config::values::tls::{Identity, Tls};
+
+/// The keys of one server: `ca-file`, `cert-file` and `key-file`.
+pub(super) type TlsKeys = [&'static Setting<String>; 3];
+
+impl Tls {
+    /// Adds the values of `keys` to `values`.
+    pub(in crate::config) fn show(&self, [ca, cert, key]: TlsKeys, values: &mut ShownValues) {
+        let Self { ca_file, identity } = self;
+        values.set(&ca.key, ca_file);
+        if let Some(identity) = identity {
+            values.set(&cert.key, &identity.cert_file);
+            values.set(&key.key, &identity.key_file);
+        }
+    }
+}
+
+impl ConfigInput {
+    /// Returns the files that `keys` name. Reads them once, to report mistakes early.
+    pub(in crate::config) fn tls(&mut self, keys: TlsKeys) -> Option<Tls> {
+        let [ca_key, cert_key, key_key] = keys;
+        let ca_file = self.pem_file(ca_key);
+        let cert_file = self.pem_file(cert_key);
+        let key_file = self.pem_file(key_key);
+        let identity = match (cert_file?, key_file?) {
+            (Some(cert_file), Some(key_file)) => Some(Identity {
+                cert_file,
+                key_file,
+            }),
+            (None, None) => None,
+            (Some(_), None) => {
+                let words = format!("requires its private key: set {}", key_key.key.path);
+                return self.wrong(&cert_key.key, words);
+            }
+            (None, Some(_)) => {
+                let words = format!("requires its certificate: set {}", cert_key.key.path);
+                return self.wrong(&key_key.key, words);
+            }
+        };
+        let tls = Tls {
+            ca_file: ca_file?,
+            identity,
+        };
+        match tls.read() {
+            Ok(_) => Some(tls),
+            Err(why) => {
+                let mut named = keys.into_iter();
+                let key = named.find(|key| key.key.name() == why.key);
+                self.wrong(&key.unwrap_or(ca_key).key, &why.message)
+            }
+        }
+    }
+
+    /// Reports certificates for a server without TLS, since the user believes that TLS is used.
+    pub(super) fn tls_unused(&mut self, keys: TlsKeys, begin: &str) -> Option<()> {
+        let unused = keys.into_iter().find(|key| self.entry(&key.key).is_some());
+        match unused {
+            None => Some(()),
+            Some(key) => {
+                let words = format!("has no effect without TLS; let {begin}");
+                self.wrong(&key.key, words)
+            }
+        }
+    }
+
+    /// Returns the path in `setting`, if it is set.
+    fn pem_file(&mut self, setting: &Setting<String>) -> Option<Option<PathBuf>> {
+        let Some(entry) = self.entry(&setting.key) else {
+            return Some(None);
+        };
+        match self.path_of(entry, setting) {
+            Ok(path) => Some(Some(path)),
+            Err(words) => self.wrong(&setting.key, words),
+        }
+    }
+}

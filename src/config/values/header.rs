@@ -1,0 +1,72 @@
+//! Names of headers that publishers set, and lists of HTTP headers.
+
+use ::http::header::HeaderName;
+
+use crate::config::reading::error::shown;
+use crate::config::reading::parse::{ValueError, text, wrong};
+use crate::config::reading::yaml::Raw;
+use crate::rules::headers::{self, is_reserved};
+
+/// Parses a header's name, such as `x-plan`.
+pub(in crate::config) fn header_name(raw: &Raw) -> Result<String, ValueError> {
+    const MUST: &str = "a header's name of 1 to 255 bytes, such as x-plan";
+    let name = text(raw, MUST)?;
+    if !headers::is_name(name) {
+        return Err(wrong(
+            raw,
+            format_args!("{MUST}, without control characters and spaces at its ends"),
+        ));
+    }
+    free(name)
+}
+
+/// Parses the name after `header:`.
+pub(in crate::config) fn after_prefix(name: &str) -> Result<String, ValueError> {
+    if !headers::is_name(name) {
+        return Err("must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends".to_owned());
+    }
+    free(name)
+}
+
+/// Parses a list of at most `max` names of HTTP headers, which `check` accepts. Returns each name as
+/// written and as a header.
+pub(in crate::config) fn http_names(
+    raw: &Raw,
+    must: &str,
+    max: usize,
+    check: impl Fn(&str, &HeaderName) -> Result<(), ValueError>,
+) -> Result<Vec<(String, HeaderName)>, ValueError> {
+    let Raw::List(items) = raw else {
+        return Err(wrong(raw, must));
+    };
+    if items.len() > max {
+        return Err(format!("has {} names; the maximum is {max}", items.len()));
+    }
+    let mut names: Vec<(String, HeaderName)> = Vec::new();
+    for item in items {
+        let Raw::Text(name) = &item.raw else {
+            return Err(format!("has an entry that is not text; it must be {must}"));
+        };
+        let called = shown(name);
+        let header = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| format!("{called} has characters that are invalid in an HTTP header"))?;
+        check(name, &header)?;
+        if names.iter().any(|(_, known)| *known == header) {
+            return Err(format!("{called} is listed twice"));
+        }
+        names.push((name.clone(), header));
+    }
+    Ok(names)
+}
+
+/// Checks that publishers can set the header and that it keeps its value as long as the job lives.
+fn free(name: &str) -> Result<String, ValueError> {
+    if is_reserved(name) {
+        return Err(format!(
+            "names the header {}, which Sluicegate or RabbitMQ sets; use a header that publishers \
+            set",
+            shown(name)
+        ));
+    }
+    Ok(name.to_owned())
+}
