@@ -1,5 +1,5 @@
 -- block: suspends one tenant, or all tenants, for a while, and never shortens a suspension that is
--- in force. The specification is State::block in src/rules/model.rs. Needs clock.lua and
+-- in force. The specification is State::block in src/rules/gate/model.rs. Needs clock.lua and
 -- waitlist.lua before it.
 --
 -- KEYS[1]  the waitlist (HASH) of the tenant, or the HASH of the whole API

@@ -1,6 +1,6 @@
 -- The breaker: failures in a row stop calls that would fail as well. The specification is
--- src/rules/breaker.rs. It consists of two fields of a HASH: a tenant's waitlist, or the HASH of
--- the whole API.
+-- src/rules/failures/breaker.rs. It consists of two fields of a HASH: a tenant's waitlist, or the
+-- HASH of the whole API.
 --
 -- breaker    "FAILURES,SINCE,UNTIL,WAIT,BEGAN,LEASE,OF"; absent without failures. SINCE: since when
 --            it is open (ms), 0 if it is closed; UNTIL: no probe before this (ms); WAIT: how long

@@ -1,5 +1,6 @@
 -- change: applies an operator's change to one tenant, at once for all workers. The specification is
--- State::change in src/rules/model.rs. Needs clock.lua, waitlist.lua and fair_queue.lua before it.
+-- State::change in src/rules/gate/model.rs. Needs clock.lua, waitlist.lua and fair_queue.lua before
+-- it.
 --
 -- KEYS[1]  the waitlist (HASH); for resume also the HASH of the whole API
 -- KEYS[2…] for reset, if all tenants' keys are on one server: the five keys of the partition that
@@ -37,7 +38,7 @@ local function overrides_without()
 end
 
 -- Removes the tenant from the fair queue of the global partition: FairQueue::leave in
--- src/rules/fair_queue.rs.
+-- src/rules/gate/fair_queue.rs.
 local function leave_fair_queue(flow)
   local partition = {}
   fair_queue_load(partition, flow, 2, now)

@@ -1,5 +1,5 @@
--- crash: notes on calls of a job that was delivered again. The specification is src/rules/crash.rs.
--- Needs clock.lua before it.
+-- crash: notes on calls of a job that was delivered again. The specification is
+-- src/rules/failures/crash.rs. Needs clock.lua before it.
 --
 -- KEYS[1]  the suspect (STRING): "CRASHES,UNTIL,BY". UNTIL: until when a call counts as running
 --          (ms), 0 if there is none; BY: the author of that note

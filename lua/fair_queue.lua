@@ -1,6 +1,6 @@
 -- The fair queue of a partition that several waitlists share: which waitlists (flows) wait, and the
--- turn of each unit. The specification is src/rules/fair_queue.rs. Part of scripts for limits with
--- such scopes, between limits.lua and shared_partitions.lua, and of change.lua.
+-- turn of each unit. The specification is src/rules/gate/fair_queue.rs. Part of scripts for limits
+-- with such scopes, between limits.lua and shared_partitions.lua, and of change.lua.
 --
 -- Its keys:
 -- [1]  a HASH like a waitlist's, but only with `window`, the tenant's suspensions, and the field

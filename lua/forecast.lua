@@ -1,6 +1,6 @@
 -- forecast: when the units of one waitlist have their turns, now and under other limits. Writes
--- nothing. The specification is Scopes::schedule in src/rules/model/scopes/schedule.rs. Needs what
--- inspect.lua needs.
+-- nothing. The specification is Scopes::schedule in src/rules/gate/model/scopes/schedule.rs. Needs
+-- what inspect.lua needs.
 --
 -- KEYS[1]  the waitlist (HASH); the others as in acquire.lua, those of the current limits first
 -- ARGV[1]  the clock, described in limits.lua

@@ -1,7 +1,7 @@
 -- inspect: the state of one tenant. Writes nothing. The specification is Scopes::inspect in
--- src/rules/model/scopes.rs. Files that must come before it: clock.lua, waitlist.lua, limits.lua,
--- fair_queue.lua and shared_partitions.lua if a limit is shared, shadows.lua if there are shadows,
--- the algorithms, and set.lua.
+-- src/rules/gate/model/scopes.rs. Files that must come before it: clock.lua, waitlist.lua,
+-- limits.lua, fair_queue.lua and shared_partitions.lua if a limit is shared, shadows.lua if there
+-- are shadows, the algorithms, and set.lua.
 --
 -- KEYS[1]  the waitlist (HASH); the others as in acquire.lua
 -- ARGV     the clock and the limits, described in limits.lua

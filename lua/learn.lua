@@ -1,8 +1,9 @@
 -- learn: updates adaptive limits after an answer of the API: lowers them, or ends what kept them
 -- low. Counted usage does not change, except that buckets and sliding counters save up nothing
--- while the tenant is throttled. The specification is Scopes::learn in src/rules/model/learn.rs,
--- and src/rules/learned.rs. Files that must come before it: clock.lua, learned.lua, waitlist.lua,
--- limits.lua, fair_queue.lua and shared_partitions.lua if a limit is shared, and the algorithms.
+-- while the tenant is throttled. The specification is Scopes::learn in
+-- src/rules/gate/model/learn.rs, and src/rules/learned.rs. Files that must come before it:
+-- clock.lua, learned.lua, waitlist.lua, limits.lua, fair_queue.lua and shared_partitions.lua if a
+-- limit is shared, and the algorithms.
 --
 -- KEYS[1]  the waitlist (HASH); the others as in acquire.lua
 --

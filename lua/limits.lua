@@ -1,4 +1,4 @@
--- Several limits at once. The specification is src/rules/model.rs.
+-- Several limits at once. The specification is src/rules/gate/model.rs.
 --
 -- Every script that knows limits has these before its own arguments:
 -- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own

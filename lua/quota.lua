@@ -1,6 +1,6 @@
 -- quota: stores the limits that the API advertises, for inspect. They don't affect decisions. The
--- specification is State::advertised in src/rules/model.rs. Needs clock.lua and waitlist.lua before
--- it.
+-- specification is State::advertised in src/rules/gate/model.rs. Needs clock.lua and waitlist.lua
+-- before it.
 --
 -- KEYS[1]  the waitlist (HASH)
 --

@@ -1,5 +1,6 @@
 -- report: reports the end of a call to a breaker, or requests the next probe. The specification is
--- State::report in src/rules/model.rs. Needs clock.lua, breaker.lua and waitlist.lua before it.
+-- State::report in src/rules/gate/model.rs. Needs clock.lua, breaker.lua and waitlist.lua before
+-- it.
 --
 -- KEYS[1]  the waitlist (HASH) of the tenant, or the HASH of the whole API
 --

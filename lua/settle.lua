@@ -1,7 +1,8 @@
 -- settle: settles calls that have ended or are still running: corrects charges by the actual cost,
--- and releases or renews leases. The specification is Scopes::settle in src/rules/model/scopes.rs.
--- Files that must come before it: clock.lua, waitlist.lua, limits.lua, fair_queue.lua and
--- shared_partitions.lua if a limit is shared, shadows.lua if there are shadows, and the algorithms.
+-- and releases or renews leases. The specification is Scopes::settle in
+-- src/rules/gate/model/scopes.rs. Files that must come before it: clock.lua, waitlist.lua,
+-- limits.lua, fair_queue.lua and shared_partitions.lua if a limit is shared, shadows.lua if there
+-- are shadows, and the algorithms.
 --
 -- KEYS[1]  the waitlist (HASH); then the limits' keys as in acquire.lua
 -- KEYS[#KEYS]  the mark (STRING) of this call: a call that is repeated because its answer was lost

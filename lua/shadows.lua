@@ -1,6 +1,6 @@
 -- Shadow limits are charged for each start, but never deny one. The specification is
--- src/rules/shadow.rs. Part of scripts with shadow limits; comes between shared_partitions.lua and
--- the algorithms.
+-- src/rules/gate/shadow.rs. Part of scripts with shadow limits; comes between shared_partitions.lua
+-- and the algorithms.
 --
 -- Shadows follow the other limits; limits.lua recognizes them by their unit. Their usage is kept as
 -- for any limit. Each has three more keys for its trial, which simulates the starts under this

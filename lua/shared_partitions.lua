@@ -1,5 +1,5 @@
 -- The partitions of a call that several waitlists share. The specification is
--- src/rules/model/call.rs. Part of scripts for limits with such scopes; comes between
+-- src/rules/gate/model/call.rs. Part of scripts for limits with such scopes; comes between
 -- fair_queue.lua and the algorithms.
 --
 -- The last argument is removed from ARGV, so that the others keep their positions. It is packed:

@@ -1,5 +1,5 @@
 -- The waitlist and the state stored with it: a HASH, the same for every algorithm. The
--- specification is src/rules/waitlist.rs.
+-- specification is src/rules/gate/waitlist.rs.
 --
 -- Its fields, by their names in Redis:
 -- line       the nine numbers below, packed: they are read and written together, in a sixth of the

@@ -15,8 +15,8 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 use crate::broker::BrokerError;
 use crate::config::{Amqp, QueueType};
+use crate::rules::broker::existing_queue::DELIVERY_LIMIT;
 use crate::rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
-use crate::rules::existing_queue::DELIVERY_LIMIT;
 use crate::rules::headers::HeaderValue;
 
 /// Timeout for the declaration of all queues. The first time takes about a second on an idle

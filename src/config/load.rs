@@ -18,8 +18,8 @@ use super::sections::rate_limiter::RateLimiter;
 use super::sections::rate_limiter::limit_keys::{LIMITS, SCOPE};
 use super::sections::redis::Redis;
 use super::shown_value::ShownValues;
+use crate::rules::failures::retry::RetryPolicy;
 use crate::rules::job::Fields;
-use crate::rules::retry::RetryPolicy;
 
 /// The configuration file that is read if no other is named.
 pub const DEFAULT_FILE: &str = "sluicegate.yaml";

@@ -16,14 +16,14 @@ use crate::gate::{
 };
 use crate::handler::LateEnd;
 use crate::rules::answers::{Quotas, ThrottleScope};
+use crate::rules::broker::holding::Holding;
 use crate::rules::delays::{DelayLevels, QueueNames};
-use crate::rules::holding::Holding;
+use crate::rules::failures::retry::RetryPolicy;
 use crate::rules::job::{Fields, Job};
-use crate::rules::lateness::CallCheck;
 use crate::rules::policy::Policy;
-use crate::rules::retry::RetryPolicy;
 use crate::rules::steering::{Sighted, Steering};
 use crate::rules::tenant::Tenant;
+use crate::rules::timing::lateness::CallCheck;
 
 /// The scheduler's part of the configuration.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use crate::broker::{DeliverySource, PublishError};
 use crate::engine::facts::{Death, Decision, Fact, JobFields, ResultOutcome, WaitPlace};
 use crate::gate::BreakerScope;
 use crate::metrics::Metrics;
-use crate::rules::lateness::CallSignal;
+use crate::rules::timing::lateness::CallSignal;
 
 /// Counts `fact` if it has a metric.
 pub(super) fn count(metrics: &Metrics, fact: &Fact) {

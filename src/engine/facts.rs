@@ -8,13 +8,13 @@ use crate::broker::{DeliverySource, MessageKind, PublishError};
 use crate::gate::{BreakerScope, GateError};
 use crate::handler::Outcome;
 use crate::rules::decision::Tally;
-use crate::rules::lateness::CallSignal;
 use crate::rules::limit::Limits;
-use crate::rules::promise::PromiseGap;
 use crate::rules::report::{LeftOut, ReportedTenant};
 use crate::rules::scope::Labels;
 use crate::rules::steering::Hold;
 use crate::rules::tenant::Tenant;
+use crate::rules::timing::lateness::CallSignal;
+use crate::rules::timing::promise::PromiseGap;
 use crate::rules::trace::{Context, Span};
 
 /// The fields that identify a job in logs.

@@ -23,7 +23,7 @@ use crate::gate::{
 };
 use crate::handler::{Attempt, Permit, PreparingHandler};
 use crate::rules::job::InBody;
-use crate::rules::lateness::CallSignal;
+use crate::rules::timing::lateness::CallSignal;
 
 /// The report of a task.
 pub(super) enum TaskReport<R> {

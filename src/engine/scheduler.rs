@@ -85,11 +85,11 @@ use crate::engine::shards::Shards;
 use crate::gate::fleet::EnforcedPolicies;
 use crate::gate::{GateError, SettleReplies, ShardId};
 use crate::rules::delays::delivery_window;
+use crate::rules::failures::refusals::Refusals;
+use crate::rules::failures::throttle_backoff::ThrottleBackoff;
 use crate::rules::job::{Fields, InBody};
-use crate::rules::lateness::CallSignal;
-use crate::rules::pacing::Pacing;
-use crate::rules::refusals::Refusals;
-use crate::rules::throttle_backoff::ThrottleBackoff;
+use crate::rules::timing::lateness::CallSignal;
+use crate::rules::timing::pacing::Pacing;
 
 /// The jobs in the worker's memory, and the state that decides about them.
 pub struct Scheduler {

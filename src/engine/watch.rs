@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::engine::action::JobKey;
 use crate::handler::{Fate, Permit};
-use crate::rules::lateness::{CLOSE, CallCheck, CallSignal};
+use crate::rules::timing::lateness::{CLOSE, CallCheck, CallSignal};
 
 /// Minimum delay before a call that had not arrived is checked again.
 const MIN_RECHECK_DELAY: Duration = Duration::from_millis(2);

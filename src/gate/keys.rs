@@ -1,8 +1,8 @@
 //! Names of the keys in Redis. Scripts receive every key they touch as an argument.
 
 use crate::rules::algorithms::KeyLayout as By;
-use crate::rules::breaker::BreakerScope;
 use crate::rules::calendar::Boundaries;
+use crate::rules::failures::breaker::BreakerScope;
 use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
 use crate::rules::named::Named;

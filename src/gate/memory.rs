@@ -13,15 +13,15 @@ use crate::gate::{
     SuspectDecision, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts,
 };
 use crate::rules::answers::Quotas;
-use crate::rules::crash::{KEEP_MS, Suspect};
 use crate::rules::dedupe::FirstJob;
+use crate::rules::failures::crash::{KEEP_MS, Suspect};
+use crate::rules::gate::model::{Scopes, State};
+use crate::rules::gate::usage::Clock;
 use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Limits, ceil_ms};
-use crate::rules::model::{Scopes, State};
 use crate::rules::scope::Labels;
 use crate::rules::steering::{Sighted, Sighting};
 use crate::rules::tenant::Tenant;
-use crate::rules::usage::Clock;
 
 /// Number of stored entries at which the first sweep for expired ones runs.
 const SWEEP_AT: usize = 1024;

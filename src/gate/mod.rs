@@ -24,13 +24,13 @@ use std::time::Duration;
 
 pub use crate::gate::epoch::EarlierStarts;
 use crate::rules::answers::Quotas;
-pub use crate::rules::breaker::{BreakerEvent, BreakerScope, Rule, Standing};
-pub use crate::rules::crash::{Note, SuspectDecision, Suspected};
 pub use crate::rules::decision::{
     Answer, Change, End, Inspection, LEASE_MS, Question, Receipt, Sequences, Settled, TenantAsk,
     TenantReply, TenantSettled, Ticket, UsageOfLimit,
 };
 pub use crate::rules::dedupe::{Candidate, Deduped};
+pub use crate::rules::failures::breaker::{BreakerEvent, BreakerScope, Rule, Standing};
+pub use crate::rules::failures::crash::{Note, SuspectDecision, Suspected};
 pub use crate::rules::learned::{Evidence, LimitEvidence, Sunk};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
@@ -168,9 +168,9 @@ pub trait Gate: Send + Sync + 'static {
         batch: &[(BreakerScope, BreakerEvent)],
     ) -> impl Future<Output = Result<Standings, GateError>> + Send;
 
-    /// Writes notes about calls of suspects ([`crate::rules::crash`]), and asks whether other
-    /// suspects may be called. Replies are in the order of `batch`. A note that fails gets its own
-    /// error; the outer error applies to the whole batch.
+    /// Writes notes about calls of suspects ([`crate::rules::failures::crash`]), and asks whether
+    /// other suspects may be called. Replies are in the order of `batch`. A note that fails gets
+    /// its own error; the outer error applies to the whole batch.
     fn suspect(
         &self,
         batch: &[Suspected],

@@ -16,12 +16,12 @@ use crate::gate::{
     Sequences, Settled, Standing, SuspectDecision, Suspected, TenantAsk, TenantReply, Ticket,
 };
 use crate::rules::calendar::Boundaries;
-use crate::rules::crash;
 use crate::rules::decision::Tally;
+use crate::rules::failures::crash;
+use crate::rules::gate::shadow::REPEATED_FLAG;
 use crate::rules::layout::{Layout, Partition};
 use crate::rules::learned::NEVER;
 use crate::rules::limit::{Limit, Unit};
-use crate::rules::shadow::REPEATED_FLAG;
 
 /// Approximate size of a limit in a command, in bytes.
 pub const LIMIT_BYTES: usize = 104;

@@ -9,9 +9,10 @@ use ::redis::{Cmd, Pipeline};
 
 use crate::config::ScriptCommand;
 use crate::rules::algorithms::{bucket, held, product};
+use crate::rules::gate::{fair_queue, forecast, model, shadow, waitlist};
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::{calendar, fair_queue, forecast, learned, model, shadow, waitlist};
+use crate::rules::{calendar, learned};
 
 /// Constants of the rules that scripts use as well. No file in `lua/` sets them.
 pub const SHARED: [(&str, u64); 37] = [

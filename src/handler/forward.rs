@@ -21,7 +21,7 @@ use crate::rules::decision::LEASE_MS;
 use crate::rules::delays::{DelayLevels, QueueNames};
 use crate::rules::headers::{self, HeaderValue};
 use crate::rules::job::Job;
-use crate::rules::verdict::{self, Verdict};
+use crate::rules::job::verdict::{self, Verdict};
 
 /// Maximum length of a name in AMQP, in bytes.
 const MAX_NAME_BYTES: usize = 255;

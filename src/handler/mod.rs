@@ -17,9 +17,9 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::rules::answers::LimitInfo;
-pub use crate::rules::breaker::Trouble;
+pub use crate::rules::failures::breaker::Trouble;
 use crate::rules::job::Job;
-pub use crate::rules::outcome::Outcome;
+pub use crate::rules::job::outcome::Outcome;
 use crate::rules::tenant::Tenant;
 
 /// The right to call the API once, now. The gate counted the call when it admitted the job. A call

@@ -3,7 +3,7 @@
 
 use super::{Answered, Attempt, Fate, Outcome, Trouble};
 use crate::rules::answers::Pushback;
-use crate::rules::verdict::Verdict;
+use crate::rules::job::verdict::Verdict;
 
 /// Converts a verdict.
 pub(super) fn attempt(verdict: Verdict) -> Attempt {
@@ -58,7 +58,7 @@ pub(super) fn unprepared(trouble: Trouble, reason: impl Into<String>) -> Attempt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::verdict;
+    use crate::rules::job::verdict;
 
     #[test]
     fn a_verdict_brings_its_cost_and_its_answer() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Metrics, set};
 use crate::broker::QueueBacklog;
 use crate::engine::facts::{Census, MissingResource};
-use crate::rules::promise;
+use crate::rules::timing::promise;
 
 /// Maximum number of characters of a job ID in an exemplar, which OpenMetrics limits to 128 in all.
 const MAX_ID_CHARS: usize = 64;

@@ -25,7 +25,7 @@ use crate::config::Config;
 use crate::gate::fleet::registry::{self, NamedPolicy};
 use crate::gate::redis::RedisGate;
 use crate::gate::{Gate as _, GateError, Inspection, Standing, Ticket, instructions};
-use crate::rules::forecast::{
+use crate::rules::gate::forecast::{
     Certainty, ForecastEnd, ForecastRequest, ForecastTarget, Schedule, end,
 };
 use crate::rules::layout::Layout;

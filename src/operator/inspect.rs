@@ -41,7 +41,7 @@ use crate::gate::redis::RedisGate;
 use crate::gate::{
     BreakerEvent, BreakerScope, Gate as _, GateError, Inspection, Rule, Standing, UsageOfLimit,
 };
-use crate::rules::forecast::ForecastRequest;
+use crate::rules::gate::forecast::ForecastRequest;
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::policy::Policy;
 use crate::rules::scope::Scope;

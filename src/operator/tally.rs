@@ -3,7 +3,7 @@
 use super::text::grouped;
 use super::times::span;
 use crate::rules::decision::Tally;
-use crate::rules::shadow::MAX_BEHIND_MS;
+use crate::rules::gate::shadow::MAX_BEHIND_MS;
 
 /// Describes the result: `would have made 312 of 4,000 wait, the longest 41.0s`.
 pub fn describe(tally: &Tally) -> String {

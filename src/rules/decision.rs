@@ -240,7 +240,7 @@ pub struct TenantReply {
     /// The end of the tenant's suspension (Unix ms); 0 if it is not suspended.
     pub blocked_until_ms: u64,
     /// Whether calls of the tenant have failed in a row, so that a success must be
-    /// [reported](crate::rules::breaker).
+    /// [reported](crate::rules::failures::breaker).
     pub has_failures: bool,
     /// One answer per job.
     pub answers: Vec<Answer>,
@@ -313,8 +313,8 @@ pub struct Tally {
     /// Starts that would have waited.
     pub waited: u64,
     /// Starts among `waited` that would have waited for more than a day
-    /// ([`MAX_BEHIND_MS`](crate::rules::shadow::MAX_BEHIND_MS)) or that cost more than the whole
-    /// limit.
+    /// ([`MAX_BEHIND_MS`](crate::rules::gate::shadow::MAX_BEHIND_MS)) or that cost more than the
+    /// whole limit.
     pub never: u64,
     /// The longest wait of the other starts, in milliseconds.
     pub worst_ms: u64,

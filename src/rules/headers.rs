@@ -3,7 +3,7 @@
 use crate::rules::decision::Ticket;
 use crate::rules::delays::{MAX_TRIP_MS, Trip};
 use crate::rules::limit::Limit;
-use crate::rules::promise::Promise;
+use crate::rules::timing::promise::Promise;
 
 /// Units of the limit that a job uses. Set by the publisher.
 pub const COST: &str = "x-cost";

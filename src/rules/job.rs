@@ -5,13 +5,16 @@ mod body;
 pub mod call;
 mod carried;
 pub mod dedupe;
+pub mod expiry;
 mod labels;
 mod line;
+pub mod outcome;
 pub mod priority;
 mod published;
 mod read;
 pub mod start;
 mod traced;
+pub mod verdict;
 
 use bytes::Bytes;
 
@@ -27,9 +30,9 @@ use self::start::DelayedStart;
 pub use self::traced::traced;
 use crate::rules::decision::Ticket;
 use crate::rules::delays::Trip;
-use crate::rules::expiry::Expiry;
-use crate::rules::promise::Promise;
+use crate::rules::job::expiry::Expiry;
 use crate::rules::tenant::Tenant;
+use crate::rules::timing::promise::Promise;
 use crate::rules::trace::Context;
 
 /// A header or another field of a message.
@@ -207,7 +210,7 @@ pub struct Claims {
     /// The trip through the delay queue that the job came from.
     pub trip: Option<Trip>,
     /// The number of known crashes, if the job was redelivered, so that its calls may crash workers
-    /// (`rules::crash`).
+    /// (`rules::failures::crash`).
     pub suspect: Option<u32>,
     /// The first turn that the job was promised since it last started.
     pub promise: Option<Promise>,

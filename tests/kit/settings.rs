@@ -5,11 +5,11 @@ use std::time::Duration;
 use sluicegate::config::{Config, Http, SecretUrl};
 use sluicegate::engine::action::{Changeable, EngineSettings};
 use sluicegate::rules::answers::ThrottleScope;
+use sluicegate::rules::broker::holding::Holding;
 use sluicegate::rules::delays::{DelayLevels, QueueNames};
-use sluicegate::rules::holding::Holding;
+use sluicegate::rules::failures::retry::RetryPolicy;
 use sluicegate::rules::job::{Fields, TenantField, ValueField};
 use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::retry::RetryPolicy;
 
 /// Returns the default settings for calls of `url`, which may be invalid.
 pub fn http(url: impl Into<String>) -> Http {

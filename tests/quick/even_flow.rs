@@ -10,12 +10,12 @@ use rand::{Rng as _, SeedableRng as _};
 use simulator::forms::ApiLimit;
 use simulator::limiter::{CallCounter, Counting};
 use sluicegate::rules::decision::{Answer, Question};
-use sluicegate::rules::lateness::auto_guard;
+use sluicegate::rules::gate::model::State;
+use sluicegate::rules::gate::usage::Clock;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::model::State;
-use sluicegate::rules::pacing::Pacing;
 use sluicegate::rules::tenant::Tenant;
-use sluicegate::rules::usage::Clock;
+use sluicegate::rules::timing::lateness::auto_guard;
+use sluicegate::rules::timing::pacing::Pacing;
 
 const BEGIN_US: u64 = 1_700_000_000_000_000;
 

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sluicegate::broker::Message;
 use sluicegate::gate::Gate;
+use sluicegate::rules::gate::usage::{Clock, PartitionUsage};
+use sluicegate::rules::gate::waitlist::AHEAD_MS;
 use sluicegate::rules::headers;
 use sluicegate::rules::job::Field;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
-use sluicegate::rules::usage::{Clock, PartitionUsage};
-use sluicegate::rules::waitlist::AHEAD_MS;
 
 use super::crashes;
 use super::history::{Call, History, PartitionRecord, TenantRecord};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::gate::LEASE_MS;
-use sluicegate::rules::crash::NOTE_LEASE_MS;
+use sluicegate::rules::failures::crash::NOTE_LEASE_MS;
 
 use super::history::History;
 use super::plan::{Planned, Trouble, ms};

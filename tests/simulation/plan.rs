@@ -5,8 +5,8 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::rules::answers::ThrottleScope;
+use sluicegate::rules::failures::retry::RetryPolicy;
 use sluicegate::rules::limit::{Limit, Limits};
-use sluicegate::rules::retry::RetryPolicy;
 
 use super::away::Away;
 use super::closing;

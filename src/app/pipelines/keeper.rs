@@ -15,7 +15,7 @@ use super::super::reload::{Reload, WantedPipeline};
 use super::MakeWork;
 use crate::config::PipelineName;
 use crate::engine::Stop;
-use crate::rules::retry::Reconnect;
+use crate::rules::failures::retry::Reconnect;
 use crate::tasks::{Tasks, message};
 
 /// The first and the longest pause before a failed pipeline is restarted.

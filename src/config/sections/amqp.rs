@@ -22,10 +22,10 @@ use crate::config::values::amqp_servers::{AmqpServers, unlike};
 use crate::config::values::secret::SecretUrl;
 use crate::config::values::tls::Tls;
 use crate::config::values::urls::UrlForm;
+use crate::rules::broker::holding::Holding;
+use crate::rules::broker::shares::shares;
 use crate::rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
-use crate::rules::holding::Holding;
 use crate::rules::named::Named;
-use crate::rules::shares::shares;
 use crate::rules::text::show_duration;
 
 const URLS: UrlForm = UrlForm {

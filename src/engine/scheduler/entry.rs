@@ -11,8 +11,8 @@ use crate::gate::{Receipt, Ticket};
 use crate::handler::Answered;
 use crate::rules::job::{Claims, Job, Published};
 use crate::rules::limit::Limits;
-use crate::rules::promise::Promise;
 use crate::rules::scope::Labels;
+use crate::rules::timing::promise::Promise;
 
 /// The phase of a job. A job is in one phase at a time, until it leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

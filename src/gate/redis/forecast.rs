@@ -3,7 +3,7 @@
 use super::RedisGate;
 use crate::gate::GateError;
 use crate::gate::{reply, scripts};
-use crate::rules::forecast::{ForecastRequest, Schedule};
+use crate::rules::gate::forecast::{ForecastRequest, Schedule};
 use crate::rules::limit::Limit;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;

@@ -4,7 +4,7 @@ use ::redis::Value;
 
 use super::{numbers, unreadable};
 use crate::gate::GateError;
-use crate::rules::forecast::{
+use crate::rules::gate::forecast::{
     ForecastRequest, ForecastTarget, OpeningTime, POINTS, Schedule, Turn,
 };
 

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::line_reader::{LineReader, ReadLine};
 use super::stderr::{self, LogRateLimit};
 use crate::config::{Exec, env_name};
-use crate::rules::verdict::{self, MAX_VERDICT};
+use crate::rules::job::verdict::{self, MAX_VERDICT};
 use crate::shortage;
 
 /// Time for a program that has closed its output to end, before it is killed.

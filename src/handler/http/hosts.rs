@@ -9,7 +9,7 @@ use super::proxy::TunnelError;
 use super::server::Server;
 use super::shared_connection::lock;
 use super::text::explain;
-use crate::rules::breaker::Trouble;
+use crate::rules::failures::breaker::Trouble;
 use crate::rules::job::Job;
 use crate::rules::job::call::Template;
 use crate::rules::tenant::Tenant;

@@ -26,7 +26,7 @@ use super::proxy::Proxies;
 use super::requests::{AGENT, uri};
 use super::server::{Server, ServerSetup};
 use crate::config::{ClientAuth, OAuth2, TENANT};
-use crate::rules::breaker::Trouble;
+use crate::rules::failures::breaker::Trouble;
 use crate::rules::job::call::{ValuePlace, encode};
 use crate::rules::tenant::Tenant;
 use crate::shortage;

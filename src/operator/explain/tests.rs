@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::operator::steer::Followers;
 use crate::rules::answers::Quotas;
-use crate::rules::forecast::Turn;
+use crate::rules::gate::forecast::Turn;
 use crate::rules::steering::Instruction;
 use crate::rules::tenant::Tenant;
 

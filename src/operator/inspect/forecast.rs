@@ -8,7 +8,9 @@ use crate::gate::GateError;
 use crate::gate::redis::RedisGate;
 use crate::operator::answer::{answers, words};
 use crate::operator::times::{span, when};
-use crate::rules::forecast::{Certainty, ForecastEnd, ForecastRequest, ForecastUnknowns, end};
+use crate::rules::gate::forecast::{
+    Certainty, ForecastEnd, ForecastRequest, ForecastUnknowns, end,
+};
 use crate::rules::job::priority::Priorities;
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Limit, Limits};

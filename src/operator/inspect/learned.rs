@@ -91,10 +91,10 @@ mod tests {
 
     use super::*;
     use crate::rules::decision::{Answer, Question};
+    use crate::rules::gate::model::State;
+    use crate::rules::gate::usage::Clock;
     use crate::rules::learned::Evidence;
     use crate::rules::limit::Algorithm;
-    use crate::rules::model::State;
-    use crate::rules::usage::Clock;
 
     #[test]
     fn a_learned_limit_is_shown_with_reason_and_duration() {

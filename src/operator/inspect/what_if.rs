@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::config::{closest, parse_duration};
 use crate::operator::{NotDone, steer};
-use crate::rules::forecast::{ForecastRequest, OpeningTime};
+use crate::rules::gate::forecast::{ForecastRequest, OpeningTime};
 use crate::rules::limit::{Algorithm, Limit, LimitError, Limits, MAX_REQUESTS, ceil_ms};
 use crate::rules::scope::Scope;
 

@@ -1,8 +1,8 @@
 //! Levels of a tenant's jobs, and how quota is shared among them.
 //!
 //! A level of weight w has w waitlists, and each of its jobs waits in one of them. The tenant's
-//! limits take turns between waitlists (`rules::fair_queue`). While several levels wait, they have
-//! turns in proportion to their weights, regardless of which workers ask. No level starves.
+//! limits take turns between waitlists (`rules::gate::fair_queue`). While several levels wait, they
+//! have turns in proportion to their weights, regardless of which workers ask. No level starves.
 
 use super::{Envelope, Field};
 pub use crate::rules::headers::LEVEL as PRIORITY;

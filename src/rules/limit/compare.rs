@@ -111,10 +111,10 @@ mod tests {
     use super::super::{Algorithm, Limits, Unit};
     use super::*;
     use crate::rules::decision::{Answer, Change, Question};
+    use crate::rules::gate::model::State;
+    use crate::rules::gate::usage::Clock;
     use crate::rules::kit::guarded;
-    use crate::rules::model::State;
     use crate::rules::scope::Scope;
-    use crate::rules::usage::Clock;
 
     fn limit(name: &'static str, most: u64) -> impl Strategy<Value = Limit> {
         let algorithm = prop::sample::select(&Algorithm::ALL[..]);

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use sluicegate::broker::amqp::{AmqpBroker, Client, QueueState, inventory};
 use sluicegate::broker::{Broker, BrokerError, BrokerEvent};
 use sluicegate::config::{Amqp, QueueType};
-use sluicegate::rules::existing_queue::QueueProperties;
+use sluicegate::rules::broker::existing_queue::QueueProperties;
 use tokio::time::timeout;
 
 use crate::PROGRAM;

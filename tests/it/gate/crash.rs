@@ -7,7 +7,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError, Note, SuspectDecision, Suspected};
-use sluicegate::rules::crash::{KEEP_MS, NOTE_LEASE_MS};
+use sluicegate::rules::failures::crash::{KEEP_MS, NOTE_LEASE_MS};
 
 fn connect(prefix: &str) -> RedisGate {
     gate_at(shared_redis().url(), prefix)

@@ -24,12 +24,12 @@ use sluicegate::gate::{
 };
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::decision::Answer;
-use sluicegate::rules::forecast::{ForecastRequest, ForecastTarget, OpeningTime};
+use sluicegate::rules::gate::forecast::{ForecastRequest, ForecastTarget, OpeningTime};
+use sluicegate::rules::gate::usage::Clock;
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, MAX_REQUESTS};
 use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
-use sluicegate::rules::usage::Clock;
 
 /// Checks the promises of `lua/corrections.lua` for the fields next to a log with these members: from
 /// the oldest entry on, every corrected entry is present, and no correction returns more than it

@@ -9,9 +9,9 @@ use sluicegate::config::{RedisServers, RedisTopology, SecretUrl};
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Answer, Change, Gate, GateError, Question, TenantAsk};
+use sluicegate::rules::gate::model::State;
 use sluicegate::rules::layout::Layout;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::model::State;
 use sluicegate::rules::scope::{Labels, Scope};
 
 fn connect(redis: &Redis, prefix: &str, limits: impl Into<Limits>) -> LimitedGate<RedisGate> {

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use sluicegate::gate::{
     BreakerEvent, Change, End, Evidence, LEASE_MS, Question, Receipt, Rule, Ticket,
 };
+use sluicegate::rules::gate::model::{Scopes, State};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, MAX_REQUESTS, Unit};
-use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::scope::{Labels, Scope};
 
 use super::FRESH;

@@ -8,7 +8,7 @@ use sluicegate::handler::Outcome;
 use sluicegate::rules::delays::{DelayLevels, QueueNames, Trip};
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::Field;
-use sluicegate::rules::promise::Promise;
+use sluicegate::rules::timing::promise::Promise;
 
 use crate::scheduler::{Desk, MS, START, message, trip, wait};
 

@@ -7,8 +7,8 @@ use sluicegate::broker::{DeliverySource, Outgoing};
 use sluicegate::engine::action::EngineSettings;
 use sluicegate::gate::{GateError, ShardId};
 use sluicegate::handler::Outcome;
+use sluicegate::rules::broker::holding::Holding;
 use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::holding::Holding;
 
 use crate::scheduler::{CAPACITY, Desk, Done, MS, by_header, message, settings, trip, usual, wait};
 

@@ -36,11 +36,11 @@ use sluicegate::gate::{
 use sluicegate::handler::{Attempt, Fate, Outcome};
 use sluicegate::rules::answers::{LimitInfo, Pushback, Quotas};
 use sluicegate::rules::delays::{DelayLevels, QueueNames, Trip};
+use sluicegate::rules::failures::retry::RetryPolicy;
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::{Field, Fields, Job, TenantField};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
-use sluicegate::rules::retry::RetryPolicy;
 use sluicegate::rules::steering::Sighted;
 use sluicegate::rules::tenant::Tenant;
 

@@ -6,7 +6,7 @@ use sluicegate::broker::{DeliverySource, Message};
 use sluicegate::engine::action::{EngineSettings, JobKey};
 use sluicegate::gate::{GateError, Note, ShardId, SuspectDecision};
 use sluicegate::handler::{Attempt, Fate, Outcome};
-use sluicegate::rules::crash::NOTE_LEASE_MS;
+use sluicegate::rules::failures::crash::NOTE_LEASE_MS;
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::Field;
 

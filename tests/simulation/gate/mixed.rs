@@ -8,11 +8,11 @@ use kit::gate::{FRESH, tenant};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use sluicegate::gate::{Answer, Question};
+use sluicegate::rules::gate::model::{Scopes, State};
+use sluicegate::rules::gate::usage::Clock;
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::scope::{Labels, Scope};
-use sluicegate::rules::usage::Clock;
 
 fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
     let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));

@@ -11,10 +11,10 @@ use proptest::prelude::*;
 use proptest::test_runner::Config;
 use sluicegate::gate::{End, Question, Receipt, Settled};
 use sluicegate::rules::decision::Answer;
+use sluicegate::rules::gate::usage::Clock;
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Unit};
 use sluicegate::rules::tenant::Tenant;
-use sluicegate::rules::usage::Clock;
 
 use crate::gate::simulator::violations;
 

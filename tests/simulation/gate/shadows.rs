@@ -13,11 +13,11 @@ use proptest::prelude::*;
 use proptest::test_runner::Config;
 use sluicegate::gate::{End, Receipt, Settled, Ticket};
 use sluicegate::rules::decision::Answer;
+use sluicegate::rules::gate::usage::Clock;
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
-use sluicegate::rules::usage::Clock;
 
 /// A world with the enforced limits alone, or with shadows beside them.
 struct Side {

@@ -12,12 +12,12 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::rules::decision::{Answer, Question, Ticket};
 use sluicegate::rules::delays::{lead_ms, stay_ms};
+use sluicegate::rules::gate::model::{Scopes, State};
+use sluicegate::rules::gate::usage::Clock;
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
-use sluicegate::rules::usage::Clock;
 
 /// Maximum wait that is spent in the worker, in microseconds.
 const HOLD: u64 = 500_000;

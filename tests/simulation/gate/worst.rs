@@ -11,9 +11,9 @@ use proptest::test_runner::Config;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::rules::decision::{Answer, Question, Ticket};
+use sluicegate::rules::gate::model::{Scopes, State};
+use sluicegate::rules::gate::usage::Clock;
 use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::model::{Scopes, State};
-use sluicegate::rules::usage::Clock;
 
 /// Start time, in microseconds since the Unix epoch.
 const BEGIN: u64 = 1_700_000_000_000_000;

@@ -10,8 +10,8 @@ use super::round_size::RoundSize;
 use crate::engine::action::JobKey;
 use crate::engine::facts::Fact;
 use crate::gate::{GateError, ShardId};
+use crate::rules::failures::retry::Reconnect;
 use crate::rules::limit::Limits;
-use crate::rules::retry::Reconnect;
 
 /// Minimum interval between round trips of fewer than [`FULL_ROUND`] jobs. It bounds their number.
 const PACE: Duration = Duration::from_millis(1);

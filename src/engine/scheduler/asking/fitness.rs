@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::engine::action::JobKey;
-use crate::rules::breaker::Rule;
+use crate::rules::failures::breaker::Rule;
 use crate::rules::job::Job;
 
 /// How long a try may go on without a result before a test begins. Idle connections are closed

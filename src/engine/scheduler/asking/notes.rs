@@ -1,7 +1,7 @@
-//! Tracks which suspect jobs this worker is calling (`rules::crash`). The worker writes a note to
-//! Redis before it requests a permit, renews it during the call, and ends it afterwards. At most
-//! one batch per shard is in flight, so Redis sees the end of a call before the next call of the
-//! same job begins.
+//! Tracks which suspect jobs this worker is calling (`rules::failures::crash`). The worker writes a
+//! note to Redis before it requests a permit, renews it during the call, and ends it afterwards. At
+//! most one batch per shard is in flight, so Redis sees the end of a call before the next call of
+//! the same job begins.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::engine::action::JobKey;
 use crate::engine::scheduler::outbox::ShardOutboxes;
 use crate::engine::shards::Shards;
 use crate::gate::{GateError, Note, ShardId, SuspectDecision, Suspected, Verdicts};
-use crate::rules::crash::NOTE_LEASE_MS;
+use crate::rules::failures::crash::NOTE_LEASE_MS;
 use crate::rules::tenant::Tenant;
 
 /// Interval at which notes are renewed.

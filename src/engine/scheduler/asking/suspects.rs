@@ -1,6 +1,6 @@
 //! A suspect is a job that was delivered again. It requests its permit only after the worker has
-//! noted its call in Redis, so that calls that crash workers are counted (`rules::crash`). A note
-//! is kept while its job has a worker slot, to ask or to run.
+//! noted its call in Redis, so that calls that crash workers are counted
+//! (`rules::failures::crash`). A note is kept while its job has a worker slot, to ask or to run.
 
 use std::time::Duration;
 

@@ -9,7 +9,7 @@ use super::api_throttle::{ApiThrottle, QUERY_INTERVAL};
 use crate::engine::action::JobKey;
 use crate::engine::scheduler::outbox::Outbox;
 use crate::gate::{BreakerEvent, BreakerScope, GateError, Rule, Standing, Standings};
-use crate::rules::breaker::Trouble;
+use crate::rules::failures::breaker::Trouble;
 use crate::rules::tenant::{self, Tenant};
 
 /// Maximum number of remembered tenants with failures. Beyond it, every success is reported.

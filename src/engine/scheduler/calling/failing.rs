@@ -13,7 +13,7 @@ use crate::engine::scheduler::queues::QueuePosition;
 use crate::engine::scheduler::{Scheduler, millis};
 use crate::gate::{GateError, Standings};
 use crate::handler::{Attempt, Outcome, Trouble};
-use crate::rules::breaker::MAX_JITTER;
+use crate::rules::failures::breaker::MAX_JITTER;
 use crate::rules::job::Job;
 
 /// How long a job waits in memory while the API's breaker is open. There it costs nothing, and

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::engine::scheduler::entry::StartRecord;
 use crate::engine::shards::Shards;
 use crate::gate::{End, GateError, LEASE_MS, SettleReplies, Settled, ShardId, TenantSettled};
+use crate::rules::failures::retry::pause;
 use crate::rules::limit::Limits;
-use crate::rules::retry::pause;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 
 use crate::engine::action::JobKey;
-use crate::rules::retry::pause;
+use crate::rules::failures::retry::pause;
 
 /// A job that is due this soon stays in the window: moving it would take as long.
 const MIN_MOVE_WAIT: Duration = Duration::from_millis(250);

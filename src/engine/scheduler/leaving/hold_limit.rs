@@ -9,7 +9,7 @@ use crate::engine::action::JobKey;
 use crate::engine::facts::Fact;
 use crate::engine::scheduler::entry::{JobEntry, Phase};
 use crate::engine::scheduler::{Scheduler, millis};
-use crate::rules::holding::{Holding, TICK, UNKNOWN};
+use crate::rules::broker::holding::{Holding, TICK, UNKNOWN};
 use crate::rules::job;
 
 /// Number of checks for old jobs within the longest hold.

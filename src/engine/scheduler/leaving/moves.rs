@@ -16,7 +16,7 @@ use foldhash::fast::RandomState;
 use self::due::RECHECK_DELAY;
 use crate::broker::{Message, Outgoing, PublishError, Reply, Tag};
 use crate::engine::action::JobKey;
-use crate::rules::retry::pause;
+use crate::rules::failures::retry::pause;
 use crate::rules::tenant::Tenant;
 
 /// Wait before the first retry of a publish; it doubles with each failure.

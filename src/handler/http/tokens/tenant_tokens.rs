@@ -15,7 +15,7 @@ use super::super::requests::NoRequest;
 use super::super::secrets::Secrets;
 use super::super::token_endpoint::{Endpoint, TokenClient, TokenError};
 use super::{AccessToken, FETCH_RETRY_DELAYS, FailureLog, NoToken, pauses};
-use crate::rules::retry::Reconnect;
+use crate::rules::failures::retry::Reconnect;
 use crate::rules::tenant::Tenant;
 
 /// Maximum number of tenants whose tokens are kept.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::engine::action::Block;
-use crate::rules::breaker::BreakerScope;
-use crate::rules::retry::pause;
+use crate::rules::failures::breaker::BreakerScope;
+use crate::rules::failures::retry::pause;
 
 /// Delay before the first retry. It doubles with each failure up to the longest.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);

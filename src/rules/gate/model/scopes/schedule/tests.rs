@@ -7,14 +7,14 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
 use crate::rules::decision::{Answer, Change, Question, Ticket};
-use crate::rules::forecast::{
+use crate::rules::gate::forecast::{
     Certainty, ForecastEnd, ForecastRequest, ForecastTarget, OpeningTime, Schedule, end,
 };
+use crate::rules::gate::model::{Scopes, State};
+use crate::rules::gate::usage::Clock;
 use crate::rules::layout::Layout;
 use crate::rules::learned::Evidence;
 use crate::rules::limit::{Algorithm, Limit, Unit};
-use crate::rules::model::{Scopes, State};
-use crate::rules::usage::Clock;
 
 /// Start time of the tests, not on the edge of any window.
 const BEGIN: u64 = 1_700_000_000_123;

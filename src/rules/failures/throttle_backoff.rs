@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::breaker::BreakerScope;
-use super::limit::Limit;
 use super::retry::pause;
-use super::tenant::Tenant;
+use crate::rules::limit::Limit;
+use crate::rules::tenant::Tenant;
 
 /// Maximum number of scopes whose throttles are counted. Further scopes wait for a whole window.
 const MAX_SCOPES: usize = 10_000;

@@ -2,10 +2,10 @@
 
 use super::Scopes;
 use crate::rules::decision::Change;
-use crate::rules::forecast::{ForecastRequest, OpeningTime, Schedule, Turn, points};
-use crate::rules::model::State;
-use crate::rules::model::call::Call;
-use crate::rules::usage::Clock;
+use crate::rules::gate::forecast::{ForecastRequest, OpeningTime, Schedule, Turn, points};
+use crate::rules::gate::model::State;
+use crate::rules::gate::model::call::Call;
+use crate::rules::gate::usage::Clock;
 
 impl Scopes<'_> {
     /// Returns when the units of the waitlist would have their turns under the limits in `asked`.

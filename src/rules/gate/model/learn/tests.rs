@@ -3,11 +3,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use crate::rules::decision::{Change, Question, UsageOfLimit};
+use crate::rules::gate::model::State;
+use crate::rules::gate::usage::Clock;
 use crate::rules::kit;
 use crate::rules::learned::*;
 use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::model::State;
-use crate::rules::usage::Clock;
 
 const WINDOW: u64 = 60_000;
 const BEGIN: u64 = 1_700_000_000_000;

@@ -18,8 +18,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::rules::gate::waitlist::AHEAD_MS;
 use crate::rules::limit::{Limit, MAX_REQUESTS};
-use crate::rules::waitlist::AHEAD_MS;
 
 /// Distance between two units of a flow, in tags.
 pub const STEP: u64 = 256;

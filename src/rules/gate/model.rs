@@ -19,15 +19,15 @@ use std::collections::{BTreeMap, HashMap};
 
 pub use self::scopes::Scopes;
 use crate::rules::answers::Quotas;
-use crate::rules::breaker::{Breaker, BreakerEvent, Rule, Standing};
 use crate::rules::decision::Change;
-use crate::rules::fair_queue::FairQueue;
+use crate::rules::failures::breaker::{Breaker, BreakerEvent, Rule, Standing};
+use crate::rules::gate::fair_queue::FairQueue;
+use crate::rules::gate::shadow::ShadowTrial;
+use crate::rules::gate::usage::{Clock, PartitionUsage};
+use crate::rules::gate::waitlist::{KEEP_MS, Waitlist};
 use crate::rules::layout::Layout;
 use crate::rules::learned::AllLearned;
 use crate::rules::limit::Limit;
-use crate::rules::shadow::ShadowTrial;
-use crate::rules::usage::{Clock, PartitionUsage};
-use crate::rules::waitlist::{KEEP_MS, Waitlist};
 
 /// How long a settled call is remembered, in milliseconds. See [`Scopes::settle`].
 pub(crate) const MARK_MS: u64 = 60_000;

@@ -9,8 +9,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::rules::decision::Ticket;
+use crate::rules::gate::usage::{Clock, PartitionUsage};
 use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::usage::{Clock, PartitionUsage};
 
 /// Maximum number of units of a waitlist that the gate is asked about, evenly spread.
 pub(crate) const POINTS: u64 = 64;

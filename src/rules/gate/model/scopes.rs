@@ -8,11 +8,11 @@ use super::{MARK_MS, State};
 use crate::rules::decision::{
     Answer, End, Inspection, Question, Settled, Tally, Tried, UsageOfLimit,
 };
-use crate::rules::fair_queue::reach;
+use crate::rules::gate::fair_queue::reach;
+use crate::rules::gate::usage::Clock;
+use crate::rules::gate::waitlist::{KEEP_MS, Waitlist};
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
-use crate::rules::usage::Clock;
-use crate::rules::waitlist::{KEEP_MS, Waitlist};
 
 /// The states of the partitions in one [`Layout`].
 pub struct Scopes<'a> {

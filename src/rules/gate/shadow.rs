@@ -11,8 +11,8 @@
 
 use crate::rules::clock::Clock;
 use crate::rules::decision::{Tally, Tried};
+use crate::rules::gate::usage::PartitionUsage;
 use crate::rules::limit::{Limit, Unit};
-use crate::rules::usage::PartitionUsage;
 
 /// Maximum wait in a trial, in milliseconds: a day. A start that would have waited longer counts as
 /// one that would never have happened, and does not delay others.

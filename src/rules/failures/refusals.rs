@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use super::limit::{Algorithm, Limit};
-use super::tenant::Tenant;
+use crate::rules::limit::{Algorithm, Limit};
+use crate::rules::tenant::Tenant;
 
 /// Minimum number of throttlings before there is advice.
 const MIN_THROTTLINGS: u32 = 3;

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use super::limit::{Limit, Limits};
-use super::tenant::Tenant;
+use crate::rules::limit::{Limit, Limits};
+use crate::rules::tenant::Tenant;
 
 /// The smallest margin: both clocks count whole milliseconds, and the latencies of calls differ by
 /// about one.

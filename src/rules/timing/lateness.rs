@@ -20,7 +20,7 @@
 use std::time::Duration;
 
 use super::latency::LatencyEstimator;
-use super::limit::Algorithm;
+use crate::rules::limit::Algorithm;
 
 /// The longest guard that `auto` selects.
 pub const AUTO_GUARD: Duration = Duration::from_millis(50);

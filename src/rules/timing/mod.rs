@@ -1,0 +1,6 @@
+//! When calls start and arrive: latencies, late calls, the pace of starts, and promised turns.
+
+pub mod latency;
+pub mod lateness;
+pub mod pacing;
+pub mod promise;
