@@ -10,10 +10,10 @@
 --          and the next one; one for each other limit; then five for each shared partition (see
 --          fair_queue.lua); then three for each shadow (see shadows.lua)
 --
--- ARGV     the clock and the limits, described in limits.lua; then
--- ARGV[3]  the budget: the maximum number of jobs that may start
--- ARGV[4]  the name of the permits: job n gets this name and ":n"
--- ARGV[5]  the packed jobs, or '' to ask only for the clock. Each has its ticket, as generation and
+-- ARGV     the limits, described in limits.lua; then
+-- ARGV[2]  the budget: the maximum number of jobs that may start
+-- ARGV[3]  the name of the permits: job n gets this name and ":n"
+-- ARGV[4]  the packed jobs, or '' to ask only for the clock. Each has its ticket, as generation and
 --          number (0 and 0: a new job; 0 and 1: it had its turn but did not use its permit, so it
 --          is the first of the waitlist), and its cost. If there are shadows, AGAIN is added to the
 --          cost of a job that has started before without using its permit
@@ -36,9 +36,9 @@
 --      the shadow would have denied. (3) Jobs of (2) that it would never have admitted. (4) The
 --      longest wait, in milliseconds, of the other jobs of (2)
 
-local now, stamp = read_clock(ARGV[1])
+local now, stamp = read_clock()
 local waitlist = waitlist_load(KEYS[1], now)
-local jobs = #ARGV[5] / JOB_BYTES
+local jobs = #ARGV[4] / JOB_BYTES
 local limits = limits_load(waitlist, now, stamp, jobs, true)
 if not limits then
   return { 0, now }
@@ -51,8 +51,8 @@ if SHARED then
   SHARED.begin(limits, now)
 end
 
-limits.permits = ARGV[4]
-local budget = tonumber(ARGV[3])
+limits.permits = ARGV[3]
+local budget = tonumber(ARGV[2])
 local control = limits.partitions and limits.partitions.control or waitlist
 local breaker = control.breaker
 if control.closed > now then
@@ -176,7 +176,7 @@ end
 
 -- Returns the six elements of the reply for job `n`, counted from 0.
 local function decide(n)
-  local generation, ticket, cost = struct.unpack(JOB_FORMAT, ARGV[5], n * JOB_BYTES + 1)
+  local generation, ticket, cost = struct.unpack(JOB_FORMAT, ARGV[4], n * JOB_BYTES + 1)
   limits.job = n
   if SHADOWS then
     limits.again = cost >= AGAIN or generation == 0 and ticket == 1

@@ -4,18 +4,17 @@
 --
 -- KEYS[1]  the waitlist (HASH) of the tenant, or the HASH of the whole API
 --
--- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
--- ARGV[2]  for how long, in milliseconds from now
--- ARGV[3]  the cause
+-- ARGV[1]  for how long, in milliseconds from now
+-- ARGV[2]  the cause
 --
 -- Reply: until when the API now suspends calls, in milliseconds since the Unix epoch.
 
-local now = read_clock(ARGV[1])
-local until_ms = now + tonumber(ARGV[2])
+local now = read_clock()
+local until_ms = now + tonumber(ARGV[1])
 local blocked = waitlist_closings(KEYS[1], now, true)
 if until_ms <= blocked then
   return blocked
 end
-redis.call('HSET', KEYS[1], 'blocked', int(until_ms), 'blocked-at', int(now), 'by', ARGV[3])
+redis.call('HSET', KEYS[1], 'blocked', int(until_ms), 'blocked-at', int(now), 'by', ARGV[2])
 waitlist_keep(KEYS[1], now, until_ms)
 return until_ms

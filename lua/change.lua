@@ -6,21 +6,20 @@
 -- KEYS[2…] for reset, if all tenants' keys are on one server: the five keys of the partition that
 --          all tenants share (see fair_queue.lua)
 --
--- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
--- ARGV[2]  'pause', 'resume', 'limit', 'unlimit' or 'reset'
--- ARGV[3]  for pause and limit: for how long, in milliseconds from now; else 0
--- ARGV[4]  for limit and unlimit: the limit's name; else ''
--- ARGV[5]  for limit: its max; else 0
--- ARGV[6]  for reset of a tenant: the tenant's name in the fair queue of the global partition
+-- ARGV[1]  'pause', 'resume', 'limit', 'unlimit' or 'reset'
+-- ARGV[2]  for pause and limit: for how long, in milliseconds from now; else 0
+-- ARGV[3]  for limit and unlimit: the limit's name; else ''
+-- ARGV[4]  for limit: its max; else 0
+-- ARGV[5]  for reset of a tenant: the tenant's name in the fair queue of the global partition
 --
 -- Reply: when the change ends, in milliseconds since the Unix epoch; 0 if it has no end.
 --
 -- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
 -- specification's constants.
 
-local now = read_clock(ARGV[1])
-local key, what, name = KEYS[1], ARGV[2], ARGV[4]
-local until_ms = now + tonumber(ARGV[3])
+local now = read_clock()
+local key, what, name = KEYS[1], ARGV[1], ARGV[3]
+local until_ms = now + tonumber(ARGV[2])
 
 -- Returns the overrides as text, with learned numbers, without expired ones and without `name`.
 local function overrides_without()
@@ -63,7 +62,7 @@ end
 if what == 'pause' then
   redis.call('HSET', key, 'paused', int(until_ms), 'paused-at', int(now))
 elseif what == 'limit' then
-  local set = string.format('%s=%s@%.0f;', name, ARGV[5], until_ms)
+  local set = string.format('%s=%s@%.0f;', name, ARGV[4], until_ms)
   redis.call('HSET', key, 'overrides', overrides_without() .. set)
 elseif what == 'reset' then
   -- Reset works without a waitlist, too: the generation also applies to the tenant's partitions.
@@ -82,7 +81,7 @@ elseif what == 'reset' then
   redis.call('HDEL', key, 'register')
   waitlist_save(waitlist, now + math.max(RESET_MS, redis.call('PTTL', key)) - KEEP_MS)
   if KEYS[2] then
-    leave_fair_queue(ARGV[6])
+    leave_fair_queue(ARGV[5])
   end
   return 0
 elseif redis.call('EXISTS', key) == 0 then

@@ -6,20 +6,14 @@ local function int(n)
   return string.format('%d', n)
 end
 
--- Returns now in milliseconds since the Unix epoch, rounded down (for comparisons) and up (the time
--- recorded for starts). `micros` is a test's clock, or '' in production, where Redis's clock is
--- read once.
-local function read_clock(micros)
-  if micros == '' then
-    local time = redis.call('TIME')
-    micros = tonumber(time[1]) * 1000000 + tonumber(time[2])
-  else
-    micros = tonumber(micros)
+-- Returns Redis's clock in milliseconds since the Unix epoch, rounded down (for comparisons) and up
+-- (the time recorded for starts).
+local function read_clock()
+  local time = redis.call('TIME')
+  local now, rest = tonumber(time[1]) * 1000, tonumber(time[2])
+  local whole = math.floor(rest / 1000)
+  if rest > 1000 * whole then
+    return now + whole, now + whole + 1
   end
-  local rest = micros % 1000
-  local now = (micros - rest) / 1000
-  if rest > 0 then
-    return now, now + 1
-  end
-  return now, now
+  return now + whole, now + whole
 end

@@ -4,13 +4,12 @@
 -- KEYS[1]  the suspect (STRING): "CRASHES,UNTIL,BY". UNTIL: until when a call counts as running
 --          (ms), 0 if there is none; BY: the author of that note
 --
--- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
--- ARGV[2]  'begin', 'alone' (begin without other suspects), 'renew', 'end' (it was not called) or
+-- ARGV[1]  'begin', 'alone' (begin without other suspects), 'renew', 'end' (it was not called) or
 --          'answered'
--- ARGV[3]  the author of the note: a name that no other delivery has
--- ARGV[4]  for begin and alone: the number of crashes after which the job is not called any more
--- ARGV[5]  after how long without renewal a call counts as having crashed its worker (ms)
--- ARGV[6]  how long the suspect is kept after the last note (ms)
+-- ARGV[2]  the author of the note: a name that no other delivery has
+-- ARGV[3]  for begin and alone: the number of crashes after which the job is not called any more
+-- ARGV[4]  after how long without renewal a call counts as having crashed its worker (ms)
+-- ARGV[5]  how long the suspect is kept after the last note (ms)
 --
 -- Reply: integers.
 -- [1]  1
@@ -19,9 +18,9 @@
 --      has crashed too many workers; 3: the job must begin alone
 -- [4]  the number of crashes; if [3] is 0, the wait in milliseconds
 
-local now = read_clock(ARGV[1])
-local key, what, by = KEYS[1], ARGV[2], ARGV[3]
-local lease = tonumber(ARGV[5])
+local now = read_clock()
+local key, what, by = KEYS[1], ARGV[1], ARGV[2]
+local lease = tonumber(ARGV[4])
 local text = redis.call('GET', key)
 local crashes, until_ms, owner = string.match(text or '', '^(%d+),(%d+),(.*)$')
 -- The clock may have been stepped back.
@@ -47,7 +46,7 @@ else
     crashes = crashes + 1
   end
   until_ms, number = 0, crashes
-  local most = tonumber(ARGV[4])
+  local most = tonumber(ARGV[3])
   if crashes >= most then
     -- A dead letter that is replayed, or that could not be published, gets one more call.
     verdict, crashes = 2, math.max(most - 1, 0)
@@ -62,7 +61,7 @@ if until_ms == 0 then
   owner = ''
 end
 if crashes > 0 or until_ms > 0 then
-  redis.call('SET', key, int(crashes) .. ',' .. int(until_ms) .. ',' .. owner, 'PX', ARGV[6])
+  redis.call('SET', key, int(crashes) .. ',' .. int(until_ms) .. ',' .. owner, 'PX', ARGV[5])
 elseif text then
   redis.call('DEL', key)
 end

@@ -4,11 +4,10 @@
 -- KEYS[1]  the first job (STRING): "UNTIL,BY,JOB". UNTIL: until when no other job is the first
 --          (ms); BY: the delivery of it that asked; JOB: its ID
 --
--- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
--- ARGV[2]  the caller: a name without commas that no other delivery has
--- ARGV[3]  the job's ID
--- ARGV[4]  1 if a worker may have had the job before, else 0
--- ARGV[5]  the period in which no other job is the first (ms)
+-- ARGV[1]  the caller: a name without commas that no other delivery has
+-- ARGV[2]  the job's ID
+-- ARGV[3]  1 if a worker may have had the job before, else 0
+-- ARGV[4]  the period in which no other job is the first (ms)
 --
 -- Reply: integers.
 -- [1]  1
@@ -16,17 +15,17 @@
 -- [3]  1 if the job is the first, 0 if another one was
 -- [4]  if [3] is 0: how long the other job remains the first (ms)
 
-local now = read_clock(ARGV[1])
-local key, by, job = KEYS[1], ARGV[2], ARGV[3]
+local now = read_clock()
+local key, by, job = KEYS[1], ARGV[1], ARGV[2]
 local text = redis.call('GET', key)
 local until_ms, first_by, first_job = string.match(text or '', '^(%d+),([^,]*),(.*)$')
 local left = tonumber(until_ms or 0) - now
 
 if left > 0 then
-  if first_by == by or (ARGV[4] == '1' and first_job == job) then
+  if first_by == by or (ARGV[3] == '1' and first_job == job) then
     return { 1, now, 1, 0 }
   end
   return { 1, now, 0, left }
 end
-redis.call('SET', key, int(now + tonumber(ARGV[5])) .. ',' .. by .. ',' .. job, 'PX', ARGV[5])
+redis.call('SET', key, int(now + tonumber(ARGV[4])) .. ',' .. by .. ',' .. job, 'PX', ARGV[4])
 return { 1, now, 1, 0 }

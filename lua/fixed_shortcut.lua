@@ -1,7 +1,7 @@
 -- The shortcut of fixed-window-algo, with the keys that fixed_window.lua describes. It requires
 -- windows that the waitlist knows, and a clock that was not stepped back before one of them.
 local function shortcut(now, _, jobs, window)
-  local text, at = ARGV[2], 1
+  local text, at = ARGV[1], 1
   local found, limits = {}, 0
   while at <= #text do
     local max, span, margin, key, index, _

@@ -3,16 +3,15 @@
 -- what inspect.lua needs.
 --
 -- KEYS[1]  the waitlist (HASH); the others as in acquire.lua, those of the current limits first
--- ARGV[1]  the clock, described in limits.lua
--- ARGV[2]  the current limits, then the hypothetical ones
--- ARGV[3]  the number of current limits
--- ARGV[4]  the names of hypothetical limits that ignore an operator's max, each followed by a comma
--- ARGV[5]  when the tenant is hypothetically open: '' as it is, 'now', or a wait in milliseconds
--- ARGV[6]  no job starts before this time, in milliseconds since the Unix epoch; 0 for no bound
--- ARGV[7]  the cost of the job at which the forecast ends, or 0 to forecast the whole waitlist
--- ARGV[8]  the generation of that job's ticket, and
--- ARGV[9]  its number; both 0 if it has no ticket
--- ARGV[10] the shared partitions, if there are any
+-- ARGV[1]  the current limits, then the hypothetical ones, described in limits.lua
+-- ARGV[2]  the number of current limits
+-- ARGV[3]  the names of hypothetical limits that ignore an operator's max, each followed by a comma
+-- ARGV[4]  when the tenant is hypothetically open: '' as it is, 'now', or a wait in milliseconds
+-- ARGV[5]  no job starts before this time, in milliseconds since the Unix epoch; 0 for no bound
+-- ARGV[6]  the cost of the job at which the forecast ends, or 0 to forecast the whole waitlist
+-- ARGV[7]  the generation of that job's ticket, and
+-- ARGV[8]  its number; both 0 if it has no ticket
+-- ARGV[9]  the shared partitions, if there are any
 --
 -- Reply: integers.
 -- [1]  1 for a forecast; 0: the clock is in a fixed window that is not among KEYS, and the reply
@@ -27,11 +26,11 @@
 -- then, for each of up to POINTS of these units, including the last: its position, from 1, and for
 -- each limit when it admits that unit, in milliseconds since the Unix epoch
 
-local now, stamp = read_clock(ARGV[1])
+local now, stamp = read_clock()
 local shared = SHARED and ARGV[#ARGV]
-local said, opens, not_before = ARGV[4], ARGV[5], tonumber(ARGV[6])
+local said, opens, not_before = ARGV[3], ARGV[4], tonumber(ARGV[5])
 
-local cost, generation, number = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+local cost, generation, number = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 
 local function forget_overrides(control)
   for name in string.gmatch(said, '([^,]+),') do
@@ -66,7 +65,7 @@ local function up_to(limits, waitlist)
   return waiting + own, own
 end
 
--- Appends the forecast for the limits in ARGV[2] to `reply`. Returns false if the current fixed
+-- Appends the forecast for the limits in ARGV[1] to `reply`. Returns false if the current fixed
 -- window is not among KEYS.
 local function schedule(reply, as_it_is)
   local waitlist = waitlist_load(KEYS[1], now)
@@ -106,15 +105,15 @@ local function schedule(reply, as_it_is)
 end
 
 local reply = { 1, now }
-local text, behind = ARGV[2], 1
-for _ = 1, tonumber(ARGV[3]) do
+local text, behind = ARGV[1], 1
+for _ = 1, tonumber(ARGV[2]) do
   behind = select(15, struct.unpack(LIMIT_FORMAT, text, behind))
 end
 
-ARGV[2] = string.sub(text, 1, behind - 1)
+ARGV[1] = string.sub(text, 1, behind - 1)
 local known = schedule(reply, true)
 if known then
-  ARGV[2] = string.sub(text, behind)
+  ARGV[1] = string.sub(text, behind)
   if SHARED then
     -- Loading removed it from ARGV.
     ARGV[#ARGV + 1] = shared

@@ -4,7 +4,7 @@
 -- are shadows, the algorithms, and set.lua.
 --
 -- KEYS[1]  the waitlist (HASH); the others as in acquire.lua
--- ARGV     the clock and the limits, described in limits.lua
+-- ARGV     the limits, described in limits.lua
 --
 -- Reply: one text, then integers, and a text at the end.
 -- [1]  the cause of the tenant's suspension; empty if it is open
@@ -66,7 +66,7 @@ local function limit_calls(limit, limits)
   return limit.algorithm.count(by_calls)
 end
 
-local now, stamp = read_clock(ARGV[1])
+local now, stamp = read_clock()
 local waitlist = waitlist_load(KEYS[1], now)
 local limits = limits_load(waitlist, now, stamp, 1, false)
 if not limits then
@@ -143,7 +143,7 @@ end
 for _, max in ipairs(limits_set(limits, waitlist)) do
   reply[#reply + 1] = max
 end
-local text, at, learned = ARGV[2], 1, {}
+local text, at, learned = ARGV[1], 1, {}
 for n = 1, #limits do
   local floor, name, _
   _, _, _, _, _, _, floor, _, _, _, _, name, _, _, at = struct.unpack(LIMIT_FORMAT, text, at)

@@ -7,15 +7,15 @@
 --
 -- KEYS[1]  the waitlist (HASH); the others as in acquire.lua
 --
--- ARGV     the clock and the limits, described in limits.lua; then
--- ARGV[3]  'refused' or 'advertised'
--- ARGV[4]  for refused: the clock when the call started, in milliseconds; else 0
--- ARGV[5]  for refused: the call's charge; else 0
--- ARGV[6]  for refused: how long the API says that it refuses, in milliseconds, 0 if it does not
+-- ARGV     the limits, described in limits.lua; then
+-- ARGV[2]  'refused' or 'advertised'
+-- ARGV[3]  for refused: the clock when the call started, in milliseconds; else 0
+-- ARGV[4]  for refused: the call's charge; else 0
+-- ARGV[5]  for refused: how long the API says that it refuses, in milliseconds, 0 if it does not
 --          say; for advertised: for each limit, separated by commas, the max that complies with the
 --          API's limits, 0 if the limit itself does
--- ARGV[7]  for each limit, separated by commas: its window in milliseconds
--- ARGV[8]  for refused: how long no job with an adaptive limit starts now, in milliseconds; else 0
+-- ARGV[6]  for each limit, separated by commas: its window in milliseconds
+-- ARGV[7]  for refused: how long no job with an adaptive limit starts now, in milliseconds; else 0
 --
 -- Reply: integers.
 -- [1]  1: done; 0: the clock is in a fixed window that is not among KEYS, nothing was changed, and
@@ -32,12 +32,12 @@
 -- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
 -- specification's constants.
 
-local now, stamp = read_clock(ARGV[1])
+local now, stamp = read_clock()
 
 -- Returns the limits as configured. limits_load returns the effective ones.
 local function configured()
-  local all, text, at = {}, ARGV[2], 1
-  local windows = string.gmatch(ARGV[7], '%d+')
+  local all, text, at = {}, ARGV[1], 1
+  local windows = string.gmatch(ARGV[6], '%d+')
   while at <= #text do
     local max, burst, floor, name, algorithm, _
     max, _, _, _, _, burst, floor, _, _, _, _, name, algorithm, _, at = struct.unpack(LIMIT_FORMAT, text, at)
@@ -276,19 +276,19 @@ local function learn(n, learned, is_new)
   reply[at + 4], reply[at + 5], reply[at + 6] = set_max(n), learned and learned.ends or now, is_new and 1 or 0
 end
 
-if ARGV[3] == 'refused' then
-  local n, count = most_used(tonumber(ARGV[4]), tonumber(ARGV[6]))
+if ARGV[2] == 'refused' then
+  local n, count = most_used(tonumber(ARGV[3]), tonumber(ARGV[5]))
   if n then
-    local units = limits[n].calls and 1 or math.max(tonumber(ARGV[5]), 1)
-    local learned, is_new = refused(known(n), n, tonumber(ARGV[4]), units, count)
+    local units = limits[n].calls and 1 or math.max(tonumber(ARGV[4]), 1)
+    local learned, is_new = refused(known(n), n, tonumber(ARGV[3]), units, count)
     learn(n, learned, is_new)
     if is_new then
-      hold(n, learned, now + math.min(tonumber(ARGV[8]), explained(n)))
+      hold(n, learned, now + math.min(tonumber(ARGV[7]), explained(n)))
     end
   end
 else
   local n = 0
-  for number in string.gmatch(ARGV[6], '%d+') do
+  for number in string.gmatch(ARGV[5], '%d+') do
     n = n + 1
     local max, learned = tonumber(number), all[n] and all[n].learns and known(n)
     if all[n] and all[n].learns and (max > 0 or learned and learned.till > 0) then

@@ -1,8 +1,7 @@
 -- Several limits at once. The specification is src/rules/gate/model.rs.
 --
 -- Every script that knows limits has these before its own arguments:
--- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
--- ARGV[2]  the packed limits: as text, with nine arguments each, they would take six times as long.
+-- ARGV[1]  the packed limits: as text, with nine arguments each, they would take six times as long.
 --          Each has: max, the units in a window; the span in milliseconds, which is the window,
 --          plus the guard if the algorithm counts over both; its margin in milliseconds (fixed
 --          window: the guard; segments: the length of one; counter and buckets: the lateness that
@@ -126,7 +125,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
     now = now, stamp = stamp, jobs = jobs, writing = writing, most = NEVER, usual = waitlist.usual,
     partitions = partitions, cost = false, permits = false, job = 0, longest = 0, log = false, newest = false, fixed = false,
   }
-  local text, at = ARGV[2], 1
+  local text, at = ARGV[1], 1
   while at <= #text do
     local max, span, margin, window, apart, burst, floor, unit, key, index, partition, name, algorithm, windows
     max, span, margin, window, apart, burst, floor, unit, key, index, partition, name, algorithm, windows, at =

@@ -5,10 +5,9 @@
 --          "ID:times" its times "SINCE:USED:KEPT": when it was first and last registered, and how
 --          long after that it is kept (ms)
 --
--- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
--- ARGV[2]  the maximum number of policies
--- ARGV[3]  the number of policies that the worker has in force; 0 to only read
--- ARGV[4 + 3n], ARGV[5 + 3n], ARGV[6 + 3n]  policy n (from 0): its ID; how long it is kept, in
+-- ARGV[1]  the maximum number of policies
+-- ARGV[2]  the number of policies that the worker has in force; 0 to only read
+-- ARGV[3 + 3n], ARGV[4 + 3n], ARGV[5 + 3n]  policy n (from 0): its ID; how long it is kept, in
 --          milliseconds; its text, or '' if the registry should have it
 -- then the number of policies that need not be kept, and two arguments for each: its ID, and when
 --          it was last registered (ms)
@@ -22,8 +21,8 @@
 -- then four elements per policy: its ID, when it was first registered (ms), when it was last
 --      registered (ms), and its text, '' if the worker knows it
 
-local now = read_clock(ARGV[1])
-local key, most, mine = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local now = read_clock()
+local key, most, mine = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 
 local policies, texts, number, longest = {}, {}, 0, 0
 for _, field in ipairs(redis.call('HKEYS', key)) do
@@ -37,9 +36,9 @@ for _, field in ipairs(redis.call('HKEYS', key)) do
   end
 end
 for i = 0, mine - 1 do
-  longest = math.max(longest, tonumber(ARGV[5 + 3 * i]))
+  longest = math.max(longest, tonumber(ARGV[4 + 3 * i]))
 end
-local after = 4 + 3 * mine
+local after = 3 + 3 * mine
 local last = after + 2 * tonumber(ARGV[after])
 local superseded = {}
 for i = after + 1, last, 2 do
@@ -59,7 +58,7 @@ end
 
 local full = false
 for i = 0, mine - 1 do
-  local id, text = ARGV[4 + 3 * i], ARGV[6 + 3 * i]
+  local id, text = ARGV[3 + 3 * i], ARGV[5 + 3 * i]
   if not policies[id] or not texts[id] then
     if text == '' then
       return { 1, now, 'text' }
@@ -72,7 +71,7 @@ if full then
   return { 1, now, 'full' }
 end
 for i = 0, mine - 1 do
-  local id, kept, text = ARGV[4 + 3 * i], tonumber(ARGV[5 + 3 * i]), ARGV[6 + 3 * i]
+  local id, kept, text = ARGV[3 + 3 * i], tonumber(ARGV[4 + 3 * i]), ARGV[5 + 3 * i]
   local policy = policies[id] or { since = now }
   policy.used, policy.kept = now, kept
   policies[id] = policy

@@ -4,12 +4,11 @@
 --
 -- KEYS[1]  the waitlist (HASH)
 --
--- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
--- ARGV[2]  the limits: "LIMIT/WINDOW_S", separated by commas
+-- ARGV[1]  the limits: "LIMIT/WINDOW_S", separated by commas
 --
 -- Reply: the clock in milliseconds since the Unix epoch, rounded down.
 
-local now = read_clock(ARGV[1])
-redis.call('HSET', KEYS[1], 'quota', ARGV[2] .. '@' .. int(now))
+local now = read_clock()
+redis.call('HSET', KEYS[1], 'quota', ARGV[1] .. '@' .. int(now))
 waitlist_keep(KEYS[1], now, now)
 return now

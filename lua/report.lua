@@ -4,17 +4,16 @@
 --
 -- KEYS[1]  the waitlist (HASH) of the tenant, or the HASH of the whole API
 --
--- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
--- ARGV[2]  'failed', 'sound', 'probe', 'release' or 'look', which writes nothing
--- ARGV[3]  the number of failures in a row that opens it
--- ARGV[4]  the wait before the first probe (ms), doubled for each further probe
--- ARGV[5]  the maximum wait (ms)
--- ARGV[6]  after how long a probe is given up (ms)
--- ARGV[7]  for failed and release: the clock when the call started (ms); 0 if it is not a probe
--- ARGV[8]  for failed: the job or tenant that failed, since several must fail to open the breaker;
+-- ARGV[1]  'failed', 'sound', 'probe', 'release' or 'look', which writes nothing
+-- ARGV[2]  the number of failures in a row that opens it
+-- ARGV[3]  the wait before the first probe (ms), doubled for each further probe
+-- ARGV[4]  the maximum wait (ms)
+-- ARGV[5]  after how long a probe is given up (ms)
+-- ARGV[6]  for failed and release: the clock when the call started (ms); 0 if it is not a probe
+-- ARGV[7]  for failed: the job or tenant that failed, since several must fail to open the breaker;
 --          '' if the failure counts by itself
--- ARGV[9]  for failed: the cause
--- ARGV[10] for failed: jitter from 0 to 1000, which shortens the wait by up to a quarter
+-- ARGV[8]  for failed: the cause
+-- ARGV[9]  for failed: jitter from 0 to 1000, which shortens the wait by up to a quarter
 --
 -- Reply: integers, and a text at the end.
 -- [1]  1
@@ -27,8 +26,8 @@
 -- [8]  the same, but only for suspensions by the API or an operator
 -- [9]  the cause of the suspension; empty if there is none
 
-local now = read_clock(ARGV[1])
-local key, what = KEYS[1], ARGV[2]
+local now = read_clock()
+local key, what = KEYS[1], ARGV[1]
 local f = redis.call('HMGET', key, 'breaker', 'breaker-by', 'by')
 local breaker, by = breaker_parse(f[1], now), f[2] or ''
 local was_open = breaker ~= nil and breaker.since > 0
@@ -42,7 +41,7 @@ local function keep()
 end
 
 local function wait_until(wait)
-  return now + wait - math.floor(wait * math.min(tonumber(ARGV[10]), 1000) / 4000)
+  return now + wait - math.floor(wait * math.min(tonumber(ARGV[9]), 1000) / 4000)
 end
 
 if what == 'failed' then
@@ -51,21 +50,21 @@ if what == 'failed' then
   if was_open then
     -- A call that could not be prepared never starts. It is a probe if its preparation began while
     -- no other probe was running.
-    if tonumber(ARGV[7]) >= (breaker.began > 0 and breaker.began or breaker.until_ms) then
-      breaker.wait = math.min(breaker.wait * 2, tonumber(ARGV[5]))
-      breaker.until_ms, breaker.began, breaker.lease = wait_until(breaker.wait), 0, tonumber(ARGV[6])
-      by = ARGV[9]
+    if tonumber(ARGV[6]) >= (breaker.began > 0 and breaker.began or breaker.until_ms) then
+      breaker.wait = math.min(breaker.wait * 2, tonumber(ARGV[4]))
+      breaker.until_ms, breaker.began, breaker.lease = wait_until(breaker.wait), 0, tonumber(ARGV[5])
+      by = ARGV[8]
     end
   else
-    local of = ARGV[8]
-    by = ARGV[9]
+    local of = ARGV[7]
+    by = ARGV[8]
     if of == '' or breaker.of ~= '' and breaker.of ~= of then
       of = '*'
     end
     breaker.of = of
-    if breaker.failures >= tonumber(ARGV[3]) and of == '*' then
+    if breaker.failures >= tonumber(ARGV[2]) and of == '*' then
       changed = 1
-      breaker.since, breaker.wait, breaker.lease = now, tonumber(ARGV[4]), tonumber(ARGV[6])
+      breaker.since, breaker.wait, breaker.lease = now, tonumber(ARGV[3]), tonumber(ARGV[5])
       breaker.until_ms, breaker.began = wait_until(breaker.wait), 0
     end
   end
@@ -85,7 +84,7 @@ elseif was_open and what == 'probe' then
   end
   keep()
 elseif was_open and what == 'release' then
-  if breaker.began > 0 and tonumber(ARGV[7]) >= breaker.began then
+  if breaker.began > 0 and tonumber(ARGV[6]) >= breaker.began then
     breaker.began = 0
   end
   keep()

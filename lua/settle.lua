@@ -8,12 +8,12 @@
 -- KEYS[#KEYS]  the mark (STRING) of this call: a call that is repeated because its answer was lost
 --              has no effect
 --
--- ARGV     the clock and the limits, described in limits.lua; then for job n (from 0)
--- ARGV[3 + 5n]  the name of its permit
--- ARGV[4 + 5n]  the clock at its start, in milliseconds
--- ARGV[5 + 5n]  its number in the sliding log, or its numbers, as returned by acquire.lua
--- ARGV[6 + 5n]  the cost it was charged
--- ARGV[7 + 5n]  its actual cost; 'none' if it was never called; 'held:N' if it may be running for N
+-- ARGV     the limits, described in limits.lua; then for job n (from 0)
+-- ARGV[2 + 5n]  the name of its permit
+-- ARGV[3 + 5n]  the clock at its start, in milliseconds
+-- ARGV[4 + 5n]  its number in the sliding log, or its numbers, as returned by acquire.lua
+-- ARGV[5 + 5n]  the cost it was charged
+-- ARGV[6 + 5n]  its actual cost; 'none' if it was never called; 'held:N' if it may be running for N
 --               milliseconds more, for which its lease is kept (0 if it has ended at unknown cost);
 --               'late' if it was later than the guard covers and may still run: it counts from now
 --
@@ -25,7 +25,7 @@
 -- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
 -- specification's constants.
 
-local now, stamp = read_clock(ARGV[1])
+local now, stamp = read_clock()
 local waitlist = waitlist_load(KEYS[1], now)
 local limits = limits_load(waitlist, now, stamp, 1, true)
 if not limits then
@@ -48,19 +48,19 @@ local function sequences_parse(text)
 end
 
 local holds = false
-for i = 3, #ARGV, 5 do
+for i = 0, #ARGV - 2, 5 do
   local job = {
-    permit = ARGV[i], started = tonumber(ARGV[i + 1]), sequences = sequences_parse(ARGV[i + 2]),
-    cost = math.max(tonumber(ARGV[i + 3]), 1), used = tonumber(ARGV[i + 4]),
+    permit = ARGV[2 + i], started = tonumber(ARGV[3 + i]), sequences = sequences_parse(ARGV[4 + i]),
+    cost = math.max(tonumber(ARGV[5 + i]), 1), used = tonumber(ARGV[6 + i]),
   }
-  local keep = tonumber(string.match(ARGV[i + 4], '^held:(%d+)$'))
+  local keep = tonumber(string.match(ARGV[6 + i], '^held:(%d+)$'))
   for _, limit in ipairs(limits) do
     holds = holds or limit.algorithm.holds
     if keep then
       if limit.algorithm.holds then
         limit.algorithm.keep(limit, limits, job, keep)
       end
-    elseif ARGV[i + 4] == 'late' then
+    elseif ARGV[6 + i] == 'late' then
       if limit.algorithm.late then
         limit.algorithm.late(limit, limits, job)
       end

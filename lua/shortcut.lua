@@ -20,12 +20,12 @@ local STARTED_FORMAT = '>I6I6'
 local MOST_JOBS = 128
 
 local function usual()
-  local asked = ARGV[5]
+  local asked = ARGV[4]
   local jobs = #asked / JOB_BYTES
-  if jobs == 0 or jobs > MOST_JOBS or jobs > tonumber(ARGV[3]) or asked ~= FRESH and asked ~= string.rep(FRESH, jobs) then
+  if jobs == 0 or jobs > MOST_JOBS or jobs > tonumber(ARGV[2]) or asked ~= FRESH and asked ~= string.rep(FRESH, jobs) then
     return nil
   end
-  local now, stamp = read_clock(ARGV[1])
+  local now, stamp = read_clock()
   local f = redis.call('HMGET', KEYS[1], 'line', 'blocked', 'paused', 'overrides', 'breaker')
   if f[4] or f[5] or f[2] and tonumber(f[2]) > now or f[3] and tonumber(f[3]) > now then
     return nil

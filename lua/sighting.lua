@@ -3,14 +3,13 @@
 --
 -- KEYS[1]  the answer (STRING)
 --
--- ARGV[1]  the clock in microseconds since the Unix epoch, for tests; ignored
--- ARGV[2]  the answer; '' to only read
--- ARGV[3]  how long it is kept (ms)
+-- ARGV[1]  the answer; '' to only read
+-- ARGV[2]  how long it is kept (ms)
 --
 -- Reply: the last answer; '' if there is none.
 
-if ARGV[2] ~= '' then
-  redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
-  return ARGV[2]
+if ARGV[1] ~= '' then
+  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+  return ARGV[1]
 end
 return redis.call('GET', KEYS[1]) or ''

@@ -30,7 +30,7 @@ local function shortcut(now, stamp, jobs)
       return nil
     end
   end
-  local text, at, _ = ARGV[2], 1, nil
+  local text, at, _ = ARGV[1], 1, nil
   while at <= #text do
     local max, own, unit
     max, own, _, _, _, _, _, unit, _, _, _, _, _, _, at = struct.unpack(LIMIT_FORMAT, text, at)

@@ -7,19 +7,18 @@
 --          look, as "AT:VERSION:TEXT", AT: when (ms), VERSION: the version whose instructions it
 --          follows
 --
--- ARGV[1]  a test's clock in microseconds since the Unix epoch; '' in production, for Redis's own
--- ARGV[2]  'look', 'put' or 'drop'
--- ARGV[3]  look: the known version, whose instructions are not returned again; put: the
+-- ARGV[1]  'look', 'put' or 'drop'
+-- ARGV[2]  look: the known version, whose instructions are not returned again; put: the
 --          instruction's name; drop: the first name
--- ARGV[4]  look: the worker's name, '' for an observer, which writes nothing; put: for how long
+-- ARGV[3]  look: the worker's name, '' for an observer, which writes nothing; put: for how long
 --          (ms); drop: the second name, and so on
--- ARGV[5]  look: the version that the worker follows; put: the instruction's text
--- ARGV[6]  look: the worker's report on itself; put: the maximum number of instructions
--- ARGV[7]  look: after how long without a look a worker is omitted (ms); it is also deleted when a
+-- ARGV[4]  look: the version that the worker follows; put: the instruction's text
+-- ARGV[5]  look: the worker's report on itself; put: the maximum number of instructions
+-- ARGV[6]  look: after how long without a look a worker is omitted (ms); it is also deleted when a
 --          worker receives new instructions
--- ARGV[8]  look, put: how long the board is kept (ms)
--- ARGV[9]  put: the name of an instruction that ends with this one; '' for none
--- ARGV[10] put: end it only if it has this text; '' for any text
+-- ARGV[7]  look, put: how long the board is kept (ms)
+-- ARGV[8]  put: the name of an instruction that ends with this one; '' for none
+-- ARGV[9]  put: end it only if it has this text; '' for any text
 --
 -- Reply:
 -- [1]  1
@@ -31,8 +30,8 @@
 -- then, for an observer, four elements per worker: its name, when it looked (ms), the version that
 --      it follows, its report
 
-local now = read_clock(ARGV[1])
-local key, what = KEYS[1], ARGV[2]
+local now = read_clock()
+local key, what = KEYS[1], ARGV[1]
 local version = redis.call('HGET', key, 'version') or '0'
 
 local function changed()
@@ -43,7 +42,7 @@ end
 
 if what == 'drop' then
   local dropped = 0
-  for i = 3, #ARGV do
+  for i = 2, #ARGV do
     dropped = dropped + redis.call('HDEL', key, 'i:' .. ARGV[i])
   end
   if dropped > 0 then
@@ -53,10 +52,10 @@ if what == 'drop' then
 end
 
 if what == 'put' then
-  local ended = ARGV[9] ~= '' and 'i:' .. ARGV[9]
+  local ended = ARGV[8] ~= '' and 'i:' .. ARGV[8]
   if ended then
     local text = string.match(redis.call('HGET', key, ended) or '', '^%d+:(.*)$')
-    ended = text and (ARGV[10] == '' or ARGV[10] == text) and ended
+    ended = text and (ARGV[9] == '' or ARGV[9] == text) and ended
   end
   local number = 0
   local all = redis.call('HGETALL', key)
@@ -64,27 +63,27 @@ if what == 'put' then
     local ends = string.sub(all[i], 1, 2) == 'i:' and string.match(all[i + 1], '^(%d+):')
     if ends and tonumber(ends) <= now then
       redis.call('HDEL', key, all[i])
-    elseif ends and all[i] ~= 'i:' .. ARGV[3] and all[i] ~= ended then
+    elseif ends and all[i] ~= 'i:' .. ARGV[2] and all[i] ~= ended then
       number = number + 1
     end
   end
-  if number >= tonumber(ARGV[6]) then
+  if number >= tonumber(ARGV[5]) then
     return { 1, now, 'full', tonumber(version) }
   end
   if ended then
     redis.call('HDEL', key, ended)
   end
-  redis.call('HSET', key, 'i:' .. ARGV[3], int(now + tonumber(ARGV[4])) .. ':' .. ARGV[5])
+  redis.call('HSET', key, 'i:' .. ARGV[2], int(now + tonumber(ARGV[3])) .. ':' .. ARGV[4])
   changed()
-  redis.call('PEXPIRE', key, ARGV[8])
+  redis.call('PEXPIRE', key, ARGV[7])
   return { 1, now, 'ok', tonumber(version) }
 end
 
-local worker, silent = ARGV[4], tonumber(ARGV[7])
+local worker, silent = ARGV[3], tonumber(ARGV[6])
 if worker ~= '' then
-  redis.call('HSET', key, 'w:' .. worker, int(now) .. ':' .. ARGV[5] .. ':' .. ARGV[6])
-  redis.call('PEXPIRE', key, ARGV[8])
-  if version == ARGV[3] then
+  redis.call('HSET', key, 'w:' .. worker, int(now) .. ':' .. ARGV[4] .. ':' .. ARGV[5])
+  redis.call('PEXPIRE', key, ARGV[7])
+  if version == ARGV[2] then
     return { 1, now, 'ok', tonumber(version), -1 }
   end
 end

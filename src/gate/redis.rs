@@ -25,7 +25,7 @@ use crate::gate::link::{Link, Links, slot_of};
 use crate::gate::primaries::{AllPrimaries, Finder};
 pub use crate::gate::refusal::NODE_OF_A_CLUSTER;
 use crate::gate::reply;
-use crate::gate::scripts::{self, Script, Shortcut};
+use crate::gate::scripts::{self, Script};
 use crate::gate::store::Store;
 use crate::gate::watches::Watches;
 use crate::gate::{
@@ -52,12 +52,7 @@ pub struct RedisGate {
     watch: Option<Watches>,
     /// The last reading of Redis's clock in milliseconds, and when it was taken.
     clock: Mutex<Option<(u64, Instant)>>,
-    test_clock: Option<TestClock>,
-    shortcut: Shortcut,
 }
-
-/// Returns microseconds since the Unix epoch, in place of Redis's clock.
-pub type TestClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 impl RedisGate {
     /// Creates a gate on the Redis at `servers` with keys that begin with `prefix`. It does not
@@ -98,8 +93,6 @@ impl RedisGate {
             keys,
             watch: None,
             clock: Mutex::new(None),
-            test_clock: None,
-            shortcut: Shortcut::Enabled,
         }
     }
 
@@ -120,23 +113,9 @@ impl RedisGate {
     pub async fn begin(&self, start: EarlierStarts) -> Result<(), GateError> {
         if let Some(watch) = &self.watch {
             watch.set_start(start);
-            let clock = self.test_clock();
-            watch.begin(&self.link, &self.finder, clock).await?;
+            watch.begin(&self.link, &self.finder).await?;
         }
         Ok(())
-    }
-
-    /// Replaces Redis's clock in the scripts by `clock`. For tests only: workers with different
-    /// clocks could not keep a limit.
-    pub fn with_test_clock(mut self, clock: TestClock) -> Self {
-        self.test_clock = Some(clock);
-        self
-    }
-
-    /// Decides without the shortcut scripts. For tests only: the answers are the same.
-    pub fn without_shortcuts(mut self) -> Self {
-        self.shortcut = Shortcut::Disabled;
-        self
     }
 
     /// Returns the number of round trips made.
@@ -152,8 +131,7 @@ impl RedisGate {
     /// [`GateError`] with the reason.
     pub async fn ping(&self) -> Result<(), GateError> {
         if let Some(watch) = &self.watch {
-            let clock = self.test_clock();
-            return watch.heartbeat(&self.link, &self.finder, clock).await;
+            return watch.heartbeat(&self.link, &self.finder).await;
         }
         self.answers().await
     }
@@ -238,15 +216,6 @@ impl RedisGate {
         }
     }
 
-    fn test_clock(&self) -> Option<u64> {
-        self.test_clock.as_ref().map(|clock| clock())
-    }
-
-    fn test_micros(&self) -> String {
-        self.test_clock()
-            .map_or_else(String::new, |micros| micros.to_string())
-    }
-
     /// Returns the policy registries: one, or one per primary of a cluster.
     pub(in crate::gate) async fn registries(&self) -> Result<AllPrimaries, GateError> {
         self.finder.all(&self.link, true).await
@@ -261,8 +230,7 @@ impl RedisGate {
         }
     }
 
-    /// Runs `policies.lua` on a registry, with the arguments `more` after the clock. Returns its
-    /// reply.
+    /// Runs `policies.lua` on a registry, with the arguments `more`. Returns its reply.
     pub(super) async fn run_policies(
         &self,
         registry: &str,
@@ -288,9 +256,7 @@ impl Gate for RedisGate {
             .map(|ask| {
                 let more = reply::acquire_arguments(ask);
                 let scope = (&ask.tenant, &ask.labels);
-                let acquire =
-                    |limits: &[Limit], layout: &_| scripts::acquire(limits, layout, self.shortcut);
-                let mut call = self.call(acquire, scope, ask.limits.all(), more);
+                let mut call = self.call(scripts::acquire, scope, ask.limits.all(), more);
                 if !ask.asks.is_empty() {
                     call.span_ms = ask.limits.memory_ms();
                 }

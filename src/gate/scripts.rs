@@ -139,27 +139,27 @@ const WAITLIST: [&str; 5] = [
     lua!("waitlist"),
 ];
 
-/// Whether a script begins with its algorithm's shortcut, if there is one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shortcut {
-    /// The script has the shortcut.
-    Enabled,
-    /// The script does not have the shortcut. For tests only: the answers are the same.
-    Disabled,
-}
-
 /// One script per set of algorithms, so that a call pays only for what it needs.
 struct Family {
     name: &'static str,
     entry: &'static str,
-    shortcut: Shortcut,
+    /// The script in front of it, if all limits have the same algorithm and it has a shortcut.
+    shortcut: Option<&'static str>,
     /// Indexed by one bit per entry of [`Algorithm::EVERY`], one for shared partitions and one for
     /// shadows.
     members: [OnceLock<Script>; 4 << Algorithm::EVERY.len()],
 }
 
 impl Family {
-    const fn new(name: &'static str, entry: &'static str, shortcut: Shortcut) -> Self {
+    const fn new(name: &'static str, entry: &'static str) -> Self {
+        Self::with_shortcut(name, None, entry)
+    }
+
+    const fn with_shortcut(
+        name: &'static str,
+        shortcut: Option<&'static str>,
+        entry: &'static str,
+    ) -> Self {
         Self {
             name,
             entry,
@@ -168,12 +168,12 @@ impl Family {
         }
     }
 
-    /// Returns the shortcut of the algorithm, if all `limits` have the same one.
-    fn shortcut_of(&self, limits: &[Limit]) -> Option<&'static str> {
+    /// Returns the shortcut of the algorithm and of the script, if all `limits` have the same one.
+    fn shortcut_of(&self, limits: &[Limit]) -> Option<[&'static str; 2]> {
         let algorithm = limits.first()?.algorithm();
         let is_alone = limits.iter().all(|limit| limit.algorithm() == algorithm);
-        let shortcut = algorithm.facts().shortcut;
-        shortcut.filter(|_| is_alone && self.shortcut == Shortcut::Enabled)
+        let both = [algorithm.facts().shortcut?, self.shortcut?];
+        is_alone.then_some(both)
     }
 
     /// Returns the script for `limits` and `layout`. The parts for shared partitions are included
@@ -192,7 +192,7 @@ impl Family {
         self.members[member].get_or_init(|| {
             let mut parts = vec![WAITLIST[0], WAITLIST[1]];
             if let Some(shortcut) = self.shortcut_of(limits).filter(|_| of_both == 0) {
-                parts.extend([shortcut, lua!("shortcut")]);
+                parts.extend(shortcut);
             }
             parts.extend([WAITLIST[2], WAITLIST[3], WAITLIST[4], lua!("limits")]);
             if shares {
@@ -215,14 +215,10 @@ impl Family {
 }
 
 /// Decides for the jobs of one tenant with the partitions in `layout`.
-pub fn acquire(limits: &[Limit], layout: &Layout, shortcut: Shortcut) -> &'static Script {
-    static TAKEN: Family = Family::new("acquire", lua!("acquire"), Shortcut::Enabled);
-    static LEFT: Family = Family::new("acquire", lua!("acquire"), Shortcut::Disabled);
-    let family = match shortcut {
-        Shortcut::Enabled => &TAKEN,
-        Shortcut::Disabled => &LEFT,
-    };
-    family.member(limits, layout)
+pub fn acquire(limits: &[Limit], layout: &Layout) -> &'static Script {
+    static FAMILY: Family =
+        Family::with_shortcut("acquire", Some(lua!("shortcut")), lua!("acquire"));
+    FAMILY.member(limits, layout)
 }
 
 /// Corrects charges by actual costs, and renews or releases leases.
@@ -230,34 +226,25 @@ pub fn settle(limits: &[Limit], layout: &Layout) -> &'static Script {
     static FAMILY: Family = Family::new(
         "settle",
         concat!(lua!("sliding_settle"), "\n", lua!("settle")),
-        Shortcut::Disabled,
     );
     FAMILY.member(limits, layout)
 }
 
 /// Reads the state of one tenant.
 pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new(
-        "inspect",
-        concat!(lua!("set"), "\n", lua!("inspect")),
-        Shortcut::Disabled,
-    );
+    static FAMILY: Family = Family::new("inspect", concat!(lua!("set"), "\n", lua!("inspect")));
     FAMILY.member(limits, layout)
 }
 
 /// Feeds adaptive limits with answers of the API.
 pub fn learn(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new("learn", lua!("learn"), Shortcut::Disabled);
+    static FAMILY: Family = Family::new("learn", lua!("learn"));
     FAMILY.member(limits, layout)
 }
 
 /// Computes when the units of a waitlist have their turns.
 pub fn forecast(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new(
-        "forecast",
-        concat!(lua!("set"), "\n", lua!("forecast")),
-        Shortcut::Disabled,
-    );
+    static FAMILY: Family = Family::new("forecast", concat!(lua!("set"), "\n", lua!("forecast")));
     FAMILY.member(limits, layout)
 }
 

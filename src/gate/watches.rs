@@ -159,7 +159,6 @@ impl Watches {
         (link, finder): (&Link, &Finder),
         primaries: &AllPrimaries,
         primary: &Primary,
-        clock: Option<u64>,
     ) -> Result<(Arc<Watch>, SentPulse), GateError> {
         let mut all = primaries.iter().zip(self.over(primaries));
         let Some((_, watch)) = all.find(|(known, _)| known.epoch == primary.epoch) else {
@@ -167,7 +166,7 @@ impl Watches {
             return Err(GateError::Unreachable(why));
         };
         let others = self.others(primaries, primary);
-        let at = at((link, finder), primary, clock, &others);
+        let at = at((link, finder), primary, &others);
         let sent = watch.ready(&at).await.inspect_err(|_| link.doubt())?;
         Ok((watch, sent))
     }
@@ -176,16 +175,11 @@ impl Watches {
     ///
     /// # Errors
     /// The first error of any primary.
-    pub async fn begin(
-        &self,
-        link: &Link,
-        finder: &Finder,
-        clock: Option<u64>,
-    ) -> Result<(), GateError> {
+    pub async fn begin(&self, link: &Link, finder: &Finder) -> Result<(), GateError> {
         let primaries = finder.all(link, false).await?;
         let looks = primaries
             .iter()
-            .map(|primary| self.ready((link, finder), &primaries, primary, clock));
+            .map(|primary| self.ready((link, finder), &primaries, primary));
         for look in join_all(looks).await {
             look?;
         }
@@ -227,7 +221,6 @@ impl Watches {
         &self,
         (link, finder): (&Link, &Finder),
         failed: Vec<(Arc<Primary>, GateError)>,
-        clock: Option<u64>,
     ) -> Result<(), GateError> {
         let primaries = finder.all(link, false).await?;
         let (here, whys): (Vec<_>, Vec<_>) = failed.into_iter().unzip();
@@ -250,7 +243,7 @@ impl Watches {
         let beats = others.into_iter().map(|(primary, watch)| {
             let others = self.others(&primaries, primary);
             Box::pin(async move {
-                let at = at((link, finder), primary, clock, &others);
+                let at = at((link, finder), primary, &others);
                 match watch.heartbeat(&at).await {
                     // The error ends the wait for the other primaries.
                     Ok(()) => Err(()),
@@ -268,18 +261,13 @@ impl Watches {
     ///
     /// # Errors
     /// Like [`combine`], if no job may start at any primary.
-    pub async fn heartbeat(
-        &self,
-        link: &Link,
-        finder: &Finder,
-        clock: Option<u64>,
-    ) -> Result<(), GateError> {
+    pub async fn heartbeat(&self, link: &Link, finder: &Finder) -> Result<(), GateError> {
         let primaries = finder.all(link, true).await?;
         let watches = self.over(&primaries);
         let beats = primaries.iter().zip(&watches).map(|(primary, watch)| {
             let others = self.others(&primaries, primary);
             async move {
-                let at = at((link, finder), primary, clock, &others);
+                let at = at((link, finder), primary, &others);
                 watch.heartbeat(&at).await
             }
         });
@@ -345,14 +333,12 @@ impl Watches {
 fn at<'a>(
     (link, finder): (&'a Link, &'a Finder),
     primary: &'a Primary,
-    clock: Option<u64>,
     others: &'a [(Arc<Watch>, PrimaryLink)],
 ) -> WatchTarget<'a> {
     WatchTarget {
         link,
         finder,
         primary,
-        clock,
         others,
     }
 }

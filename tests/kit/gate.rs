@@ -22,7 +22,10 @@ use crate::servers::{shared_redis, unique};
 
 pub mod conformance;
 pub mod history;
+pub mod rewritten;
 pub mod shares;
+
+pub use rewritten::clocked;
 
 /// Start of the test clocks, in microseconds since 1970, the same in each run. It is in 2100, so
 /// that no key expires in a real Redis while a history runs.
@@ -90,12 +93,6 @@ impl<G> Deref for LimitedGate<G> {
 /// Returns a gate that runs the scripts on the Redis at `url`, with keys that begin with `prefix`.
 pub fn gate_at(url: &str, prefix: &str) -> RedisGate {
     RedisGate::new(&SecretUrl::new(url), prefix).expect("a good url")
-}
-
-/// Returns a gate whose time is that of `clock`, in microseconds.
-pub fn clocked(url: &str, prefix: &str, clock: &Arc<AtomicU64>) -> RedisGate {
-    let clock = Arc::clone(clock);
-    gate_at(url, prefix).with_test_clock(Arc::new(move || clock.load(Ordering::SeqCst)))
 }
 
 /// Returns a gate that runs the scripts on the shared Redis, with a prefix of its own.

@@ -53,8 +53,6 @@ pub struct WatchTarget<'a> {
     pub link: &'a Link,
     pub finder: &'a Finder,
     pub primary: &'a Primary,
-    /// Replaces Redis's clock, in microseconds.
-    pub clock: Option<u64>,
     /// The watches of other epochs, each with the primary that stores its epoch.
     pub others: &'a [(Arc<Watch>, PrimaryLink)],
 }
@@ -239,7 +237,7 @@ impl Watch {
             }
             let read = self.read(at).await?;
             self.log_policy(read.policy.as_deref());
-            let now = at.clock.map_or(read.now, |micros| micros / 1000);
+            let now = read.now;
             let stored =
                 EpochFields::parse(read.fields.iter().map(|(n, v)| (n.as_str(), v.as_str())));
             self.state().seen |= !stored.id.is_empty();
@@ -284,7 +282,7 @@ impl Watch {
                         evicted: read.memory.evicted,
                         evicts: read.memory.evicts,
                         claims: Arc::new(stored.claims),
-                        clock: Some((read.now, Instant::now())),
+                        clock: Some((now, Instant::now())),
                     };
                     self.go(epoch, read.memory.history, pulse, found);
                 }

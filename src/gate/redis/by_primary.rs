@@ -76,9 +76,7 @@ impl RedisGate {
         if number > 0 && failed.len() == number {
             // Finds out whether only these primaries are affected, or all.
             let at = (&*self.link, &self.finder);
-            watches
-                .others_still_answer(at, failed, self.test_clock())
-                .await?;
+            watches.others_still_answer(at, failed).await?;
         }
         Ok(answers)
     }

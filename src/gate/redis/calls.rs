@@ -21,7 +21,7 @@ const TRIES: usize = 4;
 /// Usual size, in bytes, of a command without its script, keys, limits and own arguments: numbers
 /// and a mark.
 const OTHER_BYTES: usize = 128;
-const OTHER_ARGUMENTS: usize = 7;
+const OTHER_ARGUMENTS: usize = 6;
 
 /// The end of a pipeline of admitting calls.
 pub(super) struct PipelinePulse<'a> {
@@ -76,7 +76,7 @@ impl RedisGate {
             let mut answers = match &pulse {
                 Some(PipelinePulse { watch, sent, shard }) => {
                     let by = self.link.scripts();
-                    requests.push(watch.request(sent, &self.test_micros(), (by, load_pulse)));
+                    requests.push(watch.request(sent, (by, load_pulse)));
                     self.link.send_to(shard, requests).await?
                 }
                 None => self.link.send(requests).await?,
@@ -154,8 +154,7 @@ impl RedisGate {
             .arg(&script)
             .arg(call.keys.names.len() + usize::from(call.mark.is_some()))
             .arg(&call.keys.names)
-            .arg(&call.mark)
-            .arg(self.test_micros());
+            .arg(&call.mark);
         if !call.limits.is_empty() {
             let packed = reply::limits_argument(call.limits, &call.layout, &call.keys);
             command.arg(packed);

@@ -71,7 +71,6 @@ impl RedisGate {
             link: &self.link,
             finder: &self.finder,
             primary,
-            clock: self.test_clock(),
             others: &[],
         };
         let watch = Watch::new(primary.epoch.clone(), std::time::Duration::ZERO, true);

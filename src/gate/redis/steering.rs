@@ -8,8 +8,7 @@ use crate::rules::steering::{SIGHTING_KEPT_MS, Sighted, Sighting};
 use crate::rules::tenant::Tenant;
 
 impl RedisGate {
-    /// Runs `steer.lua` on the board `key`, with the arguments `more` after the clock. Returns its
-    /// reply.
+    /// Runs `steer.lua` on the board `key`, with the arguments `more`. Returns its reply.
     pub(in crate::gate) async fn run_board(
         &self,
         key: &str,
@@ -22,7 +21,7 @@ impl RedisGate {
         self.run_one(call).await
     }
 
-    /// Runs `audit.lua` with the arguments `more` after the clock. Returns its reply.
+    /// Runs `audit.lua` with the arguments `more`. Returns its reply.
     pub(crate) async fn run_audit(&self, more: Vec<String>) -> Result<Value, GateError> {
         let placeholder = placeholder_tenant("all-operators")?;
         let more = more.into_iter().map(String::into_bytes).collect();

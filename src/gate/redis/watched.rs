@@ -40,16 +40,15 @@ impl RedisGate {
         primary: &Primary,
         calls: Vec<ScriptCall<'_>>,
     ) -> Result<Answers, GateError> {
-        let (clock, at) = (self.test_clock(), (&*self.link, &self.finder));
-        let (watch, sent) = watches.ready(at, primaries, primary, clock).await?;
+        let at = (&*self.link, &self.finder);
+        let (watch, sent) = watches.ready(at, primaries, primary).await?;
         let mut answers = Vec::with_capacity(calls.len());
         let mut open = Vec::with_capacity(calls.len());
         for call in calls {
-            let clock = self.test_clock();
-            let mut known = watch.opens(&sent, call.span_ms, clock);
+            let mut known = watch.opens(&sent, call.span_ms);
             if self.link.is_cluster() {
                 let slot = slot_of(call.keys.waitlist());
-                known = known.and_then(|()| watch.speaks_for(&sent, slot, clock));
+                known = known.and_then(|()| watch.speaks_for(&sent, slot));
             }
             match known {
                 Ok(()) => {

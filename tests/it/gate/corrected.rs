@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kit::gate::{
-    BEGIN_US, FRESH, LONG, LimitedGate, ask, decided, gate_at, receipt, started, tenant,
+    BEGIN_US, FRESH, LONG, LimitedGate, ask, clocked, decided, gate_at, receipt, started, tenant,
 };
 use kit::servers::{Redis, shared_redis, unique};
 use sluicegate::gate::redis::RedisGate;
@@ -162,11 +162,8 @@ async fn corrections_of_different_costs_do_not_slow_down_decisions() {
 
 #[tokio::test]
 async fn a_late_call_counts_from_its_arrival() {
-    let begin = BEGIN_US / 1000;
-    let clock = Arc::new(AtomicU64::new(begin));
-    let millis = Arc::clone(&clock);
-    let gate = gate_at(shared_redis().url(), &unique("late"));
-    let gate = gate.with_test_clock(Arc::new(move || millis.load(Ordering::SeqCst) * 1000));
+    let clock = Arc::new(AtomicU64::new(BEGIN_US));
+    let gate = clocked(shared_redis().url(), &unique("late"), &clock);
     let window = Duration::from_secs(1);
     let limit = Limit::new(
         "default",
@@ -176,8 +173,9 @@ async fn a_late_call_counts_from_its_arrival() {
         Duration::ZERO,
     );
     let gate = LimitedGate::new(gate, limit.expect("in range"));
+    let set_clock = |after_ms: u64| clock.store(BEGIN_US + after_ms * 1000, Ordering::SeqCst);
     let asked_at = async |after: u64| {
-        clock.store(begin + after, Ordering::SeqCst);
+        set_clock(after);
         let question = gate.question("t", 9, &[FRESH]);
         let replies = gate.ask(std::slice::from_ref(&question)).await;
         let replies = replies.expect("Redis answers");
@@ -193,7 +191,7 @@ async fn a_late_call_counts_from_its_arrival() {
     let (first, _) = asked_at(0).await;
     let (second, _) = asked_at(100).await;
     for after in [250, 400] {
-        clock.store(begin + after, Ordering::SeqCst);
+        set_clock(after);
         let (receipt, end) = (first[0].clone(), End::Late);
         settle_all(&gate, vec![Settled { receipt, end }]).await;
     }

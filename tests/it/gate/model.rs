@@ -9,6 +9,7 @@ use std::time::Duration;
 use kit::gate::history::{
     Family, IssuedTickets, Job, RULE, Scale, Step, World, ask, evidence, history, labels_of, limit,
 };
+use kit::gate::rewritten::clocked_without_shortcut;
 use kit::gate::{BEGIN_US, FRESH, clocked};
 use kit::servers::{shared_redis, unique};
 use proptest::prelude::*;
@@ -17,7 +18,6 @@ use proptest::test_runner::{Config, TestRunner};
 use redis::Commands;
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::scripts::Shortcut;
 use sluicegate::gate::{
     BreakerScope, Change, End, Gate, GateError, LimitEvidence, Question, Receipt, Settled,
     TenantAsk, TenantSettled, Ticket,
@@ -91,6 +91,14 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::on(clocked)
+    }
+
+    fn without_shortcut() -> Self {
+        Self::on(clocked_without_shortcut)
+    }
+
+    fn on(gate: fn(&str, &str, &Arc<AtomicU64>) -> RedisGate) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -100,7 +108,7 @@ impl Bench {
         let url = shared_redis().url();
         Self {
             runtime,
-            gate: clocked(url, &prefix, &clock),
+            gate: gate(url, &prefix, &clock),
             keys: Keys::new(&prefix),
             prefix,
             redis: redis::Client::open(url).expect("a good url"),
@@ -399,11 +407,8 @@ fn what_if(limits: &[Limit], clock: Clock, ticket: Option<&(Ticket, u64)>) -> [F
     [as_it_is, would_be]
 }
 
-fn play_random_histories(family: Family, scale: Scale, shortcut: Shortcut) {
-    let (mut bench, sets) = (Bench::new(), scale.sets(family));
-    if shortcut == Shortcut::Disabled {
-        bench.gate = bench.gate.without_shortcuts();
-    }
+fn play_random_histories(family: Family, scale: Scale, bench: &Bench) {
+    let sets = scale.sets(family);
     let config = Config {
         cases: kit::histories(10),
         max_shrink_iters: 2000,
@@ -422,11 +427,11 @@ fn play_random_histories(family: Family, scale: Scale, shortcut: Shortcut) {
 
 fn scripts_equal_the_model(family: Family) {
     for scale in Scale::BOTH {
-        play_random_histories(family, scale, Shortcut::Enabled);
+        play_random_histories(family, scale, &Bench::new());
         if let Family::Of(algorithm) = family
             && algorithm.facts().shortcut.is_some()
         {
-            play_random_histories(family, scale, Shortcut::Disabled);
+            play_random_histories(family, scale, &Bench::without_shortcut());
         }
     }
 }

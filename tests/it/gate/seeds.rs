@@ -1,11 +1,11 @@
 //! Errors of the reference scripts, shown on them and absent here. Each script has the reference's
-//! behavior in our own words. The clock is an argument, so that no test waits for a window's end.
+//! behavior in our own words. A test sets the clock, so that none waits for a window's end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::{BEGIN_US, FRESH, LimitedGate, ask, gate_at, started, tenant, waits};
+use kit::gate::{BEGIN_US, FRESH, LimitedGate, ask, clocked, started, tenant, waits};
 use kit::servers::{shared_redis, unique};
 use sluicegate::gate::Answer;
 use sluicegate::gate::redis::RedisGate;
@@ -44,7 +44,7 @@ fn seed(script: &str, key: &str, now: u64, window: u64, max: u64) -> (u64, u64, 
         .expect("the script runs")
 }
 
-/// Returns our gate with a clock in milliseconds.
+/// Returns our gate with a clock in microseconds.
 fn ours(
     algorithm: Algorithm,
     max: u64,
@@ -53,9 +53,7 @@ fn ours(
 ) -> LimitedGate<RedisGate> {
     let window = Duration::from_millis(window_ms);
     let limit = Limit::new("default", algorithm, max, window, Duration::ZERO).expect("in range");
-    let clock = Arc::clone(clock);
-    let gate = gate_at(shared_redis().url(), &unique("seeds"))
-        .with_test_clock(Arc::new(move || clock.load(Ordering::SeqCst) * 1000));
+    let gate = clocked(shared_redis().url(), &unique("seeds"), clock);
     LimitedGate::new(gate, limit)
 }
 
@@ -72,7 +70,7 @@ async fn a_first_hit_late_in_a_fixed_window_waits_only_for_the_rest() {
     // Redis's own clock may have moved on between the two.
     assert!((2..=10).contains(&wait), "1 s is left, it says {wait}");
 
-    let clock = Arc::new(AtomicU64::new(now));
+    let clock = Arc::new(AtomicU64::new(now * 1000));
     let gate = ours(Algorithm::FixedWindow, 1, 10_000, &clock);
     let answers = ask(&gate, "t", 9, &[FRESH; 2]).await;
     assert_eq!((started(&answers), waits(&answers)[0].1), (1, 1000));
@@ -87,7 +85,7 @@ async fn denied_attempts_are_not_counted() {
         .collect();
     assert_eq!(counts, [1, 2, 3, 4, 5], "the limit is 1");
 
-    let clock = Arc::new(AtomicU64::new(now));
+    let clock = Arc::new(AtomicU64::new(now * 1000));
     let gate = ours(Algorithm::FixedWindow, 1, 10_000, &clock);
     let answers = ask(&gate, "t", 9, &[FRESH; 5]).await;
     assert!(matches!(answers[4], Answer::Wait { count: 1, .. }));
@@ -104,10 +102,10 @@ async fn a_sliding_denial_waits_until_the_oldest_leaves() {
         "100 ms are left"
     );
 
-    let clock = Arc::new(AtomicU64::new(now));
+    let clock = Arc::new(AtomicU64::new(now * 1000));
     let gate = ours(Algorithm::SlidingWindow, 1, 10_000, &clock);
     ask(&gate, "t", 1, &[FRESH]).await;
-    clock.fetch_add(9_900, Ordering::SeqCst);
+    clock.fetch_add(9_900_000, Ordering::SeqCst);
     assert_eq!(waits(&ask(&gate, "t", 1, &[FRESH]).await)[0].1, 100);
 }
 
@@ -122,7 +120,7 @@ async fn the_clients_clock_does_not_count() {
         "a client whose clock is ahead passes at once"
     );
 
-    // Our gate ignores the client's clock: in production the argument is empty.
+    // Our gate ignores the client's clock.
     let gate = kit::gate::redis_gate(kit::gate::limit(Algorithm::SlidingWindow, 1, 10_000));
     assert_eq!(started(&ask(&gate, "t", 2, &[FRESH; 2]).await), 1);
     let now = gate
@@ -149,7 +147,7 @@ async fn starts_within_one_millisecond_all_count() {
         "the limit is 2; the members overwrite each other"
     );
 
-    let clock = Arc::new(AtomicU64::new(now));
+    let clock = Arc::new(AtomicU64::new(now * 1000));
     let gate = ours(Algorithm::SlidingWindow, 2, 10_000, &clock);
     let mut passed = 0;
     for _ in 0..5 {
@@ -169,7 +167,7 @@ async fn each_waiting_job_has_its_own_wait() {
     assert_eq!(ttls, [10_000], "all come back together");
 
     for algorithm in [Algorithm::SlidingWindow, Algorithm::FixedWindow] {
-        let clock = Arc::new(AtomicU64::new(now));
+        let clock = Arc::new(AtomicU64::new(now * 1000));
         let gate = ours(algorithm, 2, 10_000, &clock);
         let ttls: Vec<u64> = waits(&ask(&gate, "t", 9, &[FRESH; 7]).await)
             .into_iter()

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fake_redis::FakeRedis;
-use kit::gate::{FRESH, gate_at, gate_on, tenant};
+use kit::gate::{FRESH, clocked, gate_on, tenant};
 use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -50,12 +50,9 @@ struct Worker {
     registry: Registry,
 }
 
-fn workers(new: impl Fn() -> RedisGate, clock: &Clock) -> Vec<Worker> {
+fn workers(new: impl Fn() -> RedisGate) -> Vec<Worker> {
     let worker = |_| {
-        let clock = Arc::clone(clock);
-        let gate = new().watching(policy(1).memory());
-        let gate = gate.with_test_clock(Arc::new(move || clock.load(Ordering::Relaxed)));
-        let gate = Arc::new(gate);
+        let gate = Arc::new(new().watching(policy(1).memory()));
         Worker {
             registry: Registry::new(Arc::clone(&gate), named(1)),
             gate,
@@ -188,8 +185,8 @@ async fn a_fake_redis_answers_as_redis_does() {
             let clock = Arc::clone(&clock);
             Arc::new(FakeRedis::new(move || clock.load(Ordering::Relaxed)))
         };
-        let mut real = workers(|| gate_at(redis.url(), &prefix), &clock);
-        let mut fake = workers(|| gate_on(&server, &prefix), &clock);
+        let mut real = workers(|| clocked(redis.url(), &prefix, &clock));
+        let mut fake = workers(|| gate_on(&server, &prefix));
         for step in 0..STEPS {
             match random.random_range(0..20) {
                 0 => clock.fetch_add(random.random_range(LEAP_US), Ordering::Relaxed),

@@ -18,13 +18,8 @@ impl Watch {
     ///
     /// # Errors
     /// [`GateError::Cold`] if it does not yet.
-    pub fn speaks_for(
-        &self,
-        sent: &SentPulse,
-        slot: u16,
-        clock: Option<u64>,
-    ) -> Result<(), GateError> {
-        let (wait, why) = match (sent.claims.from(slot), sent.now(clock)) {
+    pub fn speaks_for(&self, sent: &SentPulse, slot: u16) -> Result<(), GateError> {
+        let (wait, why) = match (sent.claims.from(slot), sent.now()) {
             (Some(0), _) => return Ok(()),
             (Some(from), Some(now)) if from <= now => return Ok(()),
             (Some(from), now) => {
@@ -63,7 +58,7 @@ impl Watch {
         let found = self.state().found.clone();
         let mut pipeline = Pipeline::with_capacity(4);
         let by = link.scripts();
-        let pulse = self.pulse(&sent, "", (PulseKind::Proof, by));
+        let pulse = self.pulse(&sent, (PulseKind::Proof, by));
         scripts::pulse().add(&mut pipeline, by, pulse);
         let read = [
             ("id", sent.epoch.0.as_str()),

@@ -213,7 +213,7 @@ mod tests {
             let mut pipeline = Pipeline::new();
             let script = scripts::pulse();
             pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
-            pipeline.add_command(self.watch.pulse(&sent(), "", (PulseKind::Proof, EvalSha)));
+            pipeline.add_command(self.watch.pulse(&sent(), (PulseKind::Proof, EvalSha)));
             let answer = self.server.run(&pipeline).remove(1);
             let numbers: Vec<u64> = ::redis::from_redis_value(answer).expect("numbers");
             let [1, 2_000, pulse] = numbers[..] else {

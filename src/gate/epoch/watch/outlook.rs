@@ -26,13 +26,12 @@ impl Watch {
             let why = format!("{}: its slots are moving", at.primary.shard.name());
             return Err(GateError::Unreachable(why));
         }
-        let now = at.clock.map_or(read.now, |micros| micros / 1000);
         let question = OutlookQuestion {
             span_ms: spans.0,
             longest_ms: spans.1,
             slots: read.owned.map(|(owned, _)| (owned, slots.clone())),
         };
-        let found = outlook(read.fields, &question, &read.memory, now);
-        Ok((found, now))
+        let found = outlook(read.fields, &question, &read.memory, read.now);
+        Ok((found, read.now))
     }
 }

@@ -33,9 +33,9 @@ const STEP_MS: u64 = 1_000;
 
 impl SentPulse {
     /// Returns the clock by which the epoch's times were measured, in milliseconds: Redis's clock
-    /// as if it was never stepped back. `clock` is a test's clock in microseconds.
-    pub(super) fn now(&self, clock: Option<u64>) -> Option<u64> {
-        (clock.map(|micros| micros / 1000)).or_else(|| self.clock.map(now_ms))
+    /// as if it was never stepped back.
+    pub(super) fn now(&self) -> Option<u64> {
+        self.clock.map(now_ms)
     }
 }
 
@@ -58,32 +58,21 @@ fn now_ms((then, at): (u64, Instant)) -> u64 {
 impl Watch {
     /// Returns the pulse that ends a pipeline of decisions, called by `command`. `load` is set if
     /// Redis lacks the script.
-    pub fn request(
-        &self,
-        sent: &SentPulse,
-        micros: &str,
-        (command, load): (ScriptCommand, bool),
-    ) -> Request<'_> {
+    pub fn request(&self, sent: &SentPulse, (command, load): (ScriptCommand, bool)) -> Request<'_> {
         Request {
             key: &self.key,
-            command: self.pulse(sent, micros, (PulseKind::Batch, command)),
+            command: self.pulse(sent, (PulseKind::Batch, command)),
             load: load.then(scripts::pulse),
         }
     }
 
-    pub(super) fn pulse(
-        &self,
-        sent: &SentPulse,
-        micros: &str,
-        (kind, by): (PulseKind, ScriptCommand),
-    ) -> Cmd {
+    pub(super) fn pulse(&self, sent: &SentPulse, (kind, by): (PulseKind, ScriptCommand)) -> Cmd {
         let silent = 2 * self.span_ms.load(Ordering::Relaxed) + FORGET_MS;
         let mut command = Cmd::new();
         command
             .arg(&scripts::pulse().call(by))
             .arg(1)
             .arg(&self.key)
-            .arg(micros)
             .arg(&sent.epoch.0)
             .arg(&sent.epoch.1)
             .arg(&sent.history)
@@ -138,14 +127,9 @@ impl Watch {
     ///
     /// # Errors
     /// [`GateError::Cold`] if it is not yet.
-    pub fn opens(
-        &self,
-        sent: &SentPulse,
-        span_ms: u64,
-        clock: Option<u64>,
-    ) -> Result<(), GateError> {
+    pub fn opens(&self, sent: &SentPulse, span_ms: u64) -> Result<(), GateError> {
         let at = sent.gap.opens_at(span_ms);
-        let now = sent.now(clock);
+        let now = sent.now();
         if at == 0 || now.is_some_and(|now| at <= now) {
             return Ok(());
         }
@@ -158,16 +142,13 @@ impl Watch {
     /// Makes a pulse without decisions. It proves that this worker is alive, and notices changes by
     /// others.
     pub async fn heartbeat(&self, at: &WatchTarget<'_>) -> Result<(), GateError> {
-        let micros = at
-            .clock
-            .map_or_else(String::new, |micros| micros.to_string());
         let mut refused = None;
         // Tries again if the script was not loaded, or after a change that can be handled at once.
         for _ in 0..2 {
             let sent = self.ready(at).await?;
             let mut pipeline = Pipeline::with_capacity(2);
             let by = at.link.scripts();
-            let pulse = self.pulse(&sent, &micros, (PulseKind::Heartbeat, by));
+            let pulse = self.pulse(&sent, (PulseKind::Heartbeat, by));
             scripts::pulse().add(&mut pipeline, by, pulse);
             match at.link.on(&at.primary.shard, &pipeline).await?.as_slice() {
                 [Value::ServerError(error), _] => {
@@ -203,8 +184,8 @@ mod tests {
         (watch, sent)
     }
 
-    #[test]
-    fn a_request_waits_until_its_epoch_is_known() {
+    #[tokio::test(start_paused = true)]
+    async fn a_request_waits_until_its_epoch_is_known() {
         let (watch, _) = sound();
         let gap = Gap {
             since: Some(1_000),
@@ -220,11 +201,14 @@ mod tests {
             0,
             found,
         );
-        let sent = watch.sent(None).expect("it is sound");
-        let wait = |span_ms, now_ms: u64| match watch.opens(&sent, span_ms, Some(now_ms * 1_000)) {
-            Ok(()) => 0,
-            Err(GateError::Cold { wait, .. }) => wait.as_millis(),
-            Err(other) => panic!("{other:?}"),
+        let mut sent = watch.sent(None).expect("it is sound");
+        let mut wait = |span_ms, now_ms: u64| {
+            sent.clock = Some((now_ms, Instant::now()));
+            match watch.opens(&sent, span_ms) {
+                Ok(()) => 0,
+                Err(GateError::Cold { wait, .. }) => wait.as_millis(),
+                Err(other) => panic!("{other:?}"),
+            }
         };
         assert_eq!([wait(2_000, 2_999), wait(2_000, 3_000)], [1, 0]);
         assert_eq!(
@@ -259,12 +243,12 @@ mod tests {
     #[test]
     fn the_clock_of_a_wait_follows_that_of_redis_but_not_back() {
         let (watch, sent) = sound();
-        assert_eq!(sent.now(None), None);
+        assert_eq!(sent.now(), None);
         let shows = |now: i64| {
             let beaten = watch.beaten(&sent, &answer(&[1, now, 1]));
             assert!(beaten.is_ok());
             let sent = watch.sent(None).expect("it is sound");
-            sent.now(None).expect("it was read") / 100_000
+            sent.now().expect("it was read") / 100_000
         };
         assert_eq!(
             [500, 900, 300, 1_000].map(|at| shows(at * 100_000 + 5_000)),
