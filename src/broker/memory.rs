@@ -142,11 +142,6 @@ impl MemoryBroker {
         state.replies.get(queue).cloned().unwrap_or_default()
     }
 
-    /// Ends this client's session. The next one begins at once.
-    pub fn kill_session(&self) {
-        self.kill_session_for(Duration::ZERO);
-    }
-
     /// Ends this client's session. The next one begins after `outage`.
     pub fn kill_session_for(&self, outage: Duration) {
         self.server.lock().disconnect(self.client, outage);

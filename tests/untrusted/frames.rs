@@ -41,7 +41,7 @@ pub fn check(data: &[u8]) {
 fn screened(data: &[u8], piece: usize) -> Vec<u8> {
     let mut screen = Screen::default();
     data.chunks(piece).for_each(|piece| screen.feed(piece));
-    screen.into_ready()
+    screen.ready().to_vec()
 }
 
 /// Returns a frame's type, its payload and the bytes after it.

@@ -107,7 +107,7 @@ impl AsyncRead for ScreenedConnection {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         loop {
-            let ready = &this.screen.ready[this.given..];
+            let ready = &this.screen.ready()[this.given..];
             if !ready.is_empty() {
                 let count = ready.len().min(buf.len());
                 buf[..count].copy_from_slice(&ready[..count]);
@@ -165,8 +165,8 @@ pub struct Screen {
 
 impl Screen {
     /// Returns all bytes that are ready.
-    pub fn into_ready(self) -> Vec<u8> {
-        self.ready
+    pub fn ready(&self) -> &[u8] {
+        &self.ready
     }
 
     /// Takes the next bytes that arrived.

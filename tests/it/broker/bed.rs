@@ -75,7 +75,7 @@ pub async fn memory() -> Bed<MemoryBroker> {
     let (broker, events) = MemoryBroker::start("jobs", &levels(), PREFETCH, WINDOW);
     let (killer, server) = (broker.clone(), broker.clone());
     let names = broker.names();
-    let cut = Box::new(move || killer.kill_session());
+    let cut = Box::new(move || killer.kill_session_for(Duration::ZERO));
     let another = Arc::new(move || server.join(PREFETCH, WINDOW));
     Bed::up(broker, names, events, cut, another).await
 }
