@@ -1,16 +1,11 @@
 -- fixed-window-algo: a STRING per window aligned to the Unix epoch. KEYS[limit.key] is the key of
 -- the window limit.index, and the key after it belongs to the next window. The specification is
--- src/rules/algorithms/fixed.rs.
+-- src/rules/algorithms/fixed.rs. Needs fixed_usage.lua before it.
 
 local function fixed_free(limit, at)
   local index = math.floor(at / limit.span)
-  if at >= (index + 1) * limit.span - limit.margin then
-    return 0
-  end
-  if index == limit.window then
-    return math.max(limit.max - limit.held, 0)
-  end
-  return limit.max
+  local held = index == limit.window and limit.held or 0
+  return fixed_room(at, index * limit.span, limit.span, limit.margin, limit.max, held)
 end
 
 -- Returns true if the usage of the window `start` is uncertain because the clock was stepped back
@@ -37,28 +32,21 @@ end
 
 ALGORITHMS['fixed-window-algo'] = {
   load = function(limit, limits, waitlist, own)
-    local now = limits.now
-    local index = math.floor(now / limit.span)
-    local ahead = index - limit.index
+    own.newest = own.newest or waitlist.window
+    local ahead, start, order = fixed_find(limits.now, limit.span, limit.index, own.newest)
     if ahead ~= 0 and ahead ~= 1 then
       return false
     end
     limit.window_key = KEYS[limit.key + ahead]
-    local value = redis.call('GET', limit.window_key)
-    limit.known = value
-    value = value or '0'
-    if not string.match(value, '^%d+$') then
+    limit.known, limit.stored = fixed_read(limit.window_key)
+    if not limit.stored then
       wrong_value(limit.key + ahead, 'a count')
     end
-    limit.window, limit.stored, limit.taken = index, tonumber(value), 0
-    limit.held = limit.stored
-    own.newest = own.newest or waitlist.window
-    local start = index * limit.span
-    if start + limit.span <= own.newest and fixed_is_doubtful(limit, limits, waitlist.key, own, start) then
+    limit.window, limit.held, limit.taken = limit.index + ahead, limit.stored, 0
+    if order < 0 and fixed_is_doubtful(limit, limits, waitlist.key, own, start) then
       limit.held = math.max(limit.held, limit.max)
-    end
-    if start > waitlist.window then
-      waitlist.window = start
+    elseif order > 0 then
+      waitlist.window = math.max(waitlist.window, start)
       waitlist.changed = true
     end
     own.fixed = math.max(own.fixed or 0, limit.span)
@@ -104,12 +92,7 @@ ALGORITHMS['fixed-window-algo'] = {
 
   save = function(limit)
     if limit.taken ~= 0 then
-      if limit.known then
-        -- The key has the right expiry already.
-        redis.call('SET', limit.window_key, int(limit.stored + limit.taken), 'KEEPTTL')
-      else
-        redis.call('SET', limit.window_key, int(limit.taken), 'PXAT', int((limit.window + 1) * limit.span))
-      end
+      fixed_write(limit.window_key, limit.known, limit.stored + limit.taken, (limit.window + 1) * limit.span)
     end
   end,
 }

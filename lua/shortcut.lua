@@ -2,8 +2,8 @@
 -- which are then not created and make up three quarters of a decision's time. It admits jobs
 -- without tickets that cost 1, if no job waits, the tenant is not suspended, no operator set a
 -- limit, and every limit has room for all of them. In any other case it changes nothing, and
--- acquire.lua decides. Both decide alike: tests/it/gate/model.rs runs its histories with and
--- without it.
+-- acquire.lua decides. It has no rule of its own: acquire.lua reads, admits and writes with the same
+-- functions, which tests/quick/gate/shortcut.rs checks.
 --
 -- KEYS and ARGV are those of acquire.lua. Reply: all jobs start, packed as one text, which clients
 -- read faster than three numbers: the clock in milliseconds since the Unix epoch, rounded down, and
@@ -16,32 +16,18 @@
 -- waitlist's
 local FRESH = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1'
 local STARTED_FORMAT = '>I6I6'
--- Lua's stack takes two values per job.
-local MOST_JOBS = 128
 
-local function usual()
+do
   local asked = ARGV[4]
   local jobs = #asked / JOB_BYTES
-  if jobs == 0 or jobs > MOST_JOBS or jobs > tonumber(ARGV[2]) or asked ~= FRESH and asked ~= string.rep(FRESH, jobs) then
-    return nil
+  if jobs > 0 and jobs <= tonumber(ARGV[2]) and (asked == FRESH or asked == string.rep(FRESH, jobs)) then
+    local now, stamp = read_clock()
+    local f, closed, _, now_serving, last_issued, _, seen, _, _, window = waitlist_read(KEYS[1])
+    if not f[5] and not f[6] and closed <= now and now_serving == last_issued and seen == 0 then
+      local first = shortcut(now, stamp, jobs, window)
+      if first then
+        return struct.pack(STARTED_FORMAT, now, first)
+      end
+    end
   end
-  local now, stamp = read_clock()
-  local f = redis.call('HMGET', KEYS[1], 'line', 'blocked', 'paused', 'overrides', 'breaker')
-  if f[4] or f[5] or f[2] and tonumber(f[2]) > now or f[3] and tonumber(f[3]) > now then
-    return nil
-  end
-  local now_serving, last_issued, seen, window, _ = 0, 0, 0, 0, nil
-  if f[1] then
-    _, now_serving, last_issued, _, seen, _, _, window = struct.unpack(WAITLIST_FORMAT, f[1])
-  end
-  if now_serving ~= last_issued or seen ~= 0 then
-    return nil
-  end
-  local first = shortcut(now, stamp, jobs, window)
-  return first and struct.pack(STARTED_FORMAT, now, first)
-end
-
-local started = usual()
-if started then
-  return started
 end

@@ -1,6 +1,6 @@
 -- How settle corrects a sliding log: entries are corrected but never removed. The specification is
--- src/rules/algorithms/sliding.rs. Needs corrections.lua and sliding_window.lua before it, if a
--- limit has that algorithm.
+-- src/rules/algorithms/sliding.rs. Needs sliding_log.lua, corrections.lua and sliding_window.lua
+-- before it, if a limit has that algorithm.
 local SLIDING = ALGORITHMS['sliding-window-algo'] or {}
 
 -- Number of fields that each correction checks for entries that are gone.
@@ -58,7 +58,7 @@ end
 -- of the oldest entry.
 local function find_entry(log, number)
   local oldest = redis.call('ZRANGE', log.key, '0', '0')
-  local first = oldest[1] and parse(oldest[1]) or 0
+  local first = oldest[1] and log_parse(oldest[1]) or 0
   if first > 0 then
     if number < first then
       return nil
@@ -66,18 +66,18 @@ local function find_entry(log, number)
     -- Its rank if the log has only our entries.
     local rank = int(number - first)
     local found = redis.call('ZRANGE', log.key, rank, rank, 'WITHSCORES')
-    if found[1] and parse(found[1]) == number then
+    if found[1] and log_parse(found[1]) == number then
       return found[1], math.ceil(tonumber(found[2])), first
     end
     local newest = redis.call('ZRANGE', log.key, '-1', '-1')
-    local last = parse(newest[1])
+    local last = log_parse(newest[1])
     if last and last - first + 1 == redis.call('ZCARD', log.key) then
       return nil
     end
   end
   local all = redis.call('ZRANGE', log.key, '0', '-1', 'WITHSCORES')
   for i = 1, #all, 2 do
-    if parse(all[i]) == number then
+    if log_parse(all[i]) == number then
       return all[i], math.ceil(tonumber(all[i + 1])), first
     end
   end
@@ -103,7 +103,7 @@ local function find_start(log, number, started)
   if calls < 0 then
     return nil
   end
-  local _, _, cost = parse(member)
+  local _, _, cost = log_parse(member)
   return number, cost + units, first
 end
 
@@ -111,12 +111,12 @@ end
 local function newest_entry(log)
   local found = redis.call('ZRANGE', log.key, '-1', '-1', 'WITHSCORES')
   local score = math.ceil(tonumber(found[2]))
-  local number, total = parse(found[1])
+  local number, total = log_parse(found[1])
   if not number then
     local all = redis.call('ZRANGE', log.key, '0', '-1')
     for i = #all, 1, -1 do
       if not number then
-        number, total = parse(all[i])
+        number, total = log_parse(all[i])
       end
     end
   end
@@ -166,8 +166,7 @@ SLIDING.late = function(limit, limits, job)
   local newest, total, score = newest_entry(log)
   log.longest = log.longest or note_span(corrections.key, log.spans, limits_own(limits, limit).longest, limits.now)
   score = math.max(score, limits.stamp)
-  redis.call('ZADD', log.key, int(score), struct.pack(ENTRY_FORMAT, 1, newest + 1, (total + cost) % TOTALS, cost))
-  redis.call('PEXPIREAT', log.key, int(score + log.longest))
+  log_write(log.key, score, newest, total, { cost }, log.longest)
   corrections.last = newest + 1
   local moved = struct.pack(MOVED_FORMAT, corrections.last, job.started)
   redis.call('HSET', corrections.key, 'to:' .. int(number), moved, 'corrected', int(corrections.last))

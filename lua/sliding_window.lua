@@ -1,5 +1,5 @@
 -- sliding-window-algo: a ZSET with one entry per start, for all sliding limits of a scope. The
--- specification is src/rules/algorithms/sliding.rs. Needs corrections.lua before it.
+-- specification is src/rules/algorithms/sliding.rs. Needs sliding_log.lua and corrections.lua before it.
 --
 -- Score: when the job started (ms, rounded up). Member: the byte 1, then packed the running number
 -- of the entry, the running total of cost (including this entry) modulo TOTALS, and the cost,
@@ -22,10 +22,12 @@ local GUESSES = 8
 local NEIGHBORS = 6
 
 -- Returns the number, total and cost of one of our members, or nil for another writer's.
-local function parse(member)
-  if #member == ENTRY_BYTES and string.byte(member) == 1 then
-    local _, sequence, total, cost = struct.unpack(ENTRY_FORMAT, member)
-    return sequence, total, cost
+local function log_parse(member)
+  if #member == ENTRY_BYTES then
+    local ours, sequence, total, cost = struct.unpack(ENTRY_FORMAT, member)
+    if ours == 1 then
+      return sequence, total, cost
+    end
   end
 end
 
@@ -36,7 +38,7 @@ local function read_mixed(log)
   local units = 0
   log.sequence, log.total, log.first, log.numbers = 0, 0, 0, {}
   for i = 1, #entries, 2 do
-    local sequence, total, cost = parse(entries[i])
+    local sequence, total, cost = log_parse(entries[i])
     if sequence then
       log.sequence, log.total = sequence, total
       log.first = log.first > 0 and log.first or sequence
@@ -58,7 +60,7 @@ local function read_own(log, rank)
   local last = math.min(rank + log.chunk, log.entries) - 1
   local entries = redis.call('ZRANGE', log.key, int(log.gone + rank), int(log.gone + last), 'WITHSCORES')
   for i = 1, #entries, 2 do
-    local _, total = parse(entries[i])
+    local _, total = log_parse(entries[i])
     if not total then
       -- Another writer has added as many entries as are missing of ours, so the numbers alone did
       -- not show it.
@@ -79,14 +81,7 @@ end
 -- Records that a limit with `span` is in use. `spans` is the current field of the HASH `key`.
 -- Returns the longest span in use.
 local function note_span(key, spans, span, now)
-  local since, longest, before = 0, 0, 0
-  if spans then
-    since, longest, before = struct.unpack(SPANS_FORMAT, spans)
-  end
-  local begin = math.min(since, now)
-  if now >= begin + math.max(longest, before) then
-    begin, longest, before = now, 0, longest
-  end
+  local begin, longest, before, since = log_period(spans, now)
   if begin ~= since or span > longest then
     longest = math.max(longest, span)
     redis.call('HSET', key, 'spans', struct.pack(SPANS_FORMAT, begin, longest, before))
@@ -102,19 +97,16 @@ local function read_log(limit, limits, longest)
   local noted = redis.call('HMGET', beside, 'spans', 'corrected')
   longest = writing and note_span(beside, noted[1], longest, now) or longest
   -- `first` and `sequence` are the numbers of our first and last entries. The table has 15 fields,
-  -- and one more when a job starts; with another one, Lua would double it.
+  -- and one more with corrections; with another one, Lua would double it.
   local log = {
     key = key, stamp = stamp, gone = 0, entries = 0, cost = 0, before = 0, first = 0, sequence = 0, total = 0, scores = {},
     totals = {}, taken = {}, taken_cost = 0, longest = longest, chunk = math.max(2, math.min(limits.jobs, CHUNK)),
   }
   local first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
-  if first[1] and tonumber(first[2]) <= now - longest then
-    local dead = int(now - longest)
-    if writing then
-      redis.call('ZREMRANGEBYSCORE', key, '-inf', dead)
-    else
-      log.gone = redis.call('ZCOUNT', key, '-inf', dead)
-    end
+  if first[1] and not writing then
+    log.gone = redis.call('ZCOUNT', key, '-inf', int(now - longest))
+  end
+  if log.gone > 0 or first[1] and writing and log_prune(key, tonumber(first[2]), now, longest) then
     first = redis.call('ZRANGE', key, int(log.gone), int(log.gone), 'WITHSCORES')
   end
   if first[1] then
@@ -127,12 +119,11 @@ local function read_log(limit, limits, longest)
       last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
     end
     log.entries = redis.call('ZCARD', key) - log.gone
-    local sequence, total, cost = parse(first[1])
-    log.sequence, log.total = parse(last[1])
-    if sequence and log.sequence and log.sequence - sequence + 1 == log.entries then
-      log.before, log.first = (total - cost) % TOTALS, sequence
-      log.cost = (log.total - log.before) % TOTALS
-      log.totals[0], log.scores[0] = cost, math.min(math.ceil(tonumber(first[2])), stamp)
+    local cost, sequence, total, number, before = log_sum(first[1], last[1], log.entries)
+    if cost then
+      log.cost, log.sequence, log.total, log.first, log.before = cost, sequence, total, number, before
+      local _, _, own = log_parse(first[1])
+      log.totals[0], log.scores[0] = own, math.min(math.ceil(tonumber(first[2])), stamp)
     else
       read_mixed(log)
     end
@@ -211,7 +202,7 @@ end
 -- Returns the units of all entries, including those of this call.
 local function all_units(limit)
   local log = limit.log
-  return logged_units(limit) + (limit.calls and #log.taken / 2 or log.taken_cost)
+  return logged_units(limit) + (limit.calls and #log.taken or log.taken_cost)
 end
 
 -- Returns when the `unit`-th unit (from 1) started: the first entry at which the running sum
@@ -284,13 +275,12 @@ ALGORITHMS['sliding-window-algo'] = {
     end
     -- If the limit was lowered below the usage, only the last `max` units delay others.
     local used = math.min(all - dead, max)
-    local free = max - used
     local turn = (k - 1) % max
     local laps = (k - 1 - turn) / max
-    if turn < free then
+    if log_fits(max, used, turn + 1) then
       return base + laps_ms(laps, span)
     end
-    return score_of(limit, all - used + turn - free + 1) + span + laps_ms(laps, span)
+    return score_of(limit, all - max + turn + 1) + span + laps_ms(laps, span)
   end,
 
   take = function(limit, _, _, cost)
@@ -298,25 +288,15 @@ ALGORITHMS['sliding-window-algo'] = {
       return nil
     end
     local log = limit.log
-    log.sequence = log.sequence + 1
-    log.total = (log.total + cost) % TOTALS
     log.taken_cost = log.taken_cost + cost
-    log.score = log.score or int(log.stamp)
-    log.taken[#log.taken + 1] = log.score
-    log.taken[#log.taken + 1] = struct.pack(ENTRY_FORMAT, 1, log.sequence, log.total, cost)
-    return log.sequence
+    log.taken[#log.taken + 1] = cost
+    return log.sequence + #log.taken
   end,
 
   save = function(limit)
     local log = limit.log
-    if not limit.owner or #log.taken == 0 then
-      return
+    if limit.owner and #log.taken > 0 then
+      log_write(log.key, log.stamp, log.sequence, log.total, log.taken, log.longest)
     end
-    -- One ZADD, or more only if unpack would overflow Lua's stack.
-    local most = 4000
-    for i = 1, #log.taken, most do
-      redis.call('ZADD', log.key, unpack(log.taken, i, math.min(i + most - 1, #log.taken)))
-    end
-    redis.call('PEXPIREAT', log.key, int(log.stamp + log.longest))
   end,
 }

@@ -82,12 +82,8 @@ local function waitlist_closings(key, now, writing)
 end
 
 local function waitlist_load(key, now)
-  local f = redis.call('HMGET', key, 'line', 'past', 'blocked', 'paused', 'overrides', 'breaker')
-  local generation, now_serving, last_issued, jobs, seen, room, widest, window, usual = 0, 0, 0, 0, 0, 0, 0, 0, 0
-  if f[1] then
-    generation, now_serving, last_issued, jobs, seen, room, widest, window, usual = struct.unpack(WAITLIST_FORMAT, f[1])
-  end
-  local claimed_ahead, closed = f[2] or '', math.max(tonumber(f[3] or 0), tonumber(f[4] or 0))
+  local f, closed, generation, now_serving, last_issued, jobs, seen, room, widest, window, usual = waitlist_read(key)
+  local claimed_ahead = f[2] or ''
   local overrides, latest = nil, 0
   if f[5] then
     overrides, latest = overrides_parse(f[5], now)

@@ -130,14 +130,11 @@ macro_rules! lua {
     };
 }
 
-/// The parts of every script that uses the waitlist.
-const WAITLIST: [&str; 5] = [
-    lua!("clock"),
-    lua!("formats"),
-    lua!("breaker"),
-    lua!("learned"),
-    lua!("waitlist"),
-];
+/// The first parts of every script that uses the waitlist: all that a shortcut needs of it.
+const WAITLIST_READ: [&str; 3] = [lua!("clock"), lua!("formats"), lua!("waitlist_read")];
+
+/// The other parts of every script that uses the waitlist.
+const WAITLIST: [&str; 3] = [lua!("breaker"), lua!("learned"), lua!("waitlist")];
 
 /// One script per set of algorithms, so that a call pays only for what it needs.
 struct Family {
@@ -172,7 +169,7 @@ impl Family {
     fn shortcut_of(&self, limits: &[Limit]) -> Option<[&'static str; 2]> {
         let algorithm = limits.first()?.algorithm();
         let is_alone = limits.iter().all(|limit| limit.algorithm() == algorithm);
-        let both = [algorithm.facts().shortcut?, self.shortcut?];
+        let both = [algorithm.facts().shortcut?.source, self.shortcut?];
         is_alone.then_some(both)
     }
 
@@ -190,18 +187,22 @@ impl Family {
         let of_both = usize::from(shares) | usize::from(shadows) << 1;
         let member = used | of_both << Algorithm::EVERY.len();
         self.members[member].get_or_init(|| {
-            let mut parts = vec![WAITLIST[0], WAITLIST[1]];
+            let mut parts = WAITLIST_READ.to_vec();
+            let algorithms = Algorithm::EVERY.into_iter().filter(|a| is_used(*a));
+            let usages = algorithms.clone().filter_map(|a| a.facts().shortcut);
+            parts.extend(usages.map(|shortcut| shortcut.usage));
             if let Some(shortcut) = self.shortcut_of(limits).filter(|_| of_both == 0) {
                 parts.extend(shortcut);
             }
-            parts.extend([WAITLIST[2], WAITLIST[3], WAITLIST[4], lua!("limits")]);
+            parts.extend(WAITLIST);
+            parts.push(lua!("limits"));
             if shares {
                 parts.extend([lua!("fair_queue"), lua!("shared_partitions")]);
             }
             if shadows {
                 parts.push(lua!("shadows"));
             }
-            for algorithm in Algorithm::EVERY.into_iter().filter(|a| is_used(*a)) {
+            for algorithm in algorithms {
                 let script = algorithm.facts().script;
                 // Some algorithms share a file.
                 if !parts.contains(&script) {
@@ -291,5 +292,5 @@ scripts! {
 
 /// Returns the parts of a script that reads or changes a waitlist.
 fn with_waitlist(parts: &[&'static str]) -> Vec<&'static str> {
-    [&WAITLIST[..], parts].concat()
+    [&WAITLIST_READ[..], &WAITLIST, parts].concat()
 }

@@ -43,6 +43,15 @@ pub enum KeyLayout {
     Windows,
 }
 
+/// The sources of an algorithm's fast path: `lua/shortcut.lua` uses it to admit common jobs first.
+#[derive(Debug, Clone, Copy)]
+pub struct Shortcut {
+    /// The functions that the fast path shares with the algorithm's script.
+    pub usage: &'static str,
+    /// The fast path itself.
+    pub source: &'static str,
+}
+
 /// The fixed properties of an algorithm.
 #[derive(Debug)]
 pub struct Facts {
@@ -55,9 +64,8 @@ pub struct Facts {
     pub window_words: &'static str,
     /// The source of the algorithm's file in `lua/`: the functions of [`Usage`] over Redis.
     pub script: &'static str,
-    /// The source of the algorithm's fast path, if it has one: `lua/shortcut.lua` uses it to admit
-    /// common jobs first.
-    pub shortcut: Option<&'static str>,
+    /// The algorithm's fast path, if it has one.
+    pub shortcut: Option<Shortcut>,
     /// Where the algorithm keeps its state.
     pub keys: KeyLayout,
     /// The burst of a limit that sets none, or `None` if the algorithm has no bursts.

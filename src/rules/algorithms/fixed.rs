@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::product::laps_ms;
-use super::{Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
+use super::{
+    Facts, KeyLayout, PartitionContext, ReportedCall, Rules, Shortcut, StoredUsage, Terms, Usage,
+};
 use crate::rules::clock::Clock;
 
 /// The algorithm.
@@ -15,7 +17,10 @@ pub(super) const FACTS: Facts = Facts {
     about: "L in each window that begins at a multiple of W since 1970 (UTC)",
     window_words: "in each aligned",
     script: include_str!("../../../lua/fixed_window.lua"),
-    shortcut: Some(include_str!("../../../lua/fixed_shortcut.lua")),
+    shortcut: Some(Shortcut {
+        usage: include_str!("../../../lua/fixed_usage.lua"),
+        source: include_str!("../../../lua/fixed_shortcut.lua"),
+    }),
     keys: KeyLayout::Windows,
     default_burst: None,
     holds_leases: false,

@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use super::product::laps_ms;
 use super::span::LongestSpan;
 use super::{
-    Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Unit, Usage,
+    Facts, KeyLayout, PartitionContext, ReportedCall, Rules, Shortcut, StoredUsage, Terms, Unit,
+    Usage,
 };
 use crate::rules::clock::Clock;
 
@@ -26,7 +27,10 @@ pub(super) const FACTS: Facts = Facts {
         "\n",
         include_str!("../../../lua/sliding_window.lua")
     ),
-    shortcut: Some(include_str!("../../../lua/sliding_shortcut.lua")),
+    shortcut: Some(Shortcut {
+        usage: include_str!("../../../lua/sliding_log.lua"),
+        source: include_str!("../../../lua/sliding_shortcut.lua"),
+    }),
     keys: KeyLayout::Log,
     default_burst: None,
     holds_leases: false,

@@ -1,0 +1,321 @@
+//! The shortcut is a part of the script that it shortens: it calls the same functions, and leaves
+//! the same replies and the same bytes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fake_redis::FakeRedis;
+use kit::gate::rewritten::{Rewrite, Rewriter, without_shortcut};
+use kit::gate::{BEGIN_US, FRESH, asking, receipt, tenant};
+use kit::sources::{File, files};
+use redis::{Pipeline, Value, cmd};
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{
+    Answer, Change, End, Gate, Question, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
+};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::scope::Labels;
+
+/// The commands of a shortcut, none of which writes.
+const READS: [&str; 3] = ["HMGET", "ZCARD", "ZRANGE"];
+/// What a shortcut packs and unpacks: its reply, and the limits.
+const FORMATS: [&str; 2] = ["STARTED_FORMAT", "LIMIT_FORMAT"];
+
+fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "_.".contains(c)
+}
+
+/// Returns the calls in the code of `script`, each with its name and its first argument.
+fn calls(script: &File) -> Vec<(&str, &str)> {
+    let lines = script.text.lines().map(str::trim_start);
+    let lines = lines.filter(|line| !line.starts_with("--") && !line.contains("local function"));
+    let calls = lines.flat_map(|line| {
+        line.match_indices('(').filter_map(move |(at, _)| {
+            let name = line[..at].rsplit(|c| !is_name(c)).next()?;
+            let first = line[at + 1..].split([',', ')']).next()?;
+            (!name.is_empty()).then_some((name, first.trim_matches('\'')))
+        })
+    });
+    calls.collect()
+}
+
+/// Lists what `shortcut` does by itself, without a function that `script` calls as well.
+fn own_rules(shortcut: &File, script: &[File]) -> Vec<String> {
+    let shared: BTreeSet<&str> = script
+        .iter()
+        .flat_map(calls)
+        .map(|(name, _)| name)
+        .collect();
+    let is_own = |(name, first): &(&str, &str)| match *name {
+        "redis.call" => !READS.contains(first),
+        "struct.pack" | "struct.unpack" => !FORMATS.contains(first),
+        "shortcut" | "and" => false,
+        name => !shared.contains(name),
+    };
+    let calls = calls(shortcut).into_iter();
+    calls
+        .filter(is_own)
+        .map(|(name, first)| format!("{}: {name}({first}", shortcut.path))
+        .collect()
+}
+
+#[test]
+fn the_shortcut_calls_only_functions_of_the_script() {
+    let (shortcuts, script): (Vec<File>, Vec<File>) =
+        (files(&["lua"], ".lua").into_iter()).partition(|it| it.path.ends_with("shortcut.lua"));
+    assert_eq!(shortcuts.len(), 3);
+    let own = shortcuts.iter().flat_map(|it| own_rules(it, &script));
+    assert_eq!(own.collect::<Vec<_>>(), [""; 0]);
+    let script = [File::new("b.lua", "local function f(a)\nend\nreturn f(1)")];
+    for (code, is_own) in [
+        ("return f(2)", false),
+        ("redis.call('ZRANGE', a)", false),
+        ("redis.call('ZADD', a)", true),
+        ("return struct.pack(ENTRY_FORMAT, 1)", true),
+        ("return g(2)", true),
+    ] {
+        let found = own_rules(&File::new("a.lua", code), &script);
+        assert_eq!(found.is_empty(), !is_own, "{code}: {found:?}");
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// This number of new jobs with this cost ask.
+    Ask(usize, u64),
+    /// The last denied job asks again.
+    Return,
+    /// The last start was not used.
+    Unused,
+    /// The clock moves, in milliseconds.
+    Clock(i64),
+    /// Another writer adds an entry to the log.
+    Foreign,
+    /// An operator sets a max for this time, in milliseconds.
+    Set(u64),
+}
+
+const STEPS: [Step; 10] = [
+    Step::Ask(1, 1),
+    Step::Ask(2, 1),
+    Step::Ask(1, 2),
+    Step::Return,
+    Step::Unused,
+    Step::Clock(600),
+    Step::Clock(1_100),
+    Step::Clock(-700),
+    Step::Foreign,
+    Step::Set(500),
+];
+/// Number of steps before the last question.
+const LENGTH: u32 = 3;
+
+/// A gate on a server of its own.
+struct Side {
+    server: Arc<FakeRedis>,
+    gate: RedisGate,
+    /// Number of questions that the shortcut answered.
+    short: Arc<AtomicU64>,
+}
+
+impl Side {
+    fn new(rewrite: Rewrite, clock: &Arc<AtomicU64>) -> Self {
+        let clock = Arc::clone(clock);
+        let server = Arc::new(FakeRedis::new(move || clock.load(Ordering::Relaxed)));
+        let short = Arc::<AtomicU64>::default();
+        let (rewriter, to, counted) = (
+            Rewriter::new(rewrite),
+            Arc::clone(&server),
+            Arc::clone(&short),
+        );
+        let store = move |pipeline: &Pipeline| {
+            let answers = to.run(&rewriter.pipeline(pipeline, None));
+            let is_short =
+                |it: &&Value| matches!(it, Value::BulkString(packed) if packed.len() == 12);
+            let all = answers.iter().filter(is_short).count();
+            counted.fetch_add(all as u64, Ordering::Relaxed);
+            answers
+        };
+        Self {
+            server,
+            gate: RedisGate::on(Arc::new(store), "p"),
+            short,
+        }
+    }
+
+    /// Returns all keys, with their values and their expiry.
+    fn stored(&self) -> Vec<(Vec<u8>, Value, Value)> {
+        let keys = self.server.keys().into_iter();
+        let stored = keys.map(|key| {
+            let mut read = match self.server.command(cmd("TYPE").arg(&key)) {
+                Value::SimpleString(kind) if kind == "hash" => cmd("HGETALL"),
+                Value::SimpleString(kind) if kind == "zset" => cmd("ZRANGE"),
+                _ => cmd("GET"),
+            };
+            read.arg(&key);
+            if read.args_iter().next() == cmd("ZRANGE").args_iter().next() {
+                read.arg(&["0", "-1", "WITHSCORES"]);
+            }
+            let value = self.server.command(&read);
+            let expiry = self.server.command(cmd("PTTL").arg(&key));
+            (key, value, expiry)
+        });
+        stored.collect()
+    }
+}
+
+/// Both sides, and what the steps so far have left.
+struct Bed {
+    clock: Arc<AtomicU64>,
+    sides: [Side; 2],
+    limits: Limits,
+    asked: u64,
+    last: Option<Receipt>,
+    ticket: Option<Ticket>,
+}
+
+impl Bed {
+    fn new(limits: &Limits) -> Self {
+        let clock = Arc::new(AtomicU64::new(BEGIN_US));
+        Self {
+            sides: [
+                Side::new(str::to_owned, &clock),
+                Side::new(without_shortcut, &clock),
+            ],
+            clock,
+            limits: limits.clone(),
+            asked: 0,
+            last: None,
+            ticket: None,
+        }
+    }
+
+    fn begin(&mut self) {
+        self.clock.store(BEGIN_US, Ordering::Relaxed);
+        self.sides.iter().for_each(|side| side.server.flush());
+        (self.last, self.ticket) = (None, None);
+    }
+
+    async fn ask(&mut self, questions: &[Question]) {
+        self.asked += 1;
+        let ask = TenantAsk {
+            permits: format!("permit-{}", self.asked),
+            ..asking("t", &self.limits, questions)
+        };
+        let mut replies = Vec::new();
+        for side in &self.sides {
+            let reply = side.gate.ask(std::slice::from_ref(&ask)).await;
+            replies.push(reply.expect("an answer").remove(0).expect("a decision"));
+        }
+        assert_eq!(replies[0], replies[1]);
+        for (number, answer) in replies[0].answers.iter().enumerate() {
+            match answer {
+                Answer::Start { .. } => self.last = Some(receipt(&ask, &replies[0], number)),
+                Answer::Wait { ticket, .. } => self.ticket = Some(*ticket),
+                Answer::Capacity => {}
+            }
+        }
+    }
+
+    async fn play(&mut self, step: Step) {
+        match step {
+            Step::Ask(jobs, cost) => self.ask(&vec![Question { cost, ..FRESH }; jobs]).await,
+            Step::Return if self.ticket.is_none() => {}
+            Step::Unused if self.last.is_none() => {}
+            Step::Return => {
+                let ticket = self.ticket;
+                self.ask(&[Question { ticket, ..FRESH }]).await;
+            }
+            Step::Unused => {
+                let settled = self.last.iter().map(|receipt| Settled {
+                    receipt: receipt.clone(),
+                    end: End::Unused,
+                });
+                let report = [TenantSettled {
+                    tenant: tenant("t"),
+                    labels: Labels::default(),
+                    limits: self.limits.clone(),
+                    call: format!("call-{}", self.asked),
+                    settled: settled.collect(),
+                }];
+                for side in &self.sides {
+                    side.gate.settle(&report).await.expect("an answer");
+                }
+            }
+            Step::Clock(ms) => drop(self.clock.fetch_update(
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+                |micros| micros.checked_add_signed(ms * 1_000),
+            )),
+            Step::Foreign => {
+                let score = self.clock.load(Ordering::Relaxed) / 1_000;
+                for side in &self.sides {
+                    let keys = side.server.keys().into_iter();
+                    for key in keys.filter(|key| key == b"p:t") {
+                        let mut add = cmd("ZADD");
+                        side.server.command(add.arg(key).arg(score).arg("other"));
+                    }
+                }
+            }
+            Step::Set(duration_ms) => {
+                let change = Change::Limit {
+                    name: "default".to_owned(),
+                    max: 2,
+                    duration_ms,
+                };
+                for side in &self.sides {
+                    let changed = side.gate.change(&tenant("t").into(), &change).await;
+                    changed.expect("an answer");
+                }
+            }
+        }
+        let [short, whole] = self.sides.each_ref().map(Side::stored);
+        assert_eq!(short, whole);
+    }
+}
+
+/// Plays all sequences of a few steps.
+async fn shortens_nothing_else(limits: Limits) {
+    let mut bed = Bed::new(&limits);
+    let count = STEPS.len();
+    for sequence in 0..count.pow(LENGTH) {
+        let steps = (0..LENGTH).map(|at| STEPS[sequence / count.pow(at) % count]);
+        let steps: Vec<Step> = steps.chain([Step::Ask(1, 1)]).collect();
+        println!("{steps:?}");
+        bed.begin();
+        // The script itself decides the first question, and stores what the shortcut needs.
+        bed.play(Step::Ask(1, 1)).await;
+        for step in steps {
+            bed.play(step).await;
+        }
+    }
+    let [short, whole] = bed.sides.map(|side| side.short.load(Ordering::Relaxed));
+    assert!(short > bed.asked / 10, "{short} of {}", bed.asked);
+    assert_eq!(whole, 0);
+}
+
+fn limits_of(algorithm: Algorithm) -> [Limits; 2] {
+    let limit = |name, max, ms| {
+        let (window, guard) = (Duration::from_millis(ms), Duration::from_millis(50));
+        Limit::new(name, algorithm, max, window, guard).expect("in range")
+    };
+    let one = limit("default", 3, 1_000);
+    let both = vec![one.clone(), limit("long", 4, 2_000)];
+    [one.into(), Limits::new(both).expect("two names")]
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_fixed_shortcut_decides_and_stores_as_the_script() {
+    for limits in limits_of(Algorithm::FixedWindow) {
+        shortens_nothing_else(limits).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_sliding_shortcut_decides_and_stores_as_the_script() {
+    for limits in limits_of(Algorithm::SlidingWindow) {
+        shortens_nothing_else(limits).await;
+    }
+}
