@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-pub use trial::windows::sliding;
+pub use trial::windows::{aligned, sliding};
 
 use super::api::Call;
 

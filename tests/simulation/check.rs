@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kit::counts::{aligned, sliding};
 use sluicegate::broker::Message;
 use sluicegate::gate::Gate;
 use sluicegate::rules::gate::usage::{Clock, PartitionUsage};
@@ -123,9 +124,11 @@ fn measured_maxima(
     };
     let all: Vec<Call> = record.arrivals.iter().map(units).collect();
     let of_set = all.iter().filter(|call| call.names_plan == names_plan);
-    let arrivals: Vec<Call> = of_set.copied().collect();
+    // Arrivals are recorded in order of time.
+    let arrivals: Vec<_> = of_set.map(|call| (call.at_us, call.cost)).collect();
     let window = limit.window_ms() * 1000;
-    let mut most = vec![(max_in_any_window(&arrivals, window), limit.worst_case())];
+    let fullest = |units: Vec<u64>| units.into_iter().max().unwrap_or_default();
+    let mut most = vec![(fullest(sliding(&arrivals, window)), limit.worst_case())];
     let slides = |limit: &Limit| limit.algorithm() == Algorithm::SlidingWindow;
     let others = [&plan.limits].into_iter().chain(&plan.others);
     if slides(limit) && others.clone().all(|limits| limits.iter().any(slides)) {
@@ -134,7 +137,7 @@ fn measured_maxima(
         most.push((held, limit.worst_case()));
     }
     if limit.algorithm().facts().is_aligned {
-        most.push((max_in_aligned_window(&arrivals, window), max));
+        most.push((fullest(aligned(&arrivals, window)), max));
     }
     most
 }
@@ -210,28 +213,6 @@ pub async fn charges(world: &World) {
             }
         }
     }
-}
-
-fn max_in_any_window(arrivals: &[Call], window: u64) -> u64 {
-    let (mut first, mut sum, mut max) = (0, 0, 0);
-    // Arrivals are recorded in order of time.
-    for call in arrivals {
-        sum += call.cost;
-        while arrivals[first].at_us + window <= call.at_us {
-            sum -= arrivals[first].cost;
-            first += 1;
-        }
-        max = max.max(sum);
-    }
-    max
-}
-
-fn max_in_aligned_window(arrivals: &[Call], window: u64) -> u64 {
-    let mut sums = BTreeMap::<u64, u64>::new();
-    for call in arrivals {
-        *sums.entry(call.at_us / window).or_default() += call.cost;
-    }
-    sums.values().copied().max().unwrap_or_default()
 }
 
 /// P3: if all jobs arrived at once and there were no faults, returns the makespan of the slowest
@@ -325,24 +306,4 @@ pub fn turns(plan: &Plan, history: &mut History) {
         let wrong = format!("a tenant's last job comes {behind} behind its turn: {starts:?}");
         history.wrong(format_args!("{wrong}"));
     }
-}
-
-#[test]
-fn the_windows_are_slid_without_tolerance() {
-    let calls = |times: &[u64]| -> Vec<Call> {
-        let call = |&at_us| Call {
-            at_us,
-            cost: 1,
-            names_plan: false,
-        };
-        times.iter().map(call).collect()
-    };
-    assert_eq!(max_in_any_window(&calls(&[0, 9, 10, 11, 19]), 10), 3);
-    assert_eq!(max_in_any_window(&calls(&[0, 10, 20]), 10), 1);
-    assert_eq!(max_in_any_window(&calls(&[0, 9, 9, 10, 11]), 10), 4);
-    assert_eq!(max_in_aligned_window(&calls(&[0, 9, 10, 11, 19]), 10), 3);
-    assert_eq!(
-        max_in_any_window(&[], 10) + max_in_aligned_window(&[], 10),
-        0
-    );
 }

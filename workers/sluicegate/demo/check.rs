@@ -5,21 +5,6 @@ use std::collections::VecDeque;
 
 use trial::windows::Arrival;
 
-/// Returns, for each arrival, the units so far in its window, with windows aligned to the Unix
-/// epoch.
-pub fn aligned(arrivals: &[Arrival], window: u64) -> Vec<u64> {
-    let so_far = |arrivals: &[Arrival]| {
-        let add = |units: &mut u64, (_, used): &Arrival| {
-            *units += used;
-            Some(*units)
-        };
-        arrivals.iter().scan(0, add).collect::<Vec<_>>()
-    };
-    (arrivals.chunk_by(|a, b| a.0 / window == b.0 / window))
-        .flat_map(so_far)
-        .collect()
-}
-
 /// A call that asks to start, in units of each limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdealCall {
@@ -134,7 +119,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use trial::windows::sliding;
+    use trial::windows::aligned;
 
     /// Keeps 3 per 100 exactly: a group of 3 every 100.
     fn kept(groups: u64) -> Vec<u64> {
@@ -191,9 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn no_arrivals_mean_no_violation_and_no_idle_quota() {
-        assert_eq!(sliding(&[], 100), [0; 0]);
-        assert_eq!(aligned(&[], 100), [0; 0]);
+    fn no_arrivals_mean_no_idle_quota() {
         assert_eq!(ideal([], &[(3, 100)]), 0);
         assert_eq!(used_sliding(&[], 3, 100).share(), 1.0);
         assert_eq!(used_aligned(&[], 3, 100).share(), 1.0);
@@ -241,34 +224,7 @@ mod tests {
         times
     }
 
-    fn sorted_arrivals() -> impl Strategy<Value = Vec<Arrival>> {
-        proptest::collection::vec((0..300_u64, 1..4_u64), 0..60).prop_map(|mut arrivals| {
-            arrivals.sort_unstable();
-            arrivals
-        })
-    }
-
     proptest! {
-        #[test]
-        fn sliding_units_match_the_definition(arrivals in sorted_arrivals(), window in 1..80_u64) {
-            let before = |last: usize| -> u64 {
-                let within = |other: &&Arrival| arrivals[last].0 - other.0 < window;
-                arrivals[..=last].iter().filter(within).map(|(_, units)| units).sum()
-            };
-            let expected: Vec<u64> = (0..arrivals.len()).map(before).collect();
-            prop_assert_eq!(sliding(&arrivals, window), expected);
-        }
-
-        #[test]
-        fn aligned_units_match_the_definition(arrivals in sorted_arrivals(), window in 1..80_u64) {
-            let before = |last: usize| -> u64 {
-                let same = |other: &&Arrival| other.0 / window == arrivals[last].0 / window;
-                arrivals[..=last].iter().filter(same).map(|(_, units)| units).sum()
-            };
-            let expected: Vec<u64> = (0..arrivals.len()).map(before).collect();
-            prop_assert_eq!(aligned(&arrivals, window), expected);
-        }
-
         #[test]
         fn the_sliding_ideal_is_the_greedy_one(
             costs in proptest::collection::vec((1..4_u64, 1..4_u64), 1..30), max in 3..9_u64, period in 1..50_u64,

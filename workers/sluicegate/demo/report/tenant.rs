@@ -119,7 +119,7 @@ fn units_in_windows(plan: &Workload, limit: &Limit, calls: &[&Arrival]) -> Vec<u
     arrivals.sort_unstable_by_key(|(time, _)| *time);
     let window = nanoseconds(limit.window_ms());
     match limit.algorithm() {
-        Algorithm::FixedWindow => check::aligned(&arrivals, window),
+        Algorithm::FixedWindow => windows::aligned(&arrivals, window),
         _ => windows::sliding(&arrivals, window),
     }
 }
