@@ -24,7 +24,7 @@ use crate::faults::{FaultKind, FaultTarget};
 use crate::history::{EventKind, History};
 use crate::run_plan::{MAX, OTHER_MAX};
 use crate::schedule::ScheduledFault;
-use crate::workers::RunningWorker;
+use crate::workers::{RunningWorker, STOP};
 
 /// Maximum time that a worker or server stays down after SIGKILL.
 const AWAY: Duration = Duration::from_secs(5);
@@ -248,7 +248,7 @@ impl Bed {
                 let Ok(mut worker) = slot.worker.try_lock() else {
                     continue;
                 };
-                if let Some(status) = worker.ended()? {
+                if let Some(status) = worker.process.ended()? {
                     let how = format!("ended by itself with {status}");
                     self.history.add(EventKind::Failed {
                         worker: number,
@@ -270,11 +270,12 @@ impl Bed {
         let until = Instant::now() + READY;
         for (worker, slot) in self.slots.iter().enumerate() {
             let left = until.saturating_duration_since(Instant::now());
-            let mut process = slot.worker.lock().await;
+            let mut running = slot.worker.lock().await;
+            let process = &mut running.process;
             // A worker that lives without working goes unnoticed while others do its work.
             let early = match process.ended()? {
                 Some(status) => Some(format!("ended by itself with {status}")),
-                None if process.ready(left).await => None,
+                None if process.ready("/readyz", left).await? => None,
                 None => Some(format!(
                     "was not ready {READY:?} after all faults were mended"
                 )),
@@ -282,7 +283,7 @@ impl Bed {
             if let Some(how) = early {
                 self.history.add(EventKind::Failed { worker, how });
             }
-            let how = match process.terminate().await? {
+            let how = match process.terminate(STOP).await? {
                 Some(status) if status.success() => continue,
                 Some(status) => format!("ended after SIGTERM with {status}"),
                 None => "did not end within a minute of SIGTERM".to_owned(),

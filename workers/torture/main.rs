@@ -195,8 +195,8 @@ async fn torture(args: &Args, plan: &RunPlan) -> Result<bool, RunFailure> {
         keep_history(args, plan, &events)?;
     }
     if !holds {
-        for number in 0..plan.workers {
-            let tail = workers::tail(folder, number);
+        for (number, slot) in bed.slots.iter().enumerate() {
+            let tail = slot.worker.lock().await.process.tail();
             eprintln!("The end of worker {number}'s log:\n{tail}");
         }
     }
@@ -268,8 +268,9 @@ async fn set_up(
         });
     }
     for (number, slot) in slots.iter().enumerate() {
-        if !slot.worker.lock().await.ready(READY).await {
-            let tail = workers::tail(folder, number);
+        let mut worker = slot.worker.lock().await;
+        if !worker.process.ready("/readyz", READY).await? {
+            let tail = worker.process.tail();
             return Err(RunFailure(format!(
                 "worker {number} was not ready within {READY:?}\nThe end of its log:\n{tail}"
             )));

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,12 +9,11 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
-use tokio::process::Command;
 use tokio::time::{sleep, timeout};
+use trial::worker;
 
 use crate::RunFailure;
 use crate::history::{EventKind, History, JobId};
-use crate::workers::without_our_variables;
 
 /// Time after which a command is given up: its server may be frozen.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
@@ -53,14 +51,11 @@ impl Operator {
 
     async fn cancel(&self, job: JobId) -> Result<(), RunFailure> {
         let (tenant, id) = (job.tenant_name(), job.to_string());
-        let mut command = Command::new(&self.program);
-        without_our_variables(&mut command);
+        let mut command = worker::command(&self.program);
         command
             .args(["job", "cancel", "--wait", "3s", "--for", "10m", "--json"])
             .args(["--tenant", &tenant, "--id", &id, "--config"])
-            .arg(&self.config)
-            .stdin(Stdio::null())
-            .kill_on_drop(true);
+            .arg(&self.config);
         self.history.add(EventKind::Cancelling { job });
         let Ok(output) = timeout(COMMAND_TIMEOUT, command.output()).await else {
             return Ok(());

@@ -1,19 +1,15 @@
 //! The workers: processes of `sluicegate run`, each with a configuration and a log of its own, and
 //! with proxies on its connections.
 
-use std::fs::{self, OpenOptions};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kit::proxy::{Proxy, Transfers};
-use rustix::process::{Pid, Signal, kill_process};
-use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep, timeout};
-use trial::fetch;
+use tokio::time::{Instant, sleep};
+use trial::worker::{self, WorkerProcess};
 
 use crate::RunFailure;
 use crate::clocks::{self, Clocks, replace};
@@ -21,8 +17,8 @@ use crate::run_plan::{MAX, PerWorkerSettings, RunPlan};
 
 /// Maximum time from SIGTERM to the end, during any fault: `shutdown-timeout` plus the time for
 /// closing connections.
-const STOP: Duration = Duration::from_secs(60);
-/// Interval between two checks of a worker's state.
+pub const STOP: Duration = Duration::from_secs(60);
+/// Interval between two checks of a worker's limit.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Data shared by all workers.
@@ -82,44 +78,29 @@ struct WorkerSetup {
 /// A worker in its current life.
 pub struct RunningWorker {
     setup: WorkerSetup,
-    child: Child,
+    pub process: WorkerProcess,
 }
 
 impl WorkerSetup {
     /// Starts the process. Its configuration is written anew, since it contains the life that the
     /// downstream records.
-    fn spawn(&self) -> Result<Child, RunFailure> {
-        let folder = &self.common.folder;
+    fn spawn(&self) -> Result<WorkerProcess, RunFailure> {
         self.write_config()?;
-        let log = folder.join(format!("worker-{}.log", self.number));
-        let log = OpenOptions::new().create(true).append(true).open(log)?;
-        let mut command = Command::new(&self.common.program);
-        without_our_variables(&mut command);
+        let mut command = worker::command(&self.common.program);
         if let Some(clocks) = &self.common.clocks {
-            command.envs(clocks.variables(&self.clock()));
+            command.envs(clocks.variables(&self.file("clock")));
         }
-        let child = command
-            .arg("run")
-            .arg("--config")
-            .arg(self.config())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn();
-        child.map_err(|error| {
+        let process =
+            WorkerProcess::start(command, &self.file("yaml"), &self.file("log"), self.admin);
+        process.map_err(|error| {
             let program = self.common.program.display();
             RunFailure::new(format!("{program} can't be started: {error}"))
         })
     }
 
-    fn config(&self) -> PathBuf {
-        let name = format!("worker-{}.yaml", self.number);
-        self.common.folder.join(name)
-    }
-
-    fn clock(&self) -> PathBuf {
-        let name = format!("worker-{}.clock", self.number);
+    /// Returns the path of its file with this extension.
+    fn file(&self, extension: &str) -> PathBuf {
+        let name = format!("worker-{}.{extension}", self.number);
         self.common.folder.join(name)
     }
 
@@ -137,16 +118,7 @@ impl WorkerSetup {
             admin: self.admin,
             max: self.max,
         });
-        Ok(replace(&self.config(), &text)?)
-    }
-}
-
-/// Removes our variables from the environment, which would override the file.
-pub fn without_our_variables(command: &mut Command) {
-    for (variable, _) in std::env::vars_os() {
-        if variable.as_encoded_bytes().starts_with(b"SLUICEGATE_") {
-            command.env_remove(variable);
-        }
+        Ok(replace(&self.file("yaml"), &text)?)
     }
 }
 
@@ -173,16 +145,16 @@ impl RunningWorker {
         let setup = WorkerSetup {
             number,
             life: 1,
-            admin: admin(number)?,
+            admin: worker::free_port(host(number)?.into())?,
             max,
             to_rabbit: Arc::new(Proxy::start_all(&nodes, Transfers::OPEN, 0).await),
             to_redis: Arc::new(Proxy::start(redis, Transfers::OPEN, 0).await),
             to_downstream: Arc::new(Proxy::start(common.downstream, Transfers::OPEN, 0).await),
             common,
         };
-        clocks::step(&setup.clock(), 0)?;
-        let child = setup.spawn()?;
-        Ok(Self { setup, child })
+        clocks::step(&setup.file("clock"), 0)?;
+        let process = setup.spawn()?;
+        Ok(Self { setup, process })
     }
 
     /// Returns the proxy to RabbitMQ.
@@ -200,66 +172,14 @@ impl RunningWorker {
         Arc::clone(&self.setup.to_downstream)
     }
 
-    /// Sends SIGKILL and waits for the end.
-    ///
-    /// # Errors
-    /// Returns the system's error.
-    pub async fn kill(&mut self) -> Result<(), RunFailure> {
-        Ok(self.child.kill().await?)
-    }
-
     /// Starts a new life after the old one ended.
     ///
     /// # Errors
     /// Returns the system's error if it can't be started.
     pub fn revive(&mut self) -> Result<(), RunFailure> {
         self.setup.life += 1;
-        self.child = self.setup.spawn()?;
+        self.process = self.setup.spawn()?;
         Ok(())
-    }
-
-    /// Sends a signal. Does nothing if the process has ended.
-    pub fn signal(&self, signal: Signal) {
-        let pid = (self.child.id()).and_then(|pid| Pid::from_raw(pid.cast_signed()));
-        if let Some(pid) = pid {
-            let _ = kill_process(pid, signal);
-        }
-    }
-
-    /// Sends SIGTERM and returns the exit status; `None` if the process did not end within a minute
-    /// and was killed.
-    ///
-    /// # Errors
-    /// Returns the system's error if it can't be waited for.
-    pub async fn terminate(&mut self) -> Result<Option<ExitStatus>, RunFailure> {
-        self.signal(Signal::TERM);
-        match timeout(STOP, self.child.wait()).await {
-            Ok(status) => Ok(Some(status?)),
-            Err(_) => {
-                self.kill().await?;
-                Ok(None)
-            }
-        }
-    }
-
-    /// Returns the exit status if the process has ended.
-    ///
-    /// # Errors
-    /// Returns the system's error if that can't be determined.
-    pub fn ended(&mut self) -> Result<Option<ExitStatus>, RunFailure> {
-        Ok(self.child.try_wait()?)
-    }
-
-    /// Waits for a positive `/readyz`. Returns true if it came within `patience`.
-    pub async fn ready(&self, patience: Duration) -> bool {
-        let until = Instant::now() + patience;
-        while fetch::get(self.setup.admin, "/readyz").await.is_err() {
-            if Instant::now() > until {
-                return false;
-            }
-            sleep(CHECK_INTERVAL).await;
-        }
-        true
     }
 
     /// Sets the wall clock to this number of seconds from the true time. The monotonic clock is not
@@ -268,7 +188,7 @@ impl RunningWorker {
     /// # Errors
     /// Returns an error if the file can't be written.
     pub fn step(&self, seconds: i64) -> Result<(), RunFailure> {
-        Ok(clocks::step(&self.setup.clock(), 1000 * seconds)?)
+        Ok(clocks::step(&self.setup.file("clock"), 1000 * seconds)?)
     }
 
     /// Sets the limit of its next life.
@@ -297,9 +217,9 @@ impl RunningWorker {
 
     /// Returns the number of changed files that it has applied.
     async fn reloads(&self) -> Option<u64> {
-        let text = fetch::get(self.setup.admin, "/metrics").await.ok()?;
-        let series = "sluicegate_config_reloads_total{result=\"applied\"} ";
-        (text.lines()).find_map(|line| line.strip_prefix(series)?.parse().ok())
+        let text = self.process.metrics().await.ok()?;
+        let applied = &["result=\"applied\""];
+        worker::sum(&text, "sluicegate_config_reloads_total", applied)
     }
 }
 
@@ -310,16 +230,9 @@ fn address(url: &url::Url) -> Result<SocketAddr, RunFailure> {
     Ok((Ipv4Addr::LOCALHOST, port).into())
 }
 
-/// Returns a free port of an address that no outgoing connection uses, so that it stays free while
-/// the worker is down.
-fn admin(number: usize) -> io::Result<SocketAddr> {
+/// Returns an address that no outgoing connection uses, so that a worker's port stays free while it
+/// is down.
+fn host(number: usize) -> io::Result<Ipv4Addr> {
     let last = u8::try_from(number + 2).map_err(io::Error::other)?;
-    TcpListener::bind((Ipv4Addr::new(127, 0, 0, last), 0))?.local_addr()
-}
-
-/// Returns the last lines of a worker's log.
-pub fn tail(folder: &Path, number: usize) -> String {
-    let log = fs::read_to_string(folder.join(format!("worker-{number}.log"))).unwrap_or_default();
-    let lines: Vec<&str> = log.lines().collect();
-    lines[lines.len().saturating_sub(15)..].join("\n")
+    Ok(Ipv4Addr::new(127, 0, 0, last))
 }

@@ -5,3 +5,4 @@ pub mod fetch;
 pub mod pauses;
 pub mod separate_server;
 pub mod windows;
+pub mod worker;

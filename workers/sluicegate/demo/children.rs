@@ -1,33 +1,27 @@
 //! The demo's workers: processes of this program, `sluicegate run`, with a configuration in a
 //! temporary folder and their logs next to it.
 
-use std::fs::{self, File};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use sluicegate::config::{Config, QueueType};
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::named::Named;
-use tokio::process::{Child, Command};
-use tokio::time::{Instant, sleep, timeout};
-use trial::fetch;
+use trial::worker::{self, WorkerProcess};
 
 use super::pipelines::PipelineRole;
 use super::queues::MAX_DELAY;
 use super::scenario::Scenario;
 use super::{DemoError, PipelineSetup};
 
-/// Deadline from a worker's start until `/readyz` succeeds. It declares some forty queues in that
+/// Deadline from a worker's start until a pipeline is ready. It declares some forty queues in that
 /// time.
 const READY: Duration = Duration::from_secs(60);
 /// Deadline from SIGTERM to the end.
 const STOP: Duration = Duration::from_secs(20);
-/// Number of log lines shown for a failed worker.
-const TAIL: usize = 15;
 
 /// The settings that all workers share.
 pub struct WorkerSettings<'a> {
@@ -124,15 +118,13 @@ impl WorkerCounts {
     }
 }
 
-/// One worker process. Dropping it kills the process.
-pub struct WorkerProcess {
+/// One worker of the demo.
+pub struct DemoWorker {
     name: String,
-    child: Child,
-    log: PathBuf,
-    admin: SocketAddr,
+    process: WorkerProcess,
 }
 
-impl WorkerProcess {
+impl DemoWorker {
     /// Starts worker `number`.
     ///
     /// # Errors
@@ -144,37 +136,16 @@ impl WorkerProcess {
     ) -> Result<Self, DemoError> {
         let name = format!("worker-{number}");
         let failed = |error: std::io::Error| DemoError(format!("{name} can't be started: {error}"));
-        let admin = free_port().map_err(failed)?;
+        let admin = worker::free_port(Ipv4Addr::LOCALHOST.into()).map_err(failed)?;
         let config = folder.join(format!("{name}.yaml"));
         let log = folder.join(format!("{name}.log"));
         fs::write(&config, settings.yaml(admin)).map_err(failed)?;
-        let out = File::create(&log).map_err(failed)?;
-        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        // The environment would override the file. This process's variables are in `settings`
-        // already.
-        for (variable, _) in std::env::vars_os() {
-            if variable.as_encoded_bytes().starts_with(b"SLUICEGATE_") {
-                command.env_remove(variable);
-            }
-        }
-        let child = command
-            .arg("run")
-            .arg("--config")
-            .arg(&config)
-            .stdin(Stdio::null())
-            .stdout(out.try_clone().map_err(failed)?)
-            .stderr(out)
-            // Ctrl-C in a terminal goes only to the demo, which then stops its workers gracefully.
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(failed)?;
-        Ok(Self {
-            name,
-            child,
-            log,
-            admin,
-        })
+        // This process's variables are in `settings` already.
+        let mut command = worker::command(&std::env::current_exe().map_err(failed)?);
+        // Ctrl-C in a terminal goes only to the demo, which then stops its workers gracefully.
+        command.process_group(0);
+        let process = WorkerProcess::start(command, &config, &log, admin).map_err(failed)?;
+        Ok(Self { name, process })
     }
 
     /// Waits until the worker consumes in each of `parts`.
@@ -182,18 +153,15 @@ impl WorkerProcess {
     /// # Errors
     /// The worker ended or did not become ready; includes the last lines of its log.
     pub async fn ready(&mut self, parts: &[PipelineSetup]) -> Result<(), DemoError> {
-        let until = Instant::now() + READY;
         for part in parts {
             let path = match part.plan.pipeline {
                 Some(pipeline) => format!("/readyz/{}", pipeline.name()),
                 None => "/readyz".to_owned(),
             };
-            while fetch::get(self.admin, &path).await.is_err() {
+            let ready = self.process.ready(&path, READY).await;
+            if !ready.map_err(|error| self.lost(&error))? {
                 self.alive()?;
-                if Instant::now() > until {
-                    return Err(self.failure(&format!("was not ready within {READY:?}")));
-                }
-                sleep(Duration::from_millis(50)).await;
+                return Err(self.failure(&format!("was not ready within {READY:?}")));
             }
         }
         Ok(())
@@ -204,10 +172,9 @@ impl WorkerProcess {
     /// # Errors
     /// The worker ended; includes the last lines of its log.
     pub fn alive(&mut self) -> Result<(), DemoError> {
-        match self.child.try_wait() {
-            Ok(None) => Ok(()),
-            Ok(Some(status)) => Err(self.failure(&format!("ended: {status}"))),
-            Err(error) => Err(self.failure(&format!("is lost: {error}"))),
+        match self.process.ended().map_err(|error| self.lost(&error))? {
+            None => Ok(()),
+            Some(status) => Err(self.failure(&format!("ended: {status}"))),
         }
     }
 
@@ -216,13 +183,12 @@ impl WorkerProcess {
     /// # Errors
     /// Its metrics can't be read.
     pub async fn counted(&self, pipeline: Option<PipelineRole>) -> Result<WorkerCounts, DemoError> {
-        let text = fetch::get(self.admin, "/metrics")
-            .await
-            .map_err(|error| self.failure(&error))?;
+        let text = self.process.metrics().await;
+        let text = text.map_err(|error| self.failure(&error))?;
         let of = pipeline.map(|pipeline| format!("pipeline=\"{}\"", pipeline.name()));
         let sum = |metric: &str, label: &str| {
             let labels: Vec<&str> = of.iter().map(|of| &**of).chain([label]).collect();
-            sum(&text, metric, &labels)
+            worker::sum(&text, metric, &labels)
                 .ok_or_else(|| self.failure(&format!("has no metric {metric}")))
         };
         Ok(WorkerCounts {
@@ -242,74 +208,20 @@ impl WorkerProcess {
     /// The worker did not end by itself, or its exit status was not 0; includes the last lines of
     /// its log.
     pub async fn stop(mut self) -> Result<(), DemoError> {
-        let pid = self
-            .child
-            .id()
-            .and_then(|pid| Pid::from_raw(pid.cast_signed()));
-        if let Some(pid) = pid {
-            // It may have ended in the meantime, which `wait` reports.
-            let _ = kill_process(pid, Signal::TERM);
+        let ended = self.process.terminate(STOP).await;
+        match ended.map_err(|error| self.lost(&error))? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(self.failure(&format!("ended: {status}"))),
+            None => Err(self.failure(&format!("did not end within {STOP:?} of SIGTERM"))),
         }
-        match timeout(STOP, self.child.wait()).await {
-            Ok(Ok(status)) if status.success() => Ok(()),
-            Ok(Ok(status)) => Err(self.failure(&format!("ended: {status}"))),
-            Ok(Err(error)) => Err(self.failure(&format!("is lost: {error}"))),
-            Err(_) => {
-                let error = self.failure(&format!("did not end within {STOP:?} of SIGTERM"));
-                let _ = self.child.kill().await; // otherwise it is gone already
-                Err(error)
-            }
-        }
+    }
+
+    fn lost(&self, error: &std::io::Error) -> DemoError {
+        self.failure(&format!("is lost: {error}"))
     }
 
     fn failure(&self, what: &str) -> DemoError {
-        let log = fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        let tail = lines[lines.len().saturating_sub(TAIL)..].join("\n");
+        let tail = self.process.tail();
         DemoError(format!("{} {what}\nThe end of its log:\n{tail}", self.name))
-    }
-}
-
-/// Returns a port that is free now. The worker reports an error if another process takes it in
-/// between.
-fn free_port() -> std::io::Result<SocketAddr> {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
-}
-
-/// Sums a metric in the Prometheus text format over the series that have all of `labels`. Returns
-/// `None` if there are none.
-fn sum(text: &str, metric: &str, labels: &[&str]) -> Option<u64> {
-    text.lines()
-        .filter_map(|line| {
-            let rest = line.strip_prefix(metric)?;
-            let (of, value) = match rest.strip_prefix('{') {
-                Some(of) => of.rsplit_once('}')?,
-                None => ("", rest.strip_prefix(' ')?),
-            };
-            if !labels.iter().all(|label| of.contains(label)) {
-                return None;
-            }
-            value.split_whitespace().next()?.parse::<u64>().ok()
-        })
-        .reduce(|a, b| a + b)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_metric_is_summed_over_its_labels_and_no_other_is() {
-        let text = "# TYPE sluicegate_deliveries counter\n\
-            sluicegate_deliveries_total{source=\"fresh\"} 7\n\
-            sluicegate_deliveries_total{source=\"}due\"} 5\n\
-            sluicegate_deliveries_total_other 100\n\
-            sluicegate_dead_letters_total 3\n";
-        assert_eq!(sum(text, "sluicegate_deliveries_total", &[""]), Some(12));
-        let fresh = &["source=\"fresh\""];
-        assert_eq!(sum(text, "sluicegate_deliveries_total", fresh), Some(7));
-        assert_eq!(sum(text, "sluicegate_dead_letters_total", &[]), Some(3));
-        assert_eq!(sum(text, "sluicegate_dead_letters_total", fresh), None);
-        assert_eq!(sum(text, "sluicegate_absent_total", &[]), None);
     }
 }

@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, interval};
 use trial::pauses::PauseWatch;
 
-use children::{WorkerCounts, WorkerProcess, WorkerSettings};
+use children::{DemoWorker, WorkerCounts, WorkerSettings};
 use downstream::DemoApi;
 use ledger::TenantProgress;
 use pipelines::{PipelineRole, ScenarioStage};
@@ -192,7 +192,7 @@ async fn observe(
     };
     let mut workers = Vec::with_capacity(plan.workers);
     for number in 1..=plan.workers {
-        workers.push(WorkerProcess::start(folder.path(), number, &settings)?);
+        workers.push(DemoWorker::start(folder.path(), number, &settings)?);
     }
     for worker in &mut workers {
         worker.ready(parts).await?;
@@ -217,7 +217,7 @@ async fn observe(
             ..DemoObservations::default()
         });
     }
-    let mut stopping: JoinSet<_> = workers.into_iter().map(WorkerProcess::stop).collect();
+    let mut stopping: JoinSet<_> = workers.into_iter().map(DemoWorker::stop).collect();
     while let Some(stopped) = stopping.join_next().await {
         stopped.map_err(|error| DemoError(error.to_string()))??;
     }
@@ -272,7 +272,7 @@ async fn watch(
     args: &DemoArgs,
     plan: &Workload,
     parts: &mut [PipelineSetup],
-    workers: &mut [WorkerProcess],
+    workers: &mut [DemoWorker],
 ) -> Result<(Vec<Vec<DemoJob>>, Option<ApiOutage>), DemoError> {
     let plans: Vec<Workload> = parts.iter().map(|part| part.plan.clone()).collect();
     let (queues, mut downstreams): (Vec<_>, Vec<_>) = (parts.iter_mut())

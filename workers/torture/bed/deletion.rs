@@ -47,13 +47,13 @@ impl Bed {
                 let workers = join_all(self.slots.iter().map(|slot| slot.worker.lock())).await;
                 workers
                     .iter()
-                    .for_each(|worker| worker.signal(Signal::STOP));
+                    .for_each(|worker| worker.process.signal(Signal::STOP));
                 let deleted = self
                     .delete_when_empty(&delay_queues[chosen % delay_queues.len()])
                     .await;
                 workers
                     .iter()
-                    .for_each(|worker| worker.signal(Signal::CONT));
+                    .for_each(|worker| worker.process.signal(Signal::CONT));
                 deleted
             }
         };

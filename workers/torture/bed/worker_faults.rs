@@ -13,7 +13,7 @@ use crate::history::EventKind;
 use crate::moments::{Moment, WorkerConnection};
 use crate::run_plan::{MAX, OTHER_MAX};
 use crate::schedule::ScheduledFault;
-use crate::workers::RunningWorker;
+use crate::workers::{RunningWorker, STOP};
 
 /// Maximum time to wait until a restarted worker is ready. A fault ends when everything works
 /// again.
@@ -70,7 +70,7 @@ impl Bed {
 
     /// Sends SIGTERM and starts the worker again when it has ended.
     async fn restart(&self, worker: &mut RunningWorker, number: usize) -> Result<(), RunFailure> {
-        let how = match worker.terminate().await? {
+        let how = match worker.process.terminate(STOP).await? {
             Some(status) if status.success() => None,
             Some(status) => Some(format!("ended after SIGTERM with {status}")),
             None => Some("did not end within a minute of SIGTERM".to_owned()),
@@ -109,8 +109,8 @@ impl Bed {
         moment: Option<Moment>,
     ) -> Result<(), RunFailure> {
         match strike {
-            Strike::Kill => worker.kill().await?,
-            Strike::Stop => worker.signal(Signal::STOP),
+            Strike::Kill => worker.process.kill().await?,
+            Strike::Stop => worker.process.signal(Signal::STOP),
         }
         self.downstream.release();
         if let Some((to, _)) = moment.and_then(Moment::trap) {
@@ -129,7 +129,7 @@ impl Bed {
             }
             Strike::Stop => {
                 sleep(fault.lasts).await;
-                worker.signal(Signal::CONT);
+                worker.process.signal(Signal::CONT);
                 Ok(())
             }
         }
@@ -167,7 +167,7 @@ impl Bed {
 
 async fn revive(worker: &mut RunningWorker) -> Result<(), RunFailure> {
     worker.revive()?;
-    worker.ready(READY).await;
+    worker.process.ready("/readyz", READY).await?;
     sleep(FIRST_PULSE).await;
     Ok(())
 }
