@@ -2,19 +2,15 @@
 //! other figures. It answers 200 at once and records each call.
 
 use std::io::Read;
-use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response};
-use hyper_util::rt::TokioIo;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::{Method, Request};
 use kit::process::Process;
-use tokio::net::TcpListener;
+use trial::api::{ApiServer, Cut, Reply, header};
 
 use crate::bare::now_ns;
 
@@ -131,54 +127,32 @@ struct RecordedCalls {
 
 /// Runs the role: serves until it is released.
 pub fn serve() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    std::thread::spawn(move || {
-        runtime.block_on(async {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-            let listener = listener.await.expect("a free port");
-            println!("{AT}{}", listener.local_addr().expect("it is bound"));
-            let noted = Arc::<Mutex<RecordedCalls>>::default();
-            loop {
-                let (stream, _) = listener.accept().await.expect("a connection");
-                stream.set_nodelay(true).expect("a socket");
-                let noted = Arc::clone(&noted);
-                let service = service_fn(move |request| answer(Arc::clone(&noted), request));
-                let served = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-                // An error means that the caller has gone away.
-                tokio::spawn(async { drop(served.await) });
-            }
-        });
-    });
+    let recorded = Arc::<Mutex<RecordedCalls>>::default();
+    let server = ApiServer::start_apart(move |request| answer(Arc::clone(&recorded), request));
+    let server = server.expect("a free port");
+    println!("{AT}{}", server.door.address);
     until_released();
 }
 
-async fn answer(
-    noted: Arc<Mutex<RecordedCalls>>,
-    request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, hyper::Error> {
+async fn answer(recorded: Arc<Mutex<RecordedCalls>>, request: Request<Incoming>) -> Reply {
     let at_ns = now_ns();
     if request.method() == Method::GET {
-        let noted = noted.lock().expect("no panic");
-        let text = match request.uri().path() {
-            "/count" => noted.count.to_string(),
-            _ => noted.lines.clone(),
-        };
-        return Ok(Response::new(text.into()));
+        let recorded = recorded.lock().expect("no panic");
+        return Reply::ok().body(match request.uri().path() {
+            "/count" => recorded.count.to_string(),
+            _ => recorded.lines.clone(),
+        });
     }
     let (head, body) = request.into_parts();
-    let body = body.collect().await?.to_bytes();
-    let sent_ns = <[u8; 16]>::try_from(&body[..]).map_or(0, u128::from_be_bytes);
-    let text = |name: &str| {
-        let value = head.headers.get(name).and_then(|v| v.to_str().ok());
-        value.unwrap_or("?")
+    let Ok(body) = body.collect().await else {
+        return Reply::cut(Cut::Closed);
     };
+    let sent_ns = <[u8; 16]>::try_from(&body.to_bytes()[..]).map_or(0, u128::from_be_bytes);
+    let text = |name: &str| header(&head.headers, name).unwrap_or("?");
     let (job, tenant) = (text("x-job-id"), text("x-tenant"));
     let line = format!("{job}\t{tenant}\t{at_ns}\t{sent_ns}\n");
-    let mut noted = noted.lock().expect("no panic");
-    noted.count += 1;
-    noted.lines.push_str(&line);
-    Ok(Response::default())
+    let mut recorded = recorded.lock().expect("no panic");
+    recorded.count += 1;
+    recorded.lines.push_str(&line);
+    Reply::ok()
 }

@@ -1,8 +1,8 @@
 //! The load that hostile publishers can cause in a worker and Redis: figures for docs/EVIDENCE.md.
 
-use axum::Router;
 use kit::servers::{Rabbit, Redis, unique};
-use tokio::net::TcpListener;
+use trial::api::{ApiServer, Reply};
+use trial::door::ANY_PORT;
 
 use crate::PROGRAM;
 use crate::bare::BareConnection;
@@ -57,15 +57,10 @@ async fn run(
 ) {
     let (rabbit, redis, queue) = (Rabbit::start(), Redis::start(), unique("flood"));
     let bare = BareConnection::connect(rabbit.url(), &queue).await;
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let downstream = listener.local_addr().expect("it is bound");
-    let served = tokio::spawn(async move {
-        let done = Router::new().fallback(async || ());
-        axum::serve(listener, done).await.expect("it serves");
-    });
+    let api = ApiServer::start(ANY_PORT, |_| async { Reply::ok() }).expect("a free port");
     let text = config(rabbit.url(), redis.url(), &queue, 1, "1h")
         .replace("prefetch: 500", &format!("prefetch: {prefetch}"))
-        .replace("127.0.0.1:9/", &format!("{downstream}/"));
+        .replace("127.0.0.1:9/", &format!("{}/", api.door.address));
     let jobs = |n| {
         let (id, tenant) = job(n);
         (id, tenant, body)
@@ -83,7 +78,6 @@ async fn run(
         used(&redis).saturating_sub(before),
     );
     drop(worker);
-    served.abort();
 }
 
 /// Returns `used_memory` in bytes.

@@ -3,27 +3,29 @@
 //! requires.
 
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
+use hyper::{HeaderMap, Method, Request, Uri, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_rustls::TlsAcceptor;
+use trial::api::ApiServer;
+pub use trial::api::{Cut, Reply};
+use trial::door::ANY_PORT;
+use trial::freezable_stream::FreezableStream;
 
-use super::door::Door;
-use super::freezable_stream::{FreezableStream, Stillness};
 use super::proxy::Range;
 use crate::certificates::TestCertificates;
 
@@ -45,56 +47,6 @@ pub struct Call {
     pub uri: Uri,
     pub headers: HeaderMap,
     pub body: Bytes,
-}
-
-/// The answer to a call.
-#[derive(Debug, Clone)]
-pub struct Reply {
-    pub after: Duration,
-    pub status: StatusCode,
-    pub headers: HeaderMap,
-    pub body: Bytes,
-    /// Whether the connection is reset instead of an answer.
-    pub reset: bool,
-}
-
-impl Reply {
-    pub fn status(status: u16) -> Self {
-        Self {
-            after: Duration::ZERO,
-            status: StatusCode::from_u16(status).expect("a status"),
-            headers: HeaderMap::new(),
-            body: Bytes::new(),
-            reset: false,
-        }
-    }
-
-    pub fn ok() -> Self {
-        Self::status(200)
-    }
-
-    pub fn after(mut self, time: Duration) -> Self {
-        self.after = time;
-        self
-    }
-
-    pub fn header(mut self, name: &'static str, value: &str) -> Self {
-        let value = value.parse().expect("a value");
-        self.headers.insert(name, value);
-        self
-    }
-
-    pub fn body(mut self, body: impl Into<Bytes>) -> Self {
-        self.body = body.into();
-        self
-    }
-
-    pub fn reset() -> Self {
-        Self {
-            reset: true,
-            ..Self::ok()
-        }
-    }
 }
 
 /// How an API differs from one that speaks plain HTTP and keeps its connections open.
@@ -120,15 +72,22 @@ type Answers = dyn Fn(&Call) -> Reply + Send + Sync;
 
 /// A running API. Dropping it ends it and its connections.
 pub struct Api {
-    pub door: Door,
+    server: ApiServer,
     shared: Arc<Shared>,
+}
+
+impl Deref for Api {
+    type Target = ApiServer;
+
+    fn deref(&self) -> &ApiServer {
+        &self.server
+    }
 }
 
 struct Shared {
     manner: ApiBehavior,
     answers: Mutex<Arc<Answers>>,
     calls: Mutex<Vec<Call>>,
-    still: Arc<Stillness>,
     /// The longest time that the machine kept this process from running.
     paused: Mutex<Duration>,
 }
@@ -145,14 +104,19 @@ impl Api {
             manner,
             answers: Mutex::new(Arc::new(|_: &Call| Reply::ok())),
             calls: Mutex::default(),
-            still: Arc::default(),
             paused: Mutex::default(),
         });
         tokio::spawn(observe_pauses(Arc::downgrade(&shared)));
-        let served = Arc::clone(&shared);
-        let door = Door::open(move |stream, number| serve(stream, Arc::clone(&served), number));
+        let called = Arc::clone(&shared);
+        let server = ApiServer::serving(ANY_PORT, move |stream, number| {
+            let shared = Arc::clone(&called);
+            async move {
+                let answer = |request| call(Arc::clone(&shared), request, number);
+                serve(stream, &shared.manner, answer).await;
+            }
+        });
         Self {
-            door: door.await,
+            server: server.expect("a free port"),
             shared,
         }
     }
@@ -182,12 +146,6 @@ impl Api {
             let time = time.pick(&mut random.lock().expect("no panic"));
             Reply::ok().after(time)
         });
-    }
-
-    /// Freezes or unfreezes the API. A frozen API reads nothing, so sent bytes stay in the kernel
-    /// until it continues. Calls that it has already read are answered.
-    pub fn stand_still(&self, still: bool) {
-        self.shared.still.set(still);
     }
 
     /// Returns the part of `window` that this clock can judge. Calls that arrive while the machine
@@ -223,50 +181,56 @@ async fn observe_pauses(shared: Weak<Shared>) {
     }
 }
 
-/// An error means that the caller or the test ended the connection.
-async fn serve(stream: TcpStream, shared: Arc<Shared>, number: usize) {
-    let stream = FreezableStream::new(stream, &shared.still);
+/// Serves a connection in this manner. `answer` answers its calls.
+pub(crate) async fn serve<R>(
+    stream: FreezableStream,
+    manner: &ApiBehavior,
+    answer: impl Fn(Request<Incoming>) -> R,
+) where
+    R: Future<Output = Reply> + Send + 'static,
+{
     let resets = Arc::clone(&stream.resets);
-    match &shared.manner.tls {
-        None => connection(stream, &shared, number, false, resets).await,
+    match &manner.tls {
+        None => connection(stream, manner.idle, false, (resets, answer)).await,
         Some(tls) => {
+            // An error means that the caller does not trust the API.
             if let Ok(stream) = tls.accept(stream).await {
                 let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                connection(stream, &shared, number, http2, resets).await;
+                connection(stream, manner.idle, http2, (resets, answer)).await;
             }
         }
     }
 }
 
-async fn connection<S>(
+async fn connection<S, R>(
     stream: S,
-    shared: &Arc<Shared>,
-    number: usize,
+    may_be_idle: Option<Duration>,
     http2: bool,
-    resets: Arc<AtomicBool>,
+    (resets, answer): (Arc<AtomicBool>, impl Fn(Request<Incoming>) -> R),
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    R: Future<Output = Reply> + Send + 'static,
 {
     let idle = Idle::new(Instant::now());
     let service = service_fn(|request| {
-        let (shared, used) = (Arc::clone(shared), idle.used());
-        let resets = Arc::clone(&resets);
+        let (reply, used, resets) = (answer(request), idle.used(), Arc::clone(&resets));
         async move {
-            let answer = call(shared, request, number).await;
+            let sent = reply.await.send().await;
             // HTTP/2 resets only the call.
-            resets.store(answer.is_err() && !http2, Ordering::Relaxed);
+            let is_reset = !http2 && matches!(sent, Err(Cut::Reset));
+            resets.store(is_reset, Ordering::Relaxed);
             drop(used);
-            answer
+            sent
         }
     });
     let stream = TokioIo::new(stream);
-    // Both end with the connection, which a reply's reset or the caller may have broken.
+    // Both end with the connection, which a reply or the caller may have broken.
     if http2 {
         let served = http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service);
         let mut served = pin!(served);
         tokio::select! {
             _ = &mut served => return,
-            () = idle.over(shared.manner.idle) => served.as_mut().graceful_shutdown(),
+            () = idle.over(may_be_idle) => served.as_mut().graceful_shutdown(),
         }
         let _ = served.await;
     } else {
@@ -274,22 +238,13 @@ async fn connection<S>(
         let mut served = pin!(served);
         tokio::select! {
             _ = &mut served => return,
-            () = idle.over(shared.manner.idle) => served.as_mut().graceful_shutdown(),
+            () = idle.over(may_be_idle) => served.as_mut().graceful_shutdown(),
         }
         let _ = served.await;
     }
 }
 
-/// The error by which a service makes hyper break the connection.
-#[derive(Debug, thiserror::Error)]
-#[error("reset")]
-struct Reset;
-
-async fn call(
-    shared: Arc<Shared>,
-    request: Request<Incoming>,
-    connection: usize,
-) -> Result<Response<Full<Bytes>>, Reset> {
+async fn call(shared: Arc<Shared>, request: Request<Incoming>, connection: usize) -> Reply {
     let headers = request.headers();
     // A program that does not report its job in headers reports it in the body.
     let by_program = !headers.contains_key("x-job-id");
@@ -331,15 +286,9 @@ async fn call(
         shared.calls.lock().expect("no panic")[index].body = seen.body.clone();
     }
     let answers = Arc::clone(&shared.answers.lock().expect("no panic"));
-    let reply = answers(&seen);
-    sleep(reply.after).await;
-    if reply.reset {
-        return Err(Reset);
-    }
-    let mut response = Response::new(Full::new(reply.body));
-    *response.status_mut() = reply.status;
-    *response.headers_mut() = reply.headers;
-    Ok(response)
+    let mut reply = answers(&seen);
+    reply.wait().await;
+    reply
 }
 
 /// Records when a call ends, even if its caller goes away.
@@ -401,9 +350,11 @@ impl Drop for ActiveCall {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::Full;
     use rustls::pki_types::CertificateDer;
     use rustls::pki_types::pem::PemObject;
     use rustls::{ClientConfig, RootCertStore};
+    use tokio::net::TcpStream;
     use tokio_rustls::TlsConnector;
 
     use super::*;

@@ -1,22 +1,20 @@
 //! A collector of traces: receives spans by OTLP (protobuf over HTTP) and keeps them for a test.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
+use hyper::Request;
 use hyper::body::{Bytes, Incoming};
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value::Value};
 use prost::Message;
-use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
+use trial::api::ApiServer;
+use trial::door::ANY_PORT;
 
+use crate::api::{ApiBehavior, Reply, serve};
 use crate::certificates::TestCertificates;
 
 /// A span as text.
@@ -40,19 +38,24 @@ pub struct Span {
     pub service: String,
 }
 
-#[derive(Default)]
 struct CollectorState {
+    /// The status of its answers, or 0 for none.
+    status: AtomicU16,
+    received: Mutex<Received>,
+}
+
+#[derive(Default)]
+struct Received {
     spans: Vec<Span>,
     /// The path and headers of each request.
     requests: Vec<(String, hyper::HeaderMap)>,
 }
 
-/// A collector. It lives as long as the test's runtime.
+/// A running collector. Dropping it ends it.
 pub struct Collector {
     pub address: SocketAddr,
-    state: Arc<Mutex<CollectorState>>,
-    /// The status of its answers, or 0 for none.
-    status: Arc<AtomicU16>,
+    _server: ApiServer,
+    state: Arc<CollectorState>,
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -104,82 +107,75 @@ fn spans(body: Bytes) -> Vec<Span> {
 
 impl Collector {
     pub async fn start() -> Self {
-        Self::with(None).await
+        Self::with(ApiBehavior::default())
     }
 
     /// Starts it over TLS, with a certificate of `papers`.
     pub async fn over_tls(papers: &TestCertificates) -> Self {
         papers.issue("collector", &["127.0.0.1"]);
-        Self::with(Some(papers.acceptor("collector", None))).await
+        Self::with(ApiBehavior {
+            tls: Some(papers.acceptor("collector", None)),
+            idle: None,
+        })
     }
 
-    async fn with(tls: Option<TlsAcceptor>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let (state, status) = (
-            Arc::<Mutex<CollectorState>>::default(),
-            Arc::new(AtomicU16::new(200)),
-        );
-        let shared = (Arc::clone(&state), Arc::clone(&status));
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (state, status) = shared.clone();
-                let serve = service_fn(move |request: Request<Incoming>| {
-                    let (state, status) = (Arc::clone(&state), Arc::clone(&status));
-                    async move {
-                        let (head, body) = request.into_parts();
-                        let body = body.collect().await.expect("a whole request").to_bytes();
-                        let code = status.load(Ordering::Relaxed);
-                        if code == 0 {
-                            std::future::pending::<()>().await;
-                        }
-                        {
-                            let mut state = state.lock().expect("no panic");
-                            state
-                                .requests
-                                .push((head.uri.path().to_owned(), head.headers));
-                            if code == 200 {
-                                state.spans.extend(spans(body));
-                            }
-                        }
-                        let mut response = Response::new(Full::new(Bytes::new()));
-                        *response.status_mut() = code.try_into().expect("a status");
-                        Ok::<_, Infallible>(response)
-                    }
-                });
-                let http = hyper::server::conn::http1::Builder::new();
-                let tls = tls.clone();
-                tokio::spawn(async move {
-                    match tls {
-                        None => _ = http.serve_connection(TokioIo::new(stream), serve).await,
-                        Some(tls) => {
-                            if let Ok(stream) = tls.accept(stream).await {
-                                _ = http.serve_connection(TokioIo::new(stream), serve).await;
-                            }
-                        }
-                    }
-                });
+    fn with(manner: ApiBehavior) -> Self {
+        let state = Arc::new(CollectorState {
+            status: AtomicU16::new(200),
+            received: Mutex::default(),
+        });
+        let shared = Arc::new((manner, Arc::clone(&state)));
+        let server = ApiServer::serving(ANY_PORT, move |stream, _| {
+            let shared = Arc::clone(&shared);
+            async move {
+                let (manner, state) = &*shared;
+                serve(stream, manner, |request| {
+                    receive(Arc::clone(state), request)
+                })
+                .await;
             }
         });
+        let server = server.expect("a free port");
         Self {
-            address,
+            address: server.door.address,
+            _server: server,
             state,
-            status,
         }
     }
 
     /// Makes it answer with `status` from now on, or not at all if 0.
     pub fn answers(&self, status: u16) {
-        self.status.store(status, Ordering::Relaxed);
+        self.state.status.store(status, Ordering::Relaxed);
     }
 
     /// Returns the received spans.
     pub fn spans(&self) -> Vec<Span> {
-        self.state.lock().expect("no panic").spans.clone()
+        self.state.received.lock().expect("no panic").spans.clone()
     }
 
     /// Returns the paths and headers of all requests.
     pub fn requests(&self) -> Vec<(String, hyper::HeaderMap)> {
-        self.state.lock().expect("no panic").requests.clone()
+        self.state
+            .received
+            .lock()
+            .expect("no panic")
+            .requests
+            .clone()
     }
+}
+
+async fn receive(state: Arc<CollectorState>, request: Request<Incoming>) -> Reply {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.expect("a whole request").to_bytes();
+    let status = state.status.load(Ordering::Relaxed);
+    if status == 0 {
+        std::future::pending::<()>().await;
+    }
+    let mut received = state.received.lock().expect("no panic");
+    let path = head.uri.path().to_owned();
+    received.requests.push((path, head.headers));
+    if status == 200 {
+        received.spans.extend(spans(body));
+    }
+    Reply::status(status)
 }

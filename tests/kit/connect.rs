@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::TcpStream;
-
-use super::door::Door;
+use trial::door::{ANY_PORT, Door};
 
 /// A running proxy. Dropping it ends it and its tunnels.
 pub struct ConnectProxy {
@@ -31,7 +30,7 @@ impl ConnectProxy {
         let credentials =
             authorization.map(|value| format!("proxy-authorization: {value}").to_lowercase());
         let (seen, credentials) = (Arc::clone(&asked), Arc::new(credentials));
-        let door = Door::open(move |stream, _| {
+        let door = Door::open(ANY_PORT, move |stream, _| {
             let (seen, credentials) = (Arc::clone(&seen), Arc::clone(&credentials));
             let route = Arc::clone(&route);
             async move {
@@ -40,7 +39,7 @@ impl ConnectProxy {
             }
         });
         Self {
-            door: door.await,
+            door: door.expect("a free port"),
             asked,
         }
     }

@@ -12,8 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
-
-use super::door::Door;
+use trial::door::{ANY_PORT, Door};
 
 /// Maximum number of chunks in flight per direction of a connection: more than half a second's
 /// worth.
@@ -179,11 +178,11 @@ impl Proxy {
         let trap = None;
         let settings = Arc::new(watch::Sender::new(ProxySettings { ways, trap }));
         let target = Arc::new(Mutex::new(*first));
-        let door = door(Arc::clone(&target), Arc::clone(&settings), seed).await;
+        let door = door(Arc::clone(&target), Arc::clone(&settings), seed);
         let mut more = Vec::new();
         for target in others {
             let target = Arc::new(Mutex::new(*target));
-            more.push(self::door(target, Arc::clone(&settings), seed).await);
+            more.push(self::door(target, Arc::clone(&settings), seed));
         }
         Self {
             door,
@@ -241,7 +240,7 @@ impl Proxy {
 }
 
 /// Opens a port that leads to `target`.
-async fn door(
+fn door(
     target: Arc<Mutex<SocketAddr>>,
     settings: Arc<watch::Sender<ProxySettings>>,
     seed: u64,
@@ -251,7 +250,7 @@ async fn door(
         let target = *lock(&target);
         carry(client, target, Arc::clone(&settings), seed)
     };
-    Door::open(carry).await
+    Door::open(ANY_PORT, carry).expect("a free port")
 }
 
 fn lock(target: &Mutex<SocketAddr>) -> std::sync::MutexGuard<'_, SocketAddr> {
@@ -404,7 +403,7 @@ mod tests {
             refused.expect_err("nobody listens").kind(),
             io::ErrorKind::ConnectionRefused
         );
-        proxy.door.take().await;
+        proxy.door.take().expect("its port");
         TcpStream::connect(proxy.door.address)
             .await
             .expect("it listens");

@@ -301,7 +301,8 @@ async fn refuse(slots: impl Iterator<Item = &WorkerSlot> + Clone, lasts: Duratio
     }
     sleep(lasts).await;
     for slot in slots {
-        slot.to_downstream.door.take().await;
+        let taken = slot.to_downstream.door.take();
+        taken.expect("its port");
     }
 }
 

@@ -1,27 +1,20 @@
 //! The strict downstream. It records each call when it arrives, and its seed decides how slow and
 //! rude it is. The callers are workers, or other workers to which jobs were forwarded.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::RETRY_AFTER;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{HeaderMap, Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
-use kit::freezable_stream::{FreezableStream, Stillness};
+use http_body_util::BodyExt;
+use hyper::Request;
+use hyper::body::Incoming;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use trial::separate_server::SeparateServer;
+use trial::api::{ApiServer, Cut, Reply, header};
 
 use crate::bed::rude::{RUDE, SLOW, WAYS};
 use crate::history::{DownstreamAnswer, EventKind, History, JobId};
@@ -70,7 +63,6 @@ struct DownstreamState {
     calls: AtomicU64,
     hangs: AtomicBool,
     trap: watch::Sender<Trap>,
-    stillness: Arc<Stillness>,
 }
 
 /// Waits for a call of a worker, and holds it.
@@ -84,7 +76,7 @@ enum Trap {
 
 /// The running downstream. Dropping it ends it.
 pub struct Downstream {
-    server: SeparateServer,
+    server: ApiServer,
     api: Arc<DownstreamState>,
 }
 
@@ -109,21 +101,20 @@ impl Downstream {
             calls: AtomicU64::new(0),
             hangs: AtomicBool::new(false),
             trap: watch::Sender::new(Trap::None),
-            stillness: Arc::default(),
         });
-        let serving = Arc::clone(&api);
-        let server = SeparateServer::start(move |listener| serve(listener, serving))?;
+        let called = Arc::clone(&api);
+        let server = ApiServer::start_apart(move |request| call(Arc::clone(&called), request))?;
         Ok(Self { server, api })
     }
 
     /// Returns its address.
     pub fn address(&self) -> SocketAddr {
-        self.server.address()
+        self.server.door.address
     }
 
     /// Stops reading from connections, or resumes it and reads everything that was sent meanwhile.
     pub fn stand_still(&self, still: bool) {
-        self.api.stillness.set(still);
+        self.server.stand_still(still);
     }
 
     /// Sets whether new calls hang forever. Calls that already wait for an answer get one.
@@ -212,34 +203,6 @@ impl DownstreamState {
     }
 }
 
-async fn serve(listener: TcpListener, api: Arc<DownstreamState>) -> io::Result<()> {
-    loop {
-        let (stream, _) = listener.accept().await?;
-        tokio::spawn(connection(stream, Arc::clone(&api)));
-    }
-}
-
-/// Serves a connection until the caller or the seed ends it. Both may show as an error, which is
-/// ignored.
-async fn connection(stream: TcpStream, api: Arc<DownstreamState>) {
-    let stream = FreezableStream::new(stream, &api.stillness);
-    let service = service_fn(|request| call(Arc::clone(&api), request));
-    let _ = http1::Builder::new()
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
-}
-
-/// An error of the handler, upon which hyper cuts the connection.
-#[derive(Debug, thiserror::Error)]
-#[error("cut")]
-struct Cut;
-
-impl From<Infallible> for Cut {
-    fn from(never: Infallible) -> Self {
-        match never {}
-    }
-}
-
 /// Records how a call ended, even if its caller leaves.
 struct OpenCall<'a> {
     history: &'a History,
@@ -254,13 +217,10 @@ impl Drop for OpenCall<'_> {
     }
 }
 
-async fn call(
-    api: Arc<DownstreamState>,
-    request: Request<Incoming>,
-) -> Result<Response<Full<Bytes>>, Cut> {
+async fn call(api: Arc<DownstreamState>, request: Request<Incoming>) -> Reply {
     let at = api.history.now();
     let Some(caller) = caller(&request) else {
-        return Ok(other(&request).await);
+        return other(&request).await;
     };
     let job = caller.job;
     let mut open = api.arrived(at, caller);
@@ -272,43 +232,32 @@ async fn call(
         api.history.add(EventKind::Mangled { job });
     }
     match api.end(&mut open, caller).await {
-        DownstreamAnswer::Done => Ok(status(StatusCode::OK)),
-        DownstreamAnswer::Rejected => Ok(status(StatusCode::UNPROCESSABLE_ENTITY)),
-        DownstreamAnswer::Failed => Ok(status(StatusCode::INTERNAL_SERVER_ERROR)),
+        DownstreamAnswer::Done => Reply::ok(),
+        DownstreamAnswer::Rejected => Reply::status(422),
+        DownstreamAnswer::Failed => Reply::status(500),
         DownstreamAnswer::Throttled => {
-            let mut answer = status(StatusCode::TOO_MANY_REQUESTS);
-            (answer.headers_mut()).insert(RETRY_AFTER, CLOSED.as_secs().into());
-            Ok(answer)
+            Reply::status(429).header("retry-after", &CLOSED.as_secs().to_string())
         }
-        DownstreamAnswer::Cut | DownstreamAnswer::Gone => Err(Cut),
+        DownstreamAnswer::Cut | DownstreamAnswer::Gone => Reply::cut(Cut::Closed),
     }
 }
 
 /// Answers calls for rude tenants, whose jobs are not in the history, and requests for access
 /// tokens.
-async fn other<B>(request: &Request<B>) -> Response<Full<Bytes>> {
+async fn other<B>(request: &Request<B>) -> Reply {
     let [revoked, waiting, hanging] = WAYS;
     let asks = request.uri().path().strip_prefix(TOKENS);
     let of = asks.or_else(|| header(request.headers(), "x-tenant"));
     match (asks.is_some(), of.unwrap_or_default()) {
-        (true, tenant) if tenant.starts_with(revoked) => status(StatusCode::UNAUTHORIZED),
+        (true, tenant) if tenant.starts_with(revoked) => Reply::status(401),
         (true, tenant) if tenant.starts_with(waiting) => std::future::pending().await,
         // Expires soon, so that workers keep requesting tokens.
-        (true, _) => Response::new(Full::from(r#"{"access_token": "t", "expires_in": 4}"#)),
+        (true, _) => Reply::ok().body(r#"{"access_token": "t", "expires_in": 4}"#),
         (false, tenant) if tenant.starts_with(hanging) => std::future::pending().await,
-        (false, SLOW) => {
-            sleep(SLOW_CALL).await;
-            status(StatusCode::OK)
-        }
-        (false, tenant) if tenant.starts_with(RUDE) => status(StatusCode::OK),
-        _ => status(StatusCode::NOT_FOUND),
+        (false, SLOW) => Reply::ok().after(SLOW_CALL),
+        (false, tenant) if tenant.starts_with(RUDE) => Reply::ok(),
+        _ => Reply::status(404),
     }
-}
-
-fn status(status: StatusCode) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::default());
-    *response.status_mut() = status;
-    response
 }
 
 /// Reads the origin of a call from its headers and path.
@@ -320,10 +269,6 @@ fn caller<B>(request: &Request<B>) -> Option<CallOrigin> {
         worker: worker.parse().ok()?,
         life: life.parse().ok()?,
     })
-}
-
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name)?.to_str().ok()
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! Common parts of programs in which real workers call a strict API that counts its calls:
-//! `sluicegate demo` and `torture`.
+//! The bed of programs and tests in which real workers call a fake API that records its calls:
+//! `sluicegate demo`, `torture`, suites and benches.
 
+pub mod api;
+pub mod door;
 pub mod fetch;
+pub mod freezable_stream;
 pub mod pauses;
-pub mod separate_server;
 pub mod windows;
 pub mod worker;

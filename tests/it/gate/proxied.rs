@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kit::api::Api;
-use kit::door::Door;
 use kit::gate::conformance::conforms;
 use kit::gate::{FRESH, LONG, LimitedGate, ask, limit, started};
 use kit::servers::{Redis, shared_rabbit, unique};
@@ -19,6 +18,7 @@ use sluicegate::gate::{EarlierStarts, Gate, GateError};
 use sluicegate::rules::limit::Algorithm;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use trial::door::{ANY_PORT, Door};
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
@@ -43,7 +43,8 @@ impl CommandProxy {
         let client = |redis: &&Redis| Client::open(redis.url()).expect("a url");
         let servers = servers.iter().map(client).collect();
         let proxy = Arc::new(Self { servers, tags });
-        let door = Door::open(move |stream, _| serve(stream, Arc::clone(&proxy))).await;
+        let door = Door::open(ANY_PORT, move |stream, _| serve(stream, Arc::clone(&proxy)));
+        let door = door.expect("a free port");
         let url = format!("redis://{}", door.address);
         (door, url)
     }

@@ -55,7 +55,7 @@ async fn a_worker_that_cannot_reach_the_api_returns_jobs_to_one_that_can() {
     })
     .await;
     // No job is left that could show that the API is back.
-    unreachable.door.take().await;
+    unreachable.door.take().expect("its port");
     until("the sick one is ready", || {
         unfit.get("/readyz").as_deref() == Some("ready\n")
     })
@@ -113,7 +113,7 @@ async fn a_single_worker_resumes_its_jobs_when_the_api_is_back() {
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, jobs("acme", 8)).await;
     worker.logs(&["this worker can't make calls"]).await;
-    api.door.take().await;
+    api.door.take().expect("its port");
     until("all calls", || api.count() >= 8).await;
     worker.logs(&["this worker can make calls again"]).await;
     until("it is ready", || {

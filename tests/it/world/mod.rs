@@ -17,7 +17,7 @@ mod throttle_scope;
 mod used_up;
 
 use hyper::Version;
-use kit::api::{Api, ApiBehavior, Reply};
+use kit::api::{Api, ApiBehavior, Cut, Reply};
 use kit::certificates::TestCertificates;
 use kit::proxy::{Proxy, Transfer, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
@@ -34,7 +34,7 @@ async fn a_worker_calls_an_https_api_over_a_bad_network() {
     let api = Api::with(manner).await;
     api.answers(|call| match (call.job.as_str(), call.attempt) {
         ("bad", _) => Reply::status(422),
-        ("reset", 1) => Reply::reset(),
+        ("reset", 1) => Reply::cut(Cut::Reset),
         _ => Reply::ok().after(10 * MS),
     });
     let mut way = Transfer::between(MS, 5 * MS);
@@ -82,7 +82,7 @@ async fn a_worker_calls_an_https_api_over_a_bad_network() {
     api.door.refuse().await;
     bed.publish(&yaml, [job("fourth", "refused")]).await;
     worker.logs(&["tenant=fourth"]).await;
-    api.door.take().await;
+    api.door.take().expect("its port");
     until("the call", || api.count() == seen + 2).await;
     worker.stop();
     let dead = bed.dead(&yaml).await;

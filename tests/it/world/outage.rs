@@ -87,7 +87,7 @@ async fn outage(manner: OutageKind) {
     let back = api.count();
     api.answers(|_| Reply::ok());
     if manner == OutageKind::Refuses {
-        api.door.take().await;
+        api.door.take().expect("its port");
     }
     until("all jobs", || done(&workers) >= 300.0).await;
     // Four failures came before the breaker opened, and the outage used no more attempts. Later

@@ -7,19 +7,15 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
 use clap::Args;
-use futures_util::StreamExt as _;
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use hyper::{Request, StatusCode};
 use simulator::api::{ApiAnswer, ApiModel, ServedApi};
 use simulator::forms::{ApiLimit, Latency, Percent};
 use simulator::limiter::Counting;
 use sluicegate::config::show_duration;
-use tokio::net::TcpListener;
-use tokio::time::sleep;
+use trial::api::{ApiServer, Reply};
 
 use super::{Failure, count, plain};
 
@@ -95,9 +91,8 @@ struct EchoServer {
 }
 
 impl EchoServer {
-    /// Takes a call of `tenant`. Returns its time since the start, the answer, and how long the
-    /// answer takes.
-    fn answer(&self, tenant: &str) -> (Duration, (StatusCode, HeaderMap), Duration) {
+    /// Takes a call of `tenant`. Returns its time since the start, and the answer.
+    fn answer(&self, tenant: &str) -> (Duration, Reply) {
         let mut answering = self
             .answering
             .lock()
@@ -110,14 +105,15 @@ impl EchoServer {
             retry_after,
             latency,
         } = answering.arrives((tenant, 1), at_us);
-        let mut headers = HeaderMap::new();
-        headers.extend(retry_after.map(|seconds| (header::RETRY_AFTER, seconds.into())));
         let status = match status {
-            429 => StatusCode::TOO_MANY_REQUESTS,
-            500 => StatusCode::INTERNAL_SERVER_ERROR,
-            _ => self.status,
+            200 => self.status.as_u16(),
+            status => status,
         };
-        (at, (status, headers), latency)
+        let mut reply = Reply::status(status).after(latency);
+        if let Some(seconds) = retry_after {
+            reply = reply.header("retry-after", &seconds.to_string());
+        }
+        (at, reply)
     }
 
     /// Returns the beginning of a call's line.
@@ -137,8 +133,6 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
         let listen = args.listen;
         Failure::Failed(format!("--listen: can't listen on {listen}: {why}"))
     };
-    let listener = TcpListener::bind(args.listen).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
     let strict = args.limit.map_or_else(String::new, |limit| {
         let (calls, window) = (limit.max as u64, show_duration(limit.window));
         let calls = count(calls, "call");
@@ -151,10 +145,6 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
             other => format!(", and takes {calls} {whose} in {window} ({})", other.name()),
         }
     });
-    print_line(&format!(
-        "listening on http://{address}/; answers {}{strict}",
-        args.status.as_u16()
-    ))?;
     let api = ApiModel {
         latency: args.latency,
         errors: args.errors,
@@ -162,7 +152,7 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
         limits: args.limit.into_iter().collect(),
     };
     // The seed differs each time.
-    let seed = RandomState::new().hash_one(address);
+    let seed = RandomState::new().hash_one(args.listen);
     let echo = Arc::new(EchoServer {
         status: args.status,
         began: Instant::now(),
@@ -170,15 +160,18 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
         with_times: args.times,
         first: OnceLock::new(),
     });
-    let app = Router::new().fallback(call).with_state(echo);
-    tokio::select! {
-        served = async { axum::serve(listener, app).await } => served?,
-        interrupted = tokio::signal::ctrl_c() => interrupted?,
-    }
+    let called = move |request| call(Arc::clone(&echo), request);
+    let server = ApiServer::start(args.listen, called).map_err(failed)?;
+    print_line(&format!(
+        "listening on http://{}/; answers {}{strict}",
+        server.door.address,
+        args.status.as_u16()
+    ))?;
+    tokio::signal::ctrl_c().await?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn call(State(echo): State<Arc<EchoServer>>, request: Request) -> Response {
+async fn call(echo: Arc<EchoServer>, request: Request<Incoming>) -> Reply {
     let (head, body) = request.into_parts();
     let text = |name: &str| {
         let value = head.headers.get(name).map(|value| value.as_bytes());
@@ -186,27 +179,26 @@ async fn call(State(echo): State<Arc<EchoServer>>, request: Request) -> Response
         value.map_or_else(|| "-".to_owned(), |value| plain(&value, 255))
     };
     let tenant = text("x-tenant");
-    let (at, (status, headers), latency) = echo.answer(&tenant);
+    let (at, reply) = echo.answer(&tenant);
     let (id, attempt) = (text("x-job-id"), text("x-attempt"));
     let body = shown(body).await;
-    let code = status.as_u16();
+    let code = reply.status.as_u16();
     let begin = echo.begin(at);
     // A reader that closed the output wants no more of it.
     let _ = print_line(&format!(
         "{begin}{code} {tenant} {id} attempt {attempt}: {body}"
     ));
-    // A sleep of zero would take a millisecond.
-    if !latency.is_zero() {
-        sleep(latency).await;
-    }
-    (status, headers, format!("{body}\n")).into_response()
+    let reply = reply.header("content-type", "text/plain; charset=utf-8");
+    reply.body(format!("{body}\n"))
 }
 
 /// Returns the beginning of a body, and reads it to its end.
-async fn shown(body: Body) -> String {
-    let mut stream = body.into_data_stream();
+async fn shown(mut body: Incoming) -> String {
     let mut start = Vec::new();
-    while let Some(Ok(data)) = stream.next().await {
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
         // A character has up to 4 bytes.
         let room = (4 * SHOWN).saturating_sub(start.len());
         start.extend(data.iter().take(room));

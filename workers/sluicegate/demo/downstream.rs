@@ -2,17 +2,13 @@
 //! zero tolerance, and records every arrival by its own clock.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
-use axum::Router;
-use axum::body::to_bytes;
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use tokio::net::TcpSocket;
-use trial::separate_server::SeparateServer;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::{HeaderMap, Request};
+use trial::api::{ApiServer, Reply, header};
 
 use super::answers::words_of;
 use super::ledger::{Arrival, ArrivalLedger, TenantProgress};
@@ -21,25 +17,12 @@ use super::workload::{DemoJob, Workload};
 
 /// Maximum size of a body. The demo's own bodies are far shorter.
 const MAX_BODY_BYTES: usize = 64 * 1024;
-/// Maximum number of connections that wait to be accepted.
-const BACKLOG: u32 = 1024;
 
 /// The running API. Dropping it stops it.
 pub struct DemoApi {
-    address: SocketAddr,
-    door: Door,
-    app: Router,
+    server: ApiServer,
     clock: DemoClock,
     ledger: Arc<Mutex<ArrivalLedger>>,
-}
-
-/// Whether it accepts connections.
-enum Door {
-    Open(SeparateServer),
-    /// Its port refuses connections and is reserved.
-    Shut(TcpSocket),
-    /// It could be neither closed nor opened again.
-    Lost,
 }
 
 impl DemoApi {
@@ -50,15 +33,10 @@ impl DemoApi {
     pub fn start(plan: &Workload, start: Instant) -> io::Result<Self> {
         let ledger = Arc::new(Mutex::new(ArrivalLedger::new(plan.clone())));
         let clock = DemoClock { start };
-        let app = Router::new()
-            .fallback(call)
-            .with_state((clock, Arc::clone(&ledger)));
-        let served = app.clone();
-        let server = SeparateServer::start(async |listener| axum::serve(listener, served).await)?;
+        let called = Arc::clone(&ledger);
+        let answer = move |request| call(clock, Arc::clone(&called), request);
         Ok(Self {
-            address: server.address(),
-            door: Door::Open(server),
-            app,
+            server: ApiServer::start_apart(answer)?,
             clock,
             ledger,
         })
@@ -66,38 +44,22 @@ impl DemoApi {
 
     /// Returns its URL.
     pub fn url(&self) -> String {
-        format!("http://{}/", self.address)
+        format!("http://{}/", self.server.door.address)
     }
 
     /// Ends its connections and refuses new ones from now on. Returns the time by its clock.
-    ///
-    /// # Errors
-    /// Its port is lost.
-    pub fn go_away(&mut self) -> io::Result<u64> {
-        if let Door::Open(server) = std::mem::replace(&mut self.door, Door::Lost) {
-            // This also closes its port.
-            drop(server);
-        }
-        let socket = TcpSocket::new_v4()?;
-        socket.set_reuseaddr(true)?;
-        socket.bind(self.address)?;
-        self.door = Door::Shut(socket);
-        Ok(self.clock.mono_ns())
+    pub async fn go_away(&self) -> u64 {
+        self.server.door.refuse().await;
+        self.clock.mono_ns()
     }
 
     /// Accepts connections again at the same port. Returns the time by its clock.
     ///
     /// # Errors
-    /// No thread or runtime is available.
-    pub fn come_back(&mut self) -> io::Result<u64> {
+    /// The system's error, if it can't listen.
+    pub fn come_back(&self) -> io::Result<u64> {
         let since = self.clock.mono_ns();
-        if let Door::Shut(socket) = std::mem::replace(&mut self.door, Door::Lost) {
-            let listener = socket.listen(BACKLOG)?.into_std()?;
-            let app = self.app.clone();
-            let serve = async |listener| axum::serve(listener, app).await;
-            self.door = Door::Open(SeparateServer::start_at(listener, serve)?);
-        }
-        Ok(since)
+        self.server.door.take().map(|()| since)
     }
 
     /// Returns each tenant's progress.
@@ -135,63 +97,46 @@ fn lock(ledger: &Mutex<ArrivalLedger>) -> MutexGuard<'_, ArrivalLedger> {
 }
 
 async fn call(
-    State((clock, ledger)): State<(DemoClock, Arc<Mutex<ArrivalLedger>>)>,
-    request: Request,
-) -> Response {
-    let answer = {
-        let mut ledger = lock(&ledger);
-        // Read under the lock, so that the ledger is sorted.
-        let (mono_ns, wall_ns) = (clock.mono_ns(), clock.wall_ns());
-        let headers = request.headers();
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let job = text("x-job-id").and_then(|id| ledger.plan().job(id));
-        let tenant = |job: &DemoJob| ledger.plan().tenant(job.tenant);
-        let right = job.filter(|job| text("x-tenant") == Some(&*tenant(job)));
-        match right.filter(|_| ledger.has_room()) {
-            Some(job) => {
-                let attempt = text("x-attempt").and_then(|n| n.parse().ok()).unwrap_or(0);
-                let (status, wait) = ledger.arrive(job, attempt, mono_ns, wall_ns);
-                let plan = ledger.plan();
-                let costs = plan.scenario == Scenario::Costs;
-                let actual_cost = costs.then(|| plan.cost(job).actual);
-                let (status, headers, words) = answer(status, wait, actual_cost);
-                (status, headers, words_of(ledger.last(), &words))
-            }
-            None => {
-                ledger.stranger();
-                (
-                    StatusCode::NOT_FOUND,
-                    HeaderMap::new(),
-                    "no job of the demo".to_owned(),
-                )
-            }
-        }
-    };
+    clock: DemoClock,
+    ledger: Arc<Mutex<ArrivalLedger>>,
+    request: Request<Incoming>,
+) -> Reply {
+    let reply = arrive(clock, &mut lock(&ledger), request.headers());
     // Read the body, so that the connection can be reused.
-    if to_bytes(request.into_body(), MAX_BODY_BYTES).await.is_err() {
-        return StatusCode::PAYLOAD_TOO_LARGE.into_response();
+    match Limited::new(request.into_body(), MAX_BODY_BYTES)
+        .collect()
+        .await
+    {
+        Ok(_) => reply,
+        Err(_) => Reply::status(413),
     }
-    answer.into_response()
 }
 
-fn answer(
-    status: u16,
-    wait: Duration,
-    actual_cost: Option<u64>,
-) -> (StatusCode, HeaderMap, String) {
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut headers = HeaderMap::new();
-    if let Some(cost) = actual_cost {
-        headers.insert("x-actual-cost", cost.into());
-    }
-    let text = match status {
-        StatusCode::TOO_MANY_REQUESTS => {
-            let seconds = wait.as_millis().div_ceil(1000) as u64;
-            headers.insert(header::RETRY_AFTER, seconds.into());
-            "not now"
-        }
-        StatusCode::UNPROCESSABLE_ENTITY => "this job is made to be rejected",
-        _ => "done",
+/// Records a call and decides its answer.
+fn arrive(clock: DemoClock, ledger: &mut ArrivalLedger, headers: &HeaderMap) -> Reply {
+    // Read under the lock, so that the ledger is sorted.
+    let (mono_ns, wall_ns) = (clock.mono_ns(), clock.wall_ns());
+    let job = header(headers, "x-job-id").and_then(|id| ledger.plan().job(id));
+    let tenant = |job: &DemoJob| ledger.plan().tenant(job.tenant);
+    let right = job.filter(|job| header(headers, "x-tenant") == Some(&*tenant(job)));
+    let Some(job) = right.filter(|_| ledger.has_room()) else {
+        ledger.stranger();
+        return Reply::status(404).body("no job of the demo");
     };
-    (status, headers, text.to_owned())
+    let attempt = header(headers, "x-attempt").and_then(|n| n.parse().ok());
+    let (status, wait) = ledger.arrive(job, attempt.unwrap_or(0), mono_ns, wall_ns);
+    let (words, retry_after) = match status {
+        429 => ("not now", Some(wait.as_millis().div_ceil(1000))),
+        422 => ("this job is made to be rejected", None),
+        _ => ("done", None),
+    };
+    let mut reply = Reply::status(status).body(words_of(ledger.last(), words));
+    if let Some(seconds) = retry_after {
+        reply = reply.header("retry-after", &seconds.to_string());
+    }
+    if ledger.plan().scenario == Scenario::Costs {
+        let cost = ledger.plan().cost(job).actual;
+        reply = reply.header("x-actual-cost", &cost.to_string());
+    }
+    reply
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use axum::http::StatusCode;
+use hyper::StatusCode;
 use sluicegate::rules::limit::{Algorithm, Limit};
 
 use super::scenario::CLOSED;

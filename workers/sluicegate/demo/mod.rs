@@ -69,9 +69,8 @@ pub async fn run(args: DemoArgs, config: Config) -> Result<ExitCode, DemoError> 
     );
     let parts = parts(&plan, &config, &name).await?;
     let plans: Vec<Workload> = parts.iter().map(|part| part.plan.clone()).collect();
-    let mut parts = parts;
     let observed = tokio::select! {
-        observed = observe(&args, &plan, &config, &mut parts, &name) => observed,
+        observed = observe(&args, &plan, &config, &parts, &name) => observed,
         () = signals.next() => Err(DemoError("interrupted".to_owned())),
     };
     // The queues are deleted in any case. The messages left in them are a figure.
@@ -172,10 +171,10 @@ async fn observe(
     args: &DemoArgs,
     plan: &Workload,
     config: &Config,
-    parts: &mut [PipelineSetup],
+    parts: &[PipelineSetup],
     name: &str,
 ) -> Result<Vec<DemoObservations>, DemoError> {
-    for part in &*parts {
+    for part in parts {
         say(args, &describe(part));
         if part.plan.scenario == Scenario::Results {
             part.queues.declare_results().await?;
@@ -271,12 +270,12 @@ fn describe(part: &PipelineSetup) -> String {
 async fn watch(
     args: &DemoArgs,
     plan: &Workload,
-    parts: &mut [PipelineSetup],
+    parts: &[PipelineSetup],
     workers: &mut [DemoWorker],
 ) -> Result<(Vec<Vec<DemoJob>>, Option<ApiOutage>), DemoError> {
     let plans: Vec<Workload> = parts.iter().map(|part| part.plan.clone()).collect();
-    let (queues, mut downstreams): (Vec<_>, Vec<_>) = (parts.iter_mut())
-        .map(|part| (&part.queues, &mut part.downstream))
+    let (queues, downstreams): (Vec<_>, Vec<_>) = (parts.iter())
+        .map(|part| (&part.queues, &part.downstream))
         .unzip();
     let counts: Vec<Arc<[AtomicUsize]>> = (plans.iter())
         .map(|plan| (0..plan.tenants).map(|_| AtomicUsize::new(0)).collect())
@@ -338,22 +337,22 @@ async fn watch(
                 .iter()
                 .position(|plan| plan.pipeline == Some(PipelineRole::Away));
             // Scenarios without an outage never get here.
-            let Some(downstream) = away.map(|at| &mut downstreams[at]) else {
+            let Some(downstream) = away.map(|at| downstreams[at]) else {
                 continue;
             };
-            let lost = |error| DemoError(format!("the API lost its port: {error}"));
             match &mut outage {
                 None => {
-                    let from_ns = downstream.go_away().map_err(lost)?;
                     outage = Some(ApiOutage {
-                        from_ns,
+                        from_ns: downstream.go_away().await,
                         to_ns: u64::MAX,
                     });
                     view.say("The API of away refuses connections; jobs of steady are published.");
                     begin.send_replace(true);
                 }
                 Some(outage) => {
-                    outage.to_ns = downstream.come_back().map_err(lost)?;
+                    let back = downstream.come_back();
+                    let lost = |error| DemoError(format!("the API lost its port: {error}"));
+                    outage.to_ns = back.map_err(lost)?;
                     view.say("The API of away accepts connections again.");
                 }
             }
