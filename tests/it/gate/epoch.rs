@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 use kit::gate::{
     FRESH, LONG, LimitedGate, clocked, decided, gate_at, limit, started, tenant, waits,
 };
-use kit::redis_topologies::replicated;
+use kit::proxy::{Proxy, Transfers, server_of};
+use kit::redis_topologies::{port, replicated};
 use kit::servers::{Redis, unique};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{EarlierStarts, Gate, GateError, Question, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
 
 const MAX: usize = 4;
 const WINDOW: Duration = Duration::from_millis(1_500);
@@ -289,32 +288,6 @@ async fn a_lost_script_cache_is_no_loss() {
     assert!(fleet.colds.is_empty());
 }
 
-/// Creates an address that leads to one server or another, as in a failover. Returns it and the
-/// port it leads to.
-async fn switch(to: &Redis) -> (String, Arc<AtomicU64>) {
-    let port = Arc::new(AtomicU64::new(port(to)));
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("it is bound");
-    let target = Arc::clone(&port);
-    tokio::spawn(async move {
-        while let Ok((mut from, _)) = listener.accept().await {
-            let target = Arc::clone(&target);
-            tokio::spawn(async move {
-                let to = format!("127.0.0.1:{}", target.load(Ordering::Relaxed));
-                if let Ok(mut to) = TcpStream::connect(to).await {
-                    let _ = copy_bidirectional(&mut from, &mut to).await;
-                }
-            });
-        }
-    });
-    (format!("redis://{address}"), port)
-}
-
-fn port(redis: &Redis) -> u64 {
-    let port = redis.url().rsplit(':').next().expect("a port");
-    port.parse().expect("a number")
-}
-
 /// Starts a replica that has all of the primary's data.
 async fn replica_of(primary: &Redis) -> Redis {
     let replica = Redis::start_with(&["repl-diskless-sync-delay 0"]);
@@ -331,7 +304,7 @@ async fn replica_of(primary: &Redis) -> Redis {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_promoted_replica_that_lags_is_a_loss_and_a_complete_one_is_none() {
     let primary = Redis::start_with(&["repl-diskless-sync-delay 0"]);
-    let (url, target) = switch(&primary).await;
+    let (proxy, url) = Proxy::before(primary.url(), Transfers::OPEN, 0).await;
     let mut fleet = Fleet::new(&url, &short()).await;
     fleet.run(1).await;
     let replica = replica_of(&primary).await;
@@ -340,7 +313,7 @@ async fn a_promoted_replica_that_lags_is_a_loss_and_a_complete_one_is_none() {
     assert!(fleet.colds.iter().all(|(_, why)| why.contains("changed")));
     replica.ctl(&["replicaof", "no", "one"]);
     fleet.run(2 * MAX).await;
-    target.store(port(&replica), Ordering::Relaxed);
+    proxy.lead_to(server_of(replica.url()));
     primary.kill();
     fleet.run(2 * MAX).await;
     fleet.keeps_the_limit();
@@ -352,7 +325,7 @@ async fn a_promoted_replica_that_lags_is_a_loss_and_a_complete_one_is_none() {
     let second = replica_of(&replica).await;
     fleet.run(4).await;
     replicated(&replica, &second);
-    target.store(port(&second), Ordering::Relaxed);
+    proxy.lead_to(server_of(second.url()));
     replica.kill();
     second.ctl(&["replicaof", "no", "one"]);
     fleet.run(4).await;
