@@ -1,7 +1,7 @@
 //! `sluicegate run` as a process of its own, with its log, its metrics and its memory usage.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -106,12 +106,7 @@ impl Process {
     /// reached.
     pub fn get(&self, path: &str) -> Option<String> {
         let address = |line: &String| Some(line.split("admin.listen=").nth(1)?.trim().to_owned());
-        let mut stream = TcpStream::connect(self.log().iter().find_map(address)?).ok()?;
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        Some(answer.split_once("\r\n\r\n")?.1.to_owned())
+        get(self.log().iter().find_map(address)?, path)
     }
 
     /// Returns the value of `series` in its metrics, written as there: `NAME{LABELS}`.
@@ -170,4 +165,15 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Returns the body of a server's answer at `path`, or `None` if it can't be reached.
+pub(crate) fn get(address: impl ToSocketAddrs, path: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    // In HTTP/1.0 an answer comes in one piece.
+    let request = format!("GET {path} HTTP/1.0\r\nhost: x\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer.split_once("\r\n\r\n")?.1.to_owned())
 }

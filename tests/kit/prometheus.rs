@@ -1,13 +1,11 @@
 //! A test's own Prometheus, from Debian's package: its targets, its rules, and promtool's checks.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::process::Process;
+use crate::process::{Process, get};
 use crate::servers::free_port;
 
 const MISSING: &str = "scripts/test installs what is missing (Debian's package prometheus)";
@@ -67,13 +65,7 @@ scrape_configs: [{{job_name: '{job}', static_configs: [{{targets: {targets:?}}}]
     /// Returns its JSON answer at `path`, such as `/api/v1/rules`, or `None` if it does not listen
     /// yet.
     pub fn get(&self, path: &str) -> Option<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        // In HTTP/1.0 an answer comes in one piece.
-        let request = format!("GET {path} HTTP/1.0\r\nhost: x\r\n\r\n");
-        stream.write_all(request.as_bytes()).ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        Some(answer.split_once("\r\n\r\n")?.1.to_owned())
+        get(("127.0.0.1", self.port), path)
     }
 
     /// Returns its answer at `path` for the parameter `query`.
