@@ -1,0 +1,52 @@
+//! Keys in Redis live as long as the usage that they hold counts.
+
+use kit::MS;
+use kit::gate::{FRESH, asking, fake_gate, limit, memory_gate, receipt, tenant};
+use sluicegate::gate::{End, Gate, Settled, TenantSettled};
+use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::scope::Labels;
+
+/// Compares the scripts with the model while windows and leases pass without questions, which would
+/// postpone the expiry.
+#[tokio::test(start_paused = true)]
+async fn no_key_expires_while_its_usage_counts() {
+    for algorithm in Algorithm::EVERY {
+        let limit = match algorithm {
+            Algorithm::Concurrency => Limit::concurrent("default", 3).expect("in range"),
+            _ => limit(algorithm, 3, 1_000),
+        };
+        let (fake, model) = (fake_gate(limit.clone()), memory_gate(limit));
+        let id = tenant("t");
+        for round in 0..4 {
+            let ask = [asking("t", &fake.limits, &[FRESH; 2])];
+            let replies = fake.gate.ask(&ask).await.expect("the gate answers");
+            model.gate.ask(&ask).await.expect("the gate answers");
+            let reply = replies[0].as_ref().expect("a decision");
+            let ended = (0..2).map(|number| Settled {
+                receipt: receipt(&ask[0], reply, number),
+                end: End::Cost(1),
+            });
+            let settled = [TenantSettled {
+                tenant: id.clone(),
+                labels: Labels::default(),
+                limits: fake.limits.clone(),
+                call: format!("c{round}"),
+                settled: ended.collect(),
+            }];
+            for step in 0..16 {
+                tokio::time::sleep(MS * 170).await;
+                // Every other round, the leases last until they end by themselves.
+                if step == 0 && round % 2 == 0 {
+                    fake.gate.settle(&settled).await.expect("the gate answers");
+                    model.gate.settle(&settled).await.expect("the gate answers");
+                }
+                if step == 8 {
+                    tokio::time::sleep(MS * 58_800).await;
+                }
+                let shown = [fake.inspect(&id).await, model.inspect(&id).await];
+                let [stored, counted] = shown.map(|shown| shown.expect("the gate answers"));
+                assert_eq!(stored, counted, "{algorithm:?}, {round}, {step}");
+            }
+        }
+    }
+}
