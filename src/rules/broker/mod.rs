@@ -1,4 +1,4 @@
-//! What RabbitMQ's queues, timeouts and prefetch mean for jobs.
+//! Rules for RabbitMQ's queues, timeouts and prefetch.
 
 pub mod existing_queue;
 pub mod holding;

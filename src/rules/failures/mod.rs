@@ -1,4 +1,4 @@
-//! What follows failures: breakers, throttles and retries, and advice on refused calls.
+//! Responses to failures: breakers, throttles and retries, and advice on refused calls.
 
 pub mod breaker;
 pub mod crash;

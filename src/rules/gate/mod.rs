@@ -1,5 +1,4 @@
-//! What the gate decides: usage, waitlists and forecasts, and the model that the Lua scripts
-//! follow.
+//! The gate's rules: usage, waitlists and forecasts, and the model that the Lua scripts follow.
 
 pub mod fair_queue;
 pub mod forecast;

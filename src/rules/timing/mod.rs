@@ -1,4 +1,4 @@
-//! When calls start and arrive: latencies, late calls, the pace of starts, and promised turns.
+//! Times of calls: latencies, late calls, the pace of starts, and promised turns.
 
 pub mod latency;
 pub mod lateness;

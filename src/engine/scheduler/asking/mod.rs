@@ -1,4 +1,4 @@
-//! A job asks: the gate gets its question, once this worker may ask and can make the call.
+//! Asking: the gate gets a job's question, once this worker may ask and can make the call.
 
 pub(super) mod admission;
 pub(super) mod agreement;

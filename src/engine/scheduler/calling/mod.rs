@@ -1,4 +1,4 @@
-//! A job is called: its start is settled with the gate, and its answer affects other jobs.
+//! Calling: a job's start is settled with the gate, and the answer to its call affects other jobs.
 
 pub(super) mod abandoned;
 pub(super) mod answers;

@@ -1,5 +1,4 @@
-//! A job is taken in: a delivery becomes a job, a dead letter of an invalid message, or a dropped
-//! duplicate.
+//! Intake: a delivery becomes a job, a dead letter of an invalid message, or a dropped duplicate.
 
 pub(super) mod candidates;
 pub(super) mod deduping;

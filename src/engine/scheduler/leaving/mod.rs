@@ -1,4 +1,4 @@
-//! A job leaves: its result and its move to another queue are published, and then it is acked.
+//! Leaving: a job's result and its move to another queue are published, and then it is acked.
 
 pub(super) mod expiring;
 pub(super) mod hold_limit;

@@ -1,4 +1,4 @@
-//! The jobs are reported: their counts, tenants and spans, for metrics, logs and operators.
+//! Reporting: the jobs' counts, tenants and spans, for metrics, logs and operators.
 
 pub(super) mod census;
 pub(super) mod closed_tenants;
