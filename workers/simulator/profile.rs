@@ -79,16 +79,13 @@ fn limits(plan: &ApiPlan) -> Result<Vec<ApiLimit>, String> {
 
 fn api_limit(limit: &Limit) -> Result<ApiLimit, String> {
     let counting = match limit.algorithm() {
-        Algorithm::SlidingWindow | Algorithm::SlidingSegments | Algorithm::Strict => {
-            Counting::Sliding
-        }
-        Algorithm::FixedWindow => Counting::Aligned,
-        Algorithm::CalendarWindow => {
+        Algorithm::Concurrency => Counting::Concurrent,
+        Algorithm::SlidingCounter => Counting::Estimated,
+        bucket if bucket.has_burst() => Counting::Bucket,
+        aligned if aligned.facts().is_aligned => {
             (limit.calendar().copied()).map_or(Counting::Aligned, Counting::Calendar)
         }
-        Algorithm::SlidingCounter => Counting::Estimated,
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => Counting::Bucket,
-        Algorithm::Concurrency => Counting::Concurrent,
+        _ => Counting::Sliding,
     };
     let per_tenant = match limit.scope() {
         Scope::Tenant => true,

@@ -156,7 +156,8 @@ log: {format: json, level: 'warn,sluicegate=debug'}
 #[test]
 fn values_out_of_range_are_reported_with_the_range_and_the_place() {
     let number = "a whole number";
-    let algorithms = "fixed-window-algo, sliding-window-algo, sliding-counter-algo, sliding-segments-algo, token-bucket-algo or leaky-bucket-algo";
+    let [others @ .., last] = Algorithm::ALL.map(Algorithm::name);
+    let algorithms = format!("{} or {last}", others.join(", "));
     let duration =
         "a number of seconds, or a whole number with a unit, such as 500ms, 10s, 5m, 1h or 7d";
     let window = "a duration, such as 500ms, 10s, 5m, 1h or 7d; day, week or month";
