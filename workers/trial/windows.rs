@@ -11,7 +11,7 @@ pub fn sliding(arrivals: &[Arrival], window: u64) -> Vec<u64> {
     let mut all = Vec::with_capacity(arrivals.len());
     for (time, used) in arrivals {
         units += used;
-        while arrivals[first].0 + window <= *time {
+        while time.saturating_sub(arrivals[first].0) >= window {
             units -= arrivals[first].1;
             first += 1;
         }
