@@ -83,8 +83,8 @@ fn the_shortcut_calls_only_functions_of_the_script() {
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// This number of new jobs with this cost ask.
-    Ask(usize, u64),
+    /// This number of new jobs with this cost ask, of which at most the last number may start.
+    Ask(usize, u64, u32),
     /// The last denied job asks again.
     Return,
     /// The last start was not used.
@@ -97,10 +97,11 @@ enum Step {
     Set(u64),
 }
 
-const STEPS: [Step; 10] = [
-    Step::Ask(1, 1),
-    Step::Ask(2, 1),
-    Step::Ask(1, 2),
+const STEPS: [Step; 11] = [
+    Step::Ask(1, 1, 9),
+    Step::Ask(2, 1, 9),
+    Step::Ask(2, 1, 1),
+    Step::Ask(1, 2, 9),
     Step::Return,
     Step::Unused,
     Step::Clock(600),
@@ -198,10 +199,11 @@ impl Bed {
         (self.last, self.ticket) = (None, None);
     }
 
-    async fn ask(&mut self, questions: &[Question]) {
+    async fn ask(&mut self, questions: &[Question], budget: u32) {
         self.asked += 1;
         let ask = TenantAsk {
             permits: format!("permit-{}", self.asked),
+            budget,
             ..asking("t", &self.limits, questions)
         };
         let mut replies = Vec::new();
@@ -221,12 +223,15 @@ impl Bed {
 
     async fn play(&mut self, step: Step) {
         match step {
-            Step::Ask(jobs, cost) => self.ask(&vec![Question { cost, ..FRESH }; jobs]).await,
+            Step::Ask(jobs, cost, budget) => {
+                let questions = vec![Question { cost, ..FRESH }; jobs];
+                self.ask(&questions, budget).await;
+            }
             Step::Return if self.ticket.is_none() => {}
             Step::Unused if self.last.is_none() => {}
             Step::Return => {
                 let ticket = self.ticket;
-                self.ask(&[Question { ticket, ..FRESH }]).await;
+                self.ask(&[Question { ticket, ..FRESH }], 1).await;
             }
             Step::Unused => {
                 let settled = self.last.iter().map(|receipt| Settled {
@@ -282,11 +287,11 @@ async fn shortens_nothing_else(limits: Limits) {
     let count = STEPS.len();
     for sequence in 0..count.pow(LENGTH) {
         let steps = (0..LENGTH).map(|at| STEPS[sequence / count.pow(at) % count]);
-        let steps: Vec<Step> = steps.chain([Step::Ask(1, 1)]).collect();
+        let steps: Vec<Step> = steps.chain([Step::Ask(1, 1, 1)]).collect();
         println!("{steps:?}");
         bed.begin();
         // The script itself decides the first question, and stores what the shortcut needs.
-        bed.play(Step::Ask(1, 1)).await;
+        bed.play(Step::Ask(1, 1, 1)).await;
         for step in steps {
             bed.play(step).await;
         }
