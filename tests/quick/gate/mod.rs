@@ -1,5 +1,6 @@
 //! The gate, its scripts and their models.
 
+mod boundaries;
 mod conformance;
 mod expiry;
 mod lua;
