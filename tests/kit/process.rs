@@ -170,7 +170,7 @@ impl Drop for Process {
 /// Returns the body of a server's answer at `path`, or `None` if it can't be reached.
 pub(crate) fn get(address: impl ToSocketAddrs, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
-    // In HTTP/1.0 an answer comes in one piece.
+    // An HTTP/1.0 answer is never chunked.
     let request = format!("GET {path} HTTP/1.0\r\nhost: x\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();

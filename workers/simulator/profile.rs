@@ -85,6 +85,7 @@ fn api_limit(limit: &Limit) -> Result<ApiLimit, String> {
         aligned if aligned.facts().is_aligned => {
             (limit.calendar().copied()).map_or(Counting::Aligned, Counting::Calendar)
         }
+        // Others count over a window that slides.
         _ => Counting::Sliding,
     };
     let per_tenant = match limit.scope() {

@@ -105,7 +105,7 @@ impl Reply {
     }
 }
 
-/// Returns the value of a header, if it is there and readable.
+/// Returns the value of a header that exists and is text.
 pub fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }

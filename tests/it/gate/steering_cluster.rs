@@ -288,7 +288,7 @@ async fn clocks_set_back_do_not_prevent_waking() {
     };
     let gate = gate(cluster, &prefix);
     woken(Arc::clone(&gate)).await;
-    // As a change while the clocks were ahead leaves the boards.
+    // Writes the versions that a change leaves while the clocks are ahead.
     for primary in &cluster.primaries {
         for key in keys(primary, &prefix) {
             if key.contains("%board") {

@@ -26,7 +26,7 @@ pub type Rewrite = fn(&str) -> String;
 /// Changes the scripts in the commands of a gate.
 pub struct Rewriter {
     rewrite: Rewrite,
-    /// The SHA-1s of the changed scripts, by those of the gate's.
+    /// SHA-1 of each changed script, by that of the gate's script.
     shas: Mutex<HashMap<Vec<u8>, String>>,
 }
 

@@ -20,7 +20,7 @@ use sluicegate::rules::scope::Labels;
 
 /// The commands of a shortcut, none of which writes.
 const READS: [&str; 3] = ["HMGET", "ZCARD", "ZRANGE"];
-/// What a shortcut packs and unpacks: its reply, and the limits.
+/// Formats that a shortcut packs and unpacks: its reply, and the limits.
 const FORMATS: [&str; 2] = ["STARTED_FORMAT", "LIMIT_FORMAT"];
 
 fn is_name(c: char) -> bool {
