@@ -18,8 +18,8 @@ use prometheus_client::metrics::gauge::Gauge;
 pub use self::merge::merge;
 pub use self::series::Metrics;
 use crate::broker::MessageKind;
-use crate::engine::facts::{Census, TenantLoads};
 use crate::gate::Primaries;
+use crate::rules::report::load::{Census, TenantLoads};
 use crate::rules::steering::Hold;
 
 impl Metrics {

@@ -14,10 +14,13 @@ use std::sync::Arc;
 pub use error::{BrokerError, QueueDiffers};
 pub use message::Message;
 
+use strum::IntoStaticStr;
+
 use crate::rules::delays::QueueNames;
 
 /// The queue that a delivery came from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum DeliverySource {
     /// `jobs`: new jobs. If they have headers of ours, the publisher set them, and they are
     /// ignored.
@@ -28,6 +31,7 @@ pub enum DeliverySource {
     /// it.
     Recheck,
     /// A delay queue, by its position. The job waits there until its turn.
+    #[strum(serialize = "lane")]
     Delay(u8),
 }
 
@@ -174,7 +178,8 @@ impl MessageKind {
 }
 
 /// Reason why a publish was not confirmed. The original stays unacked.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum PublishError {
     /// The queue does not exist (the broker returned the mandatory message), or a result's exchange
     /// does not.

@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use crate::broker::{DeliverySource, PublishError};
-use crate::engine::facts::{Death, Decision, Fact, JobFields, ResultOutcome, WaitPlace};
+use crate::engine::facts::{Death, Fact, JobFields, ResultOutcome};
 use crate::gate::BreakerScope;
 use crate::metrics::Metrics;
-use crate::rules::timing::lateness::CallSignal;
 
 /// Counts `fact` if it has a metric.
 pub(super) fn count(metrics: &Metrics, fact: &Fact) {
     match fact {
-        Fact::Delivered(source) => metrics.deliveries.count(queue(*source)),
-        Fact::InvalidMessage { .. } => metrics.dead_letters.count(reason(Death::Invalid)),
+        Fact::Delivered(source) => metrics.deliveries.count(source.into()),
+        Fact::InvalidMessage { .. } => metrics.dead_letters.count(Death::Invalid.into()),
         Fact::GateAnswered(took, ok) => {
             metrics.gate_round_trips.inc();
             metrics.gate_seconds.observe(took.as_secs_f64());
@@ -20,11 +18,7 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
                 metrics.gate_failures.inc();
             }
         }
-        Fact::Decided(decision) => metrics.decisions.count(match decision {
-            Decision::Admitted => "start",
-            Decision::Denied => "wait",
-            Decision::NoSlot => "capacity",
-        }),
+        Fact::Decided(decision) => metrics.decisions.count(decision.into()),
         Fact::Tried(limit, tally) => metrics.shadow_tally(limit, tally),
         Fact::MustWait {
             limits,
@@ -43,11 +37,7 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
         Fact::Promised(off) => metrics.promised(*off),
         Fact::Queued(age) => metrics.queued_seconds.observe(age.as_secs_f64()),
         Fact::ExpiredPermit => _ = metrics.expired_permits.inc(),
-        Fact::Delayed(delay) => metrics.delays.count(match delay {
-            WaitPlace::InMemory => "memory",
-            WaitPlace::Queue => "delay-queue",
-            WaitPlace::Recheck => "recheck",
-        }),
+        Fact::Delayed(delay) => metrics.delays.count(delay.into()),
         Fact::DelayedStart(..) => _ = metrics.delayed_starts.inc(),
         Fact::Called(outcome, took) => {
             metrics.dispatches.count(outcome.name());
@@ -56,16 +46,16 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
             }
         }
         Fact::LateCall(signal, late) => {
-            metrics.late_calls.count(detection(*signal));
+            metrics.late_calls.count(signal.into());
             metrics.late_calls_seconds.inc_by(late.as_secs_f64());
         }
         Fact::LateCallNotCounted => _ = metrics.late_calls_not_counted.inc(),
         Fact::Duplicate(..) => _ = metrics.duplicates.inc(),
-        Fact::DeadLetter(_, death, _) => metrics.dead_letters.count(reason(*death)),
-        Fact::PublishFailed(why, _) => metrics.publish_failures.count(failure(why)),
+        Fact::DeadLetter(_, death, _) => metrics.dead_letters.count(death.into()),
+        Fact::PublishFailed(why, _) => metrics.publish_failures.count(why.into()),
         Fact::MoveGivenBack { .. } => _ = metrics.moves_given_back.inc(),
-        Fact::ResultPublished => metrics.results.count(result(ResultOutcome::Published)),
-        Fact::ResultLost { sent, .. } => metrics.results.count(result(*sent)),
+        Fact::ResultPublished => metrics.results.count(ResultOutcome::Published.into()),
+        Fact::ResultLost { sent, .. } => metrics.results.count(sent.into()),
         Fact::LimitLowered { limit, lowered, .. } => metrics.limit_lowered(limit, *lowered),
         Fact::LimitRestored { limit, lowered, .. } => metrics.limit_whole(limit, *lowered),
         Fact::Breaker(scope, true, _) => metrics.breaker_opened.count(match scope {
@@ -105,56 +95,10 @@ pub(super) fn count(metrics: &Metrics, fact: &Fact) {
     }
 }
 
-fn queue(source: DeliverySource) -> &'static str {
-    match source {
-        DeliverySource::Fresh => "fresh",
-        DeliverySource::Due => "due",
-        DeliverySource::Recheck => "recheck",
-        DeliverySource::Delay(_) => "lane",
-    }
-}
-
-fn detection(signal: CallSignal) -> &'static str {
-    match signal {
-        CallSignal::Acked { .. } => "acknowledgement",
-        CallSignal::Answered => "answer",
-        CallSignal::Nothing => "nothing",
-    }
-}
-
-fn reason(death: Death) -> &'static str {
-    match death {
-        Death::Rejected => "rejected",
-        Death::Attempts => "attempts",
-        Death::Expired => "expired",
-        Death::GivenUp => "given-up",
-        Death::Crashed => "crashed",
-        Death::Invalid => "bad-message",
-        Death::Cancelled => "cancelled",
-    }
-}
-
-fn failure(why: &PublishError) -> &'static str {
-    match why {
-        PublishError::Returned => "returned",
-        PublishError::Nacked => "nacked",
-        PublishError::Refused(_) => "refused",
-        PublishError::Unconfirmed => "unconfirmed",
-        PublishError::Down(_) => "down",
-    }
-}
-
-fn result(sent: ResultOutcome) -> &'static str {
-    match sent {
-        ResultOutcome::Published => "published",
-        ResultOutcome::Unroutable => "unroutable",
-        ResultOutcome::Refused => "refused",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::facts::{Decision, WaitPlace};
     use crate::handler::Outcome;
     use crate::rules::tenant::Tenant;
 

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use strum::IntoStaticStr;
+
 use crate::broker::{DeliverySource, MessageKind, PublishError};
 use crate::gate::{BreakerScope, GateError};
 use crate::handler::Outcome;
 use crate::rules::decision::Tally;
 use crate::rules::limit::Limits;
-use crate::rules::report::{LeftOut, ReportedTenant};
 use crate::rules::scope::Labels;
 use crate::rules::steering::Hold;
 use crate::rules::tenant::Tenant;
@@ -29,29 +30,37 @@ pub struct JobFields {
 }
 
 /// The gate's decision on one job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Decision {
     /// The job may start.
+    #[strum(serialize = "start")]
     Admitted,
     /// A limit has no quota for it.
+    #[strum(serialize = "wait")]
     Denied,
     /// Quota is available, but no worker slot is free.
+    #[strum(serialize = "capacity")]
     NoSlot,
 }
 
 /// The place where a job waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum WaitPlace {
     /// This worker's memory.
+    #[strum(serialize = "memory")]
     InMemory,
     /// A delay queue, for the whole wait.
+    #[strum(serialize = "delay-queue")]
     Queue,
     /// The longest delay queue, for a part of the wait.
     Recheck,
 }
 
 /// Reason why a job became a dead letter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Death {
     /// The handler rejected it.
     Rejected,
@@ -64,13 +73,15 @@ pub enum Death {
     /// Its calls crashed their workers.
     Crashed,
     /// Its delayed start can't be used.
+    #[strum(serialize = "bad-message")]
     Invalid,
     /// An operator canceled it.
     Cancelled,
 }
 
 /// Outcome of a job's result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum ResultOutcome {
     /// It was confirmed.
     Published,
@@ -375,55 +386,4 @@ pub struct Gauges {
     /// Minimum time from a question to the gate to the acknowledgement of its call by the API's
     /// machine.
     pub latency_base: Duration,
-}
-
-/// The resource that an overdue job lacks, while jobs may be called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MissingResource {
-    /// A worker slot.
-    Slot,
-    /// A connection to the API.
-    Connection,
-    /// An answer of Redis.
-    Redis,
-    /// No known resource: the worker should have called the job.
-    Worker,
-}
-
-impl MissingResource {
-    /// All variants with their names, in the order of [`Census::idle`].
-    pub const NAMES: [(Self, &str); 4] = [
-        (Self::Slot, "slot"),
-        (Self::Connection, "connection"),
-        (Self::Redis, "redis"),
-        (Self::Worker, "worker"),
-    ];
-}
-
-/// Counts of the jobs in memory, for metrics.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Census {
-    /// Tenants with waiting jobs.
-    pub waiting: usize,
-    /// Suspended tenants.
-    pub suspended: usize,
-    /// Overdue jobs, by the resource that they lack.
-    pub idle: [usize; MissingResource::NAMES.len()],
-    /// How long the most overdue job has been due.
-    pub oldest: Duration,
-}
-
-/// The state of the tenants, for commands that show the fleet.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct TenantLoads {
-    /// The time over which starts and denials were counted.
-    pub over: Duration,
-    /// Waiting jobs in memory.
-    pub waiting: u64,
-    /// The busiest tenants.
-    pub busiest: Vec<ReportedTenant>,
-    /// The sum over all other tenants.
-    pub left_out: LeftOut,
-    /// Advice on the limits if the API refuses calls within them, or `None` if it does not.
-    pub advice: Option<String>,
 }

@@ -144,7 +144,7 @@ struct Family {
     shortcut: Option<&'static str>,
     /// Indexed by one bit per entry of [`Algorithm::EVERY`], one for shared partitions and one for
     /// shadows.
-    members: [OnceLock<Script>; 4 << Algorithm::EVERY.len()],
+    members: LazyLock<Vec<OnceLock<Script>>>,
 }
 
 impl Family {
@@ -161,7 +161,10 @@ impl Family {
             name,
             entry,
             shortcut,
-            members: [const { OnceLock::new() }; 4 << Algorithm::EVERY.len()],
+            members: LazyLock::new(|| {
+                let count = 4 << Algorithm::EVERY.len();
+                std::iter::repeat_with(OnceLock::new).take(count).collect()
+            }),
         }
     }
 

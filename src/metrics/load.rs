@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Metrics, set};
 use crate::broker::QueueBacklog;
-use crate::engine::facts::{Census, MissingResource};
+use crate::rules::report::load::{Census, MissingResource};
 use crate::rules::timing::promise;
 
 /// Maximum number of characters of a job ID in an exemplar, which OpenMetrics limits to 128 in all.

@@ -12,7 +12,7 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 
 use super::labels::{ByLabel, ByLimit, by};
 use crate::broker::MessageKind;
-use crate::engine::facts::{MissingResource, TenantLoads};
+use crate::rules::report::load::{MissingResource, TenantLoads};
 
 type FloatCounter = Counter<f64, AtomicU64>;
 type FloatGauge = Gauge<f64, AtomicU64>;

@@ -2,6 +2,7 @@
 //! has a maximum size, and counts what it leaves out. [`view`] combines the reports of several
 //! workers.
 
+pub mod load;
 pub mod view;
 
 use std::cmp::Reverse;

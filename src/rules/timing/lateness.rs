@@ -50,14 +50,17 @@ const BUDGET: f64 = 1.0;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// A signal about a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum CallSignal {
     /// The machine at the other end of the connection has acknowledged the call.
+    #[strum(serialize = "acknowledgement")]
     Acked {
         /// Whether the call was watched for this from the moment in which it was written.
         closely: bool,
     },
     /// The API answered.
+    #[strum(serialize = "answer")]
     Answered,
     /// No signal yet, although the call was checked: it may arrive only now.
     Nothing,

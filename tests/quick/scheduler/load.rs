@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use sluicegate::broker::DeliverySource;
-use sluicegate::engine::facts::{Census, Fact, MissingResource};
+use sluicegate::engine::facts::Fact;
 use sluicegate::gate::TenantReply;
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::{self, HeaderValue};
+use sluicegate::rules::report::load::{Census, MissingResource};
 
 use crate::scheduler::{Desk, MS, START, STORE_MS, message, reply, wait};
 

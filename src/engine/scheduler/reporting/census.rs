@@ -4,12 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::broker::DeliverySource;
-use crate::engine::facts::{Census, Fact, MissingResource};
+use crate::engine::facts::Fact;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::due_time::LATE_AFTER;
 use crate::engine::scheduler::entry::{JobEntry, Phase, SlotState};
 use crate::gate::TenantReply;
 use crate::rules::job::{Envelope, Field, start};
+use crate::rules::report::load::{Census, MissingResource};
 use crate::rules::steering::WaitsFor;
 use crate::rules::tenant::Tenant;
 

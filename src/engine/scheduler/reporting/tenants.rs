@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::engine::facts::TenantLoads;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::asking::questions::GateQuestion;
 use crate::engine::scheduler::entry::Phase;
 use crate::gate::{Answer, TenantReply};
 use crate::rules::job::Claims;
+use crate::rules::report::load::TenantLoads;
 use crate::rules::report::{LeftOut, ReportedTenant, busiest};
 use crate::rules::tenant::Tenant;
 
