@@ -34,7 +34,7 @@ pub use self::server::{AdminServer, serve};
 use crate::broker::MessageKind;
 use crate::gate::Primaries;
 use crate::metrics::Metrics;
-use crate::rules::steering::Hold;
+use rules::steering::Hold;
 
 /// Conditions for a worker to be ready, as the engine reports them.
 #[derive(Debug, Default)]

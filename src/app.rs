@@ -44,11 +44,11 @@ use crate::gate::redis::RedisGate;
 use crate::gate::{EarlierStarts, GateError};
 use crate::handler::PreparingHandler;
 use crate::metrics::Metrics;
-use crate::rules::delays;
 use crate::tasks::{TaskEnd, Tasks, WatchedTask};
 use crate::telemetry::traces;
 #[cfg(feature = "http")]
 pub use handlers::run;
+use rules::delays;
 
 /// Capacity of the channel for updates to the engine.
 const UPDATE_CAPACITY: usize = 4;

@@ -30,8 +30,6 @@ pub mod handler;
 pub mod metrics;
 #[doc(hidden)]
 pub mod operator;
-#[doc(hidden)]
-pub mod rules;
 mod shortage;
 #[doc(hidden)]
 pub mod tasks;
@@ -48,7 +46,10 @@ pub use engine::Stop;
 pub use handler::{
     Answered, Attempt, Fate, Handler, LateEnd, Outcome, Permit, PreparingHandler, Trouble,
 };
+#[doc(inline)]
 pub use rules::answers::{LimitInfo, Pushback, Quota, Quotas};
+#[doc(inline)]
 pub use rules::job::{Job, Properties, Value};
+#[doc(inline)]
 pub use rules::tenant::{Tenant, TenantError};
 pub use telemetry::{TelemetryError, init_log};

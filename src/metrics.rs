@@ -19,8 +19,8 @@ pub use self::merge::merge;
 pub use self::series::Metrics;
 use crate::broker::MessageKind;
 use crate::gate::Primaries;
-use crate::rules::report::load::{Census, TenantLoads};
-use crate::rules::steering::Hold;
+use rules::report::load::{Census, TenantLoads};
+use rules::steering::Hold;
 
 impl Metrics {
     /// Sets the shortest round trip to the gate.

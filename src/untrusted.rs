@@ -5,7 +5,7 @@ pub use crate::broker::amqp::content::{unreadable, wrapped};
 pub use crate::broker::amqp::screen::Screen;
 pub use crate::gate::link::{owned, redirect};
 pub use crate::gate::reply::{acquired, changed, head, inspected};
-use crate::rules::job::Job;
+use rules::job::Job;
 
 /// Returns the line of JSON that a program receives for `job`.
 pub fn line(job: &Job) -> Vec<u8> {

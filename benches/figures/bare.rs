@@ -10,9 +10,9 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
+use rules::delays::DelayLevels;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Amqp, QueueType, SecretUrl};
-use sluicegate::rules::delays::DelayLevels;
 
 const PREFETCH: u16 = 500;
 /// Number of confirms and acks that are awaited together, as a careful loop does.

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kit::servers::{shared_rabbit, shared_redis};
+use rules::job::Job;
 use sluicegate::app::Worker;
 use sluicegate::config::Config;
 use sluicegate::engine::Stop;
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::job::Job;
 use tokio::task::JoinHandle;
 
 use crate::bare::now_ns;

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use kit::gate::gate_at;
 use kit::servers::{Redis, unique};
 use redis::aio::ConnectionManager;
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::scope::Labels;
+use rules::tenant::Tenant;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Answer, EarlierStarts, Gate, Question, TenantAsk, Ticket};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::Labels;
-use sluicegate::rules::tenant::Tenant;
 
 /// A new job.
 pub const FRESH: Question = Question {

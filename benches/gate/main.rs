@@ -7,7 +7,7 @@ mod bed;
 mod shared;
 
 use bed::{Bed, FRESH, PLENTY, limit};
-use sluicegate::rules::limit::{Algorithm, Limit};
+use rules::limit::{Algorithm, Limit};
 
 /// Decisions in one turn.
 const TURN: usize = 250;

@@ -8,8 +8,8 @@ use crate::handler::exec::ExecHandler;
 use crate::handler::forward::ForwardHandler;
 use crate::handler::http::HttpHandler;
 use crate::handler::{Attempt, Outcome, Permit, PreparingHandler};
-use crate::rules::job::Job;
-use crate::rules::tenant::Tenant;
+use rules::job::Job;
+use rules::tenant::Tenant;
 
 /// The handler of a pipeline.
 #[expect(

@@ -9,8 +9,8 @@ use crate::config::Config;
 use crate::engine::Stop;
 use crate::engine::outage::Outage;
 use crate::gate::EarlierStarts;
-use crate::rules::delays::DelayLevels;
-use crate::rules::failures::retry::Reconnect;
+use rules::delays::DelayLevels;
+use rules::failures::retry::Reconnect;
 
 /// Asks RabbitMQ whether jobs were started before this worker. Waits until RabbitMQ answers,
 /// because until then there is nothing to start. Returns `None` if the worker was stopped

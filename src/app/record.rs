@@ -25,10 +25,10 @@ use tracing::{info, warn};
 
 use crate::broker::{BrokerEvent, Delivery, DeliverySource, Message};
 use crate::config::{Config, Fields, TenantField, ValueField};
-use crate::rules::headers;
-use crate::rules::job::{self, Field};
-use crate::rules::policy::Policy;
-use crate::rules::scope::Scope;
+use rules::headers;
+use rules::job::{self, Field};
+use rules::policy::Policy;
+use rules::scope::Scope;
 
 /// Maximum number of jobs queued for the writer. Further jobs are left out.
 const QUEUE_CAPACITY: usize = 4_096;

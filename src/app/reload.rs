@@ -22,7 +22,7 @@ use crate::gate::fleet::registry::{NamedPolicy, Registry, RegistryAgreement};
 use crate::gate::fleet::{EasedTenants, EnforcedPolicies};
 use crate::metrics::Metrics;
 use crate::operator::wake::wake_eased;
-use crate::rules::steering::Steering;
+use rules::steering::Steering;
 
 /// Interval at which the registry is read.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use tracing::debug;
 
 use crate::admin::{PipelineState, Readiness};
 use crate::gate::redis::RedisGate;
-use crate::rules::report::{REPORT_INTERVAL_MS, Report};
+use rules::report::{REPORT_INTERVAL_MS, Report};
 
 const REPORT_INTERVAL: Duration = Duration::from_millis(REPORT_INTERVAL_MS);
 
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
     use crate::gate::GateError;
     use crate::gate::store::Store;
-    use crate::rules::report::{KEPT_MS, MAX_BYTES};
+    use rules::report::{KEPT_MS, MAX_BYTES};
 
     /// Records the words of each command, or hangs.
     #[derive(Default)]

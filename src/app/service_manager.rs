@@ -133,8 +133,7 @@ mod tests {
 
     use super::*;
     use crate::admin::{Health, PipelineState};
-
-    const MS: Duration = Duration::from_millis(1);
+    use kit::MS;
 
     /// Returns the messages received at `socket`, until `enough` or for at most 10 s of the test's
     /// time.

@@ -8,11 +8,11 @@ use crate::app::reload::changeable;
 use crate::config::{self, Config};
 use crate::engine::action::{EngineSettings, ResultSettings, ResultTarget};
 use crate::gate::Rule;
-use crate::rules::broker::holding::Holding;
-use crate::rules::delays::DelayLevels;
-use crate::rules::limit::{Algorithm, ceil_ms};
-use crate::rules::named::Named;
-use crate::rules::policy::Policy;
+use rules::broker::holding::Holding;
+use rules::delays::DelayLevels;
+use rules::limit::{Algorithm, ceil_ms};
+use rules::named::Named;
+use rules::policy::Policy;
 
 /// Returns the scheduler's settings.
 pub fn settings(config: &Config) -> EngineSettings {

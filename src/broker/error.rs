@@ -14,7 +14,7 @@ pub enum BrokerError {
     #[error("amqp.url: {0}; write amqp://USER:PASSWORD@HOST:PORT/VHOST, amqps:// for TLS")]
     Url(String),
     /// `amqp.queue` leads to queue names that AMQP does not allow.
-    #[error("amqp.queue: the name is {0} bytes long; the maximum is {max}", max = crate::rules::delays::MAX_WORK_QUEUE_BYTES)]
+    #[error("amqp.queue: the name is {0} bytes long; the maximum is {max}", max = rules::delays::MAX_WORK_QUEUE_BYTES)]
     QueueName(usize),
     /// No server answers at the URL in time.
     #[error(

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::broker::{Broker, BrokerEvent, Message, Outgoing, PublishError, Reply, Tag};
-use crate::rules::delays::{DelayLevels, QueueNames};
+use rules::delays::{DelayLevels, QueueNames};
 use server::MemoryServerState;
 
 /// Capacity of the channel for events, the same as that of the real broker.

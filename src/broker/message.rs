@@ -10,8 +10,8 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 pub(in crate::broker) use self::outgoing::as_sent;
-use crate::rules::headers::{self, BROKER_HEADERS, HeaderValue, Headers, OURS_AND_THE_BROKERS};
-use crate::rules::job::Field;
+use rules::headers::{self, BROKER_HEADERS, HeaderValue, Headers, OURS_AND_THE_BROKERS};
+use rules::job::Field;
 
 /// RabbitMQ's header for when it received a message, in milliseconds since the Unix epoch. It is
 /// set if RabbitMQ is configured to.
@@ -181,7 +181,7 @@ impl Message {
         let remains = |(name, _): &(&ShortString, &AMQPValue)| !remove.contains(&name.as_str());
         let remaining = present.into_iter().flatten().filter(remains);
         let remaining = remaining.map(|(name, value)| (name.clone(), value.clone()));
-        let ours = |(name, value)| Some((ShortString::try_new(name).ok()?, AMQPValue::from(value)));
+        let ours = |(name, value)| Some((ShortString::try_new(name).ok()?, amqp_value(value)));
         // The last of two headers with the same name wins.
         let headers: BTreeMap<_, _> = remaining.chain(set.into_iter().filter_map(ours)).collect();
         new.with_headers(FieldTable::from(headers))
@@ -242,7 +242,7 @@ impl Message {
         }
         for (name, value) in set {
             if let Ok(name) = ShortString::try_new(*name) {
-                headers.insert(name, value.into());
+                headers.insert(name, amqp_value(value.clone()));
             }
         }
         self.properties = self.properties.with_headers(FieldTable::from(headers));
@@ -262,18 +262,11 @@ impl Message {
     }
 }
 
-impl From<HeaderValue> for AMQPValue {
-    fn from(value: HeaderValue) -> Self {
-        match value {
-            HeaderValue::Text(text) => Self::LongString(text.into()),
-            HeaderValue::Int(n) => Self::LongLongInt(n),
-        }
-    }
-}
-
-impl From<&HeaderValue> for AMQPValue {
-    fn from(value: &HeaderValue) -> Self {
-        value.clone().into()
+/// Returns `value` as AMQP encodes it.
+pub fn amqp_value(value: HeaderValue) -> AMQPValue {
+    match value {
+        HeaderValue::Text(text) => AMQPValue::LongString(text.into()),
+        HeaderValue::Int(n) => AMQPValue::LongLongInt(n),
     }
 }
 

@@ -14,10 +14,11 @@ use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 use crate::broker::BrokerError;
+use crate::broker::message::amqp_value;
 use crate::config::{Amqp, QueueType};
-use crate::rules::broker::existing_queue::DELIVERY_LIMIT;
-use crate::rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
-use crate::rules::headers::HeaderValue;
+use rules::broker::existing_queue::DELIVERY_LIMIT;
+use rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
+use rules::headers::HeaderValue;
 
 /// Timeout for the declaration of all queues. The first time takes about a second on an idle
 /// server.
@@ -147,7 +148,7 @@ impl Queue {
         let arguments: BTreeMap<ShortString, AMQPValue> = self
             .arguments
             .iter()
-            .map(|(name, value)| ((*name).into(), value.into()))
+            .map(|(name, value)| ((*name).into(), amqp_value(value.clone())))
             .collect();
         let options = QueueDeclareOptions {
             durable: true,

@@ -2,9 +2,9 @@
 
 use super::load::Config;
 use super::sections::http::api_profiles::ApiProfile;
-use crate::rules::job::TenantField;
-use crate::rules::limit::Unit;
-use crate::rules::scope::Scope;
+use rules::job::TenantField;
+use rules::limit::Unit;
+use rules::scope::Scope;
 
 /// Adds a sentence for each thing that calls of the API need and the configuration lacks.
 pub(super) fn missing(config: &Config, found: &mut Vec<String>) {

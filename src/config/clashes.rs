@@ -9,7 +9,7 @@ use super::load::Config;
 use super::values::pipeline_name::PipelineName;
 use super::values::redis_servers::RedisTopology;
 use super::values::secret::SecretUrl;
-use crate::rules::delays::{DelayLevels, QueueNames};
+use rules::delays::{DelayLevels, QueueNames};
 
 /// Returns the problem of each pipeline that clashes with one before it.
 pub(super) fn clashes(each: &BTreeMap<PipelineName, Config>) -> Vec<(PipelineName, String)> {

@@ -17,9 +17,10 @@ use super::sections::log::Log;
 use super::sections::rate_limiter::RateLimiter;
 use super::sections::rate_limiter::limit_keys::{LIMITS, SCOPE};
 use super::sections::redis::Redis;
+use super::sections::section::Section as _;
 use super::shown_value::ShownValues;
-use crate::rules::failures::retry::RetryPolicy;
-use crate::rules::job::Fields;
+use rules::failures::retry::RetryPolicy;
+use rules::job::Fields;
 
 /// The configuration file that is read if no other is named.
 pub const DEFAULT_FILE: &str = "sluicegate.yaml";

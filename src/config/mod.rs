@@ -52,5 +52,5 @@ pub use values::secret::{Secret, SecretUrl};
 pub use values::tls::{Identity, Pems, Tls, TlsError};
 pub use watch::ConfigSource;
 
-pub use crate::rules::job::{Fields, TenantField, ValueField};
-pub use crate::rules::text::show_duration;
+pub use rules::job::{Fields, TenantField, ValueField};
+pub use rules::text::show_duration;

@@ -19,7 +19,7 @@ use super::sections::admin::Admin;
 use super::sections::log::Log;
 use super::sections::{amqp, redis};
 use super::values::pipeline_name::{PIPELINES, PipelineName, SHARED};
-use crate::rules::delays::DelayLevels;
+use rules::delays::DelayLevels;
 
 /// Groups of keys that a pipeline takes from the top level either as a whole or not at all: the
 /// connection to a server, since its login and authorities belong together; the limits; the calls

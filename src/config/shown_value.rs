@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::reading::key::ConfigKey;
 use super::values::secret::{Secret, SecretUrl};
-use crate::rules::job::{TenantField, ValueField};
-use crate::rules::named::Named;
-use crate::rules::text::show_duration;
+use rules::job::{TenantField, ValueField};
+use rules::named::Named;
+use rules::text::show_duration;
 
 /// Value of a key, as written in a file. Two values are equal only if their secrets are, too.
 #[derive(Clone, PartialEq)]
@@ -27,6 +27,11 @@ pub(super) enum ShownValue {
 }
 
 impl ShownValue {
+    /// Creates the name of `value`.
+    pub(super) fn named(value: &impl Named) -> Self {
+        Self::bare(value.name())
+    }
+
     /// Creates a number or a name.
     pub fn bare(value: impl fmt::Display) -> Self {
         Self::Bare(value.to_string())
@@ -147,13 +152,14 @@ pub(super) trait Show {
 /// Implements [`Show`] for types that `$show` turns into a [`ShownValue`].
 macro_rules! show {
     ($show:expr => $($type:ty),+) => {
-        $(impl Show for $type {
-            fn shown(&self) -> Option<ShownValue> {
+        $(impl $crate::config::shown_value::Show for $type {
+            fn shown(&self) -> Option<$crate::config::shown_value::ShownValue> {
                 Some($show(self))
             }
         })+
     };
 }
+pub(super) use show;
 
 show!(ShownValue::bare => bool, u16, u32, usize);
 show!(ShownValue::text => String, SocketAddr, TenantField, ValueField);
@@ -163,12 +169,6 @@ show!(|value: &Duration| ShownValue::duration(*value) => Duration);
 show!(|urls: &[SecretUrl]| ShownValue::urls(urls) => Vec<SecretUrl>);
 show!(|url| ShownValue::urls(std::slice::from_ref(url)) => SecretUrl);
 show!(|secret: &Secret| ShownValue::hidden(secret.expose()) => Secret);
-
-impl<T: Named> Show for T {
-    fn shown(&self) -> Option<ShownValue> {
-        Some(ShownValue::bare(self.name()))
-    }
-}
 
 impl<T: Show> Show for Option<T> {
     fn shown(&self) -> Option<ShownValue> {

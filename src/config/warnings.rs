@@ -8,10 +8,10 @@ use super::sections::admin::Admin;
 use super::sections::forward::Forward;
 use super::sections::http::secrets::Sign;
 use super::sections::results::ResultsTo;
-use crate::rules::limit::{Algorithm, Large, Limits, Unit};
-use crate::rules::policy::{EntryLimits, LimitsSource, Policy};
-use crate::rules::scope::Scope;
-use crate::rules::text::show_duration;
+use rules::limit::{Algorithm, Large, Limits, Unit};
+use rules::policy::{EntryLimits, LimitsSource, Policy};
+use rules::scope::Scope;
+use rules::text::show_duration;
 
 impl Config {
     /// Returns a sentence for each valid key without effect. `check` prints them, and a worker logs

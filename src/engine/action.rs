@@ -15,15 +15,15 @@ use crate::gate::{
     TenantSettled,
 };
 use crate::handler::LateEnd;
-use crate::rules::answers::{Quotas, ThrottleScope};
-use crate::rules::broker::holding::Holding;
-use crate::rules::delays::{DelayLevels, QueueNames};
-use crate::rules::failures::retry::RetryPolicy;
-use crate::rules::job::{Fields, Job};
-use crate::rules::policy::Policy;
-use crate::rules::steering::{Sighted, Steering};
-use crate::rules::tenant::Tenant;
-use crate::rules::timing::lateness::CallCheck;
+use rules::answers::{Quotas, ThrottleScope};
+use rules::broker::holding::Holding;
+use rules::delays::{DelayLevels, QueueNames};
+use rules::failures::retry::RetryPolicy;
+use rules::job::{Fields, Job};
+use rules::policy::Policy;
+use rules::steering::{Sighted, Steering};
+use rules::tenant::Tenant;
+use rules::timing::lateness::CallCheck;
 
 /// The scheduler's part of the configuration.
 #[derive(Debug, Clone)]

@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use crate::engine::watch::{CallWatch, signal_at_end, watched};
 use crate::gate::LEASE_MS;
 use crate::handler::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
-use crate::rules::job::Job;
-use crate::rules::timing::lateness::CallSignal;
+use rules::job::Job;
+use rules::timing::lateness::CallSignal;
 
 /// The end of a call.
 pub(super) struct CallEnd {

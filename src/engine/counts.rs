@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::engine::facts::{Decision, WaitPlace};
     use crate::handler::Outcome;
-    use crate::rules::tenant::Tenant;
+    use rules::tenant::Tenant;
 
     #[test]
     fn events_of_jobs_are_counted_by_kind() {

@@ -9,14 +9,14 @@ use strum::IntoStaticStr;
 use crate::broker::{DeliverySource, MessageKind, PublishError};
 use crate::gate::{BreakerScope, GateError};
 use crate::handler::Outcome;
-use crate::rules::decision::Tally;
-use crate::rules::limit::Limits;
-use crate::rules::scope::Labels;
-use crate::rules::steering::Hold;
-use crate::rules::tenant::Tenant;
-use crate::rules::timing::lateness::CallSignal;
-use crate::rules::timing::promise::PromiseGap;
-use crate::rules::trace::{Context, Span};
+use rules::decision::Tally;
+use rules::limit::Limits;
+use rules::scope::Labels;
+use rules::steering::Hold;
+use rules::tenant::Tenant;
+use rules::timing::lateness::CallSignal;
+use rules::timing::promise::PromiseGap;
+use rules::trace::{Context, Span};
 
 /// The fields that identify a job in logs.
 #[derive(Debug)]

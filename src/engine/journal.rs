@@ -12,9 +12,9 @@ use self::line_limiter::{LineKind, LineLimiter, Summary};
 use crate::engine::facts::{ClosedBy, Fact, JobFields, NoDecision, ResultOutcome};
 use crate::engine::scheduler::millis;
 use crate::gate::BreakerScope;
-use crate::rules::scope::Labels;
-use crate::rules::steering::Hold;
-use crate::rules::trace::Context;
+use rules::scope::Labels;
+use rules::steering::Hold;
+use rules::trace::Context;
 
 /// Logs a line at `info` if `$few` is true, otherwise at `debug`.
 macro_rules! info_if {

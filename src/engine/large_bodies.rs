@@ -6,7 +6,7 @@ use std::panic::resume_unwind;
 use tokio::task::spawn_blocking;
 
 use crate::broker::Delivery;
-use crate::rules::job::{Fields, InBody};
+use rules::job::{Fields, InBody};
 
 /// Size in bytes of a body that the loop reads itself. This takes less than a millisecond.
 const MAX_SMALL_BODY: usize = 64 << 10;

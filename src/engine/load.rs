@@ -56,8 +56,7 @@ impl SlotLoad {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
+    use kit::SECOND;
 
     #[test]
     fn slots_in_use_count_until_they_change() {

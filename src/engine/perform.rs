@@ -22,8 +22,8 @@ use crate::gate::{
     DedupedAll, Gate, GateError, LearnedAll, Replies, SettleReplies, ShardId, Standings, Verdicts,
 };
 use crate::handler::{Attempt, Permit, PreparingHandler};
-use crate::rules::job::InBody;
-use crate::rules::timing::lateness::CallSignal;
+use rules::job::InBody;
+use rules::timing::lateness::CallSignal;
 
 /// The report of a task.
 pub(super) enum TaskReport<R> {

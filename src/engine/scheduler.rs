@@ -84,12 +84,12 @@ use crate::engine::facts::{Fact, Gauges};
 use crate::engine::shards::Shards;
 use crate::gate::fleet::EnforcedPolicies;
 use crate::gate::{GateError, SettleReplies, ShardId};
-use crate::rules::delays::delivery_window;
-use crate::rules::failures::refusals::Refusals;
-use crate::rules::failures::throttle_backoff::ThrottleBackoff;
-use crate::rules::job::{Fields, InBody};
-use crate::rules::timing::lateness::CallSignal;
-use crate::rules::timing::pacing::Pacing;
+use rules::delays::delivery_window;
+use rules::failures::refusals::Refusals;
+use rules::failures::throttle_backoff::ThrottleBackoff;
+use rules::job::{Fields, InBody};
+use rules::timing::lateness::CallSignal;
+use rules::timing::pacing::Pacing;
 
 /// The jobs in the worker's memory, and the state that decides about them.
 pub struct Scheduler {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::gate::ShardId;
-use crate::rules::tenant::Tenant;
+use rules::tenant::Tenant;
 
 type ShardFn = dyn Fn(&Tenant) -> ShardId + Send + Sync;
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::engine::action::JobKey;
 use crate::handler::{Fate, Permit};
-use crate::rules::timing::lateness::{CLOSE, CallCheck, CallSignal};
+use rules::timing::lateness::{CLOSE, CallCheck, CallSignal};
 
 /// Minimum delay before a call that had not arrived is checked again.
 const MIN_RECHECK_DELAY: Duration = Duration::from_millis(2);
@@ -118,8 +118,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
+    use kit::MS;
 
     /// Returns the watch of a call that was asked for at `started`: in time within 50 ms, given up
     /// after ten times that.

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 
 use crate::gate::GateError;
 use crate::gate::redis::RedisGate;
-use crate::rules::steering::{Instruction, MAX_INSTRUCTIONS, Steering};
+use rules::steering::{Instruction, MAX_INSTRUCTIONS, Steering};
 
 /// How long after its last look a worker counts as alive, in milliseconds. A worker that was silent
 /// for longer must look again before it starts a job, since agreements on limits are shorter.

@@ -1,13 +1,13 @@
 //! Names of the keys in Redis. Scripts receive every key they touch as an argument.
 
-use crate::rules::algorithms::KeyLayout as By;
-use crate::rules::calendar::Boundaries;
-use crate::rules::failures::breaker::BreakerScope;
-use crate::rules::layout::{Layout, Partition};
-use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
-use crate::rules::named::Named;
-use crate::rules::slots::hash_tag;
-use crate::rules::tenant::{self, Tenant};
+use rules::algorithms::KeyLayout as By;
+use rules::calendar::Boundaries;
+use rules::failures::breaker::BreakerScope;
+use rules::layout::{Layout, Partition};
+use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
+use rules::named::Named;
+use rules::slots::hash_tag;
+use rules::tenant::{self, Tenant};
 
 /// The keys of a shared partition's fair queue and their types, as in `lua/fair_queue.lua`.
 const FAIR_QUEUE: [(&str, &str); 5] = [
@@ -310,7 +310,7 @@ fn trial(base: &str, limit: &Limit) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::scope::Labels;
+    use rules::scope::Labels;
     use std::time::Duration;
 
     fn layout(tenant: &Tenant, limits: &[Limit]) -> Layout {

@@ -12,16 +12,16 @@ use crate::gate::{
     Inspection, LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings,
     SuspectDecision, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts,
 };
-use crate::rules::answers::Quotas;
-use crate::rules::dedupe::FirstJob;
-use crate::rules::failures::crash::{KEEP_MS, Suspect};
-use crate::rules::gate::model::{Scopes, State};
-use crate::rules::gate::usage::Clock;
-use crate::rules::layout::{Layout, Partition};
-use crate::rules::limit::{Limits, ceil_ms};
-use crate::rules::scope::Labels;
-use crate::rules::steering::{Sighted, Sighting};
-use crate::rules::tenant::Tenant;
+use rules::answers::Quotas;
+use rules::dedupe::FirstJob;
+use rules::failures::crash::{KEEP_MS, Suspect};
+use rules::gate::model::{Scopes, State};
+use rules::gate::usage::Clock;
+use rules::layout::{Layout, Partition};
+use rules::limit::{Limits, ceil_ms};
+use rules::scope::Labels;
+use rules::steering::{Sighted, Sighting};
+use rules::tenant::Tenant;
 
 /// Number of stored entries at which the first sweep for expired ones runs.
 const SWEEP_AT: usize = 1024;

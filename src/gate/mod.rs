@@ -23,19 +23,19 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 pub use crate::gate::epoch::EarlierStarts;
-use crate::rules::answers::Quotas;
-pub use crate::rules::decision::{
+use rules::answers::Quotas;
+pub use rules::decision::{
     Answer, Change, End, Inspection, LEASE_MS, Question, Receipt, Sequences, Settled, TenantAsk,
     TenantReply, TenantSettled, Ticket, UsageOfLimit,
 };
-pub use crate::rules::dedupe::{Candidate, Deduped};
-pub use crate::rules::failures::breaker::{BreakerEvent, BreakerScope, Rule, Standing};
-pub use crate::rules::failures::crash::{Note, SuspectDecision, Suspected};
-pub use crate::rules::learned::{Evidence, LimitEvidence, Sunk};
-use crate::rules::limit::Limits;
-use crate::rules::scope::Labels;
-use crate::rules::steering::Sighted;
-use crate::rules::tenant::Tenant;
+pub use rules::dedupe::{Candidate, Deduped};
+pub use rules::failures::breaker::{BreakerEvent, BreakerScope, Rule, Standing};
+pub use rules::failures::crash::{Note, SuspectDecision, Suspected};
+pub use rules::learned::{Evidence, LimitEvidence, Sunk};
+use rules::limit::Limits;
+use rules::scope::Labels;
+use rules::steering::Sighted;
+use rules::tenant::Tenant;
 
 /// The reason why the gate gave no decision. No job may be called after an error. The question may
 /// have been charged; a charge without a call wastes quota but never exceeds a limit.
@@ -168,7 +168,7 @@ pub trait Gate: Send + Sync + 'static {
         batch: &[(BreakerScope, BreakerEvent)],
     ) -> impl Future<Output = Result<Standings, GateError>> + Send;
 
-    /// Writes notes about calls of suspects ([`crate::rules::failures::crash`]), and asks whether
+    /// Writes notes about calls of suspects ([`rules::failures::crash`]), and asks whether
     /// other suspects may be called. Replies are in the order of `batch`. A note that fails gets
     /// its own error; the outer error applies to the whole batch.
     fn suspect(
@@ -176,7 +176,7 @@ pub trait Gate: Send + Sync + 'static {
         batch: &[Suspected],
     ) -> impl Future<Output = Result<Verdicts, GateError>> + Send;
 
-    /// Asks whether jobs are the first with their dedupe keys ([`crate::rules::dedupe`]). Replies
+    /// Asks whether jobs are the first with their dedupe keys ([`rules::dedupe`]). Replies
     /// are in the order of `batch`. A candidate that can't be decided gets its own error; the outer
     /// error applies to the whole batch. The same delivery gets the same answer when it asks again.
     fn dedupe(
@@ -184,7 +184,7 @@ pub trait Gate: Send + Sync + 'static {
         batch: &[Candidate],
     ) -> impl Future<Output = Result<DedupedAll, GateError>> + Send;
 
-    /// Stores the state of jobs that an operator asked about ([`crate::rules::steering`]).
+    /// Stores the state of jobs that an operator asked about ([`rules::steering`]).
     fn sighted(&self, batch: &[Sighted]) -> impl Future<Output = Result<(), GateError>> + Send {
         let _ = batch;
         std::future::ready(Ok(()))
@@ -197,7 +197,7 @@ pub trait Gate: Send + Sync + 'static {
         batch: &[(Tenant, Quotas)],
     ) -> impl Future<Output = Result<(), GateError>> + Send;
 
-    /// Updates adaptive limits with evidence from the API's answers ([`crate::rules::learned`]).
+    /// Updates adaptive limits with evidence from the API's answers ([`rules::learned`]).
     /// Replies are in the order of `batch`. A tenant whose evidence could not be stored gets its
     /// own error; the outer error applies to the whole batch.
     fn learn(

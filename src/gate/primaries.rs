@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::gate::keys::Keys;
 use crate::gate::link::{Link, PrimaryLink, Shards, slot_of};
 use crate::gate::{GateError, ShardId};
-use crate::rules::slots::{SLOTS, Slots};
+use rules::slots::{SLOTS, Slots};
 
 /// One primary with the keys of its epoch and registry.
 pub struct Primary {

@@ -33,12 +33,12 @@ use crate::gate::{
     Inspection, LearnedAll, LimitEvidence, Primaries, Replies, Rule, SettleReplies, ShardId,
     Standings, Suspected, TenantAsk, TenantSettled, Verdicts,
 };
-use crate::rules::answers::Quotas;
-use crate::rules::layout::Layout;
-use crate::rules::limit::{Limit, Limits, ceil_ms};
-use crate::rules::scope::Labels;
-use crate::rules::steering::Sighted;
-use crate::rules::tenant::Tenant;
+use rules::answers::Quotas;
+use rules::layout::Layout;
+use rules::limit::{Limit, Limits, ceil_ms};
+use rules::scope::Labels;
+use rules::steering::Sighted;
+use rules::tenant::Tenant;
 
 /// A gate that all workers with the same Redis and prefix share.
 ///

@@ -15,13 +15,13 @@ use crate::gate::{
     Answer, BreakerEvent, Candidate, Change, Deduped, End, GateError, LEASE_MS, Note, Rule,
     Sequences, Settled, Standing, SuspectDecision, Suspected, TenantAsk, TenantReply, Ticket,
 };
-use crate::rules::calendar::Boundaries;
-use crate::rules::decision::Tally;
-use crate::rules::failures::crash;
-use crate::rules::gate::shadow::REPEATED_FLAG;
-use crate::rules::layout::{Layout, Partition};
-use crate::rules::learned::NEVER;
-use crate::rules::limit::{Limit, Unit};
+use rules::calendar::Boundaries;
+use rules::decision::Tally;
+use rules::failures::crash;
+use rules::gate::shadow::REPEATED_FLAG;
+use rules::layout::{Layout, Partition};
+use rules::learned::NEVER;
+use rules::limit::{Limit, Unit};
 
 /// Approximate size of a limit in a command, in bytes.
 pub const LIMIT_BYTES: usize = 104;

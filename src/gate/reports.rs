@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::gate::GateError;
 use crate::gate::instructions;
 use crate::gate::redis::RedisGate;
-use crate::rules::report::view::{FleetReport, Said};
+use rules::report::view::{FleetReport, Said};
 
 /// Maximum number of workers whose reports are read.
 const MAX_WORKERS: usize = 1_000;

@@ -6,13 +6,14 @@ use std::collections::HashSet;
 use std::sync::{LazyLock, OnceLock};
 
 use ::redis::{Cmd, Pipeline};
+use include_dir::{Dir, File, include_dir};
 
 use crate::config::ScriptCommand;
-use crate::rules::algorithms::{bucket, held, product};
-use crate::rules::gate::{fair_queue, forecast, model, shadow, waitlist};
-use crate::rules::layout::Layout;
-use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::{calendar, learned};
+use rules::algorithms::{bucket, held, product};
+use rules::gate::{fair_queue, forecast, model, shadow, waitlist};
+use rules::layout::Layout;
+use rules::limit::{Algorithm, Limit};
+use rules::{calendar, learned};
 
 /// Constants of the rules that scripts use as well. No file in `lua/` sets them.
 pub const SHARED: [(&str, u64); 37] = [
@@ -67,6 +68,19 @@ fn shared(parts: &[&str]) -> String {
         .collect()
 }
 
+/// The files of `lua/`.
+static FILES: Dir = include_dir!("$CARGO_MANIFEST_DIR/lua");
+
+/// Returns the text of `lua/NAME.lua`.
+///
+/// # Panics
+/// Panics if there is no such file. `tests/quick/gate/lua.rs` assembles every script.
+fn text(name: &str) -> &'static str {
+    let file = FILES.get_file(format!("{name}.lua"));
+    file.and_then(File::contents_utf8)
+        .unwrap_or_else(|| panic!("lua/{name}.lua is missing"))
+}
+
 /// Returns a script without comment lines and indentation: half of it, which calls by text send each
 /// time. No script has a text of several lines.
 fn code(script: &str) -> String {
@@ -90,8 +104,9 @@ pub struct Script {
 }
 
 impl Script {
+    /// Assembles a script from the files with the names `parts`.
     fn new(name: &'static str, parts: &[&str]) -> Self {
-        let parts: Vec<String> = parts.iter().map(|part| code(part)).collect();
+        let parts: Vec<String> = parts.iter().map(|part| code(text(part))).collect();
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         let source = shared(&parts) + &parts.concat();
         let sha = ::redis::Script::new(&source).get_hash().to_owned();
@@ -124,22 +139,17 @@ pub fn answers_per_call(command: ScriptCommand) -> usize {
     }
 }
 
-macro_rules! lua {
-    ($file:literal) => {
-        include_str!(concat!("../../lua/", $file, ".lua"))
-    };
-}
-
 /// The first parts of every script that uses the waitlist: all that a shortcut needs of it.
-const WAITLIST_READ: [&str; 3] = [lua!("clock"), lua!("formats"), lua!("waitlist_read")];
+const WAITLIST_READ: [&str; 3] = ["clock", "formats", "waitlist_read"];
 
 /// The other parts of every script that uses the waitlist.
-const WAITLIST: [&str; 3] = [lua!("breaker"), lua!("learned"), lua!("waitlist")];
+const WAITLIST: [&str; 3] = ["breaker", "learned", "waitlist"];
 
 /// One script per set of algorithms, so that a call pays only for what it needs.
 struct Family {
     name: &'static str,
-    entry: &'static str,
+    /// The last files of the script.
+    entry: &'static [&'static str],
     /// The script in front of it, if all limits have the same algorithm and it has a shortcut.
     shortcut: Option<&'static str>,
     /// Indexed by one bit per entry of [`Algorithm::EVERY`], one for shared partitions and one for
@@ -148,14 +158,14 @@ struct Family {
 }
 
 impl Family {
-    const fn new(name: &'static str, entry: &'static str) -> Self {
+    const fn new(name: &'static str, entry: &'static [&'static str]) -> Self {
         Self::with_shortcut(name, None, entry)
     }
 
     const fn with_shortcut(
         name: &'static str,
         shortcut: Option<&'static str>,
-        entry: &'static str,
+        entry: &'static [&'static str],
     ) -> Self {
         Self {
             name,
@@ -172,7 +182,7 @@ impl Family {
     fn shortcut_of(&self, limits: &[Limit]) -> Option<[&'static str; 2]> {
         let algorithm = limits.first()?.algorithm();
         let is_alone = limits.iter().all(|limit| limit.algorithm() == algorithm);
-        let both = [algorithm.facts().shortcut?.source, self.shortcut?];
+        let both = [algorithm.facts().shortcut?.entry, self.shortcut?];
         is_alone.then_some(both)
     }
 
@@ -198,21 +208,20 @@ impl Family {
                 parts.extend(shortcut);
             }
             parts.extend(WAITLIST);
-            parts.push(lua!("limits"));
+            parts.push("limits");
             if shares {
-                parts.extend([lua!("fair_queue"), lua!("shared_partitions")]);
+                parts.extend(["fair_queue", "shared_partitions"]);
             }
             if shadows {
-                parts.push(lua!("shadows"));
+                parts.push("shadows");
             }
-            for algorithm in algorithms {
-                let script = algorithm.facts().script;
+            for script in algorithms.flat_map(|algorithm| algorithm.facts().scripts) {
                 // Some algorithms share a file.
-                if !parts.contains(&script) {
+                if !parts.contains(script) {
                     parts.push(script);
                 }
             }
-            parts.push(self.entry);
+            parts.extend(self.entry);
             Script::new(self.name, &parts)
         })
     }
@@ -220,35 +229,31 @@ impl Family {
 
 /// Decides for the jobs of one tenant with the partitions in `layout`.
 pub fn acquire(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family =
-        Family::with_shortcut("acquire", Some(lua!("shortcut")), lua!("acquire"));
+    static FAMILY: Family = Family::with_shortcut("acquire", Some("shortcut"), &["acquire"]);
     FAMILY.member(limits, layout)
 }
 
 /// Corrects charges by actual costs, and renews or releases leases.
 pub fn settle(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new(
-        "settle",
-        concat!(lua!("sliding_settle"), "\n", lua!("settle")),
-    );
+    static FAMILY: Family = Family::new("settle", &["sliding_settle", "settle"]);
     FAMILY.member(limits, layout)
 }
 
 /// Reads the state of one tenant.
 pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new("inspect", concat!(lua!("set"), "\n", lua!("inspect")));
+    static FAMILY: Family = Family::new("inspect", &["set", "inspect"]);
     FAMILY.member(limits, layout)
 }
 
 /// Feeds adaptive limits with answers of the API.
 pub fn learn(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new("learn", lua!("learn"));
+    static FAMILY: Family = Family::new("learn", &["learn"]);
     FAMILY.member(limits, layout)
 }
 
 /// Computes when the units of a waitlist have their turns.
 pub fn forecast(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new("forecast", concat!(lua!("set"), "\n", lua!("forecast")));
+    static FAMILY: Family = Family::new("forecast", &["set", "forecast"]);
     FAMILY.member(limits, layout)
 }
 
@@ -266,31 +271,31 @@ macro_rules! scripts {
 
 scripts! {
     /// Suspends one tenant, or all tenants.
-    block: with_waitlist(&[lua!("block")]);
+    block: with_waitlist(&["block"]);
     /// Stores the limits that the API advertises.
-    quota: with_waitlist(&[lua!("quota")]);
+    quota: with_waitlist(&["quota"]);
     /// Reports the end of a call to a breaker.
-    report: with_waitlist(&[lua!("report")]);
+    report: with_waitlist(&["report"]);
     /// Applies an operator's change to one tenant.
-    change: with_waitlist(&[lua!("fair_queue"), lua!("change")]);
+    change: with_waitlist(&["fair_queue", "change"]);
     /// Writes a note about a suspect's call, or asks whether the suspect may be called.
-    crash: [lua!("clock"), lua!("crash")];
+    crash: ["clock", "crash"];
     /// Asks whether a job is the first with its dedupe key.
-    dedupe: [lua!("clock"), lua!("dedupe")];
+    dedupe: ["clock", "dedupe"];
     /// Registers a worker's policies, and reads those of all workers.
-    policies: [lua!("clock"), lua!("policies")];
+    policies: ["clock", "policies"];
     /// Reads or changes operators' instructions.
-    steer: [lua!("clock"), lua!("steer")];
+    steer: ["clock", "steer"];
     /// Writes or reads the audit log.
-    audit: [lua!("clock"), lua!("audit")];
+    audit: ["clock", "audit"];
     /// Stores a worker's answer about a job.
-    sighting: [lua!("sighting")];
+    sighting: ["sighting"];
     /// Ends a batch: decides whether its decisions count.
-    pulse: [lua!("clock"), lua!("pulse")];
+    pulse: ["clock", "pulse"];
     /// Reads the epoch, the clock and the server's identity.
-    server: [lua!("server")];
+    server: ["server"];
     /// Changes the epoch.
-    epoch: [lua!("epoch")];
+    epoch: ["epoch"];
 }
 
 /// Returns the parts of a script that reads or changes a waitlist.

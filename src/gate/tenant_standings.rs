@@ -7,14 +7,14 @@ use futures_util::future::{join_all, try_join_all};
 use crate::gate::fleet::registry::{self, NamedPolicy};
 use crate::gate::redis::RedisGate;
 use crate::gate::{Gate as _, GateError, UsageOfLimit};
-use crate::rules::decision::Tried;
-use crate::rules::job::priority::Priorities;
-use crate::rules::limit::{Limit, Limits};
-use crate::rules::policy::Policy;
-use crate::rules::report::view::WaitlistState;
-use crate::rules::scope::{Labels, Scope};
-use crate::rules::steering::Steering;
-use crate::rules::tenant::Tenant;
+use rules::decision::Tried;
+use rules::job::priority::Priorities;
+use rules::limit::{Limit, Limits};
+use rules::policy::Policy;
+use rules::report::view::WaitlistState;
+use rules::scope::{Labels, Scope};
+use rules::steering::Steering;
+use rules::tenant::Tenant;
 
 /// Maximum number of waitlists that are read.
 const MAX_TENANTS_READ: usize = 1_000;

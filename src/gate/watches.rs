@@ -12,7 +12,7 @@ use crate::gate::epoch::{SentPulse, Watch, WatchTarget};
 use crate::gate::link::{self, Link, PrimaryLink};
 use crate::gate::primaries::{AllPrimaries, Finder, Primary};
 use crate::gate::{EarlierStarts, GateError, Primaries};
-use crate::rules::slots::Slots;
+use rules::slots::Slots;
 
 /// How long an answer of a primary counts as proof that it works, while other primaries fail.
 const LATELY: Duration = Duration::from_secs(1);

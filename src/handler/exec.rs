@@ -20,8 +20,8 @@ use tokio::sync::oneshot;
 use super::verdicts::retry;
 use super::{Attempt, Outcome, Permit, PreparingHandler};
 use crate::config::Exec;
-use crate::rules::job::Job;
 use pool::{ProgramJob, ProgramPool, ReadyProgram};
+use rules::job::Job;
 
 /// Time that programs get to end by themselves.
 const STOP_GRACE: Duration = Duration::from_secs(5);

@@ -17,11 +17,11 @@ use crate::broker::amqp::Forwarder;
 use crate::broker::forwarding::{ExpectedEnd, Forwarding};
 use crate::broker::{BrokerError, Message, PublishError, Reply};
 use crate::config::{self, Config, Forward};
-use crate::rules::decision::LEASE_MS;
-use crate::rules::delays::{DelayLevels, QueueNames};
-use crate::rules::headers::{self, HeaderValue};
-use crate::rules::job::Job;
-use crate::rules::job::verdict::{self, Verdict};
+use rules::decision::LEASE_MS;
+use rules::delays::{DelayLevels, QueueNames};
+use rules::headers::{self, HeaderValue};
+use rules::job::Job;
+use rules::job::verdict::{self, Verdict};
 
 /// Maximum length of a name in AMQP, in bytes.
 const MAX_NAME_BYTES: usize = 255;

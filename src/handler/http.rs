@@ -56,8 +56,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::verdicts::unprepared;
 use super::{Attempt, Outcome, Permit, PreparingHandler, Trouble};
-use crate::rules::job::Job;
-use crate::rules::tenant::Tenant;
 use abandoned::CallAbandoner;
 use advice::no_connection;
 use answer::AnswerReader;
@@ -65,6 +63,8 @@ use hosts::Hosts;
 use pool::{Pool, PooledConnection};
 pub use reach::{Reach, reach};
 use requests::{NoRequest, Requests};
+use rules::job::Job;
+use rules::tenant::Tenant;
 use server::Server;
 pub use setup::HttpHandlerError;
 use token_endpoint::TokenError;

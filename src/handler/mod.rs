@@ -16,11 +16,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::rules::answers::LimitInfo;
-pub use crate::rules::failures::breaker::Trouble;
-use crate::rules::job::Job;
-pub use crate::rules::job::outcome::Outcome;
-use crate::rules::tenant::Tenant;
+use rules::answers::LimitInfo;
+pub use rules::failures::breaker::Trouble;
+use rules::job::Job;
+pub use rules::job::outcome::Outcome;
+use rules::tenant::Tenant;
 
 /// The right to call the API once, now. The gate counted the call when it admitted the job. A call
 /// that is sent much later would fall into a window in which it was not counted.

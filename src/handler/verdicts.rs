@@ -2,8 +2,8 @@
 //! `dispatch.forward`.
 
 use super::{Answered, Attempt, Fate, Outcome, Trouble};
-use crate::rules::answers::Pushback;
-use crate::rules::job::verdict::Verdict;
+use rules::answers::Pushback;
+use rules::job::verdict::Verdict;
 
 /// Converts a verdict.
 pub(super) fn attempt(verdict: Verdict) -> Attempt {
@@ -58,7 +58,7 @@ pub(super) fn unprepared(trouble: Trouble, reason: impl Into<String>) -> Attempt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::job::verdict;
+    use rules::job::verdict;
 
     #[test]
     fn a_verdict_brings_its_cost_and_its_answer() {

@@ -4,8 +4,8 @@
 use std::sync::{Arc, PoisonError};
 
 use super::{Metrics, number};
-use crate::rules::report::Load;
-use crate::rules::report::load::{MissingResource, TenantLoads};
+use rules::report::Load;
+use rules::report::load::{MissingResource, TenantLoads};
 
 impl Metrics {
     /// Stores the current counts of tenants.
@@ -43,7 +43,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::rules::report::load::Census;
+    use rules::report::load::Census;
 
     #[test]
     fn fleet_reports_match_the_metrics() {

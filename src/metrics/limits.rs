@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{Metrics, set};
-use crate::rules::decision::Tally;
+use rules::decision::Tally;
 
 impl Metrics {
     /// Counts that `limit` was lowered. `lowered` is the number of tenants for which it is lowered

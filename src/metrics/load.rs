@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{Metrics, set};
 use crate::broker::QueueBacklog;
-use crate::rules::report::load::{Census, MissingResource};
-use crate::rules::timing::promise;
+use rules::report::load::{Census, MissingResource};
+use rules::timing::promise;
 
 /// Maximum number of characters of a job ID in an exemplar, which OpenMetrics limits to 128 in all.
 const MAX_ID_CHARS: usize = 64;

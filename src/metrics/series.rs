@@ -12,7 +12,7 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 
 use super::labels::{ByLabel, ByLimit, by};
 use crate::broker::MessageKind;
-use crate::rules::report::load::{MissingResource, TenantLoads};
+use rules::report::load::{MissingResource, TenantLoads};
 
 type FloatCounter = Counter<f64, AtomicU64>;
 type FloatGauge = Gauge<f64, AtomicU64>;

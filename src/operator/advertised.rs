@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::config::show_duration;
 use crate::gate::Inspection;
-use crate::rules::answers::{Excess, Quota};
-use crate::rules::limit::Limit;
+use rules::answers::{Excess, Quota};
+use rules::limit::Limit;
 
 use super::answer::{Maybe, answers};
 use super::times::at;

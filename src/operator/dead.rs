@@ -18,10 +18,10 @@ use crate::broker::{Message, Outgoing};
 use crate::config::{Config, TenantField};
 use crate::gate::instructions::drop_all;
 use crate::gate::redis::RedisGate;
-use crate::rules::headers::ROUTING_KEY;
-use crate::rules::job::{self, Field};
-use crate::rules::steering::{CANCELLED, Instruction};
-use crate::rules::tenant::Tenant;
+use rules::headers::ROUTING_KEY;
+use rules::job::{self, Field};
+use rules::steering::{CANCELLED, Instruction};
+use rules::tenant::Tenant;
 
 /// Maximum number of jobs that are published before their confirms are awaited.
 const MAX_BATCH: usize = 100;

@@ -11,9 +11,9 @@ use crate::broker::amqp::Client;
 use crate::config::Config;
 use crate::gate::instructions::{BoardView, drop_all, put, see};
 use crate::gate::redis::RedisGate;
-use crate::rules::delays::{DelayLevels, QueueNames};
-use crate::rules::steering::Instruction;
-use crate::rules::tenant::Tenant;
+use rules::delays::{DelayLevels, QueueNames};
+use rules::steering::Instruction;
+use rules::tenant::Tenant;
 
 /// Maximum length of a queue's name in bytes.
 const MAX_QUEUE_NAME_BYTES: usize = 255;

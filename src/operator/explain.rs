@@ -25,13 +25,13 @@ use crate::config::Config;
 use crate::gate::fleet::registry::{self, NamedPolicy};
 use crate::gate::redis::RedisGate;
 use crate::gate::{Gate as _, GateError, Inspection, Standing, Ticket, instructions};
-use crate::rules::gate::forecast::{
+use rules::gate::forecast::{
     Certainty, ForecastEnd, ForecastRequest, ForecastTarget, Schedule, end,
 };
-use crate::rules::layout::Layout;
-use crate::rules::limit::Limits;
-use crate::rules::scope::Labels;
-use crate::rules::steering::{Hold, SightedState, Sighting, Steering, WaitState, WaitsFor};
+use rules::layout::Layout;
+use rules::limit::Limits;
+use rules::scope::Labels;
+use rules::steering::{Hold, SightedState, Sighting, Steering, WaitState, WaitsFor};
 
 /// A job's announced turn and the gate's current one count as the same if they differ by at most
 /// this. A job asks the gate at the turn that it was given last.

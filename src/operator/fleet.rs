@@ -9,8 +9,8 @@ use crate::gate::instructions;
 use crate::gate::redis::RedisGate;
 use crate::gate::reports::Fleet;
 use crate::gate::tenant_standings::read_standings;
-use crate::rules::report::view::{ReportedWorker, Row, Sort};
-use crate::rules::tenant::Tenant;
+use rules::report::view::{ReportedWorker, Row, Sort};
+use rules::tenant::Tenant;
 
 /// Tenants to show.
 #[derive(Debug, Default)]

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::config::show_duration;
 use crate::gate::UsageOfLimit;
-use crate::rules::decision::{Tally, Tried};
-use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::scope::Scope;
+use rules::decision::{Tally, Tried};
+use rules::limit::{Algorithm, Limit};
+use rules::scope::Scope;
 
 /// A limit and its usage.
 #[derive(Debug, Clone, PartialEq, Eq)]

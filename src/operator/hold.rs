@@ -11,7 +11,7 @@ use super::times::when;
 use crate::broker::amqp::Client;
 use crate::gate::instructions::{BoardView, Versions, drop_all, see};
 use crate::gate::redis::RedisGate;
-use crate::rules::steering::{ALL, Hold, Instruction};
+use rules::steering::{ALL, Hold, Instruction};
 
 words! {
     /// An instruction to all workers.

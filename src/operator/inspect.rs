@@ -41,12 +41,12 @@ use crate::gate::redis::RedisGate;
 use crate::gate::{
     BreakerEvent, BreakerScope, Gate as _, GateError, Inspection, Rule, Standing, UsageOfLimit,
 };
-use crate::rules::gate::forecast::ForecastRequest;
-use crate::rules::limit::{Limit, Limits};
-use crate::rules::policy::Policy;
-use crate::rules::scope::Scope;
-use crate::rules::steering::{Hold, Steering};
-use crate::rules::tenant::Tenant;
+use rules::gate::forecast::ForecastRequest;
+use rules::limit::{Limit, Limits};
+use rules::policy::Policy;
+use rules::scope::Scope;
+use rules::steering::{Hold, Steering};
+use rules::tenant::Tenant;
 
 /// Shortest round trip to Redis that the text mentions, in milliseconds.
 const MIN_SHOWN_ROUND_TRIP_MS: u64 = 10;

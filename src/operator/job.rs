@@ -11,9 +11,9 @@ use super::answer::{Maybe, Schema, answers};
 use super::steer::{Followers, POLL_INTERVAL, followed};
 use crate::gate::instructions::{BoardView, Versions, drop_all, put, see};
 use crate::gate::redis::RedisGate;
-use crate::rules::limit::ceil_ms;
-use crate::rules::steering::{Instruction, MAX_ID_BYTES, SightedState, Sighting};
-use crate::rules::tenant::Tenant;
+use rules::limit::ceil_ms;
+use rules::steering::{Instruction, MAX_ID_BYTES, SightedState, Sighting};
+use rules::tenant::Tenant;
 
 /// Time left for answers that are in flight when a wait ends.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::NotDone;
-use crate::rules::limit::Limit;
-use crate::rules::scope::{Labels, MAX_VALUE_BYTES, Scope};
+use rules::limit::Limit;
+use rules::scope::{Labels, MAX_VALUE_BYTES, Scope};
 
 /// The labels given for the limits that need them.
 #[derive(Debug)]

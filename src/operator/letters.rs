@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::broker::{Message, Outgoing};
-use crate::rules::delays::QueueNames;
-use crate::rules::headers::{
-    ATTEMPT, DIED, FIRST_CALL, HeaderValue, OURS, REASON, ROUTING_KEY, WAITS,
-};
-use crate::rules::job::dedupe::{DEDUPE_FOR, DEDUPE_KEY};
-use crate::rules::job::start::{self, DELAY};
-use crate::rules::job::{Envelope as _, Field};
 use lapin::types::AMQPValue;
+use rules::delays::QueueNames;
+use rules::headers::{ATTEMPT, DIED, FIRST_CALL, HeaderValue, OURS, REASON, ROUTING_KEY, WAITS};
+use rules::job::dedupe::{DEDUPE_FOR, DEDUPE_KEY};
+use rules::job::start::{self, DELAY};
+use rules::job::{Envelope as _, Field};
 use serde_json::{Value, json};
 
 use super::answer::{answers, words};
@@ -227,8 +225,8 @@ mod tests {
     use lapin::BasicProperties;
     use std::time::Duration;
 
-    use crate::rules::delays::DelayLevels;
-    use crate::rules::headers::ATTEMPT;
+    use rules::delays::DelayLevels;
+    use rules::headers::ATTEMPT;
 
     use super::*;
 

@@ -1,11 +1,11 @@
 //! A tenant's effective limits, for people and as JSON.
 
 use crate::config::{closest, show_duration};
-use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use crate::rules::named::Named;
-use crate::rules::policy::{LimitsSource, Policy};
-use crate::rules::scope::Scope;
-use crate::rules::tenant::Tenant;
+use rules::limit::{Algorithm, Limit, Limits, Unit};
+use rules::named::Named;
+use rules::policy::{LimitsSource, Policy};
+use rules::scope::Scope;
+use rules::tenant::Tenant;
 use std::time::Duration;
 
 use super::NotDone;

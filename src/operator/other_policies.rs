@@ -8,7 +8,7 @@ use crate::gate::GateError;
 use crate::gate::fleet::registry::{self, NamedPolicy};
 use crate::gate::fleet::{IDLE_MS, Registered};
 use crate::gate::redis::RedisGate;
-use crate::rules::policy::{Policy, differing};
+use rules::policy::{Policy, differing};
 
 /// Maximum number of keys in JSON.
 const MAX_KEYS: usize = 100;

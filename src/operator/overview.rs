@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::gate::redis::RedisGate;
 use crate::gate::reports::{self, Fleet};
 use crate::gate::{BreakerEvent, BreakerScope, Gate as _, GateError, Rule, Standing};
-use crate::rules::report::view::Sort;
+use rules::report::view::Sort;
 
 /// Selects tenants.
 #[derive(Debug, Clone, PartialEq, Eq)]

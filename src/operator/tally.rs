@@ -2,8 +2,8 @@
 
 use super::text::grouped;
 use super::times::span;
-use crate::rules::decision::Tally;
-use crate::rules::gate::shadow::MAX_BEHIND_MS;
+use rules::decision::Tally;
+use rules::gate::shadow::MAX_BEHIND_MS;
 
 /// Describes the result: `would have made 312 of 4,000 wait, the longest 41.0s`.
 pub fn describe(tally: &Tally) -> String {

@@ -7,9 +7,9 @@ use super::{NotDone, trials};
 use crate::config::closest;
 use crate::gate::redis::RedisGate;
 use crate::gate::{BreakerScope, Change, Gate as _};
-use crate::rules::limit::{Limit, Limits};
-use crate::rules::policy::{LimitsSource, Policy};
-use crate::rules::tenant::Tenant;
+use rules::limit::{Limit, Limits};
+use rules::policy::{LimitsSource, Policy};
+use rules::tenant::Tenant;
 
 /// Parses a tenant's name.
 ///

@@ -8,10 +8,10 @@ use super::steer::{Followers, followed};
 use super::tenant::{Changed, sets};
 use crate::gate::instructions::{BoardView, EndInstruction, drop_all, put, see};
 use crate::gate::redis::RedisGate;
-use crate::rules::limit::Limit;
-use crate::rules::policy::Policy;
-use crate::rules::steering::Instruction;
-use crate::rules::tenant::Tenant;
+use rules::limit::Limit;
+use rules::policy::Policy;
+use rules::steering::Instruction;
+use rules::tenant::Tenant;
 
 /// A trial of another `max`.
 #[derive(Debug, Clone, PartialEq, Eq)]

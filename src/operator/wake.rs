@@ -5,8 +5,8 @@ use crate::gate::GateError;
 use crate::gate::fleet::EasedTenants;
 use crate::gate::instructions::{BoardView, EndInstruction, put_instead, see};
 use crate::gate::redis::RedisGate;
-use crate::rules::steering::{Instruction, MAX_WAKES, WAKE_KEPT_MS};
-use crate::rules::tenant::Tenant;
+use rules::steering::{Instruction, MAX_WAKES, WAKE_KEPT_MS};
+use rules::tenant::Tenant;
 
 /// Makes the waiting jobs of `tenant`, or of all tenants, ask the gate again as soon as workers
 /// read the board. The same step removes the instruction `ends`. If the board is full, the jobs ask

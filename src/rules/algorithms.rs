@@ -5,12 +5,12 @@
 //! `table.rs`. Configuration, keys, scripts, the model, the search for the worst case and
 //! the simulation read the table.
 
-pub(crate) mod bucket;
+pub mod bucket;
 mod calendar;
 mod counter;
 mod fixed;
-pub(crate) mod held;
-pub(crate) mod product;
+pub mod held;
+pub mod product;
 mod segments;
 mod sliding;
 mod span;
@@ -22,10 +22,10 @@ pub use fixed::SteppedBack;
 pub use held::LEASE_MS;
 pub use stored::StoredUsage;
 pub use table::Algorithm;
-pub(in crate::rules) use table::LimitState;
+pub(crate) use table::LimitState;
 pub use terms::{Terms, Unit};
 
-use crate::rules::clock::Clock;
+use crate::clock::Clock;
 
 /// How a limit's keys in Redis are named, and which type they have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,13 +43,14 @@ pub enum KeyLayout {
     Windows,
 }
 
-/// The sources of an algorithm's fast path: `lua/shortcut.lua` uses it to admit common jobs first.
+/// The files of an algorithm's fast path in `lua/`, without `.lua`. `shortcut.lua` uses it to admit
+/// common jobs first.
 #[derive(Debug, Clone, Copy)]
 pub struct Shortcut {
     /// The functions that the fast path shares with the algorithm's script.
     pub usage: &'static str,
     /// The fast path itself.
-    pub source: &'static str,
+    pub entry: &'static str,
 }
 
 /// The fixed properties of an algorithm.
@@ -62,8 +63,8 @@ pub struct Facts {
     pub about: &'static str,
     /// The words of `check` for the position of its windows, such as "in any" for a sliding one.
     pub window_words: &'static str,
-    /// The source of the algorithm's file in `lua/`: the functions of [`Usage`] over Redis.
-    pub script: &'static str,
+    /// The algorithm's files in `lua/`, without `.lua`: the functions of [`Usage`] over Redis.
+    pub scripts: &'static [&'static str],
     /// The algorithm's fast path, if it has one.
     pub shortcut: Option<Shortcut>,
     /// Where the algorithm keeps its state.

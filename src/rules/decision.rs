@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-pub use crate::rules::algorithms::LEASE_MS;
-use crate::rules::answers::Quotas;
-use crate::rules::learned::Learned;
-use crate::rules::limit::Limits;
-use crate::rules::scope::Labels;
-use crate::rules::tenant::Tenant;
+pub use crate::algorithms::LEASE_MS;
+use crate::answers::Quotas;
+use crate::learned::Learned;
+use crate::limit::Limits;
+use crate::scope::Labels;
+use crate::tenant::Tenant;
 
 /// A waiting job's number in its tenant's waitlist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -64,7 +64,7 @@ pub struct TenantAsk {
 }
 
 /// The sequence numbers of a start in the sliding logs of its
-/// [`Layout`](crate::rules::layout::Layout)'s partitions, in their order; 0 for a partition without
+/// [`Layout`](crate::layout::Layout)'s partitions, in their order; 0 for a partition without
 /// a log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sequences {
@@ -240,7 +240,7 @@ pub struct TenantReply {
     /// The end of the tenant's suspension (Unix ms); 0 if it is not suspended.
     pub blocked_until_ms: u64,
     /// Whether calls of the tenant have failed in a row, so that a success must be
-    /// [reported](crate::rules::failures::breaker).
+    /// [reported](crate::failures::breaker).
     pub has_failures: bool,
     /// One answer per job.
     pub answers: Vec<Answer>,
@@ -313,7 +313,7 @@ pub struct Tally {
     /// Starts that would have waited.
     pub waited: u64,
     /// Starts among `waited` that would have waited for more than a day
-    /// ([`MAX_BEHIND_MS`](crate::rules::gate::shadow::MAX_BEHIND_MS)) or that cost more than the
+    /// ([`MAX_BEHIND_MS`](crate::gate::shadow::MAX_BEHIND_MS)) or that cost more than the
     /// whole limit.
     pub never: u64,
     /// The longest wait of the other starts, in milliseconds.

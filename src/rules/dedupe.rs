@@ -6,7 +6,7 @@
 //! and is recognized by its ID if it is delivered again before it has the mark. So a job is dropped
 //! only if another job with its key goes on.
 
-use crate::rules::tenant::Tenant;
+use crate::tenant::Tenant;
 
 /// A job that asks whether it is the first with its key.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! The headers that a job carries between queues, and their meaning.
 
-use crate::rules::decision::Ticket;
-use crate::rules::delays::{MAX_TRIP_MS, Trip};
-use crate::rules::limit::Limit;
-use crate::rules::timing::promise::Promise;
+use crate::decision::Ticket;
+use crate::delays::{MAX_TRIP_MS, Trip};
+use crate::limit::Limit;
+use crate::timing::promise::Promise;
 
 /// Units of the limit that a job uses. Set by the publisher.
 pub const COST: &str = "x-cost";
@@ -142,7 +142,7 @@ pub const BROKER_HEADERS: [&str; 10] = [
 ];
 
 /// [`OURS`] and [`BROKER_HEADERS`].
-pub(crate) const OURS_AND_THE_BROKERS: [&str; OURS.len() + BROKER_HEADERS.len()] = {
+pub const OURS_AND_THE_BROKERS: [&str; OURS.len() + BROKER_HEADERS.len()] = {
     let mut all = [""; OURS.len() + BROKER_HEADERS.len()];
     let (ours, theirs) = all.split_at_mut(OURS.len());
     ours.copy_from_slice(&OURS);
@@ -318,7 +318,7 @@ pub fn int(n: u64) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::limit::Algorithm;
+    use crate::limit::Algorithm;
     use std::time::Duration;
 
     #[test]

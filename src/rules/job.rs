@@ -16,6 +16,8 @@ pub mod start;
 mod traced;
 pub mod verdict;
 
+use std::fmt;
+
 use bytes::Bytes;
 
 pub use self::body::InBody;
@@ -28,12 +30,12 @@ pub use self::published::{Carrier, Properties, Published, Value};
 pub use self::read::{first_routing_key, read, read_tenant, read_with};
 use self::start::DelayedStart;
 pub use self::traced::traced;
-use crate::rules::decision::Ticket;
-use crate::rules::delays::Trip;
-use crate::rules::job::expiry::Expiry;
-use crate::rules::tenant::Tenant;
-use crate::rules::timing::promise::Promise;
-use crate::rules::trace::Context;
+use crate::decision::Ticket;
+use crate::delays::Trip;
+use crate::job::expiry::Expiry;
+use crate::tenant::Tenant;
+use crate::timing::promise::Promise;
+use crate::trace::Context;
 
 /// A header or another field of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +55,7 @@ pub enum Field<'a> {
 impl Field<'_> {
     /// Describes the field's type, for errors about a field that is neither a text nor a whole
     /// number.
-    pub(crate) fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> &'static str {
         match self {
             Self::Missing => "missing",
             Self::Text(_) => "a text",
@@ -95,6 +97,17 @@ pub enum TenantField {
     All,
 }
 
+impl fmt::Display for TenantField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::RoutingKey => f.write_str("routing-key"),
+            Self::Json(pointer) => write!(f, "json:{pointer}"),
+            Self::All => f.write_str("all"),
+        }
+    }
+}
+
 /// The tenant of all jobs with [`TenantField::All`].
 pub const ALL_TENANTS: &str = "all";
 
@@ -105,6 +118,15 @@ pub enum ValueField {
     Header(String),
     /// `json:/pointer` (RFC 6901)
     Json(String),
+}
+
+impl fmt::Display for ValueField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Json(pointer) => write!(f, "json:{pointer}"),
+        }
+    }
 }
 
 /// The fields of a message that contain a job's data.

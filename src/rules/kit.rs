@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::tenant::Tenant;
+use crate::limit::{Algorithm, Limit};
+use crate::tenant::Tenant;
 
 /// A millisecond.
 pub const MS: Duration = Duration::from_millis(1);

@@ -3,10 +3,10 @@
 
 use std::borrow::Cow;
 
-use crate::rules::headers::LEVEL as PRIORITY;
-use crate::rules::limit::Limit;
-use crate::rules::scope::{Labels, MAX_PARTS, Scope};
-use crate::rules::tenant::Tenant;
+use crate::headers::LEVEL as PRIORITY;
+use crate::limit::Limit;
+use crate::scope::{Labels, MAX_PARTS, Scope};
+use crate::tenant::Tenant;
 
 impl Labels {
     /// Returns the labels for each scope of `limits` that is a part of a tenant, with the values
@@ -211,8 +211,8 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::kit;
-    use crate::rules::limit::Algorithm;
+    use crate::kit;
+    use crate::limit::Algorithm;
 
     fn limit(name: &str, scope: Scope) -> Limit {
         kit::limit(name, Algorithm::SlidingWindow, 5, kit::SECOND).with_scope(scope)

@@ -14,33 +14,33 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::value::{Error, SeqDeserializer};
 
-use crate::rules::limit::{Limit, UNLIMITED};
-use crate::rules::scope::Labels;
-use crate::rules::tenant::Tenant;
+use crate::limit::{Limit, UNLIMITED};
+use crate::scope::Labels;
+use crate::tenant::Tenant;
 
 /// A step is the limit divided by this, at least one unit.
-pub(crate) const STEPS: u64 = 100;
+pub const STEPS: u64 = 100;
 /// Minimum number of calls between two steps, at the limit's rate and per unit of a step. So at
 /// most 1 % of calls are refused (`rude` in tests/simulation).
-pub(crate) const CALLS: u64 = 200;
+pub const CALLS: u64 = 200;
 /// Maximum wait before the first step, as a multiple of the wait before later steps.
-pub(crate) const PATIENCE: u64 = 3;
+pub const PATIENCE: u64 = 3;
 /// The limit sinks by its value divided by this if usage does not show how much the API gives.
-pub(crate) const SINKS: u64 = 16;
+pub const SINKS: u64 = 16;
 /// Steps by which a bucket sinks if it was already refused within the two windows before; otherwise
 /// it sinks by one.
-pub(crate) const FAR: u64 = 4;
+pub const FAR: u64 = 4;
 /// How long advertised limits apply after the API last sent them, in milliseconds.
-pub(crate) const ADVERTISED_MS: u64 = 3_600_000;
+pub const ADVERTISED_MS: u64 = 3_600_000;
 /// Replaces [`Limit::floor`] for a limit that does not learn.
-pub(crate) const NEVER: u64 = UNLIMITED;
+pub const NEVER: u64 = UNLIMITED;
 /// A wait up to this long fits any window, in milliseconds, because the API's headers count whole
 /// seconds.
-pub(crate) const EXPLAINED_MS: u64 = 1_000;
+pub const EXPLAINED_MS: u64 = 1_000;
 /// Everything learned is forgotten after this time, in milliseconds: 31 days.
-pub(crate) const LEARNED_MS: u64 = 31 * 86_400_000;
+pub const LEARNED_MS: u64 = 31 * 86_400_000;
 /// Number of earlier reductions that are remembered.
-pub(crate) const PAST: usize = 4;
+pub const PAST: usize = 4;
 
 /// Number of fields that are a single number.
 const FIELDS: usize = 12;
@@ -107,7 +107,7 @@ pub struct LimitEvidence {
     /// The labels of the job that was answered.
     pub labels: Labels,
     /// The limits that were enforced for the job.
-    pub limits: crate::rules::limit::Limits,
+    pub limits: crate::limit::Limits,
     /// The evidence in the answer.
     pub evidence: Evidence,
 }
@@ -249,7 +249,7 @@ impl Learned {
 
     /// Returns the record as the store keeps it.
     #[cfg(test)]
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let Self {
             at_ms,
             to,
@@ -274,8 +274,8 @@ impl Learned {
         text
     }
 
-    /// Parses the text that [`Learned::text`] writes.
-    pub(crate) fn read(text: &str) -> Option<Self> {
+    /// Parses a record as the store keeps it.
+    pub fn read(text: &str) -> Option<Self> {
         let numbers: Option<Vec<u64>> = text.split(',').map(|number| number.parse().ok()).collect();
         let numbers = numbers?;
         let (fields, earlier) = numbers.split_at_checked(FIELDS)?;
@@ -293,18 +293,18 @@ impl Learned {
 
 /// The learned states of the limits of one partition, by the limits' names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::rules) struct AllLearned(BTreeMap<String, Learned>);
+pub(crate) struct AllLearned(BTreeMap<String, Learned>);
 
 impl AllLearned {
     /// Returns the record of `limit`, if it still applies.
-    pub(in crate::rules) fn of(&self, limit: &Limit, now: u64) -> Option<&Learned> {
+    pub(crate) fn of(&self, limit: &Limit, now: u64) -> Option<&Learned> {
         limit.floor()?;
         let known = self.0.get(limit.name());
         known.filter(|known| !known.is_over(now))
     }
 
     /// Returns `limit` with its effective `max`. `set` is the limit with an operator's `max`.
-    pub(in crate::rules) fn lowered(&self, limit: &Limit, set: Limit, now: u64) -> Limit {
+    pub(crate) fn lowered(&self, limit: &Limit, set: Limit, now: u64) -> Limit {
         let max = self.of(limit, now).zip(limit.floor());
         match max.map(|(learned, floor)| learned.highest_max(now).max(floor)) {
             Some(max) if max < set.max() => set.with_max(max),
@@ -314,12 +314,7 @@ impl AllLearned {
 
     /// Records that the API refused a call, as [`Learned::refused`] does. Returns when the record
     /// is forgotten, and whether this is a new event.
-    pub(in crate::rules) fn refuse(
-        &mut self,
-        now: u64,
-        limit: &Limit,
-        call: (u64, u64, u64),
-    ) -> (u64, bool) {
+    pub(crate) fn refuse(&mut self, now: u64, limit: &Limit, call: (u64, u64, u64)) -> (u64, bool) {
         let known = self.of(limit, now).copied();
         let learned = Learned::refused(known, now, limit, call);
         let is_new = known.is_none_or(|known| known.at_ms != learned.at_ms);
@@ -329,7 +324,7 @@ impl AllLearned {
 
     /// Records the `max` that keeps the API's advertised limits; 0 if the limit keeps them. Returns
     /// when the record is forgotten, or `None` if nothing has changed.
-    pub(in crate::rules) fn advertise(&mut self, now: u64, limit: &Limit, max: u64) -> Option<u64> {
+    pub(crate) fn advertise(&mut self, now: u64, limit: &Limit, max: u64) -> Option<u64> {
         let known = self.of(limit, now).copied();
         if max == 0 && known.is_none_or(|known| known.advertised_until_ms == 0) {
             return None;
@@ -347,7 +342,7 @@ impl AllLearned {
     }
 
     /// Returns until when any record applies.
-    pub(in crate::rules) fn needed_until(&self) -> u64 {
+    pub(crate) fn needed_until(&self) -> u64 {
         self.0
             .values()
             .map(|known| known.ends_ms)
@@ -357,19 +352,14 @@ impl AllLearned {
 }
 
 /// Returns the longest wait that the limit's window explains, in milliseconds.
-pub(in crate::rules) fn explained_ms(limit: &Limit) -> u64 {
+pub(crate) fn explained_ms(limit: &Limit) -> u64 {
     EXPLAINED_MS.max(2 * limit.window_ms())
 }
 
 /// Returns true if a refusal of a call that started at `started_ms` shows how much of `limit` the
 /// API gives: the usage that the call was counted with still counts, and the API does not refuse
 /// for longer than the limit's window explains.
-pub(in crate::rules) fn explains_refusal(
-    limit: &Limit,
-    now: u64,
-    started_ms: u64,
-    after_ms: u64,
-) -> bool {
+pub(crate) fn explains_refusal(limit: &Limit, now: u64, started_ms: u64, after_ms: u64) -> bool {
     let span = limit.span();
     if limit.floor().is_none() || limit.window_ms() == 0 || after_ms > explained_ms(limit) {
         return false;

@@ -11,10 +11,10 @@ use std::time::Duration;
 pub use set::{Limits, MAX_LIMITS};
 pub use size::{LARGE_BYTES, LARGE_GLOBAL_BYTES, Large};
 
-use crate::rules::algorithms::bucket::forgiven_ms;
-pub use crate::rules::algorithms::{Algorithm, Terms, Unit};
-use crate::rules::calendar::Calendar;
-use crate::rules::scope::{MAX_PARTS, Scope};
+use crate::algorithms::bucket::forgiven_ms;
+pub use crate::algorithms::{Algorithm, Terms, Unit};
+use crate::calendar::Calendar;
+use crate::scope::{MAX_PARTS, Scope};
 
 /// The name of the limit in a configuration that has a single one without a name.
 pub const DEFAULT_LIMIT: &str = "default";
@@ -25,7 +25,7 @@ const TRIED: &str = ".tried";
 /// such numbers exactly.
 pub const MAX_REQUESTS: u64 = 1_000_000_000_000;
 /// A number of units above every limit and cost that a double holds exactly.
-pub(crate) const UNLIMITED: u64 = 1 << 50;
+pub const UNLIMITED: u64 = 1 << 50;
 /// The shortest window.
 pub const MIN_WINDOW: Duration = Duration::from_millis(100);
 /// The longest window.
@@ -223,7 +223,7 @@ impl Limit {
     }
 
     /// Lets the limit learn from the API's answers and sink to no less than `percent` of its `max`
-    /// ([`crate::rules::learned`]). Has no effect on a shadow, because a shadow denies nothing, so
+    /// ([`crate::learned`]). Has no effect on a shadow, because a shadow denies nothing, so
     /// no refusal relates to it.
     pub fn with_band(self, percent: u8) -> Self {
         let percent = percent.clamp(1, 100);

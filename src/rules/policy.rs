@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::Duration;
 
-use crate::rules::limit::{Limit, Limits};
-use crate::rules::tenant::Tenant;
+use crate::limit::{Limit, Limits};
+use crate::tenant::Tenant;
 
 /// The limits of every tenant: its own, else those of its plan, else the common ones. Common limits
 /// that all tenants share apply in addition to any others.
@@ -249,9 +249,9 @@ impl fmt::Display for LimitsSource<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::kit;
-    use crate::rules::limit::Algorithm;
-    use crate::rules::scope::Scope;
+    use crate::kit;
+    use crate::limit::Algorithm;
+    use crate::scope::Scope;
 
     fn limit(name: &str, max: u64) -> Limit {
         kit::limit(name, Algorithm::SlidingWindow, max, kit::SECOND)

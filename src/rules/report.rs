@@ -11,7 +11,7 @@ use std::hash::Hash;
 
 use serde::{Deserialize, Serialize};
 
-use crate::rules::tenant::Tenant;
+use crate::tenant::Tenant;
 
 /// Interval between two reports of a worker, in milliseconds.
 pub const REPORT_INTERVAL_MS: u64 = 2_000;
@@ -168,7 +168,7 @@ fn is_zero(number: &u64) -> bool {
 mod name {
     use serde::{Deserialize, Deserializer, Serializer, de::Error as _};
 
-    use crate::rules::tenant::Tenant;
+    use crate::tenant::Tenant;
 
     pub(super) fn serialize<S: Serializer>(tenant: &Tenant, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(tenant.as_str())

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::rules::tenant;
+use crate::tenant;
 
 /// Maximum number of scopes smaller than a tenant among the limits of one job.
 pub const MAX_PARTS: usize = 4;

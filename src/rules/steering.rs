@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::rules::limit::{Limits, MAX_REQUESTS, is_name};
-use crate::rules::tenant::{Tenant, encode};
+use crate::limit::{Limits, MAX_REQUESTS, is_name};
+use crate::tenant::{Tenant, encode};
 
 /// Maximum number of instructions in force.
 pub const MAX_INSTRUCTIONS: usize = 1_000;
@@ -372,7 +372,7 @@ pub struct Sighted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::kit::tenant;
+    use crate::kit::tenant;
 
     #[test]
     fn instructions_survive_a_round_trip_through_redis() {

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::rules::limit::Limits;
-use crate::rules::tenant::Tenant;
+use crate::limit::Limits;
+use crate::tenant::Tenant;
 
 /// Length of a `traceparent` of version 00, in bytes.
 const LENGTH: usize = 55;

@@ -9,22 +9,22 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kit::Bed;
+use kit::MS;
 use kit::api::{Api, Call};
 use kit::counts;
 use kit::proxy::{Proxy, Range, Transfer, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::settings;
+use rules::job::Job;
 use sluicegate::app;
 use sluicegate::config::{Config, Http};
 use sluicegate::engine::Stop;
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Attempt, Permit, PreparingHandler};
-use sluicegate::rules::job::Job;
 use tokio::time::Instant;
 
 /// A deadline that ends a hanging test. No step takes this long.
 const PATIENCE: Duration = Duration::from_secs(300);
-const MS: Duration = Duration::from_millis(1);
 const TENANTS: [&str; 2] = ["a", "b"];
 const WORKERS: usize = 2;
 

@@ -1,6 +1,7 @@
 //! The HTTP handler with APIs that give any answer.
 
 mod abandoned;
+mod answer_rules;
 mod calls;
 mod connections;
 pub mod downstream;
@@ -10,7 +11,6 @@ mod hosts;
 mod oauth2;
 mod oauth2_by_tenant;
 mod proxy;
-mod rules;
 mod streams;
 mod tls;
 
@@ -19,12 +19,12 @@ use std::time::Duration;
 
 use hyper::header::{HeaderName, HeaderValue};
 use kit::settings;
+use rules::answers::{AnswerPattern, Answers, Consequence, LimitInfo, Quotas};
+use rules::job::Job;
+use rules::tenant::Tenant;
 use sluicegate::config::Http;
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Attempt, Outcome, Permit};
-use sluicegate::rules::answers::{AnswerPattern, Answers, Consequence, LimitInfo, Quotas};
-use sluicegate::rules::job::Job;
-use sluicegate::rules::tenant::Tenant;
 use tokio::net::TcpSocket;
 
 use downstream::{AfterAnswer, Downstream};

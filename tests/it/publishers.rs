@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use kit::servers::shared_rabbit;
 use kit::sources::page;
-use sluicegate::rules::job::{self, Field};
+use rules::job::{self, Field};
 
 use crate::cli::servers::{client, config, drain, yaml};
 

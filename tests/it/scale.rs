@@ -17,12 +17,12 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use rules::delays::DelayLevels;
+use rules::limit::Algorithm;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{EarlierStarts, Gate};
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::limit::Algorithm;
 
 use crate::PROGRAM;
 use crate::gate::topology::configured;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lapin::BasicProperties;
+use rules::delays::DelayLevels;
+use rules::headers::HeaderValue;
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::headers::HeaderValue;
 use tokio::time::Instant;
 
 use crate::servers::unique;

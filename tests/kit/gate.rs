@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use fake_redis::FakeRedis;
 use redis::Pipeline;
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::scope::Labels;
+use rules::tenant::Tenant;
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{
     Answer, Gate, GateError, Inspection, Question, Receipt, Replies, TenantAsk, TenantReply, Ticket,
 };
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::Labels;
-use sluicegate::rules::tenant::Tenant;
 use tokio::time::Instant;
 
 use crate::servers::{shared_redis, unique};
@@ -45,12 +45,17 @@ pub const LONG: u64 = 31 * 86_400_000;
 /// once.
 pub fn limit(algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
     let window = Duration::from_millis(window_ms);
-    let limit = Limit::new("default", algorithm, max, window, Duration::ZERO).expect("in range");
+    let limit = named_limit("default", algorithm, max, window);
     if algorithm.has_burst() {
         limit.with_burst(max).expect("in range")
     } else {
         limit
     }
+}
+
+/// Returns a limit without a guard.
+pub fn named_limit(name: &str, algorithm: Algorithm, max: u64, window: Duration) -> Limit {
+    Limit::new(name, algorithm, max, window, Duration::ZERO).expect("in range")
 }
 
 /// A gate and the limits that it enforces for every tenant.
@@ -182,9 +187,9 @@ pub fn receipt(ask: &TenantAsk, reply: &TenantReply, number: usize) -> Receipt {
     }
 }
 
-/// Returns the tenant with this name.
-pub fn tenant(id: &str) -> Tenant {
-    Tenant::parse(id).expect("a good id")
+/// Returns the tenant with this name or number.
+pub fn tenant(name: impl ToString) -> Tenant {
+    Tenant::parse(&name.to_string()).expect("a tenant")
 }
 
 /// Returns the answers to the question at `index`.

@@ -7,11 +7,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use kit::root;
 use kit::sources::page;
+use rules::answers::{Answers, Consequence, Interpretation, ReceivedAnswer, verdict};
+use rules::named::Named;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 use sluicegate::config::{ApiProfile, Config, parse_duration};
-use sluicegate::rules::answers::{Answers, Consequence, Interpretation, ReceivedAnswer, verdict};
-use sluicegate::rules::named::Named;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 

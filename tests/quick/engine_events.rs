@@ -8,6 +8,11 @@ use std::time::Duration;
 use kit::engine::{AckRecorder, channel, deliveries, engine};
 use kit::settings;
 use lapin::BasicProperties;
+use rules::answers::Quotas;
+use rules::job::{Job, TenantField};
+use rules::limit::{Limit, Limits};
+use rules::scope::Labels;
+use rules::tenant::Tenant;
 use sluicegate::admin::Health;
 use sluicegate::broker::{Broker, BrokerEvent, Outgoing, PublishError, Reply, Tag};
 use sluicegate::engine::action::{EngineSettings, ResultSettings, ResultTarget, Update};
@@ -20,11 +25,6 @@ use sluicegate::gate::{
 };
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::answers::Quotas;
-use sluicegate::rules::job::{Job, TenantField};
-use sluicegate::rules::limit::{Limit, Limits};
-use sluicegate::rules::scope::Labels;
-use sluicegate::rules::tenant::Tenant;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 

@@ -7,15 +7,15 @@ use std::time::Duration;
 use kit::gate::FRESH;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
+use rules::decision::{Answer, Question};
+use rules::gate::model::State;
+use rules::gate::usage::Clock;
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::tenant::Tenant;
+use rules::timing::lateness::auto_guard;
+use rules::timing::pacing::Pacing;
 use simulator::forms::ApiLimit;
 use simulator::limiter::{CallCounter, Counting};
-use sluicegate::rules::decision::{Answer, Question};
-use sluicegate::rules::gate::model::State;
-use sluicegate::rules::gate::usage::Clock;
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::tenant::Tenant;
-use sluicegate::rules::timing::lateness::auto_guard;
-use sluicegate::rules::timing::pacing::Pacing;
 
 const BEGIN_US: u64 = 1_700_000_000_000_000;
 

@@ -5,21 +5,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kit::sources::{self, files, quoted};
+use rules::calendar::{Calendar, Zone};
+use rules::delays::DelayLevels;
+use rules::headers::{
+    ANSWERED, CALLED, DONE, DONE_TOKEN, HeaderValue, JOB_ID, OURS, PROPERTIES, PUBLISHED, RESULT,
+    STATUS, TENANT, TRUNCATED, UNREADABLE,
+};
+use rules::layout::Layout;
+use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
+use rules::scope::{Labels, Scope};
+use rules::tenant::Tenant;
 use sluicegate::broker::topology::Topology;
 use sluicegate::config::QueueType;
 use sluicegate::gate::BreakerScope;
 use sluicegate::gate::keys::Keys;
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::calendar::{Calendar, Zone};
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::headers::{
-    ANSWERED, CALLED, DONE, DONE_TOKEN, HeaderValue, JOB_ID, OURS, PROPERTIES, PUBLISHED, RESULT,
-    STATUS, TENANT, TRUNCATED, UNREADABLE,
-};
-use sluicegate::rules::layout::Layout;
-use sluicegate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
-use sluicegate::rules::scope::{Labels, Scope};
-use sluicegate::rules::tenant::Tenant;
 
 const PAGE: &str = include_str!("../../docs/OBSERVABILITY.md");
 

@@ -8,12 +8,12 @@ use kit::sources::{File, files};
 /// Modules with the modules that they import.
 type Imports = BTreeMap<String, BTreeSet<String>>;
 
-/// Returns the module of `file` in `folder`, or `None` for the folder's own `mod.rs`, which names
-/// all of them.
+/// Returns the module of `file` in `folder`, or `None` for the folder's own `mod.rs` or `lib.rs`,
+/// which names all of them.
 fn module(folder: &str, file: &File) -> Option<String> {
     let path = file.path.strip_prefix(folder)?.strip_prefix('/')?;
     let first = path.split('/').next()?.trim_end_matches(".rs");
-    (first != "mod").then(|| first.to_owned())
+    (!["mod", "lib"].contains(&first)).then(|| first.to_owned())
 }
 
 /// Returns the names that `code` takes from the module `path`, such as `Z`, `a` and `b` of
@@ -68,7 +68,11 @@ fn code_of(file: &File) -> String {
 
 /// Returns the imports among the modules of `folder`.
 fn imports(folder: &str, files: &[File]) -> Imports {
-    let parent = folder.replacen("src/", "crate::", 1).replace('/', "::") + "::";
+    // The rules are a crate of their own.
+    let within = folder
+        .strip_prefix("src/rules")
+        .unwrap_or(&folder["src".len()..]);
+    let parent = format!("crate{}::", within.replace('/', "::"));
     let mut imports = Imports::new();
     for file in files {
         let Some(module) = module(folder, file) else {

@@ -11,15 +11,15 @@ use bytes::Bytes;
 use kit::settings;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
+use rules::delays::DelayLevels;
+use rules::job::Job;
+use rules::limit::{Algorithm, Limit};
 use simulator::environment::{self, Environment, in_simulated_time};
 use sluicegate::broker::{Broker, Message, Outgoing};
 use sluicegate::engine::Stop;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::job::Job;
-use sluicegate::rules::limit::{Algorithm, Limit};
 use tokio::time::{Instant, sleep};
 
 use super::plan::ms;

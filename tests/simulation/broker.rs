@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rules::headers;
 use sluicegate::broker::memory::{MemoryBroker, PublishFault};
 use sluicegate::broker::{
     Broker, BrokerEvent, Delivery, DeliverySource, Outgoing, PublishError, Reply, Tag,
 };
-use sluicegate::rules::headers;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 

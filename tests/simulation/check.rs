@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kit::counts::{aligned, sliding};
+use rules::gate::usage::{Clock, PartitionUsage};
+use rules::gate::waitlist::AHEAD_MS;
+use rules::headers;
+use rules::job::Field;
+use rules::limit::{Algorithm, Limit, Limits, Unit};
+use rules::scope::{Labels, Scope};
+use rules::tenant::Tenant;
 use sluicegate::broker::Message;
 use sluicegate::gate::Gate;
-use sluicegate::rules::gate::usage::{Clock, PartitionUsage};
-use sluicegate::rules::gate::waitlist::AHEAD_MS;
-use sluicegate::rules::headers;
-use sluicegate::rules::job::Field;
-use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use sluicegate::rules::scope::{Labels, Scope};
-use sluicegate::rules::tenant::Tenant;
 
 use super::crashes;
 use super::history::{Call, History, PartitionRecord, TenantRecord};

@@ -3,8 +3,8 @@
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
+use rules::answers::ThrottleScope;
 use sluicegate::gate::{BreakerEvent, BreakerScope, Change, Gate, Standings};
-use sluicegate::rules::answers::ThrottleScope;
 use tokio::time::Instant;
 
 use super::plan::pick;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rules::failures::crash::NOTE_LEASE_MS;
 use sluicegate::gate::LEASE_MS;
-use sluicegate::rules::failures::crash::NOTE_LEASE_MS;
 
 use super::history::History;
 use super::plan::{Planned, Trouble, ms};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use rules::answers::{LimitInfo, Quotas};
+use rules::job::Job;
 use sluicegate::gate::LEASE_MS;
 use sluicegate::handler::{Attempt, Fate, Handler, LateEnd, Outcome, Permit, Trouble};
-use sluicegate::rules::answers::{LimitInfo, Quotas};
-use sluicegate::rules::job::Job;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;

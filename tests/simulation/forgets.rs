@@ -21,11 +21,11 @@ use std::time::Duration;
 use fake_redis::FakeRedis;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::policy::{EntryLimits, Pattern, Policy};
 use simulator::environment::in_simulated_time;
 use sluicegate::gate::EarlierStarts;
 use sluicegate::gate::fleet::registry::NamedPolicy;
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::policy::{EntryLimits, Pattern, Policy};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 

@@ -9,14 +9,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rules::headers::DONE_TOKEN;
+use rules::job::{Field, Job};
 use serde_json::json;
 use sluicegate::broker::forwarding::{ExpectedEnd, Forwarding};
 use sluicegate::broker::{PublishError, Reply};
 use sluicegate::config::{Forward, RoutingKey};
 use sluicegate::handler::forward::ForwardHandler;
 use sluicegate::handler::{Attempt, Outcome, Permit, PreparingHandler};
-use sluicegate::rules::headers::DONE_TOKEN;
-use sluicegate::rules::job::{Field, Job};
 use tokio::time::sleep;
 
 use super::downstream::{self, Answered, Reply as Answer, THROTTLED, arrive, used};

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rules::tenant::Tenant;
 use sluicegate::engine::action::{Changeable, Update};
 use sluicegate::gate::GateError;
-use sluicegate::rules::tenant::Tenant;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::Rng;
 use rand::rngs::SmallRng;
-use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
+use rules::limit::{Algorithm, Limit, Limits, Unit};
 
 use super::plan::{ms, pick};
 

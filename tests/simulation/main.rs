@@ -66,11 +66,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
+use rules::delays::DelayLevels;
+use rules::limit::{Algorithm, Limit};
 use simulator::environment::{Environment, in_simulated_time};
 use sluicegate::broker::{Broker, Message, Outgoing};
 use sluicegate::gate::LEASE_MS;
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::limit::{Algorithm, Limit};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::policy::Policy;
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::policy::Policy;
 
 use super::crashes::CRASHES;
 use super::history::Call;

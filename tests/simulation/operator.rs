@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use rules::tenant::Tenant;
 use sluicegate::gate::{Change, Gate};
-use sluicegate::rules::tenant::Tenant;
 
 use super::closing;
 use super::world::{World, micros};

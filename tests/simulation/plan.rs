@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::rules::answers::ThrottleScope;
-use sluicegate::rules::failures::retry::RetryPolicy;
-use sluicegate::rules::limit::{Limit, Limits};
+use rules::answers::ThrottleScope;
+use rules::failures::retry::RetryPolicy;
+use rules::limit::{Limit, Limits};
 
 use super::away::Away;
 use super::closing;

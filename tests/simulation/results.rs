@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use rules::headers::RESULT;
+use rules::job::Field;
 use sluicegate::broker::memory::{MemoryBroker, PublishFault};
 use sluicegate::broker::{Message, Outgoing, Reply};
 use sluicegate::engine::action::{ResultSettings, ResultTarget};
-use sluicegate::rules::headers::RESULT;
-use sluicegate::rules::job::Field;
 
 use super::starts;
 use super::world::World;

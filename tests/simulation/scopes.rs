@@ -4,8 +4,8 @@ use std::fmt;
 
 use rand::Rng;
 use rand::rngs::SmallRng;
-use sluicegate::rules::limit::Limits;
-use sluicegate::rules::scope::{Labels, Scope};
+use rules::limit::Limits;
+use rules::scope::{Labels, Scope};
 
 use super::crashes::CRASHES;
 use super::later::LATER;

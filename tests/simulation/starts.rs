@@ -7,9 +7,9 @@ use std::time::Duration;
 use lapin::types::{AMQPValue, FieldTable};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rules::job::dedupe::DEDUPE_KEY;
+use rules::job::start::{DELAY, NOT_BEFORE};
 use sluicegate::broker::Message;
-use sluicegate::rules::job::dedupe::DEDUPE_KEY;
-use sluicegate::rules::job::start::{DELAY, NOT_BEFORE};
 
 use super::history::History;
 use super::plan::{Plan, Planned, ms};

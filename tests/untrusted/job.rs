@@ -8,20 +8,18 @@ use bytes::Bytes;
 use http::Uri;
 use lapin::BasicProperties;
 use lapin::protocol::basic::{gen_properties, parse_properties};
+use rules::delays::Trip;
+use rules::headers::{self, HeaderValue};
+use rules::job::call::{Carried, Template, TemplatePart, ValuePlace, ValueSource};
+use rules::job::dedupe::Dedupe;
+use rules::job::priority::Priorities;
+use rules::job::{self, Claims, Field, Fields, Job, Published, TenantField, ValueField};
+use rules::limit::{Algorithm, Limit, Limits, Unit};
+use rules::policy::{EntryLimits, Pattern, Policy};
+use rules::scope::{MAX_VALUE_BYTES, Scope};
+use rules::tenant::Tenant;
+use rules::trace::Context;
 use sluicegate::broker::Message;
-use sluicegate::rules::delays::Trip;
-use sluicegate::rules::headers::{self, HeaderValue};
-use sluicegate::rules::job::call::{Carried, Template, TemplatePart, ValuePlace, ValueSource};
-use sluicegate::rules::job::dedupe::Dedupe;
-use sluicegate::rules::job::priority::Priorities;
-use sluicegate::rules::job::{
-    self, Claims, Field, Fields, Job, Published, TenantField, ValueField,
-};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use sluicegate::rules::policy::{EntryLimits, Pattern, Policy};
-use sluicegate::rules::scope::{MAX_VALUE_BYTES, Scope};
-use sluicegate::rules::tenant::Tenant;
-use sluicegate::rules::trace::Context;
 use sluicegate::untrusted::{line, unreadable, wrapped};
 use url::Url;
 

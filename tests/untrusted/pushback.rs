@@ -2,9 +2,9 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use sluicegate::rules::answers::{Answers, Consequence};
-use sluicegate::rules::answers::{Excess, Interpretation, Quotas, ReceivedAnswer, verdict};
-use sluicegate::rules::limit::{Algorithm, Limit};
+use rules::answers::{Answers, Consequence};
+use rules::answers::{Excess, Interpretation, Quotas, ReceivedAnswer, verdict};
+use rules::limit::{Algorithm, Limit};
 
 /// Maximum time for which an answer closes a tenant.
 const MAX_DURATION: Duration = Duration::from_secs(1 << 31);

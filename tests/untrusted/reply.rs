@@ -1,9 +1,9 @@
 //! Redis's replies to our scripts, and a cluster's list of its nodes.
 
 use redis::{Value, parse_redis_value};
+use rules::decision::Sequences;
+use rules::slots::SLOTS;
 use sluicegate::gate::Answer;
-use sluicegate::rules::decision::Sequences;
-use sluicegate::rules::slots::SLOTS;
 use sluicegate::untrusted::{acquired, changed, head, inspected, owned, redirect};
 
 /// Checks a reply. The first byte says how many jobs or limits the request had, and with how many

@@ -1,14 +1,14 @@
 //! Data other than policies that workers store in Redis for each other: the epoch, slots, quotas, a
 //! job's ticket, and reports.
 
+use rules::answers::Quotas;
+use rules::headers::read_ticket;
+use rules::report::view::{FleetReport, Sort};
+use rules::report::{MAX_BYTES, Report};
+use rules::slots::SlotOwnership;
 use sluicegate::gate::epoch::{
     EarlierStarts, EpochFields, NextStep, ServerIdentity, WorkerKnowledge, decide,
 };
-use sluicegate::rules::answers::Quotas;
-use sluicegate::rules::headers::read_ticket;
-use sluicegate::rules::report::view::{FleetReport, Sort};
-use sluicegate::rules::report::{MAX_BYTES, Report};
-use sluicegate::rules::slots::SlotOwnership;
 
 /// Any time of Redis's clock.
 const NOW_MS: u64 = 1_700_000_000_000;

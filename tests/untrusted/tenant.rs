@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+use rules::layout::Layout;
+use rules::limit::{Algorithm, Limit};
+use rules::scope::{Labels, Scope};
+use rules::slots::hash_tag;
+use rules::tenant::{MAX_TENANT_BYTES, Tenant};
 use sluicegate::gate::keys::Keys;
-use sluicegate::rules::layout::Layout;
-use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::scope::{Labels, Scope};
-use sluicegate::rules::slots::hash_tag;
-use sluicegate::rules::tenant::{MAX_TENANT_BYTES, Tenant};
 
 /// Checks two tenant ids, separated by a zero byte, which neither can contain.
 ///

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::rules::job::outcome::Outcome;
-use sluicegate::rules::job::verdict::{MAX_VERDICT, is_ready, read};
+use rules::job::outcome::Outcome;
+use rules::job::verdict::{MAX_VERDICT, is_ready, read};
 
 /// Maximum wait that a verdict can ask for.
 const YEAR: Duration = Duration::from_secs(365 * 86_400);

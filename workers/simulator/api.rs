@@ -6,9 +6,9 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rules::answers::{Answers, Consequence, ReceivedAnswer, verdict};
+use rules::job::Job;
 use sluicegate::config::Config;
-use sluicegate::rules::answers::{Answers, Consequence, ReceivedAnswer, verdict};
-use sluicegate::rules::job::Job;
 use sluicegate::{Attempt, Fate, Handler, LateEnd, Outcome, Permit, Trouble};
 use tokio::time::{Instant, sleep};
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rules::delays::{self, DelayLevels};
 use sluicegate::admin::Health;
 use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::broker::{Broker, BrokerEvent};
@@ -11,7 +12,6 @@ use sluicegate::engine::Engine;
 use sluicegate::engine::action::EngineSettings;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::delays::{self, DelayLevels};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 

@@ -8,8 +8,8 @@ mod unfinished;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use rules::policy::Policy;
 use serde::Serialize;
-use sluicegate::rules::policy::Policy;
 
 use self::quota::{MeasuredQuota, MeasuredQuotas};
 pub use self::series::RunInterval;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rand::Rng;
 use rand::rngs::SmallRng;
+use rules::limit::MAX_REQUESTS;
 use sluicegate::config::parse_duration;
-use sluicegate::rules::limit::MAX_REQUESTS;
 
 use crate::limiter::Counting;
 use crate::mistake::shown;

@@ -8,18 +8,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use rules::answers::Quotas;
+use rules::decision::Tally;
+use rules::limit::Limits;
+use rules::scope::Labels;
+use rules::steering::Sighted;
+use rules::tenant::Tenant;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::{
     Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, Gate, GateError, Inspection,
     LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings, Suspected, TenantAsk,
     TenantSettled, Ticket, Verdicts,
 };
-use sluicegate::rules::answers::Quotas;
-use sluicegate::rules::decision::Tally;
-use sluicegate::rules::limit::Limits;
-use sluicegate::rules::scope::Labels;
-use sluicegate::rules::steering::Sighted;
-use sluicegate::rules::tenant::Tenant;
 use tokio::time::{Instant, sleep};
 
 use crate::environment::{Clock, micros};

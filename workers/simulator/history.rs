@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sluicegate::rules::decision::Tally;
+use rules::decision::Tally;
 
 /// A call that arrived at the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,12 +6,12 @@ use std::io::{BufRead, Read as _};
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
+use rules::headers;
+use rules::tenant::Tenant;
+use rules::text;
 use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
 use sluicegate::broker::Message;
-use sluicegate::rules::headers;
-use sluicegate::rules::tenant::Tenant;
-use sluicegate::rules::text;
 
 use crate::environment::QUEUE;
 use crate::forms::{MAX_COST, MAX_DURATION};

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::str::FromStr;
 
-use sluicegate::rules::calendar::Calendar;
-use sluicegate::rules::limit::Algorithm;
+use rules::calendar::Calendar;
+use rules::limit::Algorithm;
 
 use crate::environment::micros;
 use crate::forms::ApiLimit;
@@ -256,7 +256,7 @@ impl ApiLimit {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate::rules::calendar::Zone;
+    use rules::calendar::Zone;
 
     use super::*;
 

@@ -3,9 +3,9 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use rules::limit::{Algorithm, Limit, Unit};
+use rules::scope::Scope;
 use sluicegate::config::{ApiPlan, ApiProfile, Config, closest};
-use sluicegate::rules::limit::{Algorithm, Limit, Unit};
-use sluicegate::rules::scope::Scope;
 
 use crate::forms::ApiLimit;
 use crate::limiter::Counting;

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rules::headers;
+use rules::job::{Field, labels};
+use rules::tenant::Tenant;
 use sluicegate::app::scheduler_settings;
 use sluicegate::broker::{Broker as _, BrokerEvent, DeliverySource, Outgoing};
 use sluicegate::config::{Config, TenantField, ValueField};
@@ -14,9 +17,6 @@ use sluicegate::engine::action::EngineSettings;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::Gate as _;
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::headers;
-use sluicegate::rules::job::{Field, labels};
-use sluicegate::rules::tenant::Tenant;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, sleep_until};
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use kit::proxy::{Proxy, Transfer, Transfers};
 use kit::servers::{Rabbit, Redis};
-use sluicegate::rules::delays::QueueNames;
+use rules::delays::QueueNames;
 use tokio::sync::Mutex;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};

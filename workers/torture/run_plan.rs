@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use sluicegate::rules::delays::{DelayLevels, QueueNames};
+use rules::delays::{DelayLevels, QueueNames};
 
 use crate::bed::rude::{SLOW, SLOW_MAX};
 use crate::checker::CheckRules;

@@ -23,9 +23,9 @@ use crate::operator::job::JobRef;
 use crate::operator::rate::Rate;
 use crate::operator::trials::{self, Trial};
 use crate::operator::{NotDone, divert, hold, steer, tenant};
-use crate::rules::limit::ceil_ms;
-use crate::rules::steering::{Hold, Instruction};
-use crate::rules::tenant::Tenant;
+use rules::limit::ceil_ms;
+use rules::steering::{Hold, Instruction};
+use rules::tenant::Tenant;
 
 /// Default time for which a job stays canceled.
 const DEFAULT_CANCEL_TIME: Duration = Duration::from_secs(86_400);

@@ -12,7 +12,7 @@ use crate::broker::amqp::Client;
 use crate::config::{Config, closest};
 use crate::gate::redis::RedisGate;
 use crate::operator::NotDone;
-use crate::rules::delays::DelayLevels;
+use rules::delays::DelayLevels;
 
 /// Maximum number of requests with a connection to RabbitMQ at the same time.
 const MAX_CLIENTS: usize = 2;

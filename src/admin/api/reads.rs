@@ -28,10 +28,10 @@ use crate::operator::job::JobRef;
 use crate::operator::labels::{GivenLabels, value};
 use crate::operator::limits::LimitAnswer;
 use crate::operator::{NotDone, audit, fleet, other_policies, steer, tenant};
-use crate::rules::limit::Limits;
-use crate::rules::policy::EntryLimits;
-use crate::rules::report::view::Sort;
-use crate::rules::steering::Instruction;
+use rules::limit::Limits;
+use rules::policy::EntryLimits;
+use rules::report::view::Sort;
+use rules::steering::Instruction;
 
 /// Maximum time that a request waits for workers or looks at dead letters.
 pub const WORKER_TIMEOUT: Duration = Duration::from_secs(5);

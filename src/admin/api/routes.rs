@@ -3,7 +3,7 @@
 
 use super::actions::ActionKind;
 use super::reads::ApiRead;
-use crate::rules::report::view::Sort;
+use rules::report::view::Sort;
 
 /// Type of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,7 +226,7 @@ const MAX: &[Param] = &[
         "max",
         ParamKind::Number {
             min: 1,
-            max: crate::rules::limit::MAX_REQUESTS,
+            max: rules::limit::MAX_REQUESTS,
         },
         "Temporary max-requests of the limit",
     ),

@@ -15,8 +15,8 @@ use super::super::reload::{Reload, WantedPipeline};
 use super::MakeWork;
 use crate::config::PipelineName;
 use crate::engine::Stop;
-use crate::rules::failures::retry::Reconnect;
 use crate::tasks::{Tasks, message};
+use rules::failures::retry::Reconnect;
 
 /// The first and the longest pause before a failed pipeline is restarted.
 const RESTART_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];

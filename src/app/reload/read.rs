@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::config::{ConfigErrors, ConfigSource, Pipelines};
-use crate::rules::failures::retry::Reconnect;
+use rules::failures::retry::Reconnect;
 
 /// Interval at which the file is checked for changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

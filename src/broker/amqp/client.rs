@@ -16,7 +16,7 @@ use super::nodes::Nodes;
 use crate::broker::topology::{Queue, Topology};
 use crate::broker::{BrokerError, Message, Outgoing, PublishError};
 use crate::config;
-use crate::rules::delays::{DelayLevels, QueueNames};
+use rules::delays::{DelayLevels, QueueNames};
 
 /// Timeout for all confirms of one [`Client::publish`].
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(30);

@@ -16,7 +16,7 @@ use super::publish::{CHANNELS, MAX_BATCH};
 use crate::broker::topology::Queue;
 use crate::broker::{BrokerError, Message, Outgoing};
 use crate::config;
-use crate::rules::headers::HeaderValue;
+use rules::headers::HeaderValue;
 
 /// The connection's name in RabbitMQ's tools.
 const NAME: &str = "sluicegate check";

@@ -19,7 +19,7 @@ use super::nodes::NodeRotation;
 use super::supervise::Attempts;
 use super::{BrokerState, WantedDeliveries, existing, timeout};
 use crate::broker::{BrokerError, BrokerEvent, Delivery, DeliverySource, Message, Tag};
-use crate::rules::delays::QueueNames;
+use rules::delays::QueueNames;
 
 /// Maximum number of deliveries of one consumer in one event.
 const MAX_DELIVERIES_PER_EVENT: usize = 128;

@@ -5,7 +5,7 @@
 //! A message with unreadable properties is wrapped: it gets properties of ours that hold the
 //! original bytes.
 
-use crate::rules::headers;
+use rules::headers;
 
 /// Maximum depth of nested tables. `lapin` reads them by recursion, and thousands of levels would
 /// overflow its stack.

@@ -15,7 +15,7 @@ use super::connection::AmqpLink;
 use super::inventory::QueueProbe;
 use crate::broker::topology::Queue;
 use crate::broker::{BrokerError, QueueDiffers};
-use crate::rules::broker::existing_queue::{EffectOnJobs, QueueProperties};
+use rules::broker::existing_queue::{EffectOnJobs, QueueProperties};
 
 /// The connection's name in RabbitMQ's tools.
 const NAME: &str = "sluicegate start";

@@ -16,8 +16,8 @@ use super::nodes::Nodes;
 use crate::broker::topology::{Queue, Topology};
 use crate::broker::{BrokerError, QueueDiffers};
 use crate::config;
-use crate::rules::broker::existing_queue::QueueProperties;
-use crate::rules::delays::{DelayLevels, QueueNames};
+use rules::broker::existing_queue::QueueProperties;
+use rules::delays::{DelayLevels, QueueNames};
 
 /// The connection's name in RabbitMQ's tools.
 const NAME: &str = "sluicegate check";

@@ -43,12 +43,12 @@ use crate::broker::{
     Broker, BrokerError, BrokerEvent, Outgoing, PublishError, QueueBacklog, Reply, Tag,
 };
 use crate::config;
-use crate::rules::delays::{DelayLevels, QueueNames};
 use crate::tasks::WatchedTask;
 use ack::Acks;
 use confirm::{Answer, Publishing};
 use nodes::Nodes;
 use publish::Publisher;
+use rules::delays::{DelayLevels, QueueNames};
 
 /// Capacity of the channel for events to the engine. A batch of deliveries counts as one event; the
 /// prefetch bounds the deliveries.

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::broker::BrokerError;
-use crate::rules::failures::retry::Reconnect;
+use rules::failures::retry::Reconnect;
 
 /// Minimum age of a session after which the pauses begin anew.
 const GOOD_SESSION: Duration = Duration::from_secs(10);

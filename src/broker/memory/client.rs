@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::queue::StoredMessage;
 use crate::broker::{BrokerEvent, Delivery, DeliverySource, Tag};
-use crate::rules::delays::QueueNames;
+use rules::delays::QueueNames;
 
 /// Maximum number of deliveries in one event.
 const MAX_DELIVERIES_PER_EVENT: usize = 128;

@@ -16,7 +16,7 @@ use super::queue::{MemoryQueue, StoredMessage};
 use super::{FaultPlan, PublishFault};
 use crate::broker::message::as_sent;
 use crate::broker::{BrokerEvent, DeliverySource, Message, Outgoing, PublishError, Reply, Tag};
-use crate::rules::delays::{DelayLevels, QueueNames};
+use rules::delays::{DelayLevels, QueueNames};
 
 /// The result of [`MemoryServerState::step`] for one client.
 pub(super) struct ClientStep {

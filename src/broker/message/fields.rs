@@ -3,7 +3,7 @@
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 use super::{Message, TIMESTAMP_MS};
-use crate::rules::job::{Carrier, Envelope, Field, Properties, Value};
+use rules::job::{Carrier, Envelope, Field, Properties, Value};
 
 impl Message {
     /// Returns the header `name` as the rules see it.
@@ -83,15 +83,15 @@ impl Carrier for Message {
         fn text(field: &Option<ShortString>) -> Option<&str> {
             field.as_ref().map(ShortString::as_str)
         }
-        Properties {
-            correlation_id: text(of.correlation_id()),
-            reply_to: text(of.reply_to()),
-            kind: text(of.kind()),
-            app_id: text(of.app_id()),
-            timestamp: *of.timestamp(),
-            priority: *of.priority(),
-            expiration: self.expiration(),
-        }
+        let mut properties = Properties::default();
+        properties.correlation_id = text(of.correlation_id());
+        properties.reply_to = text(of.reply_to());
+        properties.kind = text(of.kind());
+        properties.app_id = text(of.app_id());
+        properties.timestamp = *of.timestamp();
+        properties.priority = *of.priority();
+        properties.expiration = self.expiration();
+        properties
     }
 }
 

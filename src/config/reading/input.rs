@@ -9,7 +9,7 @@ use super::error::{ConfigProblem, Origin, shown};
 use super::key::{ConfigKey, Setting, ValueKind};
 use super::parse::{self, ValueError};
 use super::yaml::Raw;
-use crate::rules::text::{self, show_duration};
+use rules::text::{self, show_duration};
 
 /// Maximum size of a file with a secret, in bytes.
 const MAX_SECRET_BYTES: u64 = 16 << 10;

@@ -7,8 +7,8 @@ use serde_json::Value as Json;
 
 use super::parse::{self, ValueError};
 use super::yaml::Raw;
-use crate::rules::named::Named;
-use crate::rules::text::show_duration;
+use rules::named::Named;
+use rules::text::show_duration;
 
 /// Prefix of our environment variables.
 pub const PREFIX: &str = "SLUICEGATE_";

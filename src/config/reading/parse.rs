@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::error::shown;
 use super::suggest::hint;
 use super::yaml::Raw;
-use crate::rules::text::show_duration;
+use rules::text::show_duration;
 
 /// An error as a sentence that follows the key: `is 0; it must be …`.
 pub(in crate::config) type ValueError = String;

@@ -17,16 +17,16 @@ use crate::config::reading::parse::{
     ValueError, integer as parse_integer, text as parse_text, wrong,
 };
 use crate::config::reading::yaml::{Item, Raw, YamlField};
-use crate::config::shown_value::{ShownValue, ShownValues};
+use crate::config::shown_value::{ShownValue, ShownValues, show};
 use crate::config::values::amqp_servers::{AmqpServers, unlike};
 use crate::config::values::secret::SecretUrl;
 use crate::config::values::tls::Tls;
 use crate::config::values::urls::UrlForm;
-use crate::rules::broker::holding::Holding;
-use crate::rules::broker::shares::shares;
-use crate::rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
-use crate::rules::named::Named;
-use crate::rules::text::show_duration;
+use rules::broker::holding::Holding;
+use rules::broker::shares::shares;
+use rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
+use rules::named::Named;
+use rules::text::show_duration;
 
 const URLS: UrlForm = UrlForm {
     schemes: ["amqp", "amqps"],
@@ -132,6 +132,7 @@ pub enum QueueType {
 }
 
 impl Named for QueueType {}
+show!(ShownValue::named => QueueType);
 
 impl Amqp {
     /// Returns the names of all queues, with the delay queues of `levels`.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::section::section;
+use super::section::{Section as _, section};
 use crate::config::reading::input::ConfigInput;
 use crate::config::reading::key::{HOUR, boolean, duration, integer, keys};
 use crate::config::shown_value::ShownValues;

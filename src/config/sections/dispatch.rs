@@ -10,7 +10,7 @@ use super::results::Results;
 use crate::config::reading::input::ConfigInput;
 use crate::config::reading::key::{HOUR, duration, integer, keys};
 use crate::config::shown_value::ShownValues;
-use crate::rules::job::call::Carried;
+use rules::job::call::Carried;
 
 keys! {
     CONCURRENCY: usize = integer::<_, 1, 10_000>("dispatch.concurrency", "calls")

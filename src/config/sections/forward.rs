@@ -10,8 +10,8 @@ use crate::config::reading::input::ConfigInput;
 use crate::config::reading::key::{MINUTE, boolean, duration, keys, text};
 use crate::config::shown_value::ShownValues;
 use crate::config::values::amqp_name::{MAX_NAME_BYTES, PATTERN, name_or_empty};
-use crate::rules::delays::QueueNames;
-use crate::rules::job::call::{Carried, Template};
+use rules::delays::QueueNames;
+use rules::job::call::{Carried, Template};
 
 /// Maximum of `timeout`: RabbitMQ closes a channel with a delivery that is unacked for 30 minutes.
 const MAX_CALL_MS: u64 = 25 * MINUTE;

@@ -34,9 +34,9 @@ use crate::config::shown_value::{ShownValue, ShownValues};
 use crate::config::values::secret::{Secret, SecretUrl};
 use crate::config::values::tls::Tls;
 use crate::config::values::urls::{self, UrlForm};
-use crate::rules::answers::Answers;
-use crate::rules::decision::LEASE_MS;
-use crate::rules::job::call::{Carried, Template};
+use rules::answers::Answers;
+use rules::decision::LEASE_MS;
+use rules::job::call::{Carried, Template};
 
 const URLS: UrlForm = UrlForm {
     schemes: ["http", "https"],

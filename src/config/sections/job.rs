@@ -1,6 +1,5 @@
 //! `job`: where a message has the fields of a job.
 
-use std::fmt;
 use std::time::Duration;
 
 use serde_json::{Value as Json, json};
@@ -13,10 +12,10 @@ use crate::config::reading::parse::{ValueError, text as parse_text, wrong};
 use crate::config::reading::yaml::Raw;
 use crate::config::shown_value::{ShownValue, ShownValues};
 use crate::config::values::header::after_prefix;
-use crate::rules::job::call::Carried;
-use crate::rules::job::priority::Priorities;
-use crate::rules::job::{Fields, TenantField, ValueField};
-use crate::rules::limit::ceil_ms;
+use rules::job::call::Carried;
+use rules::job::priority::Priorities;
+use rules::job::{Fields, TenantField, ValueField};
+use rules::limit::ceil_ms;
 
 keys! {
     TENANT: TenantField = text(
@@ -124,26 +123,6 @@ impl ConfigInput {
             priorities: priorities?.unwrap_or_default(),
             call: Carried::default(),
         })
-    }
-}
-
-impl fmt::Display for TenantField {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Header(name) => write!(f, "header:{name}"),
-            Self::RoutingKey => f.write_str("routing-key"),
-            Self::Json(pointer) => write!(f, "json:{pointer}"),
-            Self::All => f.write_str("all"),
-        }
-    }
-}
-
-impl fmt::Display for ValueField {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Header(name) => write!(f, "header:{name}"),
-            Self::Json(pointer) => write!(f, "json:{pointer}"),
-        }
     }
 }
 

@@ -8,7 +8,8 @@ use crate::config::reading::key::{choice, keys, text};
 use crate::config::reading::parse::{ValueError, text as parse_text, wrong};
 use crate::config::reading::suggest::hint;
 use crate::config::reading::yaml::Raw;
-use crate::rules::named::Named;
+use crate::config::shown_value::{ShownValue, show};
+use rules::named::Named;
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
@@ -52,6 +53,7 @@ pub enum LogFormat {
 }
 
 impl Named for LogFormat {}
+show!(ShownValue::named => LogFormat);
 
 /// Parses a filter of `tracing-subscriber`. The library takes any bare word for a target that logs
 /// everything, so a misspelled level would switch all other logs off. Such words are rejected.

@@ -9,9 +9,7 @@ use crate::config::reading::error::shown;
 use crate::config::reading::parse::ValueError;
 use crate::config::reading::suggest::hint;
 use crate::config::values::url_parts::{MARK, parse_url, parts};
-use crate::rules::job::call::{
-    Carried, MAX_LABEL, Template, TemplatePart, ValuePlace, ValueSource,
-};
+use rules::job::call::{Carried, MAX_LABEL, Template, TemplatePart, ValuePlace, ValueSource};
 
 /// Maximum number of placeholders in a text. Each value may have 3 KiB when encoded, and no URL is
 /// that long in all.

@@ -5,8 +5,8 @@ use serde_json::{Value as Json, json};
 use crate::config::reading::error::shown;
 use crate::config::reading::parse::{self, ValueError};
 use crate::config::reading::yaml::Raw;
-use crate::rules::headers::is_name;
-use crate::rules::job::priority::{MAX_WEIGHT_SUM, Priorities};
+use rules::headers::is_name;
+use rules::job::priority::{MAX_WEIGHT_SUM, Priorities};
 
 const MUST: &str = "a mapping of levels to weights, such as {high: 4, normal: 2, low: 1}";
 /// Maximum length of a level's name in bytes.

@@ -18,12 +18,12 @@ use crate::config::reading::error::Origin;
 use crate::config::reading::input::ConfigInput;
 use crate::config::reading::key::ConfigKey;
 use crate::config::reading::yaml::Raw;
-use crate::config::shown_value::{ShownValue, ShownValues};
-use crate::rules::answers::ThrottleScope;
-use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
-use crate::rules::named::Named;
-use crate::rules::policy::{EntryLimits, Policy};
-use crate::rules::scope::Scope;
+use crate::config::shown_value::{ShownValue, ShownValues, show};
+use rules::answers::ThrottleScope;
+use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
+use rules::named::Named;
+use rules::policy::{EntryLimits, Policy};
+use rules::scope::Scope;
 
 /// `rate-limiter`
 #[derive(Debug, Clone, PartialEq)]
@@ -39,6 +39,8 @@ pub struct RateLimiter {
     /// `rate-limiter.throttle-scope`: whether an answer throttles its tenant or all tenants.
     pub throttle_scope: ThrottleScope,
 }
+
+show!(ShownValue::named => ThrottleScope);
 
 impl RateLimiter {
     /// Adds the section's values to `values`.

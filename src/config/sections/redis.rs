@@ -7,14 +7,14 @@ use crate::config::reading::input::ConfigInput;
 use crate::config::reading::key::{boolean, choice, file, keys, pem, text, url};
 use crate::config::reading::parse::{ValueError, text as parse_text, wrong};
 use crate::config::reading::yaml::Raw;
-use crate::config::shown_value::ShownValues;
+use crate::config::shown_value::{ShownValue, ShownValues, show};
 use crate::config::values::redis_servers::{
     RedisServers, RedisTopology, ScriptCommand, has_database, has_tls, unlike,
 };
 use crate::config::values::secret::SecretUrl;
 use crate::config::values::urls::UrlForm;
-use crate::rules::policy::Policy;
-use crate::rules::slots::hash_tag;
+use rules::policy::Policy;
+use rules::slots::hash_tag;
 
 const URLS: UrlForm = UrlForm {
     schemes: ["redis", "rediss"],
@@ -79,6 +79,8 @@ pub struct Redis {
     /// `redis.prefix`: prefix of every key.
     pub prefix: String,
 }
+
+show!(ShownValue::named => ScriptCommand);
 
 impl Redis {
     /// Returns why this Redis can't keep the limits of `policy`, or `None` if it can.

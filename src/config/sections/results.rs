@@ -9,10 +9,10 @@ use crate::config::reading::input::ConfigInput;
 use crate::config::reading::key::{choice, integer, keys, text, tree};
 use crate::config::reading::parse::ValueError;
 use crate::config::reading::yaml::Raw;
-use crate::config::shown_value::ShownValues;
+use crate::config::shown_value::{ShownValue, ShownValues, show};
 use crate::config::values::amqp_name::{MAX_NAME_BYTES, PATTERN, name, name_or_empty};
 use crate::config::values::header::http_names;
-use crate::rules::named::Named;
+use rules::named::Named;
 
 /// Maximum number of headers in a result.
 const MAX_HEADERS: usize = 32;
@@ -71,6 +71,7 @@ pub enum ResultsTo {
 }
 
 impl Named for ResultsTo {}
+show!(ShownValue::named => ResultsTo);
 
 /// `dispatch.results`
 #[derive(Debug, Clone, PartialEq, Eq)]

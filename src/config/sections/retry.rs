@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::section::section;
 use crate::config::reading::key::{DAY, SECOND, duration, integer, keys};
-use crate::rules::failures::retry::RetryPolicy;
+use rules::failures::retry::RetryPolicy;
 
 keys! {
     MAX_ATTEMPTS: u32 = integer::<_, 1, 1_000_000>("retry.max-attempts", "attempts")

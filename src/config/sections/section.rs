@@ -1,7 +1,19 @@
 //! Sections whose keys are independent of each other.
 
+use crate::config::reading::input::ConfigInput;
+use crate::config::shown_value::ShownValues;
+
+/// A section whose keys are independent of each other.
+pub(in crate::config) trait Section: Sized {
+    /// Reads the section. Returns `None` after a problem.
+    fn read(input: &mut ConfigInput) -> Option<Self>;
+
+    /// Adds the section's values to `values`.
+    fn show(&self, values: &mut ShownValues);
+}
+
 /// Declares a section whose fields are the values of keys. Defines the struct, unless `impl` names
-/// an existing one, and the functions that read and show it.
+/// an existing one, and implements [`Section`].
 macro_rules! section {
     ($(#[$of_section:meta])* pub struct $section:ident {
         $($(#[$of_field:meta])* pub $field:ident: $type:ty = $key:ident,)+
@@ -14,21 +26,14 @@ macro_rules! section {
         $crate::config::sections::section::section! { impl $section { $($field = $key,)+ } }
     };
     (impl $section:ident { $($field:ident = $key:ident,)+ }) => {
-        impl $section {
-            /// Reads the section. Returns `None` after a problem.
-            pub(in crate::config) fn read(
-                input: &mut $crate::config::reading::input::ConfigInput,
-            ) -> Option<Self> {
+        impl $crate::config::sections::section::Section for $section {
+            fn read(input: &mut $crate::config::reading::input::ConfigInput) -> Option<Self> {
                 // All keys are read before the first `?`, so that all problems are reported at once.
                 $(let $field = input.get(&$key);)+
                 Some(Self { $($field: $field?,)+ })
             }
 
-            /// Adds the section's values to `values`.
-            pub(in crate::config) fn show(
-                &self,
-                values: &mut $crate::config::shown_value::ShownValues,
-            ) {
+            fn show(&self, values: &mut $crate::config::shown_value::ShownValues) {
                 $(values.set(&$key.key, &self.$field);)+
             }
         }

@@ -5,7 +5,7 @@ use ::http::header::HeaderName;
 use crate::config::reading::error::shown;
 use crate::config::reading::parse::{ValueError, text, wrong};
 use crate::config::reading::yaml::Raw;
-use crate::rules::headers::{self, is_reserved};
+use rules::headers::{self, is_reserved};
 
 /// Parses a header's name, such as `x-plan`.
 pub(in crate::config) fn header_name(raw: &Raw) -> Result<String, ValueError> {

@@ -8,7 +8,7 @@ use url::Url;
 use super::secret::SecretUrl;
 use super::tls::Tls;
 use super::urls::join;
-use crate::rules::named::Named;
+use rules::named::Named;
 
 /// `redis.url`, and the keys that belong to it. `Display` and `Debug` show no password.
 #[derive(Debug, Clone, PartialEq)]

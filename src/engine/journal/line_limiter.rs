@@ -117,8 +117,7 @@ impl LineLimiter {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
+    use kit::SECOND;
 
     #[test]
     fn a_few_lines_are_logged_and_the_rest_is_summed_up() {

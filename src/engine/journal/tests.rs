@@ -7,8 +7,8 @@ use super::*;
 use crate::engine::facts::{Death, Decision, WaitPlace};
 use crate::gate::GateError;
 use crate::handler::Outcome;
-use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::tenant::Tenant;
+use rules::limit::{Algorithm, Limit};
+use rules::tenant::Tenant;
 
 #[derive(Clone, Default)]
 struct LogLines(Arc<Mutex<Vec<u8>>>);

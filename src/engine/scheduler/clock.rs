@@ -86,8 +86,7 @@ impl StoreClock {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
+    use kit::MS;
 
     #[test]
     fn the_store_time_is_between_two_bounds() {

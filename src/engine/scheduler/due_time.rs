@@ -49,8 +49,7 @@ impl DueTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
+    use kit::MS;
 
     #[test]
     fn a_job_is_late_from_its_time_on() {

@@ -9,10 +9,10 @@ use crate::broker::{DeliverySource, Message, Tag};
 use crate::engine::facts::{Fact, JobFields};
 use crate::gate::{Receipt, Ticket};
 use crate::handler::Answered;
-use crate::rules::job::{Claims, Job, Published};
-use crate::rules::limit::Limits;
-use crate::rules::scope::Labels;
-use crate::rules::timing::promise::Promise;
+use rules::job::{Claims, Job, Published};
+use rules::limit::Limits;
+use rules::scope::Labels;
+use rules::timing::promise::Promise;
 
 /// The phase of a job. A job is in one phase at a time, until it leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,18 +93,16 @@ pub(super) struct JobEntry {
 impl JobEntry {
     /// Returns the job as the handler sees it.
     pub(super) fn job(&self) -> Job {
-        Job {
-            id: self.message.id().unwrap_or_default().to_owned(),
-            tenant: self.claims.tenant.clone(),
-            cost: self.claims.cost,
-            attempt: self.claims.attempt,
-            content_type: self.message.content_type().map(str::to_owned),
-            content_encoding: self.message.content_encoding().map(str::to_owned),
-            body: self.message.body.clone(),
-            values: self.claims.values.clone(),
-            published: Published::new(self.message.clone()),
-            trace: self.trace.as_ref().map(|trace| trace.span),
-        }
+        let id = self.message.id().unwrap_or_default();
+        let mut job = Job::new(id, self.claims.tenant.clone(), self.message.body.clone());
+        job.cost = self.claims.cost;
+        job.attempt = self.claims.attempt;
+        job.content_type = self.message.content_type().map(str::to_owned);
+        job.content_encoding = self.message.content_encoding().map(str::to_owned);
+        job.values = self.claims.values.clone();
+        job.published = Published::new(self.message.clone());
+        job.trace = self.trace.as_ref().map(|trace| trace.span);
+        job
     }
 
     /// Returns the facts on its start at `store_ms` of the store's clock: its delay, and by how

@@ -25,10 +25,10 @@ use crate::engine::action::{Action, JobKey};
 use crate::engine::facts::{Death, Decision, Fact};
 use crate::gate::{Answer, GateError, Receipt, Replies, ShardId, TenantReply};
 use crate::handler::{Attempt, Fate, Outcome};
-use crate::rules::headers::{self, HeaderValue, Headers};
-use crate::rules::job::{self, InBody};
-use crate::rules::steering::SightedState;
-use crate::rules::tenant::Tenant;
+use rules::headers::{self, HeaderValue, Headers};
+use rules::job::{self, InBody};
+use rules::steering::SightedState;
+use rules::tenant::Tenant;
 
 /// A tenant's jobs that ask again, with their positions among those that asked.
 #[derive(Default)]

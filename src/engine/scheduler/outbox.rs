@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::engine::shards::Shards;
 use crate::gate::ShardId;
-use crate::rules::tenant::Tenant;
+use rules::tenant::Tenant;
 
 /// A queue of entries of which at most one batch is in flight.
 #[derive(Debug)]
@@ -195,8 +195,7 @@ impl<T> ShardOutboxes<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
+    use kit::SECOND;
 
     #[test]
     fn one_batch_is_in_flight_and_failed_entries_go_first() {

@@ -17,7 +17,7 @@ use self::state::{ShardSum, ShardSums, TenantState};
 use crate::engine::action::JobKey;
 use crate::engine::shards::Shards;
 use crate::gate::ShardId;
-use crate::rules::tenant::Tenant;
+use rules::tenant::Tenant;
 
 /// All tenants together may have at most the prefetch divided by this in held jobs.
 const HELD_SHARE: usize = 2;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::rules::limit::Limits;
-use crate::rules::trace::{Context, SpanSubject, TracedDenial};
+use rules::limit::Limits;
+use rules::trace::{Context, SpanSubject, TracedDenial};
 
 /// Maximum number of waits that one span lists. Further waits are only counted.
 const MAX_WAITS_PER_SPAN: usize = 16;

@@ -9,7 +9,7 @@ use super::server_identity::ServerIdentity;
 use super::shard::HandedClaims;
 use super::shard::Shard;
 use super::stored::{EpochFields, Gap, Pulse};
-use crate::rules::slots::SlotOwnership;
+use rules::slots::SlotOwnership;
 
 /// Minimum time, in milliseconds, that admissions wait after a change of server, even when all
 /// known workers have vouched. A worker that joined just before, and whose entry was lost, must be

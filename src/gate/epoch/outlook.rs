@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::shard::Shard;
 use super::{EarlierStarts, EpochFields, NextStep, ServerIdentity, WorkerKnowledge, decide};
-use crate::rules::slots::Slots;
+use rules::slots::Slots;
 
 /// Maximum number of steps from any state to a decision, with some to spare.
 const STEPS: usize = 12;

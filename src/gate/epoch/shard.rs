@@ -8,7 +8,7 @@
 //! Its uptime, or the time when its data was last confirmed, rules that out.
 
 use super::Gap;
-use crate::rules::slots::{SlotOwnership, Slots};
+use rules::slots::{SlotOwnership, Slots};
 
 /// A primary of a Redis Cluster as a worker sees it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::rules::slots::SlotOwnership;
+use rules::slots::SlotOwnership;
 
 /// A worker's pulse.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -27,7 +27,7 @@ use crate::gate::epoch::{
 use crate::gate::link::{Link, PrimaryLink};
 use crate::gate::primaries::{Finder, Primary};
 use crate::gate::{GateError, refusal};
-use crate::rules::slots::{SlotOwnership, Slots};
+use rules::slots::{SlotOwnership, Slots};
 
 /// Maximum number of reads of the epoch before a decision. Includes a reserve for concurrent writes
 /// of other workers.
@@ -182,7 +182,7 @@ impl Watch {
 
     /// Extends the range of look-backs to include `span`, the look-back of a question.
     pub fn cover(&self, span: Duration) {
-        let span = crate::rules::limit::ceil_ms(span);
+        let span = rules::limit::ceil_ms(span);
         self.span_ms.fetch_max(span, Ordering::Relaxed);
         self.shortest_ms.fetch_min(span, Ordering::Relaxed);
     }

@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::superseded;
-use crate::rules::limit::{Limits, ceil_ms};
-use crate::rules::policy::Policy;
-use crate::rules::tenant::Tenant;
+use rules::limit::{Limits, ceil_ms};
+use rules::policy::Policy;
+use rules::tenant::Tenant;
 
 /// How long after its last exchange was sent a worker may ask the gate, in milliseconds.
 pub const AGREED_FOR_MS: u64 = 5_000;
@@ -246,12 +246,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::rules::kit;
-    use crate::rules::limit::{Algorithm, Limit, Unit};
-    use crate::rules::policy::{EntryLimits, Pattern};
+    use kit::gate::named_limit;
+    use rules::limit::{Algorithm, Limit, Unit};
+    use rules::policy::{EntryLimits, Pattern};
 
     fn limit(name: &str, algorithm: Algorithm, max: u64, ms: u64) -> Limit {
-        kit::limit(name, algorithm, max, Duration::from_millis(ms))
+        named_limit(name, algorithm, max, Duration::from_millis(ms))
     }
 
     fn registered(id: &str, policy: Policy, used_ms: u64) -> Registered {
@@ -266,7 +266,7 @@ mod tests {
     fn joined(own: &Policy, others: Vec<Registered>, now_ms: u64, tenant: &str) -> Limits {
         let mut known = RegistryKnowledge::default();
         known.learn(others, now_ms);
-        let tenant = kit::tenant(tenant);
+        let tenant = kit::gate::tenant(tenant);
         let mut fleet = known.fleet(Arc::new(own.clone()), "own", now_ms);
         let limits = fleet.limits(&tenant, None);
         assert_eq!(fleet.limits(&tenant, None), limits, "remembered");

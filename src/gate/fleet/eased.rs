@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use super::EnforcedPolicies;
 use super::superseded::Classes;
-use crate::rules::limit::Limit;
-use crate::rules::policy::{EntryLimits, Pattern, Policy};
-use crate::rules::tenant::Tenant;
+use rules::limit::Limit;
+use rules::policy::{EntryLimits, Pattern, Policy};
+use rules::tenant::Tenant;
 
 /// Maximum number of pairs of tenant and plan that are compared. With more, all tenants count as
 /// eased.
@@ -93,11 +93,12 @@ mod tests {
 
     use super::*;
     use crate::gate::fleet::{Registered, RegistryKnowledge};
-    use crate::rules::kit;
-    use crate::rules::limit::Algorithm;
+    use kit::SECOND;
+    use kit::gate::{named_limit, tenant};
+    use rules::limit::Algorithm;
 
     fn limit(algorithm: Algorithm, max: u64) -> Limit {
-        kit::limit("default", algorithm, max, 2 * kit::SECOND)
+        named_limit("default", algorithm, max, 2 * SECOND)
     }
 
     /// Returns the fleet of a worker with `own` when `old` is registered. Another worker has `old`
@@ -118,7 +119,7 @@ mod tests {
     #[test]
     fn an_old_policy_that_no_worker_has_in_force_is_idle_at_once() {
         let sliding = |max| Policy::from(limit(Algorithm::SlidingWindow, max));
-        let tenant = kit::tenant("acme");
+        let tenant = tenant("acme");
         for (in_use, max) in [(true, 10), (false, 40)] {
             let mut fleet = beside(&sliding(40), &sliding(10), in_use);
             assert_eq!(fleet.limits(&tenant, None)[0].max(), max);
@@ -139,7 +140,7 @@ mod tests {
             Policy::from(sliding(max)).with_tenants(tenants.iter().map(own).collect())
         };
         let named = |names: &[&str]| {
-            let tenants = names.iter().map(kit::tenant);
+            let tenants = names.iter().map(tenant);
             EasedTenants::Tenants(tenants.collect())
         };
         let many: Vec<String> = (0..=MAX_TENANTS).map(|n| format!("t{n}")).collect();
@@ -210,7 +211,7 @@ mod tests {
     #[test]
     fn eased_tenants_add_up() {
         let of = |number: usize| {
-            let tenant = kit::tenant(format!("t{number}"));
+            let tenant = tenant(format!("t{number}"));
             EasedTenants::Tenants([tenant].into())
         };
         let both = of(1).and(of(2)).and(EasedTenants::default());

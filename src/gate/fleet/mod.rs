@@ -51,7 +51,7 @@
 //!
 //! # Policies that are dropped sooner
 //! A raised sliding limit need not wait for a whole window: all usage that the new limit counts is
-//! in its log already ([`Limit::continues`](crate::rules::limit::Limit::continues)). If that holds
+//! in its log already ([`Limit::continues`](rules::limit::Limit::continues)). If that holds
 //! for all of a tenant's own limits, and in every other policy of the registry, workers stop
 //! enforcing a policy for this tenant once no worker has it in force: every worker seen within
 //! [`IDLE_MS`] reports another policy, or the registry shows no use of it in that time. While a

@@ -18,8 +18,8 @@ use crate::gate::fleet::{
 };
 use crate::gate::instructions;
 use crate::gate::redis::RedisGate;
-use crate::rules::policy::Policy;
-use crate::rules::steering::Steering;
+use rules::policy::Policy;
+use rules::steering::Steering;
 
 /// Maximum number of requests for one exchange. Registering texts that the registry lacks takes one
 /// more, and so does making room in it.

@@ -15,9 +15,9 @@
 use std::collections::BTreeSet;
 
 use super::{IDLE_MS, MARGIN_MS, Registered};
-use crate::rules::limit::{Limit, Limits};
-use crate::rules::policy::{Pattern, Policy};
-use crate::rules::tenant::Tenant;
+use rules::limit::{Limit, Limits};
+use rules::policy::{Pattern, Policy};
+use rules::tenant::Tenant;
 
 /// Up to this number of policies, all are enforced, since comparing them costs more.
 const CROWDED: usize = 4;
@@ -127,16 +127,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rules::kit;
-    use crate::rules::limit::Algorithm;
-    use crate::rules::policy::EntryLimits;
+    use kit::gate::{named_limit, tenant};
+    use rules::limit::Algorithm;
+    use rules::policy::EntryLimits;
 
     const NOW: u64 = 1_000_000_000;
     const DAY: u64 = 86_400_000;
 
     fn limit(name: &str, max: u64, ms: u64) -> Limit {
         let window = Duration::from_millis(ms);
-        kit::limit(name, Algorithm::SlidingWindow, max, window)
+        named_limit(name, Algorithm::SlidingWindow, max, window)
     }
 
     fn limits(max: u64, ms: u64) -> Limits {
@@ -254,7 +254,7 @@ mod tests {
             let reaches = |known: &Registered, limit: &Limit| known.used_ms + limit.memory_ms() + MARGIN_MS >= NOW;
             for known in &all {
                 let agree = |other: &&Registered| {
-                    let tenants = ["ab", "abc", "a", "b"].map(kit::tenant);
+                    let tenants = ["ab", "abc", "a", "b"].map(tenant);
                     let classes = tenants.iter().flat_map(|tenant| [None, Some("free"), Some("unknown")].map(|plan| (tenant, plan)));
                     let mut each = classes.map(|(tenant, plan)| [known, other].map(|it| {
                         let mut limits = it.policy.limits(tenant, plan).to_vec();

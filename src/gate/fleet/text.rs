@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::rules::calendar::{Calendar, Zone};
-use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use crate::rules::named::Named;
-use crate::rules::policy::{EntryLimits, Pattern, Policy};
-use crate::rules::scope::Scope;
+use rules::calendar::{Calendar, Zone};
+use rules::limit::{Algorithm, Limit, Limits, Unit};
+use rules::named::Named;
+use rules::policy::{EntryLimits, Pattern, Policy};
+use rules::scope::Scope;
 
 /// Number of the format. A change of what texts mean, or a change that this version would refuse,
 /// needs the next number, so that this version reports that it is too old.

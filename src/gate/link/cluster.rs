@@ -15,7 +15,7 @@ use super::slots::{self, Address};
 use super::{Answers, PrimaryLink, Request, Shards};
 use crate::gate::GateError;
 use crate::gate::fault::Fault;
-use crate::rules::slots::Slots;
+use rules::slots::Slots;
 
 /// Maximum number of times a request is sent: twice more if the slot has just moved, and once for a
 /// slot that is moving.

@@ -31,7 +31,7 @@ use crate::config::{Pems, RedisServers, RedisTopology, ScriptCommand, SecretUrl}
 use crate::gate::GateError;
 use crate::gate::scripts::Script;
 use crate::gate::store::Store;
-use crate::rules::slots::Slots;
+use rules::slots::Slots;
 
 /// A command and its destination.
 pub struct Request<'a> {

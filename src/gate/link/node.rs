@@ -11,7 +11,7 @@ use ::redis::{Client, ConnectionInfo, Pipeline, RedisResult, Value};
 use crate::gate::GateError;
 use crate::gate::fault::Fault;
 use crate::gate::refusal;
-use crate::rules::timing::latency::LatencyEstimator;
+use rules::timing::latency::LatencyEstimator;
 
 /// How long Redis may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);

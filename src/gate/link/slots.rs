@@ -7,7 +7,7 @@ use ::redis::cluster_routing::Slot;
 use ::redis::{ConnectionAddr, ConnectionInfo, Value};
 
 use crate::gate::{GateError, refusal};
-use crate::rules::slots::{SLOTS, Slots};
+use rules::slots::{SLOTS, Slots};
 
 /// The address of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use super::node::TIMEOUT_IN_ALL;
 use crate::gate::GateError;
 use crate::gate::store::Store;
-use crate::rules::timing::latency::LatencyEstimator;
+use rules::timing::latency::LatencyEstimator;
 
 /// The connection to one store, shared by all callers.
 pub struct StoreLink {

@@ -10,9 +10,9 @@ use crate::gate::link::{PrimaryLink, Request};
 use crate::gate::refusal;
 use crate::gate::reply::{self, LIMIT_BYTES};
 use crate::gate::scripts::Script;
-use crate::rules::layout::Layout;
-use crate::rules::limit::Limit;
-use crate::rules::tenant::Tenant;
+use rules::layout::Layout;
+use rules::limit::Limit;
+use rules::tenant::Tenant;
 
 /// Maximum number of times a call is sent if its script was not cached or its window was guessed
 /// wrong.

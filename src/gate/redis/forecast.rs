@@ -3,10 +3,10 @@
 use super::RedisGate;
 use crate::gate::GateError;
 use crate::gate::{reply, scripts};
-use crate::rules::gate::forecast::{ForecastRequest, Schedule};
-use crate::rules::limit::Limit;
-use crate::rules::scope::Labels;
-use crate::rules::tenant::Tenant;
+use rules::gate::forecast::{ForecastRequest, Schedule};
+use rules::limit::Limit;
+use rules::scope::Labels;
+use rules::tenant::Tenant;
 
 impl RedisGate {
     /// Computes the turns of `tenant`'s jobs with `labels` under the limits `as_it_is` and under

@@ -10,10 +10,10 @@ use crate::gate::epoch::{ServerIdentity, info_of, server_command};
 use crate::gate::link::Request;
 use crate::gate::refusal;
 use crate::gate::{Gate, GateError};
-use crate::rules::limit::Limits;
-use crate::rules::scope::Labels;
-use crate::rules::tenant::Tenant;
-use crate::rules::timing::latency::SAMPLES;
+use rules::limit::Limits;
+use rules::scope::Labels;
+use rules::tenant::Tenant;
+use rules::timing::latency::SAMPLES;
 
 /// Number of pings in a measurement.
 const PINGS: u32 = SAMPLES as u32;

@@ -8,10 +8,10 @@ use crate::gate::epoch::outlook::Outlook;
 use crate::gate::epoch::{Watch, WatchTarget};
 use crate::gate::link::slot_of;
 use crate::gate::primaries::Primary;
-use crate::rules::limit::Limits;
-use crate::rules::policy::Policy;
-use crate::rules::slots::Slots;
-use crate::rules::tenant::Tenant;
+use rules::limit::Limits;
+use rules::policy::Policy;
+use rules::slots::Slots;
+use rules::tenant::Tenant;
 
 /// The findings at one primary.
 #[derive(Debug, Clone)]

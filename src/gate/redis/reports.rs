@@ -6,7 +6,7 @@ use super::RedisGate;
 use crate::gate::GateError;
 use crate::gate::link::Request;
 use crate::gate::refusal;
-use crate::rules::report::{KEPT_MS, Report, ReportError};
+use rules::report::{KEPT_MS, Report, ReportError};
 
 impl RedisGate {
     /// Stores the report of `worker` with one command.

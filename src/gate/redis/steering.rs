@@ -4,8 +4,8 @@ use ::redis::Value;
 
 use super::{RedisGate, placeholder_tenant};
 use crate::gate::{GateError, scripts};
-use crate::rules::steering::{SIGHTING_KEPT_MS, Sighted, Sighting};
-use crate::rules::tenant::Tenant;
+use rules::steering::{SIGHTING_KEPT_MS, Sighted, Sighting};
+use rules::tenant::Tenant;
 
 impl RedisGate {
     /// Runs `steer.lua` on the board `key`, with the arguments `more`. Returns its reply.

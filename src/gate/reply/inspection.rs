@@ -5,8 +5,8 @@ use ::redis::Value;
 use super::learned::learned_each;
 use super::{number, unreadable};
 use crate::gate::{GateError, Inspection, UsageOfLimit};
-use crate::rules::answers::Quotas;
-use crate::rules::decision::{Tally, Tried};
+use rules::answers::Quotas;
+use rules::decision::{Tally, Tried};
 
 /// Parses the reply of `inspect` for `limits` enforced limits and `shadows` shadow limits.
 pub fn inspected(reply: &Value, limits: usize, shadows: usize) -> Result<Inspection, GateError> {

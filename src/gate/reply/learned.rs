@@ -4,8 +4,8 @@ use ::redis::Value;
 
 use super::{numbers, unreadable};
 use crate::gate::{Evidence, GateError, Sunk};
-use crate::rules::learned::Learned;
-use crate::rules::limit::Limit;
+use rules::learned::Learned;
+use rules::limit::Limit;
 
 /// Returns the arguments of `learn`.
 pub fn learn_arguments(limits: &[Limit], evidence: &Evidence) -> Vec<Vec<u8>> {

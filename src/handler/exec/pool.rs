@@ -17,8 +17,8 @@ use super::stderr::LogRateLimit;
 use crate::config::Exec;
 use crate::handler::verdicts::{self, retry, unprepared};
 use crate::handler::{Attempt, Outcome, Permit, Trouble};
-use crate::rules::failures::retry::Reconnect;
-use crate::rules::job::verdict::{self, Verdict};
+use rules::failures::retry::Reconnect;
+use rules::job::verdict::{self, Verdict};
 
 /// Minimum interval at which the same reason is logged again.
 const REMINDER_INTERVAL: Duration = Duration::from_secs(60);

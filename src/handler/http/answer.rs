@@ -13,9 +13,7 @@ use super::result_fields::ResultFields;
 use super::text::one_line;
 use super::tokens::AccessToken;
 use crate::handler::{Answered, Attempt, Fate, Outcome, Trouble};
-use crate::rules::answers::{
-    AnswerHeaders, Answers, Consequence, Interpretation, Pushback, ReceivedAnswer, verdict,
-};
+use rules::answers::{Answers, Consequence, Interpretation, Pushback, ReceivedAnswer, verdict};
 
 /// Number of bytes of a body that are kept: the part that is shown, and room for a secret that
 /// crosses its end.
@@ -43,13 +41,6 @@ impl HttpAnswer {
         let of_tenant = self.secret.iter();
         let of_tenant = of_tenant.flat_map(|secret| secret.split_whitespace());
         of_tenant.chain(self.token.iter().map(|token| &*token.text))
-    }
-}
-
-impl AnswerHeaders for HeaderMap {
-    fn all(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        let all = self.iter();
-        all.map(|(name, value)| (name.as_str(), value.as_bytes()))
     }
 }
 

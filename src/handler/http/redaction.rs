@@ -5,7 +5,7 @@ use percent_encoding::percent_decode_str;
 use url::Url;
 
 use crate::config::Http;
-use crate::rules::job::call::{Template, encode};
+use rules::job::call::{Template, encode};
 
 /// Minimum length in bytes of a configured header's value that counts as a secret.
 const MIN_SECRET_BYTES: usize = 8;

@@ -22,11 +22,11 @@ use super::sign::Signer;
 use crate::config::{self, Http, OF_TENANTS, SIGNATURE_HEADERS, signing_keys};
 use crate::handler::verdicts::unprepared;
 use crate::handler::{Attempt, Fate, Outcome, Trouble};
-use crate::rules::headers::TRACEPARENT;
-use crate::rules::job::Job;
-use crate::rules::job::call::Template;
-use crate::rules::named::Named;
-use crate::rules::tenant::Tenant;
+use rules::headers::TRACEPARENT;
+use rules::job::Job;
+use rules::job::call::Template;
+use rules::named::Named;
+use rules::tenant::Tenant;
 
 /// Expected number of headers in addition to the configured ones. Memory for them is reserved; more
 /// are allowed.

@@ -13,9 +13,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use crate::config::SecretFiles;
-use crate::rules::tenant::Tenant;
-use crate::rules::text;
 use crate::shortage;
+use rules::tenant::Tenant;
+use rules::text;
 
 /// Age from which a secret is read again.
 const SECRET_MAX_AGE: Duration = Duration::from_secs(1);
@@ -182,7 +182,7 @@ mod tests {
     use std::sync::mpsc::RecvTimeoutError;
 
     use super::*;
-    use crate::rules::kit::tenant;
+    use kit::gate::tenant;
 
     async fn describe(secrets: &Secrets, tenant: &Tenant) -> String {
         match secrets.of(tenant).await {

@@ -13,7 +13,7 @@ use super::text::explain;
 use super::tokens::AccessToken;
 use super::{HttpHandler, ReadyCall, failed};
 use crate::handler::{Attempt, Outcome, Permit};
-use crate::rules::job::Job;
+use rules::job::Job;
 
 /// Maximum number of bytes read of an answer's body. The connection of a longer one is closed.
 const MAX_BODY: usize = 64 * 1024;

@@ -26,10 +26,10 @@ use super::proxy::Proxies;
 use super::requests::{AGENT, uri};
 use super::server::{Server, ServerSetup};
 use crate::config::{ClientAuth, OAuth2, TENANT};
-use crate::rules::failures::breaker::Trouble;
-use crate::rules::job::call::{ValuePlace, encode};
-use crate::rules::tenant::Tenant;
 use crate::shortage;
+use rules::failures::breaker::Trouble;
+use rules::job::call::{ValuePlace, encode};
+use rules::tenant::Tenant;
 
 /// Maximum number of bytes read of an answer.
 const MAX_BODY: usize = 64 * 1024;

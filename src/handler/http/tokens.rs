@@ -15,8 +15,8 @@ use super::requests::NoRequest;
 use super::secrets::Secrets;
 use super::token_endpoint::{Endpoint, GrantedToken, TokenClient, TokenError};
 use crate::config::Http;
-use crate::rules::failures::retry::Reconnect;
-use crate::rules::tenant::Tenant;
+use rules::failures::retry::Reconnect;
+use rules::tenant::Tenant;
 use shared_token::SharedToken;
 use tenant_tokens::TenantTokens;
 

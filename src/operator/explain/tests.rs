@@ -2,10 +2,10 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::operator::steer::Followers;
-use crate::rules::answers::Quotas;
-use crate::rules::gate::forecast::Turn;
-use crate::rules::steering::Instruction;
-use crate::rules::tenant::Tenant;
+use rules::answers::Quotas;
+use rules::gate::forecast::Turn;
+use rules::steering::Instruction;
+use rules::tenant::Tenant;
 
 const NOW: u64 = 1_700_000_000_000;
 

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::gate::Inspection;
-use crate::rules::limit::{Limit, Unit};
-use crate::rules::tenant::{MAX_TENANT_BYTES, Tenant};
+use rules::limit::{Limit, Unit};
+use rules::tenant::{MAX_TENANT_BYTES, Tenant};
 use serde_json::{Map, Value};
 
 use super::LimitUsage;

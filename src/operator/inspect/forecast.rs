@@ -8,14 +8,12 @@ use crate::gate::GateError;
 use crate::gate::redis::RedisGate;
 use crate::operator::answer::{answers, words};
 use crate::operator::times::{span, when};
-use crate::rules::gate::forecast::{
-    Certainty, ForecastEnd, ForecastRequest, ForecastUnknowns, end,
-};
-use crate::rules::job::priority::Priorities;
-use crate::rules::layout::Layout;
-use crate::rules::limit::{Limit, Limits};
-use crate::rules::scope::Labels;
-use crate::rules::tenant::Tenant;
+use rules::gate::forecast::{Certainty, ForecastEnd, ForecastRequest, ForecastUnknowns, end};
+use rules::job::priority::Priorities;
+use rules::layout::Layout;
+use rules::limit::{Limit, Limits};
+use rules::scope::Labels;
+use rules::tenant::Tenant;
 
 /// Forecasts of the end of a backlog, as things stand and after the change.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use crate::gate::UsageOfLimit;
 use crate::operator::text::count;
 use crate::operator::times::at;
-use crate::rules::learned::Learned;
-use crate::rules::limit::Limit;
+use rules::learned::Learned;
+use rules::limit::Limit;
 
 /// Returns the number of the first unit that the API refused.
 fn refused_at(learned: &Learned) -> u64 {
@@ -90,11 +90,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::rules::decision::{Answer, Question};
-    use crate::rules::gate::model::State;
-    use crate::rules::gate::usage::Clock;
-    use crate::rules::learned::Evidence;
-    use crate::rules::limit::Algorithm;
+    use rules::decision::{Answer, Question};
+    use rules::gate::model::State;
+    use rules::gate::usage::Clock;
+    use rules::learned::Evidence;
+    use rules::limit::Algorithm;
 
     #[test]
     fn a_learned_limit_is_shown_with_reason_and_duration() {

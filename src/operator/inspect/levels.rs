@@ -3,11 +3,11 @@
 
 use crate::gate::redis::RedisGate;
 use crate::gate::{Gate as _, GateError, Inspection};
-use crate::rules::job::priority::{NORMAL, Priorities};
-use crate::rules::limit::Limits;
-use crate::rules::scope::Labels;
-use crate::rules::tenant::Tenant;
 use futures_util::future::try_join_all;
+use rules::job::priority::{NORMAL, Priorities};
+use rules::limit::Limits;
+use rules::scope::Labels;
+use rules::tenant::Tenant;
 
 /// Units that wait, for each level.
 pub(super) type Levels = Vec<(String, u64)>;
@@ -70,7 +70,7 @@ pub(super) fn describe(levels: &Levels) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::answers::Quotas;
+    use rules::answers::Quotas;
 
     fn found(waiting: u64, waitlist_end_ms: u64, turn_ms: u64) -> Inspection {
         Inspection {

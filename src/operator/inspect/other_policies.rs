@@ -1,8 +1,8 @@
 //! Limits of other workers' policies, which are enforced together with this one.
 
 use crate::gate::fleet::{Registered, RegistryKnowledge};
-use crate::rules::policy::{Policy, differing};
-use crate::rules::tenant::Tenant;
+use rules::policy::{Policy, differing};
+use rules::tenant::Tenant;
 
 use crate::operator::answer::answers;
 use crate::operator::limits;

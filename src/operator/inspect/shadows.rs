@@ -9,8 +9,8 @@ use crate::operator::labels::GivenLabels;
 use crate::operator::limits::LimitAnswer;
 use crate::operator::tally;
 use crate::operator::times::{at, span};
-use crate::rules::decision::{Tally, Tried};
-use crate::rules::limit::Limit;
+use rules::decision::{Tally, Tried};
+use rules::limit::Limit;
 
 /// A shadow limit, its usage, and the starts and waits that it recorded.
 pub(super) struct ShadowUsage<'a> {

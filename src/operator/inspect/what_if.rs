@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::config::{closest, parse_duration};
 use crate::operator::{NotDone, steer};
-use crate::rules::gate::forecast::{ForecastRequest, OpeningTime};
-use crate::rules::limit::{Algorithm, Limit, LimitError, Limits, MAX_REQUESTS, ceil_ms};
-use crate::rules::scope::Scope;
+use rules::gate::forecast::{ForecastRequest, OpeningTime};
+use rules::limit::{Algorithm, Limit, LimitError, Limits, MAX_REQUESTS, ceil_ms};
+use rules::scope::Scope;
 
 /// Keys that can be changed.
 const KEYS: [&str; 5] = ["max-requests", "window-size", "plan", "pause", "resume"];

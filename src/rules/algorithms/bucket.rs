@@ -8,7 +8,7 @@ use super::{
     DefaultBurst, Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms,
     Usage,
 };
-use crate::rules::clock::Clock;
+use crate::clock::Clock;
 
 /// The algorithm whose default burst is `max`.
 pub struct Token;
@@ -68,7 +68,7 @@ pub(super) const TOKEN: Facts = Facts {
     name: "token-bucket-algo",
     about: "`burst` at once, refilled with L in W",
     window_words: "per",
-    script: include_str!("../../../lua/bucket.lua"),
+    scripts: &["bucket"],
     shortcut: None,
     keys: KeyLayout::Own {
         kind: "token",
@@ -128,12 +128,12 @@ struct Level {
 }
 
 /// Minimum time for which the highest level is remembered, in milliseconds.
-pub(crate) const PERIOD_MS: u64 = 60_000;
+pub const PERIOD_MS: u64 = 60_000;
 /// Maximum time in which a debt is refilled, in milliseconds: a century. A call may cost far more
 /// than it was charged, and leave the bucket below 0.
-pub(crate) const DEBT_MS: u64 = 3_153_600_000_000;
+pub const DEBT_MS: u64 = 3_153_600_000_000;
 /// Maximum debt, in tokens: Lua's numbers hold it exactly, and its sum with a full bucket, too.
-pub(crate) const DEBT: u64 = 1 << 52;
+pub const DEBT: u64 = 1 << 52;
 
 impl Usage for Bucket {
     fn load(&mut self, terms: &Terms, clock: Clock, _: &mut PartitionContext<'_>) {
@@ -261,7 +261,7 @@ impl Bucket {
 /// nothing overflows then. If it held more after a burst, the API's bucket would lack the excess
 /// for the next call. It follows from the configured numbers and stays while a lower `max` is in
 /// force, because levels are counted in parts of the span.
-pub(in crate::rules) fn forgiven_ms(terms: &Terms) -> u64 {
+pub(crate) fn forgiven_ms(terms: &Terms) -> u64 {
     let inflow = product(terms.lateness_ms(), terms.max());
     let room = product(terms.capacity().saturating_sub(1), terms.window_ms());
     if terms.algorithm().has_burst() && room < inflow {

@@ -6,8 +6,8 @@
 //! when it has ended.
 
 use super::{Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
-use crate::rules::calendar::{Boundaries, KNOWN_WINDOWS, MAX_WINDOWS_AHEAD};
-use crate::rules::clock::Clock;
+use crate::calendar::{Boundaries, KNOWN_WINDOWS, MAX_WINDOWS_AHEAD};
+use crate::clock::Clock;
 
 /// The algorithm.
 pub struct CalendarWindow;
@@ -17,7 +17,7 @@ pub(super) const FACTS: Facts = Facts {
     name: "calendar-window",
     about: "L in each day, week or month of a time zone",
     window_words: "in each",
-    script: include_str!("../../../lua/calendar_window.lua"),
+    scripts: &["calendar_window"],
     shortcut: None,
     keys: KeyLayout::Own {
         kind: "calendar",
@@ -263,8 +263,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::rules::calendar::{BOUNDARIES, Calendar, Zone};
-    use crate::rules::limit::Limit;
+    use crate::calendar::{BOUNDARIES, Calendar, Zone};
+    use crate::limit::Limit;
 
     const HOUR: u64 = 3_600_000;
     const MIDNIGHT: u64 = 20_000 * 24 * HOUR;

@@ -9,7 +9,7 @@
 
 use super::product::{LATEST_MS, ceil_muldiv, muldiv};
 use super::{Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
-use crate::rules::clock::Clock;
+use crate::clock::Clock;
 
 /// The algorithm.
 pub struct Counter;
@@ -19,7 +19,7 @@ pub(super) const FACTS: Facts = Facts {
     name: "sliding-counter-algo",
     about: "L in the window before now, estimated from two counters",
     window_words: "in about any",
-    script: include_str!("../../../lua/sliding_counter.lua"),
+    scripts: &["sliding_counter"],
     shortcut: None,
     keys: KeyLayout::Own {
         kind: "counter",

@@ -6,7 +6,7 @@ use super::product::laps_ms;
 use super::{
     Facts, KeyLayout, PartitionContext, ReportedCall, Rules, Shortcut, StoredUsage, Terms, Usage,
 };
-use crate::rules::clock::Clock;
+use crate::clock::Clock;
 
 /// The algorithm.
 pub struct FixedWindow;
@@ -16,10 +16,10 @@ pub(super) const FACTS: Facts = Facts {
     name: "fixed-window-algo",
     about: "L in each window that begins at a multiple of W since 1970 (UTC)",
     window_words: "in each aligned",
-    script: include_str!("../../../lua/fixed_window.lua"),
+    scripts: &["fixed_window"],
     shortcut: Some(Shortcut {
-        usage: include_str!("../../../lua/fixed_usage.lua"),
-        source: include_str!("../../../lua/fixed_shortcut.lua"),
+        usage: "fixed_usage",
+        entry: "fixed_shortcut",
     }),
     keys: KeyLayout::Windows,
     default_burst: None,

@@ -5,7 +5,7 @@
 
 use super::product::laps_ms;
 use super::{Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
-use crate::rules::clock::Clock;
+use crate::clock::Clock;
 
 /// Time after its last renewal at which a lease expires, in milliseconds: its worker must have
 /// died, because a worker renews its leases long before.
@@ -63,7 +63,7 @@ pub(super) const STRICT: Facts = Facts {
     name: "strict-window",
     about: "L in any W, calls in flight included",
     window_words: "in any",
-    script: include_str!("../../../lua/held.lua"),
+    scripts: &["held"],
     shortcut: None,
     keys: KeyLayout::Own {
         kind: "strict",
@@ -107,7 +107,7 @@ impl Rules for Concurrency {
 
 /// Maximum delay before the gate checks again whether a call that takes longer than usual has
 /// ended, in milliseconds. The delay is longer if an eighth of the usual duration is longer.
-pub(crate) const MAX_CHECK_DELAY_MS: u64 = 500;
+pub const MAX_CHECK_DELAY_MS: u64 = 500;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {

@@ -3,7 +3,7 @@
 
 /// The latest time of a turn or of a full bucket, in milliseconds since the epoch, and the longest
 /// duration. A large burst that is refilled by one unit a month would be full later.
-pub(crate) const LATEST_MS: u64 = (1 << 48) - 1;
+pub const LATEST_MS: u64 = (1 << 48) - 1;
 
 /// Returns `a * b / c`, rounded down.
 pub(super) fn muldiv(a: u64, b: u64, c: u64) -> u64 {

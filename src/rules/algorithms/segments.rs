@@ -5,7 +5,7 @@
 
 use super::product::laps_ms;
 use super::{Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
-use crate::rules::clock::Clock;
+use crate::clock::Clock;
 
 /// Number of segments in a window and its guard; fewer if segments would be shorter than a
 /// millisecond.
@@ -19,7 +19,7 @@ pub(super) const FACTS: Facts = Facts {
     name: "sliding-segments-algo",
     about: "L in any W, counted by 192nds of it",
     window_words: "in any",
-    script: include_str!("../../../lua/sliding_segments.lua"),
+    scripts: &["sliding_segments"],
     shortcut: None,
     keys: KeyLayout::Own {
         kind: "segments",

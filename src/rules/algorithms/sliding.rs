@@ -12,7 +12,7 @@ use super::{
     Facts, KeyLayout, PartitionContext, ReportedCall, Rules, Shortcut, StoredUsage, Terms, Unit,
     Usage,
 };
-use crate::rules::clock::Clock;
+use crate::clock::Clock;
 
 /// The algorithm.
 pub struct SlidingWindow;
@@ -22,14 +22,10 @@ pub(super) const FACTS: Facts = Facts {
     name: "sliding-window-algo",
     about: "L in any W",
     window_words: "in any",
-    script: concat!(
-        include_str!("../../../lua/corrections.lua"),
-        "\n",
-        include_str!("../../../lua/sliding_window.lua")
-    ),
+    scripts: &["corrections", "sliding_window"],
     shortcut: Some(Shortcut {
-        usage: include_str!("../../../lua/sliding_log.lua"),
-        source: include_str!("../../../lua/sliding_shortcut.lua"),
+        usage: "sliding_log",
+        entry: "sliding_shortcut",
     }),
     keys: KeyLayout::Log,
     default_burst: None,

@@ -133,7 +133,7 @@ impl Algorithm {
     }
 
     /// Returns the burst of a limit of `max` that sets none; `max` if the algorithm has no bursts.
-    pub(in crate::rules) fn default_burst(self, max: u64) -> u64 {
+    pub(crate) fn default_burst(self, max: u64) -> u64 {
         match self.facts().default_burst {
             Some(DefaultBurst::One) => 1,
             Some(DefaultBurst::Max) | None => max,

@@ -3,8 +3,8 @@
 use strum::{IntoStaticStr, VariantArray};
 
 use super::Algorithm;
-use crate::rules::calendar::{Boundaries, Calendar};
-use crate::rules::named::Named;
+use crate::calendar::{Boundaries, Calendar};
+use crate::named::Named;
 
 /// The unit that a limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, VariantArray)]
@@ -32,16 +32,16 @@ impl Unit {
 /// the latency from the gate to the API varies by less than `guard_ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Terms {
-    pub(in crate::rules) algorithm: Algorithm,
-    pub(in crate::rules) max: u64,
-    pub(in crate::rules) window_ms: u64,
-    pub(in crate::rules) guard_ms: u64,
-    pub(in crate::rules) burst: u64,
-    pub(in crate::rules) unit: Unit,
-    pub(in crate::rules) spacing_us: u32,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) max: u64,
+    pub(crate) window_ms: u64,
+    pub(crate) guard_ms: u64,
+    pub(crate) burst: u64,
+    pub(crate) unit: Unit,
+    pub(crate) spacing_us: u32,
     /// See [`forgiven_ms`](super::bucket::forgiven_ms).
-    pub(in crate::rules) forgiven_ms: u64,
-    pub(in crate::rules) calendar: Option<Calendar>,
+    pub(crate) forgiven_ms: u64,
+    pub(crate) calendar: Option<Calendar>,
 }
 
 impl Terms {
@@ -130,7 +130,7 @@ impl Terms {
     }
 
     /// Returns the algorithm's [`Rules::max_units_in`](super::Rules::max_units_in).
-    pub(in crate::rules) fn max_units_in(&self, ms: u64) -> u64 {
+    pub(crate) fn max_units_in(&self, ms: u64) -> u64 {
         self.algorithm.rules().max_units_in(self, ms)
     }
 }

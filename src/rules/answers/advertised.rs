@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::scope::Scope;
-use crate::rules::text::show_duration;
+use crate::limit::{Algorithm, Limit};
+use crate::scope::Scope;
+use crate::text::show_duration;
 
 /// Maximum number of an API's limits that are kept: those with the shortest windows.
 pub const MAX_QUOTAS: usize = 4;
@@ -54,7 +54,8 @@ impl Quotas {
     /// Returns true if `limits` keep all of these quotas, and one quota's window is at least
     /// `rest`, the time for which nothing is left. The limits then know better than headers in
     /// whole seconds when the next call may be made.
-    pub(crate) fn are_met_by(&self, limits: &[Limit], rest: Duration) -> bool {
+    #[doc(hidden)]
+    pub fn are_met_by(&self, limits: &[Limit], rest: Duration) -> bool {
         let is_long = |window: Duration| window >= rest;
         let keeps_number = |limit: &Limit, number| {
             let window = Duration::from_millis(limit.window_ms());
@@ -204,8 +205,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rules::kit::guarded;
-    use crate::rules::limit::MAX_REQUESTS;
+    use crate::kit::guarded;
+    use crate::limit::MAX_REQUESTS;
 
     fn quota(limit: u64, seconds: u64) -> Quota {
         let window = (seconds > 0).then(|| Duration::from_secs(seconds));

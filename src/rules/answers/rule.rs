@@ -4,13 +4,14 @@
 use std::fmt;
 use std::time::SystemTime;
 
+use http::HeaderMap;
 use serde_json::Value as Json;
 
 use super::condition::Conditions;
 use super::source::{AnswerTime, ValueSource, WaitSource, time_of};
 use super::status::Consequence;
 use super::value::{Wait, epoch_ms};
-use crate::rules::named::Named;
+use crate::named::Named;
 
 /// The headers of an answer.
 pub trait AnswerHeaders {
@@ -28,6 +29,13 @@ impl<N: AsRef<str>, V: AsRef<[u8]>> AnswerHeaders for [(N, V)] {
     fn all(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.iter()
             .map(|(name, value)| (name.as_ref(), value.as_ref()))
+    }
+}
+
+impl AnswerHeaders for HeaderMap {
+    fn all(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.iter()
+            .map(|(name, value)| (name.as_str(), value.as_bytes()))
     }
 }
 

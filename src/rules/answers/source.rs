@@ -9,9 +9,9 @@ use super::condition::as_number;
 use super::pointer::{BodyPointer, scalar};
 use super::rule::{AnswerHeaders, ReceivedAnswer};
 use super::value::{HeaderWait, SECOND, TimeForm, Wait, any_time};
-use crate::rules::limit::MAX_REQUESTS;
-use crate::rules::named::Named;
-use crate::rules::text::show_duration;
+use crate::limit::MAX_REQUESTS;
+use crate::named::Named;
+use crate::text::show_duration;
 
 /// A header, or a place in the body.
 #[derive(Debug, Clone, PartialEq, Eq)]

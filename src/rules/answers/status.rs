@@ -7,7 +7,7 @@ use std::fmt;
 use strum::{IntoStaticStr, VariantArray};
 
 use super::rule::{AnswerHeaders, AnswerRule, AnswerRules, ParsedAnswer};
-use crate::rules::named::Named;
+use crate::named::Named;
 
 /// The consequence of an answer for its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]

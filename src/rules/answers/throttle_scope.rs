@@ -2,9 +2,9 @@
 
 use strum::{IntoStaticStr, VariantArray};
 
-use crate::rules::limit::Limit;
-use crate::rules::named::Named;
-use crate::rules::policy::Policy;
+use crate::limit::Limit;
+use crate::named::Named;
+use crate::policy::Policy;
 
 /// The tenants that a refusal throttles: `rate-limiter.throttle-scope`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]

@@ -5,18 +5,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use strum::{IntoStaticStr, VariantArray};
 use time::{Date, Month, Time};
 
-use crate::rules::named::Named;
+use crate::named::Named;
 
 /// A bare number above this is a time in milliseconds since the epoch (the year 2001), not a delay.
 const EPOCH_MS: u64 = 1_000_000_000_000;
 /// A bare number above this is a time in seconds since the epoch, not a delay of 31 years.
 const EPOCH_S: u64 = 1_000_000_000;
 
-pub(in crate::rules::answers) const SECOND: Duration = Duration::from_secs(1);
+pub(in crate::answers) const SECOND: Duration = Duration::from_secs(1);
 
 /// A wait as in a header, in milliseconds.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::rules::answers) enum HeaderWait {
+pub(in crate::answers) enum HeaderWait {
     /// This long from now.
     In(u64),
     /// Until this time since the epoch.
@@ -25,16 +25,16 @@ pub(in crate::rules::answers) enum HeaderWait {
 
 /// A wait, ordered by its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::rules::answers) struct Wait {
-    pub(in crate::rules::answers) time: Duration,
+pub(in crate::answers) struct Wait {
+    pub(in crate::answers) time: Duration,
     /// How much sooner it may be over, because the API and the `Date` of its answer count whole
     /// seconds.
-    pub(in crate::rules::answers) rounding: Duration,
+    pub(in crate::answers) rounding: Duration,
 }
 
 impl Wait {
     /// Returns a wait that is named in whole seconds.
-    pub(in crate::rules::answers) fn seconds(time: Duration) -> Self {
+    pub(in crate::answers) fn seconds(time: Duration) -> Self {
         Self {
             time,
             rounding: SECOND,
@@ -45,7 +45,7 @@ impl Wait {
 impl HeaderWait {
     /// Returns the wait from `now_ms`, or 0 if the time has passed. The true time may be up to
     /// `now_rounding` later than `now_ms`.
-    pub(in crate::rules::answers) fn wait(self, now_ms: u64, now_rounding: Duration) -> Wait {
+    pub(in crate::answers) fn wait(self, now_ms: u64, now_rounding: Duration) -> Wait {
         let of_value = |ms: u64| match ms.is_multiple_of(1_000) {
             true => SECOND,
             false => Duration::ZERO,
@@ -83,7 +83,7 @@ impl Named for TimeForm {}
 
 impl TimeForm {
     /// Parses a time of this form.
-    pub(in crate::rules::answers) fn read(self, value: &[u8]) -> Option<HeaderWait> {
+    pub(in crate::answers) fn read(self, value: &[u8]) -> Option<HeaderWait> {
         let thousandths = || number_ms(value);
         let millis = || thousandths().map(|number| number.div_ceil(1_000));
         match self {
@@ -98,7 +98,7 @@ impl TimeForm {
 }
 
 /// Parses a time of any form. A bare number is a delay in seconds or a time since the epoch.
-pub(in crate::rules::answers) fn any_time(value: &[u8]) -> Option<HeaderWait> {
+pub(in crate::answers) fn any_time(value: &[u8]) -> Option<HeaderWait> {
     when(value)
         .or_else(|| iso_ms(value).map(HeaderWait::At))
         .or_else(|| duration_ms(value).map(HeaderWait::In))
@@ -200,7 +200,7 @@ fn numbers<'a>(mut parts: impl Iterator<Item = &'a str>) -> Option<[i32; 3]> {
 }
 
 /// Parses a number or an HTTP date.
-pub(in crate::rules::answers) fn when(value: &[u8]) -> Option<HeaderWait> {
+pub(in crate::answers) fn when(value: &[u8]) -> Option<HeaderWait> {
     let Some(ms) = number_ms(value) else {
         return date_ms(value).map(HeaderWait::At);
     };
@@ -213,7 +213,7 @@ pub(in crate::rules::answers) fn when(value: &[u8]) -> Option<HeaderWait> {
 
 /// Returns a decimal number times 1000, rounded up and saturating. No standard has fractions, but
 /// some APIs send them.
-pub(in crate::rules::answers) fn number_ms(value: &[u8]) -> Option<u64> {
+pub(in crate::answers) fn number_ms(value: &[u8]) -> Option<u64> {
     let value = value.trim_ascii();
     let (whole, fraction) = match value.iter().position(|byte| *byte == b'.') {
         Some(at) => (&value[..at], &value[at + 1..]),
@@ -239,19 +239,19 @@ pub(in crate::rules::answers) fn number_ms(value: &[u8]) -> Option<u64> {
 }
 
 /// Returns an HTTP date in milliseconds since the epoch.
-pub(in crate::rules::answers) fn date_ms(value: &[u8]) -> Option<u64> {
+pub(in crate::answers) fn date_ms(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?;
     httpdate::parse_http_date(text.trim()).ok().map(epoch_ms)
 }
 
 /// Returns `time` in milliseconds since the epoch, or 0 if it is earlier.
-pub(in crate::rules::answers) fn epoch_ms(time: SystemTime) -> u64 {
+pub(in crate::answers) fn epoch_ms(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Parses a count: digits only, within the range of `N`.
-pub(in crate::rules::answers) fn count<N: std::str::FromStr>(value: &[u8]) -> Option<N> {
+pub(in crate::answers) fn count<N: std::str::FromStr>(value: &[u8]) -> Option<N> {
     let value = value.trim_ascii();
     // `parse` would take a sign.
     if !value.iter().all(u8::is_ascii_digit) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::rules::text::show_duration;
+use crate::text::show_duration;
 
 /// The `x-delivery-limit` of Sluicegate's own queues, which jobs never reach. RabbitMQ 4 drops a
 /// message after 20 deliveries unless the queue has another limit, and a channel's close counts as

@@ -91,8 +91,7 @@ impl Holding {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
+    use crate::kit::SECOND;
 
     #[test]
     fn waits_calls_and_overhead_fit_into_the_timeout() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::trip::MAX_TRIP_MS;
-use crate::rules::limit::ceil_ms;
+use crate::limit::ceil_ms;
 
 /// Number of levels from one wait to its double. 2^(1/3) is 1.26: of two jobs in a delay queue, the
 /// one behind is due at most 26 % of its wait before the other.

@@ -19,6 +19,6 @@ mod window;
 
 pub use lead::{lead_ms, stay_ms};
 pub use levels::{DelayLevels, Route, STEPS_PER_OCTAVE};
-pub use names::{MAX_WORK_QUEUE_BYTES, QueueNames};
+pub use names::{DeliverySource, MAX_WORK_QUEUE_BYTES, QueueNames};
 pub use trip::{MAX_TRIP_MS, Trip};
 pub use window::delivery_window;

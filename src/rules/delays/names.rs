@@ -2,11 +2,30 @@
 
 use std::sync::Arc;
 
+use strum::IntoStaticStr;
+
 use super::levels::{DelayLevels, Route};
 
 /// Maximum length of a work queue's name in bytes. AMQP names have at most 255 bytes, and the
 /// derived queues have longer names: 18 bytes more now, with room for later versions.
 pub const MAX_WORK_QUEUE_BYTES: usize = 200;
+
+/// The queue that a delivery came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
+pub enum DeliverySource {
+    /// `jobs`: new jobs. If they have headers of ours, the publisher set them, and they are
+    /// ignored.
+    Fresh,
+    /// `jobs.due`: jobs that a policy moved out of a delay queue, and replayed dead letters.
+    Due,
+    /// `jobs.recheck`: taken like `jobs.due`, with a smaller prefetch. Workers publish no jobs to
+    /// it.
+    Recheck,
+    /// A delay queue, by its position. The job waits there until its turn.
+    #[strum(serialize = "lane")]
+    Delay(u8),
+}
 
 /// The names of all queues, derived from the work queue's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,6 +94,24 @@ impl QueueNames {
     /// Returns the delay queues, in the order of [`DelayLevels::from_ms`].
     pub fn delays(&self) -> &[Arc<str>] {
         &self.delays
+    }
+
+    /// Returns the sources of all delay queues.
+    pub fn delay_sources(&self) -> impl Iterator<Item = DeliverySource> + use<> {
+        // About thirty, up to the longest trip.
+        (0..u8::try_from(self.delays().len()).unwrap_or(u8::MAX)).map(DeliverySource::Delay)
+    }
+
+    /// Returns the queue that deliveries of `source` come from.
+    pub fn of(&self, source: DeliverySource) -> &Arc<str> {
+        match source {
+            DeliverySource::Fresh => &self.fresh,
+            DeliverySource::Due => &self.due,
+            DeliverySource::Recheck => &self.recheck,
+            DeliverySource::Delay(level) => {
+                self.delays().get(usize::from(level)).unwrap_or(&self.due)
+            }
+        }
     }
 }
 

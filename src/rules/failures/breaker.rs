@@ -15,7 +15,7 @@
 //! Failures are in a row in the order in which the ends of calls are reported. A success is
 //! reported only if failures are known, so that successful calls cost nothing.
 
-use crate::rules::tenant::Tenant;
+use crate::tenant::Tenant;
 
 /// The calls that a breaker stops.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +26,7 @@ pub enum BreakerScope {
     Api,
 }
 
+#[doc(hidden)]
 impl From<Tenant> for BreakerScope {
     fn from(tenant: Tenant) -> Self {
         Self::Tenant(tenant)

@@ -12,7 +12,7 @@
 //! first call, which is not watched, and with the guilty job's first watched call. An answer to the
 //! innocent job's next call clears its count.
 
-use crate::rules::tenant::Tenant;
+use crate::tenant::Tenant;
 
 /// Time after its last renewal at which a note counts as a crash, in milliseconds. Until then no
 /// other delivery of the job is called.

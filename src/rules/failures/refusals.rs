@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::tenant::Tenant;
+use crate::limit::{Algorithm, Limit};
+use crate::tenant::Tenant;
 
 /// Minimum number of throttlings before there is advice.
 const MIN_THROTTLINGS: u32 = 3;
@@ -149,7 +149,7 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::kit::{SECOND, guarded, tenant};
+    use crate::kit::{SECOND, guarded, tenant};
 
     fn limit(algorithm: Algorithm) -> Limit {
         guarded("default", algorithm, 20, 2 * SECOND)

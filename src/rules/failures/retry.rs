@@ -114,9 +114,8 @@ fn spread(interval: Duration, max: Duration, jitter: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kit::SECOND;
     use proptest::prelude::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
     fn waits_double_up_to_a_maximum_and_end_with_the_attempts() {

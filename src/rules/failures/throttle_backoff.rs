@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::breaker::BreakerScope;
 use super::retry::pause;
-use crate::rules::limit::Limit;
-use crate::rules::tenant::Tenant;
+use crate::limit::Limit;
+use crate::tenant::Tenant;
 
 /// Maximum number of scopes whose throttles are counted. Further scopes wait for a whole window.
 const MAX_SCOPES: usize = 10_000;
@@ -88,8 +88,8 @@ impl ThrottleBackoff {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::kit::{MS, SECOND, guarded, tenant};
-    use crate::rules::limit::Algorithm;
+    use crate::kit::{MS, SECOND, guarded, tenant};
+    use crate::limit::Algorithm;
 
     fn of(number: usize) -> BreakerScope {
         BreakerScope::Tenant(tenant(number))

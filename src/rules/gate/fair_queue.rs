@@ -18,24 +18,24 @@
 
 use std::collections::BTreeMap;
 
-use crate::rules::gate::waitlist::AHEAD_MS;
-use crate::rules::limit::{Limit, MAX_REQUESTS};
+use crate::gate::waitlist::AHEAD_MS;
+use crate::limit::{Limit, MAX_REQUESTS};
 
 /// Distance between two units of a flow, in tags.
 pub const STEP: u64 = 256;
 /// The lowest limit whose units count as small, such as tokens. From there on, new flows join a
 /// whole [`STEP`] apart. Below it, 256 new flows fit between two units of an existing flow.
-pub(crate) const MANY: u64 = 1 << 20;
+pub const MANY: u64 = 1 << 20;
 /// The highest tag. The scripts' doubles hold every lower multiple of a [`STEP`] exactly. A queue
 /// that never gets empty reaches it after 4,500 windows of the highest limit, and is cleared then.
-pub(crate) const MAX_TAG: u64 = 1 << 60;
+pub const MAX_TAG: u64 = 1 << 60;
 /// Maximum number of flows removed at once because they let their turns pass.
-pub(crate) const PURGE: usize = 8;
+pub const PURGE: usize = 8;
 /// A job that costs more than 1/`EIGHTH` of the quota holds the other jobs back until there is
 /// quota for all of it. Among many small jobs it would never find enough.
-pub(crate) const EIGHTH: u64 = 8;
+pub const EIGHTH: u64 = 8;
 /// Maximum number of waitlists with such jobs that a view considers, the largest jobs first.
-pub(crate) const WIDE: usize = 8;
+pub const WIDE: usize = 8;
 /// Maximum number of waitlists without waiting jobs whose recent turns are remembered. Those with
 /// the lowest tags are forgotten first. When they wait again, they take turns like new flows.
 pub const IDLE: usize = 1024;

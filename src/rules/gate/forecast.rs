@@ -4,16 +4,16 @@
 //! alone ([`Schedule`]: `Scopes::schedule` in the model, `lua/forecast.lua` over Redis). Limits
 //! that are enforced together delay each other: a job that one limit delays uses the other limits
 //! later, too. So here the jobs start one by one, each at the earliest moment that all limits
-//! allow, and the limits' own [algorithms](crate::rules::algorithms) count them.
+//! allow, and the limits' own [algorithms](crate::algorithms) count them.
 
 use serde::{Deserialize, Serialize};
 
-use crate::rules::decision::Ticket;
-use crate::rules::gate::usage::{Clock, PartitionUsage};
-use crate::rules::limit::{Algorithm, Limit};
+use crate::decision::Ticket;
+use crate::gate::usage::{Clock, PartitionUsage};
+use crate::limit::{Algorithm, Limit};
 
 /// Maximum number of units of a waitlist that the gate is asked about, evenly spread.
-pub(crate) const POINTS: u64 = 64;
+pub const POINTS: u64 = 64;
 /// Maximum number of jobs that start one by one in a forecast; the others follow at the pace of the
 /// limits.
 const MAX_STEPS: u64 = 20_000;
@@ -201,7 +201,7 @@ pub struct ForecastEnd {
 }
 
 /// Returns the units that the gate is asked about for a place of `units` units.
-pub(crate) fn points(units: u64) -> impl Iterator<Item = u64> {
+pub fn points(units: u64) -> impl Iterator<Item = u64> {
     let number = units.min(POINTS);
     (1..=number).map(move |point| units * point / number)
 }

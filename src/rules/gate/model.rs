@@ -18,22 +18,22 @@ mod scopes;
 use std::collections::{BTreeMap, HashMap};
 
 pub use self::scopes::Scopes;
-use crate::rules::answers::Quotas;
-use crate::rules::decision::Change;
-use crate::rules::failures::breaker::{Breaker, BreakerEvent, Rule, Standing};
-use crate::rules::gate::fair_queue::FairQueue;
-use crate::rules::gate::shadow::ShadowTrial;
-use crate::rules::gate::usage::{Clock, PartitionUsage};
-use crate::rules::gate::waitlist::{KEEP_MS, Waitlist};
-use crate::rules::layout::Layout;
-use crate::rules::learned::AllLearned;
-use crate::rules::limit::Limit;
+use crate::answers::Quotas;
+use crate::decision::Change;
+use crate::failures::breaker::{Breaker, BreakerEvent, Rule, Standing};
+use crate::gate::fair_queue::FairQueue;
+use crate::gate::shadow::ShadowTrial;
+use crate::gate::usage::{Clock, PartitionUsage};
+use crate::gate::waitlist::{KEEP_MS, Waitlist};
+use crate::layout::Layout;
+use crate::learned::AllLearned;
+use crate::limit::Limit;
 
 /// How long a settled call is remembered, in milliseconds. See [`Scopes::settle`].
-pub(crate) const MARK_MS: u64 = 60_000;
+pub const MARK_MS: u64 = 60_000;
 /// Minimum time that a reset is remembered, in milliseconds: a day plus an hour. `delay.max-delay`
 /// is at most a day, so every job that waited before the reset has returned by then.
-pub(crate) const RESET_MS: u64 = 90_000_000;
+pub const RESET_MS: u64 = 90_000_000;
 
 /// The stored state of one partition: of a tenant, of a part of its jobs, or of the quota that all
 /// tenants share.
@@ -327,9 +327,9 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::decision::{Answer, End, Question, Receipt, Sequences, Settled};
-    use crate::rules::kit;
-    use crate::rules::limit::Algorithm;
+    use crate::decision::{Answer, End, Question, Receipt, Sequences, Settled};
+    use crate::kit;
+    use crate::limit::Algorithm;
 
     #[test]
     fn starts_under_an_operators_lower_limit_are_found_at_their_end() {

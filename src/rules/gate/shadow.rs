@@ -9,10 +9,10 @@
 //!
 //! `lua/shadows.lua` does the same over Redis.
 
-use crate::rules::clock::Clock;
-use crate::rules::decision::{Tally, Tried};
-use crate::rules::gate::usage::PartitionUsage;
-use crate::rules::limit::{Limit, Unit};
+use crate::clock::Clock;
+use crate::decision::{Tally, Tried};
+use crate::gate::usage::PartitionUsage;
+use crate::limit::{Limit, Unit};
 
 /// Maximum wait in a trial, in milliseconds: a day. A start that would have waited longer counts as
 /// one that would never have happened, and does not delay others.
@@ -129,8 +129,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rules::kit;
-    use crate::rules::limit::Algorithm;
+    use crate::kit;
+    use crate::limit::Algorithm;
 
     const BEGIN: u64 = 1_700_000_000_000;
 

@@ -1,18 +1,18 @@
 //! Usage: the units that limits have counted. Admission depends on usage alone.
 //!
-//! The [algorithms](crate::rules::algorithms) define how units count. The files in `lua/` are the
+//! The [algorithms](crate::algorithms) define how units count. The files in `lua/` are the
 //! same functions over Redis.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::rules::algorithms::{
+use crate::algorithms::{
     KeyLayout, LimitState, PartitionContext, ReportedCall, SteppedBack, Usage,
 };
-use crate::rules::calendar::Calendar;
-pub use crate::rules::clock::Clock;
-use crate::rules::decision::{End, LEASE_MS, Settled};
-use crate::rules::limit::{Algorithm, Limit, Unit};
+use crate::calendar::Calendar;
+pub use crate::clock::Clock;
+use crate::decision::{End, LEASE_MS, Settled};
+use crate::limit::{Algorithm, Limit, Unit};
 
 /// The usage of one partition: its starts, as far as limits still count them.
 ///
@@ -176,7 +176,7 @@ impl PartitionUsage {
     }
 
     /// Lets nothing start before `until_ms`, and lets no quota accumulate meanwhile if the
-    /// algorithm [saves up](crate::rules::algorithms::Facts::saves_up). The first of the limits was
+    /// algorithm [saves up](crate::algorithms::Facts::saves_up). The first of the limits was
     /// in force until now, the second is from now on.
     pub fn hold(
         &mut self,

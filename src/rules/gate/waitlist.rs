@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use crate::rules::decision::Ticket;
-use crate::rules::limit::Limit;
+use crate::decision::Ticket;
+use crate::limit::Limit;
 
 /// How long before its turn a waiting job may be admitted if quota is available, so that the quota
 /// of a late job is not wasted.
@@ -21,7 +21,7 @@ pub const KEEP_MS: u64 = 3_600_000;
 pub const MAX_REACH: u64 = 1024;
 /// The highest ticket, so that the scripts' doubles hold every ticket exactly. A waitlist that never
 /// gets empty reaches it after 4,500 windows of the highest limit.
-pub(crate) const MAX_TICKET: u64 = 1 << 52;
+pub const MAX_TICKET: u64 = 1 << 52;
 
 /// The waitlist of one partition. A ticket stands for one unit: a job takes as many as it costs if
 /// a limit counts cost, else one.
@@ -153,7 +153,7 @@ pub fn reach(limits: &[Limit]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::limit::MAX_REQUESTS;
+    use crate::limit::MAX_REQUESTS;
 
     /// Its numbers stay exact in the scripts. Jobs of the old waitlist wait in the new one when they
     /// return.

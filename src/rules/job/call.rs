@@ -12,14 +12,14 @@ use std::borrow::Cow;
 use std::fmt;
 
 use super::{Field, Job, ValueField};
-use crate::rules::tenant::Tenant;
+use crate::tenant::Tenant;
 
 /// Maximum length of a placeholder's value in bytes.
 pub const MAX_VALUE: usize = 1024;
 /// Maximum length of a forwarded header's value in bytes: the maximum of `baggage` (W3C).
 pub const MAX_FORWARDED: usize = 8192;
 /// Maximum length of a label of a host name in bytes (RFC 1035).
-pub(crate) const MAX_LABEL: usize = 63;
+pub const MAX_LABEL: usize = 63;
 
 /// The place of a value, which determines the values allowed and their encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,7 +147,7 @@ impl ValueSource {
 
 impl ValuePlace {
     /// Returns why `value` is not allowed in this place, or `None` if it is.
-    pub(crate) fn refuses(self, value: &str) -> Option<&'static str> {
+    pub fn refuses(self, value: &str) -> Option<&'static str> {
         match self {
             Self::Host | Self::Path if value.is_empty() => Some("is empty"),
             Self::Host

@@ -1,10 +1,10 @@
 //! The headers that a job carries for the worker that gets it next.
 
-use crate::rules::headers::{
+use crate::headers::{
     ATTEMPT, EXPIRES, FIRST, HeaderValue, Headers, RETRY_AFTER, SUSPECT, WAITS, int, not_before,
     ticket_header,
 };
-use crate::rules::job::Claims;
+use crate::job::Claims;
 
 /// Returns the headers of a job that asks again after `wait_ms`, and not before a time if there is
 /// one. The job keeps its ticket.

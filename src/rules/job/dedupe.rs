@@ -1,7 +1,7 @@
 //! Reads a job's dedupe key, which its publisher sets.
 
 use super::{Envelope, Field};
-use crate::rules::headers;
+use crate::headers;
 
 /// Header with the dedupe key: of a tenant's jobs with the same key, only one is called within a
 /// period.

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::{BadMessage, Envelope, Field};
-use crate::rules::limit::Limit;
-use crate::rules::scope::{Labels, MAX_VALUE_BYTES, Scope};
+use crate::limit::Limit;
+use crate::scope::{Labels, MAX_VALUE_BYTES, Scope};
 
 /// Returns the labels by which `limits` distinguish `message` from its tenant's other jobs. An
 /// invalid value counts as the empty one.

@@ -9,7 +9,8 @@ use super::{Job, Properties, Value};
 impl Job {
     /// Returns the job as one line of JSON, with the newline. It begins with the number of the
     /// call, so that a shell can read it.
-    pub(crate) fn line(&self, call: u64) -> Vec<u8> {
+    #[doc(hidden)]
+    pub fn line(&self, call: u64) -> Vec<u8> {
         // Numbers and texts can always be written as JSON, so this does not fail.
         let mut line = serde_json::to_vec(&JobObject(self, call)).unwrap_or_default();
         line.push(b'\n');
@@ -115,8 +116,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::rules::tenant::Tenant;
-    use crate::rules::trace::Context;
+    use crate::tenant::Tenant;
+    use crate::trace::Context;
 
     fn read(job: &Job) -> serde_json::Value {
         let line = job.line(17);

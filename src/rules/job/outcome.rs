@@ -40,7 +40,8 @@ pub enum Outcome {
 
 impl Outcome {
     /// Returns its name in metrics and traces.
-    pub(crate) fn name(&self) -> &'static str {
+    #[doc(hidden)]
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Done => "done",
             Self::Retry { .. } => "retry",

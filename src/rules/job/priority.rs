@@ -5,7 +5,7 @@
 //! have turns in proportion to their weights, regardless of which workers ask. No level starves.
 
 use super::{Envelope, Field};
-pub use crate::rules::headers::LEVEL as PRIORITY;
+pub use crate::headers::LEVEL as PRIORITY;
 
 /// The level of jobs that name none.
 pub const NORMAL: &str = "normal";

@@ -10,7 +10,7 @@ use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 
 use super::Job;
-use crate::rules::headers::is_reserved;
+use crate::headers::is_reserved;
 
 /// A header's value, as its publisher set it.
 #[derive(Debug, Clone, PartialEq)]
@@ -185,8 +185,8 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::headers::{BROKER_HEADERS, OURS};
-    use crate::rules::tenant::Tenant;
+    use crate::headers::{BROKER_HEADERS, OURS};
+    use crate::tenant::Tenant;
 
     fn job() -> Job {
         Job::new("7", Tenant::parse("acme").expect("a name"), "")

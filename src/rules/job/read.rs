@@ -9,11 +9,11 @@ use super::{
     ALL_TENANTS, BadMessage, Claims, Envelope, Field, Fields, InBody, NotBefore, TenantField,
     ValueField, dedupe,
 };
-use crate::rules::headers;
-use crate::rules::job::expiry::{self, Expiry};
-use crate::rules::policy::Policy;
-use crate::rules::tenant::Tenant;
-use crate::rules::timing::promise::Promise;
+use crate::headers;
+use crate::job::expiry::{self, Expiry};
+use crate::policy::Policy;
+use crate::tenant::Tenant;
+use crate::timing::promise::Promise;
 
 /// Reads a job like [`read_with`], including the values in its body.
 ///

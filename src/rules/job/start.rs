@@ -4,8 +4,8 @@
 //! All times are by the store's clock, in milliseconds since the epoch.
 
 use super::{Envelope, Field};
-use crate::rules::headers;
-use crate::rules::job::expiry;
+use crate::headers;
+use crate::job::expiry;
 
 /// Header with the delay after publishing, in milliseconds, as for RabbitMQ's plugin for delayed
 /// messages. The plugin makes it negative when the delay is over.

@@ -1,8 +1,8 @@
 //! Reads the trace that a job belongs to from its message.
 
-use crate::rules::headers::{TRACE, TRACEPARENT};
-use crate::rules::job::{Envelope, Field};
-use crate::rules::trace::{Context, TraceClaim};
+use crate::headers::{TRACE, TRACEPARENT};
+use crate::job::{Envelope, Field};
+use crate::trace::{Context, TraceClaim};
 
 /// Returns the trace data in `message`. Our own header counts only in our own queues (`returned`);
 /// the publisher's counts in all queues.

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 use serde_json::Value as Json;
 
-use crate::rules::job::outcome::Outcome;
+use crate::job::outcome::Outcome;
 
 /// Maximum size of a verdict in bytes: a body of a megabyte, as base64.
 pub const MAX_VERDICT: usize = 3 << 19;

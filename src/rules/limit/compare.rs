@@ -2,8 +2,8 @@
 //! continue its count.
 
 use super::Limit;
-use crate::rules::algorithms::KeyLayout;
-use crate::rules::algorithms::LEASE_MS;
+use crate::algorithms::KeyLayout;
+use crate::algorithms::LEASE_MS;
 
 impl Limit {
     /// Returns true if `other` allows everything that this limit lets start, so that `other` is
@@ -110,11 +110,11 @@ mod tests {
 
     use super::super::{Algorithm, Limits, Unit};
     use super::*;
-    use crate::rules::decision::{Answer, Change, Question};
-    use crate::rules::gate::model::State;
-    use crate::rules::gate::usage::Clock;
-    use crate::rules::kit::guarded;
-    use crate::rules::scope::Scope;
+    use crate::decision::{Answer, Change, Question};
+    use crate::gate::model::State;
+    use crate::gate::usage::Clock;
+    use crate::kit::guarded;
+    use crate::scope::Scope;
 
     fn limit(name: &'static str, most: u64) -> impl Strategy<Value = Limit> {
         let algorithm = prop::sample::select(&Algorithm::ALL[..]);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Limit, LimitError, MAX_REQUESTS, Unit};
-use crate::rules::scope::{MAX_PARTS, Scope};
+use crate::scope::{MAX_PARTS, Scope};
 
 /// Lifetime of a permit without a guard. Nothing is assumed about the latency to the API then, but
 /// a permit must still expire.
@@ -226,8 +226,8 @@ impl From<Limit> for Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::kit;
-    use crate::rules::limit::Algorithm;
+    use crate::kit;
+    use crate::limit::Algorithm;
 
     #[test]
     fn starts_are_bounded_by_what_a_burst_admits_unless_that_is_unknown() {

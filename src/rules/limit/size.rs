@@ -91,8 +91,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::rules::kit::guarded;
-    use crate::rules::scope::Scope;
+    use crate::kit::guarded;
+    use crate::scope::Scope;
 
     fn limit(name: &str, algorithm: Algorithm, max: u64, seconds: u64) -> Limit {
         guarded(name, algorithm, max, Duration::from_secs(seconds))

@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::{EntryLimits, Policy};
-use crate::rules::calendar::Calendar;
-use crate::rules::limit::{Algorithm, Limit};
+use crate::calendar::Calendar;
+use crate::limit::{Algorithm, Limit};
 
 /// The name of a limit without a name in the configuration: its keys are in `rate-limiter` itself,
 /// or in the tenant or plan.
@@ -141,81 +141,4 @@ fn differing_keys(one: &Limit, other: &Limit) -> impl Iterator<Item = &'static s
     ];
     let differ = differ.into_iter().filter(|(_, differs)| *differs);
     kind.into_iter().chain(differ.map(|(key, _)| key))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::Config;
-
-    fn policy(yaml: &str) -> Policy {
-        let yaml = format!("rate-limiter: {{{yaml}}}");
-        let config = Config::parse("c.yaml", &yaml, std::iter::empty());
-        config.expect("valid").rate_limiter.policy
-    }
-
-    #[test]
-    fn keys_have_their_configuration_names() {
-        let two = "limits: [{name: minute, max-requests: 5}, {name: hour, max-requests: 50, window-size: 1h}]";
-        for (one, other, expected) in [
-            ("max-requests: 5", "max-requests: 5", &[][..]),
-            ("max-requests: 5", "max-requests: 6", &["max-requests"]),
-            (
-                "max-requests: 5",
-                "max-requests: 5, window-size: 2m",
-                &["window-size"],
-            ),
-            (
-                "max-requests: 5",
-                "max-requests: 5, use-algo: token-bucket-algo",
-                &["use-algo"],
-            ),
-            (
-                "max-requests: 5",
-                "max-requests: 5, guard: strict",
-                &["guard"],
-            ),
-            ("max-requests: 5", "max-requests: 5, unit: calls", &["unit"]),
-            (
-                "max-requests: 5",
-                "max-requests: 5, scope: global",
-                &["scope"],
-            ),
-            ("max-requests: 5", two, &["default", "minute", "hour"]),
-            (
-                two,
-                "limits: [{name: minute, max-requests: 7}, {name: hour, max-requests: 50, window-size: 1h, shadow: true}]",
-                &["minute.max-requests", "hour.shadow"],
-            ),
-            (
-                "plans: {pro: {max-requests: 9}}, plan-header: x-plan",
-                "plans: {pro: {max-requests: 8}, max: {max-requests: 8}}",
-                &["plan-header", "plans.max", "plans.pro.max-requests"],
-            ),
-            (
-                "tenants: {acme: {max-requests: 9}, globex: {max-requests: 9}}",
-                "tenants: {acme: {max-requests: 8}, 'a*': {max-requests: 8}}",
-                &["tenants.a*", "tenants.acme.max-requests", "tenants.globex"],
-            ),
-            (
-                "plans: {pro: {max-requests: 9}}, tenants: {acme: {plan: pro}}",
-                "plans: {pro: {max-requests: 9}}, tenants: {acme: {max-requests: 9}}",
-                &["tenants.acme"],
-            ),
-            (
-                "tenants: {'a*': {max-requests: 9}, 'ab*': {max-requests: 8}}",
-                "tenants: {'ab*': {max-requests: 8}, 'a*': {max-requests: 9}}",
-                &["tenants"],
-            ),
-        ] {
-            let (one, other) = (policy(one), policy(other));
-            let keys = differing(&one, &other);
-            assert_eq!(keys, expected, "{one:?} {other:?}");
-            let mut back = differing(&other, &one);
-            let mut keys = keys;
-            back.sort_unstable();
-            keys.sort_unstable();
-            assert_eq!(back, keys, "they differ both ways");
-        }
-    }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 pub use self::sort::Sort;
 use super::{KEPT_MS, LeftOut, Report, ReportError, ReportedTenant};
-use crate::rules::tenant::Tenant;
+use crate::tenant::Tenant;
 
 /// All workers, and the tenants that they report.
 #[derive(Debug, Clone, Default, PartialEq)]

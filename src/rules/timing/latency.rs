@@ -101,8 +101,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::kit::MS;
 
-    const MS: Duration = Duration::from_millis(1);
     const MINUTE: Duration = Duration::from_secs(60);
 
     fn learnt(

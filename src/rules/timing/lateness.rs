@@ -19,8 +19,10 @@
 
 use std::time::Duration;
 
+use strum::IntoStaticStr;
+
 use super::latency::LatencyEstimator;
-use crate::rules::limit::Algorithm;
+use crate::limit::Algorithm;
 
 /// The longest guard that `auto` selects.
 pub const AUTO_GUARD: Duration = Duration::from_millis(50);
@@ -207,8 +209,8 @@ mod tests {
 
     use super::Timeliness::{InTime, Late, Unpaid};
     use super::*;
+    use crate::kit::MS;
 
-    const MS: Duration = Duration::from_millis(1);
     const ACKED: CallSignal = CallSignal::Acked { closely: true };
 
     fn call(asked_ms: u32) -> CallInFlight {

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::rules::limit::{Limit, Limits};
-use crate::rules::tenant::Tenant;
+use crate::limit::{Limit, Limits};
+use crate::tenant::Tenant;
 
 /// The smallest margin: both clocks count whole milliseconds, and the latencies of calls differ by
 /// about one.
@@ -154,8 +154,8 @@ impl Pacing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::kit::{MS, SECOND, limit, tenant};
-    use crate::rules::limit::Algorithm;
+    use crate::kit::{MS, SECOND, limit, tenant};
+    use crate::limit::Algorithm;
 
     fn limits(algorithm: Algorithm, max: u64, seconds: u32) -> Limits {
         limit("default", algorithm, max, seconds * SECOND).into()

@@ -8,7 +8,7 @@ use opentelemetry::trace::{
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 
-use crate::rules::trace::{Context, Span, SpanSubject, TracedDenial};
+use rules::trace::{Context, Span, SpanSubject, TracedDenial};
 
 fn named(context: Context, is_remote: bool) -> SpanContext {
     SpanContext::new(
@@ -101,10 +101,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::rules::limit::{Algorithm, Limit, Limits};
-    use crate::rules::tenant::Tenant;
-
-    const SECOND: Duration = Duration::from_secs(1);
+    use kit::SECOND;
+    use rules::limit::{Algorithm, Limit, Limits};
+    use rules::tenant::Tenant;
 
     fn span(about: SpanSubject) -> Span {
         let context = Context {

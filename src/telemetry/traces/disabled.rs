@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::info;
 
-use crate::rules::trace::{Sampler, Span};
+use rules::trace::{Sampler, Span};
 
 /// Stands for the exporter; holds nothing.
 pub(crate) struct Traces;

@@ -20,7 +20,7 @@ use tracing::{info, warn};
 use super::client::{CollectorClient, LastError};
 use super::data::data;
 use super::variables::OtelVariables;
-use crate::rules::trace::{Sampler, Span};
+use rules::trace::{Sampler, Span};
 
 /// Time limit for sending the remaining spans when the worker ends. Later ones are lost.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);

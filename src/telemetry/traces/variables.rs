@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use url::Url;
 
-use crate::rules::trace::Sampler;
+use rules::trace::Sampler;
 
 /// Variables that name the collector. `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` takes precedence and is
 /// used unchanged; `/v1/traces` is appended to `OTEL_EXPORTER_OTLP_ENDPOINT`.

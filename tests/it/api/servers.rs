@@ -177,11 +177,7 @@ async fn surplus_requests_are_asked_to_retry() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_has_one_audit() {
     let (cluster, prefix) = (shared_cluster(), unique("audit"));
-    let limits = limit(
-        sluicegate::rules::limit::Algorithm::SlidingWindow,
-        100,
-        LONG,
-    );
+    let limits = limit(rules::limit::Algorithm::SlidingWindow, 100, LONG);
     let gate = connect(cluster, &prefix, limits).gate;
     for number in 1..=3 {
         let entry = audit::AuditEntry {

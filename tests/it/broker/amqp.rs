@@ -90,7 +90,7 @@ async fn a_queue_with_other_arguments_is_named_with_the_differences() {
 
     // A delay queue with other arguments.
     let queue = unique("jobs");
-    let names = sluicegate::rules::delays::QueueNames::new(&queue, &levels());
+    let names = rules::delays::QueueNames::new(&queue, &levels());
     declare_plain(&names.delays()[3], true).await;
     let error = refusal(server, &queue, QueueType::Quorum).await;
     assert!(

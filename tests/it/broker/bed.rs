@@ -7,11 +7,11 @@ use bytes::Bytes;
 use kit::proxy::{Proxy, Transfers};
 use kit::servers::{Rabbit, shared_rabbit, unique};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+use rules::delays::{DelayLevels, QueueNames};
 use sluicegate::broker::amqp::AmqpBroker;
 use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::broker::{Broker, BrokerEvent, Delivery, Message, Outgoing, PublishError, Tag};
 use sluicegate::config::{Amqp, AmqpServers, QueueType, SecretUrl, Tls};
-use sluicegate::rules::delays::{DelayLevels, QueueNames};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 

@@ -7,11 +7,11 @@ use kit::{Bed, jobs, until};
 use lapin::Channel;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
+use rules::broker::existing_queue::QueueProperties;
 use rustix::process::Signal;
 use sluicegate::broker::amqp::{AmqpBroker, Client, QueueState, inventory};
 use sluicegate::broker::{Broker, BrokerError, BrokerEvent};
 use sluicegate::config::{Amqp, QueueType};
-use sluicegate::rules::broker::existing_queue::QueueProperties;
 use tokio::time::timeout;
 
 use crate::PROGRAM;

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use kit::servers::{shared_rabbit, unique};
 use lapin::types::AMQPValue;
+use rules::headers::{PROPERTIES, UNREADABLE};
+use rules::job::Field;
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Broker, Message, Outgoing};
 use sluicegate::config::QueueType;
-use sluicegate::rules::headers::{PROPERTIES, UNREADABLE};
-use sluicegate::rules::job::Field;
 
 use crate::broker::bed::{amqp, levels, quorum, rabbit, tags};
 use crate::broker::raw::{Raw, long, short};

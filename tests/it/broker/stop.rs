@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kit::servers::{shared_rabbit, shared_redis, unique};
+use rules::delays::DelayLevels;
+use rules::headers::REASON;
+use rules::job::Field;
 use rustix::process::{Pid, Signal, kill_process};
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::headers::REASON;
-use sluicegate::rules::job::Field;
 
 use crate::PROGRAM;
 use crate::broker::bed::PATIENCE;

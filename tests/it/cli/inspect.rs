@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use kit::api::{Api, Reply};
 use kit::servers::{Redis, shared_redis};
+use rules::job::Job;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use sluicegate::gate::fleet::registry::{NamedPolicy, Registry};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::rules::job::Job;
 
 use crate::PROGRAM;
 use crate::cli::servers::{config, yaml};

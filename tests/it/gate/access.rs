@@ -8,13 +8,13 @@ use kit::gate::{FRESH, LONG, LimitedGate, ask, limit, started};
 use kit::redis_topologies::{address, port, shared_cluster};
 use kit::servers::{Redis, unique};
 use kit::sources::documented_rule;
+use rules::limit::{Algorithm, Limits};
+use rules::report::Report;
 use sluicegate::config::RedisServers;
 use sluicegate::gate::fleet::registry;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::reports;
 use sluicegate::gate::{EarlierStarts, Gate, GateError};
-use sluicegate::rules::limit::{Algorithm, Limits};
-use sluicegate::rules::report::Report;
 
 use crate::gate::topology::configured;
 

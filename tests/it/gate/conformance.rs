@@ -5,7 +5,7 @@ use kit::gate::conformance::conforms;
 use kit::gate::shares::shares_conform;
 use kit::gate::{FRESH, LONG, LimitedGate, ask, gate_at, limit, redis_gate, started};
 use kit::servers::{shared_redis, unique};
-use sluicegate::rules::limit::Algorithm;
+use rules::limit::Algorithm;
 
 #[tokio::test]
 async fn the_redis_gate_conforms() {

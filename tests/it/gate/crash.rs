@@ -5,9 +5,9 @@ use kit::gate::{gate_at, tenant, three};
 use kit::servers::{shared_redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rules::failures::crash::{KEEP_MS, NOTE_LEASE_MS};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError, Note, SuspectDecision, Suspected};
-use sluicegate::rules::failures::crash::{KEEP_MS, NOTE_LEASE_MS};
 
 fn connect(prefix: &str) -> RedisGate {
     gate_at(shared_redis().url(), prefix)

@@ -10,9 +10,9 @@ use kit::gate::{
 use kit::proxy::{Proxy, Transfers, server_of};
 use kit::redis_topologies::{port, replicated};
 use kit::servers::{Redis, unique};
+use rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{EarlierStarts, Gate, GateError, Question, TenantAsk, Ticket};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 
 const MAX: usize = 4;
 const WINDOW: Duration = Duration::from_millis(1_500);

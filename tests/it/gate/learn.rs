@@ -6,13 +6,13 @@ use kit::gate::{BEGIN_US, FRESH, LONG, LimitedGate, ask, gate_at, started, tenan
 use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::scope::{Labels, Scope};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{
     Answer, Change, Evidence, Gate, Inspection, LimitEvidence, Question, Sunk, TenantAsk,
     TenantReply,
 };
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::{Labels, Scope};
 
 const WINDOW_MS: u64 = 2_000;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kit::gate::{BEGIN_US, FRESH, LimitedGate, ask, clocked, started};
 use kit::servers::Redis;
 use redis::Connection;
-use sluicegate::rules::limit::{Algorithm, Limit};
+use rules::limit::{Algorithm, Limit};
 
 /// Number of steps over which the starts are spread in the window: more than it has segments.
 const STEPS: u64 = 250;

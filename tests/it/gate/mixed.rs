@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use kit::gate::{BEGIN_US, FRESH, asking, clocked, decided};
 use kit::servers::{shared_redis, unique};
+use rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::{Answer, Gate, Question, Ticket};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 
 fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
     let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));

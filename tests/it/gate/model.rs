@@ -16,20 +16,20 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use redis::Commands;
+use rules::answers::Quotas;
+use rules::decision::Answer;
+use rules::gate::forecast::{ForecastRequest, ForecastTarget, OpeningTime};
+use rules::gate::usage::Clock;
+use rules::layout::{Layout, Partition};
+use rules::limit::{Algorithm, Limit, Limits, MAX_REQUESTS};
+use rules::scope::{Labels, Scope};
+use rules::tenant::Tenant;
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{
     BreakerScope, Change, End, Gate, GateError, LimitEvidence, Question, Receipt, Settled,
     TenantAsk, TenantSettled, Ticket,
 };
-use sluicegate::rules::answers::Quotas;
-use sluicegate::rules::decision::Answer;
-use sluicegate::rules::gate::forecast::{ForecastRequest, ForecastTarget, OpeningTime};
-use sluicegate::rules::gate::usage::Clock;
-use sluicegate::rules::layout::{Layout, Partition};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits, MAX_REQUESTS};
-use sluicegate::rules::scope::{Labels, Scope};
-use sluicegate::rules::tenant::Tenant;
 
 /// Checks the promises of `lua/corrections.lua` for the fields next to a log with these members: from
 /// the oldest entry on, every corrected entry is present, and no correction returns more than it

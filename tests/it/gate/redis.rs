@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use kit::gate::{FRESH, LONG, LimitedGate, ask, decided, gate_at, limit, started, tenant, waits};
 use kit::servers::{Redis, shared_redis, unique};
 use redis::Commands;
+use rules::gate::model::State;
+use rules::layout::Layout;
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::scope::{Labels, Scope};
 use sluicegate::config::{RedisServers, RedisTopology, SecretUrl};
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Answer, Change, Gate, GateError, Question, TenantAsk};
-use sluicegate::rules::gate::model::State;
-use sluicegate::rules::layout::Layout;
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::{Labels, Scope};
 
 fn connect(redis: &Redis, prefix: &str, limits: impl Into<Limits>) -> LimitedGate<RedisGate> {
     let gate = gate_at(redis.url(), prefix);

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use kit::gate::{BEGIN_US, FRESH, LimitedGate, ask, clocked, started, tenant, waits};
 use kit::servers::{shared_redis, unique};
+use rules::limit::{Algorithm, Limit};
 use sluicegate::gate::Answer;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::rules::limit::{Algorithm, Limit};
 
 /// Counts all attempts. The key lives for a whole window from the first.
 const SEED_FIXED: &str = "

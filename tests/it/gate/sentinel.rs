@@ -3,10 +3,10 @@
 use kit::gate::{FRESH, LONG, LimitedGate, ask, limit, started};
 use kit::redis_topologies::{Sentinels, address, port, until};
 use kit::servers::Redis;
+use rules::limit::Algorithm;
 use sluicegate::config::RedisServers;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError};
-use sluicegate::rules::limit::Algorithm;
 
 use crate::gate::topology::{configured, starts_again};
 

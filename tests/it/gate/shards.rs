@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use kit::gate::{FRESH, LONG, LimitedGate, asking, limit, started, waits};
 use kit::redis_topologies::{RedisCluster, address, replicated, shared_cluster, until};
 use kit::servers::{Redis, unique};
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::policy::Policy;
 use sluicegate::gate::fleet::AGREED_FOR_MS;
 use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, read_policies};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{EarlierStarts, Gate, GateError, Question, Ticket};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::policy::Policy;
 
 use crate::gate::topology::{configured, tenants_of};
 

@@ -5,8 +5,8 @@ use kit::gate::shares::shares_conform;
 use kit::gate::{LONG, limit};
 use kit::redis_topologies::{RedisCluster, shared_cluster};
 use kit::servers::{Redis, unique};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::Scope;
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::scope::Scope;
 
 use crate::gate::shards::{Fleet, GUARD, MAX, WINDOW, cut_off, take_over};
 use crate::gate::topology::connect;

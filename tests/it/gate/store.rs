@@ -12,14 +12,14 @@ use kit::gate::{FRESH, clocked, gate_on, tenant};
 use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rules::limit::{Algorithm, Limit};
+use rules::policy::Policy;
+use rules::scope::Labels;
+use rules::steering::{Hold, Instruction};
 use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, RegistryAgreement, read_policies};
 use sluicegate::gate::instructions::{self, EndInstruction};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{EarlierStarts, Gate, GateError, TenantAsk};
-use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::policy::Policy;
-use sluicegate::rules::scope::Labels;
-use sluicegate::rules::steering::{Hold, Instruction};
 
 const SEEDS: u64 = 24;
 const STEPS: usize = 60;

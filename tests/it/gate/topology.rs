@@ -6,11 +6,11 @@ use kit::gate::conformance::conforms;
 use kit::gate::{FRESH, LONG, LimitedGate, ask, decided, limit, started, tenant};
 use kit::redis_topologies::{RedisCluster, address, shared_cluster, until};
 use kit::servers::{Redis, shared_rabbit, unique};
+use rules::limit::{Algorithm, Limit};
 use sluicegate::config::{Config, RedisServers};
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError, TenantAsk};
-use sluicegate::rules::limit::{Algorithm, Limit};
 
 use crate::cli::sluicegate;
 
@@ -314,7 +314,7 @@ async fn a_cluster_node_configured_as_single_is_reported_with_the_fix() {
     let gate = RedisGate::new(&servers, &unique("alone")).expect("a good url");
     let gate = LimitedGate::new(gate, limit);
     for number in 0..20 {
-        match gate.inspect(&tenant(&format!("t{number}"))).await {
+        match gate.inspect(&tenant(format!("t{number}"))).await {
             Err(GateError::Refused(why)) => assert!(why.contains("redis.cluster: true"), "{why}"),
             other => panic!("{other:?}"),
         }

@@ -3,13 +3,13 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use ring::hmac;
+use rules::headers::HeaderValue;
+use rules::job::{self, Job};
+use rules::tenant::Tenant;
 use sluicegate::broker::Message;
 use sluicegate::config::Config;
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Fate, Outcome};
-use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::job::{self, Job};
-use sluicegate::rules::tenant::Tenant;
 
 use super::downstream::{AfterAnswer, Downstream, Request};
 use super::{answer, permit};

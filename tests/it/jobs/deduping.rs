@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use kit::api::{Api, Call, Reply};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, job, until};
+use rules::headers::HeaderValue;
 use rustix::process::Signal;
 use sluicegate::broker::Message;
-use sluicegate::rules::headers::HeaderValue;
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;

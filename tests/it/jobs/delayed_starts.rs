@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use kit::api::{Api, Reply};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, until};
+use rules::headers::HeaderValue;
+use rules::job::Field;
 use rustix::process::Signal;
 use sluicegate::broker::Message;
-use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::job::Field;
 use tokio::time::Instant;
 
 use crate::PROGRAM;

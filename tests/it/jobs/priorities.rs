@@ -4,8 +4,8 @@
 use kit::api::{Api, Call};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, until};
+use rules::headers::HeaderValue;
 use sluicegate::broker::Message;
-use sluicegate::rules::headers::HeaderValue;
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;

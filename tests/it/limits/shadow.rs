@@ -12,9 +12,9 @@ use kit::gate::{FRESH, asking, gate_at};
 use kit::process::Process;
 use kit::servers::{Redis, shared_rabbit, shared_redis};
 use kit::{Bed, jobs, until};
+use rules::limit::{Algorithm, Limit, Limits};
 use serde_json::Value;
 use sluicegate::gate::{Answer, Gate};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;

@@ -9,9 +9,9 @@ use kit::collector::{Collector, Span};
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, jobs, until};
+use rules::headers::HeaderValue;
+use rules::trace::Context;
 use sluicegate::broker::Message;
-use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::trace::Context;
 use tempfile::{NamedTempFile, TempPath};
 
 use crate::PROGRAM;

@@ -11,9 +11,9 @@ use kit::{Bed, job, jobs, until};
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Connection, ConnectionProperties};
+use rules::job::Field;
 use sluicegate::broker::amqp::REPLY_TO;
 use sluicegate::broker::{Message, Outgoing};
-use sluicegate::rules::job::Field;
 
 use crate::PROGRAM;
 

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use kit::redis_topologies::{RedisCluster, address, until as happens};
 use kit::servers::{Redis, shared_rabbit, unique};
+use rules::delays::DelayLevels;
+use rules::job::Job;
 use sluicegate::app::Worker;
 use sluicegate::broker::Outgoing;
 use sluicegate::broker::amqp::{Client, in_use};
 use sluicegate::config::Config;
 use sluicegate::gate::fleet::AGREED_FOR_MS;
 use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::job::Job;
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use kit::process::Process;
 use kit::servers::{Redis, shared_rabbit, unique};
 use lapin::BasicProperties;
+use rules::delays::DelayLevels;
+use rules::headers::HeaderValue;
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::headers::HeaderValue;
 
 use crate::PROGRAM;
 use crate::http::downstream::{AfterAnswer, Downstream};

@@ -6,9 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use kit::SECOND;
 use kit::gate::clocked;
 use kit::servers::{shared_rabbit, shared_redis, unique};
 use kit::until;
+use rules::job::Job;
+use rules::limit::{Algorithm, Limit};
+use rules::policy::{EntryLimits, Pattern, Policy};
 use rustix::process::Signal;
 use sluicegate::app::Worker;
 use sluicegate::config::Config;
@@ -17,9 +21,6 @@ use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, read_policies};
 use sluicegate::gate::fleet::{MARGIN_MS, MAX_POLICIES};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::rules::job::Job;
-use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::policy::{EntryLimits, Pattern, Policy};
 use tempfile::TempDir;
 
 use crate::PROGRAM;
@@ -27,8 +28,6 @@ use crate::worker::running::Running;
 
 /// Deadline for anything that must happen, on any machine.
 const PATIENCE: Duration = Duration::from_secs(150);
-const SECOND: Duration = Duration::from_secs(1);
-
 /// Configurations of one queue with different limits.
 struct Bed {
     folder: TempDir,

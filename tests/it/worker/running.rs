@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use kit::until;
+use rules::job::Job;
 use sluicegate::app::{AppError, Worker};
 use sluicegate::engine::Stop;
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::job::Job;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 

@@ -6,8 +6,8 @@ use kit::until;
 use lapin::options::{BasicPublishOptions, QueueBindOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel};
+use rules::delays::DelayLevels;
 use sluicegate::broker::amqp::Client;
-use sluicegate::rules::delays::DelayLevels;
 
 use crate::broker::bed::channel;
 use crate::cli::servers::{config, yaml};

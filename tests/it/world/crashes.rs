@@ -10,9 +10,9 @@ use kit::process::Process;
 use kit::proxy::{Proxy, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, job, jobs, until};
+use rules::headers;
+use rules::job::Field;
 use rustix::process::Signal;
-use sluicegate::rules::headers;
-use sluicegate::rules::job::Field;
 
 use crate::PROGRAM;
 

@@ -5,9 +5,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use kit::api::Api;
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, jobs, until};
+use rules::headers::HeaderValue;
+use rules::job::Field;
 use sluicegate::broker::Message;
-use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::job::Field;
 
 use crate::PROGRAM;
 

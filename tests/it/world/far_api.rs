@@ -8,11 +8,11 @@ use kit::certificates::TestCertificates;
 use kit::proxy::{Proxy, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, jobs, until};
+use rules::job::Job;
 use sluicegate::app;
 use sluicegate::config::Config;
 use sluicegate::engine::Stop;
 use sluicegate::handler::{Attempt, Outcome, Permit, PreparingHandler};
-use sluicegate::rules::job::Job;
 use tokio::time::Instant;
 
 use crate::PROGRAM;

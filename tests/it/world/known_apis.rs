@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use kit::api::{Api, Call, Reply};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, SECOND, job, jobs, until};
+use rules::headers::HeaderValue;
+use rules::limit::Limit;
 use sluicegate::config::{ApiProfile, Config};
-use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::limit::Limit;
 use tokio::time::Instant;
 
 use crate::PROGRAM;

@@ -5,8 +5,8 @@ use kit::api::Api;
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, job, until};
+use rules::headers::HeaderValue;
 use sluicegate::broker::Message;
-use sluicegate::rules::headers::HeaderValue;
 
 use crate::PROGRAM;
 

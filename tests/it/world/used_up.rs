@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use kit::api::{Api, Call, Reply};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, job, until};
+use rules::headers::HeaderValue;
 use sluicegate::config::{ApiProfile, Config};
-use sluicegate::rules::headers::HeaderValue;
 use tokio::time::Instant;
 
 use super::known_apis::{Bucket, DONE};

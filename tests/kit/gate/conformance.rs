@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use rules::answers::Quotas;
+use rules::limit::Algorithm;
 use sluicegate::gate::{
     Answer, BreakerEvent, BreakerScope, Change, Gate, Question, Rule, TenantAsk, Ticket,
     UsageOfLimit,
 };
-use sluicegate::rules::answers::Quotas;
-use sluicegate::rules::limit::Algorithm;
 
 use super::{FRESH, LONG, LimitedGate, ask, decided, started, tenant, waits};
 

@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use rules::gate::model::{Scopes, State};
+use rules::layout::{Layout, Partition};
+use rules::limit::{Algorithm, Limit, Limits, MAX_REQUESTS, Unit};
+use rules::scope::{Labels, Scope};
 use sluicegate::gate::{
     BreakerEvent, Change, End, Evidence, LEASE_MS, Question, Receipt, Rule, Ticket,
 };
-use sluicegate::rules::gate::model::{Scopes, State};
-use sluicegate::rules::layout::{Layout, Partition};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits, MAX_REQUESTS, Unit};
-use sluicegate::rules::scope::{Labels, Scope};
 
 use super::FRESH;
 

@@ -1,7 +1,7 @@
 //! `dispatch.http.answers`: the meaning of the API's answers, from the file or a variable.
 
+use rules::named::Named;
 use sluicegate::config::Config;
-use sluicegate::rules::named::Named;
 
 const KEY: &str = "dispatch.http.answers";
 

@@ -1,10 +1,10 @@
 //! Several limits, plans, and overrides of single tenants.
 
+use rules::limit::{Algorithm, Limit, Unit};
+use rules::named::Named;
+use rules::scope::Scope;
+use rules::tenant::Tenant;
 use sluicegate::config::Config;
-use sluicegate::rules::limit::{Algorithm, Limit, Unit};
-use sluicegate::rules::named::Named;
-use sluicegate::rules::scope::Scope;
-use sluicegate::rules::tenant::Tenant;
 
 use kit::sources::page;
 

@@ -5,6 +5,7 @@ mod admin;
 mod amqp;
 mod answers;
 mod calls;
+mod differing_policies;
 mod headers;
 mod limits;
 mod redis;
@@ -14,9 +15,9 @@ mod ways;
 
 use std::time::Duration;
 
+use rules::limit::{Algorithm, Unit};
+use rules::tenant::Tenant;
 use sluicegate::config::{Config, KEYS, QueueType, TenantField, ValueField, env_name};
-use sluicegate::rules::limit::{Algorithm, Unit};
-use sluicegate::rules::tenant::Tenant;
 
 fn env(vars: &[(&str, &str)]) -> impl Iterator<Item = (String, String)> {
     let vars: Vec<_> = vars

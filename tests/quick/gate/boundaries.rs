@@ -2,7 +2,7 @@
 
 use kit::MS;
 use kit::gate::{FRESH, ask, fake_gate, limit, memory_gate, tenant};
-use sluicegate::rules::limit::{Algorithm, Limit};
+use rules::limit::{Algorithm, Limit};
 
 /// Time between two starts: half a window.
 const STEP_MS: u64 = 500;

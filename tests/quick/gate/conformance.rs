@@ -4,7 +4,7 @@
 use kit::gate::conformance::conforms;
 use kit::gate::shares::shares_conform;
 use kit::gate::{LONG, fake_gate, limit, memory_gate};
-use sluicegate::rules::limit::Algorithm;
+use rules::limit::Algorithm;
 
 #[tokio::test(start_paused = true)]
 async fn the_memory_gate_conforms() {

@@ -2,9 +2,9 @@
 
 use kit::MS;
 use kit::gate::{FRESH, asking, fake_gate, limit, memory_gate, receipt, tenant};
+use rules::limit::{Algorithm, Limit};
+use rules::scope::Labels;
 use sluicegate::gate::{End, Gate, Settled, TenantSettled};
-use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::scope::Labels;
 
 /// Compares the scripts with the model while windows and leases pass without questions, which would
 /// postpone the expiry.

@@ -11,12 +11,12 @@ use kit::gate::rewritten::{Rewrite, Rewriter, without_shortcut};
 use kit::gate::{BEGIN_US, FRESH, asking, receipt, tenant};
 use kit::sources::{File, files};
 use redis::{Pipeline, Value, cmd};
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::scope::Labels;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{
     Answer, Change, End, Gate, Question, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
 };
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::Labels;
 
 /// The commands of a shortcut, none of which writes.
 const READS: [&str; 3] = ["HMGET", "ZCARD", "ZRANGE"];

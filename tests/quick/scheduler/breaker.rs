@@ -1,21 +1,19 @@
 //! The scheduler while calls fail: its reports to breakers, used attempts, waiting jobs, and the
 //! choice of the probe.
 
-use std::time::Duration;
-
+use kit::SECOND;
+use rules::headers::HeaderValue;
+use rules::job::{Field, Job};
 use sluicegate::broker::DeliverySource;
 use sluicegate::engine::action::{EngineSettings, JobKey};
 use sluicegate::gate::{BreakerEvent, BreakerScope, GateError, Rule, Standing};
 use sluicegate::handler::{Attempt, Fate, Outcome, Trouble};
-use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::job::{Field, Job};
 
 use crate::scheduler::{
     CAPACITY, Desk, Done, MS, START, STORE_MS, by_header, message, retry, settings, throttled,
     usual, wait,
 };
 
-const SECOND: Duration = Duration::from_secs(1);
 const RULE: Rule = Rule {
     failures: 5,
     first_wait_ms: 1_000,

@@ -1,22 +1,19 @@
 //! The scope of a 429, and a worker's behavior if all tenants are throttled, with the scheduler
 //! alone.
 
-use std::time::Duration;
-
+use kit::SECOND;
+use rules::answers::{LimitInfo, ThrottleScope};
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::policy::Policy;
+use rules::scope::Scope;
+use rules::tenant::Tenant;
 use sluicegate::broker::DeliverySource;
 use sluicegate::engine::action::{EngineSettings, JobKey};
 use sluicegate::gate::{BreakerScope, Standing};
 use sluicegate::handler::{Attempt, Fate, Outcome};
-use sluicegate::rules::answers::{LimitInfo, ThrottleScope};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::policy::Policy;
-use sluicegate::rules::scope::Scope;
-use sluicegate::rules::tenant::Tenant;
 
 use crate::scheduler::breaker::{closed, open, words};
 use crate::scheduler::{Desk, MS, START, STORE_MS, by_header, settings, throttled};
-
-const SECOND: Duration = Duration::from_secs(1);
 
 fn refused() -> Outcome {
     throttled(Some(SECOND * 20))

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rules::headers::HeaderValue;
+use rules::job::Field;
 use sluicegate::broker::{DeliverySource, Message};
 use sluicegate::engine::action::{ResultSettings, ResultTarget};
 use sluicegate::engine::facts::Fact;
 use sluicegate::gate::{Deduped, GateError, ShardId};
-use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::job::Field;
 
 use crate::scheduler::{Desk, Done, MS, START, by_header, settings, usual, wait};
 

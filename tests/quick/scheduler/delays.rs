@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use rules::delays::{DelayLevels, QueueNames, Trip};
+use rules::headers::{self, HeaderValue};
+use rules::job::Field;
+use rules::timing::promise::Promise;
 use sluicegate::broker::{DeliverySource, Message, Outgoing};
 use sluicegate::engine::facts::Fact;
 use sluicegate::handler::Outcome;
-use sluicegate::rules::delays::{DelayLevels, QueueNames, Trip};
-use sluicegate::rules::headers::{self, HeaderValue};
-use sluicegate::rules::job::Field;
-use sluicegate::rules::timing::promise::Promise;
 
 use crate::scheduler::{Desk, MS, START, message, trip, wait};
 

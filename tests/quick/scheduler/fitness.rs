@@ -1,15 +1,12 @@
 //! The scheduler of a worker that can't make calls.
 
-use std::time::Duration;
-
+use kit::SECOND;
 use sluicegate::broker::DeliverySource;
 use sluicegate::gate::Standing;
 use sluicegate::handler::{Attempt, Trouble};
 
 use crate::scheduler::breaker::{attempt_of, closed, desk, granted, open, unwritten, words};
 use crate::scheduler::{CAPACITY, Desk, Done, MS, retry};
-
-const SECOND: Duration = Duration::from_secs(1);
 
 fn refused() -> Attempt {
     unwritten(retry("no connection"), Some(Trouble::Unreachable))

@@ -3,16 +3,15 @@
 
 use std::time::Duration;
 
+use kit::SECOND;
+use rules::broker::holding::Holding;
+use rules::headers::HeaderValue;
 use sluicegate::broker::{DeliverySource, Outgoing};
 use sluicegate::engine::action::EngineSettings;
 use sluicegate::gate::{GateError, ShardId};
 use sluicegate::handler::Outcome;
-use sluicegate::rules::broker::holding::Holding;
-use sluicegate::rules::headers::HeaderValue;
 
 use crate::scheduler::{CAPACITY, Desk, Done, MS, by_header, message, settings, trip, usual, wait};
-
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Returns a desk with a RabbitMQ timeout of 100 s and calls of up to 10 s, so that jobs wait for
 /// up to 50 s.

@@ -3,16 +3,15 @@
 
 use std::time::Duration;
 
+use kit::SECOND;
+use rules::headers::{self, HeaderValue};
+use rules::report::load::{Census, MissingResource};
 use sluicegate::broker::DeliverySource;
 use sluicegate::engine::facts::Fact;
 use sluicegate::gate::TenantReply;
 use sluicegate::handler::Outcome;
-use sluicegate::rules::headers::{self, HeaderValue};
-use sluicegate::rules::report::load::{Census, MissingResource};
 
 use crate::scheduler::{Desk, MS, START, STORE_MS, message, reply, wait};
-
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Returns the delays of the starts since the last call, and whether their jobs are named.
 fn starts(desk: &mut Desk) -> Vec<(Duration, bool)> {
@@ -59,7 +58,7 @@ fn a_job_that_comes_late_out_of_a_delay_queue_is_late_by_that_much() {
     let mut desk = Desk::with_clock(4);
     starts(&mut desk);
     let came = |ms: u64| {
-        headers::trip(sluicegate::rules::delays::Trip {
+        headers::trip(rules::delays::Trip {
             until_ms: STORE_MS - ms,
             wait_ms: 8_000,
         })

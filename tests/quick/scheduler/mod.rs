@@ -24,6 +24,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use kit::MS;
+use rules::answers::{LimitInfo, Pushback, Quotas};
+use rules::delays::{DelayLevels, QueueNames, Trip};
+use rules::failures::retry::RetryPolicy;
+use rules::headers::{self, HeaderValue};
+use rules::job::{Field, Fields, Job, TenantField};
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::policy::Policy;
+use rules::steering::Sighted;
+use rules::tenant::Tenant;
 use sluicegate::broker::{Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag};
 use sluicegate::engine::action::{Action, Block, Changeable, EngineSettings, JobKey};
 use sluicegate::engine::facts::Fact;
@@ -34,15 +44,6 @@ use sluicegate::gate::{
     Sequences, SettleReplies, ShardId, Suspected, TenantAsk, TenantReply, TenantSettled, Ticket,
 };
 use sluicegate::handler::{Attempt, Fate, Outcome};
-use sluicegate::rules::answers::{LimitInfo, Pushback, Quotas};
-use sluicegate::rules::delays::{DelayLevels, QueueNames, Trip};
-use sluicegate::rules::failures::retry::RetryPolicy;
-use sluicegate::rules::headers::{self, HeaderValue};
-use sluicegate::rules::job::{Field, Fields, Job, TenantField};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::policy::Policy;
-use sluicegate::rules::steering::Sighted;
-use sluicegate::rules::tenant::Tenant;
 
 pub const STORE_MS: u64 = 1_700_000_000_000;
 
@@ -347,7 +348,6 @@ pub fn trip(message: &Message) -> Trip {
     headers::read_trip(trip).expect("two numbers")
 }
 
-pub const MS: Duration = Duration::from_millis(1);
 pub const START: Answer = Answer::Start {
     sequences: Sequences::NONE,
 };

@@ -102,7 +102,7 @@ fn a_failed_preparation_uses_an_attempt_and_no_permit() {
     desk.prepared(key, Err(retry("no connection").into()));
     let done = desk.actions();
     let attempt = done.published[0].1.message.header("x-sluicegate-attempt");
-    assert_eq!(attempt, sluicegate::rules::job::Field::Int(2));
+    assert_eq!(attempt, rules::job::Field::Int(2));
     assert!(done.settled.is_empty());
     assert_eq!(desk.scheduler.running(), 0);
     // Its slot is free.

@@ -1,18 +1,15 @@
 //! Results: the report about a job's end, its receiver, and that the ack comes last.
 
-use std::time::Duration;
-
+use kit::SECOND;
+use rules::job::Field;
 use sluicegate::broker::{DeliverySource, Message, PublishError, Reply};
 use sluicegate::engine::action::{JobKey, ResultSettings, ResultTarget};
 use sluicegate::engine::facts::{Fact, ResultOutcome};
 use sluicegate::handler::{Answered, Attempt, Outcome};
-use sluicegate::rules::job::Field;
 
 use crate::scheduler::{
     Desk, Done, MS, START, STORE_MS, by_header, retry, settings, throttled, usual, wait,
 };
-
-const SECOND: Duration = Duration::from_secs(1);
 
 fn desk(to: ResultTarget) -> Desk {
     let mut settings = settings(4, usual(), by_header());

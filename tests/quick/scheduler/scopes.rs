@@ -7,16 +7,16 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::test_runner::Config;
 use proptest::{prop_assert, prop_assert_eq, proptest};
+use rules::headers::HeaderValue;
+use rules::job::{Field, TenantField};
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::policy::Policy;
+use rules::scope::{Labels, Scope};
 use sluicegate::broker::{DeliverySource, Message, Outgoing};
 use sluicegate::engine::action::JobKey;
 use sluicegate::gate::fleet::{Registered, RegistryKnowledge};
 use sluicegate::gate::{Answer, End, GateError, TenantAsk};
 use sluicegate::handler::Outcome;
-use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::job::{Field, TenantField};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::policy::Policy;
-use sluicegate::rules::scope::{Labels, Scope};
 
 use crate::scheduler::{CAPACITY, Desk, MS, START, message, reply, throttled, wait};
 

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
+use rules::answers::{LimitInfo, Quotas};
+use rules::job::TenantField;
+use rules::limit::Limit;
+use rules::tenant::Tenant;
 use sluicegate::broker::DeliverySource;
 use sluicegate::gate::{BreakerScope, End, GateError, SettleReplies, TenantSettled};
 use sluicegate::handler::{Attempt, Fate, LateEnd, Outcome};
-use sluicegate::rules::answers::{LimitInfo, Quotas};
-use sluicegate::rules::job::TenantField;
-use sluicegate::rules::limit::Limit;
-use sluicegate::rules::tenant::Tenant;
 
 use crate::scheduler::{Desk, MS, START, retry, throttled, wait};
 

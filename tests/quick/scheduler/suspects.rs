@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
+use kit::SECOND;
+use rules::failures::crash::NOTE_LEASE_MS;
+use rules::headers::{self, HeaderValue};
+use rules::job::Field;
 use sluicegate::broker::{DeliverySource, Message};
 use sluicegate::engine::action::{EngineSettings, JobKey};
 use sluicegate::gate::{GateError, Note, ShardId, SuspectDecision};
 use sluicegate::handler::{Attempt, Fate, Outcome};
-use sluicegate::rules::failures::crash::NOTE_LEASE_MS;
-use sluicegate::rules::headers::{self, HeaderValue};
-use sluicegate::rules::job::Field;
 
 use crate::scheduler::{
     CAPACITY, Desk, Done, MS, START, by_header, message, settings, usual, wait,
 };
 
-const SECOND: Duration = Duration::from_secs(1);
 const ALONE: SuspectDecision = SuspectDecision::RunAlone { crashes: 2 };
 
 /// Returns jobs with their own IDs.

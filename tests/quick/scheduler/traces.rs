@@ -1,13 +1,13 @@
 //! The spans of jobs: their contents, their parents, and the trace context that a job carries.
 
+use rules::headers::HeaderValue;
+use rules::job::Field;
+use rules::trace::{Context, Sampler, Span, SpanSubject};
 use sluicegate::broker::{DeliverySource, Message};
 use sluicegate::engine::action::{ResultSettings, ResultTarget};
 use sluicegate::engine::facts::Fact;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::handler::Outcome;
-use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::job::Field;
-use sluicegate::rules::trace::{Context, Sampler, Span, SpanSubject};
 
 use crate::scheduler::{Desk, MS, START, by_header, message, retry, settings, usual, wait};
 

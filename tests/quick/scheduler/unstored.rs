@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
+use kit::SECOND;
 use sluicegate::broker::{DeliverySource, PublishError};
 use sluicegate::engine::facts::Fact;
 use sluicegate::handler::Outcome;
 
 use crate::scheduler::{Desk, MS, START, message};
 
-const SECOND: Duration = Duration::from_secs(1);
 /// RabbitMQ's `consumer_timeout` in the settings of a [`Desk`].
 const TIMEOUT: Duration = Duration::from_secs(1_800);
 

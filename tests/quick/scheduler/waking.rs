@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rules::headers::{self, HeaderValue};
+use rules::job::Field;
+use rules::steering::{Instruction, Steering};
+use rules::tenant::Tenant;
 use sluicegate::broker::{DeliverySource, Message, Outgoing};
-use sluicegate::rules::headers::{self, HeaderValue};
-use sluicegate::rules::job::Field;
-use sluicegate::rules::steering::{Instruction, Steering};
-use sluicegate::rules::tenant::Tenant;
 
 use crate::scheduler::{Desk, Done, MS, START, message, retry, wait};
 

@@ -8,6 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kit::gate::{FRESH, receipt};
+use rules::limit::Limits;
+use rules::scope::Labels;
+use rules::tenant::Tenant;
 use sluicegate::gate::fleet::EnforcedPolicies;
 use sluicegate::gate::fleet::registry::Registry;
 use sluicegate::gate::redis::RedisGate;
@@ -16,9 +19,6 @@ use sluicegate::gate::{
     Answer, EarlierStarts, End, Gate, GateError, Question, Receipt, Settled, TenantAsk,
     TenantReply, TenantSettled, Ticket,
 };
-use sluicegate::rules::limit::Limits;
-use sluicegate::rules::scope::Labels;
-use sluicegate::rules::tenant::Tenant;
 use tokio::time::{Instant, sleep};
 
 use super::net::Net;

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kit::gate::{FRESH, asking, decided, tenant};
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::scope::Labels;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::{
     Answer, BreakerScope, Change, End, Gate, LEASE_MS, Question, Receipt, Settled, TenantAsk,
     TenantSettled, Ticket,
 };
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::Labels;
 
 const BEGIN_MS: u64 = 1_700_000_000_000;
 const WINDOW_MS: u64 = 1_000;

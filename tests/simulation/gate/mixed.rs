@@ -7,12 +7,12 @@ use std::time::Duration;
 use kit::gate::{FRESH, tenant};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
+use rules::gate::model::{Scopes, State};
+use rules::gate::usage::Clock;
+use rules::layout::{Layout, Partition};
+use rules::limit::{Algorithm, Limit, Limits, Unit};
+use rules::scope::{Labels, Scope};
 use sluicegate::gate::{Answer, Question};
-use sluicegate::rules::gate::model::{Scopes, State};
-use sluicegate::rules::gate::usage::Clock;
-use sluicegate::rules::layout::{Layout, Partition};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use sluicegate::rules::scope::{Labels, Scope};
 
 fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
     let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));
@@ -111,7 +111,7 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Li
         now += step.pause;
         let limits = &sets[step.set];
         let labels = Labels::of(limits, |_| step.who.1.to_string());
-        let layout = Layout::of(limits, &tenant(&format!("t{}", step.who.0)), &labels);
+        let layout = Layout::of(limits, &tenant(format!("t{}", step.who.0)), &labels);
         for (limit, partition) in limits.iter().zip(&layout.partitions) {
             asked.push((now, layout.partition(*partition).clone(), limit.clone()));
         }

@@ -9,12 +9,12 @@ use kit::gate::history::{
 };
 use proptest::prelude::*;
 use proptest::test_runner::Config;
+use rules::decision::Answer;
+use rules::gate::usage::Clock;
+use rules::layout::{Layout, Partition};
+use rules::limit::{Algorithm, Limit, Unit};
+use rules::tenant::Tenant;
 use sluicegate::gate::{End, Question, Receipt, Settled};
-use sluicegate::rules::decision::Answer;
-use sluicegate::rules::gate::usage::Clock;
-use sluicegate::rules::layout::{Layout, Partition};
-use sluicegate::rules::limit::{Algorithm, Limit, Unit};
-use sluicegate::rules::tenant::Tenant;
 
 use crate::gate::simulator::violations;
 

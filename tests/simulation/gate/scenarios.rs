@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
+use rules::limit::{Algorithm, Limit, Limits, Unit};
 
 use crate::gate::simulator::{Outcome, Scenario, limit, run};
 

@@ -11,13 +11,13 @@ use kit::gate::BEGIN_US;
 use kit::gate::history::{Family, RULE, Step, World, ask, evidence, history, labels_of, sets};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
+use rules::decision::Answer;
+use rules::gate::usage::Clock;
+use rules::layout::{Layout, Partition};
+use rules::limit::Limit;
+use rules::scope::Labels;
+use rules::tenant::Tenant;
 use sluicegate::gate::{End, Receipt, Settled, Ticket};
-use sluicegate::rules::decision::Answer;
-use sluicegate::rules::gate::usage::Clock;
-use sluicegate::rules::layout::{Layout, Partition};
-use sluicegate::rules::limit::Limit;
-use sluicegate::rules::scope::Labels;
-use sluicegate::rules::tenant::Tenant;
 
 /// A world with the enforced limits alone, or with shadows beside them.
 struct Side {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use kit::gate::{FRESH, asking, decided};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::scope::Scope;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::{Answer, Gate, Question};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::Scope;
 
 use crate::gate::simulator::{Outcome, Scenario, run};
 

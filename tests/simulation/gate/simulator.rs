@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::rules::decision::{Answer, Question, Ticket};
-use sluicegate::rules::delays::{lead_ms, stay_ms};
-use sluicegate::rules::gate::model::{Scopes, State};
-use sluicegate::rules::gate::usage::Clock;
-use sluicegate::rules::layout::{Layout, Partition};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::Labels;
-use sluicegate::rules::tenant::Tenant;
+use rules::decision::{Answer, Question, Ticket};
+use rules::delays::{lead_ms, stay_ms};
+use rules::gate::model::{Scopes, State};
+use rules::gate::usage::Clock;
+use rules::layout::{Layout, Partition};
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::scope::Labels;
+use rules::tenant::Tenant;
 
 /// Maximum wait that is spent in the worker, in microseconds.
 const HOLD: u64 = 500_000;

@@ -8,17 +8,17 @@ use std::time::Duration;
 use kit::counts::sliding;
 use kit::gate::FRESH;
 use proptest::prelude::*;
+use rules::gate::model::{Scopes, State};
+use rules::gate::usage::Clock;
+use rules::layout::{Layout, Partition};
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::policy::Policy;
+use rules::scope::{Labels, Scope};
+use rules::tenant::Tenant;
 use sluicegate::gate::fleet::{
     AGREED_FOR_MS, EnforcedPolicies, MARGIN_MS, Registered, RegistryKnowledge, memory_ms,
 };
 use sluicegate::gate::{Answer, Change};
-use sluicegate::rules::gate::model::{Scopes, State};
-use sluicegate::rules::gate::usage::Clock;
-use sluicegate::rules::layout::{Layout, Partition};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::policy::Policy;
-use sluicegate::rules::scope::{Labels, Scope};
-use sluicegate::rules::tenant::Tenant;
 
 const EPOCH_MS: u64 = 1_700_000_000_000;
 /// Interval at which workers ask and look at their clocks.

@@ -10,10 +10,10 @@ use proptest::prelude::*;
 use proptest::test_runner::Config;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::rules::decision::{Answer, Question, Ticket};
-use sluicegate::rules::gate::model::{Scopes, State};
-use sluicegate::rules::gate::usage::Clock;
-use sluicegate::rules::limit::{Algorithm, Limit};
+use rules::decision::{Answer, Question, Ticket};
+use rules::gate::model::{Scopes, State};
+use rules::gate::usage::Clock;
+use rules::limit::{Algorithm, Limit};
 
 /// Start time, in microseconds since the Unix epoch.
 const BEGIN: u64 = 1_700_000_000_000_000;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::policy::Policy;
-use sluicegate::rules::scope::Scope;
-use sluicegate::rules::tenant::Tenant;
+use rules::limit::{Algorithm, Limit};
+use rules::policy::Policy;
+use rules::scope::Scope;
+use rules::tenant::Tenant;
 use trial::windows;
 
 use super::share;

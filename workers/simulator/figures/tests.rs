@@ -1,11 +1,11 @@
 use std::time::Duration;
 
-use sluicegate::rules::limit::{Algorithm, Limit};
+use rules::limit::{Algorithm, Limit};
 
 use super::*;
 use crate::history::{EarlyEnd, RecordedCall, RecordedWait, StopReason};
 use crate::table;
-use sluicegate::rules::policy::{EntryLimits, Pattern};
+use rules::policy::{EntryLimits, Pattern};
 
 fn limit(algorithm: Algorithm, max: u64) -> Limit {
     let second = Duration::from_secs(1);

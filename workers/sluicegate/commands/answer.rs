@@ -4,15 +4,13 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use rules::delays::DelayLevels;
+use rules::headers::{ANSWER_PREFIX, ANSWERED, ATTEMPT, CALLED, REASON, RESULT, STATUS, TRUNCATED};
+use rules::job::Field;
 use serde_json::{Value, json};
 use sluicegate::broker::amqp::{Client, REPLY_TO, Replies};
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::{Config, ResultsTo, show_duration};
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::headers::{
-    ANSWER_PREFIX, ANSWERED, ATTEMPT, CALLED, REASON, RESULT, STATUS, TRUNCATED,
-};
-use sluicegate::rules::job::Field;
 use tokio::time::timeout;
 
 use super::letters::{headers, hex};

@@ -10,14 +10,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use rules::limit::Limits;
+use rules::policy::LimitsSource;
+use rules::tenant::Tenant;
 use serde_json::{Value as Json, json};
 use sluicegate::broker::amqp::MOVED_AT_ONCE;
 use sluicegate::config::{Config, PipelineName, Pipelines};
 use sluicegate::operator::answer::Answer as _;
 use sluicegate::operator::limits::LimitAnswer;
-use sluicegate::rules::limit::Limits;
-use sluicegate::rules::policy::LimitsSource;
-use sluicegate::rules::tenant::Tenant;
 use tokio::time::timeout;
 
 use super::progress::Progress;

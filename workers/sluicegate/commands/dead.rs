@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
+use rules::delays::DelayLevels;
+use rules::tenant::Tenant;
 use serde_json::{Value, json};
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
 use sluicegate::operator::answer::Answer as _;
 use sluicegate::operator::dead::{self, Dead, LetterChange, SearchProgress};
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::tenant::Tenant;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::audit::note_by;

@@ -5,14 +5,14 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Args;
+use rules::delays::DelayLevels;
+use rules::tenant::Tenant;
 use serde_json::json;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Config, show_duration};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::answer::Answer as _;
 use sluicegate::operator::divert::{self, checked, usual};
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::tenant::Tenant;
 
 use super::audit::note;
 use super::dead;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use rules::delays::DelayLevels;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
@@ -13,7 +14,6 @@ use sluicegate::operator::explain::letters::{FailedSearch, LetterInQueue, search
 use sluicegate::operator::explain::{JobExplanation, explain};
 use sluicegate::operator::job::JobRef;
 use sluicegate::operator::tenant::parse;
-use sluicegate::rules::delays::DelayLevels;
 use tokio::time::{Instant, timeout};
 
 use super::dead::dead_in;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rules::headers::{HeaderValue, is_name, is_reserved};
 use serde_json::Value;
-use sluicegate::rules::headers::{HeaderValue, is_name, is_reserved};
 
 /// Maximum size of a job's headers in bytes. AMQP sends all headers in one frame (128 KiB with
 /// RabbitMQ), and workers add more.

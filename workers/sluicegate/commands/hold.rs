@@ -4,6 +4,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use rules::delays::DelayLevels;
+use rules::steering::{Hold, Instruction};
 use serde_json::json;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Config, Pipelines, show_duration};
@@ -13,8 +15,6 @@ use sluicegate::operator::answer::Answer as _;
 use sluicegate::operator::hold::{
     self, RemainingWork, draining, in_delay_queues, in_work_queues, paused,
 };
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::steering::{Hold, Instruction};
 use tokio::time::{Instant, sleep};
 
 use super::audit::note;

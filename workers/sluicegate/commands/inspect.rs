@@ -4,11 +4,11 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Args;
+use rules::tenant::Tenant;
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::answer::Answer as _;
 use sluicegate::operator::inspect::{WhatIf, inspect};
-use sluicegate::rules::tenant::Tenant;
 
 use super::labels::LabelArgs;
 use super::{Failure, print_json};

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lapin::BasicProperties;
+use rules::headers::HeaderValue;
+use rules::job::{self, ALL_TENANTS};
+use rules::text;
 use serde::Deserialize;
 use serde_json::Value;
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::{Config, TenantField, ValueField};
-use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::job::{self, ALL_TENANTS};
-use sluicegate::rules::text;
 
 use super::headers;
 
@@ -181,7 +181,7 @@ impl<'a> JobMaker<'a> {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate::rules::job::Field;
+    use rules::job::Field;
 
     use super::*;
 

@@ -1,9 +1,9 @@
 //! Selects a tenant's jobs if limits tell them apart (`scope: header:NAME` or `routing-key`).
 
 use clap::Args;
+use rules::limit::Limit;
 use sluicegate::operator::NotDone;
 use sluicegate::operator::labels::{GivenLabels, value};
-use sluicegate::rules::limit::Limit;
 
 use super::headers;
 
@@ -32,7 +32,7 @@ impl LabelArgs {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate::rules::scope::Scope;
+    use rules::scope::Scope;
 
     use super::*;
 

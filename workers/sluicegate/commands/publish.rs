@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use rules::delays::DelayLevels;
+use rules::text::{self, NotText};
 use serde_json::json;
 use sluicegate::broker::Outgoing;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Config, TenantField, parse_duration};
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::text::{self, NotText};
 use tokio::io::{AsyncBufRead, BufReader};
 
 use super::answer;

@@ -4,13 +4,13 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use rules::limit::MAX_REQUESTS;
 use serde_json::{Value, json};
 use sluicegate::config::{Config, show_duration};
 use sluicegate::gate::Change;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::operator::answer::Answer as _;
 use sluicegate::operator::tenant::{self as operator, AppliedChange, limit_name, parse};
-use sluicegate::rules::limit::MAX_REQUESTS;
 
 use super::audit::note;
 use super::divert::{DivertArgs, UndivertArgs, divert, undivert};

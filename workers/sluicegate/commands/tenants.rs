@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use rules::report::MAX_TENANTS;
+use rules::report::view::{Row, Sort};
 use sluicegate::config::Pipelines;
 use sluicegate::gate::reports::Fleet;
 use sluicegate::operator::answer::Answer as _;
 use sluicegate::operator::fleet::BusiestTenants;
-use sluicegate::rules::report::MAX_TENANTS;
-use sluicegate::rules::report::view::{Row, Sort};
 
 use super::per_pipeline::{PerPipeline, PipelineOutput};
 use super::table::{Side, look_at, table};
@@ -175,10 +175,10 @@ fn cells(row: &Row, now_ms: u64) -> [String; 9] {
 
 #[cfg(test)]
 mod tests {
+    use rules::report::view::{FleetReport, WaitlistState};
+    use rules::report::{LeftOut, Report, ReportedTenant};
+    use rules::tenant::Tenant;
     use serde_json::json;
-    use sluicegate::rules::report::view::{FleetReport, WaitlistState};
-    use sluicegate::rules::report::{LeftOut, Report, ReportedTenant};
-    use sluicegate::rules::tenant::Tenant;
 
     use super::*;
 

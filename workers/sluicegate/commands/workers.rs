@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use rules::report::view::ReportedWorker;
 use sluicegate::config::Pipelines;
 use sluicegate::gate::reports::Fleet;
 use sluicegate::operator::answer::Answer as _;
 use sluicegate::operator::fleet::workers;
 use sluicegate::operator::other_policies::others;
-use sluicegate::rules::report::view::ReportedWorker;
 
 use super::per_pipeline::{PerPipeline, PipelineOutput};
 use super::table::{Side, look_at, table};
@@ -103,9 +103,9 @@ fn cells(worker: &ReportedWorker) -> [String; 8] {
 
 #[cfg(test)]
 mod tests {
+    use rules::report::view::{FleetReport, Said};
+    use rules::report::{Load, Report, ReportError};
     use serde_json::json;
-    use sluicegate::rules::report::view::{FleetReport, Said};
-    use sluicegate::rules::report::{Load, Report, ReportError};
 
     use super::*;
 

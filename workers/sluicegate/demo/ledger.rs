@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use hyper::StatusCode;
-use sluicegate::rules::limit::{Algorithm, Limit};
+use rules::limit::{Algorithm, Limit};
 
 use super::scenario::CLOSED;
 use super::workload::{DemoJob, Workload};

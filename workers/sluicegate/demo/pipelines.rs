@@ -134,7 +134,7 @@ impl ScenarioStage {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate::rules::limit::Algorithm;
+    use rules::limit::Algorithm;
 
     use super::*;
     use crate::demo::scenario::Scenario;

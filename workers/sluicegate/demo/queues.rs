@@ -11,8 +11,8 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
+use rules::delays::{DelayLevels, QueueNames};
 use sluicegate::config::SecretUrl;
-use sluicegate::rules::delays::{DelayLevels, QueueNames};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use sluicegate::rules::limit::{Algorithm, Limit, LimitError, Unit};
+use rules::limit::{Algorithm, Limit, LimitError, Unit};
 
 /// How long the API throttles a tenant. `Retry-After` has whole seconds.
 pub const CLOSED: Duration = Duration::from_secs(2);

@@ -12,11 +12,11 @@ use crate::config::reading::key::{ConfigKey, DAY, Setting};
 use crate::config::reading::parse::{self, ValueError, wrong};
 use crate::config::reading::suggest::closest;
 use crate::config::reading::yaml::{Item, Raw, YamlField};
-use crate::rules::answers::{
+use rules::answers::{
     AnswerPattern, AnswerRule, AnswerRules, Answers, BodyPointer, Conditions, Consequence,
     ExpectedValue, StatusPattern, TimeForm, ValueSource, ValueTest, WaitSource,
 };
-use crate::rules::named::Named;
+use rules::named::Named;
 
 /// Maximum number of rules of one list.
 pub(super) const MAX_RULES: usize = 64;

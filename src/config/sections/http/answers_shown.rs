@@ -4,11 +4,11 @@ use serde_json::{Value as Json, json};
 
 use super::answers::{MAX_PARTS, MAX_RULES, MAX_TEXT_BYTES, SCOPES};
 use crate::config::shown_value::{QuotedScalar, ShownValue};
-use crate::rules::answers::{
+use rules::answers::{
     AnswerRule, Answers, Conditions, Consequence, ExpectedValue, TimeForm, ValueSource, ValueTest,
     WaitSource,
 };
-use crate::rules::named::Named;
+use rules::named::Named;
 
 /// Returns the configured meanings, or `None` if there are none.
 pub(in crate::config) fn answers(answers: &Answers) -> Option<ShownValue> {

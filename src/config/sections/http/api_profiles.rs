@@ -9,7 +9,7 @@ use crate::config::reading::error::{ConfigErrors, ConfigProblem, Origin};
 use crate::config::reading::parse::{self, wrong};
 use crate::config::reading::yaml::{self, Raw};
 use crate::config::shown_value::{Show, ShownValue};
-use crate::rules::answers::AnswerRules;
+use rules::answers::AnswerRules;
 
 /// Declares the profiles by their names in `apis`.
 macro_rules! profiles {

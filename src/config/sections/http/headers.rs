@@ -15,8 +15,8 @@ use crate::config::reading::yaml::{self, Raw};
 use crate::config::sections::placeholders;
 use crate::config::values::header::http_names;
 use crate::config::values::secret::SecretUrl;
-use crate::rules::headers::is_reserved;
-use crate::rules::job::call::{Carried, Template};
+use rules::headers::is_reserved;
+use rules::job::call::{Carried, Template};
 
 /// Maximum number of headers.
 const MAX_HEADERS: usize = 32;

@@ -2,7 +2,8 @@
 
 use strum::{IntoStaticStr, VariantArray};
 
-use crate::rules::named::Named;
+use crate::config::shown_value::{ShownValue, show};
+use rules::named::Named;
 
 /// `dispatch.http.method`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, IntoStaticStr, VariantArray)]
@@ -22,6 +23,7 @@ pub enum Method {
 }
 
 impl Named for Method {}
+show!(ShownValue::named => Method);
 
 impl Method {
     /// Returns true if requests carry the job's body. With other methods a body has no meaning (RFC

@@ -13,11 +13,11 @@ use crate::config::reading::parse::{self, ValueError, wrong};
 use crate::config::reading::suggest::hint;
 use crate::config::reading::yaml::Raw;
 use crate::config::sections::placeholders;
-use crate::config::shown_value::ShownValues;
+use crate::config::shown_value::{ShownValue, ShownValues, show};
 use crate::config::values::secret::{Secret, SecretUrl};
 use crate::config::values::urls::UrlForm;
-use crate::rules::job::call::Carried;
-use crate::rules::named::Named;
+use rules::job::call::Carried;
+use rules::named::Named;
 
 const URLS: UrlForm = UrlForm {
     schemes: ["http", "https"],
@@ -172,6 +172,7 @@ pub enum ClientAuth {
 }
 
 impl Named for ClientAuth {}
+show!(ShownValue::named => ClientAuth);
 
 impl OAuth2 {
     /// Returns true if each tenant has a token of its own.

@@ -9,7 +9,8 @@ use strum::{IntoStaticStr, VariantArray};
 
 use crate::config::reading::input::ConfigInput;
 use crate::config::reading::key::{ConfigKey, Setting};
-use crate::rules::named::Named;
+use crate::config::shown_value::{ShownValue, show};
+use rules::named::Named;
 
 /// Value of `dispatch.http.sign-secrets` or `dispatch.http.oauth2.client-secret` if each tenant has
 /// its own.
@@ -42,6 +43,7 @@ pub enum Sign {
 }
 
 impl Named for Sign {}
+show!(ShownValue::named => Sign);
 
 /// Parses keys in `text`, `whsec_…`, separated by white space.
 ///

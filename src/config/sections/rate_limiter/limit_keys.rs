@@ -18,11 +18,11 @@ use crate::config::reading::suggest::hint;
 use crate::config::reading::yaml::Raw;
 use crate::config::shape;
 use crate::config::values::header::{after_prefix, header_name};
-use crate::rules::answers::ThrottleScope;
-use crate::rules::calendar::Zone;
-use crate::rules::limit::{self, Algorithm, MAX_LIMITS, MAX_WINDOW, MIN_WINDOW, Unit, is_name};
-use crate::rules::scope::Scope;
-use crate::rules::tenant::MAX_TENANT_BYTES;
+use rules::answers::ThrottleScope;
+use rules::calendar::Zone;
+use rules::limit::{self, Algorithm, MAX_LIMITS, MAX_WINDOW, MIN_WINDOW, Unit, is_name};
+use rules::scope::Scope;
+use rules::tenant::MAX_TENANT_BYTES;
 
 const MAX_UNITS: u64 = limit::MAX_REQUESTS;
 

@@ -11,11 +11,11 @@ use crate::config::reading::error::{ConfigProblem, Origin, shown};
 use crate::config::reading::key::Setting;
 use crate::config::reading::parse::ValueError;
 use crate::config::reading::yaml::Raw;
-use crate::rules::calendar::{Calendar, Zone};
-use crate::rules::limit::{Algorithm, Limit, LimitError, Unit};
-use crate::rules::scope::Scope;
-use crate::rules::text::show_duration;
-use crate::rules::timing::lateness::auto_guard;
+use rules::calendar::{Calendar, Zone};
+use rules::limit::{Algorithm, Limit, LimitError, Unit};
+use rules::scope::Scope;
+use rules::text::show_duration;
+use rules::timing::lateness::auto_guard;
 
 /// A value, its origin, and its key for errors.
 #[derive(Debug, Clone)]

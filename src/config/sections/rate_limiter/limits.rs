@@ -9,10 +9,10 @@ use crate::config::reading::error::{ConfigProblem, Origin, shown};
 use crate::config::reading::parse::{self, describe_value};
 use crate::config::reading::suggest::{closest, hint};
 use crate::config::reading::yaml::{Raw, YamlField};
-use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
-use crate::rules::policy::{EntryLimits, Pattern, Policy};
-use crate::rules::scope::{MAX_PARTS, Scope};
-use crate::rules::tenant::MAX_TENANT_BYTES;
+use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
+use rules::policy::{EntryLimits, Pattern, Policy};
+use rules::scope::{MAX_PARTS, Scope};
+use rules::tenant::MAX_TENANT_BYTES;
 
 const LIMITS: &str = limit_keys::LIMITS.key.path;
 const PLANS: &str = limit_keys::PLANS.key.path;

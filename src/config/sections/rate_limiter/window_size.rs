@@ -11,8 +11,8 @@ use crate::config::reading::parse::{
 };
 use crate::config::reading::suggest::hint;
 use crate::config::reading::yaml::Raw;
-use crate::rules::calendar::{Calendar, Zone, zone_names};
-use crate::rules::limit::{MAX_WINDOW, MIN_WINDOW};
+use rules::calendar::{Calendar, Zone, zone_names};
+use rules::limit::{MAX_WINDOW, MIN_WINDOW};
 
 /// `rate-limiter.window-size`
 #[derive(Debug, Clone, PartialEq, Eq)]

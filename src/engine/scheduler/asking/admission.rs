@@ -10,8 +10,8 @@ use super::round_size::RoundSize;
 use crate::engine::action::JobKey;
 use crate::engine::facts::Fact;
 use crate::gate::{GateError, ShardId};
-use crate::rules::failures::retry::Reconnect;
-use crate::rules::limit::Limits;
+use rules::failures::retry::Reconnect;
+use rules::limit::Limits;
 
 /// Minimum interval between round trips of fewer than [`FULL_ROUND`] jobs. It bounds their number.
 const PACE: Duration = Duration::from_millis(1);
@@ -243,11 +243,10 @@ impl Admission {
 mod tests {
     use super::*;
     use crate::engine::scheduler::asking::questions::QuestionJob;
-    use crate::rules::limit::Limit;
-    use crate::rules::scope::Labels;
-    use crate::rules::tenant::Tenant;
-
-    const MS: Duration = Duration::from_millis(1);
+    use kit::MS;
+    use rules::limit::Limit;
+    use rules::scope::Labels;
+    use rules::tenant::Tenant;
 
     /// Without a guard, a permit is good for a second.
     fn limits() -> Limits {

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::fitness::WantedJobs;
 use crate::gate::fleet::{AGREED_FOR_MS, EnforcedPolicies};
-use crate::rules::limit::Limits;
-use crate::rules::policy::Policy;
-use crate::rules::tenant::Tenant;
+use rules::limit::Limits;
+use rules::policy::Policy;
+use rules::tenant::Tenant;
 
 /// Time within which a new worker must agree with the others.
 const FIRST_AGREEMENT_WITHIN: Duration = Duration::from_millis(AGREED_FOR_MS);
@@ -147,9 +147,8 @@ impl Agreement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::limit::Limit;
-
-    const SECOND: Duration = Duration::from_secs(1);
+    use kit::SECOND;
+    use rules::limit::Limit;
 
     fn agreement() -> Agreement {
         let limit = Limit::concurrent("running", 3).expect("in range");

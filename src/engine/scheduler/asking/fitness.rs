@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use crate::engine::action::JobKey;
-use crate::rules::failures::breaker::Rule;
-use crate::rules::job::Job;
+use rules::failures::breaker::Rule;
+use rules::job::Job;
 
 /// How long a try may go on without a result before a test begins. Idle connections are closed
 /// earlier (`pool::MAX_IDLE`, 4 s), so the test opens a new one.
@@ -161,9 +161,9 @@ impl Fitness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::tenant::Tenant;
+    use kit::SECOND;
+    use rules::tenant::Tenant;
 
-    const SECOND: Duration = Duration::from_secs(1);
     const RULE: Rule = Rule {
         failures: 5,
         first_wait_ms: 1_000,

@@ -10,8 +10,8 @@ use crate::engine::action::JobKey;
 use crate::engine::scheduler::outbox::ShardOutboxes;
 use crate::engine::shards::Shards;
 use crate::gate::{GateError, Note, ShardId, SuspectDecision, Suspected, Verdicts};
-use crate::rules::failures::crash::NOTE_LEASE_MS;
-use crate::rules::tenant::Tenant;
+use rules::failures::crash::NOTE_LEASE_MS;
+use rules::tenant::Tenant;
 
 /// Interval at which notes are renewed.
 const NOTE_RENEW_INTERVAL: Duration = Duration::from_millis(NOTE_LEASE_MS / 4);
@@ -248,10 +248,9 @@ impl SuspectCall {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kit::SECOND;
 
     const GO: Result<SuspectDecision, GateError> = Ok(SuspectDecision::Proceed);
-    const SECOND: Duration = Duration::from_secs(1);
-
     fn tenant() -> Tenant {
         Tenant::parse("a").expect("a good id")
     }

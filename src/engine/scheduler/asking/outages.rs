@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::rules::tenant::Tenant;
+use rules::tenant::Tenant;
 
 /// The longest wait before jobs ask again for the first time. Within seconds, a replica takes over,
 /// or workers vouch.
@@ -60,7 +60,8 @@ pub fn next_wait(lasts: Duration, farthest: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::kit::{SECOND, tenant};
+    use kit::SECOND;
+    use kit::gate::tenant;
 
     #[test]
     fn an_outage_ends_with_a_decision_or_when_no_job_asks() {

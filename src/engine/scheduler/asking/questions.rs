@@ -2,9 +2,9 @@
 
 use crate::engine::action::JobKey;
 use crate::gate::{End, Receipt, Sequences, Settled, TenantAsk};
-use crate::rules::limit::Limits;
-use crate::rules::scope::Labels;
-use crate::rules::tenant::Tenant;
+use rules::limit::Limits;
+use rules::scope::Labels;
+use rules::tenant::Tenant;
 
 /// A question for jobs of one tenant with the same limits and labels. Questions of the same tenant
 /// follow each other.

@@ -69,8 +69,7 @@ impl RoundSize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
+    use kit::MS;
 
     #[test]
     fn a_late_round_halves_the_next_one_once() {

@@ -13,10 +13,10 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::entry::{JobEntry, Phase, SlotState};
 use crate::engine::scheduler::queues::TenantShare;
 use crate::gate::{Question, ShardId, TenantAsk, TenantReply};
-use crate::rules::job::{self, Claims};
-use crate::rules::limit::Limits;
-use crate::rules::scope::Labels;
-use crate::rules::tenant::Tenant;
+use rules::job::{self, Claims};
+use rules::limit::Limits;
+use rules::scope::Labels;
+use rules::tenant::Tenant;
 
 /// Questions that are being assembled, by shard.
 pub type Rounds = BTreeMap<ShardId, (Vec<TenantAsk>, RoundTrip)>;

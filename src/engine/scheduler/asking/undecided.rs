@@ -11,8 +11,8 @@ use crate::engine::action::JobKey;
 use crate::engine::facts::{Fact, NoDecision};
 use crate::engine::scheduler::Scheduler;
 use crate::gate::{GateError, Receipt};
-use crate::rules::scope::Labels;
-use crate::rules::tenant::Tenant;
+use rules::scope::Labels;
+use rules::tenant::Tenant;
 
 /// How long the jobs of a tenant whose keys can't be used wait. An operator has to fix the keys.
 const UNUSABLE_KEYS_WAIT: Duration = Duration::from_secs(60);

@@ -12,7 +12,7 @@ use crate::engine::action::JobKey;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::due_time::DueTime;
 use crate::engine::scheduler::entry::{JobEntry, Phase};
-use crate::rules::steering::Steering;
+use rules::steering::Steering;
 
 /// Marks the job as having followed the newest wake. Returns true if it had not before.
 fn follows(steering: &Steering, job: &mut JobEntry) -> bool {

@@ -95,8 +95,7 @@ impl ApiThrottle {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
+    use kit::SECOND;
 
     #[test]
     fn an_operators_resume_counts_unless_a_newer_throttle_arrived() {

@@ -9,8 +9,8 @@ use super::api_throttle::{ApiThrottle, QUERY_INTERVAL};
 use crate::engine::action::JobKey;
 use crate::engine::scheduler::outbox::Outbox;
 use crate::gate::{BreakerEvent, BreakerScope, GateError, Rule, Standing, Standings};
-use crate::rules::failures::breaker::Trouble;
-use crate::rules::tenant::{self, Tenant};
+use rules::failures::breaker::Trouble;
+use rules::tenant::{self, Tenant};
 
 /// Maximum number of remembered tenants with failures. Beyond it, every success is reported.
 const MAX_TENANTS: usize = 10_000;

@@ -13,8 +13,8 @@ use crate::engine::scheduler::queues::QueuePosition;
 use crate::engine::scheduler::{Scheduler, millis};
 use crate::gate::{GateError, Standings};
 use crate::handler::{Attempt, Outcome, Trouble};
-use crate::rules::failures::breaker::MAX_JITTER;
-use crate::rules::job::Job;
+use rules::failures::breaker::MAX_JITTER;
+use rules::job::Job;
 
 /// How long a job waits in memory while the API's breaker is open. There it costs nothing, and
 /// keeps the prefetch full, so that no more jobs come. Afterwards it moves to a short delay queue:

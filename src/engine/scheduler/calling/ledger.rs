@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::engine::scheduler::entry::StartRecord;
 use crate::engine::shards::Shards;
 use crate::gate::{End, GateError, LEASE_MS, SettleReplies, Settled, ShardId, TenantSettled};
-use crate::rules::failures::retry::pause;
-use crate::rules::limit::Limits;
-use crate::rules::scope::Labels;
-use crate::rules::tenant::Tenant;
+use rules::failures::retry::pause;
+use rules::limit::Limits;
+use rules::scope::Labels;
+use rules::tenant::Tenant;
 
 /// Time after which a settlement is dropped, because the gate may have forgotten by then that it
 /// already has the settlement. A lease expires on its own, and unused quota is wasted.

@@ -15,9 +15,9 @@ use crate::gate::{
     End, GateError, LEASE_MS, Receipt, SettleReplies, Settled, ShardId, TenantSettled,
 };
 use crate::handler::Fate;
-use crate::rules::limit::{MAX_REQUESTS, Unit};
-use crate::rules::tenant::Tenant;
-use crate::rules::timing::lateness::{self, CallCheck, CallSignal, Lateness, Timeliness};
+use rules::limit::{MAX_REQUESTS, Unit};
+use rules::tenant::Tenant;
+use rules::timing::lateness::{self, CallCheck, CallSignal, Lateness, Timeliness};
 
 /// Maximum cost that a call can report.
 const MAX_ACTUAL_COST: u64 = MAX_REQUESTS;

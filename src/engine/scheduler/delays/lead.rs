@@ -45,8 +45,7 @@ impl PrepareLead {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
+    use kit::MS;
 
     #[test]
     fn the_lead_follows_what_preparing_takes() {

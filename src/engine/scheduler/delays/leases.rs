@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::engine::action::JobKey;
-use crate::rules::limit::{Algorithm, Limit, Limits};
-use crate::rules::tenant::Tenant;
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::tenant::Tenant;
 
 /// The name of a limit, and the tenant unless all tenants share the limit. Calls of one budget are
 /// counted together. Labels are left out: a job that is woken in vain waits again.
@@ -143,8 +143,8 @@ fn budget(tenant: &Tenant, limit: &Limit) -> LeaseKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::kit::{limit, tenant};
-    use crate::rules::scope::Scope;
+    use kit::gate::{named_limit as limit, tenant};
+    use rules::scope::Scope;
 
     fn running(name: &str) -> Limit {
         Limit::concurrent(name, 3).expect("in range")

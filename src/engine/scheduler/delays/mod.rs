@@ -25,11 +25,11 @@ use super::{Scheduler, millis};
 use crate::broker::DeliverySource;
 use crate::engine::action::JobKey;
 use crate::engine::facts::{Fact, WaitPlace};
-use crate::rules::decision::Ticket;
-use crate::rules::delays::{self, Trip};
-use crate::rules::headers::{self, Headers};
-use crate::rules::job::{self, Claims, Field, NotBefore};
-use crate::rules::limit::ceil_ms;
+use rules::decision::Ticket;
+use rules::delays::{self, Trip};
+use rules::headers::{self, Headers};
+use rules::job::{self, Claims, Field, NotBefore};
+use rules::limit::ceil_ms;
 
 impl Scheduler {
     /// Puts jobs back to the front of their queues, in their old order.

@@ -100,8 +100,7 @@ impl JobTimers {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
+    use kit::MS;
 
     #[test]
     fn due_jobs_are_checked_in_order() {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 
 use crate::engine::action::JobKey;
-use crate::rules::failures::retry::pause;
+use rules::failures::retry::pause;
 
 /// A job that is due this soon stays in the window: moving it would take as long.
 const MIN_MOVE_WAIT: Duration = Duration::from_millis(250);
@@ -177,8 +177,8 @@ impl DelayWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kit::SECOND;
 
-    const SECOND: Duration = Duration::from_secs(1);
     const WINDOW_SIZE: usize = 16;
 
     /// Returns windows after a delay queue (for waits of 100 s or more) delivered jobs with these

@@ -99,7 +99,7 @@ impl Candidates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::tenant::Tenant;
+    use rules::tenant::Tenant;
 
     fn add(candidates: &mut Candidates, key: u64) {
         let owner = candidates.name(JobKey(key));

@@ -9,7 +9,7 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::entry::{JobEntry, Phase};
 use crate::engine::scheduler::queues::QueuePosition;
 use crate::gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
-use crate::rules::scope::Labels;
+use rules::scope::Labels;
 
 impl Scheduler {
     /// Lets a job ask whether it is the first with its key, unless that is known. Returns true if

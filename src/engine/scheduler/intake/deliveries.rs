@@ -10,8 +10,8 @@ use crate::engine::action::{EngineSettings, JobKey};
 use crate::engine::scheduler::due_time::DueTime;
 use crate::engine::scheduler::entry::{JobEntry, Phase, SlotState};
 use crate::engine::scheduler::report_limiter::ReportLimiter;
-use crate::rules::job::{self, BadMessage, InBody};
-use crate::rules::policy::Policy;
+use rules::job::{self, BadMessage, InBody};
+use rules::policy::Policy;
 
 /// Minimum interval between warnings about delay queues.
 const EARLY_REPORT_INTERVAL: Duration = Duration::from_secs(60);

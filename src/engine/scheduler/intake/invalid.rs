@@ -9,7 +9,7 @@ use crate::engine::action::JobKey;
 use crate::engine::facts::Fact;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::leaving::moves::Move;
-use crate::rules::headers;
+use rules::headers;
 
 impl Scheduler {
     /// Makes an invalid message a dead letter.

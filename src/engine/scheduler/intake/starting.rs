@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::engine::action::JobKey;
 use crate::engine::facts::{Death, Fact};
 use crate::engine::scheduler::{Scheduler, millis};
-use crate::rules::job::NotBefore;
+use rules::job::NotBefore;
 
 impl Scheduler {
     /// Starts the job's delay at the time when it arrived. Makes the job a dead letter, and returns

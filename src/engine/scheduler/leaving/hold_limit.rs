@@ -9,8 +9,8 @@ use crate::engine::action::JobKey;
 use crate::engine::facts::Fact;
 use crate::engine::scheduler::entry::{JobEntry, Phase};
 use crate::engine::scheduler::{Scheduler, millis};
-use crate::rules::broker::holding::{Holding, TICK, UNKNOWN};
-use crate::rules::job;
+use rules::broker::holding::{Holding, TICK, UNKNOWN};
+use rules::job;
 
 /// Number of checks for old jobs within the longest hold.
 const CHECKS_PER_HOLD: u32 = 16;

@@ -16,8 +16,8 @@ use foldhash::fast::RandomState;
 use self::due::RECHECK_DELAY;
 use crate::broker::{Message, Outgoing, PublishError, Reply, Tag};
 use crate::engine::action::JobKey;
-use crate::rules::failures::retry::pause;
-use crate::rules::tenant::Tenant;
+use rules::failures::retry::pause;
+use rules::tenant::Tenant;
 
 /// Wait before the first retry of a publish; it doubles with each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

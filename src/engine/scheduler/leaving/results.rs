@@ -14,7 +14,7 @@ use crate::engine::scheduler::entry::LastCall;
 use crate::engine::scheduler::report_limiter::ReportLimiter;
 use crate::engine::scheduler::{Scheduler, millis};
 use crate::handler::{Answered, Outcome};
-use crate::rules::headers::{self, HeaderValue, Headers};
+use rules::headers::{self, HeaderValue, Headers};
 
 /// Minimum interval between reports of lost results.
 const LOST_REPORT_INTERVAL: Duration = Duration::from_secs(60);

@@ -13,12 +13,12 @@ use crate::engine::facts::{Death, Fact};
 use crate::engine::scheduler::entry::{JobEntry, Phase};
 use crate::engine::scheduler::{Scheduler, millis};
 use crate::gate::GateError;
-use crate::rules::headers;
-use crate::rules::limit::Limits;
-use crate::rules::steering::{
+use rules::headers;
+use rules::limit::Limits;
+use rules::steering::{
     CANCELLED, DIVERTED, Hold, JobRequests, Sighted, SightedState, Sighting, Steering, WaitState,
 };
-use crate::rules::tenant::Tenant;
+use rules::tenant::Tenant;
 
 /// Delay before a failed report is sent again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);

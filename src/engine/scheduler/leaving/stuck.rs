@@ -10,9 +10,9 @@ use crate::broker::{Delivery, DeliverySource, MessageKind, Outgoing};
 use crate::engine::action::JobKey;
 use crate::engine::facts::{Fact, ResultOutcome};
 use crate::engine::scheduler::{Scheduler, millis};
-use crate::rules::delays::Trip;
-use crate::rules::headers::{self, HeaderValue, PARKED, TRIP};
-use crate::rules::job::Field;
+use rules::delays::Trip;
+use rules::headers::{self, HeaderValue, PARKED, TRIP};
+use rules::job::Field;
 
 /// Time that a dead letter spends in a delay queue if its own queue does not take it, before it
 /// tries again.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::rules::tenant::Tenant;
+use rules::tenant::Tenant;
 
 /// Minimum time for which a tenant is remembered. The maximum is twice that.
 const REMEMBERED_FOR: Duration = Duration::from_secs(5);
@@ -60,7 +60,8 @@ impl RecentCallers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::kit::{SECOND, tenant};
+    use kit::SECOND;
+    use kit::gate::tenant;
 
     #[test]
     fn another_tenant_is_remembered_for_five_to_ten_seconds() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Queues, slot_shares};
-use crate::rules::tenant::Tenant;
+use rules::tenant::Tenant;
 
 /// The slots divided by this stay free at most, for tenants with few slots that had one lately.
 const RESERVED_SHARE: usize = 4;

@@ -1,7 +1,7 @@
 //! The queues of jobs: whose turn it is, which jobs are held, and which are surplus.
 
 use super::*;
-use crate::rules::kit::tenant;
+use kit::gate::tenant;
 
 /// Takes a round trip to all shards, with no other in flight.
 fn take_round(queues: &mut Queues, max: usize) -> Vec<TenantShare> {

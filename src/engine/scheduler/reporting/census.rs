@@ -9,10 +9,10 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::due_time::LATE_AFTER;
 use crate::engine::scheduler::entry::{JobEntry, Phase, SlotState};
 use crate::gate::TenantReply;
-use crate::rules::job::{Envelope, Field, start};
-use crate::rules::report::load::{Census, MissingResource};
-use crate::rules::steering::WaitsFor;
-use crate::rules::tenant::Tenant;
+use rules::job::{Envelope, Field, start};
+use rules::report::load::{Census, MissingResource};
+use rules::steering::WaitsFor;
+use rules::tenant::Tenant;
 
 /// Maximum number of remembered suspended tenants.
 const MAX_TENANTS: usize = 10_000;
@@ -152,8 +152,7 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
+    use kit::SECOND;
 
     fn reply(blocked_until_ms: u64) -> TenantReply {
         TenantReply {

@@ -11,7 +11,7 @@ use crate::engine::facts::{ClosedBy, Fact};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::asking::questions::GateQuestion;
 use crate::gate::{Answer, TenantReply};
-use crate::rules::tenant::Tenant;
+use rules::tenant::Tenant;
 
 /// Maximum number of closed tenants that are tracked. Further tenants are not reported.
 const MAX_TENANTS: usize = 10_000;
@@ -176,10 +176,10 @@ impl Scheduler {
 mod tests {
     use super::*;
     use crate::gate::Ticket;
-    use crate::rules::limit::{Algorithm, Limit, Limits};
-    use crate::rules::scope::Labels;
+    use kit::SECOND;
+    use rules::limit::{Algorithm, Limit, Limits};
+    use rules::scope::Labels;
 
-    const SECOND: Duration = Duration::from_secs(1);
     const STORE_MS: u64 = 1_700_000_000_000;
     const MINUTE: Duration = Duration::from_secs(60);
 

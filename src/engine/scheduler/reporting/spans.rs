@@ -19,9 +19,9 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::entry::JobEntry;
 use crate::engine::scheduler::trace::Trace;
 use crate::handler::Outcome;
-use crate::rules::headers::{HeaderValue, Headers, TRACE, TRACEPARENT};
-use crate::rules::job::traced;
-use crate::rules::trace::{Context, Sampler, Span, SpanSubject, TraceClaim};
+use rules::headers::{HeaderValue, Headers, TRACE, TRACEPARENT};
+use rules::job::traced;
+use rules::trace::{Context, Sampler, Span, SpanSubject, TraceClaim};
 
 /// Maximum length of a failure's reason, in characters.
 const MAX_REASON_CHARS: usize = 300;

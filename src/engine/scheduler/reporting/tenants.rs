@@ -10,10 +10,10 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::asking::questions::GateQuestion;
 use crate::engine::scheduler::entry::Phase;
 use crate::gate::{Answer, TenantReply};
-use crate::rules::job::Claims;
-use crate::rules::report::load::TenantLoads;
-use crate::rules::report::{LeftOut, ReportedTenant, busiest};
-use crate::rules::tenant::Tenant;
+use rules::job::Claims;
+use rules::report::load::TenantLoads;
+use rules::report::{LeftOut, ReportedTenant, busiest};
+use rules::tenant::Tenant;
 
 /// Maximum number of tenants that are counted separately. Tenants whose jobs did nothing lately
 /// make room first.
@@ -168,7 +168,8 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::kit::{SECOND, tenant};
+    use kit::SECOND;
+    use kit::gate::tenant;
 
     #[test]
     fn counts_reset_and_a_waitlist_is_known_until_its_end() {

@@ -11,7 +11,7 @@ use super::{BATCH_RETRY_DELAY, SentPulse, Watch, WatchTarget};
 use crate::gate::epoch::shard::HandedClaims;
 use crate::gate::link::{Link, PrimaryLink};
 use crate::gate::{GateError, scripts};
-use crate::rules::slots::{SlotOwnership, Slots};
+use rules::slots::{SlotOwnership, Slots};
 
 impl Watch {
     /// Checks that the epoch covers `slot` by now. Used in a cluster.

@@ -4,7 +4,7 @@
 use super::{Watch, WatchTarget};
 use crate::gate::GateError;
 use crate::gate::epoch::outlook::{Outlook, OutlookQuestion, outlook};
-use crate::rules::slots::Slots;
+use rules::slots::Slots;
 
 impl Watch {
     /// Returns the findings of workers that look now at this primary, for jobs with keys in `slots`

@@ -15,8 +15,8 @@ use super::super::requests::NoRequest;
 use super::super::secrets::Secrets;
 use super::super::token_endpoint::{Endpoint, TokenClient, TokenError};
 use super::{AccessToken, FETCH_RETRY_DELAYS, FailureLog, NoToken, pauses};
-use crate::rules::failures::retry::Reconnect;
-use crate::rules::tenant::Tenant;
+use rules::failures::retry::Reconnect;
+use rules::tenant::Tenant;
 
 /// Maximum number of tenants whose tokens are kept.
 const MAX_TENANTS: usize = 10_000;
@@ -332,7 +332,7 @@ impl TokenSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::kit::tenant;
+    use kit::gate::tenant;
 
     /// Creates a tenant whose token is renewed after `seconds` and expires after twice that time.
     fn with_token(seconds: u64) -> Arc<TenantEntry> {

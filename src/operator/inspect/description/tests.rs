@@ -1,8 +1,8 @@
 use crate::config::Config;
 use crate::gate::UsageOfLimit;
-use crate::rules::answers::Quotas;
-use crate::rules::learned::Learned;
-use crate::rules::scope::{Labels, Scope};
+use rules::answers::Quotas;
+use rules::learned::Learned;
+use rules::scope::{Labels, Scope};
 
 use super::*;
 use crate::operator::advertised as api;
@@ -275,7 +275,7 @@ fn the_description_names_the_cause_of_a_wait_and_overrides() {
 fn overrides_are_shown_beside_learned_limits() {
     let limit = Limit::new(
         "minute",
-        crate::rules::limit::Algorithm::SlidingWindow,
+        rules::limit::Algorithm::SlidingWindow,
         20,
         std::time::Duration::from_secs(60),
         std::time::Duration::ZERO,

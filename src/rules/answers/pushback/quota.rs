@@ -5,8 +5,8 @@ use std::time::Duration;
 use sfv::{BareItem, Dictionary, Item, List, ListEntry, Parameters, Parser};
 
 use super::MAX_THROTTLE;
-use crate::rules::answers::advertised::{Quota, Quotas};
-use crate::rules::answers::value::HeaderWait;
+use crate::answers::advertised::{Quota, Quotas};
+use crate::answers::value::HeaderWait;
 
 /// One header of the older forms.
 #[derive(Debug)]

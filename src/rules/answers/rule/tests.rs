@@ -1,16 +1,15 @@
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use proptest::prelude::*;
 use strum::VariantArray;
 
 use super::*;
-use crate::rules::answers::{
+use crate::answers::{
     AnswerPattern, Answers, BodyPointer, ExpectedValue, Interpretation, StatusPattern, TimeForm,
     ValueTest, verdict,
 };
-use crate::rules::limit::MAX_REQUESTS;
-
-const SECOND: Duration = Duration::from_secs(1);
+use crate::kit::SECOND;
+use crate::limit::MAX_REQUESTS;
 
 fn place(pointer: &str) -> BodyPointer {
     BodyPointer::parse(pointer).expect(pointer)

@@ -5,12 +5,12 @@ mod turns;
 
 use self::turns::highest_cost;
 use super::State;
-use crate::rules::decision::{Answer, Question, Sequences, Tally, Ticket};
-use crate::rules::gate::fair_queue::{FairQueue, FlowView, join};
-use crate::rules::gate::usage::Clock;
-use crate::rules::gate::waitlist::{AHEAD_MS, GRACE_MS, Waitlist, reach};
-use crate::rules::layout::Layout;
-use crate::rules::limit::Limit;
+use crate::decision::{Answer, Question, Sequences, Tally, Ticket};
+use crate::gate::fair_queue::{FairQueue, FlowView, join};
+use crate::gate::usage::Clock;
+use crate::gate::waitlist::{AHEAD_MS, GRACE_MS, Waitlist, reach};
+use crate::layout::Layout;
+use crate::limit::Limit;
 
 /// Data of one script call, and the state that its jobs share.
 pub(super) struct Call<'a> {

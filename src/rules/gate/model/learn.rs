@@ -2,10 +2,10 @@
 
 use super::State;
 use super::scopes::Scopes;
-use crate::rules::gate::usage::Clock;
-use crate::rules::gate::waitlist::KEEP_MS;
-use crate::rules::learned::{Evidence, Learned, Sunk, explained_ms, explains_refusal};
-use crate::rules::limit::Limit;
+use crate::gate::usage::Clock;
+use crate::gate::waitlist::KEEP_MS;
+use crate::learned::{Evidence, Learned, Sunk, explained_ms, explains_refusal};
+use crate::limit::Limit;
 
 impl Scopes<'_> {
     /// Adjusts the adaptive limits among `limits` to `evidence` from an API response. Returns the

@@ -5,14 +5,12 @@ mod schedule;
 
 use super::call::Call;
 use super::{MARK_MS, State};
-use crate::rules::decision::{
-    Answer, End, Inspection, Question, Settled, Tally, Tried, UsageOfLimit,
-};
-use crate::rules::gate::fair_queue::reach;
-use crate::rules::gate::usage::Clock;
-use crate::rules::gate::waitlist::{KEEP_MS, Waitlist};
-use crate::rules::layout::Layout;
-use crate::rules::limit::Limit;
+use crate::decision::{Answer, End, Inspection, Question, Settled, Tally, Tried, UsageOfLimit};
+use crate::gate::fair_queue::reach;
+use crate::gate::usage::Clock;
+use crate::gate::waitlist::{KEEP_MS, Waitlist};
+use crate::layout::Layout;
+use crate::limit::Limit;
 
 /// The states of the partitions in one [`Layout`].
 pub struct Scopes<'a> {

@@ -1,12 +1,12 @@
 //! Tests which messages are usable jobs, and which data is read from them.
 
 use super::*;
-use crate::rules::decision::Ticket;
-use crate::rules::job::labels;
-use crate::rules::limit::{Algorithm, Limit, Limits};
-use crate::rules::scope::{MAX_VALUE_BYTES, Scope};
+use crate::decision::Ticket;
+use crate::job::labels;
+use crate::limit::{Algorithm, Limit, Limits};
+use crate::scope::{MAX_VALUE_BYTES, Scope};
 
-pub(in crate::rules::job) struct Fake {
+pub(in crate::job) struct Fake {
     headers: Vec<(&'static str, Field<'static>)>,
     body: &'static [u8],
     expiration_ms: Option<u64>,
@@ -23,7 +23,7 @@ impl Default for Fake {
 }
 
 impl Fake {
-    pub(in crate::rules::job) fn of(headers: &[(&'static str, Field<'static>)]) -> Self {
+    pub(in crate::job) fn of(headers: &[(&'static str, Field<'static>)]) -> Self {
         Self {
             headers: headers.to_vec(),
             ..Self::default()

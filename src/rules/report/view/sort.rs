@@ -79,8 +79,8 @@ impl FleetReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::report::{Report, ReportedTenant};
-    use crate::rules::tenant::Tenant;
+    use crate::report::{Report, ReportedTenant};
+    use crate::tenant::Tenant;
 
     const NOW: u64 = 1_700_000_000_000;
 

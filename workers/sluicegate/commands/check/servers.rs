@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+use rules::broker::existing_queue::EffectOnJobs;
+use rules::broker::holding::Holding;
+use rules::delays::DelayLevels;
+use rules::limit::Limits;
+use rules::report::view::FleetReport;
+use rules::tenant::Tenant;
 use rustix::process::{Resource, getrlimit};
 use sluicegate::broker::BrokerError;
 use sluicegate::broker::amqp::{Confirms, QueueState, confirms, inventory};
@@ -12,12 +18,6 @@ use sluicegate::gate::reports;
 use sluicegate::handler::http::{Reach, reach};
 use sluicegate::operator::hold;
 use sluicegate::operator::other_policies::others as others_of;
-use sluicegate::rules::broker::existing_queue::EffectOnJobs;
-use sluicegate::rules::broker::holding::Holding;
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::limit::Limits;
-use sluicegate::rules::report::view::FleetReport;
-use sluicegate::rules::tenant::Tenant;
 
 use super::destination;
 use super::findings::{Findings, Severity};

@@ -3,6 +3,13 @@
 use std::collections::BTreeMap;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use rules::decision::Tally;
+use rules::headers::HeaderValue;
+use rules::report::view::{FleetReport as Workers, Sort, WaitlistState};
+use rules::report::{Load, Report, ReportedTenant};
+use rules::scope::Scope;
+use rules::steering::{Hold, Instruction};
+use rules::tenant::Tenant;
 use sluicegate::broker::Message;
 use sluicegate::config::{Config, PipelineName, Pipelines};
 use sluicegate::gate::instructions::BoardView;
@@ -14,13 +21,6 @@ use sluicegate::operator::inspect::Glance;
 use sluicegate::operator::letters::LetterRow as Letter;
 use sluicegate::operator::overview::Overview;
 use sluicegate::operator::recovery::Recovery;
-use sluicegate::rules::decision::Tally;
-use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::report::view::{FleetReport as Workers, Sort, WaitlistState};
-use sluicegate::rules::report::{Load, Report, ReportedTenant};
-use sluicegate::rules::scope::Scope;
-use sluicegate::rules::steering::{Hold, Instruction};
-use sluicegate::rules::tenant::Tenant;
 
 use super::model::{Model, ServerAnswer, ServerRequest};
 

@@ -1,8 +1,8 @@
 //! The action of each key.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use rules::tenant::Tenant;
 use sluicegate::gate::Change;
-use sluicegate::rules::tenant::Tenant;
 
 use super::action::{Act, LetterSelection};
 use super::dialogs::{LimitChange, Next, Prompt};

@@ -6,12 +6,12 @@ mod rows;
 
 use std::sync::Arc;
 
+use rules::report::view::Sort;
+use rules::tenant::Tenant;
 use sluicegate::config::{Config, PipelineName};
 use sluicegate::operator::dead::LetterList;
 use sluicegate::operator::inspect::Glance;
 use sluicegate::operator::overview::Overview;
-use sluicegate::rules::report::view::Sort;
-use sluicegate::rules::tenant::Tenant;
 
 use super::cursor::Cursor;
 use super::dialogs::Prompt;

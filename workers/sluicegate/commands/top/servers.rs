@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use rules::delays::DelayLevels;
+use rules::tenant::Tenant;
 use serde_json::json;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
@@ -17,8 +19,6 @@ use sluicegate::operator::overview::{Overview, TenantSelection};
 use sluicegate::operator::tenant::change;
 use sluicegate::operator::text::count;
 use sluicegate::operator::trials::end;
-use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::tenant::Tenant;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{Instant, timeout};

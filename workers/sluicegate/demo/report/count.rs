@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use sluicegate::rules::limit::Limit;
+use rules::limit::Limit;
 
 use super::tenant::TenantFigures;
 use super::{

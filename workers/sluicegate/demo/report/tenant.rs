@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use rules::limit::{Algorithm, Limit};
 use serde::Serialize;
-use sluicegate::rules::limit::{Algorithm, Limit};
 use trial::windows;
 
 use super::DemoObservations;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::rules::limit::Algorithm;
+use rules::limit::Algorithm;
 
 use super::*;
 use crate::demo::answers::words_of;

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::engine::scheduler::outbox::Outbox;
-use crate::rules::answers::Quotas;
-use crate::rules::tenant::Tenant;
+use rules::answers::Quotas;
+use rules::tenant::Tenant;
 
 /// Minimum interval at which changed limits of one tenant are stored.
 const MIN_CHANGE_INTERVAL: Duration = Duration::from_secs(60);
@@ -114,7 +114,8 @@ impl Advertised {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::kit::{SECOND, tenant};
+    use kit::SECOND;
+    use kit::gate::tenant;
 
     #[test]
     fn a_changed_quota_is_written_soon_and_an_unchanged_one_rarely() {

@@ -11,10 +11,10 @@ use crate::engine::scheduler::entry::StartRecord;
 use crate::engine::scheduler::outbox::Outbox;
 use crate::gate::{Evidence, GateError, LearnedAll, LimitEvidence, Sunk};
 use crate::handler::Outcome;
-use crate::rules::answers::{Excess, Quotas};
-use crate::rules::limit::{Limit, Limits, Unit, ceil_ms};
-use crate::rules::scope::Labels;
-use crate::rules::tenant::Tenant;
+use rules::answers::{Excess, Quotas};
+use rules::limit::{Limit, Limits, Unit, ceil_ms};
+use rules::scope::Labels;
+use rules::tenant::Tenant;
 
 /// Maximum number of lessons per request, and of lessons that wait for the next one. Further
 /// lessons are dropped.
@@ -275,9 +275,10 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::kit::{SECOND, tenant};
-    use crate::rules::limit::Algorithm;
-    use crate::rules::scope::Scope;
+    use kit::SECOND;
+    use kit::gate::tenant;
+    use rules::limit::Algorithm;
+    use rules::scope::Scope;
 
     fn limits() -> Limits {
         let limit = |name, max, seconds| {

@@ -22,9 +22,9 @@ use crate::engine::scheduler::entry::Phase;
 use crate::engine::scheduler::queues::QueuePosition;
 use crate::gate::{BreakerScope, GateError};
 use crate::handler::Outcome;
-use crate::rules::answers::{Excess, LimitInfo, Quotas, ThrottleScope};
-use crate::rules::limit::Limit;
-use crate::rules::tenant::Tenant;
+use rules::answers::{Excess, LimitInfo, Quotas, ThrottleScope};
+use rules::limit::Limit;
+use rules::tenant::Tenant;
 
 /// How long a tenant without a window is throttled if the API names no time.
 const DEFAULT_THROTTLE: Duration = Duration::from_secs(1);

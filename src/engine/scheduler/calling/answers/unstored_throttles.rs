@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::engine::action::Block;
-use crate::rules::failures::breaker::BreakerScope;
-use crate::rules::failures::retry::pause;
+use rules::failures::breaker::BreakerScope;
+use rules::failures::retry::pause;
 
 /// Delay before the first retry. It doubles with each failure up to the longest.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -87,9 +87,8 @@ impl UnstoredThrottles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::tenant::Tenant;
-
-    const MS: Duration = Duration::from_millis(1);
+    use kit::MS;
+    use rules::tenant::Tenant;
 
     fn block(tenant: &str, until_ms: u32) -> Block {
         Block {

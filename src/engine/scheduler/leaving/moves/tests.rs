@@ -1,8 +1,8 @@
 use super::due::DueMoves;
 use super::*;
 use crate::broker::DeliverySource;
+use kit::SECOND;
 
-const SECOND: Duration = Duration::from_secs(1);
 const PREFETCH: usize = 80;
 
 fn tag(source: DeliverySource, tag: u64) -> Tag {

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn slots(text: &str) -> crate::rules::slots::Slots {
+fn slots(text: &str) -> rules::slots::Slots {
     SlotOwnership::parse(text).slots()
 }
 

@@ -2,9 +2,9 @@
 //! state.
 
 use super::Call;
-use crate::rules::gate::forecast::ForecastTarget;
-use crate::rules::gate::waitlist::{AHEAD_MS, reach};
-use crate::rules::limit::{Limit, UNLIMITED, Unit};
+use crate::gate::forecast::ForecastTarget;
+use crate::gate::waitlist::{AHEAD_MS, reach};
+use crate::limit::{Limit, UNLIMITED, Unit};
 
 impl Call<'_> {
     /// Returns the position of the job's last unit in the waitlist, counted from 1.
@@ -52,7 +52,7 @@ impl Call<'_> {
 
     /// Returns when the `k`-th unit of the waitlist may start, and which limit allows it last (the
     /// first of several). The unit is the last one of a job with `own` units.
-    pub(in crate::rules::gate::model) fn turn(&mut self, k: u64, own: u64) -> (u64, usize) {
+    pub(in crate::gate::model) fn turn(&mut self, k: u64, own: u64) -> (u64, usize) {
         let calls = self.waitlist().jobs_in(k, own);
         let mut latest = (0, 0);
         for index in 0..self.limits.len() {
@@ -66,7 +66,7 @@ impl Call<'_> {
 
     /// Returns the number of units up to and including a place, and how many of them belong to the
     /// place itself.
-    pub(in crate::rules::gate::model) fn up_to(&self, target: ForecastTarget) -> (u64, u64) {
+    pub(in crate::gate::model) fn up_to(&self, target: ForecastTarget) -> (u64, u64) {
         let waitlist = self.waitlist();
         let ForecastTarget::Job(ticket, cost) = target else {
             return (waitlist.waiting(), 1);
@@ -82,7 +82,7 @@ impl Call<'_> {
     }
 
     /// Returns the same as [`Self::turn`], but for each limit on its own.
-    pub(in crate::rules::gate::model) fn turn_by_limit(&mut self, k: u64, own: u64) -> Vec<u64> {
+    pub(in crate::gate::model) fn turn_by_limit(&mut self, k: u64, own: u64) -> Vec<u64> {
         let calls = self.waitlist().jobs_in(k, own);
         let all = 0..self.limits.len();
         all.map(|index| self.turn_in(index, k, own, calls))

@@ -2,12 +2,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::rules::decision::{Change, Question, UsageOfLimit};
-use crate::rules::gate::model::State;
-use crate::rules::gate::usage::Clock;
-use crate::rules::kit;
-use crate::rules::learned::*;
-use crate::rules::limit::{Algorithm, Limit};
+use crate::decision::{Change, Question, UsageOfLimit};
+use crate::gate::model::State;
+use crate::gate::usage::Clock;
+use crate::kit;
+use crate::learned::*;
+use crate::limit::{Algorithm, Limit};
 
 const WINDOW: u64 = 60_000;
 const BEGIN: u64 = 1_700_000_000_000;

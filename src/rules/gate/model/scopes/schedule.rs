@@ -1,11 +1,11 @@
 //! The specification of `lua/forecast.lua`: when the units of a waitlist have their turns.
 
 use super::Scopes;
-use crate::rules::decision::Change;
-use crate::rules::gate::forecast::{ForecastRequest, OpeningTime, Schedule, Turn, points};
-use crate::rules::gate::model::State;
-use crate::rules::gate::model::call::Call;
-use crate::rules::gate::usage::Clock;
+use crate::decision::Change;
+use crate::gate::forecast::{ForecastRequest, OpeningTime, Schedule, Turn, points};
+use crate::gate::model::State;
+use crate::gate::model::call::Call;
+use crate::gate::usage::Clock;
 
 impl Scopes<'_> {
     /// Returns when the units of the waitlist would have their turns under the limits in `asked`.

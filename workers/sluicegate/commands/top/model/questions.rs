@@ -1,9 +1,9 @@
 //! Decides which questions are sent to servers and when, and takes the answers.
 
+use rules::tenant::Tenant;
 use sluicegate::operator::dead::LetterList;
 use sluicegate::operator::inspect::Glance;
 use sluicegate::operator::overview::{Overview, TenantSelection};
-use sluicegate::rules::tenant::Tenant;
 
 use super::{Model, RunningAction, TopView};
 use crate::commands::top::action::Act;

@@ -1,10 +1,10 @@
 //! The rows of each view, the selected row, and its tenant.
 
+use rules::report::view::Row;
+use rules::scope::Scope;
+use rules::tenant::Tenant;
 use sluicegate::operator::fullness::Fullness;
 use sluicegate::operator::overview::TenantSelection;
-use sluicegate::rules::report::view::Row;
-use sluicegate::rules::scope::Scope;
-use sluicegate::rules::tenant::Tenant;
 
 use super::{Model, TopView};
 use crate::commands::top::cursor::Cursor;

@@ -3,13 +3,13 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
+use rules::report::view::ReportedWorker;
+use rules::steering::Hold;
 use sluicegate::operator::hold::held;
 use sluicegate::operator::overview::Overview;
 use sluicegate::operator::recovery::Recovery;
 use sluicegate::operator::text::{count, plain};
 use sluicegate::operator::times::span;
-use sluicegate::rules::report::view::ReportedWorker;
-use sluicegate::rules::steering::Hold;
 
 use super::parts::{Column, Side, bar, fit, list, wrapped};
 use super::write;

@@ -4,11 +4,11 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::Line;
+use rules::decision::Tally;
+use rules::scope::Scope;
 use sluicegate::operator::fullness::Fullness;
 use sluicegate::operator::tally;
 use sluicegate::operator::text::plain;
-use sluicegate::rules::decision::Tally;
-use sluicegate::rules::scope::Scope;
 
 use super::parts::{Cells, Column, Side, bar, fit, list, name};
 use super::write;

@@ -3,8 +3,8 @@
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
+use rules::report::view::Row;
 use sluicegate::operator::text::{count, plain};
-use sluicegate::rules::report::view::Row;
 
 use super::parts::{Column, Side, fit, list, name, until, wrapped};
 use super::{lines, write};

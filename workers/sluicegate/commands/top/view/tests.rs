@@ -7,7 +7,7 @@ use ratatui::style::Color;
 use super::*;
 use crate::commands::top::beds::{HOSTILE, NOW, answer, model, picture, pipelines, stopped, types};
 use crate::commands::top::model::ServerAnswer;
-use sluicegate::rules::report::view::Sort;
+use rules::report::view::Sort;
 
 mod beside;
 mod shadows;

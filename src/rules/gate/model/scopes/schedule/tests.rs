@@ -6,15 +6,15 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use crate::rules::decision::{Answer, Change, Question, Ticket};
-use crate::rules::gate::forecast::{
+use crate::decision::{Answer, Change, Question, Ticket};
+use crate::gate::forecast::{
     Certainty, ForecastEnd, ForecastRequest, ForecastTarget, OpeningTime, Schedule, end,
 };
-use crate::rules::gate::model::{Scopes, State};
-use crate::rules::gate::usage::Clock;
-use crate::rules::layout::Layout;
-use crate::rules::learned::Evidence;
-use crate::rules::limit::{Algorithm, Limit, Unit};
+use crate::gate::model::{Scopes, State};
+use crate::gate::usage::Clock;
+use crate::layout::Layout;
+use crate::learned::Evidence;
+use crate::limit::{Algorithm, Limit, Unit};
 
 /// Start time of the tests, not on the edge of any window.
 const BEGIN: u64 = 1_700_000_000_123;
