@@ -9,6 +9,7 @@ use crate::admin::{self, Health};
 use crate::gate::redis::RedisGate;
 use crate::gate::{Gate, GateError};
 use crate::metrics::Metrics;
+use rules::limit::floor_ms;
 
 /// Interval at which an idle worker pings Redis.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
@@ -67,7 +68,7 @@ impl LoggedLatency {
             return;
         }
         self.0 = base;
-        let round_trip_ms = u64::try_from(base.as_millis()).unwrap_or(u64::MAX);
+        let round_trip_ms = floor_ms(base);
         if base.is_zero() {
             info!("Redis's latency is normal again");
         } else {

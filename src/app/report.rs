@@ -10,6 +10,7 @@ use tracing::debug;
 
 use crate::admin::{PipelineState, Readiness};
 use crate::gate::redis::RedisGate;
+use rules::limit::floor_ms;
 use rules::report::{REPORT_INTERVAL_MS, Report};
 
 const REPORT_INTERVAL: Duration = Duration::from_millis(REPORT_INTERVAL_MS);
@@ -64,16 +65,15 @@ impl Reporter {
         } = &self.seen;
         let readiness = Readiness::from(&**health);
         let tenants = metrics.tenants();
-        let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
         let mut report = for_process();
         report.at_ms = self.gate.now_ms();
         report.pipeline = name.as_ref().map(ToString::to_string).unwrap_or_default();
-        report.up_ms = millis(up);
+        report.up_ms = floor_ms(up);
         report.ready = readiness.is_ready;
         report.notes = readiness.lines;
         report.load = metrics.load_now();
         report.waiting = tenants.waiting;
-        report.over_ms = millis(tenants.over);
+        report.over_ms = floor_ms(tenants.over);
         report.tenants.clone_from(&tenants.busiest);
         report.left_out = tenants.left_out;
         report.advice = tenants.advice.clone().unwrap_or_default();

@@ -1,5 +1,7 @@
 //! Notifies the service manager (`Type=notify`, sd_notify(3)): that the worker is ready or stops,
 //! its status, and that its engine turns. Does nothing without NOTIFY_SOCKET.
+//!
+//! The crate `sd-notify` opens a socket per message, which blocks while the manager does not read.
 
 use std::convert::Infallible;
 use std::env;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value as Json, json};
 
 use super::reading::key::{AppliesAt, ConfigKey, ValueKind};
+use rules::limit::floor_ms;
 
 /// Returns the schema of the values of `key`, without descriptions.
 pub(super) fn of(key: &ConfigKey) -> Json {
@@ -62,7 +63,7 @@ fn value(key: &ConfigKey, text: &str) -> Json {
 
 /// Returns the schema of a duration from `min` to `max`, or of one of `names`.
 pub(super) fn duration(min: Duration, max: Duration, names: &[&str]) -> Json {
-    let (min, max) = (millis(min), millis(max));
+    let (min, max) = (floor_ms(min), floor_ms(max));
     let units = [
         ("ms", 1),
         ("s?", 1_000),
@@ -83,10 +84,6 @@ pub(super) fn duration(min: Duration, max: Duration, names: &[&str]) -> Json {
             {"type": "string", "pattern": format!("^({})$", forms.join("|"))},
         ],
     })
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns a regular expression for the numbers from `min` to `max`, without leading zeros, or

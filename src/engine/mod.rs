@@ -3,10 +3,9 @@
 
 pub mod action;
 mod calls;
-mod counts;
 pub mod facts;
-mod journal;
 mod large_bodies;
+mod line_limiter;
 mod load;
 mod observer;
 pub(crate) mod outage;

@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use crate::engine::counts::count;
 use crate::engine::facts::{Fact, Gauges};
-use crate::engine::journal::Journal;
+use crate::engine::line_limiter::{LineBudget, LineLimiter};
 use crate::engine::load::SlotLoad;
 use crate::engine::scheduler::Scheduler;
 use crate::metrics::Metrics;
@@ -14,7 +13,7 @@ use crate::telemetry::traces;
 /// The state of the log and of the load measurement.
 #[derive(Default)]
 pub(super) struct Observer {
-    journal: Journal,
+    lines: LineLimiter,
     load: SlotLoad,
 }
 
@@ -22,13 +21,14 @@ impl Observer {
     /// Reports the facts since the last turn, and updates the gauges.
     pub(super) fn turn(&mut self, metrics: &Metrics, scheduler: &mut Scheduler, now: Duration) {
         for fact in scheduler.take_facts() {
-            count(metrics, &fact);
-            self.journal.log(now, &fact);
+            fact.count(metrics);
+            let limiter = &mut self.lines;
+            fact.log(&mut LineBudget { limiter, now });
             if let Fact::Span(span) = fact {
                 metrics.spans_lost.inc_by(traces::record(now, *span));
             }
         }
-        self.journal.log_summaries(now);
+        self.lines.log_summaries(now);
         let gauges = scheduler.gauges();
         show(metrics, &gauges);
         metrics.set_stuck(scheduler.stuck(now));
@@ -45,13 +45,13 @@ impl Observer {
 
     /// Returns when the next report is due even without events, given the number of jobs in memory.
     pub(super) fn next(&self, in_memory: usize) -> Option<Duration> {
-        let both = [self.load.next(in_memory), self.journal.next()];
+        let both = [self.load.next(in_memory), self.lines.next()];
         both.into_iter().flatten().min()
     }
 
     /// Reports the remaining facts before the engine ends.
     pub(super) fn close(&mut self, now: Duration) {
-        self.journal.close(now);
+        self.lines.close(now);
     }
 }
 

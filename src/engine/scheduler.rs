@@ -80,7 +80,7 @@ use self::reporting::spans::JobTraces;
 use self::reporting::tenants::Tallies;
 use crate::broker::{Delivery, MessageKind};
 use crate::engine::action::{Action, Changeable, EngineSettings, JobKey, ResultTarget};
-use crate::engine::facts::{Fact, Gauges};
+use crate::engine::facts::{BrokerFact, Fact, Facts, GateFact, Gauges};
 use crate::engine::shards::Shards;
 use crate::gate::fleet::EnforcedPolicies;
 use crate::gate::{GateError, SettleReplies, ShardId};
@@ -158,7 +158,7 @@ pub struct Scheduler {
     /// The actions to perform.
     agenda: Agenda,
     /// The facts to report.
-    facts: Vec<Fact>,
+    facts: Facts,
 }
 
 impl Scheduler {
@@ -203,7 +203,7 @@ impl Scheduler {
             stuck_reports: Default::default(),
             return_reports: ReportLimiter::default(),
             agenda: Agenda::default(),
-            facts: Vec::new(),
+            facts: Facts::default(),
             settings,
         }
     }
@@ -255,7 +255,7 @@ impl Scheduler {
 
     /// Takes the facts since the last call.
     pub fn take_facts(&mut self) -> Vec<Fact> {
-        std::mem::take(&mut self.facts)
+        self.facts.take()
     }
 
     /// Returns the gauges.
@@ -454,7 +454,7 @@ impl Scheduler {
         let busy = self.busy() > 0 || !self.breakers.is_empty();
         match self.agreement.change(now, busy, self.fitness.wants()) {
             Some(TakingChange::Rest) => {
-                self.facts.push(Fact::DeliveriesReturned);
+                self.facts.push(BrokerFact::DeliveriesReturned);
                 // The broker still has to end this session. Until then, none of the session's jobs
                 // may start.
                 self.agenda.ack_first();
@@ -488,7 +488,9 @@ impl Scheduler {
                 self.wake(now, key);
             }
         }
-        let lost = outcome.why.map(|why| Fact::UsageLost(outcome.lost, why));
+        let lost = outcome
+            .why
+            .map(|why| GateFact::UsageLost(outcome.lost, why));
         self.facts.extend(lost);
     }
 
@@ -507,15 +509,10 @@ impl Scheduler {
             let late = self
                 .settlement
                 .record_finding(now, tenant, started, signal, budget);
-            if let Some(Fact::LateCall(_, by)) = &late {
+            if let Some(GateFact::LateCall(_, by)) = &late {
                 self.pacing.late(*by);
             }
             self.facts.extend(late);
         }
     }
-}
-
-/// Converts to whole milliseconds, rounded down.
-pub(super) fn millis(d: Duration) -> u64 {
-    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
 }

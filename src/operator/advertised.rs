@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::config::show_duration;
 use crate::gate::Inspection;
 use rules::answers::{Excess, Quota};
-use rules::limit::Limit;
+use rules::limit::{Limit, floor_ms};
 
 use super::answer::{Maybe, answers};
 use super::times::at;
@@ -36,7 +36,7 @@ answers! {
 pub fn compare(found: &Inspection, ours: &[Limit]) -> Vec<AdvertisedLimit> {
     let one = |quota: Quota| AdvertisedLimit {
         limit: quota.limit,
-        window_ms: quota.window.map(millis),
+        window_ms: quota.window.map(floor_ms),
         exceeded: Maybe(Excess::of(ours, quota).map(|excess| ExceededLimit {
             allowed: excess.allowed(),
             limit: excess.limit().map(|limit| limit.name().to_owned()),
@@ -45,10 +45,6 @@ pub fn compare(found: &Inspection, ours: &[Limit]) -> Vec<AdvertisedLimit> {
         })),
     };
     found.quotas.iter().map(one).collect()
-}
-
-fn millis(window: Duration) -> u64 {
-    u64::try_from(window.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Describes the advertised limits for people; empty if the API advertised none.

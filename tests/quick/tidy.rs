@@ -379,7 +379,7 @@ fn every_rule_can_fail() {
         ),
         (
             the_scheduler_only_decides,
-            "src/engine/journal.rs",
+            "src/engine/observer.rs",
             "use tracing::warn;",
         ),
         (

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::millis;
 use super::queues::QueuePosition;
 use super::report_limiter::ReportLimiter;
 use crate::engine::action::JobKey;
+use rules::limit::floor_ms;
 
 /// Minimum interval between reports that it can't be read.
 const UNREADABLE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
@@ -45,7 +45,7 @@ impl StoreClock {
     pub(super) fn at_least(&self, now: Duration) -> Option<u64> {
         let clock = self.reading?;
         let since = now.saturating_sub(clock.read_at);
-        Some(clock.ms.saturating_add(millis(since)))
+        Some(clock.ms.saturating_add(floor_ms(since)))
     }
 
     /// Returns the clock's time at `now`, never behind the truth, or `None` before the first
@@ -53,7 +53,7 @@ impl StoreClock {
     pub(super) fn at_most(&self, now: Duration) -> Option<u64> {
         let clock = self.reading?;
         let since = now.saturating_sub(clock.asked_at);
-        Some(clock.ms.saturating_add(millis(since)).saturating_add(1))
+        Some(clock.ms.saturating_add(floor_ms(since)).saturating_add(1))
     }
 
     /// Lets a job wait for the first reading.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::due_time::{DueTime, LATE_AFTER};
 use super::trace::Trace;
 use crate::broker::{DeliverySource, Message, Tag};
-use crate::engine::facts::{Fact, JobFields};
+use crate::engine::facts::{JobFact, JobFields};
 use crate::gate::{Receipt, Ticket};
 use crate::handler::Answered;
 use rules::job::{Claims, Job, Published};
@@ -111,12 +111,12 @@ impl JobEntry {
         &mut self,
         now: Duration,
         store_ms: u64,
-    ) -> impl Iterator<Item = Fact> + use<> {
+    ) -> impl Iterator<Item = JobFact> + use<> {
         self.readmitted = false;
         let late = self.due.late(now);
-        let started = Fact::Started(late, (late >= LATE_AFTER).then(|| self.log_fields()));
+        let started = JobFact::Started(late, (late >= LATE_AFTER).then(|| self.log_fields()));
         let promise = self.claims.promise.take();
-        let promised = promise.map(|promise| Fact::Promised(promise.off(store_ms)));
+        let promised = promise.map(|promise| JobFact::Promised(promise.off(store_ms)));
         std::iter::once(started).chain(promised)
     }
 

@@ -22,7 +22,7 @@ use super::leaving::moves::Move;
 use super::queues::QueuePosition;
 use crate::broker::{Delivery, DeliverySource, Message, PublishError, Reply};
 use crate::engine::action::{Action, JobKey};
-use crate::engine::facts::{Death, Decision, Fact};
+use crate::engine::facts::{BrokerFact, Death, Decision, GateFact, JobFact};
 use crate::gate::{Answer, GateError, Receipt, Replies, ShardId, TenantReply};
 use crate::handler::{Attempt, Fate, Outcome};
 use rules::headers::{self, HeaderValue, Headers};
@@ -47,7 +47,7 @@ impl Scheduler {
                 continue;
             };
             let source = delivery.source;
-            self.facts.push(Fact::Delivered(source));
+            self.facts.push(BrokerFact::Delivered(source));
             let Some(delivery) = self.take_parked(now, key, delivery) else {
                 continue;
             };
@@ -67,7 +67,7 @@ impl Scheduler {
         let left_a_delay_queue = job.claims.trip.is_some() && source == DeliverySource::Due;
         if left_a_delay_queue && self.intake.should_report_early_leave(now) {
             let due = Arc::clone(&self.settings.names.due);
-            self.facts.push(Fact::LeftDelayQueueEarly(due));
+            self.facts.push(BrokerFact::LeftDelayQueueEarly(due));
         }
         if let DeliverySource::Delay(level) = source {
             self.waiting.windows.add(level.into(), key);
@@ -153,7 +153,7 @@ impl Scheduler {
             return;
         };
         let took = now.saturating_sub(round.asked_at);
-        self.facts.push(Fact::GateAnswered(took, result.is_ok()));
+        self.facts.push(GateFact::Answered(took, result.is_ok()));
         match result {
             Ok(replies) => self.replied(now, shard, round, replies),
             Err(why) => self.undecided_round(now, &round, &why),
@@ -191,7 +191,7 @@ impl Scheduler {
     fn decided(
         &mut self,
         now: Duration,
-        (asked_at, lapsed): (Duration, bool),
+        when @ (asked_at, _): (Duration, bool),
         question: &GateQuestion,
         reply: &TenantReply,
         back: &mut JobsAskingAgain,
@@ -202,22 +202,21 @@ impl Scheduler {
             let (key, index) = (asked.key, asked.index);
             match answer {
                 Answer::Start { sequences, .. } => {
-                    self.facts.push(Fact::Decided(Decision::Admitted));
+                    self.facts.push(GateFact::Decided(Decision::Admitted));
                     let receipt = question.receipt(number, reply.now_ms, sequences.clone());
-                    let when = (asked_at, lapsed);
                     if let Err(receipt) = self.admitted(now, when, key, question, receipt) {
                         self.permit_expired(question, key, receipt);
                         back.jobs.push((index, key));
                     }
                 }
                 Answer::Capacity => {
-                    self.facts.push(Fact::Decided(Decision::NoSlot));
+                    self.facts.push(GateFact::Decided(Decision::NoSlot));
                     if !self.prepare_with_slot(key) {
                         back.jobs.push((index, key));
                     }
                 }
                 Answer::Wait { .. } => {
-                    self.facts.push(Fact::Decided(Decision::Denied));
+                    self.facts.push(GateFact::Decided(Decision::Denied));
                     back.limited = true;
                     self.release_slot(key);
                     self.denied(now, key, question, reply.now_ms, answer);
@@ -326,7 +325,7 @@ impl Scheduler {
         if let Some(trace) = &mut job.trace {
             trace.record_wait(now, limits, index, ttl_ms);
         }
-        self.facts.push(Fact::MustWait {
+        self.facts.push(JobFact::MustWait {
             job: job.log_fields(),
             labels: question.labels.clone(),
             limits: limits.clone(),
@@ -371,7 +370,8 @@ impl Scheduler {
         let called = !matches!(fate, Fate::Unwritten);
         let outcome = self.spare(now, key, outcome, trouble);
         if outcome != Outcome::Late {
-            self.facts.push(Fact::Called(outcome.clone(), Some(took)));
+            let fact = JobFact::Called(outcome.clone(), Some(took));
+            self.facts.push(fact);
             self.queues.record_call_duration(took);
         }
         let Some(job) = self.jobs.get_mut(&key) else {
@@ -434,7 +434,7 @@ impl Scheduler {
             // The job may be given up once the breakers have answered.
             Outcome::Retry { .. } if waits => return job.phase = Phase::Reporting,
             Outcome::Late => {
-                self.facts.push(Fact::ExpiredPermit);
+                self.facts.push(GateFact::ExpiredPermit);
                 job.had_its_turn();
                 self.put_back(&[key]);
             }
@@ -457,7 +457,7 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
-        let fact = Fact::DeadLetter(job.log_fields(), death, reason.to_owned());
+        let fact = JobFact::DeadLetter(job.log_fields(), death, reason.to_owned());
         self.facts.push(fact);
         let headers = headers::dead(job.claims.attempt, reason, self.clock.at_least(now));
         self.trace_death(now, key);

@@ -27,6 +27,7 @@ use crate::gate::epoch::{
 use crate::gate::link::{Link, PrimaryLink};
 use crate::gate::primaries::{Finder, Primary};
 use crate::gate::{GateError, refusal};
+use rules::limit::floor_ms;
 use rules::slots::{SlotOwnership, Slots};
 
 /// Maximum number of reads of the epoch before a decision. Includes a reserve for concurrent writes
@@ -322,7 +323,7 @@ impl Watch {
 
     fn known(&self) -> WorkerKnowledge {
         let state = self.state();
-        let millis = |last: Instant| u64::try_from(last.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let millis = |last: Instant| floor_ms(last.elapsed());
         WorkerKnowledge {
             worker: self.worker.clone(),
             epoch: state.epoch.clone(),

@@ -8,7 +8,7 @@ use crate::gate::epoch::outlook::Outlook;
 use crate::gate::epoch::{Watch, WatchTarget};
 use crate::gate::link::slot_of;
 use crate::gate::primaries::Primary;
-use rules::limit::Limits;
+use rules::limit::{Limits, floor_ms};
 use rules::policy::Policy;
 use rules::slots::Slots;
 use rules::tenant::Tenant;
@@ -37,7 +37,7 @@ impl RedisGate {
         limits: &Limits,
         policy: &Policy,
     ) -> Result<Vec<Result<PrimaryOutlook, GateError>>, GateError> {
-        let longest_ms = u64::try_from(policy.memory().as_millis()).unwrap_or(u64::MAX);
+        let longest_ms = floor_ms(policy.memory());
         let spans = (limits.memory_ms(), longest_ms);
         let slot = tenant.map(|tenant| slot_of(&self.keys.waitlist(tenant)));
         let slot = slot.map(|slot| Slots::range(slot, slot));

@@ -8,7 +8,7 @@ use rules::headers::HeaderValue;
 use rules::job::Field;
 use sluicegate::broker::{DeliverySource, Message};
 use sluicegate::engine::action::{ResultSettings, ResultTarget};
-use sluicegate::engine::facts::Fact;
+use sluicegate::engine::facts::{Fact, JobFact};
 use sluicegate::gate::{Deduped, GateError, ShardId};
 
 use crate::scheduler::{Desk, Done, MS, START, by_header, settings, usual, wait};
@@ -65,7 +65,9 @@ fn the_first_job_continues_and_duplicates_are_acked_with_results() {
     desk.scheduler.replied_to(desk.now, vec![(*key, Ok(()))]);
     assert_eq!(desk.actions().acked, [2]);
     let facts = desk.scheduler.take_facts();
-    let duplicates = facts.iter().filter(|it| matches!(it, Fact::Duplicate(..)));
+    let duplicates = facts
+        .iter()
+        .filter(|it| matches!(it, Fact::Job(JobFact::Duplicate(..))));
     assert_eq!(duplicates.count(), 1);
     let done = desk.answer(MS, vec![vec![START]]);
     assert_eq!(done.dispatched[0].1.id, "1");

@@ -7,7 +7,7 @@ use rules::headers::{self, HeaderValue};
 use rules::job::Field;
 use rules::timing::promise::Promise;
 use sluicegate::broker::{DeliverySource, Message, Outgoing};
-use sluicegate::engine::facts::Fact;
+use sluicegate::engine::facts::{Fact, JobFact};
 use sluicegate::handler::Outcome;
 
 use crate::scheduler::{Desk, MS, START, message, trip, wait};
@@ -282,7 +282,7 @@ fn the_first_promise_travels_with_a_job_and_is_compared_with_its_start() {
     desk.answer(MS, vec![vec![START]]);
     let facts = desk.scheduler.take_facts();
     let off = facts.iter().find_map(|fact| match fact {
-        Fact::Promised(off) => Some(*off),
+        Fact::Job(JobFact::Promised(off)) => Some(*off),
         _ => None,
     });
     // Measured by the store's clock, which stands still here.

@@ -7,7 +7,7 @@ use kit::SECOND;
 use rules::headers::{self, HeaderValue};
 use rules::report::load::{Census, MissingResource};
 use sluicegate::broker::DeliverySource;
-use sluicegate::engine::facts::Fact;
+use sluicegate::engine::facts::{Fact, JobFact};
 use sluicegate::gate::TenantReply;
 use sluicegate::handler::Outcome;
 
@@ -17,7 +17,7 @@ use crate::scheduler::{Desk, MS, START, STORE_MS, message, reply, wait};
 fn starts(desk: &mut Desk) -> Vec<(Duration, bool)> {
     let facts = desk.scheduler.take_facts().into_iter();
     let started = |fact| match fact {
-        Fact::Started(late, scope) => Some((late, scope.is_some())),
+        Fact::Job(JobFact::Started(late, scope)) => Some((late, scope.is_some())),
         _ => None,
     };
     facts.filter_map(started).collect()
@@ -202,7 +202,7 @@ fn a_publishers_timestamp_tells_how_long_a_new_job_was_queued() {
     let queued = |desk: &mut Desk| -> Vec<Duration> {
         let facts = desk.scheduler.take_facts().into_iter();
         let queued = |fact| match fact {
-            Fact::Queued(age) => Some(age),
+            Fact::Job(JobFact::Queued(age)) => Some(age),
             _ => None,
         };
         facts.filter_map(queued).collect()

@@ -36,7 +36,7 @@ use rules::steering::Sighted;
 use rules::tenant::Tenant;
 use sluicegate::broker::{Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag};
 use sluicegate::engine::action::{Action, Block, Changeable, EngineSettings, JobKey};
-use sluicegate::engine::facts::Fact;
+use sluicegate::engine::facts::{Fact, TenantFact};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::fleet::{EnforcedPolicies, Registered, RegistryKnowledge};
 use sluicegate::gate::{
@@ -1167,7 +1167,7 @@ fn an_unreadable_clock_is_reported_once_a_minute() {
     }
     let facts: Vec<Fact> = desk.scheduler.take_facts();
     let facts = facts.into_iter().filter_map(|fact| match fact {
-        Fact::ClockUnreadable(tenant, jobs, why) => {
+        Fact::Tenant(TenantFact::ClockUnreadable(tenant, jobs, why)) => {
             Some((tenant.to_string(), jobs, why.to_string()))
         }
         _ => None,

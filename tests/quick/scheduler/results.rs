@@ -4,7 +4,7 @@ use kit::SECOND;
 use rules::job::Field;
 use sluicegate::broker::{DeliverySource, Message, PublishError, Reply};
 use sluicegate::engine::action::{JobKey, ResultSettings, ResultTarget};
-use sluicegate::engine::facts::{Fact, ResultOutcome};
+use sluicegate::engine::facts::{BrokerFact, Fact, ResultOutcome};
 use sluicegate::handler::{Answered, Attempt, Outcome};
 
 use crate::scheduler::{
@@ -123,7 +123,7 @@ fn a_job_is_acked_when_its_result_is_confirmed() {
         assert_eq!(reply.message.header("x-sluicegate-reason"), Field::Missing);
         assert!(!desk.scheduler.is_idle(), "a worker that ends waits for it");
         desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
-        let published = |fact: &Fact| matches!(fact, Fact::ResultPublished);
+        let published = |fact: &Fact| matches!(fact, Fact::Broker(BrokerFact::ResultPublished));
         assert!(desk.scheduler.take_facts().iter().any(published));
         assert_eq!(desk.actions().acked, [1]);
         assert!(desk.scheduler.is_idle());
@@ -244,7 +244,7 @@ fn a_job_that_names_a_queue_of_the_workers_is_done_without_a_result() {
         assert_eq!((done.replies.len(), &done.acked[..]), (0, &[1][..]));
         let lost = |fact: &Fact| {
             let sent = ResultOutcome::Unroutable;
-            matches!(fact, Fact::ResultLost { sent: s, is_news: true, .. } if *s == sent)
+            matches!(fact, Fact::Broker(BrokerFact::ResultLost { sent: s, is_news: true, .. }) if *s == sent)
         };
         assert!(desk.scheduler.take_facts().iter().any(lost), "{queue}");
     }
@@ -269,7 +269,7 @@ fn a_result_without_a_target_is_counted_and_an_unconfirmed_one_is_resent() {
     desk.scheduler.replied_to(desk.now, vec![(key, returned)]);
     assert_eq!(desk.actions().acked, [1]);
     let facts = desk.scheduler.take_facts();
-    let [Fact::ResultLost { sent, is_news, .. }] = &facts[..] else {
+    let [Fact::Broker(BrokerFact::ResultLost { sent, is_news, .. })] = &facts[..] else {
         panic!("{facts:?}");
     };
     assert_eq!((*sent, *is_news), (ResultOutcome::Unroutable, true));
@@ -311,7 +311,7 @@ fn a_rejected_result_is_given_up_after_a_bound() {
         assert!(expected.contains(&took), "{why:?}: {took} s");
         let lost = |fact: &Fact| {
             let sent = ResultOutcome::Refused;
-            matches!(fact, Fact::ResultLost { sent: s, is_news: true, .. } if *s == sent)
+            matches!(fact, Fact::Broker(BrokerFact::ResultLost { sent: s, is_news: true, .. }) if *s == sent)
         };
         assert!(desk.scheduler.take_facts().iter().any(lost), "{why:?}");
     }

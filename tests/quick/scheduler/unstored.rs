@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kit::SECOND;
 use sluicegate::broker::{DeliverySource, PublishError};
-use sluicegate::engine::facts::Fact;
+use sluicegate::engine::facts::{BrokerFact, Fact};
 use sluicegate::handler::Outcome;
 
 use crate::scheduler::{Desk, MS, START, message};
@@ -49,9 +49,9 @@ fn end(outcome: Option<Outcome>, why: &PublishError) -> End {
     assert_eq!(done.given_back, [1]);
     assert_eq!(desk.scheduler.in_memory(), 0);
     let mut refusals = desk.scheduler.take_facts().into_iter().filter_map(|fact| {
-        let Fact::MoveGivenBack {
+        let Fact::Broker(BrokerFact::MoveGivenBack {
             refusal, is_news, ..
-        } = fact
+        }) = fact
         else {
             return None;
         };

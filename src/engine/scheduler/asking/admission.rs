@@ -8,7 +8,7 @@ use super::expired_permits::ExpiredPermits;
 use super::questions::GateQuestion;
 use super::round_size::RoundSize;
 use crate::engine::action::JobKey;
-use crate::engine::facts::Fact;
+use crate::engine::facts::GateFact;
 use crate::gate::{GateError, ShardId};
 use rules::failures::retry::Reconnect;
 use rules::limit::Limits;
@@ -221,11 +221,11 @@ impl Admission {
         now: Duration,
         asked_at: Duration,
         limits: &Limits,
-    ) -> Option<Fact> {
+    ) -> Option<GateFact> {
         self.was_late(now, asked_at);
         self.expired_permits
             .expired(now)
-            .then(|| Fact::NoYoungPermit {
+            .then(|| GateFact::NoYoungPermit {
                 took: now.saturating_sub(asked_at),
                 base: self.base,
                 good_for: self.good_for(limits),
@@ -333,7 +333,7 @@ mod tests {
         assert!(admission.record_late_permit(MS, MS, &limits()).is_none());
         assert_eq!(admission.max_jobs(), 50);
         let fact = admission.record_late_permit(9_000 * MS, 8_000 * MS, &limits());
-        let Some(Fact::NoYoungPermit { took, good_for, .. }) = fact else {
+        let Some(GateFact::NoYoungPermit { took, good_for, .. }) = fact else {
             panic!("{fact:?}");
         };
         assert_eq!((took, good_for), (1_000 * MS, 1_000 * MS));

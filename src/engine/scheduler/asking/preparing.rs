@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::engine::action::{Action, JobKey};
-use crate::engine::facts::Fact;
+use crate::engine::facts::JobFact;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::entry::{JobEntry, Phase, SlotState};
 use crate::engine::scheduler::queues::QueuePosition;
@@ -121,7 +121,7 @@ impl Scheduler {
                 job.phase = Phase::Preparing;
                 self.waiting.end(key);
                 let outcome = self.spare(now, key, outcome, trouble);
-                self.facts.push(Fact::Called(outcome.clone(), None));
+                self.facts.push(JobFact::Called(outcome.clone(), None));
                 self.release_slot(key);
                 let took = (took.unwrap_or_default(), false);
                 let waits = self.report_health(now, key, took, &outcome, trouble);

@@ -8,7 +8,7 @@ use super::fitness::WantedJobs;
 use super::questions::{GateQuestion, QuestionJob};
 use super::suspects::AskPermission;
 use crate::engine::action::JobKey;
-use crate::engine::facts::Fact;
+use crate::engine::facts::GateFact;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::entry::{JobEntry, Phase, SlotState};
 use crate::engine::scheduler::queues::TenantShare;
@@ -254,7 +254,7 @@ impl Scheduler {
         let shadows = question.limits.shadows().iter().zip(&reply.shadows);
         let tried = shadows.filter(|(_, tally)| tally.starts > 0);
         self.facts
-            .extend(tried.map(|(limit, tally)| Fact::Tried(limit.name().to_owned(), *tally)));
+            .extend(tried.map(|(limit, tally)| GateFact::Tried(limit.name().to_owned(), *tally)));
     }
 
     /// Returns the labels of a job: the values that its limits distinguish, and its priority level.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rand::Rng;
 
 use crate::engine::action::{Action, JobKey};
-use crate::engine::facts::{Death, Fact};
+use crate::engine::facts::{Death, JobFact};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::entry::{JobEntry, Phase, SlotState};
 use crate::gate::{GateError, ShardId, SuspectDecision, Suspected, Verdicts};
@@ -84,12 +84,12 @@ impl Scheduler {
                 Ok(SuspectDecision::Proceed) => back.push(key),
                 Ok(SuspectDecision::RunAlone { crashes }) => {
                     self.facts
-                        .push(Fact::SuspectRunsAlone(job.log_fields(), crashes));
+                        .push(JobFact::SuspectRunsAlone(job.log_fields(), crashes));
                     job.claims.suspect = Some(crashes);
                     back.push(key);
                 }
                 Ok(SuspectDecision::Wait { ms }) => {
-                    self.facts.push(Fact::SuspectWaits(job.log_fields(), ms));
+                    self.facts.push(JobFact::SuspectWaits(job.log_fields(), ms));
                     let wait = Duration::from_millis(ms);
                     self.release_slot(key);
                     self.delay(now, key, wait);

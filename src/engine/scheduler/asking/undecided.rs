@@ -8,7 +8,7 @@ use super::admission::RoundTrip;
 use super::outages::{FIRST_WAIT, next_wait};
 use super::questions::GateQuestion;
 use crate::engine::action::JobKey;
-use crate::engine::facts::{Fact, NoDecision};
+use crate::engine::facts::{GateFact, NoDecision, TenantFact};
 use crate::engine::scheduler::Scheduler;
 use crate::gate::{GateError, Receipt};
 use rules::scope::Labels;
@@ -73,7 +73,7 @@ impl Scheduler {
     fn clock_unread(&mut self, now: Duration, tenant: &Tenant, why: &GateError) {
         if self.clock.should_report_unreadable(now) {
             let jobs = self.clock.waiting().len();
-            let fact = Fact::ClockUnreadable(tenant.clone(), jobs, why.clone());
+            let fact = TenantFact::ClockUnreadable(tenant.clone(), jobs, why.clone());
             self.facts.push(fact);
         }
         self.clock.try_next();
@@ -89,7 +89,7 @@ impl Scheduler {
         why: &GateError,
     ) {
         let mut undecided = |what| {
-            self.facts.push(Fact::Undecided {
+            self.facts.push(TenantFact::Undecided {
                 tenant: tenant.clone(),
                 labels: labels.clone(),
                 jobs: keys.len(),
@@ -139,7 +139,7 @@ impl Scheduler {
         key: JobKey,
         receipt: Receipt,
     ) {
-        self.facts.push(Fact::ExpiredPermit);
+        self.facts.push(GateFact::ExpiredPermit);
         self.breakers.unused(&question.tenant, receipt.started_ms);
         self.settlement.unused(question, receipt);
         if let Some(job) = self.jobs.get_mut(&key) {

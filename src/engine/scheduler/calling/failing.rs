@@ -7,14 +7,15 @@ use rand::Rng;
 
 use super::breakers::{EndedCall, FailedJob, ReportOutcome};
 use crate::engine::action::{Action, JobKey};
-use crate::engine::facts::{Death, Fact};
+use crate::engine::facts::{Death, JobFact, TenantFact, WorkerFact};
+use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::entry::{JobEntry, Phase};
 use crate::engine::scheduler::queues::QueuePosition;
-use crate::engine::scheduler::{Scheduler, millis};
 use crate::gate::{GateError, Standings};
 use crate::handler::{Attempt, Outcome, Trouble};
 use rules::failures::breaker::MAX_JITTER;
 use rules::job::Job;
+use rules::limit::floor_ms;
 
 /// How long a job waits in memory while the API's breaker is open. There it costs nothing, and
 /// keeps the prefetch full, so that no more jobs come. Afterwards it moves to a short delay queue:
@@ -33,14 +34,14 @@ impl Scheduler {
     /// Records that this worker reached the API.
     pub(in crate::engine::scheduler) fn could_call(&mut self) {
         if self.fitness.reached() {
-            self.facts.push(Fact::Fit);
+            self.facts.push(WorkerFact::Fit);
         }
     }
 
     /// Records that this worker did not reach the API.
     fn could_not_call(&mut self, now: Duration, reason: &str, job: Option<Job>) {
         if self.fitness.failed(now, reason, job) {
-            self.facts.push(Fact::Unfit(reason.to_owned()));
+            self.facts.push(WorkerFact::Unfit(reason.to_owned()));
         }
     }
 
@@ -96,7 +97,7 @@ impl Scheduler {
                     .shortage_reports
                     .may_report(now, SHORTAGE_REPORT_INTERVAL)
                 {
-                    self.facts.push(Fact::ResourceShortage(reason));
+                    self.facts.push(WorkerFact::ResourceShortage(reason));
                 }
                 let after = after.unwrap_or(SHORT_PAUSE);
                 Outcome::Snooze { after }
@@ -141,7 +142,7 @@ impl Scheduler {
                 // counts as the probe.
                 None => {
                     let store_now = self.clock.at_most(now).unwrap_or_default();
-                    store_now.saturating_sub(millis(took))
+                    store_now.saturating_sub(floor_ms(took))
                 }
             },
             has_started: job.started.is_some(),
@@ -180,15 +181,18 @@ impl Scheduler {
     /// Handles the result of [`Action::Report`].
     pub fn reported(&mut self, now: Duration, result: Result<Standings, GateError>) {
         if let Err(why) = &result {
-            self.facts.push(Fact::FailuresNotReported(why.clone()));
+            self.facts
+                .push(WorkerFact::FailuresNotReported(why.clone()));
         }
         for outcome in self.breakers.report_result(now, result) {
             match outcome {
                 ReportOutcome::Changed(scope, is_open, by) => {
-                    self.facts.push(Fact::Breaker(scope, is_open, by));
+                    self.facts.push(WorkerFact::Breaker(scope, is_open, by));
                 }
                 ReportOutcome::Failed(job, open) => self.failure_reported(now, job, open),
-                ReportOutcome::Closed(left, by) => self.facts.push(Fact::AllStopped(left, by)),
+                ReportOutcome::Closed(left, by) => {
+                    self.facts.push(TenantFact::AllStopped(left, by))
+                }
             }
         }
     }
@@ -213,7 +217,7 @@ impl Scheduler {
             Some(false) if has_called => self.try_again(now, key, after, &reason),
             Some(true) => {
                 self.facts
-                    .push(Fact::FailedWhileOpen(job.log_fields(), reason));
+                    .push(JobFact::FailedWhileOpen(job.log_fields(), reason));
                 // Its ticket was claimed when it started, so it needs a new one.
                 job.claims.ticket = None;
                 job.last_call = None;
@@ -247,7 +251,7 @@ impl Scheduler {
             return self.bury(now, key, Death::Attempts, &reason);
         };
         let wait = after.unwrap_or(backoff);
-        self.facts.push(Fact::Retried {
+        self.facts.push(JobFact::Retried {
             job: job.log_fields(),
             attempt,
             wait,

@@ -6,16 +6,15 @@ use std::time::Duration;
 use super::abandoned::{AbandonedCall, AbandonedCalls};
 use super::ledger::{Ledger, SettleOutcome};
 use crate::engine::action::Action;
-use crate::engine::facts::Fact;
+use crate::engine::facts::GateFact;
 use crate::engine::scheduler::asking::questions::GateQuestion;
 use crate::engine::scheduler::entry::StartRecord;
-use crate::engine::scheduler::millis;
 use crate::engine::shards::Shards;
 use crate::gate::{
     End, GateError, LEASE_MS, Receipt, SettleReplies, Settled, ShardId, TenantSettled,
 };
 use crate::handler::Fate;
-use rules::limit::{MAX_REQUESTS, Unit};
+use rules::limit::{MAX_REQUESTS, Unit, floor_ms};
 use rules::tenant::Tenant;
 use rules::timing::lateness::{self, CallCheck, CallSignal, Lateness, Timeliness};
 
@@ -68,16 +67,16 @@ impl Settlement {
         started: &mut StartRecord,
         signal: CallSignal,
         budget: f64,
-    ) -> Option<Fact> {
+    ) -> Option<GateFact> {
         let call = started.call()?;
         let late = match self.lateness.judge(now, &call, signal, budget) {
             Timeliness::InTime => return None,
-            Timeliness::Unpaid => return Some(Fact::LateCallNotCounted),
+            Timeliness::Unpaid => return Some(GateFact::LateCallNotCounted),
             Timeliness::Late(late) => late,
         };
         started.covered += late + call.tolerance;
         self.ledger.add_start(tenant, started, End::Late);
-        Some(Fact::LateCall(signal, late))
+        Some(GateFact::LateCall(signal, late))
     }
 
     /// Returns the minimum time from a question to the acknowledgement of its call.
@@ -99,7 +98,7 @@ impl Settlement {
         let (end, late_end) = match fate {
             Fate::Unwritten => (End::Unused, None),
             Fate::Abandoned { lease, ended } => {
-                let for_ms = millis(lease).min(LEASE_MS);
+                let for_ms = floor_ms(lease).min(LEASE_MS);
                 (End::Abandoned { for_ms }, Some(ended))
             }
             Fate::Unknown | Fate::Answered => {
@@ -216,7 +215,7 @@ impl Settlement {
             }
         }
         for call in self.abandoned.iter() {
-            let for_ms = millis(call.until.saturating_sub(now));
+            let for_ms = floor_ms(call.until.saturating_sub(now));
             if for_ms > 0 {
                 let held = End::Abandoned { for_ms };
                 self.ledger.add_start(&call.tenant, &call.started, held);

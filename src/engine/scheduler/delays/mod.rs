@@ -18,18 +18,18 @@ use rand::Rng;
 
 pub(super) use waiting::JobTimers;
 
+use super::Scheduler;
 use super::due_time::DueTime;
 use super::entry::{Phase, SlotState};
 use super::queues::QueuePosition;
-use super::{Scheduler, millis};
 use crate::broker::DeliverySource;
 use crate::engine::action::JobKey;
-use crate::engine::facts::{Fact, WaitPlace};
+use crate::engine::facts::{JobFact, WaitPlace};
 use rules::decision::Ticket;
 use rules::delays::{self, Trip};
 use rules::headers::{self, Headers};
 use rules::job::{self, Claims, Field, NotBefore};
-use rules::limit::ceil_ms;
+use rules::limit::{ceil_ms, floor_ms};
 
 impl Scheduler {
     /// Puts jobs back to the front of their queues, in their old order.
@@ -88,7 +88,7 @@ impl Scheduler {
         if let Some(job) = self.jobs.get_mut(&key) {
             job.phase = Phase::Delayed { until };
             self.waiting.wait(until, key);
-            self.facts.push(Fact::Delayed(WaitPlace::InMemory));
+            self.facts.push(JobFact::Delayed(WaitPlace::InMemory));
         }
     }
 
@@ -104,7 +104,7 @@ impl Scheduler {
         }
         let early = match wait <= self.settings.live.max_in_memory {
             true => 0,
-            false => self.lead_ms(key, millis(wait)),
+            false => self.lead_ms(key, floor_ms(wait)),
         };
         let Some(job) = self.jobs.get_mut(&key) else {
             return true;
@@ -112,7 +112,7 @@ impl Scheduler {
         let ask_at = Duration::from_millis(ceil_ms(until) - early);
         job.phase = Phase::InWindow { until: ask_at };
         self.waiting.wait_in_window(key, ask_at, until);
-        self.facts.push(Fact::Delayed(WaitPlace::InMemory));
+        self.facts.push(JobFact::Delayed(WaitPlace::InMemory));
         true
     }
 
@@ -152,9 +152,9 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
-        let latest = (self.clock.at_most(now)).map(|it| it.saturating_add(millis(wait)));
+        let latest = (self.clock.at_most(now)).map(|it| it.saturating_add(floor_ms(wait)));
         let at_ms = latest.map_or(at_ms, |latest| at_ms.min(latest));
-        let headers = job::postponed(&job.claims, Some(at_ms), millis(wait));
+        let headers = job::postponed(&job.claims, Some(at_ms), floor_ms(wait));
         self.enter_delay_queue(now, key, wait, headers);
     }
 
@@ -281,8 +281,8 @@ impl Scheduler {
         // unknown only if nothing was ever decided. Then the job asks as soon as its delay queue
         // ends.
         let store_now = self.clock.at_least(now).unwrap_or_default();
-        let not_before = store_now.saturating_add(millis(wait));
-        let headers = job::postponed(&job.claims, Some(not_before), millis(wait));
+        let not_before = store_now.saturating_add(floor_ms(wait));
+        let headers = job::postponed(&job.claims, Some(not_before), floor_ms(wait));
         self.enter_delay_queue(now, key, wait, headers);
     }
 
@@ -294,7 +294,7 @@ impl Scheduler {
             return;
         };
         let store_now = self.clock.at_least(now).unwrap_or_default();
-        let headers = job::postponed(&job.claims, Some(store_now), millis(wait));
+        let headers = job::postponed(&job.claims, Some(store_now), floor_ms(wait));
         self.enter_delay_queue(now, key, wait, headers);
     }
 
@@ -307,8 +307,8 @@ impl Scheduler {
         mut headers: Headers,
     ) {
         let wait = self.left(now, key).map_or(wait, |left| wait.min(left));
-        let route = self.settings.levels.choose(millis(wait));
-        self.facts.push(Fact::Delayed(match route.is_complete {
+        let route = self.settings.levels.choose(floor_ms(wait));
+        self.facts.push(JobFact::Delayed(match route.is_complete {
             true => WaitPlace::Queue,
             false => WaitPlace::Recheck,
         }));

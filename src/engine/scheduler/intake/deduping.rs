@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::engine::action::{Action, JobKey};
-use crate::engine::facts::Fact;
+use crate::engine::facts::JobFact;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::entry::{JobEntry, Phase};
 use crate::engine::scheduler::queues::QueuePosition;
@@ -91,7 +91,8 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
-        self.facts.push(Fact::Duplicate(job.log_fields(), left_ms));
+        self.facts
+            .push(JobFact::Duplicate(job.log_fields(), left_ms));
         let reply = self.result_of_duplicate(key);
         self.ack_after(now, key, reply);
         self.forget(key);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::deliveries::Invalid;
 use crate::engine::action::JobKey;
-use crate::engine::facts::Fact;
+use crate::engine::facts::JobFact;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::leaving::moves::Move;
 use rules::headers;
@@ -24,7 +24,7 @@ impl Scheduler {
         let reason = why.to_string();
         let headers = headers::dead(1, &reason, self.clock.at_least(now));
         let reply = self.result_of_invalid(&message, &reason);
-        self.facts.push(Fact::InvalidMessage { id, reason });
+        self.facts.push(JobFact::InvalidMessage { id, reason });
         let dead = Arc::clone(&self.settings.names.dead);
         let of = Move::new(now, (tag, now), None, reply);
         self.publish(now, key, (of, message), (dead, headers));

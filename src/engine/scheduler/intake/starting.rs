@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use crate::engine::action::JobKey;
-use crate::engine::facts::{Death, Fact};
-use crate::engine::scheduler::{Scheduler, millis};
+use crate::engine::facts::{Death, JobFact};
+use crate::engine::scheduler::Scheduler;
 use rules::job::NotBefore;
+use rules::limit::floor_ms;
 
 impl Scheduler {
     /// Starts the job's delay at the time when it arrived. Makes the job a dead letter, and returns
@@ -25,7 +26,7 @@ impl Scheduler {
             job.claims.start = Some(start);
             return false;
         };
-        let ago = millis(now.saturating_sub(job.since));
+        let ago = floor_ms(now.saturating_sub(job.since));
         let at_ms = start.at_ms(at_most.saturating_sub(ago));
         let within_ms = at_ms.saturating_sub(store_now);
         if within_ms == 0 {
@@ -37,7 +38,7 @@ impl Scheduler {
         }
         job.claims.not_before = Some(NotBefore { at_ms, within_ms });
         self.facts
-            .push(Fact::DelayedStart(job.log_fields(), within_ms));
+            .push(JobFact::DelayedStart(job.log_fields(), within_ms));
         false
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::engine::action::JobKey;
 use crate::engine::facts::Death;
-use crate::engine::scheduler::{Scheduler, millis};
+use crate::engine::scheduler::Scheduler;
+use rules::limit::floor_ms;
 
 /// Time after a job's expiry at which all clocks agree that it has expired.
 const EXPIRY_MARGIN: Duration = Duration::from_millis(100);
@@ -15,7 +16,7 @@ impl Scheduler {
     pub(in crate::engine::scheduler) fn count_expiration(&mut self, now: Duration, key: JobKey) {
         let store_now = self.clock.at_least(now);
         if let (Some(job), Some(store_now)) = (self.jobs.get_mut(&key), store_now) {
-            let ago = millis(now.saturating_sub(job.since));
+            let ago = floor_ms(now.saturating_sub(job.since));
             let arrived = store_now.saturating_sub(ago);
             job.claims.expiry.count_from(arrived);
         }

@@ -6,11 +6,12 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::engine::action::JobKey;
-use crate::engine::facts::Fact;
+use crate::engine::facts::BrokerFact;
+use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::entry::{JobEntry, Phase};
-use crate::engine::scheduler::{Scheduler, millis};
 use rules::broker::holding::{Holding, TICK, UNKNOWN};
 use rules::job;
+use rules::limit::floor_ms;
 
 /// Number of checks for old jobs within the longest hold.
 const CHECKS_PER_HOLD: u32 = 16;
@@ -77,7 +78,7 @@ impl Scheduler {
         (self.hold_limit.unknown_until, self.hold_limit.is_learned) = (Duration::ZERO, true);
         if self.hold_limit.holding.learn(timeout) {
             let fits = self.hold_limit.holding.fits();
-            self.facts.push(Fact::ShortTimeout { timeout, fits });
+            self.facts.push(BrokerFact::ShortTimeout { timeout, fits });
             self.hold_limit.next_check = now;
         }
     }
@@ -130,7 +131,7 @@ impl Scheduler {
             number += 1;
         }
         if number > 0 {
-            self.facts.push(Fact::HeldJobsReleased(number));
+            self.facts.push(BrokerFact::HeldJobsReleased(number));
         }
     }
 
@@ -152,7 +153,7 @@ impl Scheduler {
         let left = self.clock.at_least(now).zip(not_before);
         let left = left.map_or(0, |(store_now, it)| it.left_ms(store_now));
         let at_ms = not_before.map(|it| it.at_ms);
-        let headers = job::postponed(&job.claims, at_ms, left.max(millis(wait)));
+        let headers = job::postponed(&job.claims, at_ms, left.max(floor_ms(wait)));
         self.release_slot(key);
         self.enter_delay_queue(now, key, wait, headers);
     }

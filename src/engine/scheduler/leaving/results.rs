@@ -9,12 +9,13 @@ use std::time::Duration;
 use super::moves::{Move, MoveStep};
 use crate::broker::{Message, PublishError, Reply};
 use crate::engine::action::{JobKey, ResultTarget};
-use crate::engine::facts::{Death, Fact, ResultOutcome};
+use crate::engine::facts::{BrokerFact, Death, ResultOutcome};
+use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::entry::LastCall;
 use crate::engine::scheduler::report_limiter::ReportLimiter;
-use crate::engine::scheduler::{Scheduler, millis};
 use crate::handler::{Answered, Outcome};
 use rules::headers::{self, HeaderValue, Headers};
+use rules::limit::floor_ms;
 
 /// Minimum interval between reports of lost results.
 const LOST_REPORT_INTERVAL: Duration = Duration::from_secs(60);
@@ -172,7 +173,7 @@ impl Scheduler {
         let (mut answered, mut answer_headers) = (Answered::default(), Vec::new());
         if let Some(call) = last_call {
             if let Some(ms) = call.answered_ms {
-                let called = ms.saturating_sub(millis(call.took));
+                let called = ms.saturating_sub(floor_ms(call.took));
                 own.push((headers::CALLED, headers::int(called)));
                 own.push((headers::ANSWERED, headers::int(ms)));
             }
@@ -272,7 +273,7 @@ impl Scheduler {
         };
         self.end_result(now, key);
         self.facts.push(match sent {
-            ResultOutcome::Published => Fact::ResultPublished,
+            ResultOutcome::Published => BrokerFact::ResultPublished,
             sent => {
                 let is_news = self
                     .lost_results
@@ -292,7 +293,7 @@ impl Scheduler {
         why: PublishError,
     ) {
         let is_news = self.moves.failed(now, key, &why).unwrap_or_default();
-        self.facts.push(Fact::PublishFailed(why, is_news));
+        self.facts.push(BrokerFact::PublishFailed(why, is_news));
     }
 
     /// Returns true if a result is given up after a refusal, in which RabbitMQ closes the
@@ -305,8 +306,8 @@ impl Scheduler {
     }
 }
 
-fn lost(sent: ResultOutcome, reply: &Reply, is_news: bool) -> Fact {
-    Fact::ResultLost {
+fn lost(sent: ResultOutcome, reply: &Reply, is_news: bool) -> BrokerFact {
+    BrokerFact::ResultLost {
         job: reply.message.id().unwrap_or_default().to_owned(),
         sent,
         exchange: Arc::clone(&reply.exchange),

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::action::{Action, JobKey};
-use crate::engine::facts::{Death, Fact};
+use crate::engine::facts::{Death, JobFact, WorkerFact};
+use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::entry::{JobEntry, Phase};
-use crate::engine::scheduler::{Scheduler, millis};
 use crate::gate::GateError;
 use rules::headers;
-use rules::limit::Limits;
+use rules::limit::{Limits, floor_ms};
 use rules::steering::{
     CANCELLED, DIVERTED, Hold, JobRequests, Sighted, SightedState, Sighting, Steering, WaitState,
 };
@@ -64,7 +64,7 @@ impl Scheduler {
     pub fn steer(&mut self, now: Duration, steering: Arc<Steering>) {
         let before = std::mem::replace(&mut self.steering.now, Arc::clone(&steering));
         if before.hold != steering.hold {
-            self.facts.push(Fact::Held(steering.hold));
+            self.facts.push(WorkerFact::Held(steering.hold));
             self.agreement.pause(steering.hold == Some(Hold::Paused));
             let draining = |steering: &Steering| steering.hold == Some(Hold::Draining);
             if draining(&before) != draining(&steering) {
@@ -126,7 +126,7 @@ impl Scheduler {
         };
         let headers = headers::dead(job.claims.attempt, DIVERTED, None);
         self.sight(now, key, SightedState::Diverted);
-        self.facts.push(Fact::Diverted);
+        self.facts.push(JobFact::Diverted);
         self.leave(now, key, (queue, headers), None);
         true
     }
@@ -200,8 +200,8 @@ impl Scheduler {
             attempt: job.claims.attempt,
             cost: job.claims.cost,
             queue: self.settings.names.of(job.tag.source).to_string(),
-            here_ms: millis(now.saturating_sub(job.since)),
-            wait_ms: wait.map(millis),
+            here_ms: floor_ms(now.saturating_sub(job.since)),
+            wait_ms: wait.map(floor_ms),
             ticket: job.claims.ticket.map(|ticket| ticket.number),
             limit: limit.map(|limit| limit.name().to_owned()),
             waits,

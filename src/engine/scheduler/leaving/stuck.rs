@@ -8,11 +8,12 @@ use std::time::Duration;
 use super::moves::{Move, ReturnedMove};
 use crate::broker::{Delivery, DeliverySource, MessageKind, Outgoing};
 use crate::engine::action::JobKey;
-use crate::engine::facts::{Fact, ResultOutcome};
-use crate::engine::scheduler::{Scheduler, millis};
+use crate::engine::facts::{BrokerFact, ResultOutcome};
+use crate::engine::scheduler::Scheduler;
 use rules::delays::Trip;
 use rules::headers::{self, HeaderValue, PARKED, TRIP};
 use rules::job::Field;
+use rules::limit::floor_ms;
 
 /// Time that a dead letter spends in a delay queue if its own queue does not take it, before it
 /// tries again.
@@ -59,7 +60,7 @@ impl Scheduler {
             };
             let id = message.and_then(|message| message.id());
             let is_news = (self.return_reports).may_report(now, STUCK_REPORT_INTERVAL);
-            self.facts.push(Fact::MoveGivenBack {
+            self.facts.push(BrokerFact::MoveGivenBack {
                 job: id.unwrap_or_default().to_owned(),
                 refusal,
                 is_news,
@@ -79,7 +80,7 @@ impl Scheduler {
         let delays = names.delays();
         let level = delays.iter().position(|name| *name == outgoing.queue);
         let store_now = self.clock.at_least(now);
-        let wait_ms = millis(match store_now {
+        let wait_ms = floor_ms(match store_now {
             Some(_) => PARKED_FOR,
             None => PARKED_FOR_UNTIMED,
         });
@@ -152,7 +153,7 @@ impl Scheduler {
                 && self.stuck_reports[kind as usize].may_report(now, STUCK_REPORT_INTERVAL)
             {
                 let since = now.saturating_sub(standstill.since);
-                self.facts.push(Fact::TargetsStuck {
+                self.facts.push(BrokerFact::TargetsStuck {
                     kind,
                     messages: standstill.messages,
                     routing_key: standstill.key,

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::broker::DeliverySource;
-use crate::engine::facts::Fact;
+use crate::engine::facts::JobFact;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::due_time::LATE_AFTER;
 use crate::engine::scheduler::entry::{JobEntry, Phase, SlotState};
@@ -67,7 +67,7 @@ impl Scheduler {
             && let Some(store_now) = self.clock.at_least(now)
         {
             let age = Duration::from_millis(store_now.saturating_sub(published_ms));
-            self.facts.push(Fact::Queued(age));
+            self.facts.push(JobFact::Queued(age));
         }
     }
 

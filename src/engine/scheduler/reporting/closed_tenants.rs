@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::engine::facts::{ClosedBy, Fact};
+use crate::engine::facts::{ClosedBy, TenantFact};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::asking::questions::GateQuestion;
 use crate::gate::{Answer, TenantReply};
@@ -49,7 +49,7 @@ impl ClosedTenants {
         now: Duration,
         question: &GateQuestion,
         reply: &TenantReply,
-        facts: &mut Vec<Fact>,
+        facts: &mut impl Extend<TenantFact>,
     ) {
         let left_ms = reply.blocked_until_ms.saturating_sub(reply.now_ms);
         let is_suspended = left_ms > 0;
@@ -114,13 +114,13 @@ impl ClosedTenants {
         };
         if is_news {
             let tenant = tenant.clone();
-            facts.push(Fact::TenantClosed { tenant, by, wait });
+            facts.extend([TenantFact::Closed { tenant, by, wait }]);
         }
     }
 
-    fn opened(&mut self, now: Duration, tenant: &Tenant) -> Option<Fact> {
+    fn opened(&mut self, now: Duration, tenant: &Tenant) -> Option<TenantFact> {
         let closed = self.closed.remove(tenant)?;
-        Some(Fact::TenantOpened {
+        Some(TenantFact::Opened {
             tenant: tenant.clone(),
             after: now.saturating_sub(closed.since),
             denied: closed.denied,
@@ -128,7 +128,7 @@ impl ClosedTenants {
     }
 
     /// Returns a fact for each tenant that is open again.
-    fn take_opened(&mut self, now: Duration) -> Vec<Fact> {
+    fn take_opened(&mut self, now: Duration) -> Vec<TenantFact> {
         if self.closed.is_empty() || now < self.next_check {
             return Vec::new();
         }
@@ -221,13 +221,13 @@ mod tests {
     }
 
     /// Describes facts in words.
-    fn words(facts: impl IntoIterator<Item = Fact>) -> Vec<String> {
+    fn words(facts: impl IntoIterator<Item = TenantFact>) -> Vec<String> {
         let described = facts.into_iter().map(|fact| match fact {
-            Fact::TenantClosed { tenant, by, wait } => match by {
+            TenantFact::Closed { tenant, by, wait } => match by {
                 ClosedBy::Limit(limits, at) => format!("{tenant}: {} {wait:?}", limits[at].name()),
                 ClosedBy::Suspension => format!("{tenant}: suspended {wait:?}"),
             },
-            Fact::TenantOpened {
+            TenantFact::Opened {
                 tenant,
                 after,
                 denied,

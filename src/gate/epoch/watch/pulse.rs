@@ -12,6 +12,7 @@ use crate::config::ScriptCommand;
 use crate::gate::epoch::FORGET_MS;
 use crate::gate::link::Request;
 use crate::gate::{GateError, refusal, scripts};
+use rules::limit::floor_ms;
 
 /// Number of fields that a heartbeat checks for workers that are gone.
 const SWEEP: u32 = 16;
@@ -52,7 +53,7 @@ impl EpochFindings {
 
 /// Returns the current time of a clock that showed `then` milliseconds at `at`.
 fn now_ms((then, at): (u64, Instant)) -> u64 {
-    then.saturating_add(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
+    then.saturating_add(floor_ms(at.elapsed()))
 }
 
 impl Watch {

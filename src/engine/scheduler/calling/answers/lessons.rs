@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::engine::facts::Fact;
+use crate::engine::facts::LimitFact;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::entry::StartRecord;
 use crate::engine::scheduler::outbox::Outbox;
@@ -160,20 +160,18 @@ impl Lessons {
         Some(batch.to_vec())
     }
 
-    /// Records that a limit is lowered, and adds a fact if that is news.
+    /// Records that a limit is lowered. Returns a fact if that is news.
     fn sunk(
         &mut self,
         now: Duration,
         (tenant, limit): (&Tenant, &Limit),
         sunk: &Sunk,
         left: Duration,
-        facts: &mut Vec<Fact>,
-    ) {
+    ) -> Option<LimitFact> {
         let scope = (!limit.is_global()).then(|| tenant.clone());
         let key = (scope.clone(), limit.name().to_owned());
         if sunk.to >= sunk.set {
-            facts.extend(self.restored(now, &key));
-            return;
+            return self.restored(now, &key);
         }
         let until = now.saturating_add(left);
         if self.lowered.len() < MAX_LOWERED || self.lowered.contains_key(&key) {
@@ -184,24 +182,23 @@ impl Lessons {
                 _ => self.next_check.min(until),
             };
         }
-        if sunk.is_new && sunk.to < sunk.from {
-            facts.push(Fact::LimitLowered {
-                scope,
-                limit: limit.name().to_owned(),
-                from: sunk.from,
-                to: sunk.to,
-                max: sunk.set,
-                left,
-                lowered: self.count(limit.name()),
-            });
-        }
+        let is_news = sunk.is_new && sunk.to < sunk.from;
+        is_news.then(|| LimitFact::Lowered {
+            scope,
+            limit: limit.name().to_owned(),
+            from: sunk.from,
+            to: sunk.to,
+            max: sunk.set,
+            left,
+            lowered: self.count(limit.name()),
+        })
     }
 
-    fn restored(&mut self, now: Duration, key: &LimitKey) -> Option<Fact> {
+    fn restored(&mut self, now: Duration, key: &LimitKey) -> Option<LimitFact> {
         let (since, _) = self.lowered.remove(key)?;
         let (scope, limit) = key.clone();
         let lowered = self.count(&limit);
-        Some(Fact::LimitRestored {
+        Some(LimitFact::Restored {
             scope,
             limit,
             after: now.saturating_sub(since),
@@ -218,7 +215,7 @@ impl Lessons {
     }
 
     /// Returns facts on the limits that are whole again.
-    pub(in crate::engine::scheduler) fn check_limits(&mut self, now: Duration) -> Vec<Fact> {
+    pub(in crate::engine::scheduler) fn check_limits(&mut self, now: Duration) -> Vec<LimitFact> {
         if self.lowered.is_empty() || now < self.next_check {
             return Vec::new();
         }
@@ -248,7 +245,7 @@ impl Scheduler {
         let sent = self.lessons.outbox.take_sent();
         let all = match result {
             Ok(all) => all,
-            Err(why) => return self.facts.push(Fact::LessonNotStored(why)),
+            Err(why) => return self.facts.push(LimitFact::LessonNotStored(why)),
         };
         let clock_ms = self.clock.at_least(now).unwrap_or(0);
         for (lesson, learned) in sent.iter().zip(all) {
@@ -256,7 +253,7 @@ impl Scheduler {
             let learned = match learned {
                 Ok(learned) => learned,
                 Err(why) => {
-                    self.facts.push(Fact::LessonNotStored(why));
+                    self.facts.push(LimitFact::LessonNotStored(why));
                     continue;
                 }
             };
@@ -266,7 +263,7 @@ impl Scheduler {
                 };
                 let left = Duration::from_millis(sunk.ends_ms.saturating_sub(clock_ms));
                 let of = (tenant, limit);
-                self.lessons.sunk(now, of, &sunk, left, &mut self.facts);
+                self.facts.extend(self.lessons.sunk(now, of, &sunk, left));
             }
         }
     }
@@ -303,16 +300,14 @@ mod tests {
             ends_ms: 0,
             is_new: true,
         };
-        let mut facts = Vec::new();
         let of = (&tenant(number), &limits()[1]);
-        lessons.sunk(at * SECOND, of, &sunk, left * SECOND, &mut facts);
-        words(facts)
+        words(lessons.sunk(at * SECOND, of, &sunk, left * SECOND))
     }
 
-    fn words(facts: Vec<Fact>) -> Vec<String> {
+    fn words(facts: impl IntoIterator<Item = LimitFact>) -> Vec<String> {
         let word = |fact| match fact {
-            Fact::LimitLowered { to, lowered, .. } => format!("to {to}, {lowered} lowered"),
-            Fact::LimitRestored { after, lowered, .. } => {
+            LimitFact::Lowered { to, lowered, .. } => format!("to {to}, {lowered} lowered"),
+            LimitFact::Restored { after, lowered, .. } => {
                 format!("whole {after:?}, {lowered} lowered")
             }
             other => panic!("{other:?}"),

@@ -15,7 +15,7 @@ pub(in crate::engine::scheduler) use lessons::{Learner, Lessons};
 pub use unstored_throttles::UnstoredThrottles;
 
 use crate::engine::action::{Action, Block, JobKey};
-use crate::engine::facts::Fact;
+use crate::engine::facts::{LimitFact, TenantFact};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::scheduler::due_time::DueTime;
 use crate::engine::scheduler::entry::Phase;
@@ -57,7 +57,7 @@ impl Scheduler {
         };
         let unnamed = length.map_or(DEFAULT_THROTTLE, |length| length.duration);
         let duration = (after.unwrap_or(unnamed)).min(self.settings.live.max_throttle);
-        self.facts.push(Fact::Throttled {
+        self.facts.push(TenantFact::Throttled {
             tenant: tenant.clone(),
             scope: scope.clone(),
             duration,
@@ -154,7 +154,7 @@ impl Scheduler {
         }
         let by_answer = self.settings.throttle_scope.or_by_answer(seen.stops_all);
         let scope = throttled_by(by_answer, limits, tenant);
-        self.facts.push(Fact::Throttled {
+        self.facts.push(TenantFact::Throttled {
             tenant: tenant.clone(),
             scope: scope.clone(),
             duration,
@@ -235,7 +235,7 @@ impl Scheduler {
         let (first, left) = (block.failures == 0, block.until.saturating_sub(now));
         let will_retry = self.throttles.failed(now, block);
         if first || !will_retry {
-            self.facts.push(Fact::ThrottleNotStored {
+            self.facts.push(TenantFact::ThrottleNotStored {
                 scope,
                 by,
                 left,
@@ -271,7 +271,7 @@ impl Scheduler {
             let warning = excess.to_string();
             if self.advertised.is_new_warning(now, &warning) {
                 self.facts
-                    .push(Fact::LowerLimitAdvertised(tenant.clone(), warning));
+                    .push(LimitFact::LowerAdvertised(tenant.clone(), warning));
             }
         }
     }
@@ -279,7 +279,8 @@ impl Scheduler {
     /// Handles the result of [`Action::Advertised`].
     pub fn advertised_result(&mut self, now: Duration, result: Result<(), GateError>) {
         self.advertised.advertised_result(now, result.is_ok());
-        self.facts.extend(result.err().map(Fact::QuotaNotStored));
+        self.facts
+            .extend(result.err().map(LimitFact::QuotaNotStored));
     }
 }
 

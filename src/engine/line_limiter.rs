@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use tracing::{info, warn};
+
 /// Maximum number of lines of one kind per [`SUMMARY_INTERVAL`].
-pub(super) const MAX_LINES: u32 = 10;
+const MAX_LINES: u32 = 10;
 /// Minimum interval between two summaries of one kind.
-pub(super) const SUMMARY_INTERVAL: Duration = Duration::from_secs(10);
+const SUMMARY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A kind of frequent event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +53,19 @@ const ALL: [LineKind; 12] = [
     LineKind::Unconfirmed,
 ];
 
+/// The limiter at one moment.
+pub(super) struct LineBudget<'a> {
+    pub(super) limiter: &'a mut LineLimiter,
+    pub(super) now: Duration,
+}
+
+impl LineBudget<'_> {
+    /// Returns true if a line may be logged now. Otherwise counts the event for the summary.
+    pub(super) fn may_log(&mut self, kind: LineKind) -> bool {
+        self.limiter.may_log(self.now, kind)
+    }
+}
+
 /// The events of one kind since a time.
 #[derive(Debug, Default, Clone, Copy)]
 struct LineCount {
@@ -65,15 +80,52 @@ pub(super) struct LineLimiter([LineCount; ALL.len()]);
 
 /// The number of events of one kind that got no line, and the time in which they happened.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Summary {
-    pub(super) kind: LineKind,
-    pub(super) more: u64,
-    pub(super) within: Duration,
+struct Summary {
+    kind: LineKind,
+    more: u64,
+    within: Duration,
+}
+
+impl Summary {
+    /// Logs the number of events that got no line.
+    fn log(&self) {
+        let Self { kind, more, within } = self;
+        let within_s = within.as_secs();
+        match kind {
+            LineKind::Closed => info!(more, within_s, "more tenants closed"),
+            LineKind::Opened => info!(more, within_s, "more tenants opened again"),
+            LineKind::BreakerOpened => warn!(more, within_s, "breakers of more tenants opened"),
+            LineKind::BreakerClosed => info!(more, within_s, "breakers of more tenants closed"),
+            LineKind::Throttled => info!(more, within_s, "the API throttled more calls"),
+            LineKind::Lowered => info!(more, within_s, "more limits lowered"),
+            LineKind::Restored => info!(more, within_s, "more limits restored"),
+            LineKind::Failed => info!(more, within_s, "more jobs failed"),
+            LineKind::Dead => warn!(more, within_s, "more dead letters"),
+            LineKind::Invalid => warn!(more, within_s, "more invalid messages"),
+            LineKind::Alone => info!(
+                more,
+                within_s, "more jobs whose calls crashed their workers"
+            ),
+            LineKind::Unconfirmed => warn!(more, within_s, "more publishes not confirmed"),
+        }
+    }
 }
 
 impl LineLimiter {
+    /// Sums up the events that got no line, if it is time.
+    pub(super) fn log_summaries(&mut self, now: Duration) {
+        if self.next().is_some_and(|at| at <= now) {
+            self.sum_up(now, false).iter().for_each(Summary::log);
+        }
+    }
+
+    /// Sums up all remaining events.
+    pub(super) fn close(&mut self, now: Duration) {
+        self.sum_up(now, true).iter().for_each(Summary::log);
+    }
+
     /// Returns true if a line may be logged now. Otherwise counts the event for the summary.
-    pub(super) fn may_log(&mut self, now: Duration, kind: LineKind) -> bool {
+    fn may_log(&mut self, now: Duration, kind: LineKind) -> bool {
         let count = &mut self.0[kind as usize];
         // Earlier events without a line must be summed up first, together with this one.
         if count.more == 0 && now >= count.since + SUMMARY_INTERVAL {
@@ -97,7 +149,7 @@ impl LineLimiter {
     }
 
     /// Returns the summaries that are due, or all if `ends`.
-    pub(super) fn sum_up(&mut self, now: Duration, ends: bool) -> Vec<Summary> {
+    fn sum_up(&mut self, now: Duration, ends: bool) -> Vec<Summary> {
         let mut rests = Vec::new();
         for kind in ALL {
             let count = &mut self.0[kind as usize];

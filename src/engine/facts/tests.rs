@@ -1,10 +1,10 @@
-//! Which facts have lines, what the lines say, and how many are logged.
+//! Which facts have lines, what the lines say, how many are logged, and what is counted.
 
 use std::io;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::engine::facts::{Death, Decision, WaitPlace};
+use crate::engine::line_limiter::LineLimiter;
 use crate::gate::GateError;
 use crate::handler::Outcome;
 use rules::limit::{Algorithm, Limit};
@@ -23,20 +23,24 @@ impl io::Write for LogLines {
 }
 
 /// Returns the lines that are logged.
-fn logged(facts: Vec<Fact>) -> String {
+fn logged(facts: Vec<impl Into<Fact>>) -> String {
+    let facts: Vec<Fact> = facts.into_iter().map(Into::into).collect();
     let lines = LogLines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .finish();
-    let mut journal = Journal::default();
+    let mut limiter = LineLimiter::default();
     let say_all = || {
         let now = Duration::from_secs(60);
         for fact in &facts {
-            journal.log(now, fact);
+            fact.log(&mut LineBudget {
+                limiter: &mut limiter,
+                now,
+            });
         }
-        journal.close(now + Duration::from_secs(3));
+        limiter.close(now + Duration::from_secs(3));
     };
     tracing::subscriber::with_default(subscriber, say_all);
     let bytes = lines.0.lock().expect("no panic").clone();
@@ -54,7 +58,7 @@ fn job() -> JobFields {
 #[test]
 fn a_dead_letter_is_logged_with_its_reason() {
     let reason = "its deadline is over".to_owned();
-    let fact = Fact::DeadLetter(job(), Death::Expired, reason);
+    let fact = JobFact::DeadLetter(job(), Death::Expired, reason);
     let log = logged(vec![fact]);
     for part in ["WARN", "job-7", "tenant=a", "its deadline is over"] {
         assert!(log.contains(part), "{part} is missing in {log}");
@@ -65,7 +69,7 @@ fn a_dead_letter_is_logged_with_its_reason() {
 fn a_line_about_a_job_names_its_trace() {
     let trace = Context::parse("00-0000000000000000000000000000000a-000000000000000b-01");
     let job = JobFields { trace, ..job() };
-    let log = logged(vec![Fact::FailedWhileOpen(job, "503".to_owned())]);
+    let log = logged(vec![JobFact::FailedWhileOpen(job, "503".to_owned())]);
     let ids = "trace_id=\"0000000000000000000000000000000a\" span_id=\"000000000000000b\"";
     assert!(log.contains(ids), "{log}");
 }
@@ -73,22 +77,22 @@ fn a_line_about_a_job_names_its_trace() {
 #[test]
 fn many_lines_of_a_kind_become_a_few_and_a_summary() {
     let reason = || "503".to_owned();
-    let failed = |number: u32| Fact::Retried {
+    let failed = |number: u32| JobFact::Retried {
         job: job(),
         attempt: number,
         wait: Duration::from_secs(1),
         reason: reason(),
     };
-    let mut facts: Vec<Fact> = (0..500).map(failed).collect();
-    facts.extend((0..13).map(|_| Fact::DeadLetter(job(), Death::Attempts, reason())));
+    let mut facts: Vec<JobFact> = (0..500).map(failed).collect();
+    facts.extend((0..13).map(|_| JobFact::DeadLetter(job(), Death::Attempts, reason())));
     let log = logged(facts);
     let lines = |part: &str| log.lines().filter(|line| line.contains(part)).count();
     assert_eq!(lines("job failed: it will be retried"), 10, "{log}");
     assert_eq!(lines("dead letter "), 10, "{log}");
     assert_eq!(log.lines().count(), 22, "{log}");
     for rest in [
-        "INFO sluicegate::engine::journal: more jobs failed more=490 within_s=3",
-        "WARN sluicegate::engine::journal: more dead letters more=3 within_s=3",
+        "INFO sluicegate::engine::line_limiter: more jobs failed more=490 within_s=3",
+        "WARN sluicegate::engine::line_limiter: more dead letters more=3 within_s=3",
     ] {
         assert!(log.contains(rest), "{rest} is missing in {log}");
     }
@@ -100,7 +104,7 @@ fn a_tenant_that_closes_and_opens_has_a_line_for_each() {
     let limit = Limit::new("hourly", Algorithm::SlidingWindow, 5, second, second / 20);
     let limits = limit.expect("a limit").into();
     let tenant = job().tenant;
-    let closed = |by| Fact::TenantClosed {
+    let closed = |by| TenantFact::Closed {
         tenant: tenant.clone(),
         by,
         wait: second,
@@ -108,7 +112,7 @@ fn a_tenant_that_closes_and_opens_has_a_line_for_each() {
     let log = logged(vec![
         closed(ClosedBy::Limit(limits, 0)),
         closed(ClosedBy::Suspension),
-        Fact::TenantOpened {
+        TenantFact::Opened {
             tenant: tenant.clone(),
             after: 90 * second,
             denied: 7,
@@ -126,7 +130,7 @@ fn a_tenant_that_closes_and_opens_has_a_line_for_each() {
 #[test]
 fn an_unreadable_clock_is_logged_with_its_tenant_and_reason() {
     let why = GateError::Refused("WRONGTYPE of a test".to_owned());
-    let log = logged(vec![Fact::ClockUnreadable(job().tenant, 3, why)]);
+    let log = logged(vec![TenantFact::ClockUnreadable(job().tenant, 3, why)]);
     for part in ["WARN", "tenant=a", "jobs=3", "WRONGTYPE of a test"] {
         assert!(log.contains(part), "{part} is missing in {log}");
     }
@@ -135,9 +139,51 @@ fn an_unreadable_clock_is_logged_with_its_tenant_and_reason() {
 #[test]
 fn events_of_single_jobs_are_not_logged() {
     let log = logged(vec![
-        Fact::Decided(Decision::Admitted),
-        Fact::Called(Outcome::Done, Some(Duration::from_millis(5))),
-        Fact::Delayed(WaitPlace::Recheck),
+        Fact::from(GateFact::Decided(Decision::Admitted)),
+        Fact::from(JobFact::Called(
+            Outcome::Done,
+            Some(Duration::from_millis(5)),
+        )),
+        Fact::from(JobFact::Delayed(WaitPlace::Recheck)),
     ]);
     assert_eq!(log, "");
+}
+
+#[test]
+fn events_of_jobs_are_counted_by_kind() {
+    let job = || JobFields {
+        id: Some("job-7".to_owned()),
+        tenant: Tenant::parse("a").expect("a tenant"),
+        trace: None,
+    };
+    let metrics = Metrics::new();
+    for fact in [
+        Fact::from(GateFact::Answered(Duration::from_millis(2), false)),
+        Fact::from(GateFact::Decided(Decision::Admitted)),
+        Fact::from(JobFact::Called(
+            Outcome::Done,
+            Some(Duration::from_millis(5)),
+        )),
+        Fact::from(JobFact::Called(Outcome::Done, None)),
+        Fact::from(JobFact::Delayed(WaitPlace::Recheck)),
+        Fact::from(JobFact::DeadLetter(job(), Death::Expired, String::new())),
+        Fact::from(JobFact::DeadLetter(job(), Death::Attempts, String::new())),
+        Fact::from(JobFact::DeadLetter(job(), Death::Attempts, String::new())),
+    ] {
+        fact.count(&metrics);
+    }
+    let shown = metrics.encode();
+    for line in [
+        "sluicegate_gate_round_trips_total 1",
+        "sluicegate_gate_failures_total 1",
+        "sluicegate_gate_seconds_count 1",
+        "sluicegate_decisions_total{answer=\"start\"} 1",
+        "sluicegate_dispatches_total{outcome=\"done\"} 2",
+        "sluicegate_dispatch_seconds_count 1",
+        "sluicegate_delays_total{where=\"recheck\"} 1",
+        "sluicegate_dead_letters_total{reason=\"expired\"} 1",
+        "sluicegate_dead_letters_total{reason=\"attempts\"} 2",
+    ] {
+        assert!(shown.lines().any(|l| l == line), "{line} is missing");
+    }
 }
