@@ -91,7 +91,8 @@ pub enum DefaultBurst {
     One,
 }
 
-/// How an algorithm computes with the numbers of a limit. Times are in milliseconds.
+/// How an algorithm computes with the numbers of a limit. Times are in milliseconds. The defaults are
+/// those of an algorithm that admits at most `max` units in any span.
 pub trait Rules: Sync {
     /// Returns the data that Redis stores for a partition with a used-up quota.
     fn stored(&self, terms: &Terms) -> StoredUsage;
@@ -112,11 +113,15 @@ pub trait Rules: Sync {
     /// as the guard holds: units that arrive less than a window apart started less than window +
     /// guard apart. The search in `tests/simulation/gate/worst.rs` reaches each of these maxima and
     /// finds nothing above.
-    fn worst_case(&self, terms: &Terms) -> u64;
+    fn worst_case(&self, terms: &Terms) -> u64 {
+        terms.max()
+    }
 
     /// Returns the maximum number of units that start in any `ms` milliseconds; `u64::MAX` if there
     /// is no bound.
-    fn max_units_in(&self, terms: &Terms, ms: u64) -> u64;
+    fn max_units_in(&self, terms: &Terms, ms: u64) -> u64 {
+        terms.max().saturating_mul(ms.div_ceil(self.span(terms)))
+    }
 
     /// Returns the maximum number of units that start in excess of an even flow of `max` per span.
     fn burstiness(&self, terms: &Terms) -> u64 {
@@ -125,7 +130,10 @@ pub trait Rules: Sync {
 
     /// Returns the maximum number of calls that arrive in an API's own window of `window_ms`:
     /// [`Rules::worst_case`] for a window of any length. A call costs at least one unit.
-    fn arriving(&self, terms: &Terms, window_ms: u64) -> u64;
+    fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
+        let apart = window_ms.saturating_add(terms.guard_ms());
+        terms.max().saturating_mul(apart.div_ceil(self.span(terms)))
+    }
 
     /// Returns true if `other`, which counts the same units by another algorithm or other numbers,
     /// makes this limit redundant. False if in doubt.

@@ -39,10 +39,6 @@ macro_rules! both {
             (terms.window_ms(), 0)
         }
 
-        fn worst_case(&self, terms: &Terms) -> u64 {
-            terms.max()
-        }
-
         /// Unbounded, because the duration of calls is not known.
         fn max_units_in(&self, _: &Terms, _: u64) -> u64 {
             u64::MAX

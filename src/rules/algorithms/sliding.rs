@@ -52,22 +52,8 @@ impl Rules for SlidingWindow {
         terms.guard_ms()
     }
 
-    /// A start counts for all of window + guard.
-    fn worst_case(&self, terms: &Terms) -> u64 {
-        terms.max()
-    }
-
-    fn max_units_in(&self, terms: &Terms, ms: u64) -> u64 {
-        terms.max().saturating_mul(ms.div_ceil(self.span(terms)))
-    }
-
     fn burstiness(&self, terms: &Terms) -> u64 {
         terms.max()
-    }
-
-    fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
-        let apart = window_ms.saturating_add(terms.guard_ms());
-        terms.max().saturating_mul(apart.div_ceil(self.span(terms)))
     }
 
     fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
