@@ -3,6 +3,7 @@
 //! builds and runs it.
 #![forbid(unsafe_code)]
 
+mod amqp;
 mod backlog;
 mod bed;
 mod checker;

@@ -1,25 +1,16 @@
 //! Takes the results of jobs from a queue, and records each when it comes.
 
-use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt;
 use lapin::message::Delivery;
-use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions};
-use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, Connection, ConnectionProperties};
+use lapin::options::BasicAckOptions;
+use lapin::types::AMQPValue;
 use tokio::time::{sleep, timeout};
 
 use crate::RunFailure;
+use crate::amqp::{self, REQUEST_TIMEOUT, RETRY_DELAY};
 use crate::history::{EventKind, History};
-
-/// Timeout of a connect, or of one request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause before a new attempt.
-const RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Maximum number of unacked results.
-const PREFETCH: u16 = 200;
 
 /// Returns the name of the queue for results of the jobs in `work`.
 pub fn queue(work: &str) -> String {
@@ -31,18 +22,8 @@ pub fn queue(work: &str) -> String {
 /// # Errors
 /// Returns an error if RabbitMQ does not answer.
 pub async fn declare(url: &str, queue: &str) -> Result<(), RunFailure> {
-    let connecting = Connection::connect(url, ConnectionProperties::default());
-    let connection = timeout(REQUEST_TIMEOUT, connecting).await??;
-    let channel = timeout(REQUEST_TIMEOUT, connection.create_channel()).await??;
-    let durable = QueueDeclareOptions {
-        durable: true,
-        ..QueueDeclareOptions::default()
-    };
-    let mut arguments = FieldTable::default();
-    let kind = AMQPValue::LongString("quorum".into());
-    arguments.insert("x-queue-type".into(), kind);
-    let declaring = channel.queue_declare(queue.into(), durable, arguments);
-    timeout(REQUEST_TIMEOUT, declaring).await??;
+    let (connection, channel) = amqp::connect(url).await?;
+    amqp::declare(&channel, queue).await?;
     timeout(REQUEST_TIMEOUT, connection.close(200, "done".into())).await??;
     Ok(())
 }
@@ -75,19 +56,9 @@ impl Listener {
         }
     }
 
-    async fn session(&self, url: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let connecting = Connection::connect(url, ConnectionProperties::default());
-        let connection = timeout(REQUEST_TIMEOUT, connecting).await??;
-        let channel: Channel = timeout(REQUEST_TIMEOUT, connection.create_channel()).await??;
-        let qos = channel.basic_qos(PREFETCH, BasicQosOptions::default());
-        timeout(REQUEST_TIMEOUT, qos).await??;
-        let consuming = channel.basic_consume(
-            queue(&self.work).into(),
-            "".into(),
-            BasicConsumeOptions::default(),
-            FieldTable::default(),
-        );
-        let mut results = timeout(REQUEST_TIMEOUT, consuming).await??;
+    async fn session(&self, url: &str) -> Result<(), RunFailure> {
+        let (_connection, channel) = amqp::connect(url).await?;
+        let mut results = amqp::consume(&channel, queue(&self.work)).await?;
         while let Some(result) = results.next().await {
             let result = result?;
             self.history.add(to_event(&result));

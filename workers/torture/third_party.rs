@@ -1,32 +1,25 @@
 //! Third-party workers to which jobs are forwarded. They take jobs from a queue, call the
 //! downstream, and report the end. They use plain AMQP, as any client would.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use lapin::message::Delivery;
 use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
-    ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+    BasicAckOptions, BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions,
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use lapin::{BasicProperties, Channel, ExchangeKind};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::RunFailure;
+use crate::amqp::{self, REQUEST_TIMEOUT, RETRY_DELAY};
 use crate::downstream::{CLOSED, CallOrigin, Downstream};
 use crate::history::DownstreamAnswer;
 
-/// Timeout of a connect, or of one request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause before a new attempt.
-const RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Maximum number of unacked jobs: more than the workers hand over.
-const PREFETCH: u16 = 200;
 /// Time after which they give up a call without a report; Sluicegate has stopped waiting by then.
 const CALL_TIMEOUT: Duration = Duration::from_secs(6);
 
@@ -59,19 +52,9 @@ impl ThirdParty {
     /// Returns an error if RabbitMQ does not answer.
     pub async fn declare(&self) -> Result<(), RunFailure> {
         let url = self.urls.first().map_or("", String::as_str);
-        let connecting = Connection::connect(url, ConnectionProperties::default());
-        let connection = timeout(REQUEST_TIMEOUT, connecting).await??;
-        let channel = timeout(REQUEST_TIMEOUT, connection.create_channel()).await??;
+        let (connection, channel) = amqp::connect(url).await?;
         let name = name(&self.work);
-        let mut arguments = FieldTable::default();
-        let kind = AMQPValue::LongString("quorum".into());
-        arguments.insert("x-queue-type".into(), kind);
-        let durable = QueueDeclareOptions {
-            durable: true,
-            ..QueueDeclareOptions::default()
-        };
-        let declaring = channel.queue_declare(name.as_str().into(), durable, arguments);
-        timeout(REQUEST_TIMEOUT, declaring).await??;
+        amqp::declare(&channel, &name).await?;
         let durable = ExchangeDeclareOptions {
             durable: true,
             ..ExchangeDeclareOptions::default()
@@ -104,19 +87,9 @@ impl ThirdParty {
         }
     }
 
-    async fn session(&self, url: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let connecting = Connection::connect(url, ConnectionProperties::default());
-        let connection = timeout(REQUEST_TIMEOUT, connecting).await??;
-        let channel: Channel = timeout(REQUEST_TIMEOUT, connection.create_channel()).await??;
-        let qos = channel.basic_qos(PREFETCH, BasicQosOptions::default());
-        timeout(REQUEST_TIMEOUT, qos).await??;
-        let consuming = channel.basic_consume(
-            name(&self.work).into(),
-            "".into(),
-            BasicConsumeOptions::default(),
-            FieldTable::default(),
-        );
-        let mut jobs = timeout(REQUEST_TIMEOUT, consuming).await??;
+    async fn session(&self, url: &str) -> Result<(), RunFailure> {
+        let (_connection, channel) = amqp::connect(url).await?;
+        let mut jobs = amqp::consume(&channel, name(&self.work)).await?;
         // Their number is bounded by the prefetch. They end with the session, as if the process had
         // died.
         let mut under_way = JoinSet::new();
