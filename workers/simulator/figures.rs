@@ -1,16 +1,18 @@
 //! The figures of a run, simulated or live: its duration, the used part of the limits, the waits,
 //! and the fullest window.
 
+mod job_times;
 mod quota;
 mod series;
 mod unfinished;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rules::policy::Policy;
 use serde::Serialize;
 
+use self::job_times::JobTimes;
 use self::quota::{MeasuredQuota, MeasuredQuotas};
 pub use self::series::RunInterval;
 pub use self::unfinished::{Reason, UnfinishedSummary};
@@ -144,10 +146,10 @@ pub struct TenantSummary {
 }
 
 /// A job's wait in microseconds, and whether it still lasted at the end of the run.
-type OfOne = (u64, bool);
+type Wait = (u64, bool);
 
 impl WaitFigures {
-    fn of(mut waits: Vec<OfOne>) -> Self {
+    fn of(mut waits: Vec<Wait>) -> Self {
         // Ended waits sort before unfinished waits of the same length.
         waits.sort_unstable();
         let rank = |part: usize| (waits.len() * part).div_ceil(100).max(1) - 1;
@@ -187,107 +189,61 @@ fn share((used, allowed): (f64, f64)) -> f64 {
 impl Figures {
     /// Computes the figures of `history`, the run of `jobs` under `policy`.
     pub fn of(policy: &Policy, jobs: &[SimulatedJob], history: &RunHistory) -> Self {
-        let (mut first, mut last) = (vec![None; jobs.len()], vec![None; jobs.len()]);
-        let (mut throttled, mut retries) = (0, 0);
-        for call in &history.calls {
-            let Some(first) = first.get_mut(call.job) else {
-                continue;
-            };
-            throttled += usize::from(call.status == 429);
-            if last[call.job].is_some_and(|(_, status)| status != 429) {
-                retries += 1;
-            }
-            first.get_or_insert(call.at_us);
-            last[call.job] = Some((call.until_us, call.status));
-        }
+        let times = JobTimes::of(jobs, history);
         let begin = jobs.first().map_or(0, SimulatedJob::at_us);
         let last_end = history.calls.iter().map(|call| call.until_us).max();
         let over_us = history.left.map(|left| left.at_us);
         let end = over_us.or(last_end).unwrap_or(begin);
-        let dead_ones: HashSet<usize> = history.dead.iter().map(|(job, _)| *job).collect();
-        // The time from publish to `at`, or to the end of the run. `None` if the job was not
-        // published by then or became a dead letter before.
-        let until = |job: usize, at: Option<u64>| {
-            let published = jobs[job].at_us();
-            let since = |at: u64| at.saturating_sub(published);
-            match (at, over_us) {
-                (Some(at), _) => Some((since(at), false)),
-                (None, Some(over)) if !dead_ones.contains(&job) && published <= over => {
-                    Some((since(over), true))
-                }
-                _ => None,
-            }
-        };
-        let waits: Vec<Option<OfOne>> = (first.iter().enumerate())
-            .map(|(job, first)| until(job, *first))
-            .collect();
-        let mut by_tenant: BTreeMap<&str, (usize, Vec<OfOne>)> = BTreeMap::new();
-        for (job, wait) in jobs.iter().zip(&waits) {
-            let of_one = by_tenant.entry(&job.tenant).or_default();
-            of_one.0 += 1;
-            of_one.1.extend(wait);
-        }
-        let mut busiest: Vec<_> = by_tenant.into_iter().collect();
-        busiest.sort_by_key(|(_, (jobs, _))| std::cmp::Reverse(*jobs));
-        let more_tenants = busiest.len().saturating_sub(SHOWN_TENANTS);
-        busiest.truncate(SHOWN_TENANTS);
-        let tenants = busiest
-            .into_iter()
-            .map(|(tenant, (jobs, waits))| TenantSummary {
-                tenant: tenant.to_owned(),
-                waits: WaitFigures::of(waits),
-                jobs,
-            });
+        let waits = times.waits();
+        let (tenants, more_tenants) = busiest_tenants(jobs, &waits);
         let quotas = MeasuredQuotas::of(policy, jobs, history, end);
-        let limits = of_limits(&quotas, history);
         let busiest = quotas.busiest();
-        let is_done = |status: u16| history.unfinished == 0 || (200..300).contains(&status);
-        let ends: Vec<Option<u64>> = last
-            .iter()
-            .enumerate()
-            .map(|(job, end)| match end {
-                // A call may outlast the run.
-                Some((at, status))
-                    if over_us.is_none_or(|over| *at <= over)
-                        && (is_done(*status) || dead_ones.contains(&job)) =>
-                {
-                    Some(*at)
-                }
-                None if dead_ones.contains(&job) => Some(jobs[job].at_us()),
-                _ => None,
-            })
-            .collect();
-        let done = ends.iter().enumerate();
-        let done = done.filter(|(job, _)| !dead_ones.contains(job));
-        let done = done.filter_map(|(job, end)| until(job, *end));
-        let uncalled = dead_ones
-            .iter()
-            .filter(|job| first.get(**job).is_some_and(Option::is_none));
+        let ends = times.ends();
         Self {
             jobs: jobs.len(),
             makespan: seconds(end.saturating_sub(begin)),
             used: busiest.map_or(0.0, |quota| share(quota.used(history.epoch_us))),
             waits: WaitFigures::of(waits.into_iter().flatten().collect()),
             calls: history.calls.len(),
-            throttled,
-            retries,
+            throttled: times.throttled,
+            retries: times.retries,
             deliveries: (history.deliveries as f64 / jobs.len().max(1) as f64 * 1e3).round() / 1e3,
             dead: dead(history),
-            dead_uncalled: uncalled.count(),
+            dead_uncalled: times.dead_uncalled(),
             unfinished: history.unfinished,
-            unpublished: jobs
-                .iter()
-                .filter(|job| over_us.is_some_and(|over| job.at_us() > over))
-                .count(),
+            unpublished: times.unpublished(),
             left: UnfinishedSummary::of(history),
-            done_after: WaitFigures::of(done.collect()),
-            tenants: tenants.collect(),
+            done_after: WaitFigures::of(times.done_after(&ends)),
+            tenants,
             more_tenants,
             series: series::of(jobs, &ends, (busiest, end)),
-            limits,
+            limits: of_limits(&quotas, history),
             shadows: of_shadows(policy, history),
         }
     }
+}
+
+/// Returns the figures of the tenants with the most jobs, and the number of the other tenants.
+/// `waits` are those of the jobs, `None` for a job without one.
+fn busiest_tenants(jobs: &[SimulatedJob], waits: &[Option<Wait>]) -> (Vec<TenantSummary>, usize) {
+    let mut by_tenant: BTreeMap<&str, (usize, Vec<Wait>)> = BTreeMap::new();
+    for (job, wait) in jobs.iter().zip(waits) {
+        let of_tenant = by_tenant.entry(&job.tenant).or_default();
+        of_tenant.0 += 1;
+        of_tenant.1.extend(wait);
+    }
+    let mut busiest: Vec<_> = by_tenant.into_iter().collect();
+    busiest.sort_by_key(|(_, (jobs, _))| std::cmp::Reverse(*jobs));
+    let others = busiest.len().saturating_sub(SHOWN_TENANTS);
+    busiest.truncate(SHOWN_TENANTS);
+    let shown = busiest
+        .into_iter()
+        .map(|(tenant, (jobs, waits))| TenantSummary {
+            tenant: tenant.to_owned(),
+            waits: WaitFigures::of(waits),
+            jobs,
+        });
+    (shown.collect(), others)
 }
 
 /// Returns the most frequent reasons, and all others as one.
@@ -311,7 +267,7 @@ fn dead(history: &RunHistory) -> BTreeMap<String, usize> {
 }
 
 fn of_limits(quotas: &MeasuredQuotas, history: &RunHistory) -> Vec<LimitSummary> {
-    let mut waits: BTreeMap<&Arc<str>, Vec<OfOne>> = BTreeMap::new();
+    let mut waits: BTreeMap<&Arc<str>, Vec<Wait>> = BTreeMap::new();
     for wait in &history.waits {
         (waits.entry(&wait.limit).or_default()).push((wait.us, wait.is_unfinished));
     }

@@ -1,6 +1,8 @@
 //! Figures as text: the results of each configuration, side by side.
 
-use crate::figures::{Figures, Reason, ShadowSummary, UnfinishedSummary, WaitFigures};
+use crate::figures::{
+    Figures, LimitSummary, Reason, ShadowSummary, TenantSummary, UnfinishedSummary, WaitFigures,
+};
 pub use sluicegate::operator::text::grouped as number;
 
 /// Maximum number of characters shown of the name of a tenant or a file.
@@ -11,116 +13,148 @@ type Row = (String, Vec<String>);
 
 /// Formats the figures of all runs, with their names, in columns.
 pub fn table(all: &[(String, Figures)]) -> String {
-    let mut rows: Vec<Row> = vec![(
-        String::new(),
-        all.iter().map(|(name, _)| middle(name)).collect(),
-    )];
-    let mut row = |name: &str, text: &dyn Fn(&Figures) -> String| {
-        let texts = all.iter().map(|(_, figures)| text(figures)).collect();
-        rows.push((name.to_owned(), texts));
-    };
-    row("jobs", &|f| number(f.jobs as u64));
-    row("makespan", &makespan);
-    row("busiest quota: used share", &|f| percent(f.used));
-    row("wait p50", &|f| wait(&f.waits, 50));
-    row("wait p99", &|f| wait(&f.waits, 99));
-    row("wait max", &|f| wait(&f.waits, 100));
-    row("done after p50, p99, max", &|f| three(&f.done_after));
-    row("calls", &|f| number(f.calls as u64));
-    row("429s", &|f| number(f.throttled as u64));
-    row("retries", &|f| number(f.retries as u64));
-    row("deliveries per job", &|f| format!("{:.2}", f.deliveries));
-    row("dead letters", &|f| {
-        number(f.dead.values().sum::<usize>() as u64)
-    });
-    if all.iter().any(|(_, f)| f.dead_uncalled > 0) {
-        row("  never called", &|f| number(f.dead_uncalled as u64));
-    }
-    if all.iter().any(|(_, f)| f.unfinished > 0) {
-        row("not done in time", &|f| number(f.unfinished as u64));
-    }
-    if all.iter().any(|(_, f)| f.waits.not_over > 0) {
-        row("  not started", &|f| number(f.waits.not_over as u64));
-    }
+    let mut rows = FigureRows::new(all);
+    rows.add_run();
     for name in names(all, |f| f.limits.iter().map(|limit| limit.name.as_str())) {
-        let find = |f: &Figures, text: &dyn Fn(&crate::figures::LimitSummary) -> String| {
-            let limit = f.limits.iter().find(|limit| limit.name == name);
-            limit.map_or("-".to_owned(), text)
-        };
-        row(&format!("limit {name}"), &|f| {
-            find(f, &|l| l.algorithm.clone())
-        });
-        row("  used: busiest, all", &|f| {
-            find(f, &|l| {
-                format!("{}, {}", percent(l.most_used), percent(l.used))
-            })
-        });
-        row("  fullest window", &|f| {
-            find(f, &|l| {
-                format!("{} of {}", number(l.fullest), number(l.allowance))
-            })
-        });
-        row("  waits", &|f| find(f, &|l| number(l.waits.jobs as u64)));
-        row("  p50, p99, max", &|f| find(f, &|l| three(&l.waits)));
-        if all.iter().any(|(_, f)| learns(f, &name)) {
-            row("  learned limit at the end", &|f| {
-                find(f, &|l| match l.learned {
-                    Some(max) => number(max),
-                    None => "-".to_owned(),
-                })
-            });
-        }
+        rows.add_limit(&name);
     }
     for name in names(all, |f| f.shadows.iter().map(|shadow| shadow.name.as_str())) {
-        let find = |f: &Figures, text: &dyn Fn(&ShadowSummary) -> String| {
-            let shadow = f.shadows.iter().find(|shadow| shadow.name == name);
-            shadow.map_or("-".to_owned(), text)
-        };
-        row(&format!("shadow {name}"), &|f| {
-            find(f, &|s| s.algorithm.clone())
-        });
-        row("  would have waited", &|f| {
-            find(f, &|s| {
-                format!("{} of {}", number(s.would_have_waited), number(s.starts))
-            })
-        });
-        row("  longest", &|f| {
-            find(f, &|s| match s.would_have_waited {
-                0 => "-".to_owned(),
-                _ => time(s.longest_wait),
-            })
-        });
-        row("  over a day, or never", &|f| {
-            find(f, &|s| number(s.would_never_have_started))
-        });
+        rows.add_shadow(&name);
     }
     for name in names(all, |f| {
         f.tenants.iter().map(|tenant| tenant.tenant.as_str())
     }) {
-        let find = |f: &Figures, text: &dyn Fn(&crate::figures::TenantSummary) -> String| {
-            let tenant = f.tenants.iter().find(|tenant| tenant.tenant == name);
-            tenant.map_or("-".to_owned(), text)
-        };
-        row(&format!("tenant {}: jobs", middle(&name)), &|f| {
-            find(f, &|t| number(t.jobs as u64))
-        });
-        row("  wait p50, p99, max", &|f| find(f, &|t| three(&t.waits)));
+        rows.add_tenant(&name);
     }
-    if all.iter().any(|(_, f)| f.more_tenants > 0) {
-        row("other tenants", &|f| number(f.more_tenants as u64));
+    if rows.any(|f| f.more_tenants > 0) {
+        rows.add("other tenants", &|f| number(f.more_tenants as u64));
     }
     for reason in names(all, |f| f.dead.keys().map(String::as_str)) {
-        row(&format!("dead: {}", short(&reason)), &|f| {
+        rows.add(&format!("dead: {}", short(&reason)), &|f| {
             number(f.dead.get(&reason).copied().unwrap_or(0) as u64)
         });
     }
-    let mut table = in_columns(&rows);
+    let mut table = in_columns(&rows.rows);
     for (name, figures) in all {
         if let Some(why) = unfinished(figures) {
             table.push_str(&format!("\n{}: {why}\n", middle(name)));
         }
     }
     table
+}
+
+/// The rows of the table of all runs, below a row with their names.
+struct FigureRows<'a> {
+    all: &'a [(String, Figures)],
+    rows: Vec<Row>,
+}
+
+impl<'a> FigureRows<'a> {
+    fn new(all: &'a [(String, Figures)]) -> Self {
+        let names = all.iter().map(|(name, _)| middle(name)).collect();
+        Self {
+            all,
+            rows: vec![(String::new(), names)],
+        }
+    }
+
+    /// Returns true if `has` is true for the figures of at least one run.
+    fn any(&self, has: impl Fn(&Figures) -> bool) -> bool {
+        self.all.iter().any(|(_, figures)| has(figures))
+    }
+
+    fn add(&mut self, name: &str, text: &dyn Fn(&Figures) -> String) {
+        let texts = self.all.iter().map(|(_, figures)| text(figures)).collect();
+        self.rows.push((name.to_owned(), texts));
+    }
+
+    /// Adds the rows about the run as a whole.
+    fn add_run(&mut self) {
+        self.add("jobs", &|f| number(f.jobs as u64));
+        self.add("makespan", &makespan);
+        self.add("busiest quota: used share", &|f| percent(f.used));
+        self.add("wait p50", &|f| wait(&f.waits, 50));
+        self.add("wait p99", &|f| wait(&f.waits, 99));
+        self.add("wait max", &|f| wait(&f.waits, 100));
+        self.add("done after p50, p99, max", &|f| three(&f.done_after));
+        self.add("calls", &|f| number(f.calls as u64));
+        self.add("429s", &|f| number(f.throttled as u64));
+        self.add("retries", &|f| number(f.retries as u64));
+        self.add("deliveries per job", &|f| format!("{:.2}", f.deliveries));
+        self.add("dead letters", &|f| {
+            number(f.dead.values().sum::<usize>() as u64)
+        });
+        if self.any(|f| f.dead_uncalled > 0) {
+            self.add("  never called", &|f| number(f.dead_uncalled as u64));
+        }
+        if self.any(|f| f.unfinished > 0) {
+            self.add("not done in time", &|f| number(f.unfinished as u64));
+        }
+        if self.any(|f| f.waits.not_over > 0) {
+            self.add("  not started", &|f| number(f.waits.not_over as u64));
+        }
+    }
+
+    /// Adds the rows about the limit `name`.
+    fn add_limit(&mut self, name: &str) {
+        let is_learned = self.any(|f| learns(f, name));
+        let mut add = |title: &str, text: &dyn Fn(&LimitSummary) -> String| {
+            self.add(title, &|f| {
+                let limit = f.limits.iter().find(|limit| limit.name == name);
+                limit.map_or("-".to_owned(), text)
+            });
+        };
+        add(&format!("limit {name}"), &|l| l.algorithm.clone());
+        add("  used: busiest, all", &|l| {
+            format!("{}, {}", percent(l.most_used), percent(l.used))
+        });
+        add("  fullest window", &|l| {
+            format!("{} of {}", number(l.fullest), number(l.allowance))
+        });
+        add("  waits", &|l| number(l.waits.jobs as u64));
+        add("  p50, p99, max", &|l| three(&l.waits));
+        if is_learned {
+            add("  learned limit at the end", &|l| match l.learned {
+                Some(max) => number(max),
+                None => "-".to_owned(),
+            });
+        }
+    }
+
+    /// Adds the rows about the shadow limit `name`.
+    fn add_shadow(&mut self, name: &str) {
+        let mut add = |title: &str, text: &dyn Fn(&ShadowSummary) -> String| {
+            self.add(title, &|f| {
+                let shadow = f.shadows.iter().find(|shadow| shadow.name == name);
+                shadow.map_or("-".to_owned(), text)
+            });
+        };
+        add(&format!("shadow {name}"), &|s| s.algorithm.clone());
+        add("  would have waited", &|s| {
+            format!("{} of {}", number(s.would_have_waited), number(s.starts))
+        });
+        add("  longest", &|s| match s.would_have_waited {
+            0 => "-".to_owned(),
+            _ => time(s.longest_wait),
+        });
+        add("  over a day, or never", &|s| {
+            number(s.would_never_have_started)
+        });
+    }
+
+    /// Adds the rows about the tenant `name`.
+    fn add_tenant(&mut self, name: &str) {
+        let mut add = |title: &str, text: &dyn Fn(&TenantSummary) -> String| {
+            self.add(title, &|f| {
+                let tenant = f.tenants.iter().find(|tenant| tenant.tenant == name);
+                tenant.map_or("-".to_owned(), text)
+            });
+        };
+        add(&format!("tenant {}: jobs", middle(name)), &|t| {
+            number(t.jobs as u64)
+        });
+        add("  wait p50, p99, max", &|t| three(&t.waits));
+    }
 }
 
 /// Says how many jobs were not done at the end of the run, and why; `None` if all were.
