@@ -6,24 +6,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rules::delays::DelayLevels;
 use rules::headers;
 use rules::job::{Field, labels};
 use rules::tenant::Tenant;
 use sluicegate::app::scheduler_settings;
 use sluicegate::broker::{Broker as _, BrokerEvent, DeliverySource, Outgoing};
 use sluicegate::config::{Config, TenantField, ValueField};
-use sluicegate::engine::Stop;
 use sluicegate::engine::action::EngineSettings;
 use sluicegate::engine::scheduler::Scheduler;
+use sluicegate::engine::{EngineEnd, Stop};
 use sluicegate::gate::Gate as _;
 use sluicegate::metrics::Metrics;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, sleep_until};
 
 use crate::api::{ApiHandler, ApiModel, RecordedApi};
 use crate::environment::{self, Environment, in_simulated_time};
 use crate::gate::{GateConnection, WaitRecorder};
-use crate::history::RunHistory;
+use crate::history::{EarlyEnd, RunHistory};
 use crate::jobs::{SimulatedJob, TENANT};
 use crate::stop_rule::{RunState, StopRule};
 
@@ -105,69 +107,13 @@ async fn play(
     jobs: &Arc<Vec<SimulatedJob>>,
     watched: &RunProgress,
 ) -> RunHistory {
-    let config = setup.config;
-    let settings = settings(config);
-    let (stage, mut news) = Environment::begin(EPOCH_US, &settings.levels).await;
-    tokio::spawn(async move { while news.recv().await.is_some() {} });
-    let called = Arc::new(RecordedApi::new(
-        setup.api.clone(),
-        setup.seed,
-        (stage.began, EPOCH_US),
-    ));
-    let waits = Arc::new(WaitRecorder::default());
-    let (stop, metrics) = (Stop::default(), Arc::new(Metrics::new()));
-    let has_keys = jobs.iter().any(|job| job.routing_key.is_some());
-    let mut workers = Vec::new();
-    for number in 0..setup.workers {
-        let (client, mut events) = stage.join(config.amqp.prefetch, settings.live.concurrency);
-        if has_keys {
-            let (sender, receiver) = mpsc::channel(1);
-            tokio::spawn(route(Arc::clone(jobs), events, sender));
-            events = receiver;
-        }
-        let settings = environment::settings(settings.clone(), &client);
-        let way = GateConnection {
-            gate: Arc::clone(&stage.gate),
-            waits: Arc::clone(&waits),
-            takes: setup.redis,
-        };
-        let caller = ApiHandler::new(&called, config);
-        let patience = config.dispatch.shutdown_timeout;
-        let engine = environment::engine((client, Arc::new(way), caller), &metrics, patience);
-        let scheduler = Scheduler::new(settings, setup.seed.wrapping_add(number as u64));
-        workers.push(tokio::spawn(engine.run(scheduler, events, stop.clone())));
-    }
-    let published = Cell::new(0);
-    let left = {
-        let mut stop_rule = StopRule::new(setup, jobs);
-        let publishing = publish(&stage, jobs, config, &published);
-        tokio::pin!(publishing);
-        loop {
-            let waiting = stage.left();
-            let state = RunState {
-                at: stage.began.elapsed(),
-                ended: published.get().saturating_sub(waiting),
-                waiting,
-                work: called.count() as u64 + stage.server.deliveries(),
-            };
-            watched.send_state(state);
-            if waiting == 0 && published.get() == jobs.len() {
-                break None;
-            }
-            let over = stop_rule.over(state);
-            if over.is_some() {
-                break over;
-            }
-            let is_published = published.get() == jobs.len();
-            tokio::select! {
-                biased;
-                () = &mut publishing, if !is_published => {}
-                () = sleep(stop_rule.pause(state.at)) => {}
-            }
-        }
-    };
-    let unpublished = jobs.len() - published.get();
-    let unfinished = (stage.left() + unpublished).min(jobs.len());
+    let settings = settings(setup.config);
+    let run = ActiveRun::begin(setup, jobs, &settings.levels).await;
+    let stop = Stop::default();
+    let workers = run.start_workers(&settings, &stop);
+    let (published, left) = run.publish_and_watch(watched).await;
+    let unpublished = jobs.len() - published;
+    let unfinished = (run.stage.left() + unpublished).min(jobs.len());
     stop.soft.cancel();
     if unfinished > 0 {
         stop.hard.cancel();
@@ -176,6 +122,119 @@ async fn play(
         // A worker that panicked has printed that to standard error, and its jobs are left.
         let _ = worker.await;
     }
+    let ActiveRun {
+        stage, api, waits, ..
+    } = &run;
+    RunHistory {
+        epoch_us: EPOCH_US,
+        calls: api.take_calls(),
+        waits: waits.take(left.map(|left| stage.began + Duration::from_micros(left.at_us))),
+        deliveries: stage.server.deliveries(),
+        dead: dead_letters(stage),
+        unfinished,
+        left,
+        shadows: waits.take_shadows(),
+        learned: learned(stage, jobs, setup.config).await,
+    }
+}
+
+/// A run whose simulated time has begun.
+struct ActiveRun<'a> {
+    setup: &'a RunSetup<'a>,
+    jobs: &'a Arc<Vec<SimulatedJob>>,
+    stage: Environment,
+    api: Arc<RecordedApi>,
+    waits: Arc<WaitRecorder>,
+}
+
+impl<'a> ActiveRun<'a> {
+    async fn begin(
+        setup: &'a RunSetup<'a>,
+        jobs: &'a Arc<Vec<SimulatedJob>>,
+        levels: &DelayLevels,
+    ) -> Self {
+        let (stage, mut news) = Environment::begin(EPOCH_US, levels).await;
+        tokio::spawn(async move { while news.recv().await.is_some() {} });
+        let began = (stage.began, EPOCH_US);
+        Self {
+            setup,
+            jobs,
+            api: Arc::new(RecordedApi::new(setup.api.clone(), setup.seed, began)),
+            waits: Arc::new(WaitRecorder::default()),
+            stage,
+        }
+    }
+
+    /// Starts all workers. They run until `stop`.
+    fn start_workers(&self, settings: &EngineSettings, stop: &Stop) -> Vec<JoinHandle<EngineEnd>> {
+        let config = self.setup.config;
+        let metrics = Arc::new(Metrics::new());
+        let has_keys = self.jobs.iter().any(|job| job.routing_key.is_some());
+        let mut workers = Vec::new();
+        for number in 0..self.setup.workers {
+            let prefetch = config.amqp.prefetch;
+            let (client, mut events) = self.stage.join(prefetch, settings.live.concurrency);
+            if has_keys {
+                let (sender, receiver) = mpsc::channel(1);
+                tokio::spawn(route(Arc::clone(self.jobs), events, sender));
+                events = receiver;
+            }
+            let settings = environment::settings(settings.clone(), &client);
+            let gate = GateConnection {
+                gate: Arc::clone(&self.stage.gate),
+                waits: Arc::clone(&self.waits),
+                takes: self.setup.redis,
+            };
+            let caller = ApiHandler::new(&self.api, config);
+            let patience = config.dispatch.shutdown_timeout;
+            let engine = environment::engine((client, Arc::new(gate), caller), &metrics, patience);
+            let scheduler = Scheduler::new(settings, self.setup.seed.wrapping_add(number as u64));
+            workers.push(tokio::spawn(engine.run(scheduler, events, stop.clone())));
+        }
+        workers
+    }
+
+    /// Publishes the jobs and waits until all are done, or until the stop rule ends the run.
+    /// Returns the number of published jobs, and the early end, if any.
+    async fn publish_and_watch(&self, watched: &RunProgress) -> (usize, Option<EarlyEnd>) {
+        let Self { stage, jobs, .. } = self;
+        let published = Cell::new(0);
+        let mut stop_rule = StopRule::new(self.setup, jobs);
+        let publishing = publish(stage, jobs, self.setup.config, &published);
+        tokio::pin!(publishing);
+        loop {
+            let state = self.state(published.get());
+            watched.send_state(state);
+            let is_published = published.get() == jobs.len();
+            if state.waiting == 0 && is_published {
+                return (published.get(), None);
+            }
+            let over = stop_rule.over(state);
+            if over.is_some() {
+                return (published.get(), over);
+            }
+            tokio::select! {
+                biased;
+                () = &mut publishing, if !is_published => {}
+                () = sleep(stop_rule.pause(state.at)) => {}
+            }
+        }
+    }
+
+    /// Returns the state of the run after `published` jobs were published.
+    fn state(&self, published: usize) -> RunState {
+        let waiting = self.stage.left();
+        RunState {
+            at: self.stage.began.elapsed(),
+            ended: published.saturating_sub(waiting),
+            waiting,
+            work: self.api.count() as u64 + self.stage.server.deliveries(),
+        }
+    }
+}
+
+/// Returns the index and the reason of each dead letter.
+fn dead_letters(stage: &Environment) -> Vec<(usize, String)> {
     let dead = stage.server.messages(&stage.server.names().dead);
     let dead = dead.iter().map(|message| {
         let id = message.id().and_then(|id| id.parse().ok());
@@ -185,17 +244,7 @@ async fn play(
         };
         (id.unwrap_or_default(), reason)
     });
-    RunHistory {
-        epoch_us: EPOCH_US,
-        calls: called.take_calls(),
-        waits: waits.take(left.map(|left| stage.began + Duration::from_micros(left.at_us))),
-        deliveries: stage.server.deliveries(),
-        dead: dead.collect(),
-        unfinished,
-        left,
-        shadows: waits.take_shadows(),
-        learned: learned(&stage, jobs, config).await,
-    }
+    dead.collect()
 }
 
 /// Returns the learned values of adaptive limits at the end, by name: the lowest of all tenants.
