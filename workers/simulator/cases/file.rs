@@ -11,7 +11,7 @@ use serde_saphyr::{MessageFormatter as _, Spanned, UserMessageFormatter};
 use sluicegate::config::{Config, ConfigErrors, Origin, Pipelines};
 
 use super::Case;
-use super::keys::{File, WrittenApi, WrittenCase, WrittenJob};
+use super::keys::{Expectations, File, Time, WrittenApi, WrittenCase, WrittenJob};
 use super::sections::{CaseConfig, Json};
 use crate::api::ApiModel;
 use crate::forms::MAX_ROUND_TRIP;
@@ -143,39 +143,12 @@ fn read_case(written: WrittenCase, line: u64, files: &Files<'_>) -> Result<Case,
         Some(api) => read_api(&api.value).map_err(|why| (api.referenced.line(), why))?,
         None => ApiModel::default(),
     };
-    let redis = match &written.redis_latency {
-        Some(time) => time.seconds().map_err(here)?,
-        None => 0.0,
-    };
-    if redis > MAX_ROUND_TRIP.as_secs_f64() {
-        let max = MAX_ROUND_TRIP.as_secs_f64();
-        return Err(here(format!(
-            "redis-latency is {redis:?} s; it must be at most {max} s: a worker's requests time \
-            out after 2 s"
-        )));
-    }
+    let redis = read_redis_latency(written.redis_latency.as_ref()).map_err(here)?;
     let within = match &written.within {
         Some(time) => Some(time.seconds().map_err(here)?),
         None => None,
     };
-    let mut jobs = Vec::new();
-    for job in written.jobs {
-        let line = job.referenced.line();
-        read_job(job.value, &mut jobs).map_err(|why| (line, why))?;
-    }
-    if jobs.is_empty() {
-        return Err(here("there are no jobs in it".to_owned()));
-    }
-    sort_by(&mut jobs, |(_, job)| job.at);
-    let (names, jobs): (Vec<String>, Vec<SimulatedJob>) = jobs.into_iter().unzip();
-    let mut known = HashSet::new();
-    let named = names.iter().filter(|name| !name.is_empty());
-    if let Some(twice) = named.into_iter().find(|name| !known.insert(*name)) {
-        return Err(here(format!(
-            "two jobs have the name {}",
-            mistake::shown(twice)
-        )));
-    }
+    let (names, jobs) = read_jobs(written.jobs, line)?;
     let last = jobs.last().map_or(0.0, |job| job.at);
     if let Some(within) = within.filter(|within| *within < last) {
         return Err(here(format!(
@@ -183,34 +156,14 @@ fn read_case(written: WrittenCase, line: u64, files: &Files<'_>) -> Result<Case,
         )));
     }
     let expected = written.expect.value;
-    let there = |why: String| (written.expect.referenced.line(), why);
-    for time in expected.times() {
-        time.seconds().map_err(there)?;
-    }
-    if let Some(name) = expected.names().find(|name| !names.contains(name)) {
-        return Err(there(format!(
-            "no job has the name {}",
-            mistake::shown(name)
-        )));
-    }
-    if expected
-        .deliveries_at_most
-        .is_some_and(|max| !max.is_finite())
-    {
-        return Err(there("deliveries-at-most is not a number".to_owned()));
-    }
-    if expected.is_empty() {
-        return Err(there(
-            "there are no expectations, so the case can't fail".to_owned(),
-        ));
-    }
+    check_expectations(&expected, &names).map_err(|why| (written.expect.referenced.line(), why))?;
     Ok(Case {
         name: written.name,
         line,
         config,
         workers,
         api,
-        redis: Duration::from_secs_f64(redis),
+        redis,
         max: match within {
             Some(within) => Duration::from_secs_f64(within),
             None => Duration::from_secs_f64(last) + AFTER_LAST,
@@ -225,6 +178,66 @@ fn read_case(written: WrittenCase, line: u64, files: &Files<'_>) -> Result<Case,
         names,
         expected,
     })
+}
+
+/// Returns the round-trip time to Redis, by default zero.
+fn read_redis_latency(written: Option<&Time>) -> Result<Duration, String> {
+    let seconds = match written {
+        Some(time) => time.seconds()?,
+        None => 0.0,
+    };
+    let max = MAX_ROUND_TRIP.as_secs_f64();
+    if seconds > max {
+        return Err(format!(
+            "redis-latency is {seconds:?} s; it must be at most {max} s: a worker's requests time \
+            out after 2 s"
+        ));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// Returns the jobs of the case at line `line`, sorted by time, and their names.
+fn read_jobs(
+    written: Vec<Spanned<WrittenJob>>,
+    line: u64,
+) -> Result<(Vec<String>, Vec<SimulatedJob>), (u64, String)> {
+    let mut jobs = Vec::new();
+    for job in written {
+        let line = job.referenced.line();
+        read_job(job.value, &mut jobs).map_err(|why| (line, why))?;
+    }
+    if jobs.is_empty() {
+        return Err((line, "there are no jobs in it".to_owned()));
+    }
+    sort_by(&mut jobs, |(_, job)| job.at);
+    let (names, jobs): (Vec<String>, Vec<SimulatedJob>) = jobs.into_iter().unzip();
+    let mut known = HashSet::new();
+    let named = names.iter().filter(|name| !name.is_empty());
+    if let Some(twice) = named.into_iter().find(|name| !known.insert(*name)) {
+        let why = format!("two jobs have the name {}", mistake::shown(twice));
+        return Err((line, why));
+    }
+    Ok((names, jobs))
+}
+
+/// Checks that the values of the expectations are valid, and that they name only jobs in `names`.
+fn check_expectations(expected: &Expectations, names: &[String]) -> Result<(), String> {
+    for time in expected.times() {
+        time.seconds()?;
+    }
+    if let Some(name) = expected.names().find(|name| !names.contains(name)) {
+        return Err(format!("no job has the name {}", mistake::shown(name)));
+    }
+    if expected
+        .deliveries_at_most
+        .is_some_and(|max| !max.is_finite())
+    {
+        return Err("deliveries-at-most is not a number".to_owned());
+    }
+    if expected.is_empty() {
+        return Err("there are no expectations, so the case can't fail".to_owned());
+    }
+    Ok(())
 }
 
 /// Returns the configuration of the case at line `line`, from the file that it names or from the

@@ -13,64 +13,117 @@ const SHOWN: usize = 12;
 /// Returns a text for each difference. In a text, lines with `-` were expected and lines with `+`
 /// are the result.
 pub(super) fn differences(case: &Case, history: &RunHistory) -> Vec<String> {
-    let (jobs, expected) = (&case.jobs, &case.expected);
-    let policy = &case.config.rate_limiter.policy;
-    let figures = Figures::of(policy, jobs, history);
-    let tolerance = expected.tolerance();
-    let mut found = Vec::new();
-    let mut differs = |what: &str, wanted: String, came: String| {
-        found.push(format!("{what}\n  - {wanted}\n  + {came}"));
-    };
+    let mut judge = Judge::new(case, history);
+    judge.compare_starts();
+    judge.compare_start_of_jobs();
+    judge.compare_order();
+    judge.compare_durations();
+    judge.compare_fullest_windows();
+    judge.compare_shadows();
+    judge.compare_counts();
+    if let Some(came) = table::unfinished(&judge.figures) {
+        judge.differs("jobs", "all are done".to_owned(), came);
+    }
+    judge.found
+}
 
-    let mut first: Vec<Option<f64>> = vec![None; jobs.len()];
-    let mut order = Vec::new();
-    for call in &history.calls {
-        if let Some(start) = first.get_mut(call.job)
-            && start.is_none()
-        {
-            *start = Some(call.at_us as f64 / 1e6);
-            order.push(call.job);
+/// The result of a case, and the differences found so far.
+struct Judge<'a> {
+    case: &'a Case,
+    history: &'a RunHistory,
+    figures: Figures,
+    /// Start of each job, in seconds.
+    first: Vec<Option<f64>>,
+    /// Jobs in the order in which they started.
+    order: Vec<usize>,
+    found: Vec<String>,
+}
+
+impl<'a> Judge<'a> {
+    fn new(case: &'a Case, history: &'a RunHistory) -> Self {
+        let mut first: Vec<Option<f64>> = vec![None; case.jobs.len()];
+        let mut order = Vec::new();
+        for call in &history.calls {
+            if let Some(start) = first.get_mut(call.job)
+                && start.is_none()
+            {
+                *start = Some(call.at_us as f64 / 1e6);
+                order.push(call.job);
+            }
+        }
+        Self {
+            case,
+            history,
+            figures: Figures::of(&case.config.rate_limiter.policy, &case.jobs, history),
+            first,
+            order,
+            found: Vec::new(),
         }
     }
-    let starts: Vec<f64> = order.iter().filter_map(|job| first[*job]).collect();
-    if let Some(wanted) = &expected.starts {
+
+    fn differs(&mut self, what: &str, wanted: String, came: String) {
+        self.found.push(format!("{what}\n  - {wanted}\n  + {came}"));
+    }
+
+    /// Compares the start times of all jobs.
+    fn compare_starts(&mut self) {
+        let Some(wanted) = &self.case.expected.starts else {
+            return;
+        };
         let wanted: Vec<f64> = wanted
             .iter()
             .filter_map(|time| time.seconds().ok())
             .collect();
+        let starts: Vec<f64> = (self.order.iter())
+            .filter_map(|job| self.first[*job])
+            .collect();
+        let tolerance = self.case.expected.tolerance();
         let as_wanted = |(wanted, came): (&f64, &f64)| (wanted - came).abs() <= tolerance;
         let pairs = wanted.iter().zip(&starts);
-        if wanted.len() != starts.len() || !pairs.clone().all(as_wanted) {
-            let same = pairs.take_while(|pair| as_wanted(*pair)).count();
-            let what = match wanted.len() == starts.len() {
-                true => format!(
-                    "starts: the {} differs by more than {tolerance} s",
-                    nth(same + 1)
-                ),
-                false => format!(
-                    "starts: {} jobs, and {} are expected to start",
-                    starts.len(),
-                    wanted.len()
-                ),
-            };
-            let came = list(&starts) + &reasons(jobs, history);
-            differs(&what, list(&wanted), came);
+        if wanted.len() == starts.len() && pairs.clone().all(as_wanted) {
+            return;
+        }
+        let same = pairs.take_while(|pair| as_wanted(*pair)).count();
+        let what = match wanted.len() == starts.len() {
+            true => format!(
+                "starts: the {} differs by more than {tolerance} s",
+                nth(same + 1)
+            ),
+            false => format!(
+                "starts: {} jobs, and {} are expected to start",
+                starts.len(),
+                wanted.len()
+            ),
+        };
+        let came = list(&starts) + &reasons(&self.case.jobs, self.history);
+        self.differs(&what, list(&wanted), came);
+    }
+
+    /// Compares the start times of jobs that are named.
+    fn compare_start_of_jobs(&mut self) {
+        let case = self.case;
+        let tolerance = case.expected.tolerance();
+        for (name, wanted) in case.expected.start.iter().flatten() {
+            let number = case.names.iter().position(|known| known == name);
+            let came = number.and_then(|job| self.first[job]);
+            let wanted = wanted.seconds().unwrap_or_default();
+            if came.is_none_or(|came| (came - wanted).abs() > tolerance) {
+                let came = match came {
+                    Some(came) => format!("{came:.3} s"),
+                    None => format!("never{}", death(number, self.history)),
+                };
+                self.differs(&format!("start of {name}"), format!("{wanted:.3} s"), came);
+            }
         }
     }
-    let number = |name: &String| case.names.iter().position(|known| known == name);
-    for (name, wanted) in expected.start.iter().flatten() {
-        let came = number(name).and_then(|job| first[job]);
-        let wanted = wanted.seconds().unwrap_or_default();
-        if came.is_none_or(|came| (came - wanted).abs() > tolerance) {
-            let came = match came {
-                Some(came) => format!("{came:.3} s"),
-                None => format!("never{}", death(number(name), history)),
-            };
-            differs(&format!("start of {name}"), format!("{wanted:.3} s"), came);
-        }
-    }
-    if let Some(wanted) = &expected.order {
-        let came = order.iter().map(|job| &case.names[*job]);
+
+    /// Compares the order in which jobs started.
+    fn compare_order(&mut self) {
+        let case = self.case;
+        let Some(wanted) = &case.expected.order else {
+            return;
+        };
+        let came = self.order.iter().map(|job| &case.names[*job]);
         let came: Vec<&String> = came.filter(|name| wanted.contains(name)).collect();
         if came.iter().copied().ne(wanted) {
             let words = |names: Vec<&String>| {
@@ -80,95 +133,96 @@ pub(super) fn differences(case: &Case, history: &RunHistory) -> Vec<String> {
                     .collect::<Vec<_>>()
                     .join(", ")
             };
-            differs("order", words(wanted.iter().collect()), words(came));
+            self.differs("order", words(wanted.iter().collect()), words(came));
         }
     }
-    let mut at_most = |what: &str, wanted: Option<&Time>, came: f64| {
+
+    /// Compares waits and the makespan with their maximums.
+    fn compare_durations(&mut self) {
+        let expected = &self.case.expected;
+        if let Some(max) = &expected.waits_at_most {
+            let waits = self.figures.waits;
+            self.at_most("wait p50", max.p50.as_ref(), waits.p50);
+            self.at_most("wait p99", max.p99.as_ref(), waits.p99);
+            self.at_most("longest wait", max.max.as_ref(), waits.max);
+        }
+        if let Some(max) = &expected.done_after_at_most {
+            let done = self.figures.done_after;
+            self.at_most("done after p50", max.p50.as_ref(), done.p50);
+            self.at_most("done after p99", max.p99.as_ref(), done.p99);
+            self.at_most("longest done after", max.max.as_ref(), done.max);
+        }
+        let makespan = self.figures.makespan;
+        self.at_most("makespan", expected.makespan_at_most.as_ref(), makespan);
+    }
+
+    fn at_most(&mut self, what: &str, wanted: Option<&Time>, came: f64) {
+        let tolerance = self.case.expected.tolerance();
         let wanted = wanted.and_then(|time| time.seconds().ok());
         if let Some(wanted) = wanted.filter(|wanted| came > wanted + tolerance) {
-            differs(
-                what,
-                format!("at most {wanted:.3} s"),
-                format!("{came:.3} s"),
-            );
+            let wanted = format!("at most {wanted:.3} s");
+            self.differs(what, wanted, format!("{came:.3} s"));
         }
-    };
-    if let Some(waits) = &expected.waits_at_most {
-        at_most("wait p50", waits.p50.as_ref(), figures.waits.p50);
-        at_most("wait p99", waits.p99.as_ref(), figures.waits.p99);
-        at_most("longest wait", waits.max.as_ref(), figures.waits.max);
     }
-    if let Some(max) = &expected.done_after_at_most {
-        let done = &figures.done_after;
-        at_most("done after p50", max.p50.as_ref(), done.p50);
-        at_most("done after p99", max.p99.as_ref(), done.p99);
-        at_most("longest done after", max.max.as_ref(), done.max);
-    }
-    at_most(
-        "makespan",
-        expected.makespan_at_most.as_ref(),
-        figures.makespan,
-    );
-    for (name, wanted) in expected.fullest_window.iter().flatten() {
-        let limit = figures.limits.iter().find(|limit| limit.name == *name);
-        let came = limit.map(|limit| limit.fullest);
-        if came != Some(*wanted) {
+
+    /// Compares the units in the fullest window of each limit.
+    fn compare_fullest_windows(&mut self) {
+        for (name, wanted) in self.case.expected.fullest_window.iter().flatten() {
+            let figures = &self.figures;
+            let limit = figures.limits.iter().find(|limit| limit.name == *name);
+            let came = limit.map(|limit| limit.fullest);
+            if came == Some(*wanted) {
+                continue;
+            }
             let is_shadow = figures.shadows.iter().any(|shadow| shadow.name == *name);
             let came = match came {
                 Some(units) => units.to_string(),
                 None if is_shadow => "it is a shadow: use would-have-waited".to_owned(),
                 None => "there is no such limit".to_owned(),
             };
-            differs(
-                &format!("fullest window of {name}"),
-                wanted.to_string(),
-                came,
-            );
+            let what = format!("fullest window of {name}");
+            self.differs(&what, wanted.to_string(), came);
         }
     }
-    for (name, wanted) in expected.would_have_waited.iter().flatten() {
-        let shadow = figures.shadows.iter().find(|shadow| shadow.name == *name);
-        let came = shadow.map(|shadow| shadow.would_have_waited);
-        if came != Some(*wanted) {
+
+    /// Compares the number of jobs that each shadow limit would have delayed.
+    fn compare_shadows(&mut self) {
+        for (name, wanted) in self.case.expected.would_have_waited.iter().flatten() {
+            let mut shadows = self.figures.shadows.iter();
+            let shadow = shadows.find(|shadow| shadow.name == *name);
+            let came = shadow.map(|shadow| shadow.would_have_waited);
+            if came == Some(*wanted) {
+                continue;
+            }
             let came = came.map_or_else(
                 || "there is no such shadow limit".to_owned(),
                 |jobs| jobs.to_string(),
             );
-            differs(
-                &format!("jobs that would have waited for the shadow {name}"),
-                wanted.to_string(),
-                came,
-            );
+            let what = format!("jobs that would have waited for the shadow {name}");
+            self.differs(&what, wanted.to_string(), came);
         }
     }
-    let mut same = |what: &str, wanted: Option<usize>, came: usize, more: String| {
-        if let Some(wanted) = wanted.filter(|wanted| *wanted != came) {
-            differs(what, wanted.to_string(), format!("{came}{more}"));
+
+    /// Compares the numbers of dead letters, 429s and deliveries.
+    fn compare_counts(&mut self) {
+        let (expected, history) = (&self.case.expected, self.history);
+        // A case expects no dead letters unless it says so. Otherwise a bound on waits would hold
+        // even if no job ever started.
+        let (wanted, came) = (expected.dead_letters.unwrap_or(0), history.dead.len());
+        if came != wanted {
+            let came = format!("{came}{}", reasons(&self.case.jobs, history));
+            self.differs("dead letters", wanted.to_string(), came);
         }
-    };
-    // A case expects no dead letters unless it says so. Otherwise a bound on waits would hold even
-    // if no job ever started.
-    same(
-        "dead letters",
-        Some(expected.dead_letters.unwrap_or(0)),
-        history.dead.len(),
-        reasons(jobs, history),
-    );
-    same("429s", expected.throttled, figures.throttled, String::new());
-    if let Some(max) = expected
-        .deliveries_at_most
-        .filter(|max| figures.deliveries > *max)
-    {
-        differs(
-            "deliveries per job",
-            format!("at most {max}"),
-            figures.deliveries.to_string(),
-        );
+        let came = self.figures.throttled;
+        if let Some(wanted) = expected.throttled.filter(|wanted| *wanted != came) {
+            self.differs("429s", wanted.to_string(), came.to_string());
+        }
+        let came = self.figures.deliveries;
+        if let Some(max) = expected.deliveries_at_most.filter(|max| came > *max) {
+            let wanted = format!("at most {max}");
+            self.differs("deliveries per job", wanted, came.to_string());
+        }
     }
-    if let Some(came) = table::unfinished(&figures) {
-        differs("jobs", "all are done".to_owned(), came);
-    }
-    found
 }
 
 fn nth(number: usize) -> String {
