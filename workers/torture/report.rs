@@ -11,92 +11,127 @@ use pace::Run;
 
 /// Maximum number of findings that are shown; the history has all.
 const SHOWN: usize = 20;
+
 /// Formats the table. `left` is the number of messages that were still in queues at the end.
 pub fn table(verdict: &HistoryVerdict, run: &Run, left: u64) -> String {
-    let used = run.used();
-    let mut text = String::new();
-    let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:26} {value}");
-    };
-    let faults: usize = verdict.faults.values().sum();
-    line("faults", format!("{faults}: {}", list(&verdict.faults)));
-    if verdict.missed > 0 {
-        line("of them without effect", verdict.missed.to_string());
+    let mut table = ReportTable::default();
+    table.add_faults(verdict);
+    table.add_jobs(verdict, left);
+    table.add_calls(verdict);
+    table.add_limits(verdict);
+    table.add_throughput(run);
+    table.add_findings(verdict);
+    table.0
+}
+
+/// The text of the table so far.
+#[derive(Default)]
+struct ReportTable(String);
+
+impl ReportTable {
+    fn line(&mut self, name: &str, value: String) {
+        let _ = writeln!(self.0, "{name:26} {value}");
     }
-    line(
-        "jobs confirmed",
-        format!(
-            "{} ({} more were published without an answer from RabbitMQ)",
-            verdict.confirmed, verdict.unsure
-        ),
-    );
-    line(
-        "done / dead",
-        format!("{} / {}", verdict.done, verdict.dead),
-    );
-    line("left in queues", left.to_string());
-    line(
-        "calls",
-        format!(
-            "{}, {} of them not answered with 2xx; the highest attempt was {}",
-            verdict.calls, verdict.refused, verdict.attempts
-        ),
-    );
-    line("results", verdict.results.to_string());
-    line(
-        "delayed / duplicates",
-        format!("{} / {}", verdict.delayed, verdict.dropped),
-    );
-    let (cancelled, asked) = verdict.cancelled;
-    line("canceled", format!("{cancelled} of {asked} requested"));
-    let repeated: usize = verdict.repeated.values().sum();
-    line(
-        "ran again after the end",
-        format!("{repeated} calls, after: {}", list(&verdict.repeated)),
-    );
-    line(
-        "windows",
-        format!(
-            "{} overfull; the fullest had {} of {}",
-            verdict.overfull, verdict.fullest.0, verdict.fullest.1
-        ),
-    );
-    let (closings, ignored) = verdict.closings;
-    line(
-        "closed by 429",
-        format!("{closings} times; {ignored} late calls"),
-    );
-    if let Some((done, allowed)) = verdict.neighbors {
-        line(
-            "next to rude neighbors",
-            format!("at least {done} of {allowed} jobs of a tenant done in 10 s"),
+
+    fn add_faults(&mut self, verdict: &HistoryVerdict) {
+        let faults: usize = verdict.faults.values().sum();
+        self.line("faults", format!("{faults}: {}", list(&verdict.faults)));
+        if verdict.missed > 0 {
+            self.line("of them without effect", verdict.missed.to_string());
+        }
+    }
+
+    fn add_jobs(&mut self, verdict: &HistoryVerdict, left: u64) {
+        self.line(
+            "jobs confirmed",
+            format!(
+                "{} ({} more were published without an answer from RabbitMQ)",
+                verdict.confirmed, verdict.unsure
+            ),
+        );
+        self.line(
+            "done / dead",
+            format!("{} / {}", verdict.done, verdict.dead),
+        );
+        self.line("left in queues", left.to_string());
+    }
+
+    /// Adds the calls, and the features that jobs used.
+    fn add_calls(&mut self, verdict: &HistoryVerdict) {
+        self.line(
+            "calls",
+            format!(
+                "{}, {} of them not answered with 2xx; the highest attempt was {}",
+                verdict.calls, verdict.refused, verdict.attempts
+            ),
+        );
+        self.line("results", verdict.results.to_string());
+        self.line(
+            "delayed / duplicates",
+            format!("{} / {}", verdict.delayed, verdict.dropped),
+        );
+        let (cancelled, asked) = verdict.cancelled;
+        self.line("canceled", format!("{cancelled} of {asked} requested"));
+        let repeated: usize = verdict.repeated.values().sum();
+        self.line(
+            "ran again after the end",
+            format!("{repeated} calls, after: {}", list(&verdict.repeated)),
         );
     }
-    line(
-        "used without faults",
-        match used.seconds {
-            0 => "no such second".to_owned(),
-            seconds => format!(
-                "{:.1} % of the limits, in {seconds} s",
-                100.0 * used.calls as f64 / used.allowed
+
+    /// Adds how the limits were kept and shared.
+    fn add_limits(&mut self, verdict: &HistoryVerdict) {
+        self.line(
+            "windows",
+            format!(
+                "{} overfull; the fullest had {} of {}",
+                verdict.overfull, verdict.fullest.0, verdict.fullest.1
             ),
-        },
-    );
-    let recoveries = run.recoveries();
-    if !recoveries.is_empty() {
-        line("back to 95 %, at worst", worst(&recoveries));
+        );
+        let (closings, ignored) = verdict.closings;
+        self.line(
+            "closed by 429",
+            format!("{closings} times; {ignored} late calls"),
+        );
+        if let Some((done, allowed)) = verdict.neighbors {
+            self.line(
+                "next to rude neighbors",
+                format!("at least {done} of {allowed} jobs of a tenant done in 10 s"),
+            );
+        }
     }
-    let takeovers = run.takeovers();
-    if !takeovers.is_empty() {
-        line("takeover, at worst", worst(&takeovers));
+
+    fn add_throughput(&mut self, run: &Run) {
+        let used = run.used();
+        self.line(
+            "used without faults",
+            match used.seconds {
+                0 => "no such second".to_owned(),
+                seconds => format!(
+                    "{:.1} % of the limits, in {seconds} s",
+                    100.0 * used.calls as f64 / used.allowed
+                ),
+            },
+        );
+        let recoveries = run.recoveries();
+        if !recoveries.is_empty() {
+            self.line("back to 95 %, at worst", worst(&recoveries));
+        }
+        let takeovers = run.takeovers();
+        if !takeovers.is_empty() {
+            self.line("takeover, at worst", worst(&takeovers));
+        }
     }
-    for finding in verdict.findings.iter().take(SHOWN) {
-        let _ = writeln!(text, "FAIL {finding}");
+
+    fn add_findings(&mut self, verdict: &HistoryVerdict) {
+        for finding in verdict.findings.iter().take(SHOWN) {
+            let _ = writeln!(self.0, "FAIL {finding}");
+        }
+        if verdict.findings.len() > SHOWN {
+            let more = verdict.findings.len() - SHOWN;
+            let _ = writeln!(self.0, "... and {more} more");
+        }
     }
-    if verdict.findings.len() > SHOWN {
-        let _ = writeln!(text, "... and {} more", verdict.findings.len() - SHOWN);
-    }
-    text
 }
 
 fn list(counts: &BTreeMap<FaultKind, usize>) -> String {
