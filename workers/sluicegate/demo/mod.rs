@@ -13,35 +13,27 @@ mod report;
 mod scenario;
 mod table;
 mod view;
+mod watch;
 mod workload;
 
 use std::fmt::Display;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use serde::Serialize;
 use sluicegate::config::Config;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval};
 use trial::pauses::PauseWatch;
 
 use children::{DemoWorker, WorkerCounts, WorkerSettings};
 use downstream::DemoApi;
-use ledger::TenantProgress;
-use pipelines::{PipelineRole, ScenarioStage};
+use pipelines::PipelineRole;
 use queues::DemoQueues;
-use report::{ApiOutage, CombinedFigures, DemoFigures, DemoObservations};
+use report::{CombinedFigures, DemoFigures, DemoObservations};
 use scenario::Scenario;
-use view::ProgressView;
+use watch::publish_and_watch;
 pub use workload::DemoArgs;
-use workload::{DemoJob, Workload};
-
-/// Interval at which the dead-letter queue is polled.
-const DEAD_POLL: Duration = Duration::from_millis(500);
+use workload::Workload;
 
 /// The reason why the demo ended without figures, as a sentence for the user.
 #[derive(Debug, thiserror::Error)]
@@ -198,7 +190,7 @@ async fn observe(
     }
     say(args, "The workers are ready; tenants start publishing.");
     let pauses = PauseWatch::start();
-    let (confirmed, outage) = watch(args, plan, parts, &mut workers).await?;
+    let (confirmed, outage) = publish_and_watch(args, plan, parts, &mut workers).await?;
     let pauses = pauses.pauses();
     let mut all = Vec::with_capacity(parts.len());
     for (part, confirmed) in parts.iter().zip(confirmed) {
@@ -262,114 +254,4 @@ fn describe(part: &PipelineSetup) -> String {
         },
         plan.workers,
     )
-}
-
-/// Publishes the jobs, shows progress, and makes an API go away and come back if the scenario
-/// requires it. Returns the confirmed jobs of each part when all have ended or the deadline has
-/// passed.
-async fn watch(
-    args: &DemoArgs,
-    plan: &Workload,
-    parts: &[PipelineSetup],
-    workers: &mut [DemoWorker],
-) -> Result<(Vec<Vec<DemoJob>>, Option<ApiOutage>), DemoError> {
-    let plans: Vec<Workload> = parts.iter().map(|part| part.plan.clone()).collect();
-    let (queues, downstreams): (Vec<_>, Vec<_>) = (parts.iter())
-        .map(|part| (&part.queues, &part.downstream))
-        .unzip();
-    let counts: Vec<Arc<[AtomicUsize]>> = (plans.iter())
-        .map(|plan| (0..plan.tenants).map(|_| AtomicUsize::new(0)).collect())
-        .collect();
-    let (begin, started) = watch::channel(false);
-    let publish = |at: usize| {
-        let (plan, queues, counts, started) = (&plans[at], queues[at], &counts[at], &started);
-        let of_tenant =
-            move |tenant: usize| queues.publish(plan, tenant, &counts[tenant], started.clone());
-        futures_util::future::try_join_all((0..plan.tenants).map(of_tenant))
-    };
-    let publishing = futures_util::future::try_join_all((0..plans.len()).map(publish));
-    tokio::pin!(publishing);
-    let mut confirmed: Option<Vec<Vec<DemoJob>>> = None;
-    let mut view = ProgressView::new(&plans, args.json);
-    let mut tick = interval(view::INTERVAL);
-    let mut dead = vec![0; plans.len()];
-    let mut dead_seen = Instant::now();
-    let mut stage = ScenarioStage::Flooding;
-    let mut outage: Option<ApiOutage> = None;
-    let deadline = Instant::now() + plan.deadline();
-    loop {
-        tokio::select! {
-            jobs = &mut publishing, if confirmed.is_none() => {
-                confirmed = Some(jobs?.into_iter().map(|jobs| jobs.concat()).collect());
-            }
-            _ = tick.tick() => {}
-        }
-        let progress: Vec<Vec<TenantProgress>> = downstreams
-            .iter()
-            .map(|downstream| downstream.progress())
-            .collect();
-        let counts: Vec<Vec<usize>> = counts
-            .iter()
-            .map(|counts| {
-                counts
-                    .iter()
-                    .map(|count| count.load(Ordering::Relaxed))
-                    .collect()
-            })
-            .collect();
-        view.show(&progress.concat(), &counts.concat());
-        for worker in workers.iter_mut() {
-            worker.alive()?;
-        }
-        if dead_seen.elapsed() >= DEAD_POLL {
-            for (dead, queues) in dead.iter_mut().zip(&queues) {
-                *dead = queues.dead_count().await?;
-            }
-            dead_seen = Instant::now();
-        }
-        let settled: Vec<usize> = (progress.iter())
-            .map(|tenants| tenants.iter().map(|tenant| tenant.settled).sum())
-            .collect();
-        let published: Vec<usize> = counts.iter().map(|counts| counts.iter().sum()).collect();
-        let next = stage.next(&plans, &settled, &published);
-        if next != stage {
-            let away = plans
-                .iter()
-                .position(|plan| plan.pipeline == Some(PipelineRole::Away));
-            // Scenarios without an outage never get here.
-            let Some(downstream) = away.map(|at| downstreams[at]) else {
-                continue;
-            };
-            match &mut outage {
-                None => {
-                    outage = Some(ApiOutage {
-                        from_ns: downstream.go_away().await,
-                        to_ns: u64::MAX,
-                    });
-                    view.say("The API of away refuses connections; jobs of steady are published.");
-                    begin.send_replace(true);
-                }
-                Some(outage) => {
-                    let back = downstream.come_back();
-                    let lost = |error| DemoError(format!("the API lost its port: {error}"));
-                    outage.to_ns = back.map_err(lost)?;
-                    view.say("The API of away accepts connections again.");
-                }
-            }
-            stage = next;
-        }
-        // Every tenant's last job is rejected: it is settled at the API, and then becomes a dead
-        // letter.
-        let has_ended =
-            |at: usize| settled[at] >= plans[at].total() && dead[at] >= plans[at].tenants;
-        let ended = (0..plans.len()).all(has_ended);
-        if let Some(jobs) = confirmed.take_if(|_| ended || Instant::now() > deadline) {
-            return Ok((jobs, outage));
-        }
-        if Instant::now() > deadline {
-            return Err(DemoError(
-                "the jobs were not published before the deadline".to_owned(),
-            ));
-        }
-    }
 }
