@@ -3,14 +3,55 @@
 
 use std::fmt::{self, Write};
 
-use super::report::{CombinedFigures, DemoFigures, NeverIdle};
+use super::report::{CombinedFigures, DemoFigures, NeverExceeded, NeverIdle, NeverLost};
 
 /// Maximum number of tenants in the table. The figures below it count all of them.
 const ROWS: usize = 20;
 
 impl fmt::Display for DemoFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_tenants(f)?;
+        writeln!(f)?;
+        let mut line = |name, holds, text| line(f, name, holds, text);
         let (p1, p2) = (&self.never_lost, &self.never_exceeded);
+        line("P1 never lost", p1.holds, lost(p1))?;
+        line("P2 never exceeded", p2.holds, exceeded(p2)?)?;
+        if let Some(p3) = &self.never_idle {
+            line("P3 never idle", p3.holds, idle(p3)?)?;
+        }
+        if let Some(p4) = &self.cheap_waiting {
+            let text = format!(
+                "{:.2} deliveries per job (promised: {:.1})",
+                p4.deliveries_per_job, p4.promised_per_job,
+            );
+            line("P4 cheap waiting", p4.holds, text)?;
+        }
+        if let Some(p6) = &self.throttling_is_not_failure {
+            let text = format!(
+                "{} calls used an attempt; {} dead letters have growing headers, the largest \
+                headers have {} bytes",
+                p6.attempts_used, p6.with_broker_headers, p6.header_bytes,
+            );
+            line("P6 throttling is not failure", p6.holds, text)?;
+        }
+        let Some(p9) = &self.answers_back else {
+            return Ok(());
+        };
+        let calls: usize = (self.tenants.iter())
+            .map(|tenant| tenant.done + tenant.dead)
+            .sum();
+        let text = format!(
+            "{} results for {calls} calls: {} jobs have none, {} belong to another call, {} are \
+            repeats",
+            p9.results, p9.missing, p9.wrong, p9.again,
+        );
+        line("P9 answers come back", p9.holds, text)
+    }
+}
+
+impl DemoFigures {
+    /// Writes the table of the tenants.
+    fn write_tenants(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
             "tenant        confirmed   done  dead  exceeded  fullest   429   used  makespan    ideal"
@@ -34,95 +75,7 @@ impl fmt::Display for DemoFigures {
         if self.tenants.len() > ROWS {
             writeln!(f, "... and {} more tenants", self.tenants.len() - ROWS)?;
         }
-        writeln!(f)?;
-        let mut line = |name, holds, text| line(f, name, holds, text);
-        line(
-            "P1 never lost",
-            p1.holds,
-            format!(
-                "{} confirmed = {} done + {} dead ({} of them not rejected by the API); {} lost, {} called twice, {} left in queues",
-                p1.confirmed,
-                p1.done,
-                p1.dead,
-                p1.dead_unasked,
-                p1.lost,
-                p1.duplicates,
-                p1.left_in_queues,
-            ),
-        )?;
-        let fullest: Vec<String> = (p2.limits.iter())
-            .map(|limit| match p2.limits.len() {
-                1 => format!("{} of {}", limit.units, limit.max),
-                _ => format!("{} of {} ({})", limit.units, limit.max, limit.name),
-            })
-            .collect();
-        let mut exceeded = format!(
-            "{} violations, tolerance zero; the fullest window held {}; {} calls answered 429",
-            p2.violations,
-            fullest.join(", "),
-            p2.answered_429,
-        );
-        if p2.closings > 0 {
-            write!(
-                exceeded,
-                "; the API throttled a tenant {} times, {} calls were in flight then, {} came later",
-                p2.closings, p2.under_way, p2.while_closed
-            )?;
-        }
-        if p2.strangers > 0 {
-            write!(
-                exceeded,
-                "; {} calls named no job of the demo",
-                p2.strangers
-            )?;
-        }
-        if !p2.holds || p2.explained_by_pauses {
-            write!(
-                exceeded,
-                "; this machine paused for up to {:.0} ms, which {} (a guard tolerates pauses \
-                below half of its length)",
-                p2.longest_pause_seconds * 1000.0,
-                explains(p2.explained_by_pauses),
-            )?;
-        }
-        line("P2 never exceeded", p2.holds, exceeded)?;
-        if let Some(p3) = &self.never_idle {
-            line("P3 never idle", p3.holds, idle(p3)?)?;
-        }
-        if let Some(p4) = &self.cheap_waiting {
-            let text = format!(
-                "{:.2} deliveries per job (promised: {:.1})",
-                p4.deliveries_per_job, p4.promised_per_job,
-            );
-            line("P4 cheap waiting", p4.holds, text)?;
-        }
-        if let Some(p6) = &self.throttling_is_not_failure {
-            let text = format!(
-                "{} calls used an attempt; {} dead letters have growing headers, the largest \
-                headers have {} bytes",
-                p6.attempts_used, p6.with_broker_headers, p6.header_bytes,
-            );
-            line("P6 throttling is not failure", p6.holds, text)?;
-        }
-        let Some(p9) = &self.answers_back else {
-            return Ok(());
-        };
-        line(
-            "P9 answers come back",
-            p9.holds,
-            format!(
-                "{} results for {} calls: {} jobs have none, {} belong to another call, {} are \
-                repeats",
-                p9.results,
-                self.tenants
-                    .iter()
-                    .map(|tenant| tenant.done + tenant.dead)
-                    .sum::<usize>(),
-                p9.missing,
-                p9.wrong,
-                p9.again,
-            ),
-        )
+        Ok(())
     }
 }
 
@@ -139,6 +92,52 @@ fn explains(explained: bool) -> &'static str {
     } else {
         "does not explain it"
     }
+}
+
+fn lost(p1: &NeverLost) -> String {
+    format!(
+        "{} confirmed = {} done + {} dead ({} of them not rejected by the API); {} lost, {} called twice, {} left in queues",
+        p1.confirmed, p1.done, p1.dead, p1.dead_unasked, p1.lost, p1.duplicates, p1.left_in_queues,
+    )
+}
+
+fn exceeded(p2: &NeverExceeded) -> Result<String, fmt::Error> {
+    let fullest: Vec<String> = (p2.limits.iter())
+        .map(|limit| match p2.limits.len() {
+            1 => format!("{} of {}", limit.units, limit.max),
+            _ => format!("{} of {} ({})", limit.units, limit.max, limit.name),
+        })
+        .collect();
+    let mut exceeded = format!(
+        "{} violations, tolerance zero; the fullest window held {}; {} calls answered 429",
+        p2.violations,
+        fullest.join(", "),
+        p2.answered_429,
+    );
+    if p2.closings > 0 {
+        write!(
+            exceeded,
+            "; the API throttled a tenant {} times, {} calls were in flight then, {} came later",
+            p2.closings, p2.under_way, p2.while_closed
+        )?;
+    }
+    if p2.strangers > 0 {
+        write!(
+            exceeded,
+            "; {} calls named no job of the demo",
+            p2.strangers
+        )?;
+    }
+    if !p2.holds || p2.explained_by_pauses {
+        write!(
+            exceeded,
+            "; this machine paused for up to {:.0} ms, which {} (a guard tolerates pauses \
+            below half of its length)",
+            p2.longest_pause_seconds * 1000.0,
+            explains(p2.explained_by_pauses),
+        )?;
+    }
+    Ok(exceeded)
 }
 
 fn idle(p3: &NeverIdle) -> Result<String, fmt::Error> {
