@@ -1,7 +1,7 @@
 //! `sluicegate publish`: publishes jobs to the work queue with confirms.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -105,87 +105,100 @@ struct PublishTally {
 
 /// Runs the command.
 pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure> {
-    let levels = DelayLevels::new(config.delay.max_delay);
     let queue = config.amqp.queue.as_str().into();
     let maker = JobMaker::new(config, &queue).map_err(Failure::Usage)?;
-    let single = args.tenant.is_some() || args.id.is_some() || args.body.is_some();
-    let single = single || args.wait.is_some();
-    let single = single || args.later.is_some();
-    if single || args.cost.is_some() || args.plan.is_some() || !args.headers.is_empty() {
-        if args.tenant.is_none() && matches!(config.job.tenant, TenantField::Header(_)) {
-            return Err(Failure::Usage(
-                "the job has no tenant: give --tenant, or --file FILE for jobs in lines".to_owned(),
-            ));
-        }
-        let mut given = headers::of_pairs(args.headers).map_err(Failure::Usage)?;
-        (args.later.add(&mut given, config))
-            .map_err(|why| Failure::Usage(format!("the job: {why}")))?;
-        let (body, kind) = body_of(args.body.as_deref().unwrap_or_default());
-        let line = JobLine {
-            tenant: args.tenant,
-            id: args.id,
-            cost: args.cost,
-            plan: args.plan,
-            headers: given,
-            ..JobLine::default()
-        };
-        let job = (maker.make(line, body, kind))
-            .map_err(|why| Failure::Usage(format!("the job: {why}")))?;
-        if let Some(time) = args.wait {
-            return answer::wait(job, time, config, args.json).await;
-        }
-        let client = Client::connect(&config.amqp, &levels).await?;
-        let id = job.message.id().unwrap_or_default().to_owned();
-        let result = publish(&client, &[job]).await;
-        client.close().await;
-        let refused = result?;
-        if let Some((_, why)) = refused.into_iter().next() {
-            return Err(Failure::Failed(format!("the job was not published: {why}")));
-        }
-        if args.json {
-            print_json(
-                &json!({"queue": config.amqp.queue, "confirmed": 1, "bad": 0, "refused": 0, "id": id}),
-            )?;
-        } else {
-            writeln!(
-                std::io::stdout(),
-                "confirmed 1 job in {}: {id}",
-                config.amqp.queue
-            )?;
-        }
-        return Ok(ExitCode::SUCCESS);
+    match args.is_single() {
+        true => publish_single(args, config, &maker).await,
+        false => publish_lines(args, config, &maker).await,
     }
+}
 
-    let file = args.file.as_ref().filter(|file| file.as_os_str() != "-");
-    let reader: Box<dyn AsyncBufRead + Unpin> = match file {
-        Some(path) => match tokio::fs::File::open(path).await {
-            Ok(file) => Box::new(BufReader::new(file)),
-            Err(error) => {
-                let path = path.display();
-                return Err(Failure::Usage(format!("{path}: can't be read: {error}")));
-            }
-        },
-        None => {
-            if std::io::stdin().is_terminal() {
-                eprintln!(
-                    "reading one JSON job per line; Ctrl-D ends the input. --help has \
-                    examples"
-                );
-            }
-            Box::new(BufReader::new(tokio::io::stdin()))
-        }
+impl PublishArgs {
+    /// Returns true if the arguments describe a job. Otherwise jobs are in lines.
+    fn is_single(&self) -> bool {
+        self.tenant.is_some()
+            || self.id.is_some()
+            || self.body.is_some()
+            || self.wait.is_some()
+            || self.later.is_some()
+            || self.cost.is_some()
+            || self.plan.is_some()
+            || !self.headers.is_empty()
+    }
+}
+
+/// Publishes the job that the arguments describe.
+async fn publish_single(
+    args: PublishArgs,
+    config: &Config,
+    maker: &JobMaker<'_>,
+) -> Result<ExitCode, Failure> {
+    let (wait, json) = (args.wait, args.json);
+    let job = single_job(args, config, maker)?;
+    if let Some(time) = wait {
+        return answer::wait(job, time, config, json).await;
+    }
+    let levels = DelayLevels::new(config.delay.max_delay);
+    let client = Client::connect(&config.amqp, &levels).await?;
+    let id = job.message.id().unwrap_or_default().to_owned();
+    let result = publish(&client, &[job]).await;
+    client.close().await;
+    let refused = result?;
+    if let Some((_, why)) = refused.into_iter().next() {
+        return Err(Failure::Failed(format!("the job was not published: {why}")));
+    }
+    if json {
+        print_json(
+            &json!({"queue": config.amqp.queue, "confirmed": 1, "bad": 0, "refused": 0, "id": id}),
+        )?;
+    } else {
+        writeln!(
+            std::io::stdout(),
+            "confirmed 1 job in {}: {id}",
+            config.amqp.queue
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds the job that the arguments describe.
+fn single_job(
+    args: PublishArgs,
+    config: &Config,
+    maker: &JobMaker<'_>,
+) -> Result<Outgoing, Failure> {
+    if args.tenant.is_none() && matches!(config.job.tenant, TenantField::Header(_)) {
+        return Err(Failure::Usage(
+            "the job has no tenant: give --tenant, or --file FILE for jobs in lines".to_owned(),
+        ));
+    }
+    let mut given = headers::of_pairs(args.headers).map_err(Failure::Usage)?;
+    (args.later.add(&mut given, config))
+        .map_err(|why| Failure::Usage(format!("the job: {why}")))?;
+    let (body, kind) = body_of(args.body.as_deref().unwrap_or_default());
+    let line = JobLine {
+        tenant: args.tenant,
+        id: args.id,
+        cost: args.cost,
+        plan: args.plan,
+        headers: given,
+        ..JobLine::default()
     };
+    (maker.make(line, body, kind)).map_err(|why| Failure::Usage(format!("the job: {why}")))
+}
+
+/// Publishes the jobs in the lines of a file or of standard input.
+async fn publish_lines(
+    args: PublishArgs,
+    config: &Config,
+    maker: &JobMaker<'_>,
+) -> Result<ExitCode, Failure> {
+    let lines = InputLines::new(open_input(args.file.as_deref()).await?);
+    let levels = DelayLevels::new(config.delay.max_delay);
     let client = Client::connect(&config.amqp, &levels).await?;
     let mut tally = PublishTally::default();
     let progress = progress();
-    let result = stream(
-        InputLines::new(reader),
-        &maker,
-        &client,
-        &mut tally,
-        &progress,
-    )
-    .await;
+    let result = stream(lines, maker, &client, &mut tally, &progress).await;
     progress.finish_and_clear();
     client.close().await;
     // Confirmed jobs are reported in any case, since they are in the queue.
@@ -213,6 +226,26 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
         )));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the file at `path`, or standard input.
+async fn open_input(path: Option<&Path>) -> Result<Box<dyn AsyncBufRead + Unpin>, Failure> {
+    if let Some(path) = path.filter(|path| path.as_os_str() != "-") {
+        return match tokio::fs::File::open(path).await {
+            Ok(file) => Ok(Box::new(BufReader::new(file))),
+            Err(error) => {
+                let path = path.display();
+                Err(Failure::Usage(format!("{path}: can't be read: {error}")))
+            }
+        };
+    }
+    if std::io::stdin().is_terminal() {
+        eprintln!(
+            "reading one JSON job per line; Ctrl-D ends the input. --help has \
+            examples"
+        );
+    }
+    Ok(Box::new(BufReader::new(tokio::io::stdin())))
 }
 
 /// Publishes jobs in batches, so that an endless input needs no more memory than a batch.
