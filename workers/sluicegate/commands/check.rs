@@ -94,6 +94,57 @@ impl Checked<'_> {
     }
 }
 
+/// The findings on the selected pipelines.
+struct CheckReport<'a> {
+    pipelines: &'a Pipelines,
+    tenant: Option<Tenant>,
+    /// Findings on several named pipelines together.
+    common: Findings,
+    checked: Vec<Checked<'a>>,
+}
+
+impl CheckReport<'_> {
+    fn has_failed(&self) -> bool {
+        (self.checked.iter().flat_map(|each| &each.findings.0))
+            .any(|finding| finding.level == Severity::Error)
+    }
+
+    fn as_json(&self) -> Json {
+        let mut all = match self.checked.as_slice() {
+            [only] if !self.pipelines.are_named() => only.as_json(),
+            all => {
+                let each = all
+                    .iter()
+                    .map(|each| (each.name.to_string(), each.as_json()));
+                let each: serde_json::Map<_, _> = each.collect();
+                json!({"checks": self.common.0, "pipelines": each})
+            }
+        };
+        all["ok"] = (!self.has_failed()).into();
+        all["tenant"] = self.tenant.as_ref().map(Tenant::as_str).into();
+        all
+    }
+
+    /// Prints the effective configuration, unless a tenant is given, and the findings.
+    fn print(&self) -> std::io::Result<()> {
+        let pipelines = self.pipelines;
+        let mut out = std::io::stdout().lock();
+        match self.checked.as_slice() {
+            _ if self.tenant.is_some() => {}
+            [only] => writeln!(out, "{}", pipelines.each()[only.name])?,
+            _ => writeln!(out, "{pipelines}")?,
+        }
+        self.common.print(&mut out)?;
+        for each in &self.checked {
+            if pipelines.are_named() {
+                writeln!(out, "\npipeline {}", each.name)?;
+            }
+            each.print(&mut out, self.tenant.as_ref())?;
+        }
+        Ok(())
+    }
+}
+
 /// Checks all pipelines, or the one called `name`.
 pub async fn run(
     args: CheckArgs,
@@ -108,10 +159,7 @@ pub async fn run(
     let mut common = Findings::default();
     let named = pipelines.are_named();
     if named {
-        let calls = chosen.iter().map(|(_, config)| config.dispatch.concurrency);
-        let (pipelines, calls) = (count(chosen.len() as u64, "pipeline"), calls.sum::<usize>());
-        let text = format!("is valid: {pipelines}, at most {calls} calls in flight in total");
-        common.add(Severity::Ok, "config", text);
+        common.add(Severity::Ok, "config", describe_pipelines(&chosen));
     }
     let warnings = pipelines.warnings();
     let of = |name| warnings.iter().filter(move |(of, _)| *of == name);
@@ -149,41 +197,26 @@ pub async fn run(
         });
     }
     drop(progress);
-    let failed = (checked.iter().flat_map(|each| &each.findings.0))
-        .any(|finding| finding.level == Severity::Error);
-    if args.json {
-        let mut all = match checked.as_slice() {
-            [only] if !named => only.as_json(),
-            all => {
-                let each = all
-                    .iter()
-                    .map(|each| (each.name.to_string(), each.as_json()));
-                let each: serde_json::Map<_, _> = each.collect();
-                json!({"checks": common.0, "pipelines": each})
-            }
-        };
-        all["ok"] = (!failed).into();
-        all["tenant"] = tenant.as_ref().map(Tenant::as_str).into();
-        print_json(&all)?;
-    } else {
-        let mut out = std::io::stdout().lock();
-        match checked.as_slice() {
-            _ if tenant.is_some() => {}
-            [only] => writeln!(out, "{}", pipelines.each()[only.name])?,
-            _ => writeln!(out, "{pipelines}")?,
-        }
-        common.print(&mut out)?;
-        for each in &checked {
-            if named {
-                writeln!(out, "\npipeline {}", each.name)?;
-            }
-            each.print(&mut out, tenant.as_ref())?;
-        }
+    let report = CheckReport {
+        pipelines,
+        tenant,
+        common,
+        checked,
+    };
+    match args.json {
+        true => print_json(&report.as_json())?,
+        false => report.print()?,
     }
-    if failed {
-        return Err(Failure::Failed("some checks failed, see above".to_owned()));
+    match report.has_failed() {
+        true => Err(Failure::Failed("some checks failed, see above".to_owned())),
+        false => Ok(ExitCode::SUCCESS),
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+fn describe_pipelines(chosen: &[(&PipelineName, &Config)]) -> String {
+    let calls = chosen.iter().map(|(_, config)| config.dispatch.concurrency);
+    let (pipelines, calls) = (count(chosen.len() as u64, "pipeline"), calls.sum::<usize>());
+    format!("is valid: {pipelines}, at most {calls} calls in flight in total")
 }
 
 /// Checks one pipeline and, unless `offline`, its servers.

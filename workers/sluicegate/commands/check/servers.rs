@@ -28,6 +28,11 @@ use crate::commands::{count, gate};
 /// Maximum number of differing keys that are listed for other configurations.
 const MAX_LISTED_KEYS: usize = 12;
 
+/// The server in the findings on RabbitMQ.
+const RABBITMQ: &str = "rabbitmq";
+/// The server in the findings on Redis.
+const REDIS: &str = "redis";
+
 /// Explains `amqp.consumer-timeout`.
 fn unacked(config: &Config) -> String {
     let (timeout, call) = (config.amqp.consumer_timeout, config.dispatch.call_timeout());
@@ -47,114 +52,119 @@ pub(super) async fn rabbitmq(
     terms: &MeasurementTerms,
     (measured, findings): (&mut Measurements, &mut Findings),
 ) {
-    const WHAT: &str = "rabbitmq";
     let levels = DelayLevels::new(config.delay.max_delay);
     let found = match inventory(&config.amqp, &levels).await {
         Ok(found) => found,
-        Err(error) => return findings.add(Severity::Error, WHAT, error.to_string()),
+        Err(error) => return findings.add(Severity::Error, RABBITMQ, error.to_string()),
     };
-    let version = found
-        .version
-        .unwrap_or_else(|| "of an unknown version".to_owned());
+    let version = found.version.as_deref().unwrap_or("of an unknown version");
     findings.add(
         Severity::Ok,
-        WHAT,
+        RABBITMQ,
         format!("{} answers: RabbitMQ {version}", found.at),
     );
     for error in &found.silent {
-        findings.add(Severity::Warn, WHAT, error.to_string());
+        findings.add(Severity::Warn, RABBITMQ, error.to_string());
     }
     if let Some(limit) = &found.limit {
-        findings.add(Severity::Error, WHAT, limit.to_string());
+        findings.add(Severity::Error, RABBITMQ, limit.to_string());
     }
     let names = &found.names;
     let (delay_queues, work): (Vec<_>, Vec<_>) = (found.queues.iter())
         .partition(|(name, _)| names.delays().iter().any(|known| **known == **name));
     for (name, state) in work {
-        match state {
-            QueueState::Ready { messages } => {
-                findings.add(
-                    Severity::Ok,
-                    WHAT,
-                    format!(
-                        "queue {name}: {} ready",
-                        count(u64::from(*messages), "message")
-                    ),
-                );
-            }
-            QueueState::Missing => findings.add(
+        work_queue(config, name, state, findings);
+    }
+    delay_queue_states(&delay_queues, findings);
+    findings.add(Severity::Ok, RABBITMQ, unacked(config));
+    destination::rabbitmq(config, findings).await;
+    confirm_latency(config, terms, (measured, findings)).await;
+}
+
+/// Describes a queue that is not a delay queue.
+fn work_queue(config: &Config, name: &str, state: &QueueState, findings: &mut Findings) {
+    match state {
+        QueueState::Ready { messages } => {
+            let ready = count(u64::from(*messages), "message");
+            findings.add(
                 Severity::Ok,
-                WHAT,
-                format!("queue {name} does not exist yet; `run` and `publish` create it"),
-            ),
-            QueueState::Differs(differs) => {
-                findings.add(Severity::Error, WHAT, differs.to_string())
-            }
-            QueueState::Unusable(error) => findings.add(Severity::Error, WHAT, error.to_string()),
-            QueueState::Existing {
-                messages,
-                properties,
-            } => {
-                let messages = count(u64::from(*messages), "message");
-                let effects = properties.effects(config.amqp.consumer_timeout);
-                existing_queue(name, &messages, effects, findings);
-            }
+                RABBITMQ,
+                format!("queue {name}: {ready} ready"),
+            );
+        }
+        QueueState::Missing => findings.add(
+            Severity::Ok,
+            RABBITMQ,
+            format!("queue {name} does not exist yet; `run` and `publish` create it"),
+        ),
+        QueueState::Differs(differs) => {
+            findings.add(Severity::Error, RABBITMQ, differs.to_string());
+        }
+        QueueState::Unusable(error) => findings.add(Severity::Error, RABBITMQ, error.to_string()),
+        QueueState::Existing {
+            messages,
+            properties,
+        } => {
+            let messages = count(u64::from(*messages), "message");
+            let effects = properties.effects(config.amqp.consumer_timeout);
+            existing_queue(name, &messages, effects, findings);
         }
     }
+}
+
+/// Describes all delay queues together, and each that can't be used.
+fn delay_queue_states(queues: &[&(String, QueueState)], findings: &mut Findings) {
     let mut waiting = 0_u64;
     let mut missing = 0;
-    for (_, state) in &delay_queues {
+    for (_, state) in queues {
         match state {
             QueueState::Ready { messages } => waiting += u64::from(*messages),
             QueueState::Missing => missing += 1,
             QueueState::Differs(differs) => {
-                findings.add(Severity::Error, WHAT, differs.to_string())
+                findings.add(Severity::Error, RABBITMQ, differs.to_string());
             }
             // Sluicegate declares delay queues.
             QueueState::Existing { .. } | QueueState::Unusable(_) => {}
         }
     }
-    let there = delay_queues.len() - missing;
-    if missing == 0 {
-        findings.add(
-            Severity::Ok,
-            WHAT,
-            format!(
-                "{there} delay queues: {} ready, not counting jobs that workers hold",
-                count(waiting, "message")
-            ),
-        );
-    } else {
-        findings.add(
-            Severity::Ok,
-            WHAT,
-            format!(
-                "{missing} of {} delay queues do not exist yet; `run` and `publish` create them",
-                delay_queues.len()
-            ),
-        );
-    }
-    findings.add(Severity::Ok, WHAT, unacked(config));
-    destination::rabbitmq(config, findings).await;
+    let all = queues.len();
+    let text = match missing {
+        0 => format!(
+            "{all} delay queues: {} ready, not counting jobs that workers hold",
+            count(waiting, "message")
+        ),
+        _ => format!(
+            "{missing} of {all} delay queues do not exist yet; `run` and `publish` create them"
+        ),
+    };
+    findings.add(Severity::Ok, RABBITMQ, text);
+}
+
+/// Measures the confirm latency.
+async fn confirm_latency(
+    config: &Config,
+    terms: &MeasurementTerms,
+    (measured, findings): (&mut Measurements, &mut Findings),
+) {
     match confirms(&config.amqp, more_connections(config)).await {
         Confirms::Measured(took) => {
             measured.confirm = Times::of(took);
             if let Some((level, text)) = measured.describe_confirms(terms) {
-                findings.add(level, WHAT, text);
+                findings.add(level, RABBITMQ, text);
             }
         }
         Confirms::None(why) => findings.add(
             Severity::Warn,
-            WHAT,
+            RABBITMQ,
             format!("a publish was not confirmed: {why}"),
         ),
         // The measurement opens as many connections as a worker.
         Confirms::Unknown(why @ BrokerError::Limit { .. }) => {
-            findings.add(Severity::Error, WHAT, why.to_string());
+            findings.add(Severity::Error, RABBITMQ, why.to_string());
         }
         Confirms::Unknown(why) => findings.add(
             Severity::Ok,
-            WHAT,
+            RABBITMQ,
             format!("confirm latency was not measured: {why}"),
         ),
     }
@@ -162,16 +172,15 @@ pub(super) async fn rabbitmq(
 
 /// Describes a queue that Sluicegate does not declare.
 fn existing_queue(name: &str, messages: &str, effects: Vec<EffectOnJobs>, findings: &mut Findings) {
-    const WHAT: &str = "rabbitmq";
     let text = format!("queue {name} exists and is left as it is: {messages} ready");
-    findings.add(Severity::Ok, WHAT, text);
+    findings.add(Severity::Ok, RABBITMQ, text);
     for effect in effects {
         let (level, text) = match effect {
             EffectOnJobs::None(text) => (Severity::Ok, text),
             EffectOnJobs::Risk(text) => (Severity::Warn, text),
             EffectOnJobs::Unfit(text) => (Severity::Error, text),
         };
-        findings.add(level, WHAT, format!("queue {name}: {text}"));
+        findings.add(level, RABBITMQ, format!("queue {name}: {text}"));
     }
 }
 
@@ -251,15 +260,14 @@ pub(super) async fn redis(
     terms: &MeasurementTerms,
     (measured, findings): (&mut Measurements, &mut Findings),
 ) {
-    const WHAT: &str = "redis";
     let (at, health, round_trips) = match measure_redis(config).await {
         Ok(found) => found,
-        Err(error) => return findings.add(Severity::Error, WHAT, gate(&error)),
+        Err(error) => return findings.add(Severity::Error, REDIS, gate(&error)),
     };
     let url = &config.redis.url;
     findings.add(
         Severity::Ok,
-        WHAT,
+        REDIS,
         format!(
             "{url} answers and runs the scripts: {} {}",
             health.server, health.version
@@ -267,25 +275,12 @@ pub(super) async fn redis(
     );
     measured.redis = Times::of(round_trips);
     if let Some((level, text)) = measured.describe_redis(terms) {
-        findings.add(level, WHAT, text);
+        findings.add(level, REDIS, text);
     }
-    match health.maxmemory_policy.as_deref() {
-        Some("noeviction") => findings.add(Severity::Ok, WHAT, "maxmemory-policy is noeviction"),
-        Some(policy) => findings.add(Severity::Error, WHAT, format!("maxmemory-policy is {policy}: under memory pressure Redis would evict usage; set it to noeviction")),
-        None => findings.add(Severity::Warn, WHAT, "does not report its maxmemory-policy; it must be \
-            noeviction"),
-    }
-    match health.role.as_deref() {
-        Some("master") | None => {}
-        Some(role) => findings.add(
-            Severity::Error,
-            WHAT,
-            format!("is a {role}; redis.url must name the master"),
-        ),
-    }
+    redis_settings(&health, findings);
     // The tenant of the test may be on this node, but tenants of other nodes would be refused.
     if health.cluster && url.topology == RedisTopology::Single {
-        return findings.add(Severity::Error, WHAT, NODE_OF_A_CLUSTER);
+        return findings.add(Severity::Error, REDIS, NODE_OF_A_CLUSTER);
     }
     let jobs = match tenant {
         Some(tenant) => format!("job of {tenant}"),
@@ -293,41 +288,66 @@ pub(super) async fn redis(
     };
     for (primary, recovery) in recoveries((&at, config), tenant, limits).await {
         let (level, text) = describe_recovery(&jobs, &recovery);
-        findings.add(level, WHAT, format!("{primary}{text}"));
+        findings.add(level, REDIS, format!("{primary}{text}"));
     }
-    match reports::see(&at).await {
-        Ok(fleet) => {
-            let held = hold::describe_hold(&fleet.boards);
-            if !held.is_empty() {
-                findings.add(Severity::Warn, WHAT, held);
-            }
-            if let Some(words) = describe_advice(&fleet.view) {
-                findings.add(Severity::Warn, "api", words);
-            }
-            for error in &fleet.failed {
-                findings.add(Severity::Error, WHAT, gate(error));
-            }
-        }
-        Err(error) => findings.add(Severity::Error, WHAT, gate(&error)),
+    fleet(&at, findings).await;
+    other_policies(&at, config, findings).await;
+}
+
+/// Checks the server's eviction policy and its role.
+fn redis_settings(health: &ServerHealth, findings: &mut Findings) {
+    match health.maxmemory_policy.as_deref() {
+        Some("noeviction") => findings.add(Severity::Ok, REDIS, "maxmemory-policy is noeviction"),
+        Some(policy) => findings.add(Severity::Error, REDIS, format!("maxmemory-policy is {policy}: under memory pressure Redis would evict usage; set it to noeviction")),
+        None => findings.add(Severity::Warn, REDIS, "does not report its maxmemory-policy; it must be \
+            noeviction"),
     }
-    match others_of(&at, &config.rate_limiter.policy).await {
-        Ok(others) => {
-            let both = [
-                others.describe(MAX_LISTED_KEYS),
-                others.describe_abandoned(MAX_LISTED_KEYS),
-            ];
-            for words in both.into_iter().flatten() {
-                let words = format!("{words}; inspect TENANT shows the limits and when they end");
-                findings.add(Severity::Warn, WHAT, words);
-            }
-            for error in &others.failed {
-                let why = format!(
-                    "the other workers' policies at a primary of the cluster are unknown: {error}"
-                );
-                findings.add(Severity::Error, WHAT, why);
-            }
-        }
-        Err(error) => findings.add(Severity::Error, WHAT, error.to_string()),
+    match health.role.as_deref() {
+        Some("master") | None => {}
+        Some(role) => findings.add(
+            Severity::Error,
+            REDIS,
+            format!("is a {role}; redis.url must name the master"),
+        ),
+    }
+}
+
+/// Lists operators' instructions, and the advice of running workers.
+async fn fleet(at: &RedisGate, findings: &mut Findings) {
+    let fleet = match reports::see(at).await {
+        Ok(fleet) => fleet,
+        Err(error) => return findings.add(Severity::Error, REDIS, gate(&error)),
+    };
+    let held = hold::describe_hold(&fleet.boards);
+    if !held.is_empty() {
+        findings.add(Severity::Warn, REDIS, held);
+    }
+    if let Some(words) = describe_advice(&fleet.view) {
+        findings.add(Severity::Warn, "api", words);
+    }
+    for error in &fleet.failed {
+        findings.add(Severity::Error, REDIS, gate(error));
+    }
+}
+
+/// Lists the policies that workers enforce in addition to that of `config`.
+async fn other_policies(at: &RedisGate, config: &Config, findings: &mut Findings) {
+    let others = match others_of(at, &config.rate_limiter.policy).await {
+        Ok(others) => others,
+        Err(error) => return findings.add(Severity::Error, REDIS, error.to_string()),
+    };
+    let both = [
+        others.describe(MAX_LISTED_KEYS),
+        others.describe_abandoned(MAX_LISTED_KEYS),
+    ];
+    for words in both.into_iter().flatten() {
+        let words = format!("{words}; inspect TENANT shows the limits and when they end");
+        findings.add(Severity::Warn, REDIS, words);
+    }
+    for error in &others.failed {
+        let why =
+            format!("the other workers' policies at a primary of the cluster are unknown: {error}");
+        findings.add(Severity::Error, REDIS, why);
     }
 }
 
