@@ -136,12 +136,85 @@ impl ScreenTasks {
     }
 }
 
+/// The model, with the tasks and the clock that change it.
+struct TopSession<'a> {
+    model: Model,
+    tasks: ScreenTasks,
+    clock: &'a WallClock,
+}
+
+impl TopSession<'_> {
+    /// Advances the model's clock, and begins the requests that are due.
+    fn begin_due(&mut self) {
+        self.model.at_time(self.clock.now_ms());
+        let due = self.model.due();
+        due.into_iter().for_each(|it| self.tasks.begin(it));
+    }
+
+    fn apply_answer(&mut self, (number, came): (u64, ServerAnswer)) {
+        self.model.at_time(self.clock.now_ms());
+        self.model.came(number, came);
+    }
+
+    /// Applies a key, and begins the requests that follow from it.
+    fn apply_key(&mut self, key: Option<io::Result<Event>>) -> io::Result<()> {
+        let key = key.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
+        self.model.at_time(self.clock.now_ms());
+        let requests = match key {
+            Event::Key(key) if key.kind != KeyEventKind::Release => self.model.pressed(key),
+            // A new size is drawn like any other change.
+            _ => Vec::new(),
+        };
+        requests.into_iter().for_each(|it| self.tasks.begin(it));
+        Ok(())
+    }
+
+    /// Applies a changed configuration.
+    fn apply_file(&mut self, read: Read) {
+        if self.model.reread(read) {
+            match self.tasks.servers.with(self.model.configs()) {
+                Ok(servers) => self.tasks.servers = servers,
+                Err(why) => self.model.unread = Some(why.words()),
+            }
+        }
+    }
+
+    /// Applies the keys and answers that arrive until the next frame, which are drawn together.
+    async fn apply_until_frame(
+        &mut self,
+        keys: &mut mpsc::Receiver<io::Result<Event>>,
+        answered: &mut mpsc::Receiver<(u64, ServerAnswer)>,
+    ) {
+        let until = tokio::time::Instant::now() + FRAME;
+        while !self.model.is_over {
+            let Ok(key) = tokio::time::timeout_at(until, async {
+                tokio::select! {
+                    biased;
+                    key = keys.recv() => Some(key),
+                    Some(came) = answered.recv() => {
+                        self.apply_answer(came);
+                        None
+                    }
+                }
+            })
+            .await
+            else {
+                return;
+            };
+            let Some(key) = key else { continue };
+            if self.apply_key(key).is_err() {
+                return;
+            }
+        }
+    }
+}
+
 /// Shows `model` until the operator leaves.
 ///
 /// # Errors
 /// The terminal went away, or a task panicked.
 pub async fn run(
-    mut model: Model,
+    model: Model,
     (servers, mut files): (Servers, mpsc::Receiver<Read>),
     clock: &WallClock,
     theme: Theme,
@@ -151,38 +224,36 @@ pub async fn run(
         signal(SignalKind::hangup())?,
     ];
     let (answers, mut answered) = mpsc::channel(MAX_QUEUED_KEYS);
-    let mut tasks = ScreenTasks {
+    let tasks = ScreenTasks {
         all: JoinSet::new(),
         looks: HashMap::new(),
         answers,
         servers,
+    };
+    let mut session = TopSession {
+        model,
+        tasks,
+        clock,
     };
     let mut screen = TerminalScreen::open().map_err(|why| gone(&why))?;
     let mut keys = keys();
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let ended = loop {
-        model.at_time(clock.now_ms());
-        model.due().into_iter().for_each(|it| tasks.begin(it));
-        if let Err(why) = screen.0.draw(|frame| draw(frame, &model, theme)) {
+        session.begin_due();
+        if let Err(why) = screen.0.draw(|frame| draw(frame, &session.model, theme)) {
             break Err(gone(&why));
         }
         tokio::select! {
             _ = tick.tick() => {}
-            Some(came) = answered.recv() => apply_answer(&mut model, clock, came),
-            Some(read) = files.recv() => {
-                if model.reread(read) {
-                    match tasks.servers.with(model.configs()) {
-                        Ok(servers) => tasks.servers = servers,
-                        Err(why) => model.unread = Some(why.words()),
-                    }
+            Some(came) = answered.recv() => session.apply_answer(came),
+            Some(read) = files.recv() => session.apply_file(read),
+            key = keys.recv() => {
+                if let Err(why) = session.apply_key(key) {
+                    break Err(gone(&why));
                 }
             }
-            key = keys.recv() => match pressed(&mut model, clock, key) {
-                Ok(requests) => requests.into_iter().for_each(|it| tasks.begin(it)),
-                Err(why) => break Err(gone(&why)),
-            },
-            Some(task) = tasks.all.join_next() => {
+            Some(task) = session.tasks.all.join_next() => {
                 if task.is_err_and(|why| why.is_panic()) {
                     break Err(Failure::Failed("a request to a server panicked, see above".to_owned()));
                 }
@@ -192,36 +263,14 @@ pub async fn run(
             _ = terminate.recv() => break Ok(ExitCode::SUCCESS),
             _ = hangup.recv() => break Ok(ExitCode::SUCCESS),
         }
-        // Further input is drawn with it.
-        let until = tokio::time::Instant::now() + FRAME;
-        while !model.is_over {
-            let Ok(key) = tokio::time::timeout_at(until, async {
-                tokio::select! {
-                    biased;
-                    key = keys.recv() => Some(key),
-                    Some(came) = answered.recv() => {
-                        apply_answer(&mut model, clock, came);
-                        None
-                    }
-                }
-            })
-            .await
-            else {
-                break;
-            };
-            let Some(key) = key else { continue };
-            match pressed(&mut model, clock, key) {
-                Ok(requests) => requests.into_iter().for_each(|it| tasks.begin(it)),
-                Err(_) => break,
-            }
-        }
-        if model.is_over {
+        session.apply_until_frame(&mut keys, &mut answered).await;
+        if session.model.is_over {
             break Ok(ExitCode::SUCCESS);
         }
     };
     drop(screen);
-    if model.doing.is_some() {
-        leave(tasks, &mut answered).await;
+    if session.model.doing.is_some() {
+        leave(session.tasks, &mut answered).await;
     }
     ended
 }
@@ -244,25 +293,6 @@ async fn leave(tasks: ScreenTasks, answered: &mut mpsc::Receiver<(u64, ServerAns
             eprintln!("it has not finished; sluicegate inspect or dead list shows the result")
         }
     }
-}
-
-fn apply_answer(model: &mut Model, clock: &WallClock, (number, came): (u64, ServerAnswer)) {
-    model.at_time(clock.now_ms());
-    model.came(number, came);
-}
-
-fn pressed(
-    model: &mut Model,
-    clock: &WallClock,
-    key: Option<io::Result<Event>>,
-) -> io::Result<Vec<(u64, ServerRequest)>> {
-    let key = key.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
-    model.at_time(clock.now_ms());
-    Ok(match key {
-        Event::Key(key) if key.kind != KeyEventKind::Release => model.pressed(key),
-        // A new size is drawn like any other change.
-        _ => Vec::new(),
-    })
 }
 
 fn gone(why: &io::Error) -> Failure {
