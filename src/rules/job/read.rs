@@ -42,12 +42,7 @@ pub fn read_with(
     fields: &Fields,
     policy: &Policy,
 ) -> Result<Claims, BadMessage> {
-    if let Field::Text(why) = message.header(headers::UNREADABLE) {
-        let kept_in = headers::PROPERTIES;
-        return Err(BadMessage(format!(
-            "its properties are invalid: {why}; they are kept in {kept_in}"
-        )));
-    }
+    check_properties(message)?;
     let tenant = tenant_of(message, inside, &fields.tenant)?;
     let plan = read_plan(message, policy)?;
     let limits = policy.limits(&tenant, plan.as_deref());
@@ -63,24 +58,8 @@ pub fn read_with(
         Some(field) => read_deadline(message, inside, field)?,
         None => None,
     };
-    let values = match fields.call.is_nothing() {
-        true => PlaceholderValues::default(),
-        false => {
-            let (id, header) = (message.id().unwrap_or_default(), |name: &str| {
-                message.header(name)
-            });
-            let json = |number| inside.carried(number);
-            (fields.call.read((tenant.as_str(), id), header, json)).map_err(BadMessage)?
-        }
-    };
-    let ends_ms = match message.header(headers::EXPIRES) {
-        Field::Int(n) if returned => u64::try_from(n).ok(),
-        _ => None,
-    };
-    let expiry = match ends_ms {
-        Some(ends_ms) => Expiry::ends(ends_ms),
-        None => Expiry::lasts(message.expiration_ms(), message.published_ms()),
-    };
+    let values = read_values(message, inside, fields, &tenant)?;
+    let expiry = read_expiry(message, returned);
     let start = match returned && start::is_counted(message) {
         true => None,
         false => start::read(message, fields.max_delayed_start_ms).map_err(BadMessage)?,
@@ -110,38 +89,82 @@ pub fn read_with(
         values,
     };
     if returned {
-        claims.attempt = match message.header(headers::ATTEMPT) {
-            Field::Int(n) => u32::try_from(n).unwrap_or(1).max(1),
-            _ => 1,
-        };
-        claims.ticket = match message.header(headers::TICKET) {
-            Field::Text(text) => headers::read_ticket(text),
-            _ => None,
-        };
-        let number = |name| match message.header(name) {
-            Field::Int(n) => u64::try_from(n).ok(),
-            _ => None,
-        };
-        let within = number(headers::RETRY_AFTER).map(|seconds| seconds.saturating_mul(1000));
-        claims.not_before = number(headers::NOT_BEFORE).map(|at_ms| NotBefore {
-            at_ms,
-            within_ms: within.unwrap_or(u64::MAX),
-        });
-        claims.first_call_ms = number(headers::FIRST_CALL);
-        claims.trip = match message.header(headers::TRIP) {
-            Field::Text(text) => headers::read_trip(text),
-            _ => None,
-        };
-        claims.promise = match message.header(headers::PROMISE) {
-            Field::Text(text) => Promise::read(text),
-            _ => None,
-        };
-        let max = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-        claims.suspect = number(headers::SUSPECT).map(max);
-        claims.woken = number(headers::WOKEN).unwrap_or(0);
-        claims.waits = number(headers::WAITS).map_or(0, max);
+        read_own_headers(message, &mut claims);
     }
     Ok(claims)
+}
+
+/// Refuses a message whose properties were invalid when it was first read.
+fn check_properties(message: &impl Envelope) -> Result<(), BadMessage> {
+    let Field::Text(why) = message.header(headers::UNREADABLE) else {
+        return Ok(());
+    };
+    let kept_in = headers::PROPERTIES;
+    Err(BadMessage(format!(
+        "its properties are invalid: {why}; they are kept in {kept_in}"
+    )))
+}
+
+/// Reads the values for the placeholders of calls.
+fn read_values(
+    message: &impl Envelope,
+    inside: &InBody,
+    fields: &Fields,
+    tenant: &Tenant,
+) -> Result<PlaceholderValues, BadMessage> {
+    if fields.call.is_nothing() {
+        return Ok(PlaceholderValues::default());
+    }
+    let id = message.id().unwrap_or_default();
+    let header = |name: &str| message.header(name);
+    let json = |number| inside.carried(number);
+    (fields.call.read((tenant.as_str(), id), header, json)).map_err(BadMessage)
+}
+
+/// Reads the time until which the job may be called. `returned`: see [`read_with`].
+fn read_expiry(message: &impl Envelope, returned: bool) -> Expiry {
+    let ends_ms = match message.header(headers::EXPIRES) {
+        Field::Int(n) if returned => u64::try_from(n).ok(),
+        _ => None,
+    };
+    match ends_ms {
+        Some(ends_ms) => Expiry::ends(ends_ms),
+        None => Expiry::lasts(message.expiration_ms(), message.published_ms()),
+    }
+}
+
+/// Reads the headers that a message from one of our own delay queues has.
+fn read_own_headers(message: &impl Envelope, claims: &mut Claims) {
+    let number = |name| match message.header(name) {
+        Field::Int(n) => u64::try_from(n).ok(),
+        _ => None,
+    };
+    claims.attempt = match message.header(headers::ATTEMPT) {
+        Field::Int(n) => u32::try_from(n).unwrap_or(1).max(1),
+        _ => 1,
+    };
+    claims.ticket = match message.header(headers::TICKET) {
+        Field::Text(text) => headers::read_ticket(text),
+        _ => None,
+    };
+    let within = number(headers::RETRY_AFTER).map(|seconds| seconds.saturating_mul(1000));
+    claims.not_before = number(headers::NOT_BEFORE).map(|at_ms| NotBefore {
+        at_ms,
+        within_ms: within.unwrap_or(u64::MAX),
+    });
+    claims.first_call_ms = number(headers::FIRST_CALL);
+    claims.trip = match message.header(headers::TRIP) {
+        Field::Text(text) => headers::read_trip(text),
+        _ => None,
+    };
+    claims.promise = match message.header(headers::PROMISE) {
+        Field::Text(text) => Promise::read(text),
+        _ => None,
+    };
+    let max = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    claims.suspect = number(headers::SUSPECT).map(max);
+    claims.woken = number(headers::WOKEN).unwrap_or(0);
+    claims.waits = number(headers::WAITS).map_or(0, max);
 }
 
 /// Returns the routing key that a message from one of our own delay queues was first published

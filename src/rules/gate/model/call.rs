@@ -98,22 +98,8 @@ impl<'a> Call<'a> {
     pub(super) fn decide(&mut self, ask: &Question, permit: &str) -> Answer {
         let now = self.clock.now_ms;
         let cost = ask.cost.max(1);
-        // If a limit was lowered by an operator or another worker's policy, a job that costs more
-        // than the limit starts alone. It is charged in full, and needs room for its whole cost
-        // under every higher limit.
-        let units = match self.counts_cost() {
-            true => cost.min(self.highest_cost()),
-            false => 1,
-        };
-        let waitlist = self.waitlist();
-        let ticket = match ask.ticket {
-            // A job that had its turn claims no ticket.
-            Some(Ticket::HAD_ITS_TURN) if waitlist.last_issued > 0 => Some(Ticket {
-                generation: waitlist.generation,
-                number: waitlist.now_serving,
-            }),
-            ticket => ticket.filter(|ticket| waitlist.waits(ticket)),
-        };
+        let units = self.units_of(cost);
+        let ticket = self.claimed(ask.ticket);
         if self.full && ticket.is_none() {
             return Answer::Capacity;
         }
@@ -127,12 +113,7 @@ impl<'a> Call<'a> {
             false => (now, 0),
         };
         let room = open && self.has_room(units) && whole.0 == now;
-        let seen = self.waitlist().seen;
-        let stale = open
-            && self.waitlist().waiting() > 0
-            && seen > 0
-            && now - seen > GRACE_MS
-            && self.first() == now;
+        let stale = open && self.is_front_missing();
         let mut turn = None;
         let due = match ticket {
             None => {
@@ -176,6 +157,36 @@ impl<'a> Call<'a> {
                 number: number.max(1),
             },
         }
+    }
+
+    /// Returns the units of a job in the waitlist.
+    fn units_of(&self, cost: u64) -> u64 {
+        // If a limit was lowered by an operator or another worker's policy, a job that costs more
+        // than the limit starts alone. It is charged in full, and needs room for its whole cost
+        // under every higher limit.
+        match self.counts_cost() {
+            true => cost.min(self.highest_cost()),
+            false => 1,
+        }
+    }
+
+    /// Returns the ticket that a job with `ticket` claims, or `None` if it claims none.
+    fn claimed(&self, ticket: Option<Ticket>) -> Option<Ticket> {
+        let waitlist = self.waitlist();
+        match ticket {
+            // A job that had its turn claims no ticket.
+            Some(Ticket::HAD_ITS_TURN) if waitlist.last_issued > 0 => Some(Ticket {
+                generation: waitlist.generation,
+                number: waitlist.now_serving,
+            }),
+            ticket => ticket.filter(|ticket| waitlist.waits(ticket)),
+        }
+    }
+
+    /// Returns true if the front of the waitlist did not take its room within the grace period.
+    fn is_front_missing(&mut self) -> bool {
+        let (now, seen) = (self.clock.now_ms, self.waitlist().seen);
+        self.waitlist().waiting() > 0 && seen > 0 && now - seen > GRACE_MS && self.first() == now
     }
 
     /// Updates the shared partitions' fair queues after the last decision. Returns when the last

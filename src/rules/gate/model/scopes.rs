@@ -20,6 +20,15 @@ pub struct Scopes<'a> {
     pub(super) tallies: Vec<Tally>,
 }
 
+/// The time of an inspection.
+struct InspectionTime {
+    clock: Clock,
+    /// Until when the tenant is closed; 0 if it is open.
+    closed_until: u64,
+    /// Earliest time of a start: now, or when the tenant opens.
+    base: u64,
+}
+
 impl<'a> Scopes<'a> {
     /// Takes the stored states: `state(0)` is the waitlist, `state(n)` the n-th shared partition.
     pub fn take(layout: &'a Layout, state: impl FnMut(usize) -> State) -> Self {
@@ -171,41 +180,15 @@ impl<'a> Scopes<'a> {
         let blocked_by = states.control().closed_by(now);
         let base = now.max(closed);
         let mut call = Call::new(&mut states.states, self.layout, &in_force, clock, base, 0);
-        let usage = |((limit, configured), partition): ((&Limit, &Limit), usize)| {
-            let state = call.state(partition);
-            let (set, override_until_ms) =
-                (self.override_of(limit, now)).unwrap_or((configured.max(), 0));
-            UsageOfLimit {
-                max: limit.max(),
-                set,
-                override_until_ms,
-                count: state.usage.count(limit, clock),
-                free: match closed {
-                    0 => state.usage.free(limit, now),
-                    _ => 0,
-                },
-                next_ms: state.usage.nth(limit, base, 1) - now,
-                waiting: match partition {
-                    _ if limit.is_shadow() => 0,
-                    0 => state.waitlist.waiting(),
-                    partition => self.states[partition].fair_queue.waiting,
-                },
-                widest: match partition {
-                    _ if limit.is_shadow() => 0,
-                    0 => widest_of(&state.waitlist),
-                    partition => match &self.states[partition].fair_queue {
-                        queue if queue.waiting > 0 => queue.widest,
-                        _ => 0,
-                    },
-                },
-                calls: state.usage.calls(limit, clock),
-                learned: None,
-            }
+        let at = InspectionTime {
+            clock,
+            closed_until: closed,
+            base,
         };
         let partitions = self.layout.partitions.iter().copied();
         let mut usages: Vec<UsageOfLimit> = (in_force.iter().zip(limits))
             .zip(partitions)
-            .map(usage)
+            .map(|(limit, partition)| self.usage_of(limit, partition, call.state(partition), &at))
             .collect();
         let shadows = usages.split_off(call.enforced());
         for (usage, learned) in usages.iter_mut().zip(self.learned_of(limits, now)) {
@@ -237,6 +220,43 @@ impl<'a> Scopes<'a> {
             blocked_by,
             quotas: self.control().quotas.0,
             quotas_at_ms: self.control().quotas.1,
+        }
+    }
+
+    /// Returns the usage of the effective `limit` in its partition. `state` is the partition's
+    /// state at the time of the inspection.
+    fn usage_of(
+        &self,
+        (limit, configured): (&Limit, &Limit),
+        partition: usize,
+        state: &State,
+        at: &InspectionTime,
+    ) -> UsageOfLimit {
+        let now = at.clock.now_ms;
+        let (set, override_until_ms) =
+            (self.override_of(limit, now)).unwrap_or((configured.max(), 0));
+        let (waiting, widest) = match partition {
+            _ if limit.is_shadow() => (0, 0),
+            0 => (state.waitlist.waiting(), widest_of(&state.waitlist)),
+            partition => match &self.states[partition].fair_queue {
+                queue if queue.waiting > 0 => (queue.waiting, queue.widest),
+                _ => (0, 0),
+            },
+        };
+        UsageOfLimit {
+            max: limit.max(),
+            set,
+            override_until_ms,
+            count: state.usage.count(limit, at.clock),
+            free: match at.closed_until {
+                0 => state.usage.free(limit, now),
+                _ => 0,
+            },
+            next_ms: state.usage.nth(limit, at.base, 1) - now,
+            waiting,
+            widest,
+            calls: state.usage.calls(limit, at.clock),
+            learned: None,
         }
     }
 
