@@ -4,6 +4,7 @@
 pub mod action;
 mod calls;
 pub mod facts;
+mod gate_tasks;
 mod large_bodies;
 mod line_limiter;
 mod load;
@@ -12,6 +13,7 @@ pub(crate) mod outage;
 mod perform;
 mod prepared_calls;
 mod redis_state;
+mod reports;
 pub mod scheduler;
 pub mod shards;
 mod watch;
@@ -26,21 +28,22 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::admin::{self, Health};
+use crate::admin::Health;
 use crate::broker::{Broker, BrokerEvent};
-use crate::engine::action::Update;
+use crate::engine::action::{JobKey, Update};
 use crate::engine::large_bodies::LargeBodies;
 use crate::engine::observer::Observer;
 use crate::engine::outage::Outage;
-use crate::engine::perform::{DirectResults, TaskReport};
+use crate::engine::perform::DirectResults;
 use crate::engine::prepared_calls::PreparedCalls;
-use crate::engine::redis_state::RedisState;
+use crate::engine::reports::TaskReport;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::shards::Shards;
 use crate::gate::Gate;
 use crate::handler::PreparingHandler;
 use crate::metrics::Metrics;
 use crate::tasks;
+use rules::timing::lateness::CallSignal;
 
 /// Maximum number of events that one turn handles, so that they share a round trip.
 const MAX_EVENTS_PER_TURN: usize = 16;
@@ -102,289 +105,367 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
     /// Runs like [`Engine::run`], and applies `updates` meanwhile.
     pub async fn run_updated(
         self,
-        mut scheduler: Scheduler,
-        mut events: mpsc::Receiver<BrokerEvent>,
-        mut updates: mpsc::Receiver<Update>,
+        scheduler: Scheduler,
+        events: mpsc::Receiver<BrokerEvent>,
+        updates: mpsc::Receiver<Update>,
         stop: Stop,
     ) -> EngineEnd {
+        let (signals, findings) = mpsc::channel(MAX_FINDINGS);
+        let inputs = LoopInputs {
+            events,
+            updates,
+            findings,
+        };
+        let mut engine_loop = EngineLoop::new(self, scheduler, signals);
+        let end = engine_loop.run(inputs, &stop).await;
+        engine_loop.close(&end).await;
+        end
+    }
+}
+
+/// The channels from which the loop receives its work. Tasks report through their own set.
+struct LoopInputs {
+    events: mpsc::Receiver<BrokerEvent>,
+    updates: mpsc::Receiver<Update>,
+    /// Findings about calls in flight.
+    findings: mpsc::Receiver<(JobKey, CallSignal)>,
+}
+
+/// A running engine and the state of its loop.
+struct EngineLoop<B, G, H: PreparingHandler> {
+    engine: Engine<B, G, H>,
+    scheduler: Scheduler,
+    /// When the scheduler's time began.
+    started: Instant,
+    /// Receives findings about calls in flight.
+    signals: mpsc::Sender<(JobKey, CallSignal)>,
+    prepared: PreparedCalls<H::Ready>,
+    direct: DirectResults,
+    tasks: JoinSet<TaskReport<H::Ready>>,
+    redis: Outage,
+    reading: LargeBodies,
+    observer: Observer,
+    /// When calls in flight are given up, or `None` before a soft stop.
+    give_up_at: Option<Instant>,
+    unapplied: Option<UnappliedPolicies>,
+}
+
+/// New policies that are not the only enforced ones yet.
+struct UnappliedPolicies {
+    /// Confirms them.
+    applied: oneshot::Sender<()>,
+    /// The number of the last question that may have been asked under the previous policies.
+    last_question: u64,
+}
+
+impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
+    fn new(
+        engine: Engine<B, G, H>,
+        mut scheduler: Scheduler,
+        signals: mpsc::Sender<(JobKey, CallSignal)>,
+    ) -> Self {
         let started = Instant::now();
-        let gate = Arc::clone(&self.gate);
+        let gate = Arc::clone(&engine.gate);
         scheduler.shard_by(Shards::from_grouping(move |tenant| gate.shard(tenant)));
-        let mut tasks = JoinSet::new();
-        let (mut prepared, mut direct) = (PreparedCalls::default(), DirectResults::default());
-        let mut redis = Outage::new("Redis");
-        let mut reading = LargeBodies::default();
-        let mut observer = Observer::default();
-        let mut give_up_at: Option<Instant> = None;
-        let (signals, mut findings) = mpsc::channel(MAX_FINDINGS);
-        // A sender that confirms new policies, and the number of the last question that may have
-        // been asked under the previous ones.
-        let mut unapplied: Option<(oneshot::Sender<()>, u64)> = None;
-        let mut events_go_on = true;
-        let mut over = EngineEnd::Stopped;
-        let health = Arc::clone(&self.health);
+        Self {
+            engine,
+            scheduler,
+            started,
+            signals,
+            prepared: PreparedCalls::default(),
+            direct: DirectResults::default(),
+            tasks: JoinSet::new(),
+            redis: Outage::new("Redis"),
+            reading: LargeBodies::default(),
+            observer: Observer::default(),
+            give_up_at: None,
+            unapplied: None,
+        }
+    }
+
+    /// Takes turns until `stop`, or until the broker's events end.
+    async fn run(&mut self, mut inputs: LoopInputs, stop: &Stop) -> EngineEnd {
+        let health = Arc::clone(&self.engine.health);
         let mut asked_to_turn = pin!(health.turn_requested());
         let (mut hard, mut soft) = (pin!(stop.hard.cancelled()), pin!(stop.soft.cancelled()));
+        let mut events_go_on = true;
         loop {
-            health.turned();
-            let now = started.elapsed();
-            // Confirms before the next question, which is asked under the current policies.
-            if let Some((applied, _)) = unapplied.take_if(|(_, last)| scheduler.is_answered(*last))
-            {
-                // A receiver that stopped waiting asks again.
-                let _ = applied.send(());
+            let now = self.now();
+            self.turn(now).await;
+            if self.is_stopping() && self.scheduler.is_idle() {
+                return EngineEnd::Stopped;
             }
-            if let Some(batch) = reading.next() {
-                let fields = scheduler.fields().clone();
-                tasks.spawn(
-                    async move { TaskReport::Read(large_bodies::read(batch, fields).await) },
-                );
-            }
-            scheduler.tick(now);
-            let agreed = scheduler.is_agreed(now);
-            self.health.set_agreed(agreed);
-            self.metrics.set_agreed(agreed);
-            self.health.set_stuck(scheduler.stuck(now));
-            self.health.set_unfit(scheduler.unfit());
-            // Asks before the actions below are performed: a call that has ended leaves its
-            // connection to the next one.
-            let handler = &*self.handler;
-            scheduler.ask(now, |key, tenant| {
-                let at_once = || handler.at_once_for(tenant);
-                prepared.is_ready(key, |call| handler.is_ready(call), at_once)
-            });
-            observer.turn(&self.metrics, &mut scheduler, now);
-            let watch = (started, &signals);
-            let kept = (&mut prepared, &mut direct);
-            self.perform(scheduler.take_actions(), watch, &mut tasks, kept)
-                .await;
-            if give_up_at.is_some() && scheduler.is_idle() {
-                break;
-            }
-            let report_at = observer.next(scheduler.in_memory());
-            let next = [scheduler.next_tick(now), report_at];
-            let timer = next.into_iter().flatten().min().map(|at| started + at);
+            let next_turn_at = self.next_turn_at(now);
             tokio::select! {
                 biased;
                 () = &mut hard => {
-                    warn!(running = scheduler.running(), "ending at once: calls in flight will be \
-                        repeated");
-                    break;
+                    warn!(running = self.scheduler.running(), "ending at once: calls in flight \
+                        will be repeated");
+                    return EngineEnd::Stopped;
                 }
-                () = sleep_for(give_up_at) => {
-                    warn!(running = scheduler.running(), "shutdown-timeout has passed: calls in \
-                        flight will be repeated");
-                    break;
+                () = sleep_for(self.give_up_at) => {
+                    warn!(running = self.scheduler.running(), "shutdown-timeout has passed: calls \
+                        in flight will be repeated");
+                    return EngineEnd::Stopped;
                 }
-                () = &mut soft, if give_up_at.is_none() => {
-                    info!(running = scheduler.running(), "stopping: taking no more jobs");
-                    give_up_at = Some(Instant::now() + self.shutdown_timeout);
-                    self.health.set_consuming(false);
-                    scheduler.drain();
-                    self.broker.stop_consuming().await;
-                }
-                Some(report) = tasks.join_next() => {
-                    // Lets tasks that are about to end go first, so that one turn handles all of
-                    // them, and sends their acks and questions together.
-                    tokio::task::yield_now().await;
-                    let mut next = Some(report);
-                    while let Some(report) = next {
-                        // Every task reports: none is aborted while this loop runs, and a handler's
-                        // panic is caught. A task that panics itself leaves its job without a
-                        // report, so the engine ends.
-                        match report {
-                            Ok(report) => {
-                                let now = started.elapsed();
-                                let state = (&mut redis, &mut reading);
-                                let kept = (&mut prepared, &mut direct);
-                                self.take_report(&mut scheduler, now, report, state, kept);
-                            }
-                            Err(why) => over = EngineEnd::Panicked(panic_reason(why)),
-                        }
-                        next = tasks.try_join_next();
-                    }
-                    if over != EngineEnd::Stopped {
-                        break;
+                () = &mut soft, if !self.is_stopping() => self.stop_softly().await,
+                Some(report) = self.tasks.join_next() => {
+                    if let Some(panic) = self.take_reports(report).await {
+                        return EngineEnd::Panicked(panic);
                     }
                 }
-                Some((key, signal)) = findings.recv() => {
-                    scheduler.record_finding(started.elapsed(), key, signal);
+                Some((key, signal)) = inputs.findings.recv() => {
+                    self.scheduler.record_finding(self.now(), key, signal);
                 }
-                Some(update) = updates.recv() => match update {
-                    Update::Agreed { fleet, until, clock, applied } => {
-                        if let Some(clock) = clock {
-                            let [asked_at, read_at] = [clock.asked_at, clock.read_at]
-                                .map(|at| at.saturating_duration_since(started));
-                            scheduler.clock_is(started.elapsed(), clock.ms, (asked_at, read_at));
-                        }
-                        scheduler.agreed(fleet, until.saturating_duration_since(started));
-                        let asked = scheduler.asked();
-                        unapplied = applied.map(|applied| (applied, asked)).or(unapplied);
-                    }
-                    Update::Steer { steering, applied } => {
-                        self.health.set_held(steering.hold);
-                        scheduler.steer(started.elapsed(), steering);
-                        // A receiver that stopped waiting asks again.
-                        let _ = applied.send(());
-                    }
-                    Update::Settings(changed) => scheduler.change(changed),
+                Some(update) = inputs.updates.recv() => self.apply(update),
+                event = inputs.events.recv(), if events_go_on => match event {
+                    Some(event) => self.take_events(event, &mut inputs.events),
+                    // A stopping broker does not reconnect. The calls that the API has received
+                    // may still end, and are then settled with the gate.
+                    None if self.is_stopping() => events_go_on = false,
+                    None => return EngineEnd::BrokerLost,
                 },
-                event = events.recv(), if events_go_on => {
-                    let Some(event) = event else {
-                        // A stopping broker does not reconnect. The calls that the API has received
-                        // may still end, and are then settled with the gate.
-                        if give_up_at.is_some() {
-                            events_go_on = false;
-                            continue;
-                        }
-                        over = EngineEnd::BrokerLost;
-                        break;
-                    };
-                    self.take_event(&mut scheduler, &mut reading, started.elapsed(), event);
-                    // An event is received only to be handled at once: a job in a dropped event
-                    // would be lost.
-                    for _ in 1..MAX_EVENTS_PER_TURN {
-                        let Ok(event) = events.try_recv() else { break };
-                        self.take_event(&mut scheduler, &mut reading, started.elapsed(), event);
-                    }
-                }
-                () = sleep_for(timer) => {}
+                () = sleep_for(next_turn_at) => {}
                 // The request is only for a turn of this loop.
                 () = &mut asked_to_turn => asked_to_turn.set(health.turn_requested()),
             }
         }
-        let now = started.elapsed();
-        observer.turn(&self.metrics, &mut scheduler, now);
-        observer.close(now);
-        if !matches!(over, EngineEnd::Panicked(_)) {
-            self.end_notes(&mut scheduler, &mut tasks).await;
+    }
+
+    /// Asks the gate for ready jobs, reports what has happened, and performs the scheduler's
+    /// actions.
+    async fn turn(&mut self, now: Duration) {
+        self.engine.health.turned();
+        // Confirms before the next question, which is asked under the current policies.
+        self.confirm_policies();
+        self.read_large_bodies();
+        self.scheduler.tick(now);
+        self.show_readiness(now);
+        // Asks before the actions below are performed: a call that has ended leaves its
+        // connection to the next one.
+        self.ask(now);
+        self.report_facts(now);
+        let actions = self.scheduler.take_actions();
+        self.perform(actions).await;
+    }
+
+    /// Returns the scheduler's time.
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Returns true after a soft stop.
+    fn is_stopping(&self) -> bool {
+        self.give_up_at.is_some()
+    }
+
+    /// Confirms new policies if no question under the previous ones is in flight.
+    fn confirm_policies(&mut self) {
+        let is_answered = |it: &mut UnappliedPolicies| self.scheduler.is_answered(it.last_question);
+        if let Some(policies) = self.unapplied.take_if(is_answered) {
+            // A receiver that stopped waiting asks again.
+            let _ = policies.applied.send(());
         }
-        self.broker.close().await;
-        over
+    }
+
+    /// Starts to read the next batch of large bodies, unless one is being read.
+    fn read_large_bodies(&mut self) {
+        if let Some(batch) = self.reading.next() {
+            let fields = self.scheduler.fields().clone();
+            self.tasks
+                .spawn(async move { TaskReport::Read(large_bodies::read(batch, fields).await) });
+        }
+    }
+
+    /// Shows at `/readyz` and in the metrics whether jobs can start.
+    fn show_readiness(&mut self, now: Duration) {
+        let Self {
+            engine: Engine {
+                health, metrics, ..
+            },
+            scheduler,
+            ..
+        } = self;
+        let agreed = scheduler.is_agreed(now);
+        health.set_agreed(agreed);
+        metrics.set_agreed(agreed);
+        health.set_stuck(scheduler.stuck(now));
+        health.set_unfit(scheduler.unfit());
+    }
+
+    /// Assembles the next questions to the gate. Jobs whose calls can be made at once come first.
+    fn ask(&mut self, now: Duration) {
+        let (handler, prepared) = (&*self.engine.handler, &mut self.prepared);
+        self.scheduler.ask(now, |key, tenant| {
+            let at_once = || handler.at_once_for(tenant);
+            prepared.is_ready(key, |call| handler.is_ready(call), at_once)
+        });
+    }
+
+    fn report_facts(&mut self, now: Duration) {
+        (self.observer).turn(&self.engine.metrics, &mut self.scheduler, now);
+    }
+
+    /// Returns when the next turn is due even if nothing happens.
+    fn next_turn_at(&self, now: Duration) -> Option<Instant> {
+        let report_at = self.observer.next(self.scheduler.in_memory());
+        let next = [self.scheduler.next_tick(now), report_at];
+        next.into_iter().flatten().min().map(|at| self.started + at)
+    }
+
+    /// Takes no more jobs, and gives running calls time to finish.
+    async fn stop_softly(&mut self) {
+        info!(
+            running = self.scheduler.running(),
+            "stopping: taking no more jobs"
+        );
+        self.give_up_at = Some(Instant::now() + self.engine.shutdown_timeout);
+        self.engine.health.set_consuming(false);
+        self.scheduler.drain();
+        self.engine.broker.stop_consuming().await;
+    }
+
+    /// Takes the report of a task that has ended, and those of others that have ended meanwhile.
+    /// Returns the message of a panic, or `None` if no task panicked.
+    async fn take_reports(
+        &mut self,
+        first: Result<TaskReport<H::Ready>, JoinError>,
+    ) -> Option<String> {
+        // Lets tasks that are about to end go first, so that one turn handles all of them, and
+        // sends their acks and questions together.
+        tokio::task::yield_now().await;
+        let mut panic = None;
+        let mut next = Some(first);
+        while let Some(report) = next {
+            // Every task reports: none is aborted while this loop runs, and a handler's panic is
+            // caught. A task that panics itself leaves its job without a report, so the engine
+            // ends.
+            match report {
+                Ok(report) => self.take_report(report),
+                Err(why) => panic = Some(panic_reason(why)),
+            }
+            next = self.tasks.try_join_next();
+        }
+        panic
+    }
+
+    /// Applies an update from outside the loop.
+    fn apply(&mut self, update: Update) {
+        match update {
+            Update::Agreed {
+                fleet,
+                until,
+                clock,
+                applied,
+            } => {
+                if let Some(clock) = clock {
+                    let [asked_at, read_at] = [clock.asked_at, clock.read_at]
+                        .map(|at| at.saturating_duration_since(self.started));
+                    (self.scheduler).clock_is(self.now(), clock.ms, (asked_at, read_at));
+                }
+                let until = until.saturating_duration_since(self.started);
+                self.scheduler.agreed(fleet, until);
+                if let Some(applied) = applied {
+                    let last_question = self.scheduler.asked();
+                    self.unapplied = Some(UnappliedPolicies {
+                        applied,
+                        last_question,
+                    });
+                }
+            }
+            Update::Steer { steering, applied } => {
+                self.engine.health.set_held(steering.hold);
+                self.scheduler.steer(self.now(), steering);
+                // A receiver that stopped waiting asks again.
+                let _ = applied.send(());
+            }
+            Update::Settings(changed) => self.scheduler.change(changed),
+        }
+    }
+
+    /// Takes `first` and the events that have arrived since, up to a limit.
+    fn take_events(&mut self, first: BrokerEvent, events: &mut mpsc::Receiver<BrokerEvent>) {
+        self.take_event(first);
+        // An event is received only to be handled at once: a job in a dropped event would be lost.
+        for _ in 1..MAX_EVENTS_PER_TURN {
+            let Ok(event) = events.try_recv() else { break };
+            self.take_event(event);
+        }
+    }
+
+    fn take_event(&mut self, event: BrokerEvent) {
+        let now = self.now();
+        let Self {
+            engine: Engine {
+                health, metrics, ..
+            },
+            scheduler,
+            ..
+        } = self;
+        match event {
+            BrokerEvent::Up { session } => {
+                info!(session, "RabbitMQ: consuming");
+                health.set_rabbitmq(true);
+                health.set_consuming(true);
+                metrics.set_up("rabbitmq", true);
+                scheduler.session_up(session);
+                scheduler.timeout_is_unknown(now);
+            }
+            BrokerEvent::Resting => {
+                warn!("returned all deliveries to their queues: taking none for now");
+                health.set_consuming(false);
+                scheduler.session_down();
+            }
+            BrokerEvent::Down { reason } => {
+                // The broker itself logs once a minute that RabbitMQ is unreachable.
+                info!(reason, "RabbitMQ: session lost");
+                health.set_no_session(reason);
+                health.set_consuming(false);
+                metrics.set_up("rabbitmq", false);
+                scheduler.session_down();
+            }
+            BrokerEvent::AckTimeout(timeout) => scheduler.timeout_is(now, timeout),
+            BrokerEvent::Deliveries(deliveries) => {
+                let small = self.reading.keep_large(deliveries, scheduler.fields());
+                scheduler.delivered(now, small);
+            }
+        }
+    }
+
+    /// Reports the last facts, ends the notes on calls that are given up, and closes the broker.
+    async fn close(&mut self, end: &EngineEnd) {
+        let now = self.now();
+        self.report_facts(now);
+        self.observer.close(now);
+        if !matches!(end, EngineEnd::Panicked(_)) {
+            self.end_notes().await;
+        }
+        self.engine.broker.close().await;
     }
 
     /// Ends the notes in Redis on calls that the worker gives up, because it stops in order and has
     /// not crashed.
-    async fn end_notes(
-        &self,
-        scheduler: &mut Scheduler,
-        tasks: &mut JoinSet<TaskReport<H::Ready>>,
-    ) {
+    async fn end_notes(&mut self) {
         let until = Instant::now() + FINAL_NOTES_TIMEOUT;
         // A note that begins a call must not arrive after the one that ends it.
-        while scheduler.is_noting()
-            && let Ok(Some(report)) = timeout_at(until, tasks.join_next()).await
+        while self.scheduler.is_noting()
+            && let Ok(Some(report)) = timeout_at(until, self.tasks.join_next()).await
         {
             if let Ok(TaskReport::Suspected(shard, _)) = report {
-                scheduler.give_up_notes(shard);
+                self.scheduler.give_up_notes(shard);
             }
         }
-        let notes = scheduler.final_notes();
+        let notes = self.scheduler.final_notes();
         if notes.is_empty() {
             return;
         }
-        let result = timeout_at(until, self.gate.suspect(&notes)).await;
+        let result = timeout_at(until, self.engine.gate.suspect(&notes)).await;
         if !matches!(result, Ok(Ok(_))) {
             let jobs = notes.len();
             warn!(
                 jobs,
                 "the end of calls could not be stored: each may count as a crash"
             );
-        }
-    }
-
-    fn take_event(
-        &self,
-        scheduler: &mut Scheduler,
-        reading: &mut LargeBodies,
-        now: Duration,
-        event: BrokerEvent,
-    ) {
-        match event {
-            BrokerEvent::Up { session } => {
-                info!(session, "RabbitMQ: consuming");
-                self.health.set_rabbitmq(true);
-                self.health.set_consuming(true);
-                self.metrics.set_up("rabbitmq", true);
-                scheduler.session_up(session);
-                scheduler.timeout_is_unknown(now);
-            }
-            BrokerEvent::Resting => {
-                warn!("returned all deliveries to their queues: taking none for now");
-                self.health.set_consuming(false);
-                scheduler.session_down();
-            }
-            BrokerEvent::Down { reason } => {
-                // The broker itself logs once a minute that RabbitMQ is unreachable.
-                info!(reason, "RabbitMQ: session lost");
-                self.health.set_no_session(reason);
-                self.health.set_consuming(false);
-                self.metrics.set_up("rabbitmq", false);
-                scheduler.session_down();
-            }
-            BrokerEvent::AckTimeout(timeout) => scheduler.timeout_is(now, timeout),
-            BrokerEvent::Deliveries(deliveries) => {
-                let small = reading.keep_large(deliveries, scheduler.fields());
-                scheduler.delivered(now, small);
-            }
-        }
-    }
-
-    fn take_report(
-        &self,
-        scheduler: &mut Scheduler,
-        now: Duration,
-        report: TaskReport<H::Ready>,
-        (redis, reading): (&mut Outage, &mut LargeBodies),
-        (prepared, direct): (&mut PreparedCalls<H::Ready>, &mut DirectResults),
-    ) {
-        match report {
-            TaskReport::Answered(shard, result) => {
-                if let Some(RedisState { answers, cold }) = RedisState::of(&result) {
-                    self.health.set_redis(answers);
-                    self.metrics.set_up("redis", answers);
-                    let primaries = self.gate.primaries();
-                    admin::show_recovery(&self.health, &self.metrics, cold, primaries);
-                    match &result {
-                        Err(why) if !answers => {
-                            redis.failed(now, why);
-                        }
-                        _ => redis.over(now),
-                    }
-                }
-                let base = self.gate.base();
-                self.metrics.set_gate_base(base);
-                scheduler.set_base(base);
-                scheduler.answered(now, shard, result);
-            }
-            TaskReport::Settled(shard, result) => scheduler.settled(now, shard, result),
-            TaskReport::Blocked(block, result) => scheduler.blocked(now, block, result),
-            TaskReport::Advertised(result) => scheduler.advertised_result(now, result),
-            TaskReport::Learned(result) => scheduler.learned(now, result),
-            TaskReport::Reported(result) => scheduler.reported(now, result),
-            TaskReport::Suspected(shard, result) => scheduler.suspected(now, shard, result),
-            TaskReport::Deduped(shard, result) => scheduler.deduped(now, shard, result),
-            TaskReport::Sighted(result) => scheduler.sighted(now, &result),
-            TaskReport::Replied(results) => {
-                results.iter().for_each(|(key, _)| _ = direct.remove(key));
-                scheduler.replied_to(now, results);
-            }
-            TaskReport::Moved(results) => scheduler.moved(now, results),
-            TaskReport::Prepared(key, result, took) => {
-                let result = result.map(|call| prepared.put(key, call));
-                scheduler.prepared(now, key, took, result);
-            }
-            TaskReport::Read(read) => {
-                reading.done();
-                scheduler.delivered_read(now, read);
-            }
-            TaskReport::Finished(key, ended) => {
-                if let Some(signal) = ended.signal {
-                    scheduler.record_finding(now, key, signal);
-                }
-                scheduler.finished(now, key, ended.took, ended.attempt);
-            }
-            TaskReport::Abandoned(permit, ended) => scheduler.abandoned_is_over(&permit, ended),
         }
     }
 }

@@ -1,0 +1,102 @@
+//! Hands the reports of tasks to the scheduler.
+
+use std::time::Duration;
+
+use crate::admin;
+use crate::broker::{Broker, Delivery, PublishError};
+use crate::engine::EngineLoop;
+use crate::engine::action::{Block, JobKey};
+use crate::engine::calls::CallEnd;
+use crate::engine::redis_state::RedisState;
+use crate::gate::{
+    DedupedAll, Gate, GateError, LearnedAll, Replies, SettleReplies, ShardId, Standings, Verdicts,
+};
+use crate::handler::{Attempt, PreparingHandler};
+use rules::job::InBody;
+
+/// The report of a task.
+pub(super) enum TaskReport<R> {
+    Answered(ShardId, Result<Replies, GateError>),
+    Settled(ShardId, Result<SettleReplies, GateError>),
+    Blocked(Block, Result<(), GateError>),
+    Advertised(Result<(), GateError>),
+    Learned(Result<LearnedAll, GateError>),
+    Reported(Result<Standings, GateError>),
+    Suspected(ShardId, Result<Verdicts, GateError>),
+    Deduped(ShardId, Result<DedupedAll, GateError>),
+    Sighted(Result<(), GateError>),
+    Replied(Vec<(JobKey, Result<(), PublishError>)>),
+    Moved(Vec<(JobKey, Result<(), PublishError>)>),
+    /// A prepared call, and the time that preparing took; `None` if the call was available at once.
+    Prepared(JobKey, Result<R, Attempt>, Option<Duration>),
+    Finished(JobKey, CallEnd),
+    /// Deliveries with large bodies, and the values in them.
+    Read(Vec<(Delivery, InBody)>),
+    /// The name of an abandoned call's permit, and whether the call ended before its lease.
+    Abandoned(String, bool),
+}
+
+impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
+    /// Takes the report of a task that has ended.
+    pub(super) fn take_report(&mut self, report: TaskReport<H::Ready>) {
+        let (now, scheduler) = (self.now(), &mut self.scheduler);
+        match report {
+            TaskReport::Answered(shard, result) => self.take_answers(now, shard, result),
+            TaskReport::Settled(shard, result) => scheduler.settled(now, shard, result),
+            TaskReport::Blocked(block, result) => scheduler.blocked(now, block, result),
+            TaskReport::Advertised(result) => scheduler.advertised_result(now, result),
+            TaskReport::Learned(result) => scheduler.learned(now, result),
+            TaskReport::Reported(result) => scheduler.reported(now, result),
+            TaskReport::Suspected(shard, result) => scheduler.suspected(now, shard, result),
+            TaskReport::Deduped(shard, result) => scheduler.deduped(now, shard, result),
+            TaskReport::Sighted(result) => scheduler.sighted(now, &result),
+            TaskReport::Replied(results) => {
+                (results.iter()).for_each(|(key, _)| _ = self.direct.remove(key));
+                scheduler.replied_to(now, results);
+            }
+            TaskReport::Moved(results) => scheduler.moved(now, results),
+            TaskReport::Prepared(key, result, took) => {
+                let result = result.map(|call| self.prepared.put(key, call));
+                scheduler.prepared(now, key, took, result);
+            }
+            TaskReport::Read(read) => {
+                self.reading.done();
+                scheduler.delivered_read(now, read);
+            }
+            TaskReport::Finished(key, ended) => {
+                if let Some(signal) = ended.signal {
+                    scheduler.record_finding(now, key, signal);
+                }
+                scheduler.finished(now, key, ended.took, ended.attempt);
+            }
+            TaskReport::Abandoned(permit, ended) => scheduler.abandoned_is_over(&permit, ended),
+        }
+    }
+
+    /// Takes the gate's answers to a round trip, and shows the state of Redis.
+    fn take_answers(&mut self, now: Duration, shard: ShardId, result: Result<Replies, GateError>) {
+        if let Some(state) = RedisState::of(&result) {
+            self.show_redis(now, &state, result.as_ref().err());
+        }
+        let base = self.engine.gate.base();
+        self.engine.metrics.set_gate_base(base);
+        self.scheduler.set_base(base);
+        self.scheduler.answered(now, shard, result);
+    }
+
+    /// Shows the state of Redis at `/readyz`, in the metrics and in the log. `why` is the error of
+    /// the round trip.
+    fn show_redis(&mut self, now: Duration, state: &RedisState, why: Option<&GateError>) {
+        let RedisState { answers, cold } = *state;
+        let (health, metrics) = (&self.engine.health, &self.engine.metrics);
+        health.set_redis(answers);
+        metrics.set_up("redis", answers);
+        admin::show_recovery(health, metrics, cold, self.engine.gate.primaries());
+        match why {
+            Some(why) if !answers => {
+                self.redis.failed(now, why);
+            }
+            _ => self.redis.over(now),
+        }
+    }
+}
