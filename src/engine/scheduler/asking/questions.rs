@@ -1,4 +1,6 @@
-//! A question to the gate.
+//! Questions to the gate.
+
+use std::collections::HashMap;
 
 use crate::engine::action::JobKey;
 use crate::gate::{End, Receipt, Sequences, Settled, TenantAsk};
@@ -72,5 +74,55 @@ impl GateQuestion {
             receipt: self.receipt(number, 0, Sequences::NONE),
             end: End::Unused,
         })
+    }
+}
+
+/// The questions for the jobs of one tenant.
+pub struct TenantQuestions {
+    all: Vec<(TenantAsk, GateQuestion)>,
+    /// Indexes of all questions but the first, by labels. Jobs of another plan have different
+    /// limits.
+    alike: HashMap<Labels, Vec<usize>>,
+}
+
+impl TenantQuestions {
+    /// Creates an empty list.
+    pub fn new() -> Self {
+        Self {
+            // Usually there is only one.
+            all: Vec::with_capacity(1),
+            alike: HashMap::new(),
+        }
+    }
+
+    /// Returns the question with these labels and limits. If there is none, adds the one that
+    /// `new` creates.
+    pub fn find_or_add(
+        &mut self,
+        labels: Labels,
+        limits: Limits,
+        new: impl FnOnce(Labels, Limits) -> GateQuestion,
+    ) -> &mut (TenantAsk, GateQuestion) {
+        let all = &mut self.all;
+        let first = all.first();
+        let is_first = first.is_some_and(|(it, _)| it.labels == labels && it.limits == limits);
+        let mut others = self.alike.get(&labels).into_iter().flatten().copied();
+        let other = |at: &usize| all[*at].0.limits == limits;
+        let same = is_first.then_some(0).or_else(|| others.find(other));
+        let at = same.unwrap_or_else(|| {
+            let at = all.len();
+            if at > 0 {
+                self.alike.entry(labels.clone()).or_default().push(at);
+            }
+            let question = new(labels, limits);
+            all.push((question.ask(), question));
+            at
+        });
+        &mut all[at]
+    }
+
+    /// Returns all questions, in the order in which they were added.
+    pub fn into_all(self) -> Vec<(TenantAsk, GateQuestion)> {
+        self.all
     }
 }

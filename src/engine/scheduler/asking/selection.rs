@@ -1,11 +1,11 @@
 //! Selects the jobs that ask the gate next, and assembles their questions.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::admission::RoundTrip;
 use super::fitness::WantedJobs;
-use super::questions::{GateQuestion, QuestionJob};
+use super::questions::{GateQuestion, QuestionJob, TenantQuestions};
 use super::suspects::AskPermission;
 use crate::engine::action::JobKey;
 use crate::engine::facts::GateFact;
@@ -20,6 +20,19 @@ use rules::tenant::Tenant;
 
 /// Questions that are being assembled, by shard.
 pub type Rounds = BTreeMap<ShardId, (Vec<TenantAsk>, RoundTrip)>;
+
+/// A job that asks now. The gate admits the first jobs first: those whose calls are ready, in the
+/// order of their tickets.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct AskingJob {
+    is_unready: bool,
+    has_no_ticket: bool,
+    /// Generation and number of its ticket.
+    ticket: Option<(u64, u64)>,
+    /// Its position among the jobs of its tenant's turn.
+    index: usize,
+    key: JobKey,
+}
 
 impl Scheduler {
     /// Returns true if a job may ask, or needs the store's clock.
@@ -162,11 +175,21 @@ impl Scheduler {
             // All jobs have left.
             self.queues.set_limited(&turn.tenant, false);
         }
-        // Usually there is only one.
-        let mut questions: Vec<(TenantAsk, GateQuestion)> = Vec::with_capacity(1);
-        // Indexes of all questions but the first, by labels. Jobs of another plan have different
-        // limits.
-        let mut alike: HashMap<Labels, Vec<usize>> = HashMap::new();
+        let mut questions = TenantQuestions::new();
+        for job in self.asking_jobs(now, turn, is_ready) {
+            self.add_question(now, &job, &mut questions);
+        }
+        questions.into_all()
+    }
+
+    /// Returns the jobs of `turn` that ask now, in the order in which they ask. Puts jobs back
+    /// that need a slot to ask.
+    fn asking_jobs(
+        &mut self,
+        now: Duration,
+        turn: TenantShare,
+        is_ready: &mut impl FnMut(JobKey, &Tenant) -> bool,
+    ) -> Vec<AskingJob> {
         let mut slots = turn.slots;
         let mut jobs: Vec<_> = Vec::with_capacity(turn.keys.len());
         let mut without_slot = Vec::new();
@@ -181,60 +204,59 @@ impl Scheduler {
                 AskPermission::Not => continue,
             }
             let ticket = (self.jobs.get(&key)).and_then(|job| job.claims.ticket);
-            let ticket_order = ticket.map(|ticket| (ticket.generation, ticket.number));
-            jobs.push((!ready, ticket_order.is_none(), ticket_order, index, key));
+            jobs.push(AskingJob {
+                is_unready: !ready,
+                has_no_ticket: ticket.is_none(),
+                ticket: ticket.map(|ticket| (ticket.generation, ticket.number)),
+                index,
+                key,
+            });
         }
         if !without_slot.is_empty() {
             self.put_back(&without_slot);
             // These jobs ask again when slots are free.
             self.queues.set_limited(&turn.tenant, false);
         }
-        // The gate admits the first jobs first: those whose calls are ready, in the order of their
-        // tickets.
         jobs.sort_unstable();
-        for (unready, _, _, index, key) in jobs {
-            // Every job in the queues is in `jobs`, because a lost session empties both.
-            let Some(job) = self.jobs.get_mut(&key) else {
-                continue;
+        jobs
+    }
+
+    /// Adds the job to the question for its limits and labels.
+    fn add_question(&mut self, now: Duration, asking: &AskingJob, all: &mut TenantQuestions) {
+        let key = asking.key;
+        // Every job in the queues is in `jobs`, because a lost session empties both.
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return;
+        };
+        job.phase = Phase::Asking;
+        let Some(job) = self.jobs.get(&key) else {
+            return;
+        };
+        let Claims { tenant, plan, .. } = &job.claims;
+        let limits = self.agreement.limits(tenant, plan.as_deref());
+        let limits = self.steering.with_tried(tenant, limits);
+        let limits = self.pacing.add_spacing(now, tenant, limits);
+        let labels = self.labels_of(job, &limits);
+        let settlement = &mut self.settlement;
+        let (ask, question) = all.find_or_add(labels, limits, |labels, limits| {
+            let permits = match limits.hold_leases() {
+                true => settlement.name(),
+                false => String::new(),
             };
-            job.phase = Phase::Asking;
-            let Some(job) = self.jobs.get(&key) else {
-                continue;
-            };
-            let Claims { tenant, plan, .. } = &job.claims;
-            let limits = self.agreement.limits(tenant, plan.as_deref());
-            let limits = self.steering.with_tried(tenant, limits);
-            let limits = self.pacing.add_spacing(now, tenant, limits);
-            let labels = self.labels_of(job, &limits);
-            let first = questions.first();
-            let is_first = first.is_some_and(|(it, _)| it.labels == labels && it.limits == limits);
-            let mut others = alike.get(&labels).into_iter().flatten().copied();
-            let other = |at: &usize| questions[*at].0.limits == limits;
-            let same = is_first.then_some(0).or_else(|| others.find(other));
-            let at = same.unwrap_or_else(|| {
-                let permits = match limits.hold_leases() {
-                    true => self.settlement.name(),
-                    false => String::new(),
-                };
-                let at = questions.len();
-                if at > 0 {
-                    alike.entry(labels.clone()).or_default().push(at);
-                }
-                let question = GateQuestion::new(tenant.clone(), labels, limits, permits);
-                questions.push((question.ask(), question));
-                at
-            });
-            let (ask, question) = &mut questions[at];
-            let (ticket, cost, readmitted) = (job.claims.ticket, job.claims.cost, job.readmitted);
-            ask.budget += u32::from(!unready);
-            ask.asks.push(Question {
-                ticket,
-                cost,
-                readmitted,
-            });
-            question.jobs.push(QuestionJob { key, index, cost });
-        }
-        questions
+            GateQuestion::new(tenant.clone(), labels, limits, permits)
+        });
+        let (ticket, cost, readmitted) = (job.claims.ticket, job.claims.cost, job.readmitted);
+        ask.budget += u32::from(!asking.is_unready);
+        ask.asks.push(Question {
+            ticket,
+            cost,
+            readmitted,
+        });
+        question.jobs.push(QuestionJob {
+            key,
+            index: asking.index,
+            cost,
+        });
     }
 
     /// Records the tenant's state in a reply.
