@@ -17,6 +17,7 @@ use crate::gate::fleet::{
     RegistryKnowledge, memory_ms,
 };
 use crate::gate::instructions;
+use crate::gate::primaries::Primary;
 use crate::gate::redis::RedisGate;
 use rules::policy::Policy;
 use rules::steering::Steering;
@@ -183,58 +184,20 @@ impl Registry {
             mine.push(&next);
         }
         let primaries = self.gate.registries().await?;
-        let says = format!("{} {}", self.says, self.own.id);
-        let sent = Instant::now();
-        let until = sent + Duration::from_millis(AGREED_FOR_MS);
-        let exchanges = primaries.iter().map(|primary| {
-            let known = self.known.get(&primary.policies);
-            let known = known.map(|registry| (registry.known.clone(), registry.board.clone()));
-            let (known, board) = known.unwrap_or_default();
-            let (gate, mine, says) = (&self.gate, &mine, &says);
-            let worker = (self.name.as_str(), says.as_str());
-            let own = mine.last().map_or("", |named| named.id.as_str());
-            let exchange = async move {
-                // The board is read first, so that a worker that follows an instruction knows all
-                // policies that its author knew. Likewise, a worker reports its policy on the board
-                // before it registers the policy.
-                let board = board.refresh(gate, &primary.board, worker).await?;
-                let (known, clock) = exchange(gate, &primary.policies, mine, known).await?;
-                let in_use = match known.others_in_use(own, clock.ms).next() {
-                    None => None,
-                    Some(_) => Some(in_use(gate, &primary.board).await?),
-                };
-                Ok((known, board, in_use, clock))
-            }
-            .boxed();
-            let several = primaries.len() > 1;
-            async move {
-                if !several {
-                    return exchange.await;
-                }
-                let late =
-                    |_| GateError::Unreachable(format!("{}: no answer in time", primary.policies));
-                let done = tokio::time::timeout(EXCHANGE_TIMEOUT, exchange).await;
-                done.map_err(late)?
-            }
-        });
-        let (mut agreed, mut failed, mut clocks) = (Vec::new(), Vec::new(), Vec::new());
-        for (primary, exchanged) in primaries.iter().zip(join_all(exchanges).await) {
+        let until = Instant::now() + Duration::from_millis(AGREED_FOR_MS);
+        let exchanged = self.exchange_with_all(&primaries, &mine).await;
+        let (mut registries, mut failed, mut clocks) = (Vec::new(), Vec::new(), Vec::new());
+        for (primary, exchanged) in primaries.iter().zip(exchanged) {
             match exchanged {
-                Ok((known, board, in_use, clock)) => {
-                    let registry = RegistryState {
-                        known,
-                        board,
-                        in_use,
-                        clock,
-                    };
-                    clocks.push(clock);
+                Ok(registry) => {
+                    clocks.push(registry.clock);
                     self.known.insert(primary.policies.clone(), registry);
-                    agreed.push(&primary.policies);
+                    registries.push(primary.policies.clone());
                 }
                 Err(why) => failed.push((&primary.policies, why)),
             }
         }
-        if agreed.is_empty() {
+        if registries.is_empty() {
             let why = failed.into_iter().map(|(_, why)| why).next();
             return Err(why.unwrap_or_else(|| {
                 GateError::Unreachable("the cluster has no primaries".to_owned())
@@ -245,10 +208,73 @@ impl Registry {
                 self.gate.agree(policies, None);
             }
         }
-        let registries: Vec<String> = agreed.into_iter().cloned().collect();
         self.own = next;
-        // A registry that was lost or has moved is kept for as long as its policies must be
-        // enforced.
+        self.age_missing(&registries);
+        Ok(RegistryAgreement {
+            steering: self.steering(),
+            fleet: self.fleet(),
+            until,
+            clock: clocks.into_iter().min_by_key(|clock| clock.ms),
+            registries,
+            is_new: self.is_new(),
+        })
+    }
+
+    /// Makes an exchange with all primaries at once. `mine`: see [`Self::exchange_with`].
+    async fn exchange_with_all(
+        &self,
+        primaries: &[Arc<Primary>],
+        mine: &[&NamedPolicy],
+    ) -> Vec<Result<RegistryState, GateError>> {
+        let several = primaries.len() > 1;
+        let exchanges = primaries.iter().map(|primary| {
+            let exchange = self.exchange_with(primary, mine).boxed();
+            async move {
+                if !several {
+                    return exchange.await;
+                }
+                let late =
+                    |_| GateError::Unreachable(format!("{}: no answer in time", primary.policies));
+                let done = tokio::time::timeout(EXCHANGE_TIMEOUT, exchange).await;
+                done.map_err(late)?
+            }
+        });
+        join_all(exchanges).await
+    }
+
+    /// Makes an exchange with one primary: registers the policies `mine`, of which the last one
+    /// comes into force, and reads the registry and the board.
+    async fn exchange_with(
+        &self,
+        primary: &Primary,
+        mine: &[&NamedPolicy],
+    ) -> Result<RegistryState, GateError> {
+        let known = self.known.get(&primary.policies);
+        let known = known.map(|registry| (registry.known.clone(), registry.board.clone()));
+        let (known, board) = known.unwrap_or_default();
+        let says = format!("{} {}", self.says, self.own.id);
+        let own = mine.last().map_or("", |named| named.id.as_str());
+        // The board is read first, so that a worker that follows an instruction knows all policies
+        // that its author knew. Likewise, a worker reports its policy on the board before it
+        // registers the policy.
+        let worker = (self.name.as_str(), says.as_str());
+        let board = board.refresh(&self.gate, &primary.board, worker).await?;
+        let (known, clock) = exchange(&self.gate, &primary.policies, mine, known).await?;
+        let in_use = match known.others_in_use(own, clock.ms).next() {
+            None => None,
+            Some(_) => Some(in_use(&self.gate, &primary.board).await?),
+        };
+        Ok(RegistryState {
+            known,
+            board,
+            in_use,
+            clock,
+        })
+    }
+
+    /// Ages the registries that are not in `registries`. A registry that was lost or has moved is
+    /// kept for as long as its policies must be enforced.
+    fn age_missing(&mut self, registries: &[String]) {
         for (_, registry) in (self.known.iter_mut()).filter(|(key, _)| !registries.contains(key)) {
             let now_ms = registry.now_ms();
             registry.known.learn(Vec::new(), now_ms);
@@ -256,28 +282,31 @@ impl Registry {
         self.known.retain(|key, registry| {
             registries.contains(key) || !registry.known.policies().is_empty()
         });
+    }
+
+    /// Returns the policies to enforce.
+    fn fleet(&self) -> EnforcedPolicies {
         let fleets = self.known.values().map(|registry| {
             let own = Arc::clone(&self.own.policy);
             let in_use = registry.in_use.as_ref();
             (registry.known).fleet_of(own, &self.own.id, registry.now_ms(), in_use)
         });
-        let boards = self.known.values();
-        let in_force = boards.flat_map(|registry| registry.board.in_force(registry.now_ms()));
-        let steering = Steering::of(in_force);
         let alone = EnforcedPolicies::alone(Arc::clone(&self.own.policy));
-        let fleet = fleets.fold(alone, EnforcedPolicies::joined_with);
-        let is_new = |registry: &RegistryState| {
+        fleets.fold(alone, EnforcedPolicies::joined_with)
+    }
+
+    /// Returns the operators' instructions on all boards.
+    fn steering(&self) -> Steering {
+        let boards = self.known.values();
+        Steering::of(boards.flat_map(|registry| registry.board.in_force(registry.now_ms())))
+    }
+
+    /// Returns true if no worker had the policy before the last exchange, according to all
+    /// registries.
+    fn is_new(&self) -> bool {
+        self.known.values().all(|registry| {
             let mut known = registry.known.policies().iter();
             known.any(|it| it.id == self.own.id && it.since_ms >= registry.clock.ms)
-        };
-        let is_new = self.known.values().all(is_new);
-        Ok(RegistryAgreement {
-            fleet,
-            until,
-            clock: clocks.into_iter().min_by_key(|clock| clock.ms),
-            registries,
-            steering,
-            is_new,
         })
     }
 

@@ -56,6 +56,37 @@ struct OpenRequest {
     sent_on: Option<(Arc<Node>, bool)>,
 }
 
+impl OpenRequest {
+    /// Returns all `requests`, which were not sent yet.
+    fn all(requests: &[Request<'_>]) -> Vec<Self> {
+        requests
+            .iter()
+            .enumerate()
+            .map(|(index, request)| Self {
+                index,
+                slot: Slot::for_key(request.key),
+                sent_on: None,
+            })
+            .collect()
+    }
+}
+
+/// The requests for one node in one round trip.
+struct NodeParcel {
+    node: Arc<Node>,
+    parcel: Parcel,
+    requests: Vec<OpenRequest>,
+}
+
+impl NodeParcel {
+    /// Sends the parcel. Returns it with the answer to each request.
+    async fn send(self) -> (Self, Result<Answers, GateError>) {
+        let answers = ask(&self.node, self.parcel.pipeline()).await;
+        let answers = answers.map(|answers| self.parcel.unpack(answers));
+        (self, answers)
+    }
+}
+
 impl Cluster {
     pub fn new(seeds: Vec<Node>, round_trips: Arc<AtomicU64>) -> Result<Self, GateError> {
         if seeds.is_empty() {
@@ -72,15 +103,7 @@ impl Cluster {
     /// Sends as [`super::Link::send`] does.
     pub async fn send(&self, requests: &[Request<'_>]) -> Result<Answers, GateError> {
         self.fresh_map().await?;
-        let mut open: Vec<OpenRequest> = requests
-            .iter()
-            .enumerate()
-            .map(|(index, request)| OpenRequest {
-                index,
-                slot: Slot::for_key(request.key),
-                sent_on: None,
-            })
-            .collect();
+        let mut open = OpenRequest::all(requests);
         let unsent = "its slot moves between nodes faster than requests can follow";
         let mut answers: Answers = requests
             .iter()
@@ -91,58 +114,19 @@ impl Cluster {
             if open.is_empty() {
                 break;
             }
-            let mut parcels: Vec<(Arc<Node>, Parcel, Vec<OpenRequest>)> = Vec::new();
-            for request in open.drain(..) {
-                let Some((node, asking)) = self.route_of(&request) else {
-                    let key = requests[request.index].key;
-                    answers[request.index] = Err(GateError::Unreachable(format!(
-                        "no node has the slot of {key}"
-                    )));
-                    self.map().stale = true;
-                    continue;
-                };
-                let at = parcels
-                    .iter()
-                    .position(|(known, ..)| Arc::ptr_eq(known, &node));
-                let at = at.unwrap_or_else(|| {
-                    parcels.push((node, Parcel::default(), Vec::new()));
-                    parcels.len() - 1
-                });
-                let Request { command, load, .. } = &requests[request.index];
-                parcels[at].1.add(*load, asking, command.clone());
-                parcels[at].2.push(request);
-            }
-            let sent = join_all(
-                parcels
-                    .into_iter()
-                    .map(|(node, parcel, requests)| async move {
-                        let answers = ask(&node, parcel.pipeline()).await;
-                        (
-                            node,
-                            answers.map(|answers| parcel.unpack(answers)),
-                            requests,
-                        )
-                    }),
-            );
-            for (node, sent, requests) in sent.await {
-                let sent = match sent {
-                    Ok(sent) => sent,
+            let parcels = self.pack(requests, std::mem::take(&mut open), &mut answers);
+            let sent = join_all(parcels.into_iter().map(NodeParcel::send)).await;
+            for (parcel, sent) in sent {
+                match sent {
+                    Ok(sent) => {
+                        reached = true;
+                        open.extend(self.take_answers(parcel, sent, &mut answers));
+                    }
                     Err(why) => {
                         self.map().stale = true;
-                        for request in requests {
+                        for request in parcel.requests {
                             answers[request.index] = Err(why.clone());
                         }
-                        continue;
-                    }
-                };
-                reached = true;
-                for (mut request, answer) in requests.into_iter().zip(sent) {
-                    match self.sent_on(&node, request.slot, &answer) {
-                        Some(kind) => {
-                            request.sent_on = Some(kind);
-                            open.push(request);
-                        }
-                        None => answers[request.index] = answer,
                     }
                 }
             }
@@ -152,6 +136,61 @@ impl Cluster {
             self.fresh_map().await?;
         }
         Ok(answers)
+    }
+
+    /// Packs the open requests by node. A request whose slot no node has gets that answer.
+    fn pack(
+        &self,
+        requests: &[Request<'_>],
+        open: Vec<OpenRequest>,
+        answers: &mut Answers,
+    ) -> Vec<NodeParcel> {
+        let mut parcels: Vec<NodeParcel> = Vec::new();
+        for request in open {
+            let Some((node, asking)) = self.route_of(&request) else {
+                let key = requests[request.index].key;
+                answers[request.index] = Err(GateError::Unreachable(format!(
+                    "no node has the slot of {key}"
+                )));
+                self.map().stale = true;
+                continue;
+            };
+            let at = parcels
+                .iter()
+                .position(|known| Arc::ptr_eq(&known.node, &node));
+            let at = at.unwrap_or_else(|| {
+                parcels.push(NodeParcel {
+                    node,
+                    parcel: Parcel::default(),
+                    requests: Vec::new(),
+                });
+                parcels.len() - 1
+            });
+            let Request { command, load, .. } = &requests[request.index];
+            parcels[at].parcel.add(*load, asking, command.clone());
+            parcels[at].requests.push(request);
+        }
+        parcels
+    }
+
+    /// Stores the final answers of a node. Returns the requests that it redirected.
+    fn take_answers(
+        &self,
+        parcel: NodeParcel,
+        sent: Answers,
+        answers: &mut Answers,
+    ) -> Vec<OpenRequest> {
+        let mut redirected = Vec::new();
+        for (mut request, answer) in parcel.requests.into_iter().zip(sent) {
+            match self.sent_on(&parcel.node, request.slot, &answer) {
+                Some(kind) => {
+                    request.sent_on = Some(kind);
+                    redirected.push(request);
+                }
+                None => answers[request.index] = answer,
+            }
+        }
+        redirected
     }
 
     /// Returns all primaries and their slots. `anew` renews the map first.

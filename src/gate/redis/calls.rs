@@ -6,7 +6,7 @@ use super::RedisGate;
 use crate::gate::GateError;
 use crate::gate::epoch::{SentPulse, Watch};
 use crate::gate::keys::CallKeys;
-use crate::gate::link::{PrimaryLink, Request};
+use crate::gate::link::{Answers, PrimaryLink, Request};
 use crate::gate::refusal;
 use crate::gate::reply::{self, LIMIT_BYTES};
 use crate::gate::scripts::Script;
@@ -29,6 +29,25 @@ pub(super) struct PipelinePulse<'a> {
     pub(super) sent: SentPulse,
     /// The primary that has all keys of the calls.
     pub(super) shard: &'a PrimaryLink,
+}
+
+impl PipelinePulse<'_> {
+    /// Takes the answer to the pulse. Returns false if the pulse must be sent again, with its
+    /// script.
+    ///
+    /// # Errors
+    /// The calls of the pipeline do not count.
+    fn take_answer(&self, answer: Result<Value, GateError>) -> Result<bool, GateError> {
+        match answer {
+            Ok(Value::ServerError(error)) if error.code() == "NOSCRIPT" => Ok(false),
+            Ok(Value::ServerError(error)) => Err(self.watch.refused(&error)),
+            Err(why) => Err(why),
+            Ok(answer) => {
+                self.watch.beaten(&self.sent, &answer)?;
+                Ok(true)
+            }
+        }
+    }
 }
 
 /// One script call: its content and its purpose.
@@ -69,69 +88,23 @@ impl RedisGate {
             if open.is_empty() && counts {
                 return Ok(replies);
             }
-            let mut requests: Vec<_> = open
-                .iter()
-                .map(|index| self.request(&calls[*index]))
-                .collect();
-            let mut answers = match &pulse {
-                Some(PipelinePulse { watch, sent, shard }) => {
-                    let by = self.link.scripts();
-                    requests.push(watch.request(sent, (by, load_pulse)));
-                    self.link.send_to(shard, requests).await?
-                }
-                None => self.link.send(requests).await?,
-            };
-            let beat = pulse.as_ref().zip(answers.pop_if(|_| pulse.is_some()));
+            let pulse = pulse.as_ref();
+            let sent = pulse.map(|pulse| (pulse, load_pulse));
+            let mut answers = self.send_calls(&calls, &open, sent).await?;
+            let beat = pulse.zip(answers.pop_if(|_| pulse.is_some()));
             let mut retries = Vec::new();
             for (index, answer) in open.into_iter().zip(answers) {
-                let call = &mut calls[index];
-                match answer {
-                    Ok(Value::ServerError(error)) if error.code() == "NOSCRIPT" => {
-                        call.load = true;
-                        retries.push(index);
-                    }
-                    Ok(Value::ServerError(error)) if refusal::is_wrong_type(&error) => {
-                        replies[index] = Err(self.explain(call, &error).await);
-                    }
-                    Ok(Value::ServerError(error)) if refusal::is_unreadable(&error) => {
-                        replies[index] = Err(refusal::unreadable(&error, &call.words()));
-                    }
-                    Ok(Value::ServerError(error)) => {
-                        let why = refusal::refused(&error, &call.words());
-                        replies[index] = Err(self.for_this_call(why)?);
-                    }
-                    Err(why) => replies[index] = Err(self.for_this_call(why)?),
-                    Ok(answer) => match reply::head(&answer) {
-                        Some((false, now)) => {
-                            self.record_clock(now);
-                            call.keys = self.keys.call(&call.layout, call.limits, now);
-                            retries.push(index);
-                        }
-                        head => {
-                            if let Some((_, now)) = head {
-                                self.record_clock(now);
-                            }
-                            replies[index] = Ok(answer);
-                        }
-                    },
+                match self.take_answer(&mut calls[index], answer).await? {
+                    Some(reply) => replies[index] = reply,
+                    None => retries.push(index),
                 }
             }
             open = retries;
             counts = match beat {
-                Some((_, Ok(Value::ServerError(error)))) if error.code() == "NOSCRIPT" => {
-                    load_pulse = true;
-                    false
-                }
-                Some((pulse, Ok(Value::ServerError(error)))) => {
-                    return Err(pulse.watch.refused(&error));
-                }
-                Some((_, Err(why))) => return Err(why),
-                Some((pulse, Ok(answer))) => {
-                    pulse.watch.beaten(&pulse.sent, &answer)?;
-                    true
-                }
+                Some((pulse, answer)) => pulse.take_answer(answer)?,
                 None => true,
             };
+            load_pulse |= !counts;
         }
         if open.is_empty() && counts {
             return Ok(replies);
@@ -140,6 +113,68 @@ impl RedisGate {
             "{}: its clock jumps or its script cache is flushed faster than a call can be repeated",
             self.link.servers()
         )))
+    }
+
+    /// Sends the calls with the indexes `open` and the pulse in one round trip. The flag says whether
+    /// the pulse loads its script. Returns the answers, the pulse's last.
+    async fn send_calls(
+        &self,
+        calls: &[ScriptCall<'_>],
+        open: &[usize],
+        pulse: Option<(&PipelinePulse<'_>, bool)>,
+    ) -> Result<Answers, GateError> {
+        let mut requests: Vec<_> = open
+            .iter()
+            .map(|index| self.request(&calls[*index]))
+            .collect();
+        match pulse {
+            Some((PipelinePulse { watch, sent, shard }, load)) => {
+                let by = self.link.scripts();
+                requests.push(watch.request(sent, (by, load)));
+                self.link.send_to(shard, requests).await
+            }
+            None => self.link.send(requests).await,
+        }
+    }
+
+    /// Takes the answer to `call`. Returns its reply, or `None` if the call must be sent again.
+    ///
+    /// # Errors
+    /// An error that affects other calls, too.
+    async fn take_answer(
+        &self,
+        call: &mut ScriptCall<'_>,
+        answer: Result<Value, GateError>,
+    ) -> Result<Option<Result<Value, GateError>>, GateError> {
+        let reply = match answer {
+            Ok(Value::ServerError(error)) if error.code() == "NOSCRIPT" => {
+                call.load = true;
+                return Ok(None);
+            }
+            Ok(Value::ServerError(error)) if refusal::is_wrong_type(&error) => {
+                Err(self.explain(call, &error).await)
+            }
+            Ok(Value::ServerError(error)) if refusal::is_unreadable(&error) => {
+                Err(refusal::unreadable(&error, &call.words()))
+            }
+            Ok(Value::ServerError(error)) => {
+                let why = refusal::refused(&error, &call.words());
+                Err(self.for_this_call(why)?)
+            }
+            Err(why) => Err(self.for_this_call(why)?),
+            Ok(answer) => {
+                let head = reply::head(&answer);
+                if let Some((_, now)) = head {
+                    self.record_clock(now);
+                }
+                if let Some((false, now)) = head {
+                    call.keys = self.keys.call(&call.layout, call.limits, now);
+                    return Ok(None);
+                }
+                Ok(answer)
+            }
+        };
+        Ok(Some(reply))
     }
 
     fn request<'c>(&self, call: &'c ScriptCall<'_>) -> Request<'c> {
