@@ -330,13 +330,7 @@ impl ConfigInput {
         let abandoned = self.get(&ABANDONED);
         let tls = self.tls(TLS);
         let url_known = url.as_ref().and_then(Option::as_ref);
-        let path = URL.key.path;
-        let templates =
-            match url_known.map(|url| placeholders::of_url(url.expose(), path, &mut carried)) {
-                None => Some(UrlTemplates::default()),
-                Some(Ok(templates)) => Some(templates),
-                Some(Err(words)) => self.wrong(self.set_key_of(&URL, &URL_FILE), words),
-            };
+        let templates = self.url_templates(url_known, &mut carried);
         let headers = self.headers(url_known, &HEADERS, &HEADERS_FILE, &mut carried);
         let api = self.optional(&API);
         let profile = api.flatten().map(|api| ApiProfile::of(api).rules);
@@ -369,13 +363,7 @@ impl ConfigInput {
         let keys = (&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
         let secrets = self.used_secrets(keys, secret_files, used)?;
         carried.forward.clone_from(&forward);
-        if let Some(twice) = forward.iter().find(|name| headers.has_named(name)) {
-            let words = format!(
-                "{} is also in dispatch.http.headers; keep one of them",
-                shown(twice)
-            );
-            return self.wrong(&FORWARD_HEADERS.key, words);
-        }
+        self.check_forwarded(&forward, &headers)?;
         let http = Http {
             url,
             method,
@@ -398,6 +386,32 @@ impl ConfigInput {
             abandoned,
         };
         Some(Some((http, carried)))
+    }
+
+    /// Reads the placeholders of the URL, if there is one.
+    fn url_templates(
+        &mut self,
+        url: Option<&SecretUrl>,
+        carried: &mut Carried,
+    ) -> Option<UrlTemplates> {
+        let path = URL.key.path;
+        match url.map(|url| placeholders::of_url(url.expose(), path, carried)) {
+            None => Some(UrlTemplates::default()),
+            Some(Ok(templates)) => Some(templates),
+            Some(Err(words)) => self.wrong(self.set_key_of(&URL, &URL_FILE), words),
+        }
+    }
+
+    /// Reports a forwarded header that `headers` sets, too.
+    fn check_forwarded(&mut self, forward: &[String], headers: &ConfiguredHeaders) -> Option<()> {
+        let Some(twice) = forward.iter().find(|name| headers.has_named(name)) else {
+            return Some(());
+        };
+        let words = format!(
+            "{} is also in dispatch.http.headers; keep one of them",
+            shown(twice)
+        );
+        self.wrong(&FORWARD_HEADERS.key, words)
     }
 
     /// Returns the key that needs the secrets of tenants, if one does.

@@ -8,7 +8,7 @@ use super::limit_layer::{self, LimitLayer, build};
 use crate::config::reading::error::{ConfigProblem, Origin, shown};
 use crate::config::reading::parse::{self, describe_value};
 use crate::config::reading::suggest::{closest, hint};
-use crate::config::reading::yaml::{Raw, YamlField};
+use crate::config::reading::yaml::{Item, Raw, YamlField};
 use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
 use rules::policy::{EntryLimits, Pattern, Policy};
 use rules::scope::{MAX_PARTS, Scope};
@@ -17,6 +17,8 @@ use rules::tenant::MAX_TENANT_BYTES;
 const LIMITS: &str = limit_keys::LIMITS.key.path;
 const PLANS: &str = limit_keys::PLANS.key.path;
 const TENANTS: &str = limit_keys::TENANTS.key.path;
+/// Example of a list of limits, for errors.
+const LIST_EXAMPLE: &str = "such as [{name: second, max-requests: 10, window-size: 1}]";
 
 /// Returns the path of the key `name` below `path` for errors. Replaces a name that may contain a
 /// secret, such as a URL, with `…`.
@@ -39,6 +41,15 @@ impl Mapping<'_> {
     fn field(&self, name: &str) -> Option<&YamlField> {
         self.fields.iter().find(|field| field.name == name)
     }
+}
+
+/// The items of a list of limits that are mappings.
+struct ListedLimits {
+    /// Their names, or `None` for an item without a usable name.
+    names: Vec<Option<String>>,
+    layers: Vec<LimitLayer>,
+    /// Whether all items are mappings with usable names.
+    is_whole: bool,
 }
 
 /// Returns the index of the first limit that raises the number of different job-dividing scopes
@@ -319,19 +330,60 @@ impl LimitsReader<'_> {
         path: &str,
         outer: &[&LimitLayer],
     ) -> Option<Limits> {
-        const EXAMPLE: &str = "such as [{name: second, max-requests: 10, window-size: 1}]";
+        let items = self.items(raw, at, path)?;
+        let ListedLimits {
+            names,
+            layers,
+            is_whole,
+        } = self.listed_limits(items, at, path);
+        // If one limit counts cost, the default unit of the others is calls. The default of the
+        // common limits also applies to the limits of plans and tenants that replace them.
+        let tokens = layers.iter().any(LimitLayer::counts_cost);
+        let unit = if tokens { Unit::Calls } else { self.unit };
+        if path == LIMITS {
+            self.unit = unit;
+        }
+        let limits: Vec<_> = (names.iter().zip(&layers))
+            .map(|(name, layer)| {
+                // An item without a usable name is rejected later. It is read anyway, to report its
+                // other problems.
+                let name = name.as_deref().unwrap_or(DEFAULT_LIMIT);
+                self.limit(name, &[&[layer], outer].concat(), unit)
+            })
+            .collect();
+        if !is_whole {
+            return None;
+        }
+        let limits: Vec<Limit> = limits.into_iter().collect::<Option<_>>()?;
+        let beyond = one_part_too_many(&limits);
+        match (Limits::new(limits), beyond) {
+            (Ok(limits), _) => Some(limits),
+            (Err(error @ LimitError::Parts(_)), Some(index)) => {
+                let item = format!("{path}[{index}]");
+                let (at, key) = match layers[index].own_scope() {
+                    Some((at, key)) => (at.clone(), key.to_owned()),
+                    None => (at.inside(items[index].at), item),
+                };
+                self.wrong(&at, &key, error)
+            }
+            (Err(error), _) => self.wrong(at, path, error),
+        }
+    }
+
+    /// Returns the items of a list of limits, which must not be empty or too long.
+    fn items<'t>(&mut self, raw: &'t Raw, at: &Origin, path: &str) -> Option<&'t [Item]> {
         let items = match raw {
             Raw::List(items) if !items.is_empty() => items,
             Raw::List(_) => {
                 return self.wrong(
                     at,
                     path,
-                    format!("is an empty list; it must contain limits, {EXAMPLE}"),
+                    format!("is an empty list; it must contain limits, {LIST_EXAMPLE}"),
                 );
             }
             other => {
                 let words = format!(
-                    "is {}; it must be a list of limits, {EXAMPLE}",
+                    "is {}; it must be a list of limits, {LIST_EXAMPLE}",
                     describe_value(other)
                 );
                 return self.wrong(at, path, words);
@@ -349,18 +401,25 @@ impl LimitsReader<'_> {
             );
             return self.wrong(at, path, words);
         }
-        let mut layers = Vec::new();
-        let mut names: Vec<Option<String>> = Vec::new();
-        let mut whole = true;
+        Some(items)
+    }
+
+    /// Reads the name and the keys of each item.
+    fn listed_limits(&mut self, items: &[Item], at: &Origin, path: &str) -> ListedLimits {
+        let mut listed = ListedLimits {
+            names: Vec::new(),
+            layers: Vec::new(),
+            is_whole: true,
+        };
         for (index, item) in items.iter().enumerate() {
             let (at, path) = (at.inside(item.at), format!("{path}[{index}]"));
             let Raw::Map(fields) = &item.raw else {
                 let words = format!(
-                    "is {}; it must be a limit, {EXAMPLE}",
+                    "is {}; it must be a limit, {LIST_EXAMPLE}",
                     describe_value(&item.raw)
                 );
                 self.wrong::<()>(&at, &path, words);
-                whole = false;
+                listed.is_whole = false;
                 continue;
             };
             let mapping = Mapping {
@@ -369,43 +428,13 @@ impl LimitsReader<'_> {
                 at,
                 path,
             };
-            let name = self.name(&mapping, items.len() == 1, &names);
-            layers.push(self.layer(&mapping, &["name", MAX_CONCURRENT]));
-            whole &= name.is_some();
-            names.push(name);
+            let name = self.name(&mapping, items.len() == 1, &listed.names);
+            let layer = self.layer(&mapping, &["name", MAX_CONCURRENT]);
+            listed.layers.push(layer);
+            listed.is_whole &= name.is_some();
+            listed.names.push(name);
         }
-        // If one limit counts cost, the default unit of the others is calls. The default of the
-        // common limits also applies to the limits of plans and tenants that replace them.
-        let tokens = layers.iter().any(LimitLayer::counts_cost);
-        let unit = if tokens { Unit::Calls } else { self.unit };
-        if path == LIMITS {
-            self.unit = unit;
-        }
-        let limits: Vec<_> = (names.iter().zip(&layers))
-            .map(|(name, layer)| {
-                // An item without a usable name is rejected later. It is read anyway, to report its
-                // other problems.
-                let name = name.as_deref().unwrap_or(DEFAULT_LIMIT);
-                self.limit(name, &[&[layer], outer].concat(), unit)
-            })
-            .collect();
-        if !whole {
-            return None;
-        }
-        let limits: Vec<Limit> = limits.into_iter().collect::<Option<_>>()?;
-        let beyond = one_part_too_many(&limits);
-        match (Limits::new(limits), beyond) {
-            (Ok(limits), _) => Some(limits),
-            (Err(error @ LimitError::Parts(_)), Some(index)) => {
-                let item = format!("{path}[{index}]");
-                let (at, key) = match layers[index].own_scope() {
-                    Some((at, key)) => (at.clone(), key.to_owned()),
-                    None => (at.inside(items[index].at), item),
-                };
-                self.wrong(&at, &key, error)
-            }
-            (Err(error), _) => self.wrong(at, path, error),
-        }
+        listed
     }
 
     /// Returns the name of an item. It is a problem if it is one of `others`. An item may omit its
