@@ -143,6 +143,16 @@ struct ExplainContext<'a> {
     paused_until_ms: Option<u64>,
 }
 
+impl WaitCause {
+    fn new(what: &str, words: String, until_ms: Option<u64>) -> Self {
+        Self {
+            what: what.to_owned(),
+            words,
+            until_ms,
+        }
+    }
+}
+
 /// Returns every cause for which the job waits.
 fn causes(
     (job, seen, waits): (&JobRef, &Sighting, &WaitState),
@@ -150,14 +160,15 @@ fn causes(
     turn: &ForecastEnd,
     around: &ExplainContext<'_>,
 ) -> Vec<WaitCause> {
+    let mut causes = causes_around(job, around);
+    causes.extend(own_cause((seen, waits), limits, turn));
+    causes
+}
+
+/// Returns the causes outside the job's waitlist.
+fn causes_around(job: &JobRef, around: &ExplainContext<'_>) -> Vec<WaitCause> {
     let mut causes = Vec::new();
-    let mut add = |what: &str, words, until_ms| {
-        causes.push(WaitCause {
-            what: what.to_owned(),
-            words,
-            until_ms,
-        });
-    };
+    let mut add = |what: &str, words, until_ms| causes.push(WaitCause::new(what, words, until_ms));
     if around.steering.hold == Some(Hold::Paused) {
         let words = "an operator's pause of all workers; sluicegate resume --all ends it";
         add("pause", words.to_owned(), around.paused_until_ms);
@@ -192,49 +203,61 @@ fn causes(
         );
         add("suspended", words, Some(found.blocked_until_ms));
     }
-    let waits_until_ms = seen.wait_ms.map(|ms| seen.at_ms.saturating_add(ms));
-    match waits.what {
+    causes
+}
+
+/// Returns the cause that the job's worker reports.
+fn own_cause(
+    (seen, waits): (&Sighting, &WaitState),
+    limits: &Limits,
+    turn: &ForecastEnd,
+) -> Option<WaitCause> {
+    let waits_until_ms = waits_until_ms(seen);
+    let (what, words, until_ms) = match waits.what {
         WaitsFor::Turn => {
             let now_by = turn.limit.and_then(|index| limits.get(index));
             let name = now_by.map(|limit| limit.name().to_owned());
             let name = name.or_else(|| seen.limit.clone());
             let name = plain(&name.unwrap_or_default(), 64);
             let words = format!("its turn under the limit {name}");
-            add("limit", words, Some(turn.at_ms));
+            ("limit", words, Some(turn.at_ms))
         }
         WaitsFor::DelayedStart => {
             let words = "the start time set by its publisher (x-delay, x-not-before)";
-            add("delayed-start", words.to_owned(), waits_until_ms);
+            ("delayed-start", words.to_owned(), waits_until_ms)
         }
         WaitsFor::Retry => {
             let words = format!("its attempt {}, after a failed attempt", seen.attempt);
-            add("retry", words, waits_until_ms);
+            ("retry", words, waits_until_ms)
         }
         WaitsFor::Later => {
             let words = "a time before which it does not ask: its call was postponed, or a server \
                 was unavailable";
-            add("later", words.to_owned(), waits_until_ms);
+            ("later", words.to_owned(), waits_until_ms)
         }
         WaitsFor::Breaker => {
             let words = "the circuit breaker, which stopped calls because the API fails";
-            add("breaker", words.to_owned(), None);
+            ("breaker", words.to_owned(), None)
         }
         WaitsFor::Agreement => {
             let words =
                 "workers that can admit jobs: they are paused or do not yet agree on the limits";
-            add("agreement", words.to_owned(), None);
+            ("agreement", words.to_owned(), None)
         }
         WaitsFor::Slot => {
             let words = "a worker slot: all slots of its worker are taken (dispatch.concurrency)";
-            add("worker-slot", words.to_owned(), None);
+            ("worker-slot", words.to_owned(), None)
         }
-        WaitsFor::Redis => add("redis", "an answer from Redis".to_owned(), None),
-        WaitsFor::Connection => {
-            add("connection", "a connection to the API".to_owned(), None);
-        }
-        WaitsFor::Nothing | WaitsFor::Other => {}
-    }
-    causes
+        WaitsFor::Redis => ("redis", "an answer from Redis".to_owned(), None),
+        WaitsFor::Connection => ("connection", "a connection to the API".to_owned(), None),
+        WaitsFor::Nothing | WaitsFor::Other => return None,
+    };
+    Some(WaitCause::new(what, words, until_ms))
+}
+
+/// Returns the time before which the job does not ask, as its worker reports it.
+fn waits_until_ms(seen: &Sighting) -> Option<u64> {
+    seen.wait_ms.map(|ms| seen.at_ms.saturating_add(ms))
 }
 
 impl JobExplanation {
@@ -268,8 +291,7 @@ impl JobExplanation {
         self.now_ms = schedule.now_ms;
         self.place = Some(schedule.units);
         self.waiting = Some(schedule.waiting.max(schedule.units));
-        let waits_until_ms = seen.wait_ms.map(|ms| seen.at_ms.saturating_add(ms));
-        let waits_until_ms = waits_until_ms.unwrap_or(schedule.now_ms);
+        let waits_until_ms = waits_until_ms(seen).unwrap_or(schedule.now_ms);
         let is_away = around.steering.diverts(&job.tenant).is_some();
         let is_stopped = around.steering.hold == Some(Hold::Paused);
         let doubts = turn.doubts.words();

@@ -42,9 +42,10 @@ use crate::gate::{
     BreakerEvent, BreakerScope, Gate as _, GateError, Inspection, Rule, Standing, UsageOfLimit,
 };
 use rules::gate::forecast::ForecastRequest;
+use rules::job::priority::Priorities;
 use rules::limit::{Limit, Limits};
 use rules::policy::Policy;
-use rules::scope::Scope;
+use rules::scope::{Labels, Scope};
 use rules::steering::{Hold, Steering};
 use rules::tenant::Tenant;
 
@@ -111,29 +112,10 @@ pub async fn inspect(
     let (mut found, levels) =
         levels::inspect(gate, &tenant, &given.labels, &shown, priorities).await?;
     if limits.len() > 1 && found.waiting > 0 && given.missing.is_empty() {
-        // `waitlist_end_ms` considers each limit alone. Several limits delay each other, so the
-        // forecast corrects it, unless the forecast fails.
-        let (partition, asked) = (
-            (&tenant, &given.labels),
-            ForecastRequest::as_it_is(&limits, 0),
-        );
-        let waits = (priorities, found.widest);
-        if let Ok(all) = forecast::forecast(gate, partition, &limits, (&[], &asked), waits).await {
-            let ends_ms = all.ends_at_ms().saturating_sub(found.now_ms);
-            found.waitlist_end_ms = found.waitlist_end_ms.max(ends_ms);
-            if levels.is_empty() {
-                // There is a single waitlist, so a new job comes after the last one.
-                found.turn_ms = found.turn_ms.max(found.waitlist_end_ms);
-            }
-        }
+        let partition = (&tenant, &given.labels);
+        correct_end(gate, partition, &limits, priorities, (&mut found, &levels)).await;
     }
-    // If a primary of a cluster does not answer, `failed` names it already, so a failed measurement
-    // is no error then.
-    let measured = gate.measure().await;
-    if failed.is_empty() {
-        measured?;
-    }
-    let round_trip_ms = u64::try_from(gate.base().as_millis()).unwrap_or(u64::MAX);
+    let round_trip_ms = measure_round_trip(gate, &failed).await?;
     let (all, recovery) = around(gate, &tenant, &limits, policy).await?;
     let forecast = match would_be {
         None => None,
@@ -171,6 +153,39 @@ pub async fn inspect(
         others,
         forecast,
     })
+}
+
+/// Corrects the end of the waitlist, which `found` has for each limit alone, although several limits
+/// delay each other. Keeps it if there is no forecast.
+async fn correct_end(
+    gate: &RedisGate,
+    partition: (&Tenant, &Labels),
+    limits: &Limits,
+    priorities: &Priorities,
+    (found, levels): (&mut Inspection, &Levels),
+) {
+    let asked = ForecastRequest::as_it_is(limits, 0);
+    let waits = (priorities, found.widest);
+    if let Ok(all) = forecast::forecast(gate, partition, limits, (&[], &asked), waits).await {
+        let ends_ms = all.ends_at_ms().saturating_sub(found.now_ms);
+        found.waitlist_end_ms = found.waitlist_end_ms.max(ends_ms);
+        if levels.is_empty() {
+            // There is a single waitlist, so a new job comes after the last one.
+            found.turn_ms = found.turn_ms.max(found.waitlist_end_ms);
+        }
+    }
+}
+
+/// Measures a round trip to Redis, in milliseconds. `failed` are the errors of primaries that are
+/// known already.
+async fn measure_round_trip(gate: &RedisGate, failed: &[GateError]) -> Result<u64, GateError> {
+    // If a primary of a cluster does not answer, `failed` names it already, so a failed measurement
+    // is no error then.
+    let measured = gate.measure().await;
+    if failed.is_empty() {
+        measured?;
+    }
+    Ok(u64::try_from(gate.base().as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Returns the API's breaker, which can suspend all tenants, and the state of the recovery wait.

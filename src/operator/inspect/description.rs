@@ -1,7 +1,5 @@
 //! Describes the limits of a tenant and its waitlist, in words and as JSON.
 
-use std::fmt::Write as _;
-
 use crate::gate::Inspection;
 use rules::limit::{Limit, Unit};
 use rules::tenant::{MAX_TENANT_BYTES, Tenant};
@@ -104,67 +102,10 @@ pub(super) fn describe(
     if !given.given.is_empty() {
         text += &format!("jobs      {}\n", given.given);
     }
-    let hint = given.hint().unwrap_or_default();
-    for (limit, usage) in rows {
-        let next = match usage.next_ms {
-            0 => "now".to_owned(),
-            ms => when(found.now_ms, ms),
-        };
-        let changed = match usage.override_until_ms {
-            0 => String::new(),
-            until => format!(
-                "\n          an operator set {} instead of {}, until {}",
-                usage.set,
-                limit.max(),
-                at(until)
-            ),
-        };
-        let changed = changed + &learned::describe(limit, usage, found.now_ms);
-        let in_force = (*limit).clone().with_max(usage.max);
-        let alone = starts_alone(&in_force, usage.widest);
-        let changed = changed + &alone.map_or_else(String::new, |it| format!("\n          {it}"));
-        if given.lacks(limit) {
-            let (name, words) = (limit.name(), describe_limit(&(*limit, *usage)));
-            text += &format!("limit     {name}: {words}{changed}\n  used    see {hint}\n");
-            continue;
-        }
-        let meanwhile = match usage.free == 0 && usage.count < usage.max {
-            true if found.blocked_until_ms > found.now_ms => " while it is suspended",
-            _ => "",
-        };
-        // The waitlist's own amount is in its own line.
-        let waiting = match usage.waiting {
-            all if all > found.waiting => {
-                let all = amount(all, limit.unit() == Unit::Cost && usage.widest > 1);
-                format!(", {all} waiting in all waitlists that share the limit")
-            }
-            _ => String::new(),
-        };
-        // Writing to a String can't fail.
-        let _ = write!(
-            text,
-            "limit     {}: {}{changed}
-  used    {} of {}, {} free{meanwhile}{waiting}
-  next    {next}\n",
-            limit.name(),
-            describe_limit(&(*limit, *usage)),
-            usage.count,
-            usage.max,
-            usage.free,
-        );
+    for row in rows {
+        text += &describe_usage(row, given, found);
     }
-    let waitlist = match found.waiting {
-        _ if !given.missing.is_empty() => {
-            format!("one per {}: see {hint}", given.lacking())
-        }
-        0 => "no job waits".to_owned(),
-        waiting => format!(
-            "{} waiting{}, the last is admitted {}",
-            amount(waiting, counts_cost(rows, found)),
-            levels::describe(levels),
-            when(found.now_ms, found.waitlist_end_ms)
-        ),
-    };
+    text += &describe_waitlist(rows, given, (found, levels));
     let suspended = match found.blocked_until_ms.checked_sub(found.now_ms) {
         None | Some(0) => "no".to_owned(),
         Some(ms) => format!(
@@ -175,11 +116,78 @@ pub(super) fn describe(
     };
     let recovers = (recovery.describe()).map_or_else(String::new, |it| format!("recovery  {it}\n"));
     let why = waits.describe(given, found, counts_cost(rows, found));
-    let _ = write!(
-        text,
-        "waitlist  {waitlist}\nsuspended {suspended}\n{recovers}why       {why}\n"
-    );
-    text
+    text + &format!("suspended {suspended}\n{recovers}why       {why}\n")
+}
+
+/// Describes a limit and its usage.
+fn describe_usage(row: &LimitUsage<'_>, given: &GivenLabels, found: &Inspection) -> String {
+    let (limit, usage) = row;
+    let (name, words) = (limit.name(), describe_limit(row));
+    let changed = describe_changes(row, found.now_ms);
+    if given.lacks(limit) {
+        let hint = given.hint().unwrap_or_default();
+        return format!("limit     {name}: {words}{changed}\n  used    see {hint}\n");
+    }
+    let next = match usage.next_ms {
+        0 => "now".to_owned(),
+        ms => when(found.now_ms, ms),
+    };
+    let meanwhile = match usage.free == 0 && usage.count < usage.max {
+        true if found.blocked_until_ms > found.now_ms => " while it is suspended",
+        _ => "",
+    };
+    // The waitlist's own amount is in its own line.
+    let waiting = match usage.waiting {
+        all if all > found.waiting => {
+            let all = amount(all, limit.unit() == Unit::Cost && usage.widest > 1);
+            format!(", {all} waiting in all waitlists that share the limit")
+        }
+        _ => String::new(),
+    };
+    format!(
+        "limit     {name}: {words}{changed}
+  used    {} of {}, {} free{meanwhile}{waiting}
+  next    {next}\n",
+        usage.count, usage.max, usage.free,
+    )
+}
+
+/// Describes how the limit in force differs from the configured one, and how a large job starts.
+fn describe_changes((limit, usage): &LimitUsage<'_>, now_ms: u64) -> String {
+    let changed = match usage.override_until_ms {
+        0 => String::new(),
+        until => format!(
+            "\n          an operator set {} instead of {}, until {}",
+            usage.set,
+            limit.max(),
+            at(until)
+        ),
+    };
+    let changed = changed + &learned::describe(limit, usage, now_ms);
+    let in_force = (*limit).clone().with_max(usage.max);
+    let alone = starts_alone(&in_force, usage.widest);
+    changed + &alone.map_or_else(String::new, |it| format!("\n          {it}"))
+}
+
+fn describe_waitlist(
+    rows: &[LimitUsage<'_>],
+    given: &GivenLabels,
+    (found, levels): (&Inspection, &Levels),
+) -> String {
+    let waitlist = match found.waiting {
+        _ if !given.missing.is_empty() => {
+            let hint = given.hint().unwrap_or_default();
+            format!("one per {}: see {hint}", given.lacking())
+        }
+        0 => "no job waits".to_owned(),
+        waiting => format!(
+            "{} waiting{}, the last is admitted {}",
+            amount(waiting, counts_cost(rows, found)),
+            levels::describe(levels),
+            when(found.now_ms, found.waitlist_end_ms)
+        ),
+    };
+    format!("waitlist  {waitlist}\n")
 }
 
 #[cfg(test)]
