@@ -5,6 +5,7 @@ use askama::Template;
 use super::super::text::{Bar, ShownName, ShownTime, number, query, text};
 use super::{ViewRequest, ViewSource, part, rendered};
 use crate::admin::api::ApiProblem;
+use crate::operator::advertised::AdvertisedLimit;
 use crate::operator::inspect::{InspectionAnswer, ShadowAnswer, UsedLimit};
 use crate::operator::times::span;
 
@@ -177,23 +178,82 @@ pub(super) async fn html(
     let given = given.map(|(known, value)| (*known, value.as_str()));
     let path = format!("/tenants/{}", part(name));
     let found: InspectionAnswer = source.read(&path, &asked.query(given)).await?;
+    rendered(&view(asked, &found))
+}
+
+/// Returns the tenant's view.
+fn view(asked: &ViewRequest, found: &InspectionAnswer) -> TenantView {
+    let name = asked.value("name");
     let now_ms = found.now_ms;
-    let after = |ms: Option<u64>| ms.and_then(|ms| ShownTime::end_if(now_ms, now_ms + ms));
-    let is_suspended = found.suspended_until_ms > now_ms;
-    let all_suspended = ShownTime::end_if(now_ms, found.all_suspended_until_ms.unwrap_or_default());
-    let recovery = ShownTime::end_if(now_ms, found.recovery_wait_until_ms.unwrap_or_default());
-    let waits = found.waiting.unwrap_or_default() > 0;
-    let held = found.held.as_ref().map(|held| held.0.as_str());
-    let (state, state_word) = match () {
-        () if recovery.is_some() => ("bad", "Recovery wait"),
-        () if held == Some("pause") => ("bad", "All workers paused"),
-        () if is_suspended => ("bad", "Suspended"),
-        () if all_suspended.is_some() => ("bad", "All tenants suspended"),
-        () if found.diverted_to.is_some() => ("warn", "Diverted"),
-        () if waits => ("warn", "Waiting"),
-        () => ("good", "Open"),
-    };
+    let end_if = |at_ms: u64| ShownTime::end_if(now_ms, at_ms);
+    let after = |ms: Option<u64>| ms.and_then(|ms| end_if(now_ms + ms));
+    let (state, state_word) = state(found);
     let levels = found.waiting_by_level.iter();
+    let pipeline = asked.pipeline.as_deref().unwrap_or_default();
+    let of_it = [("tenant", name), ("pipeline", pipeline)];
+    TenantView {
+        now: ShownTime::of(now_ms, now_ms),
+        pipeline: pipeline.to_owned(),
+        of_it: query(of_it),
+        letters: query(of_it),
+        source: text(&found.source),
+        plan: asked.value("plan").to_owned(),
+        state,
+        state_word,
+        reason: capitalized(&text(&found.reason)),
+        waiting: found.waiting.map(number),
+        levels: levels
+            .map(|(level, waiting)| (text(level), waiting.to_string()))
+            .collect(),
+        empty: after(found.waitlist_end_in_ms),
+        new_job: found.new_job_in_ms.map(|ms| match ms {
+            0 => "now".to_owned(),
+            ms => format!("in {}", span(ms)),
+        }),
+        suspended: end_if(found.suspended_until_ms),
+        suspended_by: text(&found.suspended_by),
+        warnings: warnings(found),
+        all_suspended: end_if(found.all_suspended_until_ms.unwrap_or_default()),
+        all_suspended_by: text(found.all_suspended_by.as_deref().unwrap_or_default()),
+        recovery: end_if(found.recovery_wait_until_ms.unwrap_or_default()),
+        recovery_why: text(found.recovery_wait_reason.as_deref().unwrap_or_default()),
+        held: found.held.as_ref().map(|held| held.0.clone()),
+        diverted_to: found.diverted_to.as_deref().map(text),
+        limits: (found.limits.iter()).map(|it| row(now_ms, it)).collect(),
+        shadows: (found.shadows.iter())
+            .map(|it| tried(it, now_ms, &of_it))
+            .collect(),
+        advertised: (found.advertised.iter()).map(advertised).collect(),
+        missing: found.labels_missing.iter().map(|it| text(it)).collect(),
+        others: (found.other_configurations.iter())
+            .map(|other| {
+                let limits = other.limits.iter().map(|it| text(it)).collect();
+                (ShownTime::end(now_ms, other.until_ms), limits)
+            })
+            .collect(),
+        name: ShownName::new(name),
+    }
+}
+
+/// Returns the color and the word for the tenant's state.
+fn state(found: &InspectionAnswer) -> (&'static str, &'static str) {
+    let lasts = |until_ms: Option<u64>| until_ms.unwrap_or_default() > found.now_ms;
+    match () {
+        () if lasts(found.recovery_wait_until_ms) => ("bad", "Recovery wait"),
+        () if is_paused(found) => ("bad", "All workers paused"),
+        () if found.suspended_until_ms > found.now_ms => ("bad", "Suspended"),
+        () if lasts(found.all_suspended_until_ms) => ("bad", "All tenants suspended"),
+        () if found.diverted_to.is_some() => ("warn", "Diverted"),
+        () if found.waiting.unwrap_or_default() > 0 => ("warn", "Waiting"),
+        () => ("good", "Open"),
+    }
+}
+
+fn is_paused(found: &InspectionAnswer) -> bool {
+    (found.held.as_ref()).is_some_and(|held| held.0 == "pause")
+}
+
+fn warnings(found: &InspectionAnswer) -> Vec<String> {
     let mut warnings: Vec<String> = (found.advertised.iter())
         .filter_map(|quota| quota.exceeded.0.as_ref())
         .map(|exceeded| text(&exceeded.warning))
@@ -213,56 +273,14 @@ pub(super) async fn html(
             found.redis_round_trip_ms
         ));
     }
-    let pipeline = asked.pipeline.as_deref().unwrap_or_default();
-    let of_it = [("tenant", name), ("pipeline", pipeline)];
-    let view = TenantView {
-        now: ShownTime::of(now_ms, now_ms),
-        pipeline: pipeline.to_owned(),
-        of_it: query(of_it),
-        letters: query(of_it),
-        source: text(&found.source),
-        plan: asked.value("plan").to_owned(),
-        state,
-        state_word,
-        reason: capitalized(&text(&found.reason)),
-        waiting: found.waiting.map(number),
-        levels: levels
-            .map(|(level, waiting)| (text(level), waiting.to_string()))
-            .collect(),
-        empty: after(found.waitlist_end_in_ms),
-        new_job: found.new_job_in_ms.map(|ms| match ms {
-            0 => "now".to_owned(),
-            ms => format!("in {}", span(ms)),
-        }),
-        suspended: ShownTime::end_if(now_ms, found.suspended_until_ms),
-        suspended_by: text(&found.suspended_by),
-        warnings,
-        all_suspended,
-        all_suspended_by: text(found.all_suspended_by.as_deref().unwrap_or_default()),
-        recovery,
-        recovery_why: text(found.recovery_wait_reason.as_deref().unwrap_or_default()),
-        held: held.map(str::to_owned),
-        diverted_to: found.diverted_to.as_deref().map(text),
-        limits: (found.limits.iter()).map(|it| row(now_ms, it)).collect(),
-        shadows: (found.shadows.iter())
-            .map(|it| tried(it, now_ms, &of_it))
-            .collect(),
-        advertised: (found.advertised.iter())
-            .map(|quota| match quota.window_ms {
-                Some(ms) => format!("{} in {}", number(quota.limit), spoken(ms)),
-                None => format!("{} in a window that it does not name", number(quota.limit)),
-            })
-            .collect(),
-        missing: found.labels_missing.iter().map(|it| text(it)).collect(),
-        others: (found.other_configurations.iter())
-            .map(|other| {
-                let limits = other.limits.iter().map(|it| text(it)).collect();
-                (ShownTime::end(now_ms, other.until_ms), limits)
-            })
-            .collect(),
-        name: ShownName::new(name),
-    };
-    rendered(&view)
+    warnings
+}
+
+fn advertised(quota: &AdvertisedLimit) -> String {
+    match quota.window_ms {
+        Some(ms) => format!("{} in {}", number(quota.limit), spoken(ms)),
+        None => format!("{} in a window that it does not name", number(quota.limit)),
+    }
 }
 
 fn capitalized(text: &str) -> String {
