@@ -43,89 +43,38 @@ impl OtelVariables {
     /// # Errors
     /// A message for the operator, without values that may be secret.
     pub(super) fn read(of: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
-        let of = |name: &str| {
-            of(name)
-                .map(|text| text.trim().to_owned())
-                .filter(|text| !text.is_empty())
-        };
-        let is_disabled =
-            of("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true"));
-        let endpoint = of(TRACES_ENDPOINT).map(|text| (TRACES_ENDPOINT, text, ""));
-        let endpoint = endpoint.or_else(|| of(ENDPOINT).map(|text| (ENDPOINT, text, "/v1/traces")));
-        let is_requested = match of("OTEL_TRACES_EXPORTER").as_deref() {
-            None => endpoint.is_some(),
-            Some("otlp") => true,
-            Some("none") => false,
-            Some(_) => return Err("OTEL_TRACES_EXPORTER: use otlp or none".to_owned()),
-        };
-        if is_disabled || !is_requested {
+        let environment = Environment(of);
+        let configured = environment.endpoint();
+        if !environment.wants_traces(configured.is_some())? {
             return Ok(None);
         }
-        let first = |names: [&str; 2]| names.into_iter().find_map(&of);
-        let protocol = [
-            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
-            "OTEL_EXPORTER_OTLP_PROTOCOL",
-        ];
-        if first(protocol).is_some_and(|text| text != "http/protobuf") {
-            return Err("OTEL_EXPORTER_OTLP_PROTOCOL: only http/protobuf is supported".to_owned());
-        }
-        let compression = [
-            "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
-            "OTEL_EXPORTER_OTLP_COMPRESSION",
-        ];
-        if first(compression).is_some_and(|text| text != "none") {
-            return Err("OTEL_EXPORTER_OTLP_COMPRESSION: only none is supported".to_owned());
-        }
-        let (name, text, path) =
-            endpoint.unwrap_or((ENDPOINT, DEFAULT_ENDPOINT.to_owned(), "/v1/traces"));
-        let whole = format!(
-            "{}{path}",
-            if path.is_empty() {
-                &text
-            } else {
-                text.trim_end_matches('/')
-            }
-        );
-        let endpoint = Url::parse(&whole)
-            .ok()
-            .filter(|url| ["http", "https"].contains(&url.scheme()) && url.has_host());
-        let endpoint = endpoint.ok_or_else(|| {
-            format!("{name} is not the URL of a collector, such as http://collector:4318")
-        })?;
-        let number = |name: &str, usual: u64, max: u64| match of(name) {
-            None => Ok(usual),
-            Some(text) => match text.parse::<u64>() {
-                Ok(number) if (1..=max).contains(&number) => Ok(number),
-                _ => Err(format!("{name}: {text:?} is not a number from 1 to {max}")),
-            },
-        };
-        let queue = number(
+        environment.check_formats()?;
+        let endpoint = configured.unwrap_or_default().parse()?;
+        let queue = environment.number(
             "OTEL_BSP_MAX_QUEUE_SIZE",
             DEFAULT_QUEUE as u64,
             MAX_QUEUE as u64,
         )?;
-        let usual = number(
+        let usual = environment.number(
             "OTEL_EXPORTER_OTLP_TIMEOUT",
             DEFAULT_TIMEOUT_MS,
             MAX_TIMEOUT_MS,
         )?;
-        let timeout = number("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", usual, MAX_TIMEOUT_MS)?;
-        let sampler = of("OTEL_TRACES_SAMPLER");
+        let timeout =
+            environment.number("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", usual, MAX_TIMEOUT_MS)?;
+        let sampler = environment.get("OTEL_TRACES_SAMPLER");
         let sampler = sampler.as_deref().unwrap_or("parentbased_always_on");
-        let certificate = [
-            "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
-            "OTEL_EXPORTER_OTLP_CERTIFICATE",
-        ];
-        let attributes = of("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
-        let mut attributes = attributes.split(',');
-        let is_named = attributes.any(|pair| pair.trim_start().starts_with("service.name="));
+        let argument = environment.get("OTEL_TRACES_SAMPLER_ARG");
         Ok(Some(Self {
             endpoint,
-            sampler: Sampler::parse(sampler, of("OTEL_TRACES_SAMPLER_ARG").as_deref())?,
+            sampler: Sampler::parse(sampler, argument.as_deref())?,
             queue: usize::try_from(queue).unwrap_or(DEFAULT_QUEUE),
             timeout: Duration::from_millis(timeout),
-            ca_file: first(certificate),
-            has_no_name: !is_named && of("OTEL_SERVICE_NAME").is_none(),
+            ca_file: environment.first([
+                "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+                "OTEL_EXPORTER_OTLP_CERTIFICATE",
+            ]),
+            has_no_name: !environment.names_service(),
         }))
     }
 
@@ -138,6 +87,131 @@ impl OtelVariables {
             &url[url::Position::BeforeHost..url::Position::AfterPort],
             url.path()
         )
+    }
+}
+
+/// A collector's URL as configured.
+struct ConfiguredEndpoint {
+    /// The variable that names it.
+    variable: &'static str,
+    url: String,
+    /// Appended to the URL.
+    path: &'static str,
+}
+
+impl Default for ConfiguredEndpoint {
+    fn default() -> Self {
+        Self {
+            variable: ENDPOINT,
+            url: DEFAULT_ENDPOINT.to_owned(),
+            path: "/v1/traces",
+        }
+    }
+}
+
+impl ConfiguredEndpoint {
+    fn parse(self) -> Result<Url, String> {
+        let whole = format!(
+            "{}{}",
+            if self.path.is_empty() {
+                &self.url
+            } else {
+                self.url.trim_end_matches('/')
+            },
+            self.path
+        );
+        let endpoint = Url::parse(&whole)
+            .ok()
+            .filter(|url| ["http", "https"].contains(&url.scheme()) && url.has_host());
+        endpoint.ok_or_else(|| {
+            format!(
+                "{} is not the URL of a collector, such as http://collector:4318",
+                self.variable
+            )
+        })
+    }
+}
+
+/// Environment variables, looked up by name.
+struct Environment<F>(F);
+
+impl<F: Fn(&str) -> Option<String>> Environment<F> {
+    /// Returns the trimmed value of a variable, or `None` if it is missing or empty.
+    fn get(&self, name: &str) -> Option<String> {
+        (self.0)(name)
+            .map(|text| text.trim().to_owned())
+            .filter(|text| !text.is_empty())
+    }
+
+    /// Returns the value of the first of these variables that has one.
+    fn first(&self, names: [&str; 2]) -> Option<String> {
+        names.into_iter().find_map(|name| self.get(name))
+    }
+
+    /// Returns a variable's number, which must be from 1 to `max`. `usual` is the default.
+    fn number(&self, name: &str, usual: u64, max: u64) -> Result<u64, String> {
+        match self.get(name) {
+            None => Ok(usual),
+            Some(text) => match text.parse::<u64>() {
+                Ok(number) if (1..=max).contains(&number) => Ok(number),
+                _ => Err(format!("{name}: {text:?} is not a number from 1 to {max}")),
+            },
+        }
+    }
+
+    /// Returns the collector's URL, or `None` if no variable names one.
+    fn endpoint(&self) -> Option<ConfiguredEndpoint> {
+        let endpoint = self.get(TRACES_ENDPOINT).map(|url| ConfiguredEndpoint {
+            variable: TRACES_ENDPOINT,
+            url,
+            path: "",
+        });
+        endpoint.or_else(|| {
+            self.get(ENDPOINT).map(|url| ConfiguredEndpoint {
+                url,
+                ..ConfiguredEndpoint::default()
+            })
+        })
+    }
+
+    /// Returns true if traces are wanted.
+    fn wants_traces(&self, has_endpoint: bool) -> Result<bool, String> {
+        let is_disabled =
+            (self.get("OTEL_SDK_DISABLED")).is_some_and(|text| text.eq_ignore_ascii_case("true"));
+        let is_requested = match self.get("OTEL_TRACES_EXPORTER").as_deref() {
+            None => has_endpoint,
+            Some("otlp") => true,
+            Some("none") => false,
+            Some(_) => return Err("OTEL_TRACES_EXPORTER: use otlp or none".to_owned()),
+        };
+        Ok(is_requested && !is_disabled)
+    }
+
+    /// Refuses a protocol or a compression that is not supported.
+    fn check_formats(&self) -> Result<(), String> {
+        let protocol = [
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+            "OTEL_EXPORTER_OTLP_PROTOCOL",
+        ];
+        if (self.first(protocol)).is_some_and(|text| text != "http/protobuf") {
+            return Err("OTEL_EXPORTER_OTLP_PROTOCOL: only http/protobuf is supported".to_owned());
+        }
+        let compression = [
+            "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
+            "OTEL_EXPORTER_OTLP_COMPRESSION",
+        ];
+        if (self.first(compression)).is_some_and(|text| text != "none") {
+            return Err("OTEL_EXPORTER_OTLP_COMPRESSION: only none is supported".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Returns true if a variable names this service.
+    fn names_service(&self) -> bool {
+        let attributes = self.get("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+        let mut attributes = attributes.split(',');
+        attributes.any(|pair| pair.trim_start().starts_with("service.name="))
+            || self.get("OTEL_SERVICE_NAME").is_some()
     }
 }
 
