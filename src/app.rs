@@ -48,7 +48,7 @@ use crate::tasks::{TaskEnd, Tasks, WatchedTask};
 use crate::telemetry::traces;
 #[cfg(feature = "http")]
 pub use handlers::run;
-use rules::delays;
+use rules::delays::{self, DelayLevels};
 
 /// Capacity of the channel for updates to the engine.
 const UPDATE_CAPACITY: usize = 4;
@@ -225,38 +225,21 @@ impl<H: PreparingHandler> Worker<H> {
 
     /// Moves the jobs of its pipeline until `stop`. Returns an error if one of `tasks` ends.
     async fn move_jobs(self, mut tasks: Tasks, reload: Reload, stop: Stop) -> Result<(), AppError> {
+        let mut settings = settings(&self.config);
+        settings.holding = settings.holding.with_detection();
+        let Some(start) = (self.find_start(&settings.levels, &mut tasks, &stop)).await? else {
+            return Ok(());
+        };
+        self.begin_epoch(start).await;
         let Self {
             config,
             handler,
             seen,
             gate,
             own,
-            fresh,
             recording,
             ..
         } = self;
-        let (metrics, health) = (Arc::clone(&seen.metrics), Arc::clone(&seen.health));
-        let in_force = Arc::clone(&seen.config);
-        let mut settings = settings(&config);
-        settings.holding = settings.holding.with_detection();
-        let start = if fresh {
-            Some(EarlierStarts::Fresh)
-        } else {
-            tokio::select! {
-                start = earlier_starts(&config, &settings.levels, &health, &stop) => start,
-                never = watch_redis(&gate, &health, &metrics, StartPhase::Waits) => match never {},
-                ended = tasks.first_end() => return Err(AppError::Ended(ended)),
-            }
-        };
-        let Some(start) = start else { return Ok(()) };
-        // The epoch begins before the queues are declared, so that a second worker that finds the
-        // queues finds the epoch, too. If this fails, the next ping or batch tries again. The gate
-        // reports a recovery wait itself, and the steward reports an unavailable Redis.
-        if let Err(why @ GateError::Refused(_)) = gate.begin(start).await {
-            error!(reason = %why, "no job is admitted; retrying");
-        }
-        // If Redis is unavailable, the latency is measured when it is back.
-        let _ = gate.measure().await;
         let window = delays::delivery_window(settings.prefetch, settings.live.concurrency);
         let (broker, events) = AmqpBroker::start(&config.amqp, &settings.levels, window)?;
         let events = match &recording {
@@ -270,10 +253,11 @@ impl<H: PreparingHandler> Worker<H> {
         let registry = Registry::new(Arc::clone(&gate), own);
         let reporter = Reporter {
             name: registry.name().to_owned(),
-            seen,
+            seen: seen.clone(),
             gate: Arc::clone(&gate),
         };
-        let steward = Steward::new(config, registry, news, (Arc::clone(&metrics), in_force));
+        let shown = (Arc::clone(&seen.metrics), Arc::clone(&seen.config));
+        let steward = Steward::new(config, registry, news, shown);
         let steward = steward.after_others(start != EarlierStarts::Idle);
         let broker = Arc::new(broker);
         tasks.spawn(
@@ -281,45 +265,93 @@ impl<H: PreparingHandler> Worker<H> {
             steward.run(reload),
         );
         tasks.spawn("the task that writes reports", reporter.clone().run());
-        tasks.spawn("the task that watches Redis", {
-            let (gate, health, metrics) = (gate.clone(), health.clone(), metrics.clone());
-            async move { watch_redis(&gate, &health, &metrics, StartPhase::Runs).await }
-        });
-        tasks.spawn("the RabbitMQ task", {
-            let broker = Arc::clone(&broker);
-            async move { broker.failed().await }
-        });
-        tasks.spawn("the task that measures the backlog", {
-            let (mut backlog, metrics) = (broker.backlog(), metrics.clone());
-            async move {
-                while backlog.changed().await.is_ok() {
-                    metrics.set_backlog(*backlog.borrow_and_update());
-                }
-                // The broker is closed, so the worker ends soon.
-                std::future::pending::<String>().await
-            }
-        });
+        watch_servers(&mut tasks, &broker, &gate, &seen);
         let engine = Engine {
             broker,
             gate: Arc::clone(&gate),
             handler,
-            metrics,
-            health,
+            metrics: seen.metrics,
+            health: seen.health,
             shutdown_timeout,
         };
         let running = engine.run_updated(scheduler, events, updates, stop.clone());
         let moving = moved(running, stop.clone());
         let ended = tasks.run("the engine", moving, &stop.soft).await;
         drop(tasks);
-        // If Redis misses this, other workers may wait one window after a restart of Redis. Nothing
-        // else depends on it.
-        let leaves = async { tokio::join!(gate.leave(), reporter.stopped()) };
-        let _ = timeout(LEAVE_TIMEOUT, leaves).await;
+        sign_off(&gate, &reporter).await;
         if let Some(recording) = recording {
             recording.flush().await;
         }
         ended.map_err(AppError::Ended)
     }
+
+    /// Finds out whether jobs were started before this worker. Returns `None` if the worker was
+    /// stopped meanwhile, and an error if one of `tasks` has ended.
+    async fn find_start(
+        &self,
+        levels: &DelayLevels,
+        tasks: &mut Tasks,
+        stop: &Stop,
+    ) -> Result<Option<EarlierStarts>, AppError> {
+        if self.fresh {
+            return Ok(Some(EarlierStarts::Fresh));
+        }
+        let PipelineState {
+            metrics, health, ..
+        } = &self.seen;
+        tokio::select! {
+            start = earlier_starts(&self.config, levels, health, stop) => Ok(start),
+            never = watch_redis(&self.gate, health, metrics, StartPhase::Waits) => match never {},
+            ended = tasks.first_end() => Err(AppError::Ended(ended)),
+        }
+    }
+
+    /// Begins the epoch in Redis, and measures the latency.
+    async fn begin_epoch(&self, start: EarlierStarts) {
+        // The epoch begins before the queues are declared, so that a second worker that finds the
+        // queues finds the epoch, too. If this fails, the next ping or batch tries again. The gate
+        // reports a recovery wait itself, and the steward reports an unavailable Redis.
+        if let Err(why @ GateError::Refused(_)) = self.gate.begin(start).await {
+            error!(reason = %why, "no job is admitted; retrying");
+        }
+        // If Redis is unavailable, the latency is measured when it is back.
+        let _ = self.gate.measure().await;
+    }
+}
+
+/// Starts the tasks that watch Redis and RabbitMQ.
+fn watch_servers(
+    tasks: &mut Tasks,
+    broker: &Arc<AmqpBroker>,
+    gate: &Arc<RedisGate>,
+    seen: &PipelineState,
+) {
+    let (metrics, health) = (&seen.metrics, &seen.health);
+    tasks.spawn("the task that watches Redis", {
+        let (gate, health, metrics) = (gate.clone(), health.clone(), metrics.clone());
+        async move { watch_redis(&gate, &health, &metrics, StartPhase::Runs).await }
+    });
+    tasks.spawn("the RabbitMQ task", {
+        let broker = Arc::clone(broker);
+        async move { broker.failed().await }
+    });
+    tasks.spawn("the task that measures the backlog", {
+        let (mut backlog, metrics) = (broker.backlog(), metrics.clone());
+        async move {
+            while backlog.changed().await.is_ok() {
+                metrics.set_backlog(*backlog.borrow_and_update());
+            }
+            // The broker is closed, so the worker ends soon.
+            std::future::pending::<String>().await
+        }
+    });
+}
+
+/// Signs off in Redis. If Redis misses this, other workers may wait one window after a restart of
+/// Redis. Nothing else depends on it.
+async fn sign_off(gate: &RedisGate, reporter: &Reporter) {
+    let leaves = async { tokio::join!(gate.leave(), reporter.stopped()) };
+    let _ = timeout(LEAVE_TIMEOUT, leaves).await;
 }
 
 /// A future that ends when the pipeline's work has ended.
