@@ -3,5 +3,6 @@
 mod boundaries;
 mod conformance;
 mod expiry;
+mod instructions;
 mod lua;
 mod shortcut;
