@@ -4,6 +4,10 @@
 #![doc = include_str!("readme-links.md")]
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::too_many_lines, reason = "a test may have many cases")
+)]
 #![deny(missing_docs)]
 
 // A job takes one path: delivery -> job -> gate -> dispatch | delay | dead letter -> ack. `rules`

@@ -43,7 +43,7 @@ use crate::gate::{
 };
 use rules::gate::forecast::ForecastRequest;
 use rules::job::priority::Priorities;
-use rules::limit::{Limit, Limits};
+use rules::limit::{Limit, Limits, floor_ms};
 use rules::policy::Policy;
 use rules::scope::{Labels, Scope};
 use rules::steering::{Hold, Steering};
@@ -185,7 +185,7 @@ async fn measure_round_trip(gate: &RedisGate, failed: &[GateError]) -> Result<u6
     if failed.is_empty() {
         measured?;
     }
-    Ok(u64::try_from(gate.base().as_millis()).unwrap_or(u64::MAX))
+    Ok(floor_ms(gate.base()))
 }
 
 /// Returns the API's breaker, which can suspend all tenants, and the state of the recovery wait.

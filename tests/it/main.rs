@@ -1,4 +1,7 @@
 //! The integration test binary, with a module per subject.
+
+#![allow(clippy::too_many_lines, reason = "a test may have many steps or cases")]
+
 mod admin;
 mod api;
 mod broker;

@@ -1,6 +1,8 @@
 //! The base of suites, benches and torture: private real servers, unreliable connections to them, a
 //! configurable API, certificates, and the worker as users start it.
 
+#![allow(clippy::too_many_lines, reason = "a test may have many steps or cases")]
+
 pub mod api;
 mod bed;
 pub mod certificates;

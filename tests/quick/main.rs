@@ -3,6 +3,7 @@
 //! config` a part.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::too_many_lines, reason = "a test may have many steps or cases")]
 
 mod apis;
 mod cases;

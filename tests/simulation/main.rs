@@ -30,6 +30,8 @@
 //!
 //! The gate in memory never loses data. [`forgets`] tests the code that detects data loss in Redis.
 
+#![allow(clippy::too_many_lines, reason = "a test may have many steps or cases")]
+
 mod away;
 mod backlog;
 mod broker;

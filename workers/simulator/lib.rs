@@ -6,6 +6,10 @@
 //! compute the [`figures`] and show them ([`table`], [`chart`]).
 //! docs/decisions/structure.md#one-simulator has the reasons.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::too_many_lines, reason = "a test may have many cases")
+)]
 
 pub mod api;
 pub mod cases;

@@ -130,23 +130,7 @@ impl TenantFact {
                 jobs,
                 why,
                 what,
-            } => {
-                let labels = shown(labels);
-                match what {
-                    NoDecision::Refused(wait) => {
-                        let wait_s = wait.as_secs();
-                        error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this \
-                            tenant: its jobs wait, other tenants' jobs continue");
-                    }
-                    NoDecision::Unavailable => {
-                        error!(%tenant, labels, jobs, reason = %why, "no decision for this tenant: \
-                            its jobs wait, other tenants' jobs continue");
-                    }
-                    NoDecision::AlreadyReported => {
-                        debug!(%tenant, labels, jobs, reason = %why, "no decision for this tenant");
-                    }
-                }
-            }
+            } => undecided((tenant, labels), *jobs, why, what),
             Self::Throttled {
                 tenant,
                 scope,
@@ -187,6 +171,26 @@ impl TenantFact {
             }
         }
     }
+}
+
+/// Logs that there is no decision on jobs of a tenant.
+fn undecided(
+    (tenant, labels): (&Tenant, &Labels),
+    jobs: usize,
+    why: &GateError,
+    what: &NoDecision,
+) {
+    let labels = shown(labels);
+    let wait_s = match what {
+        NoDecision::Refused(wait) => Some(wait.as_secs()),
+        NoDecision::Unavailable => None,
+        NoDecision::AlreadyReported => {
+            debug!(%tenant, labels, jobs, reason = %why, "no decision for this tenant");
+            return;
+        }
+    };
+    error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this tenant: its jobs \
+        wait, other tenants' jobs continue");
 }
 
 fn words(scope: &BreakerScope) -> String {
