@@ -117,7 +117,7 @@ impl Refusals {
         let is_even = u64::from(passed.saturating_mul(EVEN_PART)) <= limit.max();
         let (seems, advice) = match limit.algorithm() {
             _ if limit.is_even() => ("allow less", "lower max-requests".to_owned()),
-            Algorithm::FixedWindow | Algorithm::CalendarWindow if !is_even => (
+            aligned if aligned.facts().is_aligned && !is_even => (
                 "count in other windows",
                 format!("use {}", Algorithm::SlidingWindow.name()),
             ),

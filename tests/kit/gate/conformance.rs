@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rules::algorithms::DefaultBurst;
 use rules::answers::Quotas;
 use rules::limit::Algorithm;
 use sluicegate::gate::{
@@ -173,8 +174,8 @@ pub async fn conforms(
     };
     let answers = ask(&long, "operated", 5, &[returned, FRESH, FRESH]).await;
     // A configured burst is independent of the max and stays.
-    let most = match algorithm {
-        Algorithm::LeakyBucket => 3,
+    let most = match algorithm.facts().default_burst {
+        Some(DefaultBurst::One) => 3,
         _ => 2,
     };
     assert_eq!(started(&answers), most);
