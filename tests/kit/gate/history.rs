@@ -367,7 +367,7 @@ pub fn sets(family: Family) -> Vec<Limits> {
                 limit(name, algorithm, numbers).with_scope(scope.clone())
             };
             let (path, all) = (Scope::Header("path".to_owned()), Scope::Global);
-            let shared = [
+            let mut shared = [
                 vec![
                     of("second", SlidingWindow, &Scope::Tenant, (3, 1000, 50)),
                     of("all", SlidingWindow, &all, (5, 1000, 50)),
@@ -393,6 +393,13 @@ pub fn sets(family: Family) -> Vec<Limits> {
                         .expect("in range"),
                 ],
             ];
+            // The algorithms of `use-algo` that no limit above shares.
+            for algorithm in Algorithm::ALL {
+                let is_it = |limit: &Limit| limit.algorithm() == algorithm && limit.is_global();
+                if !shared.iter().flatten().any(is_it) {
+                    shared[1].push(of(algorithm.name(), algorithm, &all, (12, 2000, 20)));
+                }
+            }
             shared
                 .map(|limits| Limits::new(limits).expect("their names differ"))
                 .to_vec()
