@@ -60,22 +60,22 @@ fn unit(random: &mut SmallRng) -> Unit {
 
 fn limit(random: &mut SmallRng, name: &str, ideal: bool) -> Limit {
     let max = random.random_range(1..=12);
-    let algorithm = pick(
-        random,
-        &[
-            Algorithm::SlidingWindow,
-            Algorithm::SlidingWindow,
-            Algorithm::FixedWindow,
-            Algorithm::SlidingCounter,
-            Algorithm::TokenBucket,
-            Algorithm::LeakyBucket,
-            Algorithm::Strict,
-            Algorithm::Concurrency,
-        ],
-    );
+    let usual = [
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingCounter,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::Strict,
+        Algorithm::Concurrency,
+    ];
+    let others = Algorithm::ALL.into_iter().filter(|it| !usual.contains(it));
+    let others: Vec<Algorithm> = others.collect();
+    let algorithm = pick(random, &usual);
     // This draws no random number, so that histories of old seeds do not change otherwise.
     let algorithm = match algorithm {
-        Algorithm::SlidingWindow if max % 3 == 0 => Algorithm::SlidingSegments,
+        Algorithm::SlidingWindow if max % 3 == 0 => others[(max / 3) as usize % others.len()],
         Algorithm::FixedWindow if max % 3 == 0 => Algorithm::CalendarWindow,
         other => other,
     };
