@@ -162,7 +162,7 @@ fn random_move(random: &mut StdRng, limit: &Limit) -> Move {
         to,
         offset_ms: random.random_range(-2..=2),
         phase: [0, 1, 500, 999][random.random_range(0..4)],
-        jobs: [any, 2 * max, 3 * max + burst][random.random_range(0..3)],
+        jobs: [1, any, 2 * max, 3 * max + burst][random.random_range(0..4)],
         flood_ms: [0, 1, random.random_range(0..2 * span), span][random.random_range(0..4)],
         cost: 1,
     }
