@@ -1,6 +1,6 @@
-//! Links between the pages have targets, and source files that pages name exist.
+//! Links between the pages have targets, and source files and tests that pages name exist.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
@@ -10,6 +10,9 @@ use kit::sources::{files, page};
 
 /// The targets of README's links in the library's documentation.
 const README_LINKS: &str = "src/readme-links.md";
+
+/// The suites whose tests pages name.
+const SUITES: [&str; 3] = ["it", "quick", "simulation"];
 
 /// Returns all pages by their paths.
 fn pages() -> BTreeMap<PathBuf, String> {
@@ -63,6 +66,57 @@ fn files_named_by_pages_exist() {
     assert!(missing.is_empty(), "{missing:#?}");
     let text = "`src/app.rs`, `app.rs`, `lua/NAME.lua`, `src/gone.rs`, `x.rs`, `a b.rs`";
     assert_eq!(missing_files(text, &known), ["src/gone.rs", "x.rs"]);
+}
+
+/// Returns the modules and functions of the suites, as `SUITE PATH`.
+fn suites() -> BTreeSet<String> {
+    let mut known = BTreeSet::new();
+    for suite in SUITES {
+        let folder = format!("tests/{suite}/");
+        for file in files(&[&folder], ".rs") {
+            let path = file.path.strip_prefix(&folder).unwrap_or(&file.path);
+            let path = path.trim_end_matches(".rs").trim_end_matches("/mod");
+            let module = format!("{suite} {}", path.replace('/', "::"));
+            for line in file.text.lines() {
+                let name = line.split_once("fn ").map(|(_, name)| name);
+                let name = name.and_then(|name| name.split(['(', '<']).next());
+                known.extend(name.map(|name| format!("{module}::{name}")));
+            }
+            known.insert(module);
+        }
+    }
+    known
+}
+
+/// Returns the tests that `text` names in backticks, such as `it worker::epoch::`, and with whose
+/// path nothing in `known` begins.
+fn missing_tests<'a>(text: &'a str, known: &BTreeSet<String>) -> Vec<&'a str> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    let named = quoted.filter(|name| {
+        let is_path = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_:".contains(c);
+        let parts = name.split_once(' ');
+        parts.is_some_and(|(suite, path)| SUITES.contains(&suite) && path.chars().all(is_path))
+    });
+    let is_there = |name: &str| {
+        let path = name.trim_end_matches(':');
+        known.iter().any(|test| test.starts_with(path))
+    };
+    named.filter(|name| !is_there(name)).collect()
+}
+
+#[test]
+fn tests_named_by_pages_exist() {
+    let known = suites();
+    let mut missing = Vec::new();
+    for (page, text) in pages() {
+        let text = prose(&text);
+        let gone = missing_tests(&text, &known).into_iter();
+        missing.extend(gone.map(|name| format!("{}: {name}", page.display())));
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+    let text =
+        "`quick documents::`, `quick documents::tests_named`, `quick gone::`, `it NAME`, `it`";
+    assert_eq!(missing_tests(text, &known), ["quick gone::"]);
 }
 
 /// Returns `text` without its code blocks.
