@@ -62,6 +62,11 @@ impl DemoApi {
         self.server.door.take().map(|()| since)
     }
 
+    /// Returns the beginning of its clock.
+    pub fn origin(&self) -> Instant {
+        self.clock.start
+    }
+
     /// Returns each tenant's progress.
     pub fn progress(&self) -> Vec<TenantProgress> {
         lock(&self.ledger).progress()

@@ -189,7 +189,10 @@ async fn observe(
         worker.ready(parts).await?;
     }
     say(args, "The workers are ready; tenants start publishing.");
-    let pauses = PauseWatch::start();
+    // All APIs share a clock.
+    let origin = parts.first().map(|part| part.downstream.origin());
+    let origin = origin.unwrap_or_else(std::time::Instant::now);
+    let pauses = PauseWatch::start(origin);
     let (confirmed, outage) = publish_and_watch(args, plan, parts, &mut workers).await?;
     let pauses = pauses.pauses();
     let mut all = Vec::with_capacity(parts.len());
@@ -204,7 +207,7 @@ async fn observe(
             dead: part.queues.take_dead(part.plan.total()).await?,
             counted,
             outage: outage.filter(|_| is_away),
-            pauses,
+            pauses: pauses.clone(),
             ..DemoObservations::default()
         });
     }

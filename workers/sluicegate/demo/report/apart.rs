@@ -1,6 +1,7 @@
 //! P10: several pipelines in the same workers.
 
 use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -111,9 +112,8 @@ fn compare(plans: &[Workload], observed: &[DemoObservations]) -> PipelinesApart 
 }
 
 /// Counts the jobs called later than one period after their own, beyond what the machine's pauses
-/// explain. A tenant's first call begins the first period, and the limit's maximum arrives in each.
+/// since the tenant's first call explain. A tenant's first call begins the first period, and the limit's maximum arrives in each.
 fn late(plan: &Workload, observed: &DemoObservations) -> usize {
-    let paused = u64::try_from(observed.pauses.total.as_nanos()).unwrap_or(u64::MAX);
     let (max, period) = (plan.limit().max() as usize, plan.limit().span() * 1_000_000);
     let of_tenant = |tenant: usize| {
         let mut seen = HashSet::new();
@@ -124,7 +124,9 @@ fn late(plan: &Workload, observed: &DemoObservations) -> usize {
         let begin = firsts.first().copied().unwrap_or(0);
         let is_late = |(at, time): &(usize, &u64)| {
             let own = begin + (at / max) as u64 * period;
-            **time >= own + 2 * period + paused
+            let so_far = Duration::from_nanos(begin)..Duration::from_nanos(**time);
+            let paused = observed.pauses.total(so_far).as_nanos();
+            u128::from(**time) >= u128::from(own + 2 * period) + paused
         };
         firsts.iter().enumerate().filter(is_late).count()
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rules::limit::Limit;
 
-use super::tenant::TenantFigures;
+use super::tenant::{TenantFigures, active_time, holds_with_late_calls};
 use super::{
     CheapWaiting, DemoObservations, FullestWindow, NeverExceeded, NeverIdle, NeverLost, NotFailure,
 };
@@ -92,29 +92,47 @@ pub fn never_exceeded(
             max: limit.max(),
         }
     };
-    let count = |which: fn(&RefusalReason) -> bool| {
-        let refused = observed.arrivals.iter().filter_map(|call| call.refused);
-        refused.filter(which).count()
+    let refused = |which: fn(&RefusalReason) -> bool| {
+        let refused = observed.arrivals.iter();
+        refused.filter(move |call| call.refused.as_ref().is_some_and(which))
     };
     let late =
         |refused: &RefusalReason| matches!(refused, RefusalReason::Closed(ns) if *ns > TOLD_NS);
     let under_way =
         |refused: &RefusalReason| matches!(refused, RefusalReason::Closed(ns) if *ns <= TOLD_NS);
-    let while_closed = count(late);
-    let is_kept = violations == 0 && answered_429 == 0 && while_closed == 0;
-    // A call is sent while its permit is valid, which is half a guard. A pause longer than the
-    // other half makes it late.
+    let while_closed = refused(late).count();
+    let keeps = |(at, tenant): (usize, &TenantFigures)| {
+        let mut while_closed = refused(late).filter(|call| call.job.tenant == at);
+        tenant.violations == 0 && tenant.answered_429 == 0 && while_closed.next().is_none()
+    };
+    // A call is sent while its permit is valid, which is half a guard. A pause that is longer than
+    // the other half makes it late by the rest.
     let half_guard = Duration::from_millis(plan.limit().guard_ms()) / 2;
-    let explains = !half_guard.is_zero() && observed.pauses.longest > half_guard;
+    let longest = |tenant: usize| {
+        let until_last = Duration::ZERO..active_time(observed, tenant).end;
+        observed.pauses.longest(until_last)
+    };
+    let is_explained = |tenant: usize| {
+        let late = longest(tenant).saturating_sub(half_guard);
+        !half_guard.is_zero()
+            && !late.is_zero()
+            && holds_with_late_calls(plan, observed, tenant, late)
+    };
+    let is_kept = tenants.iter().enumerate().all(keeps);
+    let explains = (tenants.iter().enumerate()).all(|it| keeps(it) || is_explained(it.0));
     NeverExceeded {
         holds: (is_kept || explains) && observed.strangers == 0,
         explained_by_pauses: !is_kept && explains,
-        longest_pause_seconds: observed.pauses.longest.as_secs_f64(),
+        longest_pause_seconds: (0..tenants.len())
+            .map(longest)
+            .max()
+            .unwrap_or_default()
+            .as_secs_f64(),
         violations,
         limits: plan.limits.iter().enumerate().map(fullest).collect(),
         answered_429,
-        closings: count(|refused| matches!(refused, RefusalReason::Closing)),
-        under_way: count(under_way),
+        closings: refused(|refused| matches!(refused, RefusalReason::Closing)).count(),
+        under_way: refused(under_way).count(),
         while_closed,
         strangers: observed.strangers,
     }
@@ -135,19 +153,23 @@ pub fn never_idle(
         .iter()
         .max_by(|a, b| a.ratio().total_cmp(&b.ratio()));
     let makespan_to_ideal = slowest.map_or(1.0, TenantFigures::ratio);
-    // No call is made during a pause, which reduces the usable time.
-    let paused = observed.pauses.total.as_secs_f64();
+    // No call is made during a pause, which reduces a tenant's usable time.
+    let paused = |tenant: usize| {
+        let paused = observed.pauses.total(active_time(observed, tenant));
+        paused.as_secs_f64()
+    };
     let keeps = |tenant: &TenantFigures, paused: f64| {
         let makespan = tenant.makespan_seconds;
         tenant.used_share * makespan >= promised_share * (makespan - paused)
             && makespan <= tenant.ideal_seconds * promised_ratio + paused
     };
     let is_kept = tenants.iter().all(|tenant| keeps(tenant, 0.0));
-    let is_explained = tenants.iter().all(|tenant| keeps(tenant, paused));
+    let mut all = tenants.iter().enumerate();
+    let is_explained = all.all(|(at, tenant)| keeps(tenant, paused(at)));
     NeverIdle {
         holds: is_explained,
         explained_by_pauses: !is_kept && is_explained,
-        paused_seconds: paused,
+        paused_seconds: (0..tenants.len()).map(paused).fold(0.0, f64::max),
         used_share,
         promised_share,
         makespan_seconds: slowest.map_or(0.0, |tenant| tenant.makespan_seconds),

@@ -104,7 +104,7 @@ pub struct NeverExceeded {
     pub holds: bool,
     /// Whether it holds only because this machine paused for longer than the guard assumes.
     pub explained_by_pauses: bool,
-    /// The longest of these pauses.
+    /// The longest pause before a tenant's last call.
     pub longest_pause_seconds: f64,
     pub violations: usize,
     pub limits: Vec<FullestWindow>,
@@ -134,7 +134,7 @@ pub struct NeverIdle {
     pub holds: bool,
     /// Whether it holds only after the pauses of this machine are subtracted.
     pub explained_by_pauses: bool,
-    /// The sum of these pauses.
+    /// The sum of the pauses between a tenant's first and last call; the largest of all tenants.
     pub paused_seconds: f64,
     pub used_share: f64,
     pub promised_share: f64,

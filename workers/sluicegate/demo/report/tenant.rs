@@ -1,6 +1,7 @@
 //! One tenant's figures.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::time::Duration;
 
 use rules::limit::{Algorithm, Limit};
@@ -111,12 +112,45 @@ fn times(limit: &Limit, calls: &[&Arrival]) -> Vec<u64> {
     times
 }
 
-fn units_in_windows(plan: &Workload, limit: &Limit, calls: &[&Arrival]) -> Vec<u64> {
+/// Returns the times and units of `calls`, by the clock of `limit`.
+fn arrivals(plan: &Workload, limit: &Limit, calls: &[&Arrival]) -> Vec<windows::Arrival> {
     let units = |call: &&Arrival| limit.unit().of(plan.cost(call.job).actual);
     let mut arrivals: Vec<windows::Arrival> = (calls.iter())
         .map(|call| (clock(limit)(call), units(call)))
         .collect();
     arrivals.sort_unstable_by_key(|(time, _)| *time);
+    arrivals
+}
+
+/// Returns the time from the first to the last call of a tenant, on the common clock.
+pub fn active_time(observed: &DemoObservations, tenant: usize) -> Range<Duration> {
+    let calls = observed.arrivals.iter();
+    let mut times = (calls.filter(|call| call.job.tenant == tenant))
+        .map(|call| Duration::from_nanos(call.mono_ns));
+    let first = times.next().unwrap_or_default();
+    first..times.next_back().unwrap_or(first)
+}
+
+/// Returns true if every limit of a tenant would hold for calls that arrived up to `late` earlier:
+/// then windows that are shorter by `late` are not exceeded.
+pub fn holds_with_late_calls(
+    plan: &Workload,
+    observed: &DemoObservations,
+    tenant: usize,
+    late: Duration,
+) -> bool {
+    let calls = observed.arrivals.iter();
+    let calls: Vec<&Arrival> = calls.filter(|call| call.job.tenant == tenant).collect();
+    plan.limits.iter().all(|limit| {
+        let window = Duration::from_millis(limit.window_ms()).saturating_sub(late);
+        let window = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
+        let units = windows::sliding(&arrivals(plan, limit, &calls), window.max(1));
+        units.into_iter().all(|units| units <= limit.worst_case())
+    })
+}
+
+fn units_in_windows(plan: &Workload, limit: &Limit, calls: &[&Arrival]) -> Vec<u64> {
+    let arrivals = arrivals(plan, limit, calls);
     let window = nanoseconds(limit.window_ms());
     match limit.algorithm() {
         Algorithm::FixedWindow => windows::aligned(&arrivals, window),

@@ -138,8 +138,9 @@ fn each_broken_promise_is_found() {
 fn a_pause_of_the_machine_explains_what_it_can_and_no_more() {
     let paused = |ms| {
         move |o: &mut DemoObservations| {
-            o.pauses.total = Duration::from_millis(ms);
-            o.pauses.longest = o.pauses.total;
+            let last = Duration::from_nanos(o.arrivals[4].mono_ns);
+            let pause = last.saturating_sub(Duration::from_millis(ms))..last;
+            o.pauses = Pauses(vec![pause]);
         }
     };
     let text = |spoil: &dyn Fn(&mut DemoObservations)| {
@@ -153,6 +154,12 @@ fn a_pause_of_the_machine_explains_what_it_can_and_no_more() {
     assert_eq!(failing(late), ["P3"]);
     assert_eq!(failing(|o| (late(o), paused(20)(o)).0), ["P3"]);
     assert_eq!(failing(|o| (late(o), paused(100)(o)).0), [""; 0]);
+    // A pause after its last call does not delay it.
+    let afterwards = |o: &mut DemoObservations| {
+        let last = Duration::from_nanos(o.arrivals[4].mono_ns);
+        o.pauses = Pauses(vec![last..last + Duration::from_secs(1)]);
+    };
+    assert_eq!(failing(|o| (late(o), afterwards(o)).0), ["P3"]);
     let explained = text(&|o| (late(o), paused(100)(o)).0);
     assert!(
         explained.contains("paused for 0.100 s in all, which explains it"),
@@ -162,8 +169,8 @@ fn a_pause_of_the_machine_explains_what_it_can_and_no_more() {
     assert!(other.contains("which does not explain it"), "{other}");
     // Two calls come 0.95 s after two others, with a guard of 50 ms.
     let early = |o: &mut DemoObservations| o.arrivals[2].mono_ns -= SECOND / 10;
-    assert_eq!(failing(|o| (early(o), paused(25)(o)).0), ["P2"]);
-    assert_eq!(failing(|o| (early(o), paused(26)(o)).0), [""; 0]);
+    assert_eq!(failing(|o| (early(o), paused(74)(o)).0), ["P2"]);
+    assert_eq!(failing(|o| (early(o), paused(75)(o)).0), [""; 0]);
     // No pause explains a lost job.
     assert_eq!(failing(|o| (drop(o.dead.pop()), paused(900)(o)).0), ["P1"]);
 }
