@@ -4,11 +4,16 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
+use kit::MS;
 use kit::process::Process;
 use kit::servers::free_port;
-use kit::until;
 use tempfile::TempDir;
+use tokio::time::sleep;
+
+/// How long a limiter may take to listen.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A kind of limiter.
 #[derive(Debug, Clone, Copy)]
@@ -41,17 +46,27 @@ pub struct LimiterCall {
 }
 
 impl Limiter {
+    /// Starts a limiter. Another program may take its port first, so it is started up to three
+    /// times.
     pub async fn start(kind: Kind) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let port = free_port();
-        let process = Process::start(kind.command(folder.path(), port));
-        let listens = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
-        until(&format!("{kind:?}"), listens).await;
-        Self {
-            process,
-            url: format!("http://127.0.0.1:{port}/"),
-            _folder: folder,
+        for _ in 0..3 {
+            let folder = tempfile::tempdir().expect("a folder");
+            let port = free_port();
+            let process = Process::start(kind.command(folder.path(), port));
+            let begun = Instant::now();
+            while begun.elapsed() < START_TIMEOUT {
+                if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                    return Self {
+                        process,
+                        url: format!("http://127.0.0.1:{port}/"),
+                        _folder: folder,
+                    };
+                }
+                sleep(5 * MS).await;
+            }
+            println!("{kind:?} does not listen: {:?}", process.log());
         }
+        panic!("{kind:?} does not start");
     }
 
     /// Returns all calls until now.
