@@ -37,6 +37,8 @@ macro_rules! metrics {
     (@start $start:expr) => { $start };
     ($($name:ident $(in $unit:ident)?: $type:ty $(= $start:expr)?, $help:literal;)+) => {
         /// All metrics of a worker. Counting is cheap and works from any thread.
+        // Programs and pipelines, which some of them count, need the feature `http`.
+        #[cfg_attr(not(feature = "http"), allow(dead_code))]
         pub struct Metrics {
             pub(super) registry: Registry,
             /// Current tenant counts, for the fleet report.
