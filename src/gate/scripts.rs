@@ -74,7 +74,7 @@ static FILES: Dir = include_dir!("$CARGO_MANIFEST_DIR/lua");
 /// Returns the text of `lua/NAME.lua`.
 ///
 /// # Panics
-/// Panics if there is no such file. `tests/quick/gate/lua.rs` assembles every script.
+/// Panics if there is no such file. A unit test assembles all scripts.
 fn text(name: &str) -> &'static str {
     let file = FILES.get_file(format!("{name}.lua"));
     file.and_then(File::contents_utf8)
@@ -259,14 +259,18 @@ pub fn forecast(limits: &[Limit], layout: &Layout) -> &'static Script {
 
 /// Defines functions that return scripts of these parts for all tenants alike.
 macro_rules! scripts {
-    ($($(#[$doc:meta])* $name:ident: $parts:expr;)+) => {$(
-        $(#[$doc])*
+    ($($(#[$doc:meta])* $name:ident: $parts:expr;)+) => {
+        $($(#[$doc])*
         pub fn $name() -> &'static Script {
             static SCRIPT: LazyLock<Script> =
                 LazyLock::new(|| Script::new(stringify!($name), &$parts));
             &SCRIPT
-        }
-    )+};
+        })+
+
+        /// All of these functions.
+        #[cfg(test)]
+        const FIXED: &[fn() -> &'static Script] = &[$($name),+];
+    };
 }
 
 scripts! {
@@ -301,4 +305,42 @@ scripts! {
 /// Returns the parts of a script that reads or changes a waitlist.
 fn with_waitlist(parts: &[&'static str]) -> Vec<&'static str> {
     [&WAITLIST_READ[..], &WAITLIST, parts].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kit::SECOND;
+    use kit::gate::{named_limit, tenant};
+    use rules::scope::{Labels, Scope};
+
+    /// Returns limits of each algorithm: alone, and beside a shared limit and a shadow.
+    fn limit_sets() -> Vec<Vec<Limit>> {
+        let sliding = |name| named_limit(name, Algorithm::SlidingWindow, 5, SECOND);
+        let all = sliding("all").with_scope(Scope::Global);
+        let shadow = sliding("shadow").in_shadow().expect("no lease");
+        let alone = Algorithm::EVERY.map(|algorithm| match algorithm {
+            Algorithm::Concurrency => Limit::concurrent("own", 5).expect("in range"),
+            _ => named_limit("own", algorithm, 5, SECOND),
+        });
+        let beside = |own: &Limit| vec![own.clone(), all.clone(), shadow.clone()];
+        let both = alone.iter().map(|own| [vec![own.clone()], beside(own)]);
+        both.flatten().collect()
+    }
+
+    #[test]
+    fn all_scripts_can_be_assembled_and_every_file_is_used() {
+        let mut scripts: Vec<&Script> = FIXED.iter().map(|script| script()).collect();
+        for limits in limit_sets() {
+            let labels = Labels::of(&limits, |_| String::new());
+            let layout = Layout::of(&limits, &tenant("t"), &labels);
+            let families = [acquire, settle, inspect, learn, forecast];
+            scripts.extend(families.map(|family| family(&limits, &layout)));
+        }
+        for file in FILES.files() {
+            let part = code(file.contents_utf8().expect("text"));
+            let is_used = scripts.iter().any(|script| script.source.contains(&part));
+            assert!(is_used, "{} is in no script", file.path().display());
+        }
+    }
 }
