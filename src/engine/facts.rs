@@ -1,4 +1,4 @@
-//! Events that the scheduler reports, by subject: what each means, what it counts and what it logs.
+//! Events that the scheduler reports, by subject, with the metrics and the log line of each.
 //! The scheduler neither logs nor counts; the engine's loop does both for each fact
 //! (`engine::observer`).
 

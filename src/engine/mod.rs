@@ -232,8 +232,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
         }
     }
 
-    /// Asks the gate for ready jobs, reports what has happened, and performs the scheduler's
-    /// actions.
+    /// Asks the gate for ready jobs, reports the facts, and performs the scheduler's actions.
     async fn turn(&mut self, now: Duration) {
         self.engine.health.turned();
         // Confirms before the next question, which is asked under the current policies.
@@ -325,8 +324,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
         self.engine.broker.stop_consuming().await;
     }
 
-    /// Takes the report of a task that has ended, and those of others that have ended meanwhile.
-    /// Returns the message of a panic, or `None` if no task panicked.
+    /// Takes the report of a task that has ended, and the reports of all other ended tasks. Returns
+    /// the message of a panic, or `None` if no task panicked.
     async fn take_reports(
         &mut self,
         first: Result<TaskReport<H::Ready>, JoinError>,
@@ -447,7 +446,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
     /// not crashed.
     async fn end_notes(&mut self) {
         let until = Instant::now() + FINAL_NOTES_TIMEOUT;
-        // A note that begins a call must not arrive after the one that ends it.
+        // The note on the begin of a call must arrive before the note on its end.
         while self.scheduler.is_noting()
             && let Ok(Some(report)) = timeout_at(until, self.tasks.join_next()).await
         {

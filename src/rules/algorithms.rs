@@ -91,8 +91,8 @@ pub enum DefaultBurst {
     One,
 }
 
-/// How an algorithm computes with the numbers of a limit. Times are in milliseconds. The defaults are
-/// those of an algorithm that admits at most `max` units in any span.
+/// How an algorithm computes with the numbers of a limit. Times are in milliseconds. The defaults
+/// apply to an algorithm that admits at most `max` units in any span.
 pub trait Rules: Sync {
     /// Returns the data that Redis stores for a partition with a used-up quota.
     fn stored(&self, terms: &Terms) -> StoredUsage;

@@ -33,9 +33,9 @@ pub enum GateFact {
     Answered(Duration, bool),
     /// The gate decided on a job.
     Decided(Decision),
-    /// Jobs started. The shadow limit of this name reports what it would have decided.
+    /// Jobs started. The shadow limit of this name reports its own decisions.
     Tried(String, Tally),
-    /// For some seconds, every permit had expired when it arrived.
+    /// All permits of the last seconds arrived too late.
     NoYoungPermit {
         /// Duration of the last round trip.
         took: Duration,

@@ -1,4 +1,4 @@
-//! Which facts have lines, what the lines say, how many are logged, and what is counted.
+//! The log lines of facts, their number, and their metrics.
 
 use std::io;
 use std::sync::{Arc, Mutex};

@@ -439,7 +439,8 @@ fn scripts_equal_the_model(family: Family) {
 
 #[test]
 fn the_script_of_each_algorithm_equals_the_model() {
-    // At the same time, because histories mostly wait for Redis. A thread's name tells which failed.
+    // The histories run side by side, since they mostly wait for Redis. A failed thread has its
+    // algorithm's name.
     thread::scope(|scope| {
         for algorithm in Algorithm::EVERY {
             let named = thread::Builder::new().name(algorithm.name().to_owned());

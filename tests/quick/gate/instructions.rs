@@ -24,7 +24,7 @@ async fn a_full_board_takes_an_instruction_once_another_has_ended() {
     assert!(why.starts_with("1000 instructions are in force"), "{why}");
     assert_eq!(posted().await, MAX_INSTRUCTIONS);
 
-    // One that is there already is replaced.
+    // An instruction replaces another with the same name.
     let again = put(&fake.gate, &cancel(7), 2 * HOUR_MS).await;
     again.expect("it needs no more room");
     let ended = drop_all(&fake.gate, &[cancel(0).name()]).await;

@@ -95,8 +95,7 @@ impl TenantQuestions {
         }
     }
 
-    /// Returns the question with these labels and limits. If there is none, adds the one that
-    /// `new` creates.
+    /// Returns the question with these labels and limits. If there is none, adds `new()`.
     pub fn find_or_add(
         &mut self,
         labels: Labels,

@@ -23,7 +23,7 @@ pub struct Scopes<'a> {
 /// The time of an inspection.
 struct InspectionTime {
     clock: Clock,
-    /// Until when the tenant is closed; 0 if it is open.
+    /// When the tenant opens; 0 if it is open.
     closed_until: u64,
     /// Earliest time of a start: now, or when the tenant opens.
     base: u64,
