@@ -108,6 +108,23 @@ fn an_unfit_workers_probe_that_fails_is_free_for_other_workers() {
 }
 
 #[test]
+fn a_job_whose_host_always_fails_does_not_keep_other_queues_from_the_try() {
+    let mut desk = unfit();
+    desk.scheduler.session_down();
+    assert_eq!(desk.step(SECOND * 2).takes_few, 1);
+    desk.scheduler.session_up(1);
+    desk.deliver(DeliverySource::Due, &["gone"]);
+    desk.deliver(DeliverySource::Fresh, &["sound"]);
+    let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
+    desk.prepared(key, Err(refused()));
+    let done = desk.step(MS);
+    assert_eq!(attempt_of(&done), 1);
+    let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
+    desk.prepared(key, Ok(()));
+    assert_eq!(desk.scheduler.unfit(), None);
+}
+
+#[test]
 fn a_worker_without_jobs_is_fit_again_when_a_call_can_be_prepared() {
     let mut desk = unfit();
     desk.scheduler.session_down();

@@ -12,6 +12,9 @@ use rules::job::Job;
 /// How long a try may go on without a result before a test begins. Idle connections are closed
 /// earlier (`pool::MAX_IDLE`, 4 s), so the test opens a new one.
 const TEST_AFTER: Duration = Duration::from_secs(5);
+/// Number of calls in a row whose failure ends a try. One is too few: the first job of each try may
+/// be one whose host always fails, while jobs in another queue wait behind it forever.
+const FAILURES_PER_TRY: u32 = 4;
 
 /// Which deliveries a worker wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +52,8 @@ struct Unfitness {
     pause: Duration,
     /// End of the current pause, or `None` while the worker tries.
     until: Option<Duration>,
+    /// Number of failures that end the current try.
+    failures_left: u32,
     /// When a test begins, unless the try has had a result.
     test_at: Duration,
 }
@@ -77,11 +82,17 @@ impl Fitness {
             job: None,
             pause: Duration::from_millis(rule.first_wait_ms),
             until: None,
+            failures_left: 1,
             test_at: now,
         });
         why.clone_into(&mut unfit.why);
+        unfit.failures_left = match &job {
+            Some(_) => unfit.failures_left.saturating_sub(1),
+            None => 0,
+        };
+        unfit.test_at = now + TEST_AFTER;
         unfit.job = job.or(unfit.job.take());
-        if unfit.until.is_none() {
+        if unfit.until.is_none() && unfit.failures_left == 0 {
             unfit.until = Some(now + unfit.pause);
             let longest = Duration::from_millis(rule.longest_wait_ms);
             unfit.pause = (unfit.pause * 2).min(longest);
@@ -111,6 +122,7 @@ impl Fitness {
             && unfit.until.is_some_and(|until| until <= now || has_closed)
         {
             unfit.until = None;
+            unfit.failures_left = FAILURES_PER_TRY;
             unfit.test_at = now + TEST_AFTER;
         }
     }
@@ -220,8 +232,10 @@ mod tests {
             // A try goes on until a job arrives.
             now += 100 * SECOND;
             fitness.update(now, true);
-            assert_eq!(fitness.wants(), WantedJobs::Few);
-            assert!(!fitness.failed(now, "refused", job()));
+            for _ in 0..FAILURES_PER_TRY {
+                assert_eq!(fitness.wants(), WantedJobs::Few);
+                assert!(!fitness.failed(now, "refused", job()));
+            }
             assert_eq!(fitness.wants(), WantedJobs::Nothing);
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
@@ -242,8 +256,10 @@ mod tests {
         let test = begins(&mut fitness, first, 1).expect("it is due");
         assert_eq!(fitness.next(), None);
         assert_eq!(begins(&mut fitness, 100 * SECOND, 2), None);
-        // A job ends the try; the test is in progress still.
-        assert!(!fitness.failed(first, "refused", job()));
+        // Jobs end the try; the test is in progress still.
+        for _ in 0..FAILURES_PER_TRY {
+            assert!(!fitness.failed(first, "refused", job()));
+        }
         now = fitness.next().expect("a pause");
         fitness.update(now, true);
         assert_eq!(begins(&mut fitness, 100 * SECOND, 2), None);
@@ -251,7 +267,11 @@ mod tests {
         assert!(!fitness.failed(now, "refused", None), "the test");
         now = fitness.next().expect("a pause");
         fitness.update(now, true);
-        assert!(begins(&mut fitness, now + TEST_AFTER, 3).is_some());
+        // A job that fails postpones the test.
+        assert!(!fitness.failed(now + SECOND, "refused", job()));
+        assert_eq!(begins(&mut fitness, now + TEST_AFTER, 3), None);
+        let due = now + SECOND + TEST_AFTER;
+        assert!(begins(&mut fitness, due, 3).is_some());
         assert!(fitness.reached());
     }
 
