@@ -228,5 +228,10 @@ do
     end,
   }
 
-  ALGORITHMS['leaky-bucket-algo'] = ALGORITHMS['token-bucket-algo']
+  -- The default burst of a token bucket is its max, of a leaky bucket 1.
+  ALGORITHMS['leaky-bucket-algo'] = {}
+  for name, value in pairs(ALGORITHMS['token-bucket-algo']) do
+    ALGORITHMS['leaky-bucket-algo'][name] = value
+  end
+  ALGORITHMS['token-bucket-algo'].burst_follows = true
 end

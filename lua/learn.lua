@@ -43,7 +43,7 @@ local function configured()
     max, _, _, _, _, burst, floor, _, _, _, _, name, algorithm, _, at = struct.unpack(LIMIT_FORMAT, text, at)
     all[#all + 1] = {
       max = max, floor = floor, learns = floor < NEVER, name = name, window = tonumber(windows()),
-      burst = burst, leaky = algorithm == 'leaky-bucket-algo',
+      burst = burst, burst_follows = ALGORITHMS[algorithm].burst_follows,
     }
   end
   return all
@@ -247,12 +247,12 @@ local function in_force(n, learned)
   local set = by_operator(n)
   local max, burst = all[n].max, all[n].burst
   if set then
-    max, burst = set.max, burst == max and not all[n].leaky and set.max or burst
+    max, burst = set.max, burst == max and all[n].burst_follows and set.max or burst
   end
   -- If an operator's max is above the configured one, the learned number may expire at once.
   local most = learned and learned.ends > now and math.max(learned_most(learned, now), all[n].floor)
   if most and most < max then
-    max, burst = most, burst == max and not all[n].leaky and most or burst
+    max, burst = most, burst == max and all[n].burst_follows and most or burst
   end
   return max, burst
 end

@@ -44,8 +44,9 @@ local SHADOWS
 -- save(limit, limits)        writes the charges
 -- keep(limit, limits, job, for_ms)  renews the lease of a job of settle.lua; only with the mark
 --                            `holds`
--- and the marks `bucket` (its capacity is the burst), `holds` (starts hold leases) and `shared`
--- (all limits of the algorithm have one log, which must reach back the longest span).
+-- and the marks `bucket` (its capacity is the burst), `burst_follows` (the burst is the max if no
+-- other is set), `holds` (starts hold leases) and `shared` (all limits of the algorithm have one log,
+-- which must reach back the longest span).
 local ALGORITHMS = {}
 
 -- Fails because the value of KEYS[n] is not `what` it must be. src/gate/refusal.rs parses this
@@ -151,9 +152,8 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
     local own = limits_own(limits, limit)
     local set = overrides and unit < 2 and not own.everybody and overrides[name]
     if set then
-      -- A burst that was the default of the old max follows the new one. A leaky bucket's default
-      -- is 1.
-      if burst == max and algorithm ~= 'leaky-bucket-algo' then
+      -- A burst that was the default of the old max follows the new one.
+      if burst == max and limit.algorithm.burst_follows then
         limit.burst = set.max
       end
       limit.max, limit.ends = set.max, set.ends
@@ -162,7 +162,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
     local most = home.overrides and home.overrides[LEARNED_OF .. name]
     if most and math.max(most, floor) < limit.max then
       most = math.max(most, floor)
-      if limit.burst == limit.max and algorithm ~= 'leaky-bucket-algo' then
+      if limit.burst == limit.max and limit.algorithm.burst_follows then
         limit.burst = most
       end
       limit.max = most
