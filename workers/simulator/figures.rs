@@ -224,7 +224,7 @@ impl Figures {
 }
 
 /// Returns the figures of the tenants with the most jobs, and the number of the other tenants.
-/// `waits` are those of the jobs, `None` for a job without one.
+/// `waits` has the wait of each job, if it has one.
 fn busiest_tenants(jobs: &[SimulatedJob], waits: &[Option<Wait>]) -> (Vec<TenantSummary>, usize) {
     let mut by_tenant: BTreeMap<&str, (usize, Vec<Wait>)> = BTreeMap::new();
     for (job, wait) in jobs.iter().zip(waits) {

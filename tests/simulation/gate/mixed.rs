@@ -208,7 +208,7 @@ fn violation(sets: &[Limits], steps: &[Step]) -> Option<String> {
                         Algorithm::SlidingWindow => known,
                         _ => since,
                     };
-                    // In two windows that follow each other, only jobs with this limit are bounded.
+                    // In two successive windows, only jobs with this limit are bounded.
                     let counts_all =
                         is_aligned || algorithm.has_burst() || limit.worst_case() == limit.max();
                     let counted = before.filter(|other| {

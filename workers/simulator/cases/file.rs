@@ -220,7 +220,7 @@ fn read_jobs(
     Ok((names, jobs))
 }
 
-/// Checks that the values of the expectations are valid, and that they name only jobs in `names`.
+/// Checks that the expectations have valid values and name only jobs in `names`.
 fn check_expectations(expected: &Expectations, names: &[String]) -> Result<(), String> {
     for time in expected.times() {
         time.seconds()?;
