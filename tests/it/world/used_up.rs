@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kit::api::{Api, Call, Reply};
 use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, MS, job, until};
+use kit::{Bed, job, until};
 use rules::headers::HeaderValue;
 use sluicegate::config::{ApiProfile, Config};
 use tokio::time::Instant;
@@ -15,14 +15,16 @@ use tokio::time::Instant;
 use super::known_apis::{Bucket, DONE};
 use crate::PROGRAM;
 
-/// Returns the minimum share of an API's quota that must be used. A machine that delayed this
-/// process by `paused` delayed the worker, Redis and RabbitMQ, too.
-fn min_share(paused: Duration) -> f64 {
-    match paused {
-        short if short < 20 * MS => 0.97,
-        short if short < 100 * MS => 0.85,
-        _ => 0.7,
-    }
+/// Minimum share of an API's quota that must be used.
+const MIN_SHARE: f64 = 0.95;
+
+/// What an API and its worker saw.
+struct Observed {
+    tenants: HashMap<String, Seen>,
+    /// The longest time by which this machine may have delayed a call.
+    paused: Duration,
+    /// Number of permits that expired because the worker was delayed by more than the guard.
+    expired: f64,
 }
 
 /// The calls of a tenant as its API saw them.
@@ -67,14 +69,13 @@ fn number(call: &Call) -> usize {
 }
 
 /// Runs the loads with `limits` at an API with the profile `name` until all jobs are done. Some
-/// jobs of another tenant come first, so that connections are open. Returns what `answer` recorded,
-/// and the longest time by which this machine may have delayed a call.
+/// jobs of another tenant come first, so that connections are open. `answer` records the calls.
 async fn run(
     name: &str,
     limits: &str,
     loads: &[Load],
     answer: impl Fn(&Call, &mut Seen) -> Reply + Send + Sync + 'static,
-) -> (HashMap<String, Seen>, Duration) {
+) -> Observed {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml(limits, &api.url(), &format!(", api: {name}"));
@@ -117,21 +118,30 @@ async fn run(
     }
     let all = 20 + loads.iter().map(|load| load.costs.len()).sum::<usize>();
     until("all jobs", || worker.metric(DONE) == Some(all as f64)).await;
+    let expired = worker.metric("sluicegate_expired_permits_total");
     worker.stop();
-    let paused = Duration::from_secs(60) - api.judged(Duration::from_secs(60));
-    let seen = std::mem::take(&mut *seen.lock().expect("no panic"));
-    (seen, paused)
+    Observed {
+        tenants: std::mem::take(&mut *seen.lock().expect("no panic")),
+        paused: Duration::from_secs(60) - api.judged(Duration::from_secs(60)),
+        expired: expired.expect("a count"),
+    }
 }
 
 /// Checks that only first calls of shared tenants were refused. After a pause of this machine that
 /// is longer than the guard, calls come together that were made apart.
-fn check_refusals(seen: &HashMap<String, Seen>, loads: &[Load], paused: Duration, guard: Duration) {
+fn check_refusals(observed: &Observed, loads: &[Load], guard: Duration) {
+    let Observed {
+        tenants,
+        paused,
+        expired,
+    } = observed;
+    println!("the longest pause was {paused:?}, {expired} permits expired");
     for Load { tenant, shared, .. } in loads {
-        let refused = seen[*tenant].refused;
-        println!("{tenant}: {refused} refused; the longest pause was {paused:?}");
+        let refused = tenants[*tenant].refused;
+        println!("{tenant}: {refused} refused");
         assert!(refused >= usize::from(*shared));
         assert!(
-            refused <= 1 || paused >= guard,
+            refused <= 1 || *paused >= guard,
             "{tenant}: {refused} refused"
         );
     }
@@ -141,20 +151,24 @@ fn check_refusals(seen: &HashMap<String, Seen>, loads: &[Load], paused: Duration
 /// need.
 #[tokio::test(flavor = "multi_thread")]
 async fn points_of_shopify_are_used_up_without_refusals() {
+    // It costs a fifth of what flows in, which is 3 % of what the API has given when its bucket is
+    // empty for the first time.
+    const GUARD: Duration = Duration::from_millis(250);
     let profile = ApiProfile::find("shopify-graphql").expect("it is known");
     let plan = profile.plan(Some("standard")).expect("a plan");
-    let limits = format!("limits: [{}]", plan.limits.join(", "));
+    let limits = format!("guard: 250ms, limits: [{}]", plan.limits.join(", "));
     let yaml = format!("rate-limiter: {{{limits}}}");
     let config = Config::parse("c.yaml", &yaml, std::iter::empty()).expect("valid");
     let full = Bucket::of(&config.rate_limiter.policy.default_limits()[0]);
-    let costs = |count: usize| (0..count).map(|number| [20, 50, 80][number % 3]).collect();
+    let costs =
+        |count: usize| -> Vec<i64> { (0..count).map(|number| [20, 50, 80][number % 3]).collect() };
     // The quota of about 15 s.
     let loads = [
         Load::new("points", costs(70)),
         Load::new("refunds", costs(87)),
     ];
     let buckets: Mutex<HashMap<String, (Bucket, Instant)>> = Mutex::default();
-    let (seen, paused) = run("shopify-graphql", &limits, &loads, move |call, seen| {
+    let observed = run("shopify-graphql", &limits, &loads, move |call, seen| {
         let mut buckets = buckets.lock().expect("no panic");
         let (bucket, at) = buckets
             .entry(call.tenant.clone())
@@ -198,18 +212,20 @@ async fn points_of_shopify_are_used_up_without_refusals() {
             ))
     })
     .await;
-    check_refusals(&seen, &loads, paused, 20 * MS);
+    check_refusals(&observed, &loads, GUARD);
     // The best of the last calls counts, since a call that this machine delays says nothing about
     // the others.
     let share = |tenant: &str| {
-        let shares = &seen[tenant].shares;
+        let shares = &observed.tenants[tenant].shares;
         let last = shares[shares.len() * 2 / 3..].iter();
         last.copied().fold(0.0, f64::max)
     };
     let [points, refunds] = ["points", "refunds"].map(share);
     // A bucket that was full takes nothing back for one to two minutes.
     println!("{points:.3} of the points used, {refunds:.3} with refunds");
-    assert!(points >= min_share(paused), "{points:.3} used");
+    // A permit that expires loses at most its units, which are 50 on average.
+    let lost = observed.expired * 50.0 / costs(70).iter().sum::<i64>() as f64;
+    assert!(points >= MIN_SHARE - lost, "{points:.3} used");
 }
 
 /// GitHub's limits with shorter windows: an hour is 12 s with 200 calls, a minute is 6 s with 150
@@ -293,7 +309,7 @@ async fn calls_and_points_of_github_are_used_up_without_refusals() {
         Load::shared("secondary", vec![1; 20]),
     ];
     let hours: Mutex<HashMap<String, GitHub>> = Mutex::default();
-    let (seen, paused) = run("github", &limits, &loads, move |call, seen| {
+    let observed = run("github", &limits, &loads, move |call, seen| {
         let mut hours = hours.lock().expect("no panic");
         let hour = hours.entry(call.tenant.clone()).or_insert_with(|| {
             let now = UNIX_EPOCH.elapsed().expect("after 1970").as_secs();
@@ -312,13 +328,17 @@ async fn calls_and_points_of_github_are_used_up_without_refusals() {
         hour.answer(call, points, seen)
     })
     .await;
-    check_refusals(&seen, &loads, paused, GUARD);
+    check_refusals(&observed, &loads, GUARD);
+    // A machine whose delays cost each job a permit leaves too little time for the calls.
+    let jobs: usize = loads.iter().map(|load| load.costs.len()).sum();
+    let is_slow = observed.expired > jobs as f64;
+    let min_share = if is_slow { 0.7 } else { MIN_SHARE };
     // Two hours of reads and four minutes of writes: the next call comes when they are over.
     for (tenant, calls) in [("reads", 400), ("writes", 120)] {
-        let taken = &seen[tenant].taken;
-        let took = (taken[calls].0 - taken[0].0).saturating_sub(paused);
+        let taken = &observed.tenants[tenant].taken;
+        let took = (taken[calls].0 - taken[0].0).saturating_sub(observed.paused);
         let share = 2.0 * GitHub::HOUR as f64 / took.as_secs_f64();
         println!("{tenant}: {share:.3} used");
-        assert!(share >= min_share(paused), "{tenant}: {share:.3} used");
+        assert!(share >= min_share, "{tenant}: {share:.3} used");
     }
 }
