@@ -2,6 +2,7 @@
 //! `sluicegate demo`, `torture`, suites and benches.
 
 pub mod api;
+pub mod core_waits;
 pub mod door;
 pub mod fetch;
 pub mod freezable_stream;

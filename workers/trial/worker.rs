@@ -69,6 +69,11 @@ impl WorkerProcess {
         })
     }
 
+    /// Returns its process ID, or `None` if it has ended.
+    pub fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// Sends a signal. Does nothing if the process has ended.
     pub fn signal(&self, signal: Signal) {
         let pid = (self.child.id()).and_then(|pid| Pid::from_raw(pid.cast_signed()));

@@ -167,6 +167,11 @@ impl DemoWorker {
         Ok(())
     }
 
+    /// Returns its process ID, or `None` if it has ended.
+    pub fn id(&self) -> Option<u32> {
+        self.process.id()
+    }
+
     /// Checks that the worker still runs.
     ///
     /// # Errors

@@ -23,6 +23,7 @@ use serde::Serialize;
 use sluicegate::config::Config;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
+use trial::core_waits::CoreWatch;
 use trial::pauses::PauseWatch;
 
 use children::{DemoWorker, WorkerCounts, WorkerSettings};
@@ -193,8 +194,10 @@ async fn observe(
     let origin = parts.first().map(|part| part.downstream.origin());
     let origin = origin.unwrap_or_else(std::time::Instant::now);
     let pauses = PauseWatch::start(origin);
+    let of_workers = workers.iter().filter_map(DemoWorker::id);
+    let core_waits = CoreWatch::start(origin, of_workers.chain([std::process::id()]).collect());
     let (confirmed, outage) = publish_and_watch(args, plan, parts, &mut workers).await?;
-    let pauses = pauses.pauses();
+    let (pauses, core_waits) = (pauses.pauses(), core_waits.waits());
     let mut all = Vec::with_capacity(parts.len());
     for (part, confirmed) in parts.iter().zip(confirmed) {
         let mut counted = WorkerCounts::default();
@@ -208,6 +211,7 @@ async fn observe(
             counted,
             outage: outage.filter(|_| is_away),
             pauses: pauses.clone(),
+            core_waits: core_waits.clone(),
             ..DemoObservations::default()
         });
     }

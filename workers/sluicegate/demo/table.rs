@@ -85,7 +85,7 @@ fn line(f: &mut fmt::Formatter<'_>, name: &str, holds: bool, text: String) -> fm
     writeln!(f, "{name:32} {verdict}  {text}")
 }
 
-/// Returns whether pauses of the machine explain a figure outside its promise, as text.
+/// Returns whether delays by the machine explain a figure outside its promise, as text.
 fn explains(explained: bool) -> &'static str {
     if explained {
         "explains it"
@@ -128,13 +128,13 @@ fn exceeded(p2: &NeverExceeded) -> Result<String, fmt::Error> {
             p2.strangers
         )?;
     }
-    if !p2.holds || p2.explained_by_pauses {
+    if !p2.holds || p2.explained_by_delays {
         write!(
             exceeded,
-            "; this machine paused for up to {:.0} ms, which {} (a guard tolerates pauses \
-            below half of its length)",
-            p2.longest_pause_seconds * 1000.0,
-            explains(p2.explained_by_pauses),
+            "; this machine kept the demo or a worker from running for up to {:.0} ms at once, \
+            which {} (a guard tolerates less than half of its length)",
+            p2.longest_delay_seconds * 1000.0,
+            explains(p2.explained_by_delays),
         )?;
     }
     Ok(exceeded)
@@ -150,12 +150,12 @@ fn idle(p3: &NeverIdle) -> Result<String, fmt::Error> {
         p3.makespan_to_ideal,
         p3.promised_ratio,
     );
-    if !p3.holds || p3.explained_by_pauses {
+    if !p3.holds || p3.explained_by_delays {
         write!(
             idle,
-            "; this machine paused for {:.3} s in all, which {}",
-            p3.paused_seconds,
-            explains(p3.explained_by_pauses),
+            "; this machine kept the demo or a worker from running for {:.3} s in all, which {}",
+            p3.delayed_seconds,
+            explains(p3.explained_by_delays),
         )?;
     }
     if let Some(seconds) = p3.ideal_corrected_seconds {

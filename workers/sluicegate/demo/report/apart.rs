@@ -111,8 +111,9 @@ fn compare(plans: &[Workload], observed: &[DemoObservations]) -> PipelinesApart 
     }
 }
 
-/// Counts the jobs called later than one period after their own, beyond what the machine's pauses
-/// since the tenant's first call explain. A tenant's first call begins the first period, and the limit's maximum arrives in each.
+/// Counts the jobs called later than one period after their own, beyond what the machine's
+/// delays since the tenant's first call explain. A tenant's first call begins the first period, and
+/// the limit's maximum arrives in each.
 fn late(plan: &Workload, observed: &DemoObservations) -> usize {
     let (max, period) = (plan.limit().max() as usize, plan.limit().span() * 1_000_000);
     let of_tenant = |tenant: usize| {
@@ -125,8 +126,8 @@ fn late(plan: &Workload, observed: &DemoObservations) -> usize {
         let is_late = |(at, time): &(usize, &u64)| {
             let own = begin + (at / max) as u64 * period;
             let so_far = Duration::from_nanos(begin)..Duration::from_nanos(**time);
-            let paused = observed.pauses.total(so_far).as_nanos();
-            u128::from(**time) >= u128::from(own + 2 * period) + paused
+            let delayed = observed.delays(so_far).as_nanos();
+            u128::from(**time) >= u128::from(own + 2 * period) + delayed
         };
         firsts.iter().enumerate().filter(is_late).count()
     };

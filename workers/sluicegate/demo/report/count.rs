@@ -105,12 +105,12 @@ pub fn never_exceeded(
         let mut while_closed = refused(late).filter(|call| call.job.tenant == at);
         tenant.violations == 0 && tenant.answered_429 == 0 && while_closed.next().is_none()
     };
-    // A call is sent while its permit is valid, which is half a guard. A pause that is longer than
-    // the other half makes it late by the rest.
+    // A call is sent while its permit is valid, which is half a guard. A delay by the machine that
+    // is longer than the other half makes it late by the rest.
     let half_guard = Duration::from_millis(plan.limit().guard_ms()) / 2;
     let longest = |tenant: usize| {
         let until_last = Duration::ZERO..active_time(observed, tenant).end;
-        observed.pauses.longest(until_last)
+        observed.longest_delay(until_last)
     };
     let is_explained = |tenant: usize| {
         let late = longest(tenant).saturating_sub(half_guard);
@@ -122,8 +122,8 @@ pub fn never_exceeded(
     let explains = (tenants.iter().enumerate()).all(|it| keeps(it) || is_explained(it.0));
     NeverExceeded {
         holds: (is_kept || explains) && observed.strangers == 0,
-        explained_by_pauses: !is_kept && explains,
-        longest_pause_seconds: (0..tenants.len())
+        explained_by_delays: !is_kept && explains,
+        longest_delay_seconds: (0..tenants.len())
             .map(longest)
             .max()
             .unwrap_or_default()
@@ -153,23 +153,23 @@ pub fn never_idle(
         .iter()
         .max_by(|a, b| a.ratio().total_cmp(&b.ratio()));
     let makespan_to_ideal = slowest.map_or(1.0, TenantFigures::ratio);
-    // No call is made during a pause, which reduces a tenant's usable time.
-    let paused = |tenant: usize| {
-        let paused = observed.pauses.total(active_time(observed, tenant));
-        paused.as_secs_f64()
+    // No call is made while the machine runs other programs, which reduces a tenant's usable time.
+    let delayed = |tenant: usize| {
+        let delayed = observed.delays(active_time(observed, tenant));
+        delayed.as_secs_f64()
     };
-    let keeps = |tenant: &TenantFigures, paused: f64| {
+    let keeps = |tenant: &TenantFigures, delayed: f64| {
         let makespan = tenant.makespan_seconds;
-        tenant.used_share * makespan >= promised_share * (makespan - paused)
-            && makespan <= tenant.ideal_seconds * promised_ratio + paused
+        tenant.used_share * makespan >= promised_share * (makespan - delayed)
+            && makespan <= tenant.ideal_seconds * promised_ratio + delayed
     };
     let is_kept = tenants.iter().all(|tenant| keeps(tenant, 0.0));
     let mut all = tenants.iter().enumerate();
-    let is_explained = all.all(|(at, tenant)| keeps(tenant, paused(at)));
+    let is_explained = all.all(|(at, tenant)| keeps(tenant, delayed(at)));
     NeverIdle {
         holds: is_explained,
-        explained_by_pauses: !is_kept && is_explained,
-        paused_seconds: (0..tenants.len()).map(paused).fold(0.0, f64::max),
+        explained_by_delays: !is_kept && is_explained,
+        delayed_seconds: (0..tenants.len()).map(delayed).fold(0.0, f64::max),
         used_share,
         promised_share,
         makespan_seconds: slowest.map_or(0.0, |tenant| tenant.makespan_seconds),

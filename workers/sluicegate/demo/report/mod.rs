@@ -10,8 +10,11 @@ mod tenant;
 mod tests;
 
 use std::collections::HashSet;
+use std::ops::Range;
+use std::time::Duration;
 
 use serde::Serialize;
+use trial::core_waits::CoreWaits;
 use trial::pauses::Pauses;
 
 use super::answers::ReportedResult;
@@ -46,6 +49,23 @@ pub struct DemoObservations {
     pub outage: Option<ApiOutage>,
     /// Pauses of this machine.
     pub pauses: Pauses,
+    /// Waits of the demo's and the workers' threads for a core.
+    pub core_waits: CoreWaits,
+}
+
+impl DemoObservations {
+    /// Returns how long this machine kept the demo and its workers from running within `time`: the
+    /// sum of its pauses, or the time for which one of their threads waited for a core.
+    fn delays(&self, time: Range<Duration>) -> Duration {
+        let waited = self.core_waits.longest(time.clone());
+        self.pauses.total(time).max(waited)
+    }
+
+    /// Returns the longest of these delays at once.
+    fn longest_delay(&self, time: Range<Duration>) -> Duration {
+        let waited = self.core_waits.longest_at_once(time.clone());
+        self.pauses.longest(time).max(waited)
+    }
 }
 
 /// When an API refused connections, in nanoseconds of the common clock.
@@ -102,10 +122,11 @@ pub struct NeverLost {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NeverExceeded {
     pub holds: bool,
-    /// Whether it holds only because this machine paused for longer than the guard assumes.
-    pub explained_by_pauses: bool,
-    /// The longest pause before a tenant's last call.
-    pub longest_pause_seconds: f64,
+    /// Whether it holds only because this machine delayed calls for longer than the guard assumes.
+    pub explained_by_delays: bool,
+    /// The longest time for which this machine kept the demo or a worker from running before a
+    /// tenant's last call.
+    pub longest_delay_seconds: f64,
     pub violations: usize,
     pub limits: Vec<FullestWindow>,
     /// Calls answered with 429 because a limit was exceeded.
@@ -132,10 +153,11 @@ pub struct FullestWindow {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NeverIdle {
     pub holds: bool,
-    /// Whether it holds only after the pauses of this machine are subtracted.
-    pub explained_by_pauses: bool,
-    /// The sum of the pauses between a tenant's first and last call; the largest of all tenants.
-    pub paused_seconds: f64,
+    /// Whether it holds only after the delays by this machine are subtracted.
+    pub explained_by_delays: bool,
+    /// How long this machine kept the demo or a worker from running between a tenant's first and
+    /// last call; the longest of all tenants.
+    pub delayed_seconds: f64,
     pub used_share: f64,
     pub promised_share: f64,
     pub makespan_seconds: f64,

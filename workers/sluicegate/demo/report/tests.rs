@@ -1,7 +1,5 @@
 //! A good run, and each way to spoil one.
 
-use std::time::Duration;
-
 use rules::limit::Algorithm;
 
 use super::*;
@@ -75,6 +73,7 @@ fn good() -> DemoObservations {
         },
         outage: None,
         pauses: Pauses::default(),
+        core_waits: CoreWaits::default(),
     }
 }
 
@@ -154,6 +153,16 @@ fn a_pause_of_the_machine_explains_what_it_can_and_no_more() {
     assert_eq!(failing(late), ["P3"]);
     assert_eq!(failing(|o| (late(o), paused(20)(o)).0), ["P3"]);
     assert_eq!(failing(|o| (late(o), paused(100)(o)).0), [""; 0]);
+    // So does a thread that waited for a core.
+    let waited = |ms: u64| {
+        move |o: &mut DemoObservations| {
+            let last = Duration::from_nanos(o.arrivals[4].mono_ns);
+            let reading = |at, ms| (at, [((1, 1), Duration::from_millis(ms))].into());
+            o.core_waits = CoreWaits(vec![reading(last / 2, 7), reading(last * 9 / 10, 7 + ms)]);
+        }
+    };
+    assert_eq!(failing(|o| (late(o), waited(20)(o)).0), ["P3"]);
+    assert_eq!(failing(|o| (late(o), waited(100)(o)).0), [""; 0]);
     // A pause after its last call does not delay it.
     let afterwards = |o: &mut DemoObservations| {
         let last = Duration::from_nanos(o.arrivals[4].mono_ns);
@@ -162,7 +171,7 @@ fn a_pause_of_the_machine_explains_what_it_can_and_no_more() {
     assert_eq!(failing(|o| (late(o), afterwards(o)).0), ["P3"]);
     let explained = text(&|o| (late(o), paused(100)(o)).0);
     assert!(
-        explained.contains("paused for 0.100 s in all, which explains it"),
+        explained.contains("from running for 0.100 s in all, which explains it"),
         "{explained}"
     );
     let other = text(&|o| (late(o), paused(20)(o)).0);
@@ -171,6 +180,8 @@ fn a_pause_of_the_machine_explains_what_it_can_and_no_more() {
     let early = |o: &mut DemoObservations| o.arrivals[2].mono_ns -= SECOND / 10;
     assert_eq!(failing(|o| (early(o), paused(74)(o)).0), ["P2"]);
     assert_eq!(failing(|o| (early(o), paused(75)(o)).0), [""; 0]);
+    assert_eq!(failing(|o| (early(o), waited(74)(o)).0), ["P2"]);
+    assert_eq!(failing(|o| (early(o), waited(75)(o)).0), [""; 0]);
     // No pause explains a lost job.
     assert_eq!(failing(|o| (drop(o.dead.pop()), paused(900)(o)).0), ["P1"]);
 }
