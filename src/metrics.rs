@@ -30,7 +30,7 @@ impl Metrics {
 
     /// Sets the shortest latency to the API.
     pub fn set_latency_base(&self, base: Duration) {
-        self.way_base_seconds.set(base.as_secs_f64());
+        self.latency_base_seconds.set(base.as_secs_f64());
     }
 
     /// Sets the number of messages of each kind that wait because their target takes none.
@@ -194,7 +194,7 @@ mod tests {
             "sluicegate_delayed_starts_total 0",
             "sluicegate_duplicates_total 0",
             "sluicegate_exec_restarts_total 0",
-            "sluicegate_late_calls_total{told_by=\"nothing\"} 0",
+            "sluicegate_late_calls_total{detected_by=\"nothing\"} 0",
             "sluicegate_late_calls_not_counted_total 0",
             "sluicegate_gate_base_seconds 0.0",
             concat!(

@@ -75,7 +75,7 @@ pub fn add(
     let expired = sum(workers, "sluicegate_expired_permits_total");
     each("permits that expired, per job", expired);
     let late_calls = ["acknowledgement", "answer", "nothing"].map(|by| {
-        let series = format!("sluicegate_late_calls_total{{told_by=\"{by}\"}}");
+        let series = format!("sluicegate_late_calls_total{{detected_by=\"{by}\"}}");
         sum(workers, &series)
     });
     each("late calls per job", late_calls.iter().sum());

@@ -75,14 +75,14 @@ metrics! {
         "Shortest round trip to Redis of the last minutes";
     expired_permits: Counter,
         "Permits whose deadline passed before the call was sent";
-    late_calls: ByLabel<Counter> = by("told_by", ["acknowledgement", "answer", "nothing"]),
+    late_calls: ByLabel<Counter> = by("detected_by", ["acknowledgement", "answer", "nothing"]),
         "Calls that came later than the guard covers and count from their detection, by how they \
         were detected";
     late_calls_seconds: FloatCounter,
         "Additional time for which late calls count";
     late_calls_not_counted: Counter,
         "Late answers for which guard-budget was exhausted";
-    way_base_seconds: FloatGauge,
+    latency_base_seconds: FloatGauge,
         "Shortest time from a request to Redis to the acknowledged call";
     dispatches: ByLabel<Counter>
         = by("outcome", ["done", "retry", "snooze", "throttled", "late", "reject"]),

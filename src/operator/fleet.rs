@@ -113,7 +113,7 @@ impl BusiestTenants {
             workers: view.workers.len() as u64,
             tenants: self.rows.iter().map(row).collect(),
             tenants_not_shown: self.more as u64,
-            tenants_untold: self.gate_failure.clone(),
+            gate_failure: self.gate_failure.clone(),
             left_out: LeftOutTenants {
                 base: TenantLoad {
                     waiting_in_memory: others.waiting,
@@ -144,7 +144,7 @@ answers! {
         pub version: String,
         pub pipeline: Option<String>,
         pub up_ms: u64,
-        pub said_ms_ago: u64,
+        pub reported_ms_ago: u64,
         pub ready: bool,
         pub notes: Vec<String>,
         pub calls_in_flight: u64,
@@ -179,7 +179,7 @@ answers! {
         pub workers: u64,
         pub tenants: Vec<TenantAnswer>,
         pub tenants_not_shown: u64,
-        pub tenants_untold: Option<String>,
+        pub gate_failure: Option<String>,
         pub left_out: LeftOutTenants,
         pub not_known: FleetGaps,
     }
@@ -227,7 +227,7 @@ pub fn workers(fleet: &Fleet) -> WorkersAnswer {
             version: report.version.clone(),
             pipeline: (!report.pipeline.is_empty()).then(|| report.pipeline.clone()),
             up_ms: report.up_ms,
-            said_ms_ago: worker.age_ms,
+            reported_ms_ago: worker.age_ms,
             ready: report.ready,
             notes: report.notes.clone(),
             calls_in_flight: load.running,

@@ -176,7 +176,7 @@ async fn a_late_handover_counts_from_its_arrival() {
     way.set(Transfers::round_trip(Duration::from_millis(600)));
     bed.publish(&near, jobs("acme", 3)).await;
     let late = || {
-        let by = |how: &str| format!("sluicegate_late_calls_total{{told_by=\"{how}\"}}");
+        let by = |how: &str| format!("sluicegate_late_calls_total{{detected_by=\"{how}\"}}");
         let all = ["acknowledgement", "answer", "nothing"].map(by);
         let all = all.map(|series| worker.metric(&series).unwrap_or_default());
         all.iter().sum::<f64>()

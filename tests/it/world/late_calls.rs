@@ -53,9 +53,9 @@ async fn run(budget: &str, count: usize, late: (f64, Duration)) -> RunResult {
         let of = |worker: &Process| worker.metric(metric).unwrap_or_default();
         workers.iter().map(of).sum()
     };
-    let by = |told_by: &str| {
+    let by = |detected_by: &str| {
         sum(&format!(
-            "sluicegate_late_calls_total{{told_by=\"{told_by}\"}}"
+            "sluicegate_late_calls_total{{detected_by=\"{detected_by}\"}}"
         ))
     };
     let counted = by("answer") + by("acknowledgement") + by("nothing");
@@ -126,7 +126,7 @@ async fn unreceived_calls_count_until_the_api_receives_them() {
     });
     bed.publish(&yaml, large).await;
     let worker = PROGRAM.start(&yaml);
-    let nothing = "sluicegate_late_calls_total{told_by=\"nothing\"}";
+    let nothing = "sluicegate_late_calls_total{detected_by=\"nothing\"}";
     // If these calls were forgotten after a window and its guard, four would lie there.
     tokio::time::sleep(12 * SECOND).await;
     until("calls that are looked at again and again", || {

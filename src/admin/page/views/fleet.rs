@@ -90,7 +90,7 @@ fn shown(worker: &WorkerAnswer) -> WorkerRow {
         version: text(&worker.version),
         up: span(worker.up_ms),
         is_ready: worker.ready,
-        silent: (worker.said_ms_ago >= SILENT_AFTER_MS).then(|| span(worker.said_ms_ago)),
+        silent: (worker.reported_ms_ago >= SILENT_AFTER_MS).then(|| span(worker.reported_ms_ago)),
         notes: worker.notes.iter().map(|note| text(note)).collect(),
         running: number(worker.calls_in_flight),
         slots: number(worker.worker_slots),

@@ -133,7 +133,7 @@ pub(super) async fn html(
             )),
             None => Some("more than workers distinguish".to_owned()),
         },
-        gate_failure: answer.tenants_untold.as_deref().map(text),
+        gate_failure: answer.gate_failure.as_deref().map(text),
         troubles: super::fleet::troubles(&answer.not_known),
         exact: asked.query([("name", search)]),
         pager: Pager {
