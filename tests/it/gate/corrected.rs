@@ -16,37 +16,58 @@ use sluicegate::gate::{Answer, End, Gate, Question, Settled, TenantSettled, Tick
 /// Number of starts in the log. A single returned one once made a decision 100 times as slow.
 const STARTS: usize = 9_000;
 
-/// Redis's work for one decision.
+/// The tenant whose log is corrected, and one with a log of the same starts that is not.
+const TENANTS: [&str; 2] = ["t", "untouched"];
+/// How often the times are compared: other load may slow all decisions of one kind.
+const ATTEMPTS: usize = 20;
+
+/// Redis's work for decisions: the time of the fastest, since the machine has other load, and the
+/// most commands of any.
 #[derive(Debug, Clone, Copy)]
 struct Work {
     micros: u64,
     commands: u64,
 }
 
-/// Returns the fastest of a few decisions, since the machine has other load, and the most commands
-/// of any.
-async fn work(
+/// Returns the work of a few decisions for each of [`TENANTS`], in turns.
+async fn works(
     redis: &Redis,
     gate: &LimitedGate<RedisGate>,
     ticket: Option<Ticket>,
     is_right: fn(&Answer) -> bool,
-) -> Work {
-    let mut work = Work {
+) -> [Work; 2] {
+    let mut works = [Work {
         micros: u64::MAX,
         commands: 0,
-    };
+    }; 2];
     for _ in 0..40 {
-        redis.reset_stats();
-        let asked = Question { ticket, ..FRESH };
-        let answers = ask(gate, "t", 0, &[asked]).await;
-        assert!(matches!(&answers[..], [it] if is_right(it)), "{answers:?}");
-        let stats = redis.command_stats();
-        let micros = stats.micros("evalsha");
-        assert!(micros > 0, "{stats:?}");
-        work.micros = work.micros.min(micros);
-        work.commands = work.commands.max(stats.in_scripts().values().sum());
+        for (id, work) in TENANTS.iter().zip(&mut works) {
+            redis.reset_stats();
+            let asked = Question { ticket, ..FRESH };
+            let answers = ask(gate, id, 0, &[asked]).await;
+            assert!(matches!(&answers[..], [it] if is_right(it)), "{answers:?}");
+            let stats = redis.command_stats();
+            let micros = stats.micros("evalsha");
+            assert!(micros > 0, "{stats:?}");
+            work.micros = work.micros.min(micros);
+            work.commands = work.commands.max(stats.in_scripts().values().sum());
+        }
     }
-    work
+    works
+}
+
+/// Checks that corrections multiply the commands at most by `times`, and the time by half more than
+/// that.
+async fn is_flat(what: &str, times: u64, measure: impl AsyncFn() -> [Work; 2]) {
+    for attempt in 1..=ATTEMPTS {
+        let [corrected, untouched] = measure().await;
+        println!("{what}: {corrected:?} in place of {untouched:?}");
+        assert!(corrected.commands <= times * untouched.commands, "{what}");
+        if 2 * corrected.micros <= 3 * times * untouched.micros {
+            return;
+        }
+        assert!(attempt < ATTEMPTS, "{what}");
+    }
 }
 
 async fn settle_all(gate: &LimitedGate<RedisGate>, settled: Vec<Settled>) {
@@ -59,15 +80,6 @@ async fn settle_all(gate: &LimitedGate<RedisGate>, settled: Vec<Settled>) {
     };
     let replies = gate.settle(&[report]).await.expect("Redis answers");
     assert!(replies.iter().all(Result::is_ok));
-}
-
-/// Checks that the commands grow at most by the factor `times`, and the time by little more. The
-/// fastest of many decisions is compared, but other load may slow all of them: what the test rules
-/// out takes 100 times as long.
-fn is_flat(what: &str, times: u64, before: Work, after: Work) {
-    println!("{what}: {after:?} in place of {before:?}");
-    assert!(after.commands <= times * before.commands, "{what}");
-    assert!(after.micros <= 4 * times * before.micros, "{what}");
 }
 
 /// Measures decisions with room, and for a waiting job, while more and more of a log is returned
@@ -92,12 +104,14 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u64) {
             cost: cost(number),
             ..FRESH
         };
-        let question = gate.question("t", 1000, &(0..1000).map(fresh).collect::<Vec<_>>());
-        let replies = gate.ask(std::slice::from_ref(&question)).await;
-        let replies = replies.expect("Redis answers");
-        assert_eq!(started(decided(&replies, 0)), 1000);
+        let jobs: Vec<_> = (0..1000).map(fresh).collect();
+        let questions = TENANTS.map(|id| gate.question(id, 1000, &jobs));
+        let replies = gate.ask(&questions).await.expect("Redis answers");
+        for tenant in 0..TENANTS.len() {
+            assert_eq!(started(decided(&replies, tenant)), 1000);
+        }
         let reply = replies[0].as_ref().expect("a decision");
-        receipts.extend((0..1000).map(|number| receipt(&question, reply, number)));
+        receipts.extend((0..1000).map(|number| receipt(&questions[0], reply, number)));
         // The next ones start at another millisecond.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
@@ -117,7 +131,6 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u64) {
         ("all corrected", costs((0..STARTS).collect())),
         ("500 late", (0..500).map(|n| late(n * 7 + 1)).collect()),
     ];
-    let mut before: Option<[Work; 2]> = None;
     for (what, ends) in steps {
         for ends in ends.chunks(1000) {
             let settled = ends.iter().map(|&(start, end)| Settled {
@@ -134,19 +147,14 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u64) {
         gate.limits = limit(1_000_000);
         // A new job would wait if others do.
         let had = Some(Ticket::HAD_ITS_TURN);
-        let room = work(&redis, &gate, had, |it| matches!(it, Answer::Capacity)).await;
+        let room = async || works(&redis, &gate, had, |it| matches!(it, Answer::Capacity)).await;
+        is_flat(&format!("{what}, with room"), 2, room).await;
         gate.limits = limit(4_000);
-        let waits = work(&redis, &gate, None, |it| matches!(it, Answer::Wait { .. })).await;
-        let [first_room, first_waits] = *before.get_or_insert([room, waits]);
-        is_flat(&format!("{what}, with room"), 2, first_room, room);
+        let waits =
+            async || works(&redis, &gate, None, |it| matches!(it, Answer::Wait { .. })).await;
         // Late calls count at the end of the log: near it, costs vary between the search's guesses.
         let times = if what == "500 late" { 4 } else { 2 };
-        is_flat(
-            &format!("{what}, a job that waits"),
-            times,
-            first_waits,
-            waits,
-        );
+        is_flat(&format!("{what}, a job that waits"), times, waits).await;
     }
 }
 
