@@ -19,6 +19,7 @@ mod shards;
 mod shards_global;
 mod shards_leases;
 mod slots;
+mod starts;
 mod steering_cluster;
 mod store;
 pub mod topology;

@@ -4,30 +4,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kit::gate::{FRESH, LONG, LimitedGate, asking, limit, started, waits};
+use kit::gate::{FRESH, LONG, LimitedGate, asking, limit, started};
 use kit::redis_topologies::{RedisCluster, address, replicated, shared_cluster, until};
 use kit::servers::{Redis, unique};
-use rules::limit::{Algorithm, Limit, Limits};
+use rules::limit::{Algorithm, Limits};
 use rules::policy::Policy;
 use sluicegate::gate::fleet::AGREED_FOR_MS;
 use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, read_policies};
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{EarlierStarts, Gate, GateError, Question, Ticket};
+use sluicegate::gate::{EarlierStarts, Gate, GateError};
 
+use crate::gate::starts::{Jobs, MAX, PATIENCE, Starts, short};
 use crate::gate::topology::{configured, tenants_of};
-
-pub const MAX: usize = 4;
-pub const WINDOW: Duration = Duration::from_millis(1_500);
-pub const GUARD: Duration = Duration::from_millis(500);
-/// Deadline for anything that must happen.
-pub const PATIENCE: Duration = Duration::from_secs(120);
-
-pub fn short() -> Limits {
-    let algorithm = Algorithm::SlidingWindow;
-    Limit::new("default", algorithm, MAX as u64, WINDOW, GUARD)
-        .expect("in range")
-        .into()
-}
 
 /// Returns a limit above any test's demand.
 fn much(window_ms: u64) -> Limits {
@@ -45,9 +33,9 @@ fn watching(cluster: &RedisCluster, prefix: &str, limits: &Limits) -> LimitedGat
 /// A tenant and all its starts.
 pub struct Flow {
     id: String,
-    /// The ticket of each worker's job.
-    tickets: Vec<Option<Ticket>>,
-    starts: Vec<Instant>,
+    /// The jobs of each worker.
+    jobs: Vec<Jobs>,
+    starts: Starts,
     /// The reasons for undecided questions, each once.
     colds: Vec<String>,
 }
@@ -82,8 +70,8 @@ impl Fleet {
         }
         let flow = |id| Flow {
             id,
-            tickets: vec![None; 2],
-            starts: Vec::new(),
+            jobs: (0..2).map(|_| Jobs::new()).collect(),
+            starts: Starts::default(),
             colds: Vec::new(),
         };
         Self {
@@ -93,30 +81,21 @@ impl Fleet {
         }
     }
 
-    /// Each worker asks for one job of each tenant and starts it if it may, while its permit is
-    /// valid.
+    /// Each worker asks for its jobs of each tenant, and starts those that may.
     pub async fn round(&mut self) {
         for (worker, gate) in self.gates.iter().enumerate() {
             let batch: Vec<_> = self
                 .flows
                 .iter()
-                .map(|flow| {
-                    let ticket = flow.tickets[worker];
-                    gate.question(&flow.id, 1, &[Question { ticket, ..FRESH }])
-                })
+                .map(|flow| gate.question(&flow.id, 100, &flow.jobs[worker].0))
                 .collect();
-            let asked = Instant::now();
             let replies = gate.ask(&batch).await;
-            let now = Instant::now();
             let replies = replies.unwrap_or_else(|why| vec![Err(why); self.flows.len()]);
             for (flow, reply) in self.flows.iter_mut().zip(replies) {
                 match reply {
                     Ok(reply) => {
-                        let next = waits(&reply.answers).first().map(|(ticket, _)| *ticket);
-                        flow.tickets[worker] = next;
-                        if started(&reply.answers) == 1 && now - asked < GUARD / 2 {
-                            flow.starts.push(now);
-                        }
+                        let count = flow.jobs[worker].take(&reply.answers);
+                        flow.starts.add(reply.now_ms, count);
                     }
                     Err(GateError::Cold { why, .. }) if !flow.colds.contains(&why) => {
                         flow.colds.push(why);
@@ -133,35 +112,48 @@ impl Fleet {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
-    /// Continues until `count` more jobs of `flows` have started.
-    pub async fn run(&mut self, flows: &[usize], count: usize) {
-        let wanted: Vec<usize> = self.flows.iter().map(|f| f.starts.len() + count).collect();
+    /// Continues until the starts of each tenant are as `is_reached`.
+    pub async fn run_until(&mut self, is_reached: impl Fn(&[Starts]) -> bool) {
         let started = Instant::now();
-        while flows
-            .iter()
-            .any(|at| self.flows[*at].starts.len() < wanted[*at])
-        {
+        while !is_reached(&self.starts()) {
             let why: Vec<_> = self.flows.iter().map(|flow| &flow.colds).collect();
-            assert!(started.elapsed() < PATIENCE, "nothing starts: {why:?}");
+            let starts = self.starts();
+            assert!(
+                started.elapsed() < PATIENCE,
+                "it stays at {starts:?}: {why:?}"
+            );
             self.round().await;
         }
+    }
+
+    /// Continues until `count` more jobs of each tenant have started.
+    pub async fn run(&mut self, count: usize) {
+        let before = self.starts();
+        let have_started = |(now, before): (&Starts, &Starts)| now.len() >= before.len() + count;
+        self.run_until(|now| now.iter().zip(&before).all(have_started))
+            .await;
+    }
+
+    /// Continues until some windows from now on are over and each tenant has used its whole limit
+    /// again, and checks that none has exceeded it.
+    pub async fn uses_the_whole_limit(&mut self) {
+        let before = self.starts();
+        self.run(2 * MAX).await;
+        let is_full = |(now, before): (&Starts, &Starts)| now.since(before).fullest() >= MAX;
+        self.run_until(|now| now.iter().zip(&before).all(is_full))
+            .await;
+        assert_eq!(self.worst(), MAX, "{:?}", self.starts());
+    }
+
+    /// Returns the starts of each tenant.
+    pub fn starts(&self) -> Vec<Starts> {
+        self.flows.iter().map(|flow| flow.starts.clone()).collect()
     }
 
     /// Returns the maximum number of starts of any tenant in any window.
     pub fn worst(&self) -> usize {
         let flows = self.flows.iter();
-        flows.map(|flow| worst(&flow.starts)).max().unwrap_or(0)
-    }
-
-    /// Returns the maximum number of starts of all tenants together in any window.
-    pub fn worst_of_all(&self) -> usize {
-        let starts = self.flows.iter().flat_map(|flow| &flow.starts);
-        worst(&starts.copied().collect::<Vec<_>>())
-    }
-
-    /// Checks the starts, which may be fewer per window on a slow machine.
-    pub fn keeps_the_limit(&self) {
-        assert!(self.worst() <= MAX, "{} starts in a window", self.worst());
+        flows.map(|flow| flow.starts.fullest()).max().unwrap_or(0)
     }
 
     /// Returns the reasons why nothing started, without those of mere looks.
@@ -174,15 +166,6 @@ impl Fleet {
     pub fn slot(&self, cluster: &RedisCluster, flow: usize) -> u16 {
         cluster.slot(&format!("{}:{{{}}}", self.prefix, self.flows[flow].id))
     }
-}
-
-/// Returns the maximum of `starts` in any window.
-fn worst(starts: &[Instant]) -> usize {
-    let within = |first: &Instant| {
-        let inside = |at: &&Instant| **at >= *first && **at - *first < WINDOW;
-        starts.iter().filter(inside).count()
-    };
-    starts.iter().map(within).max().unwrap_or(0)
 }
 
 /// Cuts off the replica of the primary `at` from now on.
@@ -248,15 +231,14 @@ async fn an_emptied_primary_stops_only_its_tenants() {
     let cluster = RedisCluster::start(&["appendonly no"]);
     for restart in [false, true] {
         let mut fleet = Fleet::new(&cluster, &short()).await;
-        fleet.run(&[0, 1, 2], MAX + 1).await;
+        fleet.run(MAX + 1).await;
         if restart {
             cluster.primaries[1].restart();
             assert_eq!(cluster.primaries[1].ctl(&["dbsize"]), "0");
         } else {
             cluster.primaries[1].ctl(&["flushall"]);
         }
-        fleet.run(&[0, 1, 2], 2 * MAX).await;
-        fleet.keeps_the_limit();
+        fleet.uses_the_whole_limit().await;
         let reasons = fleet.losses(1);
         assert!(
             reasons.iter().any(|why| why.contains("emptied")),
@@ -273,13 +255,12 @@ async fn a_promoted_replica_that_lags_is_a_loss_of_its_tenants_and_a_complete_on
     let cluster = RedisCluster::start(&[]);
     let primary = &cluster.primaries[0];
     let mut fleet = Fleet::new(&cluster, &short()).await;
-    fleet.run(&[0, 1, 2], 1).await;
+    fleet.run(1).await;
     cut_off(&cluster, 0);
-    fleet.run(&[0, 1, 2], 2 * MAX).await;
+    fleet.run(2 * MAX).await;
     primary.kill();
     take_over(&cluster, 0);
-    fleet.run(&[0, 1, 2], 2 * MAX).await;
-    fleet.keeps_the_limit();
+    fleet.uses_the_whole_limit().await;
     // If no lost usage counts any more after a long takeover, the reason is a doubt.
     let reasons = fleet.losses(0);
     assert!(
@@ -294,12 +275,12 @@ async fn a_promoted_replica_that_lags_is_a_loss_of_its_tenants_and_a_complete_on
 
     // No job waits for a window of a month.
     let mut fleet = Fleet::new(&cluster, &much(LONG)).await;
-    fleet.run(&[0, 1, 2], 4).await;
+    fleet.run(4).await;
     let primary = &cluster.primaries[2];
     replicated(primary, &cluster.replicas[2]);
     primary.kill();
     take_over(&cluster, 2);
-    fleet.run(&[0, 1, 2], 4).await;
+    fleet.run(4).await;
     let reasons = fleet.losses(2);
     assert!(
         reasons
@@ -317,7 +298,7 @@ async fn keys_in_one_slot_have_one_epoch() {
     let owner = &cluster.primaries[cluster.owner(&prefix)];
     let ids = vec!["a".to_owned(), "b".to_owned()];
     let mut fleet = Fleet::of(&cluster, prefix.clone(), ids, &short()).await;
-    fleet.run(&[0, 1], MAX + 1).await;
+    fleet.run(MAX + 1).await;
     let epochs = |node: &Redis| node.ctl(&["exists", &format!("{prefix}:%epoch")]);
     assert_eq!(epochs(owner), "1");
     // The others are not needed.
@@ -326,11 +307,10 @@ async fn keys_in_one_slot_have_one_epoch() {
         .iter()
         .find(|node| node.url() != owner.url());
     other.expect("three primaries").ctl(&["flushall"]);
-    fleet.run(&[0, 1], MAX).await;
+    fleet.run(MAX).await;
     assert_eq!(fleet.losses(0), Vec::<&str>::new());
     owner.ctl(&["flushall"]);
-    fleet.run(&[0, 1], 2 * MAX).await;
-    fleet.keeps_the_limit();
+    fleet.uses_the_whole_limit().await;
     for flow in 0..2 {
         assert!(fleet.losses(flow).iter().any(|why| why.contains("emptied")));
     }
