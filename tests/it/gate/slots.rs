@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::gate::shards::Fleet;
-use crate::gate::starts::{MAX, PATIENCE, short};
+use crate::gate::starts::{MAX, PATIENCE, TIMEOUT, short};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_moves_under_load_keeps_its_usage() {
@@ -92,10 +92,21 @@ async fn a_primary_that_joins_gets_slots_under_load() {
     assert_eq!(fleet.worst(), MAX);
     let epochs = || new.ctl(&["keys", &format!("{}:*:%epoch", fleet.prefix)]);
     let started = Instant::now();
-    while epochs().lines().count() != 1 {
+    loop {
         assert!(started.elapsed() < PATIENCE, "{}", epochs());
-        // An answer may take longer than the timeout.
-        let _ = fleet.gates[0].ping().await;
+        let asked = Instant::now();
+        if let Err(why) = fleet.gates[0].ping().await {
+            // Only a primary that took longer than the timeout may fail to answer, and is not asked
+            // for a moment.
+            let is_late = asked.elapsed() >= TIMEOUT;
+            assert!(
+                is_late || why.to_string().contains("not asked again"),
+                "{why}"
+            );
+        }
+        if epochs().lines().count() == 1 {
+            break;
+        }
     }
     // All of its slots are claimed by now, so losing data stops their tenants.
     new.ctl(&["flushall"]);
