@@ -106,7 +106,7 @@ pub fn redis_gate(limits: impl Into<Limits>) -> LimitedGate<RedisGate> {
 }
 
 /// Returns a clock that follows tokio's: a test that pauses tokio's clock does not wait.
-fn clock() -> impl Fn() -> u64 + Clone {
+pub fn clock() -> impl Fn() -> u64 + Clone {
     let started = Instant::now();
     move || BEGIN_US + u64::try_from(started.elapsed().as_micros()).expect("before the year 500000")
 }

@@ -2,6 +2,7 @@
 
 mod boundaries;
 mod conformance;
+mod epoch;
 mod expiry;
 mod instructions;
 mod lua;
