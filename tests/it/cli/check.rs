@@ -189,7 +189,7 @@ async fn an_api_that_estimates_is_named_by_the_log_inspect_and_check() {
     let (api, bed) = (Api::start().await, bed());
     let limit = ApiLimit {
         counting: Counting::Estimated,
-        .."10/400ms:tenant".parse().expect("a limit")
+        .."10/1s:tenant".parse().expect("a limit")
     };
     let (counter, begun) = (Mutex::new(CallCounter::default()), Instant::now());
     api.answers(move |_| {
@@ -198,7 +198,7 @@ async fn an_api_that_estimates_is_named_by_the_log_inspect_and_check() {
         let counted = counter.lock().expect("no panic").call(limit, at);
         counted.map_or_else(|_| Reply::status(429), |()| Reply::ok())
     });
-    let yaml = bed.yaml("max-requests: 10, window-size: 400ms", &api.url(), "");
+    let yaml = bed.yaml("max-requests: 10, window-size: 1s", &api.url(), "");
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, jobs("acme", 600)).await;
     let words = "the API seems to estimate, or count in other windows; use leaky-bucket-algo";
