@@ -24,8 +24,8 @@ use tokio_rustls::TlsAcceptor;
 use trial::api::ApiServer;
 pub use trial::api::{Cut, Reply};
 use trial::door::ANY_PORT;
-use trial::freezable_stream::FreezableStream;
 
+use super::arrivals::{DatedStream, KernelNotes};
 use super::proxy::Range;
 use crate::certificates::TestCertificates;
 
@@ -38,6 +38,8 @@ pub struct Call {
     pub attempt: u32,
     /// When its head had been read.
     pub at: Instant,
+    /// When its head had arrived, by the kernel's clock: no pause of the API moves it.
+    pub arrived: Instant,
     /// When it was answered, or its caller was found gone.
     pub ended: Option<Instant>,
     /// The number of its connection, from 0.
@@ -74,6 +76,7 @@ type Answers = dyn Fn(&Call) -> Reply + Send + Sync;
 pub struct Api {
     server: ApiServer,
     shared: Arc<Shared>,
+    _notes: KernelNotes,
 }
 
 impl Deref for Api {
@@ -107,17 +110,21 @@ impl Api {
             paused: Mutex::default(),
         });
         tokio::spawn(observe_pauses(Arc::downgrade(&shared)));
+        let notes = KernelNotes::start().await;
         let called = Arc::clone(&shared);
         let server = ApiServer::serving(ANY_PORT, move |stream, number| {
             let shared = Arc::clone(&called);
             async move {
-                let answer = |request| call(Arc::clone(&shared), request, number);
-                serve(stream, &shared.manner, answer).await;
+                let resets = Arc::clone(&stream.resets);
+                let (stream, arrival) = DatedStream::new(stream);
+                let answer = |request| call(Arc::clone(&shared), request, (number, arrival.time()));
+                serve((stream, resets), &shared.manner, answer).await;
             }
         });
         Self {
             server: server.expect("a free port"),
             shared,
+            _notes: notes,
         }
     }
 
@@ -148,11 +155,10 @@ impl Api {
         });
     }
 
-    /// Returns the part of `window` that this clock can judge. Calls that arrive while the machine
-    /// keeps this process from running are read late, so they seem closer to later ones than they
-    /// were, by at most the longest pause.
-    pub fn judged(&self, window: Duration) -> Duration {
-        window.saturating_sub(*self.shared.paused.lock().expect("no panic"))
+    /// Returns the longest time for which the machine kept this process from running. Calls that
+    /// arrive in the meantime are read late.
+    pub fn longest_pause(&self) -> Duration {
+        *self.shared.paused.lock().expect("no panic")
     }
 
     /// Returns all calls so far, in order.
@@ -181,15 +187,16 @@ async fn observe_pauses(shared: Weak<Shared>) {
     }
 }
 
-/// Serves a connection in this manner. `answer` answers its calls.
-pub(crate) async fn serve<R>(
-    stream: FreezableStream,
+/// Serves a connection in this manner. `resets` says whether it ends with a reset. `answer` answers
+/// its calls.
+pub(crate) async fn serve<S, R>(
+    (stream, resets): (S, Arc<AtomicBool>),
     manner: &ApiBehavior,
     answer: impl Fn(Request<Incoming>) -> R,
 ) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     R: Future<Output = Reply> + Send + 'static,
 {
-    let resets = Arc::clone(&stream.resets);
     match &manner.tls {
         None => connection(stream, manner.idle, false, (resets, answer)).await,
         Some(tls) => {
@@ -244,7 +251,11 @@ async fn connection<S, R>(
     }
 }
 
-async fn call(shared: Arc<Shared>, request: Request<Incoming>, connection: usize) -> Reply {
+async fn call(
+    shared: Arc<Shared>,
+    request: Request<Incoming>,
+    (connection, arrived): (usize, Instant),
+) -> Reply {
     let headers = request.headers();
     // A program that does not report its job in headers reports it in the body.
     let by_program = !headers.contains_key("x-job-id");
@@ -263,7 +274,8 @@ async fn call(shared: Arc<Shared>, request: Request<Incoming>, connection: usize
             true => 0,
             false => text("x-attempt").parse().expect("a number"),
         },
-        at: Instant::now(),
+        at: arrived,
+        arrived,
         ended: None,
         connection,
         version: request.version(),

@@ -129,10 +129,9 @@ impl Collector {
             let shared = Arc::clone(&shared);
             async move {
                 let (manner, state) = &*shared;
-                serve(stream, manner, |request| {
-                    receive(Arc::clone(state), request)
-                })
-                .await;
+                let resets = Arc::clone(&stream.resets);
+                let answer = |request| receive(Arc::clone(state), request);
+                serve((stream, resets), manner, answer).await;
             }
         });
         let server = server.expect("a free port");

@@ -25,10 +25,23 @@ pub fn windows(times: &[Instant], max: usize, window: Duration) -> (usize, usize
     )
 }
 
-/// Returns the times of calls for `tenant`.
+/// Returns the times at which the API had read the calls for `tenant`.
 pub fn times(calls: &[Call], tenant: &str) -> Vec<Instant> {
     let own = calls.iter().filter(|call| call.tenant == tenant);
     own.map(|call| call.at).collect()
+}
+
+/// Returns the times at which the kernel had received the calls for `tenant`. No pause of the API
+/// moves them.
+pub fn arrivals(calls: &[Call], tenant: &str) -> Vec<Instant> {
+    sorted_arrivals(calls.iter().filter(|call| call.tenant == tenant))
+}
+
+/// Returns the times at which the kernel had received `calls`, in their order.
+pub fn sorted_arrivals<'a>(calls: impl IntoIterator<Item = &'a Call>) -> Vec<Instant> {
+    let mut times: Vec<_> = calls.into_iter().map(|call| call.arrived).collect();
+    times.sort_unstable();
+    times
 }
 
 /// Returns the maximum number of concurrent calls.

@@ -4,6 +4,7 @@
 #![allow(clippy::too_many_lines, reason = "a test may have many steps or cases")]
 
 pub mod api;
+pub mod arrivals;
 mod bed;
 pub mod certificates;
 pub mod collector;

@@ -48,6 +48,16 @@ impl FreezableStream {
             resets: Arc::default(),
         }
     }
+
+    /// Returns the connection, for those who read from it themselves while it is not frozen.
+    pub fn tcp(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Waits until it is not frozen.
+    pub fn poll_thawed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.stillness.poll_over(cx)
+    }
 }
 
 impl Drop for FreezableStream {
@@ -65,7 +75,7 @@ impl AsyncRead for FreezableStream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.stillness.poll_over(cx) {
+        match self.poll_thawed(cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(()) => Pin::new(&mut self.stream).poll_read(cx, buffer),
         }

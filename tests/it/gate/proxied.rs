@@ -171,8 +171,8 @@ async fn a_worker_behind_a_proxy_that_refuses_commands_keeps_its_limits() {
     let worker = PROGRAM.start(&yaml);
     let done = "sluicegate_dispatches_total{outcome=\"done\"}";
     until("all jobs", || worker.metric(done) == Some(17.0)).await;
-    let times = kit::counts::times(&api.calls(), "acme");
-    let (fullest, early) = kit::counts::windows(&times, 5, api.judged(kit::SECOND));
+    let arrivals = kit::counts::arrivals(&api.calls(), "acme");
+    let (fullest, early) = kit::counts::windows(&arrivals, 5, kit::SECOND);
     assert_eq!(early, 0, "the fullest window had {fullest}");
     let out = sluicegate(&yaml, &["check"]).exited(0).out;
     for words in [

@@ -142,7 +142,7 @@ async fn workers_on_two_rabbitmqs_keep_one_limit_until_the_old_one_is_empty() {
     new_worker.stop();
     let calls = api.calls();
     assert_eq!((calls.len(), counts::repeated(&calls)), (24, 0));
-    let window = api.judged(6 * SECOND);
-    let (fullest, early) = counts::windows(&counts::times(&calls, "acme"), MAX, window);
+    let arrivals = counts::arrivals(&calls, "acme");
+    let (fullest, early) = counts::windows(&arrivals, MAX, 6 * SECOND);
     assert!(fullest <= MAX, "{fullest} in a window, {early} too early");
 }

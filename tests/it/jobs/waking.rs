@@ -162,8 +162,8 @@ impl FileWorkers {
         until("most calls", || self.api.count() >= before + MOST).await;
         let took = changed.elapsed();
         let calls = self.api.calls();
-        let window = self.api.judged(2 * SECOND);
-        let (fullest, _) = counts::windows(&counts::times(&calls, "acme"), 40, window);
+        let arrivals = counts::arrivals(&calls, "acme");
+        let (fullest, _) = counts::windows(&arrivals, 40, 2 * SECOND);
         println!("{MOST} calls in {took:?}, {fullest} in the fullest window");
         assert!(fullest <= 40, "{fullest}");
         assert!(took < 45 * SECOND, "{took:?}");

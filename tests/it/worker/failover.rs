@@ -86,7 +86,7 @@ async fn a_worker_follows_a_host_name_to_the_new_primary() {
     println!("calls go on {stood:?} after the failover");
     until("all jobs", || api.count() >= JOBS).await;
     let calls = api.calls();
-    let (fullest, _) = counts::windows(&counts::times(&calls, "acme"), MAX, api.judged(SECOND));
+    let (fullest, _) = counts::windows(&counts::arrivals(&calls, "acme"), MAX, SECOND);
     assert!(fullest <= MAX, "{fullest} calls in a window");
     // RabbitMQ delivers a job twice if a session was lost or a publish was not confirmed in time.
     let is_redelivered = |worker: &Process| {

@@ -40,8 +40,7 @@ async fn run(round_trip: Duration, guard: &str) -> usize {
     assert!(found.contains("redis     a round trip takes"), "{found}");
     let calls = api.calls();
     assert_eq!(counts::repeated(&calls), 0);
-    let (fullest, early) =
-        counts::windows(&counts::times(&calls, "acme"), 10, api.judged(5 * SECOND));
+    let (fullest, early) = counts::windows(&counts::arrivals(&calls, "acme"), 10, 5 * SECOND);
     let late: f64 = (workers.iter())
         .filter_map(|worker| worker.metric("sluicegate_expired_permits_total"))
         .sum();

@@ -35,21 +35,20 @@ async fn a_plan_with_a_long_window_counts_jobs_without_one() {
     }
     until("all jobs", || api.count() == SMALL + OTHERS).await;
     workers.into_iter().for_each(Process::stop);
-    let calls = api.calls();
+    let mut calls = api.calls();
+    calls.sort_by_key(|call| call.arrived);
     let is_small = |at: &usize| calls[*at].job.starts_with("small");
     let of_plan: Vec<_> = (0..calls.len()).filter(is_small).collect();
-    let times: Vec<_> = of_plan.iter().map(|at| calls[*at].at).collect();
-    let window = api.judged(WINDOW);
-    assert_eq!(counts::windows(&times, 3, window).1, 0);
+    let arrivals: Vec<_> = of_plan.iter().map(|at| calls[*at].arrived).collect();
+    assert_eq!(counts::windows(&arrivals, 3, WINDOW).1, 0);
     // Nor together with calls of other plans that came more than half a guard earlier. A more
     // recent call may have been decided later.
-    let unjudged = WINDOW - window;
     for last in of_plan {
-        let at = calls[last].at;
+        let arrived = calls[last].arrived;
         let before = calls[..last].iter().enumerate();
         let counted = before.filter(|(number, call)| {
-            let age = at - call.at;
-            age < window && (is_small(number) || age > 500 * MS + unjudged)
+            let age = arrived - call.arrived;
+            age < WINDOW && (is_small(number) || age > 500 * MS)
         });
         assert!(counted.count() < 3, "{}: {calls:#?}", calls[last].job);
     }

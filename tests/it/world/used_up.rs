@@ -122,7 +122,7 @@ async fn run(
     worker.stop();
     Observed {
         tenants: std::mem::take(&mut *seen.lock().expect("no panic")),
-        paused: Duration::from_secs(60) - api.judged(Duration::from_secs(60)),
+        paused: api.longest_pause(),
         expired: expired.expect("a count"),
     }
 }
