@@ -5,12 +5,14 @@
 //! errors of promises for longer backlogs.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use kit::api::Api;
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, jobs, until};
 use serde_json::Value;
+use trial::pauses::PauseWatch;
 
 use crate::PROGRAM;
 use crate::api::{Port, READER};
@@ -20,7 +22,9 @@ use crate::cli::{CommandResult, sluicegate};
 const TENANTS: [&str; 4] = ["a", "b", "c", "d"];
 /// Number of starts per tenant and window, and the window's length.
 const PER_WINDOW: usize = 10;
-const WINDOW_SECONDS: usize = 20;
+const WINDOW_SECONDS: usize = 40;
+/// How far a start may be from its promise, as a part of the wait.
+const PART: f64 = 0.02;
 
 fn sum(workers: &[Process], series: &str) -> f64 {
     let of_each = workers
@@ -55,6 +59,7 @@ async fn promises_of(seconds: usize) {
     for worker in &workers {
         worker.logs(&["admin.listen="]).await;
     }
+    let watch = PauseWatch::start(Instant::now());
     let each = (seconds / WINDOW_SECONDS + 1) * PER_WINDOW;
     bed.publish(&yaml, TENANTS.iter().flat_map(|tenant| jobs(tenant, each)))
         .await;
@@ -67,28 +72,36 @@ async fn promises_of(seconds: usize) {
     for side in ["early", "late"] {
         println!("{side}: {:?}", off(&workers, side));
     }
-    println!("{in_time} of {} promises were kept", promised());
-    assert!(promised() <= (each * TENANTS.len()) as f64);
-    // A wrong turn would be off by whole windows.
-    let near = |side| {
-        let buckets = off(&workers, side);
-        let below = buckets.iter().find(|(le, _)| le == "10.0");
-        below.expect("the bucket").1
-    };
-    assert_eq!(
-        near("early") + near("late"),
-        promised(),
-        "promises were broken"
+    let longest = watch.pauses().longest(Duration::ZERO..Duration::MAX);
+    println!(
+        "{in_time} of {} promises were kept; the longest pause was {longest:?}",
+        promised()
     );
+    assert!(promised() <= (each * TENANTS.len()) as f64);
+    let up_to = |side, bound: f64| {
+        let buckets = off(&workers, side);
+        let is_above = |le: &str| le.parse::<f64>().is_ok_and(|le| le >= bound);
+        (buckets.iter().find(|(le, _)| is_above(le)))
+            .expect("the bucket")
+            .1
+    };
+    // A pause delays the starts of a window, and with it those of later windows.
+    let windows = seconds / WINDOW_SECONDS;
+    let delayed = (windows + 1) as f64 * longest.as_secs_f64();
+    let [shortest, longest] = [1, windows].map(|windows| (windows * (WINDOW_SECONDS + 2)) as f64);
+    if delayed < PART * shortest / 2.0 {
+        assert_eq!(in_time, promised(), "promises were broken");
+    }
+    // Otherwise starts were late by that much at most, and none was earlier than promised.
+    let near = up_to("early", PART * shortest) + up_to("late", PART * longest + delayed);
+    assert_eq!(near, promised(), "promises were broken");
 }
 
-/// Errors are at most a few seconds, even on a busy machine, and a window is 20 s.
-/// tests/simulation/backlog.rs shows in simulated time that promises are kept within 2 % of the
-/// wait or 100 ms.
+/// A promise is kept within 2 % of the wait, which is 0.8 s or more.
 #[tokio::test(flavor = "multi_thread")]
 async fn promises_are_kept_on_real_servers() {
     let seconds = std::env::var("FORECAST_SECONDS");
-    let seconds = seconds.map_or(40, |seconds| seconds.parse().expect("a whole number"));
+    let seconds = seconds.map_or(80, |seconds| seconds.parse().expect("a whole number"));
     promises_of(seconds).await;
 }
 
