@@ -17,7 +17,8 @@ use crate::cli::sluicegate;
 
 const WINDOW: Duration = Duration::from_millis(500);
 
-/// The API's limit in any window, which its users don't know.
+/// The API's limit in any window, which its users don't know. It counts calls from when the kernel
+/// received them, so that a pause of this process brings none together.
 #[derive(Default)]
 struct HiddenLimit {
     takes: AtomicUsize,
@@ -28,11 +29,11 @@ struct HiddenLimit {
 impl HiddenLimit {
     fn answer(&self, call: &Call) -> Reply {
         let mut taken = self.taken.lock().expect("no panic");
-        while taken.front().is_some_and(|at| *at + WINDOW <= call.at) {
+        while taken.front().is_some_and(|at| *at + WINDOW <= call.arrived) {
             taken.pop_front();
         }
         if taken.len() < self.takes.load(Ordering::SeqCst) {
-            taken.push_back(call.at);
+            taken.push_back(call.arrived);
             return Reply::ok();
         }
         self.refused.fetch_add(1, Ordering::SeqCst);
@@ -59,7 +60,8 @@ async fn a_limit_sinks_to_what_the_api_gives_and_rises_when_it_gives_more() {
     let answering = Arc::clone(&hidden);
     api.answers(move |call| answering.answer(call));
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
-    let limits = "max-requests: 20, window-size: 500ms, adaptive: {within: 50%..100%}";
+    let limits =
+        "max-requests: 20, window-size: 500ms, guard: 200ms, adaptive: {within: 50%..100%}";
     let yaml = bed.yaml(limits, &api.url(), "");
     let worker = PROGRAM.start(&yaml);
     worker.logs(&["RabbitMQ: consuming"]).await;
@@ -79,8 +81,8 @@ async fn a_limit_sinks_to_what_the_api_gives_and_rises_when_it_gives_more() {
     // Without learning, a quarter of all calls would be refused.
     until("many calls were made", || api.count() >= 400).await;
     let (calls, refused) = (api.count(), hidden.refused());
-    // Pauses of the machine let calls come together.
-    assert!(refused * 6 < calls, "{refused} of {calls} are refused");
+    println!("{refused} of {calls} are refused");
+    assert!(refused * 10 < calls, "{refused} of {calls} are refused");
     // The operator resets the tenant, and the API refuses again.
     let before = worker.count(&[lowered, "from=20"]);
     sluicegate(&yaml, &["tenant", "reset", "acme"]).exited(0);
