@@ -18,6 +18,8 @@ use super::world::Life;
 pub const CRASHES: u64 = 8_000_000;
 /// Maximum time until the broker knows that a worker is gone and the next one has started.
 const BACK_MS: u64 = 25_000;
+/// Maximum number of a job's crashes without a note that follow a call with one.
+const MAX_UNNOTED: u32 = 1;
 
 /// The crash limit and the jobs that kill their worker.
 #[derive(Debug, Clone, Default)]
@@ -89,14 +91,32 @@ pub fn calm(trouble: &mut Trouble, seed: u64) {
     (trouble.strikes_every, trouble.later.outages_every) = (Duration::ZERO, Duration::ZERO);
 }
 
+/// A guilty job's call that has arrived.
+pub struct GuiltyCall {
+    /// Whether its worker awaits the answer.
+    pub is_awaited: bool,
+    /// Whether it arrived after the time in which its worker awaits one.
+    pub is_late: bool,
+}
+
 /// Kills the worker and everything it has begun as soon as the call of a guilty job arrives. A
-/// worker that awaits no answer has given the call up: it has stopped in order, or told the gate
-/// that the call has ended, before the crash.
-pub fn crash(life: &Life, id: &str, is_awaited: bool) {
+/// worker that awaits no answer has given the call up before the crash, which it does only if it
+/// stops in order, is dead, or has waited for too long. A worker that awaits it, but whose last note
+/// ended an earlier call, has made this call without a note.
+pub fn crash(life: &Life, id: &str, call: GuiltyCall) {
     let name = &life.name;
-    if is_awaited && !life.has_ended(id) {
-        life.world.history().job(id).crashes += 1;
+    let stops = [&life.stop.soft, &life.stop.hard, &life.killed];
+    let mut history = life.world.history();
+    if !call.is_awaited {
+        if !call.is_late && !stops.iter().any(|stop| stop.is_cancelled()) {
+            history.wrong(format_args!("{name} gave up its call of {id}"));
+        }
+    } else if life.has_ended(id) {
+        history.job(id).unnoted_crashes += 1;
+    } else {
+        history.job(id).crashes += 1;
     }
+    drop(history);
     life.world.fault(format_args!("{name} is killed by {id}"));
     life.killed.cancel();
 }
@@ -106,6 +126,12 @@ pub fn crash(life: &Life, id: &str, is_awaited: bool) {
 /// delivery of its dead letter.
 pub fn ends(crashes: &Crashes, history: &mut History, letters: impl Fn(&str) -> usize) {
     for id in &crashes.guilty {
+        let unnoted = history.job(id).unnoted_crashes;
+        if unnoted > MAX_UNNOTED {
+            history.wrong(format_args!(
+                "{id} crashed {unnoted} workers without a note"
+            ));
+        }
         let (number, letters) = (history.job(id).crashes as usize, letters(id));
         let max = crashes.max as usize + (2 * letters).saturating_sub(1);
         if letters > 0 && number > max {

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::away::Manner;
-use super::crashes;
+use super::crashes::{self, GuiltyCall};
 use super::handed::{self, HANDED};
 use super::history::Call;
 use super::plan::{Costs, ms};
@@ -94,7 +94,11 @@ impl Handler for SimHandler {
             let (answered, took) = arrive(&downstream, &job_sent);
             let crashes = downstream.plan.crashes.is_guilty(&job_sent.id);
             if crashes {
-                crashes::crash(&caller, &job_sent.id, !sender.is_closed());
+                let call = GuiltyCall {
+                    is_awaited: !sender.is_closed(),
+                    is_late: way >= downstream.plan.timeout,
+                };
+                crashes::crash(&caller, &job_sent.id, call);
             }
             // A dead worker's connection is closed, but the API may not notice.
             let took = match away {

@@ -82,6 +82,8 @@ pub struct JobRecord {
     pub calls: u32,
     /// Calls that crashed their worker.
     pub crashes: u32,
+    /// Crashes by calls without a note, after a call with one.
+    pub unnoted_crashes: u32,
     /// First publish, by the gate's clock.
     pub published_ms: Option<u64>,
     /// The most attempts that had been used when it was called or became a dead letter.
