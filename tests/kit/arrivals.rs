@@ -61,7 +61,7 @@ impl DatedStream {
     }
 }
 
-/// Reads what is there, and returns how much that is and when the last of it arrived.
+/// Reads the available bytes. Returns their number, and when the last of them arrived.
 fn receive(stream: &TcpStream, buffer: &mut [u8]) -> io::Result<(usize, Option<Instant>)> {
     let mut space = nix::cmsg_space!(TimeSpec);
     let mut slices = [IoSliceMut::new(buffer)];

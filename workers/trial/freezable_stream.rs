@@ -49,7 +49,7 @@ impl FreezableStream {
         }
     }
 
-    /// Returns the connection, for those who read from it themselves while it is not frozen.
+    /// Returns the connection, for callers that read from it themselves while it is not frozen.
     pub fn tcp(&self) -> &TcpStream {
         &self.stream
     }

@@ -51,7 +51,7 @@ impl Fleet {
         }
     }
 
-    /// Each worker asks for its jobs, and starts those that may.
+    /// Lets each worker ask for its jobs and start the admitted ones.
     async fn round(&mut self) {
         for (gate, jobs) in self.gates.iter().zip(&mut self.jobs) {
             let question = gate.question("t", 100, &jobs.0);

@@ -81,7 +81,7 @@ impl Fleet {
         }
     }
 
-    /// Each worker asks for its jobs of each tenant, and starts those that may.
+    /// Lets each worker ask for its jobs of each tenant and start the admitted ones.
     pub async fn round(&mut self) {
         for (worker, gate) in self.gates.iter().enumerate() {
             let batch: Vec<_> = self

@@ -63,8 +63,8 @@ impl Starts {
         Self(self.0[before.len()..].to_vec())
     }
 
-    /// Returns the starts in the fullest window. The store keeps them apart by the guard, too,
-    /// which is for their ways to the API.
+    /// Returns the starts in the fullest window. For the store a window includes the guard, which
+    /// allows for the latency to the API.
     pub fn fullest(&self) -> usize {
         let mut times: Vec<_> = self.0.iter().map(|ms| (*ms, 1)).collect();
         times.sort_unstable();

@@ -56,7 +56,7 @@ async fn levels_take_turns_by_weight_over_a_long_backlog() {
     let turns = &calls[WINDOW..11 * WINDOW];
     let [high, normal, low] = ["high", "normal", "low"].map(|level| of(turns, level));
     println!("turns: {high} high, {normal} normal, {low} low");
-    // By the weights 4, 2 and 1.
+    // The weights are 4, 2 and 1.
     let about = |turns: usize, expected: usize| {
         (expected * 7 / 10..=expected * 13 / 10 + 2).contains(&turns)
     };

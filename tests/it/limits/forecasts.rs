@@ -85,7 +85,7 @@ async fn promises_of(seconds: usize) {
             .expect("the bucket")
             .1
     };
-    // A pause delays the starts of a window, and with it those of later windows.
+    // A pause delays the starts of its window and of all later ones.
     let windows = seconds / WINDOW_SECONDS;
     let delayed = (windows + 1) as f64 * longest.as_secs_f64();
     let [shortest, longest] = [1, windows].map(|windows| (windows * (WINDOW_SECONDS + 2)) as f64);

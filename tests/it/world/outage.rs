@@ -75,8 +75,8 @@ async fn outage(manner: OutageKind) {
         counts::at_once(probes) <= 1 || manner == OutageKind::Silent,
         "{probes:?}"
     );
-    // After a probe that failed, the next one is made after 2 s, or up to a quarter earlier: there
-    // are at most 7 in 10 s. A slow machine makes them later.
+    // A failed probe is repeated after 2 s, or up to a quarter earlier, so at most 7 come in 10 s.
+    // A slow machine makes them later.
     let arrivals = counts::sorted_arrivals(probes);
     let early = counts::windows(&arrivals, 1, 1_500 * MS).1;
     assert_eq!(early, 0, "{arrivals:?}");

@@ -18,7 +18,7 @@ use crate::PROGRAM;
 /// Minimum share of an API's quota that must be used.
 const MIN_SHARE: f64 = 0.95;
 
-/// What an API and its worker saw.
+/// The observations of an API and its worker.
 struct Observed {
     tenants: HashMap<String, Seen>,
     /// The longest time by which this machine may have delayed a call.

@@ -46,7 +46,7 @@ async fn starts(worker: &LimitedGate<RedisGate>) -> Option<bool> {
     }
 }
 
-/// A worker that begins on an emptied Redis may find no trace of those that run.
+/// A worker that begins on an emptied Redis may find no trace of the running ones.
 #[tokio::test(start_paused = true)]
 async fn a_new_epoch_stops_workers_of_the_one_before() {
     for start in [EarlierStarts::Idle, EarlierStarts::Fresh] {

@@ -79,8 +79,8 @@ impl ForwardingWorker {
     }
 
     /// Checks that workers that would run many jobs at once do twelve jobs, and always two at once:
-    /// each other job ends only after another one has begun. `dead` is the reason of those that
-    /// become dead letters.
+    /// each other job ends only after another one has begun. `dead` is the reason of the jobs
+    /// that become dead letters.
     async fn always_two_at_once(&self, sluice: Process, dead: Option<&str>) {
         let log = self.folder.path().join("log");
         until("all are done", || max_concurrent(&log).1 >= 12).await;

@@ -153,7 +153,7 @@ fn a_pause_of_the_machine_explains_what_it_can_and_no_more() {
     assert_eq!(failing(late), ["P3"]);
     assert_eq!(failing(|o| (late(o), paused(20)(o)).0), ["P3"]);
     assert_eq!(failing(|o| (late(o), paused(100)(o)).0), [""; 0]);
-    // So does a thread that waited for a core.
+    // A thread that waited for a core explains it, too.
     let waited = |ms: u64| {
         move |o: &mut DemoObservations| {
             let last = Duration::from_nanos(o.arrivals[4].mono_ns);
