@@ -18,7 +18,10 @@ const OTHER_LIMITS: &str = "other";
 #[derive(Debug, Clone)]
 pub(crate) struct ByLabel<M> {
     label: &'static str,
-    series: Family<[(&'static str, &'static str); 1], M>,
+    /// The series by the label's value. They are few, so searching them takes less time than
+    /// hashing.
+    series: Vec<(&'static str, M)>,
+    new: fn() -> M,
 }
 
 /// Returns a metric with `label` and a series for each of its `values`.
@@ -36,23 +39,22 @@ impl<M: Clone> ByLabel<M> {
         values: [&'static str; N],
         new: fn() -> M,
     ) -> Self {
-        let series = Family::new_with_constructor(new);
-        let metric = Self { label, series };
-        for value in values {
-            drop(metric.of(value));
-        }
-        metric
+        let series = values.into_iter().map(|value| (value, new())).collect();
+        Self { label, series, new }
     }
 
-    /// Returns the series of `value`.
-    pub(super) fn of(&self, value: &'static str) -> M {
-        self.series.get_or_create_owned(&[(self.label, value)])
+    /// Returns the series of `value`. One without a series is a mistake in the program; it counts
+    /// nowhere.
+    pub(super) fn of(&self, value: &str) -> M {
+        let found = self.series.iter().find(|(name, _)| *name == value);
+        debug_assert!(found.is_some(), "{} has no value {value}", self.label);
+        found.map_or_else(self.new, |(_, series)| series.clone())
     }
 }
 
 impl ByLabel<Counter> {
     /// Adds one to the series of `value`.
-    pub(crate) fn count(&self, value: &'static str) {
+    pub(crate) fn count(&self, value: &str) {
         self.of(value).inc();
     }
 }
@@ -103,8 +105,11 @@ impl<M: Clone> ByLimit<M> {
 }
 
 impl<M: EncodeMetric + TypedMetric> EncodeMetric for ByLabel<M> {
-    fn encode(&self, encoder: MetricEncoder<'_>) -> fmt::Result {
-        self.series.encode(encoder)
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        for (value, series) in &self.series {
+            series.encode(encoder.encode_family(&[(self.label, *value)])?)?;
+        }
+        Ok(())
     }
 
     fn metric_type(&self) -> MetricType {
