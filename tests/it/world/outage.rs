@@ -119,19 +119,32 @@ async fn an_outage_for_one_tenant_is_its_own() {
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml(LIMITS, &api.url(), "}, breaker: {max-interval: 1s") + SHORT;
     api.answers(|call| match call.tenant.as_str() {
-        "bad" => Reply::status(500),
+        // A second probe would be called during this time.
+        "bad" => Reply::status(500).after(500 * MS),
         _ => Reply::ok(),
     });
-    let workers = [PROGRAM.start(&yaml)];
+    let mut workers = vec![PROGRAM.start(&yaml)];
     bed.publish(&yaml, jobs("bad", 20)).await;
     let opened = "sluicegate_breaker_opened_total{whose=\"tenant\"}";
     until("its breaker", || metric(&workers, opened) >= 1.0).await;
-    bed.publish(&yaml, jobs("good", 50)).await;
+    let in_flight = "sluicegate_calls_in_flight";
+    until("the other calls", || metric(&workers, in_flight) == 0.0).await;
+    let before = api.count();
+    // This one has not seen a call fail.
+    workers.push(PROGRAM.start(&yaml));
+    workers[1].logs(&["RabbitMQ: consuming"]).await;
+    let more = (20..40).map(|number| job("bad", format!("bad-{number}")));
+    bed.publish(&yaml, more.chain(jobs("good", 50))).await;
     until("the others", || done(&workers) >= 50.0).await;
     assert_eq!(metric(&workers, OPEN), 0.0, "the API's");
-    tokio::time::sleep(5 * SECOND).await;
+    let probes = || -> Vec<_> {
+        let calls = api.calls().split_off(before).into_iter();
+        calls.filter(|call| call.tenant == "bad").collect()
+    };
+    until("probes", || probes().len() >= 6).await;
+    assert_eq!(counts::at_once(&probes()), 1, "{:?}", probes());
     api.answers(|_| Reply::ok());
-    until("all jobs", || done(&workers) >= 70.0).await;
+    until("all jobs", || done(&workers) >= 90.0).await;
     workers.into_iter().for_each(Process::stop);
     assert!(bed.dead(&yaml).await.is_empty());
 }
