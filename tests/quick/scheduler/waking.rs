@@ -134,6 +134,20 @@ fn a_retry_waits_for_its_time() {
     assert!(wake(&mut desk, named("a"), 8).asked.is_empty());
 }
 
+/// With its old ticket, it would overtake the jobs that have waited since.
+#[test]
+fn a_retry_asks_without_the_ticket_of_its_call() {
+    let mut desk = desk();
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    desk.answer(MS, vec![vec![wait(400, 4)]]);
+    assert_eq!(tickets(&desk.step(MS * 500)), [Some(4)]);
+    let done = desk.answer(MS, vec![vec![START]]);
+    let done = desk.ended_within(MS, done.dispatched[0].0, retry("503"));
+    let outgoing = desk.leaves(done);
+    desk.step(MS * 60_000);
+    assert_eq!(tickets(&desk.arrives(outgoing)), [None]);
+}
+
 #[test]
 fn a_delayed_start_in_memory_waits_for_its_time() {
     let mut desk = Desk::with_clock(4);
