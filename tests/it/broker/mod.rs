@@ -110,7 +110,8 @@ async fn unacked_messages_are_redelivered_and_stale_tags_are_ignored<B: Broker>(
     assert!(again.iter().all(|d| d.tag.session == bed.session));
     // Tags of the previous session have the same numbers at the broker. They must ack nothing.
     bed.broker.ack(tags(&first)).await;
-    bed.cut().await;
+    // A session that ends in order sends its acks first.
+    bed.reopen().await;
     let third = bed.take(3).await;
     bed.broker.ack(tags(&third)).await;
     bed.reopen().await;
