@@ -159,7 +159,7 @@ fn hours(value: &Value) -> f64 {
 async fn limits_that_delay_each_other_have_one_backlog_end() {
     let both = "limits: [{name: hour, max-requests: 5, window-size: 1h, guard: 10s}, {name: both, max-requests: 7, window-size: 100m, guard: 10s}]";
     let slow = SlowWorker::of(both).await;
-    // With each limit alone, the last job would start after 240 or 200 minutes.
+    // Each limit alone lets the last job start after 240 or 200 minutes.
     let found = slow.inspect(&["--what-if", "resume"]);
     for (start, minutes) in [
         (&found["waitlist_end_in_ms"], 260.0),

@@ -134,7 +134,7 @@ fn a_retry_waits_for_its_time() {
     assert!(wake(&mut desk, named("a"), 8).asked.is_empty());
 }
 
-/// With its old ticket, it would overtake the jobs that have waited since.
+/// Its old ticket is ahead of the jobs that have waited since.
 #[test]
 fn a_retry_asks_without_the_ticket_of_its_call() {
     let mut desk = desk();
