@@ -4,49 +4,20 @@
 #![doc = include_str!("readme-links.md")]
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
-#![cfg_attr(
-    test,
-    allow(clippy::too_many_lines, reason = "a test may have many cases")
-)]
 #![deny(missing_docs)]
 
-// A job takes one path: delivery -> job -> gate -> dispatch | delay | dead letter -> ack. `rules`
-// decides and never waits; `gate`, `broker` and `handler` do I/O and decide nothing; `engine` moves
-// jobs between them; only `app` names the concrete servers.
+// A job takes one path: delivery -> job -> gate -> dispatch | delay | dead letter -> ack. Each
+// folder of `src` is a package: `rules` decides and never waits; `gate`, `broker` and `handler` do
+// I/O and decide nothing; `engine` moves jobs between them; only `app` names the concrete servers.
 //
-// The modules are public for this workspace's programs, test suites and benches only. Hidden items
-// are not part of the API and change without notice.
-#[doc(hidden)]
-pub mod admin;
-#[doc(hidden)]
-pub mod app;
-#[doc(hidden)]
-pub mod broker;
-#[doc(hidden)]
-pub mod config;
-#[doc(hidden)]
-pub mod engine;
-#[doc(hidden)]
-pub mod gate;
-#[doc(hidden)]
-pub mod handler;
-#[doc(hidden)]
-pub mod metrics;
-#[doc(hidden)]
-pub mod operator;
-mod shortage;
-#[doc(hidden)]
-pub mod tasks;
-#[doc(hidden)]
-pub mod telemetry;
-mod tls;
-#[doc(hidden)]
-pub mod untrusted;
-
 // The API: everything that a custom worker needs. docs/public-api.txt lists it.
+#[doc(inline)]
 pub use app::{AppError, run_until, run_with};
+#[doc(inline)]
 pub use config::{Config, ConfigErrors};
+#[doc(inline)]
 pub use engine::Stop;
+#[doc(inline)]
 pub use handler::{
     Answered, Attempt, Fate, Handler, LateEnd, Outcome, Permit, PreparingHandler, Trouble,
 };
@@ -56,4 +27,5 @@ pub use rules::answers::{LimitInfo, Pushback, Quota, Quotas};
 pub use rules::job::{Job, Properties, Value};
 #[doc(inline)]
 pub use rules::tenant::{Tenant, TenantError};
+#[doc(inline)]
 pub use telemetry::{TelemetryError, init_log};

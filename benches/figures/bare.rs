@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use broker::amqp::Client;
+use config::{Amqp, QueueType, SecretUrl};
 use futures_util::StreamExt;
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
@@ -11,8 +13,6 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
 use rules::delays::DelayLevels;
-use sluicegate::broker::amqp::Client;
-use sluicegate::config::{Amqp, QueueType, SecretUrl};
 
 const PREFETCH: u16 = 500;
 /// Number of confirms and acks that are awaited together, as a careful loop does.

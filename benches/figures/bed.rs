@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use config::QueueType;
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis, unique};
-use sluicegate::config::QueueType;
 use trial::windows::sliding;
 
 use crate::PROGRAM;

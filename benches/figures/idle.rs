@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use config::QueueType;
 use kit::process::Process;
 use rustix::process::Signal;
-use sluicegate::config::QueueType;
 
 use crate::PROGRAM;
 use crate::bare::now_ns;

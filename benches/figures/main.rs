@@ -92,7 +92,7 @@ impl Size {
 }
 
 fn main() -> ExitCode {
-    sluicegate::app::install_tls_provider();
+    app::install_tls_provider();
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.first().map(String::as_str) {
         Some(api::ROLE) => api::serve(),

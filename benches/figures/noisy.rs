@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use config::QueueType;
 use kit::process::Process;
-use sluicegate::config::QueueType;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::api::Call;

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use gate::{EarlierStarts, Gate, TenantAsk};
 use kit::gate::{FRESH, asking, gate_at};
 use kit::servers::{shared_redis, unique};
 use rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::gate::{EarlierStarts, Gate, TenantAsk};
 
 /// Number of turns of each, so that other load on the machine affects both.
 const TURNS: usize = 20;

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use app::Worker;
+use config::Config;
+use engine::Stop;
+use handler::{Handler, Outcome, Permit};
 use kit::servers::{shared_rabbit, shared_redis};
 use rules::job::Job;
-use sluicegate::app::Worker;
-use sluicegate::config::Config;
-use sluicegate::engine::Stop;
-use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::metrics::Metrics;
+use telemetry::metrics::Metrics;
 use tokio::task::JoinHandle;
 
 use crate::bare::now_ns;

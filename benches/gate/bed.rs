@@ -3,14 +3,14 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use gate::redis::RedisGate;
+use gate::{Answer, EarlierStarts, Gate, Question, TenantAsk, Ticket};
 use kit::gate::gate_at;
 use kit::servers::{Redis, unique};
 use redis::aio::ConnectionManager;
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::scope::Labels;
 use rules::tenant::Tenant;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, EarlierStarts, Gate, Question, TenantAsk, Ticket};
 
 /// A new job.
 pub const FRESH: Question = Question {

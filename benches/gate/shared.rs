@@ -1,9 +1,9 @@
 //! A partition that all tenants share, with few and with many waiting tenants: the cost of a
 //! decision, and the memory per tenant in Redis.
 
+use gate::Question;
 use rules::limit::Algorithm;
 use rules::scope::Scope;
-use sluicegate::gate::Question;
 
 use crate::bed::{Bed, FRESH, limit};
 use crate::{MAX_COUNT, PLAIN, TURN};

@@ -4,8 +4,8 @@ use std::future::pending;
 use std::sync::Arc;
 
 use super::{AdminError, PipelineStates};
-use crate::config::Admin;
-use crate::tasks::WatchedTask;
+use config::Admin;
+use runtime::tasks::WatchedTask;
 
 /// Stands for the admin server.
 pub struct AdminServer {

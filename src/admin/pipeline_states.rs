@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::Health;
-use crate::config::{Config, PipelineName};
-use crate::metrics::{Metrics, merge};
+use config::{Config, PipelineName};
+use telemetry::Health;
+use telemetry::metrics::{Metrics, merge};
 
 /// The configuration that a pipeline has in force; none before its first start.
 #[derive(Debug, Default)]
@@ -190,7 +190,7 @@ impl PipelineStates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Pipelines as Configs;
+    use config::Pipelines as Configs;
 
     fn ready(health: &Health) {
         health.set_rabbitmq(true);

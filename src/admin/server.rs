@@ -24,8 +24,8 @@ use tracing::{info, warn};
 use super::api::{self, Api, challenge};
 use super::page::{self, Page, StreamFlag};
 use super::{AdminError, PipelineStates, Readiness};
-use crate::config::Admin;
-use crate::tasks::WatchedTask;
+use config::Admin;
+use runtime::tasks::WatchedTask;
 
 /// Maximum time that stopping waits for unfinished answers.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);

@@ -4,10 +4,10 @@
 //! the program was 0.7 MB larger, and calls took longer because the code no longer fit into the
 //! processor's caches.
 
-use crate::handler::exec::ExecHandler;
-use crate::handler::forward::ForwardHandler;
-use crate::handler::http::HttpHandler;
-use crate::handler::{Attempt, Outcome, Permit, PreparingHandler};
+use handler::exec::ExecHandler;
+use handler::forward::ForwardHandler;
+use handler::http::HttpHandler;
+use handler::{Attempt, Outcome, Permit, PreparingHandler};
 use rules::job::Job;
 use rules::tenant::Tenant;
 

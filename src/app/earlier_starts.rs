@@ -2,15 +2,15 @@
 
 use tokio::time::Instant;
 
-use crate::admin::Health;
-use crate::broker::BrokerError;
-use crate::broker::amqp::in_use;
-use crate::config::Config;
-use crate::engine::Stop;
-use crate::engine::outage::Outage;
-use crate::gate::EarlierStarts;
+use broker::BrokerError;
+use broker::amqp::in_use;
+use config::Config;
+use engine::Stop;
+use engine::outage::Outage;
+use gate::EarlierStarts;
 use rules::delays::DelayLevels;
 use rules::failures::retry::Reconnect;
+use telemetry::Health;
 
 /// Asks RabbitMQ whether jobs were started before this worker. Waits until RabbitMQ answers,
 /// because until then there is nothing to start. Returns `None` if the worker was stopped

@@ -6,12 +6,12 @@ use super::any_handler::AnyHandler;
 use super::{
     AppError, Recording, SharedState, Work, Worker, install_tls_provider, pipelines, signals,
 };
-use crate::config::{Config, ConfigSource, Pipelines};
-use crate::engine::Stop;
-use crate::handler::exec::ExecHandler;
-use crate::handler::forward::ForwardHandler;
-use crate::handler::http::HttpHandler;
-use crate::metrics::Metrics;
+use config::{Config, ConfigSource, Pipelines};
+use engine::Stop;
+use handler::exec::ExecHandler;
+use handler::forward::ForwardHandler;
+use handler::http::HttpHandler;
+use telemetry::metrics::Metrics;
 
 /// Runs a worker for each pipeline until SIGTERM or SIGINT. It sends jobs to `dispatch.http.url`,
 /// passes them to `dispatch.exec.command` or forwards them as `dispatch.forward` says. `fresh`

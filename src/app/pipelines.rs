@@ -13,12 +13,12 @@ use tracing::{error, info, warn};
 use self::keeper::Keeper;
 use super::reload::{ConfigReader, ConfigReading, WantedPipeline, refuse};
 use super::{AppError, SharedState, Work, process_tasks};
-use crate::admin::{self, PipelineState, PipelineStates};
-use crate::config::{Config, ConfigSource, PipelineName, Pipelines};
-use crate::engine::Stop;
-use crate::metrics::Metrics;
-use crate::tasks::{TaskEnd, WatchedTask};
-use crate::telemetry::traces;
+use admin::{self, PipelineState, PipelineStates};
+use config::{Config, ConfigSource, PipelineName, Pipelines};
+use engine::Stop;
+use runtime::tasks::{TaskEnd, WatchedTask};
+use telemetry::metrics::Metrics;
+use telemetry::traces;
 
 /// Assembles the work of a pipeline from its configuration and shared parts. The flag asserts that
 /// no job was started before ([`Worker::fresh`](super::Worker::fresh)).

@@ -23,8 +23,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::broker::{BrokerEvent, Delivery, DeliverySource, Message};
-use crate::config::{Config, Fields, TenantField, ValueField};
+use broker::{BrokerEvent, Delivery, DeliverySource, Message};
+use config::{Config, Fields, TenantField, ValueField};
 use rules::headers;
 use rules::job::{self, Field};
 use rules::policy::Policy;
@@ -327,7 +327,7 @@ mod tests {
     use lapin::types::{AMQPValue, FieldTable};
 
     use super::*;
-    use crate::broker::Tag;
+    use broker::Tag;
 
     fn delivery(number: u64, tenant: &str, source: DeliverySource) -> Delivery {
         let mut table = FieldTable::default();

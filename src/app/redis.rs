@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tracing::info;
 
-use crate::admin::{self, Health};
-use crate::gate::redis::RedisGate;
-use crate::gate::{Gate, GateError};
-use crate::metrics::Metrics;
+use gate::redis::RedisGate;
+use gate::{Gate, GateError};
 use rules::limit::floor_ms;
+use telemetry::metrics::Metrics;
+use telemetry::{Health, show_recovery};
 
 /// Interval at which an idle worker pings Redis.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
@@ -41,7 +41,7 @@ pub(super) async fn watch_redis(
         };
         let cold = matches!(answer, Err(GateError::Cold { .. }));
         health.set_redis(answer.is_ok() || cold);
-        admin::show_recovery(health, metrics, cold, gate.primaries());
+        show_recovery(health, metrics, cold, gate.primaries());
         if matches!(phase, StartPhase::Runs) && answer.is_ok() && gate.measure().await.is_ok() {
             latency.log(gate.base());
         }

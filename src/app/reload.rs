@@ -13,16 +13,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{debug, error, info, warn};
 
 pub use self::read::{ConfigReader, ConfigReading};
-use crate::admin::InForce;
-use crate::config::{Config, ConfigErrors};
-use crate::engine::action::{Changeable, Update};
-use crate::engine::outage::Outage;
-use crate::gate::GateError;
-use crate::gate::fleet::registry::{NamedPolicy, Registry, RegistryAgreement};
-use crate::gate::fleet::{EasedTenants, EnforcedPolicies};
-use crate::metrics::Metrics;
-use crate::operator::wake::wake_eased;
+use admin::InForce;
+use config::{Config, ConfigErrors};
+use engine::action::{Changeable, Update};
+use engine::outage::Outage;
+use gate::GateError;
+use gate::fleet::registry::{NamedPolicy, Registry, RegistryAgreement};
+use gate::fleet::{EasedTenants, EnforcedPolicies};
+use operator::wake::wake_eased;
 use rules::steering::Steering;
+use telemetry::metrics::Metrics;
 
 /// Interval at which the registry is read.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -402,7 +402,7 @@ pub fn refuse<'a>(errors: &ConfigErrors, metrics: impl IntoIterator<Item = &'a M
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gate::redis::RedisGate;
+    use gate::redis::RedisGate;
 
     fn parse(redis: &str, limiter: &str) -> Config {
         let text = format!(

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::debug;
 
-use crate::admin::{PipelineState, Readiness};
-use crate::gate::redis::RedisGate;
+use admin::{PipelineState, Readiness};
+use gate::redis::RedisGate;
 use rules::limit::floor_ms;
 use rules::report::{REPORT_INTERVAL_MS, Report};
 
@@ -102,8 +102,8 @@ mod tests {
     use futures_util::future::BoxFuture;
 
     use super::*;
-    use crate::gate::GateError;
-    use crate::gate::store::Store;
+    use gate::GateError;
+    use gate::store::Store;
     use rules::report::{KEPT_MS, MAX_BYTES};
 
     /// Records the words of each command, or hangs.

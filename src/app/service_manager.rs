@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::admin::PipelineStates;
+use admin::PipelineStates;
 
 /// Interval at which the worker's state is checked for changes.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
@@ -134,8 +134,9 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
-    use crate::admin::{Health, PipelineState};
+    use admin::PipelineState;
     use kit::MS;
+    use telemetry::Health;
 
     /// Returns the messages received at `socket`, until `enough` or for at most 10 s of the test's
     /// time.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tracing::info;
 
-use crate::app::reload::changeable;
-use crate::config::{self, Config};
-use crate::engine::action::{EngineSettings, ResultSettings, ResultTarget};
-use crate::gate::Rule;
+use crate::reload::changeable;
+use config::{self, Config};
+use engine::action::{EngineSettings, ResultSettings, ResultTarget};
+use gate::Rule;
 use rules::broker::holding::Holding;
 use rules::delays::DelayLevels;
 use rules::limit::{Algorithm, ceil_ms};

@@ -5,8 +5,8 @@ use std::convert::Infallible;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::warn;
 
-use crate::engine::Stop;
-use crate::tasks::WatchedTask;
+use engine::Stop;
+use runtime::tasks::WatchedTask;
 
 /// Listens for signals until the returned task is aborted.
 ///

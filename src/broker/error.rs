@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lapin::ErrorKind;
 
-use crate::shortage;
+use runtime::shortage;
 
 /// An error while connecting or declaring. Each text names the problem, the place and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::broker::{Broker, BrokerEvent, Message, Outgoing, PublishError, Reply, Tag};
+use crate::{Broker, BrokerEvent, Message, Outgoing, PublishError, Reply, Tag};
 use rules::delays::{DelayLevels, QueueNames};
 use server::MemoryServerState;
 

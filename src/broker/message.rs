@@ -9,7 +9,7 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
-pub(in crate::broker) use self::outgoing::as_sent;
+pub(crate) use self::outgoing::as_sent;
 use rules::headers::{self, BROKER_HEADERS, HeaderValue, Headers, OURS_AND_THE_BROKERS};
 use rules::job::Field;
 

@@ -13,9 +13,9 @@ use lapin::Channel;
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
-use crate::broker::BrokerError;
-use crate::broker::message::amqp_value;
-use crate::config::{Amqp, QueueType};
+use crate::BrokerError;
+use crate::message::amqp_value;
+use config::{Amqp, QueueType};
 use rules::broker::existing_queue::DELIVERY_LIMIT;
 use rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
 use rules::headers::HeaderValue;

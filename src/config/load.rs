@@ -170,7 +170,7 @@ impl ConfigInput {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::reading::key::{ValueKind, env_name};
+    use crate::reading::key::{ValueKind, env_name};
 
     /// Parses a file that has a URL, `key: value`, and the other keys without which `key` has no
     /// meaning.

@@ -152,8 +152,8 @@ pub(super) trait Show {
 /// Implements [`Show`] for types that `$show` turns into a [`ShownValue`].
 macro_rules! show {
     ($show:expr => $($type:ty),+) => {
-        $(impl $crate::config::shown_value::Show for $type {
-            fn shown(&self) -> Option<$crate::config::shown_value::ShownValue> {
+        $(impl $crate::shown_value::Show for $type {
+            fn shown(&self) -> Option<$crate::shown_value::ShownValue> {
                 Some($show(self))
             }
         })+

@@ -7,14 +7,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::broker::{Outgoing, Reply, Tag};
-use crate::gate::fleet::EnforcedPolicies;
-use crate::gate::fleet::registry::ClockReading;
-use crate::gate::{
+use broker::{Outgoing, Reply, Tag};
+use gate::fleet::EnforcedPolicies;
+use gate::fleet::registry::ClockReading;
+use gate::{
     BreakerEvent, BreakerScope, Candidate, LimitEvidence, Rule, ShardId, Suspected, TenantAsk,
     TenantSettled,
 };
-use crate::handler::LateEnd;
+use handler::LateEnd;
 use rules::answers::{Quotas, ThrottleScope};
 use rules::broker::holding::Holding;
 use rules::delays::{DelayLevels, QueueNames};

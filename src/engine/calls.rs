@@ -8,9 +8,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-use crate::engine::watch::{CallWatch, signal_at_end, watched};
-use crate::gate::LEASE_MS;
-use crate::handler::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
+use crate::watch::{CallWatch, signal_at_end, watched};
+use gate::LEASE_MS;
+use handler::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
 use rules::job::Job;
 use rules::timing::lateness::CallSignal;
 

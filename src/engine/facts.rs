@@ -20,11 +20,11 @@ pub use self::limits::LimitFact;
 pub use self::tenants::{ClosedBy, NoDecision, TenantFact};
 pub use self::worker::WorkerFact;
 
-use crate::engine::line_limiter::LineBudget;
-use crate::metrics::Metrics;
+use crate::line_limiter::LineBudget;
 use rules::scope::Labels;
 use rules::tenant::Tenant;
 use rules::trace::{Context, Span};
+use telemetry::metrics::Metrics;
 
 /// Logs a line at `info` if `$few` is true, otherwise at `debug`.
 macro_rules! info_if {

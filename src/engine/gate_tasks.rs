@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::broker::Broker;
-use crate::engine::EngineLoop;
-use crate::engine::action::Block;
-use crate::engine::reports::TaskReport;
-use crate::gate::{
+use crate::EngineLoop;
+use crate::action::Block;
+use crate::reports::TaskReport;
+use broker::Broker;
+use gate::{
     BreakerEvent, BreakerScope, Candidate, Gate, LimitEvidence, Rule, ShardId, Suspected,
     TenantAsk, TenantSettled,
 };
-use crate::handler::PreparingHandler;
+use handler::PreparingHandler;
 use rules::answers::Quotas;
 use rules::steering::Sighted;
 use rules::tenant::Tenant;

@@ -5,7 +5,7 @@ use std::panic::resume_unwind;
 
 use tokio::task::spawn_blocking;
 
-use crate::broker::Delivery;
+use broker::Delivery;
 use rules::job::{Fields, InBody};
 
 /// Size in bytes of a body that the loop reads itself. This takes less than a millisecond.

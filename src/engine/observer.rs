@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use crate::engine::facts::{Fact, Gauges};
-use crate::engine::line_limiter::{LineBudget, LineLimiter};
-use crate::engine::load::SlotLoad;
-use crate::engine::scheduler::Scheduler;
-use crate::metrics::Metrics;
-use crate::telemetry::traces;
+use crate::facts::{Fact, Gauges};
+use crate::line_limiter::{LineBudget, LineLimiter};
+use crate::load::SlotLoad;
+use crate::scheduler::Scheduler;
+use telemetry::metrics::Metrics;
+use telemetry::traces;
 
 /// The state of the log and of the load measurement.
 #[derive(Default)]

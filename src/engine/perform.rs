@@ -11,14 +11,14 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::{Instrument, info};
 
-use crate::broker::{Broker, Outgoing, Reply, Tag};
-use crate::engine::EngineLoop;
-use crate::engine::action::{Action, JobKey};
-use crate::engine::calls;
-use crate::engine::reports::TaskReport;
-use crate::engine::watch::CallWatch;
-use crate::gate::Gate;
-use crate::handler::{LateEnd, Permit, PreparingHandler};
+use crate::EngineLoop;
+use crate::action::{Action, JobKey};
+use crate::calls;
+use crate::reports::TaskReport;
+use crate::watch::CallWatch;
+use broker::{Broker, Outgoing, Reply, Tag};
+use gate::Gate;
+use handler::{LateEnd, Permit, PreparingHandler};
 use rules::job::Job;
 use rules::timing::lateness::CallCheck;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-use crate::engine::action::JobKey;
+use crate::action::JobKey;
 
 /// Prepared calls by job. Each has a worker slot, so `dispatch.concurrency` bounds their number.
 #[derive(Debug)]

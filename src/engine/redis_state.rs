@@ -1,6 +1,6 @@
 //! The state of Redis as a whole that the gate's answers show, for `/readyz` and the metrics.
 
-use crate::gate::{GateError, Replies};
+use gate::{GateError, Replies};
 
 /// The state of Redis that a round trip shows.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::gate::TenantReply;
+    use gate::TenantReply;
 
     #[test]
     fn primaries_without_a_decision_do_not_affect_the_others() {

@@ -2,16 +2,15 @@
 
 use std::time::Duration;
 
-use crate::admin;
-use crate::broker::{Broker, Delivery, PublishError};
-use crate::engine::EngineLoop;
-use crate::engine::action::{Block, JobKey};
-use crate::engine::calls::CallEnd;
-use crate::engine::redis_state::RedisState;
-use crate::gate::{
+use crate::EngineLoop;
+use crate::action::{Block, JobKey};
+use crate::calls::CallEnd;
+use crate::redis_state::RedisState;
+use broker::{Broker, Delivery, PublishError};
+use gate::{
     DedupedAll, Gate, GateError, LearnedAll, Replies, SettleReplies, ShardId, Standings, Verdicts,
 };
-use crate::handler::{Attempt, PreparingHandler};
+use handler::{Attempt, PreparingHandler};
 use rules::job::InBody;
 
 /// The report of a task.
@@ -91,7 +90,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
         let (health, metrics) = (&self.engine.health, &self.engine.metrics);
         health.set_redis(answers);
         metrics.set_up("redis", answers);
-        admin::show_recovery(health, metrics, cold, self.engine.gate.primaries());
+        telemetry::show_recovery(health, metrics, cold, self.engine.gate.primaries());
         match why {
             Some(why) if !answers => {
                 self.redis.failed(now, why);

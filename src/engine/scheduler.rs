@@ -78,12 +78,12 @@ use self::reporting::census::Suspended;
 use self::reporting::closed_tenants::ClosedTenants;
 use self::reporting::spans::JobTraces;
 use self::reporting::tenants::Tallies;
-use crate::broker::{Delivery, MessageKind};
-use crate::engine::action::{Action, Changeable, EngineSettings, JobKey, ResultTarget};
-use crate::engine::facts::{BrokerFact, Fact, Facts, GateFact, Gauges};
-use crate::engine::shards::Shards;
-use crate::gate::fleet::EnforcedPolicies;
-use crate::gate::{GateError, SettleReplies, ShardId};
+use crate::action::{Action, Changeable, EngineSettings, JobKey, ResultTarget};
+use crate::facts::{BrokerFact, Fact, Facts, GateFact, Gauges};
+use crate::shards::Shards;
+use broker::{Delivery, MessageKind};
+use gate::fleet::EnforcedPolicies;
+use gate::{GateError, SettleReplies, ShardId};
 use rules::delays::delivery_window;
 use rules::failures::refusals::Refusals;
 use rules::failures::throttle_backoff::ThrottleBackoff;
@@ -237,7 +237,7 @@ impl Scheduler {
     }
 
     /// Sets the minimum round-trip time of a question
-    /// ([`Gate::base`](crate::gate::Gate::base)).
+    /// ([`Gate::base`](gate::Gate::base)).
     pub fn set_base(&mut self, base: Duration) {
         self.admission.set_base(base);
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::gate::ShardId;
+use gate::ShardId;
 use rules::tenant::Tenant;
 
 type ShardFn = dyn Fn(&Tenant) -> ShardId + Send + Sync;

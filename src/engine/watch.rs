@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-use crate::engine::action::JobKey;
-use crate::handler::{Fate, Permit};
+use crate::action::JobKey;
+use handler::{Fate, Permit};
 use rules::timing::lateness::{CLOSE, CallCheck, CallSignal};
 
 /// Minimum delay before a call that had not arrived is checked again.

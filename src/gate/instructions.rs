@@ -5,8 +5,8 @@
 use ::redis::Value;
 use futures_util::future::join_all;
 
-use crate::gate::GateError;
-use crate::gate::redis::RedisGate;
+use crate::GateError;
+use crate::redis::RedisGate;
 use rules::steering::{Instruction, MAX_INSTRUCTIONS, Steering};
 
 /// How long after its last look a worker counts as alive, in milliseconds. A worker that was silent
@@ -39,23 +39,23 @@ pub struct Follower {
 
 /// A worker's copy of one board.
 #[derive(Debug, Clone, Default)]
-pub(in crate::gate) struct BoardCopy {
-    pub(in crate::gate) version: u64,
+pub(crate) struct BoardCopy {
+    pub(crate) version: u64,
     posted: Vec<(Instruction, u64)>,
     /// The version that the worker has applied.
-    pub(in crate::gate) follows: u64,
+    pub(crate) follows: u64,
 }
 
 impl BoardCopy {
     /// Returns the instructions in force at `now_ms` by the store's clock.
-    pub(in crate::gate) fn in_force(&self, now_ms: u64) -> impl Iterator<Item = Instruction> {
+    pub(crate) fn in_force(&self, now_ms: u64) -> impl Iterator<Item = Instruction> {
         let posted = self.posted.iter();
         let posted = posted.filter(move |(_, until_ms)| *until_ms > now_ms);
         posted.map(|(instruction, _)| instruction.clone())
     }
 
     /// Reads `board` for the worker `name`, and stores its report `says` there.
-    pub(in crate::gate) async fn refresh(
+    pub(crate) async fn refresh(
         mut self,
         gate: &RedisGate,
         board: &str,
@@ -76,7 +76,7 @@ impl BoardCopy {
 ///
 /// # Errors
 /// [`GateError`]: the board can't be read.
-pub(in crate::gate) async fn recent_reports(
+pub(crate) async fn recent_reports(
     gate: &RedisGate,
     board: &str,
     within_ms: u64,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::gate::{
+use crate::{
     BreakerEvent, BreakerScope, Candidate, Change, Deduped, DedupedAll, Gate, GateError,
     Inspection, LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings,
     SuspectDecision, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts,

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::time::Instant;
 
-use crate::gate::keys::Keys;
-use crate::gate::link::{Link, PrimaryLink, Shards, slot_of};
-use crate::gate::{GateError, ShardId};
+use crate::keys::Keys;
+use crate::link::{Link, PrimaryLink, Shards, slot_of};
+use crate::{GateError, ShardId};
 use rules::slots::{SLOTS, Slots};
 
 /// One primary with the keys of its epoch and registry.

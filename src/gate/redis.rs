@@ -19,20 +19,20 @@ use calls::ScriptCall;
 pub use health::ServerHealth;
 pub use outlook::PrimaryOutlook;
 
-use crate::config::RedisServers;
-use crate::gate::keys::Keys;
-use crate::gate::link::{Link, Links, slot_of};
-use crate::gate::primaries::{AllPrimaries, Finder};
-pub use crate::gate::refusal::NODE_OF_A_CLUSTER;
-use crate::gate::reply;
-use crate::gate::scripts::{self, Script};
-use crate::gate::store::Store;
-use crate::gate::watches::Watches;
-use crate::gate::{
+use crate::keys::Keys;
+use crate::link::{Link, Links, slot_of};
+use crate::primaries::{AllPrimaries, Finder};
+pub use crate::refusal::NODE_OF_A_CLUSTER;
+use crate::reply;
+use crate::scripts::{self, Script};
+use crate::store::Store;
+use crate::watches::Watches;
+use crate::{
     BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, EarlierStarts, Gate, GateError,
     Inspection, LearnedAll, LimitEvidence, Primaries, Replies, Rule, SettleReplies, ShardId,
     Standings, Suspected, TenantAsk, TenantSettled, Verdicts,
 };
+use config::RedisServers;
 use rules::answers::Quotas;
 use rules::layout::Layout;
 use rules::limit::{Limit, Limits, ceil_ms};
@@ -217,7 +217,7 @@ impl RedisGate {
     }
 
     /// Returns the policy registries: one, or one per primary of a cluster.
-    pub(in crate::gate) async fn registries(&self) -> Result<AllPrimaries, GateError> {
+    pub(crate) async fn registries(&self) -> Result<AllPrimaries, GateError> {
         self.finder.all(&self.link, true).await
     }
 

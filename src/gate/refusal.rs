@@ -3,10 +3,10 @@
 
 use ::redis::{RedisError, ServerError, Value};
 
-use crate::gate::GateError;
-use crate::gate::fault::{self, Fault};
-use crate::gate::keys::CallKeys;
-use crate::{shortage, tls};
+use crate::GateError;
+use crate::fault::{self, Fault};
+use crate::keys::CallKeys;
+use runtime::{shortage, tls};
 
 /// A node of a Redis Cluster was configured as a single server.
 pub const NODE_OF_A_CLUSTER: &str = "this is a node of a Redis Cluster; set redis.cluster: true";

@@ -10,8 +10,8 @@ use ::redis::Value;
 pub use self::forecast::{forecast_arguments, forecasted};
 pub use self::inspection::inspected;
 pub use self::learned::{learn_arguments, learned};
-use crate::gate::keys::CallKeys;
-use crate::gate::{
+use crate::keys::CallKeys;
+use crate::{
     Answer, BreakerEvent, Candidate, Change, Deduped, End, GateError, LEASE_MS, Note, Rule,
     Sequences, Settled, Standing, SuspectDecision, Suspected, TenantAsk, TenantReply, Ticket,
 };

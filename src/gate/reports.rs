@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::gate::GateError;
-use crate::gate::instructions;
-use crate::gate::redis::RedisGate;
+use crate::GateError;
+use crate::instructions;
+use crate::redis::RedisGate;
 use rules::report::view::{FleetReport, Said};
 
 /// Maximum number of workers whose reports are read.

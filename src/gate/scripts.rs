@@ -8,7 +8,7 @@ use std::sync::{LazyLock, OnceLock};
 use ::redis::{Cmd, Pipeline};
 use include_dir::{Dir, File, include_dir};
 
-use crate::config::ScriptCommand;
+use config::ScriptCommand;
 use rules::algorithms::{bucket, held, product};
 use rules::gate::{fair_queue, forecast, model, shadow, waitlist};
 use rules::layout::Layout;
@@ -187,7 +187,7 @@ impl Family {
     }
 
     /// Returns the script for `limits` and `layout`. The parts for shared partitions are included
-    /// only if [`shared_argument`](crate::gate::reply::shared_argument) sends any, and those for
+    /// only if [`shared_argument`](crate::reply::shared_argument) sends any, and those for
     /// shadows only if there are shadows.
     fn member(&self, limits: &[Limit], layout: &Layout) -> &Script {
         let is_used = |algorithm| limits.iter().any(|limit| limit.algorithm() == algorithm);

@@ -5,7 +5,7 @@
 use ::redis::{Pipeline, Value};
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
-use crate::gate::GateError;
+use crate::GateError;
 
 /// A store in place of a Redis server.
 pub trait Store: Send + Sync + 'static {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use futures_util::future::{join_all, try_join_all};
 
-use crate::gate::fleet::registry::{self, NamedPolicy};
-use crate::gate::redis::RedisGate;
-use crate::gate::{Gate as _, GateError, UsageOfLimit};
+use crate::fleet::registry::{self, NamedPolicy};
+use crate::redis::RedisGate;
+use crate::{Gate as _, GateError, UsageOfLimit};
 use rules::decision::Tried;
 use rules::job::priority::Priorities;
 use rules::limit::{Limit, Limits};

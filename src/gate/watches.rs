@@ -8,10 +8,10 @@ use ::redis::Pipeline;
 use futures_util::future::{join_all, try_join_all};
 use tokio::time::Instant;
 
-use crate::gate::epoch::{SentPulse, Watch, WatchTarget};
-use crate::gate::link::{self, Link, PrimaryLink};
-use crate::gate::primaries::{AllPrimaries, Finder, Primary};
-use crate::gate::{EarlierStarts, GateError, Primaries};
+use crate::epoch::{SentPulse, Watch, WatchTarget};
+use crate::link::{self, Link, PrimaryLink};
+use crate::primaries::{AllPrimaries, Finder, Primary};
+use crate::{EarlierStarts, GateError, Primaries};
 use rules::slots::Slots;
 
 /// How long an answer of a primary counts as proof that it works, while other primaries fail.

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::verdicts::retry;
 use super::{Attempt, Outcome, Permit, PreparingHandler};
-use crate::config::Exec;
+use config::Exec;
 use pool::{ProgramJob, ProgramPool, ReadyProgram};
 use rules::job::Job;
 
@@ -52,6 +52,8 @@ impl ExecHandler {
     }
 }
 
+// Not for authors of workers, who see the pages of the trait.
+#[doc(hidden)]
 impl PreparingHandler for ExecHandler {
     type Ready = ReadyProgram;
 

@@ -13,10 +13,10 @@ use tokio::time::timeout;
 
 use super::verdicts::{self, retry, unprepared};
 use super::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler, Trouble};
-use crate::broker::amqp::Forwarder;
-use crate::broker::forwarding::{ExpectedEnd, Forwarding};
-use crate::broker::{BrokerError, Message, PublishError, Reply};
-use crate::config::{self, Config, Forward};
+use broker::amqp::Forwarder;
+use broker::forwarding::{ExpectedEnd, Forwarding};
+use broker::{BrokerError, Message, PublishError, Reply};
+use config::{self, Config, Forward};
 use rules::decision::LEASE_MS;
 use rules::delays::{DelayLevels, QueueNames};
 use rules::headers::{self, HeaderValue};
@@ -175,6 +175,8 @@ fn token() -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+// Not for authors of workers, who see the pages of the trait.
+#[doc(hidden)]
 impl<F: Forwarding> PreparingHandler for ForwardHandler<F> {
     /// The connection, which all jobs share; nothing else needs to be prepared.
     type Ready = ();

@@ -186,6 +186,8 @@ impl HttpHandler {
     }
 }
 
+// Not for authors of workers, who see the pages of the trait.
+#[doc(hidden)]
 impl PreparingHandler for HttpHandler {
     type Ready = ReadyCall;
 

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::config::show_duration;
-use crate::gate::Inspection;
+use config::show_duration;
+use gate::Inspection;
 use rules::answers::{Excess, Quota};
 use rules::limit::{Limit, floor_ms};
 

@@ -54,6 +54,7 @@ pub trait Answer: Serialize {
 
 /// Defines answers as structs. `pub struct A: B` has the fields of `B` as well. `as "NAME"` names
 /// the schema, so that other schemas can refer to it.
+#[macro_export]
 macro_rules! answers {
     ($(
         $(#[$attribute:meta])*
@@ -71,31 +72,31 @@ macro_rules! answers {
             )?
             $(
                 $(#[doc = $about])*
-                #[serde(skip_serializing_if = "crate::operator::answer::Schema::is_absent")]
+                #[serde(skip_serializing_if = "operator::answer::Schema::is_absent")]
                 pub $field: $type,
             )*
         }
 
-        impl $crate::operator::answer::Answer for $name {
-            fn fields() -> Vec<$crate::operator::answer::Field> {
-                use $crate::operator::answer::Schema;
+        impl $crate::answer::Answer for $name {
+            fn fields() -> Vec<$crate::answer::Field> {
+                use $crate::answer::Schema;
                 let own = [$((
                     stringify!($field),
                     <$type as Schema>::schema(),
                     <$type as Schema>::IS_OPTIONAL,
                 )),*];
-                [$(<$base as $crate::operator::answer::Answer>::fields(),)? own.to_vec()].concat()
+                [$(<$base as $crate::answer::Answer>::fields(),)? own.to_vec()].concat()
             }
         }
 
-        impl $crate::operator::answer::Schema for $name {
+        impl $crate::answer::Schema for $name {
             fn schema() -> serde_json::Value {
                 let name: Option<&str> = None $(.or(Some($component)))?;
                 match name {
                     Some(name) => serde_json::json!({
                         "$ref": format!("#/components/schemas/{name}"),
                     }),
-                    None => <Self as $crate::operator::answer::Answer>::definition(),
+                    None => <Self as $crate::answer::Answer>::definition(),
                 }
             }
         }
@@ -111,9 +112,10 @@ macro_rules! answers {
         )?
     )+};
 }
-pub(crate) use answers;
+pub use answers;
 
 /// Defines string types with a few possible values, or with a single one.
+#[macro_export]
 macro_rules! words {
     ($($(#[doc = $doc:literal])* pub struct $name:ident = $words:expr;)+) => {$(
         $(#[doc = $doc])*
@@ -127,7 +129,7 @@ macro_rules! words {
             }
         }
 
-        impl $crate::operator::answer::Schema for $name {
+        impl $crate::answer::Schema for $name {
             fn schema() -> serde_json::Value {
                 match $words.as_slice() {
                     [only] => serde_json::json!({"const": only}),
@@ -137,7 +139,7 @@ macro_rules! words {
         }
     )+};
 }
-pub(crate) use words;
+pub use words;
 
 /// A field that is always `true`.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use super::NotDone;
 use super::answer::{Maybe, True, answers};
 use super::text::plain;
-use crate::gate::GateError;
-use crate::gate::redis::RedisGate;
+use gate::GateError;
+use gate::redis::RedisGate;
 
 /// Maximum number of entries that are kept.
 pub const MAX_ENTRIES: usize = 1_000;

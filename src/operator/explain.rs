@@ -21,10 +21,10 @@ use super::job::{JobRef, JobState};
 use super::recovery::Recovery;
 use super::text::plain;
 use super::times::{at, when};
-use crate::config::Config;
-use crate::gate::fleet::registry::{self, NamedPolicy};
-use crate::gate::redis::RedisGate;
-use crate::gate::{Gate as _, GateError, Inspection, Standing, Ticket, instructions};
+use config::Config;
+use gate::fleet::registry::{self, NamedPolicy};
+use gate::redis::RedisGate;
+use gate::{Gate as _, GateError, Inspection, Standing, Ticket, instructions};
 use rules::gate::forecast::{
     Certainty, ForecastEnd, ForecastRequest, ForecastTarget, Schedule, end,
 };

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::answer::answers;
 use super::fullness::Fullness;
-use crate::config::Config;
-use crate::gate::instructions;
-use crate::gate::redis::RedisGate;
-use crate::gate::reports::Fleet;
-use crate::gate::tenant_standings::read_standings;
+use config::Config;
+use gate::instructions;
+use gate::redis::RedisGate;
+use gate::reports::Fleet;
+use gate::tenant_standings::read_standings;
 use rules::report::view::{ReportedWorker, Row, Sort};
 use rules::tenant::Tenant;
 

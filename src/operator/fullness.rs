@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use crate::config::show_duration;
-use crate::gate::UsageOfLimit;
+use config::show_duration;
+use gate::UsageOfLimit;
 use rules::decision::{Tally, Tried};
 use rules::limit::{Algorithm, Limit};
 use rules::scope::Scope;

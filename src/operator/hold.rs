@@ -8,9 +8,9 @@ use super::answer::{answers, words};
 use super::steer::{Followers, WorkerLoad, followed, loads};
 use super::text::count;
 use super::times::when;
-use crate::broker::amqp::Client;
-use crate::gate::instructions::{BoardView, Versions, drop_all, see};
-use crate::gate::redis::RedisGate;
+use broker::amqp::Client;
+use gate::instructions::{BoardView, Versions, drop_all, see};
+use gate::redis::RedisGate;
 use rules::steering::{ALL, Hold, Instruction};
 
 words! {

@@ -34,11 +34,11 @@ use super::recovery::Recovery;
 use super::text::plain;
 use super::times::when;
 use super::{NotDone, hold, limits, trials};
-use crate::config::Config;
-use crate::gate::fleet::registry::{self, NamedPolicy};
-use crate::gate::instructions::{self, BoardView};
-use crate::gate::redis::RedisGate;
-use crate::gate::{
+use config::Config;
+use gate::fleet::registry::{self, NamedPolicy};
+use gate::instructions::{self, BoardView};
+use gate::redis::RedisGate;
+use gate::{
     BreakerEvent, BreakerScope, Gate as _, GateError, Inspection, Rule, Standing, UsageOfLimit,
 };
 use rules::gate::forecast::ForecastRequest;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::broker::{Message, Outgoing};
+use broker::{Message, Outgoing};
 use lapin::types::AMQPValue;
 use rules::delays::QueueNames;
 use rules::headers::{ATTEMPT, DIED, FIRST_CALL, HeaderValue, OURS, REASON, ROUTING_KEY, WAITS};

@@ -1,6 +1,6 @@
 //! A tenant's effective limits, for people and as JSON.
 
-use crate::config::{closest, show_duration};
+use config::{closest, show_duration};
 use rules::limit::{Algorithm, Limit, Limits, Unit};
 use rules::named::Named;
 use rules::policy::{LimitsSource, Policy};

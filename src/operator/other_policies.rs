@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use super::NotDone;
 use super::text::plain;
-use crate::gate::GateError;
-use crate::gate::fleet::registry::{self, NamedPolicy};
-use crate::gate::fleet::{IDLE_MS, Registered};
-use crate::gate::redis::RedisGate;
+use gate::GateError;
+use gate::fleet::registry::{self, NamedPolicy};
+use gate::fleet::{IDLE_MS, Registered};
+use gate::redis::RedisGate;
 use rules::policy::{Policy, differing};
 
 /// Maximum number of keys in JSON.

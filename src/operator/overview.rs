@@ -3,10 +3,10 @@
 use super::fleet::BusiestTenants;
 use super::other_policies::{OtherPolicies, others};
 use super::recovery::Recovery;
-use crate::config::Config;
-use crate::gate::redis::RedisGate;
-use crate::gate::reports::{self, Fleet};
-use crate::gate::{BreakerEvent, BreakerScope, Gate as _, GateError, Rule, Standing};
+use config::Config;
+use gate::redis::RedisGate;
+use gate::reports::{self, Fleet};
+use gate::{BreakerEvent, BreakerScope, Gate as _, GateError, Rule, Standing};
 use rules::report::view::Sort;
 
 /// Selects tenants.

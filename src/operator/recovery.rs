@@ -1,9 +1,9 @@
 //! The recovery wait: after Redis may have lost data, workers admit no job until the lost usage no
 //! longer counts.
 
-use crate::gate::GateError;
-use crate::gate::epoch::outlook::Outlook;
-use crate::gate::redis::PrimaryOutlook;
+use gate::GateError;
+use gate::epoch::outlook::Outlook;
+use gate::redis::PrimaryOutlook;
 
 use super::text::plain;
 use super::times::when;

@@ -7,10 +7,10 @@ use tokio::time::{Instant, sleep};
 
 use super::answer::answers;
 use super::text::count;
-use crate::config::{parse_duration, show_duration};
-use crate::gate::GateError;
-use crate::gate::instructions::{BoardView, Versions, followers, see};
-use crate::gate::redis::RedisGate;
+use config::{parse_duration, show_duration};
+use gate::GateError;
+use gate::instructions::{BoardView, Versions, followers, see};
+use gate::redis::RedisGate;
 
 /// Maximum duration of an instruction.
 pub const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);

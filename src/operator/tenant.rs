@@ -4,9 +4,9 @@ use super::answer::{Maybe, answers, words};
 use super::steer::Followers;
 use super::wake::wake;
 use super::{NotDone, trials};
-use crate::config::closest;
-use crate::gate::redis::RedisGate;
-use crate::gate::{BreakerScope, Change, Gate as _};
+use config::closest;
+use gate::redis::RedisGate;
+use gate::{BreakerScope, Change, Gate as _};
 use rules::limit::{Limit, Limits};
 use rules::policy::{LimitsSource, Policy};
 use rules::tenant::Tenant;
@@ -203,7 +203,7 @@ impl AppliedChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use config::Config;
 
     fn named(yaml: &str, tenant: &str, given: Option<&str>) -> Result<String, String> {
         let config = Config::parse("c.yaml", yaml, std::iter::empty()).expect("valid");

@@ -6,8 +6,8 @@ use super::NotDone;
 use super::answer::Maybe;
 use super::steer::{Followers, followed};
 use super::tenant::{Changed, sets};
-use crate::gate::instructions::{BoardView, EndInstruction, drop_all, put, see};
-use crate::gate::redis::RedisGate;
+use gate::instructions::{BoardView, EndInstruction, drop_all, put, see};
+use gate::redis::RedisGate;
 use rules::limit::Limit;
 use rules::policy::Policy;
 use rules::steering::Instruction;
@@ -161,7 +161,7 @@ impl EndedTrial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use config::Config;
 
     #[test]
     fn limits_with_leases_cannot_be_tried() {

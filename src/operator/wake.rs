@@ -1,10 +1,10 @@
 //! Wakes waiting jobs after a change by an operator or a changed file, so that they notice it at
 //! once.
 
-use crate::gate::GateError;
-use crate::gate::fleet::EasedTenants;
-use crate::gate::instructions::{BoardView, EndInstruction, put_instead, see};
-use crate::gate::redis::RedisGate;
+use gate::GateError;
+use gate::fleet::EasedTenants;
+use gate::instructions::{BoardView, EndInstruction, put_instead, see};
+use gate::redis::RedisGate;
 use rules::steering::{Instruction, MAX_WAKES, WAKE_KEPT_MS};
 use rules::tenant::Tenant;
 

@@ -13,6 +13,6 @@ mod otlp;
 mod variables;
 
 #[cfg(not(feature = "otlp"))]
-pub(crate) use self::disabled::{begin, record, sampler};
+pub use self::disabled::{begin, record, sampler};
 #[cfg(feature = "otlp")]
-pub(crate) use self::otlp::{begin, record, sampler};
+pub use self::otlp::{begin, record, sampler};

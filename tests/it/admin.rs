@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admin::{AdminError, Health, PipelineState, PipelineStates, serve};
-use sluicegate::config::{Admin, Secret};
-use sluicegate::gate::Primaries;
+use admin::{AdminError, PipelineState, PipelineStates, serve};
+use config::{Admin, Secret};
+use gate::Primaries;
+use telemetry::Health;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 use tokio::time::timeout;

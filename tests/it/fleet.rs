@@ -4,6 +4,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use gate::fleet::registry::{NamedPolicy, Registry};
+use gate::redis::RedisGate;
+use gate::reports::{self, see};
 use kit::api::Api;
 use kit::gate::{LONG, gate_at, limit, tenant};
 use kit::process::Process;
@@ -16,9 +19,6 @@ use rules::report::view::Sort;
 use rules::report::{KEPT_MS, MAX_BYTES, MAX_TENANTS, Report, ReportedTenant};
 use rustix::process::Signal;
 use serde_json::Value;
-use sluicegate::gate::fleet::registry::{NamedPolicy, Registry};
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::reports::{self, see};
 use tokio::task::JoinSet;
 
 use crate::PROGRAM;

@@ -8,6 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use config::{Config, Http};
+use engine::Stop;
+use handler::http::HttpHandler;
+use handler::{Attempt, Permit, PreparingHandler};
 use kit::Bed;
 use kit::MS;
 use kit::api::{Api, Call};
@@ -16,11 +20,6 @@ use kit::proxy::{Proxy, Range, Transfer, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::settings;
 use rules::job::Job;
-use sluicegate::app;
-use sluicegate::config::{Config, Http};
-use sluicegate::engine::Stop;
-use sluicegate::handler::http::HttpHandler;
-use sluicegate::handler::{Attempt, Permit, PreparingHandler};
 use tokio::time::Instant;
 
 /// A deadline that ends a hanging test. No step takes this long.

@@ -17,14 +17,14 @@ mod tls;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use config::Http;
+use handler::http::HttpHandler;
+use handler::{Attempt, Outcome, Permit};
 use hyper::header::{HeaderName, HeaderValue};
 use kit::settings;
 use rules::answers::{AnswerPattern, Answers, Consequence, LimitInfo, Quotas};
 use rules::job::Job;
 use rules::tenant::Tenant;
-use sluicegate::config::Http;
-use sluicegate::handler::http::HttpHandler;
-use sluicegate::handler::{Attempt, Outcome, Permit};
 use tokio::net::TcpSocket;
 
 use downstream::{AfterAnswer, Downstream};

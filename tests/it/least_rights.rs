@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use broker::BrokerError;
+use broker::amqp::Client;
+use config::QueueType;
 use kit::servers::{shared_rabbit, shared_redis, unique};
 use kit::sources::documented_rule;
 use kit::until;
@@ -14,9 +17,6 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 use rustix::process::Signal;
-use sluicegate::broker::BrokerError;
-use sluicegate::broker::amqp::Client;
-use sluicegate::config::QueueType;
 
 use crate::PROGRAM;
 use crate::broker::bed::{amqp, levels};

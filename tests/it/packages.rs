@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use admin::{PipelineState, PipelineStates, serve};
+use config::{Config, parse_duration};
 use kit::root;
 use serde_json::Value;
-use sluicegate::admin::{PipelineState, PipelineStates, serve};
-use sluicegate::config::{Config, parse_duration};
 
 use crate::admin::get_with;
 use crate::cli::sluicegate;

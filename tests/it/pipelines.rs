@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::Outgoing;
 use kit::api::{Api, Call, Reply};
 use kit::process::Process;
 use kit::servers::{free_port, shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, job, jobs, until};
 use rustix::process::Signal;
-use sluicegate::broker::Outgoing;
 use tempfile::TempDir;
 
 use crate::PROGRAM;

@@ -5,6 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::time::Duration;
 
+use broker::amqp::Client;
+use config::Config;
+use gate::redis::RedisGate;
+use gate::{EarlierStarts, Gate};
 use kit::api::Api;
 use kit::gate::{FRESH, LONG, LimitedGate, decided, limit, started};
 use kit::process::Process;
@@ -19,10 +23,6 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 use rules::delays::DelayLevels;
 use rules::limit::Algorithm;
-use sluicegate::broker::amqp::Client;
-use sluicegate::config::Config;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{EarlierStarts, Gate};
 
 use crate::PROGRAM;
 use crate::gate::topology::configured;

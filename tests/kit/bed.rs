@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::amqp::Client;
+use broker::{Message, Outgoing};
+use config::Config;
 use lapin::BasicProperties;
 use rules::delays::DelayLevels;
 use rules::headers::HeaderValue;
-use sluicegate::broker::amqp::Client;
-use sluicegate::broker::{Message, Outgoing};
-use sluicegate::config::Config;
 use tokio::time::Instant;
 
 use crate::servers::unique;

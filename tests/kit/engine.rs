@@ -3,11 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sluicegate::broker::{
-    Broker, BrokerEvent, Delivery, DeliverySource, Outgoing, PublishError, Reply, Tag,
-};
-use sluicegate::engine::{Engine, Stop};
-use sluicegate::metrics::Metrics;
+use broker::{Broker, BrokerEvent, Delivery, DeliverySource, Outgoing, PublishError, Reply, Tag};
+use engine::{Engine, Stop};
+use telemetry::metrics::Metrics;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 /// Records acks, and ends the engine after all expected ones. Published messages are lost.

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use config::SecretUrl;
 use fake_redis::FakeRedis;
+use gate::memory::MemoryGate;
+use gate::redis::RedisGate;
+use gate::{
+    Answer, Gate, GateError, Inspection, Question, Receipt, Replies, TenantAsk, TenantReply, Ticket,
+};
 use redis::Pipeline;
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::scope::Labels;
 use rules::tenant::Tenant;
-use sluicegate::config::SecretUrl;
-use sluicegate::gate::memory::MemoryGate;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{
-    Answer, Gate, GateError, Inspection, Question, Receipt, Replies, TenantAsk, TenantReply, Ticket,
-};
 use tokio::time::Instant;
 
 use crate::servers::{shared_redis, unique};

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use config::{Config, Http, SecretUrl};
+use engine::action::{Changeable, EngineSettings};
 use rules::answers::ThrottleScope;
 use rules::broker::holding::Holding;
 use rules::delays::{DelayLevels, QueueNames};
 use rules::failures::retry::RetryPolicy;
 use rules::job::{Fields, TenantField, ValueField};
 use rules::limit::{Algorithm, Limit};
-use sluicegate::config::{Config, Http, SecretUrl};
-use sluicegate::engine::action::{Changeable, EngineSettings};
 
 /// Returns the default settings for calls of `url`, which may be invalid.
 pub fn http(url: impl Into<String>) -> Http {

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, UNIX_EPOCH};
 
+use config::{ApiProfile, Config, parse_duration};
 use kit::root;
 use kit::sources::page;
 use rules::answers::{Answers, Consequence, Interpretation, ReceivedAnswer, verdict};
 use rules::named::Named;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
-use sluicegate::config::{ApiProfile, Config, parse_duration};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 

@@ -64,7 +64,7 @@ fn files_named_by_pages_exist() {
         missing.extend(gone.map(|name| format!("{}: {name}", page.display())));
     }
     assert!(missing.is_empty(), "{missing:#?}");
-    let text = "`src/app.rs`, `app.rs`, `lua/NAME.lua`, `src/gone.rs`, `x.rs`, `a b.rs`";
+    let text = "`src/app/lib.rs`, `lib.rs`, `lua/NAME.lua`, `src/gone.rs`, `x.rs`, `a b.rs`";
     assert_eq!(missing_files(text, &known), ["src/gone.rs", "x.rs"]);
 }
 

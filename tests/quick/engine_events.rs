@@ -5,6 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use broker::{Broker, BrokerEvent, Outgoing, PublishError, Reply, Tag};
+use engine::action::{EngineSettings, ResultSettings, ResultTarget, Update};
+use engine::scheduler::Scheduler;
+use engine::{Engine, EngineEnd, Stop};
+use gate::{
+    Answer, BreakerEvent as CallEvent, BreakerScope, Candidate, Change, Deduped, DedupedAll, Gate,
+    GateError, Inspection, Note, Replies, Rule, Sequences, SettleReplies, Standings,
+    SuspectDecision, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts,
+};
+use handler::{Handler, Outcome, Permit};
 use kit::engine::{AckRecorder, channel, deliveries, engine};
 use kit::settings;
 use lapin::BasicProperties;
@@ -13,18 +23,8 @@ use rules::job::{Job, TenantField};
 use rules::limit::{Limit, Limits};
 use rules::scope::Labels;
 use rules::tenant::Tenant;
-use sluicegate::admin::Health;
-use sluicegate::broker::{Broker, BrokerEvent, Outgoing, PublishError, Reply, Tag};
-use sluicegate::engine::action::{EngineSettings, ResultSettings, ResultTarget, Update};
-use sluicegate::engine::scheduler::Scheduler;
-use sluicegate::engine::{Engine, EngineEnd, Stop};
-use sluicegate::gate::{
-    Answer, BreakerEvent as CallEvent, BreakerScope, Candidate, Change, Deduped, DedupedAll, Gate,
-    GateError, Inspection, Note, Replies, Rule, Sequences, SettleReplies, Standings,
-    SuspectDecision, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts,
-};
-use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::metrics::Metrics;
+use telemetry::Health;
+use telemetry::metrics::Metrics;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 

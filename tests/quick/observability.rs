@@ -4,6 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use broker::topology::Topology;
+use config::QueueType;
+use gate::BreakerScope;
+use gate::keys::Keys;
 use kit::sources::{self, files, quoted};
 use rules::calendar::{Calendar, Zone};
 use rules::delays::DelayLevels;
@@ -15,11 +19,7 @@ use rules::layout::Layout;
 use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
 use rules::scope::{Labels, Scope};
 use rules::tenant::Tenant;
-use sluicegate::broker::topology::Topology;
-use sluicegate::config::QueueType;
-use sluicegate::gate::BreakerScope;
-use sluicegate::gate::keys::Keys;
-use sluicegate::metrics::Metrics;
+use telemetry::metrics::Metrics;
 
 const PAGE: &str = include_str!("../../docs/OBSERVABILITY.md");
 

@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
+use gate::{BreakerEvent, BreakerScope, Rule, Standings};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::gate::{BreakerEvent, BreakerScope, Rule, Standings};
 
 use super::history::History;
 use super::plan::{Plan, ms, pick};

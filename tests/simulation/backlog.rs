@@ -7,7 +7,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use broker::{Broker, Message, Outgoing};
 use bytes::Bytes;
+use engine::Stop;
+use engine::scheduler::Scheduler;
+use handler::{Handler, Outcome, Permit};
 use kit::settings;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
@@ -15,11 +19,7 @@ use rules::delays::DelayLevels;
 use rules::job::Job;
 use rules::limit::{Algorithm, Limit};
 use simulator::environment::{self, Environment, in_simulated_time};
-use sluicegate::broker::{Broker, Message, Outgoing};
-use sluicegate::engine::Stop;
-use sluicegate::engine::scheduler::Scheduler;
-use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::metrics::Metrics;
+use telemetry::metrics::Metrics;
 use tokio::time::{Instant, sleep};
 
 use super::plan::ms;

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::memory::{MemoryBroker, PublishFault};
+use broker::{Broker, BrokerEvent, Delivery, DeliverySource, Outgoing, PublishError, Reply, Tag};
 use rules::headers;
-use sluicegate::broker::memory::{MemoryBroker, PublishFault};
-use sluicegate::broker::{
-    Broker, BrokerEvent, Delivery, DeliverySource, Outgoing, PublishError, Reply, Tag,
-};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 

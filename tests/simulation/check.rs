@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use broker::Message;
+use gate::Gate;
 use kit::counts::{aligned, sliding};
 use rules::gate::usage::{Clock, PartitionUsage};
 use rules::gate::waitlist::AHEAD_MS;
@@ -10,8 +12,6 @@ use rules::job::Field;
 use rules::limit::{Algorithm, Limit, Limits, Unit};
 use rules::scope::{Labels, Scope};
 use rules::tenant::Tenant;
-use sluicegate::broker::Message;
-use sluicegate::gate::Gate;
 
 use super::crashes;
 use super::history::{Call, History, PartitionRecord, TenantRecord};

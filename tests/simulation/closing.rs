@@ -1,10 +1,10 @@
 //! A 429 that closes all tenants, and the operator who opens them. Simulations with seeds from
 //! [`CLOSES_ALL`] have this; histories of lower seeds are unchanged.
 
+use gate::{BreakerEvent, BreakerScope, Change, Gate, Standings};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rules::answers::ThrottleScope;
-use sluicegate::gate::{BreakerEvent, BreakerScope, Change, Gate, Standings};
 use tokio::time::Instant;
 
 use super::plan::pick;

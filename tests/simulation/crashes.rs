@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use gate::LEASE_MS;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rules::failures::crash::NOTE_LEASE_MS;
-use sluicegate::gate::LEASE_MS;
 
 use super::history::History;
 use super::plan::{Planned, Trouble, ms};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use gate::LEASE_MS;
+use handler::{Attempt, Fate, Handler, LateEnd, Outcome, Permit, Trouble};
 use rules::answers::{LimitInfo, Quotas};
 use rules::job::Job;
-use sluicegate::gate::LEASE_MS;
-use sluicegate::handler::{Attempt, Fate, Handler, LateEnd, Outcome, Permit, Trouble};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;

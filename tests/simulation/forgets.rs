@@ -19,13 +19,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fake_redis::FakeRedis;
+use gate::EarlierStarts;
+use gate::fleet::registry::NamedPolicy;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::policy::{EntryLimits, Pattern, Policy};
 use simulator::environment::in_simulated_time;
-use sluicegate::gate::EarlierStarts;
-use sluicegate::gate::fleet::registry::NamedPolicy;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 

@@ -6,17 +6,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::forwarding::{ExpectedEnd, Forwarding};
+use broker::{PublishError, Reply};
 use bytes::Bytes;
+use config::{Forward, RoutingKey};
+use handler::forward::ForwardHandler;
+use handler::{Attempt, Outcome, Permit, PreparingHandler};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rules::headers::DONE_TOKEN;
 use rules::job::{Field, Job};
 use serde_json::json;
-use sluicegate::broker::forwarding::{ExpectedEnd, Forwarding};
-use sluicegate::broker::{PublishError, Reply};
-use sluicegate::config::{Forward, RoutingKey};
-use sluicegate::handler::forward::ForwardHandler;
-use sluicegate::handler::{Attempt, Outcome, Permit, PreparingHandler};
 use tokio::time::sleep;
 
 use super::downstream::{self, Answered, Reply as Answer, THROTTLED, arrive, used};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hasher};
 
+use gate::End;
 use rules::limit::Unit;
-use sluicegate::gate::End;
 use tokio::time::Instant;
 
 use super::scopes::Partition;

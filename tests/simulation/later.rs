@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::action::{Changeable, Update};
+use gate::GateError;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rules::tenant::Tenant;
-use sluicegate::engine::action::{Changeable, Update};
-use sluicegate::gate::GateError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 

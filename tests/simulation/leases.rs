@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::Config;
 use simulator::api::ApiModel;
 use simulator::figures::Figures;
 use simulator::forms::{CostDistribution, Skew};
 use simulator::history::RecordedCall;
 use simulator::load::LoadProfile;
 use simulator::run::{RunSetup, simulate};
-use sluicegate::config::Config;
 
 const JOBS: usize = 600;
 const TENANTS: usize = 5;

@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use config::Config;
 use simulator::api::ApiModel;
 use simulator::figures::Figures;
 use simulator::forms::{CostDistribution, Skew};
 use simulator::history::RunHistory;
 use simulator::load::LoadProfile;
 use simulator::run::{RunSetup, simulate};
-use sluicegate::config::Config;
 
 const TENANTS: usize = 50;
 /// Number of jobs in a usual test run.

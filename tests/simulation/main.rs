@@ -65,14 +65,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ::broker::{Broker, Message, Outgoing};
+use ::gate::LEASE_MS;
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use rules::delays::DelayLevels;
 use rules::limit::{Algorithm, Limit};
 use simulator::environment::{Environment, in_simulated_time};
-use sluicegate::broker::{Broker, Message, Outgoing};
-use sluicegate::gate::LEASE_MS;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -230,7 +230,7 @@ async fn quiet(world: &World) {
     sleep(ms(10_000)).await;
 }
 
-async fn drain(mut events: tokio::sync::mpsc::Receiver<sluicegate::broker::BrokerEvent>) {
+async fn drain(mut events: tokio::sync::mpsc::Receiver<::broker::BrokerEvent>) {
     while events.recv().await.is_some() {}
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use gate::{Change, Gate};
 use rules::tenant::Tenant;
-use sluicegate::gate::{Change, Gate};
 
 use super::closing;
 use super::world::{World, micros};

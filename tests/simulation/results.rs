@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
+use broker::memory::{MemoryBroker, PublishFault};
+use broker::{Message, Outgoing, Reply};
+use engine::action::{ResultSettings, ResultTarget};
 use rules::headers::RESULT;
 use rules::job::Field;
-use sluicegate::broker::memory::{MemoryBroker, PublishFault};
-use sluicegate::broker::{Message, Outgoing, Reply};
-use sluicegate::engine::action::{ResultSettings, ResultTarget};
 
 use super::starts;
 use super::world::World;

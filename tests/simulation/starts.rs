@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use broker::Message;
 use lapin::types::{AMQPValue, FieldTable};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rules::job::dedupe::DEDUPE_KEY;
 use rules::job::start::{DELAY, NOT_BEFORE};
-use sluicegate::broker::Message;
 
 use super::history::History;
 use super::plan::{Plan, Planned, ms};

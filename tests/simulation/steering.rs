@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use engine::action::Update;
+use gate::instructions::LIVE_MS;
 use rules::steering::{ALL, CANCELLED, Hold, Instruction, SightedState, Steering};
 use rules::tenant::Tenant;
-use sluicegate::engine::action::Update;
-use sluicegate::gate::instructions::LIVE_MS;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use broker::Broker;
+use engine::EngineEnd;
+use engine::action::{Changeable, EngineSettings};
+use engine::scheduler::Scheduler;
 use rules::broker::holding::Holding;
 use rules::delays::DelayLevels;
 use rules::job::{Fields, TenantField, ValueField};
 use simulator::environment;
-use sluicegate::broker::Broker;
-use sluicegate::engine::EngineEnd;
-use sluicegate::engine::action::{Changeable, EngineSettings};
-use sluicegate::engine::scheduler::Scheduler;
-use sluicegate::metrics::Metrics;
+use telemetry::metrics::Metrics;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 

@@ -7,14 +7,14 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use broker::forwarding::PendingEnds;
+use broker::memory::MemoryBroker;
+use engine::Stop;
+use gate::{Note, Suspected};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use simulator::environment::Environment;
 pub use simulator::environment::micros;
-use sluicegate::broker::forwarding::PendingEnds;
-use sluicegate::broker::memory::MemoryBroker;
-use sluicegate::engine::Stop;
-use sluicegate::gate::{Note, Suspected};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 

@@ -1,7 +1,7 @@
 //! Files of cases that a user wrote for `sluicegate test`.
 
+use config::Pipelines;
 use simulator::cases::read_with;
-use sluicegate::config::Pipelines;
 
 /// Checks a file of cases. Files that it names are not read.
 ///

@@ -1,6 +1,6 @@
 //! The configuration file and the environment.
 
-use sluicegate::config::{Origin, Pipelines};
+use config::{Origin, Pipelines};
 
 /// Name of the file.
 const NAME: &str = "fuzz.yaml";

@@ -1,7 +1,7 @@
 //! Incoming AMQP 0-9-1 frames, which are screened before `lapin` reads them.
 
+use broker::amqp::screen::Screen;
 use lapin::protocol::basic::parse_properties;
-use sluicegate::untrusted::Screen;
 
 /// Type of a content header frame.
 const HEADER: u8 = 2;

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::Message;
+use broker::amqp::content::{unreadable, wrapped};
 use bytes::Bytes;
 use http::Uri;
 use lapin::BasicProperties;
@@ -19,8 +21,6 @@ use rules::policy::{EntryLimits, Pattern, Policy};
 use rules::scope::{MAX_VALUE_BYTES, Scope};
 use rules::tenant::Tenant;
 use rules::trace::Context;
-use sluicegate::broker::Message;
-use sluicegate::untrusted::{line, unreadable, wrapped};
 use url::Url;
 
 /// Class, weight and body size, before the properties.
@@ -132,7 +132,7 @@ fn given(message: &Message, claims: &Claims) {
     let mut job = Job::new(message.id().unwrap_or_default(), claims.tenant.clone(), "");
     job.body = message.body.clone();
     job.published = Published::new(Arc::new(message.clone()));
-    let line = line(&job);
+    let line = job.line(1);
     let (end, text) = line.split_last().expect("a newline");
     assert!(*end == b'\n' && !text.contains(&b'\n'));
     let read: serde_json::Value = serde_json::from_slice(text).expect("it is JSON");

@@ -1,8 +1,8 @@
 //! The text of a policy, which workers store for each other.
 
+use gate::fleet::text::{read, write};
 use rules::limit::{MAX_REQUESTS, MAX_WINDOW};
 use rules::tenant::Tenant;
-use sluicegate::gate::fleet::text::{read, write};
 
 /// Checks a policy. A valid policy must have limits within their bounds, give limits to each
 /// tenant, and be read as it is written.

@@ -1,10 +1,11 @@
 //! Redis's replies to our scripts, and a cluster's list of its nodes.
 
+use gate::Answer;
+use gate::link::{owned, redirect};
+use gate::reply::{acquired, changed, head, inspected};
 use redis::{Value, parse_redis_value};
 use rules::decision::Sequences;
 use rules::slots::SLOTS;
-use sluicegate::gate::Answer;
-use sluicegate::untrusted::{acquired, changed, head, inspected, owned, redirect};
 
 /// Checks a reply. The first byte says how many jobs or limits the request had, and with how many
 /// shadow limits; a reply in Redis's protocol follows.

@@ -1,14 +1,12 @@
 //! Data other than policies that workers store in Redis for each other: the epoch, slots, quotas, a
 //! job's ticket, and reports.
 
+use gate::epoch::{EarlierStarts, EpochFields, NextStep, ServerIdentity, WorkerKnowledge, decide};
 use rules::answers::Quotas;
 use rules::headers::read_ticket;
 use rules::report::view::{FleetReport, Sort};
 use rules::report::{MAX_BYTES, Report};
 use rules::slots::SlotOwnership;
-use sluicegate::gate::epoch::{
-    EarlierStarts, EpochFields, NextStep, ServerIdentity, WorkerKnowledge, decide,
-};
 
 /// Any time of Redis's clock.
 const NOW_MS: u64 = 1_700_000_000_000;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use gate::keys::Keys;
 use percent_encoding::percent_decode_str;
 use rules::layout::Layout;
 use rules::limit::{Algorithm, Limit};
 use rules::scope::{Labels, Scope};
 use rules::slots::hash_tag;
 use rules::tenant::{MAX_TENANT_BYTES, Tenant};
-use sluicegate::gate::keys::Keys;
 
 /// Checks two tenant ids, separated by a zero byte, which neither can contain.
 ///

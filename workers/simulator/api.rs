@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
+use config::Config;
+use handler::{Attempt, Fate, Handler, LateEnd, Outcome, Permit, Trouble};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rules::answers::{Answers, Consequence, ReceivedAnswer, verdict};
 use rules::job::Job;
-use sluicegate::config::Config;
-use sluicegate::{Attempt, Fate, Handler, LateEnd, Outcome, Permit, Trouble};
 use tokio::time::{Instant, sleep};
 
 use crate::environment::micros;

@@ -9,7 +9,7 @@ mod sections;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::config::Config;
+use config::Config;
 
 pub use self::file::{CasesError, MAX_FILE_BYTES, read, read_with};
 use self::keys::Expectations;

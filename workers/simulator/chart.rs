@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use crate::history::RunHistory;
     use crate::jobs::SimulatedJob;
-    use sluicegate::config::Config;
+    use config::Config;
 
     #[test]
     fn a_name_is_escaped_in_markup() {

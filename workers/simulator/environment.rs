@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::memory::MemoryBroker;
+use broker::{Broker, BrokerEvent};
+use engine::Engine;
+use engine::action::EngineSettings;
+use gate::memory::MemoryGate;
 use rules::delays::{self, DelayLevels};
-use sluicegate::admin::Health;
-use sluicegate::broker::memory::MemoryBroker;
-use sluicegate::broker::{Broker, BrokerEvent};
-use sluicegate::engine::Engine;
-use sluicegate::engine::action::EngineSettings;
-use sluicegate::gate::memory::MemoryGate;
-use sluicegate::metrics::Metrics;
+use telemetry::Health;
+use telemetry::metrics::Metrics;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 

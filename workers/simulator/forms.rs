@@ -4,10 +4,10 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use config::parse_duration;
 use rand::Rng;
 use rand::rngs::SmallRng;
 use rules::limit::MAX_REQUESTS;
-use sluicegate::config::parse_duration;
 
 use crate::limiter::Counting;
 use crate::mistake::shown;

@@ -8,18 +8,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use gate::memory::MemoryGate;
+use gate::{
+    Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, Gate, GateError, Inspection,
+    LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings, Suspected, TenantAsk,
+    TenantSettled, Ticket, Verdicts,
+};
 use rules::answers::Quotas;
 use rules::decision::Tally;
 use rules::limit::Limits;
 use rules::scope::Labels;
 use rules::steering::Sighted;
 use rules::tenant::Tenant;
-use sluicegate::gate::memory::MemoryGate;
-use sluicegate::gate::{
-    Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, Gate, GateError, Inspection,
-    LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings, Suspected, TenantAsk,
-    TenantSettled, Ticket, Verdicts,
-};
 use tokio::time::{Instant, sleep};
 
 use crate::environment::{Clock, micros};

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read as _};
 
+use broker::Message;
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
@@ -11,7 +12,6 @@ use rules::tenant::Tenant;
 use rules::text;
 use serde::de::Deserializer;
 use serde::{Deserialize, Serialize};
-use sluicegate::broker::Message;
 
 use crate::environment::QUEUE;
 use crate::forms::{MAX_COST, MAX_DURATION};

@@ -1,7 +1,7 @@
 //! Explains errors in a file that a user wrote: their position, and the key that was probably
 //! meant.
 
-use sluicegate::config::closest;
+use config::closest;
 
 /// Maximum number of characters of the user's text that are shown: enough for all possible keys.
 const SHOWN: usize = 400;

@@ -1,11 +1,11 @@
-//! The limits of an [API profile](sluicegate::config::ApiProfile), played by the simulated API.
+//! The limits of an [API profile](config::ApiProfile), played by the simulated API.
 
 use std::str::FromStr;
 use std::time::Duration;
 
+use config::{ApiPlan, ApiProfile, Config, closest};
 use rules::limit::{Algorithm, Limit, Unit};
 use rules::scope::Scope;
-use sluicegate::config::{ApiPlan, ApiProfile, Config, closest};
 
 use crate::forms::ApiLimit;
 use crate::limiter::Counting;

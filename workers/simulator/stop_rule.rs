@@ -120,7 +120,7 @@ impl StopRule {
 mod tests {
     use super::*;
     use crate::api::ApiModel;
-    use sluicegate::config::Config;
+    use config::Config;
 
     const HOUR: Duration = Duration::from_secs(3_600);
 

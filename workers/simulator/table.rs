@@ -3,7 +3,7 @@
 use crate::figures::{
     Figures, LimitSummary, Reason, ShadowSummary, TenantSummary, UnfinishedSummary, WaitFigures,
 };
-pub use sluicegate::operator::text::grouped as number;
+pub use operator::text::grouped as number;
 
 /// Maximum number of characters shown of the name of a tenant or a file.
 const MAX_NAME_CHARS: usize = 40;
@@ -325,7 +325,7 @@ mod tests {
     use super::*;
     use crate::history::{EarlyEnd, RecordedCall, RunHistory, StopReason};
     use crate::jobs::SimulatedJob;
-    use sluicegate::config::Config;
+    use config::Config;
 
     #[test]
     fn a_long_name_is_shown_by_its_beginning_and_its_end() {

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::parser::ValueSource;
 use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, value_parser};
-use sluicegate::config::Pipelines;
+use config::Pipelines;
 
 use commands::{
     Failure, check, completions, dead, echo, explain, health, hold, init, inspect, job, man,
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
     let matches = program().get_matches();
     let is_argument = matches.value_source("pipeline") == Some(ValueSource::CommandLine);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    sluicegate::app::install_tls_provider();
+    app::install_tls_provider();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {

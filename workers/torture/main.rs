@@ -95,7 +95,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    sluicegate::app::install_tls_provider();
+    app::install_tls_provider();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(4)
         .enable_all()

@@ -363,7 +363,7 @@ fn guard(text: &str) -> Result<Option<Duration>, String> {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate::config::Config;
+    use config::Config;
 
     use super::*;
 

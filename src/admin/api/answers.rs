@@ -1,9 +1,9 @@
 //! Answers that only the HTTP API gives.
 
-use crate::operator::answer::{answers, words};
-use crate::operator::hold::HeldWord;
-use crate::operator::letters::{LetterAnswer, LetterRow};
-use crate::operator::limits::LimitAnswer;
+use operator::answer::{answers, words};
+use operator::hold::HeldWord;
+use operator::letters::{LetterAnswer, LetterRow};
+use operator::limits::LimitAnswer;
 
 answers! {
     /// The pipelines of this worker.

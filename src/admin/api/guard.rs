@@ -6,8 +6,8 @@ use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use subtle::ConstantTimeEq;
 
 use super::problem::ApiProblem;
-use crate::admin::wrong_tokens::WrongTokens;
-use crate::config::{Admin, Secret};
+use crate::wrong_tokens::WrongTokens;
+use config::{Admin, Secret};
 
 /// Headers that show that a proxy forwarded the request.
 const FORWARDED: [&str; 4] = ["forwarded", "via", "x-forwarded-for", "x-real-ip"];

@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 use super::problem::ApiProblem;
 use super::routes::{ApiRoute, Param, ParamKind, ParamLocation};
-use crate::config::{closest, parse_duration};
-use crate::operator::rate::Rate;
+use config::{closest, parse_duration};
+use operator::rate::Rate;
 
 /// Maximum size of a body in bytes.
 const MAX_BODY_BYTES: usize = 16 * 1024;

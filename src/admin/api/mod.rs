@@ -38,8 +38,8 @@ pub use self::problem::{ApiProblem, challenge};
 pub use self::routes::{ApiRoute, Param, ParamKind, ParamLocation};
 use self::routes::{Effect, ROUTES};
 use super::PipelineStates;
-use crate::config::Admin;
-use crate::operator::audit::name_of;
+use config::Admin;
+use operator::audit::name_of;
 
 /// Prefix of all paths.
 pub const PREFIX: &str = "/api/v1";

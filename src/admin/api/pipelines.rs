@@ -7,11 +7,11 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::input::RequestInput;
 use super::problem::ApiProblem;
-use crate::admin::PipelineStates;
-use crate::broker::amqp::Client;
-use crate::config::{Config, closest};
-use crate::gate::redis::RedisGate;
-use crate::operator::NotDone;
+use crate::PipelineStates;
+use broker::amqp::Client;
+use config::{Config, closest};
+use gate::redis::RedisGate;
+use operator::NotDone;
 use rules::delays::DelayLevels;
 
 /// Maximum number of requests with a connection to RabbitMQ at the same time.

@@ -4,8 +4,8 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::operator::NotDone;
-use crate::operator::text::plain;
+use operator::NotDone;
+use operator::text::plain;
 
 /// Maximum length of the detail, in characters.
 const MAX_DETAIL_CHARS: usize = 2_000;

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::PREFIX;
 use super::sessions::{Role, Session, Sessions, same};
-use crate::admin::api::{Api, ApiProblem, Right, own_site};
-use crate::config::Admin;
-use crate::operator::audit::name_of;
+use crate::api::{Api, ApiProblem, Right, own_site};
+use config::Admin;
+use operator::audit::name_of;
 
 /// Maximum number of cookies of one name that are checked.
 const MAX_COOKIES: usize = 8;

@@ -6,8 +6,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 
 use super::text::{ShownName, query};
-use crate::admin::api::{ApiProblem, ApiRoute, Param, ParamKind, ParamLocation, route};
-use crate::operator::times::at;
+use crate::api::{ApiProblem, ApiRoute, Param, ParamKind, ParamLocation, route};
+use operator::times::at;
 
 /// An action on the page.
 pub struct ActionForm {
@@ -359,7 +359,7 @@ fn list(answer: &Value, before: &str, words: &mut Vec<String>) {
 /// # Errors
 /// None.
 pub fn is_form(headers: &HeaderMap) -> bool {
-    let kind = crate::admin::api::one(headers, &axum::http::header::CONTENT_TYPE);
+    let kind = crate::api::one(headers, &axum::http::header::CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.split(';').next());
     kind.is_some_and(|kind| {
         kind.trim()
@@ -387,7 +387,7 @@ mod tests {
                 assert!(fields.iter().any(|field| field.name == *name), "{name}");
             }
         }
-        let paths = crate::admin::api::actions();
+        let paths = crate::api::actions();
         let missing: Vec<_> = paths
             .filter(|path| !ACTION_FORMS.iter().any(|act| act.path == *path))
             .collect();

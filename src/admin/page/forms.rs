@@ -7,7 +7,7 @@ use super::access::Viewer;
 use super::action_forms::{ActionForm, FormValues};
 use super::frame::{self, ConfirmForm, sign_in_for};
 use super::{PREFIX, Page, Visit, is_link_from_elsewhere, own_path, see_other, sessions, target};
-use crate::admin::api::{ActionClient, ApiProblem, own_site};
+use crate::api::{ActionClient, ApiProblem, own_site};
 
 impl Page {
     pub(super) fn signing_in(&self, visit: &Visit<'_>) -> Response {

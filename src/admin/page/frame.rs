@@ -8,7 +8,7 @@ use super::access::Viewer;
 use super::action_forms::FormField;
 use super::live::ViewPart;
 use super::text::query;
-use crate::admin::api::ApiProblem;
+use crate::api::ApiProblem;
 
 /// Values that all pages need.
 pub struct PageFrame<'a> {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::metrics::Metrics;
+use telemetry::metrics::Metrics;
 
 /// Interval of the samples.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);

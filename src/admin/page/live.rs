@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::Site;
 use super::sessions::Session;
 use super::views::ViewRequest;
-use crate::admin::api::ApiProblem;
+use crate::api::ApiProblem;
 
 /// Maximum number of watchers.
 pub const MAX_WATCHERS: usize = 32;

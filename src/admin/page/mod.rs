@@ -39,7 +39,7 @@ use self::live::Live;
 use self::views::{Roster, ViewKind, ViewRequest, ViewSource};
 use super::PipelineStates;
 use super::api::{Api, ApiProblem};
-use crate::config::Admin;
+use config::Admin;
 
 /// Prefix of all paths.
 pub const PREFIX: &str = "/ui";

@@ -56,7 +56,7 @@ pub struct Sessions(Vec<Session>);
 
 fn random() -> String {
     let bytes: [u8; 32] = rand::random();
-    crate::operator::letters::hex(&bytes)
+    operator::letters::hex(&bytes)
 }
 
 /// Returns true if the texts are equal. The time that it takes reveals at most their length.

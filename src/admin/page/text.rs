@@ -3,9 +3,9 @@
 use askama::Template;
 use url::form_urlencoded::Serializer;
 
-pub use crate::operator::text::grouped as number;
-use crate::operator::text::plain;
-use crate::operator::times::{at, span};
+pub use operator::text::grouped as number;
+use operator::text::plain;
+use operator::times::{at, span};
 
 /// Maximum length of a name in characters.
 const MAX_NAME_CHARS: usize = 255;

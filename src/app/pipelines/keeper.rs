@@ -13,10 +13,10 @@ use tracing::{Instrument, error, error_span};
 use super::super::SharedState;
 use super::super::reload::{Reload, WantedPipeline};
 use super::MakeWork;
-use crate::config::PipelineName;
-use crate::engine::Stop;
-use crate::tasks::{Tasks, message};
+use config::PipelineName;
+use engine::Stop;
 use rules::failures::retry::Reconnect;
+use runtime::tasks::{Tasks, message};
 
 /// The first and the longest pause before a failed pipeline is restarted.
 const RESTART_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
@@ -127,8 +127,8 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::app::{AppError, Work};
-    use crate::config::{Config, Pipelines};
+    use crate::{AppError, Work};
+    use config::{Config, Pipelines};
 
     /// Behavior of a start, given its number and the token that stops it.
     type StartBehavior =

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::config::{ConfigErrors, ConfigSource, Pipelines};
+use config::{ConfigErrors, ConfigSource, Pipelines};
 use rules::failures::retry::Reconnect;
 
 /// Interval at which the file is checked for changes.

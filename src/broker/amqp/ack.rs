@@ -10,7 +10,7 @@ use lapin::Channel;
 use lapin::options::{BasicAckOptions, BasicNackOptions};
 use tokio::time::{Instant, sleep_until};
 
-use crate::broker::{DeliverySource, Tag};
+use crate::{DeliverySource, Tag};
 
 /// One `basic.ack` or `basic.nack`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

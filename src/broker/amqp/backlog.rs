@@ -9,7 +9,7 @@ use lapin::Channel;
 use super::BrokerState;
 use super::connection::AmqpLink;
 use super::inventory::depth;
-use crate::broker::{BrokerError, QueueBacklog};
+use crate::{BrokerError, QueueBacklog};
 
 /// Interval between two counts.
 const COUNT_INTERVAL: Duration = Duration::from_secs(10);

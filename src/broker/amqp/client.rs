@@ -13,9 +13,8 @@ use super::confirm::ConfirmChannel;
 use super::connection::AmqpLink;
 use super::inventory::depth;
 use super::nodes::Nodes;
-use crate::broker::topology::{Queue, Topology};
-use crate::broker::{BrokerError, Message, Outgoing, PublishError};
-use crate::config;
+use crate::topology::{Queue, Topology};
+use crate::{BrokerError, Message, Outgoing, PublishError};
 use rules::delays::{DelayLevels, QueueNames};
 
 /// Timeout for all confirms of one [`Client::publish`].

@@ -17,8 +17,8 @@ use lapin::{Channel, Confirmation, PublisherConfirm};
 
 use super::client::REPLY_TO;
 use super::connection::AmqpLink;
-use crate::broker::message::as_sent;
-use crate::broker::{BrokerError, Message, Outgoing, PublishError, Reply};
+use crate::message::as_sent;
+use crate::{BrokerError, Message, Outgoing, PublishError, Reply};
 
 /// The outcome of a message.
 pub(super) type Answer = Result<(), PublishError>;

@@ -13,9 +13,8 @@ use super::confirm::ConfirmChannel;
 use super::connection::{AmqpLink, NodeTarget};
 use super::nodes::Nodes;
 use super::publish::{CHANNELS, MAX_BATCH};
-use crate::broker::topology::Queue;
-use crate::broker::{BrokerError, Message, Outgoing};
-use crate::config;
+use crate::topology::Queue;
+use crate::{BrokerError, Message, Outgoing};
 use rules::headers::HeaderValue;
 
 /// The connection's name in RabbitMQ's tools.

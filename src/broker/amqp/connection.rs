@@ -13,9 +13,9 @@ use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{AsyncTcpStream, Channel, Connection, ConnectionProperties};
 
 use super::screen::{self, FRAME_MAX, ScreenedConnection};
-use crate::broker::BrokerError;
-use crate::config::{self, SecretUrl, Tls};
-use crate::tls;
+use crate::BrokerError;
+use config::{self, SecretUrl, Tls};
+use runtime::tls;
 
 /// Timeout for name lookup, TCP, TLS and the AMQP handshake together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -309,7 +309,7 @@ async fn connector(tls: Tls) -> io::Result<RustlsConnector> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use config::Config;
 
     #[test]
     fn a_url_without_a_virtual_host_means_the_default_one() {

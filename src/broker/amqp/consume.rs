@@ -18,7 +18,7 @@ use super::inventory::depth;
 use super::nodes::NodeRotation;
 use super::supervise::Attempts;
 use super::{BrokerState, WantedDeliveries, existing, timeout};
-use crate::broker::{BrokerError, BrokerEvent, Delivery, DeliverySource, Message, Tag};
+use crate::{BrokerError, BrokerEvent, Delivery, DeliverySource, Message, Tag};
 use rules::delays::QueueNames;
 
 /// Maximum number of deliveries of one consumer in one event.

@@ -13,8 +13,8 @@ use lapin::types::{AMQPValue, FieldTable};
 use super::BrokerState;
 use super::connection::AmqpLink;
 use super::inventory::QueueProbe;
-use crate::broker::topology::Queue;
-use crate::broker::{BrokerError, QueueDiffers};
+use crate::topology::Queue;
+use crate::{BrokerError, QueueDiffers};
 use rules::broker::existing_queue::{EffectOnJobs, QueueProperties};
 
 /// The connection's name in RabbitMQ's tools.

@@ -28,10 +28,9 @@ use super::lane::{LaneEnd, OnlyLane};
 use super::nodes::{NodeRotation, Nodes};
 use super::publish::{PublishRequests, Publisher};
 use super::supervise::Attempts;
-use crate::broker::forwarding::{ExpectedEnd, Forwarding, PendingEnds};
-use crate::broker::{BrokerError, Message, PublishError, Reply};
-use crate::config;
-use crate::tasks::WatchedTask;
+use crate::forwarding::{ExpectedEnd, Forwarding, PendingEnds};
+use crate::{BrokerError, Message, PublishError, Reply};
+use runtime::tasks::WatchedTask;
 
 /// The connection's name in logs and in RabbitMQ's tools.
 const NAME: &str = "sluicegate forward";

@@ -13,9 +13,8 @@ use ulid::Ulid;
 use super::connection::{AmqpLink, NodeTarget};
 use super::existing;
 use super::nodes::Nodes;
-use crate::broker::topology::{Queue, Topology};
-use crate::broker::{BrokerError, QueueDiffers};
-use crate::config;
+use crate::topology::{Queue, Topology};
+use crate::{BrokerError, QueueDiffers};
 use rules::broker::existing_queue::QueueProperties;
 use rules::delays::{DelayLevels, QueueNames};
 

@@ -15,7 +15,7 @@ use super::BrokerState;
 use super::confirm::{Answer, ConfirmChannel, Publishing, SentBatch, down};
 use super::connection::AmqpLink;
 use super::publish::{Batch, PublishRequests};
-use crate::broker::{BrokerError, PublishError};
+use crate::{BrokerError, PublishError};
 
 /// Maximum time for all confirms of a batch.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);

@@ -14,7 +14,7 @@ mod confirm;
 mod confirms;
 mod connection;
 mod consume;
-pub(crate) mod content;
+pub mod content;
 mod existing;
 mod forward;
 mod inventory;
@@ -23,7 +23,7 @@ mod nodes;
 mod publish;
 mod refused_targets;
 mod replies;
-pub(crate) mod screen;
+pub mod screen;
 mod supervise;
 mod timeout;
 
@@ -38,17 +38,14 @@ pub use confirms::{Confirms, MOVED_AT_ONCE, confirms};
 pub use forward::{Forwarder, target_exists};
 pub use inventory::{Inventory, QueueState, in_use, inventory};
 
-use crate::broker::topology::Topology;
-use crate::broker::{
-    Broker, BrokerError, BrokerEvent, Outgoing, PublishError, QueueBacklog, Reply, Tag,
-};
-use crate::config;
-use crate::tasks::WatchedTask;
+use crate::topology::Topology;
+use crate::{Broker, BrokerError, BrokerEvent, Outgoing, PublishError, QueueBacklog, Reply, Tag};
 use ack::Acks;
 use confirm::{Answer, Publishing};
 use nodes::Nodes;
 use publish::Publisher;
 use rules::delays::{DelayLevels, QueueNames};
+use runtime::tasks::WatchedTask;
 
 /// Capacity of the channel for events to the engine. A batch of deliveries counts as one event; the
 /// prefetch bounds the deliveries.

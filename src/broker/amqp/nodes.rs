@@ -6,8 +6,7 @@ use std::collections::BTreeSet;
 use futures_util::future::join_all;
 
 use super::connection::{AmqpLink, NodeTarget};
-use crate::broker::BrokerError;
-use crate::config;
+use crate::BrokerError;
 
 /// The servers in `amqp.url`.
 #[derive(Debug)]
@@ -137,7 +136,7 @@ mod tests {
     use tokio::net::TcpSocket;
 
     use super::*;
-    use crate::config::Config;
+    use config::Config;
 
     fn amqp(urls: &str) -> config::Amqp {
         let text = format!("amqp:\n  url: {urls}\n");

@@ -16,7 +16,7 @@ use super::nodes::NodeRotation;
 use super::refused_targets::RefusedTargets;
 use super::supervise::Attempts;
 use super::{BrokerState, backlog};
-use crate::broker::{BrokerError, Outgoing, PublishError};
+use crate::{BrokerError, Outgoing, PublishError};
 
 /// Number of lanes to delay queues, each with its own channel. Dead letters have a lane of their
 /// own, so that jobs can still move to delay queues if the dead-letter queue stops confirming.

@@ -12,7 +12,7 @@ use super::lane::{LaneEnd, OnlyLane};
 use super::nodes::{NodeRotation, Nodes};
 use super::publish::PublishRequests;
 use super::supervise::Attempts;
-use crate::broker::BrokerError;
+use crate::BrokerError;
 
 /// Connects when there is something to publish, and again whenever the connection ends, until
 /// `closed`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::broker::BrokerError;
+use crate::BrokerError;
 use rules::failures::retry::Reconnect;
 
 /// Minimum age of a session after which the pauses begin anew.

@@ -13,7 +13,7 @@ use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Consumer};
 
 use super::connection::AmqpLink;
-use crate::broker::BrokerError;
+use crate::BrokerError;
 
 /// The connection's name in logs and in RabbitMQ's tools.
 const NAME: &str = "sluicegate timeout";

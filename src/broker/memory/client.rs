@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::queue::StoredMessage;
-use crate::broker::{BrokerEvent, Delivery, DeliverySource, Tag};
+use crate::{BrokerEvent, Delivery, DeliverySource, Tag};
 use rules::delays::QueueNames;
 
 /// Maximum number of deliveries in one event.

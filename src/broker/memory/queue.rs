@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::wire;
-use crate::broker::Message;
+use crate::Message;
 use bytes::{Bytes, BytesMut};
 
 /// Number of messages below which a queue keeps its memory.

@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::client::MemoryClient;
 use super::queue::{MemoryQueue, StoredMessage};
 use super::{FaultPlan, PublishFault};
-use crate::broker::message::as_sent;
-use crate::broker::{BrokerEvent, DeliverySource, Message, Outgoing, PublishError, Reply, Tag};
+use crate::message::as_sent;
+use crate::{BrokerEvent, DeliverySource, Message, Outgoing, PublishError, Reply, Tag};
 use rules::delays::{DelayLevels, QueueNames};
 
 /// The result of [`MemoryServerState::step`] for one client.

@@ -10,7 +10,7 @@ use super::PERSISTENT;
 /// Returns `properties` as they are sent: persistent, and with headers that can be read again. In
 /// RabbitMQ's dialect of AMQP, tables have only long texts. A short text, which `lapin` can make,
 /// would reach RabbitMQ as a value of an unknown type.
-pub(in crate::broker) fn as_sent(properties: BasicProperties) -> BasicProperties {
+pub(crate) fn as_sent(properties: BasicProperties) -> BasicProperties {
     let readable = match properties.headers() {
         Some(headers) if headers.inner().values().any(has_short_text) => Some(readable(headers)),
         _ => None,

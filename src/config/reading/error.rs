@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// A line and a column, both counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::config) struct Position {
+pub(crate) struct Position {
     pub line: u64,
     pub column: u64,
 }
@@ -34,7 +34,7 @@ pub enum Origin {
 
 impl Origin {
     /// Returns the origin of a nested value at `position`.
-    pub(in crate::config) fn inside(&self, position: Position) -> Self {
+    pub(crate) fn inside(&self, position: Position) -> Self {
         match self {
             Self::File { name, .. } => Self::File {
                 name: Arc::clone(name),
@@ -84,17 +84,17 @@ pub struct ConfigProblem {
 }
 
 impl ConfigProblem {
-    pub(in crate::config) fn new(origin: Origin, message: impl Into<String>) -> Self {
+    pub(crate) fn new(origin: Origin, message: impl Into<String>) -> Self {
         let message = escape_line(&message.into()).into_owned();
         Self { origin, message }
     }
 
-    pub(in crate::config) fn of(origin: &Origin, key: &str, message: impl fmt::Display) -> Self {
+    pub(crate) fn of(origin: &Origin, key: &str, message: impl fmt::Display) -> Self {
         Self::new(origin.clone(), format!("{key}: {message}"))
     }
 
     /// Prepends `prefix` to the key at the start of the message.
-    pub(in crate::config) fn within(mut self, prefix: &str) -> Self {
+    pub(crate) fn within(mut self, prefix: &str) -> Self {
         self.message.insert_str(0, prefix);
         self
     }
@@ -111,7 +111,7 @@ pub struct ConfigErrors(Vec<ConfigProblem>);
 
 impl ConfigErrors {
     /// Keeps `problems`, starting with those of the file in its order.
-    pub(in crate::config) fn new(mut problems: Vec<ConfigProblem>) -> Self {
+    pub(crate) fn new(mut problems: Vec<ConfigProblem>) -> Self {
         problems.sort_by_key(|problem| match problem.origin {
             Origin::File { line, column, .. } => (0, line, column),
             Origin::WholeFile(_) => (0, 0, 0),
@@ -143,7 +143,7 @@ impl fmt::Display for ConfigErrors {
 impl std::error::Error for ConfigErrors {}
 
 /// Formats a value for an error: quoted, shortened, and hidden if it may contain a password.
-pub(in crate::config) fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     const MAX_SHOWN_CHARS: usize = 60;
     if text.contains("://") || text.contains('@') {
         return "a text that is not shown, since it may contain a password".to_owned();

@@ -16,14 +16,14 @@ const MAX_SECRET_BYTES: u64 = 16 << 10;
 
 /// A known key that is set.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::config) struct KeyEntry {
+pub(crate) struct KeyEntry {
     pub path: &'static str,
     pub raw: Raw,
     pub at: Origin,
 }
 
 /// Everything that is set, and the problems found so far.
-pub(in crate::config) struct ConfigInput {
+pub(crate) struct ConfigInput {
     /// Layers of entries: the environment's and the file's, and for a pipeline also the keys taken
     /// from the top level. The first layer that sets a key wins.
     pub layers: Vec<Vec<KeyEntry>>,
@@ -33,20 +33,16 @@ pub(in crate::config) struct ConfigInput {
 
 impl ConfigInput {
     /// Iterates over all entries. Layers that win come last.
-    pub(in crate::config) fn entries(&self) -> impl Iterator<Item = &KeyEntry> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &KeyEntry> {
         self.layers.iter().rev().flatten()
     }
 
-    pub(in crate::config) fn entry(&self, key: &ConfigKey) -> Option<&KeyEntry> {
+    pub(crate) fn entry(&self, key: &ConfigKey) -> Option<&KeyEntry> {
         let mut all = self.layers.iter().flatten();
         all.find(|entry| entry.path == key.path)
     }
 
-    pub(in crate::config) fn wrong<T>(
-        &mut self,
-        key: &ConfigKey,
-        words: impl std::fmt::Display,
-    ) -> Option<T> {
+    pub(crate) fn wrong<T>(&mut self, key: &ConfigKey, words: impl std::fmt::Display) -> Option<T> {
         let problem = match self.entry(key) {
             Some(entry) => ConfigProblem::of(&entry.at, entry.path, words),
             None => ConfigProblem::of(&Origin::Default, key.path, words),
@@ -57,7 +53,7 @@ impl ConfigInput {
 
     /// Returns the value of `setting` or of its default. Returns `None` after a problem, which is
     /// recorded.
-    pub(in crate::config) fn get<T>(&mut self, setting: &Setting<T>) -> Option<T> {
+    pub(crate) fn get<T>(&mut self, setting: &Setting<T>) -> Option<T> {
         let parsed = match self.entry(&setting.key) {
             Some(entry) => (setting.read)(&entry.raw),
             None => (setting.read)(&Raw::Text(setting.key.default?.to_owned())),
@@ -70,7 +66,7 @@ impl ConfigInput {
 
     /// Returns the value of `setting`, which has no default. Returns `Some(None)` if it is not set,
     /// and `None` after a problem.
-    pub(in crate::config) fn optional<T>(&mut self, setting: &Setting<T>) -> Option<Option<T>> {
+    pub(crate) fn optional<T>(&mut self, setting: &Setting<T>) -> Option<Option<T>> {
         match self.entry(&setting.key) {
             Some(_) => self.get(setting).map(Some),
             None => Some(None),
@@ -79,11 +75,7 @@ impl ConfigInput {
 
     /// Returns true if `value` differs from the default of `setting`, so that the user means
     /// something by it.
-    pub(in crate::config) fn is_meant<T: PartialEq>(
-        &self,
-        setting: &Setting<T>,
-        value: &T,
-    ) -> bool {
+    pub(crate) fn is_meant<T: PartialEq>(&self, setting: &Setting<T>, value: &T) -> bool {
         let default = setting.key.default.map(|text| Raw::Text(text.to_owned()));
         default.and_then(|raw| (setting.read)(&raw).ok()).as_ref() != Some(value)
     }
@@ -127,7 +119,7 @@ impl ConfigInput {
 
     /// Returns the secret in `setting` or in the file named by `file`, or `Some(None)` if neither
     /// is set and there is no default. The first layer that has either of the two wins.
-    pub(in crate::config) fn secret<T>(
+    pub(crate) fn secret<T>(
         &mut self,
         setting: &Setting<T>,
         file: &Setting<String>,
@@ -169,7 +161,7 @@ impl ConfigInput {
     }
 
     /// Returns the setting of the two that is set, or the first if neither is.
-    pub(in crate::config) fn set_key_of<'s, A, B>(
+    pub(crate) fn set_key_of<'s, A, B>(
         &self,
         one: &'s Setting<A>,
         other: &'s Setting<B>,
@@ -182,7 +174,7 @@ impl ConfigInput {
 
     /// Returns the path in `entry` of `setting`. A path from the file is relative to the file's
     /// folder, a path from a variable to the working directory.
-    pub(in crate::config) fn path_of(
+    pub(crate) fn path_of(
         &self,
         entry: &KeyEntry,
         setting: &Setting<String>,
@@ -195,7 +187,7 @@ impl ConfigInput {
     }
 
     /// Returns the text of the file named by `entry` of `setting`, without its final line break.
-    pub(in crate::config) fn named_file(
+    pub(crate) fn named_file(
         &self,
         entry: &KeyEntry,
         setting: &Setting<String>,
@@ -209,7 +201,7 @@ impl ConfigInput {
 }
 
 /// Reads the text of the file at `path`. It is an error if it has more than `limit` bytes.
-pub(in crate::config) fn read_bounded(path: &Path, limit: u64) -> std::io::Result<String> {
+pub(crate) fn read_bounded(path: &Path, limit: u64) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {

@@ -13,10 +13,10 @@ use rules::text::show_duration;
 /// Prefix of our environment variables.
 pub const PREFIX: &str = "SLUICEGATE_";
 
-pub(in crate::config) const SECOND: u64 = 1_000;
-pub(in crate::config) const MINUTE: u64 = 60 * SECOND;
-pub(in crate::config) const HOUR: u64 = 60 * MINUTE;
-pub(in crate::config) const DAY: u64 = 24 * HOUR;
+pub(crate) const SECOND: u64 = 1_000;
+pub(crate) const MINUTE: u64 = 60 * SECOND;
+pub(crate) const HOUR: u64 = 60 * MINUTE;
+pub(crate) const DAY: u64 = 24 * HOUR;
 
 /// A key of the configuration.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +35,7 @@ pub struct ConfigKey {
     pub note: &'static str,
     /// A value other than the default, as written in the file, for tests.
     pub example: &'static str,
-    pub(in crate::config) kind: ValueKind,
+    pub(crate) kind: ValueKind,
 }
 
 /// When a changed value takes effect.
@@ -49,7 +49,7 @@ pub enum AppliesAt {
 
 /// Type of a value.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::config) enum ValueKind {
+pub(crate) enum ValueKind {
     /// `true` or `false`.
     Boolean,
     /// A whole number of `unit`.
@@ -89,7 +89,7 @@ impl ConfigKey {
     }
 
     /// Returns the key of the duration that this one must not be shorter than.
-    pub(in crate::config) fn at_least(&self) -> Option<&'static ConfigKey> {
+    pub(crate) fn at_least(&self) -> Option<&'static ConfigKey> {
         match self.kind {
             ValueKind::Duration { at_least, .. } => at_least,
             _ => None,
@@ -137,7 +137,7 @@ impl ConfigKey {
 }
 
 /// Returns the last part of `path`.
-pub(in crate::config) fn last(path: &'static str) -> &'static str {
+pub(crate) fn last(path: &'static str) -> &'static str {
     path.rsplit('.').next().unwrap_or(path)
 }
 
@@ -149,7 +149,7 @@ pub fn env_name(path: &str) -> String {
 }
 
 /// A key with the parser of its value.
-pub(in crate::config) struct Setting<T> {
+pub(crate) struct Setting<T> {
     pub key: ConfigKey,
     /// Parses and checks a raw value.
     pub read: fn(&Raw) -> Result<T, ValueError>,
@@ -212,12 +212,12 @@ impl<T> Setting<T> {
 }
 
 /// Declares a key whose value is `true` or `false`.
-pub(in crate::config) const fn boolean(path: &'static str) -> Setting<bool> {
+pub(crate) const fn boolean(path: &'static str) -> Setting<bool> {
     Setting::new(path, ValueKind::Boolean, parse::boolean)
 }
 
 /// Declares a key whose value is a whole number from `MIN` to `MAX` that fits into `T`.
-pub(in crate::config) const fn integer<T: TryFrom<u64>, const MIN: u64, const MAX: u64>(
+pub(crate) const fn integer<T: TryFrom<u64>, const MIN: u64, const MAX: u64>(
     path: &'static str,
     unit: &'static str,
 ) -> Setting<T> {
@@ -230,7 +230,7 @@ pub(in crate::config) const fn integer<T: TryFrom<u64>, const MIN: u64, const MA
 }
 
 /// Declares a key whose value is a duration from `MIN` to `MAX` milliseconds.
-pub(in crate::config) const fn duration<const MIN: u64, const MAX: u64>(
+pub(crate) const fn duration<const MIN: u64, const MAX: u64>(
     path: &'static str,
 ) -> Setting<Duration> {
     let kind = ValueKind::Duration {
@@ -254,12 +254,12 @@ impl Setting<Duration> {
 }
 
 /// Declares a key whose value is one of the names of `T`.
-pub(in crate::config) const fn choice<T: Named>(path: &'static str) -> Setting<T> {
+pub(crate) const fn choice<T: Named>(path: &'static str) -> Setting<T> {
     choice_of(path, T::names, |raw| parse::choice(raw, &T::all()))
 }
 
 /// Declares a key whose value is one of `names`.
-pub(in crate::config) const fn choice_of<T>(
+pub(crate) const fn choice_of<T>(
     path: &'static str,
     names: fn() -> Vec<&'static str>,
     read: fn(&Raw) -> Result<T, ValueError>,
@@ -269,7 +269,7 @@ pub(in crate::config) const fn choice_of<T>(
 
 /// Declares a key whose value is one or several URLs with one of `schemes`. They may contain
 /// passwords.
-pub(in crate::config) const fn url<T>(
+pub(crate) const fn url<T>(
     path: &'static str,
     schemes: [&'static str; 2],
     several: bool,
@@ -279,14 +279,14 @@ pub(in crate::config) const fn url<T>(
 }
 
 /// Declares a key that names a file with the value of another key.
-pub(in crate::config) const fn file(path: &'static str) -> Setting<String> {
+pub(crate) const fn file(path: &'static str) -> Setting<String> {
     file_with(path, |raw| {
         parse::text(raw, "the path of a file that contains it").map(str::to_owned)
     })
 }
 
 /// Declares a key that names a file, which `read` describes in its error.
-pub(in crate::config) const fn file_with(
+pub(crate) const fn file_with(
     path: &'static str,
     read: fn(&Raw) -> Result<String, ValueError>,
 ) -> Setting<String> {
@@ -294,14 +294,14 @@ pub(in crate::config) const fn file_with(
 }
 
 /// Declares a key that names a folder.
-pub(in crate::config) const fn folder(path: &'static str) -> Setting<String> {
+pub(crate) const fn folder(path: &'static str) -> Setting<String> {
     Setting::new(path, ValueKind::File("path of a folder"), |raw| {
         parse::text(raw, "the path of a folder").map(str::to_owned)
     })
 }
 
 /// Declares a key that names a PEM file.
-pub(in crate::config) const fn pem(path: &'static str) -> Setting<String> {
+pub(crate) const fn pem(path: &'static str) -> Setting<String> {
     Setting::new(path, ValueKind::File("path of a PEM file"), |raw| {
         parse::text(raw, "the path of a PEM file").map(str::to_owned)
     })
@@ -309,7 +309,7 @@ pub(in crate::config) const fn pem(path: &'static str) -> Setting<String> {
 
 /// Declares a key whose value is a text, described by `values` for people and by `schema` for
 /// programs.
-pub(in crate::config) const fn text<T>(
+pub(crate) const fn text<T>(
     path: &'static str,
     values: &'static str,
     schema: fn() -> Json,
@@ -319,7 +319,7 @@ pub(in crate::config) const fn text<T>(
 }
 
 /// Declares a key whose value is a list or a mapping, which is read as a whole.
-pub(in crate::config) const fn tree<T>(
+pub(crate) const fn tree<T>(
     path: &'static str,
     values: &'static str,
     schema: fn() -> Json,
@@ -344,7 +344,7 @@ const fn other<T>(
 }
 
 /// Returns a copy of the raw value, for keys that are parsed together with others.
-pub(in crate::config) fn as_written(raw: &Raw) -> Result<Raw, ValueError> {
+pub(crate) fn as_written(raw: &Raw) -> Result<Raw, ValueError> {
     Ok(raw.clone())
 }
 
@@ -352,11 +352,11 @@ pub(in crate::config) fn as_written(raw: &Raw) -> Result<Raw, ValueError> {
 /// each, and `KEYS` with all of them.
 macro_rules! keys {
     ($($name:ident: $value:ty = $setting:expr;)+) => {
-        $(pub(in crate::config) static $name: $crate::config::reading::key::Setting<$value> =
+        $(pub(crate) static $name: $crate::reading::key::Setting<$value> =
             $setting;)+
         /// The keys of the section, in the order of the reference page.
-        pub(in crate::config) const KEYS: &[&$crate::config::reading::key::ConfigKey] =
+        pub(crate) const KEYS: &[&$crate::reading::key::ConfigKey] =
             &[$(&$name.key),+];
     };
 }
-pub(in crate::config) use keys;
+pub(crate) use keys;

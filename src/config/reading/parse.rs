@@ -9,10 +9,10 @@ use super::yaml::Raw;
 use rules::text::show_duration;
 
 /// An error as a sentence that follows the key: `is 0; it must be …`.
-pub(in crate::config) type ValueError = String;
+pub(crate) type ValueError = String;
 
 /// Describes `raw` for an error.
-pub(in crate::config) fn describe_value(raw: &Raw) -> String {
+pub(crate) fn describe_value(raw: &Raw) -> String {
     match raw {
         Raw::Null => "empty".to_owned(),
         Raw::Bool(value) => value.to_string(),
@@ -25,12 +25,12 @@ pub(in crate::config) fn describe_value(raw: &Raw) -> String {
 }
 
 /// Returns the error for a value of the wrong type or range. `must` describes valid values.
-pub(in crate::config) fn wrong(raw: &Raw, must: impl Display) -> ValueError {
+pub(crate) fn wrong(raw: &Raw, must: impl Display) -> ValueError {
     format!("is {}; it must be {must}", describe_value(raw))
 }
 
 /// Parses a text. YAML reads some bare words and numbers as other types, so these need quotes.
-pub(in crate::config) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, ValueError> {
+pub(crate) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, ValueError> {
     match raw {
         Raw::Text(text) if !text.is_empty() => Ok(text),
         Raw::Text(_) => Err(format!("is empty; it must be {must}")),
@@ -43,7 +43,7 @@ pub(in crate::config) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, V
 }
 
 /// Parses a text that may be secret. No error shows any part of it.
-pub(in crate::config) fn secret<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, ValueError> {
+pub(crate) fn secret<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, ValueError> {
     match raw {
         Raw::Text(text) => Ok(text),
         Raw::List(_) => Err(format!("is a list; it must be {must}")),
@@ -55,7 +55,7 @@ pub(in crate::config) fn secret<'a>(raw: &'a Raw, must: &str) -> Result<&'a str,
 }
 
 /// Parses `true` or `false`.
-pub(in crate::config) fn boolean(raw: &Raw) -> Result<bool, ValueError> {
+pub(crate) fn boolean(raw: &Raw) -> Result<bool, ValueError> {
     match raw {
         Raw::Bool(value) => Ok(*value),
         raw => choice(raw, &[("true", true), ("false", false)]),
@@ -63,11 +63,7 @@ pub(in crate::config) fn boolean(raw: &Raw) -> Result<bool, ValueError> {
 }
 
 /// Parses a whole number from `min` to `max` that fits into `T`.
-pub(in crate::config) fn integer<T: TryFrom<u64>>(
-    raw: &Raw,
-    min: u64,
-    max: u64,
-) -> Result<T, ValueError> {
+pub(crate) fn integer<T: TryFrom<u64>>(raw: &Raw, min: u64, max: u64) -> Result<T, ValueError> {
     let value = match raw {
         Raw::Int(value) => Some(*value),
         Raw::Text(text) => text.parse().ok(),
@@ -81,11 +77,7 @@ pub(in crate::config) fn integer<T: TryFrom<u64>>(
 }
 
 /// Parses a duration from `min` to `max`: a number of seconds, or a number with a unit.
-pub(in crate::config) fn duration(
-    raw: &Raw,
-    min: Duration,
-    max: Duration,
-) -> Result<Duration, ValueError> {
+pub(crate) fn duration(raw: &Raw, min: Duration, max: Duration) -> Result<Duration, ValueError> {
     let value = match raw {
         Raw::Int(seconds) => u64::try_from(*seconds).ok().map(Duration::from_secs),
         Raw::Text(text) => parse_duration(text),
@@ -123,7 +115,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 /// Parses one of `names`.
-pub(in crate::config) fn choice<T: Copy>(raw: &Raw, names: &[(&str, T)]) -> Result<T, ValueError> {
+pub(crate) fn choice<T: Copy>(raw: &Raw, names: &[(&str, T)]) -> Result<T, ValueError> {
     let known = names.iter().map(|(name, _)| *name);
     let mut list = known.clone().collect::<Vec<_>>().join(", ");
     if let Some(last) = list.rfind(", ") {

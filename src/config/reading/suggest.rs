@@ -17,7 +17,7 @@ pub fn closest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Opti
 }
 
 /// Returns the end of an error that suggests one of `names` for `name`; may be empty.
-pub(in crate::config) fn hint<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn hint<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> String {
     closest(name, names)
         .map(|meant| format!("; did you mean {meant}?"))
         .unwrap_or_default()

@@ -10,7 +10,7 @@ use super::error::{Position, shown};
 
 /// A value in the file or the environment.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::config) enum Raw {
+pub(crate) enum Raw {
     Null,
     Bool(bool),
     Int(i128),
@@ -22,14 +22,14 @@ pub(in crate::config) enum Raw {
 
 /// An item of a list.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::config) struct Item {
+pub(crate) struct Item {
     pub at: Position,
     pub raw: Raw,
 }
 
 /// A key of a mapping, with its value.
 #[derive(Debug, Clone, PartialEq)]
-pub(in crate::config) struct YamlField {
+pub(crate) struct YamlField {
     pub name: String,
     pub at: Position,
     pub raw: Raw,
@@ -45,7 +45,7 @@ impl From<Location> for Position {
 }
 
 /// Joins the texts in `items` with commas. Returns `None` if there are none, or other items.
-pub(in crate::config) fn joined(items: &[Item]) -> Option<String> {
+pub(crate) fn joined(items: &[Item]) -> Option<String> {
     let text = |item: &Item| match &item.raw {
         Raw::Text(text) => Some(text.clone()),
         _ => None,
@@ -55,7 +55,7 @@ pub(in crate::config) fn joined(items: &[Item]) -> Option<String> {
 }
 
 /// The reason why a text is not YAML, and where.
-pub(in crate::config) struct SyntaxError {
+pub(crate) struct SyntaxError {
     pub at: Option<Position>,
     pub message: String,
 }
@@ -140,7 +140,7 @@ impl<'de> Visitor<'de> for RawVisitor {
 ///
 /// # Errors
 /// The problem that makes `text` invalid YAML.
-pub(in crate::config) fn read(text: &str) -> Result<Option<Raw>, SyntaxError> {
+pub(crate) fn read(text: &str) -> Result<Option<Raw>, SyntaxError> {
     // A configuration needs neither the depth nor the aliases that YAML allows.
     let options = serde_saphyr::options! {
         with_snippet: false,

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 
 use serde_json::{Value as Json, json};
 
-use crate::config::reading::input::ConfigInput;
-use crate::config::reading::key::{file, keys, text};
-use crate::config::reading::parse::{self, ValueError, wrong};
-use crate::config::reading::yaml::Raw;
-use crate::config::shown_value::ShownValues;
-use crate::config::values::secret::Secret;
+use crate::reading::input::ConfigInput;
+use crate::reading::key::{file, keys, text};
+use crate::reading::parse::{self, ValueError, wrong};
+use crate::reading::yaml::Raw;
+use crate::shown_value::ShownValues;
+use crate::values::secret::Secret;
 
 /// Form of a token that [`token`] accepts.
 const MUST: &str = "16 to 512 letters, digits and -._~+/=, such as the output of openssl rand \
@@ -61,7 +61,7 @@ pub struct Admin {
 
 impl Admin {
     /// Adds the section's values to `values`.
-    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+    pub(crate) fn show(&self, values: &mut ShownValues) {
         let Self {
             listen,
             token,
@@ -75,7 +75,7 @@ impl Admin {
 
 impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
-    pub(in crate::config) fn admin(&mut self) -> Option<Admin> {
+    pub(crate) fn admin(&mut self) -> Option<Admin> {
         let listen = self.get(&LISTEN);
         let token = self.secret(&TOKEN, &TOKEN_FILE);
         let operator_token = self.secret(&OPERATOR, &OPERATOR_FILE);

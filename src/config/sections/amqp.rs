@@ -8,20 +8,18 @@ use serde_json::{Value as Json, json};
 use strum::{IntoStaticStr, VariantArray};
 
 use super::tls_keys::TlsKeys;
-use crate::config::reading::error::shown;
-use crate::config::reading::input::ConfigInput;
-use crate::config::reading::key::{
+use crate::reading::error::shown;
+use crate::reading::input::ConfigInput;
+use crate::reading::key::{
     DAY, SECOND, boolean, choice, duration, file, integer, keys, pem, text, tree, url,
 };
-use crate::config::reading::parse::{
-    ValueError, integer as parse_integer, text as parse_text, wrong,
-};
-use crate::config::reading::yaml::{Item, Raw, YamlField};
-use crate::config::shown_value::{ShownValue, ShownValues, show};
-use crate::config::values::amqp_servers::{AmqpServers, unlike};
-use crate::config::values::secret::SecretUrl;
-use crate::config::values::tls::Tls;
-use crate::config::values::urls::UrlForm;
+use crate::reading::parse::{ValueError, integer as parse_integer, text as parse_text, wrong};
+use crate::reading::yaml::{Item, Raw, YamlField};
+use crate::shown_value::{ShownValue, ShownValues, show};
+use crate::values::amqp_servers::{AmqpServers, unlike};
+use crate::values::secret::SecretUrl;
+use crate::values::tls::Tls;
+use crate::values::urls::UrlForm;
 use rules::broker::holding::Holding;
 use rules::broker::shares::shares;
 use rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
@@ -154,7 +152,7 @@ impl Amqp {
     }
 
     /// Adds the section's values to `values`.
-    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+    pub(crate) fn show(&self, values: &mut ShownValues) {
         let Self {
             url,
             tls,
@@ -182,7 +180,7 @@ impl Amqp {
 
 impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
-    pub(in crate::config) fn amqp(&mut self) -> Option<Amqp> {
+    pub(crate) fn amqp(&mut self) -> Option<Amqp> {
         // Each key is read before the first `?`, so that one run reports all problems.
         let urls = self.secret(&URL, &URL_FILE);
         let tls = self.tls(TLS);
@@ -217,7 +215,7 @@ impl ConfigInput {
 }
 
 /// Returns why calls of up to `call` do not fit into `timeout`, or `None` if they do.
-pub(in crate::config) fn too_short(timeout: Duration, call: Duration) -> Option<ValueError> {
+pub(crate) fn too_short(timeout: Duration, call: Duration) -> Option<ValueError> {
     let longest = Holding::longest_call(timeout);
     (call > longest).then(|| {
         format!(

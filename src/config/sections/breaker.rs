@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::section::{Section as _, section};
-use crate::config::reading::input::ConfigInput;
-use crate::config::reading::key::{HOUR, boolean, duration, integer, keys};
-use crate::config::shown_value::ShownValues;
+use crate::reading::input::ConfigInput;
+use crate::reading::key::{HOUR, boolean, duration, integer, keys};
+use crate::shown_value::ShownValues;
 
 keys! {
     ENABLED: bool = boolean("dispatch.breaker.enabled")
@@ -44,7 +44,7 @@ section! {
 }
 
 /// Adds the section's values to `values`.
-pub(in crate::config) fn show(breaker: Option<&BreakerConfig>, values: &mut ShownValues) {
+pub(crate) fn show(breaker: Option<&BreakerConfig>, values: &mut ShownValues) {
     values.set(&ENABLED.key, &breaker.is_some());
     if let Some(breaker) = breaker {
         breaker.show(values);
@@ -54,7 +54,7 @@ pub(in crate::config) fn show(breaker: Option<&BreakerConfig>, values: &mut Show
 impl ConfigInput {
     /// Reads the section. Returns `Some(None)` if the breaker is not enabled, and `None` after a
     /// problem.
-    pub(in crate::config) fn breaker(&mut self) -> Option<Option<BreakerConfig>> {
+    pub(crate) fn breaker(&mut self) -> Option<Option<BreakerConfig>> {
         let enabled = self.get(&ENABLED);
         let breaker = BreakerConfig::read(self)?;
         Some(enabled?.then_some(breaker))

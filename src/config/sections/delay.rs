@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::section::section;
-use crate::config::reading::key::{DAY, MINUTE, SECOND, duration, keys};
+use crate::reading::key::{DAY, MINUTE, SECOND, duration, keys};
 
 keys! {
     MAX_IN_MEMORY: Duration = duration::<0, MINUTE>("delay.max-in-memory")
@@ -34,7 +34,7 @@ section! {
 
 impl DelayConfig {
     /// Takes the values of `new` that can change in a running worker.
-    pub(in crate::config) fn take_live(&mut self, new: &Self) {
+    pub(crate) fn take_live(&mut self, new: &Self) {
         self.max_in_memory = new.max_in_memory.min(self.max_delay);
     }
 }

@@ -7,9 +7,9 @@ use super::exec::Exec;
 use super::forward::Forward;
 use super::http::Http;
 use super::results::Results;
-use crate::config::reading::input::ConfigInput;
-use crate::config::reading::key::{HOUR, duration, integer, keys};
-use crate::config::shown_value::ShownValues;
+use crate::reading::input::ConfigInput;
+use crate::reading::key::{HOUR, duration, integer, keys};
+use crate::shown_value::ShownValues;
 use rules::job::call::Carried;
 
 keys! {
@@ -47,7 +47,7 @@ pub struct Dispatch {
 
 impl Dispatch {
     /// Adds the section's values to `values`.
-    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+    pub(crate) fn show(&self, values: &mut ShownValues) {
         let Self {
             concurrency,
             shutdown_timeout,
@@ -81,14 +81,14 @@ impl Dispatch {
     }
 
     /// Takes the values of `new` that can change in a running worker.
-    pub(in crate::config) fn take_live(&mut self, new: &Self) {
+    pub(crate) fn take_live(&mut self, new: &Self) {
         self.concurrency = new.concurrency;
     }
 }
 
 impl ConfigInput {
     /// Reads the section, and which values of jobs calls carry. Returns `None` after a problem.
-    pub(in crate::config) fn dispatch(&mut self) -> Option<(Dispatch, Carried)> {
+    pub(crate) fn dispatch(&mut self) -> Option<(Dispatch, Carried)> {
         let concurrency = self.get(&CONCURRENCY);
         let shutdown_timeout = self.get(&SHUTDOWN_TIMEOUT);
         let breaker = self.breaker();

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use crate::config::reading::input::ConfigInput;
-use crate::config::reading::key::{MINUTE, duration, keys, tree};
-use crate::config::reading::parse::{ValueError, wrong};
-use crate::config::reading::yaml::Raw;
-use crate::config::shown_value::ShownValues;
+use crate::reading::input::ConfigInput;
+use crate::reading::key::{MINUTE, duration, keys, tree};
+use crate::reading::parse::{ValueError, wrong};
+use crate::reading::yaml::Raw;
+use crate::shown_value::ShownValues;
 
 /// Maximum number of words in a command.
 const MAX_WORDS: usize = 64;
@@ -51,7 +51,7 @@ pub struct Exec {
 
 impl Exec {
     /// Adds the section's values to `values`.
-    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+    pub(crate) fn show(&self, values: &mut ShownValues) {
         let Self {
             command,
             timeout,
@@ -65,7 +65,7 @@ impl Exec {
 
 impl ConfigInput {
     /// Reads the section. Returns `Some(None)` without a command, and `None` after a problem.
-    pub(in crate::config) fn exec(&mut self) -> Option<Option<Exec>> {
+    pub(crate) fn exec(&mut self) -> Option<Option<Exec>> {
         let command = self.optional(&COMMAND);
         let timeout = self.get(&TIMEOUT);
         let start_timeout = self.get(&START_TIMEOUT);

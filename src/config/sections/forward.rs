@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use super::placeholders;
-use crate::config::reading::error::shown;
-use crate::config::reading::input::ConfigInput;
-use crate::config::reading::key::{MINUTE, boolean, duration, keys, text};
-use crate::config::shown_value::ShownValues;
-use crate::config::values::amqp_name::{MAX_NAME_BYTES, PATTERN, name_or_empty};
+use crate::reading::error::shown;
+use crate::reading::input::ConfigInput;
+use crate::reading::key::{MINUTE, boolean, duration, keys, text};
+use crate::shown_value::ShownValues;
+use crate::values::amqp_name::{MAX_NAME_BYTES, PATTERN, name_or_empty};
 use rules::delays::QueueNames;
 use rules::job::call::{Carried, Template};
 
@@ -79,10 +79,10 @@ pub struct RoutingKey {
 
 impl Forward {
     /// Default of `dispatch.forward.timeout`.
-    pub(in crate::config) const TIMEOUT: Duration = Duration::from_secs(60);
+    pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Adds the section's values to `values`.
-    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+    pub(crate) fn show(&self, values: &mut ShownValues) {
         let Self {
             exchange,
             routing_key,
@@ -100,7 +100,7 @@ impl Forward {
 impl ConfigInput {
     /// Reads the section, and which values of jobs it uses. Returns `Some(None)` if it names no
     /// target, and `None` after a problem.
-    pub(in crate::config) fn forward(&mut self) -> Option<Option<(Forward, Carried)>> {
+    pub(crate) fn forward(&mut self) -> Option<Option<(Forward, Carried)>> {
         let mut carried = Carried::default();
         let exchange = self.optional(&EXCHANGE);
         let routing_key = self.optional(&ROUTING_KEY);
@@ -152,7 +152,7 @@ impl ConfigInput {
     }
 
     /// Reports a fixed routing key that names one of the queues `own`: jobs would come back.
-    pub(in crate::config) fn check_forward_target(
+    pub(crate) fn check_forward_target(
         &mut self,
         forward: &Forward,
         own: &QueueNames,

@@ -2,11 +2,11 @@
 
 mod answers;
 mod answers_shown;
-pub(in crate::config) mod api_profiles;
+pub(crate) mod api_profiles;
 mod headers;
-pub(in crate::config) mod method;
-pub(in crate::config) mod oauth2;
-pub(in crate::config) mod secrets;
+pub(crate) mod method;
+pub(crate) mod oauth2;
+pub(crate) mod secrets;
 
 use std::time::Duration;
 
@@ -22,18 +22,18 @@ use self::secrets::{OF_TENANTS, SecretFiles, Sign, signing_keys};
 use super::job::COST as COST_OF_JOBS;
 use super::placeholders::{self, UrlTemplates};
 use super::tls_keys::TlsKeys;
-use crate::config::reading::error::{ConfigProblem, shown};
-use crate::config::reading::input::{ConfigInput, KeyEntry};
-use crate::config::reading::key::{
+use crate::reading::error::{ConfigProblem, shown};
+use crate::reading::input::{ConfigInput, KeyEntry};
+use crate::reading::key::{
     ConfigKey, MINUTE, as_written, boolean, choice, choice_of, duration, file, file_with, folder,
     keys, pem, text, tree, url,
 };
-use crate::config::reading::parse::{self, ValueError};
-use crate::config::reading::yaml::Raw;
-use crate::config::shown_value::{ShownValue, ShownValues};
-use crate::config::values::secret::{Secret, SecretUrl};
-use crate::config::values::tls::Tls;
-use crate::config::values::urls::{self, UrlForm};
+use crate::reading::parse::{self, ValueError};
+use crate::reading::yaml::Raw;
+use crate::shown_value::{ShownValue, ShownValues};
+use crate::values::secret::{Secret, SecretUrl};
+use crate::values::tls::Tls;
+use crate::values::urls::{self, UrlForm};
 use rules::answers::Answers;
 use rules::decision::LEASE_MS;
 use rules::job::call::{Carried, Template};
@@ -248,7 +248,7 @@ pub struct Http {
 
 impl Http {
     /// Adds the section's values to `values`.
-    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+    pub(crate) fn show(&self, values: &mut ShownValues) {
         let Self {
             url,
             method,
@@ -318,7 +318,7 @@ impl Http {
 impl ConfigInput {
     /// Reads the section, and which values of jobs calls carry. Returns `Some(None)` without a URL,
     /// and `None` after a problem.
-    pub(in crate::config) fn http(&mut self) -> Option<Option<(Http, Carried)>> {
+    pub(crate) fn http(&mut self) -> Option<Option<(Http, Carried)>> {
         let mut carried = Carried::default();
         let url = self.secret(&URL, &URL_FILE);
         let method = self.get(&METHOD);

@@ -5,13 +5,13 @@ use std::time::Duration;
 use serde_json::{Value as Json, json};
 
 use super::priorities;
-use crate::config::reading::error::shown;
-use crate::config::reading::input::ConfigInput;
-use crate::config::reading::key::{DAY, duration, keys, text, tree};
-use crate::config::reading::parse::{ValueError, text as parse_text, wrong};
-use crate::config::reading::yaml::Raw;
-use crate::config::shown_value::{ShownValue, ShownValues};
-use crate::config::values::header::after_prefix;
+use crate::reading::error::shown;
+use crate::reading::input::ConfigInput;
+use crate::reading::key::{DAY, duration, keys, text, tree};
+use crate::reading::parse::{ValueError, text as parse_text, wrong};
+use crate::reading::yaml::Raw;
+use crate::shown_value::{ShownValue, ShownValues};
+use crate::values::header::after_prefix;
 use rules::job::call::Carried;
 use rules::job::priority::Priorities;
 use rules::job::{Fields, TenantField, ValueField};
@@ -80,7 +80,7 @@ keys! {
 }
 
 /// Adds the section's values to `values`.
-pub(in crate::config) fn show(fields: &Fields, values: &mut ShownValues) {
+pub(crate) fn show(fields: &Fields, values: &mut ShownValues) {
     let Fields {
         tenant,
         cost,
@@ -107,7 +107,7 @@ pub(in crate::config) fn show(fields: &Fields, values: &mut ShownValues) {
 
 impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
-    pub(in crate::config) fn job(&mut self) -> Option<Fields> {
+    pub(crate) fn job(&mut self) -> Option<Fields> {
         let tenant = self.get(&TENANT);
         let cost = self.get(&COST);
         let deadline = self.optional(&DEADLINE);
@@ -149,7 +149,7 @@ pub(super) fn value_field(raw: &Raw) -> Result<ValueField, ValueError> {
 }
 
 /// Parses `header:NAME` or `json:/pointer`. Returns `None` for other texts.
-pub(in crate::config) fn field(text: &str) -> Result<Option<ValueField>, ValueError> {
+pub(crate) fn field(text: &str) -> Result<Option<ValueField>, ValueError> {
     if let Some(name) = text.strip_prefix("header:") {
         return after_prefix(name).map(|name| Some(ValueField::Header(name)));
     }

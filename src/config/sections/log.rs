@@ -4,11 +4,11 @@ use serde_json::{Value as Json, json};
 use strum::{IntoStaticStr, VariantArray};
 
 use super::section::section;
-use crate::config::reading::key::{choice, keys, text};
-use crate::config::reading::parse::{ValueError, text as parse_text, wrong};
-use crate::config::reading::suggest::hint;
-use crate::config::reading::yaml::Raw;
-use crate::config::shown_value::{ShownValue, show};
+use crate::reading::key::{choice, keys, text};
+use crate::reading::parse::{ValueError, text as parse_text, wrong};
+use crate::reading::suggest::hint;
+use crate::reading::yaml::Raw;
+use crate::shown_value::{ShownValue, show};
 use rules::named::Named;
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];

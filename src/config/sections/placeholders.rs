@@ -5,10 +5,10 @@ use ::http::header::HeaderValue;
 use url::{Host, Position, Url};
 
 use super::job::field;
-use crate::config::reading::error::shown;
-use crate::config::reading::parse::ValueError;
-use crate::config::reading::suggest::hint;
-use crate::config::values::url_parts::{MARK, parse_url, parts};
+use crate::reading::error::shown;
+use crate::reading::parse::ValueError;
+use crate::reading::suggest::hint;
+use crate::values::url_parts::{MARK, parse_url, parts};
 use rules::job::call::{Carried, MAX_LABEL, Template, TemplatePart, ValuePlace, ValueSource};
 
 /// Maximum number of placeholders in a text. Each value may have 3 KiB when encoded, and no URL is
@@ -96,7 +96,7 @@ fn tokens<'t>(text: &'t str, carried: &mut Carried) -> Result<Vec<TextToken<'t>>
 ///
 /// # Errors
 /// The text has an unknown placeholder, or a character that no header may have.
-pub(in crate::config) fn header(
+pub(crate) fn header(
     text: &str,
     key: &'static str,
     carried: &mut Carried,
@@ -141,7 +141,7 @@ pub(super) fn of_url(
 /// # Errors
 /// The host could be in a domain that a job chooses, or a placeholder is unknown or not allowed
 /// there.
-pub(in crate::config) fn host(
+pub(crate) fn host(
     url: &str,
     key: &'static str,
     carried: &mut Carried,

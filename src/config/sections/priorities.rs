@@ -2,9 +2,9 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::config::reading::error::shown;
-use crate::config::reading::parse::{self, ValueError};
-use crate::config::reading::yaml::Raw;
+use crate::reading::error::shown;
+use crate::reading::parse::{self, ValueError};
+use crate::reading::yaml::Raw;
 use rules::headers::is_name;
 use rules::job::priority::{MAX_WEIGHT_SUM, Priorities};
 
@@ -13,7 +13,7 @@ const MUST: &str = "a mapping of levels to weights, such as {high: 4, normal: 2,
 const MAX_LEVEL_BYTES: usize = 32;
 
 /// Parses `job.priorities`.
-pub(in crate::config) fn priorities(raw: &Raw) -> Result<Priorities, ValueError> {
+pub(crate) fn priorities(raw: &Raw) -> Result<Priorities, ValueError> {
     let Raw::Map(fields) = raw else {
         return Err(parse::wrong(raw, MUST));
     };
@@ -45,7 +45,7 @@ pub(in crate::config) fn priorities(raw: &Raw) -> Result<Priorities, ValueError>
     Ok(all)
 }
 
-pub(in crate::config) fn schema() -> Json {
+pub(crate) fn schema() -> Json {
     json!({
         "type": "object",
         "propertyNames": {"minLength": 1, "maxLength": MAX_LEVEL_BYTES},
@@ -55,7 +55,7 @@ pub(in crate::config) fn schema() -> Json {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Config;
+    use crate::Config;
 
     fn read(levels: &str) -> Result<Vec<(String, u32)>, String> {
         let yaml = format!("job: {{priorities: {levels}}}");

@@ -1,6 +1,6 @@
 //! `rate-limiter`: limits of tenants, and the effect of the API's refusals.
 
-pub(in crate::config) mod limit_keys;
+pub(crate) mod limit_keys;
 mod limit_layer;
 mod limits;
 mod window_size;
@@ -14,11 +14,11 @@ use self::limit_keys::{
 };
 use self::limit_layer::LimitLayer;
 use self::limits::{LimitsReader, Tree};
-use crate::config::reading::error::Origin;
-use crate::config::reading::input::ConfigInput;
-use crate::config::reading::key::ConfigKey;
-use crate::config::reading::yaml::Raw;
-use crate::config::shown_value::{ShownValue, ShownValues, show};
+use crate::reading::error::Origin;
+use crate::reading::input::ConfigInput;
+use crate::reading::key::ConfigKey;
+use crate::reading::yaml::Raw;
+use crate::shown_value::{ShownValue, ShownValues, show};
 use rules::answers::ThrottleScope;
 use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
 use rules::named::Named;
@@ -44,7 +44,7 @@ show!(ShownValue::named => ThrottleScope);
 
 impl RateLimiter {
     /// Adds the section's values to `values`.
-    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+    pub(crate) fn show(&self, values: &mut ShownValues) {
         let Self {
             policy,
             max_throttle,
@@ -87,7 +87,7 @@ impl RateLimiter {
     }
 
     /// Takes the values of `new` that can change in a running worker.
-    pub(in crate::config) fn take_live(&mut self, new: &Self) {
+    pub(crate) fn take_live(&mut self, new: &Self) {
         *self = Self {
             throttle_scope: self.throttle_scope,
             ..new.clone()
@@ -206,7 +206,7 @@ fn deaf(policy: &Policy, scope: ThrottleScope) -> Option<String> {
 
 impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
-    pub(in crate::config) fn rate_limiter(&mut self) -> Option<RateLimiter> {
+    pub(crate) fn rate_limiter(&mut self) -> Option<RateLimiter> {
         let mut flat = LimitLayer::default();
         for key in FLAT {
             let (raw, at) = match (self.entry(key), key.default) {

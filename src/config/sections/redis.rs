@@ -3,16 +3,16 @@
 use serde_json::{Value as Json, json};
 
 use super::tls_keys::TlsKeys;
-use crate::config::reading::input::ConfigInput;
-use crate::config::reading::key::{boolean, choice, file, keys, pem, text, url};
-use crate::config::reading::parse::{ValueError, text as parse_text, wrong};
-use crate::config::reading::yaml::Raw;
-use crate::config::shown_value::{ShownValue, ShownValues, show};
-use crate::config::values::redis_servers::{
+use crate::reading::input::ConfigInput;
+use crate::reading::key::{boolean, choice, file, keys, pem, text, url};
+use crate::reading::parse::{ValueError, text as parse_text, wrong};
+use crate::reading::yaml::Raw;
+use crate::shown_value::{ShownValue, ShownValues, show};
+use crate::values::redis_servers::{
     RedisServers, RedisTopology, ScriptCommand, has_database, has_tls, unlike,
 };
-use crate::config::values::secret::SecretUrl;
-use crate::config::values::urls::UrlForm;
+use crate::values::secret::SecretUrl;
+use crate::values::urls::UrlForm;
 use rules::policy::Policy;
 use rules::slots::hash_tag;
 
@@ -100,7 +100,7 @@ impl Redis {
     }
 
     /// Adds the section's values to `values`.
-    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+    pub(crate) fn show(&self, values: &mut ShownValues) {
         let Self { url, prefix } = self;
         let RedisServers {
             urls,
@@ -122,7 +122,7 @@ impl Redis {
 
 impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
-    pub(in crate::config) fn redis(&mut self) -> Option<Redis> {
+    pub(crate) fn redis(&mut self) -> Option<Redis> {
         let url = self.redis_servers();
         let prefix = self.get(&PREFIX);
         let (url, prefix) = (url?, prefix?);
@@ -196,7 +196,7 @@ impl ConfigInput {
 
 /// Parses `redis.prefix`. Braces must form one hash tag. Otherwise each key of a cluster would have
 /// a slot of its own.
-pub(in crate::config) fn prefix(raw: &Raw) -> Result<String, ValueError> {
+pub(crate) fn prefix(raw: &Raw) -> Result<String, ValueError> {
     const MUST: &str = "1 to 128 bytes without spaces and control characters, with braces only as one hash tag that is not empty, such as {rlaas}:rate_limit";
     let prefix = parse_text(raw, MUST)?;
     if prefix.len() > 128 {

@@ -4,14 +4,14 @@ use ::http::header::HeaderName;
 use serde_json::{Value as Json, json};
 use strum::{IntoStaticStr, VariantArray};
 
-use crate::config::reading::error::shown;
-use crate::config::reading::input::ConfigInput;
-use crate::config::reading::key::{choice, integer, keys, text, tree};
-use crate::config::reading::parse::ValueError;
-use crate::config::reading::yaml::Raw;
-use crate::config::shown_value::{ShownValue, ShownValues, show};
-use crate::config::values::amqp_name::{MAX_NAME_BYTES, PATTERN, name, name_or_empty};
-use crate::config::values::header::http_names;
+use crate::reading::error::shown;
+use crate::reading::input::ConfigInput;
+use crate::reading::key::{choice, integer, keys, text, tree};
+use crate::reading::parse::ValueError;
+use crate::reading::yaml::Raw;
+use crate::shown_value::{ShownValue, ShownValues, show};
+use crate::values::amqp_name::{MAX_NAME_BYTES, PATTERN, name, name_or_empty};
+use crate::values::header::http_names;
 use rules::named::Named;
 
 /// Maximum number of headers in a result.
@@ -90,7 +90,7 @@ pub struct Results {
 
 impl Results {
     /// Adds the section's values to `values`.
-    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+    pub(crate) fn show(&self, values: &mut ShownValues) {
         let Self {
             to,
             exchange,
@@ -111,7 +111,7 @@ impl Results {
 
 impl ConfigInput {
     /// Reads the section. Returns `None` after a problem.
-    pub(in crate::config) fn results(&mut self) -> Option<Results> {
+    pub(crate) fn results(&mut self) -> Option<Results> {
         let to = self.get(&TO);
         let exchange = self.optional(&EXCHANGE);
         let routing_key = self.optional(&ROUTING_KEY);

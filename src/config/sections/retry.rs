@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::section::section;
-use crate::config::reading::key::{DAY, SECOND, duration, integer, keys};
+use crate::reading::key::{DAY, SECOND, duration, integer, keys};
 use rules::failures::retry::RetryPolicy;
 
 keys! {

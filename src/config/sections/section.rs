@@ -1,10 +1,10 @@
 //! Sections whose keys are independent of each other.
 
-use crate::config::reading::input::ConfigInput;
-use crate::config::shown_value::ShownValues;
+use crate::reading::input::ConfigInput;
+use crate::shown_value::ShownValues;
 
 /// A section whose keys are independent of each other.
-pub(in crate::config) trait Section: Sized {
+pub(crate) trait Section: Sized {
     /// Reads the section. Returns `None` after a problem.
     fn read(input: &mut ConfigInput) -> Option<Self>;
 
@@ -23,20 +23,20 @@ macro_rules! section {
             $($(#[$of_field])* pub $field: $type,)+
         }
 
-        $crate::config::sections::section::section! { impl $section { $($field = $key,)+ } }
+        $crate::sections::section::section! { impl $section { $($field = $key,)+ } }
     };
     (impl $section:ident { $($field:ident = $key:ident,)+ }) => {
-        impl $crate::config::sections::section::Section for $section {
-            fn read(input: &mut $crate::config::reading::input::ConfigInput) -> Option<Self> {
+        impl $crate::sections::section::Section for $section {
+            fn read(input: &mut $crate::reading::input::ConfigInput) -> Option<Self> {
                 // All keys are read before the first `?`, so that all problems are reported at once.
                 $(let $field = input.get(&$key);)+
                 Some(Self { $($field: $field?,)+ })
             }
 
-            fn show(&self, values: &mut $crate::config::shown_value::ShownValues) {
+            fn show(&self, values: &mut $crate::shown_value::ShownValues) {
                 $(values.set(&$key.key, &self.$field);)+
             }
         }
     };
 }
-pub(in crate::config) use section;
+pub(crate) use section;

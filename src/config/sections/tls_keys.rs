@@ -3,17 +3,17 @@
 
 use std::path::PathBuf;
 
-use crate::config::reading::input::ConfigInput;
-use crate::config::reading::key::Setting;
-use crate::config::shown_value::ShownValues;
-use crate::config::values::tls::{Identity, Tls};
+use crate::reading::input::ConfigInput;
+use crate::reading::key::Setting;
+use crate::shown_value::ShownValues;
+use crate::values::tls::{Identity, Tls};
 
 /// The keys of one server: `ca-file`, `cert-file` and `key-file`.
 pub(super) type TlsKeys = [&'static Setting<String>; 3];
 
 impl Tls {
     /// Adds the values of `keys` to `values`.
-    pub(in crate::config) fn show(&self, [ca, cert, key]: TlsKeys, values: &mut ShownValues) {
+    pub(crate) fn show(&self, [ca, cert, key]: TlsKeys, values: &mut ShownValues) {
         let Self { ca_file, identity } = self;
         values.set(&ca.key, ca_file);
         if let Some(identity) = identity {
@@ -25,7 +25,7 @@ impl Tls {
 
 impl ConfigInput {
     /// Returns the files that `keys` name. Reads them once, to report mistakes early.
-    pub(in crate::config) fn tls(&mut self, keys: TlsKeys) -> Option<Tls> {
+    pub(crate) fn tls(&mut self, keys: TlsKeys) -> Option<Tls> {
         let [ca_key, cert_key, key_key] = keys;
         let ca_file = self.pem_file(ca_key);
         let cert_file = self.pem_file(cert_key);

@@ -1,15 +1,15 @@
 //! Names of exchanges and routing keys in the configuration.
 
-use crate::config::reading::parse::{self, ValueError};
-use crate::config::reading::yaml::Raw;
+use crate::reading::parse::{self, ValueError};
+use crate::reading::yaml::Raw;
 
 /// Maximum length of a name in bytes.
-pub(in crate::config) const MAX_NAME_BYTES: usize = 255;
+pub(crate) const MAX_NAME_BYTES: usize = 255;
 /// Pattern for the schema: no control characters.
-pub(in crate::config) const PATTERN: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
+pub(crate) const PATTERN: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
 
 /// Parses a name.
-pub(in crate::config) fn name(raw: &Raw, must: &str) -> Result<String, ValueError> {
+pub(crate) fn name(raw: &Raw, must: &str) -> Result<String, ValueError> {
     let text = parse::text(raw, must)?;
     if text.len() > MAX_NAME_BYTES {
         return Err(format!("has {} bytes; it must be {must}", text.len()));
@@ -21,7 +21,7 @@ pub(in crate::config) fn name(raw: &Raw, must: &str) -> Result<String, ValueErro
 }
 
 /// Parses a name that may be empty.
-pub(in crate::config) fn name_or_empty(raw: &Raw, must: &str) -> Result<String, ValueError> {
+pub(crate) fn name_or_empty(raw: &Raw, must: &str) -> Result<String, ValueError> {
     match raw {
         Raw::Text(text) if text.is_empty() => Ok(String::new()),
         raw => name(raw, must),

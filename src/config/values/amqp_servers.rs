@@ -36,7 +36,7 @@ impl AmqpServers {
 }
 
 /// Returns why `urls` can't be nodes of one cluster, or `None` if they can.
-pub(in crate::config) fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
+pub(crate) fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
     let all: Vec<Url> = (urls.iter())
         .filter_map(|url| Url::parse(url.expose()).ok())
         .collect();

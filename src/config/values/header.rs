@@ -2,13 +2,13 @@
 
 use ::http::header::HeaderName;
 
-use crate::config::reading::error::shown;
-use crate::config::reading::parse::{ValueError, text, wrong};
-use crate::config::reading::yaml::Raw;
+use crate::reading::error::shown;
+use crate::reading::parse::{ValueError, text, wrong};
+use crate::reading::yaml::Raw;
 use rules::headers::{self, is_reserved};
 
 /// Parses a header's name, such as `x-plan`.
-pub(in crate::config) fn header_name(raw: &Raw) -> Result<String, ValueError> {
+pub(crate) fn header_name(raw: &Raw) -> Result<String, ValueError> {
     const MUST: &str = "a header's name of 1 to 255 bytes, such as x-plan";
     let name = text(raw, MUST)?;
     if !headers::is_name(name) {
@@ -21,7 +21,7 @@ pub(in crate::config) fn header_name(raw: &Raw) -> Result<String, ValueError> {
 }
 
 /// Parses the name after `header:`.
-pub(in crate::config) fn after_prefix(name: &str) -> Result<String, ValueError> {
+pub(crate) fn after_prefix(name: &str) -> Result<String, ValueError> {
     if !headers::is_name(name) {
         return Err("must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends".to_owned());
     }
@@ -30,7 +30,7 @@ pub(in crate::config) fn after_prefix(name: &str) -> Result<String, ValueError> 
 
 /// Parses a list of at most `max` names of HTTP headers, which `check` accepts. Returns each name as
 /// written and as a header.
-pub(in crate::config) fn http_names(
+pub(crate) fn http_names(
     raw: &Raw,
     must: &str,
     max: usize,

@@ -3,15 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::config::reading::error::shown;
-use crate::config::reading::key::PREFIX;
+use crate::reading::error::shown;
+use crate::reading::key::PREFIX;
 
 /// Key of the mapping from names of pipelines to their sections.
-pub(in crate::config) const PIPELINES: &str = "pipelines";
+pub(crate) const PIPELINES: &str = "pipelines";
 /// Maximum number of pipelines in a file.
-pub(in crate::config) const MAX_PIPELINES: usize = 64;
+pub(crate) const MAX_PIPELINES: usize = 64;
 /// Sections that all pipelines of a process share.
-pub(in crate::config) const SHARED: [&str; 2] = ["admin", "log"];
+pub(crate) const SHARED: [&str; 2] = ["admin", "log"];
 /// Name of the pipeline in a file without `pipelines`.
 pub const DEFAULT_PIPELINE: &str = "default";
 /// Maximum length of a name in bytes.
@@ -24,7 +24,7 @@ pub struct PipelineName(Arc<str>);
 
 impl PipelineName {
     /// Parses a name. Returns `None` if `text` is not a valid one.
-    pub(in crate::config) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let word = |word: &str| {
             let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
             !word.is_empty() && word.chars().all(fits)
@@ -49,7 +49,7 @@ impl PipelineName {
     }
 
     /// Returns the prefix of environment variables that set this pipeline's keys.
-    pub(in crate::config) fn env_prefix(&self) -> String {
+    pub(crate) fn env_prefix(&self) -> String {
         let name = self.0.replace('-', "_").to_uppercase();
         format!("{PREFIX}PIPELINES__{name}__")
     }
@@ -65,7 +65,7 @@ impl fmt::Display for PipelineName {
 const PATTERN: &str = "^[a-z0-9]+(-[a-z0-9]+)*$";
 
 /// Returns why `text` is not a valid name.
-pub(in crate::config) fn wrong_name(text: &str) -> String {
+pub(crate) fn wrong_name(text: &str) -> String {
     format!(
         "{} is not a valid pipeline name; it must be 1 to {MAX_NAME_BYTES} letters a-z and \
         digits, with single hyphens between them, such as orders or orders-bulk",
@@ -74,7 +74,7 @@ pub(in crate::config) fn wrong_name(text: &str) -> String {
 }
 
 /// Returns the JSON schema of names.
-pub(in crate::config) fn names_schema() -> serde_json::Value {
+pub(crate) fn names_schema() -> serde_json::Value {
     serde_json::json!({"pattern": PATTERN, "maxLength": MAX_NAME_BYTES})
 }
 

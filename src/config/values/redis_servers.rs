@@ -78,7 +78,7 @@ impl fmt::Display for RedisServers {
 
 /// Returns why `urls` can't be used together: all of them are used with the login and the TLS of
 /// the first.
-pub(in crate::config) fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
+pub(crate) fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
     let all: Vec<Url> = urls
         .iter()
         .filter_map(|url| Url::parse(url.expose()).ok())
@@ -95,7 +95,7 @@ pub(in crate::config) fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
 }
 
 /// Returns true if one of `urls` names a database other than 0.
-pub(in crate::config) fn has_database(urls: &[SecretUrl]) -> bool {
+pub(crate) fn has_database(urls: &[SecretUrl]) -> bool {
     let other = |url: Url| !matches!(url.path(), "" | "/" | "/0");
     urls.iter()
         .filter_map(|url| Url::parse(url.expose()).ok())
@@ -103,6 +103,6 @@ pub(in crate::config) fn has_database(urls: &[SecretUrl]) -> bool {
 }
 
 /// Returns true if one of `urls` uses TLS.
-pub(in crate::config) fn has_tls(urls: &[SecretUrl]) -> bool {
+pub(crate) fn has_tls(urls: &[SecretUrl]) -> bool {
     urls.iter().any(|url| url.has_scheme("rediss"))
 }

@@ -28,7 +28,7 @@ impl SecretUrl {
         parse_url(&self.0)
     }
     /// Returns true if the URL's scheme is `scheme`, ignoring case.
-    pub(in crate::config) fn has_scheme(&self, scheme: &str) -> bool {
+    pub(crate) fn has_scheme(&self, scheme: &str) -> bool {
         let begin = self.0.split(':').next().unwrap_or_default();
         begin.eq_ignore_ascii_case(scheme)
     }

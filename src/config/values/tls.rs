@@ -9,8 +9,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use crate::config::reading::error::shown;
-use crate::config::reading::input::read_bounded;
+use crate::reading::error::shown;
+use crate::reading::input::read_bounded;
 
 /// Maximum size of a PEM file in bytes. A bundle of all public authorities has about 250,000.
 const MAX_PEM_BYTES: u64 = 1 << 20;

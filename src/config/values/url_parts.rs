@@ -3,11 +3,11 @@
 use url::{ParseError, Url};
 
 /// A text that no user's URL contains and no URL parser changes.
-pub(in crate::config) const MARK: &str = "sluicegate-placeholder-";
+pub(crate) const MARK: &str = "sluicegate-placeholder-";
 
 /// Splits `url` into scheme and user, host and port, and the rest. Text in braces does not end the
 /// host.
-pub(in crate::config) fn parts(url: &str) -> [&str; 3] {
+pub(crate) fn parts(url: &str) -> [&str; 3] {
     let begin = url.find("://").map_or(0, |at| at + 3);
     let (mut host, mut in_braces) = (begin, false);
     for (at, c) in url[begin..].char_indices().map(|(at, c)| (begin + at, c)) {
@@ -35,7 +35,7 @@ fn begins_field(text: &str) -> bool {
 
 /// Parses `url`. Each placeholder in its host is replaced with a label, since URLs can't contain
 /// all of them.
-pub(in crate::config) fn parse_url(url: &str) -> Result<Url, ParseError> {
+pub(crate) fn parse_url(url: &str) -> Result<Url, ParseError> {
     let [before, host, rest] = parts(url);
     if !host.contains('{') {
         return Url::parse(url);

@@ -5,14 +5,14 @@ use url::Url;
 
 use super::secret::{SecretUrl, misplaced_at};
 use super::url_parts::parse_url;
-use crate::config::reading::parse::{self, ValueError};
-use crate::config::reading::yaml::{self, Raw};
+use crate::reading::parse::{self, ValueError};
+use crate::reading::yaml::{self, Raw};
 
 /// Maximum number of nodes or seeds of a cluster, and of sentinels.
 const MAX_SERVERS: usize = 32;
 
 /// Form of the URLs of a key.
-pub(in crate::config) struct UrlForm {
+pub(crate) struct UrlForm {
     /// Scheme without TLS, and with TLS.
     pub schemes: [&'static str; 2],
     pub example: &'static str,
@@ -101,7 +101,7 @@ const PROXIES: UrlForm = UrlForm {
 };
 
 /// Parses the URL of a proxy, which has no path.
-pub(in crate::config) fn proxy(raw: &Raw) -> Result<SecretUrl, ValueError> {
+pub(crate) fn proxy(raw: &Raw) -> Result<SecretUrl, ValueError> {
     let url = PROXIES.one(raw)?;
     let parsed = Url::parse(url.expose()).map_err(|err| format!("is not a valid URL: {err}"))?;
     let is_bare = parsed.path() == "/" && parsed.query().is_none() && parsed.fragment().is_none();
@@ -131,7 +131,7 @@ fn split(list: &str, scheme: &str) -> Vec<String> {
 }
 
 /// Joins `urls` with commas, as in the configuration, without passwords.
-pub(in crate::config) fn join(urls: &[SecretUrl]) -> String {
+pub(crate) fn join(urls: &[SecretUrl]) -> String {
     let urls: Vec<String> = urls.iter().map(SecretUrl::to_string).collect();
     urls.join(",")
 }

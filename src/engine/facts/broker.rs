@@ -6,9 +6,9 @@ use std::time::Duration;
 use strum::IntoStaticStr;
 use tracing::{error, warn};
 
-use crate::broker::{DeliverySource, MessageKind, PublishError};
-use crate::engine::line_limiter::{LineBudget, LineKind};
-use crate::metrics::Metrics;
+use crate::line_limiter::{LineBudget, LineKind};
+use broker::{DeliverySource, MessageKind, PublishError};
+use telemetry::metrics::Metrics;
 
 /// Outcome of a job's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]

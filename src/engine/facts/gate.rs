@@ -5,11 +5,11 @@ use std::time::Duration;
 use strum::IntoStaticStr;
 use tracing::warn;
 
-use crate::gate::GateError;
-use crate::metrics::Metrics;
+use gate::GateError;
 use rules::decision::Tally;
 use rules::limit::floor_ms;
 use rules::timing::lateness::CallSignal;
+use telemetry::metrics::Metrics;
 
 /// The gate's decision on one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]

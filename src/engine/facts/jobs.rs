@@ -6,12 +6,12 @@ use strum::IntoStaticStr;
 use tracing::{debug, warn};
 
 use super::{JobFields, info_if, shown, span_id, trace_id};
-use crate::engine::line_limiter::{LineBudget, LineKind};
-use crate::handler::Outcome;
-use crate::metrics::Metrics;
+use crate::line_limiter::{LineBudget, LineKind};
+use handler::Outcome;
 use rules::limit::{Limits, floor_ms};
 use rules::scope::Labels;
 use rules::timing::promise::PromiseGap;
+use telemetry::metrics::Metrics;
 
 /// Reason why a job became a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr)]

@@ -6,10 +6,10 @@ use tracing::field::display;
 use tracing::{debug, warn};
 
 use super::info_if;
-use crate::engine::line_limiter::{LineBudget, LineKind};
-use crate::gate::GateError;
-use crate::metrics::Metrics;
+use crate::line_limiter::{LineBudget, LineKind};
+use gate::GateError;
 use rules::tenant::Tenant;
+use telemetry::metrics::Metrics;
 
 /// An event of a learned or advertised limit.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tracing::{debug, error, info, warn};
 
 use super::{info_if, shown};
-use crate::engine::line_limiter::{LineBudget, LineKind};
-use crate::gate::{BreakerScope, GateError};
+use crate::line_limiter::{LineBudget, LineKind};
+use gate::{BreakerScope, GateError};
 use rules::limit::{Limits, floor_ms};
 use rules::scope::Labels;
 use rules::tenant::Tenant;

@@ -4,9 +4,9 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::engine::line_limiter::LineLimiter;
-use crate::gate::GateError;
-use crate::handler::Outcome;
+use crate::line_limiter::LineLimiter;
+use ::gate::GateError;
+use handler::Outcome;
 use rules::limit::{Algorithm, Limit};
 use rules::tenant::Tenant;
 
@@ -91,8 +91,8 @@ fn many_lines_of_a_kind_become_a_few_and_a_summary() {
     assert_eq!(lines("dead letter "), 10, "{log}");
     assert_eq!(log.lines().count(), 22, "{log}");
     for rest in [
-        "INFO sluicegate::engine::line_limiter: more jobs failed more=490 within_s=3",
-        "WARN sluicegate::engine::line_limiter: more dead letters more=3 within_s=3",
+        "INFO sluicegate_engine::line_limiter: more jobs failed more=490 within_s=3",
+        "WARN sluicegate_engine::line_limiter: more dead letters more=3 within_s=3",
     ] {
         assert!(log.contains(rest), "{rest} is missing in {log}");
     }

@@ -3,10 +3,10 @@
 use tracing::{debug, info, warn};
 
 use super::info_if;
-use crate::engine::line_limiter::{LineBudget, LineKind};
-use crate::gate::{BreakerScope, GateError};
-use crate::metrics::Metrics;
+use crate::line_limiter::{LineBudget, LineKind};
+use gate::{BreakerScope, GateError};
 use rules::steering::Hold;
+use telemetry::metrics::Metrics;
 
 /// An event of the whole worker.
 #[derive(Debug)]

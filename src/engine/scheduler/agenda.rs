@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::broker::{Outgoing, Reply, Tag};
-use crate::engine::action::{Action, JobKey};
+use crate::action::{Action, JobKey};
+use broker::{Outgoing, Reply, Tag};
 
 /// Actions that were not taken yet.
 #[derive(Debug, Default)]
@@ -108,7 +108,7 @@ impl Agenda {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::{DeliverySource, Message};
+    use broker::{DeliverySource, Message};
 
     fn filled() -> Agenda {
         let mut agenda = Agenda::default();

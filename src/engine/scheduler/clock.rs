@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::queues::QueuePosition;
 use super::report_limiter::ReportLimiter;
-use crate::engine::action::JobKey;
+use crate::action::JobKey;
 use rules::limit::floor_ms;
 
 /// Minimum interval between reports that it can't be read.

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::due_time::{DueTime, LATE_AFTER};
 use super::trace::Trace;
-use crate::broker::{DeliverySource, Message, Tag};
-use crate::engine::facts::{JobFact, JobFields};
-use crate::gate::{Receipt, Ticket};
-use crate::handler::Answered;
+use crate::facts::{JobFact, JobFields};
+use broker::{DeliverySource, Message, Tag};
+use gate::{Receipt, Ticket};
+use handler::Answered;
 use rules::job::{Claims, Job, Published};
 use rules::limit::Limits;
 use rules::scope::Labels;

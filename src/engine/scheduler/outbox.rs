@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::engine::shards::Shards;
-use crate::gate::ShardId;
+use crate::shards::Shards;
+use gate::ShardId;
 use rules::tenant::Tenant;
 
 /// A queue of entries of which at most one batch is in flight.

@@ -14,9 +14,9 @@ use foldhash::fast::RandomState;
 use self::callers::RecentCallers;
 use self::slots::SlotCandidate;
 use self::state::{ShardSum, ShardSums, TenantState};
-use crate::engine::action::JobKey;
-use crate::engine::shards::Shards;
-use crate::gate::ShardId;
+use crate::action::JobKey;
+use crate::shards::Shards;
+use gate::ShardId;
 use rules::tenant::Tenant;
 
 /// All tenants together may have at most the prefetch divided by this in held jobs.

@@ -19,14 +19,14 @@ use ulid::Ulid;
 
 pub use self::hash::{info_of, server_command};
 
-use crate::gate::epoch::server_identity::NO_EVICTION;
-use crate::gate::epoch::shard;
-use crate::gate::epoch::{
+use crate::epoch::server_identity::NO_EVICTION;
+use crate::epoch::shard;
+use crate::epoch::{
     EarlierStarts, EpochFields, Gap, NextStep, ServerIdentity, WorkerKnowledge, decide,
 };
-use crate::gate::link::{Link, PrimaryLink};
-use crate::gate::primaries::{Finder, Primary};
-use crate::gate::{GateError, refusal};
+use crate::link::{Link, PrimaryLink};
+use crate::primaries::{Finder, Primary};
+use crate::{GateError, refusal};
 use rules::limit::floor_ms;
 use rules::slots::{SlotOwnership, Slots};
 

@@ -92,7 +92,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::gate::fleet::{Registered, RegistryKnowledge};
+    use crate::fleet::{Registered, RegistryKnowledge};
     use kit::SECOND;
     use kit::gate::{named_limit, tenant};
     use rules::limit::Algorithm;

@@ -1,5 +1,5 @@
 //! The registry in Redis of the policies that workers have in force.
-//! [`gate::fleet`](crate::gate::fleet) decides which of them each worker enforces.
+//! [`gate::fleet`](crate::fleet) decides which of them each worker enforces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use crate::gate::GateError;
-use crate::gate::fleet::text::{self, MAX_TEXT};
-use crate::gate::fleet::{
+use crate::GateError;
+use crate::fleet::text::{self, MAX_TEXT};
+use crate::fleet::{
     AGREED_FOR_MS, EnforcedPolicies, IDLE_MS, MARGIN_MS, MAX_POLICIES, Registered,
     RegistryKnowledge, memory_ms,
 };
-use crate::gate::instructions;
-use crate::gate::primaries::Primary;
-use crate::gate::redis::RedisGate;
+use crate::instructions;
+use crate::primaries::Primary;
+use crate::redis::RedisGate;
 use rules::policy::Policy;
 use rules::steering::Steering;
 

@@ -13,8 +13,8 @@ use super::node::Node;
 use super::parcel::Parcel;
 use super::slots::{self, Address};
 use super::{Answers, PrimaryLink, Request, Shards};
-use crate::gate::GateError;
-use crate::gate::fault::Fault;
+use crate::GateError;
+use crate::fault::Fault;
 use rules::slots::Slots;
 
 /// Maximum number of times a request is sent: twice more if the slot has just moved, and once for a

@@ -27,16 +27,17 @@ use self::sentinel::Sentinel;
 pub use self::shared::Links;
 pub use self::slots::{owned, redirect, slot_of};
 use self::stored::StoreLink;
-use crate::config::{Pems, RedisServers, RedisTopology, ScriptCommand, SecretUrl};
-use crate::gate::GateError;
-use crate::gate::scripts::Script;
-use crate::gate::store::Store;
+use crate::GateError;
+use crate::scripts::Script;
+use crate::store::Store;
+use config::{Pems, RedisServers, RedisTopology, ScriptCommand, SecretUrl};
 use rules::slots::Slots;
 
 /// A command and its destination.
 pub struct Request<'a> {
     /// One of the command's keys. In a cluster the command goes to the primary that has this key.
     pub key: &'a str,
+    /// The command with its arguments.
     pub command: Cmd,
     /// The command's script, if the node did not have it at the last attempt. It is loaded first,
     /// in the same round trip.
@@ -168,6 +169,7 @@ impl Link {
         }
     }
 
+    /// Returns the number of round trips so far.
     pub fn round_trips(&self) -> u64 {
         self.round_trips.load(Ordering::Relaxed)
     }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use ::redis::{Client, ConnectionInfo, Pipeline, RedisResult, Value};
 
-use crate::gate::GateError;
-use crate::gate::fault::Fault;
-use crate::gate::refusal;
+use crate::GateError;
+use crate::fault::Fault;
+use crate::refusal;
 use rules::timing::latency::LatencyEstimator;
 
 /// How long Redis may take to answer.

@@ -3,8 +3,8 @@
 use ::redis::{Cmd, Pipeline, Value};
 
 use super::{Answers, Request};
-use crate::gate::scripts::Script;
-use crate::gate::{GateError, refusal};
+use crate::scripts::Script;
+use crate::{GateError, refusal};
 
 /// The commands for one node in one round trip.
 #[derive(Default)]

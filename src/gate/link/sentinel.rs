@@ -11,9 +11,9 @@ use ::redis::{Client, ConnectionAddr, Pipeline, TlsMode, Value};
 
 use super::node::{Node, TIMEOUT_IN_ALL};
 use super::{certificates, client};
-use crate::config::{Pems, RedisServers, SecretUrl};
-use crate::gate::fault::Fault;
-use crate::gate::{GateError, refusal};
+use crate::fault::Fault;
+use crate::{GateError, refusal};
+use config::{Pems, RedisServers, SecretUrl};
 
 /// The connection to a primary that may change.
 pub struct Sentinel {

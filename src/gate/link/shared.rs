@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::Link;
-use crate::config::RedisServers;
-use crate::gate::GateError;
+use crate::GateError;
+use config::RedisServers;
 
 /// One link for all users of the same servers with the same settings. It closes with its last user.
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl Links {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::SecretUrl;
+    use config::SecretUrl;
 
     #[test]
     fn users_of_the_same_servers_share_one_link() {

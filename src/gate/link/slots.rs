@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use ::redis::cluster_routing::Slot;
 use ::redis::{ConnectionAddr, ConnectionInfo, Value};
 
-use crate::gate::{GateError, refusal};
+use crate::{GateError, refusal};
 use rules::slots::{SLOTS, Slots};
 
 /// The address of a node.

@@ -8,8 +8,8 @@ use ::redis::{Pipeline, Value};
 use tokio::time::{Instant, timeout};
 
 use super::node::TIMEOUT_IN_ALL;
-use crate::gate::GateError;
-use crate::gate::store::Store;
+use crate::GateError;
+use crate::store::Store;
 use rules::timing::latency::LatencyEstimator;
 
 /// The connection to one store, shared by all callers.

@@ -9,10 +9,10 @@ use futures_util::future::join_all;
 use super::RedisGate;
 use super::calls::ScriptCall;
 use super::watched::Answers;
-use crate::gate::GateError;
-use crate::gate::link::slot_of;
-use crate::gate::primaries::{AllPrimaries, Primary};
-use crate::gate::watches::Watches;
+use crate::GateError;
+use crate::link::slot_of;
+use crate::primaries::{AllPrimaries, Primary};
+use crate::watches::Watches;
 
 impl RedisGate {
     /// Sends each call to the primary that has its slot.

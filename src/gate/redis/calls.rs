@@ -3,13 +3,13 @@
 use ::redis::{Cmd, ServerError, Value};
 
 use super::RedisGate;
-use crate::gate::GateError;
-use crate::gate::epoch::{SentPulse, Watch};
-use crate::gate::keys::CallKeys;
-use crate::gate::link::{Answers, PrimaryLink, Request};
-use crate::gate::refusal;
-use crate::gate::reply::{self, LIMIT_BYTES};
-use crate::gate::scripts::Script;
+use crate::GateError;
+use crate::epoch::{SentPulse, Watch};
+use crate::keys::CallKeys;
+use crate::link::{Answers, PrimaryLink, Request};
+use crate::refusal;
+use crate::reply::{self, LIMIT_BYTES};
+use crate::scripts::Script;
 use rules::layout::Layout;
 use rules::limit::Limit;
 use rules::tenant::Tenant;

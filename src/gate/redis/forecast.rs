@@ -1,8 +1,8 @@
 //! When the units of a waitlist have their turns, now and under other limits.
 
 use super::RedisGate;
-use crate::gate::GateError;
-use crate::gate::{reply, scripts};
+use crate::GateError;
+use crate::{reply, scripts};
 use rules::gate::forecast::{ForecastRequest, Schedule};
 use rules::limit::Limit;
 use rules::scope::Labels;

@@ -6,10 +6,10 @@ use ::redis::Value;
 use futures_util::future::join_all;
 
 use super::RedisGate;
-use crate::gate::epoch::{ServerIdentity, info_of, server_command};
-use crate::gate::link::Request;
-use crate::gate::refusal;
-use crate::gate::{Gate, GateError};
+use crate::epoch::{ServerIdentity, info_of, server_command};
+use crate::link::Request;
+use crate::refusal;
+use crate::{Gate, GateError};
 use rules::limit::Limits;
 use rules::scope::Labels;
 use rules::tenant::Tenant;

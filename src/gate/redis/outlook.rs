@@ -3,11 +3,11 @@
 use futures_util::future::join_all;
 
 use super::RedisGate;
-use crate::gate::GateError;
-use crate::gate::epoch::outlook::Outlook;
-use crate::gate::epoch::{Watch, WatchTarget};
-use crate::gate::link::slot_of;
-use crate::gate::primaries::Primary;
+use crate::GateError;
+use crate::epoch::outlook::Outlook;
+use crate::epoch::{Watch, WatchTarget};
+use crate::link::slot_of;
+use crate::primaries::Primary;
 use rules::limit::{Limits, floor_ms};
 use rules::policy::Policy;
 use rules::slots::Slots;

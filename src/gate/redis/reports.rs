@@ -3,9 +3,9 @@
 use ::redis::{Cmd, Value, cmd};
 
 use super::RedisGate;
-use crate::gate::GateError;
-use crate::gate::link::Request;
-use crate::gate::refusal;
+use crate::GateError;
+use crate::link::Request;
+use crate::refusal;
 use rules::report::{KEPT_MS, Report, ReportError};
 
 impl RedisGate {
@@ -27,7 +27,7 @@ impl RedisGate {
     ///
     /// # Errors
     /// [`GateError`] if no report can be read.
-    pub(in crate::gate) async fn reports(
+    pub(crate) async fn reports(
         &self,
         workers: &[String],
     ) -> Result<Vec<Result<Option<Result<Report, ReportError>>, GateError>>, GateError> {

@@ -3,17 +3,13 @@
 use ::redis::Value;
 
 use super::{RedisGate, placeholder_tenant};
-use crate::gate::{GateError, scripts};
+use crate::{GateError, scripts};
 use rules::steering::{SIGHTING_KEPT_MS, Sighted, Sighting};
 use rules::tenant::Tenant;
 
 impl RedisGate {
     /// Runs `steer.lua` on the board `key`, with the arguments `more`. Returns its reply.
-    pub(in crate::gate) async fn run_board(
-        &self,
-        key: &str,
-        more: Vec<String>,
-    ) -> Result<Value, GateError> {
+    pub(crate) async fn run_board(&self, key: &str, more: Vec<String>) -> Result<Value, GateError> {
         let placeholder = placeholder_tenant("all-workers")?;
         let more = more.into_iter().map(String::into_bytes).collect();
         let mut call = self.call_tenant(scripts::steer(), &placeholder, more);
@@ -22,7 +18,7 @@ impl RedisGate {
     }
 
     /// Runs `audit.lua` with the arguments `more`. Returns its reply.
-    pub(crate) async fn run_audit(&self, more: Vec<String>) -> Result<Value, GateError> {
+    pub async fn run_audit(&self, more: Vec<String>) -> Result<Value, GateError> {
         let placeholder = placeholder_tenant("all-operators")?;
         let more = more.into_iter().map(String::into_bytes).collect();
         let mut call = self.call_tenant(scripts::audit(), &placeholder, more);

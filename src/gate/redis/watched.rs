@@ -6,10 +6,10 @@ use ::redis::Value;
 
 use super::RedisGate;
 use super::calls::{PipelinePulse, ScriptCall};
-use crate::gate::GateError;
-use crate::gate::link::slot_of;
-use crate::gate::primaries::{AllPrimaries, Primary};
-use crate::gate::watches::Watches;
+use crate::GateError;
+use crate::link::slot_of;
+use crate::primaries::{AllPrimaries, Primary};
+use crate::watches::Watches;
 
 pub(super) type Answers = Vec<Result<Value, GateError>>;
 

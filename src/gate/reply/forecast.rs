@@ -3,7 +3,7 @@
 use ::redis::Value;
 
 use super::{numbers, unreadable};
-use crate::gate::GateError;
+use crate::GateError;
 use rules::gate::forecast::{ForecastRequest, ForecastTarget, OpeningTime, POINTS, Schedule, Turn};
 
 /// Returns the arguments of `forecast` after the limits. The first `as_it_is` limits are the

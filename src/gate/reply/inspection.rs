@@ -4,7 +4,7 @@ use ::redis::Value;
 
 use super::learned::learned_each;
 use super::{number, unreadable};
-use crate::gate::{GateError, Inspection, UsageOfLimit};
+use crate::{GateError, Inspection, UsageOfLimit};
 use rules::answers::Quotas;
 use rules::decision::{Tally, Tried};
 

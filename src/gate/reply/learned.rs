@@ -3,7 +3,7 @@
 use ::redis::Value;
 
 use super::{numbers, unreadable};
-use crate::gate::{Evidence, GateError, Sunk};
+use crate::{Evidence, GateError, Sunk};
 use rules::learned::Learned;
 use rules::limit::Limit;
 

@@ -11,9 +11,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::line_reader::{LineReader, ReadLine};
 use super::stderr::{self, LogRateLimit};
-use crate::config::{Exec, env_name};
-use crate::shortage;
+use config::{Exec, env_name};
 use rules::job::verdict::{self, MAX_VERDICT};
+use runtime::shortage;
 
 /// Time for a program that has closed its output to end, before it is killed.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);

@@ -14,9 +14,9 @@ use tracing::{debug, warn};
 
 use super::child::{Child, NoAnswer, NotStarted};
 use super::stderr::LogRateLimit;
-use crate::config::Exec;
-use crate::handler::verdicts::{self, retry, unprepared};
-use crate::handler::{Attempt, Outcome, Permit, Trouble};
+use crate::verdicts::{self, retry, unprepared};
+use crate::{Attempt, Outcome, Permit, Trouble};
+use config::Exec;
 use rules::failures::retry::Reconnect;
 use rules::job::verdict::{self, Verdict};
 

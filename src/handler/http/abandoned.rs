@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 
 use super::call::{CallFailure, CallResult, Exchange};
-use crate::handler::{Fate, LateEnd};
+use crate::{Fate, LateEnd};
 
 /// Abandons calls.
 pub(super) struct CallAbandoner {

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use super::call::CallFailure;
 use super::text::explain;
-use crate::{shortage, tls};
+use runtime::{shortage, tls};
 
 /// Section of the configuration that has the TLS keys.
 const SECTION: &str = "dispatch.http";

@@ -12,7 +12,7 @@ use super::redaction::{Redaction, drop_begun, hide};
 use super::result_fields::ResultFields;
 use super::text::one_line;
 use super::tokens::AccessToken;
-use crate::handler::{Answered, Attempt, Fate, Outcome, Trouble};
+use crate::{Answered, Attempt, Fate, Outcome, Trouble};
 use rules::answers::{Answers, Consequence, Interpretation, Pushback, ReceivedAnswer, verdict};
 
 /// Number of bytes of a body that are kept: the part that is shown, and room for a secret that

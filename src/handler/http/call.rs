@@ -8,7 +8,7 @@ use hyper::http::response::Parts;
 
 use super::connection::{self, Connection};
 use super::stream;
-use crate::handler::Permit;
+use crate::Permit;
 
 /// A request in flight. Dropping it ends it: its connection is closed or its stream reset.
 pub(super) enum Exchange {

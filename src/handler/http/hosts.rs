@@ -9,11 +9,11 @@ use super::proxy::TunnelError;
 use super::server::Server;
 use super::shared_connection::lock;
 use super::text::explain;
-use crate::shortage;
 use rules::failures::breaker::Trouble;
 use rules::job::Job;
 use rules::job::call::Template;
 use rules::tenant::Tenant;
+use runtime::shortage;
 
 /// Number of failures in a row, with no host reached in between, after which this worker is assumed
 /// to reach no host, if they are of [`SEVERAL`] hosts.

@@ -16,7 +16,7 @@ use hyper_util::rt::TokioIo;
 use tower_service::Service;
 
 use super::socket::{Sockets, Tcp};
-use crate::config::Http;
+use config::Http;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 

@@ -22,8 +22,8 @@ use super::advice::no_connection;
 use super::pool::{offer, speaks_http2};
 use super::proxy::{Connector, Proxies, Proxy};
 use super::socket::{Sockets, Tcp};
-use crate::config::Http;
-use crate::tls;
+use config::Http;
+use runtime::tls;
 
 /// Number of connections, opened one after the other.
 const CONNECTION_COUNT: usize = 5;

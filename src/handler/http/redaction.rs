@@ -4,7 +4,7 @@ use hyper::header::{AUTHORIZATION, HeaderMap};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-use crate::config::Http;
+use config::Http;
 use rules::job::call::{Template, encode};
 
 /// Minimum length in bytes of a configured header's value that counts as a secret.

@@ -6,8 +6,8 @@ use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName};
 
 use super::redaction::{drop_begun, hide};
-use crate::config::{Results, ResultsTo};
-use crate::handler::Answered;
+use crate::Answered;
+use config::{Results, ResultsTo};
 
 /// Selects the parts of an answer that are kept.
 pub(super) struct ResultFields {

@@ -12,10 +12,10 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
-use crate::config::SecretFiles;
-use crate::shortage;
+use config::SecretFiles;
 use rules::tenant::Tenant;
 use rules::text;
+use runtime::shortage;
 
 /// Age from which a secret is read again.
 const SECRET_MAX_AGE: Duration = Duration::from_secs(1);

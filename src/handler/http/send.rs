@@ -12,7 +12,7 @@ use super::server::Server;
 use super::text::explain;
 use super::tokens::AccessToken;
 use super::{HttpHandler, ReadyCall, failed};
-use crate::handler::{Attempt, Outcome, Permit};
+use crate::{Attempt, Outcome, Permit};
 use rules::job::Job;
 
 /// Maximum number of bytes read of an answer's body. The connection of a longer one is closed.

@@ -15,8 +15,8 @@ use super::result_fields::ResultFields;
 use super::server::ServerSetup;
 use super::token_endpoint::Endpoint;
 use super::tokens::Tokens;
-use crate::config::{Http, OAuth2, Results};
-use crate::tls;
+use config::{Http, OAuth2, Results};
+use runtime::tls;
 
 /// The reason why no handler can be created. Its text contains no part of the URL.
 #[derive(Debug, thiserror::Error)]

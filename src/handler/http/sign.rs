@@ -34,7 +34,7 @@ impl Signer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::signing_keys;
+    use config::signing_keys;
 
     /// The example of the specification's own libraries.
     #[test]

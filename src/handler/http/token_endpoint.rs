@@ -25,11 +25,11 @@ use super::pool::{Pool, PooledConnection, offer};
 use super::proxy::Proxies;
 use super::requests::{AGENT, uri};
 use super::server::{Server, ServerSetup};
-use crate::config::{ClientAuth, OAuth2, TENANT};
-use crate::shortage;
+use config::{ClientAuth, OAuth2, TENANT};
 use rules::failures::breaker::Trouble;
 use rules::job::call::{ValuePlace, encode};
 use rules::tenant::Tenant;
+use runtime::shortage;
 
 /// Maximum number of bytes read of an answer.
 const MAX_BODY: usize = 64 * 1024;
@@ -369,8 +369,8 @@ async fn whole_body(exchange: &mut Exchange) -> Result<Vec<u8>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, Secret, SecretUrl};
-    use crate::tls;
+    use config::{Config, Secret, SecretUrl};
+    use runtime::tls;
 
     fn oauth2() -> OAuth2 {
         OAuth2 {

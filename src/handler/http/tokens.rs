@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::requests::NoRequest;
 use super::secrets::Secrets;
 use super::token_endpoint::{Endpoint, GrantedToken, TokenClient, TokenError};
-use crate::config::Http;
+use config::Http;
 use rules::failures::retry::Reconnect;
 use rules::tenant::Tenant;
 use shared_token::SharedToken;

@@ -3,12 +3,12 @@
 //! RabbitMQ counts each message that is fetched and returned as a delivery. The search is therefore
 //! short and reports how far it got; `dead show` searches all dead letters.
 
-use crate::operator::answer::answers;
-use crate::operator::dead::{Dead, Filter};
-use crate::operator::job::JobRef;
-use crate::operator::letters::LetterRow;
-use crate::operator::text::{count, plain};
-use crate::operator::times::at;
+use crate::answer::answers;
+use crate::dead::{Dead, Filter};
+use crate::job::JobRef;
+use crate::letters::LetterRow;
+use crate::text::{count, plain};
+use crate::times::at;
 
 /// Maximum number of dead letters fetched for one job.
 const MAX_SEARCHED: u32 = 1_000;

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::operator::steer::Followers;
+use crate::steer::Followers;
 use rules::answers::Quotas;
 use rules::gate::forecast::Turn;
 use rules::steering::Instruction;

@@ -1,6 +1,6 @@
 //! Describes the limits of a tenant and its waitlist, in words and as JSON.
 
-use crate::gate::Inspection;
+use gate::Inspection;
 use rules::limit::{Limit, Unit};
 use rules::tenant::{MAX_TENANT_BYTES, Tenant};
 use serde_json::{Map, Value};
@@ -9,12 +9,12 @@ use super::LimitUsage;
 use super::learned;
 use super::levels::{self, Levels};
 use super::waits::WaitReason;
-use crate::operator::answer::answers;
-use crate::operator::labels::GivenLabels;
-use crate::operator::limits::{self, LimitAnswer};
-use crate::operator::recovery::Recovery;
-use crate::operator::text::{count, plain};
-use crate::operator::times::{at, when};
+use crate::answer::answers;
+use crate::labels::GivenLabels;
+use crate::limits::{self, LimitAnswer};
+use crate::recovery::Recovery;
+use crate::text::{count, plain};
+use crate::times::{at, when};
 
 /// Returns true if the waitlist should be shown in units of cost. It counts a job's cost if a limit
 /// does, and 1 otherwise. The two are the same unless a waiting job costs more than 1.

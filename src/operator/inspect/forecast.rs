@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use super::description::{amount, starts_alone};
 use super::what_if::WhatIf;
-use crate::gate::GateError;
-use crate::gate::redis::RedisGate;
-use crate::operator::answer::{answers, words};
-use crate::operator::times::{span, when};
+use crate::answer::{answers, words};
+use crate::times::{span, when};
+use gate::GateError;
+use gate::redis::RedisGate;
 use rules::gate::forecast::{Certainty, ForecastEnd, ForecastRequest, ForecastUnknowns, end};
 use rules::job::priority::Priorities;
 use rules::layout::Layout;

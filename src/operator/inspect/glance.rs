@@ -2,7 +2,7 @@
 
 use super::Inspected;
 use super::description::counts_cost;
-use crate::operator::fullness::Fullness;
+use crate::fullness::Fullness;
 
 /// Figures of a tenant. Times are by Redis's clock, in milliseconds since 1970.
 #[derive(Debug, Clone, Default)]

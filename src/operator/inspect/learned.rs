@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::gate::UsageOfLimit;
-use crate::operator::text::count;
-use crate::operator::times::at;
+use crate::text::count;
+use crate::times::at;
+use gate::UsageOfLimit;
 use rules::learned::Learned;
 use rules::limit::Limit;
 

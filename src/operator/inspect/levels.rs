@@ -1,9 +1,9 @@
 //! The waitlists of a tenant whose jobs have levels (`job.priorities`): inspected one by one, shown
 //! as one.
 
-use crate::gate::redis::RedisGate;
-use crate::gate::{Gate as _, GateError, Inspection};
 use futures_util::future::try_join_all;
+use gate::redis::RedisGate;
+use gate::{Gate as _, GateError, Inspection};
 use rules::job::priority::{NORMAL, Priorities};
 use rules::limit::Limits;
 use rules::scope::Labels;

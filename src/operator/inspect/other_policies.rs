@@ -1,13 +1,13 @@
 //! Limits of other workers' policies, which are enforced together with this one.
 
-use crate::gate::fleet::{Registered, RegistryKnowledge};
+use gate::fleet::{Registered, RegistryKnowledge};
 use rules::policy::{Policy, differing};
 use rules::tenant::Tenant;
 
-use crate::operator::answer::answers;
-use crate::operator::limits;
-use crate::operator::other_policies::describe_keys;
-use crate::operator::times::at;
+use crate::answer::answers;
+use crate::limits;
+use crate::other_policies::describe_keys;
+use crate::times::at;
 
 /// Maximum number of differing keys that the text names. The JSON has all of them.
 const MAX_KEYS: usize = 3;

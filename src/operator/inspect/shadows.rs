@@ -2,13 +2,13 @@
 
 use super::Inspected;
 use super::description::describe_limit;
-use crate::gate::UsageOfLimit;
-use crate::operator::answer::answers;
-use crate::operator::fullness::Fullness;
-use crate::operator::labels::GivenLabels;
-use crate::operator::limits::LimitAnswer;
-use crate::operator::tally;
-use crate::operator::times::{at, span};
+use crate::answer::answers;
+use crate::fullness::Fullness;
+use crate::labels::GivenLabels;
+use crate::limits::LimitAnswer;
+use crate::tally;
+use crate::times::{at, span};
+use gate::UsageOfLimit;
 use rules::decision::{Tally, Tried};
 use rules::limit::Limit;
 

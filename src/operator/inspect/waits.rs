@@ -1,12 +1,12 @@
 //! The cause for which a new job would wait, as a keyword and as a sentence.
 
-use crate::gate::Inspection;
+use gate::Inspection;
 
 use super::LimitUsage;
 use super::description::amount;
-use crate::operator::labels::GivenLabels;
-use crate::operator::recovery::Recovery;
-use crate::operator::times::when;
+use crate::labels::GivenLabels;
+use crate::recovery::Recovery;
+use crate::times::when;
 
 /// The cause for which a new job would wait.
 pub(super) enum WaitReason<'a> {

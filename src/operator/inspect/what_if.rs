@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::config::{closest, parse_duration};
-use crate::operator::{NotDone, steer};
+use crate::{NotDone, steer};
+use config::{closest, parse_duration};
 use rules::gate::forecast::{ForecastRequest, OpeningTime};
 use rules::limit::{Algorithm, Limit, LimitError, Limits, MAX_REQUESTS, ceil_ms};
 use rules::scope::Scope;

@@ -17,8 +17,8 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::variables::OtelVariables;
-use crate::config::Tls;
-use crate::tls;
+use config::Tls;
+use runtime::tls;
 
 /// Maximum number of bytes read from an answer.
 const MAX_BODY: usize = 64 * 1024;

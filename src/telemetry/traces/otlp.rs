@@ -148,12 +148,12 @@ impl Exporter {
 }
 
 /// Keeps the exporter running until [`Traces::end`].
-pub(crate) struct Traces {
+pub struct Traces {
     is_ours: bool,
 }
 
 /// Starts to send spans if the variables ask for it.
-pub(crate) fn begin() -> Traces {
+pub fn begin() -> Traces {
     let mut is_ours = false;
     match OtelVariables::read(|name| env::var(name).ok()) {
         Ok(None) => {}
@@ -172,7 +172,7 @@ pub(crate) fn begin() -> Traces {
 
 impl Traces {
     /// Sends the remaining spans, for a bounded time.
-    pub(crate) async fn end(self) {
+    pub async fn end(self) {
         if let Some(exporter) = EXPORTER.get().filter(|_| self.is_ours) {
             let ends = move || exporter.processor.shutdown_with_timeout(FLUSH_TIMEOUT);
             // The shutdown has a time limit of its own. This one keeps the runtime from waiting
@@ -183,13 +183,13 @@ impl Traces {
 }
 
 /// Returns the sampler that decides which traces are recorded, or `None` if no spans are made.
-pub(crate) fn sampler() -> Option<Sampler> {
+pub fn sampler() -> Option<Sampler> {
     EXPORTER.get().map(|exporter| exporter.sampler)
 }
 
 /// Queues `span` for sending; `now` is the current time by the scheduler's clock. Never waits: if
 /// the queue is full, the span is lost. Returns the number of spans lost since the last call.
-pub(crate) fn record(now: Duration, span: Span) -> u64 {
+pub fn record(now: Duration, span: Span) -> u64 {
     let Some(exporter) = EXPORTER.get() else {
         return 0;
     };

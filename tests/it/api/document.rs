@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::SocketAddr;
 
+use admin::AdminServer;
 use boon::{Compiler, Schemas};
 use kit::root;
 use kit::servers::free_port;
 use serde_json::{Value, json};
-use sluicegate::admin::AdminServer;
 
 use crate::api::servers::port_of;
 use crate::api::{Answer, JSON, OPERATOR, Port, READER, Run, send};
@@ -106,7 +106,7 @@ async fn the_document_lists_the_paths_and_statuses_of_the_server() {
     let run = Run::start("max-requests: 5, window-size: 1h, plans: {pro: {max-requests: 9}}, tenants: {big: {plan: pro}, own: {max-requests: 2}}").await;
     let listen = run.port.0;
     // A letter that can't be called.
-    let letter = sluicegate::broker::Message {
+    let letter = broker::Message {
         routing_key: String::new(),
         properties: lapin::BasicProperties::default().with_message_id("letter".into()),
         body: "{}".into(),

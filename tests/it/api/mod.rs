@@ -9,8 +9,8 @@ use kit::api::Api;
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, until};
+use operator::audit::{self, AuditEntry};
 use serde_json::{Value, json};
-use sluicegate::operator::audit::{self, AuditEntry};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -582,7 +582,7 @@ async fn dead_letters_are_shown_in_pages_with_bodies_that_are_bounded() {
     large.body = "ü".repeat(600_000).into();
     let mut bytes = job("acme", "bytes");
     bytes.body = vec![0xff, 0x00].into();
-    let none = sluicegate::broker::Message {
+    let none = broker::Message {
         routing_key: String::new(),
         properties: lapin::BasicProperties::default().with_message_id("none".into()),
         body: "{}".into(),

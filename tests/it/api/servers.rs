@@ -4,15 +4,15 @@
 use std::process::Command;
 use std::sync::Arc;
 
+use admin::{AdminServer, PipelineState, PipelineStates, serve};
+use config::{Admin, Config, Secret};
 use kit::PATIENCE;
 use kit::api::Api;
 use kit::gate::{LONG, limit};
 use kit::redis_topologies::shared_cluster;
 use kit::servers::{free_port, unique};
+use operator::audit;
 use serde_json::{Value, json};
-use sluicegate::admin::{AdminServer, PipelineState, PipelineStates, serve};
-use sluicegate::config::{Admin, Config, Secret};
-use sluicegate::operator::audit;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 
@@ -104,7 +104,7 @@ async fn pipelines_are_named_and_current_limits_are_shown_after_a_change() {
 
 /// Returns the port of a pipeline with these servers.
 pub(super) async fn port_of(yaml: &str) -> AdminServer {
-    sluicegate::app::install_tls_provider();
+    app::install_tls_provider();
     let config = Config::parse("servers.yaml", yaml, std::iter::empty()).expect("valid");
     let seen = PipelineState::default();
     seen.config.set(&config);

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use broker::amqp::{AmqpBroker, Client};
+use broker::{Broker, BrokerError, BrokerEvent, PublishError, QueueDiffers};
+use config::QueueType;
 use kit::servers::{shared_rabbit, unique};
 use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties};
-use sluicegate::broker::amqp::{AmqpBroker, Client};
-use sluicegate::broker::{Broker, BrokerError, BrokerEvent, PublishError, QueueDiffers};
-use sluicegate::config::QueueType;
 use tokio::time::timeout;
 
 use crate::broker::bed::{PATIENCE, amqp, ids, levels, message, quorum, to};

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::amqp::AmqpBroker;
+use broker::memory::MemoryBroker;
+use broker::{Broker, BrokerEvent, Delivery, Message, Outgoing, PublishError, Tag};
 use bytes::Bytes;
+use config::{Amqp, AmqpServers, QueueType, SecretUrl, Tls};
 use kit::proxy::{Proxy, Transfers};
 use kit::servers::{Rabbit, shared_rabbit, unique};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use rules::delays::{DelayLevels, QueueNames};
-use sluicegate::broker::amqp::AmqpBroker;
-use sluicegate::broker::memory::MemoryBroker;
-use sluicegate::broker::{Broker, BrokerEvent, Delivery, Message, Outgoing, PublishError, Tag};
-use sluicegate::config::{Amqp, AmqpServers, QueueType, SecretUrl, Tls};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 

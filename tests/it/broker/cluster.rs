@@ -3,11 +3,11 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
+use broker::amqp::{AmqpBroker, inventory};
+use broker::{Broker, BrokerError, BrokerEvent, DeliverySource, Outgoing};
+use config::{Amqp, QueueType};
 use kit::rabbit_cluster::RabbitCluster;
 use kit::servers::Rabbit;
-use sluicegate::broker::amqp::{AmqpBroker, inventory};
-use sluicegate::broker::{Broker, BrokerError, BrokerEvent, DeliverySource, Outgoing};
-use sluicegate::config::{Amqp, QueueType};
 use tokio::sync::mpsc;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, timeout};

@@ -1,6 +1,9 @@
 //! Queues that Sluicegate does not declare (`amqp.declare: false`): they keep their arguments, and
 //! nothing is lost.
 
+use broker::amqp::{AmqpBroker, Client, QueueState, inventory};
+use broker::{Broker, BrokerError, BrokerEvent};
+use config::{Amqp, QueueType};
 use kit::api::{Api, Reply};
 use kit::servers::{shared_rabbit, shared_redis, unique};
 use kit::{Bed, jobs, until};
@@ -9,9 +12,6 @@ use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
 use rules::broker::existing_queue::QueueProperties;
 use rustix::process::Signal;
-use sluicegate::broker::amqp::{AmqpBroker, Client, QueueState, inventory};
-use sluicegate::broker::{Broker, BrokerError, BrokerEvent};
-use sluicegate::config::{Amqp, QueueType};
 use tokio::time::timeout;
 
 use crate::PROGRAM;

@@ -3,12 +3,10 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use broker::amqp::Client;
+use broker::{Broker, BrokerError, BrokerEvent, DeliverySource, Outgoing, PublishError};
+use config::QueueType;
 use kit::servers::Rabbit;
-use sluicegate::broker::amqp::Client;
-use sluicegate::broker::{
-    Broker, BrokerError, BrokerEvent, DeliverySource, Outgoing, PublishError,
-};
-use sluicegate::config::QueueType;
 use tokio::time::{Instant, timeout};
 
 use crate::broker::bed::{Bed, PATIENCE, amqp, ids, levels, on, tags, to};

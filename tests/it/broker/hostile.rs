@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
+use broker::amqp::Client;
+use broker::{Broker, Message, Outgoing};
+use config::QueueType;
 use kit::servers::{shared_rabbit, unique};
 use lapin::types::AMQPValue;
 use rules::headers::{PROPERTIES, UNREADABLE};
 use rules::job::Field;
-use sluicegate::broker::amqp::Client;
-use sluicegate::broker::{Broker, Message, Outgoing};
-use sluicegate::config::QueueType;
 
 use crate::broker::bed::{amqp, levels, quorum, rabbit, tags};
 use crate::broker::raw::{Raw, long, short};

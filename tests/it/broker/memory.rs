@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::broker::memory::PublishFault;
-use sluicegate::broker::{Broker, PublishError};
+use broker::memory::PublishFault;
+use broker::{Broker, PublishError};
 use tokio::time::Instant;
 
 use crate::broker::bed::{ids, levels, memory, tags, to};

@@ -14,10 +14,10 @@ pub mod tls;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use broker::{Broker, BrokerEvent, DeliverySource, Outgoing, PublishError, Reply};
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, ShortString};
-use sluicegate::broker::{Broker, BrokerEvent, DeliverySource, Outgoing, PublishError, Reply};
 
 use crate::broker::bed::{
     Bed, PREFETCH, WINDOW, classic, ids, levels, memory, message, quorum, tags, to,

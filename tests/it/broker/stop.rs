@@ -5,13 +5,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::amqp::Client;
+use config::Config;
 use kit::servers::{shared_rabbit, shared_redis, unique};
 use rules::delays::DelayLevels;
 use rules::headers::REASON;
 use rules::job::Field;
 use rustix::process::{Pid, Signal, kill_process};
-use sluicegate::broker::amqp::Client;
-use sluicegate::config::Config;
 
 use crate::PROGRAM;
 use crate::broker::bed::PATIENCE;

@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::time::Duration;
 
+use broker::amqp::Client;
+use broker::{BrokerError, Outgoing};
+use config::{Amqp, QueueType, Tls};
 use kit::certificates::TestCertificates;
 use kit::servers::{Rabbit, free_port, unique};
-use sluicegate::broker::amqp::Client;
-use sluicegate::broker::{BrokerError, Outgoing};
-use sluicegate::config::{Amqp, QueueType, Tls};
 use tokio::net::TcpStream;
 
 use crate::broker::bed::{PATIENCE, amqp, levels, message};

@@ -4,9 +4,10 @@ use std::io::Write;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 
+use admin::{AdminServer, PipelineState, PipelineStates, serve};
+use config::{Admin, Pipelines, Secret};
 use kit::servers::free_port;
-use sluicegate::admin::{AdminServer, Health, PipelineState, PipelineStates, serve};
-use sluicegate::config::{Admin, Pipelines, Secret};
+use telemetry::Health;
 
 use crate::cli::{CommandResult, sluicegate, sluicegate_with};
 

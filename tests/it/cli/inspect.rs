@@ -3,14 +3,14 @@
 
 use std::time::{Duration, Instant};
 
+use gate::fleet::registry::{NamedPolicy, Registry};
+use gate::redis::RedisGate;
+use handler::{Handler, Outcome, Permit};
 use kit::api::{Api, Reply};
 use kit::servers::{Redis, shared_redis};
 use rules::job::Job;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use sluicegate::gate::fleet::registry::{NamedPolicy, Registry};
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::handler::{Handler, Outcome, Permit};
 
 use crate::PROGRAM;
 use crate::cli::servers::{config, yaml};

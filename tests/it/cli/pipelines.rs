@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use broker::Outgoing;
 use kit::api::Api;
 use kit::process::Process;
 use kit::{job, until};
 use serde_json::{Value, json};
-use sluicegate::broker::Outgoing;
 
 use crate::cli::{CommandResult, sluicegate};
 use crate::pipelines::{File, consume, done, to};

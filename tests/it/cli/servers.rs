@@ -3,6 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::amqp::Client;
+use broker::{Message, Outgoing};
+use config::Config;
+use gate::Gate;
+use gate::redis::RedisGate;
 use kit::api::{Api, Call, Reply};
 use kit::gate::{FRESH, asking};
 use kit::servers::{Rabbit, shared_rabbit, shared_redis, unique};
@@ -13,11 +18,6 @@ use rules::headers::{self, HeaderValue};
 use rules::job::Field;
 use rules::tenant::Tenant;
 use serde_json::{Value, json};
-use sluicegate::broker::amqp::Client;
-use sluicegate::broker::{Message, Outgoing};
-use sluicegate::config::Config;
-use sluicegate::gate::Gate;
-use sluicegate::gate::redis::RedisGate;
 
 use crate::PROGRAM;
 use crate::cli::{sluicegate, sluicegate_with};

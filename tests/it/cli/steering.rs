@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use broker::amqp::Client;
 use kit::until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use sluicegate::broker::amqp::Client;
 
 use crate::PROGRAM;
 use crate::cli::servers::{bury, client, yaml};

@@ -1,10 +1,10 @@
 //! `sluicegate tenant`: its effects on `inspect` and on a running worker.
 
+use gate::Gate;
+use gate::redis::RedisGate;
 use kit::gate::{FRESH, asking};
 use kit::until;
 use serde_json::Value;
-use sluicegate::gate::Gate;
-use sluicegate::gate::redis::RedisGate;
 
 use crate::cli::servers::{config, yaml};
 use crate::cli::sluicegate;

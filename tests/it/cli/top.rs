@@ -12,13 +12,13 @@ use kit::gate::gate_at;
 use kit::process::Process;
 use kit::servers::{Redis, shared_rabbit, shared_redis};
 use kit::{Bed, MS, jobs, until};
+use operator::answer::Answer;
+use operator::audit;
 use pty_process::Size;
 use pty_process::blocking::{Command, Pty, open};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::termios::{LocalModes, tcgetattr};
 use serde_json::{Value, json};
-use sluicegate::operator::answer::Answer;
-use sluicegate::operator::audit;
 use tempfile::TempDir;
 use tokio::task::block_in_place;
 

@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use config::RedisServers;
+use gate::fleet::registry;
+use gate::redis::RedisGate;
+use gate::reports;
+use gate::{EarlierStarts, Gate, GateError};
 use kit::certificates::TestCertificates;
 use kit::gate::conformance::conforms;
 use kit::gate::{FRESH, LONG, LimitedGate, ask, limit, started};
@@ -10,11 +15,6 @@ use kit::servers::{Redis, unique};
 use kit::sources::documented_rule;
 use rules::limit::{Algorithm, Limits};
 use rules::report::Report;
-use sluicegate::config::RedisServers;
-use sluicegate::gate::fleet::registry;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::reports;
-use sluicegate::gate::{EarlierStarts, Gate, GateError};
 
 use crate::gate::topology::configured;
 

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use gate::{Answer, Gate};
 use kit::gate::{BEGIN_US, FRESH, asking, decided, three};
 use rules::calendar::{Calendar, Zone};
 use rules::limit::Limit;
-use sluicegate::gate::{Answer, Gate};
 
 const MINUTE_US: u64 = 60_000_000;
 const DAY_MINUTES: u64 = 24 * 60;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use gate::redis::RedisGate;
+use gate::{Answer, End, Gate, Question, Settled, TenantSettled, Ticket};
 use kit::gate::{
     BEGIN_US, FRESH, LONG, LimitedGate, ask, clocked, decided, gate_at, receipt, started, tenant,
 };
 use kit::servers::{Redis, shared_redis, unique};
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::scope::Labels;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, End, Gate, Question, Settled, TenantSettled, Ticket};
 
 /// Number of starts in the log. A single returned one once made a decision 100 times as slow.
 const STARTS: usize = 9_000;

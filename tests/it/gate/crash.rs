@@ -1,13 +1,13 @@
 //! The gate's notes on suspects: the script on a real Redis compared with the model, and the data
 //! it leaves behind.
 
+use gate::redis::RedisGate;
+use gate::{Gate, GateError, Note, SuspectDecision, Suspected};
 use kit::gate::{gate_at, tenant, three};
 use kit::servers::{shared_redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rules::failures::crash::{KEEP_MS, NOTE_LEASE_MS};
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Gate, GateError, Note, SuspectDecision, Suspected};
 
 fn connect(prefix: &str) -> RedisGate {
     gate_at(shared_redis().url(), prefix)

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
+use gate::redis::RedisGate;
+use gate::{Candidate, Deduped, Gate, GateError};
 use kit::gate::{gate_at, tenant, three};
 use kit::servers::{shared_redis, unique};
 use kit::until;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Candidate, Deduped, Gate, GateError};
 
 /// Longer than a test, so that no key expires by Redis's own clock.
 const LASTS_MS: u64 = 600_000;

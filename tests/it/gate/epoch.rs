@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use gate::redis::RedisGate;
+use gate::{EarlierStarts, Gate, GateError, TenantAsk};
 use kit::gate::{FRESH, LONG, LimitedGate, clocked, decided, gate_at, limit, started, tenant};
 use kit::proxy::{Proxy, Transfers, server_of};
 use kit::redis_topologies::{port, replicated};
 use kit::servers::{Redis, unique};
 use rules::limit::{Algorithm, Limits};
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{EarlierStarts, Gate, GateError, TenantAsk};
 
 use crate::gate::starts::{GUARD, Jobs, MAX, PATIENCE, Starts, TIMEOUT, WINDOW, short};
 

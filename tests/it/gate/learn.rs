@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
+use gate::redis::RedisGate;
+use gate::{
+    Answer, Change, Evidence, Gate, Inspection, LimitEvidence, Question, Sunk, TenantAsk,
+    TenantReply,
+};
 use kit::gate::{BEGIN_US, FRESH, LONG, LimitedGate, ask, gate_at, started, tenant, three, waits};
 use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::scope::{Labels, Scope};
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{
-    Answer, Change, Evidence, Gate, Inspection, LimitEvidence, Question, Sunk, TenantAsk,
-    TenantReply,
-};
 
 const WINDOW_MS: u64 = 2_000;
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use gate::memory::MemoryGate;
+use gate::{Answer, Gate, Question, Ticket};
 use kit::gate::{BEGIN_US, FRESH, asking, clocked, decided};
 use kit::servers::{shared_redis, unique};
 use rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::gate::memory::MemoryGate;
-use sluicegate::gate::{Answer, Gate, Question, Ticket};
 
 fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
     let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));

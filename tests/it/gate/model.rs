@@ -7,6 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use gate::keys::Keys;
+use gate::redis::RedisGate;
+use gate::{
+    BreakerScope, Change, End, Gate, GateError, LimitEvidence, Question, Receipt, Settled,
+    TenantAsk, TenantSettled, Ticket,
+};
 use kit::gate::history::{
     Family, IssuedTickets, Job, RULE, Scale, Step, World, ask, evidence, history, labels_of, limit,
 };
@@ -25,12 +31,6 @@ use rules::layout::{Layout, Partition};
 use rules::limit::{Algorithm, Limit, Limits, MAX_REQUESTS};
 use rules::scope::{Labels, Scope};
 use rules::tenant::Tenant;
-use sluicegate::gate::keys::Keys;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{
-    BreakerScope, Change, End, Gate, GateError, LimitEvidence, Question, Receipt, Settled,
-    TenantAsk, TenantSettled, Ticket,
-};
 
 /// Checks the promises of `lua/corrections.lua` for the fields next to a log with these members: from
 /// the oldest entry on, every corrected entry is present, and no correction returns more than it

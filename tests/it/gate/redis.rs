@@ -2,6 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use config::{RedisServers, RedisTopology, SecretUrl};
+use gate::keys::Keys;
+use gate::redis::RedisGate;
+use gate::{Answer, Change, Gate, GateError, Question, TenantAsk};
 use kit::gate::{FRESH, LONG, LimitedGate, ask, decided, gate_at, limit, started, tenant, waits};
 use kit::servers::{Redis, shared_redis, unique};
 use redis::Commands;
@@ -9,10 +13,6 @@ use rules::gate::model::State;
 use rules::layout::Layout;
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::scope::{Labels, Scope};
-use sluicegate::config::{RedisServers, RedisTopology, SecretUrl};
-use sluicegate::gate::keys::Keys;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, Change, Gate, GateError, Question, TenantAsk};
 
 fn connect(redis: &Redis, prefix: &str, limits: impl Into<Limits>) -> LimitedGate<RedisGate> {
     let gate = gate_at(redis.url(), prefix);

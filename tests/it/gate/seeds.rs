@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use gate::Answer;
+use gate::redis::RedisGate;
 use kit::gate::{BEGIN_US, FRESH, LimitedGate, ask, clocked, started, tenant, waits};
 use kit::servers::{shared_redis, unique};
 use rules::limit::{Algorithm, Limit};
-use sluicegate::gate::Answer;
-use sluicegate::gate::redis::RedisGate;
 
 /// Counts all attempts. The key lives for a whole window from the first.
 const SEED_FIXED: &str = "

@@ -1,12 +1,12 @@
 //! The gate behind Sentinel.
 
+use config::RedisServers;
+use gate::redis::RedisGate;
+use gate::{Gate, GateError};
 use kit::gate::{FRESH, LONG, LimitedGate, ask, limit, started};
 use kit::redis_topologies::{Sentinels, address, port, until};
 use kit::servers::Redis;
 use rules::limit::Algorithm;
-use sluicegate::config::RedisServers;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Gate, GateError};
 
 use crate::gate::topology::{configured, starts_again};
 

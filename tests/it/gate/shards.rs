@@ -4,15 +4,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gate::fleet::AGREED_FOR_MS;
+use gate::fleet::registry::{NamedPolicy, Registry, read_policies};
+use gate::redis::RedisGate;
+use gate::{EarlierStarts, Gate, GateError};
 use kit::gate::{FRESH, LONG, LimitedGate, asking, limit, started};
 use kit::redis_topologies::{RedisCluster, address, replicated, shared_cluster, until};
 use kit::servers::{Redis, unique};
 use rules::limit::{Algorithm, Limits};
 use rules::policy::Policy;
-use sluicegate::gate::fleet::AGREED_FOR_MS;
-use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, read_policies};
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{EarlierStarts, Gate, GateError};
 
 use crate::gate::starts::{Jobs, MAX, PATIENCE, Starts, short};
 use crate::gate::topology::{configured, tenants_of};

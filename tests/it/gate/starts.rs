@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use gate::{Answer, Question};
 use kit::counts::sliding;
 use kit::gate::{FRESH, started};
 use rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::gate::{Answer, Question};
 
 pub const MAX: usize = 4;
 pub const WINDOW: Duration = Duration::from_millis(1_500);

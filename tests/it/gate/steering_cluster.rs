@@ -4,18 +4,18 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use gate::fleet::registry::{NamedPolicy, Registry};
+use gate::instructions::{BoardView, drop_all, followers, in_force, put, see};
+use gate::redis::RedisGate;
+use gate::{Candidate, Change, Deduped, Gate};
 use kit::gate::{FRESH, LONG, limit, started, tenant};
 use kit::redis_topologies::{RedisCluster, shared_cluster};
 use kit::servers::{Redis, unique};
+use operator::tenant::change;
+use operator::trials::Trial;
 use rules::limit::{Algorithm, Limit};
 use rules::policy::Policy;
 use rules::steering::{Hold, Instruction, Sighted, SightedState, Sighting, Steering};
-use sluicegate::gate::fleet::registry::{NamedPolicy, Registry};
-use sluicegate::gate::instructions::{BoardView, drop_all, followers, in_force, put, see};
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Candidate, Change, Deduped, Gate};
-use sluicegate::operator::tenant::change;
-use sluicegate::operator::trials::Trial;
 
 use crate::gate::topology::{connect, tenants_of};
 

@@ -8,6 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use fake_redis::FakeRedis;
+use gate::fleet::registry::{NamedPolicy, Registry, RegistryAgreement, read_policies};
+use gate::instructions::{self, EndInstruction};
+use gate::redis::RedisGate;
+use gate::{EarlierStarts, Gate, GateError, TenantAsk};
 use kit::gate::{FRESH, clocked, gate_on, tenant};
 use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
@@ -16,10 +20,6 @@ use rules::limit::{Algorithm, Limit};
 use rules::policy::Policy;
 use rules::scope::Labels;
 use rules::steering::{Hold, Instruction};
-use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, RegistryAgreement, read_policies};
-use sluicegate::gate::instructions::{self, EndInstruction};
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{EarlierStarts, Gate, GateError, TenantAsk};
 
 const SEEDS: u64 = 24;
 const STEPS: usize = 60;

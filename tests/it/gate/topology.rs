@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
+use config::{Config, RedisServers};
+use gate::keys::Keys;
+use gate::redis::RedisGate;
+use gate::{Gate, GateError, TenantAsk};
 use kit::gate::conformance::conforms;
 use kit::gate::{FRESH, LONG, LimitedGate, ask, decided, limit, started, tenant};
 use kit::redis_topologies::{RedisCluster, address, shared_cluster, until};
 use kit::servers::{Redis, shared_rabbit, unique};
 use rules::limit::{Algorithm, Limit};
-use sluicegate::config::{Config, RedisServers};
-use sluicegate::gate::keys::Keys;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Gate, GateError, TenantAsk};
 
 use crate::cli::sluicegate;
 

@@ -4,7 +4,7 @@ use std::task::Poll;
 
 use futures_util::future::join_all;
 use futures_util::poll;
-use sluicegate::handler::{Fate, LateEnd};
+use handler::{Fate, LateEnd};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sluicegate::config::Config;
-use sluicegate::handler::http::HttpHandler;
-use sluicegate::handler::{Attempt, Outcome};
+use config::Config;
+use handler::http::HttpHandler;
+use handler::{Attempt, Outcome};
 
 use super::downstream::{AfterAnswer, Downstream};
 use super::{answer, job, permit};

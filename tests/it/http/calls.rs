@@ -2,14 +2,14 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use broker::Message;
+use config::Config;
+use handler::http::HttpHandler;
+use handler::{Fate, Outcome};
 use ring::hmac;
 use rules::headers::HeaderValue;
 use rules::job::{self, Job};
 use rules::tenant::Tenant;
-use sluicegate::broker::Message;
-use sluicegate::config::Config;
-use sluicegate::handler::http::HttpHandler;
-use sluicegate::handler::{Fate, Outcome};
 
 use super::downstream::{AfterAnswer, Downstream, Request};
 use super::{answer, permit};

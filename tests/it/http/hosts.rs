@@ -1,12 +1,12 @@
 //! Calls to a host that each job names. A proxy stands for the name server: it leads all names to
 //! one API.
 
+use config::{Config, SecretUrl};
+use handler::{PreparingHandler, Trouble};
 use hyper::Version;
 use kit::api::{Api, ApiBehavior};
 use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
-use sluicegate::config::{Config, SecretUrl};
-use sluicegate::{PreparingHandler, Trouble};
 
 use super::*;
 

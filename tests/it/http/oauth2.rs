@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
+use config::{ClientAuth, OAuth2, Secret, SecretUrl};
+use handler::PreparingHandler;
 use kit::certificates::TestCertificates;
-use sluicegate::config::{ClientAuth, OAuth2, Secret, SecretUrl};
-use sluicegate::handler::PreparingHandler;
 use tokio::time::Instant;
 
 use super::downstream::{DownstreamBehavior, Request};
@@ -217,10 +217,7 @@ async fn calls_wait_until_a_token_is_available() {
         invalid_client"
     );
     let attempt = handler.attempt(&job("1"), permit()).await;
-    assert_eq!(
-        attempt.trouble,
-        Some(sluicegate::handler::Trouble::Unreachable)
-    );
+    assert_eq!(attempt.trouble, Some(handler::Trouble::Unreachable));
     assert!(api.requests().is_empty() && api.opened() == 0);
     endpoint.answers(200);
     succeeds(&handler).await;

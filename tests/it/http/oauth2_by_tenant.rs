@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use sluicegate::config::{OAuth2, Secret, SecretFiles};
-use sluicegate::handler::{PreparingHandler, Trouble};
+use config::{OAuth2, Secret, SecretFiles};
+use handler::{PreparingHandler, Trouble};
 use tokio::time::Instant;
 
 use super::downstream::Request;

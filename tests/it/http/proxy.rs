@@ -2,12 +2,12 @@
 
 use std::net::SocketAddr;
 
+use config::SecretUrl;
+use handler::{PreparingHandler, Trouble};
 use hyper::Version;
 use kit::api::{Api, ApiBehavior};
 use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
-use sluicegate::config::SecretUrl;
-use sluicegate::handler::{PreparingHandler, Trouble};
 use tokio::time::Instant;
 
 use super::oauth2::oauth2_at;

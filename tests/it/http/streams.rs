@@ -4,10 +4,10 @@ use std::task::Poll;
 
 use futures_util::future::join_all;
 use futures_util::poll;
+use handler::{Fate, LateEnd, PreparingHandler, Trouble};
 use hyper::Version;
 use kit::api::{self, Reply};
 use kit::certificates::TestCertificates;
-use sluicegate::handler::{Fate, LateEnd, PreparingHandler, Trouble};
 use tokio::join;
 
 use super::frames::{Api, CANCEL, DATA, Frame, NO_ERROR, Peer, REFUSED, STREAMS, WINDOW};

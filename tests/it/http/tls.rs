@@ -1,7 +1,7 @@
 //! APIs with TLS.
 
+use config::Tls;
 use kit::certificates::TestCertificates;
-use sluicegate::config::Tls;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;

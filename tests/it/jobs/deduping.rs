@@ -3,12 +3,12 @@
 
 use std::collections::HashMap;
 
+use broker::Message;
 use kit::api::{Api, Call, Reply};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, job, until};
 use rules::headers::HeaderValue;
 use rustix::process::Signal;
-use sluicegate::broker::Message;
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;

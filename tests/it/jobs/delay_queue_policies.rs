@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use broker::{Broker, BrokerEvent, Delivery, DeliverySource, Outgoing, PublishError};
 use kit::servers::{shared_rabbit, unique};
 use lapin::BasicProperties;
-use sluicegate::broker::{Broker, BrokerEvent, Delivery, DeliverySource, Outgoing, PublishError};
 use tokio::task::block_in_place;
 use tokio::time::timeout;
 

@@ -4,13 +4,13 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use broker::Message;
 use kit::api::{Api, Reply};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, until};
 use rules::headers::HeaderValue;
 use rules::job::Field;
 use rustix::process::Signal;
-use sluicegate::broker::Message;
 use tokio::time::Instant;
 
 use crate::PROGRAM;

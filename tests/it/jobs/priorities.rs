@@ -1,11 +1,11 @@
 //! Levels of a tenant's jobs (`x-priority`): turns by weight, whichever worker asks, without
 //! starvation.
 
+use broker::Message;
 use kit::api::{Api, Call};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, until};
 use rules::headers::HeaderValue;
-use sluicegate::broker::Message;
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;

@@ -7,6 +7,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use gate::{Answer, Gate};
 use kit::api::Api;
 use kit::gate::{FRESH, asking, gate_at};
 use kit::process::Process;
@@ -14,7 +15,6 @@ use kit::servers::{Redis, shared_rabbit, shared_redis};
 use kit::{Bed, counts, jobs, until};
 use rules::limit::{Algorithm, Limit, Limits};
 use serde_json::Value;
-use sluicegate::gate::{Answer, Gate};
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;

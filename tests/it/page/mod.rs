@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use admin::{AdminServer, PipelineState, PipelineStates, serve};
+use config::{Admin, Config, Secret};
 use kit::{PATIENCE, SECOND, job, until};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
-use sluicegate::admin::{AdminServer, PipelineState, PipelineStates, serve};
-use sluicegate::config::{Admin, Config, Secret};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -443,7 +443,7 @@ async fn wrong_tokens_are_refused_slowly_and_block_no_valid_one() {
 
 /// Returns the port of a pipeline whose servers are unavailable.
 async fn port_of(token: Option<&str>) -> AdminServer {
-    sluicegate::app::install_tls_provider();
+    app::install_tls_provider();
     let port = kit::servers::free_port();
     let yaml = format!(
         "amqp: {{url: 'amqp://127.0.0.1:{port}'}}\nredis: {{url: 'redis://127.0.0.1:{port}'}}\n"

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use broker::Outgoing;
+use config::Config;
 use kit::api::{Api, Reply};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, SECOND, job, until};
@@ -21,8 +23,6 @@ use simulator::history::{RecordedCall, RunHistory};
 use simulator::jobs::SimulatedJob;
 use simulator::load::LoadProfile;
 use simulator::run::{RunSetup, simulate};
-use sluicegate::broker::Outgoing;
-use sluicegate::config::Config;
 use tokio::time::{Instant, sleep_until};
 
 use crate::PROGRAM;

@@ -9,7 +9,7 @@ use kit::prometheus::{Prometheus, promtool};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, jobs, root, until};
 use serde_json::Value;
-use sluicegate::metrics::Metrics;
+use telemetry::metrics::Metrics;
 
 use crate::PROGRAM;
 

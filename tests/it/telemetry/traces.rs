@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use broker::Message;
 use kit::api::{Api, Reply};
 use kit::certificates::TestCertificates;
 use kit::collector::{Collector, Span};
@@ -11,7 +12,6 @@ use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, jobs, until};
 use rules::headers::HeaderValue;
 use rules::trace::Context;
-use sluicegate::broker::Message;
 use tempfile::{NamedTempFile, TempPath};
 
 use crate::PROGRAM;

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use broker::amqp::REPLY_TO;
+use broker::{Message, Outgoing};
 use kit::api::{Api, Reply};
 use kit::process::Process;
 use kit::servers::{Rabbit, shared_rabbit, shared_redis};
@@ -12,8 +14,6 @@ use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Connection, ConnectionProperties};
 use rules::job::Field;
-use sluicegate::broker::amqp::REPLY_TO;
-use sluicegate::broker::{Message, Outgoing};
 
 use crate::PROGRAM;
 

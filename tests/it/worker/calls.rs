@@ -110,7 +110,7 @@ async fn whole_numbers_are_tenants_in_headers_and_in_bodies() {
         let message = |number: usize, (header, body): (AMQPValue, &str)| {
             let mut headers = FieldTable::default();
             headers.insert("x-tenant".into(), header);
-            sluicegate::broker::Message {
+            broker::Message {
                 routing_key: String::new(),
                 properties: BasicProperties::default()
                     .with_message_id(format!("{number}").into())

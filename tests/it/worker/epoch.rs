@@ -3,16 +3,16 @@
 
 use std::time::{Duration, Instant};
 
+use app::Worker;
+use broker::Outgoing;
+use broker::amqp::{Client, in_use};
+use config::Config;
+use gate::fleet::AGREED_FOR_MS;
+use handler::{Handler, Outcome, Permit};
 use kit::redis_topologies::{RedisCluster, address, until as happens};
 use kit::servers::{Redis, shared_rabbit, unique};
 use rules::delays::DelayLevels;
 use rules::job::Job;
-use sluicegate::app::Worker;
-use sluicegate::broker::Outgoing;
-use sluicegate::broker::amqp::{Client, in_use};
-use sluicegate::config::Config;
-use sluicegate::gate::fleet::AGREED_FOR_MS;
-use sluicegate::handler::{Handler, Outcome, Permit};
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;

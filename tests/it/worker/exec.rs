@@ -54,9 +54,7 @@ async fn reasons(bed: &Bed, yaml: &str, count: usize) -> Vec<String> {
         letters.extend(bed.dead(yaml).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let reason = |letter: &sluicegate::broker::Message| {
-        format!("{:?}", letter.header("x-sluicegate-reason"))
-    };
+    let reason = |letter: &broker::Message| format!("{:?}", letter.header("x-sluicegate-reason"));
     letters.iter().map(reason).collect()
 }
 
@@ -185,7 +183,7 @@ async fn the_examples_handle_binary_bodies_and_reject_refused_jobs() {
         let command = folder_with_url(&folder, &api, example);
         let yaml = with_command(&bed, MANY, &command, "");
         let worker = PROGRAM.start(&yaml);
-        let no_text = sluicegate::broker::Message {
+        let no_text = broker::Message {
             body: vec![0xff, 0x00].into(),
             ..kit::job("acme", "no-text")
         };
@@ -263,7 +261,7 @@ async fn a_repeated_answer_acks_no_other_job() {
     let yaml = yaml(&bed, MANY, &each_job(&commands), "")
         .replace("max-attempts: 2", "max-attempts: 50")
         .replace("exec: {", "concurrency: 4, exec: {");
-    let all = (0..JOBS).map(|number| sluicegate::broker::Message {
+    let all = (0..JOBS).map(|number| broker::Message {
         body: format!("number {number}.").into(),
         ..kit::job("acme", "the same for all")
     });

@@ -6,15 +6,15 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::amqp::Client;
+use broker::{Message, Outgoing};
 use bytes::Bytes;
+use config::Config;
 use kit::process::Process;
 use kit::servers::{Redis, shared_rabbit, unique};
 use lapin::BasicProperties;
 use rules::delays::DelayLevels;
 use rules::headers::HeaderValue;
-use sluicegate::broker::amqp::Client;
-use sluicegate::broker::{Message, Outgoing};
-use sluicegate::config::Config;
 
 use crate::PROGRAM;
 use crate::http::downstream::{AfterAnswer, Downstream};

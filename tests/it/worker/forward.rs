@@ -115,7 +115,7 @@ async fn a_forwarded_job_is_unchanged() {
     for _ in 0..3 {
         let got = next(&channel, &work).await;
         let id = got.properties.message_id().clone();
-        let of = |message: &&sluicegate::broker::Message| *message.properties.message_id() == id;
+        let of = |message: &&broker::Message| *message.properties.message_id() == id;
         let came = sent.iter().find(of).expect("one of them");
         let expected = came.properties.clone().with_delivery_mode(2);
         assert_eq!(got.properties, expected);

@@ -6,6 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use app::Worker;
+use config::Config;
+use gate::GateError;
+use gate::fleet::registry::{NamedPolicy, Registry, read_policies};
+use gate::fleet::{MARGIN_MS, MAX_POLICIES};
+use gate::redis::RedisGate;
+use handler::{Handler, Outcome, Permit};
 use kit::SECOND;
 use kit::gate::clocked;
 use kit::servers::{shared_rabbit, shared_redis, unique};
@@ -14,13 +21,6 @@ use rules::job::Job;
 use rules::limit::{Algorithm, Limit};
 use rules::policy::{EntryLimits, Pattern, Policy};
 use rustix::process::Signal;
-use sluicegate::app::Worker;
-use sluicegate::config::Config;
-use sluicegate::gate::GateError;
-use sluicegate::gate::fleet::registry::{NamedPolicy, Registry, read_policies};
-use sluicegate::gate::fleet::{MARGIN_MS, MAX_POLICIES};
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::handler::{Handler, Outcome, Permit};
 use tempfile::TempDir;
 
 use crate::PROGRAM;

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use app::{AppError, Worker};
+use engine::Stop;
+use handler::{Handler, Outcome, Permit};
 use kit::until;
 use rules::job::Job;
-use sluicegate::app::{AppError, Worker};
-use sluicegate::engine::Stop;
-use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::metrics::Metrics;
+use telemetry::metrics::Metrics;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use broker::amqp::Client;
 use kit::until;
 use lapin::options::{BasicPublishOptions, QueueBindOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel};
 use rules::delays::DelayLevels;
-use sluicegate::broker::amqp::Client;
 
 use crate::broker::bed::channel;
 use crate::cli::servers::{config, yaml};

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use config::{Config, Pipelines};
 use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
 use kit::redis_topologies::port;
 use kit::servers::{Rabbit, shared_rabbit, shared_redis, unique};
 use kit::until;
 use rustix::process::{Pid, Signal, kill_process};
-use sluicegate::config::{Config, Pipelines};
 use tempfile::TempDir;
 
 use crate::PROGRAM;

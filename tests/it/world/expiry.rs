@@ -2,12 +2,12 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use broker::Message;
 use kit::api::Api;
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, jobs, until};
 use rules::headers::HeaderValue;
 use rules::job::Field;
-use sluicegate::broker::Message;
 
 use crate::PROGRAM;
 

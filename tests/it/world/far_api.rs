@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use config::Config;
+use engine::Stop;
+use handler::{Attempt, Outcome, Permit, PreparingHandler};
 use hyper::Version;
 use kit::api::{Api, ApiBehavior};
 use kit::certificates::TestCertificates;
@@ -9,10 +12,6 @@ use kit::proxy::{Proxy, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, jobs, until};
 use rules::job::Job;
-use sluicegate::app;
-use sluicegate::config::Config;
-use sluicegate::engine::Stop;
-use sluicegate::handler::{Attempt, Outcome, Permit, PreparingHandler};
 use tokio::time::Instant;
 
 use crate::PROGRAM;

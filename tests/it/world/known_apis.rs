@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use config::{ApiProfile, Config};
 use kit::api::{Api, Call, Reply};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, SECOND, job, jobs, until};
 use rules::headers::HeaderValue;
 use rules::limit::Limit;
-use sluicegate::config::{ApiProfile, Config};
 use tokio::time::Instant;
 
 use crate::PROGRAM;

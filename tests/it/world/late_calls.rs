@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
+use broker::Message;
 use kit::api::Api;
 use kit::process::Process;
 use kit::proxy::{Proxy, Transfer, Transfers};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, jobs, until};
-use sluicegate::broker::Message;
 
 use crate::PROGRAM;
 

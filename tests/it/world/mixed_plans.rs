@@ -1,12 +1,12 @@
 //! Jobs of one tenant under different limits. Limits with long windows still count jobs that those
 //! with short windows no longer count.
 
+use broker::Message;
 use kit::api::Api;
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, job, until};
 use rules::headers::HeaderValue;
-use sluicegate::broker::Message;
 
 use crate::PROGRAM;
 

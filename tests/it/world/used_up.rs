@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use config::{ApiProfile, Config};
 use kit::api::{Api, Call, Reply};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, job, until};
 use rules::headers::HeaderValue;
-use sluicegate::config::{ApiProfile, Config};
 use tokio::time::Instant;
 
 use super::known_apis::{Bucket, DONE};

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use rules::algorithms::DefaultBurst;
-use rules::answers::Quotas;
-use rules::limit::Algorithm;
-use sluicegate::gate::{
+use gate::{
     Answer, BreakerEvent, BreakerScope, Change, Gate, Question, Rule, TenantAsk, Ticket,
     UsageOfLimit,
 };
+use rules::algorithms::DefaultBurst;
+use rules::answers::Quotas;
+use rules::limit::Algorithm;
 
 use super::{FRESH, LONG, LimitedGate, ask, decided, started, tenant, waits};
 

@@ -4,14 +4,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use gate::{BreakerEvent, Change, End, Evidence, LEASE_MS, Question, Receipt, Rule, Ticket};
 use proptest::prelude::*;
 use rules::gate::model::{Scopes, State};
 use rules::layout::{Layout, Partition};
 use rules::limit::{Algorithm, Limit, Limits, MAX_REQUESTS, Unit};
 use rules::scope::{Labels, Scope};
-use sluicegate::gate::{
-    BreakerEvent, Change, End, Evidence, LEASE_MS, Question, Receipt, Rule, Ticket,
-};
 
 use super::FRESH;
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use gate::GateError;
+use gate::redis::RedisGate;
+use gate::store::Store;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Arg, Client, Cmd, Pipeline, RedisError, Script, Value};
-use sluicegate::gate::GateError;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::store::Store;
 use tokio::sync::OnceCell;
 
 /// How long Redis may take to answer, as for a gate with its own connection.

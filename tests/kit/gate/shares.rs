@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use rules::limit::{Algorithm, Limit, Limits, Unit};
-use rules::scope::{Labels, Scope};
-use sluicegate::gate::{
+use gate::{
     Answer, Change, End, Gate, Inspection, Question, Receipt, Sequences, Settled, TenantAsk,
     TenantReply, TenantSettled, Ticket,
 };
+use rules::limit::{Algorithm, Limit, Limits, Unit};
+use rules::scope::{Labels, Scope};
 use tokio::time::{Instant, sleep};
 
 use super::{FRESH, LONG, asking, limit, receipt, started, tenant, waits};

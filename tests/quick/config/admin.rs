@@ -1,6 +1,6 @@
 //! The section `admin`.
 
-use sluicegate::config::{Config, Secret};
+use config::{Config, Secret};
 
 const TOKEN: &str = "0123456789abcdef-._~+/==";
 

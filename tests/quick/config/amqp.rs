@@ -1,6 +1,6 @@
 //! The section `amqp`: a server, or the nodes of a cluster.
 
-use sluicegate::config::{Amqp, Config, SecretUrl};
+use config::{Amqp, Config, SecretUrl};
 
 fn parse(url: &str) -> Result<Config, String> {
     let text = format!("amqp:\n  url: {url}\n");

@@ -1,7 +1,7 @@
 //! `dispatch.http.answers`: the meaning of the API's answers, from the file or a variable.
 
+use config::Config;
 use rules::named::Named;
-use sluicegate::config::Config;
 
 const KEY: &str = "dispatch.http.answers";
 

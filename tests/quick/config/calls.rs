@@ -1,8 +1,8 @@
 //! `dispatch.http`: the method, placeholders, and forwarded headers.
 
+use config::{Config, Fields, Method, TenantField};
 use kit::certificates::TestCertificates;
 use rules::job::call::{Template, TemplatePart, ValuePlace, ValueSource};
-use sluicegate::config::{Config, Fields, Method, TenantField};
 
 fn parse(keys: &str) -> Result<Config, String> {
     let yaml = format!("dispatch: {{http: {{{keys}}}}}\n");

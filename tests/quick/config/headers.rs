@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sluicegate::config::Config;
+use config::Config;
 
 /// Returns a configuration with these keys in `http:`.
 fn yaml(http: &str) -> String {

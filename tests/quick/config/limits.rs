@@ -1,10 +1,10 @@
 //! Several limits, plans, and overrides of single tenants.
 
+use config::Config;
 use rules::limit::{Algorithm, Limit, Unit};
 use rules::named::Named;
 use rules::scope::Scope;
 use rules::tenant::Tenant;
-use sluicegate::config::Config;
 
 use kit::sources::page;
 

@@ -15,9 +15,9 @@ mod ways;
 
 use std::time::Duration;
 
+use config::{Config, KEYS, QueueType, TenantField, ValueField, env_name};
 use rules::limit::{Algorithm, Unit};
 use rules::tenant::Tenant;
-use sluicegate::config::{Config, KEYS, QueueType, TenantField, ValueField, env_name};
 
 fn env(vars: &[(&str, &str)]) -> impl Iterator<Item = (String, String)> {
     let vars: Vec<_> = vars

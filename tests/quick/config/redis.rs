@@ -1,6 +1,6 @@
 //! The section `redis`: a server, a cluster, a primary behind sentinels, TLS.
 
-use sluicegate::config::{Config, RedisTopology};
+use config::{Config, RedisTopology};
 
 fn parse(keys: &str) -> Result<Config, String> {
     let text = format!("redis:\n  {}\n", keys.replace("; ", "\n  "));

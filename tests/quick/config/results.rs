@@ -1,6 +1,6 @@
 //! `dispatch.results`: where results of jobs go.
 
-use sluicegate::config::{Config, ResultsTo};
+use config::{Config, ResultsTo};
 
 fn parse(results: &str) -> Result<Config, String> {
     let yaml = format!("dispatch: {{results: {results}}}\n");

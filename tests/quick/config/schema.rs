@@ -5,10 +5,10 @@
 use std::fs;
 
 use boon::{Compiler, SchemaIndex, Schemas};
+use config::{AppliesAt, Config, ConfigKey, KEYS, Pipelines, json_schema};
 use kit::root;
 use kit::sources::{File, files, page};
 use serde_json::{Value as Json, json};
-use sluicegate::config::{AppliesAt, Config, ConfigKey, KEYS, Pipelines, json_schema};
 
 /// The compiled schema.
 struct Schema(Schemas, SchemaIndex);

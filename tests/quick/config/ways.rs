@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::config::{Config, Pipelines};
+use config::{Config, Pipelines};
 
 fn parse(dispatch: &str) -> Result<Config, String> {
     let yaml = format!("dispatch: {dispatch}\n");

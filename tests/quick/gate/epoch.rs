@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fake_redis::FakeRedis;
+use gate::redis::RedisGate;
+use gate::{EarlierStarts, Gate, GateError};
 use kit::gate::{FRESH, LimitedGate, clock, gate_on, limit, started};
 use rules::limit::{Algorithm, Limits};
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{EarlierStarts, Gate, GateError};
 
 const MAX: usize = 3;
 const WINDOW: Duration = Duration::from_secs(60);

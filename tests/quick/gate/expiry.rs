@@ -1,10 +1,10 @@
 //! Keys in Redis live as long as the usage that they hold counts.
 
+use gate::{End, Gate, Settled, TenantSettled};
 use kit::MS;
 use kit::gate::{FRESH, asking, fake_gate, limit, memory_gate, receipt, tenant};
 use rules::limit::{Algorithm, Limit};
 use rules::scope::Labels;
-use sluicegate::gate::{End, Gate, Settled, TenantSettled};
 
 /// Compares the scripts with the model while windows and leases pass without questions, which would
 /// postpone the expiry.

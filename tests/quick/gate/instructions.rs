@@ -1,10 +1,10 @@
 //! A board takes a limited number of operators' instructions.
 
+use gate::GateError;
+use gate::instructions::{drop_all, put, see};
 use kit::gate::{fake_gate, limit, tenant};
 use rules::limit::Algorithm;
 use rules::steering::{Instruction, MAX_INSTRUCTIONS};
-use sluicegate::gate::GateError;
-use sluicegate::gate::instructions::{drop_all, put, see};
 
 const HOUR_MS: u64 = 3_600_000;
 

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use gate::scripts::SHARED;
 use kit::sources::{File, documented_rule, files};
-use sluicegate::gate::scripts::SHARED;
 
 /// Commands whose first argument is no key.
 const KEYLESS: [&str; 2] = ["TIME", "INFO"];

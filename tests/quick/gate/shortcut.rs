@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fake_redis::FakeRedis;
+use gate::redis::RedisGate;
+use gate::{
+    Answer, Change, End, Gate, Question, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
+};
 use kit::gate::rewritten::{Rewrite, Rewriter, without_shortcut};
 use kit::gate::{BEGIN_US, FRESH, asking, receipt, tenant};
 use kit::sources::{File, files};
 use redis::{Pipeline, Value, cmd};
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::scope::Labels;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{
-    Answer, Change, End, Gate, Question, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
-};
 
 /// The commands of a shortcut, none of which writes.
 const READS: [&str; 3] = ["HMGET", "ZCARD", "ZRANGE"];

@@ -1,13 +1,13 @@
 //! The scheduler while calls fail: its reports to breakers, used attempts, waiting jobs, and the
 //! choice of the probe.
 
+use broker::DeliverySource;
+use engine::action::{EngineSettings, JobKey};
+use gate::{BreakerEvent, BreakerScope, GateError, Rule, Standing};
+use handler::{Attempt, Fate, Outcome, Trouble};
 use kit::SECOND;
 use rules::headers::HeaderValue;
 use rules::job::{Field, Job};
-use sluicegate::broker::DeliverySource;
-use sluicegate::engine::action::{EngineSettings, JobKey};
-use sluicegate::gate::{BreakerEvent, BreakerScope, GateError, Rule, Standing};
-use sluicegate::handler::{Attempt, Fate, Outcome, Trouble};
 
 use crate::scheduler::{
     CAPACITY, Desk, Done, MS, START, STORE_MS, by_header, message, retry, settings, throttled,

@@ -1,16 +1,16 @@
 //! The scope of a 429, and a worker's behavior if all tenants are throttled, with the scheduler
 //! alone.
 
+use broker::DeliverySource;
+use engine::action::{EngineSettings, JobKey};
+use gate::{BreakerScope, Standing};
+use handler::{Attempt, Fate, Outcome};
 use kit::SECOND;
 use rules::answers::{LimitInfo, ThrottleScope};
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::policy::Policy;
 use rules::scope::Scope;
 use rules::tenant::Tenant;
-use sluicegate::broker::DeliverySource;
-use sluicegate::engine::action::{EngineSettings, JobKey};
-use sluicegate::gate::{BreakerScope, Standing};
-use sluicegate::handler::{Attempt, Fate, Outcome};
 
 use crate::scheduler::breaker::{closed, open, words};
 use crate::scheduler::{Desk, MS, START, STORE_MS, by_header, settings, throttled};

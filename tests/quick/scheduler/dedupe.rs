@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::{DeliverySource, Message};
+use engine::action::{ResultSettings, ResultTarget};
+use engine::facts::{Fact, JobFact};
+use gate::{Deduped, GateError, ShardId};
 use rules::headers::HeaderValue;
 use rules::job::Field;
-use sluicegate::broker::{DeliverySource, Message};
-use sluicegate::engine::action::{ResultSettings, ResultTarget};
-use sluicegate::engine::facts::{Fact, JobFact};
-use sluicegate::gate::{Deduped, GateError, ShardId};
 
 use crate::scheduler::{Desk, Done, MS, START, by_header, settings, usual, wait};
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use broker::{DeliverySource, Message, Outgoing};
+use engine::facts::{Fact, JobFact};
+use handler::Outcome;
 use rules::delays::{DelayLevels, QueueNames, Trip};
 use rules::headers::{self, HeaderValue};
 use rules::job::Field;
 use rules::timing::promise::Promise;
-use sluicegate::broker::{DeliverySource, Message, Outgoing};
-use sluicegate::engine::facts::{Fact, JobFact};
-use sluicegate::handler::Outcome;
 
 use crate::scheduler::{Desk, MS, START, message, trip, wait};
 
@@ -178,7 +178,7 @@ fn a_priority_is_removed_in_delay_queues_and_restored_after_them() {
     desk.back(outgoing);
     let done = desk.answer(MS, vec![vec![START]]);
     let reason = "no".to_owned();
-    let reject = sluicegate::handler::Outcome::Reject { reason };
+    let reject = handler::Outcome::Reject { reason };
     let (_, dead) = desk.ended(done.dispatched[0].0, reject).published.remove(0);
     assert_eq!(priority(&dead.message), Some(9));
     assert_eq!(dead.message.header("x-sluicegate-priority"), Field::Missing);

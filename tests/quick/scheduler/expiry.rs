@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use broker::{DeliverySource, Message, Outgoing};
+use gate::{Answer, End};
+use handler::Outcome;
 use rules::headers::HeaderValue;
 use rules::job::Field;
-use sluicegate::broker::{DeliverySource, Message, Outgoing};
-use sluicegate::gate::{Answer, End};
-use sluicegate::handler::Outcome;
 
 use crate::scheduler::{CAPACITY, Desk, Done, MS, START, message, trip, wait};
 

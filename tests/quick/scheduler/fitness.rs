@@ -1,9 +1,9 @@
 //! The scheduler of a worker that can't make calls.
 
+use broker::DeliverySource;
+use gate::Standing;
+use handler::{Attempt, Trouble};
 use kit::SECOND;
-use sluicegate::broker::DeliverySource;
-use sluicegate::gate::Standing;
-use sluicegate::handler::{Attempt, Trouble};
 
 use crate::scheduler::breaker::{attempt_of, closed, desk, granted, open, unwritten, words};
 use crate::scheduler::{CAPACITY, Desk, Done, MS, retry};

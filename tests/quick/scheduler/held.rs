@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
+use broker::{DeliverySource, Outgoing};
+use engine::action::EngineSettings;
+use gate::{GateError, ShardId};
+use handler::Outcome;
 use kit::SECOND;
 use rules::broker::holding::Holding;
 use rules::headers::HeaderValue;
-use sluicegate::broker::{DeliverySource, Outgoing};
-use sluicegate::engine::action::EngineSettings;
-use sluicegate::gate::{GateError, ShardId};
-use sluicegate::handler::Outcome;
 
 use crate::scheduler::{CAPACITY, Desk, Done, MS, by_header, message, settings, trip, usual, wait};
 

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
+use broker::DeliverySource;
+use engine::facts::{Fact, JobFact};
+use gate::TenantReply;
+use handler::Outcome;
 use kit::SECOND;
 use rules::headers::{self, HeaderValue};
 use rules::report::load::{Census, MissingResource};
-use sluicegate::broker::DeliverySource;
-use sluicegate::engine::facts::{Fact, JobFact};
-use sluicegate::gate::TenantReply;
-use sluicegate::handler::Outcome;
 
 use crate::scheduler::{Desk, MS, START, STORE_MS, message, reply, wait};
 

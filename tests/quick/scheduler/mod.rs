@@ -23,7 +23,17 @@ mod waking;
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::{Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag};
 use bytes::Bytes;
+use engine::action::{Action, Block, Changeable, EngineSettings, JobKey};
+use engine::facts::{Fact, TenantFact};
+use engine::scheduler::Scheduler;
+use gate::fleet::{EnforcedPolicies, Registered, RegistryKnowledge};
+use gate::{
+    Answer, BreakerEvent, BreakerScope, Candidate, End, GateError, LimitEvidence, Replies,
+    Sequences, SettleReplies, ShardId, Suspected, TenantAsk, TenantReply, TenantSettled, Ticket,
+};
+use handler::{Attempt, Fate, Outcome};
 use kit::MS;
 use rules::answers::{LimitInfo, Pushback, Quotas};
 use rules::delays::{DelayLevels, QueueNames, Trip};
@@ -34,16 +44,6 @@ use rules::limit::{Algorithm, Limit, Limits};
 use rules::policy::Policy;
 use rules::steering::Sighted;
 use rules::tenant::Tenant;
-use sluicegate::broker::{Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag};
-use sluicegate::engine::action::{Action, Block, Changeable, EngineSettings, JobKey};
-use sluicegate::engine::facts::{Fact, TenantFact};
-use sluicegate::engine::scheduler::Scheduler;
-use sluicegate::gate::fleet::{EnforcedPolicies, Registered, RegistryKnowledge};
-use sluicegate::gate::{
-    Answer, BreakerEvent, BreakerScope, Candidate, End, GateError, LimitEvidence, Replies,
-    Sequences, SettleReplies, ShardId, Suspected, TenantAsk, TenantReply, TenantSettled, Ticket,
-};
-use sluicegate::handler::{Attempt, Fate, Outcome};
 
 pub const STORE_MS: u64 = 1_700_000_000_000;
 

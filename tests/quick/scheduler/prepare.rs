@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sluicegate::broker::DeliverySource;
-use sluicegate::engine::action::JobKey;
-use sluicegate::handler::{Attempt, Fate, Outcome};
+use broker::DeliverySource;
+use engine::action::JobKey;
+use handler::{Attempt, Fate, Outcome};
 
 use crate::scheduler::{CAPACITY, Desk, MS, START, retry, wait};
 
@@ -118,7 +118,7 @@ fn an_unwritten_call_returns_its_permit() {
         ..retry("closed").into()
     };
     let settled = desk.ended_within(MS, key, attempt).settled;
-    assert_eq!(settled[0].settled[0].end, sluicegate::gate::End::Unused);
+    assert_eq!(settled[0].settled[0].end, gate::End::Unused);
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Results: the report about a job's end, its receiver, and that the ack comes last.
 
+use broker::{DeliverySource, Message, PublishError, Reply};
+use engine::action::{JobKey, ResultSettings, ResultTarget};
+use engine::facts::{BrokerFact, Fact, ResultOutcome};
+use handler::{Answered, Attempt, Outcome};
 use kit::SECOND;
 use rules::job::Field;
-use sluicegate::broker::{DeliverySource, Message, PublishError, Reply};
-use sluicegate::engine::action::{JobKey, ResultSettings, ResultTarget};
-use sluicegate::engine::facts::{BrokerFact, Fact, ResultOutcome};
-use sluicegate::handler::{Answered, Attempt, Outcome};
 
 use crate::scheduler::{
     Desk, Done, MS, START, STORE_MS, by_header, retry, settings, throttled, usual, wait,

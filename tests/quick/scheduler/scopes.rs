@@ -4,6 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::{DeliverySource, Message, Outgoing};
+use engine::action::JobKey;
+use gate::fleet::{Registered, RegistryKnowledge};
+use gate::{Answer, End, GateError, TenantAsk};
+use handler::Outcome;
 use proptest::collection::vec;
 use proptest::test_runner::Config;
 use proptest::{prop_assert, prop_assert_eq, proptest};
@@ -12,11 +17,6 @@ use rules::job::{Field, TenantField};
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::policy::Policy;
 use rules::scope::{Labels, Scope};
-use sluicegate::broker::{DeliverySource, Message, Outgoing};
-use sluicegate::engine::action::JobKey;
-use sluicegate::gate::fleet::{Registered, RegistryKnowledge};
-use sluicegate::gate::{Answer, End, GateError, TenantAsk};
-use sluicegate::handler::Outcome;
 
 use crate::scheduler::{CAPACITY, Desk, MS, START, message, reply, throttled, wait};
 

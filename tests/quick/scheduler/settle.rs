@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
+use broker::DeliverySource;
+use gate::{BreakerScope, End, GateError, SettleReplies, TenantSettled};
+use handler::{Attempt, Fate, LateEnd, Outcome};
 use rules::answers::{LimitInfo, Quotas};
 use rules::job::TenantField;
 use rules::limit::Limit;
 use rules::tenant::Tenant;
-use sluicegate::broker::DeliverySource;
-use sluicegate::gate::{BreakerScope, End, GateError, SettleReplies, TenantSettled};
-use sluicegate::handler::{Attempt, Fate, LateEnd, Outcome};
 
 use crate::scheduler::{Desk, MS, START, retry, throttled, wait};
 

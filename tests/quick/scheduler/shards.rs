@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sluicegate::broker::DeliverySource;
-use sluicegate::engine::shards::Shards;
-use sluicegate::gate::ShardId;
+use broker::DeliverySource;
+use engine::shards::Shards;
+use gate::ShardId;
 
 use crate::scheduler::{Desk, MS, START, reply};
 

@@ -1,9 +1,9 @@
 //! Delayed starts: wherever a job waits, it does not ask earlier, and its delay counts once.
 
+use broker::{DeliverySource, Message};
+use handler::Outcome;
 use rules::headers::HeaderValue;
 use rules::job::Field;
-use sluicegate::broker::{DeliverySource, Message};
-use sluicegate::handler::Outcome;
 
 use crate::scheduler::{Desk, Done, MS, START, message, trip, wait};
 

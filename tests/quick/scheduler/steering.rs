@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::{DeliverySource, Message};
+use gate::GateError;
+use handler::Outcome;
 use rules::job::Field;
 use rules::steering::{Hold, Instruction, SightedState, Steering};
 use rules::tenant::Tenant;
-use sluicegate::broker::{DeliverySource, Message};
-use sluicegate::gate::GateError;
-use sluicegate::handler::Outcome;
 
 use crate::scheduler::{CAPACITY, Desk, Done, MS, START, retry, wait};
 

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use broker::{DeliverySource, Message};
+use engine::action::{EngineSettings, JobKey};
+use gate::{GateError, Note, ShardId, SuspectDecision};
+use handler::{Attempt, Fate, Outcome};
 use kit::SECOND;
 use rules::failures::crash::NOTE_LEASE_MS;
 use rules::headers::{self, HeaderValue};
 use rules::job::Field;
-use sluicegate::broker::{DeliverySource, Message};
-use sluicegate::engine::action::{EngineSettings, JobKey};
-use sluicegate::gate::{GateError, Note, ShardId, SuspectDecision};
-use sluicegate::handler::{Attempt, Fate, Outcome};
 
 use crate::scheduler::{
     CAPACITY, Desk, Done, MS, START, by_header, message, settings, usual, wait,
@@ -24,7 +24,7 @@ fn jobs(ids: &[&str]) -> Vec<Message> {
 
 /// Returns the notes as text: `job: note`.
 fn words(done: &Done) -> Vec<String> {
-    let word = |suspected: &sluicegate::gate::Suspected| {
+    let word = |suspected: &gate::Suspected| {
         let what = match suspected.note {
             Note::Begin { max: 5, alone } => ["begin", "alone"][usize::from(alone)],
             Note::Begin { .. } => panic!("{suspected:?}"),

@@ -1,13 +1,13 @@
 //! The spans of jobs: their contents, their parents, and the trace context that a job carries.
 
+use broker::{DeliverySource, Message};
+use engine::action::{ResultSettings, ResultTarget};
+use engine::facts::Fact;
+use engine::scheduler::Scheduler;
+use handler::Outcome;
 use rules::headers::HeaderValue;
 use rules::job::Field;
 use rules::trace::{Context, Sampler, Span, SpanSubject};
-use sluicegate::broker::{DeliverySource, Message};
-use sluicegate::engine::action::{ResultSettings, ResultTarget};
-use sluicegate::engine::facts::Fact;
-use sluicegate::engine::scheduler::Scheduler;
-use sluicegate::handler::Outcome;
 
 use crate::scheduler::{Desk, MS, START, by_header, message, retry, settings, usual, wait};
 

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
+use broker::{DeliverySource, PublishError};
+use engine::facts::{BrokerFact, Fact};
+use handler::Outcome;
 use kit::SECOND;
-use sluicegate::broker::{DeliverySource, PublishError};
-use sluicegate::engine::facts::{BrokerFact, Fact};
-use sluicegate::handler::Outcome;
 
 use crate::scheduler::{Desk, MS, START, message};
 

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use broker::{DeliverySource, Message, Outgoing};
 use rules::headers::{self, HeaderValue};
 use rules::job::Field;
 use rules::steering::{Instruction, Steering};
 use rules::tenant::Tenant;
-use sluicegate::broker::{DeliverySource, Message, Outgoing};
 
 use crate::scheduler::{Desk, Done, MS, START, message, retry, wait};
 

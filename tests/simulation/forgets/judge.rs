@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::gate::epoch::{DOUBT_MS, SETTLE_MS};
+use gate::epoch::{DOUBT_MS, SETTLE_MS};
 use tokio::time::{Instant, sleep};
 
 use super::{MAX_CALL, TENANTS, World};

@@ -7,11 +7,11 @@ use std::time::Duration;
 use fake_redis::FakeRedis;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use gate::GateError;
+use gate::store::Store;
 use rand::Rng;
 use rand::rngs::SmallRng;
 use redis::{Pipeline, Value};
-use sluicegate::gate::GateError;
-use sluicegate::gate::store::Store;
 use tokio::time::{Instant, sleep};
 
 /// Maximum random delay in each direction, in milliseconds, unless a message is slow or hangs.

@@ -7,18 +7,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gate::fleet::EnforcedPolicies;
+use gate::fleet::registry::Registry;
+use gate::redis::RedisGate;
+use gate::store::Store;
+use gate::{
+    Answer, EarlierStarts, End, Gate, GateError, Question, Receipt, Settled, TenantAsk,
+    TenantReply, TenantSettled, Ticket,
+};
 use kit::gate::{FRESH, receipt};
 use rules::limit::Limits;
 use rules::scope::Labels;
 use rules::tenant::Tenant;
-use sluicegate::gate::fleet::EnforcedPolicies;
-use sluicegate::gate::fleet::registry::Registry;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::store::Store;
-use sluicegate::gate::{
-    Answer, EarlierStarts, End, Gate, GateError, Question, Receipt, Settled, TenantAsk,
-    TenantReply, TenantSettled, Ticket,
-};
 use tokio::time::{Instant, sleep};
 
 use super::net::Net;

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use kit::gate::{FRESH, asking, decided, tenant};
-use rules::limit::{Algorithm, Limit, Limits};
-use rules::scope::Labels;
-use sluicegate::gate::memory::MemoryGate;
-use sluicegate::gate::{
+use gate::memory::MemoryGate;
+use gate::{
     Answer, BreakerScope, Change, End, Gate, LEASE_MS, Question, Receipt, Settled, TenantAsk,
     TenantSettled, Ticket,
 };
+use kit::gate::{FRESH, asking, decided, tenant};
+use rules::limit::{Algorithm, Limit, Limits};
+use rules::scope::Labels;
 
 const BEGIN_MS: u64 = 1_700_000_000_000;
 const WINDOW_MS: u64 = 1_000;

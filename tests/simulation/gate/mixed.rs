@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use gate::{Answer, Question};
 use kit::gate::{FRESH, tenant};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -12,7 +13,6 @@ use rules::gate::usage::Clock;
 use rules::layout::{Layout, Partition};
 use rules::limit::{Algorithm, Limit, Limits, Unit};
 use rules::scope::{Labels, Scope};
-use sluicegate::gate::{Answer, Question};
 
 fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
     let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));

@@ -14,16 +14,16 @@ mod worst;
 use std::sync::Arc;
 use std::time::Duration;
 
+use gate::{
+    Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, End, Gate, GateError,
+    Inspection, LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings, Suspected,
+    TenantAsk, TenantReply, TenantSettled, Verdicts,
+};
 use rules::answers::Quotas;
 use rules::limit::{Limits, ceil_ms};
 use rules::scope::Labels;
 use rules::steering::Sighted;
 use rules::tenant::Tenant;
-use sluicegate::gate::{
-    Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, End, Gate, GateError,
-    Inspection, LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings, Suspected,
-    TenantAsk, TenantReply, TenantSettled, Verdicts,
-};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use gate::{End, Question, Receipt, Settled};
 use kit::gate::BEGIN_US;
 use kit::gate::history::{
     Family, IssuedTickets, RULE, Scale, Step, World, ask, history, labels_of,
@@ -14,7 +15,6 @@ use rules::gate::usage::Clock;
 use rules::layout::{Layout, Partition};
 use rules::limit::{Algorithm, Limit, Unit};
 use rules::tenant::Tenant;
-use sluicegate::gate::{End, Question, Receipt, Settled};
 
 use crate::gate::simulator::violations;
 

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use gate::{End, Receipt, Settled, Ticket};
 use kit::gate::BEGIN_US;
 use kit::gate::history::{Family, RULE, Step, World, ask, evidence, history, labels_of, sets};
 use proptest::prelude::*;
@@ -17,7 +18,6 @@ use rules::layout::{Layout, Partition};
 use rules::limit::Limit;
 use rules::scope::Labels;
 use rules::tenant::Tenant;
-use sluicegate::gate::{End, Receipt, Settled, Ticket};
 
 /// A world with the enforced limits alone, or with shadows beside them.
 struct Side {

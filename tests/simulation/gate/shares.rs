@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use gate::memory::MemoryGate;
+use gate::{Answer, Gate, Question};
 use kit::gate::{FRESH, asking, decided};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::scope::Scope;
-use sluicegate::gate::memory::MemoryGate;
-use sluicegate::gate::{Answer, Gate, Question};
 
 use crate::gate::simulator::{Outcome, Scenario, run};
 

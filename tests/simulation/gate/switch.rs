@@ -5,6 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gate::fleet::{
+    AGREED_FOR_MS, EnforcedPolicies, MARGIN_MS, Registered, RegistryKnowledge, memory_ms,
+};
+use gate::{Answer, Change};
 use kit::counts::sliding;
 use kit::gate::FRESH;
 use proptest::prelude::*;
@@ -15,10 +19,6 @@ use rules::limit::{Algorithm, Limit, Limits};
 use rules::policy::Policy;
 use rules::scope::{Labels, Scope};
 use rules::tenant::Tenant;
-use sluicegate::gate::fleet::{
-    AGREED_FOR_MS, EnforcedPolicies, MARGIN_MS, Registered, RegistryKnowledge, memory_ms,
-};
-use sluicegate::gate::{Answer, Change};
 
 const EPOCH_MS: u64 = 1_700_000_000_000;
 /// Interval at which workers ask and look at their clocks.

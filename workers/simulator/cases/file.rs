@@ -7,8 +7,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::{Config, ConfigErrors, Origin, Pipelines};
 use serde_saphyr::{MessageFormatter as _, Spanned, UserMessageFormatter};
-use sluicegate::config::{Config, ConfigErrors, Origin, Pipelines};
 
 use super::Case;
 use super::keys::{Expectations, File, Time, WrittenApi, WrittenCase, WrittenJob};

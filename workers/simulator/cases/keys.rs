@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use config::parse_duration;
 use serde::Deserialize;
 use serde::de::Deserializer;
 use serde_saphyr::Spanned;
-use sluicegate::config::parse_duration;
 
 use super::sections::CaseConfig;
 use crate::forms::MAX_DURATION;

@@ -4,13 +4,13 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use broker::amqp::{Client, REPLY_TO, Replies};
+use broker::{Message, Outgoing};
+use config::{Config, ResultsTo, show_duration};
 use rules::delays::DelayLevels;
 use rules::headers::{ANSWER_PREFIX, ANSWERED, ATTEMPT, CALLED, REASON, RESULT, STATUS, TRUNCATED};
 use rules::job::Field;
 use serde_json::{Value, json};
-use sluicegate::broker::amqp::{Client, REPLY_TO, Replies};
-use sluicegate::broker::{Message, Outgoing};
-use sluicegate::config::{Config, ResultsTo, show_duration};
 use tokio::time::timeout;
 
 use super::letters::{headers, hex};

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
+use config::Config;
+use gate::GateError;
+use gate::redis::RedisGate;
+use operator::NotDone;
+use operator::audit::{self, AuditEntry, name_of};
 use serde_json::{Map, Value};
-use sluicegate::config::Config;
-use sluicegate::gate::GateError;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::NotDone;
-use sluicegate::operator::audit::{self, AuditEntry, name_of};
 use tokio::time::timeout;
 
 use super::Failure;

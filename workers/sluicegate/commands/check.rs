@@ -9,15 +9,15 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use broker::amqp::MOVED_AT_ONCE;
 use clap::Args;
+use config::{Config, PipelineName, Pipelines};
+use operator::answer::Answer as _;
+use operator::limits::LimitAnswer;
 use rules::limit::Limits;
 use rules::policy::LimitsSource;
 use rules::tenant::Tenant;
 use serde_json::{Value as Json, json};
-use sluicegate::broker::amqp::MOVED_AT_ONCE;
-use sluicegate::config::{Config, PipelineName, Pipelines};
-use sluicegate::operator::answer::Answer as _;
-use sluicegate::operator::limits::LimitAnswer;
 use tokio::time::timeout;
 
 use super::progress::Progress;

@@ -4,14 +4,14 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use broker::amqp::Client;
 use clap::{Args, Subcommand};
+use config::Config;
+use operator::answer::Answer as _;
+use operator::dead::{self, Dead, LetterChange, SearchProgress};
 use rules::delays::DelayLevels;
 use rules::tenant::Tenant;
 use serde_json::{Value, json};
-use sluicegate::broker::amqp::Client;
-use sluicegate::config::Config;
-use sluicegate::operator::answer::Answer as _;
-use sluicegate::operator::dead::{self, Dead, LetterChange, SearchProgress};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::audit::note_by;

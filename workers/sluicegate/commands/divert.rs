@@ -4,15 +4,15 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use broker::amqp::Client;
 use clap::Args;
+use config::{Config, show_duration};
+use gate::redis::RedisGate;
+use operator::answer::Answer as _;
+use operator::divert::{self, checked, usual};
 use rules::delays::DelayLevels;
 use rules::tenant::Tenant;
 use serde_json::json;
-use sluicegate::broker::amqp::Client;
-use sluicegate::config::{Config, show_duration};
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::answer::Answer as _;
-use sluicegate::operator::divert::{self, checked, usual};
 
 use super::audit::note;
 use super::dead;

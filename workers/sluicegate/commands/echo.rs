@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use config::show_duration;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
 use simulator::api::{ApiAnswer, ApiModel, ServedApi};
 use simulator::forms::{ApiLimit, Latency, Percent};
 use simulator::limiter::Counting;
-use sluicegate::config::show_duration;
 use trial::api::{ApiServer, Reply};
 
 use super::{Failure, count, plain};

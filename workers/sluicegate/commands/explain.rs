@@ -4,16 +4,16 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use broker::amqp::Client;
 use clap::Args;
+use config::Config;
+use gate::redis::RedisGate;
+use operator::answer::Answer as _;
+use operator::explain::letters::{FailedSearch, LetterInQueue, search};
+use operator::explain::{JobExplanation, explain};
+use operator::job::JobRef;
+use operator::tenant::parse;
 use rules::delays::DelayLevels;
-use sluicegate::broker::amqp::Client;
-use sluicegate::config::Config;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::answer::Answer as _;
-use sluicegate::operator::explain::letters::{FailedSearch, LetterInQueue, search};
-use sluicegate::operator::explain::{JobExplanation, explain};
-use sluicegate::operator::job::JobRef;
-use sluicegate::operator::tenant::parse;
 use tokio::time::{Instant, timeout};
 
 use super::dead::dead_in;

@@ -1,8 +1,8 @@
 //! Common parts of `tenants` and `workers`: notes on a fleet next to its rows.
 
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::reports::{self, Fleet};
-use sluicegate::operator::other_policies::OtherPolicies;
+use gate::redis::RedisGate;
+use gate::reports::{self, Fleet};
+use operator::other_policies::OtherPolicies;
 
 use super::per_pipeline::SelectedPipeline;
 use super::{Failure, count, plain};
@@ -17,7 +17,7 @@ pub async fn of(at: SelectedPipeline<'_>) -> Result<(RedisGate, Fleet), Failure>
 
 /// Returns the operators' instructions for all workers in a line, or an empty text.
 pub fn held(fleet: &Fleet) -> String {
-    match sluicegate::operator::hold::describe_hold(&fleet.boards) {
+    match operator::hold::describe_hold(&fleet.boards) {
         words if words.is_empty() => words,
         words => format!("{words}\n"),
     }

@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
+use config::{ConfigErrors, Pipelines};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, HOST};
 use hyper::{Request, Uri};
 use hyper_util::rt::TokioIo;
-use sluicegate::config::{ConfigErrors, Pipelines};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 

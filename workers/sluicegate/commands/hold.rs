@@ -3,18 +3,16 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use broker::amqp::Client;
 use clap::Args;
+use config::{Config, Pipelines, show_duration};
+use gate::instructions::{BoardView, Versions, put, see};
+use gate::redis::RedisGate;
+use operator::answer::Answer as _;
+use operator::hold::{self, RemainingWork, draining, in_delay_queues, in_work_queues, paused};
 use rules::delays::DelayLevels;
 use rules::steering::{Hold, Instruction};
 use serde_json::json;
-use sluicegate::broker::amqp::Client;
-use sluicegate::config::{Config, Pipelines, show_duration};
-use sluicegate::gate::instructions::{BoardView, Versions, put, see};
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::answer::Answer as _;
-use sluicegate::operator::hold::{
-    self, RemainingWork, draining, in_delay_queues, in_work_queues, paused,
-};
 use tokio::time::{Instant, sleep};
 
 use super::audit::note;

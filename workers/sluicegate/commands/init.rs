@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use sluicegate::config::Config;
+use config::Config;
 
 use simulator::limiter::Counting;
 
@@ -346,7 +346,7 @@ retry:
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use sluicegate::config::ApiProfile;
+    use config::ApiProfile;
 
     use super::*;
 

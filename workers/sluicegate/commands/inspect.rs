@@ -4,11 +4,11 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Args;
+use config::Config;
+use gate::redis::RedisGate;
+use operator::answer::Answer as _;
+use operator::inspect::{WhatIf, inspect};
 use rules::tenant::Tenant;
-use sluicegate::config::Config;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::answer::Answer as _;
-use sluicegate::operator::inspect::{WhatIf, inspect};
 
 use super::labels::LabelArgs;
 use super::{Failure, print_json};

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use config::{Config, show_duration};
+use gate::redis::RedisGate;
+use operator::answer::Answer as _;
+use operator::job::{CancelState, Cancelling, JobRef, JobState};
+use operator::tenant::parse;
 use rules::limit::ceil_ms;
 use rules::steering::{SightedState, Sighting};
 use serde_json::{Value, json};
-use sluicegate::config::{Config, show_duration};
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::answer::Answer as _;
-use sluicegate::operator::job::{CancelState, Cancelling, JobRef, JobState};
-use sluicegate::operator::tenant::parse;
 
 use super::audit::note;
 use super::steer::{FOLLOW_TIMEOUT, span, wait};

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use broker::{Message, Outgoing};
 use bytes::Bytes;
+use config::{Config, TenantField, ValueField};
 use lapin::BasicProperties;
 use rules::headers::HeaderValue;
 use rules::job::{self, ALL_TENANTS};
 use rules::text;
 use serde::Deserialize;
 use serde_json::Value;
-use sluicegate::broker::{Message, Outgoing};
-use sluicegate::config::{Config, TenantField, ValueField};
 
 use super::headers;
 

@@ -1,9 +1,9 @@
 //! Selects a tenant's jobs if limits tell them apart (`scope: header:NAME` or `routing-key`).
 
 use clap::Args;
+use operator::NotDone;
+use operator::labels::{GivenLabels, value};
 use rules::limit::Limit;
-use sluicegate::operator::NotDone;
-use sluicegate::operator::labels::{GivenLabels, value};
 
 use super::headers;
 

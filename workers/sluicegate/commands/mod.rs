@@ -38,13 +38,13 @@ pub mod workers;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
+use broker::BrokerError;
+use config::ConfigErrors;
+use gate::GateError;
+use operator::NotDone;
+use operator::text::{count, plain, plain_json};
+use operator::{letters, limits, rate, recovery, times};
 use serde::Serialize;
-use sluicegate::broker::BrokerError;
-use sluicegate::config::ConfigErrors;
-use sluicegate::gate::GateError;
-use sluicegate::operator::NotDone;
-use sluicegate::operator::text::{count, plain, plain_json};
-use sluicegate::operator::{letters, limits, rate, recovery, times};
 
 /// The reason why a command failed.
 #[derive(Debug)]

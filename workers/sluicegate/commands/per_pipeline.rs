@@ -3,8 +3,8 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use config::{Config, PipelineName, Pipelines};
 use serde_json::{Map, Value, json};
-use sluicegate::config::{Config, PipelineName, Pipelines};
 
 use super::{Failure, print_json};
 

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use broker::Outgoing;
+use broker::amqp::Client;
 use clap::Args;
+use config::{Config, TenantField, parse_duration};
 use indicatif::{ProgressBar, ProgressStyle};
 use rules::delays::DelayLevels;
 use rules::text::{self, NotText};
 use serde_json::json;
-use sluicegate::broker::Outgoing;
-use sluicegate::broker::amqp::Client;
-use sluicegate::config::{Config, TenantField, parse_duration};
 use tokio::io::{AsyncBufRead, BufReader};
 
 use super::answer;

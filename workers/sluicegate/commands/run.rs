@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use app::{Recording, RecordingOptions};
 use clap::Args;
-use sluicegate::app::{Recording, RecordingOptions};
-use sluicegate::config::{ConfigSource, DEFAULT_FILE, Pipelines};
+use config::{ConfigSource, DEFAULT_FILE, Pipelines};
 
 use super::Failure;
 
@@ -98,10 +98,10 @@ pub async fn run(
         }
     }
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
-    sluicegate::telemetry::init(&pipelines.log).map_err(|error| failed(&error))?;
+    telemetry::init(&pipelines.log).map_err(|error| failed(&error))?;
     let recording = args.recording(&pipelines)?;
     let skips = args.skip_recovery_wait;
-    let ended = sluicegate::app::run(pipelines, source, skips, recording.clone()).await;
+    let ended = app::run(pipelines, source, skips, recording.clone()).await;
     if let Some(recording) = recording {
         recording.end();
     }

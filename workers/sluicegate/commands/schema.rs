@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Args;
-use sluicegate::config::json_schema;
+use config::json_schema;
 
 use super::Failure;
 

@@ -3,12 +3,12 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use config::Config;
+use gate::redis::RedisGate;
+use operator::answer::Answer as _;
+use operator::tenant::parse;
+use operator::trials::{EndedTrial, StartedTrial, Trial, end};
 use serde_json::{Value, json};
-use sluicegate::config::Config;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::answer::Answer as _;
-use sluicegate::operator::tenant::parse;
-use sluicegate::operator::trials::{EndedTrial, StartedTrial, Trial, end};
 
 use super::audit::note;
 use super::steer::FOLLOW_TIMEOUT;

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use config::{Config, DEFAULT_FILE, Pipelines, parse_duration};
 use serde::Serialize;
 use simulator::api::ApiModel;
 use simulator::figures::Figures;
@@ -25,7 +26,6 @@ use simulator::profile::PlayedLimits;
 use simulator::run::{MAX_WORKERS, RunProgress, RunSetup, simulate};
 use simulator::stop_rule::work_of;
 use simulator::{chart, table};
-use sluicegate::config::{Config, DEFAULT_FILE, Pipelines, parse_duration};
 use tokio::time::sleep;
 
 use super::Failure;

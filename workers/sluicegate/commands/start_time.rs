@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
+use config::{Config, parse_duration};
 use rules::job::start::{DELAY, NOT_BEFORE};
 use serde_json::Value;
-use sluicegate::config::{Config, parse_duration};
 
 /// The options.
 #[derive(Debug, Args)]

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use clap::Args;
-use rules::limit::ceil_ms;
-use sluicegate::operator::steer::YEAR;
-pub use sluicegate::operator::steer::{
+use operator::steer::YEAR;
+pub use operator::steer::{
     FOLLOW_TIMEOUT, Followers, POLL_INTERVAL, WorkerLoad, loads, span, wait,
 };
+use rules::limit::ceil_ms;
 
 /// For how long something is asked.
 #[derive(Debug, Args)]

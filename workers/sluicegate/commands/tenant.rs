@@ -4,13 +4,13 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use config::{Config, show_duration};
+use gate::Change;
+use gate::redis::RedisGate;
+use operator::answer::Answer as _;
+use operator::tenant::{self, AppliedChange, limit_name, parse};
 use rules::limit::MAX_REQUESTS;
 use serde_json::{Value, json};
-use sluicegate::config::{Config, show_duration};
-use sluicegate::gate::Change;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::operator::answer::Answer as _;
-use sluicegate::operator::tenant::{self as operator, AppliedChange, limit_name, parse};
 
 use super::audit::note;
 use super::divert::{DivertArgs, UndivertArgs, divert, undivert};
@@ -197,7 +197,7 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
     let of_it = json!({"tenant": tenant.as_str()});
     let (action, request) = in_the_audit(&change);
     note(&gate, action, of_it, request).await;
-    let changed = operator::change(&gate, tenant, change).await?;
+    let changed = tenant::change(&gate, tenant, change).await?;
     if of.json {
         print_json(&changed.answer().as_json())?;
     } else {
@@ -211,7 +211,7 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
 async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
     note(&gate, "tenant resume --all", json!({}), json!({})).await;
-    let resumed = operator::resume_all(&gate).await?;
+    let resumed = tenant::resume_all(&gate).await?;
     if json {
         print_json(&resumed.as_json())?;
     } else {

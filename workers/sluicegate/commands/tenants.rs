@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use config::Pipelines;
+use gate::reports::Fleet;
+use operator::answer::Answer as _;
+use operator::fleet::BusiestTenants;
 use rules::report::MAX_TENANTS;
 use rules::report::view::{Row, Sort};
-use sluicegate::config::Pipelines;
-use sluicegate::gate::reports::Fleet;
-use sluicegate::operator::answer::Answer as _;
-use sluicegate::operator::fleet::BusiestTenants;
 
 use super::per_pipeline::{PerPipeline, PipelineOutput};
 use super::table::{Side, look_at, table};

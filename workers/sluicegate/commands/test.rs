@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use operator::text::{count, plain};
 use rules::text;
 use simulator::cases::{self, Case, MAX_FILE_BYTES};
-use sluicegate::operator::text::{count, plain};
 use tokio::task::spawn_blocking;
 
 use super::Failure;

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use std::path::PathBuf;
 
 use clap::Args;
-use sluicegate::config::Pipelines;
+use config::Pipelines;
 
 use self::file::PipelineFilter;
 use self::model::Model;

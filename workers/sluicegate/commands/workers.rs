@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use config::Pipelines;
+use gate::reports::Fleet;
+use operator::answer::Answer as _;
+use operator::fleet::workers;
+use operator::other_policies::others;
 use rules::report::view::ReportedWorker;
-use sluicegate::config::Pipelines;
-use sluicegate::gate::reports::Fleet;
-use sluicegate::operator::answer::Answer as _;
-use sluicegate::operator::fleet::workers;
-use sluicegate::operator::other_policies::others;
 
 use super::per_pipeline::{PerPipeline, PipelineOutput};
 use super::table::{Side, look_at, table};

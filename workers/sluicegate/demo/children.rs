@@ -6,10 +6,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use config::{Config, QueueType};
 use rules::limit::Limit;
 use rules::named::Named;
 use serde_json::{Value, json};
-use sluicegate::config::{Config, QueueType};
 use trial::worker::{self, WorkerProcess};
 
 use super::pipelines::PipelineRole;

@@ -19,8 +19,8 @@ mod workload;
 use std::fmt::Display;
 use std::process::ExitCode;
 
+use config::Config;
 use serde::Serialize;
-use sluicegate::config::Config;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use trial::core_waits::CoreWatch;

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use config::SecretUrl;
 use lapin::options::{
     BasicAckOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions,
     QueueDeclareOptions, QueueDeleteOptions,
@@ -12,7 +13,6 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
 use rules::delays::{DelayLevels, QueueNames};
-use sluicegate::config::SecretUrl;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use config::show_duration;
 use rules::limit::{Algorithm, Limit, Unit, ceil_ms};
-use sluicegate::config::show_duration;
 
 use super::check;
 use super::pipelines::PipelineRole;

@@ -3,21 +3,21 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::admin::api::answers::{
+use crate::api::answers::{
     InstructionsAnswer, LettersAnswer, LimitsAnswer, PipelinesAnswer, QueuesAnswer, ShownLetter,
 };
-use crate::operator::answer::Answer as _;
-use crate::operator::audit::AuditPage;
-use crate::operator::dead::{Dropped, Replayed};
-use crate::operator::divert::{Diverted, Undiverted};
-use crate::operator::explain::JobExplanation;
-use crate::operator::fleet::{FleetGaps, TenantsPage, WorkersAnswer};
-use crate::operator::hold::{Draining, Resumed, StartedPause};
-use crate::operator::inspect::InspectionAnswer;
-use crate::operator::job::{Cancelling, JobState};
-use crate::operator::letters::LetterRow;
-use crate::operator::limits::LimitAnswer;
-use crate::operator::tenant::Changed;
+use operator::answer::Answer as _;
+use operator::audit::AuditPage;
+use operator::dead::{Dropped, Replayed};
+use operator::divert::{Diverted, Undiverted};
+use operator::explain::JobExplanation;
+use operator::fleet::{FleetGaps, TenantsPage, WorkersAnswer};
+use operator::hold::{Draining, Resumed, StartedPause};
+use operator::inspect::InspectionAnswer;
+use operator::job::{Cancelling, JobState};
+use operator::letters::LetterRow;
+use operator::limits::LimitAnswer;
+use operator::tenant::Changed;
 
 /// Returns all schemas, by name.
 pub fn all() -> Value {

@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::super::text::{ShownTime, number, text};
 use super::{Pager, ViewRequest, ViewSource, rendered};
-use crate::admin::api::ApiProblem;
-use crate::operator::audit::{AuditPage, RecordedEntry};
+use crate::api::ApiProblem;
+use operator::audit::{AuditPage, RecordedEntry};
 
 /// Number of rows per page.
 const ROWS_PER_PAGE: u64 = 50;

@@ -6,10 +6,10 @@ use super::super::charts::{Chart, charts};
 use super::super::text::{Bar, ShownName, ShownTime, decimal, number, text};
 use super::tenants::{TenantRow, rows};
 use super::{ViewRequest, ViewSource, rendered};
-use crate::admin::api::ApiProblem;
-use crate::admin::api::answers::InstructionsAnswer;
-use crate::operator::fleet::{FleetGaps, TenantsPage, WorkerAnswer, WorkersAnswer};
-use crate::operator::times::span;
+use crate::api::ApiProblem;
+use crate::api::answers::InstructionsAnswer;
+use operator::fleet::{FleetGaps, TenantsPage, WorkerAnswer, WorkersAnswer};
+use operator::times::span;
 
 /// Number of tenants shown.
 const BUSIEST_TENANTS: usize = 8;

@@ -5,9 +5,9 @@ use serde_json::Value;
 
 use super::super::text::{ShownName, ShownTime, number, query, text};
 use super::{Pager, ViewRequest, ViewSource, part, rendered};
-use crate::admin::api::ApiProblem;
-use crate::admin::api::answers::{LettersAnswer, ShownLetter};
-use crate::operator::letters::LetterRow;
+use crate::api::ApiProblem;
+use crate::api::answers::{LettersAnswer, ShownLetter};
+use operator::letters::LetterRow;
 
 /// Number of rows per page.
 const ROWS_PER_PAGE: u64 = 50;
@@ -148,7 +148,7 @@ fn readable(body: &str) -> String {
     let shown: Vec<String> = lines
         .map(|line| {
             let line = line.replace('\t', "    ");
-            crate::operator::text::plain(&line, usize::MAX)
+            operator::text::plain(&line, usize::MAX)
         })
         .collect();
     shown.join("\n")

@@ -19,7 +19,7 @@ pub use self::roster::Roster;
 use super::PREFIX;
 use super::history::PipelineHistories;
 use super::text;
-use crate::admin::api::{Api, ApiProblem};
+use crate::api::{Api, ApiProblem};
 
 /// Maximum length of a value in an address, in bytes.
 const MAX_ADDRESS_BYTES: usize = 1_024;

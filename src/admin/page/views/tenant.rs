@@ -4,10 +4,10 @@ use askama::Template;
 
 use super::super::text::{Bar, ShownName, ShownTime, number, query, text};
 use super::{ViewRequest, ViewSource, part, rendered};
-use crate::admin::api::ApiProblem;
-use crate::operator::advertised::AdvertisedLimit;
-use crate::operator::inspect::{InspectionAnswer, ShadowAnswer, UsedLimit};
-use crate::operator::times::span;
+use crate::api::ApiProblem;
+use operator::advertised::AdvertisedLimit;
+use operator::inspect::{InspectionAnswer, ShadowAnswer, UsedLimit};
+use operator::times::span;
 
 #[derive(Template)]
 #[template(path = "tenant.html")]
@@ -166,7 +166,7 @@ fn tried(shadow: &ShadowAnswer, now_ms: u64, of_it: &[(&str, &str)]) -> ShadowRo
 
 /// Formats a duration without zero parts: `1m`, `1h`.
 fn spoken(ms: u64) -> String {
-    crate::config::show_duration(std::time::Duration::from_millis(ms))
+    config::show_duration(std::time::Duration::from_millis(ms))
 }
 
 pub(super) async fn html(

@@ -4,8 +4,8 @@ use askama::Template;
 
 use super::super::text::{ShownName, ShownTime, decimal, number, text};
 use super::{Pager, ViewRequest, ViewSource, rendered};
-use crate::admin::api::ApiProblem;
-use crate::operator::fleet::{TenantAnswer, TenantsPage};
+use crate::api::ApiProblem;
+use operator::fleet::{TenantAnswer, TenantsPage};
 
 /// Number of rows per page.
 const ROWS_PER_PAGE: u64 = 50;

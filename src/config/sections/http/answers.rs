@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use ::http::header::HeaderName;
 
-use crate::config::reading::error::{ConfigProblem, Origin, shown};
-use crate::config::reading::input::ConfigInput;
-use crate::config::reading::key::{ConfigKey, DAY, Setting};
-use crate::config::reading::parse::{self, ValueError, wrong};
-use crate::config::reading::suggest::closest;
-use crate::config::reading::yaml::{Item, Raw, YamlField};
+use crate::reading::error::{ConfigProblem, Origin, shown};
+use crate::reading::input::ConfigInput;
+use crate::reading::key::{ConfigKey, DAY, Setting};
+use crate::reading::parse::{self, ValueError, wrong};
+use crate::reading::suggest::closest;
+use crate::reading::yaml::{Item, Raw, YamlField};
 use rules::answers::{
     AnswerPattern, AnswerRule, AnswerRules, Answers, BodyPointer, Conditions, Consequence,
     ExpectedValue, StatusPattern, TimeForm, ValueSource, ValueTest, WaitSource,
@@ -21,7 +21,7 @@ use rules::named::Named;
 /// Maximum number of rules of one list.
 pub(super) const MAX_RULES: usize = 64;
 /// Maximum number of conditions, alternatives or sources of one rule.
-pub(in crate::config) const MAX_PARTS: usize = 16;
+pub(crate) const MAX_PARTS: usize = 16;
 /// Maximum length of a text in a rule, in bytes.
 pub(super) const MAX_TEXT_BYTES: usize = 256;
 /// Maximum of `time`.
@@ -52,15 +52,15 @@ pub(super) const SCOPES: [(&str, bool); 2] = [("tenant", false), ("global", true
 
 /// A value in the configuration, with its name, place and path for errors.
 pub(super) struct Node<'r> {
-    pub(in crate::config) name: &'r str,
-    pub(in crate::config) raw: &'r Raw,
+    pub(crate) name: &'r str,
+    pub(crate) raw: &'r Raw,
     at: Origin,
     path: String,
 }
 
 impl<'r> Node<'r> {
     /// Creates the node of a key or of a whole file.
-    pub(in crate::config) fn new(raw: &'r Raw, at: Origin, path: &str) -> Self {
+    pub(crate) fn new(raw: &'r Raw, at: Origin, path: &str) -> Self {
         Self {
             name: "",
             raw,
@@ -72,15 +72,11 @@ impl<'r> Node<'r> {
 
 /// Reads rules and reports all mistakes in them.
 pub(super) struct AnswersReader<'a> {
-    pub(in crate::config) problems: &'a mut Vec<ConfigProblem>,
+    pub(crate) problems: &'a mut Vec<ConfigProblem>,
 }
 
 impl AnswersReader<'_> {
-    pub(in crate::config) fn wrong<T>(
-        &mut self,
-        node: &Node<'_>,
-        words: impl Display,
-    ) -> Option<T> {
+    pub(crate) fn wrong<T>(&mut self, node: &Node<'_>, words: impl Display) -> Option<T> {
         let problem = ConfigProblem::of(&node.at, &node.path, words);
         self.problems.push(problem);
         None
@@ -94,7 +90,7 @@ impl AnswersReader<'_> {
     }
 
     /// Returns the fields of a mapping with any names, which may have `max` fields.
-    pub(in crate::config) fn names<'r>(
+    pub(crate) fn names<'r>(
         &mut self,
         node: &Node<'r>,
         max: usize,
@@ -120,7 +116,7 @@ impl AnswersReader<'_> {
     }
 
     /// Returns the fields of a mapping, which have names in `known`. Reports other names.
-    pub(in crate::config) fn fields<'r>(
+    pub(crate) fn fields<'r>(
         &mut self,
         node: &Node<'r>,
         known: &[&str],
@@ -143,7 +139,7 @@ impl AnswersReader<'_> {
     }
 
     /// Returns the items of a list, which may have `max` items.
-    pub(in crate::config) fn items<'r>(
+    pub(crate) fn items<'r>(
         &mut self,
         node: &Node<'r>,
         max: usize,
@@ -203,7 +199,7 @@ impl AnswersReader<'_> {
     }
 
     /// Reads a list of rules.
-    pub(in crate::config) fn rules(&mut self, node: &Node<'_>) -> Option<Vec<AnswerRule>> {
+    pub(crate) fn rules(&mut self, node: &Node<'_>) -> Option<Vec<AnswerRule>> {
         let items = self.items(node, MAX_RULES, RULE)?;
         self.each(items, Self::rule)
     }
@@ -416,7 +412,7 @@ impl AnswersReader<'_> {
     }
 
     /// Reads the sources of a call's cost.
-    pub(in crate::config) fn cost(&mut self, node: &Node<'_>) -> Option<Vec<ValueSource>> {
+    pub(crate) fn cost(&mut self, node: &Node<'_>) -> Option<Vec<ValueSource>> {
         let items = self.items(node, MAX_PARTS, SOURCE)?;
         self.each(items, |reader, item| {
             let fields = reader.fields(item, &["header", "body"], SOURCE)?;
@@ -466,7 +462,7 @@ fn expected(raw: &Raw, must: &str) -> Result<ExpectedValue, ValueError> {
 
 impl ConfigInput {
     /// Reads the meanings of answers. `profile` has the rules of the API's profile.
-    pub(in crate::config) fn answers(
+    pub(crate) fn answers(
         &mut self,
         answers: &Setting<Raw>,
         cost: &Setting<Raw>,

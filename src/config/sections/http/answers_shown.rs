@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::answers::{MAX_PARTS, MAX_RULES, MAX_TEXT_BYTES, SCOPES};
-use crate::config::shown_value::{QuotedScalar, ShownValue};
+use crate::shown_value::{QuotedScalar, ShownValue};
 use rules::answers::{
     AnswerRule, Answers, Conditions, Consequence, ExpectedValue, TimeForm, ValueSource, ValueTest,
     WaitSource,
@@ -11,7 +11,7 @@ use rules::answers::{
 use rules::named::Named;
 
 /// Returns the configured meanings, or `None` if there are none.
-pub(in crate::config) fn answers(answers: &Answers) -> Option<ShownValue> {
+pub(crate) fn answers(answers: &Answers) -> Option<ShownValue> {
     let rules = &answers.rules().rules;
     if !rules.is_empty() {
         return Some(ShownValue::List(rules.iter().map(rule).collect()));
@@ -22,7 +22,7 @@ pub(in crate::config) fn answers(answers: &Answers) -> Option<ShownValue> {
 }
 
 /// Returns the configured sources of the cost, or `None` if there are none.
-pub(in crate::config) fn cost(answers: &Answers) -> Option<ShownValue> {
+pub(crate) fn cost(answers: &Answers) -> Option<ShownValue> {
     let cost = &answers.rules().cost;
     let sources = cost.iter().map(|from| ShownValue::map([source(from)]));
     (!cost.is_empty()).then(|| ShownValue::List(sources.collect()))

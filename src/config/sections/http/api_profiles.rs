@@ -5,10 +5,10 @@ use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use super::answers::{AnswersReader, MAX_TEXT_BYTES, Node};
-use crate::config::reading::error::{ConfigErrors, ConfigProblem, Origin};
-use crate::config::reading::parse::{self, wrong};
-use crate::config::reading::yaml::{self, Raw};
-use crate::config::shown_value::{Show, ShownValue};
+use crate::reading::error::{ConfigErrors, ConfigProblem, Origin};
+use crate::reading::parse::{self, wrong};
+use crate::reading::yaml::{self, Raw};
+use crate::shown_value::{Show, ShownValue};
 use rules::answers::AnswerRules;
 
 /// Declares the profiles by their names in `apis`.
@@ -16,7 +16,7 @@ macro_rules! profiles {
     ($($name:literal,)+) => {
         /// The names of all profiles, with their files.
         const FILES: &[(&str, &str)] = &[
-            $(($name, include_str!(concat!("../../../../apis/", $name, ".yaml"))),)+
+            $(($name, include_str!(concat!("../../apis/", $name, ".yaml"))),)+
         ];
     };
 }
@@ -54,7 +54,7 @@ pub struct ApiName(&'static str);
 
 impl ApiName {
     /// Returns the names of all profiles.
-    pub(in crate::config) fn all() -> Vec<(&'static str, Self)> {
+    pub(crate) fn all() -> Vec<(&'static str, Self)> {
         FILES.iter().map(|(name, _)| (*name, Self(name))).collect()
     }
 }

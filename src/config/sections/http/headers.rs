@@ -7,14 +7,14 @@ use ::http::header::{
 };
 use serde_json::{Value as Json, json};
 
-use crate::config::reading::error::shown;
-use crate::config::reading::input::ConfigInput;
-use crate::config::reading::key::Setting;
-use crate::config::reading::parse::{self, ValueError, wrong};
-use crate::config::reading::yaml::{self, Raw};
-use crate::config::sections::placeholders;
-use crate::config::values::header::http_names;
-use crate::config::values::secret::SecretUrl;
+use crate::reading::error::shown;
+use crate::reading::input::ConfigInput;
+use crate::reading::key::Setting;
+use crate::reading::parse::{self, ValueError, wrong};
+use crate::reading::yaml::{self, Raw};
+use crate::sections::placeholders;
+use crate::values::header::http_names;
+use crate::values::secret::SecretUrl;
 use rules::headers::is_reserved;
 use rules::job::call::{Carried, Template};
 
@@ -58,19 +58,19 @@ pub struct ConfiguredHeaders {
 
 impl ConfiguredHeaders {
     /// Returns true if there is a header of this name, in any case.
-    pub(in crate::config) fn has_named(&self, name: &str) -> bool {
+    pub(crate) fn has_named(&self, name: &str) -> bool {
         HeaderName::from_bytes(name.as_bytes()).is_ok_and(|name| self.has(&name))
     }
 
     /// Returns true if there is a header of this name.
-    pub(in crate::config) fn has(&self, name: &HeaderName) -> bool {
+    pub(crate) fn has(&self, name: &HeaderName) -> bool {
         self.same.contains_key(name) || self.of_jobs.iter().any(|(own, _)| own == name)
     }
 }
 
 impl ConfigInput {
     /// Reads the headers of both settings. `url` may contain a user, which sets one of the headers.
-    pub(in crate::config) fn headers(
+    pub(crate) fn headers(
         &mut self,
         url: Option<&SecretUrl>,
         setting: &Setting<Raw>,
@@ -102,11 +102,11 @@ impl ConfigInput {
 }
 
 /// Parses the path of a file of headers.
-pub(in crate::config) fn path(raw: &Raw) -> Result<String, ValueError> {
+pub(crate) fn path(raw: &Raw) -> Result<String, ValueError> {
     parse::text(raw, &format!("the path of a file with {MUST}")).map(str::to_owned)
 }
 
-pub(in crate::config) fn schema() -> Json {
+pub(crate) fn schema() -> Json {
     json!({
         "type": "object",
         "maxProperties": MAX_HEADERS,
@@ -193,7 +193,7 @@ fn add(
 }
 
 /// Parses a value and marks it as sensitive, so that it is never shown.
-pub(in crate::config) fn value(text: &str) -> Option<HeaderValue> {
+pub(crate) fn value(text: &str) -> Option<HeaderValue> {
     let fits = (1..=MAX_VALUE_BYTES).contains(&text.len()) && text.trim() == text;
     let mut value = HeaderValue::from_bytes(text.as_bytes())
         .ok()
@@ -231,7 +231,7 @@ pub(super) fn idempotency_schema() -> Json {
 }
 
 /// Parses `dispatch.http.forward-headers`, names of headers as publishers write them.
-pub(in crate::config) fn forwarded(raw: &Raw) -> Result<Vec<String>, ValueError> {
+pub(crate) fn forwarded(raw: &Raw) -> Result<Vec<String>, ValueError> {
     const MUST: &str = "a list of header names, such as [traceparent, x-request-id]";
     let check = |name: &str, header: &HeaderName| {
         let called = shown(name);

@@ -2,7 +2,7 @@
 
 use strum::{IntoStaticStr, VariantArray};
 
-use crate::config::shown_value::{ShownValue, show};
+use crate::shown_value::{ShownValue, show};
 use rules::named::Named;
 
 /// `dispatch.http.method`

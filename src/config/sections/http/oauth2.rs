@@ -6,16 +6,16 @@ use strum::{IntoStaticStr, VariantArray};
 
 use super::headers::{ConfiguredHeaders, has_user};
 use super::secrets::OF_TENANTS;
-use crate::config::reading::error::shown;
-use crate::config::reading::input::ConfigInput;
-use crate::config::reading::key::{ConfigKey, choice, file, keys, text, url};
-use crate::config::reading::parse::{self, ValueError, wrong};
-use crate::config::reading::suggest::hint;
-use crate::config::reading::yaml::Raw;
-use crate::config::sections::placeholders;
-use crate::config::shown_value::{ShownValue, ShownValues, show};
-use crate::config::values::secret::{Secret, SecretUrl};
-use crate::config::values::urls::UrlForm;
+use crate::reading::error::shown;
+use crate::reading::input::ConfigInput;
+use crate::reading::key::{ConfigKey, choice, file, keys, text, url};
+use crate::reading::parse::{self, ValueError, wrong};
+use crate::reading::suggest::hint;
+use crate::reading::yaml::Raw;
+use crate::sections::placeholders;
+use crate::shown_value::{ShownValue, ShownValues, show};
+use crate::values::secret::{Secret, SecretUrl};
+use crate::values::urls::UrlForm;
 use rules::job::call::Carried;
 use rules::named::Named;
 
@@ -201,7 +201,7 @@ impl OAuth2 {
     }
 
     /// Adds the section's values to `values`.
-    pub(in crate::config) fn show(&self, values: &mut ShownValues) {
+    pub(crate) fn show(&self, values: &mut ShownValues) {
         let Self {
             token_url,
             client_id,
@@ -222,7 +222,7 @@ impl OAuth2 {
 impl ConfigInput {
     /// Reads how tokens are fetched. Returns `Some(None)` if calls carry none, and `None` after a
     /// problem. `url`, `headers` and `forward` are the other sources of a call's headers.
-    pub(in crate::config) fn oauth2(
+    pub(crate) fn oauth2(
         &mut self,
         url: Option<&SecretUrl>,
         headers: &ConfiguredHeaders,

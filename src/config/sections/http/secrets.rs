@@ -7,9 +7,9 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use strum::{IntoStaticStr, VariantArray};
 
-use crate::config::reading::input::ConfigInput;
-use crate::config::reading::key::{ConfigKey, Setting};
-use crate::config::shown_value::{ShownValue, show};
+use crate::reading::input::ConfigInput;
+use crate::reading::key::{ConfigKey, Setting};
+use crate::shown_value::{ShownValue, show};
 use rules::named::Named;
 
 /// Value of `dispatch.http.sign-secrets` or `dispatch.http.oauth2.client-secret` if each tenant has

@@ -6,18 +6,18 @@ use std::time::Duration;
 use serde_json::{Map, Value as Json, json};
 
 use super::window_size::{WindowSize, starts, starts_schema, time_zone, window_size};
-use crate::config::reading::error::shown;
-use crate::config::reading::key::{
+use crate::reading::error::shown;
+use crate::reading::key::{
     ConfigKey, DAY, SECOND, Setting, as_written, boolean, choice, choice_of, duration, integer,
     keys, text, tree,
 };
-use crate::config::reading::parse::{
+use crate::reading::parse::{
     self, ValueError, duration as parse_duration_of, parse_duration, text as parse_text, wrong,
 };
-use crate::config::reading::suggest::hint;
-use crate::config::reading::yaml::Raw;
-use crate::config::shape;
-use crate::config::values::header::{after_prefix, header_name};
+use crate::reading::suggest::hint;
+use crate::reading::yaml::Raw;
+use crate::shape;
+use crate::values::header::{after_prefix, header_name};
 use rules::answers::ThrottleScope;
 use rules::calendar::Zone;
 use rules::limit::{self, Algorithm, MAX_LIMITS, MAX_WINDOW, MIN_WINDOW, Unit, is_name};
@@ -219,7 +219,7 @@ pub(super) const FLAT: [&ConfigKey; 11] = [
 
 /// `rate-limiter.guard`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::config) enum GuardSetting {
+pub(crate) enum GuardSetting {
     /// `auto`
     Auto,
     /// `strict`
@@ -342,7 +342,7 @@ fn name_schema() -> Json {
 }
 
 /// Returns the definitions that the schemas of this section refer to, by name.
-pub(in crate::config) fn definitions() -> Map<String, Json> {
+pub(crate) fn definitions() -> Map<String, Json> {
     let definitions = [
         ("limit", limit_schema()),
         ("limits", limits_schema()),
@@ -434,5 +434,5 @@ fn names_schema(longest: usize, schema: &Json) -> Json {
 }
 
 /// Reason why `max-concurrent` is rejected outside of a list.
-pub(in crate::config) const LIST_ONLY: &str = "is a separate limit; put it into a list, such as limits: \
+pub(crate) const LIST_ONLY: &str = "is a separate limit; put it into a list, such as limits: \
     [{name: minute}, {name: running, max-concurrent: 5}]";

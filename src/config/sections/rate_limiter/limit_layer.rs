@@ -7,10 +7,10 @@ use super::limit_keys::{
     STARTS, TIME_ZONE, UNIT, USE_ALGO, WINDOW_SIZE,
 };
 use super::window_size::WindowSize;
-use crate::config::reading::error::{ConfigProblem, Origin, shown};
-use crate::config::reading::key::Setting;
-use crate::config::reading::parse::ValueError;
-use crate::config::reading::yaml::Raw;
+use crate::reading::error::{ConfigProblem, Origin, shown};
+use crate::reading::key::Setting;
+use crate::reading::parse::ValueError;
+use crate::reading::yaml::Raw;
 use rules::calendar::{Calendar, Zone};
 use rules::limit::{Algorithm, Limit, LimitError, Unit};
 use rules::scope::Scope;
@@ -41,12 +41,12 @@ pub(super) struct LimitLayer {
     concurrent: Option<Sourced<u64>>,
     adaptive: Option<Sourced<Option<u8>>>,
     /// Whether a value is wrong and has been reported.
-    pub(in crate::config) broken: bool,
+    pub(crate) broken: bool,
 }
 
 impl LimitLayer {
     /// Returns true for `unit: cost`.
-    pub(in crate::config) fn counts_cost(&self) -> bool {
+    pub(crate) fn counts_cost(&self) -> bool {
         (self.unit.as_ref()).is_some_and(|unit| unit.value == Unit::Cost)
     }
 
@@ -56,12 +56,12 @@ impl LimitLayer {
     }
 
     /// Returns true for `scope: global`.
-    pub(in crate::config) fn is_global(&self) -> bool {
+    pub(crate) fn is_global(&self) -> bool {
         (self.scope.as_ref()).is_some_and(|scope| scope.value == Scope::Global)
     }
 
     /// Sets the limit key `name` to `raw`. Errors name it `key`.
-    pub(in crate::config) fn set(
+    pub(crate) fn set(
         &mut self,
         name: &str,
         raw: &Raw,
@@ -161,7 +161,7 @@ fn with_band(limit: Limit, layers: &[&LimitLayer]) -> Result<Limit, ConfigProble
 }
 
 /// Returns origin and key of the `shadow` in `layers`.
-pub(in crate::config) fn shadow<'a>(layers: &[&'a LimitLayer]) -> Option<(&'a Origin, &'a str)> {
+pub(crate) fn shadow<'a>(layers: &[&'a LimitLayer]) -> Option<(&'a Origin, &'a str)> {
     first(layers, |layer| &layer.shadow).map(|(_, shadow)| (&shadow.at, shadow.key.as_str()))
 }
 
@@ -173,7 +173,7 @@ fn is_concurrent(layers: &[&LimitLayer]) -> bool {
 }
 
 /// Returns the scope in `layers`; the first layer that has one wins.
-pub(in crate::config) fn scope(layers: &[&LimitLayer]) -> Scope {
+pub(crate) fn scope(layers: &[&LimitLayer]) -> Scope {
     first(layers, |layer| &layer.scope)
         .map(|(_, scope)| scope.value.clone())
         .unwrap_or_default()

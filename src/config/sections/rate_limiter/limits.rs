@@ -5,10 +5,10 @@ use std::fmt::Display;
 
 use super::limit_keys::{self, FLAT, LIST_ONLY, MAX_CONCURRENT, limit_name};
 use super::limit_layer::{self, LimitLayer, build};
-use crate::config::reading::error::{ConfigProblem, Origin, shown};
-use crate::config::reading::parse::{self, describe_value};
-use crate::config::reading::suggest::{closest, hint};
-use crate::config::reading::yaml::{Item, Raw, YamlField};
+use crate::reading::error::{ConfigProblem, Origin, shown};
+use crate::reading::parse::{self, describe_value};
+use crate::reading::suggest::{closest, hint};
+use crate::reading::yaml::{Item, Raw, YamlField};
 use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
 use rules::policy::{EntryLimits, Pattern, Policy};
 use rules::scope::{MAX_PARTS, Scope};
@@ -84,7 +84,7 @@ pub(super) type Tree = Option<(Raw, Origin)>;
 
 impl LimitsReader<'_> {
     /// Reads the whole policy. Returns `None` after a problem.
-    pub(in crate::config) fn policy(
+    pub(crate) fn policy(
         &mut self,
         limits: &Tree,
         plans: &Tree,

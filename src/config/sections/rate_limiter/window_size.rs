@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use crate::config::reading::error::shown;
-use crate::config::reading::parse::{
+use crate::reading::error::shown;
+use crate::reading::parse::{
     ValueError, duration as parse_duration_of, parse_duration, text as parse_text, wrong,
 };
-use crate::config::reading::suggest::hint;
-use crate::config::reading::yaml::Raw;
+use crate::reading::suggest::hint;
+use crate::reading::yaml::Raw;
 use rules::calendar::{Calendar, Zone, zone_names};
 use rules::limit::{MAX_WINDOW, MIN_WINDOW};
 
 /// `rate-limiter.window-size`
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::config) enum WindowSize {
+pub(crate) enum WindowSize {
     /// A duration.
     Length(Duration),
     /// `day`, `week` or `month`.
@@ -24,7 +24,7 @@ pub(in crate::config) enum WindowSize {
 }
 
 /// Parses `rate-limiter.window-size`.
-pub(in crate::config) fn window_size(raw: &Raw) -> Result<WindowSize, ValueError> {
+pub(crate) fn window_size(raw: &Raw) -> Result<WindowSize, ValueError> {
     const MUST: &str = "a duration, such as 500ms, 10s, 5m, 1h or 7d; day, week or month";
     let named = |name: &&&str| matches!(raw, Raw::Text(text) if text == **name);
     match raw {
@@ -53,7 +53,7 @@ pub(super) fn time_zone(raw: &Raw) -> Result<Zone, ValueError> {
 }
 
 /// Parses `rate-limiter.starts`. Whether it fits the period is checked with the limit.
-pub(in crate::config) fn starts(raw: &Raw) -> Result<String, ValueError> {
+pub(crate) fn starts(raw: &Raw) -> Result<String, ValueError> {
     const MUST: &str = "a time of day, such as 08:00; for a week also a weekday, for a month a day \
                         from 1 to 31, alone or before the time: monday 08:00, 15";
     let text = match raw {

@@ -7,9 +7,9 @@ use std::time::Duration;
 use super::expired_permits::ExpiredPermits;
 use super::questions::GateQuestion;
 use super::round_size::RoundSize;
-use crate::engine::action::JobKey;
-use crate::engine::facts::GateFact;
-use crate::gate::{GateError, ShardId};
+use crate::action::JobKey;
+use crate::facts::GateFact;
+use gate::{GateError, ShardId};
 use rules::failures::retry::Reconnect;
 use rules::limit::Limits;
 
@@ -242,7 +242,7 @@ impl Admission {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::scheduler::asking::questions::QuestionJob;
+    use crate::scheduler::asking::questions::QuestionJob;
     use kit::MS;
     use rules::limit::Limit;
     use rules::scope::Labels;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::fitness::WantedJobs;
-use crate::gate::fleet::{AGREED_FOR_MS, EnforcedPolicies};
+use gate::fleet::{AGREED_FOR_MS, EnforcedPolicies};
 use rules::limit::Limits;
 use rules::policy::Policy;
 use rules::tenant::Tenant;

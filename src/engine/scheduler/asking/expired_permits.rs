@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::engine::scheduler::report_limiter::ReportLimiter;
+use crate::scheduler::report_limiter::ReportLimiter;
 
 /// How long every permit must have expired on arrival before that is reported.
 const REPORT_AFTER: Duration = Duration::from_secs(5);

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::engine::action::JobKey;
+use crate::action::JobKey;
 use rules::failures::breaker::Rule;
 use rules::job::Job;
 

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::engine::action::JobKey;
-use crate::engine::scheduler::outbox::ShardOutboxes;
-use crate::engine::shards::Shards;
-use crate::gate::{GateError, Note, ShardId, SuspectDecision, Suspected, Verdicts};
+use crate::action::JobKey;
+use crate::scheduler::outbox::ShardOutboxes;
+use crate::shards::Shards;
+use gate::{GateError, Note, ShardId, SuspectDecision, Suspected, Verdicts};
 use rules::failures::crash::NOTE_LEASE_MS;
 use rules::tenant::Tenant;
 

@@ -4,16 +4,16 @@
 
 use std::time::Duration;
 
-use crate::engine::action::{Action, JobKey};
-use crate::engine::facts::JobFact;
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::entry::{JobEntry, Phase, SlotState};
-use crate::engine::scheduler::queues::QueuePosition;
-use crate::handler::Attempt;
+use crate::action::{Action, JobKey};
+use crate::facts::JobFact;
+use crate::scheduler::Scheduler;
+use crate::scheduler::entry::{JobEntry, Phase, SlotState};
+use crate::scheduler::queues::QueuePosition;
+use handler::Attempt;
 
 impl Scheduler {
     /// Gives the job a slot for its next question, unless it has one.
-    pub(in crate::engine::scheduler) fn give_slot(&mut self, key: JobKey) {
+    pub(in crate::scheduler) fn give_slot(&mut self, key: JobKey) {
         if let Some(job) = self.jobs.get_mut(&key)
             && job.slot == SlotState::Empty
         {
@@ -33,7 +33,7 @@ impl Scheduler {
     }
 
     /// Prepares the call of a job for which quota is available. Returns false if it has no slot.
-    pub(in crate::engine::scheduler) fn prepare_with_slot(&mut self, key: JobKey) -> bool {
+    pub(in crate::scheduler) fn prepare_with_slot(&mut self, key: JobKey) -> bool {
         let job = self
             .jobs
             .get_mut(&key)
@@ -47,7 +47,7 @@ impl Scheduler {
     }
 
     /// Prepares the call of a delayed job whose turn is near, if a slot is free.
-    pub(in crate::engine::scheduler) fn prepare_early(&mut self, now: Duration, key: JobKey) {
+    pub(in crate::scheduler) fn prepare_early(&mut self, now: Duration, key: JobKey) {
         // While jobs may not call the API, they don't connect to it either.
         if self.intake.is_draining() || !self.breakers.may_ask(now) || !self.may_call() {
             return;
@@ -63,7 +63,7 @@ impl Scheduler {
     }
 
     /// Takes the slot of a job that does not start now. Its prepared call may serve another job.
-    pub(in crate::engine::scheduler) fn release_slot(&mut self, key: JobKey) {
+    pub(in crate::scheduler) fn release_slot(&mut self, key: JobKey) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::engine::action::JobKey;
-use crate::gate::{End, Receipt, Sequences, Settled, TenantAsk};
+use crate::action::JobKey;
+use gate::{End, Receipt, Sequences, Settled, TenantAsk};
 use rules::limit::Limits;
 use rules::scope::Labels;
 use rules::tenant::Tenant;

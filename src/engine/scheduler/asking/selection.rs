@@ -7,12 +7,12 @@ use super::admission::RoundTrip;
 use super::fitness::WantedJobs;
 use super::questions::{GateQuestion, QuestionJob, TenantQuestions};
 use super::suspects::AskPermission;
-use crate::engine::action::JobKey;
-use crate::engine::facts::GateFact;
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::entry::{JobEntry, Phase, SlotState};
-use crate::engine::scheduler::queues::TenantShare;
-use crate::gate::{Question, ShardId, TenantAsk, TenantReply};
+use crate::action::JobKey;
+use crate::facts::GateFact;
+use crate::scheduler::Scheduler;
+use crate::scheduler::entry::{JobEntry, Phase, SlotState};
+use crate::scheduler::queues::TenantShare;
+use gate::{Question, ShardId, TenantAsk, TenantReply};
 use rules::job::{self, Claims};
 use rules::limit::Limits;
 use rules::scope::Labels;
@@ -36,7 +36,7 @@ struct AskingJob {
 
 impl Scheduler {
     /// Returns true if a job may ask, or needs the store's clock.
-    pub(in crate::engine::scheduler) fn wants_to_ask(&self, now: Duration) -> bool {
+    pub(in crate::scheduler) fn wants_to_ask(&self, now: Duration) -> bool {
         // The API's probe is one job, in whichever shard it asks.
         let probe = self.breakers.only_one() && !self.admission.is_idle();
         self.agreement.allows(now)
@@ -49,20 +49,20 @@ impl Scheduler {
 
     /// Returns false while this worker is unfit and no try is running. Also false after a
     /// successful try, until its few jobs are back in their queues.
-    pub(in crate::engine::scheduler) fn may_call(&self) -> bool {
+    pub(in crate::scheduler) fn may_call(&self) -> bool {
         let wanted = self.fitness.wants();
         wanted != WantedJobs::Nothing && !self.agreement.is_giving_back(wanted)
     }
 
     /// Returns when the next question may be sent.
-    pub(in crate::engine::scheduler) fn ask_at(&self) -> Duration {
+    pub(in crate::scheduler) fn ask_at(&self) -> Duration {
         let is_open = |shard| self.is_open(shard);
         self.admission.ask_at(|| self.queues.could_ask(is_open))
     }
 
     /// Returns true if the shard may be asked: no question is in flight there, and all unused
     /// permits were given back.
-    pub(in crate::engine::scheduler) fn is_open(&self, shard: ShardId) -> bool {
+    pub(in crate::scheduler) fn is_open(&self, shard: ShardId) -> bool {
         self.admission.is_open(shard) && !self.settlement.must_settle_first(shard)
     }
 
@@ -71,13 +71,13 @@ impl Scheduler {
     }
 
     /// Returns when jobs in a round trip lose their slots, because other jobs want them.
-    pub(in crate::engine::scheduler) fn lapses_at(&self) -> Option<Duration> {
+    pub(in crate::scheduler) fn lapses_at(&self) -> Option<Duration> {
         let wanted = !self.intake.is_draining() && self.ready() > 0;
         self.admission.lapses_at().filter(|_| wanted)
     }
 
     /// Takes the slots from jobs whose round trip lapses.
-    pub(in crate::engine::scheduler) fn lapse(&mut self, now: Duration) {
+    pub(in crate::scheduler) fn lapse(&mut self, now: Duration) {
         while self.lapses_at().is_some_and(|at| at <= now) {
             let Some(keys) = self.admission.lapse(now) else {
                 return;
@@ -101,7 +101,7 @@ impl Scheduler {
     }
 
     /// Assembles the next question for each open shard.
-    pub(in crate::engine::scheduler) fn questions_of_jobs(
+    pub(in crate::scheduler) fn questions_of_jobs(
         &mut self,
         now: Duration,
         is_ready: &mut impl FnMut(JobKey, &Tenant) -> bool,
@@ -141,7 +141,7 @@ impl Scheduler {
 
     /// Assembles a question without jobs, which only reads the store's clock, if a job waits for
     /// it.
-    pub(in crate::engine::scheduler) fn question_for_clock(&mut self, now: Duration) -> Rounds {
+    pub(in crate::scheduler) fn question_for_clock(&mut self, now: Duration) -> Rounds {
         let Some(job) = self.needs_clock().and_then(|key| self.jobs.get(&key)) else {
             return Rounds::new();
         };
@@ -260,7 +260,7 @@ impl Scheduler {
     }
 
     /// Records the tenant's state in a reply.
-    pub(in crate::engine::scheduler) fn record_tenant_state(
+    pub(in crate::scheduler) fn record_tenant_state(
         &mut self,
         now: Duration,
         asked_at: Duration,
@@ -280,11 +280,7 @@ impl Scheduler {
     }
 
     /// Returns the labels of a job: the values that its limits distinguish, and its priority level.
-    pub(in crate::engine::scheduler) fn labels_of(
-        &self,
-        job: &JobEntry,
-        limits: &Limits,
-    ) -> Labels {
+    pub(in crate::scheduler) fn labels_of(&self, job: &JobEntry, limits: &Limits) -> Labels {
         let labels = job::labels(&*job.message, limits.all());
         let level = self.settings.fields.priorities.label(&*job.message);
         // A message with an invalid level does not become a job.

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use crate::engine::action::{Action, JobKey};
-use crate::engine::facts::{Death, JobFact};
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::entry::{JobEntry, Phase, SlotState};
-use crate::gate::{GateError, ShardId, SuspectDecision, Suspected, Verdicts};
+use crate::action::{Action, JobKey};
+use crate::facts::{Death, JobFact};
+use crate::scheduler::Scheduler;
+use crate::scheduler::entry::{JobEntry, Phase, SlotState};
+use gate::{GateError, ShardId, SuspectDecision, Suspected, Verdicts};
 
 /// Delay before a job that can't run alone yet tries again, if it can wait in memory.
 const ALONE_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -30,11 +30,7 @@ pub enum AskPermission {
 impl Scheduler {
     /// Returns whether a job whose turn it is may ask. A suspect's call is noted first, and only if
     /// the job has a slot, because without one it could not start.
-    pub(in crate::engine::scheduler) fn may_ask(
-        &mut self,
-        now: Duration,
-        key: JobKey,
-    ) -> AskPermission {
+    pub(in crate::scheduler) fn may_ask(&mut self, now: Duration, key: JobKey) -> AskPermission {
         let max = self.settings.live.retry.max_crashes;
         let Some(job) = self.jobs.get_mut(&key) else {
             return AskPermission::Ask;
@@ -119,7 +115,7 @@ impl Scheduler {
     }
 
     /// Clears the suspicion of a job whose call ended without a crash.
-    pub(in crate::engine::scheduler) fn survived(&mut self, key: JobKey) {
+    pub(in crate::scheduler) fn survived(&mut self, key: JobKey) {
         self.notes.answered(key);
         if let Some(job) = self.jobs.get_mut(&key) {
             job.claims.suspect = None;
@@ -127,7 +123,7 @@ impl Scheduler {
     }
 
     /// Ends the notes of jobs that are finished or delayed, and sends the notes that are due.
-    pub(in crate::engine::scheduler) fn send_notes(&mut self, now: Duration) {
+    pub(in crate::scheduler) fn send_notes(&mut self, now: Duration) {
         let (jobs, draining) = (&self.jobs, self.intake.is_draining());
         let is_called = |key| {
             let job: Option<&JobEntry> = jobs.get(&key);

@@ -7,10 +7,10 @@ use rand::Rng;
 use super::admission::RoundTrip;
 use super::outages::{FIRST_WAIT, next_wait};
 use super::questions::GateQuestion;
-use crate::engine::action::JobKey;
-use crate::engine::facts::{GateFact, NoDecision, TenantFact};
-use crate::engine::scheduler::Scheduler;
-use crate::gate::{GateError, Receipt};
+use crate::action::JobKey;
+use crate::facts::{GateFact, NoDecision, TenantFact};
+use crate::scheduler::Scheduler;
+use gate::{GateError, Receipt};
 use rules::scope::Labels;
 use rules::tenant::Tenant;
 
@@ -27,7 +27,7 @@ const MAX_SPREAD: Duration = Duration::from_secs(5);
 
 impl Scheduler {
     /// Handles a failed round trip. It is not known when its jobs may ask again.
-    pub(in crate::engine::scheduler) fn undecided_round(
+    pub(in crate::scheduler) fn undecided_round(
         &mut self,
         now: Duration,
         round: &RoundTrip,
@@ -47,13 +47,13 @@ impl Scheduler {
     }
 
     /// Pauses because the gate can't be asked.
-    pub(in crate::engine::scheduler) fn pause(&mut self, now: Duration, why: &GateError) {
+    pub(in crate::scheduler) fn pause(&mut self, now: Duration, why: &GateError) {
         let jitter = self.random.random();
         self.admission.pause(now, why, jitter);
     }
 
     /// Handles an answer without a decision for the tenant of `question`.
-    pub(in crate::engine::scheduler) fn undecided(
+    pub(in crate::scheduler) fn undecided(
         &mut self,
         now: Duration,
         question: &GateQuestion,
@@ -81,7 +81,7 @@ impl Scheduler {
     }
 
     /// Delays these jobs of one tenant, but no other jobs.
-    pub(in crate::engine::scheduler) fn set_aside(
+    pub(in crate::scheduler) fn set_aside(
         &mut self,
         now: Duration,
         (tenant, labels): (&Tenant, &Labels),
@@ -133,7 +133,7 @@ impl Scheduler {
     }
 
     /// Gives back a permit that came too late, or whose job is gone. The job asks again.
-    pub(in crate::engine::scheduler) fn permit_expired(
+    pub(in crate::scheduler) fn permit_expired(
         &mut self,
         question: &GateQuestion,
         key: JobKey,

@@ -8,10 +8,10 @@
 
 use std::time::Duration;
 
-use crate::engine::action::JobKey;
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::due_time::DueTime;
-use crate::engine::scheduler::entry::{JobEntry, Phase};
+use crate::action::JobKey;
+use crate::scheduler::Scheduler;
+use crate::scheduler::due_time::DueTime;
+use crate::scheduler::entry::{JobEntry, Phase};
 use rules::steering::Steering;
 
 /// Marks the job as having followed the newest wake. Returns true if it had not before.
@@ -24,7 +24,7 @@ fn follows(steering: &Steering, job: &mut JobEntry) -> bool {
 
 impl Scheduler {
     /// Wakes the jobs in memory that have to ask again.
-    pub(in crate::engine::scheduler) fn wake_waiting(&mut self, now: Duration) {
+    pub(in crate::scheduler) fn wake_waiting(&mut self, now: Duration) {
         let steering = &self.steering.now;
         if steering.wakes_no_job() || self.intake.is_draining() {
             return;
@@ -56,7 +56,7 @@ impl Scheduler {
 
     /// Ends the wait of a job that is looked at, if it waits for its turn and has to ask again. The
     /// waits of retries and of delayed starts go on.
-    pub(in crate::engine::scheduler) fn end_wait_if_woken(&mut self, now: Duration, key: JobKey) {
+    pub(in crate::scheduler) fn end_wait_if_woken(&mut self, now: Duration, key: JobKey) {
         let steering = &self.steering.now;
         if steering.wakes_no_job() {
             return;
@@ -72,10 +72,7 @@ impl Scheduler {
 
     /// Returns true if a denied job has to ask once more, because the answer may be older than the
     /// wake that it follows.
-    pub(in crate::engine::scheduler) fn must_ask_again(
-        steering: &Steering,
-        job: &mut JobEntry,
-    ) -> bool {
+    pub(in crate::scheduler) fn must_ask_again(steering: &Steering, job: &mut JobEntry) -> bool {
         !steering.wakes_no_job() && follows(steering, job)
     }
 }

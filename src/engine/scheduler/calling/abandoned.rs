@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::engine::scheduler::entry::StartRecord;
+use crate::scheduler::entry::StartRecord;
 use rules::tenant::Tenant;
 
 /// Maximum number of remembered calls. Further calls are reported to the gate once, and their ends

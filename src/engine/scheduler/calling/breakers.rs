@@ -6,9 +6,9 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::api_throttle::{ApiThrottle, QUERY_INTERVAL};
-use crate::engine::action::JobKey;
-use crate::engine::scheduler::outbox::Outbox;
-use crate::gate::{BreakerEvent, BreakerScope, GateError, Rule, Standing, Standings};
+use crate::action::JobKey;
+use crate::scheduler::outbox::Outbox;
+use gate::{BreakerEvent, BreakerScope, GateError, Rule, Standing, Standings};
 use rules::failures::breaker::Trouble;
 use rules::tenant::{self, Tenant};
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 use rand::Rng;
 
 use super::breakers::{EndedCall, FailedJob, ReportOutcome};
-use crate::engine::action::{Action, JobKey};
-use crate::engine::facts::{Death, JobFact, TenantFact, WorkerFact};
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::entry::{JobEntry, Phase};
-use crate::engine::scheduler::queues::QueuePosition;
-use crate::gate::{GateError, Standings};
-use crate::handler::{Attempt, Outcome, Trouble};
+use crate::action::{Action, JobKey};
+use crate::facts::{Death, JobFact, TenantFact, WorkerFact};
+use crate::scheduler::Scheduler;
+use crate::scheduler::entry::{JobEntry, Phase};
+use crate::scheduler::queues::QueuePosition;
+use gate::{GateError, Standings};
+use handler::{Attempt, Outcome, Trouble};
 use rules::failures::breaker::MAX_JITTER;
 use rules::job::Job;
 use rules::limit::floor_ms;
@@ -32,7 +32,7 @@ const SHORT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Scheduler {
     /// Records that this worker reached the API.
-    pub(in crate::engine::scheduler) fn could_call(&mut self) {
+    pub(in crate::scheduler) fn could_call(&mut self) {
         if self.fitness.reached() {
             self.facts.push(WorkerFact::Fit);
         }
@@ -46,7 +46,7 @@ impl Scheduler {
     }
 
     /// Begins a test of an unfit worker if it is due.
-    pub(in crate::engine::scheduler) fn test_fitness(&mut self, now: Duration) {
+    pub(in crate::scheduler) fn test_fitness(&mut self, now: Duration) {
         if self.intake.is_draining() {
             return;
         }
@@ -57,7 +57,7 @@ impl Scheduler {
 
     /// Handles the result of a test. Unless the API was not reached, the next jobs show whether
     /// this worker can make calls.
-    pub(in crate::engine::scheduler) fn tested(
+    pub(in crate::scheduler) fn tested(
         &mut self,
         now: Duration,
         key: JobKey,
@@ -76,7 +76,7 @@ impl Scheduler {
 
     /// Records a call that this worker could not make. Turns its outcome into a snooze if the
     /// worker lacked a resource, or is unfit: it is no failure of the job or the API.
-    pub(in crate::engine::scheduler) fn spare(
+    pub(in crate::scheduler) fn spare(
         &mut self,
         now: Duration,
         key: JobKey,
@@ -115,7 +115,7 @@ impl Scheduler {
     /// Reports to the breakers how a call ended, if that is news. Returns true if its job waits
     /// until the report has arrived. `took` is the duration of the call or its preparation.
     /// `called`: the API may have seen the call.
-    pub(in crate::engine::scheduler) fn report_health(
+    pub(in crate::scheduler) fn report_health(
         &mut self,
         now: Duration,
         key: JobKey,
@@ -234,7 +234,7 @@ impl Scheduler {
     }
 
     /// Uses an attempt of a failed job, and tries it again later or makes it a dead letter.
-    pub(in crate::engine::scheduler) fn try_again(
+    pub(in crate::scheduler) fn try_again(
         &mut self,
         now: Duration,
         key: JobKey,
@@ -272,7 +272,7 @@ impl Scheduler {
 
     /// Turns a job that has failed, or was throttled, for too long into a dead letter. Returns true
     /// if it did.
-    pub(in crate::engine::scheduler) fn gives_up(
+    pub(in crate::scheduler) fn gives_up(
         &mut self,
         now: Duration,
         key: JobKey,
@@ -296,7 +296,7 @@ impl Scheduler {
 
     /// Requests the next probe if a job wants to start, sends reports to the breakers, and lets
     /// jobs go that have waited for long.
-    pub(in crate::engine::scheduler) fn check_breaker(&mut self, now: Duration) {
+    pub(in crate::scheduler) fn check_breaker(&mut self, now: Duration) {
         let draining = self.intake.is_draining();
         if !draining {
             let has_jobs = self.queues.may_ask(|_| true) || self.clock.waiting().len() > 0;

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::engine::scheduler::entry::StartRecord;
-use crate::engine::shards::Shards;
-use crate::gate::{End, GateError, LEASE_MS, SettleReplies, Settled, ShardId, TenantSettled};
+use crate::scheduler::entry::StartRecord;
+use crate::shards::Shards;
+use gate::{End, GateError, LEASE_MS, SettleReplies, Settled, ShardId, TenantSettled};
 use rules::failures::retry::pause;
 use rules::limit::Limits;
 use rules::scope::Labels;

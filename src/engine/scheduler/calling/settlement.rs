@@ -5,15 +5,13 @@ use std::time::Duration;
 
 use super::abandoned::{AbandonedCall, AbandonedCalls};
 use super::ledger::{Ledger, SettleOutcome};
-use crate::engine::action::Action;
-use crate::engine::facts::GateFact;
-use crate::engine::scheduler::asking::questions::GateQuestion;
-use crate::engine::scheduler::entry::StartRecord;
-use crate::engine::shards::Shards;
-use crate::gate::{
-    End, GateError, LEASE_MS, Receipt, SettleReplies, Settled, ShardId, TenantSettled,
-};
-use crate::handler::Fate;
+use crate::action::Action;
+use crate::facts::GateFact;
+use crate::scheduler::asking::questions::GateQuestion;
+use crate::scheduler::entry::StartRecord;
+use crate::shards::Shards;
+use gate::{End, GateError, LEASE_MS, Receipt, SettleReplies, Settled, ShardId, TenantSettled};
+use handler::Fate;
 use rules::limit::{MAX_REQUESTS, Unit, floor_ms};
 use rules::tenant::Tenant;
 use rules::timing::lateness::{self, CallCheck, CallSignal, Lateness, Timeliness};

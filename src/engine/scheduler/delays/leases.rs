@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use crate::engine::action::JobKey;
+use crate::action::JobKey;
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::tenant::Tenant;
 

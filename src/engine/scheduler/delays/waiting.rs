@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::lead::PrepareLead;
 use super::leases::Leases;
 use super::windows::DelayWindows;
-use crate::engine::action::JobKey;
+use crate::action::JobKey;
 
 /// Timers of the waiting jobs, and what else can end their waits.
 #[derive(Debug)]

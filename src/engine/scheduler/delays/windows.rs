@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::engine::action::JobKey;
+use crate::action::JobKey;
 use rules::failures::retry::pause;
 
 /// A job that is due this soon stays in the window: moving it would take as long.

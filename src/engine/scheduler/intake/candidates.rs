@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use crate::engine::action::JobKey;
-use crate::engine::scheduler::outbox::ShardOutboxes;
-use crate::engine::shards::Shards;
-use crate::gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
+use crate::action::JobKey;
+use crate::scheduler::outbox::ShardOutboxes;
+use crate::shards::Shards;
+use gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
 
 /// Delay before a failed question is asked again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);

@@ -3,22 +3,18 @@
 
 use std::time::Duration;
 
-use crate::engine::action::{Action, JobKey};
-use crate::engine::facts::JobFact;
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::entry::{JobEntry, Phase};
-use crate::engine::scheduler::queues::QueuePosition;
-use crate::gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
+use crate::action::{Action, JobKey};
+use crate::facts::JobFact;
+use crate::scheduler::Scheduler;
+use crate::scheduler::entry::{JobEntry, Phase};
+use crate::scheduler::queues::QueuePosition;
+use gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
 use rules::scope::Labels;
 
 impl Scheduler {
     /// Lets a job ask whether it is the first with its key, unless that is known. Returns true if
     /// it asks.
-    pub(in crate::engine::scheduler) fn asks_whether_first(
-        &mut self,
-        now: Duration,
-        key: JobKey,
-    ) -> bool {
+    pub(in crate::scheduler) fn asks_whether_first(&mut self, now: Duration, key: JobKey) -> bool {
         let Some(job) = self.jobs.get_mut(&key) else {
             return false;
         };
@@ -45,7 +41,7 @@ impl Scheduler {
     }
 
     /// Sends the questions of jobs that have to ask.
-    pub(in crate::engine::scheduler) fn send_dedupe_questions(&mut self, now: Duration) {
+    pub(in crate::scheduler) fn send_dedupe_questions(&mut self, now: Duration) {
         if self.intake.is_draining() {
             return;
         }

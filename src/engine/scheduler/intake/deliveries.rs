@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use ulid::Ulid;
 
-use crate::broker::{Delivery, DeliverySource, Message, Tag};
-use crate::engine::action::{EngineSettings, JobKey};
-use crate::engine::scheduler::due_time::DueTime;
-use crate::engine::scheduler::entry::{JobEntry, Phase, SlotState};
-use crate::engine::scheduler::report_limiter::ReportLimiter;
+use crate::action::{EngineSettings, JobKey};
+use crate::scheduler::due_time::DueTime;
+use crate::scheduler::entry::{JobEntry, Phase, SlotState};
+use crate::scheduler::report_limiter::ReportLimiter;
+use broker::{Delivery, DeliverySource, Message, Tag};
 use rules::job::{self, BadMessage, InBody};
 use rules::policy::Policy;
 

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::deliveries::Invalid;
-use crate::engine::action::JobKey;
-use crate::engine::facts::JobFact;
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::leaving::moves::Move;
+use crate::action::JobKey;
+use crate::facts::JobFact;
+use crate::scheduler::Scheduler;
+use crate::scheduler::leaving::moves::Move;
 use rules::headers;
 
 impl Scheduler {
     /// Makes an invalid message a dead letter.
-    pub(in crate::engine::scheduler) fn bury_invalid(
+    pub(in crate::scheduler) fn bury_invalid(
         &mut self,
         now: Duration,
         key: JobKey,
@@ -31,7 +31,7 @@ impl Scheduler {
     }
 
     /// Makes dead letters of the invalid messages that arrived before the first agreement.
-    pub(in crate::engine::scheduler) fn bury_undated(&mut self, now: Duration) {
+    pub(in crate::scheduler) fn bury_undated(&mut self, now: Duration) {
         if self.agreement.is_awaited() || self.intake.is_draining() {
             return;
         }
@@ -47,7 +47,7 @@ impl Scheduler {
     }
 
     /// Arranges jobs that waited for the store's clock.
-    pub(in crate::engine::scheduler) fn arrange_waiting(&mut self, now: Duration) {
+    pub(in crate::scheduler) fn arrange_waiting(&mut self, now: Duration) {
         for (key, end) in self.clock.take_waiting() {
             self.arrange(now, key, end);
         }

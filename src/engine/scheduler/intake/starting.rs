@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-use crate::engine::action::JobKey;
-use crate::engine::facts::{Death, JobFact};
-use crate::engine::scheduler::Scheduler;
+use crate::action::JobKey;
+use crate::facts::{Death, JobFact};
+use crate::scheduler::Scheduler;
 use rules::job::NotBefore;
 use rules::limit::floor_ms;
 
 impl Scheduler {
     /// Starts the job's delay at the time when it arrived. Makes the job a dead letter, and returns
     /// true, if its start is too far away.
-    pub(in crate::engine::scheduler) fn count_start(&mut self, now: Duration, key: JobKey) -> bool {
+    pub(in crate::scheduler) fn count_start(&mut self, now: Duration, key: JobKey) -> bool {
         let Some(job) = self.jobs.get_mut(&key) else {
             return false;
         };

@@ -5,10 +5,10 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use crate::engine::action::JobKey;
-use crate::engine::facts::BrokerFact;
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::entry::{JobEntry, Phase};
+use crate::action::JobKey;
+use crate::facts::BrokerFact;
+use crate::scheduler::Scheduler;
+use crate::scheduler::entry::{JobEntry, Phase};
 use rules::broker::holding::{Holding, TICK, UNKNOWN};
 use rules::job;
 use rules::limit::floor_ms;
@@ -85,7 +85,7 @@ impl Scheduler {
 
     /// Lets go of jobs that were held for too long. Jobs in a gate request or in a call are checked
     /// again later.
-    pub(in crate::engine::scheduler) fn release_long_held(&mut self, now: Duration) {
+    pub(in crate::scheduler) fn release_long_held(&mut self, now: Duration) {
         if self.intake.is_draining() || now < self.hold_limit.next_check {
             return;
         }
@@ -136,12 +136,7 @@ impl Scheduler {
     }
 
     /// Moves a job that waits in memory until `until` to a delay queue.
-    pub(in crate::engine::scheduler) fn travel_on(
-        &mut self,
-        now: Duration,
-        key: JobKey,
-        until: Duration,
-    ) {
+    pub(in crate::scheduler) fn travel_on(&mut self, now: Duration, key: JobKey, until: Duration) {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };

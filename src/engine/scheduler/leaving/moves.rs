@@ -14,8 +14,8 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 
 use self::due::RECHECK_DELAY;
-use crate::broker::{Message, Outgoing, PublishError, Reply, Tag};
-use crate::engine::action::JobKey;
+use crate::action::JobKey;
+use broker::{Message, Outgoing, PublishError, Reply, Tag};
 use rules::failures::retry::pause;
 use rules::tenant::Tenant;
 

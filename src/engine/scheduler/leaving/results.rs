@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::moves::{Move, MoveStep};
-use crate::broker::{Message, PublishError, Reply};
-use crate::engine::action::{JobKey, ResultTarget};
-use crate::engine::facts::{BrokerFact, Death, ResultOutcome};
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::entry::LastCall;
-use crate::engine::scheduler::report_limiter::ReportLimiter;
-use crate::handler::{Answered, Outcome};
+use crate::action::{JobKey, ResultTarget};
+use crate::facts::{BrokerFact, Death, ResultOutcome};
+use crate::scheduler::Scheduler;
+use crate::scheduler::entry::LastCall;
+use crate::scheduler::report_limiter::ReportLimiter;
+use broker::{Message, PublishError, Reply};
+use handler::{Answered, Outcome};
 use rules::headers::{self, HeaderValue, Headers};
 use rules::limit::floor_ms;
 
@@ -37,7 +37,7 @@ pub struct LostResults {
 
 impl Scheduler {
     /// Keeps the answer of a call until it is decided whether it was the job's last one.
-    pub(in crate::engine::scheduler) fn keep_answer(
+    pub(in crate::scheduler) fn keep_answer(
         &mut self,
         now: Duration,
         key: JobKey,
@@ -61,7 +61,7 @@ impl Scheduler {
     }
 
     /// Drops the kept answer of a job that goes on.
-    pub(in crate::engine::scheduler) fn drop_answer(&mut self, key: JobKey) {
+    pub(in crate::scheduler) fn drop_answer(&mut self, key: JobKey) {
         if self.settings.results.is_some()
             && let Some(job) = self.jobs.get_mut(&key)
         {
@@ -70,13 +70,13 @@ impl Scheduler {
     }
 
     /// Acks a finished job after its result, if it has one, is confirmed.
-    pub(in crate::engine::scheduler) fn done(&mut self, now: Duration, key: JobKey) {
+    pub(in crate::scheduler) fn done(&mut self, now: Duration, key: JobKey) {
         let reply = self.result_of_job(key, None);
         self.ack_after(now, key, reply);
     }
 
     /// Acks the job after `reply`, if any, is confirmed.
-    pub(in crate::engine::scheduler) fn ack_after(
+    pub(in crate::scheduler) fn ack_after(
         &mut self,
         now: Duration,
         key: JobKey,
@@ -97,7 +97,7 @@ impl Scheduler {
 
     /// Returns the result of a job that is done, or that became a dead letter (`dead`). Returns
     /// `None` if the job has no result.
-    pub(in crate::engine::scheduler) fn result_of_job(
+    pub(in crate::scheduler) fn result_of_job(
         &mut self,
         key: JobKey,
         dead: Option<(Death, &str)>,
@@ -125,7 +125,7 @@ impl Scheduler {
     }
 
     /// Returns the result of an invalid message.
-    pub(in crate::engine::scheduler) fn result_of_invalid(
+    pub(in crate::scheduler) fn result_of_invalid(
         &mut self,
         message: &Message,
         reason: &str,
@@ -138,10 +138,7 @@ impl Scheduler {
 
     /// Returns the result of a job that is dropped, because another job with its dedupe key goes
     /// on.
-    pub(in crate::engine::scheduler) fn result_of_duplicate(
-        &mut self,
-        key: JobKey,
-    ) -> Option<Reply> {
+    pub(in crate::scheduler) fn result_of_duplicate(&mut self, key: JobKey) -> Option<Reply> {
         self.settings.results.as_ref()?;
         let job = self.jobs.get(&key)?;
         let mut own = headers::duplicate();
@@ -228,7 +225,7 @@ impl Scheduler {
     }
 
     /// Performs the next steps of moves.
-    pub(in crate::engine::scheduler) fn do_all(&mut self, all: impl IntoIterator<Item = MoveStep>) {
+    pub(in crate::scheduler) fn do_all(&mut self, all: impl IntoIterator<Item = MoveStep>) {
         for next in all {
             match next {
                 MoveStep::Reply(reply) => self.agenda.reply(reply),
@@ -244,7 +241,7 @@ impl Scheduler {
         }
     }
 
-    /// Handles the result of [`crate::engine::action::Action::Reply`]: the job continues with its
+    /// Handles the result of [`crate::action::Action::Reply`]: the job continues with its
     /// dead letter or its ack. A result that the broker did not accept is published again.
     pub fn replied_to(&mut self, now: Duration, results: Vec<(JobKey, Result<(), PublishError>)>) {
         for (key, result) in results {
@@ -286,7 +283,7 @@ impl Scheduler {
     }
 
     /// Schedules another try of a failed publish.
-    pub(in crate::engine::scheduler) fn publish_failed(
+    pub(in crate::scheduler) fn publish_failed(
         &mut self,
         now: Duration,
         key: JobKey,

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::action::{Action, JobKey};
-use crate::engine::facts::{Death, JobFact, WorkerFact};
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::entry::{JobEntry, Phase};
-use crate::gate::GateError;
+use crate::action::{Action, JobKey};
+use crate::facts::{Death, JobFact, WorkerFact};
+use crate::scheduler::Scheduler;
+use crate::scheduler::entry::{JobEntry, Phase};
+use gate::GateError;
 use rules::headers;
 use rules::limit::{Limits, floor_ms};
 use rules::steering::{
@@ -101,11 +101,7 @@ impl Scheduler {
     }
 
     /// Removes a job that is not to be called. Returns true if it left.
-    pub(in crate::engine::scheduler) fn remove_if_unwanted(
-        &mut self,
-        key: JobKey,
-        now: Duration,
-    ) -> bool {
+    pub(in crate::scheduler) fn remove_if_unwanted(&mut self, key: JobKey, now: Duration) -> bool {
         if self.steering.now.concerns_no_job() {
             return false;
         }
@@ -133,7 +129,7 @@ impl Scheduler {
 
     /// Checks a job whose time has come against the instructions, and reports it. Returns true if
     /// it left.
-    pub(in crate::engine::scheduler) fn remove_if_unwanted_in_turn(
+    pub(in crate::scheduler) fn remove_if_unwanted_in_turn(
         &mut self,
         now: Duration,
         key: JobKey,
@@ -149,19 +145,14 @@ impl Scheduler {
     }
 
     /// Returns true if operators allow the job to start.
-    pub(in crate::engine::scheduler) fn is_wanted(&self, job: &JobEntry) -> bool {
+    pub(in crate::scheduler) fn is_wanted(&self, job: &JobEntry) -> bool {
         let steering = &self.steering.now;
         steering.hold != Some(Hold::Paused)
             && (steering.concerns_no_job() || !self.steering.stops(job))
     }
 
     /// Reports the state of the job if an operator asked for it.
-    pub(in crate::engine::scheduler) fn sight(
-        &mut self,
-        now: Duration,
-        key: JobKey,
-        state: SightedState,
-    ) {
+    pub(in crate::scheduler) fn sight(&mut self, now: Duration, key: JobKey, state: SightedState) {
         if self.steering.now.concerns_no_job() {
             return;
         }
@@ -212,7 +203,7 @@ impl Scheduler {
     }
 
     /// Sends the reports on jobs.
-    pub(in crate::engine::scheduler) fn send_sightings(&mut self, now: Duration) {
+    pub(in crate::scheduler) fn send_sightings(&mut self, now: Duration) {
         if self.steering.next().is_none_or(|at| at > now) {
             return;
         }

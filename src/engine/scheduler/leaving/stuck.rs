@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::moves::{Move, ReturnedMove};
-use crate::broker::{Delivery, DeliverySource, MessageKind, Outgoing};
-use crate::engine::action::JobKey;
-use crate::engine::facts::{BrokerFact, ResultOutcome};
-use crate::engine::scheduler::Scheduler;
+use crate::action::JobKey;
+use crate::facts::{BrokerFact, ResultOutcome};
+use crate::scheduler::Scheduler;
+use broker::{Delivery, DeliverySource, MessageKind, Outgoing};
 use rules::delays::Trip;
 use rules::headers::{self, HeaderValue, PARKED, TRIP};
 use rules::job::Field;
@@ -29,7 +29,7 @@ const STUCK_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 impl Scheduler {
     /// Sends messages that may try their target. Gives up results that waited too long, and finds
     /// another route for other messages.
-    pub(in crate::engine::scheduler) fn check_moves(&mut self, now: Duration) {
+    pub(in crate::scheduler) fn check_moves(&mut self, now: Duration) {
         let due = self.moves.due(now);
         self.do_all(due.next);
         for key in due.overdue {
@@ -46,11 +46,7 @@ impl Scheduler {
 
     /// Returns the deliveries of moves that were given up. RabbitMQ delivers them again, so nothing
     /// is lost.
-    pub(in crate::engine::scheduler) fn give_back(
-        &mut self,
-        now: Duration,
-        all: Vec<ReturnedMove>,
-    ) {
+    pub(in crate::scheduler) fn give_back(&mut self, now: Duration, all: Vec<ReturnedMove>) {
         for ReturnedMove { key, of, refusal } in all {
             self.end_result(now, key);
             self.agenda.give_back(of.tag);
@@ -118,7 +114,7 @@ impl Scheduler {
 
     /// Takes a parked message, which tries its own queue again when its time has come. Returns any
     /// other delivery.
-    pub(in crate::engine::scheduler) fn take_parked(
+    pub(in crate::scheduler) fn take_parked(
         &mut self,
         now: Duration,
         key: JobKey,

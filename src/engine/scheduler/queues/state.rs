@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::engine::action::JobKey;
-use crate::gate::ShardId;
+use crate::action::JobKey;
+use gate::ShardId;
 
 /// The jobs of one tenant, and its counters.
 #[derive(Debug, Default)]

@@ -3,12 +3,12 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use crate::broker::DeliverySource;
-use crate::engine::facts::JobFact;
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::due_time::LATE_AFTER;
-use crate::engine::scheduler::entry::{JobEntry, Phase, SlotState};
-use crate::gate::TenantReply;
+use crate::facts::JobFact;
+use crate::scheduler::Scheduler;
+use crate::scheduler::due_time::LATE_AFTER;
+use crate::scheduler::entry::{JobEntry, Phase, SlotState};
+use broker::DeliverySource;
+use gate::TenantReply;
 use rules::job::{Envelope, Field, start};
 use rules::report::load::{Census, MissingResource};
 use rules::steering::WaitsFor;
@@ -56,7 +56,7 @@ impl Suspended {
 impl Scheduler {
     /// Reports how long a new job has been in its queue, if its publisher's timestamp and the
     /// store's clock are known.
-    pub(in crate::engine::scheduler) fn count_queued(
+    pub(in crate::scheduler) fn count_queued(
         &mut self,
         now: Duration,
         source: DeliverySource,
@@ -103,7 +103,7 @@ impl Scheduler {
     }
 
     /// Returns what a job waits for, or `None` if it does not wait.
-    pub(in crate::engine::scheduler) fn waits_for(
+    pub(in crate::scheduler) fn waits_for(
         &self,
         now: Duration,
         job: &JobEntry,

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::engine::facts::{ClosedBy, TenantFact};
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::asking::questions::GateQuestion;
-use crate::gate::{Answer, TenantReply};
+use crate::facts::{ClosedBy, TenantFact};
+use crate::scheduler::Scheduler;
+use crate::scheduler::asking::questions::GateQuestion;
+use gate::{Answer, TenantReply};
 use rules::tenant::Tenant;
 
 /// Maximum number of closed tenants that are tracked. Further tenants are not reported.
@@ -155,7 +155,7 @@ impl ClosedTenants {
 
 impl Scheduler {
     /// Updates whether the tenant is closed, according to the gate's answer.
-    pub(in crate::engine::scheduler) fn record_closed_tenant(
+    pub(in crate::scheduler) fn record_closed_tenant(
         &mut self,
         now: Duration,
         question: &GateQuestion,
@@ -166,7 +166,7 @@ impl Scheduler {
     }
 
     /// Reports the tenants that are open again.
-    pub(in crate::engine::scheduler) fn report_open_tenants(&mut self, now: Duration) {
+    pub(in crate::scheduler) fn report_open_tenants(&mut self, now: Duration) {
         let opened = self.closed_tenants.take_opened(now);
         self.facts.extend(opened);
     }
@@ -175,7 +175,7 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gate::Ticket;
+    use gate::Ticket;
     use kit::SECOND;
     use rules::limit::{Algorithm, Limit, Limits};
     use rules::scope::Labels;

@@ -12,13 +12,13 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::broker::DeliverySource;
-use crate::engine::action::JobKey;
-use crate::engine::facts::Fact;
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::entry::JobEntry;
-use crate::engine::scheduler::trace::Trace;
-use crate::handler::Outcome;
+use crate::action::JobKey;
+use crate::facts::Fact;
+use crate::scheduler::Scheduler;
+use crate::scheduler::entry::JobEntry;
+use crate::scheduler::trace::Trace;
+use broker::DeliverySource;
+use handler::Outcome;
 use rules::headers::{HeaderValue, Headers, TRACE, TRACEPARENT};
 use rules::job::traced;
 use rules::trace::{Context, Sampler, Span, SpanSubject, TraceClaim};
@@ -127,7 +127,7 @@ impl Scheduler {
     }
 
     /// Begins the trace of a job that has arrived and waits.
-    pub(in crate::engine::scheduler) fn begin_trace(
+    pub(in crate::scheduler) fn begin_trace(
         &mut self,
         now: Duration,
         source: DeliverySource,
@@ -163,14 +163,14 @@ impl Scheduler {
     }
 
     /// Ends the span of the job's wait, and begins that of its call.
-    pub(in crate::engine::scheduler) fn trace_start(&mut self, now: Duration, key: JobKey) {
+    pub(in crate::scheduler) fn trace_start(&mut self, now: Duration, key: JobKey) {
         if self.traces.sampler.is_some() {
             self.end_wait(now, key);
         }
     }
 
     /// Ends the span of a call that took `took`, and begins that of a wait.
-    pub(in crate::engine::scheduler) fn trace_call(
+    pub(in crate::scheduler) fn trace_call(
         &mut self,
         now: Duration,
         key: JobKey,
@@ -207,7 +207,7 @@ impl Scheduler {
     }
 
     /// Ends the wait of a job that becomes a dead letter, unless a call has just ended.
-    pub(in crate::engine::scheduler) fn trace_death(&mut self, now: Duration, key: JobKey) {
+    pub(in crate::scheduler) fn trace_death(&mut self, now: Duration, key: JobKey) {
         let trace = self.jobs.get(&key).and_then(|job| job.trace.as_deref());
         if trace.is_some_and(|trace| trace.since < now || trace.parent.is_none()) {
             self.end_wait(now, key);
@@ -216,7 +216,7 @@ impl Scheduler {
 
     /// Adds the trace of a job that goes to a delay queue to `headers`. A wait without events
     /// continues there.
-    pub(in crate::engine::scheduler) fn trace_leaves(
+    pub(in crate::scheduler) fn trace_leaves(
         &mut self,
         now: Duration,
         key: JobKey,
@@ -237,7 +237,7 @@ impl Scheduler {
     }
 
     /// Returns the span of a result, if there is one, and adds its context to `headers`.
-    pub(in crate::engine::scheduler) fn result_span(
+    pub(in crate::scheduler) fn result_span(
         &mut self,
         key: JobKey,
         headers: &mut Headers,
@@ -258,18 +258,14 @@ impl Scheduler {
     }
 
     /// Keeps the span of a result that is being published.
-    pub(in crate::engine::scheduler) fn begin_result(
-        &mut self,
-        key: JobKey,
-        span: Option<OpenSpan>,
-    ) {
+    pub(in crate::scheduler) fn begin_result(&mut self, key: JobKey, span: Option<OpenSpan>) {
         if let Some(span) = span.filter(|OpenSpan(span)| span.context.sampled) {
             self.traces.results.insert(key, span);
         }
     }
 
     /// Ends the span of a result that was published or given up.
-    pub(in crate::engine::scheduler) fn end_result(&mut self, now: Duration, key: JobKey) {
+    pub(in crate::scheduler) fn end_result(&mut self, now: Duration, key: JobKey) {
         if let Some(OpenSpan(mut span)) = self.traces.results.remove(&key) {
             span.ended = now;
             self.facts.push(Fact::Span(Box::new(span)));

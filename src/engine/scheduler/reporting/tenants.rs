@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::asking::questions::GateQuestion;
-use crate::engine::scheduler::entry::Phase;
-use crate::gate::{Answer, TenantReply};
+use crate::scheduler::Scheduler;
+use crate::scheduler::asking::questions::GateQuestion;
+use crate::scheduler::entry::Phase;
+use gate::{Answer, TenantReply};
 use rules::job::Claims;
 use rules::report::load::TenantLoads;
 use rules::report::{LeftOut, ReportedTenant, busiest};

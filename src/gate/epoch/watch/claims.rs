@@ -8,9 +8,9 @@ use ::redis::{Pipeline, Value, from_redis_value_ref};
 
 use super::pulse::PulseKind;
 use super::{BATCH_RETRY_DELAY, SentPulse, Watch, WatchTarget};
-use crate::gate::epoch::shard::HandedClaims;
-use crate::gate::link::{Link, PrimaryLink};
-use crate::gate::{GateError, scripts};
+use crate::epoch::shard::HandedClaims;
+use crate::link::{Link, PrimaryLink};
+use crate::{GateError, scripts};
 use rules::slots::{SlotOwnership, Slots};
 
 impl Watch {

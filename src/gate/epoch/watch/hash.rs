@@ -3,10 +3,10 @@
 use ::redis::{Cmd, Pipeline, Value, from_redis_value_ref};
 
 use super::{Fields, PrimaryReport, Watch, WatchTarget};
-use crate::config::ScriptCommand;
-use crate::gate::epoch::ServerIdentity;
-use crate::gate::epoch::server_identity::policy;
-use crate::gate::{GateError, link, scripts};
+use crate::epoch::ServerIdentity;
+use crate::epoch::server_identity::policy;
+use crate::{GateError, link, scripts};
+use config::ScriptCommand;
 
 /// The sections of `INFO` with the server's identity and evictions. Redis 6.2 takes one section at
 /// a time.
@@ -164,8 +164,8 @@ mod tests {
     use super::super::SentPulse;
     use super::super::pulse::PulseKind;
     use super::*;
-    use crate::config::ScriptCommand::EvalSha;
-    use crate::gate::epoch::{EpochFields, Gap};
+    use crate::epoch::{EpochFields, Gap};
+    use config::ScriptCommand::EvalSha;
 
     /// A worker, and an epoch that it knows.
     struct Bed {

@@ -2,8 +2,8 @@
 //! conclusions.
 
 use super::{Watch, WatchTarget};
-use crate::gate::GateError;
-use crate::gate::epoch::outlook::{Outlook, OutlookQuestion, outlook};
+use crate::GateError;
+use crate::epoch::outlook::{Outlook, OutlookQuestion, outlook};
 use rules::slots::Slots;
 
 impl Watch {

@@ -8,10 +8,10 @@ use ::redis::{Cmd, Pipeline, Value, from_redis_value_ref};
 use tokio::time::Instant;
 
 use super::{BATCH_RETRY_DELAY, EpochFindings, SentPulse, Watch, WatchTarget};
-use crate::config::ScriptCommand;
-use crate::gate::epoch::FORGET_MS;
-use crate::gate::link::Request;
-use crate::gate::{GateError, refusal, scripts};
+use crate::epoch::FORGET_MS;
+use crate::link::Request;
+use crate::{GateError, refusal, scripts};
+use config::ScriptCommand;
 use rules::limit::floor_ms;
 
 /// Number of fields that a heartbeat checks for workers that are gone.
@@ -170,7 +170,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gate::epoch::Gap;
+    use crate::epoch::Gap;
 
     fn answer(numbers: &[i64]) -> Value {
         Value::Array(numbers.iter().map(|number| Value::Int(*number)).collect())

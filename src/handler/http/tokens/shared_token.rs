@@ -12,7 +12,7 @@ use super::super::token_endpoint::{Endpoint, TokenClient, TokenError};
 use super::{AccessToken, FailureLog, pauses};
 
 /// Keeps a token. Dropping it ends the renewal.
-pub(in crate::handler::http) struct SharedToken {
+pub(in crate::http) struct SharedToken {
     shared: Arc<Renewal>,
     task: Mutex<Option<JoinHandle<()>>>,
 }

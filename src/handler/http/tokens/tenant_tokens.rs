@@ -38,7 +38,7 @@ const WAIT_AFTER_FAILURE: Duration = Duration::from_millis(250);
 const RETRY_DELAY_BOUNDS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(15)];
 
 /// Keeps a token for each tenant that has jobs.
-pub(in crate::handler::http) struct TenantTokens {
+pub(in crate::http) struct TenantTokens {
     source: Arc<TokenSource>,
     known: Mutex<HashMap<Tenant, Arc<TenantEntry>>>,
 }

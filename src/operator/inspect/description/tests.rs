@@ -1,11 +1,11 @@
-use crate::config::Config;
-use crate::gate::UsageOfLimit;
+use config::Config;
+use gate::UsageOfLimit;
 use rules::answers::Quotas;
 use rules::learned::Learned;
 use rules::scope::{Labels, Scope};
 
 use super::*;
-use crate::operator::advertised as api;
+use crate::advertised as api;
 
 const NOW: u64 = 1_700_000_000_000;
 

@@ -5,8 +5,8 @@ use std::env;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use sluicegate::broker::amqp::target_exists;
-use sluicegate::config::{ApiProfile, Config, Forward, Http, ResultsTo};
+use broker::amqp::target_exists;
+use config::{ApiProfile, Config, Forward, Http, ResultsTo};
 
 use super::findings::{Findings, Severity};
 

@@ -2,6 +2,15 @@
 
 use std::time::Duration;
 
+use broker::BrokerError;
+use broker::amqp::{Confirms, QueueState, confirms, inventory};
+use config::{Config, Http, RedisTopology, ResultsTo, show_duration};
+use gate::GateError;
+use gate::redis::{NODE_OF_A_CLUSTER, RedisGate, ServerHealth};
+use gate::reports;
+use handler::http::{Reach, reach};
+use operator::hold;
+use operator::other_policies::others as others_of;
 use rules::broker::existing_queue::EffectOnJobs;
 use rules::broker::holding::Holding;
 use rules::delays::DelayLevels;
@@ -9,15 +18,6 @@ use rules::limit::Limits;
 use rules::report::view::FleetReport;
 use rules::tenant::Tenant;
 use rustix::process::{Resource, getrlimit};
-use sluicegate::broker::BrokerError;
-use sluicegate::broker::amqp::{Confirms, QueueState, confirms, inventory};
-use sluicegate::config::{Config, Http, RedisTopology, ResultsTo, show_duration};
-use sluicegate::gate::GateError;
-use sluicegate::gate::redis::{NODE_OF_A_CLUSTER, RedisGate, ServerHealth};
-use sluicegate::gate::reports;
-use sluicegate::handler::http::{Reach, reach};
-use sluicegate::operator::hold;
-use sluicegate::operator::other_policies::others as others_of;
 
 use super::destination;
 use super::findings::{Findings, Severity};

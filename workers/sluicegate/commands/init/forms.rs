@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use config::{parse_duration, show_duration};
 use rules::calendar::{Calendar, Zone};
 use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit};
-use sluicegate::config::{parse_duration, show_duration};
 
 /// The hint for a limit that can't be parsed.
 const FORMS: &str = "write it like API documentation: 100/min, 10 per second, 5 rps, 10,000 per \

@@ -1,6 +1,6 @@
 //! The APIs that Sluicegate knows, for `init --api`.
 
-use sluicegate::config::{ApiPlan, ApiProfile, closest};
+use config::{ApiPlan, ApiProfile, closest};
 
 /// A known API, and the plan whose limits are written.
 pub struct KnownApi {

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
+use config::{ApiProfile, Config};
+use operator::limits;
+use operator::text::{count, plain};
 use rules::limit::Unit;
 use rules::policy::Pattern;
 use simulator::jobs::SimulatedJob;
-use sluicegate::config::{ApiProfile, Config};
-use sluicegate::operator::limits;
-use sluicegate::operator::text::{count, plain};
 
 /// Maximum round-trip time to Redis that workers are built for.
 const FARTHEST: Duration = Duration::from_millis(500);

@@ -1,13 +1,13 @@
 //! The actions of an operator: their descriptions before they are confirmed, and their audit
 //! entries.
 
+use config::{Config, show_duration};
+use gate::Change;
+use operator::dead::{self, Filter};
+use operator::text::{count, plain};
+use operator::trials::Trial;
 use rules::tenant::Tenant;
 use serde_json::{Value, json};
-use sluicegate::config::{Config, show_duration};
-use sluicegate::gate::Change;
-use sluicegate::operator::dead::{self, Filter};
-use sluicegate::operator::text::{count, plain};
-use sluicegate::operator::trials::Trial;
 use std::time::Duration;
 
 use super::view::parts::NAME;

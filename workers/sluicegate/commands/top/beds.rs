@@ -2,6 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use broker::Message;
+use config::{Config, PipelineName, Pipelines};
+use gate::instructions::BoardView;
+use gate::reports::Fleet;
+use operator::dead::{LetterList, SearchProgress};
+use operator::fleet::BusiestTenants;
+use operator::fullness::Fullness;
+use operator::inspect::Glance;
+use operator::letters::LetterRow as Letter;
+use operator::overview::Overview;
+use operator::recovery::Recovery;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rules::decision::Tally;
 use rules::headers::HeaderValue;
@@ -10,17 +21,6 @@ use rules::report::{Load, Report, ReportedTenant};
 use rules::scope::Scope;
 use rules::steering::{Hold, Instruction};
 use rules::tenant::Tenant;
-use sluicegate::broker::Message;
-use sluicegate::config::{Config, PipelineName, Pipelines};
-use sluicegate::gate::instructions::BoardView;
-use sluicegate::gate::reports::Fleet;
-use sluicegate::operator::dead::{LetterList, SearchProgress};
-use sluicegate::operator::fleet::BusiestTenants;
-use sluicegate::operator::fullness::Fullness;
-use sluicegate::operator::inspect::Glance;
-use sluicegate::operator::letters::LetterRow as Letter;
-use sluicegate::operator::overview::Overview;
-use sluicegate::operator::recovery::Recovery;
 
 use super::model::{Model, ServerAnswer, ServerRequest};
 
@@ -205,7 +205,7 @@ pub fn stopped() -> Box<Overview> {
         until_ms: NOW + 42_000,
         why: "it was emptied".to_owned(),
     }];
-    picture.all = Some(Ok(sluicegate::gate::Standing {
+    picture.all = Some(Ok(gate::Standing {
         now_ms: NOW,
         is_open: true,
         closed_until_ms: NOW + 9_000,

@@ -1,13 +1,13 @@
 //! The dialogs with the operator: first one line per missing value, then a confirmation.
 
+use config::Config;
+use gate::Change;
+use operator::steer;
+use operator::tenant::limit_name;
+use operator::text::plain;
+use operator::trials::Trial;
 use rules::limit::{MAX_REQUESTS, ceil_ms};
 use rules::tenant::Tenant;
-use sluicegate::config::Config;
-use sluicegate::gate::Change;
-use sluicegate::operator::steer;
-use sluicegate::operator::tenant::limit_name;
-use sluicegate::operator::text::plain;
-use sluicegate::operator::trials::Trial;
 
 use super::action::Act;
 use super::view::parts::NAME;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use sluicegate::config::{Config, ConfigSource, PipelineName, Pipelines};
+use config::{Config, ConfigSource, PipelineName, Pipelines};
 use tokio::sync::mpsc;
 
 /// Interval at which the file is checked, as in workers.

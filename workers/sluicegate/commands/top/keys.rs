@@ -1,8 +1,8 @@
 //! The action of each key.
 
+use gate::Change;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rules::tenant::Tenant;
-use sluicegate::gate::Change;
 
 use super::action::{Act, LetterSelection};
 use super::dialogs::{LimitChange, Next, Prompt};

@@ -6,12 +6,12 @@ mod rows;
 
 use std::sync::Arc;
 
+use config::{Config, PipelineName};
+use operator::dead::LetterList;
+use operator::inspect::Glance;
+use operator::overview::Overview;
 use rules::report::view::Sort;
 use rules::tenant::Tenant;
-use sluicegate::config::{Config, PipelineName};
-use sluicegate::operator::dead::LetterList;
-use sluicegate::operator::inspect::Glance;
-use sluicegate::operator::overview::Overview;
 
 use super::cursor::Cursor;
 use super::dialogs::Prompt;

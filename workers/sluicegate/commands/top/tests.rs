@@ -1,8 +1,8 @@
 //! Reactions to keys, answers and time.
 
+use gate::Change;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rules::report::view::Sort;
-use sluicegate::gate::Change;
 
 use super::action::{Act, LetterSelection};
 use super::beds::{HOSTILE, NOW, answer, letters, model, picture, pipelines, press, tenant, types};

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::engine::scheduler::outbox::Outbox;
+use crate::scheduler::outbox::Outbox;
 use rules::answers::Quotas;
 use rules::tenant::Tenant;
 

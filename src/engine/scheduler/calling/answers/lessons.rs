@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
-use crate::engine::facts::LimitFact;
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::entry::StartRecord;
-use crate::engine::scheduler::outbox::Outbox;
-use crate::gate::{Evidence, GateError, LearnedAll, LimitEvidence, Sunk};
-use crate::handler::Outcome;
+use crate::facts::LimitFact;
+use crate::scheduler::Scheduler;
+use crate::scheduler::entry::StartRecord;
+use crate::scheduler::outbox::Outbox;
+use gate::{Evidence, GateError, LearnedAll, LimitEvidence, Sunk};
+use handler::Outcome;
 use rules::answers::{Excess, Quotas};
 use rules::limit::{Limit, Limits, Unit, ceil_ms};
 use rules::scope::Labels;
@@ -31,7 +31,7 @@ type LimitKey = (Option<Tenant>, String);
 
 /// Lessons that are queued and being stored, and the lowered limits.
 #[derive(Debug, Default)]
-pub(in crate::engine::scheduler) struct Lessons {
+pub(in crate::scheduler) struct Lessons {
     /// The lesson of the answer that is being handled. It is stored after its throttle.
     refused: Option<Box<LimitEvidence>>,
     outbox: Outbox<LimitEvidence>,
@@ -42,7 +42,7 @@ pub(in crate::engine::scheduler) struct Lessons {
 }
 
 /// A call under limits of which at least one is adaptive.
-pub(in crate::engine::scheduler) struct Learner {
+pub(in crate::scheduler) struct Learner {
     labels: Labels,
     limits: Limits,
     started_ms: u64,
@@ -93,7 +93,7 @@ impl Learner {
 impl Lessons {
     /// Records the end of a call. If the API refused the call, its lesson is stored after its
     /// throttle. Returns `None` if its answer has no lesson.
-    pub(in crate::engine::scheduler) fn called(
+    pub(in crate::scheduler) fn called(
         &mut self,
         tenant: &Tenant,
         started: &StartRecord,
@@ -152,10 +152,7 @@ impl Lessons {
     }
 
     /// Returns the lessons to store now: none while a request is in flight.
-    pub(in crate::engine::scheduler) fn send(
-        &mut self,
-        now: Duration,
-    ) -> Option<Vec<LimitEvidence>> {
+    pub(in crate::scheduler) fn send(&mut self, now: Duration) -> Option<Vec<LimitEvidence>> {
         let batch = self.outbox.send(now, MAX_LESSONS)?;
         Some(batch.to_vec())
     }
@@ -215,7 +212,7 @@ impl Lessons {
     }
 
     /// Returns facts on the limits that are whole again.
-    pub(in crate::engine::scheduler) fn check_limits(&mut self, now: Duration) -> Vec<LimitFact> {
+    pub(in crate::scheduler) fn check_limits(&mut self, now: Duration) -> Vec<LimitFact> {
         if self.lowered.is_empty() || now < self.next_check {
             return Vec::new();
         }
@@ -234,13 +231,13 @@ impl Lessons {
     }
 
     /// Returns when [`Lessons::check_limits`] may find something.
-    pub(in crate::engine::scheduler) fn next(&self) -> Option<Duration> {
+    pub(in crate::scheduler) fn next(&self) -> Option<Duration> {
         (!self.lowered.is_empty()).then_some(self.next_check)
     }
 }
 
 impl Scheduler {
-    /// Handles the result of [`Action::Learn`](crate::engine::action::Action::Learn).
+    /// Handles the result of [`Action::Learn`](crate::action::Action::Learn).
     pub fn learned(&mut self, now: Duration, result: Result<LearnedAll, GateError>) {
         let sent = self.lessons.outbox.take_sent();
         let all = match result {

@@ -11,17 +11,17 @@ mod unstored_throttles;
 use std::time::Duration;
 
 pub use advertised::Advertised;
-pub(in crate::engine::scheduler) use lessons::{Learner, Lessons};
+pub(in crate::scheduler) use lessons::{Learner, Lessons};
 pub use unstored_throttles::UnstoredThrottles;
 
-use crate::engine::action::{Action, Block, JobKey};
-use crate::engine::facts::{LimitFact, TenantFact};
-use crate::engine::scheduler::Scheduler;
-use crate::engine::scheduler::due_time::DueTime;
-use crate::engine::scheduler::entry::Phase;
-use crate::engine::scheduler::queues::QueuePosition;
-use crate::gate::{BreakerScope, GateError};
-use crate::handler::Outcome;
+use crate::action::{Action, Block, JobKey};
+use crate::facts::{LimitFact, TenantFact};
+use crate::scheduler::Scheduler;
+use crate::scheduler::due_time::DueTime;
+use crate::scheduler::entry::Phase;
+use crate::scheduler::queues::QueuePosition;
+use gate::{BreakerScope, GateError};
+use handler::Outcome;
 use rules::answers::{Excess, LimitInfo, Quotas, ThrottleScope};
 use rules::limit::Limit;
 use rules::tenant::Tenant;
@@ -33,7 +33,7 @@ impl Scheduler {
     /// Throttles the tenant of a refused call, or all tenants: none of their jobs starts until the
     /// throttle is over. The job waits until the throttle is stored. `stops_all`: whether all
     /// tenants are throttled, if the answer decides that.
-    pub(in crate::engine::scheduler) fn throttled(
+    pub(in crate::scheduler) fn throttled(
         &mut self,
         now: Duration,
         key: JobKey,
@@ -87,7 +87,7 @@ impl Scheduler {
 
     /// Counts a call that has ended, and returns true if the API refused it. A refusal widens the
     /// margins between starts; several refusals show how the API counts.
-    pub(in crate::engine::scheduler) fn count_refusals(
+    pub(in crate::scheduler) fn count_refusals(
         &mut self,
         now: Duration,
         key: JobKey,
@@ -113,7 +113,7 @@ impl Scheduler {
 
     /// Records a call that the API handled, so that the next throttle without a time is short
     /// again.
-    pub(in crate::engine::scheduler) fn count_success(
+    pub(in crate::scheduler) fn count_success(
         &mut self,
         key: JobKey,
         called: bool,
@@ -132,7 +132,7 @@ impl Scheduler {
     /// a pause. The answer gives the end of the throttle in whole seconds. If the limits in force
     /// respect the API's, the throttle ends at the earliest time that this can mean, and the limits
     /// decide from then on.
-    pub(in crate::engine::scheduler) fn throttle_used_up(
+    pub(in crate::scheduler) fn throttle_used_up(
         &mut self,
         now: Duration,
         key: JobKey,
@@ -186,7 +186,7 @@ impl Scheduler {
     }
 
     /// Stores throttles again that could not be stored.
-    pub(in crate::engine::scheduler) fn throttle_again(&mut self, now: Duration) {
+    pub(in crate::scheduler) fn throttle_again(&mut self, now: Duration) {
         for block in self.throttles.due(now) {
             self.throttle(now, block);
         }
@@ -246,7 +246,7 @@ impl Scheduler {
     }
 
     /// Handles the limits that the API advertises in an answer, and warns if ours allow more.
-    pub(in crate::engine::scheduler) fn record_quotas(
+    pub(in crate::scheduler) fn record_quotas(
         &mut self,
         now: Duration,
         key: JobKey,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::engine::action::Block;
+use crate::action::Block;
 use rules::failures::breaker::BreakerScope;
 use rules::failures::retry::pause;
 

@@ -9,8 +9,8 @@ use super::{
     MAX_STUCK_PATIENCE, MIN_FAILURES, Move, MoveEntry, MoveStep, MoveTarget, Moves, ReturnedMove,
     STUCK_PATIENCE, StuckTarget,
 };
-use crate::broker::{DeliverySource, MessageKind};
-use crate::engine::action::JobKey;
+use crate::action::JobKey;
+use broker::{DeliverySource, MessageKind};
 
 /// Delay before a message without another route is checked again.
 pub(super) const RECHECK_DELAY: Duration = Duration::from_secs(10);

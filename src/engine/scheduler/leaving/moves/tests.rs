@@ -1,6 +1,6 @@
 use super::due::DueMoves;
 use super::*;
-use crate::broker::DeliverySource;
+use broker::DeliverySource;
 use kit::SECOND;
 
 const PREFETCH: usize = 80;

@@ -1,9 +1,9 @@
 //! Decides which questions are sent to servers and when, and takes the answers.
 
+use operator::dead::LetterList;
+use operator::inspect::Glance;
+use operator::overview::{Overview, TenantSelection};
 use rules::tenant::Tenant;
-use sluicegate::operator::dead::LetterList;
-use sluicegate::operator::inspect::Glance;
-use sluicegate::operator::overview::{Overview, TenantSelection};
 
 use super::{Model, RunningAction, TopView};
 use crate::commands::top::action::Act;

@@ -1,10 +1,10 @@
 //! The rows of each view, the selected row, and its tenant.
 
+use operator::fullness::Fullness;
+use operator::overview::TenantSelection;
 use rules::report::view::Row;
 use rules::scope::Scope;
 use rules::tenant::Tenant;
-use sluicegate::operator::fullness::Fullness;
-use sluicegate::operator::overview::TenantSelection;
 
 use super::{Model, TopView};
 use crate::commands::top::cursor::Cursor;

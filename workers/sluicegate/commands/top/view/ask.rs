@@ -9,7 +9,7 @@ use super::parts::{fit, wrapped};
 use crate::commands::top::dialogs::Prompt;
 use crate::commands::top::model::Model;
 use crate::commands::top::theme::Theme;
-use sluicegate::operator::text::plain;
+use operator::text::plain;
 
 /// Border characters that every terminal has.
 const BORDER: ratatui::symbols::border::Set = ratatui::symbols::border::Set {

@@ -1,15 +1,15 @@
 //! The workers and, if there are several, the pipelines.
 
+use operator::hold::held;
+use operator::overview::Overview;
+use operator::recovery::Recovery;
+use operator::text::{count, plain};
+use operator::times::span;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use rules::report::view::ReportedWorker;
 use rules::steering::Hold;
-use sluicegate::operator::hold::held;
-use sluicegate::operator::overview::Overview;
-use sluicegate::operator::recovery::Recovery;
-use sluicegate::operator::text::{count, plain};
-use sluicegate::operator::times::span;
 
 use super::parts::{Column, Side, bar, fit, list, wrapped};
 use super::write;

@@ -1,9 +1,9 @@
 //! The lines above and below each view.
 
+use operator::hold::describe_hold;
+use operator::recovery::Recovery;
+use operator::text::{count, plain};
 use ratatui::text::{Line, Span};
-use sluicegate::operator::hold::describe_hold;
-use sluicegate::operator::recovery::Recovery;
-use sluicegate::operator::text::{count, plain};
 
 use super::parts::{fit, wrapped};
 use crate::commands::fleet::beside;

@@ -1,11 +1,11 @@
 //! The view of dead letters.
 
+use operator::letters::LetterRow;
+use operator::text::{count, plain};
+use operator::times::at;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
-use sluicegate::operator::letters::LetterRow;
-use sluicegate::operator::text::{count, plain};
-use sluicegate::operator::times::at;
 
 use super::parts::{Column, Side, fit, list, name, wrapped};
 use super::{lines, write};

@@ -1,14 +1,14 @@
 //! The view of limits and their usage.
 
+use operator::fullness::Fullness;
+use operator::tally;
+use operator::text::plain;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Style;
 use ratatui::text::Line;
 use rules::decision::Tally;
 use rules::scope::Scope;
-use sluicegate::operator::fullness::Fullness;
-use sluicegate::operator::tally;
-use sluicegate::operator::text::plain;
 
 use super::parts::{Cells, Column, Side, bar, fit, list, name};
 use super::write;

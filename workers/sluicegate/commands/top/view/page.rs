@@ -1,10 +1,10 @@
 //! A tenant's own page: its state, its clocks, its limits, and the output of `inspect`.
 
+use operator::inspect::Glance;
+use operator::text::{count, plain};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
-use sluicegate::operator::inspect::Glance;
-use sluicegate::operator::text::{count, plain};
 
 use super::limits::{gauges, tried};
 use super::parts::{Cells, Column, Side, fit, list, name, until, wrapped};

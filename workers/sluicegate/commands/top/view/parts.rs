@@ -1,10 +1,10 @@
 //! Building blocks of the views.
 
+use operator::text::plain;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Row, Table, TableState};
-use sluicegate::operator::text::plain;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 pub use crate::commands::table::Side;

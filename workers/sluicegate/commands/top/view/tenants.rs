@@ -1,10 +1,10 @@
 //! The view of the busiest tenants.
 
+use operator::text::{count, plain};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::Line;
 use rules::report::view::Row;
-use sluicegate::operator::text::{count, plain};
 
 use super::parts::{Column, Side, fit, list, name, until, wrapped};
 use super::{lines, write};

@@ -61,7 +61,7 @@ fn has(text: &str, parts: &[&str]) {
     }
 }
 
-fn at(keys: &str, picture: fn() -> Box<sluicegate::operator::overview::Overview>) -> Model {
+fn at(keys: &str, picture: fn() -> Box<operator::overview::Overview>) -> Model {
     let mut model = model();
     for key in keys.chars() {
         types(&mut model, &key.to_string());

@@ -1,6 +1,6 @@
 //! Workers with another configuration.
 
-use sluicegate::operator::other_policies::{OtherPolicies, PolicyGroup};
+use operator::other_policies::{OtherPolicies, PolicyGroup};
 
 use super::{at, has, picture, shows};
 

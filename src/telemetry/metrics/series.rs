@@ -11,7 +11,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
 use super::labels::{ByLabel, ByLimit, by};
-use crate::broker::MessageKind;
+use broker::MessageKind;
 use rules::report::load::{MissingResource, TenantLoads};
 
 type FloatCounter = Counter<f64, AtomicU64>;
@@ -43,7 +43,7 @@ macro_rules! metrics {
             pub(super) registry: Registry,
             /// Current tenant counts, for the fleet report.
             pub(super) tenant_loads: Mutex<Arc<TenantLoads>>,
-            $(#[doc = $help] pub(crate) $name: $type,)+
+            $(#[doc = $help] pub $name: $type,)+
         }
 
         impl Metrics {

@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 
-use crate::config::{Pems, Tls};
+use config::{Pems, Tls};
 
 /// Returns the configuration for a server whose certificate must be signed by an authority of
 /// `tls.ca-file`, or by one of the system's if `tls` names none. Reads the files and blocks
@@ -17,7 +17,7 @@ use crate::config::{Pems, Tls};
 ///
 /// # Errors
 /// A message for the operator: a file can't be used, or no trusted authority was found.
-pub(crate) fn client(tls: &Tls) -> Result<ClientConfig, String> {
+pub fn client(tls: &Tls) -> Result<ClientConfig, String> {
     let pems = tls.read().map_err(|why| why.to_string())?;
     let roots = match &pems.ca {
         Some(pem) => only(pem)?,
@@ -31,7 +31,7 @@ pub(crate) fn client(tls: &Tls) -> Result<ClientConfig, String> {
 /// # Errors
 /// No known case.
 #[cfg(feature = "http")]
-pub(crate) fn untrusting() -> Result<ClientConfig, String> {
+pub fn untrusting() -> Result<ClientConfig, String> {
     build(RootCertStore::empty(), &Pems::default())
 }
 
@@ -80,7 +80,7 @@ fn build(roots: RootCertStore, pems: &Pems) -> Result<ClientConfig, String> {
 
 /// Returns advice on the TLS error `why` if a change of our configuration can help. `section` is
 /// the configuration section with the server's TLS keys.
-pub(crate) fn advice(why: &(dyn Error + 'static), section: &str) -> Option<String> {
+pub fn advice(why: &(dyn Error + 'static), section: &str) -> Option<String> {
     match failure(why)? {
         rustls::Error::AlertReceived(alert) => match alert {
             AlertDescription::CertificateRequired => Some(format!(
@@ -138,7 +138,7 @@ pub(crate) fn advice(why: &(dyn Error + 'static), section: &str) -> Option<Strin
 /// Returns the advice of [`advice`] for an error `why` while a TLS connection was being set up. A
 /// server that rejects our certificate may close the connection while we are still writing, and its
 /// alert is lost. A closed connection therefore gets advice, too.
-pub(crate) fn setup_advice(why: &(dyn Error + 'static), section: &str) -> Option<String> {
+pub fn setup_advice(why: &(dyn Error + 'static), section: &str) -> Option<String> {
     let closed = |why: &io::Error| {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         let kinds = [

@@ -1,6 +1,13 @@
 //! The broker: deliveries in, confirmed publishes and acks out. The engine sees only this module.
 //! The AMQP client and the in-memory broker pass one conformance suite.
 
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::too_many_lines, reason = "a test may have many cases")
+)]
+#![deny(missing_docs)]
+
 pub mod amqp;
 pub mod error;
 pub mod forwarding;

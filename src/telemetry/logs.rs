@@ -1,7 +1,5 @@
-//! Logs and traces of the process. Logs go to standard error through `tracing`, as text or as one
-//! JSON object per line. Traces are in `traces`.
-
-pub(crate) mod traces;
+//! The log of the process: to standard error through `tracing`, as text or as one JSON object per
+//! line.
 
 use std::io::IsTerminal;
 
@@ -11,7 +9,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt, registry};
 
-use crate::config::{Config, Log, LogFormat};
+use config::{Config, Log, LogFormat};
 
 /// Filter directives that silence client libraries. At `info` they log what Sluicegate logs itself.
 /// lapin logs every refusal at `error`, even an expected one, and its warnings contain whole

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{Metrics, set};
-use crate::broker::QueueBacklog;
+use broker::QueueBacklog;
 use rules::report::load::{Census, MissingResource};
 use rules::timing::promise;
 

@@ -4,6 +4,13 @@
 //! are read and shown. Loading, the environment, `check`, a reload, the reference page and the JSON
 //! schema use the declarations.
 
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::too_many_lines, reason = "a test may have many cases")
+)]
+#![deny(missing_docs)]
+
 mod api_advice;
 mod clashes;
 mod env;

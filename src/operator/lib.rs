@@ -1,6 +1,15 @@
 //! An operator's queries and actions, without their presentation. The commands and `/api/v1` both
 //! use them.
 
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::too_many_lines, reason = "a test may have many cases")
+)]
+
+// `answers!` names this package in attributes of serde, also in other packages.
+extern crate self as operator;
+
 pub mod advertised;
 pub mod answer;
 pub mod audit;
@@ -27,8 +36,8 @@ pub mod times;
 pub mod trials;
 pub mod wake;
 
-use crate::broker::BrokerError;
-use crate::gate::GateError;
+use broker::BrokerError;
+use gate::GateError;
 
 /// The reason why an action or query failed.
 #[derive(Debug, thiserror::Error)]

@@ -1,5 +1,12 @@
 //! Handlers: they do the work of an admitted job.
 
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::too_many_lines, reason = "a test may have many cases")
+)]
+#![deny(missing_docs)]
+
 pub mod exec;
 pub mod forward;
 #[cfg(feature = "http")]
@@ -66,12 +73,12 @@ impl Permit {
     }
 
     /// Returns true if the arrival of the call can be observed.
-    pub(crate) fn is_watched(&self) -> bool {
+    pub fn is_watched(&self) -> bool {
         self.arrival.get().is_some()
     }
 
     /// Returns whether the call has arrived, or `None` if that can't be observed.
-    pub(crate) fn has_arrived(&self) -> Option<bool> {
+    pub fn has_arrived(&self) -> Option<bool> {
         self.arrival
             .get()
             .map(|ArrivalProbe(has_arrived)| has_arrived())

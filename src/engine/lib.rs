@@ -1,6 +1,13 @@
 //! Moves jobs between broker, gate and handler. [`scheduler`] makes all decisions, and this loop
 //! performs its actions.
 
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::too_many_lines, reason = "a test may have many cases")
+)]
+#![deny(missing_docs)]
+
 pub mod action;
 mod calls;
 pub mod facts;
@@ -9,7 +16,7 @@ mod large_bodies;
 mod line_limiter;
 mod load;
 mod observer;
-pub(crate) mod outage;
+pub mod outage;
 mod perform;
 mod prepared_calls;
 mod redis_state;
@@ -28,22 +35,22 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::admin::Health;
-use crate::broker::{Broker, BrokerEvent};
-use crate::engine::action::{JobKey, Update};
-use crate::engine::large_bodies::LargeBodies;
-use crate::engine::observer::Observer;
-use crate::engine::outage::Outage;
-use crate::engine::perform::DirectResults;
-use crate::engine::prepared_calls::PreparedCalls;
-use crate::engine::reports::TaskReport;
-use crate::engine::scheduler::Scheduler;
-use crate::engine::shards::Shards;
-use crate::gate::Gate;
-use crate::handler::PreparingHandler;
-use crate::metrics::Metrics;
-use crate::tasks;
+use crate::action::{JobKey, Update};
+use crate::large_bodies::LargeBodies;
+use crate::observer::Observer;
+use crate::outage::Outage;
+use crate::perform::DirectResults;
+use crate::prepared_calls::PreparedCalls;
+use crate::reports::TaskReport;
+use crate::scheduler::Scheduler;
+use crate::shards::Shards;
+use broker::{Broker, BrokerEvent};
+use gate::Gate;
+use handler::PreparingHandler;
 use rules::timing::lateness::CallSignal;
+use runtime::tasks;
+use telemetry::Health;
+use telemetry::metrics::Metrics;
 
 /// Maximum number of events that one turn handles, so that they share a round trip.
 const MAX_EVENTS_PER_TURN: usize = 16;

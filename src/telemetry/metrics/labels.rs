@@ -16,7 +16,7 @@ const OTHER_LIMITS: &str = "other";
 
 /// A metric with a label that has a few fixed values.
 #[derive(Debug, Clone)]
-pub(crate) struct ByLabel<M> {
+pub struct ByLabel<M> {
     label: &'static str,
     /// The series by the label's value. They are few, so searching them takes less time than
     /// hashing.
@@ -54,7 +54,7 @@ impl<M: Clone> ByLabel<M> {
 
 impl ByLabel<Counter> {
     /// Adds one to the series of `value`.
-    pub(crate) fn count(&self, value: &str) {
+    pub fn count(&self, value: &str) {
         self.of(value).inc();
     }
 }
@@ -62,7 +62,7 @@ impl ByLabel<Counter> {
 /// A metric with the label `limit`. The first limits have their own series, all others share one:
 /// a configuration may name any number of limits.
 #[derive(Debug, Clone)]
-pub(crate) struct ByLimit<M> {
+pub struct ByLimit<M> {
     series: Family<[(&'static str, String); 1], M>,
     /// The limits that have their own series, so that a lookup allocates nothing.
     known: Arc<Mutex<Vec<(String, M)>>>,
@@ -83,7 +83,7 @@ impl<M: Clone + Default> Default for ByLimit<M> {
 
 impl<M: Clone> ByLimit<M> {
     /// Returns the series of `limit`, which it may share.
-    pub(crate) fn of(&self, limit: &str) -> M {
+    pub fn of(&self, limit: &str) -> M {
         self.own(limit).unwrap_or_else(|| self.others.clone())
     }
 

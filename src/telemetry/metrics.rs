@@ -17,8 +17,8 @@ use prometheus_client::metrics::gauge::Gauge;
 
 pub use self::merge::merge;
 pub use self::series::Metrics;
-use crate::broker::MessageKind;
-use crate::gate::Primaries;
+use broker::MessageKind;
+use gate::Primaries;
 use rules::report::load::{Census, TenantLoads};
 use rules::steering::Hold;
 

@@ -1,5 +1,12 @@
 //! Wires a worker together. This module alone names the concrete servers.
 
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::too_many_lines, reason = "a test may have many cases")
+)]
+#![deny(missing_docs)]
+
 #[cfg(feature = "http")]
 mod any_handler;
 mod earlier_starts;
@@ -24,31 +31,31 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use crate::admin::{self, AdminServer, PipelineState, PipelineStates};
-use crate::app::earlier_starts::earlier_starts;
-pub use crate::app::record::{Recording, RecordingOptions};
-use crate::app::redis::{StartPhase, watch_redis};
-use crate::app::reload::{ConfigReader, Reload, Steward};
-use crate::app::report::Reporter;
-use crate::app::service_manager::ServiceManager;
-pub use crate::app::settings::settings as scheduler_settings;
-use crate::app::settings::{log_policy, settings};
-use crate::broker::BrokerError;
-use crate::broker::amqp::AmqpBroker;
-use crate::config::{Config, ConfigSource};
-use crate::engine::scheduler::Scheduler;
-use crate::engine::{Engine, EngineEnd, Stop};
-use crate::gate::fleet::registry::{NamedPolicy, Registry};
-use crate::gate::link::Links;
-use crate::gate::redis::RedisGate;
-use crate::gate::{EarlierStarts, GateError};
-use crate::handler::PreparingHandler;
-use crate::metrics::Metrics;
-use crate::tasks::{TaskEnd, Tasks, WatchedTask};
-use crate::telemetry::traces;
+use crate::earlier_starts::earlier_starts;
+pub use crate::record::{Recording, RecordingOptions};
+use crate::redis::{StartPhase, watch_redis};
+use crate::reload::{ConfigReader, Reload, Steward};
+use crate::report::Reporter;
+use crate::service_manager::ServiceManager;
+pub use crate::settings::settings as scheduler_settings;
+use crate::settings::{log_policy, settings};
+use admin::{self, AdminServer, PipelineState, PipelineStates};
+use broker::BrokerError;
+use broker::amqp::AmqpBroker;
+use config::{Config, ConfigSource};
+use engine::scheduler::Scheduler;
+use engine::{Engine, EngineEnd, Stop};
+use gate::fleet::registry::{NamedPolicy, Registry};
+use gate::link::Links;
+use gate::redis::RedisGate;
+use gate::{EarlierStarts, GateError};
+use handler::PreparingHandler;
 #[cfg(feature = "http")]
 pub use handlers::run;
 use rules::delays::{self, DelayLevels};
+use runtime::tasks::{TaskEnd, Tasks, WatchedTask};
+use telemetry::metrics::Metrics;
+use telemetry::traces;
 
 /// Capacity of the channel for updates to the engine.
 const UPDATE_CAPACITY: usize = 4;

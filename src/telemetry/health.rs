@@ -1,39 +1,13 @@
-//! The admin HTTP server: `/metrics`, `/livez`, `/readyz`, `/readyz/PIPELINE`, the API `/api/v1`
-//! and the page for people (`page`). The API and the page check access themselves (`api/guard.rs`
-//! and `page/access.rs`).
-//!
-//! If `admin.token` is set, only requests that show it (`Authorization: Bearer TOKEN`, RFC 6750)
-//! get details. Two questions are answered without the token, with yes or no: whether the process
-//! is alive (`/livez`) and whether it is ready (`/readyz`, without what is missing). Load balancers
-//! and kubelets ask them and can't keep a token secret. The mere ability to connect already reveals
-//! the first.
+//! A worker's readiness, for the probes of the admin server.
 
-#[cfg(feature = "admin")]
-mod api;
-#[cfg(not(feature = "admin"))]
-mod disabled;
-#[cfg(feature = "admin")]
-mod page;
-mod pipeline_states;
-#[cfg(feature = "admin")]
-mod server;
-#[cfg(feature = "admin")]
-mod wrong_tokens;
-
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-#[cfg(not(feature = "admin"))]
-pub use self::disabled::{AdminServer, serve};
-pub use self::pipeline_states::{InForce, PipelineState, PipelineStates, Readiness};
-#[cfg(feature = "admin")]
-pub use self::server::{AdminServer, serve};
-use crate::broker::MessageKind;
-use crate::gate::Primaries;
 use crate::metrics::Metrics;
+use broker::MessageKind;
+use gate::Primaries;
 use rules::steering::Hold;
 
 /// Conditions for a worker to be ready, as the engine reports them.
@@ -226,23 +200,4 @@ pub fn show_recovery(health: &Health, metrics: &Metrics, recovering: bool, prima
     health.set_primaries(primaries);
     metrics.set_gate_recovering(recovering || primaries.recovering > 0);
     metrics.set_primaries(primaries);
-}
-
-/// The reason why the admin port can't be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum AdminError {
-    /// Another process listens on the address.
-    #[error(
-        "admin.listen: {0} is in use; set another address, or {any} for any free port",
-        any = with_any_port(.0)
-    )]
-    Taken(SocketAddr),
-    /// Any other error.
-    #[error("admin.listen: can't listen on {0}: {1}")]
-    Listen(SocketAddr, std::io::Error),
-}
-
-/// Returns `listen` with port 0.
-fn with_any_port(listen: &SocketAddr) -> SocketAddr {
-    SocketAddr::new(listen.ip(), 0)
 }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 const ANY_FILE: &str = "/dev/null";
 
 /// Returns the shortage behind `why` and how to fix it, or `None` if this machine lacked nothing.
-pub(crate) fn of(why: &(dyn Error + 'static)) -> Option<&'static str> {
+pub fn of(why: &(dyn Error + 'static)) -> Option<&'static str> {
     let (mut at, mut in_other_words) = (Some(why), false);
     while let Some(error) = at {
         at = match error.downcast_ref::<io::Error>() {

@@ -1,16 +1,23 @@
 //! The gate: one atomic decision per job, one round trip per batch.
 
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::too_many_lines, reason = "a test may have many cases")
+)]
+#![deny(missing_docs)]
+
 pub mod epoch;
 mod fault;
 pub mod fleet;
 pub mod instructions;
 pub mod keys;
-pub(crate) mod link;
+pub mod link;
 pub mod memory;
 mod primaries;
 pub mod redis;
 mod refusal;
-pub(crate) mod reply;
+pub mod reply;
 pub mod reports;
 pub mod scripts;
 pub mod store;
@@ -22,7 +29,7 @@ use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-pub use crate::gate::epoch::EarlierStarts;
+pub use crate::epoch::EarlierStarts;
 use rules::answers::Quotas;
 pub use rules::decision::{
     Answer, Change, End, Inspection, LEASE_MS, Question, Receipt, Sequences, Settled, TenantAsk,

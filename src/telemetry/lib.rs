@@ -1,0 +1,13 @@
+//! A worker's log (`logs`), the spans of its jobs (`traces`), numbers for Prometheus (`metrics`),
+//! and its readiness (`health`).
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod health;
+mod logs;
+pub mod metrics;
+pub mod traces;
+
+pub use self::health::{Health, show_recovery};
+pub use self::logs::{TelemetryError, init, init_log};
