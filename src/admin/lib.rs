@@ -4,7 +4,7 @@
 //!
 //! If `admin.token` is set, only requests that show it (`Authorization: Bearer TOKEN`, RFC 6750)
 //! get details. Two questions are answered without the token, with yes or no: whether the process
-//! is alive (`/livez`) and whether it is ready (`/readyz`, without what is missing). Load balancers
+//! is alive (`/livez`) and whether it is ready (`/readyz`, without the reasons). Load balancers
 //! and kubelets ask them and can't keep a token secret. The mere ability to connect already reveals
 //! the first.
 
