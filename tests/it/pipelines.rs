@@ -388,9 +388,9 @@ admin: {{listen: '127.0.0.1:0'}}
     // The worker may have been given one queue's jobs earlier than the other's.
     let both = [true, false].map(|of| calls.iter().position(|call| is_heavy(call) == of));
     let both = both.into_iter().max().flatten().expect("calls of both");
-    let heavy = calls[both..both + 120].iter();
+    let heavy = calls[both..both + EACH].iter();
     let heavy = heavy.filter(|call| is_heavy(call)).count();
-    assert!((72..=108).contains(&heavy), "{heavy} of 120");
+    assert!((240..=360).contains(&heavy), "{heavy} of {EACH}");
     let again: Vec<_> = calls.iter().filter(|call| call.attempt > 1).collect();
     assert_eq!(again.len(), 1);
     assert_eq!((&*again[0].job, counts::repeated(&calls)), ("bulk-7", 1));
