@@ -3,7 +3,9 @@
 //! faults.
 //!
 //! `cargo test --test simulation` runs a few seeds of each kind. A variable chooses others:
-//! `SIMULATION_SEEDS=FROM..TO[,FROM..TO…] cargo test --test simulation seeds -- --nocapture`.
+//! `SIMULATION_SEEDS=FROM..TO[,FROM..TO…] cargo test --test simulation seeds -- --nocapture`. With
+//! `SIMULATION_HASH=1` it also prints a hash of all histories; a change that changes no history
+//! leaves it the same.
 //!
 //! The table lists what the engine awaits and the faults that a seed can inject there. In addition,
 //! before and after each of these calls the worker may be killed, stand still, lose its session, or
@@ -76,6 +78,7 @@ use simulator::environment::{Environment, in_simulated_time};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use history::Detail;
 use plan::{Costs, Plan, Planned, ms};
 use world::World;
 
@@ -120,17 +123,17 @@ struct Report {
     lines: Vec<String>,
 }
 
-fn simulate(seed: u64, keep: bool) -> Report {
+fn simulate(seed: u64, detail: Detail) -> Report {
     if (forgets::FORGETS..forgets::UNTIL).contains(&seed) {
         return forgets::simulate(seed);
     }
-    in_simulated_time(run(Plan::new(seed), keep))
+    in_simulated_time(run(Plan::new(seed), detail))
 }
 
-async fn run(plan: Plan, keep: bool) -> Report {
+async fn run(plan: Plan, detail: Detail) -> Report {
     let levels = DelayLevels::new(plan.max_delay);
     let (stage, events) = Environment::begin(plan.epoch_us, &levels).await;
-    let world = Arc::new(World::new(plan, stage, keep));
+    let world = Arc::new(World::new(plan, stage, detail));
     let began = world.began;
     world.note(format_args!(
         "{:?} {:?} {:?}",
@@ -368,13 +371,13 @@ fn report(world: &World, lasted: Duration) -> Report {
 }
 
 /// Simulates `seed`. The error says what went wrong and how to reproduce it.
-fn try_seed(seed: u64) -> Result<Report, String> {
-    let report = simulate(seed, false);
+fn try_seed(seed: u64, detail: Detail) -> Result<Report, String> {
+    let report = simulate(seed, detail);
     if report.wrongs.is_empty() {
         return Ok(report);
     }
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("simulation-{seed}.log"));
-    let written = std::fs::write(&path, simulate(seed, true).lines.join("\n"));
+    let written = std::fs::write(&path, simulate(seed, Detail::Lines).lines.join("\n"));
     let log = match written {
         Ok(()) => format!("its history: {}", path.display()),
         Err(why) => format!("its history could not be written: {why}"),
@@ -410,7 +413,7 @@ fn seeds() -> Vec<Range<u64>> {
 /// Totals over all simulations of a run.
 #[derive(Default)]
 struct Sums {
-    /// Hash of all histories. A change that changes no history leaves it the same.
+    /// Hash of all histories, or 0 if they have none.
     hash: u64,
     events: u64,
     faults: u64,
@@ -438,7 +441,12 @@ impl Sums {
 #[test]
 fn seeds_keep_the_promises() {
     let (began, ranges) = (std::time::Instant::now(), seeds());
-    let wrongs: Vec<String> = ranges.iter().cloned().flat_map(all_keep).collect();
+    let detail = match std::env::var_os("SIMULATION_HASH") {
+        None => Detail::Number,
+        Some(_) => Detail::Hash,
+    };
+    let all = ranges.iter().cloned();
+    let wrongs: Vec<String> = all.flat_map(|seeds| all_keep(seeds, detail)).collect();
     let took = began.elapsed();
     let number: u64 = ranges.iter().map(|range| range.end - range.start).sum();
     let a_minute = number as f64 * 60.0 / took.as_secs_f64();
@@ -447,7 +455,7 @@ fn seeds_keep_the_promises() {
 }
 
 /// Returns the failures of `seeds`.
-fn all_keep(seeds: Range<u64>) -> Vec<String> {
+fn all_keep(seeds: Range<u64>, detail: Detail) -> Vec<String> {
     let next = AtomicU64::new(seeds.start);
     let sums = Mutex::new(Sums::default());
     let work = || loop {
@@ -456,7 +464,7 @@ fn all_keep(seeds: Range<u64>) -> Vec<String> {
         if seed >= seeds.end || sums.lock().unwrap().wrongs.len() >= MAX_WRONGS {
             return;
         }
-        let result = try_seed(seed);
+        let result = try_seed(seed, detail);
         let mut sums = sums.lock().unwrap();
         match result {
             Ok(report) => sums.add(&report),
@@ -487,7 +495,7 @@ fn all_keep(seeds: Range<u64>) -> Vec<String> {
 
 /// Seeds that found a defect, each with its description.
 fn found(seed: u64) {
-    if let Err(wrong) = try_seed(seed) {
+    if let Err(wrong) = try_seed(seed, Detail::Number) {
         panic!("{wrong}");
     }
 }
@@ -546,7 +554,7 @@ fn a_clock_that_was_read_over_a_long_time_puts_no_start_earlier() {
 #[test]
 fn a_seed_is_reproducible() {
     for seed in SEEDS.into_iter().flat_map(|seeds| seeds.take(6)) {
-        let (one, two) = (simulate(seed, false), simulate(seed, false));
+        let (one, two) = (simulate(seed, Detail::Hash), simulate(seed, Detail::Hash));
         assert_eq!(
             (one.hash, one.events),
             (two.hash, two.events),

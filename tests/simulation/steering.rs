@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::handed::HANDED;
+use super::history::Detail;
 use super::instruction_board::Board;
 use super::plan::ms;
 use super::world::{Life, World};
@@ -226,7 +227,7 @@ pub fn cancelled(world: &World) -> usize {
 fn operators_learn_of_cancelled_jobs_in_some_simulations() {
     let seeds = STEERED + 1..STEERED + 8;
     let cancelled: usize = seeds
-        .map(|seed| super::simulate(seed, false).cancelled)
+        .map(|seed| super::simulate(seed, Detail::Number).cancelled)
         .sum();
     assert!(cancelled > 0);
 }

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::closing::KnownClosings;
-use super::history::History;
+use super::history::{Detail, History};
 use super::later::Outage;
 use super::plan::{Plan, Trouble, ms};
 use super::steering::Steered;
@@ -46,7 +46,7 @@ impl Deref for World {
 }
 
 impl World {
-    pub fn new(plan: Plan, stage: Environment, keep: bool) -> Self {
+    pub fn new(plan: Plan, stage: Environment, detail: Detail) -> Self {
         Self {
             stage,
             gate_down_until: Mutex::new(Instant::now()),
@@ -55,7 +55,7 @@ impl World {
             outages: Mutex::default(),
             steered: Steered::default(),
             random: Mutex::new(SmallRng::seed_from_u64(!plan.seed)),
-            history: Mutex::new(History::new(keep)),
+            history: Mutex::new(History::new(detail)),
             plan,
         }
     }
