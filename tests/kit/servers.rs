@@ -170,6 +170,14 @@ impl Rabbit {
     pub fn start_with(settings: &[&str]) -> Self {
         Self(Server::start("private-rabbitmq", settings))
     }
+    /// Returns the RabbitMQ called `name` of this run, which its first caller starts with these
+    /// settings.
+    pub fn shared(name: &str, settings: &[&str]) -> Self {
+        let mut server = Server::of_run("private-rabbitmq", name, settings);
+        once_per_run(name, || server.url = server.launch());
+        server.find();
+        Self(server)
+    }
     /// Starts a node of the cluster of `first`, which must outlive it. It takes about 7 s.
     pub fn join(first: &Self, settings: &[&str]) -> Self {
         Self(Server::start_beside(

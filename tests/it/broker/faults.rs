@@ -1,12 +1,15 @@
 //! A private RabbitMQ that is killed, frozen or out of memory. No confirmed message is lost.
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use broker::amqp::Client;
 use broker::{Broker, BrokerError, BrokerEvent, DeliverySource, Outgoing, PublishError};
 use config::QueueType;
-use kit::servers::Rabbit;
+use kit::servers::{Rabbit, unique};
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, timeout};
 
 use crate::broker::bed::{Bed, PATIENCE, amqp, ids, levels, on, tags, to};
@@ -20,17 +23,30 @@ async fn publish_all<B: Broker>(bed: &Bed<B>, mut batch: Vec<Outgoing>) {
     }
 }
 
-async fn moved_through_a_kill(queue_type: QueueType) {
+/// Waits until no other test disturbs the RabbitMQ that these tests share, and returns it. Each
+/// test leaves it as it was, so that it need not start again; one that failed may have left it
+/// frozen. cargo-nextest runs these tests, which are processes then, one after the other.
+async fn undisturbed() -> (MutexGuard<'static, ()>, &'static Rabbit) {
+    static RABBIT: LazyLock<Rabbit> =
+        LazyLock::new(|| Rabbit::shared("rabbitmq-faults", &["heartbeat = 5"]));
+    static TURN: Mutex<()> = Mutex::const_new(());
+    let turn = TURN.lock().await;
+    tokio::task::block_in_place(|| RABBIT.resume());
+    (turn, &RABBIT)
+}
+
+/// Moves jobs through delay queues until all are done. The first that has done a fifth of its jobs
+/// kills the server.
+async fn moved_through_a_kill(rabbit: &Rabbit, queue_type: QueueType, killed: &AtomicBool) {
     const JOBS: usize = 5000;
-    let rabbit = Rabbit::start();
-    let mut bed = on(&rabbit, "jobs", queue_type).await;
+    let mut bed = on(rabbit, &unique("killed"), queue_type).await;
     let names = bed.names.clone();
     let jobs = (0..JOBS)
         .map(|n| to(&names.fresh, &n.to_string()))
         .collect();
     publish_all(&bed, jobs).await;
     let levels = levels();
-    let (mut done, mut downs, mut killed) = (HashSet::new(), 0, false);
+    let (mut done, mut downs) = (HashSet::new(), 0);
     let deadline = Instant::now() + 2 * PATIENCE;
     while done.len() < JOBS {
         let event = tokio::time::timeout_at(deadline, bed.events.recv()).await;
@@ -62,8 +78,7 @@ async fn moved_through_a_kill(queue_type: QueueType) {
                     .await;
             }
         }
-        if !killed && done.len() > JOBS / 5 {
-            killed = true;
+        if done.len() > JOBS / 5 && !killed.swap(true, Ordering::Relaxed) {
             tokio::task::block_in_place(|| {
                 rabbit.kill();
                 rabbit.restart();
@@ -75,22 +90,23 @@ async fn moved_through_a_kill(queue_type: QueueType) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_broker_loses_no_job_of_quorum_queues() {
-    moved_through_a_kill(QueueType::Quorum).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_killed_broker_loses_no_job_of_classic_queues() {
-    moved_through_a_kill(QueueType::Classic).await;
+async fn a_killed_broker_loses_no_job_of_quorum_and_classic_queues() {
+    let (_turn, rabbit) = undisturbed().await;
+    let killed = AtomicBool::new(false);
+    tokio::join!(
+        moved_through_a_kill(rabbit, QueueType::Quorum, &killed),
+        moved_through_a_kill(rabbit, QueueType::Classic, &killed),
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_memory_alarm_stops_publishes_only_and_ends_without_a_new_session() {
-    let rabbit = Rabbit::start();
-    let mut bed = on(&rabbit, "jobs", QueueType::Quorum).await;
+    let (_turn, rabbit) = undisturbed().await;
+    let mut bed = on(rabbit, &unique("alarm"), QueueType::Quorum).await;
     bed.publish_fresh(&["a", "b"]).await;
     tokio::task::block_in_place(|| rabbit.ctl(&["set_vm_memory_high_watermark", "0.0001"]));
     let fresh = bed.names.fresh.clone();
+    let drained = format!("{fresh}\t0");
     let mut publishing = Box::pin(bed.broker.publish(vec![to(&fresh, "c")]));
     // Longer than any other wait for a confirm. A caller that got an error would publish the
     // message again.
@@ -111,7 +127,7 @@ async fn a_memory_alarm_stops_publishes_only_and_ends_without_a_new_session() {
         while !rabbit
             .ctl(&["list_queues", "--no-table-headers", "name", "messages"])
             .lines()
-            .any(|line| line == "jobs\t0")
+            .any(|line| line == drained)
         {
             assert!(std::time::Instant::now() < until, "the acks did not arrive");
         }
@@ -130,10 +146,10 @@ async fn a_memory_alarm_stops_publishes_only_and_ends_without_a_new_session() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_broker_is_abandoned_in_bounded_time_and_found_again() {
-    // A session outlives a pause of the machine.
-    let rabbit = Rabbit::start_with(&["heartbeat = 5"]);
-    let mut bed = on(&rabbit, "jobs", QueueType::Quorum).await;
-    let config = amqp(rabbit.url(), "jobs", QueueType::Quorum);
+    let (_turn, rabbit) = undisturbed().await;
+    let queue = unique("frozen");
+    let mut bed = on(rabbit, &queue, QueueType::Quorum).await;
+    let config = amqp(rabbit.url(), &queue, QueueType::Quorum);
     tokio::task::block_in_place(|| rabbit.pause());
     let levels = levels();
     let (answers, connected) = tokio::join!(
@@ -167,8 +183,8 @@ async fn a_frozen_broker_is_abandoned_in_bounded_time_and_found_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn closing_a_broker_that_does_not_answer_takes_bounded_time() {
-    let rabbit = Rabbit::start();
-    let bed = on(&rabbit, "jobs", QueueType::Quorum).await;
+    let (_turn, rabbit) = undisturbed().await;
+    let bed = on(rabbit, &unique("closing"), QueueType::Quorum).await;
     tokio::task::block_in_place(|| rabbit.pause());
     let closing = async {
         bed.broker.stop_consuming().await;
