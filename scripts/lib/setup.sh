@@ -15,10 +15,26 @@ fail() {
   exit 1
 }
 
+# Prints the folder for temporary files: TMPDIR, or else memory if it has room, since RabbitMQ may
+# wait seconds for a slow disk when it syncs the files of thousands of queues.
+temporary() {
+  local room=4194304 free memory # in KiB
+  free=$(df --output=avail /dev/shm 2>/dev/null | tail -n 1) || true
+  memory=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo)
+  if [[ -n ${TMPDIR:-} ]]; then
+    echo "$TMPDIR"
+  elif ((${free:-0} > room && ${memory:-0} > 2 * room)) &&
+    [[ $(findmnt -no OPTIONS /dev/shm) != *noexec* ]]; then
+    echo /dev/shm
+  else
+    echo /tmp
+  fi
+}
+
 # Creates a folder for all files, and removes it however the script ends.
 enter() {
   cd "$root" || exit 1
-  scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluicegate.XXXXXX")
+  scratch=$(mktemp -d "$(temporary)/sluicegate.XXXXXX")
   export TMPDIR=$scratch
   trap leave EXIT
   trap 'exit 130' INT
