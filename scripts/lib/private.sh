@@ -9,27 +9,31 @@ die() {
   exit 1
 }
 
-# Prints when process $1 started, in ticks since boot. Fails if it is gone or a zombie. Together
-# with the pid this identifies a process, because pids are reused.
+# Sets `started` to the time when process $1 started, in ticks since boot. Fails if it is gone or a
+# zombie. Together with the pid this identifies a process, because pids are reused. It starts no
+# subshell, since watchdogs call it all the time.
 started_at() {
   local stat fields
+  started=
   { IFS='' read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1
   read -ra fields <<<"${stat##*) }"
   [[ ${fields[0]} != [ZX] ]] || return 1
-  printf '%s\n' "${fields[19]}"
+  started=${fields[19]}
 }
 
 # Writes process $2 to the file $1.
 write_pid() {
-  printf '%s %s\n' "$2" "$(started_at "$2" || echo gone)" >"$1"
+  local started
+  started_at "$2" || true
+  printf '%s %s\n' "$2" "${started:-gone}" >"$1"
 }
 
 # Prints the pid in the file $1 if that same process still runs.
 live_pid() {
-  local pid started
+  local pid since started
   [[ -s $1 ]] || return 1
-  read -r pid started <"$1" || return 1
-  [[ $(started_at "$pid") == "$started" ]] || return 1
+  read -r pid since <"$1" || return 1
+  started_at "$pid" && [[ $started == "$since" ]] || return 1
   printf '%s\n' "$pid"
 }
 
@@ -118,7 +122,7 @@ take_block() {
 own() {
   local dir=$1 owner=$2 started
   live_pid "$dir/watchdog.pid" >/dev/null && return
-  started=$(started_at "$owner") || die "the owner, process $owner, does not run"
+  started_at "$owner" || die "the owner, process $owner, does not run"
   setsid "$0" watch "$dir" "$owner" "$started" </dev/null >/dev/null 2>&1 &
   write_pid "$dir/watchdog.pid" $!
 }
@@ -126,10 +130,10 @@ own() {
 # The watchdog: ends when the folder is gone, and removes it when the owner is. Many watchdogs run
 # at once, so it starts no program: a read from a pipe that never has data does the sleeping.
 watch() {
-  local dir=$1 owner=$2 started=$3 never
+  local dir=$1 owner=$2 since=$3 never started
   exec {never}<> <(:)
   while [[ -d $dir ]]; do
-    [[ $(started_at "$owner") == "$started" ]] || exec "$0" remove "$dir"
+    { started_at "$owner" && [[ $started == "$since" ]]; } || exec "$0" remove "$dir"
     read -rt 1 -u "$never" || true
   done
 }
