@@ -63,9 +63,9 @@ pub fn shared_redis() -> &'static Redis {
 /// for 120 s.
 const EXPIRE_UNUSED: &str = r#"{"expires":120000}"#;
 
-/// Setting of the shared RabbitMQ: each quorum queue refreshes its metrics every 30 s, not every
+/// Setting of the shared RabbitMQ: each quorum queue refreshes its metrics every 120 s, not every
 /// 5 s. With the thousands of delay queues that a run leaves behind, that would take half a core.
-const RARE_METRICS: &str = "advanced {rabbit, [{quorum_tick_interval, 30000}]}";
+const RARE_METRICS: &str = "advanced {rabbit, [{quorum_tick_interval, 120000}]}";
 
 /// Returns the RabbitMQ that all tests share. The first call of a run takes about 7 s.
 pub fn shared_rabbit() -> &'static Rabbit {
