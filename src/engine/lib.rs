@@ -365,9 +365,12 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
                 applied,
             } => {
                 if let Some(clock) = clock {
-                    let [asked_at, read_at] = [clock.asked_at, clock.read_at]
-                        .map(|at| at.saturating_duration_since(self.started));
-                    (self.scheduler).clock_is(self.now(), clock.ms, (asked_at, read_at));
+                    // Both may be before the scheduler's time began.
+                    let now = Instant::now();
+                    let [asked_ago, read_ago] =
+                        [clock.asked_at, clock.read_at].map(|at| now.saturating_duration_since(at));
+                    let now = now.saturating_duration_since(self.started);
+                    (self.scheduler).clock_is(now, clock.ms, (asked_ago, read_ago));
                 }
                 let until = until.saturating_duration_since(self.started);
                 self.scheduler.agreed(fleet, until);

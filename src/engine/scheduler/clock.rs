@@ -15,9 +15,12 @@ const UNREADABLE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 struct Reading {
     /// Milliseconds since the Unix epoch.
     ms: u64,
-    /// The reading took place between `asked_at` and `read_at`.
-    asked_at: Duration,
-    read_at: Duration,
+    /// When it was recorded.
+    at: Duration,
+    /// How long before that the store was asked, and had answered. The worker may have asked before
+    /// the scheduler's time began.
+    asked_ago: Duration,
+    read_ago: Duration,
 }
 
 /// The last reading, and the jobs that wait for the first one.
@@ -31,12 +34,13 @@ pub(super) struct StoreClock {
 }
 
 impl StoreClock {
-    /// Records a reading of `ms` between `asked_at` and `read_at`.
-    pub(super) fn read(&mut self, ms: u64, asked_at: Duration, read_at: Duration) {
+    /// Records at `at` a reading of `ms` that took place between `asked_ago` and `read_ago` before.
+    pub(super) fn read(&mut self, at: Duration, ms: u64, asked_ago: Duration, read_ago: Duration) {
         self.reading = Some(Reading {
             ms,
-            asked_at,
-            read_at,
+            at,
+            asked_ago,
+            read_ago,
         });
     }
 
@@ -44,7 +48,7 @@ impl StoreClock {
     /// reading.
     pub(super) fn at_least(&self, now: Duration) -> Option<u64> {
         let clock = self.reading?;
-        let since = now.saturating_sub(clock.read_at);
+        let since = now.saturating_sub(clock.at) + clock.read_ago;
         Some(clock.ms.saturating_add(floor_ms(since)))
     }
 
@@ -52,7 +56,7 @@ impl StoreClock {
     /// reading.
     pub(super) fn at_most(&self, now: Duration) -> Option<u64> {
         let clock = self.reading?;
-        let since = now.saturating_sub(clock.asked_at);
+        let since = now.saturating_sub(clock.at) + clock.asked_ago;
         Some(clock.ms.saturating_add(floor_ms(since)).saturating_add(1))
     }
 
@@ -92,9 +96,13 @@ mod tests {
     fn the_store_time_is_between_two_bounds() {
         let mut clock = StoreClock::default();
         assert_eq!((clock.at_least(MS), clock.at_most(MS)), (None, None));
-        clock.read(1_000, 10 * MS, 30 * MS);
+        clock.read(30 * MS, 1_000, 20 * MS, Duration::ZERO);
         assert_eq!(clock.at_least(35 * MS), Some(1_005));
         assert_eq!(clock.at_most(35 * MS), Some(1_026));
+        // Asked before the scheduler's time began.
+        clock.read(2 * MS, 2_000, 300 * MS, 100 * MS);
+        assert_eq!(clock.at_least(5 * MS), Some(2_103));
+        assert_eq!(clock.at_most(5 * MS), Some(2_304));
     }
 
     #[test]

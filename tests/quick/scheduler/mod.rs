@@ -964,7 +964,7 @@ fn each_dead_letter_has_the_time_of_its_death() {
     assert_eq!(desk.scheduler.in_memory(), 1);
     let until = desk.now + MS * 60_000;
     desk.scheduler
-        .clock_is(desk.now, STORE_MS, (desk.now, desk.now));
+        .clock_is(desk.now, STORE_MS, (Duration::ZERO, Duration::ZERO));
     desk.scheduler.agreed(None, until);
     assert_eq!(died(&desk.step(MS * 3)), STORE_MS as i64 + 3);
 

@@ -270,7 +270,9 @@ impl Scheduler {
         let tenant = &question.tenant;
         self.outages.over(tenant);
         self.suspended.record(now, tenant, reply);
-        self.clock.read(reply.now_ms, asked_at, now);
+        let asked_ago = now.saturating_sub(asked_at);
+        self.clock
+            .read(now, reply.now_ms, asked_ago, Duration::ZERO);
         self.breakers.record_failures(tenant, reply.has_failures);
         self.tallies.denied(question, reply);
         let shadows = question.limits.shadows().iter().zip(&reply.shadows);

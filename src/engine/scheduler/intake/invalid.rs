@@ -40,9 +40,15 @@ impl Scheduler {
         }
     }
 
-    /// Records a reading `ms` of the store's clock, between the two times of `read`.
-    pub fn clock_is(&mut self, now: Duration, ms: u64, read: (Duration, Duration)) {
-        self.clock.read(ms, read.0, read.1);
+    /// Records a reading `ms` of the store's clock, and how long ago the store was asked and had
+    /// answered.
+    pub fn clock_is(
+        &mut self,
+        now: Duration,
+        ms: u64,
+        (asked_ago, read_ago): (Duration, Duration),
+    ) {
+        self.clock.read(now, ms, asked_ago, read_ago);
         self.arrange_waiting(now);
     }
 
