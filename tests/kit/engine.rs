@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{self, Receiver, Sender};
 /// Records acks, and ends the engine after all expected ones. Published messages are lost.
 pub struct AckRecorder {
     tags: Mutex<Vec<u64>>,
+    published: Mutex<Vec<Outgoing>>,
     expected: usize,
     stop: Stop,
 }
@@ -20,6 +21,7 @@ impl AckRecorder {
     pub fn ending(stop: &Stop, expected: usize) -> Arc<Self> {
         Arc::new(Self {
             tags: Mutex::default(),
+            published: Mutex::default(),
             expected,
             stop: stop.clone(),
         })
@@ -34,11 +36,18 @@ impl AckRecorder {
     pub fn acked(&self) -> Vec<u64> {
         self.tags.lock().expect("no panic").clone()
     }
+
+    /// Returns the published messages.
+    pub fn published(&self) -> Vec<Outgoing> {
+        self.published.lock().expect("no panic").clone()
+    }
 }
 
 impl Broker for AckRecorder {
     async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
-        batch.iter().map(|_| Ok(())).collect()
+        let answers = batch.iter().map(|_| Ok(())).collect();
+        self.published.lock().expect("no panic").extend(batch);
+        answers
     }
     async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
         batch.iter().map(|_| Ok(())).collect()

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use broker::{Broker, BrokerEvent, Outgoing, PublishError, Reply, Tag};
+use broker::{Broker, BrokerEvent, DeliverySource, Outgoing, PublishError, Reply, Tag};
 use engine::action::{EngineSettings, ResultSettings, ResultTarget, Update};
 use engine::scheduler::Scheduler;
 use engine::{Engine, EngineEnd, Stop};
+use gate::fleet::registry::ClockReading;
 use gate::{
     Answer, BreakerEvent as CallEvent, BreakerScope, Candidate, Change, Deduped, DedupedAll, Gate,
     GateError, Inspection, Note, Replies, Rule, Sequences, SettleReplies, Standings,
@@ -19,7 +20,8 @@ use kit::engine::{AckRecorder, channel, deliveries, engine};
 use kit::settings;
 use lapin::BasicProperties;
 use rules::answers::Quotas;
-use rules::job::{Job, TenantField};
+use rules::headers::{self, HeaderValue};
+use rules::job::{Field, Job, TenantField};
 use rules::limit::{Limit, Limits};
 use rules::scope::Labels;
 use rules::tenant::Tenant;
@@ -229,6 +231,53 @@ async fn an_agreement_applies_once_no_earlier_request_is_in_flight() {
         assert!(started.elapsed() >= ms(20), "{:?}", started.elapsed());
     };
     tokio::join!(run, agree);
+}
+
+/// A worker agrees with the others before its engine runs. Redis read its clock in the first 300 ms
+/// of these 400, so the time of the job may be 2,250 ms ahead and stays, although the job itself was
+/// to wait for 2 s at most.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_was_read_before_the_engine_ran_moves_no_start_to_an_earlier_time() {
+    const READ_MS: u64 = 1_700_000_000_000;
+    let ms = Duration::from_millis;
+    let (sender, updates) = mpsc::channel(1);
+    let asked_at = Instant::now();
+    tokio::time::advance(ms(300)).await;
+    let clock = ClockReading {
+        ms: READ_MS,
+        asked_at,
+        read_at: Instant::now(),
+    };
+    tokio::time::advance(ms(100)).await;
+    let update = Update::Agreed {
+        fleet: None,
+        until: Instant::now() + ms(60_000),
+        clock: Some(clock),
+        applied: None,
+    };
+    sender.send(update).await.expect("there is room");
+    let at_ms = READ_MS + 2_250;
+    let mut waiting = deliveries("a", [1]).remove(0);
+    let source = DeliverySource::Due;
+    (waiting.source, waiting.tag.source) = (source, source);
+    let waits = [
+        headers::not_before(at_ms),
+        (headers::RETRY_AFTER, HeaderValue::Int(2)),
+    ];
+    waiting.message = waiting.message.with_headers(&waits, &[]);
+    let stop = Stop::default();
+    let broker = AckRecorder::ending(&stop, 1);
+    let (_sender, events) = channel([BrokerEvent::Deliveries(vec![waiting])]);
+    let gate = OpeningGate::after(Duration::ZERO);
+    let engine = engine(&broker, &gate, &Arc::new(InstantHandler), ms(1_000));
+    let scheduler = Scheduler::new(settings::open(1), 7).must_agree();
+    let run = engine.run_updated(scheduler, events, updates, stop);
+    let ended = tokio::time::timeout(ms(60_000), run).await;
+    assert!(ended.is_ok(), "the job did not leave");
+    let published = broker.published();
+    assert_eq!(published.len(), 1);
+    let not_before = published[0].message.header(headers::NOT_BEFORE);
+    assert_eq!(not_before, Field::Int(at_ms as i64));
 }
 
 /// Takes its time, and counts the calls it has ended.
