@@ -71,18 +71,16 @@ const RARE_METRICS: &str = "advanced {rabbit, [{quorum_tick_interval, 120000}]}"
 pub fn shared_rabbit() -> &'static Rabbit {
     static SHARED: OnceLock<Rabbit> = OnceLock::new();
     SHARED.get_or_init(|| {
-        let mut server = Server::of_run("private-rabbitmq", "rabbitmq", &[RARE_METRICS]);
-        once_per_run("rabbitmq", || {
-            server.url = server.launch();
+        let rabbit = Rabbit::shared("rabbitmq", &[RARE_METRICS]);
+        once_per_run("rabbitmq-policy", || {
             // Each quorum queue takes three file handles. With the delay queues of all tests
             // RabbitMQ would run out of them and answer no new connection. A test's own policy is
             // stronger.
             let policy = ["set_policy", "left-over", r"\.delay\.", EXPIRE_UNUSED];
             let options = ["--apply-to", "queues", "--priority", "-1"];
-            server.script("ctl", &[&policy[..], &options].concat());
+            rabbit.ctl(&[&policy[..], &options].concat());
         });
-        server.find();
-        Rabbit(server)
+        rabbit
     })
 }
 

@@ -24,9 +24,10 @@ async fn publish_all<B: Broker>(bed: &Bed<B>, mut batch: Vec<Outgoing>) {
 }
 
 /// Waits until no other test disturbs the RabbitMQ that these tests share, and returns it. Each
-/// test leaves it as it was, so that it need not start again; one that failed may have left it
-/// frozen. cargo-nextest runs these tests, which are processes then, one after the other.
+/// test leaves it as it was, because a start takes seconds; after a failure it may be frozen.
+/// Under cargo-nextest each test is a process, and .config/nextest.toml runs one at a time.
 async fn undisturbed() -> (MutexGuard<'static, ()>, &'static Rabbit) {
+    // Sessions outlive a pause of the machine.
     static RABBIT: LazyLock<Rabbit> =
         LazyLock::new(|| Rabbit::shared("rabbitmq-faults", &["heartbeat = 5"]));
     static TURN: Mutex<()> = Mutex::const_new(());
