@@ -90,14 +90,14 @@ pub struct JobRecord {
     pub attempts_used: u32,
 }
 
-/// What a history keeps of its events, besides their number.
+/// The detail in which a history keeps its events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detail {
-    /// Nothing. Formatting and hashing would take a tenth of a simulation's time.
+    /// Their number alone. Formatting and hashing would take a tenth of a simulation's time.
     Number,
-    /// A hash.
+    /// Also a hash.
     Hash,
-    /// A hash, and a line for each event.
+    /// Also a hash, and a line for each event.
     Lines,
 }
 
