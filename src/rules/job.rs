@@ -260,6 +260,17 @@ impl NotBefore {
     pub fn left_ms(self, store_now_ms: u64) -> u64 {
         self.at_ms.saturating_sub(store_now_ms).min(self.within_ms)
     }
+
+    /// Returns the rest of the delay, if it is ahead, at a time of the store's clock between two
+    /// bounds. They are far apart if an answer took long to arrive, so the end is moved to an
+    /// earlier time only if the clock was certainly stepped back.
+    pub fn rest(self, at_least_ms: u64, at_most_ms: u64) -> Option<Self> {
+        let within_ms = self.left_ms(at_least_ms);
+        (within_ms > 0).then_some(Self {
+            at_ms: self.at_ms.min(at_most_ms.saturating_add(within_ms)),
+            within_ms,
+        })
+    }
 }
 
 /// Why a message is not a usable job. The text goes to `x-sluicegate-reason`.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::queues::QueuePosition;
 use super::report_limiter::ReportLimiter;
 use crate::action::JobKey;
+use rules::job::NotBefore;
 use rules::limit::floor_ms;
 
 /// Minimum interval between reports that it can't be read.
@@ -58,6 +59,12 @@ impl StoreClock {
         let clock = self.reading?;
         let since = now.saturating_sub(clock.at) + clock.asked_ago;
         Some(clock.ms.saturating_add(floor_ms(since)).saturating_add(1))
+    }
+
+    /// Returns the rest of a job's delay, if it is ahead.
+    pub(super) fn rest(&self, now: Duration, delay: NotBefore) -> Option<NotBefore> {
+        let at_least = self.at_least(now).unwrap_or_default();
+        delay.rest(at_least, self.at_most(now).unwrap_or(u64::MAX))
     }
 
     /// Lets a job wait for the first reading.

@@ -112,7 +112,7 @@ impl Scheduler {
         }
         match trip {
             Some(trip) => self.delay_for_trip(now, key, trip, store_now),
-            None => self.delay_or_join(now, key, end, store_now),
+            None => self.delay_or_join(now, key, end),
         }
     }
 

@@ -10,7 +10,7 @@ use rules::headers::{self, HeaderValue};
 use rules::job::Field;
 use rules::timing::promise::Promise;
 
-use crate::scheduler::{Desk, MS, START, message, trip, wait};
+use crate::scheduler::{CAPACITY, Desk, MS, START, message, retry, trip, wait};
 
 const STORE_MS: u64 = 1_700_000_000_000;
 
@@ -122,6 +122,66 @@ fn a_postponed_job_does_not_ask_early() {
     job.message = job.message.with_headers(&[not_before], &[]);
     assert!(desk.arrives(job).asked.is_empty());
     assert_eq!(desk.scheduler.next_tick(desk.now), Some(at + MS * 10_000));
+}
+
+/// Returns a desk that knows the store's clock and prepares calls 260 ms early, and a job whose trip
+/// ends in 1 s and whose delayed start is in a minute.
+fn slow_desk() -> (Desk, Outgoing) {
+    let mut desk = Desk::new(4);
+    desk.ready = 0;
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
+    let now = desk.now;
+    desk.scheduler.prepared(now, key, Some(MS * 240), Ok(()));
+    let mut job = in_delay_queue(1_000, STORE_MS + 1_000);
+    let waits = [
+        headers::not_before(STORE_MS + 60_000),
+        (headers::RETRY_AFTER, HeaderValue::Int(60)),
+    ];
+    job.message = job.message.with_headers(&waits, &[]);
+    (desk, job)
+}
+
+/// Asserts that the job waits for its start in a delay queue.
+fn assert_waits_for_start(message: &Message) {
+    let at = message.header(headers::NOT_BEFORE);
+    assert_eq!(at, Field::Int((STORE_MS + 60_000) as i64));
+}
+
+#[test]
+fn a_job_that_is_being_prepared_at_the_end_of_its_trip_waits_for_its_start() {
+    let (mut desk, job) = slow_desk();
+    assert_eq!(desk.arrives(job).published.len(), 0);
+    let [key] = desk.step(MS * 750).prepared[..] else {
+        panic!("one call is prepared");
+    };
+    assert!(desk.step(MS * 300).published.is_empty());
+    desk.prepared(key, Ok(()));
+    let done = desk.actions();
+    assert_eq!(done.released, [key]);
+    assert_waits_for_start(&done.published[0].1.message);
+}
+
+#[test]
+fn a_job_whose_preparation_fails_early_waits_for_its_start() {
+    let (mut desk, job) = slow_desk();
+    desk.arrives(job);
+    let key = desk.step(MS * 750).prepared[0];
+    desk.prepared(key, Err(retry("no connection").into()));
+    assert_waits_for_start(&desk.actions().published[0].1.message);
+}
+
+/// Each delivery of the job gets another ID, so it takes a trip before it can be recognized.
+#[test]
+fn a_job_without_an_id_is_delayed_in_spite_of_its_dedupe_key() {
+    let (mut desk, _) = desk();
+    let headers = [
+        ("x-dedupe-key", HeaderValue::Text("k".to_owned())),
+        ("x-not-before", HeaderValue::Int((STORE_MS + 60_000) as i64)),
+    ];
+    let job = message(&[tenant()]).with_headers(&headers, &[]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![job]);
+    assert_waits_for_start(&done.published[0].1.message);
 }
 
 #[test]

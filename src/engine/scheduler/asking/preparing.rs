@@ -105,7 +105,8 @@ impl Scheduler {
                 job.slot = SlotState::Ready;
                 self.breakers.prepared(key);
                 if job.phase == Phase::Preparing {
-                    self.join(key, QueuePosition::Due);
+                    // Its trip may have ended before its delayed start, or it has expired.
+                    self.arrange(now, key, QueuePosition::Due);
                 }
             }
             Err(_) if self.intake.is_draining() => {

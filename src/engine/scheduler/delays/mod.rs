@@ -117,45 +117,18 @@ impl Scheduler {
     }
 
     /// Lets the job ask at once, or delays it until its earliest start.
-    pub(super) fn delay_or_join(
-        &mut self,
-        now: Duration,
-        key: JobKey,
-        end: QueuePosition,
-        store_now: u64,
-    ) {
-        let Some(job) = self.jobs.get(&key) else {
+    pub(super) fn delay_or_join(&mut self, now: Duration, key: JobKey, end: QueuePosition) {
+        let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
-        let waits = |it: NotBefore| (it.at_ms, it.left_ms(store_now));
-        match job.claims.not_before.map(waits) {
-            None | Some((_, 0)) => self.join(key, end),
-            Some((at_ms, left_ms)) => {
-                let wait = Duration::from_millis(left_ms);
-                if let Some(job) = self.jobs.get_mut(&key) {
-                    job.due = DueTime::at(now + wait);
-                }
-                if !self.delay_in_memory(now, key, wait) {
-                    self.delay_until(now, key, at_ms, wait);
-                } else if let Some(job) = self.jobs.get_mut(&key) {
-                    // The wait is over then, independent of the store's clock.
-                    job.claims.not_before = None;
-                }
-            }
-        }
-    }
-
-    /// Sends the job through a delay queue until its time, which is at most `wait` away. The clock
-    /// may be far ahead of its lower bound if an answer took long to arrive. So the job's time is
-    /// moved to an earlier one only if the clock was certainly set back.
-    fn delay_until(&mut self, now: Duration, key: JobKey, at_ms: u64, wait: Duration) {
-        let Some(job) = self.jobs.get(&key) else {
-            return;
+        let not_before = job.claims.not_before;
+        job.claims.not_before = not_before.and_then(|it| self.clock.rest(now, it));
+        let Some(NotBefore { within_ms, .. }) = job.claims.not_before else {
+            return self.join(key, end);
         };
-        let latest = (self.clock.at_most(now)).map(|it| it.saturating_add(floor_ms(wait)));
-        let at_ms = latest.map_or(at_ms, |latest| at_ms.min(latest));
-        let headers = job::postponed(&job.claims, Some(at_ms), floor_ms(wait));
-        self.enter_delay_queue(now, key, wait, headers);
+        let wait = Duration::from_millis(within_ms);
+        job.due = DueTime::at(now + wait);
+        self.delay(now, key, wait);
     }
 
     /// Keeps a job that came from a delay queue in that queue's window for the rest of its trip. A
@@ -272,7 +245,8 @@ impl Scheduler {
         }
     }
 
-    /// Sends the job through a delay queue, so that it asks again after `wait`.
+    /// Sends the job through a delay queue, so that it asks again after `wait`, and not before its
+    /// delayed start.
     pub(super) fn delay_in_queue(&mut self, now: Duration, key: JobKey, wait: Duration) {
         let Some(job) = self.jobs.get(&key) else {
             return;
@@ -281,9 +255,13 @@ impl Scheduler {
         // unknown only if nothing was ever decided. Then the job asks as soon as its delay queue
         // ends.
         let store_now = self.clock.at_least(now).unwrap_or_default();
-        let not_before = store_now.saturating_add(floor_ms(wait));
-        let headers = job::postponed(&job.claims, Some(not_before), floor_ms(wait));
-        self.enter_delay_queue(now, key, wait, headers);
+        let not_before = job.claims.not_before;
+        let start = not_before.and_then(|it| self.clock.rest(now, it));
+        let (start_ms, left_ms) = start.map_or((0, 0), |start| (start.at_ms, start.within_ms));
+        let wait_ms = floor_ms(wait).max(left_ms);
+        let at_ms = store_now.saturating_add(wait_ms).max(start_ms);
+        let headers = job::postponed(&job.claims, Some(at_ms), wait_ms);
+        self.enter_delay_queue(now, key, Duration::from_millis(wait_ms), headers);
     }
 
     /// Sends the job through one delay queue of at most `wait`, and lets it ask as soon as that
