@@ -10,7 +10,7 @@ use rules::headers::{self, HeaderValue};
 use rules::job::Field;
 use rules::timing::promise::Promise;
 
-use crate::scheduler::{CAPACITY, Desk, MS, START, message, retry, trip, wait};
+use crate::scheduler::{CAPACITY, Desk, Done, MS, START, message, trip, wait};
 
 const STORE_MS: u64 = 1_700_000_000_000;
 
@@ -124,51 +124,61 @@ fn a_postponed_job_does_not_ask_early() {
     assert_eq!(desk.scheduler.next_tick(desk.now), Some(at + MS * 10_000));
 }
 
-/// Returns a desk that knows the store's clock and prepares calls 260 ms early, and a job whose trip
-/// ends in 1 s and whose delayed start is in a minute.
-fn slow_desk() -> (Desk, Outgoing) {
+/// Returns a desk that knows the store's clock and prepares calls 260 ms early. It has a job whose
+/// trip ends in 1 s and whose delayed start is in `start_ms`.
+fn slow_desk(start_ms: u64) -> Desk {
     let mut desk = Desk::new(4);
     desk.ready = 0;
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
     let now = desk.now;
     desk.scheduler.prepared(now, key, Some(MS * 240), Ok(()));
+    desk.step(MS);
+    desk.answer(MS, vec![vec![wait(100_000, 1)]]);
     let mut job = in_delay_queue(1_000, STORE_MS + 1_000);
     let waits = [
-        headers::not_before(STORE_MS + 60_000),
+        headers::not_before(STORE_MS + start_ms),
         (headers::RETRY_AFTER, HeaderValue::Int(60)),
     ];
     job.message = job.message.with_headers(&waits, &[]);
-    (desk, job)
+    assert!(desk.arrives(job).published.is_empty());
+    desk
 }
 
 /// Asserts that the job waits for its start in a delay queue.
-fn assert_waits_for_start(message: &Message) {
-    let at = message.header(headers::NOT_BEFORE);
-    assert_eq!(at, Field::Int((STORE_MS + 60_000) as i64));
+#[track_caller]
+fn assert_starts_in(start_ms: u64, done: &Done) {
+    let at = done.published[0].1.message.header(headers::NOT_BEFORE);
+    assert_eq!(at, Field::Int((STORE_MS + start_ms) as i64));
 }
 
 #[test]
 fn a_job_that_is_being_prepared_at_the_end_of_its_trip_waits_for_its_start() {
-    let (mut desk, job) = slow_desk();
-    assert_eq!(desk.arrives(job).published.len(), 0);
+    let mut desk = slow_desk(1_200);
     let [key] = desk.step(MS * 750).prepared[..] else {
         panic!("one call is prepared");
     };
-    assert!(desk.step(MS * 300).published.is_empty());
+    desk.step(MS * 300);
     desk.prepared(key, Ok(()));
-    let done = desk.actions();
-    assert_eq!(done.released, [key]);
-    assert_waits_for_start(&done.published[0].1.message);
+    desk.ready = 1;
+    assert!(desk.step(MS).asked.is_empty());
+    assert_eq!(desk.step(MS * 150).asked.len(), 1);
 }
 
 #[test]
 fn a_job_whose_preparation_fails_early_waits_for_its_start() {
-    let (mut desk, job) = slow_desk();
-    desk.arrives(job);
+    let mut desk = slow_desk(1_200);
     let key = desk.step(MS * 750).prepared[0];
-    desk.prepared(key, Err(retry("no connection").into()));
-    assert_waits_for_start(&desk.actions().published[0].1.message);
+    let (after, reason) = (Some(MS * 10), "no connection".to_owned());
+    desk.prepared(key, Err(Outcome::Retry { after, reason }.into()));
+    assert_starts_in(1_200, &desk.actions());
+}
+
+#[test]
+fn no_call_is_prepared_long_before_a_delayed_start() {
+    let mut desk = slow_desk(60_000);
+    assert!(desk.step(MS * 990).prepared.is_empty());
+    assert_starts_in(60_000, &desk.step(MS * 10));
 }
 
 /// Each delivery of the job gets another ID, so it takes a trip before it can be recognized.
@@ -181,7 +191,7 @@ fn a_job_without_an_id_is_delayed_in_spite_of_its_dedupe_key() {
     ];
     let job = message(&[tenant()]).with_headers(&headers, &[]);
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![job]);
-    assert_waits_for_start(&done.published[0].1.message);
+    assert_starts_in(60_000, &done);
 }
 
 #[test]

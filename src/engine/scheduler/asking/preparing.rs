@@ -52,6 +52,14 @@ impl Scheduler {
         if self.intake.is_draining() || !self.breakers.may_ask(now) || !self.may_call() {
             return;
         }
+        // This wait may end long before the delayed start. A call that is prepared now would be
+        // given up, or its failure would use an attempt.
+        let not_before = self.jobs.get(&key).and_then(|job| job.claims.not_before);
+        let rest = not_before.and_then(|it| self.clock.rest(now, it));
+        let lead = self.waiting.lead.get();
+        if rest.is_some_and(|rest| Duration::from_millis(rest.within_ms) > 2 * lead) {
+            return;
+        }
         // A suspect's call is noted first.
         if let Some(job) = self.jobs.get_mut(&key)
             && job.slot == SlotState::Empty
