@@ -196,9 +196,13 @@ async fn results_report_done_dead_and_expired_jobs() {
         worker.count(&["result not delivered"]) == 2
     })
     .await;
-    // Each job has left its queue, and only the dead letters are elsewhere.
-    let dead = sluicegate(&yaml, &["dead", "list", "--json"]).exited(0);
-    assert_eq!(dead.out.lines().count(), 3, "{}", dead.out);
+    // Each job has left its queue, and only the dead letters are elsewhere. A result precedes its
+    // job's dead letter.
+    until("the dead letters", || {
+        let dead = sluicegate(&yaml, &["dead", "list", "--json"]).exited(0);
+        dead.out.lines().count() == 3
+    })
+    .await;
     worker.stop();
     // The first job, and those that are neither expired nor invalid.
     assert_eq!(api.count(), 6);
