@@ -332,7 +332,6 @@ fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
     sent(&back);
     back.routing_key = job::first_routing_key(&back, "jobs").to_owned();
     let expected = Claims {
-        start: None,
         dedupe: claims.dedupe.as_ref().map(|dedupe| Dedupe {
             seen_before: true,
             ..dedupe.clone()

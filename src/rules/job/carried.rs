@@ -7,12 +7,12 @@ use crate::headers::{
 use crate::job::Claims;
 
 /// Returns the headers of a job that asks again after `wait_ms`, and not before a time if there is
-/// one. The job keeps its ticket.
+/// one. The job keeps its ticket. A delayed start that is not yet a time is read again, so the
+/// header that ends it is missing (`start::is_counted`).
 pub fn postponed(claims: &Claims, not_before_ms: Option<u64>, wait_ms: u64) -> Headers {
-    let mut headers = vec![
-        (ATTEMPT, HeaderValue::Int(i64::from(claims.attempt))),
-        (RETRY_AFTER, int(wait_ms.div_ceil(1000))),
-    ];
+    let mut headers = vec![(RETRY_AFTER, int(wait_ms.div_ceil(1000)))];
+    let is_counted = claims.start.is_none();
+    headers.extend(is_counted.then_some((ATTEMPT, HeaderValue::Int(i64::from(claims.attempt)))));
     headers.extend(not_before_ms.map(not_before));
     headers.extend(claims.ticket.map(ticket_header));
     headers

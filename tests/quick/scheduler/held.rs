@@ -3,15 +3,19 @@
 
 use std::time::Duration;
 
-use broker::{DeliverySource, Outgoing};
+use broker::{DeliverySource, Message, Outgoing};
 use engine::action::EngineSettings;
 use gate::{GateError, ShardId};
 use handler::Outcome;
 use kit::SECOND;
 use rules::broker::holding::Holding;
-use rules::headers::HeaderValue;
+use rules::headers::{self, HeaderValue};
+use rules::job::Field;
 
-use crate::scheduler::{CAPACITY, Desk, Done, MS, by_header, message, settings, trip, usual, wait};
+use crate::scheduler::{CAPACITY, Desk, Done, MS, by_header, settings, trip, usual, wait};
+
+/// The store's clock at the first answer.
+const STORE_MS: i64 = 1_700_000_000_000;
 
 /// Returns a desk with a RabbitMQ timeout of 100 s and calls of up to 10 s, so that jobs wait for
 /// up to 50 s.
@@ -143,25 +147,84 @@ fn a_job_that_asks_without_a_slot_is_still_released() {
     assert_eq!(left, 1);
 }
 
-#[test]
-fn a_job_that_has_to_ask_whether_it_is_the_first_is_released() {
-    let mut desk = desk(4);
-    let text = |text: &str| HeaderValue::Text(text.to_owned());
-    let mut job = message(&[("x-tenant", text("a")), ("x-dedupe-key", text("k"))]);
-    job.properties = job.properties.with_message_id("1".into());
-    let mut asked = desk
-        .deliver_messages(DeliverySource::Fresh, vec![job])
-        .deduped
-        .len();
+/// Returns a job of tenant `a` with this ID and more headers.
+fn job(headers: &[(&'static str, HeaderValue)]) -> Message {
+    kit::job("a", "1").with_headers(headers, &[])
+}
+
+fn dedupe_key() -> (&'static str, HeaderValue) {
+    ("x-dedupe-key", HeaderValue::Text("k".to_owned()))
+}
+
+/// Delivers a job with a dedupe key, and returns its messages within 60 s if Redis does not say
+/// whether it is the first.
+fn released_without_answer(desk: &mut Desk, job: Message) -> Vec<Outgoing> {
+    let mut done = desk.deliver_messages(DeliverySource::Fresh, vec![job]);
     let mut left = Vec::new();
     for _ in 0..60 {
-        if asked > 0 {
+        if !done.deduped.is_empty() {
             let away = GateError::Unreachable("a test".to_owned());
             (desk.scheduler).deduped(desk.now, ShardId::default(), Err(away));
         }
-        let done = desk.step(SECOND);
-        asked = done.deduped.len();
-        left.extend(published(done));
+        done = desk.step(SECOND);
+        left.append(&mut done.published);
     }
+    left.into_iter().map(|(_, outgoing)| outgoing).collect()
+}
+
+#[test]
+fn a_job_that_has_to_ask_whether_it_is_the_first_is_released() {
+    let left = released_without_answer(&mut desk(4), job(&[dedupe_key()]));
     assert_eq!(left.len(), 1);
+}
+
+#[test]
+fn a_delayed_start_lasts_while_a_job_asks_whether_it_is_the_first() {
+    let mut desk = desk(4);
+    desk.start_one();
+    let delay = ("x-delay", HeaderValue::Int(3_600_000));
+    let start = STORE_MS + 3_600_000;
+    let left = released_without_answer(&mut desk, job(&[dedupe_key(), delay]));
+    let [released] = &left[..] else {
+        panic!("{left:?}");
+    };
+    assert!(trip(&released.message).wait_ms <= 1_000, "it asks again");
+    let at = released.message.header(headers::NOT_BEFORE);
+    assert!(
+        matches!(at, Field::Int(ms) if (start..start + 50).contains(&ms)),
+        "{at:?}"
+    );
+    // The rest of the delay is known, so a step of the clock does not cut it short.
+    let Field::Int(seconds) = released.message.header(headers::RETRY_AFTER) else {
+        panic!("{released:?}");
+    };
+    assert!(seconds > 3_500, "{seconds}");
+}
+
+#[test]
+fn a_delayed_start_lasts_while_redis_never_showed_its_clock() {
+    let mut desk = desk(4);
+    let delay = ("x-delay", HeaderValue::Int(3_600_000));
+    let mut done = desk.deliver_messages(DeliverySource::Fresh, vec![job(&[delay])]);
+    let mut left = Vec::new();
+    for _ in 0..60 {
+        if !done.asked.is_empty() {
+            desk.answered(Err(GateError::Unreachable("a test".to_owned())));
+        }
+        done = desk.step(SECOND);
+        left.append(&mut done.published);
+    }
+    let [(key, released)] = &left[..] else {
+        panic!("{left:?}");
+    };
+    desk.confirmed(*key);
+    desk.start_one();
+    assert!(desk.arrives(released.clone()).asked.is_empty());
+    let delayed = desk.step(Duration::from_millis(trip(&released.message).wait_ms));
+    assert!(delayed.asked.is_empty());
+    let at = delayed.published[0].1.message.header(headers::NOT_BEFORE);
+    assert!(
+        matches!(at, Field::Int(ms) if ms >= STORE_MS + 3_600_000),
+        "{at:?}"
+    );
 }

@@ -54,8 +54,7 @@ impl Scheduler {
         }
         // This wait may end long before the delayed start. A call that is prepared now would be
         // given up, or its failure would use an attempt.
-        let not_before = self.jobs.get(&key).and_then(|job| job.claims.not_before);
-        let rest = not_before.and_then(|it| self.clock.rest(now, it));
+        let rest = self.rest(now, key);
         let lead = self.waiting.lead.get();
         if rest.is_some_and(|rest| Duration::from_millis(rest.within_ms) > 2 * lead) {
             return;

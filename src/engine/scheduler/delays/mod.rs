@@ -118,12 +118,12 @@ impl Scheduler {
 
     /// Lets the job ask at once, or delays it until its earliest start.
     pub(super) fn delay_or_join(&mut self, now: Duration, key: JobKey, end: QueuePosition) {
+        let rest = self.rest(now, key);
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
-        let not_before = job.claims.not_before;
-        job.claims.not_before = not_before.and_then(|it| self.clock.rest(now, it));
-        let Some(NotBefore { within_ms, .. }) = job.claims.not_before else {
+        job.claims.not_before = rest;
+        let Some(NotBefore { within_ms, .. }) = rest else {
             return self.join(key, end);
         };
         let wait = Duration::from_millis(within_ms);
@@ -245,34 +245,49 @@ impl Scheduler {
         }
     }
 
+    /// Returns the rest of the job's delay, if it is ahead.
+    pub(super) fn rest(&self, now: Duration, key: JobKey) -> Option<NotBefore> {
+        let not_before = self.jobs.get(&key)?.claims.not_before?;
+        self.clock.rest(now, not_before)
+    }
+
     /// Sends the job through a delay queue, so that it asks again after `wait`, and not before its
     /// delayed start.
     pub(super) fn delay_in_queue(&mut self, now: Duration, key: JobKey, wait: Duration) {
-        let Some(job) = self.jobs.get(&key) else {
-            return;
-        };
         // A job that ran was admitted by an answer, and other jobs wait for the clock. The clock is
         // unknown only if nothing was ever decided. Then the job asks as soon as its delay queue
         // ends.
         let store_now = self.clock.at_least(now).unwrap_or_default();
-        let not_before = job.claims.not_before;
-        let start = not_before.and_then(|it| self.clock.rest(now, it));
-        let (start_ms, left_ms) = start.map_or((0, 0), |start| (start.at_ms, start.within_ms));
-        let wait_ms = floor_ms(wait).max(left_ms);
-        let at_ms = store_now.saturating_add(wait_ms).max(start_ms);
-        let headers = job::postponed(&job.claims, Some(at_ms), wait_ms);
-        self.enter_delay_queue(now, key, Duration::from_millis(wait_ms), headers);
+        let rest_ms = self.rest(now, key).map_or(0, |rest| rest.within_ms);
+        let wait = wait.max(Duration::from_millis(rest_ms));
+        let at_ms = store_now.saturating_add(floor_ms(wait));
+        self.travel(now, key, Some(at_ms), wait);
     }
 
     /// Sends the job through one delay queue of at most `wait`, and lets it ask as soon as that
     /// ends.
     pub(super) fn recheck(&mut self, now: Duration, key: JobKey, wait: Duration) {
         let wait = wait.mul_f64(self.random.random_range(0.75..=1.0));
+        let store_now = self.clock.at_least(now).unwrap_or_default();
+        self.travel(now, key, Some(store_now), wait);
+    }
+
+    /// Sends the job through the delay queue for `wait`. Later it asks neither before `at_ms` nor
+    /// before its delayed start.
+    pub(super) fn travel(
+        &mut self,
+        now: Duration,
+        key: JobKey,
+        at_ms: Option<u64>,
+        wait: Duration,
+    ) {
+        let rest = self.rest(now, key);
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
-        let store_now = self.clock.at_least(now).unwrap_or_default();
-        let headers = job::postponed(&job.claims, Some(store_now), floor_ms(wait));
+        let at_ms = at_ms.max(rest.map(|rest| rest.at_ms));
+        let wait_ms = floor_ms(wait).max(rest.map_or(0, |rest| rest.within_ms));
+        let headers = job::postponed(&job.claims, at_ms, wait_ms);
         self.enter_delay_queue(now, key, wait, headers);
     }
 

@@ -24,7 +24,7 @@ impl Scheduler {
         if !job.has_own_id {
             // Each delivery of this job gets another ID, so the job could not be recognized. A trip
             // through a delay queue gives it one that lasts.
-            self.delay_in_queue(now, key, Duration::ZERO);
+            self.recheck(now, key, Duration::ZERO);
             return true;
         }
         job.phase = Phase::Candidate;

@@ -10,8 +10,6 @@ use crate::facts::BrokerFact;
 use crate::scheduler::Scheduler;
 use crate::scheduler::entry::{JobEntry, Phase};
 use rules::broker::holding::{Holding, TICK, UNKNOWN};
-use rules::job;
-use rules::limit::floor_ms;
 
 /// Number of checks for old jobs within the longest hold.
 const CHECKS_PER_HOLD: u32 = 16;
@@ -143,13 +141,7 @@ impl Scheduler {
         if matches!(job.phase, Phase::Delayed { .. }) {
             self.queues.release(&job.claims.tenant);
         }
-        let wait = until.saturating_sub(now);
-        let not_before = job.claims.not_before;
-        let left = self.clock.at_least(now).zip(not_before);
-        let left = left.map_or(0, |(store_now, it)| it.left_ms(store_now));
-        let at_ms = not_before.map(|it| it.at_ms);
-        let headers = job::postponed(&job.claims, at_ms, left.max(floor_ms(wait)));
         self.release_slot(key);
-        self.enter_delay_queue(now, key, wait, headers);
+        self.travel(now, key, None, until.saturating_sub(now));
     }
 }
