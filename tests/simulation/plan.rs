@@ -1,5 +1,6 @@
 //! The plan of one simulation, derived from its seed: jobs, limits, workers and faults.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
@@ -147,6 +148,10 @@ pub enum Costs {
     Any,
 }
 
+/// Maximum number of trips through delay queues during which the jobs of one tenant wait, unless
+/// the API or an operator slows them down.
+const MAX_TRIPS: u64 = 50;
+
 pub fn pick<T: Copy>(random: &mut SmallRng, choices: &[T]) -> T {
     choices[random.random_range(0..choices.len())]
 }
@@ -232,7 +237,8 @@ impl Plan {
             Some(_) => scopes::longest(&limits),
             None => limits[0].span(),
         };
-        let max_delay = ms(longest * halves / 2).max(ms(2000));
+        let shortest = in_force().map(|limit| spent_ms(&jobs, limit) / MAX_TRIPS);
+        let max_delay = ms(longest * halves / 2).max(ms(shortest.max().unwrap_or(0).max(2000)));
         let guarded = in_force().any(|limit| limit.guard_ms() > 0);
         let far = !ideal && (!guarded || random.random_bool(0.1));
         // A fixed window is aligned, so the network delay counts in full.
@@ -322,6 +328,15 @@ impl Plan {
     pub fn call_ms(&self) -> u64 {
         self.latency_ms + self.jitter_ms + self.answer_ms
     }
+}
+
+/// Returns how long the limit makes the jobs of the tenant with the most units wait.
+fn spent_ms(jobs: &[Planned], limit: &Limit) -> u64 {
+    let mut units: BTreeMap<Option<&str>, u64> = BTreeMap::new();
+    for job in jobs {
+        *units.entry(job.tenant.as_deref()).or_default() += job.cost;
+    }
+    units.into_values().max().unwrap_or(0) / limit.max() * limit.span()
 }
 
 fn jobs(
