@@ -13,9 +13,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{debug, error, info, warn};
 
 pub use self::read::{ConfigReader, ConfigReading};
+use crate::settings::changeable;
 use admin::InForce;
 use config::{Config, ConfigErrors};
-use engine::action::{Changeable, Update};
+use engine::action::Update;
 use engine::outage::Outage;
 use gate::GateError;
 use gate::fleet::registry::{NamedPolicy, Registry, RegistryAgreement};
@@ -375,17 +376,6 @@ impl Steward {
     async fn send(&self, update: Update) {
         // An engine that has ended needs no updates.
         let _ = self.updates.send(update).await;
-    }
-}
-
-/// Returns the settings that can change at run time, except the policy.
-pub fn changeable(config: &Config) -> Changeable {
-    Changeable {
-        concurrency: config.dispatch.concurrency,
-        max_in_memory: config.delay.max_in_memory,
-        retry: config.retry,
-        max_throttle: config.rate_limiter.max_throttle,
-        guard_budget: config.rate_limiter.guard_budget / 100.0,
     }
 }
 

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use tracing::info;
 
-use crate::reload::changeable;
 use config::{self, Config};
-use engine::action::{EngineSettings, ResultSettings, ResultTarget};
+use engine::action::{Changeable, EngineSettings, ResultSettings, ResultTarget};
 use gate::Rule;
 use rules::broker::holding::Holding;
 use rules::delays::DelayLevels;
@@ -27,6 +26,17 @@ pub fn settings(config: &Config) -> EngineSettings {
         throttle_scope: config.rate_limiter.throttle_scope,
         answers_stop_all: (config.dispatch.http.as_ref())
             .is_some_and(|http| http.answers.may_stop_all()),
+        results: results(&config.dispatch.results),
+        holding: Holding::new(config.amqp.consumer_timeout, config.dispatch.call_timeout()),
+    }
+}
+
+/// Returns the settings that can change at run time, except the policy.
+pub fn changeable(config: &Config) -> Changeable {
+    Changeable {
+        concurrency: config.dispatch.concurrency,
+        max_in_memory: config.delay.max_in_memory,
+        retry: config.retry,
         breaker: config.dispatch.breaker.map(|breaker| Rule {
             // The breaker opens before a job has used all of its attempts.
             failures: breaker.failures.min(config.retry.max_attempts),
@@ -34,8 +44,8 @@ pub fn settings(config: &Config) -> EngineSettings {
             longest_wait_ms: ceil_ms(breaker.max_interval),
             lease_ms: ceil_ms(probe_lease(config)),
         }),
-        results: results(&config.dispatch.results),
-        holding: Holding::new(config.amqp.consumer_timeout, config.dispatch.call_timeout()),
+        max_throttle: config.rate_limiter.max_throttle,
+        guard_budget: config.rate_limiter.guard_budget / 100.0,
     }
 }
 
@@ -83,5 +93,25 @@ pub(super) fn log_policy(policy: &Policy) {
     let (plans, tenants) = (policy.plans().len(), policy.tenants().len());
     if plans + tenants > 0 {
         info!(plans, tenants, "enforcing limits of plans and tenants");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_breaker_opens_before_a_job_has_used_its_attempts() {
+        let failures = |attempts: u32| {
+            let text = format!(
+                "amqp: {{queue: jobs}}\nredis: {{url: 'redis://127.0.0.1'}}\n\
+                 rate-limiter: {{use-algo: sliding-window-algo, max-requests: 5}}\n\
+                 dispatch: {{http: {{url: 'http://127.0.0.1/'}}, breaker: {{failures: 4}}}}\n\
+                 retry: {{max-attempts: {attempts}}}\n"
+            );
+            let config = Config::parse("c.yaml", &text, std::iter::empty()).expect("valid");
+            changeable(&config).breaker.map(|rule| rule.failures)
+        };
+        assert_eq!((failures(3), failures(9)), (Some(3), Some(4)));
     }
 }

@@ -44,8 +44,6 @@ pub struct EngineSettings {
     pub throttle_scope: ThrottleScope,
     /// Whether a rule on answers may throttle all tenants, even if `throttle_scope` is narrower.
     pub answers_stop_all: bool,
-    /// When failures in a row stop calls, or `None` if they never do.
-    pub breaker: Option<Rule>,
     /// Where results are published, or `None` if they are not.
     pub results: Option<ResultSettings>,
     /// The limit on how long a job may stay unacked.
@@ -111,6 +109,8 @@ pub struct Changeable {
     pub max_in_memory: Duration,
     /// When a failed job is tried again.
     pub retry: RetryPolicy,
+    /// When failures in a row stop calls, or `None` if they never do.
+    pub breaker: Option<Rule>,
     /// The longest time for which an answer of the API can throttle a tenant.
     pub max_throttle: Duration,
     /// The part of a window that each call adds to the budget for late calls that show only by

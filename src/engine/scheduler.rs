@@ -183,8 +183,8 @@ impl Scheduler {
             pacing: Pacing::default(),
             refusals: Refusals::default(),
             throttle_backoff: ThrottleBackoff::default(),
-            breakers: Breakers::new(settings.breaker),
-            fitness: Fitness::new(settings.breaker),
+            breakers: Breakers::new(settings.live.breaker),
+            fitness: Fitness::new(settings.live.breaker),
             shortage_reports: ReportLimiter::default(),
             notes: Notes::new(seed),
             candidates: Candidates::new(seed),
@@ -245,6 +245,8 @@ impl Scheduler {
     /// Applies a changed configuration.
     pub fn change(&mut self, changed: Changeable) {
         self.queues.set_concurrency(changed.concurrency);
+        self.breakers.set_rule(changed.breaker);
+        self.fitness.set_rule(changed.breaker);
         self.settings.live = changed;
     }
 

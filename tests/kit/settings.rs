@@ -53,6 +53,7 @@ pub fn open(jobs: usize) -> EngineSettings {
                 give_up_after: Duration::from_secs(7 * 86_400),
                 max_crashes: 5,
             },
+            breaker: None,
             max_throttle: second,
             guard_budget: 0.01,
         },
@@ -61,7 +62,6 @@ pub fn open(jobs: usize) -> EngineSettings {
         levels,
         throttle_scope: ThrottleScope::Tenant,
         answers_stop_all: false,
-        breaker: None,
         results: None,
         holding: Holding::new(1_800 * second, 10 * second),
     }

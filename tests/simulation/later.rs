@@ -226,6 +226,7 @@ pub async fn update(life: Arc<Life>, updates: mpsc::Sender<Update>) {
                 concurrency: 1 + world.below(2 * world.plan.concurrency),
                 max_in_memory: world.up_to(2000),
                 retry: world.plan.retry,
+                breaker: world.plan.away.rule,
                 max_throttle: world.plan.max_throttle,
                 guard_budget: 0.01,
             };

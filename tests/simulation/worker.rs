@@ -45,6 +45,7 @@ fn settings(plan: &Plan, broker: &SimBroker) -> EngineSettings {
             concurrency: plan.concurrency,
             max_in_memory: plan.hold,
             retry: plan.retry,
+            breaker: plan.away.rule,
             max_throttle: plan.max_throttle,
             guard_budget: 0.01,
         },
@@ -53,7 +54,6 @@ fn settings(plan: &Plan, broker: &SimBroker) -> EngineSettings {
         levels: DelayLevels::new(plan.max_delay),
         throttle_scope: plan.throttle_scope,
         answers_stop_all: false,
-        breaker: plan.away.rule,
         results: results::settings(plan.seed),
         holding: Holding::new(Duration::from_secs(1_800), Duration::from_secs(10)),
     }

@@ -2,7 +2,7 @@
 //! choice of the probe.
 
 use broker::DeliverySource;
-use engine::action::{EngineSettings, JobKey};
+use engine::action::{Action, JobKey};
 use gate::{BreakerEvent, BreakerScope, GateError, Rule, Standing};
 use handler::{Attempt, Fate, Outcome, Trouble};
 use kit::SECOND;
@@ -22,10 +22,9 @@ const RULE: Rule = Rule {
 };
 
 pub fn desk() -> Desk {
-    Desk::of(EngineSettings {
-        breaker: Some(RULE),
-        ..settings(8, usual(), by_header())
-    })
+    let mut settings = settings(8, usual(), by_header());
+    settings.live.breaker = Some(RULE);
+    Desk::of(settings)
 }
 
 fn failed(trouble: Trouble) -> Attempt {
@@ -476,4 +475,24 @@ fn a_free_probe_is_granted_as_soon_as_a_job_needs_it() {
     assert_eq!(words(&desk.answer_reports(vec![open(0), open(0)])), [""; 0]);
     // A look every second would always ask at the same moment of each window.
     assert_eq!(words(&desk.step(MS * 30)), ["api: may I?"]);
+}
+
+#[test]
+fn a_changed_rule_is_reported_with_the_next_failure() {
+    let mut desk = desk();
+    let mut live = settings(8, usual(), by_header()).live;
+    live.breaker = Some(Rule {
+        failures: 2,
+        ..RULE
+    });
+    desk.scheduler.change(live);
+    let key = desk.start_one();
+    (desk.scheduler).finished(desk.now, key, MS, failed(Trouble::Failing));
+    desk.scheduler.tick(desk.now);
+    let failures = |action| match action {
+        Action::Report(rule, _) => Some(rule.failures),
+        _ => None,
+    };
+    let mut actions = desk.scheduler.take_actions().into_iter();
+    assert_eq!(actions.find_map(failures), Some(2));
 }

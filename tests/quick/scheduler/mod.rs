@@ -1020,6 +1020,7 @@ fn settings_change_while_jobs_run() {
             give_up_after: Duration::from_secs(7 * 86_400),
             max_crashes: 5,
         },
+        breaker: None,
         max_throttle: MS,
         guard_budget: 0.01,
     });

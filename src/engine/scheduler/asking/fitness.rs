@@ -69,6 +69,11 @@ impl Fitness {
         }
     }
 
+    /// Sets the rule of later tries.
+    pub fn set_rule(&mut self, rule: Option<Rule>) {
+        self.rule = rule;
+    }
+
     /// Records that the call of `job` could not be made because the API was not reached. `job` is
     /// `None` for a test, or if the job has left. Returns true if the worker is unfit from now on.
     pub fn failed(&mut self, now: Duration, why: &str, job: Option<Job>) -> bool {

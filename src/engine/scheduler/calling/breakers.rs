@@ -148,6 +148,11 @@ impl Breakers {
         }
     }
 
+    /// Sets the rule of later reports.
+    pub fn set_rule(&mut self, rule: Option<Rule>) {
+        self.rule = rule;
+    }
+
     /// Returns true if breakers are configured.
     pub fn are_enabled(&self) -> bool {
         self.rule.is_some()
