@@ -496,3 +496,20 @@ fn a_changed_rule_is_reported_with_the_next_failure() {
     let mut actions = desk.scheduler.take_actions().into_iter();
     assert_eq!(actions.find_map(failures), Some(2));
 }
+
+#[test]
+fn a_stopping_worker_gives_up_the_probe_that_it_prepares() {
+    let mut desk = desk();
+    let key = desk.start_one();
+    desk.ended_within(MS, key, failed(Trouble::Unreachable));
+    desk.answer_reports(vec![open(1_000)]);
+    desk.ready = 0;
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    desk.step(SECOND);
+    assert_eq!(desk.answer_reports(vec![granted()]).asked.len(), 1);
+    let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
+    desk.scheduler.drain();
+    assert_eq!(words(&desk.step(MS)), ["api: release"]);
+    desk.prepared(key, Ok(()));
+    assert_eq!(words(&desk.step(MS)), [] as [&str; 0]);
+}

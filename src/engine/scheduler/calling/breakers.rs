@@ -223,6 +223,14 @@ impl Breakers {
         }
     }
 
+    /// Gives up the probe, unless the call of its job runs.
+    pub fn release_probe(&mut self, runs: impl FnOnce(JobKey) -> bool) {
+        match self.api {
+            ApiBreaker::Probing { key, .. } if !runs(key) => self.record_departure(key),
+            _ => self.not_started(),
+        }
+    }
+
     /// Records that the job left while its call was being prepared.
     pub fn record_departure(&mut self, key: JobKey) {
         if self.probe(key).is_some() {

@@ -305,6 +305,15 @@ impl Scheduler {
             let by_answer = self.settings.answers_stop_all;
             (self.breakers).check(now, wants, || by_answer || scope.may_close_all(policy));
         }
+        // A stopping worker makes no more calls than those that run.
+        if draining && self.admission.is_idle() {
+            let jobs = &self.jobs;
+            let runs = |key| {
+                jobs.get(&key)
+                    .is_some_and(|job| job.phase == Phase::Running)
+            };
+            self.breakers.release_probe(runs);
+        }
         if let Some((rule, events)) = self.breakers.send(now) {
             self.agenda.push(Action::Report(rule, events));
         }
