@@ -228,8 +228,8 @@ impl Scheduler {
     /// Step 6a: starts an admitted job while its permit is valid.
     ///
     /// # Errors
-    /// The receipt, if the permit has expired, if the job is gone or not wanted any more, or if a
-    /// throttle of its tenant is being stored.
+    /// The receipt, if the permit has expired, if the job is gone or not wanted any more, if a
+    /// throttle of its tenant is being stored, or if all tenants are throttled.
     fn admitted(
         &mut self,
         now: Duration,
@@ -242,7 +242,9 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&key) else {
             return Err(receipt);
         };
-        if !self.is_wanted(job) || self.queues.is_paused(&job.claims.tenant) {
+        let is_throttled =
+            self.queues.is_paused(&job.claims.tenant) || self.breakers.is_throttled(now);
+        if is_throttled || !self.is_wanted(job) {
             return Err(receipt);
         }
         let good_for = self.admission.good_for(limits);

@@ -184,3 +184,31 @@ fn an_idle_worker_checks_the_throttle_before_it_asks() {
     assert_eq!(words(&done), ["api: look"]);
     assert!(desk.answer_reports(vec![named(5_000)]).asked.is_empty());
 }
+
+#[test]
+fn an_admission_that_arrives_after_a_throttle_of_all_tenants_is_returned() {
+    let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
+    let key = start(&mut desk, true);
+    assert_eq!(desk.deliver(DeliverySource::Fresh, &["b"]).asked.len(), 1);
+    let (block, _) = desk.ended(key, refused()).blocked.remove(0);
+    assert_eq!(block.scope, BreakerScope::Api);
+    assert!(desk.answer(MS, vec![vec![START]]).dispatched.is_empty());
+    assert_eq!(desk.step(MS).settled.len(), 1, "the permit is returned");
+}
+
+#[test]
+fn jobs_stay_in_memory_while_all_tenants_are_throttled() {
+    let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
+    close(&mut desk);
+    let until = desk.now + SECOND * 600;
+    let mut done = desk.deliver(DeliverySource::Fresh, &["b"]);
+    while desk.now < until {
+        assert!(done.asked.is_empty() && done.published.is_empty());
+        for _ in &done.reported {
+            let left = (until - desk.now).as_millis();
+            let standing = named(u64::try_from(left).expect("a short time"));
+            desk.scheduler.reported(desk.now, Ok(vec![Ok(standing)]));
+        }
+        done = desk.step(SECOND);
+    }
+}

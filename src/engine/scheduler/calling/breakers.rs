@@ -168,10 +168,15 @@ impl Breakers {
         !matches!(self.api, ApiBreaker::Healthy | ApiBreaker::Failing)
     }
 
-    /// Returns true if nothing starts except a probe: the API's breaker is open, or the API itself
-    /// is throttling everything.
+    /// Returns true if the API throttles all tenants, as far as this worker knows.
+    pub fn is_throttled(&self, now: Duration) -> bool {
+        now < self.api_throttle.until()
+    }
+
+    /// Returns true if nothing starts except a probe: the API's breaker is open, or all tenants are
+    /// throttled.
     pub fn is_shut(&self, now: Duration) -> bool {
-        self.is_open() || now < self.api_throttle.until()
+        self.is_open() || self.is_throttled(now)
     }
 
     /// Returns true if jobs may ask.
@@ -180,7 +185,7 @@ impl Breakers {
             ApiBreaker::Healthy | ApiBreaker::Failing => !self.api_throttle.is_stale(now),
             api => matches!(api, ApiBreaker::Granted { .. }),
         };
-        may && now >= self.api_throttle.until()
+        may && !self.is_throttled(now)
     }
 
     /// Returns true if only one job may ask: the probe.
@@ -415,10 +420,10 @@ impl Breakers {
         }
     }
 
-    /// Returns true if nothing starts and it is time to let jobs go that have waited in memory for
-    /// long. Begins the next interval.
+    /// Returns true if the API's breaker is open and it is time to let jobs go that have waited in
+    /// memory for long, since another worker may reach the API. Begins the next interval.
     pub fn should_release_waiting(&mut self, now: Duration) -> bool {
-        let lets_go = self.is_shut(now) && now >= self.next_release;
+        let lets_go = self.is_open() && now >= self.next_release;
         if lets_go {
             self.next_release = now + LET_GO_INTERVAL;
         }
@@ -428,15 +433,14 @@ impl Breakers {
     /// Returns when [`Breakers::check`] or [`Breakers::should_release_waiting`] has something to do
     /// while nothing starts, or when jobs may start again.
     pub fn next(&self, now: Duration) -> Option<Duration> {
-        let next_check = self.next_check(now);
-        let next = next_check.map_or(self.next_release, |at| at.min(self.next_release));
-        self.is_shut(now).then_some(next)
+        let next_release = self.is_open().then_some(self.next_release);
+        self.next_check(now).into_iter().chain(next_release).min()
     }
 
     fn next_check(&self, now: Duration) -> Option<Duration> {
         match self.api {
             ApiBreaker::Open { next_check, .. } => Some(next_check),
-            _ if self.api_throttle.until() <= now => None,
+            _ if !self.is_throttled(now) => None,
             ApiBreaker::Healthy | ApiBreaker::Failing => {
                 Some(self.api_throttle.until().min(self.api_throttle.ask_at()))
             }
