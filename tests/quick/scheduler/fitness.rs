@@ -1,6 +1,6 @@
 //! The scheduler of a worker that can't make calls.
 
-use broker::DeliverySource;
+use broker::{DeliverySource, PublishError};
 use gate::Standing;
 use handler::{Attempt, Trouble};
 use kit::SECOND;
@@ -166,4 +166,31 @@ fn a_draining_worker_prepares_no_call_to_test_itself() {
     let mut desk = unfit();
     desk.scheduler.drain();
     assert!((0..20).all(|_| desk.step(SECOND).prepared.is_empty()));
+}
+
+#[test]
+fn a_worker_that_is_fit_again_makes_calls_although_a_queue_is_full() {
+    let mut desk = unfit();
+    desk.scheduler.session_down();
+    assert_eq!(desk.step(SECOND * 2).takes_few, 1);
+    desk.scheduler.session_up(1);
+    desk.deliver(DeliverySource::Due, &["gone"]);
+    desk.deliver(DeliverySource::Fresh, &["sound"]);
+    let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
+    desk.prepared(key, Err(refused()));
+    let mut published = desk.step(MS).published;
+    let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
+    desk.prepared(key, Ok(()));
+    assert_eq!(desk.scheduler.unfit(), None);
+    for _ in 0..60 {
+        let full = |(key, _)| (key, Err(PublishError::Nacked));
+        let results = published.into_iter().map(full).collect();
+        desk.scheduler.moved(desk.now, results);
+        let done = desk.step(SECOND);
+        if !done.asked.is_empty() {
+            return;
+        }
+        published = done.published;
+    }
+    panic!("the sound job is not called for a minute");
 }

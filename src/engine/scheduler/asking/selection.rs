@@ -48,10 +48,12 @@ impl Scheduler {
     }
 
     /// Returns false while this worker is unfit and no try is running. Also false after a
-    /// successful try, until its few jobs are back in their queues.
+    /// successful try, until its few jobs are back in their queues. They go back once nothing
+    /// moves; while a move waits for a full queue, the worker calls the few.
     pub(in crate::scheduler) fn may_call(&self) -> bool {
         let wanted = self.fitness.wants();
-        wanted != WantedJobs::Nothing && !self.agreement.is_giving_back(wanted)
+        let gives_back = self.agreement.is_giving_back(wanted) && !self.moves.are_stuck();
+        wanted != WantedJobs::Nothing && !gives_back
     }
 
     /// Returns when the next question may be sent.

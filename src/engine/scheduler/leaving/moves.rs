@@ -207,6 +207,12 @@ impl Moves {
         self.all.len() - self.later.len()
     }
 
+    /// Returns true if a move waits for a stuck target.
+    pub fn are_stuck(&self) -> bool {
+        let waits = |stuck: &StuckTarget| !stuck.waiting.is_empty() || stuck.trying.is_some();
+        self.stuck.values().any(waits)
+    }
+
     /// Begins a move. Returns `None` if it waits for a stuck target.
     pub fn begin(&mut self, now: Duration, key: JobKey, of: Move) -> Option<MoveStep> {
         self.insert(key, of);
