@@ -438,7 +438,7 @@ impl Scheduler {
             Outcome::Late => {
                 self.facts.push(GateFact::ExpiredPermit);
                 job.had_its_turn();
-                self.put_back(&[key]);
+                self.arrange(now, key, QueuePosition::Front);
             }
             Outcome::Retry { after, reason } => {
                 if !self.gives_up(now, key, &reason) {

@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use broker::{DeliverySource, Message, Outgoing};
 use engine::facts::{Fact, JobFact};
-use handler::Outcome;
+use handler::{Attempt, Outcome, Trouble};
 use rules::delays::{DelayLevels, QueueNames, Trip};
 use rules::headers::{self, HeaderValue};
 use rules::job::Field;
+use rules::limit::Limit;
 use rules::timing::promise::Promise;
 
-use crate::scheduler::{CAPACITY, Desk, Done, MS, START, message, trip, wait};
+use crate::scheduler::breaker::{self, open};
+use crate::scheduler::{CAPACITY, Desk, Done, MS, START, by_header, message, retry, trip, wait};
 
 const STORE_MS: u64 = 1_700_000_000_000;
 
@@ -124,10 +126,9 @@ fn a_postponed_job_does_not_ask_early() {
     assert_eq!(desk.scheduler.next_tick(desk.now), Some(at + MS * 10_000));
 }
 
-/// Returns a desk that knows the store's clock and prepares calls 260 ms early. It has a job whose
-/// trip ends in 1 s and whose delayed start is in `start_ms`.
-fn slow_desk(start_ms: u64) -> Desk {
-    let mut desk = Desk::new(4);
+/// Makes a desk know the store's clock and prepare calls 260 ms early, and gives it a job whose trip
+/// ends in 1 s and whose delayed start is in `start_ms`.
+fn slow(mut desk: Desk, start_ms: u64) -> Desk {
     desk.ready = 0;
     desk.deliver(DeliverySource::Fresh, &["a"]);
     let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
@@ -154,7 +155,7 @@ fn assert_starts_in(start_ms: u64, done: &Done) {
 
 #[test]
 fn a_job_that_is_being_prepared_at_the_end_of_its_trip_waits_for_its_start() {
-    let mut desk = slow_desk(1_200);
+    let mut desk = slow(Desk::new(4), 1_200);
     let [key] = desk.step(MS * 750).prepared[..] else {
         panic!("one call is prepared");
     };
@@ -167,7 +168,7 @@ fn a_job_that_is_being_prepared_at_the_end_of_its_trip_waits_for_its_start() {
 
 #[test]
 fn a_job_whose_preparation_fails_early_waits_for_its_start() {
-    let mut desk = slow_desk(1_200);
+    let mut desk = slow(Desk::new(4), 1_200);
     let key = desk.step(MS * 750).prepared[0];
     let (after, reason) = (Some(MS * 10), "no connection".to_owned());
     desk.prepared(key, Err(Outcome::Retry { after, reason }.into()));
@@ -176,9 +177,56 @@ fn a_job_whose_preparation_fails_early_waits_for_its_start() {
 
 #[test]
 fn no_call_is_prepared_long_before_a_delayed_start() {
-    let mut desk = slow_desk(60_000);
+    let mut desk = slow(Desk::new(4), 60_000);
     assert!(desk.step(MS * 990).prepared.is_empty());
     assert_starts_in(60_000, &desk.step(MS * 10));
+}
+
+#[test]
+fn a_job_whose_preparation_meets_an_open_breaker_waits_for_its_start() {
+    let mut desk = slow(breaker::desk(), 1_200);
+    let key = desk.step(MS * 750).prepared[0];
+    let no_token = Attempt {
+        trouble: Some(Trouble::Tenant),
+        ..retry("no token").into()
+    };
+    desk.prepared(key, Err(no_token));
+    desk.step(MS);
+    desk.ready = usize::MAX;
+    assert!(desk.answer_reports(vec![open(100)]).asked.is_empty());
+    let done = desk.step(MS * 400);
+    assert!(done.asked.is_empty());
+    desk.prepared(done.prepared[0], Ok(()));
+    assert_eq!(desk.step(MS * 60).asked.len(), 1);
+}
+
+/// A lease seemed to be free, so the job asked, and its turn is now a little later.
+#[test]
+fn the_timer_of_an_earlier_wait_takes_no_slot() {
+    let running = Limit::concurrent("running", 1).expect("in range");
+    let mut desk = Desk::with(1, running.into(), by_header());
+    let runs = desk.start_one();
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    desk.ended(runs, Outcome::Done);
+    desk.step(MS);
+    desk.settled_all(1);
+    assert_eq!(desk.step(MS * 5).asked.len(), 1);
+    let done = desk.answer(MS, vec![vec![wait(60_000, 2)]]);
+    let turn = desk.now + Duration::from_secs(64);
+    let outgoing = desk.leaves(done);
+    assert_eq!(desk.arrives(outgoing).asked.len(), 1);
+    let left = u64::try_from((turn - desk.now).as_millis()).expect("a short time");
+    let done = desk.answer(MS, vec![vec![wait(left, 2)]]);
+    assert!(done.published.is_empty(), "it stays in the window");
+    while desk.now < turn {
+        let next = desk.scheduler.next_tick(desk.now).expect("it waits");
+        let done = desk.step(next - desk.now);
+        assert!(done.prepared.is_empty(), "{:?} early", turn - desk.now);
+        if !done.asked.is_empty() {
+            return;
+        }
+    }
+    panic!("it does not ask");
 }
 
 /// Each delivery of the job gets another ID, so it takes a trip before it can be recognized.

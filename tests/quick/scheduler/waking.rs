@@ -10,7 +10,7 @@ use rules::job::Field;
 use rules::steering::{Instruction, Steering};
 use rules::tenant::Tenant;
 
-use crate::scheduler::{Desk, Done, MS, START, message, retry, wait};
+use crate::scheduler::{CAPACITY, Desk, Done, MS, START, message, retry, wait};
 
 fn named(tenant: &str) -> Option<Tenant> {
     Some(Tenant::parse(tenant).expect("a tenant"))
@@ -170,4 +170,21 @@ fn a_publishers_wake_header_is_ignored() {
     desk.deliver_messages(DeliverySource::Fresh, vec![claimed]);
     let done = desk.answer(MS, vec![vec![wait(200_000, 4)]]);
     assert_eq!(woken(&desk.leaves(done).message), Some(7));
+}
+
+#[test]
+fn a_retry_after_a_failed_preparation_goes_on() {
+    let mut desk = Desk::with_clock(4);
+    desk.ready = 0;
+    desk.deliver(DeliverySource::Fresh, &["a"]);
+    desk.answer(MS, vec![vec![wait(400, 4)]]);
+    assert_eq!(desk.step(MS * 500).asked.len(), 1);
+    let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
+    desk.prepared(key, Err(retry("no connection").into()));
+    let done = desk.actions();
+    let outgoing = desk.leaves(done);
+    wake(&mut desk, None, 1);
+    desk.ready = usize::MAX;
+    assert!(desk.arrives(outgoing).asked.is_empty());
+    assert!(wake(&mut desk, None, 2).asked.is_empty());
 }

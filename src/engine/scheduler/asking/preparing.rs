@@ -46,17 +46,26 @@ impl Scheduler {
         has_slot
     }
 
-    /// Prepares the call of a delayed job whose turn is near, if a slot is free.
-    pub(in crate::scheduler) fn prepare_early(&mut self, now: Duration, key: JobKey) {
+    /// Prepares the call of a job that is delayed until `until`, if its turn is near and a slot is
+    /// free.
+    pub(in crate::scheduler) fn prepare_early(
+        &mut self,
+        now: Duration,
+        until: Duration,
+        key: JobKey,
+    ) {
         // While jobs may not call the API, they don't connect to it either.
         if self.intake.is_draining() || !self.breakers.may_ask(now) || !self.may_call() {
             return;
         }
-        // This wait may end long before the delayed start. A call that is prepared now would be
-        // given up, or its failure would use an attempt.
-        let rest = self.rest(now, key);
-        let lead = self.waiting.lead.get();
-        if rest.is_some_and(|rest| Duration::from_millis(rest.within_ms) > 2 * lead) {
+        // The timer may belong to an earlier wait of the job, and this wait may end long before its
+        // delayed start. A call that is prepared now would hold a slot in vain, or its failure
+        // would use an attempt.
+        let rest_ms = self.rest(now, key).map_or(0, |rest| rest.within_ms);
+        let wait = until
+            .saturating_sub(now)
+            .max(Duration::from_millis(rest_ms));
+        if wait > 2 * self.waiting.lead.get() {
             return;
         }
         // A suspect's call is noted first.
@@ -127,6 +136,8 @@ impl Scheduler {
                     self.queues.release(&job.claims.tenant);
                 }
                 job.phase = Phase::Preparing;
+                // It waits for its retry from now on, and no longer for its turn.
+                job.claims.promise = None;
                 self.waiting.end(key);
                 let outcome = self.spare(now, key, outcome, trouble);
                 self.facts.push(JobFact::Called(outcome.clone(), None));

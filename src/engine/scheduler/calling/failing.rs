@@ -223,7 +223,7 @@ impl Scheduler {
                 job.last_call = None;
                 // It goes behind jobs that have not failed. If it always fails, the
                 // next probe is a different job.
-                self.join(key, QueuePosition::Fresh);
+                self.arrange(now, key, QueuePosition::Fresh);
             }
             // The breakers did not answer, or no call was made.
             None | Some(false) => {

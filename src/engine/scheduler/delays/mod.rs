@@ -223,7 +223,7 @@ impl Scheduler {
             if until == at {
                 self.wake(now, key);
             } else if until > at {
-                self.prepare_early(now, key);
+                self.prepare_early(now, until, key);
             }
         }
     }

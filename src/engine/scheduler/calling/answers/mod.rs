@@ -224,7 +224,7 @@ impl Scheduler {
         if !self.intake.is_current(&job.tag) {
             self.forget(key);
         } else if result.is_ok() {
-            self.join(key, QueuePosition::Due);
+            self.arrange(now, key, QueuePosition::Due);
         } else {
             self.delay_in_queue(now, key, duration);
         }
