@@ -18,6 +18,7 @@ use super::crashes::{self, GuiltyCall};
 use super::handed::{self, HANDED};
 use super::history::Call;
 use super::plan::{Costs, ms};
+use super::prepared::PREPARED;
 use super::scopes::{Partition, published};
 use super::starts;
 use super::steering;
@@ -63,7 +64,7 @@ impl Handler for SimHandler {
             sleep(world.up_to(world.plan.limits.guard_ms().max(600) * 2)).await;
         }
         life.thaw().await;
-        if world.plan.seed >= HANDED {
+        if (HANDED..PREPARED).contains(&world.plan.seed) {
             return handed::attempt(life, job, permit).await;
         }
         // The permit is checked right before the call is sent, with no await in between.
@@ -197,7 +198,7 @@ pub fn used(world: &World, job: &Job, cost: u64) {
     }
 }
 
-fn failed(world: &World, id: &str, reason: &str) -> Outcome {
+pub fn failed(world: &World, id: &str, reason: &str) -> Outcome {
     world.history().job(id).failures += 1;
     let after = (world.below(4) == 0).then(|| world.up_to(3000));
     let reason = reason.to_owned();

@@ -1,5 +1,5 @@
-//! Jobs that are handed over. In simulations with seeds from [`HANDED`], the handler of
-//! `dispatch.forward` makes each call, with `done`, and the API is another system's worker that
+//! Jobs that are handed over. In simulations with seeds from [`HANDED`] to [`PREPARED`], the handler
+//! of `dispatch.forward` makes each call, with `done`, and the API is another system's worker that
 //! reports when the job is done. Its reports may be lost, late, sent twice, or of an unknown job.
 //! Histories of lower seeds are unchanged.
 
@@ -21,6 +21,7 @@ use tokio::time::sleep;
 
 use super::downstream::{self, Answered, Reply as Answer, THROTTLED, arrive, used};
 use super::plan::{Plan, ms};
+use super::prepared::PREPARED;
 use super::world::{Life, World};
 
 /// First seed with the faults of this module.
@@ -49,7 +50,7 @@ pub struct Handed {
 impl Handed {
     /// Draws from a random stream of its own.
     pub fn new(seed: u64, troubled: bool) -> Self {
-        if seed < HANDED || !troubled {
+        if !(HANDED..PREPARED).contains(&seed) || !troubled {
             return Self::default();
         }
         let mut random = SmallRng::seed_from_u64(seed.rotate_left(29) ^ 0x4A4D);

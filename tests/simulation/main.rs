@@ -22,6 +22,7 @@
 //! | `broker.ack` | after the session, too | lost with the session | some arrive, then the session ends | stale tags |
 //! | `broker.stop_consuming`, `.close` | before and after the call | with the session | the broker learns late that a worker is gone | |
 //! | broker events | late, behind a full channel | the session ends, for a while | | redelivered to others |
+//! | a preparation of a call ([`prepared`]) | up to 3 s | each kind of trouble | the connection breaks before the call | |
 //! | the handler | before, on the way, beyond its timeout | each outcome, panics | the call arrives; its answer is lost, or arrives long after the call was given up | after a crash |
 //! | reports of other workers ([`handed`]) | beyond the timeout | never arrive | | twice, or of an unknown job |
 //! | updates (agreements, settings, operators' instructions: [`steering`]) | late, behind a full channel | no agreement for longer than it holds | | |
@@ -53,6 +54,7 @@ mod load;
 mod mixed;
 mod operator;
 mod plan;
+mod prepared;
 mod results;
 mod rude;
 mod scopes;
@@ -83,7 +85,7 @@ use plan::{Costs, Plan, Planned, ms};
 use world::World;
 
 /// Seeds to run unless `SIMULATION_SEEDS` is set: a few of each kind.
-const SEEDS: [Range<u64>; 13] = [
+const SEEDS: [Range<u64>; 14] = [
     0..48,
     scopes::SCOPED..scopes::SCOPED + 48,
     later::LATER..later::LATER + 48,
@@ -97,6 +99,7 @@ const SEEDS: [Range<u64>; 13] = [
     starts::STARTS..starts::STARTS + 48,
     steering::STEERED..steering::STEERED + 48,
     handed::HANDED..handed::HANDED + 48,
+    prepared::PREPARED..prepared::PREPARED + 48,
 ];
 /// Maximum average deliveries of a job that waits less than `max-delay`: as a fresh job, when its
 /// turn comes, and for the shorter delay queues at the end of a long wait.

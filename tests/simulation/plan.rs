@@ -16,6 +16,7 @@ use super::handed::Handed;
 use super::later;
 use super::limits::pick_limits;
 use super::mixed;
+use super::prepared::Connections;
 use super::scopes;
 use super::starts::{self, Start};
 use super::steering;
@@ -137,6 +138,8 @@ pub struct Plan {
     pub crashes: Crashes,
     /// Faults in other workers' reports.
     pub handed: Handed,
+    /// The connections that calls need.
+    pub connections: Connections,
 }
 
 /// Actual cost of calls.
@@ -305,6 +308,7 @@ impl Plan {
             throttle_scope: closing::scope(seed),
             crashes,
             handed: Handed::new(seed, troubled),
+            connections: Connections::new(seed, troubled),
             trouble,
             trouble_until,
             max_faults: pick(&mut random, &[10, 50, 200]),

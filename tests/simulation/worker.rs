@@ -23,6 +23,7 @@ use super::gate::SimGate;
 use super::later::{AtPoll, LATER, Strike, at_poll, update};
 use super::mixed;
 use super::plan::{Plan, ms};
+use super::prepared::PreparedHandler;
 use super::results;
 use super::world::{Life, World};
 
@@ -90,7 +91,7 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
         scheduler = scheduler.must_agree();
     }
     let gate = Arc::new(SimGate(Arc::clone(&life)));
-    let handler = SimHandler(Arc::clone(&life));
+    let handler = PreparedHandler(SimHandler(Arc::clone(&life)));
     let metrics = Arc::new(Metrics::new());
     let engine = environment::engine((broker, gate, handler), &metrics, plan.shutdown_timeout);
     let (updates, updated) = mpsc::channel(1);
