@@ -45,6 +45,9 @@ pub(super) struct PublishRequests<M> {
     waiting: Mutex<mpsc::Receiver<PublishRequest<M>>>,
     /// Requests of a batch over which RabbitMQ closed the channel. Each is published alone.
     alone: std::sync::Mutex<VecDeque<PublishRequest<M>>>,
+    /// Notified when `alone` has more requests: another lane may hold `waiting` until a message
+    /// comes.
+    alone_added: Notify,
     refused: std::sync::Mutex<RefusedTargets>,
     /// Notified when there may be something to publish.
     wanted: Arc<Notify>,
@@ -130,6 +133,7 @@ impl<M: Publishing> Publisher<M> {
         let queue = PublishRequests {
             waiting: Mutex::new(receiver),
             alone: std::sync::Mutex::default(),
+            alone_added: Notify::new(),
             refused: std::sync::Mutex::default(),
             wanted: wanted.clone(),
             blocked: block,
@@ -288,6 +292,7 @@ impl<M: Publishing> PublishRequests<M> {
             })
         });
         self.alone().extend(left);
+        self.alone_added.notify_one();
     }
 
     /// Waits until there is something to publish.
@@ -307,7 +312,11 @@ impl<M: Publishing> PublishRequests<M> {
                     return Some(Batch::of([request]));
                 }
             }
-            let mut next = Some(receiver.recv().await?);
+            let mut next = tokio::select! {
+                biased;
+                () = self.alone_added.notified() => continue,
+                request = receiver.recv() => Some(request?),
+            };
             let (mut batch, mut bytes) = (Vec::new(), 0);
             while let Some(request) = next {
                 if let Some(request) = self.wanted_request(request) {
@@ -343,5 +352,45 @@ impl<M: Publishing> PublishRequests<M> {
         let mut receiver = self.waiting.lock().await;
         receiver.close();
         while receiver.try_recv().is_ok() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Message;
+
+    fn outgoing() -> Outgoing {
+        Outgoing {
+            queue: "jobs.delay".into(),
+            message: Message {
+                body: "".into(),
+                properties: lapin::BasicProperties::default(),
+                routing_key: String::new(),
+            },
+        }
+    }
+
+    /// RabbitMQ closed the channel of one lane while the other waited for a message.
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_are_published_alone_wait_for_no_other_message() {
+        let (publisher, requests) = Publisher::new();
+        let caller = tokio::spawn(async move { publisher.publish(vec![outgoing(); 2]).await });
+        tokio::task::yield_now().await;
+        let batch = requests.next_batch().await.expect("a batch");
+        assert_eq!(batch.messages.len(), 2);
+        let publishing = {
+            let requests = Arc::clone(&requests);
+            tokio::spawn(async move {
+                while let Some(mut batch) = requests.next_batch().await {
+                    batch.answer_rest(&Ok(()));
+                }
+            })
+        };
+        tokio::task::yield_now().await;
+        requests.publish_alone(batch);
+        let answers = caller.await.expect("no panic");
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+        publishing.abort();
     }
 }
