@@ -73,9 +73,8 @@ impl Secrets {
 
     async fn read(&self, tenant: &Tenant) -> Result<Arc<str>, NoSecret> {
         let mut known = self.known(tenant).lock_owned().await;
-        let now = Instant::now();
         if let Some((text, read)) = &*known
-            && now < *read + SECRET_MAX_AGE
+            && read.elapsed() < SECRET_MAX_AGE
         {
             return Ok(Arc::clone(text));
         }
@@ -86,7 +85,8 @@ impl Secrets {
         let reading = spawn_blocking(move || {
             let _turn = turn;
             let text: Arc<str> = secret_in(&files, &tenant)?.into();
-            *known = Some((Arc::clone(&text), now));
+            // A file that takes long to read would otherwise be read for each call.
+            *known = Some((Arc::clone(&text), Instant::now()));
             Ok(text)
         });
         let ended = reading.await;
@@ -245,6 +245,28 @@ mod tests {
             ..secrets.files
         });
         assert_eq!(describe(&secrets, &acme).await, "default");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_secret_that_takes_long_to_read_is_kept_for_a_second_too() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let slow = folder.path().join("slow");
+        let made = std::process::Command::new("mkfifo").arg(&slow).status();
+        assert!(made.expect("it runs").success());
+        let secrets = Secrets::new(SecretFiles {
+            folder: Some(folder.path().to_owned()),
+            default: None,
+        });
+        let tenant = tenant("slow");
+        let answers = async {
+            tokio::time::advance(SECRET_MAX_AGE + Duration::from_millis(500)).await;
+            std::fs::write(&slow, "one").expect("a thread reads it");
+        };
+        let (text, ()) = tokio::join!(describe(&secrets, &tenant), answers);
+        assert_eq!(text, "one");
+        std::fs::remove_file(&slow).expect("it is there");
+        std::fs::write(&slow, "two").expect("written");
+        assert_eq!(describe(&secrets, &tenant).await, "one");
     }
 
     /// The clock stands still while a thread reads, so no time passes unless the test says so.
