@@ -129,7 +129,14 @@ fn read_expiry(message: &impl Envelope, returned: bool) -> Expiry {
     };
     match ends_ms {
         Some(ends_ms) => Expiry::ends(ends_ms),
-        None => Expiry::lasts(message.expiration_ms(), message.published_ms()),
+        None => {
+            // A message that moves has its `expiration` in our header.
+            let lasts_ms = match message.header(headers::EXPIRATION) {
+                Field::Text(text) if returned => text.parse().ok(),
+                _ => message.expiration_ms(),
+            };
+            Expiry::lasts(lasts_ms, message.published_ms())
+        }
     }
 }
 

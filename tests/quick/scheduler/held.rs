@@ -201,11 +201,10 @@ fn a_delayed_start_lasts_while_a_job_asks_whether_it_is_the_first() {
     assert!(seconds > 3_500, "{seconds}");
 }
 
-#[test]
-fn a_delayed_start_lasts_while_redis_never_showed_its_clock() {
-    let mut desk = desk(4);
-    let delay = ("x-delay", HeaderValue::Int(3_600_000));
-    let mut done = desk.deliver_messages(DeliverySource::Fresh, vec![job(&[delay])]);
+/// Delivers a job, releases it because Redis does not show its clock, and delivers it again at the
+/// end of its trip, with the clock.
+fn released_without_clock(desk: &mut Desk, job: Message) -> Done {
+    let mut done = desk.deliver_messages(DeliverySource::Fresh, vec![job]);
     let mut left = Vec::new();
     for _ in 0..60 {
         if !done.asked.is_empty() {
@@ -220,7 +219,22 @@ fn a_delayed_start_lasts_while_redis_never_showed_its_clock() {
     desk.confirmed(*key);
     desk.start_one();
     assert!(desk.arrives(released.clone()).asked.is_empty());
-    let delayed = desk.step(Duration::from_millis(trip(&released.message).wait_ms));
+    desk.step(Duration::from_millis(trip(&released.message).wait_ms))
+}
+
+#[test]
+fn an_expiration_lasts_while_redis_never_showed_its_clock() {
+    let mut expires = job(&[("timestamp_in_ms", HeaderValue::Int(STORE_MS))]);
+    expires.properties = expires.properties.with_expiration("500".into());
+    let done = released_without_clock(&mut desk(4), expires);
+    assert!(done.asked.is_empty());
+    assert_eq!(&*done.published[0].1.queue, "jobs.dead");
+}
+
+#[test]
+fn a_delayed_start_lasts_while_redis_never_showed_its_clock() {
+    let delay = ("x-delay", HeaderValue::Int(3_600_000));
+    let delayed = released_without_clock(&mut desk(4), job(&[delay]));
     assert!(delayed.asked.is_empty());
     let at = delayed.published[0].1.message.header(headers::NOT_BEFORE);
     assert!(
