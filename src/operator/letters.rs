@@ -5,20 +5,42 @@ use std::collections::BTreeMap;
 use broker::{Message, Outgoing};
 use lapin::types::AMQPValue;
 use rules::delays::QueueNames;
-use rules::headers::{ATTEMPT, DIED, FIRST_CALL, HeaderValue, OURS, REASON, ROUTING_KEY, WAITS};
+use rules::headers::{
+    ATTEMPT, DIED, EXPIRATION, EXPIRES, FIRST, FIRST_CALL, HeaderValue, NOT_BEFORE, OURS, REASON,
+    RETRY_AFTER, ROUTING_KEY, WAITS,
+};
 use rules::job::dedupe::{DEDUPE_FOR, DEDUPE_KEY};
 use rules::job::start::{self, DELAY};
 use rules::job::{Envelope as _, Field};
+use rules::steering::DIVERTED;
 use serde_json::{Value, json};
 
 use super::answer::{answers, words};
 use super::text::{count, plain};
 use super::times::{at, span};
 
+/// Headers of a diverted job that count when it comes back: those of its routing key, its times and
+/// its dedupe key.
+const KEPT: [&str; 6] = [
+    ROUTING_KEY,
+    NOT_BEFORE,
+    RETRY_AFTER,
+    EXPIRES,
+    EXPIRATION,
+    FIRST,
+];
+
 /// Returns the dead letter as a new job, and the queue to publish it to. A publish to the work
 /// queue would lose the publisher's routing key. A job with one goes to the due queue, where our
-/// header carries the key.
+/// header carries the key. A diverted job goes there, too: it has all its attempts, and its delayed
+/// start, its expiration and its dedupe key still count.
 pub fn for_replay(letter: Message, names: &QueueNames) -> Outgoing {
+    if reason(&letter) == DIVERTED {
+        return Outgoing {
+            queue: names.due.clone(),
+            message: diverted(&letter),
+        };
+    }
     let key = match letter.header(ROUTING_KEY) {
         Field::Text(key) => Some(HeaderValue::Text(key.to_owned())),
         _ => None,
@@ -34,6 +56,20 @@ pub fn for_replay(letter: Message, names: &QueueNames) -> Outgoing {
             message,
         },
     }
+}
+
+/// Returns the job that was diverted.
+fn diverted(letter: &Message) -> Message {
+    let kept = |name: &'static str| match letter.header(name) {
+        Field::Text(text) => Some((name, HeaderValue::Text(text.to_owned()))),
+        Field::Int(number) => Some((name, HeaderValue::Int(number))),
+        _ => None,
+    };
+    let mut set: Vec<_> = KEPT.into_iter().filter_map(kept).collect();
+    if start::is_counted(letter) {
+        set.push((ATTEMPT, HeaderValue::Int(1)));
+    }
+    letter.clone().for_republish().with_headers(&set, &OURS)
 }
 
 /// Returns the message as a new job, without the headers of the worker and the broker. Its delayed

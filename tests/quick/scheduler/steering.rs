@@ -4,14 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{DeliverySource, Message};
+use broker::{DeliverySource, Message, Outgoing};
 use gate::GateError;
 use handler::Outcome;
+use operator::letters::for_replay;
+use rules::delays::{DelayLevels, QueueNames};
+use rules::headers::HeaderValue;
 use rules::job::Field;
 use rules::steering::{Hold, Instruction, SightedState, Steering};
 use rules::tenant::Tenant;
 
-use crate::scheduler::{CAPACITY, Desk, Done, MS, START, retry, wait};
+use crate::scheduler::{CAPACITY, Desk, Done, MS, START, STORE_MS, retry, wait};
 
 /// Returns a job of tenant `a` with this ID.
 fn job(id: &str) -> Message {
@@ -236,4 +239,55 @@ fn jobs_of_a_diverted_tenant_go_to_its_queue_and_those_of_others_stay() {
         .deliver_messages(DeliverySource::Fresh, vec![job("3")])
         .asked;
     assert_eq!(asked.len(), 1, "it is over");
+}
+
+/// Diverts jobs of tenant `a`, and brings them back after `later`.
+fn diverted_and_back(desk: &mut Desk, jobs: Vec<Message>, later: Duration) -> Done {
+    let number = jobs.len();
+    steer(desk, [Instruction::Divert(tenant(), "elsewhere".into())]);
+    let done = desk.deliver_messages(DeliverySource::Fresh, jobs);
+    assert_eq!(done.published.len(), number);
+    steer(desk, []);
+    desk.step(later);
+    let names = QueueNames::new("jobs", &DelayLevels::new(Duration::from_secs(300)));
+    let back = |(_, outgoing): (_, Outgoing)| {
+        let Outgoing { queue, message } = for_replay(outgoing.message, &names);
+        assert_eq!(queue, names.due);
+        message
+    };
+    let back = done.published.into_iter().map(back).collect();
+    desk.deliver_messages(DeliverySource::Due, back)
+}
+
+#[test]
+fn a_diverted_job_that_comes_back_keeps_its_delayed_start() {
+    let mut desk = Desk::with_clock(4);
+    let delayed = |id| job(id).with_headers(&[("x-delay", HeaderValue::Int(86_400_000))], &[]);
+    let done = diverted_and_back(&mut desk, vec![delayed("1")], MS * 1_000);
+    assert!(done.asked.is_empty());
+    // Its start was counted before it was diverted.
+    let done = desk.deliver_messages(DeliverySource::Fresh, vec![delayed("2")]);
+    let outgoing = desk.leaves(done);
+    let done = diverted_and_back(&mut desk, vec![outgoing.message], MS * 1_000);
+    assert!(done.asked.is_empty());
+}
+
+#[test]
+fn a_diverted_job_that_comes_back_expires_on_time() {
+    let mut desk = Desk::with_clock(4);
+    let published = HeaderValue::Int(i64::try_from(STORE_MS).expect("a time"));
+    let mut job = job("1").with_headers(&[("timestamp_in_ms", published)], &[]);
+    job.properties = job.properties.with_expiration("5000".into());
+    let done = diverted_and_back(&mut desk, vec![job], MS * 60_000);
+    assert!(done.asked.is_empty());
+    assert_eq!(&*done.published[0].1.queue, "jobs.dead");
+}
+
+#[test]
+fn diverted_jobs_with_one_dedupe_key_are_still_duplicates() {
+    let mut desk = Desk::with_clock(4);
+    let key = ("x-dedupe-key", HeaderValue::Text("k".to_owned()));
+    let jobs = ["1", "2"].map(|id| job(id).with_headers(std::slice::from_ref(&key), &[]));
+    let done = diverted_and_back(&mut desk, jobs.to_vec(), MS * 1_000);
+    assert_eq!((done.deduped.len(), done.asked.len()), (2, 0));
 }

@@ -13,7 +13,8 @@ use crate::facts::{Death, JobFact, WorkerFact};
 use crate::scheduler::Scheduler;
 use crate::scheduler::entry::{JobEntry, Phase};
 use gate::GateError;
-use rules::headers;
+use rules::headers::{self, HeaderValue};
+use rules::job;
 use rules::limit::{Limits, floor_ms};
 use rules::steering::{
     CANCELLED, DIVERTED, Hold, JobRequests, Sighted, SightedState, Sighting, Steering, WaitState,
@@ -120,7 +121,11 @@ impl Scheduler {
         let Some(queue) = self.steering.now.diverts(&job.claims.tenant).cloned() else {
             return false;
         };
-        let headers = headers::dead(job.claims.attempt, DIVERTED, None);
+        // It keeps its times, for the case that it comes back.
+        let rest = self.rest(now, key);
+        let wait_ms = rest.map_or(0, |rest| rest.within_ms);
+        let mut headers = job::postponed(&job.claims, rest.map(|rest| rest.at_ms), wait_ms);
+        headers.push((headers::REASON, HeaderValue::Text(DIVERTED.to_owned())));
         self.sight(now, key, SightedState::Diverted);
         self.facts.push(JobFact::Diverted);
         self.leave(now, key, (queue, headers), None);
