@@ -11,11 +11,11 @@ use super::times::when;
 use broker::amqp::Client;
 use gate::instructions::{BoardView, Versions, drop_all, see};
 use gate::redis::RedisGate;
-use rules::steering::{ALL, Hold, Instruction};
+use rules::steering::{Hold, Instruction};
 
 words! {
     /// An instruction to all workers.
-    pub struct HeldWord = [Hold::Paused, Hold::Draining].map(Hold::keyword);
+    pub struct HeldWord = Hold::EVERY.map(Hold::keyword);
 
     /// Says that all workers are paused.
     pub struct PausedWord = ["paused"];
@@ -118,13 +118,14 @@ pub struct Resuming {
     versions: Versions,
 }
 
-/// Removes the instruction to all workers.
+/// Removes the instructions to all workers.
 ///
 /// # Errors
 /// [`NotDone::Redis`]
 pub async fn resume(gate: &RedisGate) -> Result<Resuming, NotDone> {
     let before = held(&see(gate).await?).map(|(hold, _)| hold);
-    let versions = drop_all(gate, &[ALL.to_owned()]).await?;
+    let names = Hold::EVERY.map(|hold| Instruction::All(hold).name());
+    let versions = drop_all(gate, &names).await?;
     Ok(Resuming { before, versions })
 }
 

@@ -135,8 +135,8 @@ impl JobRef {
         same.then(|| (first.0, first.1, versions.collect()))
     }
 
-    /// Asks all workers not to call the job any more. The request stands for `for_ms`. Waits at
-    /// most `wait` until a worker has seen the job.
+    /// Asks all workers not to call the job any more. The request stands for `for_ms` or longer, if
+    /// an earlier one does. Waits at most `wait` until a worker has seen the job.
     ///
     /// # Errors
     /// [`NotDone::Redis`]
@@ -148,10 +148,11 @@ impl JobRef {
     ) -> Result<Cancelling, NotDone> {
         let until = Instant::now() + wait;
         let seen = see(gate).await?;
+        let lasts = |until_ms| (seen.iter()).all(|board| until_ms >= board.now_ms + for_ms);
         let (number, until_ms, versions) = match self.known(&seen) {
-            Some(known) => known,
-            None => {
-                let number = new_number();
+            Some(known) if lasts(known.1) => known,
+            known => {
+                let number = known.map_or_else(new_number, |known| known.0);
                 let cancel = Instruction::Cancel(self.tenant.clone(), self.id.clone(), number);
                 let versions = put(gate, &cancel, for_ms).await?;
                 let until_ms = self.known(&see(gate).await?).map_or(0, |known| known.1);

@@ -38,7 +38,10 @@ pub enum Hold {
 }
 
 impl Hold {
-    /// Returns the text of the instruction.
+    /// All of them. Each may be in force beside the other.
+    pub const EVERY: [Self; 2] = [Self::Paused, Self::Draining];
+
+    /// Returns the name and the text of the instruction.
     pub fn keyword(self) -> &'static str {
         match self {
             Self::Paused => "pause",
@@ -69,8 +72,6 @@ pub enum Instruction {
     Wake(Option<Tenant>, u64),
 }
 
-/// Name of the instruction that stops all workers.
-pub const ALL: &str = "all";
 /// Name of the instruction that wakes the jobs of all tenants.
 const WAKE: &str = "wake";
 
@@ -78,7 +79,7 @@ impl Instruction {
     /// Returns the instruction's name. It replaces an earlier instruction with the same name.
     pub fn name(&self) -> String {
         match self {
-            Self::All(_) => ALL.to_owned(),
+            Self::All(hold) => hold.keyword().to_owned(),
             Self::Cancel(tenant, id, _) => of_job("cancel", tenant, id),
             Self::Show(tenant, id, _) => of_job("show", tenant, id),
             Self::Divert(tenant, _) => format!("divert:{}", tenant.key()),
@@ -103,12 +104,8 @@ impl Instruction {
     /// Parses an instruction from its name and text. Returns `None` if this version does not know
     /// it.
     pub fn read(name: &str, text: &str) -> Option<Self> {
-        if name == ALL {
-            let holds = [Hold::Paused, Hold::Draining];
-            return holds
-                .into_iter()
-                .find(|hold| hold.keyword() == text)
-                .map(Self::All);
+        if let Some(hold) = Hold::EVERY.into_iter().find(|hold| hold.keyword() == name) {
+            return (text == name).then_some(Self::All(hold));
         }
         if name == WAKE {
             return Some(Self::Wake(None, text.parse().ok()?));
@@ -391,7 +388,8 @@ mod tests {
         }
         for (name, text) in [
             ("", ""),
-            ("all", "explode"),
+            ("pause", "explode"),
+            ("pause", "drain"),
             ("cancel:a", "1"),
             ("cancel:a:b", "x"),
             ("cancel::b", "1"),

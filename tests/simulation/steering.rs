@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use engine::action::Update;
 use gate::instructions::LIVE_MS;
-use rules::steering::{ALL, CANCELLED, Hold, Instruction, SightedState, Steering};
+use rules::steering::{CANCELLED, Hold, Instruction, SightedState, Steering};
 use rules::tenant::Tenant;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
@@ -136,7 +136,9 @@ pub fn end(world: &World) {
     if world.plan.seed >= STEERED {
         let mut steered = world.steered.inner();
         steered.paused = None;
-        steered.board.drop_one(now_ms(world), ALL);
+        for hold in Hold::EVERY {
+            steered.board.drop_one(now_ms(world), hold.keyword());
+        }
     }
 }
 
@@ -172,7 +174,7 @@ fn wake(world: &World) {
 }
 
 async fn hold(world: &World) {
-    let hold = [Hold::Paused, Hold::Draining][world.below(2)];
+    let hold = Hold::EVERY[world.below(2)];
     let version = put(world, &Instruction::All(hold));
     let until = Instant::now() + world.up_to(HELD_MS);
     while Instant::now() < until {

@@ -400,8 +400,10 @@ async fn actions_match_the_commands_and_are_audited() {
     assert_eq!(cancelled["state"], "requested");
     let drained = port.post("/drain", &json!({})).await.is(200);
     assert_eq!(drained["all"], "draining");
+    // Both last, and a resume ends both.
+    assert_eq!(port.get("/instructions").await.is(200)["held"], "pause");
     let resumed = port.post("/resume", &json!({})).await.is(200);
-    assert_eq!(resumed["was"], "drain");
+    assert_eq!(resumed["was"], "pause");
     // It was canceled before any call.
     run.holds("dead", 1).await;
     let letters = port.get("/dead/letters?tenant=acme").await;

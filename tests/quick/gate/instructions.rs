@@ -1,10 +1,15 @@
-//! A board takes a limited number of operators' instructions.
+//! A board takes a limited number of operators' instructions, and each lasts as long as it was given.
+
+use std::time::Duration;
 
 use gate::GateError;
 use gate::instructions::{drop_all, put, see};
+use kit::SECOND;
 use kit::gate::{fake_gate, limit, tenant};
+use operator::hold;
+use operator::job::JobRef;
 use rules::limit::Algorithm;
-use rules::steering::{Instruction, MAX_INSTRUCTIONS};
+use rules::steering::{Hold, Instruction, MAX_INSTRUCTIONS};
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -32,4 +37,44 @@ async fn a_full_board_takes_an_instruction_once_another_has_ended() {
     let next = put(&fake.gate, &cancel(MAX_INSTRUCTIONS), HOUR_MS).await;
     next.expect("there is room again");
     assert_eq!(posted().await, MAX_INSTRUCTIONS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_and_a_drain_do_not_end_each_other() {
+    let fake = fake_gate(limit(Algorithm::FixedWindow, 1, 1_000));
+    let held = async || {
+        let seen = see(&fake.gate).await.expect("a board");
+        hold::held(&seen).map(|(hold, _)| hold)
+    };
+    for (long, short) in [
+        (Hold::Draining, Hold::Paused),
+        (Hold::Paused, Hold::Draining),
+    ] {
+        for (hold, hours) in [(long, 3), (short, 1)] {
+            let posted = put(&fake.gate, &Instruction::All(hold), hours * HOUR_MS).await;
+            posted.expect("there is room");
+        }
+        assert_eq!(held().await, Some(Hold::Paused));
+        tokio::time::sleep(Duration::from_millis(2 * HOUR_MS)).await;
+        assert_eq!(held().await, Some(long));
+        hold::resume(&fake.gate).await.expect("the gate answers");
+        assert_eq!(held().await, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_cancellation_lasts_longer_but_not_shorter() {
+    let fake = fake_gate(limit(Algorithm::FixedWindow, 1, 1_000));
+    let job = JobRef::new(tenant("t"), "order-7", 300 * SECOND).expect("a job");
+    let ends = async |for_ms| {
+        let cancelled = job.cancel(&fake.gate, SECOND, for_ms).await;
+        cancelled
+            .expect("the gate answers")
+            .until_ms
+            .0
+            .expect("it ends")
+    };
+    let first = ends(60_000).await;
+    assert!(ends(HOUR_MS).await > first + HOUR_MS / 2);
+    assert!(ends(1_000).await > first + HOUR_MS / 2);
 }
