@@ -242,9 +242,7 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&key) else {
             return Err(receipt);
         };
-        let is_throttled =
-            self.queues.is_paused(&job.claims.tenant) || self.breakers.is_throttled(now);
-        if is_throttled || !self.is_wanted(job) {
+        if self.is_throttled(now, &job.claims.tenant) || !self.is_wanted(job) {
             return Err(receipt);
         }
         let good_for = self.admission.good_for(limits);

@@ -230,6 +230,12 @@ impl Scheduler {
         }
     }
 
+    /// Returns true if no job of the tenant may start: its throttle is being stored, or all tenants
+    /// are throttled.
+    pub(in crate::scheduler) fn is_throttled(&self, now: Duration, tenant: &Tenant) -> bool {
+        self.queues.is_paused(tenant) || self.breakers.is_throttled(now)
+    }
+
     fn throttle_not_stored(&mut self, now: Duration, block: Block, why: &GateError) {
         let (scope, by) = (block.scope.clone(), block.reason.clone());
         let (first, left) = (block.failures == 0, block.until.saturating_sub(now));
