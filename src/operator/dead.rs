@@ -242,14 +242,15 @@ impl Dead<'_> {
         Ok((found.map(|fetched| fetched.message), progress))
     }
 
-    /// Returns the dead letter with this ID.
+    /// Returns the newest dead letter with this ID, and with this tenant if one is named.
     ///
     /// # Errors
     /// [`NotDone::Missing`] if no dead letter has the ID, [`NotDone::Failed`] if the look ended
     /// before the whole queue was searched, [`NotDone::RabbitMq`]
-    pub async fn find(&self, id: &str) -> Result<Message, NotDone> {
+    pub async fn find(&self, id: &str, tenant: Option<&str>) -> Result<Message, NotDone> {
         let filter = Filter {
             id: Some(id.to_owned()),
+            tenant: tenant.map(str::to_owned),
             ..Filter::default()
         };
         let mut progress = SearchProgress::at(self.client.depth(&self.queue).await?, usize::MAX);

@@ -377,7 +377,8 @@ async fn letter(
     input: &RequestInput,
 ) -> Result<Value, NotDone> {
     let dead = dead(context, client);
-    let letter = dead.find(input.text("id").unwrap_or_default()).await?;
+    let id = input.text("id").unwrap_or_default();
+    let letter = dead.find(id, input.text("tenant")).await?;
     let answer = ShownLetter {
         base: dead.answer(&letter, MAX_SHOWN_BODY_BYTES),
         bytes: letter.body.len() as u64,

@@ -147,6 +147,11 @@ const OF_ALL: &[Param] = &[param(
 )];
 const TENANT: &[Param] = &[param("tenant", NAME, "Tenant, percent-encoded")];
 const JOB: &[Param] = &[param("id", NAME, "Message id, percent-encoded")];
+const OF_TENANT: &[Param] = &[param(
+    "tenant",
+    NAME,
+    "Only a dead letter of this tenant, since two tenants may use one id",
+)];
 const LIMIT: &[Param] = &[param(
     "limit",
     ParamKind::Number {
@@ -365,7 +370,7 @@ pub const ROUTES: &[ApiRoute] = &[
         "Lists the queues and the number of ready jobs in each"),
     read("/dead/letters", ApiRead::DeadLetters, &[FILTER, LIMIT, OFFSET, PIPELINE], "Letters",
         "Lists a page of the dead letters, newest first; same as `sluicegate dead list --json`"),
-    ApiRoute { misses: true, ..read("/dead/letters/{id}", ApiRead::DeadLetter, &[JOB, PIPELINE], "Letter",
+    ApiRoute { misses: true, ..read("/dead/letters/{id}", ApiRead::DeadLetter, &[JOB, OF_TENANT, PIPELINE], "Letter",
         "Shows a dead letter with its headers and body; same as `sluicegate dead show --json`") },
     read("/audit", ApiRead::Audit, &[LIMIT, BEFORE, PIPELINE], "Audit",
         "Lists operators' actions over this interface and by commands, newest first"),

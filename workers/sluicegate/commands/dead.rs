@@ -285,7 +285,7 @@ impl Letters<'_> {
 
     async fn show(&self, id: &str, as_json: bool) -> Result<ExitCode, Failure> {
         let progress = Progress::begin("searching");
-        let letter = self.dead.find(id).await;
+        let letter = self.dead.find(id, None).await;
         drop(progress);
         let letter = letter?;
         let shown = self.dead.answer(&letter, usize::MAX);

@@ -47,7 +47,10 @@ struct LetterLine {
 fn row(asked: &ViewRequest, it: &LetterRow) -> LetterLine {
     let some = |text: &Option<String>| text.clone().unwrap_or_default();
     LetterLine {
-        link: asked.query([("id", some(&it.id).as_str())]),
+        link: asked.query([
+            ("id", some(&it.id).as_str()),
+            ("tenant", some(&it.tenant).as_str()),
+        ]),
         tenant_link: asked.query([("name", some(&it.tenant).as_str())]),
         id: it.id.as_deref().map(ShownName::new),
         tenant: it.tenant.as_deref().map(ShownName::new),
@@ -116,7 +119,9 @@ pub(super) async fn one(
 ) -> Result<String, ApiProblem> {
     let id = asked.value("id");
     let path = format!("/dead/letters/{}", part(id));
-    let letter: ShownLetter = source.read(&path, &asked.query([])).await?;
+    let of_tenant = asked.query([("tenant", asked.value("tenant"))]);
+    let letter: ShownLetter = source.read(&path, &of_tenant).await?;
+    let tenant = letter.tenant.as_deref().unwrap_or_default();
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
     let cut = letter.body.char_indices().nth(MAX_BODY_CHARS);
     let body = cut.map_or(letter.body.as_str(), |(at, _)| &letter.body[..at]);
@@ -126,8 +131,8 @@ pub(super) async fn one(
     };
     let view = LetterView {
         id: ShownName::new(letter.id.as_deref().unwrap_or(id)),
-        of_it: query([("id", id), ("pipeline", pipeline)]),
-        tenant_link: asked.query([("name", letter.tenant.as_deref().unwrap_or_default())]),
+        of_it: query([("id", id), ("tenant", tenant), ("pipeline", pipeline)]),
+        tenant_link: asked.query([("name", tenant)]),
         tenant: letter.tenant.as_deref().map(ShownName::new),
         reason: text(&letter.reason),
         content_type: letter.content_type.as_deref().map(text),

@@ -41,7 +41,10 @@ impl LetterSelection {
     pub fn filter(&self) -> Filter {
         let mut filter = Filter::default();
         match self {
-            Self::One(id, _) => filter.id = Some(id.clone()),
+            // IDs belong to publishers, and two tenants' may be equal.
+            Self::One(id, tenant) => {
+                (filter.id, filter.tenant) = (Some(id.clone()), tenant.clone());
+            }
             Self::Of(tenant, _) => filter.tenant = Some(tenant.clone()),
             Self::All(_) => {}
         }

@@ -220,6 +220,7 @@ fn dead_letters_are_replayed_as_selected() {
     answer(&mut model, picture);
     let act = |which| ServerRequest::Act(0, Act::Replay(which));
     let one = LetterSelection::One("job-0".to_owned(), Some("acme".to_owned()));
+    assert_eq!(one.filter().tenant.as_deref(), Some("acme"));
     assert_eq!(types(&mut model, "Ry")[0].1, act(one.clone()));
     let again = |model: &mut Model| {
         model.doing = None;
