@@ -410,7 +410,8 @@ async fn actions_match_the_commands_and_are_audited() {
     document.check_of("get", "/dead/letters", &letters);
     let letters = letters.is(200);
     assert_eq!(letters["letters"][0]["id"], "four");
-    let letter = port.get("/dead/letters/four").await.is(200);
+    port.get("/dead/letters/four?tenant=another").await.is(404);
+    let letter = port.get("/dead/letters/four?tenant=acme").await.is(200);
     assert_eq!(
         (&letter["body"], &letter["reason"]),
         (&json!("{}"), &json!("cancelled by an operator"))
