@@ -19,8 +19,8 @@ use super::answer::{answers, words};
 use super::text::{count, plain};
 use super::times::{at, span};
 
-/// Headers of a diverted job that count when it comes back: those of its routing key, its times and
-/// its dedupe key.
+/// Headers that a diverted job keeps when it comes back: its routing key, its times, and whether it
+/// is the first with its dedupe key.
 const KEPT: [&str; 6] = [
     ROUTING_KEY,
     NOT_BEFORE,

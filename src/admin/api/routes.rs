@@ -260,7 +260,7 @@ const BACK: &[Param] = &[
     param(
         "back",
         ParamKind::Flag,
-        "True: return the diverted jobs to the work queue as new jobs",
+        "True: return the diverted jobs to the workers with all their attempts",
     ),
     param(
         "from",

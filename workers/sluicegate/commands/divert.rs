@@ -39,7 +39,7 @@ pub struct DivertArgs {
 pub struct UndivertArgs {
     /// Tenant
     pub tenant: String,
-    /// Return the diverted jobs to the work queue as new jobs with all their attempts
+    /// Return the diverted jobs to the workers with all their attempts
     #[arg(long)]
     back: bool,
     /// Queue that holds the diverted jobs [default: the queue of the divert that ends, or else the

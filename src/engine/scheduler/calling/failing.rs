@@ -305,7 +305,7 @@ impl Scheduler {
             let by_answer = self.settings.answers_stop_all;
             (self.breakers).check(now, wants, || by_answer || scope.may_close_all(policy));
         }
-        // A stopping worker makes no more calls than those that run.
+        // A stopping worker starts no more calls.
         if draining && self.admission.is_idle() {
             let jobs = &self.jobs;
             let runs = |key| {
