@@ -230,9 +230,7 @@ impl AmqpLink {
         self.target.failed("the connection ended")
     }
 
-    /// Closes the connection, as far as the peer responds. Channels must be dropped after this: a
-    /// channel that is dropped earlier closes itself in the background, which `lapin` reports as an
-    /// error once the connection is closing.
+    /// Closes the connection, as far as the peer responds.
     pub async fn close(&self) {
         self.close_after(async {}).await;
     }
@@ -243,6 +241,10 @@ impl AmqpLink {
         if self.connected() && !self.blocked() {
             let closing = async {
                 last.await;
+                // A channel that was dropped closes itself in the background. If that is still to
+                // be sent, `lapin` breaks the connection off instead of closing it, and RabbitMQ
+                // logs a warning. A new channel is opened after that.
+                let _last = self.connection.create_channel().await;
                 self.connection.close(200, "closed".into()).await
             };
             match tokio::time::timeout(CLOSE_TIMEOUT, closing).await {

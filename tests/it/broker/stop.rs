@@ -63,6 +63,7 @@ redis: {{url: '{}', prefix: '{name}'}}
 rate-limiter: {{max-requests: 5, window-size: 1h}}
 delay: {{max-delay: 1s}}
 admin: {{listen: 127.0.0.1:0}}
+log: {{level: debug}}
 job: {{tenant: 'json:/tenant'}}
 dispatch: {{http: {{url: 'http://127.0.0.1:9/'}}}}
 ",
@@ -103,6 +104,8 @@ dispatch: {{http: {{url: 'http://127.0.0.1:9/'}}}}
     let log = log.join().expect("no panic").expect("UTF-8");
     assert!(log.iter().any(|line| line.contains("stopped")), "{log:#?}");
     assert!(!log.iter().any(|line| line.contains("ERROR")), "{log:#?}");
+    let broken_off = (log.iter()).find(|line| line.contains("closing the connection failed"));
+    assert_eq!(broken_off, None, "RabbitMQ's log would warn of it");
 
     let letter = client.get(&dead).await.expect("a letter").expect("one");
     let Field::Text(reason) = letter.message.header(REASON) else {
