@@ -255,13 +255,14 @@ impl Dead<'_> {
         };
         let mut progress = SearchProgress::at(self.client.depth(&self.queue).await?, usize::MAX);
         let found = self.next(&filter, &mut progress).await?;
+        let of = tenant.map_or_else(String::new, |tenant| format!(" of {tenant:?}"));
         let missing = || match progress.left {
             0 => NotDone::Missing(format!(
-                "{} has no dead letter with the id {id:?}",
+                "{} has no dead letter{of} with the id {id:?}",
                 self.queue
             )),
             left => NotDone::Failed(format!(
-                "no dead letter with the id {id:?} among those that were read in time; {left} are \
+                "no dead letter{of} with the id {id:?} among those that were read in time; {left} are \
                 left in {}",
                 self.queue
             )),

@@ -456,6 +456,12 @@ async fn looking_at_dead_letters_leaves_them_there() {
     );
     assert!(text.ends_with("\n\n{\"for\":\"b\"}\n"), "{text}");
     buried(&client, 3).await;
+    let done = sluicegate(&yaml, &["dead", "show", "2", "--tenant", "a"]).exited(1);
+    let none = format!("{queue}.dead has no dead letter of \"a\" with the id \"2\"");
+    assert!(done.err.contains(&none), "{}", done.err);
+    buried(&client, 3).await;
+    sluicegate(&yaml, &["dead", "show", "2", "--tenant", "b"]).exited(0);
+    buried(&client, 3).await;
     let done = sluicegate(&yaml, &["dead", "show", "9"]).exited(1);
     assert_eq!(
         done.err,

@@ -61,6 +61,9 @@ enum DeadCommand {
         /// The job's id
         #[arg(value_name = "ID")]
         id: String,
+        /// The job's tenant, if several have this id [default: the newest dead letter's]
+        #[arg(long)]
+        tenant: Option<String>,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -163,7 +166,7 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
             limit,
             json,
         } => letters.list(filter.into(), limit, json).await,
-        DeadCommand::Show { id, json } => letters.show(&id, json).await,
+        DeadCommand::Show { id, tenant, json } => letters.show(&id, tenant.as_deref(), json).await,
         DeadCommand::Replay { change, rate } => {
             letters.change(change, LetterChange::Replay(rate)).await
         }
@@ -283,9 +286,14 @@ impl Letters<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn show(&self, id: &str, as_json: bool) -> Result<ExitCode, Failure> {
+    async fn show(
+        &self,
+        id: &str,
+        tenant: Option<&str>,
+        as_json: bool,
+    ) -> Result<ExitCode, Failure> {
         let progress = Progress::begin("searching");
-        let letter = self.dead.find(id, None).await;
+        let letter = self.dead.find(id, tenant).await;
         drop(progress);
         let letter = letter?;
         let shown = self.dead.answer(&letter, usize::MAX);
