@@ -90,3 +90,29 @@ impl PreparingHandler for ExecHandler {
         answer.await.unwrap_or_else(|_| gone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kit::gate::tenant;
+    use tokio::time::{Instant, sleep};
+
+    /// A program that closes its output is ending, and may take a moment.
+    #[tokio::test]
+    async fn a_program_that_is_ending_gets_no_job() {
+        let script = r#"echo '{"ready": true}'; sleep 0.1; exec >&-; sleep 0.3"#;
+        let exec = Exec {
+            command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+            timeout: Duration::from_secs(10),
+            start_timeout: Duration::from_secs(10),
+        };
+        let handler = ExecHandler::new(&exec, || ());
+        let job = Job::new("1", tenant("acme"), "");
+        let ready = handler.prepare(&job).await.expect("a program");
+        sleep(Duration::from_millis(200)).await;
+        let permit = Permit::until(Instant::now() + Duration::from_secs(10));
+        let attempt = handler.send(&job, ready, permit).await;
+        assert_eq!(attempt.outcome, Outcome::Late);
+        handler.closer().await;
+    }
+}

@@ -1,5 +1,6 @@
 //! One program: starts it, asks it, and ends it with all processes that it has started.
 
+use std::io;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,7 +141,19 @@ impl Child {
 
     /// Reads the next line. An error says why there is none.
     pub async fn next_line(&mut self) -> Result<Vec<u8>, String> {
-        match self.output.next().await {
+        let read = self.read().await;
+        self.line(read).await
+    }
+
+    /// Reads the next line, or learns of the end of the output.
+    pub async fn read(&mut self) -> io::Result<ReadLine> {
+        self.output.next().await
+    }
+
+    /// Returns the line that was read. An error says why there is none, which takes a moment if the
+    /// program is ending.
+    pub async fn line(&self, read: io::Result<ReadLine>) -> Result<Vec<u8>, String> {
+        match read {
             Ok(ReadLine::Whole(line)) => Ok(line),
             Ok(ReadLine::TooLong) => {
                 Err(format!("it wrote a line longer than {MAX_VERDICT} bytes"))
@@ -175,7 +188,7 @@ impl Child {
         }
     }
 
-    async fn describe_end(&mut self) -> String {
+    async fn describe_end(&self) -> String {
         match self.has_ended(EXIT_TIMEOUT).await {
             Some(how) => format!("it ended {how}"),
             None => "it closed its output".to_owned(),

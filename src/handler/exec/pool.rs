@@ -251,9 +251,10 @@ impl PoolState {
             let work = tokio::select! {
                 biased;
                 // This branch comes first: a program that is no longer usable gets no job.
-                line = child.next_line() => {
+                read = child.read() => {
+                    // No job may begin while the program ends.
                     not_begun(&mut offered);
-                    return Some(match line {
+                    return Some(match child.line(read).await {
                         Ok(_) => "it wrote a line without a job".to_owned(),
                         Err(why) => why,
                     });
