@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use rand::RngCore;
 use tokio::time::timeout;
 
@@ -220,11 +221,16 @@ impl<F: Forwarding> PreparingHandler for ForwardHandler<F> {
         permit.written(move || has_arrived.load(Ordering::Relaxed));
         let published = self.forwarder.publish(outgoing).await;
         is_there.store(published.is_ok(), Ordering::Relaxed);
-        let (why, expected) = match (published, expected) {
+        let (why, mut expected) = match (published, expected) {
             (Ok(()), None) => return verdicts::attempt(Verdict::DONE),
             (Ok(()), Some(expected)) => return self.end(job, expected).await,
             (Err(why), expected) => (why, expected),
         };
+        // The confirm was lost, but the worker that got the job has already reported its end.
+        let end = expected.as_mut().and_then(|it| it.end().now_or_never());
+        if let Some(body) = end.flatten() {
+            return report_attempt(&body, &job.id);
+        }
         let exchange = match &*self.exchange {
             "" => "the default exchange",
             name => name,
@@ -255,6 +261,58 @@ impl<F: Forwarding> PreparingHandler for ForwardHandler<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use broker::forwarding::PendingEnds;
+    use bytes::Bytes;
+    use kit::gate::tenant;
+    use rules::job::{Field, Published};
+    use tokio::time::Instant;
+
+    /// A worker that reports at once. Then the connection is lost, and the confirm with it.
+    #[derive(Default)]
+    struct UnconfirmedWorker(PendingEnds);
+
+    impl Forwarding for UnconfirmedWorker {
+        fn is_up(&self) -> bool {
+            true
+        }
+
+        async fn up(&self) {}
+
+        fn done_queue(&self) -> Option<&str> {
+            Some("jobs.done")
+        }
+
+        fn expect(&self, token: String) -> ExpectedEnd {
+            self.0.expect(token)
+        }
+
+        async fn publish(&self, outgoing: Reply) -> Result<(), PublishError> {
+            let Field::Text(token) = outgoing.message.header(headers::DONE_TOKEN) else {
+                panic!("there is no token");
+            };
+            assert!(self.0.report(token, Bytes::new()));
+            Err(PublishError::Down("injected".to_owned()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_report_counts_even_if_the_confirm_is_lost() {
+        let forward = Forward {
+            exchange: "workers".to_owned(),
+            routing_key: None,
+            done: true,
+            timeout: Duration::from_secs(10),
+        };
+        let own = QueueNames::new("jobs", &DelayLevels::new(Duration::from_secs(60)));
+        let worker = Arc::new(UnconfirmedWorker::default());
+        let handler = ForwardHandler::over(worker, &forward, own);
+        let mut job = Job::new("1", tenant("acme"), "");
+        job.published = Published::new(Arc::new(kit::job("acme", "1")));
+        let permit = Permit::until(Instant::now() + Duration::from_secs(10));
+        let attempt = handler.send(&job, (), permit).await;
+        assert_eq!(attempt.outcome, Outcome::Done);
+        assert!(matches!(attempt.fate, Fate::Answered));
+    }
 
     #[test]
     fn nothing_is_done_and_nonsense_is_tried_again() {
