@@ -213,12 +213,16 @@ impl JobRef {
     /// [`NotDone::Redis`]
     pub async fn show(&self, gate: &RedisGate, wait: Duration) -> Result<JobState, NotDone> {
         let until = Instant::now() + wait;
+        // Requests that show the same job replace each other's instruction, so each takes any
+        // report that is newer than itself.
+        let before = gate.sighting(&self.tenant, &self.id).await?;
+        let before = before.and_then(|seen| seen.show);
         let number = new_number();
         let show = Instruction::Show(self.tenant.clone(), self.id.clone(), number);
         let versions = put(gate, &show, ceil_ms(wait + ANSWER_GRACE)).await?;
         let seen = loop {
             let sighting = gate.sighting(&self.tenant, &self.id).await?;
-            let now = |seen: &Sighting| seen.show == Some(number);
+            let now = |seen: &Sighting| seen.show.is_some() && seen.show != before;
             if sighting.as_ref().is_some_and(now) {
                 break sighting;
             }
@@ -229,9 +233,13 @@ impl JobRef {
             }
             sleep(POLL_INTERVAL).await;
         };
-        let followers = Followers::of(&see(gate).await?, &versions);
+        let boards = see(gate).await?;
+        let followers = Followers::of(&boards, &versions);
+        let mut posted = boards.iter().flat_map(|board| &board.posted);
         // The instruction also ends by itself.
-        let _ = drop_all(gate, &[show.name()]).await;
+        if posted.any(|(posted, _)| *posted == show) {
+            let _ = drop_all(gate, &[show.name()]).await;
+        }
         Ok(self.state(followers, seen))
     }
 
