@@ -387,7 +387,8 @@ async fn diverted_jobs_wait_in_their_queue_until_returned() {
         .exited(0);
     let done = fleet.runs(&["tenant", "undivert", "acme", "--back"]).await;
     let done = done.exited(0).out;
-    assert!(done.contains("are no longer diverted"), "{done}");
+    let words = format!("are no longer diverted to {queue}:");
+    assert!(done.contains(&words), "{done}");
     assert!(done.contains("replayed 3 jobs"), "{done}");
     fleet.calls.are(9).await;
     holds(&rabbit, queue, 0).await;

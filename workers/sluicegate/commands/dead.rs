@@ -159,6 +159,7 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
     let letters = Letters {
         dead: dead_in(queue, &client, config),
         noun: "dead letter",
+        again: "run the command again".to_owned(),
     };
     let result = match args.command {
         DeadCommand::List {
@@ -196,8 +197,13 @@ pub async fn bring_back(
     json: bool,
 ) -> Result<ExitCode, Failure> {
     let letters = Letters {
-        dead: dead_in(queue, client, config),
         noun: "job",
+        // The divert that named the queue has ended.
+        again: format!(
+            "run sluicegate tenant undivert {tenant} --back --from {}",
+            plain(&queue, 255)
+        ),
+        dead: dead_in(queue, client, config),
     };
     let chosen = SelectedLetters {
         filter: LetterOptions {
@@ -227,6 +233,8 @@ struct Letters<'a> {
     dead: Dead<'a>,
     /// The name of an entry of its queue.
     noun: &'static str,
+    /// What an operator does about the entries that are left after an interruption.
+    again: String,
 }
 
 /// Returns the note for an incomplete output: the search (`progress`) ended before the queue did,
@@ -345,9 +353,8 @@ impl Letters<'_> {
         }
         match done.failure {
             None if done.stopped => Err(Failure::Failed(format!(
-                "interrupted: the other dead letters are still in {}; run the command again for \
-                them",
-                self.dead.queue
+                "interrupted: the other {}s are still in {}; {} for them",
+                self.noun, self.dead.queue, self.again
             ))),
             Some(error) => Err(error.into()),
             None if done.refused > 0 => Err(Failure::Failed(format!(

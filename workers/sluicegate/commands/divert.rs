@@ -100,9 +100,10 @@ pub async fn undivert(
     .await;
     let (undiverted, known) = divert::undivert(&gate, &tenant, FOLLOW_TIMEOUT).await?;
     if !args.json {
-        let was = match known {
-            Some(_) => "are no longer diverted",
-            None => "were not diverted",
+        let was = match &known {
+            // After this, only the operator knows where the diverted jobs are.
+            Some(queue) => format!("are no longer diverted to {}", plain(queue, 255)),
+            None => "were not diverted".to_owned(),
         };
         let who = undiverted.base.describe();
         writeln!(std::io::stdout(), "jobs of {tenant} {was}: {who}")?;
