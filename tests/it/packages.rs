@@ -270,4 +270,6 @@ fn the_configuration_is_at_the_default_path() {
     let config = Config::parse("c.yaml", "{}", std::iter::empty()).expect("valid");
     assert!(stops_within > config.dispatch.shutdown_timeout);
     assert!(parse_duration(&set("WatchdogSec")).is_some());
+    // By default, systemd would also stop the programs of dispatch.exec, in the middle of a job.
+    assert_eq!(set("KillMode"), "mixed");
 }
