@@ -1,6 +1,7 @@
 //! Waits for the result of a job that was just published, and prints it.
 
-use std::io::Write;
+use std::borrow::Cow;
+use std::io::{IsTerminal as _, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -105,10 +106,8 @@ fn print(id: &str, result: &Message, as_json: bool) -> Result<ExitCode, Failure>
         }))?;
     } else {
         let mut out = std::io::stdout().lock();
-        out.write_all(&result.body)?;
-        if !result.body.is_empty() && !result.body.ends_with(b"\n") {
-            out.write_all(b"\n")?;
-        }
+        let is_terminal = out.is_terminal();
+        out.write_all(&shown(&result.body, is_terminal))?;
         if text(TRUNCATED).is_some() {
             eprintln!("the answer is truncated to dispatch.results.max-body");
         }
@@ -118,4 +117,35 @@ fn print(id: &str, result: &Message, as_json: bool) -> Result<ExitCode, Failure>
     }
     let reason = plain(text(REASON).unwrap_or("no reason given"), 1_000);
     Err(Failure::Failed(format!("the job is {ended}: {reason}")))
+}
+
+/// Returns the body of an answer as it is printed. It may contain any text, which must not control
+/// a terminal. Programs get all other bytes as they are.
+fn shown(body: &[u8], is_terminal: bool) -> Cow<'_, [u8]> {
+    if is_terminal {
+        let text = String::from_utf8_lossy(body);
+        let lines = text.lines().map(|line| plain(line, usize::MAX) + "\n");
+        return Cow::Owned(lines.collect::<String>().into_bytes());
+    }
+    match body.ends_with(b"\n") || body.is_empty() {
+        true => Cow::Borrowed(body),
+        false => Cow::Owned([body, b"\n"].concat()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_does_not_control_the_terminal() {
+        let body = b"one\x1b[2J\ntwo\xff";
+        assert_eq!(&*shown(body, false), b"one\x1b[2J\ntwo\xff\n");
+        let text = "one\\u{1b}[2J\ntwo\u{fffd}\n";
+        assert_eq!(&*shown(body, true), text.as_bytes());
+        assert_eq!(&*shown(b"line\n", false), b"line\n");
+        for is_terminal in [false, true] {
+            assert_eq!(&*shown(b"", is_terminal), b"");
+        }
+    }
 }
