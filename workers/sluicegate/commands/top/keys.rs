@@ -266,12 +266,12 @@ impl Model {
         if self.view != TopView::DeadLetters || self.page.is_some() || !self.is_free() {
             return;
         }
+        // A fetch holds dead letters, which a replay at the same time would not find.
+        if self.pipeline().letters.is_in_flight() {
+            return self.show_status("dead letters are being fetched", key != 'f');
+        }
         if key == 'f' {
-            let letters = &mut self.pipeline_mut().letters;
-            if !letters.is_in_flight() {
-                letters.urge();
-            }
-            return;
+            return self.pipeline_mut().letters.urge();
         }
         match self.letters_meant(key) {
             Ok(which) => self.asking = Some(Prompt::Sure(Act::Replay(which))),

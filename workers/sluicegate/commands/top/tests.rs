@@ -84,6 +84,34 @@ fn dead_letters_are_fetched_on_opening_and_on_a_key_only() {
     assert!(letters(&mut model));
 }
 
+/// A fetch holds dead letters, which a replay at the same time would not find.
+#[test]
+fn dead_letters_are_not_fetched_while_they_are_replayed() {
+    let fetches = |model: &mut Model| kinds(model).contains(&ServerRequest::DeadLetters(0));
+    let opened = || {
+        let mut model = model();
+        types(&mut model, "4");
+        answer(&mut model, picture);
+        model
+    };
+    let mut model = opened();
+    types(&mut model, "f");
+    assert!(fetches(&mut model));
+    types(&mut model, "A");
+    assert_eq!(model.asking, None, "they are under way");
+
+    let mut model = opened();
+    let begun = types(&mut model, "Ay");
+    let [(number, ServerRequest::Act(..))] = begun.as_slice() else {
+        panic!("{begun:?}");
+    };
+    model.at_time(NOW + 60_000);
+    types(&mut model, "14");
+    assert!(!fetches(&mut model), "they are being replayed");
+    model.came(*number, ServerAnswer::Done(Ok("replayed 5".to_owned())));
+    assert!(fetches(&mut model));
+}
+
 #[test]
 fn the_selected_tenant_stays_selected_when_its_position_changes() {
     let mut model = looks_at_tenants();

@@ -69,8 +69,9 @@ impl Model {
                 let is_bad = ended.is_err();
                 self.show_status(ended.unwrap_or_else(|why| why), is_bad);
                 self.urge();
-                if self.view == TopView::DeadLetters {
-                    self.pipeline_mut().letters.urge();
+                let letters = &mut self.pipelines[self.at].letters;
+                if self.view == TopView::DeadLetters && !letters.is_in_flight() {
+                    letters.urge();
                 }
             }
         }
@@ -88,7 +89,8 @@ impl Model {
     pub(in super::super) fn opened(&mut self) {
         self.urge();
         let now_ms = self.now_ms;
-        if self.view == TopView::DeadLetters && self.page.is_none() {
+        // While an action runs, which may be a replay, nothing is fetched.
+        if self.view == TopView::DeadLetters && self.page.is_none() && self.doing.is_none() {
             let letters = &mut self.pipeline_mut().letters;
             if !letters.is_in_flight() && letters.is_older(now_ms, LETTERS_MS) {
                 letters.urge();
