@@ -55,7 +55,11 @@ pub async fn run(
 
 /// Assembles the work of a pipeline with the handler that its configuration asks for. Contacts no
 /// server and starts nothing yet.
-fn work(config: Config, shared_state: &SharedState, fresh: bool) -> Result<Work, AppError> {
+pub(super) fn work(
+    config: Config,
+    shared_state: &SharedState,
+    fresh: bool,
+) -> Result<Work, AppError> {
     let dispatch = &config.dispatch;
     if let Some(exec) = dispatch.exec.clone() {
         return work_later(config, shared_state, fresh, move |_, metrics| {

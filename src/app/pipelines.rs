@@ -4,7 +4,9 @@
 mod keeper;
 
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -116,7 +118,15 @@ struct RunningPipeline {
 impl PipelineSet {
     /// Detects configuration errors that can be found without a server.
     fn check_config(&self, config: &Config) -> Result<(), AppError> {
-        (self.make)(config.clone(), &self.shared_state, false).map(drop)
+        let (make, shared_state) = (&self.make, &self.shared_state);
+        let check = || make(config.clone(), shared_state, false).map(drop);
+        // In a thread that the runtime does not know, nothing starts, such as the fetch of a token.
+        thread::scope(
+            |scope| match thread::Builder::new().spawn_scoped(scope, check) {
+                Ok(checking) => checking.join().unwrap_or_else(|why| resume_unwind(why)),
+                Err(_) => check(),
+            },
+        )
     }
 
     fn start(&mut self, name: &PipelineName, config: Config, fresh: bool) {
@@ -265,4 +275,42 @@ fn change(name: &PipelineName, running: &RunningPipeline, config: &Config) -> bo
         wanted.end = false;
     });
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::net::TcpListener;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::handlers::work;
+
+    /// A configuration is also checked when another pipeline's has changed.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn checking_a_configuration_fetches_no_token() {
+        crate::install_tls_provider();
+        let endpoint = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let yaml = format!(
+            "dispatch: {{http: {{url: 'http://api/', oauth2: {{token-url: 'http://{}/', \
+            client-id: x, client-secret: hunter2}}}}}}",
+            endpoint.local_addr().expect("it is bound")
+        );
+        let config = Config::parse("c.yaml", &yaml, std::iter::empty()).expect("valid");
+        let set = PipelineSet {
+            board: Arc::new(PipelineStates::named()),
+            stop: Stop::default(),
+            make: Arc::new(work),
+            shared_state: SharedState::default(),
+            shared: config.clone().into(),
+            running: BTreeMap::new(),
+            keepers: JoinSet::new(),
+        };
+        for _ in 0..100 {
+            set.check_config(&config).expect("it can be used");
+        }
+        let asked = timeout(Duration::from_millis(500), endpoint.accept()).await;
+        assert!(asked.is_err(), "{asked:?}");
+    }
 }
