@@ -1,5 +1,7 @@
 //! The action of each key.
 
+use std::cell::Cell;
+
 use gate::Change;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rules::tenant::Tenant;
@@ -104,7 +106,7 @@ impl Model {
         self.page = Some(TenantPage {
             tenant,
             glance: QueryState::default(),
-            scroll: 0,
+            scroll: Cell::default(),
         });
     }
 
@@ -143,7 +145,7 @@ impl Model {
             KeyCode::Up | KeyCode::Char('k') => self.go(-1),
             KeyCode::PageDown | KeyCode::Char(' ') => self.go(PAGE),
             KeyCode::PageUp => self.go(-PAGE),
-            KeyCode::Home | KeyCode::Char('g') => self.go(isize::MIN / 2),
+            KeyCode::Home | KeyCode::Char('g') => self.go(isize::MIN),
             KeyCode::End | KeyCode::Char('G') => self.go(isize::MAX / 2),
             KeyCode::Char(c @ ('p' | 'r' | 'l' | 'c' | 't' | 'e' | 'x' | 'z')) => self.of_tenant(c),
             KeyCode::Char(c @ ('f' | 'R' | 'T' | 'A')) => self.of_letters(c),
@@ -183,14 +185,9 @@ impl Model {
     }
 
     fn go(&mut self, by: isize) {
-        if let Some(page) = &mut self.page {
-            let lines = page
-                .glance
-                .known()
-                .map_or(0, |(it, _)| it.description.lines().count());
-            let last = lines.saturating_sub(1);
-            page.scroll = page.scroll.saturating_add_signed(by).min(last);
-            return;
+        if let Some(page) = &self.page {
+            let scroll = page.scroll.get().saturating_add_signed(by);
+            return page.scroll.set(scroll);
         }
         let rows = self.rows();
         self.cursor().go(&rows, by);

@@ -4,6 +4,7 @@
 mod questions;
 mod rows;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use config::{Config, PipelineName};
@@ -52,8 +53,9 @@ pub struct PipelineModel {
 pub struct TenantPage {
     pub tenant: Tenant,
     pub glance: QueryState<Glance>,
-    /// Number of text lines scrolled past the top.
-    pub scroll: usize,
+    /// Number of text lines scrolled past the top. Only the screen knows how many there are, and
+    /// lowers a number that is too large.
+    pub scroll: Cell<usize>,
 }
 
 /// The message shown after an action.

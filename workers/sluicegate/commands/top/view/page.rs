@@ -20,6 +20,7 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage),
     let wide = usize::from(area.width);
     let title = format!("tenant {}", name(page.tenant.as_str()));
     let Some((glance, came_ms)) = page.glance.known() else {
+        page.scroll.set(0);
         let title = Line::styled(fit(&title, wide), theme.head());
         return write(
             frame,
@@ -65,7 +66,8 @@ pub fn draw(frame: &mut Frame, area: Rect, (model, page): (&Model, &TenantPage),
     let all = all.flat_map(|line| wrapped(&plain(line, 1_000), wide, INDENT));
     let all: Vec<String> = all.collect();
     let fits = usize::from(words.height);
-    let scroll = page.scroll.min(all.len().saturating_sub(fits));
+    let scroll = page.scroll.get().min(all.len().saturating_sub(fits));
+    page.scroll.set(scroll);
     let below = all.len().saturating_sub(scroll + fits);
     let mut head = "output of inspect".to_owned();
     match (scroll, below) {

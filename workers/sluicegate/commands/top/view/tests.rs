@@ -10,6 +10,7 @@ use crate::commands::top::model::ServerAnswer;
 use rules::report::view::Sort;
 
 mod beside;
+mod scrolling;
 mod shadows;
 
 const PLAIN: Theme = Theme { is_colour: false };
