@@ -1,6 +1,15 @@
 //! `sluicegate`: the worker and the operators' commands.
 #![forbid(unsafe_code)]
 
+/// Prints a line to standard error. Unlike the macro of the standard library, it does not end the
+/// program in the middle of its work if the reader has gone.
+macro_rules! eprintln {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+
 mod commands;
 mod demo;
 

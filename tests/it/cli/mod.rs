@@ -414,6 +414,16 @@ rate-limiter:
     );
 }
 
+/// As in `sluicegate publish 2>&1 | head -1`.
+#[test]
+fn a_command_ends_as_usual_if_its_errors_are_not_read() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let args = ["simulate", "--burst", "3", "--tenants", "0"];
+    let ended = Command::new(PROGRAM.0).args(args).stderr(writer).status();
+    assert_eq!(ended.expect("it runs").code(), Some(2));
+}
+
 #[test]
 fn an_unreachable_server_is_exit_code_1_and_one_line() {
     // No server listens on port 1 of this machine.
