@@ -40,14 +40,18 @@ impl Health {
     /// Records whether RabbitMQ answers.
     pub fn set_rabbitmq(&self, up: bool) {
         self.rabbitmq.store(up, Ordering::Relaxed);
+        if up {
+            self.set_reason(String::new());
+        }
     }
     /// Records that RabbitMQ has no session for this worker, and why.
     pub fn set_no_session(&self, why: String) {
         self.set_rabbitmq(false);
-        *self
-            .no_session
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = why;
+        self.set_reason(why);
+    }
+    fn set_reason(&self, why: String) {
+        let mut no_session = (self.no_session.lock()).unwrap_or_else(PoisonError::into_inner);
+        *no_session = why;
     }
     /// Records whether Redis answers.
     pub fn set_redis(&self, up: bool) {
@@ -200,4 +204,23 @@ pub fn show_recovery(health: &Health, metrics: &Metrics, recovering: bool, prima
     health.set_primaries(primaries);
     metrics.set_gate_recovering(recovering || primaries.recovering > 0);
     metrics.set_primaries(primaries);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_that_is_over_is_no_reason_after_a_stop() {
+        let health = Health::default();
+        health.set_redis(true);
+        health.set_consuming(true);
+        health.set_no_session("RabbitMQ at h can't be reached".to_owned());
+        assert_eq!(health.missing(), ["RabbitMQ at h can't be reached"]);
+        health.set_rabbitmq(true);
+        assert_eq!(health.missing(), [""; 0]);
+        health.set_stopped();
+        let missing = health.missing();
+        assert_eq!(missing[0], "RabbitMQ does not answer", "{missing:?}");
+    }
 }
