@@ -93,10 +93,12 @@ impl Health {
         why.unwrap_or_default().clone_into(&mut unfit);
     }
 
-    /// Records that the engine has stopped: the state of its servers is no longer known.
+    /// Records that the engine has stopped: the state of its servers and the instructions of
+    /// operators are no longer known.
     pub fn set_stopped(&self) {
         self.set_rabbitmq(false);
         self.set_redis(false);
+        self.set_held(None);
         self.set_unfit(None);
         self.set_consuming(false);
         self.turns.store(0, Ordering::Relaxed);
@@ -222,5 +224,17 @@ mod tests {
         health.set_stopped();
         let missing = health.missing();
         assert_eq!(missing[0], "RabbitMQ does not answer", "{missing:?}");
+    }
+
+    #[test]
+    fn a_stopped_pipeline_is_not_known_to_be_paused() {
+        let health = Health::default();
+        health.set_held(Some(Hold::Paused));
+        health.set_stopped();
+        let missing = health.missing();
+        assert!(
+            missing.iter().all(|line| !line.contains("paused")),
+            "{missing:?}"
+        );
     }
 }

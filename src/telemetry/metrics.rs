@@ -98,7 +98,11 @@ impl Metrics {
     }
 
     /// Resets the gauges of a pipeline that no longer runs: no server answers, no job is in memory.
+    /// Its next engine reports only what differs from this.
     pub fn set_stopped(&self) {
+        self.set_held(None);
+        self.set_stuck([0; MessageKind::NAMES.len()]);
+        self.limits_lowered.each(|lowered| _ = lowered.set(0));
         self.set_up("rabbitmq", false);
         self.set_up("redis", false);
         self.set_agreed(false);
@@ -170,6 +174,28 @@ mod tests {
             "sluicegate_disconnects_total{server=\"redis\"} 1",
             "sluicegate_calls_in_flight 3",
             "sluicegate_in_memory 5",
+        ] {
+            assert!(
+                text.lines().any(|l| l == line),
+                "{line} is missing in\n{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_stopped_pipeline_shows_nothing_of_its_last_engine() {
+        let metrics = Metrics::new();
+        metrics.set_held(Some(Hold::Paused));
+        metrics.set_stuck([1; MessageKind::NAMES.len()]);
+        metrics.limit_lowered("minute", 3);
+        metrics.set_stopped();
+        let text = metrics.encode();
+        for line in [
+            "sluicegate_paused 0",
+            "sluicegate_draining 0",
+            "sluicegate_stuck_messages{kind=\"dead-letter\"} 0",
+            "sluicegate_limits_lowered{limit=\"minute\"} 0",
+            "sluicegate_limit_decreases_total{limit=\"minute\"} 1",
         ] {
             assert!(
                 text.lines().any(|l| l == line),

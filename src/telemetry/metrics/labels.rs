@@ -102,6 +102,12 @@ impl<M: Clone> ByLimit<M> {
         known.push((limit.to_owned(), series.clone()));
         Some(series)
     }
+
+    /// Runs `run` on each limit's own series.
+    pub(super) fn each(&self, mut run: impl FnMut(&M)) {
+        let known = (self.known.lock()).unwrap_or_else(PoisonError::into_inner);
+        known.iter().for_each(|(_, series)| run(series));
+    }
 }
 
 impl<M: EncodeMetric + TypedMetric> EncodeMetric for ByLabel<M> {
