@@ -1,4 +1,5 @@
-//! Pings Redis while no job asks the gate: for `/readyz`, the heartbeat, and the latency.
+//! Pings Redis while no job asks the gate: for `/readyz`, the metrics, the heartbeat, and the
+//! latency.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -25,8 +26,8 @@ pub(super) enum StartPhase {
     Runs,
 }
 
-/// Keeps `/readyz` up to date with Redis, and the heartbeat of a running worker alive, while no job
-/// asks the gate.
+/// Keeps `/readyz` and the metrics up to date with Redis, and the heartbeat of a running worker
+/// alive, while no job asks the gate.
 pub(super) async fn watch_redis(
     gate: &RedisGate,
     health: &Health,
@@ -41,6 +42,7 @@ pub(super) async fn watch_redis(
         };
         let cold = matches!(answer, Err(GateError::Cold { .. }));
         health.set_redis(answer.is_ok() || cold);
+        metrics.set_up("redis", answer.is_ok() || cold);
         show_recovery(health, metrics, cold, gate.primaries());
         if matches!(phase, StartPhase::Runs) && answer.is_ok() && gate.measure().await.is_ok() {
             latency.log(gate.base());
@@ -77,6 +79,60 @@ impl LoggedLatency {
                 "Redis's latency is high: each permit comes that much later, and its job occupies \
                 a worker slot until then"
             );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use ::redis::{Pipeline, Value};
+    use futures_util::FutureExt;
+    use futures_util::future::{BoxFuture, ready};
+
+    use super::*;
+    use gate::store::Store;
+
+    /// Answers each command, or is away.
+    #[derive(Default)]
+    struct Away(AtomicBool);
+
+    impl Store for Away {
+        fn run<'a>(
+            &'a self,
+            pipeline: &'a Pipeline,
+        ) -> BoxFuture<'a, Result<Vec<Value>, GateError>> {
+            let answer = match self.0.load(Ordering::Relaxed) {
+                true => Err(GateError::Unreachable("it is away".to_owned())),
+                false => Ok(pipeline.cmd_iter().map(|_| Value::Okay).collect()),
+            };
+            ready(answer).boxed()
+        }
+    }
+
+    /// The engine learns of Redis only from the questions about its jobs.
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_without_jobs_shows_whether_redis_answers() {
+        let store = Arc::new(Away::default());
+        let gate = RedisGate::on(Arc::<Away>::clone(&store), "p");
+        let (health, metrics) = (Health::default(), Metrics::new());
+        let watching = watch_redis(&gate, &health, &metrics, StartPhase::Runs);
+        let looking = async {
+            for up in [true, false, true] {
+                store.0.store(!up, Ordering::Relaxed);
+                tokio::time::sleep(2 * PING_INTERVAL).await;
+                let missing = health.missing().concat();
+                assert_eq!(!missing.contains("Redis does not answer"), up, "{missing}");
+                let line = format!("sluicegate_up{{server=\"redis\"}} {}", u8::from(up));
+                let text = metrics.encode();
+                assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+            }
+        };
+        tokio::select! {
+            never = watching => match never {},
+            () = looking => {}
         }
     }
 }
