@@ -44,7 +44,7 @@ pub(super) async fn run(
         stop: stop.clone(),
         make: Arc::new(make),
         shared_state: SharedState::default(),
-        shared: pipelines.clone(),
+        started: pipelines.clone(),
         running: BTreeMap::new(),
         keepers: JoinSet::new(),
     };
@@ -100,9 +100,8 @@ struct PipelineSet {
     make: MakeWork,
     /// The parts that all pipelines share.
     shared_state: SharedState,
-    /// The configuration that was read last. The admin port and the log keep their settings from
-    /// the start.
-    shared: Pipelines,
+    /// The configuration of the start. The admin port and the log keep their settings from it.
+    started: Pipelines,
     running: BTreeMap<PipelineName, RunningPipeline>,
     /// Each keeper returns its pipeline's name once the pipeline has ended and is not wanted
     /// anymore.
@@ -201,8 +200,7 @@ impl PipelineSet {
             );
             return;
         }
-        let (old_admin, old_log) = (&self.shared.admin, &self.shared.log);
-        if (old_admin, old_log) != (&new.admin, &new.log) {
+        if self.needs_restart(&new) {
             warn!("configuration changed: admin and log require a restart of the process");
         }
         let changed = self.apply(&new);
@@ -212,7 +210,11 @@ impl PipelineSet {
             self.metrics().for_each(|metrics| metrics.reloaded(true));
             info!("configuration read again: no changes");
         }
-        self.shared = new;
+    }
+
+    /// Returns true if the process runs with another admin port or log than `new` has.
+    fn needs_restart(&self, new: &Pipelines) -> bool {
+        (&self.started.admin, &self.started.log) != (&new.admin, &new.log)
     }
 
     /// Returns why a changed or new pipeline can't be assembled, or `None` if all can.
@@ -287,6 +289,18 @@ mod tests {
     use super::*;
     use crate::handlers::work;
 
+    fn set(make: MakeWork, started: Pipelines) -> PipelineSet {
+        PipelineSet {
+            board: Arc::new(PipelineStates::named()),
+            stop: Stop::default(),
+            make,
+            shared_state: SharedState::default(),
+            started,
+            running: BTreeMap::new(),
+            keepers: JoinSet::new(),
+        }
+    }
+
     /// A configuration is also checked when another pipeline's has changed.
     #[tokio::test(flavor = "multi_thread")]
     async fn checking_a_configuration_fetches_no_token() {
@@ -298,19 +312,44 @@ mod tests {
             endpoint.local_addr().expect("it is bound")
         );
         let config = Config::parse("c.yaml", &yaml, std::iter::empty()).expect("valid");
-        let set = PipelineSet {
-            board: Arc::new(PipelineStates::named()),
-            stop: Stop::default(),
-            make: Arc::new(work),
-            shared_state: SharedState::default(),
-            shared: config.clone().into(),
-            running: BTreeMap::new(),
-            keepers: JoinSet::new(),
-        };
+        let set = set(Arc::new(work), config.clone().into());
         for _ in 0..100 {
             set.check_config(&config).expect("it can be used");
         }
         let asked = timeout(Duration::from_millis(500), endpoint.accept()).await;
         assert!(asked.is_err(), "{asked:?}");
+    }
+
+    fn parse(level: &str, queue: &str) -> Pipelines {
+        let text =
+            format!("log: {{level: {level}}}\npipelines: {{a: {{amqp: {{queue: {queue}}}}}}}");
+        Pipelines::parse("c.yaml", &text, std::iter::empty()).expect("valid")
+    }
+
+    #[tokio::test]
+    async fn keys_of_the_process_are_compared_with_those_of_its_start() {
+        let make: MakeWork = Arc::new(|config, shared_state: &SharedState, _| {
+            Ok(Work {
+                config,
+                seen: shared_state.seen.clone(),
+                moves: Box::new(|_, _, stop| {
+                    Box::pin(async move {
+                        stop.soft.cancelled().await;
+                        Ok(())
+                    })
+                }),
+            })
+        });
+        let mut all = set(make, parse("info", "jobs"));
+        let mut read = |new| {
+            let needs_restart = all.needs_restart(&new);
+            let read = Ok(new);
+            all.read(ConfigReading { read, asked: false });
+            needs_restart
+        };
+        assert!(!read(parse("info", "jobs")));
+        assert!(read(parse("debug", "jobs")));
+        assert!(read(parse("debug", "other")), "it is still not in force");
+        assert!(!read(parse("info", "other")), "it was taken back");
     }
 }
