@@ -403,7 +403,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
     }
 
     fn take_event(&mut self, event: BrokerEvent) {
-        let now = self.now();
+        let (now, is_stopping) = (self.now(), self.is_stopping());
         let Self {
             engine: Engine {
                 health, metrics, ..
@@ -415,7 +415,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
             BrokerEvent::Up { session } => {
                 info!(session, "RabbitMQ: consuming");
                 health.set_rabbitmq(true);
-                health.set_consuming(true);
+                // The session may have begun before the broker was told to stop.
+                health.set_consuming(!is_stopping);
                 metrics.set_up("rabbitmq", true);
                 scheduler.session_up(session);
                 scheduler.timeout_is_unknown(now);

@@ -291,6 +291,38 @@ impl Handler for SlowHandler {
     }
 }
 
+/// The session began right before the signal, and the engine learns of it afterwards.
+#[tokio::test(start_paused = true)]
+async fn a_stopping_worker_is_not_ready_even_if_a_session_begins() {
+    let (ended, stop) = (Arc::default(), Stop::default());
+    let health = Arc::new(Health::default());
+    let engine = Engine {
+        health: Arc::clone(&health),
+        ..engine(
+            &AckRecorder::without_end(),
+            &OpeningGate::after(Duration::ZERO),
+            &Arc::new(SlowHandler(ended)),
+            Duration::from_secs(30),
+        )
+    };
+    let (sender, events) = channel([delivery(1)]);
+    let run = engine.run(
+        Scheduler::new(settings::open(JOBS), 7),
+        events,
+        stop.clone(),
+    );
+    let strike = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(health.missing(), [""; 0], "it is ready");
+        let up = BrokerEvent::Up { session: 2 };
+        sender.try_send(up).expect("there is room");
+        stop.soft.cancel();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(health.missing(), ["no jobs are being taken"]);
+    };
+    tokio::join!(run, strike);
+}
+
 #[tokio::test(start_paused = true)]
 async fn running_calls_may_end_after_a_lost_session_during_a_stop() {
     let ended = Arc::new(AtomicUsize::new(0));
