@@ -231,10 +231,17 @@ impl<H: PreparingHandler> Worker<H> {
     }
 
     /// Moves the jobs of its pipeline until `stop`. Returns an error if one of `tasks` ends.
-    async fn move_jobs(self, mut tasks: Tasks, reload: Reload, stop: Stop) -> Result<(), AppError> {
+    async fn move_jobs(
+        self,
+        mut tasks: Tasks,
+        mut reload: Reload,
+        stop: Stop,
+    ) -> Result<(), AppError> {
         let mut settings = settings(&self.config);
         settings.holding = settings.holding.with_detection();
-        let Some(start) = (self.find_start(&settings.levels, &mut tasks, &stop)).await? else {
+        let Some(start) =
+            (self.find_start(&settings.levels, (&mut tasks, &mut reload), &stop)).await?
+        else {
             return Ok(());
         };
         self.begin_epoch(start).await;
@@ -297,7 +304,7 @@ impl<H: PreparingHandler> Worker<H> {
     async fn find_start(
         &self,
         levels: &DelayLevels,
-        tasks: &mut Tasks,
+        (tasks, reload): (&mut Tasks, &mut Reload),
         stop: &Stop,
     ) -> Result<Option<EarlierStarts>, AppError> {
         if self.fresh {
@@ -309,6 +316,7 @@ impl<H: PreparingHandler> Worker<H> {
         tokio::select! {
             start = earlier_starts(&self.config, levels, health, stop) => Ok(start),
             never = watch_redis(&self.gate, health, metrics, StartPhase::Waits) => match never {},
+            never = reload.keep(&self.config, metrics) => match never {},
             ended = tasks.first_end() => Err(AppError::Ended(ended)),
         }
     }

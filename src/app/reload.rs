@@ -15,7 +15,7 @@ use tracing::{debug, error, info, warn};
 pub use self::read::{ConfigReader, ConfigReading};
 use crate::settings::changeable;
 use admin::InForce;
-use config::{Config, ConfigErrors};
+use config::{Config, ConfigErrors, Pipelines};
 use engine::action::Update;
 use engine::outage::Outage;
 use gate::GateError;
@@ -63,11 +63,34 @@ enum StewardEvent {
 }
 
 impl Reload {
+    /// Reads the configuration while the worker waits for its servers and nothing can be applied
+    /// yet: reports mistakes and keys that require a restart, and keeps the last valid
+    /// configuration for the steward. For a worker that runs with `running`.
+    pub async fn keep(&mut self, running: &Config, metrics: &Metrics) -> Infallible {
+        let Self::Read(reader) = self else {
+            return std::future::pending().await;
+        };
+        loop {
+            let ConfigReading { read, asked } = reader.next().await;
+            let Some(pipelines) = accepted(read, metrics) else {
+                continue;
+            };
+            for config in pipelines.each().values() {
+                warn_of_restart(&running.restart_keys(config));
+            }
+            let read = Ok(pipelines);
+            reader.kept = Some(Box::new(ConfigReading { read, asked }));
+        }
+    }
+
     /// Waits for a change.
     async fn next_event(&mut self) -> StewardEvent {
         match self {
             Self::Off => std::future::pending().await,
-            Self::Read(read) => StewardEvent::Reading(read.next().await),
+            Self::Read(read) => StewardEvent::Reading(match read.kept.take() {
+                Some(kept) => *kept,
+                None => read.next().await,
+            }),
             Self::Updates(wanted, start) => {
                 // The sender outlives this pipeline.
                 if wanted.changed().await.is_err() {
@@ -163,18 +186,8 @@ impl Steward {
 
     /// Applies a configuration that was read, if it is valid.
     async fn read(&mut self, ConfigReading { read, asked }: ConfigReading) {
-        let pipelines = match read {
-            Ok(pipelines) if !pipelines.are_named() => pipelines,
-            Ok(_) => {
-                self.metrics.reloaded(false);
-                let why = "the file now has `pipelines`, which requires a restart";
-                error!(
-                    reason = why,
-                    "configuration refused: the old one stays in force"
-                );
-                return;
-            }
-            Err(errors) => return refuse(&errors, [&*self.metrics]),
+        let Some(pipelines) = accepted(read, &self.metrics) else {
+            return;
         };
         for config in pipelines.each().values() {
             if self.apply(config.clone(), asked).await {
@@ -213,12 +226,7 @@ impl Steward {
             }
         };
         self.metrics.reloaded(true);
-        if !restart.is_empty() {
-            warn!(
-                keys = restart.join(", "),
-                "configuration changed: these keys require a restart"
-            );
-        }
+        warn_of_restart(&restart);
         if changeable(&applied) != changeable(&self.running) {
             info!(
                 "configuration applied: new values of dispatch, delay, retry, max-throttle or guard-budget"
@@ -376,6 +384,33 @@ impl Steward {
     async fn send(&self, update: Update) {
         // An engine that has ended needs no updates.
         let _ = self.updates.send(update).await;
+    }
+}
+
+/// Returns the configuration that a worker with one pipeline has read, or `None` after refusing it.
+fn accepted(read: Result<Pipelines, ConfigErrors>, metrics: &Metrics) -> Option<Pipelines> {
+    match read {
+        Ok(pipelines) if !pipelines.are_named() => return Some(pipelines),
+        Ok(_) => {
+            metrics.reloaded(false);
+            let why = "the file now has `pipelines`, which requires a restart";
+            error!(
+                reason = why,
+                "configuration refused: the old one stays in force"
+            );
+        }
+        Err(errors) => refuse(&errors, [metrics]),
+    }
+    None
+}
+
+/// Logs the changed keys that require a restart, if there are some.
+fn warn_of_restart(keys: &[&str]) {
+    if !keys.is_empty() {
+        warn!(
+            keys = keys.join(", "),
+            "configuration changed: these keys require a restart"
+        );
     }
 }
 

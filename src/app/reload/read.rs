@@ -33,6 +33,8 @@ pub struct ConfigReading {
 /// Reads a configuration whenever that is needed.
 #[derive(Debug)]
 pub struct ConfigReader {
+    /// A reading that is still to be applied.
+    pub(super) kept: Option<Box<ConfigReading>>,
     readings: mpsc::Receiver<ConfigReading>,
     /// Asks the thread to read now. Dropping it ends the thread.
     asks: blocking::SyncSender<()>,
@@ -53,6 +55,7 @@ impl ConfigReader {
             .name("configuration".to_owned())
             .spawn(watch)?;
         Ok(Self {
+            kept: None,
             readings,
             asks,
             hangups,
@@ -147,7 +150,56 @@ impl ReadFailure {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, iter};
+
+    use tokio::time::{sleep, timeout};
+
     use super::*;
+    use crate::Worker;
+    use config::Config;
+    use engine::Stop;
+    use handler::{Handler, Outcome, Permit};
+    use rules::job::Job;
+
+    /// Gets no jobs.
+    struct IdleHandler;
+
+    impl Handler for IdleHandler {
+        async fn handle(&self, _: &Job, _: Permit) -> Outcome {
+            Outcome::Done
+        }
+    }
+
+    /// Nothing listens at the port, so the worker has not begun to agree with others.
+    #[tokio::test]
+    async fn a_worker_that_waits_for_rabbitmq_refuses_a_wrong_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("sluicegate.yaml");
+        let write = |attempts: &str| {
+            let yaml = format!(
+                "amqp: {{url: 'amqp://127.0.0.1:1'}}\nredis: {{url: 'redis://127.0.0.1:1'}}\n\
+                 admin: {{listen: '127.0.0.1:0'}}\nretry: {{max-attempts: {attempts}}}\n"
+            );
+            fs::write(&file, yaml).expect("written");
+        };
+        write("5");
+        let config = Config::load(Some(&file), iter::empty()).expect("valid");
+        let worker = Worker::new(config, IdleHandler).expect("usable");
+        let worker = worker.reloading(Some(file.clone()));
+        let (metrics, stop) = (worker.metrics(), Stop::default());
+        let running = tokio::spawn(worker.run(stop.clone()));
+        write("many");
+        let refused = "sluicegate_config_reloads_total{result=\"refused\"} 1";
+        let reported = async {
+            while !metrics.encode().contains(refused) {
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let reported = timeout(Duration::from_secs(20), reported).await;
+        assert!(reported.is_ok(), "{}", metrics.encode());
+        stop.soft.cancel();
+        running.await.expect("no panic").expect("it was stopped");
+    }
 
     #[test]
     fn a_failed_read_is_retried_with_backoff_and_reported_once() {
