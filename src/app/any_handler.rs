@@ -48,6 +48,14 @@ impl PreparingHandler for AnyHandler {
         })
     }
 
+    fn set_concurrency(&self, calls: usize) {
+        match self {
+            Self::Http(handler) => handler.set_concurrency(calls),
+            Self::Exec(handler) => handler.set_concurrency(calls),
+            Self::Forward(handler) => handler.set_concurrency(calls),
+        }
+    }
+
     async fn prepare(&self, job: &Job) -> Result<PreparedCall, Attempt> {
         Ok(match self {
             Self::Http(handler) => PreparedCall::Http(handler.prepare(job).await?),

@@ -388,7 +388,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
                 // A receiver that stopped waiting asks again.
                 let _ = applied.send(());
             }
-            Update::Settings(changed) => self.scheduler.change(changed),
+            Update::Settings(changed) => {
+                self.engine.handler.set_concurrency(changed.concurrency);
+                self.scheduler.change(changed);
+            }
         }
     }
 

@@ -75,8 +75,6 @@ pub struct HttpHandler {
     pool: Arc<Pool>,
     hosts: Hosts,
     abandoned: CallAbandoner,
-    /// Maximum number of simultaneous calls.
-    concurrency: usize,
     /// Whether connections use TLS.
     encrypted: bool,
     requests: Requests,
@@ -209,6 +207,11 @@ impl PreparingHandler for HttpHandler {
             None => None,
         };
         self.with(server, token)
+    }
+
+    fn set_concurrency(&self, calls: usize) {
+        self.pool.set_max(calls);
+        self.abandoned.raise(calls);
     }
 
     async fn prepare(&self, job: &Job) -> Result<ReadyCall, Attempt> {

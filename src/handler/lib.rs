@@ -273,6 +273,12 @@ pub trait PreparingHandler: Send + Sync + 'static {
         self.at_once()
     }
 
+    /// Learns that at most `calls` calls are made at a time from now on, because
+    /// `dispatch.concurrency` was changed.
+    fn set_concurrency(&self, calls: usize) {
+        let _ = calls;
+    }
+
     /// Prepares the call for `job`. This may wait and fail, but must not call the API, since no
     /// permit is used. The error is the job's attempt; its `trouble` names the party at fault. A
     /// worker that could not reach the API also prepares a call without making it, as a test.

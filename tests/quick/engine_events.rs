@@ -15,7 +15,7 @@ use gate::{
     GateError, Inspection, Note, Replies, Rule, Sequences, SettleReplies, Standings,
     SuspectDecision, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts,
 };
-use handler::{Handler, Outcome, Permit};
+use handler::{Attempt, Handler, Outcome, Permit, PreparingHandler};
 use kit::engine::{AckRecorder, channel, deliveries, engine};
 use kit::settings;
 use lapin::BasicProperties;
@@ -289,6 +289,55 @@ impl Handler for SlowHandler {
         self.0.fetch_add(1, Ordering::Relaxed);
         Outcome::Done
     }
+}
+
+/// Learns the number of calls that it may get at a time.
+#[derive(Default)]
+struct ToldHandler(AtomicUsize);
+
+impl PreparingHandler for ToldHandler {
+    type Ready = ();
+
+    fn at_once(&self) -> Option<()> {
+        Some(())
+    }
+    fn set_concurrency(&self, calls: usize) {
+        self.0.store(calls, Ordering::Relaxed);
+    }
+    async fn prepare(&self, _: &Job) -> Result<(), Attempt> {
+        Ok(())
+    }
+    fn is_ready(&self, (): &mut ()) -> bool {
+        true
+    }
+    async fn send(&self, _: &Job, (): (), _: Permit) -> Attempt {
+        Outcome::Done.into()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_learns_of_a_changed_concurrency() {
+    let (told, stop) = (Arc::<ToldHandler>::default(), Stop::default());
+    let (broker, gate) = (
+        AckRecorder::without_end(),
+        OpeningGate::after(Duration::ZERO),
+    );
+    let engine = engine(&broker, &gate, &told, Duration::ZERO);
+    let (_sender, events) = channel([]);
+    let (updates, changes) = mpsc::channel(1);
+    let mut changed = settings::open(JOBS).live;
+    changed.concurrency = 7;
+    updates
+        .try_send(Update::Settings(changed))
+        .expect("there is room");
+    let scheduler = Scheduler::new(settings::open(JOBS), 7);
+    let run = engine.run_updated(scheduler, events, changes, stop.clone());
+    let end = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stop.soft.cancel();
+    };
+    tokio::join!(run, end);
+    assert_eq!(told.0.load(Ordering::Relaxed), 7);
 }
 
 /// The session began right before the signal, and the engine learns of it afterwards.

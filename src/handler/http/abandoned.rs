@@ -9,6 +9,7 @@
 
 use std::io::ErrorKind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -22,6 +23,8 @@ pub(super) struct CallAbandoner {
     lease: Duration,
     /// A permit for each connection that may be read on.
     readers: Arc<Semaphore>,
+    /// Number of these permits.
+    max: AtomicUsize,
 }
 
 impl CallAbandoner {
@@ -31,7 +34,14 @@ impl CallAbandoner {
         Self {
             lease,
             readers: Arc::new(Semaphore::new(max)),
+            max: max.into(),
         }
+    }
+
+    /// Allows that up to `max` connections are read on at once, if that is more than before.
+    pub(super) fn raise(&self, max: usize) {
+        let before = self.max.fetch_max(max, Ordering::Relaxed);
+        self.readers.add_permits(max.saturating_sub(before));
     }
 
     /// Abandons a call that has no answer in time.

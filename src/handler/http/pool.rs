@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ pub(super) struct Pool {
     setup: ServerSetup,
     servers: Mutex<Servers>,
     /// Maximum number of idle connections, and of calls that share one connection.
-    max: usize,
+    max: AtomicUsize,
     open: Mutex<OpenConnections>,
 }
 
@@ -58,9 +59,19 @@ impl Pool {
         Arc::new(Self {
             setup,
             servers: Mutex::default(),
-            max,
+            max: max.into(),
             open: Mutex::default(),
         })
+    }
+
+    /// Returns the maximum number of calls at a time.
+    pub(super) fn max(&self) -> usize {
+        self.max.load(Ordering::Relaxed)
+    }
+
+    /// Sets the maximum number of calls at a time. Open connections keep their number of calls.
+    pub(super) fn set_max(&self, max: usize) {
+        self.max.store(max, Ordering::Relaxed);
     }
 
     /// Returns the server at `host`, which may have a port.
@@ -150,14 +161,14 @@ impl Pool {
             return Ok(PooledConnection(CallConnection::Own(idle)));
         }
         let changed = Arc::clone(&server.changed);
-        let shared = SharedConnection::over(stream, self.max, changed).await?;
+        let shared = SharedConnection::over(stream, self.max(), changed).await?;
         let slot = shared.take().ok_or("the server accepts no call")?;
         let room = shared.room();
         let mut open = lock(&self.open);
         if self.sweeps(&mut open, Instant::now() + MAX_IDLE) {
             open.shared.push((Arc::clone(server), shared));
         }
-        let surplus = open.surplus_shared(self.max);
+        let surplus = open.surplus_shared(self.max());
         drop(open);
         drop(surplus);
         // Calls that wait for a connection look again after this.
@@ -185,7 +196,7 @@ impl Pool {
         if !self.sweeps(&mut open, until) {
             return;
         }
-        let is_full = open.idle.len() >= self.max;
+        let is_full = open.idle.len() >= self.max();
         let surplus = is_full.then(|| open.idle.remove(0));
         // A connection that was taken and not used keeps its earlier deadline. If it is now the
         // first, `sweep` still wakes for the one behind it, and closes both.
@@ -327,5 +338,73 @@ pub(super) fn speaks_http2(stream: &Stream) -> bool {
     match stream {
         Stream::Http(_) => false,
         Stream::Https(tls) => tls.inner().get_ref().1.alpn_protocol() == Some(HTTP2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join_all;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::Barrier;
+
+    use super::*;
+    use crate::http::HttpHandler;
+    use crate::{Outcome, Permit, PreparingHandler};
+    use config::Config;
+    use rules::job::Job;
+    use rules::tenant::Tenant;
+
+    /// Number of simultaneous calls.
+    const CALLS: usize = 3;
+
+    /// Answers the calls of one connection, each when all simultaneous ones have come.
+    async fn answer(mut stream: TcpStream, all: Arc<Barrier>) {
+        let mut request = [0; 4096];
+        while stream.read(&mut request).await.is_ok_and(|bytes| bytes > 0) {
+            all.wait().await;
+            let answer = b"HTTP/1.1 204 No Content\r\n\r\n";
+            if stream.write_all(answer).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Returns how many connections three rounds of calls open if the handler learns of
+    /// `concurrency` after its start.
+    async fn opened(concurrency: usize) -> usize {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let addr = listener.local_addr().expect("it is bound");
+        let yaml = format!("dispatch: {{http: {{url: 'http://{addr}/', method: GET}}}}");
+        let config = Config::parse("c.yaml", &yaml, std::iter::empty()).expect("valid");
+        let http = config.dispatch.http.expect("an API");
+        let handler = HttpHandler::new(&http, 1).expect("a usable url");
+        handler.set_concurrency(concurrency);
+        let number = Arc::<AtomicUsize>::default();
+        let (opened, all) = (Arc::clone(&number), Arc::new(Barrier::new(CALLS)));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                opened.fetch_add(1, Ordering::Relaxed);
+                tokio::spawn(answer(stream, Arc::clone(&all)));
+            }
+        });
+        let job = Job::new("1", Tenant::parse("acme").expect("a tenant"), "");
+        for _ in 0..3 {
+            let permit = || Permit::until(Instant::now() + Duration::from_secs(60));
+            let calls = (0..CALLS).map(|_| handler.handle(&job, permit()));
+            let outcomes = join_all(calls).await;
+            assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Done));
+        }
+        number.load(Ordering::Relaxed)
+    }
+
+    #[tokio::test]
+    async fn a_raised_concurrency_keeps_more_connections() {
+        assert_eq!(
+            opened(1).await,
+            7,
+            "all but one are closed after each round"
+        );
+        assert_eq!(opened(CALLS).await, 3);
     }
 }

@@ -137,7 +137,7 @@ impl HttpHandler {
     /// Returns the attempt of a job whose request the API refused without processing it: the job
     /// asks again. An API that refuses many calls in a row counts as unreachable.
     fn refused(&self, server: &Server, why: &CallFailure) -> Attempt {
-        if server.refused() < self.concurrency {
+        if server.refused() < self.pool.max() {
             return Outcome::Late.into();
         }
         Attempt {

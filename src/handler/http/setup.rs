@@ -104,7 +104,6 @@ impl HttpHandler {
             pool,
             hosts,
             abandoned: CallAbandoner::new(http.abandoned, concurrency),
-            concurrency,
             encrypted,
             reader: AnswerReader {
                 answers: match &http.oauth2 {
