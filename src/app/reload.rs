@@ -31,6 +31,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// waiting for a round trip; agreements last 5 s.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Interval at which it is logged that Redis does not know a changed policy yet.
+const DELAY_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
 /// How a worker learns that its configuration has changed.
 pub enum Reload {
     /// Never.
@@ -113,6 +116,8 @@ pub struct Steward {
     registry: Registry,
     /// A policy that Redis does not know yet.
     next: Option<NamedPolicy>,
+    /// When it was last logged that `next` is not in force yet.
+    delay_logged: Option<Instant>,
     last: Option<EnforcedPolicies>,
     /// The operators' instructions that the engine follows, or `None` before the first ones.
     steering: Option<Arc<Steering>>,
@@ -143,6 +148,7 @@ impl Steward {
             running,
             registry,
             next: None,
+            delay_logged: None,
             last: None,
             steering: None,
             applied: true,
@@ -236,6 +242,7 @@ impl Steward {
         self.in_force.set(&applied);
         self.running = applied;
         self.next = (next.id != self.registry.own().id).then_some(next);
+        self.delay_logged = None;
         true
     }
 
@@ -287,7 +294,13 @@ impl Steward {
                     Ok(agreed)
                 }
                 Err(why) => {
-                    warn!(reason = %why, "the new limits are not in force yet: retrying");
+                    let logged = self
+                        .delay_logged
+                        .filter(|at| at.elapsed() < DELAY_LOG_INTERVAL);
+                    if logged.is_none() {
+                        warn!(reason = %why, "the new limits are not in force yet: retrying");
+                        self.delay_logged = Some(Instant::now());
+                    }
                     self.next = Some(next);
                     self.registry.exchange().await
                 }
@@ -426,8 +439,64 @@ pub fn refuse<'a>(errors: &ConfigErrors, metrics: impl IntoIterator<Item = &'a M
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use ::redis::{Pipeline, Value};
+    use futures_util::future::{BoxFuture, ready};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Level, Metadata, Subscriber};
+
     use super::*;
     use gate::redis::RedisGate;
+    use gate::store::Store;
+
+    /// Never answers.
+    struct Away;
+
+    impl Store for Away {
+        fn run<'a>(&'a self, _: &'a Pipeline) -> BoxFuture<'a, Result<Vec<Value>, GateError>> {
+            ready(Err(GateError::Unreachable("it is away".to_owned()))).boxed()
+        }
+    }
+
+    /// Counts the warnings of this module.
+    #[derive(Clone, Default)]
+    struct WarningCounter(Arc<AtomicUsize>);
+
+    impl Subscriber for WarningCounter {
+        fn enabled(&self, of: &Metadata<'_>) -> bool {
+            *of.level() == Level::WARN && module_path!().starts_with(of.target())
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn event(&self, _: &Event<'_>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn limits_that_are_not_in_force_yet_are_logged_once_a_minute() {
+        let named = |limiter| NamedPolicy::new(parse("", limiter).rate_limiter.policy);
+        let gate = Arc::new(RedisGate::on(Arc::new(Away), "p"));
+        let registry = Registry::new(gate, named("max-requests: 5").expect("small"));
+        let (updates, _engine) = mpsc::channel(8);
+        let running = parse("", "max-requests: 5");
+        let mut steward =
+            Steward::new(running, registry, updates, (Arc::default(), Arc::default()));
+        let warnings = WarningCounter::default();
+        let _logging = tracing::subscriber::set_default(warnings.clone());
+        steward.apply(parse("", "max-requests: 6"), false).await;
+        for _ in 0..150 {
+            steward.agree().await;
+            tokio::time::advance(CHECK_INTERVAL).await;
+        }
+        assert_eq!(warnings.0.load(Ordering::Relaxed), 3);
+    }
 
     fn parse(redis: &str, limiter: &str) -> Config {
         let text = format!(
