@@ -244,7 +244,11 @@ impl<H: PreparingHandler> Worker<H> {
         else {
             return Ok(());
         };
-        self.begin_epoch(start).await;
+        tokio::select! {
+            () = self.begin_epoch(start) => {}
+            () = stop.soft.cancelled() => return Ok(()),
+            () = stop.hard.cancelled() => return Ok(()),
+        }
         let Self {
             config,
             handler,
@@ -460,7 +464,40 @@ pub fn install_tls_provider() {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
+    use handler::{Handler, Outcome, Permit};
+    use rules::job::Job;
+
+    /// Gets no jobs.
+    pub(crate) struct IdleHandler;
+
+    impl Handler for IdleHandler {
+        async fn handle(&self, _: &Job, _: Permit) -> Outcome {
+            Outcome::Done
+        }
+    }
+
+    #[tokio::test]
+    async fn a_worker_stops_while_redis_hangs_at_its_start() {
+        // It accepts connections and never answers.
+        let redis = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let addr = redis.local_addr().expect("it is bound");
+        let yaml = format!(
+            "amqp: {{url: 'amqp://127.0.0.1:1'}}\nredis: {{url: 'redis://{addr}'}}\n\
+             admin: {{listen: '127.0.0.1:0'}}\n"
+        );
+        let config = Config::parse("c.yaml", &yaml, std::iter::empty()).expect("valid");
+        let worker = Worker::new(config, IdleHandler).expect("usable").fresh();
+        let stop = Stop::default();
+        let running = tokio::spawn(worker.run(stop.clone()));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        stop.soft.cancel();
+        let ended = timeout(Duration::from_secs(3), running).await;
+        let ended = ended.expect("it stops soon").expect("no panic");
+        ended.expect("it was stopped");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn an_engine_that_ends_on_its_own_is_an_error() {

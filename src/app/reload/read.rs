@@ -156,19 +156,9 @@ mod tests {
 
     use super::*;
     use crate::Worker;
+    use crate::tests::IdleHandler;
     use config::Config;
     use engine::Stop;
-    use handler::{Handler, Outcome, Permit};
-    use rules::job::Job;
-
-    /// Gets no jobs.
-    struct IdleHandler;
-
-    impl Handler for IdleHandler {
-        async fn handle(&self, _: &Job, _: Permit) -> Outcome {
-            Outcome::Done
-        }
-    }
 
     /// Nothing listens at the port, so the worker has not begun to agree with others.
     #[tokio::test]
