@@ -103,8 +103,10 @@ impl Metrics {
         self.set_held(None);
         self.set_stuck([0; MessageKind::NAMES.len()]);
         self.limits_lowered.each(|lowered| _ = lowered.set(0));
-        self.set_up("rabbitmq", false);
-        self.set_up("redis", false);
+        for server in ["rabbitmq", "redis"] {
+            // The worker ends these connections itself.
+            self.up.of(server).set(0);
+        }
         self.set_agreed(false);
         self.set_breaker_open(false);
         self.set_memory(0, 0, 0);
@@ -201,6 +203,21 @@ mod tests {
                 text.lines().any(|l| l == line),
                 "{line} is missing in\n{text}"
             );
+        }
+    }
+
+    #[test]
+    fn a_pipeline_that_stops_loses_no_connection() {
+        let metrics = Metrics::new();
+        metrics.set_up("rabbitmq", true);
+        metrics.set_up("redis", true);
+        metrics.set_stopped();
+        let text = metrics.encode();
+        for server in ["rabbitmq", "redis"] {
+            for name in ["up", "disconnects_total"] {
+                let line = format!("sluicegate_{name}{{server=\"{server}\"}} 0");
+                assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+            }
         }
     }
 
