@@ -200,14 +200,17 @@ impl PipelineSet {
             );
             return;
         }
-        if self.needs_restart(&new) {
+        let needs_restart = self.needs_restart(&new);
+        if needs_restart {
             warn!("configuration changed: admin and log require a restart of the process");
         }
         let changed = self.apply(&new);
         if changed {
             log_warnings(&new);
-        } else if asked {
+        } else if asked || needs_restart {
             self.metrics().for_each(|metrics| metrics.reloaded(true));
+        }
+        if asked && !changed && !needs_restart {
             info!("configuration read again: no changes");
         }
     }
@@ -217,11 +220,20 @@ impl PipelineSet {
         (&self.started.admin, &self.started.log) != (&new.admin, &new.log)
     }
 
+    /// Returns `config` with the admin port and the log of this process.
+    fn of_process(&self, config: &Config) -> Config {
+        Config {
+            admin: self.started.admin.clone(),
+            log: self.started.log.clone(),
+            ..config.clone()
+        }
+    }
+
     /// Returns why a changed or new pipeline can't be assembled, or `None` if all can.
     fn wrong(&self, new: &Pipelines) -> Option<String> {
         let mut differ = new.each().iter().filter(|(name, config)| {
             let running = self.running.get(name);
-            running.is_none_or(|running| running.wanted.borrow().config != **config)
+            running.is_none_or(|running| running.wanted.borrow().config != self.of_process(config))
         });
         differ.find_map(|(name, config)| {
             let why = self.check_config(config).err()?;
@@ -240,11 +252,12 @@ impl PipelineSet {
             }
         }
         for (name, config) in new.each() {
+            let config = self.of_process(config);
             changed |= match self.running.get(name) {
-                Some(running) => change(name, running, config),
+                Some(running) => change(name, running, &config),
                 None => {
                     info!(pipeline = %name, "pipeline added");
-                    self.start(name, config.clone(), false);
+                    self.start(name, config, false);
                     true
                 }
             };
@@ -257,11 +270,7 @@ impl PipelineSet {
 /// changed.
 fn change(name: &PipelineName, running: &RunningPipeline, config: &Config) -> bool {
     let old = running.wanted.borrow().clone();
-    // The process has one admin port and one log; pipelines don't use these keys.
-    let is_own = |key: &&'static str| !key.starts_with("admin.") && !key.starts_with("log.");
-    let restart: Vec<_> = (old.config.restart_keys(config).into_iter())
-        .filter(is_own)
-        .collect();
+    let restart = old.config.restart_keys(config);
     if old.config == *config && !old.end {
         return false;
     }
@@ -345,6 +354,10 @@ mod tests {
             let needs_restart = all.needs_restart(&new);
             let read = Ok(new);
             all.read(ConfigReading { read, asked: false });
+            // A pipeline does not report what only the process can apply.
+            for running in all.running.values() {
+                assert_eq!(running.wanted.borrow().config.log.level, "info");
+            }
             needs_restart
         };
         assert!(!read(parse("info", "jobs")));
