@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -15,8 +14,6 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Arg, Client, Cmd, Pipeline, RedisError, Script, Value};
 use tokio::sync::OnceCell;
 
-/// How long Redis may take to answer, as for a gate with its own connection.
-const TIMEOUT: Duration = Duration::from_secs(2);
 /// The name of a script that no server has.
 const UNKNOWN: &str = "0000000000000000000000000000000000000000";
 
@@ -106,7 +103,8 @@ struct ClockedRedis {
 impl ClockedRedis {
     async fn answers(&self, pipeline: &Pipeline, clock: &str) -> Result<Vec<Value>, RedisError> {
         let open = async || {
-            let config = ConnectionManagerConfig::new().set_response_timeout(Some(TIMEOUT));
+            // The gate has a timeout of its own.
+            let config = ConnectionManagerConfig::new().set_response_timeout(None);
             ConnectionManager::new_with_config(self.client.clone(), config).await
         };
         let mut connection = self.connection.get_or_try_init(open).await?.clone();
