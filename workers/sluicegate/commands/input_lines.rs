@@ -38,6 +38,11 @@ impl<R: AsyncBufRead + Unpin> InputLines<R> {
         }
     }
 
+    /// Returns the number of the last line that was read completely.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Returns the next line, or `None` at the end. Cancel safe: a partial line is continued by the
     /// next call.
     pub async fn next(&mut self) -> io::Result<Option<InputLine>> {

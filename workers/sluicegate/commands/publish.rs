@@ -248,6 +248,16 @@ async fn open_input(path: Option<&Path>) -> Result<Box<dyn AsyncBufRead + Unpin>
     Ok(Box::new(BufReader::new(tokio::io::stdin())))
 }
 
+/// Jobs that are published together.
+#[derive(Debug, Default)]
+struct Batch {
+    jobs: Vec<Outgoing>,
+    /// The jobs' line numbers.
+    numbers: Vec<u64>,
+    /// Total size of the bodies.
+    bytes: usize,
+}
+
 /// Publishes jobs in batches, so that an endless input needs no more memory than a batch.
 async fn stream<R: AsyncBufRead + Unpin>(
     mut lines: InputLines<R>,
@@ -256,46 +266,12 @@ async fn stream<R: AsyncBufRead + Unpin>(
     tally: &mut PublishTally,
     progress: &ProgressBar,
 ) -> Result<(), Failure> {
-    let mut batch: Vec<Outgoing> = Vec::with_capacity(BATCH);
-    let mut numbers: Vec<u64> = Vec::with_capacity(BATCH);
-    let mut bytes = 0;
-    let mut more = true;
-    while more {
-        let full = batch.len() >= BATCH || bytes >= BATCH_BYTES;
-        let next = if batch.is_empty() {
-            Some(lines.next().await)
-        } else if full {
-            None
-        } else {
-            tokio::time::timeout(PAUSE, lines.next()).await.ok()
-        };
-        match next {
-            Some(Ok(Some(line))) => {
-                let number = line.number;
-                if number == 1 {
-                    refuse_utf16(&line)?;
-                }
-                match read(maker, line) {
-                    Ok(None) => {}
-                    Ok(Some(job)) => {
-                        bytes += job.message.body.len();
-                        batch.push(job);
-                        numbers.push(number);
-                    }
-                    Err(why) => {
-                        tally.bad += 1;
-                        progress.suspend(|| eprintln!("error: line {number}: {why}"));
-                    }
-                }
-                continue;
-            }
-            Some(Ok(None)) => more = false,
-            Some(Err(error)) => {
-                return Err(Failure::Failed(format!("the input can't be read: {error}")));
-            }
-            None => {}
-        }
-        let refused = match publish(client, &batch).await {
+    loop {
+        let mut batch = Batch::default();
+        // After an error, the jobs before it are published, too.
+        let more = fill(&mut batch, &mut lines, maker, tally, progress).await;
+        let Batch { jobs, numbers, .. } = batch;
+        let refused = match publish(client, &jobs).await {
             Ok(refused) => refused,
             Err(failure) => {
                 if let (Some(first), Some(last)) = (numbers.first(), numbers.last()) {
@@ -304,7 +280,7 @@ async fn stream<R: AsyncBufRead + Unpin>(
                 return Err(failure);
             }
         };
-        tally.confirmed += (batch.len() - refused.len()) as u64;
+        tally.confirmed += (jobs.len() - refused.len()) as u64;
         tally.refused += refused.len() as u64;
         for (at, why) in refused {
             // Each refused job is in the batch, so it has a line number.
@@ -312,11 +288,56 @@ async fn stream<R: AsyncBufRead + Unpin>(
             progress.suspend(|| eprintln!("error: line {number}: not published: {why}"));
         }
         progress.set_position(tally.confirmed);
-        batch.clear();
-        numbers.clear();
-        bytes = 0;
+        if !more? {
+            return Ok(());
+        }
     }
-    Ok(())
+}
+
+/// Reads jobs into `batch` until it is full or the input pauses. Returns false at the end of the
+/// input.
+async fn fill<R: AsyncBufRead + Unpin>(
+    batch: &mut Batch,
+    lines: &mut InputLines<R>,
+    maker: &JobMaker<'_>,
+    tally: &mut PublishTally,
+    progress: &ProgressBar,
+) -> Result<bool, Failure> {
+    while batch.jobs.len() < BATCH && batch.bytes < BATCH_BYTES {
+        let next = match batch.jobs.is_empty() {
+            true => lines.next().await,
+            false => match tokio::time::timeout(PAUSE, lines.next()).await {
+                Ok(next) => next,
+                Err(_) => return Ok(true),
+            },
+        };
+        let next = next.map_err(|error| {
+            let number = lines.number() + 1;
+            Failure::Failed(format!(
+                "line {number}: the input can't be read from here on: {error}"
+            ))
+        })?;
+        let Some(line) = next else {
+            return Ok(false);
+        };
+        let number = line.number;
+        if number == 1 {
+            refuse_utf16(&line)?;
+        }
+        match read(maker, line) {
+            Ok(None) => {}
+            Ok(Some(job)) => {
+                batch.bytes += job.message.body.len();
+                batch.jobs.push(job);
+                batch.numbers.push(number);
+            }
+            Err(why) => {
+                tally.bad += 1;
+                progress.suspend(|| eprintln!("error: line {number}: {why}"));
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// Fails if the input is UTF-16, since each of its lines would be invalid.
@@ -362,4 +383,45 @@ fn progress() -> ProgressBar {
     }
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
+
+    use super::*;
+
+    /// An input that can't be read.
+    struct Broken;
+
+    impl AsyncRead for Broken {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            Poll::Ready(Err(io::Error::other("the disk is gone")))
+        }
+    }
+
+    #[tokio::test]
+    async fn jobs_before_a_read_error_are_kept_and_the_next_line_is_named() {
+        let config = Config::parse("c.yaml", "", std::iter::empty()).expect("valid");
+        let maker = JobMaker::new(&config, &"jobs".into()).expect("a maker");
+        let text = b"{\"tenant\":\"a\"}\n\n{\"tenant\":\"a\"}\n{\"ten";
+        let mut lines = InputLines::new(BufReader::new(text.chain(Broken)));
+        let (mut batch, mut tally) = (Batch::default(), PublishTally::default());
+        let hidden = ProgressBar::hidden();
+        let filled = fill(&mut batch, &mut lines, &maker, &mut tally, &hidden).await;
+        let why = filled.expect_err("it can't be read").words();
+        assert_eq!(
+            why,
+            "line 4: the input can't be read from here on: the disk is gone"
+        );
+        assert_eq!((batch.numbers, tally.bad), (vec![1, 3], 0));
+    }
 }
