@@ -39,7 +39,7 @@ const MAX_LISTED_BYTES: usize = 256 << 20;
 pub struct Filter {
     /// Selects dead letters whose reason contains this text.
     pub reason: Option<String>,
-    /// Selects dead letters of this tenant.
+    /// Selects dead letters of this tenant. An empty text selects those without a tenant.
     pub tenant: Option<String>,
     /// Selects the dead letter with this ID.
     pub id: Option<String>,
@@ -242,7 +242,8 @@ impl Dead<'_> {
         Ok((found.map(|fetched| fetched.message), progress))
     }
 
-    /// Returns the newest dead letter with this ID, and with this tenant if one is named.
+    /// Returns the newest dead letter with this ID, and with this tenant if one is named. An empty
+    /// text means no tenant.
     ///
     /// # Errors
     /// [`NotDone::Missing`] if no dead letter has the ID, [`NotDone::Failed`] if the look ended
@@ -255,7 +256,11 @@ impl Dead<'_> {
         };
         let mut progress = SearchProgress::at(self.client.depth(&self.queue).await?, usize::MAX);
         let found = self.next(&filter, &mut progress).await?;
-        let of = tenant.map_or_else(String::new, |tenant| format!(" of {tenant:?}"));
+        let of = match tenant {
+            None => String::new(),
+            Some("") => " without a tenant".to_owned(),
+            Some(tenant) => format!(" of {tenant:?}"),
+        };
         let missing = || match progress.left {
             0 => NotDone::Missing(format!(
                 "{} has no dead letter{of} with the id {id:?}",
@@ -463,7 +468,7 @@ impl Dead<'_> {
         let tenant = filter.tenant.as_deref();
         id.is_none_or(|id| message.id() == Some(id))
             && (filter.reason.as_deref()).is_none_or(|part| reason(message).contains(part))
-            && tenant.is_none_or(|tenant| self.tenant(message).as_deref() == Some(tenant))
+            && tenant.is_none_or(|tenant| self.tenant(message).unwrap_or_default() == tenant)
     }
 
     /// Returns the tenant that the message names, whether or not it is valid.

@@ -269,7 +269,7 @@ impl ActionRequest {
                     }
                     _ => letters::LetterChange::Drop,
                 };
-                let filter = filter(input);
+                let filter = filter(input)?;
                 change.check(&filter, input.flag("all"), &context.config)?;
                 if input.flag("all") && !filter.is_all() {
                     let words = "give either all or a filter, not both";

@@ -42,6 +42,7 @@ impl RequestInput {
                 ParamKind::Number { .. } => value
                     .parse()
                     .map_or(Value::Null, |number: u64| number.into()),
+                ParamKind::Flag => value.parse().map_or(Value::Null, |flag: bool| flag.into()),
                 _ => value.as_ref().into(),
             };
             input.take(param, value)?;
@@ -222,6 +223,7 @@ mod tests {
             (letters, "", "limit=0", "a whole number from 1 to 500"),
             (letters, "", "limit=x", "a whole number from 1 to 500"),
             (letters, "", "limit=18446744073709551616", "a whole number"),
+            (letters, "", "no-tenant=1", "must be true or false"),
             (route("/pause"), "", "for=1h", "there are: pipeline"),
             (
                 route("/tenants"),

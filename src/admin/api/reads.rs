@@ -343,13 +343,21 @@ pub fn dead<'a>(context: &'a PipelineContext, client: &'a Client) -> Dead<'a> {
 }
 
 /// Returns the request's filter for dead letters.
-pub fn filter(input: &RequestInput) -> Filter {
+pub fn filter(input: &RequestInput) -> Result<Filter, NotDone> {
     let text = |name| input.text(name).map(str::to_owned);
-    Filter {
+    let tenant = match (text("tenant"), input.flag("no-tenant")) {
+        (Some(_), true) => {
+            let words = "give either tenant or no-tenant, not both";
+            return Err(NotDone::Wrong(words.to_owned()));
+        }
+        (None, true) => Some(String::new()),
+        (tenant, false) => tenant,
+    };
+    Ok(Filter {
         reason: text("reason"),
-        tenant: text("tenant"),
+        tenant,
         id: text("id"),
-    }
+    })
 }
 
 async fn letters(
@@ -358,7 +366,7 @@ async fn letters(
     input: &RequestInput,
 ) -> Result<Value, NotDone> {
     let listed = dead(context, client)
-        .list(&filter(input), |_, _| ())
+        .list(&filter(input)?, |_, _| ())
         .await?;
     let (limit, offset) = page(input);
     let rows = listed.rows.iter().skip(offset).take(limit);
@@ -378,7 +386,7 @@ async fn letter(
 ) -> Result<Value, NotDone> {
     let dead = dead(context, client);
     let id = input.text("id").unwrap_or_default();
-    let letter = dead.find(id, input.text("tenant")).await?;
+    let letter = dead.find(id, filter(input)?.tenant.as_deref()).await?;
     let answer = ShownLetter {
         base: dead.answer(&letter, MAX_SHOWN_BODY_BYTES),
         bytes: letter.body.len() as u64,

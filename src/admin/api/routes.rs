@@ -147,11 +147,19 @@ const OF_ALL: &[Param] = &[param(
 )];
 const TENANT: &[Param] = &[param("tenant", NAME, "Tenant, percent-encoded")];
 const JOB: &[Param] = &[param("id", NAME, "Message id, percent-encoded")];
-const OF_TENANT: &[Param] = &[param(
-    "tenant",
-    NAME,
-    "Only a dead letter of this tenant, since two tenants may use one id",
-)];
+const NO_TENANT: Param = param(
+    "no-tenant",
+    ParamKind::Flag,
+    "True, instead of tenant: only dead letters without a tenant",
+);
+const OF_TENANT: &[Param] = &[
+    param(
+        "tenant",
+        NAME,
+        "Only a dead letter of this tenant, since two tenants may use one id",
+    ),
+    NO_TENANT,
+];
 const LIMIT: &[Param] = &[param(
     "limit",
     ParamKind::Number {
@@ -280,13 +288,14 @@ const FILTER: &[Param] = &[
         "Only dead letters whose reason contains this text",
     ),
     param("tenant", NAME, "Only dead letters of this tenant"),
+    NO_TENANT,
     param("id", NAME, "Only the dead letter with this id"),
 ];
 const CHOSEN: &[Param] = &[
     param(
         "all",
         ParamKind::Flag,
-        "True, instead of reason, tenant and id: all dead letters",
+        "True, instead of the fields above: all dead letters",
     ),
     param(
         "limit",

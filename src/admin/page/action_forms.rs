@@ -377,7 +377,7 @@ mod tests {
     fn each_action_of_the_api_has_a_form() {
         for act in &ACTION_FORMS {
             assert!(
-                act.fields(&FormValues::default(), false).len() < 7,
+                act.fields(&FormValues::default(), false).len() < 8,
                 "{}",
                 act.name
             );

@@ -411,6 +411,7 @@ async fn actions_match_the_commands_and_are_audited() {
     let letters = letters.is(200);
     assert_eq!(letters["letters"][0]["id"], "four");
     port.get("/dead/letters/four?tenant=another").await.is(404);
+    port.get("/dead/letters/four?no-tenant=true").await.is(404);
     let letter = port.get("/dead/letters/four?tenant=acme").await.is(200);
     assert_eq!(
         (&letter["body"], &letter["reason"]),
@@ -419,6 +420,11 @@ async fn actions_match_the_commands_and_are_audited() {
     run.holds("dead", 1).await;
     let none = port
         .post("/dead/replay", &json!({"tenant": "nobody", "rate": "10/s"}))
+        .await;
+    assert_eq!(none.is(200)["replayed"], 0);
+    run.holds("dead", 1).await;
+    let none = port
+        .post("/dead/replay", &json!({"id": "four", "no-tenant": true}))
         .await;
     assert_eq!(none.is(200)["replayed"], 0);
     run.holds("dead", 1).await;
@@ -501,6 +507,7 @@ async fn actions_match_the_commands_and_are_audited() {
             "job cancel",
             "drain",
             "resume --all",
+            "dead replay",
             "dead replay",
             "dead replay",
             "dead drop",

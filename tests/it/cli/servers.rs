@@ -86,7 +86,9 @@ fn letter(id: &str, tenant: &str, reason: &str) -> Message {
     };
     let died = id.bytes().map(u64::from).sum::<u64>() * 60_000 + DIED;
     let mut set = headers::dead(5, reason, Some(died));
-    set.push(("x-tenant", text(tenant)));
+    if !tenant.is_empty() {
+        set.push(("x-tenant", text(tenant)));
+    }
     set.push(("x-of-the-publisher", text("kept")));
     message.with_headers(&set, &[])
 }
@@ -467,6 +469,20 @@ async fn looking_at_dead_letters_leaves_them_there() {
         done.err,
         format!("error: {queue}.dead has no dead letter with the id \"9\"\n")
     );
+    buried(&client, 3).await;
+
+    // An empty tenant selects the dead letters without one.
+    let done = sluicegate(&yaml, &["dead", "show", "2", "--tenant", ""]).exited(1);
+    let none = format!("{queue}.dead has no dead letter without a tenant with the id \"2\"");
+    assert!(done.err.contains(&none), "{}", done.err);
+    buried(&client, 3).await;
+    bury(&client, &[("2", "", "no tenant")]).await;
+    buried(&client, 4).await;
+    let args = ["dead", "drop", "--id", "2", "--tenant", "", "--json"];
+    let json = sluicegate(&yaml, &args).exited(0).json();
+    assert_eq!(json["dropped"], 1);
+    buried(&client, 3).await;
+    sluicegate(&yaml, &["dead", "show", "2", "--tenant", "b"]).exited(0);
     buried(&client, 3).await;
 }
 

@@ -61,7 +61,8 @@ enum DeadCommand {
         /// The job's id
         #[arg(value_name = "ID")]
         id: String,
-        /// The job's tenant, if several have this id [default: the newest dead letter's]
+        /// The job's tenant, if several have this id; an empty text means none [default: the newest
+        /// dead letter's]
         #[arg(long)]
         tenant: Option<String>,
         /// Print JSON
@@ -97,7 +98,7 @@ struct LetterOptions {
     /// Only dead letters whose reason contains this text
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
-    /// Only dead letters of this tenant
+    /// Only dead letters of this tenant; an empty text means those without a tenant
     #[arg(long)]
     tenant: Option<String>,
     /// Only the dead letter with this id

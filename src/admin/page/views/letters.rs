@@ -50,6 +50,7 @@ fn row(asked: &ViewRequest, it: &LetterRow) -> LetterLine {
         link: asked.query([
             ("id", some(&it.id).as_str()),
             ("tenant", some(&it.tenant).as_str()),
+            ("no-tenant", no_tenant(it.tenant.as_deref())),
         ]),
         tenant_link: asked.query([("name", some(&it.tenant).as_str())]),
         id: it.id.as_deref().map(ShownName::new),
@@ -59,6 +60,15 @@ fn row(asked: &ViewRequest, it: &LetterRow) -> LetterLine {
         attempt: it.attempt.map_or_else(|| "–".to_owned(), number),
         waits: number(it.waits.unwrap_or_default()),
         bytes: number(it.bytes),
+    }
+}
+
+/// Returns the value of `no-tenant` in a link to a dead letter: two tenants may use one ID, and so
+/// may messages without a tenant.
+fn no_tenant(tenant: Option<&str>) -> &'static str {
+    match tenant.unwrap_or_default() {
+        "" => "true",
+        _ => "",
     }
 }
 
@@ -119,7 +129,8 @@ pub(super) async fn one(
 ) -> Result<String, ApiProblem> {
     let id = asked.value("id");
     let path = format!("/dead/letters/{}", part(id));
-    let of_tenant = asked.query([("tenant", asked.value("tenant"))]);
+    let of_tenant = ["tenant", "no-tenant"].map(|name| (name, asked.value(name)));
+    let of_tenant = asked.query(of_tenant);
     let letter: ShownLetter = source.read(&path, &of_tenant).await?;
     let tenant = letter.tenant.as_deref().unwrap_or_default();
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
@@ -131,7 +142,12 @@ pub(super) async fn one(
     };
     let view = LetterView {
         id: ShownName::new(letter.id.as_deref().unwrap_or(id)),
-        of_it: query([("id", id), ("tenant", tenant), ("pipeline", pipeline)]),
+        of_it: query([
+            ("id", id),
+            ("tenant", tenant),
+            ("no-tenant", no_tenant(Some(tenant))),
+            ("pipeline", pipeline),
+        ]),
         tenant_link: asked.query([("name", tenant)]),
         tenant: letter.tenant.as_deref().map(ShownName::new),
         reason: text(&letter.reason),

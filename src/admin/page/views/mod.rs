@@ -67,7 +67,7 @@ const VIEWS: [ViewInfo; 6] = [
     ViewInfo {
         kind: ViewKind::DeadLetter,
         path: "/letter",
-        values: &["id"],
+        values: &["id", "tenant", "no-tenant"],
     },
     ViewInfo {
         kind: ViewKind::Audit,
@@ -254,6 +254,11 @@ mod tests {
         assert_eq!(asked("", "", &two).as_deref(), Some("/ui?pipeline=a"));
         let b = asked("/tenants", "x=1&pipeline=b&sort=denied&search=", &two);
         assert_eq!(b.as_deref(), Some("/ui/tenants?sort=denied&pipeline=b"));
+        // Two tenants may use one ID.
+        let letter = asked("/letter", "id=7&tenant=a", &one);
+        assert_eq!(letter.as_deref(), Some("/ui/letter?id=7&tenant=a"));
+        let letter = asked("/letter", "id=7&no-tenant=true", &one);
+        assert_eq!(letter.as_deref(), Some("/ui/letter?id=7&no-tenant=true"));
         assert_eq!(asked("/none", "", &one), None);
         let long = format!("name={}", "x".repeat(MAX_ADDRESS_BYTES + 1));
         assert!(

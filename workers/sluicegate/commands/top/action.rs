@@ -28,7 +28,7 @@ pub enum Act {
 /// A selection of dead letters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LetterSelection {
-    /// The dead letter with this ID, of the given tenant.
+    /// The dead letter with this ID, of the given tenant or without one.
     One(String, Option<String>),
     /// All of a tenant's, with the number of listed ones.
     Of(String, usize),
@@ -43,7 +43,8 @@ impl LetterSelection {
         match self {
             // IDs belong to publishers, and two tenants' may be equal.
             Self::One(id, tenant) => {
-                (filter.id, filter.tenant) = (Some(id.clone()), tenant.clone());
+                let tenant = tenant.clone().unwrap_or_default();
+                (filter.id, filter.tenant) = (Some(id.clone()), Some(tenant));
             }
             Self::Of(tenant, _) => filter.tenant = Some(tenant.clone()),
             Self::All(_) => {}
@@ -71,12 +72,11 @@ impl LetterSelection {
     fn describe(&self) -> String {
         match self {
             Self::One(id, tenant) => {
-                let of = tenant.as_deref().map(|it| format!(" of {}", name(it)));
-                format!(
-                    "Replay the dead letter {}{}: it returns",
-                    plain(id, 64),
-                    of.unwrap_or_default()
-                )
+                let of = match tenant.as_deref().unwrap_or_default() {
+                    "" => "without a tenant".to_owned(),
+                    tenant => format!("of {}", name(tenant)),
+                };
+                format!("Replay the dead letter {} {of}: it returns", plain(id, 64))
             }
             Self::Of(tenant, listed) => format!(
                 "Replay all dead letters of {} ({listed} in the list): they return",

@@ -288,6 +288,7 @@ impl Model {
                 LetterSelection::One(row.id().ok_or(without)?.to_owned(), tenant)
             }
             'T' => {
+                let tenant = tenant.filter(|tenant| !tenant.is_empty());
                 let tenant = tenant.ok_or("it has no tenant: A replays all")?;
                 let of = listed
                     .rows

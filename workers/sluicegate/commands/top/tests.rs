@@ -249,6 +249,12 @@ fn dead_letters_are_replayed_as_selected() {
     let act = |which| ServerRequest::Act(0, Act::Replay(which));
     let one = LetterSelection::One("job-0".to_owned(), Some("acme".to_owned()));
     assert_eq!(one.filter().tenant.as_deref(), Some("acme"));
+    // Other tenants may use the same ID.
+    let without = LetterSelection::One("job-0".to_owned(), None);
+    assert_eq!(without.filter().tenant.as_deref(), Some(""));
+    let words = Act::Replay(without).describe();
+    let expected = "Replay the dead letter job-0 without a tenant: it returns";
+    assert!(words.starts_with(expected), "{words}");
     assert_eq!(types(&mut model, "Ry")[0].1, act(one.clone()));
     let again = |model: &mut Model| {
         model.doing = None;
