@@ -7,11 +7,12 @@
 --          look, as "AT:VERSION:TEXT", AT: when (ms), VERSION: the version whose instructions it
 --          follows
 --
--- ARGV[1]  'look', 'put' or 'drop'
+-- ARGV[1]  'look', 'put', 'drop' or 'end'
 -- ARGV[2]  look: the known version, whose instructions are not returned again; put: the
---          instruction's name; drop: the first name
+--          instruction's name; drop: the first name; end: the name
 -- ARGV[3]  look: the worker's name, '' for an observer, which writes nothing; put: for how long
---          (ms); drop: the second name, and so on
+--          (ms); drop: the second name, and so on; end: the instruction's text, without which it
+--          stays
 -- ARGV[4]  look: the version that the worker follows; put: the instruction's text
 -- ARGV[5]  look: the worker's report on itself; put: the maximum number of instructions
 -- ARGV[6]  look: after how long without a look a worker is omitted (ms); it is also deleted when a
@@ -46,6 +47,15 @@ if what == 'drop' then
     dropped = dropped + redis.call('HDEL', key, 'i:' .. ARGV[i])
   end
   if dropped > 0 then
+    changed()
+  end
+  return { 1, now, 'ok', tonumber(version) }
+end
+
+if what == 'end' then
+  local field = 'i:' .. ARGV[2]
+  if string.match(redis.call('HGET', key, field) or '', '^%d+:(.*)$') == ARGV[3] then
+    redis.call('HDEL', key, field)
     changed()
   end
   return { 1, now, 'ok', tonumber(version) }

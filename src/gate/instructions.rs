@@ -230,6 +230,15 @@ pub async fn drop_all(gate: &RedisGate, names: &[String]) -> Result<Versions, Ga
     change(gate, words).await
 }
 
+/// Removes `instruction` from the boards where no other one with its name has replaced it.
+///
+/// # Errors
+/// Like [`put`].
+pub async fn drop_own(gate: &RedisGate, instruction: &Instruction) -> Result<Versions, GateError> {
+    let words = vec!["end".to_owned(), instruction.name(), instruction.text()];
+    change(gate, words).await
+}
+
 async fn change(gate: &RedisGate, words: Vec<String>) -> Result<Versions, GateError> {
     let primaries = gate.registries().await?;
     let changes = primaries.iter().map(async |primary| {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::NotDone;
 use super::answer::{Maybe, Schema, answers};
 use super::steer::{Followers, POLL_INTERVAL, followed};
-use gate::instructions::{BoardView, Versions, drop_all, put, see};
+use gate::instructions::{BoardView, Versions, drop_all, drop_own, put, see};
 use gate::redis::RedisGate;
 use rules::limit::ceil_ms;
 use rules::steering::{Instruction, MAX_ID_BYTES, SightedState, Sighting};
@@ -233,13 +233,9 @@ impl JobRef {
             }
             sleep(POLL_INTERVAL).await;
         };
-        let boards = see(gate).await?;
-        let followers = Followers::of(&boards, &versions);
-        let mut posted = boards.iter().flat_map(|board| &board.posted);
-        // The instruction also ends by itself.
-        if posted.any(|(posted, _)| *posted == show) {
-            let _ = drop_all(gate, &[show.name()]).await;
-        }
+        let followers = Followers::of(&see(gate).await?, &versions);
+        // An error is ignored here: the instruction also ends by itself.
+        let _ = drop_own(gate, &show).await;
         Ok(self.state(followers, seen))
     }
 

@@ -78,6 +78,7 @@ enum Step {
     /// Posts the second instruction. The first one ends if it has this text.
     Instead(usize, Option<&'static str>, usize, u64),
     Drop(usize),
+    DropOwn(usize),
     See,
 }
 
@@ -147,6 +148,9 @@ impl Worker {
                 let names = [instruction(number).name()];
                 shown(instructions::drop_all(&self.gate, &names).await)
             }
+            Step::DropOwn(number) => {
+                shown(instructions::drop_own(&self.gate, &instruction(number)).await)
+            }
             Step::See => shown(instructions::see(&self.gate).await.map(|mut seen| {
                 for board in &mut seen {
                     board
@@ -195,10 +199,11 @@ async fn a_fake_redis_answers_as_redis_does() {
                 _ => 0,
             };
             let who = random.random_range(0..WORKERS);
-            let does = match random.random_range(0..17) {
+            let does = match random.random_range(0..18) {
                 12 => Step::Put(random.random_range(0..5), random.random_range(1..400_000)),
                 13 => Step::Drop(random.random_range(0..5)),
                 14 => Step::See,
+                17 => Step::DropOwn(random.random_range(0..5)),
                 15 => Step::Instead(
                     random.random_range(0..5),
                     [None, Some("7"), Some("8")][random.random_range(0..3)],

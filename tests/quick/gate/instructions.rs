@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gate::GateError;
-use gate::instructions::{drop_all, put, see};
+use gate::instructions::{drop_all, drop_own, put, see};
 use kit::SECOND;
 use kit::gate::{fake_gate, limit, tenant};
 use operator::hold;
@@ -77,4 +77,33 @@ async fn a_repeated_cancellation_lasts_longer_but_not_shorter() {
     let first = ends(60_000).await;
     assert!(ends(HOUR_MS).await > first + HOUR_MS / 2);
     assert!(ends(1_000).await > first + HOUR_MS / 2);
+}
+
+/// Two operators look at the same job: the first to finish does not end the other's instruction.
+#[tokio::test(start_paused = true)]
+async fn an_instruction_ends_only_if_no_other_replaced_it() {
+    let fake = fake_gate(limit(Algorithm::FixedWindow, 1, 1_000));
+    let show = |number| Instruction::Show(tenant("t"), "order-7".to_owned(), number);
+    let posted = async || {
+        let seen = see(&fake.gate).await.expect("a board");
+        let posted = seen[0].posted.iter();
+        let posted: Vec<_> = posted.map(|(posted, _)| posted.clone()).collect();
+        (posted, seen[0].version)
+    };
+    for number in [1, 2] {
+        let put = put(&fake.gate, &show(number), HOUR_MS).await;
+        put.expect("there is room");
+    }
+    let before = posted().await;
+    assert_eq!(before.0, [show(2)]);
+    let ended = async |number| {
+        let ended = drop_own(&fake.gate, &show(number)).await;
+        ended.expect("the gate answers")
+    };
+    ended(1).await;
+    assert_eq!(posted().await, before, "it is not the first one any more");
+    let versions = ended(2).await;
+    assert_eq!(posted().await, (vec![], versions[0].1));
+    assert!(versions[0].1 > before.1);
+    assert_eq!(ended(2).await, versions, "there is none to end");
 }
