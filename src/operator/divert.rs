@@ -18,9 +18,9 @@ use rules::tenant::Tenant;
 /// Maximum length of a queue's name in bytes.
 const MAX_QUEUE_NAME_BYTES: usize = 255;
 
-/// Returns the default queue for a diverted tenant's jobs.
-pub fn usual(names: &QueueNames) -> String {
-    format!("{}.diverted", names.fresh)
+/// Returns the default queue for a diverted tenant's jobs, next to the work queue `work`.
+pub fn usual(work: &str) -> String {
+    format!("{work}.diverted")
 }
 
 /// Returns `queue` if jobs can be diverted to it.
@@ -62,6 +62,8 @@ answers! {
         pub change: UndivertWord,
         /// The diverted jobs that returned to the work queue, if requested.
         pub back: Maybe<Replayed>,
+        /// Queue from which they returned. It still holds the jobs that did not return.
+        pub from: Maybe<String>,
     }
 }
 words! {
@@ -87,7 +89,7 @@ pub async fn divert(
     let levels = DelayLevels::new(config.delay.max_delay);
     let client = Client::connect_existing(&config.amqp, &levels).await?;
     let names = client.names();
-    let queue = checked(to.unwrap_or_else(|| usual(names)), names);
+    let queue = checked(to.unwrap_or_else(|| usual(&names.fresh)), names);
     let made = match &queue {
         Ok(queue) => client.make(queue).await,
         Err(_) => Ok(()),
@@ -127,6 +129,7 @@ pub async fn undivert(
         tenant: tenant.to_string(),
         change: "undivert".into(),
         back: Maybe(None),
+        from: Maybe(None),
     };
     Ok((ended, before.map(|(_, queue)| queue.to_string())))
 }

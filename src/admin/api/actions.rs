@@ -309,8 +309,11 @@ impl ActionRequest {
                     .boxed()
                     .await?;
                 if let Some(from) = back {
-                    let brought_back = brought_back(context, &tenant, from.or(known));
+                    let from = from.or(known);
+                    let from = from.unwrap_or_else(|| divert::usual(&context.config.amqp.queue));
+                    let brought_back = brought_back(context, &tenant, from.clone());
                     undiverted.back = Maybe(Some(brought_back.boxed().await?.replayed()));
+                    undiverted.from = Maybe(Some(from));
                 }
                 undiverted.as_json()
             }
@@ -367,17 +370,19 @@ async fn changed(
     }
 }
 
-/// Returns the diverted jobs of `tenant` to the work queue, from the queue `from` or the default
-/// queue.
+/// Returns the diverted jobs of `tenant` to the work queue, from the queue `from`. An error names
+/// that queue, since the diversion that named it has ended.
 async fn brought_back(
     context: &PipelineContext,
     tenant: &Tenant,
-    from: Option<String>,
+    from: String,
 ) -> Result<ChangeResult, NotDone> {
-    let client = context.client().boxed().await?;
-    let names = client.names();
-    let queue = divert::checked(from.unwrap_or_else(|| divert::usual(names)), names);
-    let done = match queue {
+    let left = |why| match why {
+        NotDone::Wrong(_) => why,
+        _ => NotDone::Failed(format!("{from} still has diverted jobs: {why}")),
+    };
+    let client = context.client().boxed().await.map_err(&left)?;
+    let done = match divert::checked(from.clone(), client.names()) {
         Ok(queue) => {
             let mut jobs = dead(context, &client);
             jobs.queue = queue;
@@ -390,7 +395,7 @@ async fn brought_back(
         Err(why) => Err(why),
     };
     client.close().await;
-    done
+    done.map_err(left)
 }
 
 /// Makes all workers take no new jobs.

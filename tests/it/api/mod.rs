@@ -4,6 +4,7 @@ mod document;
 mod servers;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use kit::api::Api;
 use kit::process::Process;
@@ -375,7 +376,7 @@ async fn actions_match_the_commands_and_are_audited() {
     assert_eq!(asked["diverted"][0]["tenant"], name);
     run.bed.publish(&run.yaml, [job(name, "three")]).await;
     let client = run.bed.client(&run.yaml).await;
-    let away = format!("{}.diverted", run.bed.name).into();
+    let away: Arc<str> = format!("{}.diverted", run.bed.name).into();
     while client.depth(&away).await.expect("it is there") != 1 {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
@@ -388,7 +389,21 @@ async fn actions_match_the_commands_and_are_audited() {
         .await
         .is(200);
     assert_eq!(back["back"]["replayed"], 1, "{back}");
+    assert_eq!(back["from"], *away, "{back}");
     run.calls(3).await;
+    // The jobs stay in a queue of this name, and no later answer would name it.
+    let failed = port
+        .post(
+            &format!("/tenants/{tenant}/undivert"),
+            &json!({"back": true, "from": "missing"}),
+        )
+        .await;
+    let failed = failed.is(503);
+    let detail = failed["detail"].as_str().unwrap_or_default();
+    assert!(
+        detail.starts_with("missing still has diverted jobs: "),
+        "{failed}"
+    );
 
     port.post("/pause", &json!({"for": "1h"})).await.is(200);
     assert_eq!(port.get("/instructions").await.is(200)["held"], "pause");
@@ -503,6 +518,8 @@ async fn actions_match_the_commands_and_are_audited() {
             "tenant resume --all",
             "tenant divert",
             "tenant undivert",
+            "tenant undivert",
+            "tenant undivert",
             "pause --all",
             "job cancel",
             "drain",
@@ -532,7 +549,7 @@ async fn actions_match_the_commands_and_are_audited() {
     assert!(failed.contains("own queues"), "{failed}");
     assert_eq!(
         run.worker.count(&["operator action over HTTP"]),
-        entries.len() - 1
+        entries.len() - 2
     );
     run.worker.stop();
 }

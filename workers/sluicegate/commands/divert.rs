@@ -112,7 +112,7 @@ pub async fn undivert(
         let levels = DelayLevels::new(config.delay.max_delay);
         let client = Client::connect_existing(&config.amqp, &levels).await?;
         let names = client.names();
-        let queue = args.from.or(known).unwrap_or_else(|| usual(names));
+        let queue = args.from.or(known).unwrap_or_else(|| usual(&names.fresh));
         let done = match checked(queue, names) {
             Ok(queue) => dead::bring_back((&client, config), queue, &tenant, args.json).await,
             Err(why) => Err(why.into()),
