@@ -159,7 +159,8 @@ impl Model {
                 pipeline.picture = QueryState::default();
             }
             if pipeline.config.amqp != config.amqp {
-                pipeline.letters = QueryState::default();
+                // A second fetch would not find the dead letters that the first one holds.
+                pipeline.letters.renew();
             }
             pipeline.config = Arc::new(config.clone());
             is_new = true;

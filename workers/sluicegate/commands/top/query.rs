@@ -11,6 +11,8 @@ pub struct QueryState<T> {
     in_flight: Option<(u64, u64)>,
     last_ms: Option<u64>,
     failing: Option<(u64, String)>,
+    /// Whether the question in flight went to a server that is no longer meant.
+    is_outdated: bool,
 }
 
 /// A server that does not answer.
@@ -29,6 +31,7 @@ impl<T> Default for QueryState<T> {
             in_flight: None,
             last_ms: None,
             failing: None,
+            is_outdated: false,
         }
     }
 }
@@ -62,7 +65,18 @@ impl<T> QueryState<T> {
 
     /// Drops the question in flight, whose answer is no longer wanted, and makes the question due.
     pub fn urge(&mut self) {
-        (self.in_flight, self.last_ms) = (None, None);
+        (self.in_flight, self.last_ms, self.is_outdated) = (None, None, false);
+    }
+
+    /// Forgets all answers, since another server is meant. The question is due once the one in
+    /// flight, if any, has ended.
+    pub fn renew(&mut self) {
+        *self = Self {
+            in_flight: self.in_flight,
+            last_ms: self.in_flight.map(|(_, at_ms)| at_ms),
+            is_outdated: self.is_in_flight(),
+            ..Self::default()
+        };
     }
 
     /// Records that the question was sent as `number`.
@@ -75,6 +89,10 @@ impl<T> QueryState<T> {
         let Some((_, since_ms)) = self.in_flight.take_if(|(awaited, _)| *awaited == number) else {
             return false;
         };
+        if std::mem::take(&mut self.is_outdated) {
+            self.last_ms = None;
+            return false;
+        }
         match answer {
             Ok(answer) => (self.known, self.failing) = (Some((answer, now_ms)), None),
             Err(why) => {

@@ -108,8 +108,32 @@ fn dead_letters_are_not_fetched_while_they_are_replayed() {
     model.at_time(NOW + 60_000);
     types(&mut model, "14");
     assert!(!fetches(&mut model), "they are being replayed");
+    // A changed configuration does not fetch them, either.
+    assert!(model.reread(Ok(pipelines("amqp: {prefetch: 7}"))));
+    assert!(!fetches(&mut model), "they are being replayed");
     model.came(*number, ServerAnswer::Done(Ok("replayed 5".to_owned())));
     assert!(fetches(&mut model));
+}
+
+#[test]
+fn a_changed_configuration_fetches_dead_letters_once_the_old_fetch_has_ended() {
+    let fetch = |model: &mut Model| {
+        let mut due = model.due().into_iter();
+        let found = due.find(|(_, request)| *request == ServerRequest::DeadLetters(0));
+        found.map(|(number, _)| number)
+    };
+    let mut model = model();
+    types(&mut model, "4");
+    let old = fetch(&mut model).expect("a fetch");
+    assert!(model.reread(Ok(pipelines("amqp: {prefetch: 7}"))));
+    model.at_time(NOW + 60_000);
+    assert_eq!(fetch(&mut model), None, "the old one is under way");
+    // Its answer is of the old configuration.
+    model.came(old, ServerAnswer::DeadLetters(0, Ok(letters(3))));
+    assert!(model.rows().is_empty());
+    let new = fetch(&mut model).expect("a fetch");
+    model.came(new, ServerAnswer::DeadLetters(0, Ok(letters(5))));
+    assert_eq!(model.rows().len(), 5);
 }
 
 #[test]

@@ -89,7 +89,6 @@ impl Model {
     pub(in super::super) fn opened(&mut self) {
         self.urge();
         let now_ms = self.now_ms;
-        // While an action runs, which may be a replay, nothing is fetched.
         if self.view == TopView::DeadLetters && self.page.is_none() && self.doing.is_none() {
             let letters = &mut self.pipeline_mut().letters;
             if !letters.is_in_flight() && letters.is_older(now_ms, LETTERS_MS) {
@@ -127,7 +126,11 @@ impl Model {
                 page.glance.begin(number, now_ms);
                 due.push((number, ServerRequest::Glance(at, page.tenant.clone())));
             }
-        } else if self.view == TopView::DeadLetters && self.pipelines[at].letters.is_new() {
+        } else if self.view == TopView::DeadLetters
+            // While an action runs, which may be a replay, nothing is fetched.
+            && self.doing.is_none()
+            && self.pipelines[at].letters.is_new()
+        {
             let number = number();
             self.pipelines[at].letters.begin(number, now_ms);
             due.push((number, ServerRequest::DeadLetters(at)));
