@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::Arc;
 
 use admin::{PipelineState, PipelineStates, serve};
@@ -59,10 +59,10 @@ fn manifests() -> Vec<Value> {
     all.flat_map(|text| documents(&text)).collect()
 }
 
-/// Returns the chart rendered with `set`.
-fn chart(set: &[&str]) -> Vec<Value> {
+/// Renders the chart with `set`.
+fn render(set: &[&str]) -> Output {
     let cache = tempfile::tempdir().expect("a folder");
-    let output = Command::new("go")
+    Command::new("go")
         .args(["run", "tests/chart/main.go", "distribution/helm/sluicegate"])
         .args(set)
         .current_dir(root())
@@ -70,7 +70,12 @@ fn chart(set: &[&str]) -> Vec<Value> {
         .env("GOPATH", "/usr/share/gocode")
         .env("GOCACHE", cache.path())
         .output()
-        .unwrap_or_else(|why| panic!("go: {why} (scripts/test installs what is missing)"));
+        .unwrap_or_else(|why| panic!("go: {why} (scripts/test installs what is missing)"))
+}
+
+/// Returns the chart rendered with `set`.
+fn chart(set: &[&str]) -> Vec<Value> {
+    let output = render(set);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
@@ -117,6 +122,8 @@ async fn fit(all: &[Value], has_secret: bool) {
     let pod = &deployment["spec"]["template"];
     let selected = &deployment["spec"]["selector"]["matchLabels"];
     let budget = of_kind(all, "PodDisruptionBudget");
+    // A node with the only worker can be drained, too.
+    assert_eq!(budget["spec"]["maxUnavailable"], 1);
     assert_eq!(&budget["spec"]["selector"]["matchLabels"], selected);
     let selected = selected.as_object().expect("labels");
     assert!(!selected.is_empty());
@@ -228,6 +235,41 @@ async fn the_chart_fits_the_program() {
     let about = yaml(&read("distribution/helm/sluicegate/Chart.yaml"));
     assert_eq!(about["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(about["appVersion"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn the_chart_refuses_values_that_do_not_fit_the_configuration() {
+    let timeout = "config.dispatch.shutdown-timeout";
+    for (set, words) in [
+        (
+            vec![format!("{timeout}=45s")],
+            "must exceed dispatch.shutdown-timeout (45s)",
+        ),
+        (
+            vec![format!("{timeout}=1 m")],
+            "must exceed dispatch.shutdown-timeout (1 m)",
+        ),
+        (
+            vec!["terminationGracePeriodSeconds=30".to_owned()],
+            "must exceed",
+        ),
+        (
+            vec!["adminPort=9465".to_owned()],
+            "must be the port of config.admin.listen",
+        ),
+    ] {
+        let set: Vec<&str> = set.iter().map(String::as_str).collect();
+        let output = render(&set);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && errors.contains(words),
+            "{set:?}: {errors}"
+        );
+    }
+    for set in ["44s", "2000ms", "7"].map(|time| format!("{timeout}={time}")) {
+        chart(&[&set]);
+    }
+    chart(&["adminPort=80", "config.admin.listen=[::]:80"]);
 }
 
 /// The configuration that packages install, unchanged and with the changes in its comments.

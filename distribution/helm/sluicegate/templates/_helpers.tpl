@@ -17,3 +17,27 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "sluicegate.secret" -}}
 {{ .Values.secret.existing | default (include "sluicegate.name" .) }}
 {{- end }}
+
+{{- /* A duration of the configuration in whole seconds. */}}
+{{- define "sluicegate.seconds" -}}
+{{- $number := toString . | regexFind "^[0-9]+" | int64 }}
+{{- $units := dict "" 1 "s" 1 "m" 60 "h" 3600 "d" 86400 }}
+{{- mul $number (get $units (toString . | regexFind "[a-z]*$") | default 0) }}
+{{- end }}
+
+{{- /* Fails if a value does not fit the configuration. */}}
+{{- define "sluicegate.check" -}}
+{{- $grace := .Values.terminationGracePeriodSeconds }}
+{{- $usual := dig "dispatch" "shutdown-timeout" "30s" .Values.config }}
+{{- $pipelines := values (.Values.config.pipelines | default dict) | default (list .Values.config) }}
+{{- range $pipelines }}
+{{- $timeout := dig "dispatch" "shutdown-timeout" $usual (. | default dict) }}
+{{- if ge (include "sluicegate.seconds" $timeout | int64) (int64 $grace) }}
+{{- fail (printf "terminationGracePeriodSeconds is %v: it must exceed dispatch.shutdown-timeout (%v)" $grace $timeout) }}
+{{- end }}
+{{- end }}
+{{- $listen := dig "admin" "listen" "" .Values.config }}
+{{- if ne (toString .Values.adminPort) (regexFind "[0-9]+$" $listen) }}
+{{- fail (printf "adminPort is %v: it must be the port of config.admin.listen (%v)" .Values.adminPort $listen) }}
+{{- end }}
+{{- end }}
