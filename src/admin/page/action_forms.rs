@@ -290,6 +290,8 @@ impl ActionForm {
                         |_| ApiProblem::wrong(format!("{}: must be a whole number", param.name));
                     number.map_err(words)?.into()
                 }
+                // A name may begin or end with spaces.
+                ParamKind::Text(_) => value.into(),
                 _ => value.trim().into(),
             };
             fields.insert(param.name.to_owned(), value);
@@ -418,6 +420,10 @@ mod tests {
         let drop = ActionForm::find("drop").expect("one");
         let (_, _, fields) = drop.asks(&FormValues::of(b"all=on")).expect("right");
         assert_eq!(Value::from(fields), json!({"all": true}));
+        let (_, _, fields) = drop
+            .asks(&FormValues::of(b"id=7+&tenant=+a"))
+            .expect("right");
+        assert_eq!(Value::from(fields), json!({"id": "7 ", "tenant": " a"}));
         let cancel = ActionForm::find("cancel").expect("one");
         let values = FormValues::of(b"tenant=acme&id=7");
         assert_eq!(cancel.question(&values), "Cancel the job 7 of acme?");
