@@ -802,6 +802,23 @@ async fn a_list_is_in_pages() {
     let second = reader.get(&next).await;
     assert_eq!(rows(&second), 20, "{second:?}");
     assert!(!second.body.contains("rel=\"next\"") && second.body.contains("First page"));
+    assert!(
+        first.body.contains("1–50 of 70 named by 1 workers"),
+        "{first:?}"
+    );
+    assert!(
+        second.body.contains("51–70 of 70 named by 1 workers"),
+        "{second:?}"
+    );
+    // A page that a shrinking list has left.
+    for path in ["/ui/tenants?offset=100", "/ui/dead?offset=50"] {
+        let late = reader.get(path).await;
+        assert!(
+            late.body.contains("The list ends before this page.")
+                && late.body.contains("First page"),
+            "{late:?}"
+        );
+    }
     let found = reader.get("/ui/tenants?search=T-6").await;
     assert_eq!(rows(&found), 10);
     let json: Value = run.port.get("/tenants?limit=50&offset=50").await.is(200);

@@ -122,7 +122,7 @@ pub(super) async fn html(
         rows: rows(asked, answer.now_ms, &answer.tenants),
         first: offset + shown.min(1),
         last: offset + shown,
-        all: number(shown + answer.tenants_not_shown),
+        all: number(offset + shown + answer.tenants_not_shown),
         workers: answer.workers,
         left_out: match answer.left_out.tenants_at_most {
             Some(0) => None,
