@@ -322,7 +322,7 @@ impl Dead<'_> {
         let replay = matches!(change, LetterChange::Replay(_));
         let max = rate.map_or(MAX_BATCH, Rate::batch).min(MAX_BATCH);
         let mut stop = pin!(stop);
-        let began = Instant::now();
+        let mut due = Instant::now();
         // New dead letters, such as replayed jobs that fail again, are behind the ones that are
         // counted here.
         let mut progress = SearchProgress::at(self.client.depth(&self.queue).await?, usize::MAX);
@@ -360,6 +360,7 @@ impl Dead<'_> {
                     }
                 }
             }
+            let (began, before) = (Instant::now(), all.done + all.refused);
             match self.settle(batch, replay).await {
                 Ok((settled, not)) => {
                     all.done += settled;
@@ -373,8 +374,8 @@ impl Dead<'_> {
             if more {
                 report(all.done, progress.left);
             }
-            let gone = all.done + all.refused;
-            let due = began + rate.map_or(Duration::ZERO, |rate| rate.due(gone));
+            let steps = all.done + all.refused - before;
+            due = rate.map_or(due, |rate| rate.next(due, began, steps));
             tokio::select! {
                 biased;
                 () = &mut stop, if more => (all.stopped, more) = (true, false),

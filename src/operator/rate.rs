@@ -3,6 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 /// Maximum number of batches per second.
 const MAX_BATCHES_PER_SECOND: f64 = 4.0;
 /// Maximum rate per second.
@@ -47,10 +49,16 @@ impl Rate {
         (self.per_second / MAX_BATCHES_PER_SECOND).ceil().max(1.0) as usize
     }
 
-    /// Returns how long after the first step the next one is due, if `done` steps are done. Any
-    /// period has at most the steps that the rate allows, plus one batch.
-    pub fn due(self, done: u64) -> Duration {
-        Duration::try_from_secs_f64(done as f64 / self.per_second).unwrap_or(Duration::MAX)
+    /// Returns when the next batch is due after one of `steps` that was due at `due` and began at
+    /// `began`. A late batch is not made up for, so any period has at most the steps that the rate
+    /// allows, plus one batch.
+    pub fn next(self, due: Instant, began: Instant, steps: u64) -> Instant {
+        due.max(began) + self.lasts(steps)
+    }
+
+    fn lasts(self, steps: u64) -> Duration {
+        // A batch is small, and the lowest rate is one per hour.
+        Duration::from_secs_f64(steps as f64 / self.per_second)
     }
 }
 
@@ -61,14 +69,24 @@ mod tests {
     #[test]
     fn a_rate_is_a_number_for_a_unit() {
         let rate: Rate = "10/s".parse().expect("a rate");
-        assert_eq!((rate.batch(), rate.due(20)), (3, Duration::from_secs(2)));
+        assert_eq!((rate.batch(), rate.lasts(20)), (3, Duration::from_secs(2)));
         let rate: Rate = "6/m".parse().expect("a rate");
-        assert_eq!((rate.batch(), rate.due(1)), (1, Duration::from_secs(10)));
+        assert_eq!((rate.batch(), rate.lasts(1)), (1, Duration::from_secs(10)));
         for wrong in [
             "", "10", "0/s", "-1/s", "1/d", "x/s", "100001/s", "1.5/s", "/s",
         ] {
             let why = wrong.parse::<Rate>().expect_err(wrong);
             assert!(why.contains("such as 10/s"), "{why}");
         }
+    }
+
+    #[test]
+    fn a_pause_is_not_made_up_for() {
+        let rate: Rate = "10/s".parse().expect("a rate");
+        let start = Instant::now();
+        let after = |ms| start + Duration::from_millis(ms);
+        assert_eq!(rate.next(start, start, 3), after(300));
+        // RabbitMQ confirmed the second batch late, or few messages matched a filter.
+        assert_eq!(rate.next(after(300), after(60_000), 3), after(60_300));
     }
 }
