@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::NotDone;
 use super::answer::{Maybe, answers, words};
 use super::dead::Replayed;
-use super::steer::{Followers, followed};
+use super::steer::{Followers, followed, still_lasts};
 use broker::amqp::Client;
 use config::Config;
 use gate::instructions::{BoardView, drop_all, put, see};
@@ -78,8 +78,8 @@ words! {
 /// at most `within` for all workers to follow.
 ///
 /// # Errors
-/// [`NotDone::Wrong`] if jobs can't be diverted to that queue, [`NotDone::Redis`],
-/// [`NotDone::RabbitMq`]
+/// [`NotDone::Wrong`] if jobs can't be diverted to that queue, [`NotDone::Failed`] if the diversion
+/// has ended in the meantime, [`NotDone::Redis`], [`NotDone::RabbitMq`]
 pub async fn divert(
     (gate, config): (&RedisGate, &Config),
     tenant: &Tenant,
@@ -105,7 +105,7 @@ pub async fn divert(
         tenant: tenant.to_string(),
         change: "divert".into(),
         queue: queue.to_string(),
-        until_ms: until(&seen, tenant).map_or(0, |(until_ms, _)| until_ms),
+        until_ms: still_lasts(until(&seen, tenant).map(|(until_ms, _)| until_ms))?,
     })
 }
 

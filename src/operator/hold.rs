@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::NotDone;
 use super::answer::{answers, words};
-use super::steer::{Followers, WorkerLoad, followed, loads};
+use super::steer::{Followers, WorkerLoad, followed, loads, still_lasts};
 use super::text::count;
 use super::times::when;
 use broker::amqp::Client;
@@ -97,7 +97,7 @@ pub fn describe_hold(seen: &[BoardView]) -> String {
 /// Waits at most `within` for all workers to follow `versions`, which pause them.
 ///
 /// # Errors
-/// [`NotDone::Redis`]
+/// [`NotDone::Redis`], [`NotDone::Failed`] if the pause has ended in the meantime
 pub async fn paused(
     gate: &RedisGate,
     versions: &Versions,
@@ -107,7 +107,7 @@ pub async fn paused(
     Ok(StartedPause {
         base: followers,
         all: "paused".into(),
-        until_ms: until(&seen, Hold::Paused).unwrap_or_default(),
+        until_ms: still_lasts(until(&seen, Hold::Paused))?,
         calls_in_flight: loads(&seen).values().map(|load| load.running).sum(),
     })
 }
@@ -147,7 +147,8 @@ impl Resuming {
 /// Waits at most `within` for all workers to follow `versions`, which drain them.
 ///
 /// # Errors
-/// [`NotDone::Redis`], [`NotDone::RabbitMq`]
+/// [`NotDone::Redis`], [`NotDone::RabbitMq`], [`NotDone::Failed`] if the drain has ended in the
+/// meantime
 pub async fn draining(
     gate: &RedisGate,
     client: &Client,
@@ -158,7 +159,7 @@ pub async fn draining(
     Ok(Draining {
         base: followers,
         all: "draining".into(),
-        until_ms: until(&seen, Hold::Draining).unwrap_or_default(),
+        until_ms: still_lasts(until(&seen, Hold::Draining))?,
         left: RemainingWork::of(&loads(&seen), in_delay_queues(client).await?),
         empty: None,
         jobs_in_work_queue: in_work_queues(client).await?,

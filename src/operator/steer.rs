@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::NotDone;
 use super::answer::answers;
 use super::text::count;
 use config::{parse_duration, show_duration};
@@ -103,6 +104,18 @@ pub async fn followed(
         }
         sleep(POLL_INTERVAL).await;
     }
+}
+
+/// Returns the end (ms) of an instruction that was posted and then followed.
+///
+/// # Errors
+/// [`NotDone::Failed`]: it has ended in the meantime.
+pub(super) fn still_lasts(until_ms: Option<u64>) -> Result<u64, NotDone> {
+    until_ms.ok_or_else(|| {
+        let words = "the instruction was posted but has ended since: its time is over, or another \
+            operator ended it";
+        NotDone::Failed(words.to_owned())
+    })
 }
 
 /// Latest report of a worker on its load.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::NotDone;
 use super::answer::Maybe;
-use super::steer::{Followers, followed};
+use super::steer::{Followers, followed, still_lasts};
 use super::tenant::{Changed, sets};
 use gate::instructions::{BoardView, EndInstruction, drop_all, put, see};
 use gate::redis::RedisGate;
@@ -69,7 +69,7 @@ impl Trial {
     /// Starts the trial for `for_ms` and waits at most `within` for all workers to follow.
     ///
     /// # Errors
-    /// [`NotDone::Redis`]
+    /// [`NotDone::Redis`], [`NotDone::Failed`] if the trial has ended in the meantime
     pub async fn begin(
         self,
         gate: &RedisGate,
@@ -78,7 +78,7 @@ impl Trial {
         let versions = put(gate, &self.instruction(), for_ms).await?;
         let (seen, followers) = followed(gate, &versions, within).await?;
         Ok(StartedTrial {
-            until_ms: until(&seen, &self.tenant, &self.limit).unwrap_or(0),
+            until_ms: still_lasts(until(&seen, &self.tenant, &self.limit))?,
             trial: self,
             followers,
         })

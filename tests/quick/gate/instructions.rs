@@ -6,6 +6,7 @@ use gate::GateError;
 use gate::instructions::{drop_all, drop_own, put, see};
 use kit::SECOND;
 use kit::gate::{fake_gate, limit, tenant};
+use operator::NotDone;
 use operator::hold;
 use operator::job::JobRef;
 use rules::limit::Algorithm;
@@ -106,4 +107,18 @@ async fn an_instruction_ends_only_if_no_other_replaced_it() {
     assert_eq!(posted().await, (vec![], versions[0].1));
     assert!(versions[0].1 > before.1);
     assert_eq!(ended(2).await, versions, "there is none to end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instruction_that_ended_is_not_reported_as_in_force() {
+    let fake = fake_gate(limit(Algorithm::FixedWindow, 1, 1_000));
+    let pause = Instruction::All(Hold::Paused);
+    let versions = put(&fake.gate, &pause, 1_000).await;
+    let versions = versions.expect("there is room");
+    tokio::time::sleep(2 * SECOND).await;
+    let paused = hold::paused(&fake.gate, &versions, SECOND).await;
+    let Err(NotDone::Failed(why)) = paused else {
+        panic!("it is not in force");
+    };
+    assert!(why.contains("has ended since"), "{why}");
 }
