@@ -114,16 +114,21 @@ impl JobRef {
         })
     }
 
+    /// Returns the number of the request if `instruction` cancels this job.
+    fn cancelled_by(&self, instruction: &Instruction) -> Option<u64> {
+        match instruction {
+            Instruction::Cancel(tenant, id, number) => {
+                (*tenant == self.tenant && *id == self.id).then_some(*number)
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the request to cancel this job that is already in force, if any.
     fn known(&self, seen: &[BoardView]) -> Option<(u64, u64, Versions)> {
         let posted = |board: &BoardView| {
-            board.posted.iter().find_map(|(instruction, until_ms)| {
-                let Instruction::Cancel(tenant, id, number) = instruction else {
-                    return None;
-                };
-                let is_it = *tenant == self.tenant && *id == self.id;
-                is_it.then_some((*number, *until_ms))
-            })
+            let mut posted = board.posted.iter();
+            posted.find_map(|(posted, until_ms)| Some((self.cancelled_by(posted)?, *until_ms)))
         };
         // All boards must have the same request; otherwise a new one is made.
         let mut all = seen.iter().map(posted);
@@ -159,21 +164,32 @@ impl JobRef {
                 (number, until_ms, versions)
             }
         };
-        let (seen, followers) = loop {
+        let (seen, followers, stands) = loop {
             let sighting = gate.sighting(&self.tenant, &self.id).await?;
-            let sighting = sighting.filter(|sighting| sighting.cancel == Some(number));
-            let followers = Followers::of(&see(gate).await?, &versions);
+            let boards = see(gate).await?;
+            let followers = Followers::of(&boards, &versions);
+            // A request of another operator may have replaced this one, and cancels the job, too.
+            let posted = boards.iter().flat_map(|board| &board.posted);
+            let posted = posted.filter_map(|(posted, _)| self.cancelled_by(posted));
+            let posted: Vec<u64> = posted.collect();
+            let sighting = sighting.filter(|sighting| {
+                let mut cancel = sighting.cancel.iter();
+                cancel.any(|cancel| *cancel == number || posted.contains(cancel))
+            });
+            let stands = !posted.is_empty();
             let state = sighting.as_ref().map(|sighting| sighting.state);
             // Another worker might still call a copy of the job until all workers follow.
             let is_over = matches!(state, Some(SightedState::Cancelled | SightedState::Done));
-            if is_over && followers.are_all() || Instant::now() >= until {
-                break (sighting, followers);
+            if is_over && followers.are_all() || !stands || Instant::now() >= until {
+                break (sighting, followers, stands);
             }
             sleep(POLL_INTERVAL).await;
         };
         let state = match seen.as_ref().map(|sighting| sighting.state) {
             Some(SightedState::Cancelled) if followers.are_all() => CancelState::Cancelled,
             Some(SightedState::Done) => CancelState::Done,
+            // Its time is over, or another operator withdrew it.
+            _ if !stands => CancelState::Undone,
             Some(SightedState::Running) => CancelState::Running,
             _ => CancelState::Requested,
         };

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use gate::GateError;
 use gate::instructions::{drop_all, drop_own, put, see};
+use gate::{Gate as _, GateError};
 use kit::SECOND;
 use kit::gate::{fake_gate, limit, tenant};
 use operator::NotDone;
 use operator::hold;
-use operator::job::JobRef;
+use operator::job::{CancelState, JobRef};
 use rules::limit::Algorithm;
-use rules::steering::{Hold, Instruction, MAX_INSTRUCTIONS};
+use rules::steering::{Hold, Instruction, MAX_INSTRUCTIONS, Sighted};
+use serde_json::json;
 
 const HOUR_MS: u64 = 3_600_000;
 
@@ -121,4 +122,41 @@ async fn an_instruction_that_ended_is_not_reported_as_in_force() {
         panic!("it is not in force");
     };
     assert!(why.contains("has ended since"), "{why}");
+}
+
+/// The rest of the wait would be in vain.
+#[tokio::test(start_paused = true)]
+async fn a_cancellation_that_ended_is_not_waited_for() {
+    let fake = fake_gate(limit(Algorithm::FixedWindow, 1, 1_000));
+    let job = JobRef::new(tenant("t"), "order-7", 300 * SECOND).expect("a job");
+    let started = tokio::time::Instant::now();
+    let cancelled = job.cancel(&fake.gate, 600 * SECOND, 2_000).await;
+    let state = cancelled.expect("the gate answers").state;
+    assert_eq!(state, CancelState::Undone);
+    assert!(started.elapsed() < 5 * SECOND);
+}
+
+/// Two operators cancel the same job at once.
+#[tokio::test(start_paused = true)]
+async fn a_cancellation_that_another_replaced_is_followed() {
+    let fake = fake_gate(limit(Algorithm::FixedWindow, 1, 1_000));
+    let job = JobRef::new(tenant("t"), "order-7", 300 * SECOND).expect("a job");
+    let other = async {
+        tokio::time::sleep(SECOND).await;
+        let cancel = Instruction::Cancel(tenant("t"), "order-7".to_owned(), 7);
+        let put = put(&fake.gate, &cancel, HOUR_MS).await;
+        put.expect("there is room");
+        let sighting = json!({
+            "cancel": 7, "state": "cancelled", "at_ms": 0, "attempt": 1, "cost": 1, "queue": "q", "here_ms": 0,
+        });
+        let sighted = Sighted {
+            tenant: tenant("t"),
+            job: "order-7".to_owned(),
+            sighting: serde_json::from_value(sighting).expect("a report"),
+        };
+        fake.gate.sighted(&[sighted]).await.expect("it is stored");
+    };
+    let (cancelled, ()) = tokio::join!(job.cancel(&fake.gate, 60 * SECOND, HOUR_MS), other);
+    let state = cancelled.expect("the gate answers").state;
+    assert_eq!(state, CancelState::Cancelled);
 }
