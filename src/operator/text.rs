@@ -18,6 +18,15 @@ pub fn plain(text: &str, longest: usize) -> String {
     shown
 }
 
+/// Returns `text` quoted so that a shell reads it as one word.
+pub fn argument(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", plain(text, 255).replace('\'', r"'\''")),
+    }
+}
+
 /// Formats a number with thousands separators: `12,345`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -64,6 +73,13 @@ pub fn count(number: u64, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_one_word_for_a_shell() {
+        assert_eq!(argument("order-7"), "order-7");
+        assert_eq!(argument("a b'c"), r"'a b'\''c'");
+        assert_eq!(argument("$(reboot)"), "'$(reboot)'");
+    }
 
     #[test]
     fn json_for_a_terminal_is_equivalent_and_has_no_invisible_characters() {

@@ -7,7 +7,7 @@ use crate::answer::answers;
 use crate::dead::{Dead, Filter};
 use crate::job::JobRef;
 use crate::letters::LetterRow;
-use crate::text::{count, plain};
+use crate::text::{argument, count};
 use crate::times::at;
 
 /// Maximum number of dead letters fetched for one job.
@@ -116,24 +116,12 @@ fn shows(id: &str) -> String {
     format!("sluicegate dead show {dashes}{}", argument(id))
 }
 
-/// Returns `text` quoted so that a shell reads it as one word.
-fn argument(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", plain(text, 255).replace('\'', r"'\''")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn names_are_one_word_for_a_shell() {
-        assert_eq!(argument("order-7"), "order-7");
-        assert_eq!(argument("a b'c"), r"'a b'\''c'");
-        assert_eq!(argument("$(reboot)"), "'$(reboot)'");
+    fn an_id_is_not_read_as_an_option() {
         assert_eq!(shows("-x"), "sluicegate dead show -- -x");
     }
 

@@ -9,6 +9,7 @@ use clap::{Args, Subcommand};
 use config::Config;
 use operator::answer::Answer as _;
 use operator::dead::{self, Dead, LetterChange, SearchProgress};
+use operator::text::argument;
 use rules::delays::DelayLevels;
 use rules::tenant::Tenant;
 use serde_json::{Value, json};
@@ -200,10 +201,7 @@ pub async fn bring_back(
     let letters = Letters {
         noun: "job",
         // The divert that named the queue has ended.
-        again: format!(
-            "run sluicegate tenant undivert {tenant} --back --from {}",
-            plain(&queue, 255)
-        ),
+        again: again(tenant.as_str(), &queue),
         dead: dead_in(queue, client, config),
     };
     let chosen = SelectedLetters {
@@ -217,6 +215,12 @@ pub async fn bring_back(
         json,
     };
     letters.change(chosen, LetterChange::Replay(None)).await
+}
+
+/// Returns what an operator does about the jobs of `tenant` that are left in `queue`.
+fn again(tenant: &str, queue: &str) -> String {
+    let (tenant, queue) = (argument(tenant), argument(queue));
+    format!("run sluicegate tenant undivert --back --from={queue} -- {tenant}")
 }
 
 /// Waits for Ctrl-C, which is caught from now on. Never returns if it can't be caught.
@@ -371,6 +375,14 @@ impl Letters<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shell_accepts_the_command_for_the_rest() {
+        assert_eq!(
+            again("-a b", "jobs diverted"),
+            "run sluicegate tenant undivert --back --from='jobs diverted' -- '-a b'"
+        );
+    }
 
     #[test]
     fn a_truncated_list_shows_the_reason() {
