@@ -317,6 +317,21 @@ async fn a_drained_fleet_finishes_its_jobs_and_takes_no_new_ones() {
     let done = fleet.json(&["resume", "--all"]).await;
     assert_eq!(done["was"], "drain");
     fleet.calls.are(6).await;
+
+    // A drain that ends earlier than the wait for it.
+    fleet.publish("other", ["slow-2".to_owned()]).await;
+    until("the slow call", || fleet.calls.of_job("slow-2") == 1).await;
+    let started = Instant::now();
+    let args = ["drain", "--for", "8s", "--wait", "1h"];
+    let done = fleet.runs(&args).await.exited(1);
+    for words in [
+        "not drained: 1 call in flight",
+        "workers take new jobs again",
+    ] {
+        assert!(done.err.contains(words), "{}", done.err);
+    }
+    assert!(started.elapsed() < PATIENCE);
+    fleet.calls.go.add_permits(1);
     fleet.stop().await;
 }
 

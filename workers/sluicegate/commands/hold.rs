@@ -151,6 +151,8 @@ struct DrainingPipeline {
     gate: RedisGate,
     versions: Versions,
     now: hold::Draining,
+    /// Whether the drain ended before all jobs were finished.
+    is_over: bool,
     /// The text before the wait.
     text: String,
 }
@@ -182,6 +184,7 @@ pub async fn drain(
             gate,
             versions,
             now,
+            is_over: false,
         })
     });
     let started = started.await;
@@ -225,7 +228,8 @@ impl DrainingPipeline {
                 eprintln!("{}{}", at.prefix(), now.describe());
             }
             self.now.left = now;
-            if Instant::now() >= end {
+            self.is_over = hold::until(&before, Hold::Draining).is_none();
+            if self.is_over || Instant::now() >= end {
                 return Ok(false);
             }
             sleep(5 * POLL_INTERVAL).await;
@@ -243,11 +247,17 @@ impl DrainingPipeline {
             false => String::new(),
         };
         let failure = wait.filter(|_| !empty).map(|wait| {
-            format!(
-                "not drained within {}: {}; workers still take no new jobs",
-                show_duration(wait),
-                self.now.left.describe()
-            )
+            let left = self.now.left.describe();
+            match self.is_over {
+                true => format!(
+                    "not drained: {left}; workers take new jobs again, since --for is over or \
+                    resume --all ended the drain"
+                ),
+                false => format!(
+                    "not drained within {}: {left}; workers still take no new jobs",
+                    show_duration(wait)
+                ),
+            }
         });
         PipelineOutput {
             json: self.now.as_json(),
