@@ -35,7 +35,7 @@ fn some(number: u16) -> NonZero<u16> {
     NonZero::new(number).expect("a terminal has rows and columns")
 }
 
-/// `sluicegate top` in its own terminal.
+/// `sluicegate top`, or another command, in its own terminal.
 struct Top {
     pty: Arc<Pty>,
     screen: Arc<Mutex<vt100::Parser>>,
@@ -44,12 +44,16 @@ struct Top {
 }
 
 impl Top {
-    fn start(yaml: &str, args: &[&str], (rows, columns): (u16, u16)) -> Self {
+    fn start(yaml: &str, args: &[&str], size: (u16, u16)) -> Self {
+        Self::command(yaml, &[&["top"], args].concat(), size)
+    }
+
+    fn command(yaml: &str, args: &[&str], (rows, columns): (u16, u16)) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("sluicegate.yaml"), yaml).expect("written");
         let (pty, pts) = open().expect("a pseudo-terminal");
         pty.resize(Size::new(rows, columns)).expect("resized");
-        let mut command = Command::new(PROGRAM.0).arg("top").args(args);
+        let mut command = Command::new(PROGRAM.0).args(args);
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
             if name.starts_with("SLUICEGATE_") || name == "NO_COLOR" {
@@ -532,4 +536,14 @@ fn without_a_terminal_top_suggests_other_commands() {
         "{done:?}"
     );
     assert_eq!(done.out, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_while_watching_stays_on_the_screen() {
+    let redis = block_in_place(Redis::start);
+    let yaml = format!("redis: {{url: '{}'}}", redis.url());
+    let watch = Top::command(&yaml, &["workers", "--watch"], (24, 80));
+    watch.shows(&["no worker is running"]).await;
+    block_in_place(|| redis.kill());
+    watch.shows(&["error: "]).await;
 }

@@ -69,7 +69,11 @@ pub async fn look_at(
             Err(failure) if number == 0 || matches!(failure, Failure::AlreadyReported) => {
                 return Err(failure);
             }
-            Err(failure) => drop(failure.report()),
+            Err(failure) => {
+                // The codes that clear the screen must not follow the error.
+                io::stdout().flush()?;
+                failure.report();
+            }
         }
         io::stdout().flush()?;
         sleep(REPORT_INTERVAL).await;
