@@ -10,6 +10,14 @@ macro_rules! eprintln {
     }};
 }
 
+/// Prints a line to standard output, with the same difference.
+macro_rules! println {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
+
 mod commands;
 mod demo;
 

@@ -424,6 +424,19 @@ fn a_command_ends_as_usual_if_its_errors_are_not_read() {
     assert_eq!(ended.expect("it runs").code(), Some(2));
 }
 
+/// As in `sluicegate init … | true`.
+#[test]
+fn a_command_ends_as_usual_if_its_output_is_not_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let args = ["init", "--url", "https://h/", "--limit", "3/s"];
+    let mut command = Command::new(PROGRAM.0);
+    let command = command.args(args).current_dir(folder.path());
+    let ended = command.stdin(Stdio::null()).stdout(writer).status();
+    assert_eq!(ended.expect("it runs").code(), Some(0));
+}
+
 #[test]
 fn an_unreachable_server_is_exit_code_1_and_one_line() {
     // No server listens on port 1 of this machine.

@@ -99,7 +99,7 @@ fn print(args: &DemoArgs, figures: &(impl Serialize + Display)) -> Result<(), De
         let json = serde_json::to_string_pretty(figures);
         println!("{}", json.map_err(|error| DemoError(error.to_string()))?);
     } else {
-        print!("\n{figures}");
+        println!("\n{}", figures.to_string().trim_end());
     }
     Ok(())
 }
