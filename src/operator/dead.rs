@@ -339,18 +339,24 @@ impl Dead<'_> {
             let mut bytes = 0;
             while batch.len() < max && bytes < MAX_BATCH_BYTES {
                 let taken = all.done + all.refused + batch.len() as u64;
-                match if taken < limit {
-                    self.next(filter, &mut progress).await
-                } else {
-                    Ok(None)
-                } {
+                if taken >= limit {
+                    more = false;
+                    break;
+                }
+                // A search through other letters can take long.
+                let next = tokio::select! {
+                    biased;
+                    () = &mut stop => Ok(None),
+                    next = self.next(filter, &mut progress) => next,
+                };
+                match next {
                     Ok(Some(fetched)) => {
                         bytes += fetched.message.body.len();
                         batch.push(fetched);
                     }
                     Ok(None) => {
                         more = false;
-                        all.stopped = taken < limit && progress.left > 0;
+                        all.stopped = progress.left > 0;
                         break;
                     }
                     Err(error) => {

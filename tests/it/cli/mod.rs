@@ -10,7 +10,7 @@ mod pages;
 mod pipelines;
 mod scopes;
 pub mod servers;
-mod steering;
+pub mod steering;
 mod tenant;
 mod top;
 

@@ -2,7 +2,7 @@
 //! `tenant divert`. Two workers, real servers.
 
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -418,6 +418,39 @@ async fn diverted_jobs_wait_in_their_queue_until_returned() {
     fleet.stop().await;
 }
 
+/// Runs `sluicegate args` and interrupts it when `ready` completes.
+pub async fn interrupted(yaml: &str, args: &[&str], ready: impl Future<Output = ()>) -> Output {
+    let mut file = tempfile::NamedTempFile::with_suffix(".yaml").expect("a file");
+    file.write_all(yaml.as_bytes()).expect("written");
+    let mut command = Command::new(PROGRAM.0);
+    command.arg("--config").arg(file.path()).args(args);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("it starts");
+    ready.await;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("a process"), Signal::INT).expect("it runs");
+    child.wait_with_output().expect("it ends")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_ends_a_search_that_finds_nothing() {
+    const LETTERS: u32 = 10_000;
+    let yaml = yaml();
+    let rabbit = client(&yaml).await;
+    let letters: Vec<String> = ids("l", 0..LETTERS as usize);
+    let letters: Vec<_> = letters.iter().map(|id| (id.as_str(), "a", "x")).collect();
+    bury(&rabbit, &letters).await;
+    let dead = rabbit.names().dead.clone();
+    holds(&rabbit, &dead, LETTERS).await;
+    let searches = async { while rabbit.depth(&dead).await.expect("a depth") == LETTERS {} };
+    let args = ["dead", "drop", "--tenant", "other", "--json"];
+    let ended = interrupted(&yaml, &args, searches).await;
+    let json: Value = serde_json::from_slice(&ended.stdout).expect("JSON");
+    assert_eq!(json["interrupted"], true, "{json}");
+    assert_eq!(ended.status.code(), Some(1));
+    holds(&rabbit, &dead, LETTERS).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn replay_keeps_its_rate_and_ctrl_c_loses_no_dead_letter() {
     let yaml = yaml();
@@ -439,18 +472,9 @@ async fn replay_keeps_its_rate_and_ctrl_c_loses_no_dead_letter() {
     let (work, dead) = (rabbit.names().fresh.clone(), rabbit.names().dead.clone());
     holds(&rabbit, &work, 6).await;
 
-    let mut file = tempfile::NamedTempFile::with_suffix(".yaml").expect("a file");
-    file.write_all(yaml.as_bytes()).expect("written");
-    let mut command = Command::new(PROGRAM.0);
-    command.arg("--config").arg(file.path());
-    command.args(["dead", "replay", "--all", "--rate", "1/h"]);
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn().expect("it starts");
+    let args = ["dead", "replay", "--all", "--rate", "1/h"];
     // One goes at once, the other an hour later.
-    holds(&rabbit, &work, 7).await;
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    kill_process(pid.expect("a process"), Signal::INT).expect("it runs");
-    let ended = child.wait_with_output().expect("it ends");
+    let ended = interrupted(&yaml, &args, holds(&rabbit, &work, 7)).await;
     let errors = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{errors}");
     assert!(
