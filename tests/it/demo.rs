@@ -1,10 +1,14 @@
 //! `sluicegate demo` in small: each scenario ends by itself with figures. Figures that depend on
 //! the machine's speed (P2, P3) are counted but not asserted here; `scripts/demo` does that.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
+use tokio::net::TcpListener;
 
 use crate::cli::servers::yaml;
 use crate::cli::sluicegate;
+use crate::cli::steering::interrupted;
 
 /// Runs a scenario of 2 tenants with windows of 400 ms and more. The guard absorbs the pauses of a
 /// loaded machine; with a short one, permits expire and the run takes minutes. Returns its figures.
@@ -170,4 +174,18 @@ fn invalid_demo_arguments_are_reported() {
         let done = sluicegate("", &[&["demo"], &args[..]].concat()).exited(2);
         assert!(done.err.contains(why), "{}", done.err);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_ends_a_demo_that_waits_for_rabbitmq() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let at = silent.local_addr().expect("an address");
+    let mut connection = None;
+    let connects = async { connection = silent.accept().await.ok() };
+    let yaml = format!("amqp: {{url: 'amqp://{at}'}}");
+    let began = Instant::now();
+    let ended = interrupted(&yaml, &["demo"], connects).await;
+    assert_eq!(ended.stderr, b"error: interrupted\n");
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(connection.is_some() && began.elapsed() < Duration::from_secs(20));
 }

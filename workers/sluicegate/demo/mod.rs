@@ -60,7 +60,10 @@ pub async fn run(args: DemoArgs, config: Config) -> Result<ExitCode, DemoError> 
         "sluicegate-demo-{}",
         ulid::Ulid::new().to_string().to_lowercase()
     );
-    let parts = parts(&plan, &config, &name).await?;
+    let parts = tokio::select! {
+        parts = parts(&plan, &config, &name) => parts?,
+        () = signals.next() => return Err(DemoError("interrupted".to_owned())),
+    };
     let plans: Vec<Workload> = parts.iter().map(|part| part.plan.clone()).collect();
     let observed = tokio::select! {
         observed = observe(&args, &plan, &config, &parts, &name) => observed,
