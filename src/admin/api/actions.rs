@@ -250,7 +250,11 @@ impl ActionRequest {
             }
             ActionKind::Divert => Self::Divert(of_it()?, text("to"), year()?),
             ActionKind::Undivert => {
-                Self::Undivert(of_it()?, input.flag("back").then(|| text("from")))
+                let from = text("from");
+                if from.is_some() && !input.flag("back") {
+                    return Err(NotDone::Wrong("from requires back (true)".to_owned()));
+                }
+                Self::Undivert(of_it()?, input.flag("back").then_some(from))
             }
             ActionKind::Cancel if input.flag("undo") => Self::Undo(requested_job(context, input)?),
             ActionKind::Cancel => {

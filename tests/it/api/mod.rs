@@ -485,6 +485,11 @@ async fn actions_match_the_commands_and_are_audited() {
             "own queues",
         ),
         (
+            "/tenants/acme/undivert",
+            json!({"from": "there"}),
+            "from requires back",
+        ),
+        (
             "/tenants/acme/jobs/1/cancel",
             json!({"wait": "6s"}),
             "at most 5s",
