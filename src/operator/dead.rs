@@ -267,8 +267,7 @@ impl Dead<'_> {
                 self.queue
             )),
             left => NotDone::Failed(format!(
-                "no dead letter{of} with the id {id:?} among those that were read in time; {left} are \
-                left in {}",
+                "no dead letter{of} with the id {id:?} was found in time; {left} are left in {}",
                 self.queue
             )),
         };

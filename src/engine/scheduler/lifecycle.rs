@@ -30,7 +30,7 @@ use rules::job::{self, InBody};
 use rules::steering::SightedState;
 use rules::tenant::Tenant;
 
-/// A tenant's jobs that ask again, with their positions among those that asked.
+/// A tenant's jobs that ask again, with their positions among the jobs that asked.
 #[derive(Default)]
 struct JobsAskingAgain {
     jobs: Vec<(usize, JobKey)>,
