@@ -803,11 +803,11 @@ async fn a_list_is_in_pages() {
     assert_eq!(rows(&second), 20, "{second:?}");
     assert!(!second.body.contains("rel=\"next\"") && second.body.contains("First page"));
     assert!(
-        first.body.contains("1–50 of 70 named by 1 workers"),
+        first.body.contains("1–50 of 70 named by 1 worker,"),
         "{first:?}"
     );
     assert!(
-        second.body.contains("51–70 of 70 named by 1 workers"),
+        second.body.contains("51–70 of 70 named by 1 worker,"),
         "{second:?}"
     );
     // A page that a shrinking list has left.

@@ -6,6 +6,7 @@ use super::super::text::{ShownName, ShownTime, decimal, number, text};
 use super::{Pager, ViewRequest, ViewSource, rendered};
 use crate::api::ApiProblem;
 use operator::fleet::{TenantAnswer, TenantsPage};
+use operator::text::count;
 
 /// Number of rows per page.
 const ROWS_PER_PAGE: u64 = 50;
@@ -70,7 +71,7 @@ struct TenantsView {
     first: u64,
     last: u64,
     all: String,
-    workers: u64,
+    workers: String,
     left_out: Option<String>,
     gate_failure: Option<String>,
     troubles: Vec<String>,
@@ -123,7 +124,7 @@ pub(super) async fn html(
         first: offset + shown.min(1),
         last: offset + shown,
         all: number(offset + shown + answer.tenants_not_shown),
-        workers: answer.workers,
+        workers: count(answer.workers, "worker"),
         left_out: match answer.left_out.tenants_at_most {
             Some(0) => None,
             Some(more) => Some(format!(
