@@ -84,8 +84,8 @@ async fn a_reset_in_whole_seconds_costs_no_quota() {
         assert_eq!(*refused, 0, "{tenant}");
         gaps.extend(idle);
     }
-    // 0.1 s between two windows, but nearly a second between almost all if each header were taken
-    // literally. A busy machine makes some gaps longer.
+    // 0.1 s between two windows, but up to a second if each header were taken literally. Pauses of
+    // the machine make only few gaps longer.
     gaps.sort_unstable();
-    assert!(gaps[gaps.len() / 4] < 500 * MS, "{gaps:?}");
+    assert!(gaps[gaps.len() / 2] < 500 * MS, "{gaps:?}");
 }
