@@ -250,6 +250,10 @@ fn the_chart_refuses_values_that_do_not_fit_the_configuration() {
             "must exceed dispatch.shutdown-timeout (1 m)",
         ),
         (
+            vec![format!("{timeout}=45000ms")],
+            "must exceed dispatch.shutdown-timeout (45000ms)",
+        ),
+        (
             vec!["terminationGracePeriodSeconds=30".to_owned()],
             "must exceed",
         ),
@@ -266,7 +270,7 @@ fn the_chart_refuses_values_that_do_not_fit_the_configuration() {
             "{set:?}: {errors}"
         );
     }
-    for set in ["44s", "2000ms", "7"].map(|time| format!("{timeout}={time}")) {
+    for set in ["44s", "44999ms", "7"].map(|time| format!("{timeout}={time}")) {
         chart(&[&set]);
     }
     chart(&["adminPort=80", "config.admin.listen=[::]:80"]);
@@ -312,6 +316,6 @@ fn the_configuration_is_at_the_default_path() {
     let config = Config::parse("c.yaml", "{}", std::iter::empty()).expect("valid");
     assert!(stops_within > config.dispatch.shutdown_timeout);
     assert!(parse_duration(&set("WatchdogSec")).is_some());
-    // By default, systemd would also stop the programs of dispatch.exec, in the middle of a job.
+    // The default also sends SIGTERM to the programs of dispatch.exec, which then end in mid-job.
     assert_eq!(set("KillMode"), "mixed");
 }

@@ -18,10 +18,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ .Values.secret.existing | default (include "sluicegate.name" .) }}
 {{- end }}
 
-{{- /* A duration of the configuration in whole seconds. */}}
-{{- define "sluicegate.seconds" -}}
+{{- /* A duration of the configuration in milliseconds. */}}
+{{- define "sluicegate.milliseconds" -}}
 {{- $number := toString . | regexFind "^[0-9]+" | int64 }}
-{{- $units := dict "" 1 "s" 1 "m" 60 "h" 3600 "d" 86400 }}
+{{- $units := dict "ms" 1 "" 1000 "s" 1000 "m" 60000 "h" 3600000 "d" 86400000 }}
 {{- mul $number (get $units (toString . | regexFind "[a-z]*$") | default 0) }}
 {{- end }}
 
@@ -32,7 +32,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $pipelines := values (.Values.config.pipelines | default dict) | default (list .Values.config) }}
 {{- range $pipelines }}
 {{- $timeout := dig "dispatch" "shutdown-timeout" $usual (. | default dict) }}
-{{- if ge (include "sluicegate.seconds" $timeout | int64) (int64 $grace) }}
+{{- if ge (include "sluicegate.milliseconds" $timeout | int64) (mul $grace 1000) }}
 {{- fail (printf "terminationGracePeriodSeconds is %v: it must exceed dispatch.shutdown-timeout (%v)" $grace $timeout) }}
 {{- end }}
 {{- end }}
