@@ -418,7 +418,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
             BrokerEvent::Up { session } => {
                 info!(session, "RabbitMQ: consuming");
                 health.set_rabbitmq(true);
-                // The session may have begun before the broker was told to stop.
+                // This event may have been on its way when the stop began.
                 health.set_consuming(!is_stopping);
                 metrics.set_up("rabbitmq", true);
                 scheduler.session_up(session);

@@ -379,7 +379,7 @@ impl Dead<'_> {
             if more {
                 report(all.done, progress.left);
             }
-            // At the end nothing is waited for.
+            // The last batch needs no pause after it.
             more &= progress.left > 0 && all.done + all.refused < limit;
             let steps = all.done + all.refused - before;
             due = rate.map_or(due, |rate| rate.next(due, began, steps));

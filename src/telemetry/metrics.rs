@@ -156,6 +156,11 @@ fn number(gauge: &Gauge) -> u64 {
 mod tests {
     use super::*;
 
+    fn shows(text: &str, line: &str) {
+        let is_there = text.lines().any(|shown| shown == line);
+        assert!(is_there, "{line} is missing in\n{text}");
+    }
+
     #[test]
     fn counts_are_shown() {
         let metrics = Metrics::new();
@@ -177,10 +182,7 @@ mod tests {
             "sluicegate_calls_in_flight 3",
             "sluicegate_in_memory 5",
         ] {
-            assert!(
-                text.lines().any(|l| l == line),
-                "{line} is missing in\n{text}"
-            );
+            shows(&text, line);
         }
     }
 
@@ -199,10 +201,7 @@ mod tests {
             "sluicegate_limits_lowered{limit=\"minute\"} 0",
             "sluicegate_limit_decreases_total{limit=\"minute\"} 1",
         ] {
-            assert!(
-                text.lines().any(|l| l == line),
-                "{line} is missing in\n{text}"
-            );
+            shows(&text, line);
         }
     }
 
@@ -216,7 +215,7 @@ mod tests {
         for server in ["rabbitmq", "redis"] {
             for name in ["up", "disconnects_total"] {
                 let line = format!("sluicegate_{name}{{server=\"{server}\"}} 0");
-                assert!(text.lines().any(|l| l == line), "{line}\n{text}");
+                shows(&text, &line);
             }
         }
     }
@@ -246,10 +245,7 @@ mod tests {
                 "\"} 1"
             ),
         ] {
-            assert!(
-                text.lines().any(|l| l == line),
-                "{line} is missing in\n{text}"
-            );
+            shows(&text, line);
         }
         assert!(text.ends_with("# EOF\n"));
     }

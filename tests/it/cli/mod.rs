@@ -414,7 +414,7 @@ rate-limiter:
     );
 }
 
-/// As in `sluicegate publish 2>&1 | head -1`.
+/// Covers `sluicegate publish 2>&1 | head -1`.
 #[test]
 fn a_command_ends_as_usual_if_its_errors_are_not_read() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -424,7 +424,7 @@ fn a_command_ends_as_usual_if_its_errors_are_not_read() {
     assert_eq!(ended.expect("it runs").code(), Some(2));
 }
 
-/// As in `sluicegate init … | true`.
+/// Covers `sluicegate init … | true`.
 #[test]
 fn a_command_ends_as_usual_if_its_output_is_not_read() {
     let folder = tempfile::tempdir().expect("a folder");

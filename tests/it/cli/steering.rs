@@ -482,7 +482,7 @@ async fn replay_keeps_its_rate_and_ctrl_c_loses_no_dead_letter() {
         "{errors}"
     );
     holds(&rabbit, &dead, 1).await;
-    // After the last one there is nothing to wait for.
+    // The command ends with the last letter, not an hour later.
     sluicegate(&yaml, &args).exited(0);
     holds(&rabbit, &work, 8).await;
     for wrong in ["0/s", "fast"] {

@@ -217,7 +217,7 @@ pub async fn bring_back(
     letters.change(chosen, LetterChange::Replay(None)).await
 }
 
-/// Returns what an operator does about the jobs of `tenant` that are left in `queue`.
+/// Returns the advice for the jobs of `tenant` that are still in `queue`.
 fn again(tenant: &str, queue: &str) -> String {
     let (tenant, queue) = (argument(tenant), argument(queue));
     format!("run sluicegate tenant undivert --back --from={queue} -- {tenant}")
@@ -238,7 +238,7 @@ struct Letters<'a> {
     dead: Dead<'a>,
     /// The name of an entry of its queue.
     noun: &'static str,
-    /// What an operator does about the entries that are left after an interruption.
+    /// The advice after an interruption: how to change the remaining entries.
     again: String,
 }
 

@@ -101,7 +101,7 @@ pub async fn undivert(
     let (undiverted, known) = divert::undivert(&gate, &tenant, FOLLOW_TIMEOUT).await?;
     if !args.json {
         let was = match &known {
-            // After this, only the operator knows where the diverted jobs are.
+            // No later output can name this queue.
             Some(queue) => format!("are no longer diverted to {}", plain(queue, 255)),
             None => "were not diverted".to_owned(),
         };

@@ -268,7 +268,7 @@ async fn stream<R: AsyncBufRead + Unpin>(
 ) -> Result<(), Failure> {
     loop {
         let mut batch = Batch::default();
-        // After an error, the jobs before it are published, too.
+        // An error is returned only after the jobs before it are published.
         let more = fill(&mut batch, &mut lines, maker, tally, progress).await;
         let Batch { jobs, numbers, .. } = batch;
         let refused = match publish(client, &jobs).await {
