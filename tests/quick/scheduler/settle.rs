@@ -8,10 +8,11 @@ use gate::{BreakerScope, End, GateError, SettleReplies, TenantSettled};
 use handler::{Attempt, Fate, LateEnd, Outcome};
 use rules::answers::{LimitInfo, Quotas};
 use rules::job::TenantField;
-use rules::limit::Limit;
+use rules::limit::{Algorithm, Limit, Limits, Unit};
+use rules::policy::Policy;
 use rules::tenant::Tenant;
 
-use crate::scheduler::{Desk, MS, START, retry, throttled, wait};
+use crate::scheduler::{Desk, MS, START, by_header, retry, throttled, wait};
 
 /// Returns a desk where each tenant may have one running call.
 fn of_places() -> Desk {
@@ -310,4 +311,31 @@ fn a_throttle_that_is_never_stored_is_given_up() {
         blocks = desk.step(MS * 100).blocked;
     }
     assert_eq!(times, 9);
+}
+
+#[test]
+fn an_actual_cost_corrects_a_limit_that_is_only_tried() {
+    let limit = |name, unit| {
+        let limit = Limit::new(name, Algorithm::SlidingWindow, 20, 1_000 * MS, 50 * MS);
+        limit.expect("a limit").with_unit(unit)
+    };
+    let tried = limit("tried", Unit::Cost).in_shadow();
+    let tried = tried.expect("it holds no leases");
+    let limits = Limits::new(vec![limit("calls", Unit::Calls), tried]);
+    let policy = Policy::common(limits.expect("two names"));
+    let mut desk = Desk::with(4, policy, by_header());
+    for (actual_cost, expected) in [(Some(7), &[("a", End::Cost(7))][..]), (None, &[])] {
+        let key = desk.start_one();
+        let done = Attempt {
+            seen: LimitInfo {
+                actual_cost,
+                ..LimitInfo::default()
+            },
+            fate: Fate::Answered,
+            ..Outcome::Done.into()
+        };
+        let settled = desk.ended_within(MS, key, done).settled;
+        assert_eq!(ends_of(&settled), expected);
+        desk.settled_all(settled.len());
+    }
 }

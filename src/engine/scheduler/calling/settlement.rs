@@ -106,7 +106,9 @@ impl Settlement {
         };
         let (limits, receipt) = (&started.limits, &started.receipt);
         let holds = limits.hold_leases();
-        let counts_cost = limits.iter().any(|limit| limit.unit() == Unit::Cost);
+        // Limits that are only tried count the actual cost, too.
+        let mut charged = limits.all().iter();
+        let counts_cost = charged.any(|limit| limit.unit() == Unit::Cost);
         let as_charged = match end {
             End::Cost(used) => used == receipt.cost || !counts_cost,
             End::Abandoned { .. } => true,
