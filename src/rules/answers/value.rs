@@ -91,7 +91,7 @@ impl TimeForm {
             Self::Milliseconds => millis().map(HeaderWait::In),
             Self::Epoch => thousandths().map(HeaderWait::At),
             Self::EpochMilliseconds => millis().map(HeaderWait::At),
-            Self::Date => date_ms(value).or_else(|| iso_ms(value)).map(HeaderWait::At),
+            Self::Date => any_date(value),
             Self::Duration => duration_ms(value).map(HeaderWait::In),
         }
     }
@@ -99,9 +99,7 @@ impl TimeForm {
 
 /// Parses a time of any form. A bare number is a delay in seconds or a time since the epoch.
 pub(in crate::answers) fn any_time(value: &[u8]) -> Option<HeaderWait> {
-    when(value)
-        .or_else(|| iso_ms(value).map(HeaderWait::At))
-        .or_else(|| duration_ms(value).map(HeaderWait::In))
+    when(value).or_else(|| duration_ms(value).map(HeaderWait::In))
 }
 
 /// Parses numbers with units as Go writes them, such as `6m0s` or `1.5h`. Returns milliseconds,
@@ -199,10 +197,16 @@ fn numbers<'a>(mut parts: impl Iterator<Item = &'a str>) -> Option<[i32; 3]> {
     parts.next().is_none().then_some(three)
 }
 
-/// Parses a number or an HTTP date.
+/// Parses an HTTP date, or one as in ISO 8601, which some APIs send.
+fn any_date(value: &[u8]) -> Option<HeaderWait> {
+    let date = date_ms(value).or_else(|| iso_ms(value));
+    date.map(HeaderWait::At)
+}
+
+/// Parses a number or a date.
 pub(in crate::answers) fn when(value: &[u8]) -> Option<HeaderWait> {
     let Some(ms) = number_ms(value) else {
-        return date_ms(value).map(HeaderWait::At);
+        return any_date(value);
     };
     Some(match ms / 1_000 {
         n if n > EPOCH_MS => HeaderWait::At(n),

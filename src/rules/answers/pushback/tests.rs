@@ -129,6 +129,8 @@ fn retry_after() {
         ("Monday, 01-Jun-26 12:00:30 GMT", Some(30_000)),
         ("Mon Jun  1 12:00:30 2026", Some(30_000)),
         ("Mon, 01 Jun 2026 11:00:00 GMT", Some(1_000)),
+        // Against the standard, too.
+        ("2026-06-01T12:00:30Z", Some(30_000)),
         // Against the standard, but a delay of 56 years can't be meant.
         ("1780315210", Some(10_000)),
         ("99999999999999999999999999", Some(2_147_483_648_000)),
@@ -204,6 +206,7 @@ fn resets() {
             ("1780315230123", Some(30_123)),
             ("1780315190", Some(1_000)),
             ("Mon, 01 Jun 2026 12:00:30 GMT", Some(30_000)),
+            ("2026-06-01T14:00:30+02:00", Some(30_000)),
             ("1000000000", Some(1_000_000_000_000)),
             ("-5", None),
             ("soon", None),
