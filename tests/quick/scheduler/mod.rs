@@ -725,6 +725,18 @@ fn an_even_flow_is_throttled_for_twice_as_long_until_a_call_succeeds() {
     assert_eq!(lengths, [50, 100, 200, 50]);
 }
 
+/// Its job would be called again at once, and again, since no attempt is used.
+#[test]
+fn a_throttle_of_no_time_lasts_a_second() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    let (_, lasts) = desk
+        .ended(key, throttled(Some(Duration::ZERO)))
+        .blocked
+        .remove(0);
+    assert_eq!(lasts, Duration::from_secs(1));
+}
+
 #[test]
 fn throttles_that_repeat_name_the_algorithm_that_fits_the_api() {
     let mut desk = Desk::new(4);

@@ -26,7 +26,7 @@ use rules::answers::{Excess, LimitInfo, Quotas, ThrottleScope};
 use rules::limit::Limit;
 use rules::tenant::Tenant;
 
-/// How long a tenant without a window is throttled if the API names no time.
+/// How long a tenant is throttled if the answer names a time of 0, or none and there is no window.
 const DEFAULT_THROTTLE: Duration = Duration::from_secs(1);
 
 impl Scheduler {
@@ -56,7 +56,9 @@ impl Scheduler {
             None => self.throttle_backoff.refused(now, &scope, limits),
         };
         let unnamed = length.map_or(DEFAULT_THROTTLE, |length| length.duration);
-        let duration = (after.unwrap_or(unnamed)).min(self.settings.live.max_throttle);
+        // A refusal does not mean "at once": the job would be called again and again.
+        let named = after.filter(|after| !after.is_zero());
+        let duration = (named.unwrap_or(unnamed)).min(self.settings.live.max_throttle);
         self.facts.push(TenantFact::Throttled {
             tenant: tenant.clone(),
             scope: scope.clone(),
