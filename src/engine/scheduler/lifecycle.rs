@@ -388,6 +388,7 @@ impl Scheduler {
         self.trace_call(now, key, took, &outcome);
         let waits = self.report_health(now, key, (took, called), &outcome, trouble);
         let is_refused = self.count_refusals(now, key, called, &seen);
+        self.count_success(key, called, &outcome);
         let mut learner = None;
         if let Some(job) = self.jobs.get_mut(&key)
             && let Some(started) = job.started.take()
@@ -398,7 +399,6 @@ impl Scheduler {
             let ends = (self.settlement).end(now, &claims.tenant, started, fate, used);
             ends.into_iter().for_each(|action| self.agenda.push(action));
         }
-        self.count_success(key, called, &outcome);
         self.throttle_used_up(now, key, &seen);
         self.record_quotas(now, key, seen.quotas, learner.as_ref());
         self.conclude(now, key, outcome, (waits, seen.stops_all));

@@ -27,6 +27,8 @@ pub struct ThrottleBackoff {
 #[derive(Debug, Clone, Copy, Default)]
 struct ThrottleRun {
     doublings: u32,
+    /// When the last refusal began a throttle.
+    since: Duration,
     /// The end of the last throttle. Refusals before it are of calls that were in flight.
     until: Duration,
 }
@@ -40,11 +42,16 @@ pub struct ThrottleLength {
 }
 
 impl ThrottleBackoff {
-    /// Records that a call of `tenant` succeeded.
-    pub fn succeeded(&mut self, tenant: &Tenant) {
-        if !self.scopes.is_empty() {
-            self.scopes.remove(&BreakerScope::Api);
-            self.scopes.remove(&BreakerScope::Tenant(tenant.clone()));
+    /// Records that a call of `tenant` succeeded whose permit was requested at `asked_at`. A call
+    /// from before a throttle does not show that the API gives more again.
+    pub fn succeeded(&mut self, tenant: &Tenant, asked_at: Duration) {
+        if self.scopes.is_empty() {
+            return;
+        }
+        for scope in [BreakerScope::Api, BreakerScope::Tenant(tenant.clone())] {
+            if (self.scopes.get(&scope)).is_some_and(|run| run.since <= asked_at) {
+                self.scopes.remove(&scope);
+            }
         }
     }
 
@@ -77,6 +84,7 @@ impl ThrottleBackoff {
             row.doublings += 1;
         }
         let duration = pause(first, longest, row.doublings + 1);
+        row.since = now;
         row.until = row.until.max(now + duration);
         Some(ThrottleLength {
             duration,
@@ -133,7 +141,8 @@ mod tests {
         let mut backoff = ThrottleBackoff::default();
         let mut refused = |at_ms: u32, scope: &BreakerScope, succeeds: Option<usize>| {
             if let Some(number) = succeeds {
-                backoff.succeeded(&tenant(number));
+                backoff.succeeded(&tenant(number), SECOND / 2);
+                backoff.succeeded(&tenant(number), at_ms * MS);
             }
             let length = backoff.refused(at_ms * MS, scope, &even);
             let ThrottleLength {

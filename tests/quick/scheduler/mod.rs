@@ -725,6 +725,24 @@ fn an_even_flow_is_throttled_for_twice_as_long_until_a_call_succeeds() {
     assert_eq!(lengths, [50, 100, 200, 50]);
 }
 
+#[test]
+fn a_call_from_before_a_throttle_does_not_end_its_doubling() {
+    let limit = Limit::new("default", Algorithm::LeakyBucket, 20, 1_000 * MS, 50 * MS);
+    let mut desk = Desk::with(4, limit.expect("a limit").into(), by_header());
+    let (mut key, in_flight) = (desk.start_one(), desk.start_one());
+    let mut lengths = Vec::new();
+    for _ in 0..2 {
+        desk.now += MS;
+        let (block, lasts) = desk.ended(key, throttled(None)).blocked.remove(0);
+        lengths.push(lasts.as_millis());
+        desk.scheduler.blocked(desk.now, block, Ok(()));
+        desk.ended(in_flight, Outcome::Done);
+        desk.step(lasts);
+        key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
+    }
+    assert_eq!(lengths, [50, 100]);
+}
+
 /// Its job would be called again at once, and again, since no attempt is used.
 #[test]
 fn a_throttle_of_no_time_lasts_a_second() {

@@ -125,8 +125,11 @@ impl Scheduler {
             Outcome::Done | Outcome::Snooze { .. } | Outcome::Reject { .. } => called,
             Outcome::Retry { .. } | Outcome::Throttled { .. } | Outcome::Late => false,
         };
-        if is_handled && let Some(job) = self.jobs.get(&key) {
-            self.throttle_backoff.succeeded(&job.claims.tenant);
+        if is_handled
+            && let Some(job) = self.jobs.get(&key)
+            && let Some(started) = &job.started
+        {
+            (self.throttle_backoff).succeeded(&job.claims.tenant, started.asked_at);
         }
     }
 
