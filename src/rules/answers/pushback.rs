@@ -33,6 +33,9 @@ const MAX_THROTTLE: Duration = Duration::from_secs(1 << 31);
 /// count whole seconds, and a refusal does not mean "at once".
 const MIN_THROTTLE: Duration = Duration::from_secs(1);
 
+/// Maximum delay before a retry, as long as the longest `time` of a rule (31 days).
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(31 * 86_400);
+
 /// Maximum number of headers of the older forms that are read.
 const MAX_COUNTERS: usize = 64;
 
@@ -112,6 +115,11 @@ pub fn verdict<'r, H: AnswerHeaders + ?Sized>(
         },
         _ => limit_headers.refusal(),
     };
+    let retry_delay = || match rule {
+        Some(rule) if rule.wait.is_empty() => limit_headers.retry_after(),
+        _ => wait,
+    };
+    let retry_delay = (meaning == Consequence::Retry).then(retry_delay).flatten();
     let brake = wait.filter(|wait| meaning == Consequence::Done && !wait.time.is_zero());
     let brake = brake.map(|wait| Wait {
         time: of_rule(wait),
@@ -122,7 +130,7 @@ pub fn verdict<'r, H: AnswerHeaders + ?Sized>(
         .filter(|_| !throttles);
     Interpretation {
         meaning,
-        retry_after: wait.filter(|_| meaning == Consequence::Retry).map(of_rule),
+        retry_after: retry_delay.map(|wait| of_rule(wait).min(MAX_RETRY_DELAY)),
         rule,
         seen: LimitInfo {
             refused: throttles.then(refusal),

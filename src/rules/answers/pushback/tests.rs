@@ -5,6 +5,7 @@ use std::time::UNIX_EPOCH;
 use proptest::prelude::*;
 
 use super::*;
+use crate::answers::{AnswerRules, Conditions, StatusPattern};
 
 /// The date of the answers in these tests.
 const DATE: &str = "Mon, 01 Jun 2026 12:00:00 GMT";
@@ -153,6 +154,41 @@ fn retry_after() {
     }
     check(&[("retry-after", "?"), ("RETRY-AFTER", "4")], Some(4_000));
     check(&[("retry-after", "9"), ("retry-after", "4")], Some(9_000));
+}
+
+#[test]
+fn a_retry_by_a_rule_without_a_source_waits_as_retry_after_says() {
+    let rule = AnswerRule {
+        when: Conditions {
+            status: vec![StatusPattern::One(409)],
+            ..Conditions::default()
+        },
+        means: Consequence::Retry,
+        stops_all: None,
+        wait: Vec::new(),
+        why: String::new(),
+    };
+    let (rules, cost) = (vec![rule], Vec::new());
+    let answers = Answers::default().with_rules(AnswerRules { rules, cost });
+    for (status, header, seconds) in [
+        (409, ("retry-after", "30"), Some(30)),
+        (409, ("retry-after", "0"), Some(1)),
+        (409, ("retry-after", "soon"), None),
+        (409, ("x-ratelimit-reset", "5"), None),
+        (409, ("retry-after", "999999999"), Some(31 * 86_400)),
+        // No rule decides.
+        (500, ("retry-after", "30"), None),
+    ] {
+        let answer = ReceivedAnswer {
+            status,
+            headers: &[header][..],
+            body: None,
+        };
+        let found = verdict(&answers, &answer, UNIX_EPOCH);
+        assert_eq!(found.meaning, Consequence::Retry);
+        let expected = seconds.map(Duration::from_secs);
+        assert_eq!(found.retry_after, expected, "{status} {header:?}");
+    }
 }
 
 #[test]
