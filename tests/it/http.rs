@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use config::Http;
 use handler::http::HttpHandler;
-use handler::{Attempt, Outcome, Permit};
+use handler::{Attempt, Outcome, Permit, Trouble};
 use hyper::header::{HeaderName, HeaderValue};
 use kit::settings;
 use rules::answers::{AnswerPattern, Answers, Consequence, LimitInfo, Quotas};
@@ -142,6 +142,26 @@ async fn status_headers_and_configuration_decide() {
         ),
     ] {
         check_by(&answers, status, headers, expected).await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_below_500_shows_that_the_api_is_sound() {
+    for (status, headers, expected) in [
+        (
+            "503 Service Unavailable",
+            "retry-after: 7\r\n",
+            Some(Trouble::Failing),
+        ),
+        ("502 Bad Gateway", "", Some(Trouble::Failing)),
+        ("429 Too Many Requests", "retry-after: 7\r\n", None),
+        ("408 Request Timeout", "", None),
+    ] {
+        let answer = answer(status, headers, "");
+        let downstream = Downstream::answering(answer, AfterAnswer::Keep).await;
+        let handler = handler(format!("http://{}/", downstream.addr), LONG);
+        let Attempt { trouble, .. } = handler.attempt(&job("1"), permit()).await;
+        assert_eq!(trouble, expected, "{status}");
     }
 }
 

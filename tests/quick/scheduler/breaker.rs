@@ -254,6 +254,29 @@ fn successes_are_reported_only_after_known_failures() {
     );
 }
 
+/// A server that is down may answer some calls with a 503 that asks for a pause, and others with a
+/// 502.
+#[test]
+fn a_server_error_that_throttles_neither_counts_nor_ends_the_failures() {
+    let mut desk = desk();
+    let key = desk.start_one();
+    desk.fails(key, Trouble::Failing);
+    desk.answer_reports(vec![closed(1), closed(1)]);
+    desk.has_failures = true;
+    let calls = [desk.start_one(), desk.start_one()];
+    for (key, trouble, expected) in [
+        (calls[0], Some(Trouble::Failing), &["a: release"][..]),
+        (calls[1], None, &["a: sound", "api: sound"]),
+    ] {
+        let busy = Attempt {
+            trouble,
+            ..throttled(Some(SECOND)).into()
+        };
+        assert_eq!(words(&desk.ended_within(MS, key, busy)), expected);
+        desk.answer_reports(vec![closed(1); expected.len()]);
+    }
+}
+
 #[test]
 fn while_the_api_breaker_is_open_only_one_probe_asks() {
     let mut desk = desk();

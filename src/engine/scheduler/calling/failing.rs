@@ -162,7 +162,7 @@ impl Scheduler {
                     .failed(&ended, (trouble, reason), jitter, failed);
                 waits
             }
-            (Outcome::Late | Outcome::Snooze { .. }, _) => {
+            (Outcome::Late | Outcome::Snooze { .. }, _) | (Outcome::Throttled { .. }, Some(_)) => {
                 self.breakers.no_outcome(&ended);
                 false
             }
