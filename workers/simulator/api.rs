@@ -283,11 +283,13 @@ impl Handler for ApiHandler {
             },
             Consequence::Reject => Outcome::Reject { reason },
             Consequence::Retry => Outcome::Retry {
-                after: None,
+                after: verdict.retry_after,
                 reason,
             },
         };
-        let failed = matches!(outcome, Outcome::Retry { .. });
+        // As in the HTTP handler.
+        let asks_again = matches!(outcome, Outcome::Retry { .. } | Outcome::Throttled { .. });
+        let failed = asks_again && status >= 500;
         Attempt {
             outcome,
             seen: verdict.seen,
@@ -301,6 +303,45 @@ impl Handler for ApiHandler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rules::answers::{AnswerRule, AnswerRules, Conditions, StatusPattern};
+    use rules::tenant::Tenant;
+
+    /// A worker waits as the answer says, and its breaker counts no answer below 500.
+    #[tokio::test(start_paused = true)]
+    async fn a_429_that_means_retry_is_no_failure_and_says_when() {
+        let api = ApiModel {
+            throttles: "100%".parse().expect("a share"),
+            ..ApiModel::default()
+        };
+        let rule = AnswerRule {
+            when: Conditions {
+                status: vec![StatusPattern::One(429)],
+                ..Conditions::default()
+            },
+            means: Consequence::Retry,
+            stops_all: None,
+            wait: Vec::new(),
+            why: String::new(),
+        };
+        let (rules, cost) = (vec![rule], Vec::new());
+        let handler = ApiHandler {
+            called: Arc::new(RecordedApi::new(api, 1, (Instant::now(), 0))),
+            answers: Answers::default().with_rules(AnswerRules { rules, cost }),
+            timeout: TIMEOUT,
+            abandoned: Duration::ZERO,
+        };
+        let job = Job::new("0", Tenant::parse("a").expect("a tenant"), "");
+        let permit = Permit::until(Instant::now() + TIMEOUT);
+        let Attempt {
+            outcome, trouble, ..
+        } = handler.attempt(&job, permit).await;
+        let second = Some(Duration::from_secs(1));
+        assert!(
+            matches!(outcome, Outcome::Retry { after, .. } if after == second),
+            "{outcome:?}"
+        );
+        assert_eq!(trouble, None);
+    }
 
     fn answering(limit: &str, max_tenants: usize) -> ServedApi {
         let api = ApiModel {
