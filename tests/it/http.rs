@@ -146,7 +146,11 @@ async fn status_headers_and_configuration_decide() {
 }
 
 #[tokio::test]
-async fn an_answer_below_500_shows_that_the_api_is_sound() {
+async fn an_answer_below_500_or_a_done_job_shows_that_the_api_is_sound() {
+    let mut answers = Answers::default();
+    for (which, meaning) in [("501", Consequence::Reject), ("505", Consequence::Done)] {
+        answers.set(AnswerPattern::parse(which).expect(which), meaning);
+    }
     for (status, headers, expected) in [
         (
             "503 Service Unavailable",
@@ -154,12 +158,18 @@ async fn an_answer_below_500_shows_that_the_api_is_sound() {
             Some(Trouble::Failing),
         ),
         ("502 Bad Gateway", "", Some(Trouble::Failing)),
+        ("501 Not Implemented", "", Some(Trouble::Failing)),
+        ("505 HTTP Version Not Supported", "", None),
         ("429 Too Many Requests", "retry-after: 7\r\n", None),
         ("408 Request Timeout", "", None),
     ] {
-        let answer = answer(status, headers, "");
-        let downstream = Downstream::answering(answer, AfterAnswer::Keep).await;
-        let handler = handler(format!("http://{}/", downstream.addr), LONG);
+        let downstream =
+            Downstream::answering(answer(status, headers, ""), AfterAnswer::Keep).await;
+        let http = Http {
+            answers: answers.clone(),
+            ..http(format!("http://{}/", downstream.addr), LONG)
+        };
+        let handler = HttpHandler::new(&http, 4).expect("a usable url");
         let Attempt { trouble, .. } = handler.attempt(&job("1"), permit()).await;
         assert_eq!(trouble, expected, "{status}");
     }

@@ -288,8 +288,7 @@ impl Handler for ApiHandler {
             },
         };
         // As in the HTTP handler.
-        let asks_again = matches!(outcome, Outcome::Retry { .. } | Outcome::Throttled { .. });
-        let failed = asks_again && status >= 500;
+        let failed = outcome != Outcome::Done && status >= 500;
         Attempt {
             outcome,
             seen: verdict.seen,

@@ -89,10 +89,9 @@ impl AnswerReader {
         let by_rule = verdict.rule.is_some() && !answer.status.is_server_error();
         let is_refusal = by_rule || answer.status == StatusCode::TOO_MANY_REQUESTS;
         seen.refused = seen.refused.filter(|_| is_refusal);
-        // Another status that is mapped to a retry is no failure of the API. A server error that
-        // asks for a pause does not show that the API is sound.
-        let asks_again = matches!(verdict.meaning, Consequence::Retry | Consequence::Throttle);
-        let fails = asks_again && answer.status.is_server_error();
+        // Another status that is mapped to a retry is no failure of the API. A server error does
+        // not show that the API is sound, unless the job is done.
+        let fails = verdict.meaning != Consequence::Done && answer.status.is_server_error();
         Attempt {
             outcome,
             seen,

@@ -257,22 +257,31 @@ fn successes_are_reported_only_after_known_failures() {
 /// A server that is down may answer some calls with a 503 that asks for a pause, and others with a
 /// 502.
 #[test]
-fn a_server_error_that_throttles_neither_counts_nor_ends_the_failures() {
+fn a_server_error_that_is_no_retry_neither_counts_nor_ends_the_failures() {
     let mut desk = desk();
     let key = desk.start_one();
     desk.fails(key, Trouble::Failing);
     desk.answer_reports(vec![closed(1), closed(1)]);
     desk.has_failures = true;
-    let calls = [desk.start_one(), desk.start_one()];
-    for (key, trouble, expected) in [
-        (calls[0], Some(Trouble::Failing), &["a: release"][..]),
-        (calls[1], None, &["a: sound", "api: sound"]),
+    let calls = [(); 3].map(|()| desk.start_one());
+    let throttles = throttled(Some(SECOND));
+    let reason = "500".to_owned();
+    let failing = Some(Trouble::Failing);
+    for (key, outcome, trouble, expected) in [
+        (calls[0], throttles.clone(), failing, &["a: release"][..]),
+        (
+            calls[1],
+            Outcome::Reject { reason },
+            failing,
+            &["a: release"],
+        ),
+        (calls[2], throttles, None, &["a: sound", "api: sound"]),
     ] {
-        let busy = Attempt {
+        let attempt = Attempt {
             trouble,
-            ..throttled(Some(SECOND)).into()
+            ..outcome.into()
         };
-        assert_eq!(words(&desk.ended_within(MS, key, busy)), expected);
+        assert_eq!(words(&desk.ended_within(MS, key, attempt)), expected);
         desk.answer_reports(vec![closed(1); expected.len()]);
     }
 }

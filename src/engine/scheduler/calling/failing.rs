@@ -162,7 +162,8 @@ impl Scheduler {
                     .failed(&ended, (trouble, reason), jitter, failed);
                 waits
             }
-            (Outcome::Late | Outcome::Snooze { .. }, _) | (Outcome::Throttled { .. }, Some(_)) => {
+            (Outcome::Late | Outcome::Snooze { .. }, _)
+            | (Outcome::Throttled { .. } | Outcome::Reject { .. }, Some(_)) => {
                 self.breakers.no_outcome(&ended);
                 false
             }
