@@ -19,7 +19,7 @@ pub use config::{Config, ConfigErrors};
 pub use engine::Stop;
 #[doc(inline)]
 pub use handler::{
-    Answered, Attempt, Fate, Handler, LateEnd, Outcome, Permit, PreparingHandler, Trouble,
+    ApiAnswer, Attempt, Fate, Handler, LateEnd, Outcome, Permit, PreparingHandler, Trouble,
 };
 #[doc(inline)]
 pub use rules::answers::{LimitInfo, Pushback, Quota, Quotas};

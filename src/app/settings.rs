@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing::info;
 
 use config::{self, Config};
-use engine::action::{Changeable, EngineSettings, ResultSettings, ResultTarget};
+use engine::action::{EngineSettings, LiveSettings, ResultSettings, ResultTarget};
 use gate::Rule;
 use rules::broker::holding::Holding;
 use rules::delays::DelayLevels;
@@ -32,8 +32,8 @@ pub fn settings(config: &Config) -> EngineSettings {
 }
 
 /// Returns the settings that can change at run time, except the policy.
-pub fn changeable(config: &Config) -> Changeable {
-    Changeable {
+pub fn changeable(config: &Config) -> LiveSettings {
+    LiveSettings {
         concurrency: config.dispatch.concurrency,
         max_in_memory: config.delay.max_in_memory,
         retry: config.retry,

@@ -13,7 +13,7 @@ pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Content of a file.
 #[derive(Debug, Default)]
-pub(super) struct Parsed {
+pub(super) struct ParsedFile {
     /// Keys at the top level.
     pub entries: Vec<KeyEntry>,
     /// Pipelines, or `None` if the file names none and is a single one.
@@ -40,7 +40,10 @@ pub(super) struct Sections {
 ///
 /// # Errors
 /// The problem that makes `text` invalid YAML.
-pub(super) fn parse(name: &str, text: &str) -> Result<(Parsed, Vec<ConfigProblem>), ConfigProblem> {
+pub(super) fn parse(
+    name: &str,
+    text: &str,
+) -> Result<(ParsedFile, Vec<ConfigProblem>), ConfigProblem> {
     let name: Arc<str> = name.into();
     let root = yaml::read(text).map_err(|error| {
         let at = match error.at {
@@ -71,7 +74,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<(Parsed, Vec<ConfigProblem
         )),
     }
     let entries = walk.take_entries();
-    let parsed = Parsed { entries, pipelines };
+    let parsed = ParsedFile { entries, pipelines };
     Ok((parsed, walk.problems))
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::clashes::clashes;
 use super::env;
-use super::file::{self, DeclaredPipelines, MAX_FILE_BYTES, Parsed, Sections};
+use super::file::{self, DeclaredPipelines, MAX_FILE_BYTES, ParsedFile, Sections};
 use super::keys::KEYS;
 use super::load::{Config, DEFAULT_FILE};
 use super::reading::error::{ConfigErrors, ConfigProblem, Origin, Position};
@@ -129,7 +129,7 @@ impl Pipelines {
     ) -> Result<Self, ConfigErrors> {
         let (file, mut problems) = match file::parse(name, text) {
             Ok(read) => read,
-            Err(problem) => (Parsed::default(), vec![problem]),
+            Err(problem) => (ParsedFile::default(), vec![problem]),
         };
         let each = file.pipelines.iter().flat_map(|declared| &declared.each);
         let names: Vec<PipelineName> = each.map(|sections| sections.name.clone()).collect();

@@ -8,7 +8,7 @@ use super::sections::admin::Admin;
 use super::sections::forward::Forward;
 use super::sections::http::secrets::Sign;
 use super::sections::results::ResultsTo;
-use rules::limit::{Algorithm, Large, Limits, Unit};
+use rules::limit::{Algorithm, LargeLog, Limits, Unit};
 use rules::policy::{EntryLimits, LimitsSource, Policy};
 use rules::scope::Scope;
 use rules::text::show_duration;
@@ -143,7 +143,7 @@ fn sources(policy: &Policy) -> impl Iterator<Item = (LimitsSource<'_>, &Limits)>
 }
 
 /// Describes a limit that keeps an entry for each of many calls.
-fn large_log(source: &LimitsSource<'_>, large: &Large<'_>) -> String {
+fn large_log(source: &LimitsSource<'_>, large: &LargeLog<'_>) -> String {
     let limit = large.limit;
     let of_scope = match limit.scope() {
         Scope::Tenant => "for a tenant that uses it up",

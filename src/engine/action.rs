@@ -11,7 +11,7 @@ use broker::{Outgoing, Reply, Tag};
 use gate::fleet::EnforcedPolicies;
 use gate::fleet::registry::ClockReading;
 use gate::{
-    BreakerEvent, BreakerScope, Candidate, LimitEvidence, Rule, ShardId, Suspected, TenantAsk,
+    BreakerEvent, BreakerScope, Candidate, LimitEvidence, Rule, ShardId, SuspectNote, TenantAsk,
     TenantSettled,
 };
 use handler::LateEnd;
@@ -21,7 +21,7 @@ use rules::delays::{DelayLevels, QueueNames};
 use rules::failures::retry::RetryPolicy;
 use rules::job::{Fields, Job};
 use rules::policy::Policy;
-use rules::steering::{Sighted, Steering};
+use rules::steering::{JobSighting, Steering};
 use rules::tenant::Tenant;
 use rules::timing::lateness::CallCheck;
 
@@ -33,7 +33,7 @@ pub struct EngineSettings {
     /// The fields of a message from which a job's tenant, cost and other values are read.
     pub fields: Fields,
     /// The settings that can change while the worker runs.
-    pub live: Changeable,
+    pub live: LiveSettings,
     /// Maximum number of unacked deliveries of each of the main consumers.
     pub prefetch: usize,
     /// The queues' names.
@@ -97,12 +97,12 @@ pub enum Update {
         applied: oneshot::Sender<()>,
     },
     /// The configuration has changed.
-    Settings(Changeable),
+    Settings(LiveSettings),
 }
 
 /// The settings that can change while the worker runs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Changeable {
+pub struct LiveSettings {
     /// Maximum number of running jobs. If it is lowered, surplus jobs may finish.
     pub concurrency: usize,
     /// The longest wait that is spent in memory.
@@ -189,12 +189,12 @@ pub enum Action {
     TakeNew(bool),
     /// Store the states of jobs about which an operator asked, then call
     /// [`super::scheduler::Scheduler::sighted`].
-    Sighted(Vec<Sighted>),
+    Sighted(Vec<JobSighting>),
     /// Report to the breakers how calls ended, then call [`super::scheduler::Scheduler::reported`].
     Report(Rule, Vec<(BreakerScope, BreakerEvent)>),
     /// Store notes on calls of suspects in one shard, then call
     /// [`super::scheduler::Scheduler::suspected`].
-    Suspect(ShardId, Vec<Suspected>),
+    Suspect(ShardId, Vec<SuspectNote>),
     /// Ask whether jobs of one shard are the first with their dedupe keys, then call
     /// [`super::scheduler::Scheduler::deduped`].
     Dedupe(ShardId, Vec<Candidate>),

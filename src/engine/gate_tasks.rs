@@ -11,12 +11,12 @@ use crate::action::Block;
 use crate::reports::TaskReport;
 use broker::Broker;
 use gate::{
-    BreakerEvent, BreakerScope, Candidate, Gate, LimitEvidence, Rule, ShardId, Suspected,
+    BreakerEvent, BreakerScope, Candidate, Gate, LimitEvidence, Rule, ShardId, SuspectNote,
     TenantAsk, TenantSettled,
 };
 use handler::PreparingHandler;
 use rules::answers::Quotas;
-use rules::steering::Sighted;
+use rules::steering::JobSighting;
 use rules::tenant::Tenant;
 
 impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
@@ -38,7 +38,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
     }
 
     /// Stores notes on calls of suspects in one shard.
-    pub(super) fn store_notes(&mut self, shard: ShardId, batch: Vec<Suspected>) {
+    pub(super) fn store_notes(&mut self, shard: ShardId, batch: Vec<SuspectNote>) {
         self.call_gate(|gate| {
             let notes = async move { TaskReport::Suspected(shard, gate.suspect(&batch).await) };
             notes.in_current_span()
@@ -76,7 +76,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
     }
 
     /// Stores the states of jobs about which an operator asked.
-    pub(super) fn store_sightings(&mut self, batch: Vec<Sighted>) {
+    pub(super) fn store_sightings(&mut self, batch: Vec<JobSighting>) {
         self.call_gate(|gate| async move { TaskReport::Sighted(gate.sighted(&batch).await) });
     }
 

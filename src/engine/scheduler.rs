@@ -60,7 +60,7 @@ use self::asking::agreement::{Agreement, TakingChange};
 use self::asking::fitness::Fitness;
 use self::asking::notes::Notes;
 use self::asking::outages::TenantOutages;
-use self::calling::answers::{Advertised, Lessons, UnstoredThrottles};
+use self::calling::answers::{AdvertisedLimits, Lessons, UnstoredThrottles};
 use self::calling::breakers::Breakers;
 use self::calling::settlement::Settlement;
 use self::clock::StoreClock;
@@ -78,7 +78,7 @@ use self::reporting::census::Suspended;
 use self::reporting::closed_tenants::ClosedTenants;
 use self::reporting::spans::JobTraces;
 use self::reporting::tenants::Tallies;
-use crate::action::{Action, Changeable, EngineSettings, JobKey, ResultTarget};
+use crate::action::{Action, EngineSettings, JobKey, LiveSettings, ResultTarget};
 use crate::facts::{BrokerFact, Fact, Facts, GateFact, Gauges};
 use crate::shards::Shards;
 use broker::{Delivery, MessageKind};
@@ -116,7 +116,7 @@ pub struct Scheduler {
     /// Throttles that are not stored in the gate yet.
     throttles: UnstoredThrottles,
     /// Limits that the API advertises, to be stored in the gate.
-    advertised: Advertised,
+    advertised: AdvertisedLimits,
     /// Lessons for adaptive limits, to be stored in the gate.
     lessons: Lessons,
     /// The margins that keep starts of buckets apart.
@@ -178,7 +178,7 @@ impl Scheduler {
             admission: Admission::default(),
             settlement: Settlement::new(seed),
             throttles: UnstoredThrottles::default(),
-            advertised: Advertised::default(),
+            advertised: AdvertisedLimits::default(),
             lessons: Lessons::default(),
             pacing: Pacing::default(),
             refusals: Refusals::default(),
@@ -243,7 +243,7 @@ impl Scheduler {
     }
 
     /// Applies a changed configuration.
-    pub fn change(&mut self, changed: Changeable) {
+    pub fn change(&mut self, changed: LiveSettings) {
         self.queues.set_concurrency(changed.concurrency);
         self.breakers.set_rule(changed.breaker);
         self.fitness.set_rule(changed.breaker);

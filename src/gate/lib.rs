@@ -32,16 +32,16 @@ use std::time::Duration;
 pub use crate::epoch::EarlierStarts;
 use rules::answers::Quotas;
 pub use rules::decision::{
-    Answer, Change, End, Inspection, LEASE_MS, Question, Receipt, Sequences, Settled, TenantAsk,
-    TenantReply, TenantSettled, Ticket, UsageOfLimit,
+    Answer, Change, End, Inspection, LEASE_MS, Question, Receipt, Sequences, StartSettlement,
+    TenantAsk, TenantReply, TenantSettled, Ticket, UsageOfLimit,
 };
-pub use rules::dedupe::{Candidate, Deduped};
+pub use rules::dedupe::{Candidate, DedupeAnswer};
 pub use rules::failures::breaker::{BreakerEvent, BreakerScope, Rule, Standing};
-pub use rules::failures::crash::{Note, SuspectDecision, Suspected};
-pub use rules::learned::{Evidence, LimitEvidence, Sunk};
+pub use rules::failures::crash::{Note, SuspectDecision, SuspectNote};
+pub use rules::learned::{Evidence, LimitEvidence, MaxChange};
 use rules::limit::Limits;
 use rules::scope::Labels;
-use rules::steering::Sighted;
+use rules::steering::JobSighting;
 use rules::tenant::Tenant;
 
 /// The reason why the gate gave no decision. No job may be called after an error. The question may
@@ -115,10 +115,10 @@ pub type Standings = Vec<Result<Standing, GateError>>;
 pub type Verdicts = Vec<Result<SuspectDecision, GateError>>;
 
 /// One answer per candidate of [`Gate::dedupe`].
-pub type DedupedAll = Vec<Result<Deduped, GateError>>;
+pub type DedupedAll = Vec<Result<DedupeAnswer, GateError>>;
 
 /// The limits that were lowered by each piece of evidence of [`Gate::learn`].
-pub type LearnedAll = Vec<Result<Vec<Sunk>, GateError>>;
+pub type LearnedAll = Vec<Result<Vec<MaxChange>, GateError>>;
 
 /// A store that decides atomically. The Redis scripts and the in-memory model pass the same
 /// conformance suite.
@@ -180,7 +180,7 @@ pub trait Gate: Send + Sync + 'static {
     /// its own error; the outer error applies to the whole batch.
     fn suspect(
         &self,
-        batch: &[Suspected],
+        batch: &[SuspectNote],
     ) -> impl Future<Output = Result<Verdicts, GateError>> + Send;
 
     /// Asks whether jobs are the first with their dedupe keys ([`rules::dedupe`]). Replies
@@ -192,7 +192,7 @@ pub trait Gate: Send + Sync + 'static {
     ) -> impl Future<Output = Result<DedupedAll, GateError>> + Send;
 
     /// Stores the state of jobs that an operator asked about ([`rules::steering`]).
-    fn sighted(&self, batch: &[Sighted]) -> impl Future<Output = Result<(), GateError>> + Send {
+    fn sighted(&self, batch: &[JobSighting]) -> impl Future<Output = Result<(), GateError>> + Send {
         let _ = batch;
         std::future::ready(Ok(()))
     }

@@ -8,9 +8,9 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 
 use crate::{
-    BreakerEvent, BreakerScope, Candidate, Change, Deduped, DedupedAll, Gate, GateError,
+    BreakerEvent, BreakerScope, Candidate, Change, DedupeAnswer, DedupedAll, Gate, GateError,
     Inspection, LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings,
-    SuspectDecision, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts,
+    SuspectDecision, SuspectNote, TenantAsk, TenantReply, TenantSettled, Verdicts,
 };
 use rules::answers::Quotas;
 use rules::dedupe::FirstJob;
@@ -20,7 +20,7 @@ use rules::gate::usage::Clock;
 use rules::layout::{Layout, Partition};
 use rules::limit::{Limits, ceil_ms};
 use rules::scope::Labels;
-use rules::steering::{Sighted, Sighting};
+use rules::steering::{JobSighting, Sighting};
 use rules::tenant::Tenant;
 
 /// Number of stored entries at which the first sweep for expired ones runs.
@@ -89,8 +89,8 @@ impl States {
         }
     }
 
-    fn suspect(&mut self, suspected: &Suspected, now_ms: u64) -> SuspectDecision {
-        let Suspected {
+    fn suspect(&mut self, suspected: &SuspectNote, now_ms: u64) -> SuspectDecision {
+        let SuspectNote {
             tenant,
             job,
             owner,
@@ -108,7 +108,7 @@ impl States {
         verdict
     }
 
-    fn dedupe(&mut self, candidate: &Candidate, now_ms: u64) -> Deduped {
+    fn dedupe(&mut self, candidate: &Candidate, now_ms: u64) -> DedupeAnswer {
         let key = (candidate.tenant.clone(), candidate.key.clone());
         let mut known = self.firsts.remove(&key);
         let deduped = FirstJob::ask(&mut known, now_ms, candidate);
@@ -243,7 +243,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         Ok(batch.iter().map(report).collect())
     }
 
-    async fn suspect(&self, batch: &[Suspected]) -> Result<Verdicts, GateError> {
+    async fn suspect(&self, batch: &[SuspectNote]) -> Result<Verdicts, GateError> {
         let (mut states, clock) = self.states();
         let hear = |suspected| Ok(states.suspect(suspected, clock.now_ms));
         Ok(batch.iter().map(hear).collect())
@@ -255,9 +255,9 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         Ok(batch.iter().map(ask).collect())
     }
 
-    async fn sighted(&self, batch: &[Sighted]) -> Result<(), GateError> {
+    async fn sighted(&self, batch: &[JobSighting]) -> Result<(), GateError> {
         let mut sighted = self.sighted.lock().unwrap_or_else(PoisonError::into_inner);
-        for Sighted {
+        for JobSighting {
             tenant,
             job,
             sighting,

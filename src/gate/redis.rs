@@ -30,14 +30,14 @@ use crate::watches::Watches;
 use crate::{
     BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, EarlierStarts, Gate, GateError,
     Inspection, LearnedAll, LimitEvidence, Primaries, Replies, Rule, SettleReplies, ShardId,
-    Standings, Suspected, TenantAsk, TenantSettled, Verdicts,
+    Standings, SuspectNote, TenantAsk, TenantSettled, Verdicts,
 };
 use config::RedisServers;
 use rules::answers::Quotas;
 use rules::layout::Layout;
 use rules::limit::{Limit, Limits, ceil_ms};
 use rules::scope::Labels;
-use rules::steering::Sighted;
+use rules::steering::JobSighting;
 use rules::tenant::Tenant;
 
 /// A gate that all workers with the same Redis and prefix share.
@@ -344,10 +344,10 @@ impl Gate for RedisGate {
         Ok(replies.into_iter().map(decode).collect())
     }
 
-    async fn suspect(&self, batch: &[Suspected]) -> Result<Verdicts, GateError> {
+    async fn suspect(&self, batch: &[SuspectNote]) -> Result<Verdicts, GateError> {
         let calls = (batch.iter())
             .map(|suspected| {
-                let Suspected { tenant, job, .. } = suspected;
+                let SuspectNote { tenant, job, .. } = suspected;
                 let more = reply::crash_arguments(suspected);
                 let mut call = self.call_tenant(scripts::crash(), tenant, more);
                 call.keys.names = vec![self.keys.suspect(tenant, job)];
@@ -376,7 +376,7 @@ impl Gate for RedisGate {
         Ok(replies.into_iter().map(decode).collect())
     }
 
-    async fn sighted(&self, batch: &[Sighted]) -> Result<(), GateError> {
+    async fn sighted(&self, batch: &[JobSighting]) -> Result<(), GateError> {
         self.store_sightings(batch).await
     }
 

@@ -12,8 +12,9 @@ pub use self::inspection::inspected;
 pub use self::learned::{learn_arguments, learned};
 use crate::keys::CallKeys;
 use crate::{
-    Answer, BreakerEvent, Candidate, Change, Deduped, End, GateError, LEASE_MS, Note, Rule,
-    Sequences, Settled, Standing, SuspectDecision, Suspected, TenantAsk, TenantReply, Ticket,
+    Answer, BreakerEvent, Candidate, Change, DedupeAnswer, End, GateError, LEASE_MS, Note, Rule,
+    Sequences, Standing, StartSettlement, SuspectDecision, SuspectNote, TenantAsk, TenantReply,
+    Ticket,
 };
 use rules::calendar::Boundaries;
 use rules::decision::Tally;
@@ -122,9 +123,9 @@ pub fn acquire_arguments(ask: &TenantAsk) -> Vec<Vec<u8>> {
 }
 
 /// Returns five arguments for each of `settled`.
-pub fn settle_arguments(settled: &[Settled]) -> Vec<Vec<u8>> {
+pub fn settle_arguments(settled: &[StartSettlement]) -> Vec<Vec<u8>> {
     let mut arguments = Vec::with_capacity(5 * settled.len());
-    for Settled { receipt, end } in settled {
+    for StartSettlement { receipt, end } in settled {
         let fields = [
             receipt.permit.clone(),
             receipt.started_ms.to_string(),
@@ -229,7 +230,7 @@ pub fn reported(reply: &Value) -> Result<Standing, GateError> {
 }
 
 /// Returns the arguments of `crash`.
-pub fn crash_arguments(suspected: &Suspected) -> Vec<Vec<u8>> {
+pub fn crash_arguments(suspected: &SuspectNote) -> Vec<Vec<u8>> {
     let (what, max) = match suspected.note {
         Note::Begin { max, alone: false } => ("begin", max),
         Note::Begin { max, alone: true } => ("alone", max),
@@ -282,12 +283,12 @@ pub fn dedupe_arguments(candidate: &Candidate) -> Vec<Vec<u8>> {
 }
 
 /// Parses the reply of `dedupe`.
-pub fn deduped(reply: &Value) -> Result<Deduped, GateError> {
+pub fn deduped(reply: &Value) -> Result<DedupeAnswer, GateError> {
     let decode = || {
         let numbers = numbers(reply)?;
         match *numbers.as_slice() {
-            [1, _, 1, _] => Some(Deduped::First),
-            [1, _, 0, left_ms] => Some(Deduped::Duplicate { left_ms }),
+            [1, _, 1, _] => Some(DedupeAnswer::First),
+            [1, _, 0, left_ms] => Some(DedupeAnswer::Duplicate { left_ms }),
             _ => None,
         }
     };

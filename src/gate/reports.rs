@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::GateError;
 use crate::instructions;
 use crate::redis::RedisGate;
-use rules::report::view::{FleetReport, Said};
+use rules::report::view::{FleetReport, WorkerEntry};
 
 /// Maximum number of workers whose reports are read.
 const MAX_WORKERS: usize = 1_000;
@@ -47,7 +47,7 @@ pub async fn see(gate: &RedisGate) -> Result<Fleet, GateError> {
     let mut names: Vec<String> = names.into_iter().cloned().collect();
     fleet.unasked = names.len().saturating_sub(MAX_WORKERS);
     names.truncate(MAX_WORKERS);
-    let mut reports: Vec<(String, Said)> = Vec::with_capacity(names.len());
+    let mut reports: Vec<(String, WorkerEntry)> = Vec::with_capacity(names.len());
     for some in names.chunks(AT_ONCE) {
         for (name, report) in some.iter().zip(gate.reports(some).await?) {
             let report = report.unwrap_or_else(|why| {

@@ -7,7 +7,7 @@ use futures_util::future::{join_all, try_join_all};
 use crate::fleet::registry::{self, NamedPolicy};
 use crate::redis::RedisGate;
 use crate::{Gate as _, GateError, UsageOfLimit};
-use rules::decision::Tried;
+use rules::decision::TrialStatus;
 use rules::job::priority::Priorities;
 use rules::limit::{Limit, Limits};
 use rules::policy::Policy;
@@ -30,7 +30,7 @@ pub struct TenantStanding {
     /// value, this is the usage of jobs without that value.
     pub limits: Vec<(Limit, UsageOfLimit)>,
     /// The tenant's shadow limits with their usage and trials.
-    pub shadows: Vec<(Limit, UsageOfLimit, Tried)>,
+    pub shadows: Vec<(Limit, UsageOfLimit, TrialStatus)>,
 }
 
 /// Returns the state of the first of `tenants`, up to 1,000 waitlists in total. The limits are

@@ -264,7 +264,7 @@ mod tests {
     use broker::forwarding::PendingEnds;
     use bytes::Bytes;
     use kit::gate::tenant;
-    use rules::job::{Field, Published};
+    use rules::job::{Field, JobMessage};
     use tokio::time::Instant;
 
     /// A worker that reports at once. Then the connection is lost, and the confirm with it.
@@ -307,7 +307,7 @@ mod tests {
         let worker = Arc::new(UnconfirmedWorker::default());
         let handler = ForwardHandler::over(worker, &forward, own);
         let mut job = Job::new("1", tenant("acme"), "");
-        job.published = Published::new(Arc::new(kit::job("acme", "1")));
+        job.published = JobMessage::new(Arc::new(kit::job("acme", "1")));
         let permit = Permit::until(Instant::now() + Duration::from_secs(10));
         let attempt = handler.send(&job, (), permit).await;
         assert_eq!(attempt.outcome, Outcome::Done);

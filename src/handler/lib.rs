@@ -150,12 +150,12 @@ pub struct Attempt {
     pub trouble: Option<Trouble>,
     /// The API's answer for the job's result (`dispatch.results`), or `None` if the result has no
     /// answer.
-    pub answered: Option<Box<Answered>>,
+    pub answered: Option<Box<ApiAnswer>>,
 }
 
 /// The API's answer to a call, for the job's result.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Answered {
+pub struct ApiAnswer {
     /// Status, or `None` if the API has none.
     pub status: Option<u16>,
     /// Names and values of up to 32 headers. A value longer than 2,048 bytes is left out.

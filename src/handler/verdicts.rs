@@ -1,7 +1,7 @@
 //! Turns verdicts into attempts: verdicts of programs of `dispatch.exec`, and of workers behind
 //! `dispatch.forward`.
 
-use super::{Answered, Attempt, Fate, Outcome, Trouble};
+use super::{ApiAnswer, Attempt, Fate, Outcome, Trouble};
 use rules::answers::Pushback;
 use rules::job::verdict::Verdict;
 
@@ -28,11 +28,11 @@ pub(super) fn attempt(verdict: Verdict) -> Attempt {
             Some(result) => (result.body, result.content_type),
             None => Default::default(),
         };
-        attempt.answered = Some(Box::new(Answered {
+        attempt.answered = Some(Box::new(ApiAnswer {
             status,
             content_type,
             body,
-            ..Answered::default()
+            ..ApiAnswer::default()
         }));
     }
     attempt

@@ -8,7 +8,7 @@ use gate::Inspection;
 use rules::answers::{Excess, Quota};
 use rules::limit::{Limit, floor_ms};
 
-use super::answer::{Maybe, answers};
+use super::answer::{Omittable, answers};
 use super::times::at;
 
 answers! {
@@ -19,7 +19,7 @@ answers! {
         /// with it then.
         pub window_ms: Option<u64>,
         /// How the configured limits let more calls through in that window, if they do.
-        pub exceeded: Maybe<ExceededLimit>,
+        pub exceeded: Omittable<ExceededLimit>,
     }
 
     /// How the configured limits let more calls through than the API allows.
@@ -37,7 +37,7 @@ pub fn compare(found: &Inspection, ours: &[Limit]) -> Vec<AdvertisedLimit> {
     let one = |quota: Quota| AdvertisedLimit {
         limit: quota.limit,
         window_ms: quota.window.map(floor_ms),
-        exceeded: Maybe(Excess::of(ours, quota).map(|excess| ExceededLimit {
+        exceeded: Omittable(Excess::of(ours, quota).map(|excess| ExceededLimit {
             allowed: excess.allowed(),
             limit: excess.limit().map(|limit| limit.name().to_owned()),
             max_requests: excess.max_requests(),

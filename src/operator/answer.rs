@@ -144,9 +144,9 @@ pub use words;
 /// A field that is always `true`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct True(pub bool);
+pub struct AlwaysTrue(pub bool);
 
-impl Schema for True {
+impl Schema for AlwaysTrue {
     fn schema() -> Value {
         json!({"const": true})
     }
@@ -155,9 +155,9 @@ impl Schema for True {
 /// A value that is left out if there is none. An `Option` is `null` instead.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Maybe<T>(pub Option<T>);
+pub struct Omittable<T>(pub Option<T>);
 
-impl<T: Schema> Schema for Maybe<T> {
+impl<T: Schema> Schema for Omittable<T> {
     const IS_OPTIONAL: bool = true;
 
     fn schema() -> Value {

@@ -4,7 +4,7 @@ use ::redis::{Value as Reply, from_redis_value_ref};
 use serde_json::{Map, Value, json};
 
 use super::NotDone;
-use super::answer::{Maybe, True, answers};
+use super::answer::{AlwaysTrue, Omittable, answers};
 use super::text::plain;
 use gate::GateError;
 use gate::redis::RedisGate;
@@ -103,9 +103,9 @@ answers! {
         pub action: String,
         pub of: Map<String, Value>,
         pub request: Option<Map<String, Value>>,
-        pub failed: Maybe<String>,
+        pub failed: Omittable<String>,
         /// Whether the request was too long to be recorded.
-        pub too_long: Maybe<True>,
+        pub too_long: Omittable<AlwaysTrue>,
     }
 }
 

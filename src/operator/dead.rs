@@ -183,7 +183,7 @@ impl ChangeResult {
 }
 
 /// A queue of dead letters, or of a diverted tenant's jobs.
-pub struct Dead<'a> {
+pub struct LetterQueue<'a> {
     /// Name of the queue.
     pub queue: Arc<str>,
     /// A connection for this look only: messages that were fetched return to the queue when it
@@ -197,7 +197,7 @@ pub struct Dead<'a> {
     pub follow_within: Duration,
 }
 
-impl Dead<'_> {
+impl LetterQueue<'_> {
     /// Lists the dead letters that match `filter`. Calls `progress` after each one with the number
     /// found and the number of messages left to check.
     ///

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::NotDone;
-use super::answer::{Maybe, answers, words};
+use super::answer::{Omittable, answers, words};
 use super::dead::Replayed;
 use super::steer::{Followers, followed, still_lasts};
 use broker::amqp::Client;
@@ -61,9 +61,9 @@ answers! {
         pub tenant: String,
         pub change: UndivertWord,
         /// The diverted jobs that returned to the work queue, if requested.
-        pub back: Maybe<Replayed>,
+        pub back: Omittable<Replayed>,
         /// Queue from which they returned. It still holds the jobs that did not return.
-        pub from: Maybe<String>,
+        pub from: Omittable<String>,
     }
 }
 words! {
@@ -128,8 +128,8 @@ pub async fn undivert(
         base: followers,
         tenant: tenant.to_string(),
         change: "undivert".into(),
-        back: Maybe(None),
-        from: Maybe(None),
+        back: Omittable(None),
+        from: Omittable(None),
     };
     Ok((ended, before.map(|(_, queue)| queue.to_string())))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use config::show_duration;
 use gate::UsageOfLimit;
-use rules::decision::{Tally, Tried};
+use rules::decision::{Tally, TrialStatus};
 use rules::limit::{Algorithm, Limit};
 use rules::scope::Scope;
 
@@ -62,7 +62,7 @@ impl Fullness {
     }
 
     /// Describes the shadow limit `limit` with its `usage` and the effect that it would have had.
-    pub fn for_shadow(limit: &Limit, usage: &UsageOfLimit, tried: &Tried) -> Self {
+    pub fn for_shadow(limit: &Limit, usage: &UsageOfLimit, tried: &TrialStatus) -> Self {
         Self {
             name: limit.tried_for().unwrap_or(limit.name()).to_owned(),
             next_ms: 0,

@@ -56,7 +56,7 @@ const MIN_SHOWN_ROUND_TRIP_MS: u64 = 10;
 type LimitUsage<'a> = (&'a Limit, &'a UsageOfLimit);
 
 /// Everything known of a tenant.
-pub struct Inspected {
+pub struct TenantInspection {
     tenant: Tenant,
     source: String,
     hint: Option<String>,
@@ -88,7 +88,7 @@ pub async fn inspect(
     (tenant, plan): (Tenant, Option<&str>),
     labels: impl FnOnce(&[Limit]) -> Result<GivenLabels, NotDone>,
     what_if: &[WhatIf],
-) -> Result<Inspected, NotDone> {
+) -> Result<TenantInspection, NotDone> {
     let policy = &config.rate_limiter.policy;
     let (source, _) = limits::of(policy, &tenant, plan)?;
     let registry::RegisteredPolicies {
@@ -133,7 +133,7 @@ pub async fn inspect(
         .collect();
     let with_max = |(limit, usage): (&Limit, &UsageOfLimit)| limit.clone().with_max(usage.max);
     let ours: Vec<Limit> = limits.iter().zip(&found.limits).map(with_max).collect();
-    Ok(Inspected {
+    Ok(TenantInspection {
         source: source.to_string(),
         hint: hint(policy, plan),
         advertised: advertised::compare(&found, &ours),
@@ -240,7 +240,7 @@ pub(super) fn not_before(recovery: &Recovery, all: &Result<Standing, GateError>)
     recovers.max(closed)
 }
 
-impl Inspected {
+impl TenantInspection {
     fn rows(&self) -> Vec<LimitUsage<'_>> {
         self.limits.iter().zip(&self.found.limits).collect()
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::NotDone;
-use super::answer::{Maybe, Schema, answers};
+use super::answer::{Omittable, Schema, answers};
 use super::steer::{Followers, POLL_INTERVAL, followed};
 use gate::instructions::{BoardView, Versions, drop_all, drop_own, put, see};
 use gate::redis::RedisGate;
@@ -36,10 +36,10 @@ answers! {
         pub id: String,
         pub state: CancelState,
         /// Time until which the request stands.
-        pub until_ms: Maybe<u64>,
-        pub looked_at_within_ms: Maybe<u64>,
+        pub until_ms: Omittable<u64>,
+        pub looked_at_within_ms: Omittable<u64>,
         /// Latest report of a worker on the job.
-        pub seen: Maybe<Option<Sighting>>,
+        pub seen: Omittable<Option<Sighting>>,
     }
 
     /// State of a job.
@@ -198,9 +198,9 @@ impl JobRef {
             tenant: self.tenant.to_string(),
             id: self.id.clone(),
             state,
-            until_ms: Maybe(Some(until_ms)),
-            looked_at_within_ms: Maybe(Some(ceil_ms(self.max_check_delay))),
-            seen: Maybe(Some(seen)),
+            until_ms: Omittable(Some(until_ms)),
+            looked_at_within_ms: Omittable(Some(ceil_ms(self.max_check_delay))),
+            seen: Omittable(Some(seen)),
         })
     }
 
@@ -217,9 +217,9 @@ impl JobRef {
             tenant: self.tenant.to_string(),
             id: self.id.clone(),
             state: CancelState::Undone,
-            until_ms: Maybe(None),
-            looked_at_within_ms: Maybe(None),
-            seen: Maybe(None),
+            until_ms: Omittable(None),
+            looked_at_within_ms: Omittable(None),
+            seen: Omittable(None),
         })
     }
 

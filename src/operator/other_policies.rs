@@ -6,7 +6,7 @@ use super::NotDone;
 use super::text::plain;
 use gate::GateError;
 use gate::fleet::registry::{self, NamedPolicy};
-use gate::fleet::{IDLE_MS, Registered};
+use gate::fleet::{IDLE_MS, RegisteredPolicy};
 use gate::redis::RedisGate;
 use rules::policy::{Policy, differing};
 
@@ -43,9 +43,9 @@ pub async fn others(gate: &RedisGate, policy: &Policy) -> Result<OtherPolicies, 
     let seen = registry::read_policies(gate).await?;
     let own = NamedPolicy::new(policy.clone())?;
     let all = seen.known.policies().iter();
-    let all: Vec<&Registered> = all.filter(|other| other.id != own.id).collect();
-    let is_kept = |other: &Registered| other.used_ms + IDLE_MS >= seen.now_ms;
-    let (in_use, left): (Vec<&Registered>, Vec<&Registered>) =
+    let all: Vec<&RegisteredPolicy> = all.filter(|other| other.id != own.id).collect();
+    let is_kept = |other: &RegisteredPolicy| other.used_ms + IDLE_MS >= seen.now_ms;
+    let (in_use, left): (Vec<&RegisteredPolicy>, Vec<&RegisteredPolicy>) =
         all.into_iter().partition(|other| is_kept(other));
     Ok(OtherPolicies {
         in_force: in_use.is_empty() && left.is_empty() || seen.known.find(&own.id).is_some(),
@@ -56,7 +56,7 @@ pub async fn others(gate: &RedisGate, policy: &Policy) -> Result<OtherPolicies, 
 }
 
 impl PolicyGroup {
-    fn of(policy: &Policy, all: &[&Registered]) -> Self {
+    fn of(policy: &Policy, all: &[&RegisteredPolicy]) -> Self {
         let mut named = HashSet::new();
         let keys = all.iter().flat_map(|it| differing(policy, &it.policy));
         Self {

@@ -1,6 +1,6 @@
 //! Changes that an operator makes to one tenant, effective at once for all workers.
 
-use super::answer::{Maybe, answers, words};
+use super::answer::{Omittable, answers, words};
 use super::steer::Followers;
 use super::wake::wake;
 use super::{NotDone, trials};
@@ -146,11 +146,11 @@ answers! {
         /// The tenant, or `None` for all tenants.
         pub tenant: Option<String>,
         pub change: ChangeWord,
-        pub limit: Maybe<String>,
-        pub max_requests: Maybe<u64>,
-        pub until_ms: Maybe<u64>,
-        pub workers: Maybe<u64>,
-        pub workers_following: Maybe<u64>,
+        pub limit: Omittable<String>,
+        pub max_requests: Omittable<u64>,
+        pub until_ms: Omittable<u64>,
+        pub workers: Omittable<u64>,
+        pub workers_following: Omittable<u64>,
     }
 }
 words! {
@@ -163,19 +163,19 @@ impl Changed {
         Self {
             tenant: tenant.map(Tenant::to_string),
             change: change.into(),
-            limit: Maybe(None),
-            max_requests: Maybe(None),
-            until_ms: Maybe(None),
-            workers: Maybe(None),
-            workers_following: Maybe(None),
+            limit: Omittable(None),
+            max_requests: Omittable(None),
+            until_ms: Omittable(None),
+            workers: Omittable(None),
+            workers_following: Omittable(None),
         }
     }
 
     /// Returns a change that workers follow by an instruction.
     pub(super) fn followed(tenant: &Tenant, change: &'static str, followers: &Followers) -> Self {
         Self {
-            workers: Maybe(Some(followers.workers)),
-            workers_following: Maybe(Some(followers.workers_following)),
+            workers: Omittable(Some(followers.workers)),
+            workers_following: Omittable(Some(followers.workers_following)),
             ..Self::new(Some(tenant), change)
         }
     }
@@ -192,9 +192,9 @@ impl AppliedChange {
             Change::Reset => ("reset", None, None, false),
         };
         Changed {
-            limit: Maybe(limit.cloned()),
-            max_requests: Maybe(max),
-            until_ms: Maybe(ends.then_some(self.until_ms)),
+            limit: Omittable(limit.cloned()),
+            max_requests: Omittable(max),
+            until_ms: Omittable(ends.then_some(self.until_ms)),
             ..Changed::new(Some(&self.tenant), word)
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::NotDone;
-use super::answer::Maybe;
+use super::answer::Omittable;
 use super::steer::{Followers, followed, still_lasts};
 use super::tenant::{Changed, sets};
 use gate::instructions::{BoardView, EndInstruction, drop_all, put, see};
@@ -140,9 +140,9 @@ impl StartedTrial {
     /// Returns the answer to the operator.
     pub fn answer(&self) -> Changed {
         Changed {
-            limit: Maybe(Some(self.trial.limit.clone())),
-            max_requests: Maybe(Some(self.trial.max)),
-            until_ms: Maybe(Some(self.until_ms)),
+            limit: Omittable(Some(self.trial.limit.clone())),
+            max_requests: Omittable(Some(self.trial.max)),
+            until_ms: Omittable(Some(self.until_ms)),
             ..Changed::followed(&self.trial.tenant, "try", &self.followers)
         }
     }
@@ -152,7 +152,7 @@ impl EndedTrial {
     /// Returns the answer to the operator.
     pub fn answer(&self) -> Changed {
         Changed {
-            limit: Maybe(Some(self.limit.clone())),
+            limit: Omittable(Some(self.limit.clone())),
             ..Changed::followed(&self.tenant, "end-try", &self.followers)
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 pub use crate::algorithms::LEASE_MS;
 use crate::answers::Quotas;
-use crate::learned::Learned;
+use crate::learned::LearnedState;
 use crate::limit::Limits;
 use crate::scope::Labels;
 use crate::tenant::Tenant;
@@ -148,7 +148,7 @@ pub struct Receipt {
 
 /// The settlement of one start, which has ended or is still running.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settled {
+pub struct StartSettlement {
     /// The receipt of the start.
     pub receipt: Receipt,
     /// How the call ended, or that it has not.
@@ -167,7 +167,7 @@ pub struct TenantSettled {
     /// A unique name of this call: the gate counts it once, however often it is sent.
     pub call: String,
     /// The settlements.
-    pub settled: Vec<Settled>,
+    pub settled: Vec<StartSettlement>,
 }
 
 /// How a start ended, or that it has not.
@@ -256,7 +256,7 @@ pub struct Inspection {
     /// The usage of each enforced limit, in the order of the question.
     pub limits: Vec<UsageOfLimit>,
     /// The usage of each shadow limit, and the results of its trial.
-    pub shadows: Vec<(UsageOfLimit, Tried)>,
+    pub shadows: Vec<(UsageOfLimit, TrialStatus)>,
     /// Units in the waitlist.
     pub waiting: u64,
     /// The largest cost in the waitlist; 0 if it is empty.
@@ -302,7 +302,7 @@ pub struct UsageOfLimit {
     /// Calls that count now, or `None` if the algorithm has no log and counts only units.
     pub calls: Option<u64>,
     /// The learned state of the limit, if it still applies.
-    pub learned: Option<Learned>,
+    pub learned: Option<LearnedState>,
 }
 
 /// The counts of a shadow limit: how many starts it would have made wait.
@@ -322,7 +322,7 @@ pub struct Tally {
 
 /// The trial of a shadow limit, as `inspect` shows it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tried {
+pub struct TrialStatus {
     /// The results so far.
     pub tally: Tally,
     /// When the trial began, in milliseconds since the epoch; 0 if it has counted no start.

@@ -27,7 +27,7 @@ pub struct Candidate {
 
 /// The answer to a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Deduped {
+pub enum DedupeAnswer {
     /// The job is the first and goes on.
     First,
     /// Another job was the first.
@@ -48,14 +48,14 @@ pub struct FirstJob {
 
 impl FirstJob {
     /// Answers a job that asks at `now_ms`. `known` is the store's record, which is updated.
-    pub fn ask(known: &mut Option<Self>, now_ms: u64, candidate: &Candidate) -> Deduped {
+    pub fn ask(known: &mut Option<Self>, now_ms: u64, candidate: &Candidate) -> DedupeAnswer {
         let Candidate { owner, job, .. } = candidate;
         match known {
             Some(first) if first.until_ms > now_ms => {
                 let is_itself = first.owner == *owner || candidate.seen_before && first.job == *job;
                 match is_itself {
-                    true => Deduped::First,
-                    false => Deduped::Duplicate {
+                    true => DedupeAnswer::First,
+                    false => DedupeAnswer::Duplicate {
                         left_ms: first.until_ms - now_ms,
                     },
                 }
@@ -66,7 +66,7 @@ impl FirstJob {
                     owner: owner.clone(),
                     job: job.clone(),
                 });
-                Deduped::First
+                DedupeAnswer::First
             }
         }
     }
@@ -98,13 +98,13 @@ mod tests {
         let ask = |known: &mut _, now, job, owner| {
             FirstJob::ask(known, now, &candidate(job, owner, false))
         };
-        assert_eq!(ask(&mut known, 5, "1", "w-1"), Deduped::First);
+        assert_eq!(ask(&mut known, 5, "1", "w-1"), DedupeAnswer::First);
         let left_ms = 1;
         let second = ask(&mut known, 1_004, "2", "w-2");
-        assert_eq!(second, Deduped::Duplicate { left_ms });
-        assert_eq!(ask(&mut known, 1_005, "2", "w-2"), Deduped::First);
+        assert_eq!(second, DedupeAnswer::Duplicate { left_ms });
+        assert_eq!(ask(&mut known, 1_005, "2", "w-2"), DedupeAnswer::First);
         let first = ask(&mut known, 1_006, "1", "w-1");
-        assert_eq!(first, Deduped::Duplicate { left_ms: 999 });
+        assert_eq!(first, DedupeAnswer::Duplicate { left_ms: 999 });
     }
 
     #[test]
@@ -112,15 +112,15 @@ mod tests {
         let mut known = None;
         let mut ask =
             |job, owner, before| FirstJob::ask(&mut known, 7, &candidate(job, owner, before));
-        assert_eq!(ask("1", "w-1", false), Deduped::First);
+        assert_eq!(ask("1", "w-1", false), DedupeAnswer::First);
         // The answer was lost.
-        assert_eq!(ask("1", "w-1", false), Deduped::First);
+        assert_eq!(ask("1", "w-1", false), DedupeAnswer::First);
         // The worker crashed or lost its session.
-        assert_eq!(ask("1", "w-2", true), Deduped::First);
+        assert_eq!(ask("1", "w-2", true), DedupeAnswer::First);
         // The job was published twice with the same ID.
         let copy = ask("1", "w-2", false);
-        assert_eq!(copy, Deduped::Duplicate { left_ms: 1_000 });
+        assert_eq!(copy, DedupeAnswer::Duplicate { left_ms: 1_000 });
         let other = ask("2", "w-3", true);
-        assert_eq!(other, Deduped::Duplicate { left_ms: 1_000 });
+        assert_eq!(other, DedupeAnswer::Duplicate { left_ms: 1_000 });
     }
 }

@@ -21,12 +21,12 @@ use std::fmt;
 use bytes::Bytes;
 
 pub use self::body::InBody;
-use self::call::{Carried, PlaceholderValues};
+use self::call::{CarriedFields, PlaceholderValues};
 pub use self::carried::{lasting, postponed};
 use self::dedupe::Dedupe;
 pub use self::labels::labels;
 use self::priority::Priorities;
-pub use self::published::{Carrier, Properties, Published, Value};
+pub use self::published::{Carrier, JobMessage, Properties, Value};
 pub use self::read::{first_routing_key, read, read_tenant, read_with};
 use self::start::DelayedStart;
 pub use self::traced::traced;
@@ -146,7 +146,7 @@ pub struct Fields {
     /// The levels of a tenant's jobs.
     pub priorities: Priorities,
     /// The values that a call takes from its job.
-    pub call: Carried,
+    pub call: CarriedFields,
 }
 
 /// A job as a handler gets it. [`Job::new`] makes one for a handler's tests.
@@ -173,7 +173,7 @@ pub struct Job {
     pub values: PlaceholderValues,
     /// The message of the job.
     #[doc(hidden)]
-    pub published: Published,
+    pub published: JobMessage,
     /// The span of this call, if the worker makes spans.
     #[doc(hidden)]
     pub trace: Option<Context>,
@@ -191,7 +191,7 @@ impl Job {
             content_encoding: None,
             body: body.into(),
             values: PlaceholderValues::default(),
-            published: Published::default(),
+            published: JobMessage::default(),
             trace: None,
         }
     }

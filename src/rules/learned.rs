@@ -47,7 +47,7 @@ const FIELDS: usize = 12;
 
 /// The learned state of one limit. The fields have the order of the record in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-pub struct Learned {
+pub struct LearnedState {
     /// When a refusal last lowered the limit, in milliseconds since the epoch; 0 if none did.
     pub at_ms: u64,
     /// The `max` to which that refusal lowered it.
@@ -114,7 +114,7 @@ pub struct LimitEvidence {
 
 /// The effect of a [`LimitEvidence`] on one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sunk {
+pub struct MaxChange {
     /// The index of the limit.
     pub limit: usize,
     /// The effective `max` before.
@@ -130,7 +130,7 @@ pub struct Sunk {
     pub is_new: bool,
 }
 
-impl Learned {
+impl LearnedState {
     /// Returns the highest effective `max` at `now`.
     pub fn highest_max(&self, now: u64) -> u64 {
         let risen = match self.at_ms {
@@ -293,11 +293,11 @@ impl Learned {
 
 /// The learned states of the limits of one partition, by the limits' names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct AllLearned(BTreeMap<String, Learned>);
+pub(crate) struct AllLearned(BTreeMap<String, LearnedState>);
 
 impl AllLearned {
     /// Returns the record of `limit`, if it still applies.
-    pub(crate) fn of(&self, limit: &Limit, now: u64) -> Option<&Learned> {
+    pub(crate) fn of(&self, limit: &Limit, now: u64) -> Option<&LearnedState> {
         limit.floor()?;
         let known = self.0.get(limit.name());
         known.filter(|known| !known.is_over(now))
@@ -312,11 +312,11 @@ impl AllLearned {
         }
     }
 
-    /// Records that the API refused a call, as [`Learned::refused`] does. Returns when the record
-    /// is forgotten, and whether this is a new event.
+    /// Records that the API refused a call, as [`LearnedState::refused`] does. Returns when the
+    /// record is forgotten, and whether this is a new event.
     pub(crate) fn refuse(&mut self, now: u64, limit: &Limit, call: (u64, u64, u64)) -> (u64, bool) {
         let known = self.of(limit, now).copied();
-        let learned = Learned::refused(known, now, limit, call);
+        let learned = LearnedState::refused(known, now, limit, call);
         let is_new = known.is_none_or(|known| known.at_ms != learned.at_ms);
         self.put(limit, now, Some(learned));
         (learned.ends_ms, is_new)
@@ -329,13 +329,13 @@ impl AllLearned {
         if max == 0 && known.is_none_or(|known| known.advertised_until_ms == 0) {
             return None;
         }
-        let learned = Learned::with_advertised(known, now, limit, max);
+        let learned = LearnedState::with_advertised(known, now, limit, max);
         self.put(limit, now, learned);
         Some(learned.map_or(now, |learned| learned.ends_ms))
     }
 
     /// Stores `learned` for `limit`, and removes expired records.
-    fn put(&mut self, limit: &Limit, now: u64, learned: Option<Learned>) {
+    fn put(&mut self, limit: &Limit, now: u64, learned: Option<LearnedState>) {
         self.0.retain(|_, known| !known.is_over(now));
         self.0.remove(limit.name());
         (self.0).extend(learned.map(|learned| (limit.name().to_owned(), learned)));

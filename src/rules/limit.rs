@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use set::{Limits, MAX_LIMITS};
-pub use size::{LARGE_BYTES, LARGE_GLOBAL_BYTES, Large};
+pub use size::{LARGE_BYTES, LARGE_GLOBAL_BYTES, LargeLog};
 
 use crate::algorithms::bucket::forgiven_ms;
 pub use crate::algorithms::{Algorithm, Terms, Unit};

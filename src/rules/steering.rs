@@ -357,7 +357,7 @@ impl WaitsFor {
 
 /// A [`Sighting`] and the job that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sighted {
+pub struct JobSighting {
     /// The job's tenant.
     pub tenant: Tenant,
     /// The job's ID.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use config::{Config, Http, SecretUrl};
-use engine::action::{Changeable, EngineSettings};
+use engine::action::{EngineSettings, LiveSettings};
 use rules::answers::ThrottleScope;
 use rules::broker::holding::Holding;
 use rules::delays::{DelayLevels, QueueNames};
@@ -43,7 +43,7 @@ pub fn open(jobs: usize) -> EngineSettings {
             priorities: Default::default(),
             call: Default::default(),
         },
-        live: Changeable {
+        live: LiveSettings {
             concurrency: jobs,
             max_in_memory: second / 2,
             retry: RetryPolicy {

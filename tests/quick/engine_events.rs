@@ -11,9 +11,9 @@ use engine::scheduler::Scheduler;
 use engine::{Engine, EngineEnd, Stop};
 use gate::fleet::registry::ClockReading;
 use gate::{
-    Answer, BreakerEvent as CallEvent, BreakerScope, Candidate, Change, Deduped, DedupedAll, Gate,
-    GateError, Inspection, Note, Replies, Rule, Sequences, SettleReplies, Standings,
-    SuspectDecision, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts,
+    Answer, BreakerEvent as CallEvent, BreakerScope, Candidate, Change, DedupeAnswer, DedupedAll,
+    Gate, GateError, Inspection, Note, Replies, Rule, Sequences, SettleReplies, Standings,
+    SuspectDecision, SuspectNote, TenantAsk, TenantReply, TenantSettled, Verdicts,
 };
 use handler::{Attempt, Handler, Outcome, Permit, PreparingHandler};
 use kit::engine::{AckRecorder, channel, deliveries, engine};
@@ -106,7 +106,7 @@ impl Gate for OpeningGate {
     ) -> Result<Standings, GateError> {
         Err(GateError::Refused("not in this test".into()))
     }
-    async fn suspect(&self, batch: &[Suspected]) -> Result<Verdicts, GateError> {
+    async fn suspect(&self, batch: &[SuspectNote]) -> Result<Verdicts, GateError> {
         let notes: Vec<_> = batch.iter().map(|suspected| suspected.note).collect();
         let begins = |note: &Note| matches!(note, Note::Begin { .. });
         let takes = if notes.iter().any(begins) {
@@ -123,7 +123,7 @@ impl Gate for OpeningGate {
         Ok(batch.iter().map(|_| Ok(SuspectDecision::Proceed)).collect())
     }
     async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupedAll, GateError> {
-        Ok(vec![Ok(Deduped::First); batch.len()])
+        Ok(vec![Ok(DedupeAnswer::First); batch.len()])
     }
     async fn advertised(&self, _: &[(Tenant, Quotas)]) -> Result<(), GateError> {
         Ok(())

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::action::{Changeable, Update};
+use engine::action::{LiveSettings, Update};
 use gate::GateError;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -222,7 +222,7 @@ pub async fn update(life: Arc<Life>, updates: mpsc::Sender<Update>) {
             }
         }
         if world.chance(|t| t.later.changes) {
-            let changed = Changeable {
+            let changed = LiveSettings {
                 concurrency: 1 + world.below(2 * world.plan.concurrency),
                 max_in_memory: world.up_to(2000),
                 retry: world.plan.retry,

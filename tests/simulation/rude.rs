@@ -12,7 +12,7 @@ use std::time::Duration;
 use broker::memory::MemoryBroker;
 use broker::{Broker, Outgoing};
 use engine::Stop;
-use engine::action::{Changeable, EngineSettings};
+use engine::action::{EngineSettings, LiveSettings};
 use engine::scheduler::Scheduler;
 use gate::Gate;
 use handler::{Attempt, Fate, Handler, Outcome, Permit};
@@ -347,7 +347,7 @@ fn settings(limit: &Limit) -> EngineSettings {
             dedupe_for_ms: 0,
             ..open.fields
         },
-        live: Changeable {
+        live: LiveSettings {
             max_in_memory: Duration::from_secs(60),
             retry: RetryPolicy {
                 max_interval: ms(60_000),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use broker::Broker;
 use engine::EngineEnd;
-use engine::action::{Changeable, EngineSettings};
+use engine::action::{EngineSettings, LiveSettings};
 use engine::scheduler::Scheduler;
 use rules::broker::holding::Holding;
 use rules::delays::DelayLevels;
@@ -42,7 +42,7 @@ fn settings(plan: &Plan, broker: &SimBroker) -> EngineSettings {
             priorities: Default::default(),
             call: Default::default(),
         },
-        live: Changeable {
+        live: LiveSettings {
             concurrency: plan.concurrency,
             max_in_memory: plan.hold,
             retry: plan.retry,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use broker::forwarding::PendingEnds;
 use broker::memory::MemoryBroker;
 use engine::Stop;
-use gate::{Note, Suspected};
+use gate::{Note, SuspectNote};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use simulator::environment::Environment;
@@ -168,9 +168,9 @@ impl Life {
     }
 
     /// Records the notes that the worker sends.
-    pub fn notes(&self, batch: &[Suspected]) {
+    pub fn notes(&self, batch: &[SuspectNote]) {
         let mut ended = self.ended.lock().expect("no panic");
-        for Suspected { job, note, .. } in batch {
+        for SuspectNote { job, note, .. } in batch {
             match note {
                 Note::Begin { .. } => drop(ended.remove(job)),
                 Note::Renew => {}

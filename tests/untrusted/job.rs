@@ -12,10 +12,10 @@ use lapin::BasicProperties;
 use lapin::protocol::basic::{gen_properties, parse_properties};
 use rules::delays::Trip;
 use rules::headers::{self, HeaderValue};
-use rules::job::call::{Carried, Template, TemplatePart, ValuePlace, ValueSource};
+use rules::job::call::{CarriedFields, Template, TemplatePart, ValuePlace, ValueSource};
 use rules::job::dedupe::Dedupe;
 use rules::job::priority::Priorities;
-use rules::job::{self, Claims, Field, Fields, Job, Published, TenantField, ValueField};
+use rules::job::{self, Claims, Field, Fields, Job, JobMessage, TenantField, ValueField};
 use rules::limit::{Algorithm, Limit, Limits, Unit};
 use rules::policy::{EntryLimits, Pattern, Policy};
 use rules::scope::{MAX_VALUE_BYTES, Scope};
@@ -131,7 +131,7 @@ fn levels(message: &Message, priorities: &Priorities) {
 fn given(message: &Message, claims: &Claims) {
     let mut job = Job::new(message.id().unwrap_or_default(), claims.tenant.clone(), "");
     job.body = message.body.clone();
-    job.published = Published::new(Arc::new(message.clone()));
+    job.published = JobMessage::new(Arc::new(message.clone()));
     let line = job.line(1);
     let (end, text) = line.split_last().expect("a newline");
     assert!(*end == b'\n' && !text.contains(&b'\n'));
@@ -176,14 +176,14 @@ fn fields(how: u8) -> Fields {
         },
         dedupe_for_ms: [0, 600_000][usize::from(how >> 5 & 1)],
         max_delayed_start_ms: [0, 1, 30 * 86_400_000, u64::MAX][usize::from(how >> 2 & 3)],
-        call: Carried::default(),
+        call: CarriedFields::default(),
     }
 }
 
 /// Returns templates for each place that contain a value of each kind, and the fields that they
 /// carry.
-fn carried() -> (Carried, [(ValuePlace, Template); 3]) {
-    let mut carried = Carried::default();
+fn carried() -> (CarriedFields, [(ValuePlace, Template); 3]) {
+    let mut carried = CarriedFields::default();
     let values = [
         ValueSource::Tenant,
         ValueSource::Id,

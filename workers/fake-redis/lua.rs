@@ -17,7 +17,7 @@ use mlua::{Function, IntoLua, Lua, LuaOptions, LuaString, MultiValue, StdLib, Ta
 
 use crate::command::Words;
 use crate::number;
-use crate::packed::{self, Field, Wrong};
+use crate::packed::{self, Field, PackError};
 use crate::reply::{Reply, Result};
 use crate::server::Server;
 
@@ -40,18 +40,18 @@ struct Engine {
 
 /// The error of a command inside a script. `redis.call` ends the script with it.
 #[derive(Debug)]
-struct Failed {
+struct CommandError {
     words: String,
     line: Option<usize>,
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words)
     }
 }
 
-impl std::error::Error for Failed {}
+impl std::error::Error for CommandError {}
 
 /// Returns the name of a script: the SHA-1 of its text, in hex.
 pub fn sha(source: &[u8]) -> Vec<u8> {
@@ -166,15 +166,15 @@ fn redis_table(lua: &Lua, server: &Rc<RefCell<Server>>) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     let on = Rc::clone(server);
     let call = lua.create_function(move |lua, words: MultiValue| match command(&on, &words) {
-        Ok(reply) => Ok(Lent(reply)),
+        Ok(reply) => Ok(LuaReply(reply)),
         Err(words) => {
             let line = lua.inspect_stack(1, |at| at.current_line()).flatten();
-            Err(mlua::Error::external(Failed { words, line }))
+            Err(mlua::Error::external(CommandError { words, line }))
         }
     })?;
     let on = Rc::clone(server);
     let pcall = lua.create_function(move |_, words: MultiValue| {
-        Ok(Lent(command(&on, &words).unwrap_or_else(Reply::Error)))
+        Ok(LuaReply(command(&on, &words).unwrap_or_else(Reply::Error)))
     })?;
     table.raw_set("call", call)?;
     table.raw_set("pcall", pcall)?;
@@ -270,7 +270,7 @@ fn struct_table(lua: &Lua) -> mlua::Result<Table> {
 }
 
 /// Returns an argument error, worded as Lua does.
-fn bad(lua: &Lua, (argument, why): Wrong, function: &str) -> mlua::Error {
+fn bad(lua: &Lua, (argument, why): PackError, function: &str) -> mlua::Error {
     let line = lua.inspect_stack(1, |at| at.current_line()).flatten();
     let line = line.unwrap_or(0);
     mlua::Error::RuntimeError(format!(
@@ -288,9 +288,9 @@ impl IntoLua for Text<'_> {
 }
 
 /// A reply to pass to Lua.
-struct Lent(Reply);
+struct LuaReply(Reply);
 
-impl IntoLua for Lent {
+impl IntoLua for LuaReply {
     fn into_lua(self, lua: &Lua) -> mlua::Result<Value> {
         let named = |name: &str, words: String| {
             let table = lua.create_table()?;
@@ -302,7 +302,7 @@ impl IntoLua for Lent {
             Reply::Integer(number) => Ok(Value::Number(number as f64)),
             Reply::Text(text) => lua.create_string(text).map(Value::String),
             Reply::Array(all) => lua
-                .create_sequence_from(all.into_iter().map(Lent))
+                .create_sequence_from(all.into_iter().map(LuaReply))
                 .map(Value::Table),
             Reply::Status(words) => named("ok", words),
             Reply::Error(words) => named("err", words),
@@ -340,7 +340,7 @@ fn to_reply(value: &Value) -> mlua::Result<Reply> {
 fn error(why: &mlua::Error, sha: &[u8]) -> String {
     let sha = String::from_utf8_lossy(sha);
     let at = |line: &str| format!("script: {sha}, on {CHUNK}:{line}.");
-    if let Some(Failed { words, line }) = failed(why) {
+    if let Some(CommandError { words, line }) = failed(why) {
         let line = line.map_or_else(String::new, |line| line.to_string());
         return format!("{words} {}", at(&line));
     }
@@ -352,7 +352,7 @@ fn error(why: &mlua::Error, sha: &[u8]) -> String {
     format!("ERR {words} {}", at(line))
 }
 
-fn failed(why: &mlua::Error) -> Option<&Failed> {
+fn failed(why: &mlua::Error) -> Option<&CommandError> {
     match why {
         mlua::Error::CallbackError { cause, .. } => failed(cause),
         why => why.downcast_ref(),

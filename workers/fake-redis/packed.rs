@@ -10,7 +10,7 @@ pub enum Field<'a> {
 }
 
 /// The number of the invalid argument, from 1, and the reason.
-pub type Wrong = (usize, &'static str);
+pub type PackError = (usize, &'static str);
 
 /// One item of a format.
 enum Item {
@@ -31,7 +31,7 @@ impl<'a> Items<'a> {
         }
     }
 
-    fn next(&mut self) -> Result<Option<Item>, Wrong> {
+    fn next(&mut self) -> Result<Option<Item>, PackError> {
         while let Some((letter, rest)) = self.format.split_first() {
             self.format = rest;
             let (bytes, signed) = match letter {
@@ -75,7 +75,7 @@ pub fn unpack<'a>(
     format: &[u8],
     data: &'a [u8],
     position: usize,
-) -> Result<(Vec<Field<'a>>, usize), Wrong> {
+) -> Result<(Vec<Field<'a>>, usize), PackError> {
     let short = (2, "data string too short");
     let mut at = position.checked_sub(1).ok_or(short)?;
     let mut items = Items::of(format);
@@ -114,7 +114,7 @@ fn number(packed: &[u8], big_endian: bool, signed: bool) -> f64 {
 }
 
 /// Packs `fields` into a text.
-pub fn pack(format: &[u8], fields: &[Field<'_>]) -> Result<Vec<u8>, Wrong> {
+pub fn pack(format: &[u8], fields: &[Field<'_>]) -> Result<Vec<u8>, PackError> {
     let mut items = Items::of(format);
     let mut packed = Vec::with_capacity(64);
     let mut fields = fields.iter().zip(2..);

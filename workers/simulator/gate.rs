@@ -11,14 +11,14 @@ use foldhash::fast::RandomState;
 use gate::memory::MemoryGate;
 use gate::{
     Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, Gate, GateError, Inspection,
-    LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings, Suspected, TenantAsk,
+    LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings, SuspectNote, TenantAsk,
     TenantSettled, Ticket, Verdicts,
 };
 use rules::answers::Quotas;
 use rules::decision::Tally;
 use rules::limit::Limits;
 use rules::scope::Labels;
-use rules::steering::Sighted;
+use rules::steering::JobSighting;
 use rules::tenant::Tenant;
 use tokio::time::{Instant, sleep};
 
@@ -193,7 +193,7 @@ impl Gate for GateConnection {
         self.there_and_back(self.gate.report(rule, batch)).await
     }
 
-    async fn suspect(&self, batch: &[Suspected]) -> Result<Verdicts, GateError> {
+    async fn suspect(&self, batch: &[SuspectNote]) -> Result<Verdicts, GateError> {
         self.there_and_back(self.gate.suspect(batch)).await
     }
 
@@ -201,7 +201,7 @@ impl Gate for GateConnection {
         self.there_and_back(self.gate.dedupe(batch)).await
     }
 
-    async fn sighted(&self, batch: &[Sighted]) -> Result<(), GateError> {
+    async fn sighted(&self, batch: &[JobSighting]) -> Result<(), GateError> {
         self.there_and_back(self.gate.sighted(batch)).await
     }
 

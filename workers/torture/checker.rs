@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::faults::{FaultKind, FaultTarget};
 use crate::history::{EventKind, HistoryEvent, JobId};
 use keys::JobsByKey;
-use lives::{FaultIntervals, Lives};
+use lives::{FaultIntervals, JobLives};
 use thiserror::Error;
 
 /// How long a fault has consequences after its end. For example, a connection that died unnoticed
@@ -222,7 +222,7 @@ impl HistoryVerdict {
 
 /// Checks `events`, which must be sorted by time.
 pub fn check(events: &[HistoryEvent], rules: CheckRules) -> HistoryVerdict {
-    let lives = Lives::of(events);
+    let lives = JobLives::of(events);
     let broken = FaultIntervals::of(events);
     let keys = JobsByKey::of(&lives);
     let mut verdict = HistoryVerdict::default();

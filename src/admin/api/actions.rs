@@ -16,7 +16,7 @@ use super::problem::ApiProblem;
 use super::reads::{WORKER_TIMEOUT, dead, filter, requested_job, wait};
 use gate::Change;
 use gate::instructions::put;
-use operator::answer::{Answer as _, Maybe};
+use operator::answer::{Answer as _, Omittable};
 use operator::audit::{self, AuditEntry};
 use operator::dead::{self as letters, ChangeResult, Filter};
 use operator::job::JobRef;
@@ -316,8 +316,8 @@ impl ActionRequest {
                     let from = from.or(known);
                     let from = from.unwrap_or_else(|| divert::usual(&context.config.amqp.queue));
                     let brought_back = brought_back(context, &tenant, from.clone());
-                    undiverted.back = Maybe(Some(brought_back.boxed().await?.replayed()));
-                    undiverted.from = Maybe(Some(from));
+                    undiverted.back = Omittable(Some(brought_back.boxed().await?.replayed()));
+                    undiverted.from = Omittable(Some(from));
                 }
                 undiverted.as_json()
             }
@@ -356,7 +356,7 @@ impl ActionRequest {
 
 /// Changes the selected dead letters until the request's time is up.
 async fn changed(
-    dead: &letters::Dead<'_>,
+    dead: &letters::LetterQueue<'_>,
     change: letters::LetterChange,
     which: (&Filter, Option<u32>),
 ) -> Result<ChangeResult, NotDone> {

@@ -18,7 +18,7 @@ use crate::{PipelineStates, Readiness};
 use broker::amqp::Client;
 use gate::{instructions, reports};
 use operator::answer::Answer as _;
-use operator::dead::{Dead, Filter};
+use operator::dead::{Filter, LetterQueue};
 use operator::explain::explain;
 use operator::explain::letters::{FailedSearch, LetterInQueue, search};
 use operator::fleet::{BusiestTenants, TenantsPage};
@@ -332,8 +332,8 @@ async fn queues(client: &Client) -> Result<Value, NotDone> {
 }
 
 /// Returns the dead letters of a pipeline, with the time limit of a request.
-pub fn dead<'a>(context: &'a PipelineContext, client: &'a Client) -> Dead<'a> {
-    Dead {
+pub fn dead<'a>(context: &'a PipelineContext, client: &'a Client) -> LetterQueue<'a> {
+    LetterQueue {
         queue: Arc::clone(&client.names().dead),
         client,
         config: &context.config,

@@ -50,7 +50,7 @@ pub type RenderedView = Arc<Result<Vec<ViewPart>, ApiProblem>>;
 struct CachedView(tokio::sync::Mutex<Option<(Instant, RenderedView)>>);
 
 /// The views that have watchers.
-pub struct Live {
+pub struct LiveViews {
     cache: Mutex<HashMap<String, (Instant, Arc<CachedView>)>>,
     seats: Arc<Semaphore>,
     stop: CancellationToken,
@@ -68,7 +68,7 @@ pub fn parts(html: &str) -> Vec<ViewPart> {
         .collect()
 }
 
-impl Live {
+impl LiveViews {
     /// Creates an empty set of views, whose streams end at `stop`.
     pub fn new(stop: CancellationToken) -> Self {
         Self {

@@ -35,7 +35,7 @@ use self::access::{Access, Viewer};
 use self::action_forms::{FormValues, is_form};
 use self::frame::{PageFrame, PipelineLink, SignedIn, sign_in_for};
 use self::history::{PipelineHistories, SAMPLE_INTERVAL};
-use self::live::Live;
+use self::live::LiveViews;
 use self::views::{Roster, ViewKind, ViewRequest, ViewSource};
 use super::PipelineStates;
 use super::api::{Api, ApiProblem};
@@ -95,7 +95,7 @@ struct Site {
     states: Arc<PipelineStates>,
     api: Arc<Api>,
     access: Access,
-    live: Live,
+    live: LiveViews,
     history: PipelineHistories,
     roster: Mutex<Roster>,
 }
@@ -141,7 +141,7 @@ impl Page {
             states: Arc::clone(states),
             api: Arc::clone(api),
             access: Access::new(admin, listen, Arc::clone(api)),
-            live: Live::new(stop),
+            live: LiveViews::new(stop),
             history: PipelineHistories::default(),
             roster: Mutex::default(),
         };

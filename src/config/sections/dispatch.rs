@@ -10,7 +10,7 @@ use super::results::Results;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{HOUR, duration, integer, keys};
 use crate::shown_value::ShownValues;
-use rules::job::call::Carried;
+use rules::job::call::CarriedFields;
 
 keys! {
     CONCURRENCY: usize = integer::<_, 1, 10_000>("dispatch.concurrency", "calls")
@@ -88,7 +88,7 @@ impl Dispatch {
 
 impl ConfigInput {
     /// Reads the section, and which values of jobs calls carry. Returns `None` after a problem.
-    pub(crate) fn dispatch(&mut self) -> Option<(Dispatch, Carried)> {
+    pub(crate) fn dispatch(&mut self) -> Option<(Dispatch, CarriedFields)> {
         let concurrency = self.get(&CONCURRENCY);
         let shutdown_timeout = self.get(&SHUTDOWN_TIMEOUT);
         let breaker = self.breaker();

@@ -11,7 +11,7 @@ use crate::reading::key::{MINUTE, boolean, duration, keys, text};
 use crate::shown_value::ShownValues;
 use crate::values::amqp_name::{MAX_NAME_BYTES, PATTERN, name_or_empty};
 use rules::delays::QueueNames;
-use rules::job::call::{Carried, Template};
+use rules::job::call::{CarriedFields, Template};
 
 /// Maximum of `timeout`: RabbitMQ closes a channel with a delivery that is unacked for 30 minutes.
 const MAX_CALL_MS: u64 = 25 * MINUTE;
@@ -100,8 +100,8 @@ impl Forward {
 impl ConfigInput {
     /// Reads the section, and which values of jobs it uses. Returns `Some(None)` if it names no
     /// target, and `None` after a problem.
-    pub(crate) fn forward(&mut self) -> Option<Option<(Forward, Carried)>> {
-        let mut carried = Carried::default();
+    pub(crate) fn forward(&mut self) -> Option<Option<(Forward, CarriedFields)>> {
+        let mut carried = CarriedFields::default();
         let exchange = self.optional(&EXCHANGE);
         let routing_key = self.optional(&ROUTING_KEY);
         let done = self.get(&DONE);

@@ -36,7 +36,7 @@ use crate::values::tls::Tls;
 use crate::values::urls::{self, UrlForm};
 use rules::answers::Answers;
 use rules::decision::LEASE_MS;
-use rules::job::call::{Carried, Template};
+use rules::job::call::{CarriedFields, Template};
 
 const URLS: UrlForm = UrlForm {
     schemes: ["http", "https"],
@@ -318,8 +318,8 @@ impl Http {
 impl ConfigInput {
     /// Reads the section, and which values of jobs calls carry. Returns `Some(None)` without a URL,
     /// and `None` after a problem.
-    pub(crate) fn http(&mut self) -> Option<Option<(Http, Carried)>> {
-        let mut carried = Carried::default();
+    pub(crate) fn http(&mut self) -> Option<Option<(Http, CarriedFields)>> {
+        let mut carried = CarriedFields::default();
         let url = self.secret(&URL, &URL_FILE);
         let method = self.get(&METHOD);
         let forward = self.optional(&FORWARD_HEADERS);
@@ -392,7 +392,7 @@ impl ConfigInput {
     fn url_templates(
         &mut self,
         url: Option<&SecretUrl>,
-        carried: &mut Carried,
+        carried: &mut CarriedFields,
     ) -> Option<UrlTemplates> {
         let path = URL.key.path;
         match url.map(|url| placeholders::of_url(url.expose(), path, carried)) {
@@ -480,7 +480,7 @@ impl ConfigInput {
         &mut self,
         mut headers: ConfiguredHeaders,
         text: Option<&str>,
-        carried: &mut Carried,
+        carried: &mut CarriedFields,
     ) -> Option<ConfiguredHeaders> {
         let key = &IDEMPOTENCY_KEY.key;
         let Some(text) = text else {

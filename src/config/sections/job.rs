@@ -12,7 +12,7 @@ use crate::reading::parse::{ValueError, text as parse_text, wrong};
 use crate::reading::yaml::Raw;
 use crate::shown_value::{ShownValue, ShownValues};
 use crate::values::header::after_prefix;
-use rules::job::call::Carried;
+use rules::job::call::CarriedFields;
 use rules::job::priority::Priorities;
 use rules::job::{Fields, TenantField, ValueField};
 use rules::limit::ceil_ms;
@@ -121,7 +121,7 @@ impl ConfigInput {
             max_delayed_start_ms: ceil_ms(max_delayed_start?),
             dedupe_for_ms: ceil_ms(dedupe_for?),
             priorities: priorities?.unwrap_or_default(),
-            call: Carried::default(),
+            call: CarriedFields::default(),
         })
     }
 }

@@ -9,7 +9,7 @@ use crate::reading::error::shown;
 use crate::reading::parse::ValueError;
 use crate::reading::suggest::hint;
 use crate::values::url_parts::{MARK, parse_url, parts};
-use rules::job::call::{Carried, MAX_LABEL, Template, TemplatePart, ValuePlace, ValueSource};
+use rules::job::call::{CarriedFields, MAX_LABEL, Template, TemplatePart, ValuePlace, ValueSource};
 
 /// Maximum number of placeholders in a text. Each value may have 3 KiB when encoded, and no URL is
 /// that long in all.
@@ -47,7 +47,10 @@ enum TextToken<'t> {
 
 /// Splits `text` at its placeholders and adds these to `carried`. A brace that starts none is
 /// literal.
-fn tokens<'t>(text: &'t str, carried: &mut Carried) -> Result<Vec<TextToken<'t>>, ValueError> {
+fn tokens<'t>(
+    text: &'t str,
+    carried: &mut CarriedFields,
+) -> Result<Vec<TextToken<'t>>, ValueError> {
     let (mut tokens, mut literal, mut at, mut count) = (Vec::new(), 0, 0, 0);
     while let Some(open) = text[at..].find('{').map(|open| at + open) {
         at = open + 1;
@@ -99,7 +102,7 @@ fn tokens<'t>(text: &'t str, carried: &mut Carried) -> Result<Vec<TextToken<'t>>
 pub(crate) fn header(
     text: &str,
     key: &'static str,
-    carried: &mut Carried,
+    carried: &mut CarriedFields,
 ) -> Result<Option<Template>, ValueError> {
     let tokens = tokens(text, carried)?;
     let mut parts = Vec::new();
@@ -128,7 +131,7 @@ pub(crate) fn header(
 pub(super) fn of_url(
     url: &str,
     key: &'static str,
-    carried: &mut Carried,
+    carried: &mut CarriedFields,
 ) -> Result<UrlTemplates, ValueError> {
     Ok(UrlTemplates {
         host: host(url, key, carried)?,
@@ -144,7 +147,7 @@ pub(super) fn of_url(
 pub(crate) fn host(
     url: &str,
     key: &'static str,
-    carried: &mut Carried,
+    carried: &mut CarriedFields,
 ) -> Result<Option<Template>, ValueError> {
     let [_, host, _] = parts(url);
     if !host.contains('{') {
@@ -208,7 +211,7 @@ pub(crate) fn host(
 fn target(
     url: &str,
     key: &'static str,
-    carried: &mut Carried,
+    carried: &mut CarriedFields,
 ) -> Result<Option<Template>, ValueError> {
     let [.., rest] = parts(url);
     let mut sources = Vec::new();

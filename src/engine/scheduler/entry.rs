@@ -8,8 +8,8 @@ use super::trace::Trace;
 use crate::facts::{JobFact, JobFields};
 use broker::{DeliverySource, Message, Tag};
 use gate::{Receipt, Ticket};
-use handler::Answered;
-use rules::job::{Claims, Job, Published};
+use handler::ApiAnswer;
+use rules::job::{Claims, Job, JobMessage};
 use rules::limit::Limits;
 use rules::scope::Labels;
 use rules::timing::promise::Promise;
@@ -58,7 +58,7 @@ pub(super) struct LastCall {
     /// The store's time of the answer, if it is known.
     pub(super) answered_ms: Option<u64>,
     pub(super) took: Duration,
-    pub(super) answered: Option<Box<Answered>>,
+    pub(super) answered: Option<Box<ApiAnswer>>,
 }
 
 /// A job and its delivery.
@@ -100,7 +100,7 @@ impl JobEntry {
         job.content_type = self.message.content_type().map(str::to_owned);
         job.content_encoding = self.message.content_encoding().map(str::to_owned);
         job.values = self.claims.values.clone();
-        job.published = Published::new(self.message.clone());
+        job.published = JobMessage::new(self.message.clone());
         job.trace = self.trace.as_ref().map(|trace| trace.span);
         job
     }

@@ -24,7 +24,7 @@ const REMEMBERED: usize = 10_000;
 
 /// A policy in the registry.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Registered {
+pub struct RegisteredPolicy {
     /// Its name in the registry.
     pub id: String,
     /// The policy itself.
@@ -38,7 +38,7 @@ pub struct Registered {
 /// A worker's knowledge of the registry.
 #[derive(Debug, Clone, Default)]
 pub struct RegistryKnowledge {
-    policies: Vec<Registered>,
+    policies: Vec<RegisteredPolicy>,
     superseded: Vec<(String, u64)>,
 }
 
@@ -46,7 +46,7 @@ impl RegistryKnowledge {
     /// Takes the policies `registered` of an exchange at `now_ms` by Redis's clock. Policies that
     /// are missing there are kept for as long as they must be enforced, since Redis may have lost
     /// them.
-    pub fn learn(&mut self, registered: Vec<Registered>, now_ms: u64) {
+    pub fn learn(&mut self, registered: Vec<RegisteredPolicy>, now_ms: u64) {
         for new in registered {
             match self.policies.iter_mut().find(|old| old.id == new.id) {
                 Some(old) => *old = new,
@@ -64,7 +64,7 @@ impl RegistryKnowledge {
         self.superseded = (gone.into_iter())
             .map(|known| (known.id.clone(), known.used_ms))
             .collect();
-        let gone = |known: &Registered| self.superseded.iter().any(|(id, _)| *id == known.id);
+        let gone = |known: &RegisteredPolicy| self.superseded.iter().any(|(id, _)| *id == known.id);
         self.policies.retain(|known| !gone(known));
     }
 
@@ -75,7 +75,7 @@ impl RegistryKnowledge {
     }
 
     /// Returns all policies to enforce.
-    pub fn policies(&self) -> &[Registered] {
+    pub fn policies(&self) -> &[RegisteredPolicy] {
         &self.policies
     }
 
@@ -87,8 +87,9 @@ impl RegistryKnowledge {
 
     /// Returns the policies other than `id` that a worker may have in force at `now_ms`, as far as
     /// the registry shows.
-    pub fn others_in_use(&self, id: &str, now_ms: u64) -> impl Iterator<Item = &Registered> {
-        let in_use = move |known: &&Registered| known.id != id && known.used_ms + IDLE_MS >= now_ms;
+    pub fn others_in_use(&self, id: &str, now_ms: u64) -> impl Iterator<Item = &RegisteredPolicy> {
+        let in_use =
+            move |known: &&RegisteredPolicy| known.id != id && known.used_ms + IDLE_MS >= now_ms;
         self.policies.iter().filter(in_use)
     }
 
@@ -108,7 +109,7 @@ impl RegistryKnowledge {
         in_use: Option<&BTreeSet<String>>,
     ) -> EnforcedPolicies {
         let others = self.policies.iter().filter(|known| known.id != id);
-        let other = |known: &Registered| ForeignPolicy {
+        let other = |known: &RegisteredPolicy| ForeignPolicy {
             policy: Arc::clone(&known.policy),
             idle: known.used_ms + IDLE_MS < now_ms
                 || in_use.is_some_and(|ids| !ids.contains(&known.id)),
@@ -254,8 +255,8 @@ mod tests {
         named_limit(name, algorithm, max, Duration::from_millis(ms))
     }
 
-    fn registered(id: &str, policy: Policy, used_ms: u64) -> Registered {
-        Registered {
+    fn registered(id: &str, policy: Policy, used_ms: u64) -> RegisteredPolicy {
+        RegisteredPolicy {
             id: id.to_owned(),
             policy: Arc::new(policy),
             since_ms: 0,
@@ -263,7 +264,7 @@ mod tests {
         }
     }
 
-    fn joined(own: &Policy, others: Vec<Registered>, now_ms: u64, tenant: &str) -> Limits {
+    fn joined(own: &Policy, others: Vec<RegisteredPolicy>, now_ms: u64, tenant: &str) -> Limits {
         let mut known = RegistryKnowledge::default();
         known.learn(others, now_ms);
         let tenant = kit::gate::tenant(tenant);

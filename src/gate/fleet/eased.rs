@@ -92,7 +92,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::fleet::{Registered, RegistryKnowledge};
+    use crate::fleet::{RegisteredPolicy, RegistryKnowledge};
     use kit::SECOND;
     use kit::gate::{named_limit, tenant};
     use rules::limit::Algorithm;
@@ -105,7 +105,7 @@ mod tests {
     /// in force only if `in_use`.
     fn beside(own: &Policy, old: &Policy, in_use: bool) -> EnforcedPolicies {
         let mut known = RegistryKnowledge::default();
-        let registered = Registered {
+        let registered = RegisteredPolicy {
             id: "old".to_owned(),
             policy: Arc::new(old.clone()),
             since_ms: 0,

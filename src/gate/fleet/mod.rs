@@ -74,7 +74,7 @@ mod superseded;
 pub mod text;
 
 pub use self::agree::{
-    AGREED_FOR_MS, EnforcedPolicies, IDLE_MS, MARGIN_MS, MAX_POLICIES, Registered,
+    AGREED_FOR_MS, EnforcedPolicies, IDLE_MS, MARGIN_MS, MAX_POLICIES, RegisteredPolicy,
     RegistryKnowledge, memory_ms,
 };
 pub use self::eased::EasedTenants;

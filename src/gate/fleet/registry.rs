@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::GateError;
 use crate::fleet::text::{self, MAX_TEXT};
 use crate::fleet::{
-    AGREED_FOR_MS, EnforcedPolicies, IDLE_MS, MARGIN_MS, MAX_POLICIES, Registered,
+    AGREED_FOR_MS, EnforcedPolicies, IDLE_MS, MARGIN_MS, MAX_POLICIES, RegisteredPolicy,
     RegistryKnowledge, memory_ms,
 };
 use crate::instructions;
@@ -451,7 +451,7 @@ fn decode(
     rest: &[Value],
     mine: &[&NamedPolicy],
     known: &RegistryKnowledge,
-) -> Result<Vec<Registered>, GateError> {
+) -> Result<Vec<RegisteredPolicy>, GateError> {
     let (chunks, []) = rest.as_chunks::<4>() else {
         return Err(broken("its reply has an unknown form"));
     };
@@ -471,7 +471,7 @@ fn decode(
                 ))
             })?),
         };
-        Ok(Registered {
+        Ok(RegisteredPolicy {
             id,
             policy,
             since_ms: since.unsigned_abs(),

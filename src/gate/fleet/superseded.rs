@@ -14,7 +14,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{IDLE_MS, MARGIN_MS, Registered};
+use super::{IDLE_MS, MARGIN_MS, RegisteredPolicy};
 use rules::limit::{Limit, Limits};
 use rules::policy::{Pattern, Policy};
 use rules::tenant::Tenant;
@@ -27,7 +27,7 @@ const MAX_COMPARED: usize = 8_192;
 
 /// Returns the policies among `policies` that others supersede at `now_ms`. The remaining policies
 /// allow no more than all of them together.
-pub fn superseded(policies: &[Registered], now_ms: u64) -> Vec<&Registered> {
+pub fn superseded(policies: &[RegisteredPolicy], now_ms: u64) -> Vec<&RegisteredPolicy> {
     if policies.len() <= CROWDED {
         return Vec::new();
     }
@@ -47,12 +47,12 @@ pub fn superseded(policies: &[Registered], now_ms: u64) -> Vec<&Registered> {
         };
         one == two || all_in(one, two) && all_in(two, one)
     };
-    let later = |known: &Registered| (known.used_ms, known.id.clone());
-    let is_superseded = |(known, row): &(&Registered, &Option<Vec<&Limits>>)| {
+    let later = |known: &RegisteredPolicy| (known.used_ms, known.id.clone());
+    let is_superseded = |(known, row): &(&RegisteredPolicy, &Option<Vec<&Limits>>)| {
         let Some(row) = row.as_ref().filter(|_| known.used_ms + IDLE_MS < now_ms) else {
             return false;
         };
-        let by = |(other, limits): (&Registered, &Option<Vec<&Limits>>)| {
+        let by = |(other, limits): (&RegisteredPolicy, &Option<Vec<&Limits>>)| {
             let Some(limits) = limits else { return false };
             later(other) > later(known)
                 && (row.iter().zip(limits)).all(|(one, two)| alike(one, two, known.used_ms))
@@ -144,7 +144,7 @@ mod tests {
     }
 
     /// An edit of one tenant with a window of a day beside others.
-    fn edit(number: u64, day: u64, ago: u64) -> Registered {
+    fn edit(number: u64, day: u64, ago: u64) -> RegisteredPolicy {
         let tenants = vec![
             (
                 Pattern::parse("slow"),
@@ -155,7 +155,7 @@ mod tests {
                 EntryLimits::Limits(limits(7, 2_000)),
             ),
         ];
-        Registered {
+        RegisteredPolicy {
             id: format!("{number:03}"),
             policy: Arc::new(Policy::common(limits(number, 1_000)).with_tenants(tenants)),
             since_ms: 0,
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    fn left(policies: &[Registered]) -> Vec<String> {
+    fn left(policies: &[RegisteredPolicy]) -> Vec<String> {
         let gone = superseded(policies, NOW);
         let left = policies.iter().filter(|known| !gone.contains(known));
         left.map(|known| known.id.clone()).collect()
@@ -182,7 +182,7 @@ mod tests {
             .collect();
         assert_eq!(left(&edits).len(), 9);
         let together: Vec<_> = (1..=9)
-            .map(|number| Registered {
+            .map(|number| RegisteredPolicy {
                 id: number.to_string(),
                 ..edit(1, 9, 60_000 + number / 9)
             })
@@ -202,11 +202,11 @@ mod tests {
 
     #[test]
     fn a_long_limit_in_all_policies_keeps_none_of_them() {
-        let with_day = |known: &Registered, day: u64| {
+        let with_day = |known: &RegisteredPolicy, day: u64| {
             let common = [("default", known.since_ms + 1, 1_000), ("day", day, DAY)];
             let common = common.map(|(name, max, ms)| limit(name, max, ms));
             let policy = Policy::common(Limits::new(common.to_vec()).expect("two names"));
-            Registered {
+            RegisteredPolicy {
                 policy: Arc::new(policy),
                 ..known.clone()
             }
@@ -242,8 +242,8 @@ mod tests {
                 tenants.extend(prefix.map(|kind| (Pattern::parse("a*"), EntryLimits::Limits(of(kind)))));
                 Policy::common(of(common)).with_plan_header("plan".to_owned()).with_plans(plans).with_tenants(tenants)
             };
-            let all: Vec<Registered> = (all.into_iter().enumerate())
-                .map(|(number, (common, plan, own, prefix, ago))| Registered {
+            let all: Vec<RegisteredPolicy> = (all.into_iter().enumerate())
+                .map(|(number, (common, plan, own, prefix, ago))| RegisteredPolicy {
                     id: format!("{number:02}"),
                     policy: Arc::new(policy((common, plan, own, prefix))),
                     since_ms: 0,
@@ -251,9 +251,9 @@ mod tests {
                 })
                 .collect();
             let left = left(&all);
-            let reaches = |known: &Registered, limit: &Limit| known.used_ms + limit.memory_ms() + MARGIN_MS >= NOW;
+            let reaches = |known: &RegisteredPolicy, limit: &Limit| known.used_ms + limit.memory_ms() + MARGIN_MS >= NOW;
             for known in &all {
-                let agree = |other: &&Registered| {
+                let agree = |other: &&RegisteredPolicy| {
                     let tenants = ["ab", "abc", "a", "b"].map(tenant);
                     let classes = tenants.iter().flat_map(|tenant| [None, Some("free"), Some("unknown")].map(|plan| (tenant, plan)));
                     let mut each = classes.map(|(tenant, plan)| [known, other].map(|it| {

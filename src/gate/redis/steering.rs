@@ -4,7 +4,7 @@ use ::redis::Value;
 
 use super::{RedisGate, placeholder_tenant};
 use crate::{GateError, scripts};
-use rules::steering::{SIGHTING_KEPT_MS, Sighted, Sighting};
+use rules::steering::{JobSighting, SIGHTING_KEPT_MS, Sighting};
 use rules::tenant::Tenant;
 
 impl RedisGate {
@@ -28,7 +28,7 @@ impl RedisGate {
     }
 
     /// Stores a worker's answers about jobs.
-    pub(super) async fn store_sightings(&self, batch: &[Sighted]) -> Result<(), GateError> {
+    pub(super) async fn store_sightings(&self, batch: &[JobSighting]) -> Result<(), GateError> {
         let unwritable = |why: serde_json::Error| GateError::Refused(why.to_string());
         let texts: Vec<Vec<u8>> = (batch.iter())
             .map(|sighted| serde_json::to_vec(&sighted.sighting).map_err(unwritable))
@@ -36,7 +36,7 @@ impl RedisGate {
         let calls = batch
             .iter()
             .zip(texts)
-            .map(|(Sighted { tenant, job, .. }, text)| {
+            .map(|(JobSighting { tenant, job, .. }, text)| {
                 let kept_ms = SIGHTING_KEPT_MS.to_string().into_bytes();
                 let mut call = self.call_tenant(scripts::sighting(), tenant, vec![text, kept_ms]);
                 call.keys.names = vec![self.keys.sighting(tenant, job)];

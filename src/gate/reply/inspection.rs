@@ -6,7 +6,7 @@ use super::learned::learned_each;
 use super::{number, unreadable};
 use crate::{GateError, Inspection, UsageOfLimit};
 use rules::answers::Quotas;
-use rules::decision::{Tally, Tried};
+use rules::decision::{Tally, TrialStatus};
 
 /// Parses the reply of `inspect` for `limits` enforced limits and `shadows` shadow limits.
 pub fn inspected(reply: &Value, limits: usize, shadows: usize) -> Result<Inspection, GateError> {
@@ -68,7 +68,7 @@ pub fn inspected(reply: &Value, limits: usize, shadows: usize) -> Result<Inspect
     decode().ok_or_else(|| unreadable("inspect"))
 }
 
-fn tried_of(numbers: &[u64; 6]) -> Tried {
+fn tried_of(numbers: &[u64; 6]) -> TrialStatus {
     let &[since_ms, starts, waited, never, worst_ms, behind_ms] = numbers;
     let tally = Tally {
         starts,
@@ -76,7 +76,7 @@ fn tried_of(numbers: &[u64; 6]) -> Tried {
         never,
         worst_ms,
     };
-    Tried {
+    TrialStatus {
         tally,
         since_ms,
         behind_ms,

@@ -3,8 +3,8 @@
 use ::redis::Value;
 
 use super::{numbers, unreadable};
-use crate::{Evidence, GateError, Sunk};
-use rules::learned::Learned;
+use crate::{Evidence, GateError, MaxChange};
+use rules::learned::LearnedState;
 use rules::limit::Limit;
 
 /// Returns the arguments of `learn`.
@@ -42,7 +42,7 @@ fn joined<T: ToString>(numbers: &[T]) -> String {
 }
 
 /// Parses the reply of `learn`.
-pub fn learned(reply: &Value) -> Result<Vec<Sunk>, GateError> {
+pub fn learned(reply: &Value) -> Result<Vec<MaxChange>, GateError> {
     let decode = || {
         let numbers = numbers(reply)?;
         let [1, _now, rest @ ..] = numbers.as_slice() else {
@@ -51,8 +51,8 @@ pub fn learned(reply: &Value) -> Result<Vec<Sunk>, GateError> {
         let (chunks, []) = rest.as_chunks::<6>() else {
             return None;
         };
-        let sunk = |&[limit, from, to, set, ends_ms, is_new]: &[u64; 6]| {
-            Some(Sunk {
+        let change = |&[limit, from, to, set, ends_ms, is_new]: &[u64; 6]| {
+            Some(MaxChange {
                 limit: usize::try_from(limit).ok()?,
                 from,
                 to,
@@ -61,16 +61,16 @@ pub fn learned(reply: &Value) -> Result<Vec<Sunk>, GateError> {
                 is_new: is_new == 1,
             })
         };
-        chunks.iter().map(sunk).collect()
+        chunks.iter().map(change).collect()
     };
     decode().ok_or_else(|| unreadable("learn"))
 }
 
 /// Parses the learned state of each limit, in the format of `lua/inspect.lua`.
-pub(super) fn learned_each(text: &str) -> Option<Vec<Option<Learned>>> {
+pub(super) fn learned_each(text: &str) -> Option<Vec<Option<LearnedState>>> {
     let each = text.split_terminator(';').map(|numbers| match numbers {
         "" => Some(None),
-        numbers => Learned::read(numbers).map(Some),
+        numbers => LearnedState::read(numbers).map(Some),
     });
     each.collect()
 }

@@ -12,7 +12,7 @@ use super::redaction::{Redaction, drop_begun, hide};
 use super::result_fields::ResultFields;
 use super::text::one_line;
 use super::tokens::AccessToken;
-use crate::{Answered, Attempt, Fate, Outcome, Trouble};
+use crate::{ApiAnswer, Attempt, Fate, Outcome, Trouble};
 use rules::answers::{Answers, Consequence, Interpretation, Pushback, ReceivedAnswer, verdict};
 
 /// Number of bytes of a body that are kept: the part that is shown, and room for a secret that
@@ -156,7 +156,7 @@ impl AnswerReader {
     }
 
     /// Returns the parts of the answer that belong into the job's result.
-    fn answered(&self, answer: HttpAnswer) -> Option<Box<Answered>> {
+    fn answered(&self, answer: HttpAnswer) -> Option<Box<ApiAnswer>> {
         let fields = self.result_fields.as_ref()?;
         let secrets = self.redaction.with(answer.secrets());
         let (status, start) = (answer.status.as_u16(), (answer.start, answer.cut));

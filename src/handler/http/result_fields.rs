@@ -6,7 +6,7 @@ use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName};
 
 use super::redaction::{drop_begun, hide};
-use crate::Answered;
+use crate::ApiAnswer;
 use config::{Results, ResultsTo};
 
 /// Selects the parts of an answer that are kept.
@@ -34,7 +34,7 @@ impl ResultFields {
         headers: &HeaderMap,
         (start, cut): (Vec<u8>, bool),
         secrets: &[String],
-    ) -> Answered {
+    ) -> ApiAnswer {
         let text = |name: &HeaderName| {
             let values: Vec<_> = (headers.get_all(name).iter())
                 .map(|value| String::from_utf8_lossy(value.as_bytes()))
@@ -53,7 +53,7 @@ impl ResultFields {
         if truncated {
             drop_begun(&mut body, secrets);
         }
-        Answered {
+        ApiAnswer {
             status: Some(status),
             headers: chosen.collect(),
             content_type: text(&CONTENT_TYPE),

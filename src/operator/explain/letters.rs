@@ -4,7 +4,7 @@
 //! short and reports how far it got; `dead show` searches all dead letters.
 
 use crate::answer::answers;
-use crate::dead::{Dead, Filter};
+use crate::dead::{Filter, LetterQueue};
 use crate::job::JobRef;
 use crate::letters::LetterRow;
 use crate::text::{argument, count};
@@ -37,7 +37,7 @@ answers! {
 ///
 /// # Errors
 /// [`FailedSearch`] if it was not found.
-pub async fn search(dead: &Dead<'_>, which: &JobRef) -> Result<LetterInQueue, FailedSearch> {
+pub async fn search(dead: &LetterQueue<'_>, which: &JobRef) -> Result<LetterInQueue, FailedSearch> {
     let filter = Filter {
         tenant: Some(which.tenant.as_str().to_owned()),
         id: Some(which.id.clone()),

@@ -1,6 +1,6 @@
 //! A tenant at a glance: figures and times for a screen, and the full inspection in words.
 
-use super::Inspected;
+use super::TenantInspection;
 use super::description::counts_cost;
 use crate::fullness::Fullness;
 
@@ -28,7 +28,7 @@ pub struct Glance {
     pub description: String,
 }
 
-impl Inspected {
+impl TenantInspection {
     /// Returns the tenant at a glance.
     pub fn glance(&self) -> Glance {
         let (rows, found) = (self.rows(), &self.found);

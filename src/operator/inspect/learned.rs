@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use crate::text::count;
 use crate::times::at;
 use gate::UsageOfLimit;
-use rules::learned::Learned;
+use rules::learned::LearnedState;
 use rules::limit::Limit;
 
 /// Returns the number of the first unit that the API refused.
-fn refused_at(learned: &Learned) -> u64 {
+fn refused_at(learned: &LearnedState) -> u64 {
     learned.seen.saturating_sub(learned.refused) + 1
 }
 

@@ -1,6 +1,6 @@
 //! Limits of other workers' policies, which are enforced together with this one.
 
-use gate::fleet::{Registered, RegistryKnowledge};
+use gate::fleet::{RegisteredPolicy, RegistryKnowledge};
 use rules::policy::{Policy, differing};
 use rules::tenant::Tenant;
 
@@ -37,7 +37,7 @@ pub(super) struct OtherPolicy {
 impl OtherPolicy {
     /// Compares the limits of `tenant` in the policy `other` with those in `own`.
     pub(super) fn new(
-        (own, other): (&Policy, &Registered),
+        (own, other): (&Policy, &RegisteredPolicy),
         (known, now_ms): (&RegistryKnowledge, u64),
         (tenant, plan): (&Tenant, Option<&str>),
     ) -> Self {

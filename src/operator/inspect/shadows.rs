@@ -1,6 +1,6 @@
 //! Describes what shadow limits recorded for a tenant, in words and as JSON.
 
-use super::Inspected;
+use super::TenantInspection;
 use super::description::describe_limit;
 use crate::answer::answers;
 use crate::fullness::Fullness;
@@ -9,14 +9,14 @@ use crate::limits::LimitAnswer;
 use crate::tally;
 use crate::times::{at, span};
 use gate::UsageOfLimit;
-use rules::decision::{Tally, Tried};
+use rules::decision::{Tally, TrialStatus};
 use rules::limit::Limit;
 
 /// A shadow limit, its usage, and the starts and waits that it recorded.
 pub(super) struct ShadowUsage<'a> {
     limit: &'a Limit,
     usage: &'a UsageOfLimit,
-    tried: &'a Tried,
+    tried: &'a TrialStatus,
     /// The trial's details if an operator tries this limit.
     set: Option<TrialDetails<'a>>,
 }
@@ -31,7 +31,7 @@ struct TrialDetails<'a> {
     until_ms: u64,
 }
 
-impl Inspected {
+impl TenantInspection {
     pub(super) fn shadows(&self) -> impl Iterator<Item = ShadowUsage<'_>> {
         let rows = self.limits.shadows().iter().zip(&self.found.shadows);
         rows.map(|(limit, (usage, tried))| ShadowUsage {

@@ -106,7 +106,7 @@ impl Rules for Concurrency {
 pub const MAX_CHECK_DELAY_MS: u64 = 500;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldLeases {
     /// Sorted by end, then by permit.
     leases: Vec<Lease>,
     /// The time of the last load.
@@ -137,7 +137,7 @@ impl Lease {
     }
 }
 
-impl Usage for Held {
+impl Usage for HeldLeases {
     fn load(&mut self, terms: &Terms, clock: Clock, around: &mut PartitionContext<'_>) {
         let now = clock.now_ms;
         self.leases.retain(|lease| lease.end + terms.span() > now);
@@ -215,7 +215,7 @@ impl Usage for Held {
     }
 }
 
-impl Held {
+impl HeldLeases {
     fn units(&self) -> u64 {
         self.leases.iter().map(|lease| lease.units).sum()
     }
@@ -290,7 +290,7 @@ mod tests {
         }
     }
 
-    fn load(held: &mut Held, terms: &Terms, clock: Clock, usual: u64) {
+    fn load(held: &mut HeldLeases, terms: &Terms, clock: Clock, usual: u64) {
         let mut around = PartitionContext {
             usual,
             newest: 0,
@@ -299,9 +299,9 @@ mod tests {
         held.load(terms, clock, &mut around);
     }
 
-    fn held(max: u64, calls: u64, usual: u64) -> (Terms, Held) {
+    fn held(max: u64, calls: u64, usual: u64) -> (Terms, HeldLeases) {
         let terms = terms(Algorithm::Concurrency, max, 0);
-        let mut held = Held::default();
+        let mut held = HeldLeases::default();
         load(&mut held, &terms, clock(0), usual);
         for call in 0..calls {
             held.add(clock(call * 10), &format!("p:{call}"), 1);
@@ -327,12 +327,12 @@ mod tests {
     #[test]
     fn the_lease_of_an_abandoned_call_is_held_until_it_ends_or_its_lease_does() {
         let terms = terms(Algorithm::Strict, 2, 1000);
-        let mut held = Held::default();
-        let count = |held: &mut Held, ms| {
+        let mut held = HeldLeases::default();
+        let count = |held: &mut HeldLeases, ms| {
             load(held, &terms, clock(ms), 20);
             held.units()
         };
-        let keep = |held: &mut Held, ms, permit, for_ms| {
+        let keep = |held: &mut HeldLeases, ms, permit, for_ms| {
             let ended = ReportedCall {
                 started_ms: NOW,
                 sequence: 0,
@@ -366,7 +366,7 @@ mod tests {
             [(Algorithm::Concurrency, 0, 0), (Algorithm::Strict, 1000, 1)]
         {
             let terms = terms(algorithm, 1, span);
-            let mut held = Held::default();
+            let mut held = HeldLeases::default();
             held.add(at(0), "p", 1);
             let ended = ReportedCall {
                 started_ms: NOW,

@@ -100,9 +100,9 @@ algorithms! {
         CalendarWindow: calendar::FACTS, calendar::CalendarWindow, calendar::CalendarCount;
         /// `sliding-window-algo` with `guard: strict`: a unit becomes available one window after
         /// the answer, and calls in flight always count. At most L in any window at any latency.
-        Strict: held::STRICT, held::Strict, held::Held;
+        Strict: held::STRICT, held::Strict, held::HeldLeases;
         /// `max-concurrent`: at most L calls in flight.
-        Concurrency: held::CONCURRENCY, held::Concurrency, held::Held;
+        Concurrency: held::CONCURRENCY, held::Concurrency, held::HeldLeases;
     }
 }
 

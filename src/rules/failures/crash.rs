@@ -22,7 +22,7 @@ pub const KEEP_MS: u64 = 7 * 86_400_000;
 
 /// A worker's note about a suspect.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Suspected {
+pub struct SuspectNote {
     /// The job's tenant.
     pub tenant: Tenant,
     /// The job's ID.

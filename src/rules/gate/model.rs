@@ -327,7 +327,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::decision::{Answer, End, Question, Receipt, Sequences, Settled};
+    use crate::decision::{Answer, End, Question, Receipt, Sequences, StartSettlement};
     use crate::kit;
     use crate::limit::Algorithm;
 
@@ -369,7 +369,7 @@ mod tests {
         };
         let end = End::Unused;
         let counts = state.alone(&limits, |scopes| {
-            scopes.settle(&limits, later, "call", &[Settled { receipt, end }]);
+            scopes.settle(&limits, later, "call", &[StartSettlement { receipt, end }]);
             scopes.inspect(&limits, later).limits
         });
         assert!(counts.iter().all(|usage| usage.count == 0), "{counts:?}");

@@ -10,7 +10,7 @@
 //! `lua/shadows.lua` does the same over Redis.
 
 use crate::clock::Clock;
-use crate::decision::{Tally, Tried};
+use crate::decision::{Tally, TrialStatus};
 use crate::gate::usage::PartitionUsage;
 use crate::limit::{Limit, Unit};
 
@@ -102,11 +102,11 @@ impl ShadowTrial {
     }
 
     /// Returns the results of the trial.
-    pub fn tried(&self, now: u64) -> Tried {
+    pub fn tried(&self, now: u64) -> TrialStatus {
         if self.is_over(now) {
-            return Tried::default();
+            return TrialStatus::default();
         }
-        Tried {
+        TrialStatus {
             tally: self.tally,
             since_ms: self.since_ms,
             behind_ms: match now < self.last_start_ms {
@@ -197,7 +197,7 @@ mod tests {
         let one = trial.start(&limit, at(0), 1);
         assert_eq!((one.waited, trial.tried(BEGIN).tally.starts), (0, 11));
         let later = BEGIN + TRIAL_MS;
-        assert_eq!(trial.tried(later), Tried::default());
+        assert_eq!(trial.tried(later), TrialStatus::default());
     }
 
     proptest! {

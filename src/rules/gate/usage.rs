@@ -11,7 +11,7 @@ use crate::algorithms::{
 };
 use crate::calendar::Calendar;
 pub use crate::clock::Clock;
-use crate::decision::{End, LEASE_MS, Settled};
+use crate::decision::{End, LEASE_MS, StartSettlement};
 use crate::limit::{Algorithm, Limit, Unit};
 
 /// The usage of one partition: its starts, as far as limits still count them.
@@ -198,11 +198,11 @@ impl PartitionUsage {
         &mut self,
         limits: &[Limit],
         clock: Clock,
-        settled: &Settled,
+        settled: &StartSettlement,
         sequence: u64,
         cost: u64,
     ) {
-        let Settled { receipt, end } = settled;
+        let StartSettlement { receipt, end } = settled;
         let mut ended = ReportedCall {
             started_ms: receipt.started_ms,
             sequence,

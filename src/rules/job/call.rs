@@ -3,10 +3,10 @@
 //!
 //! `{tenant}`, `{id}` and `{attempt}` are the job's own, `{header:NAME}` and `{json:/pointer}` are
 //! from its message, and `{secret:tenant}` belongs to its tenant. The configuration determines
-//! which of them a call needs ([`Carried`]). They are read once, together with the other data of a
-//! message ([`PlaceholderValues`]): a message that lacks one of them is invalid, and takes neither
-//! a wait nor a permit. A value is encoded for its place, and rejected if it could select another
-//! path or another domain.
+//! which of them a call needs ([`CarriedFields`]). They are read once, together with the other data
+//! of a message ([`PlaceholderValues`]): a message that lacks one of them is invalid, and takes
+//! neither a wait nor a permit. A value is encoded for its place, and rejected if it could select
+//! another path or another domain.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -45,7 +45,7 @@ pub enum ValueSource {
     Attempt,
     /// `{secret:tenant}`, which belongs to the tenant and not to the job.
     Secret,
-    /// `{header:NAME}` or `{json:/pointer}`: the field with this index in [`Carried`].
+    /// `{header:NAME}` or `{json:/pointer}`: the field with this index in [`CarriedFields`].
     Field(usize),
 }
 
@@ -76,7 +76,7 @@ impl fmt::Debug for Template {
 
 impl Template {
     /// Returns the text for `job`, with each value encoded for its place. The job's values must
-    /// come from [`Carried::read`]; `secret` is its tenant's.
+    /// come from [`CarriedFields::read`]; `secret` is its tenant's.
     pub fn render(&self, job: &Job, secret: &str) -> String {
         let mut text = String::new();
         for part in &self.0 {
@@ -212,14 +212,14 @@ struct Use {
 
 /// The values that calls take from their jobs, and the headers that they forward.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Carried {
+pub struct CarriedFields {
     fields: Vec<ValueField>,
     uses: Vec<Use>,
     /// `dispatch.http.forward-headers`: the headers of a job that are forwarded if it has them.
     pub forward: Vec<String>,
 }
 
-/// The values of a job for the placeholders of [`Carried`], and its forwarded headers.
+/// The values of a job for the placeholders of [`CarriedFields`], and its forwarded headers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PlaceholderValues {
     fields: Vec<String>,
@@ -227,13 +227,14 @@ pub struct PlaceholderValues {
 }
 
 impl PlaceholderValues {
-    /// Returns the value of the header with this index in [`Carried::forward`], if the job has it.
+    /// Returns the value of the header with this index in [`CarriedFields::forward`], if the job
+    /// has it.
     pub fn forwarded(&self, number: usize) -> Option<&str> {
         self.forwarded.get(number)?.as_deref()
     }
 }
 
-impl Carried {
+impl CarriedFields {
     /// Adds `field`, unless it is known, and returns the source for its placeholder.
     pub fn field(&mut self, field: ValueField) -> ValueSource {
         let known = self.fields.iter().position(|known| *known == field);
@@ -266,7 +267,7 @@ impl Carried {
     }
 
     /// Reads the values of a job. `header` returns a header, and `json` returns the value at the
-    /// pointer with this index in [`Carried::pointers`].
+    /// pointer with this index in [`CarriedFields::pointers`].
     ///
     /// # Errors
     /// Returns a text that says which value is missing or invalid, and which configuration key

@@ -71,9 +71,9 @@ pub trait Carrier: Any + Send + Sync + RefUnwindSafe {
 
 /// The message of a job. A job made for a test may have none.
 #[derive(Clone, Default)]
-pub struct Published(Option<Arc<dyn Carrier>>);
+pub struct JobMessage(Option<Arc<dyn Carrier>>);
 
-impl Published {
+impl JobMessage {
     /// Wraps `message`.
     pub fn new(message: Arc<dyn Carrier>) -> Self {
         Self(Some(message))
@@ -87,13 +87,13 @@ impl Published {
 }
 
 /// Omits the headers: they may be kilobytes long, and some may be secrets.
-impl fmt::Debug for Published {
+impl fmt::Debug for JobMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Published")
     }
 }
 
-impl PartialEq for Published {
+impl PartialEq for JobMessage {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (None, None) => true,
@@ -110,7 +110,7 @@ impl PartialEq for Published {
 }
 
 /// Reflexive, although floats are not: a message equals itself because it is the same one.
-impl Eq for Published {}
+impl Eq for JobMessage {}
 
 /// A message that a handler's test makes.
 #[derive(Debug, Clone, Default)]
@@ -177,7 +177,7 @@ impl Job {
             routing_key: routing_key.into(),
             headers: headers.map(|(n, v)| (n.into(), v.into())).collect(),
         };
-        self.published = Published::new(Arc::new(made));
+        self.published = JobMessage::new(Arc::new(made));
         self
     }
 }

@@ -80,9 +80,9 @@ enum OutcomeWord {
 }
 
 /// A number of seconds, or a text such as `500ms`.
-struct After(Duration);
+struct DelayValue(Duration);
 
-impl<'de> Deserialize<'de> for After {
+impl<'de> Deserialize<'de> for DelayValue {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct AfterVisitor;
         const MUST: &str = "a number of seconds, or a text such as \"500ms\", \"10s\" or \"5m\"";
@@ -116,7 +116,7 @@ struct WrittenVerdict {
     call: Option<u64>,
     id: Option<String>,
     outcome: OutcomeWord,
-    after: Option<After>,
+    after: Option<DelayValue>,
     reason: Option<String>,
     cost: Option<u64>,
     status: Option<u16>,
@@ -144,7 +144,7 @@ pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
             )));
         }
     };
-    let after = written.after.map(|After(after)| after);
+    let after = written.after.map(|DelayValue(after)| after);
     let reason = one_line(written.reason.as_deref());
     let outcome = match (written.outcome, after) {
         (OutcomeWord::Snooze, Some(after)) => Outcome::Snooze { after },

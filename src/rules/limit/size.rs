@@ -10,7 +10,7 @@ pub const LARGE_GLOBAL_BYTES: u64 = 16 << 20;
 
 /// A limit with a large log, and an alternative that needs less memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Large<'a> {
+pub struct LargeLog<'a> {
     /// The limit.
     pub limit: &'a Limit,
     /// The size of the log in Redis when the quota is used up, in bytes.
@@ -19,8 +19,8 @@ pub struct Large<'a> {
     pub instead: Limit,
 }
 
-impl Large<'_> {
-    /// Returns the size of [`Large::instead`] in Redis, in bytes.
+impl LargeLog<'_> {
+    /// Returns the size of [`LargeLog::instead`] in Redis, in bytes.
     pub fn bytes_instead(&self) -> u64 {
         self.instead.stored_bytes()
     }
@@ -58,11 +58,11 @@ impl Limits {
     /// Returns the limits with a large log. Leaves out limits that a stricter limit keeps from
     /// having many entries, and `max-concurrent`, whose entries are bounded by the calls that
     /// workers make.
-    pub fn large(&self) -> impl Iterator<Item = Large<'_>> {
+    pub fn large(&self) -> impl Iterator<Item = LargeLog<'_>> {
         self.iter().filter_map(|limit| self.as_large(limit))
     }
 
-    fn as_large<'a>(&self, limit: &'a Limit) -> Option<Large<'a>> {
+    fn as_large<'a>(&self, limit: &'a Limit) -> Option<LargeLog<'a>> {
         let algorithm = limit.algorithm();
         let is_log = algorithm.rules().stored(limit.terms()).is_log();
         if !is_log || algorithm == Algorithm::Concurrency {
@@ -78,7 +78,7 @@ impl Limits {
             true => LARGE_GLOBAL_BYTES,
             false => LARGE_BYTES,
         };
-        (bytes > large).then(|| Large {
+        (bytes > large).then(|| LargeLog {
             limit,
             bytes,
             instead: limit.counted_by_segments(),

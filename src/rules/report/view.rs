@@ -107,12 +107,12 @@ pub struct OmittedTenants {
 
 /// The entry under a worker's name: its report, an error if it can't be read, or `None` if there is
 /// none.
-pub type Said = Option<Result<Report, ReportError>>;
+pub type WorkerEntry = Option<Result<Report, ReportError>>;
 
 impl FleetReport {
     /// Returns the view of these workers at `now_ms` by Redis's clock. Leaves out workers that
     /// stopped in an orderly way.
-    pub fn of(now_ms: u64, reports: Vec<(String, Said)>) -> Self {
+    pub fn of(now_ms: u64, reports: Vec<(String, WorkerEntry)>) -> Self {
         let mut view = Self {
             now_ms,
             ..Self::default()
@@ -314,7 +314,7 @@ mod tests {
         }
     }
 
-    fn view(reports: Vec<Said>) -> FleetReport {
+    fn view(reports: Vec<WorkerEntry>) -> FleetReport {
         let names = ('a'..).map(String::from);
         FleetReport::of(NOW, names.zip(reports).collect())
     }

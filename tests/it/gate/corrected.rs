@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gate::redis::RedisGate;
-use gate::{Answer, End, Gate, Question, Settled, TenantSettled, Ticket};
+use gate::{Answer, End, Gate, Question, StartSettlement, TenantSettled, Ticket};
 use kit::gate::{
     BEGIN_US, FRESH, LONG, LimitedGate, ask, clocked, decided, gate_at, receipt, started, tenant,
 };
@@ -70,7 +70,7 @@ async fn is_flat(what: &str, times: u64, measure: impl AsyncFn() -> [Work; 2]) {
     }
 }
 
-async fn settle_all(gate: &LimitedGate<RedisGate>, settled: Vec<Settled>) {
+async fn settle_all(gate: &LimitedGate<RedisGate>, settled: Vec<StartSettlement>) {
     let report = TenantSettled {
         tenant: tenant("t"),
         labels: Labels::default(),
@@ -133,7 +133,7 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u64) {
     ];
     for (what, ends) in steps {
         for ends in ends.chunks(1000) {
-            let settled = ends.iter().map(|&(start, end)| Settled {
+            let settled = ends.iter().map(|&(start, end)| StartSettlement {
                 receipt: receipts[start].clone(),
                 end,
             });
@@ -201,7 +201,7 @@ async fn a_late_call_counts_from_its_arrival() {
     for after in [250, 400] {
         set_clock(after);
         let (receipt, end) = (first[0].clone(), End::Late);
-        settle_all(&gate, vec![Settled { receipt, end }]).await;
+        settle_all(&gate, vec![StartSettlement { receipt, end }]).await;
     }
     // The first waiting job starts at 1,100 as before, the next one behind it at 1,400.
     assert_eq!(wait_at(600).await, 500);
@@ -209,7 +209,7 @@ async fn a_late_call_counts_from_its_arrival() {
     // Later settlements of it find it.
     for receipt in [first[0].clone(), second[0].clone()] {
         let end = End::Unused;
-        settle_all(&gate, vec![Settled { receipt, end }]).await;
+        settle_all(&gate, vec![StartSettlement { receipt, end }]).await;
     }
     let shown = gate.inspect(&tenant("t")).await.expect("Redis answers");
     assert_eq!(shown.limits[0].count, 0);

@@ -2,7 +2,7 @@
 //! it leaves behind.
 
 use gate::redis::RedisGate;
-use gate::{Gate, GateError, Note, SuspectDecision, Suspected};
+use gate::{Gate, GateError, Note, SuspectDecision, SuspectNote};
 use kit::gate::{gate_at, tenant, three};
 use kit::servers::{shared_redis, unique};
 use rand::rngs::SmallRng;
@@ -13,8 +13,8 @@ fn connect(prefix: &str) -> RedisGate {
     gate_at(shared_redis().url(), prefix)
 }
 
-fn suspected(job: &str, owner: &str, note: Note) -> Suspected {
-    Suspected {
+fn suspected(job: &str, owner: &str, note: Note) -> SuspectNote {
+    SuspectNote {
         tenant: tenant("a:{b}"),
         job: job.to_owned(),
         owner: owner.to_owned(),
@@ -28,7 +28,7 @@ const BEGIN: Note = Note::Begin {
 };
 
 /// Returns any note on one of a few jobs by one of a few workers, some with a comma in their names.
-fn any(random: &mut SmallRng) -> Suspected {
+fn any(random: &mut SmallRng) -> SuspectNote {
     let note = match random.random_range(0..8) {
         0..4 => Note::Begin {
             max: random.random_range(1..=4),

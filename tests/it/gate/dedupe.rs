@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use gate::redis::RedisGate;
-use gate::{Candidate, Deduped, Gate, GateError};
+use gate::{Candidate, DedupeAnswer, Gate, GateError};
 use kit::gate::{gate_at, tenant, three};
 use kit::servers::{shared_redis, unique};
 use kit::until;
@@ -64,7 +64,7 @@ async fn the_script_agrees_with_the_model() {
                 let (redis, model) = (redis.expect("decided"), model.expect("decided"));
                 assert_eq!(redis, model, "seed {seed}, step {step}: {asked:?}");
                 assert_eq!(again.expect("decided"), model, "through the store");
-                seen[usize::from(model == Deduped::First)] += 1;
+                seen[usize::from(model == DedupeAnswer::First)] += 1;
             }
         }
     }
@@ -89,7 +89,11 @@ async fn a_batch_is_one_round_trip_and_its_keys_expire_by_themselves() {
     let before = gate.round_trips();
     let deduped = gate.dedupe(&all(1)[1..]).await.expect("Redis answers");
     assert_eq!(gate.round_trips(), before + 1);
-    assert!(deduped.iter().all(|it| matches!(it, Ok(Deduped::First))));
+    assert!(
+        deduped
+            .iter()
+            .all(|it| matches!(it, Ok(DedupeAnswer::First)))
+    );
     let left = || shared_redis().ctl(&["keys", &format!("{prefix}:*")]);
     until("the end of each", || left().trim().is_empty()).await;
     let lasts = Duration::from_secs(60);
@@ -117,7 +121,7 @@ async fn a_key_of_another_type_is_named_and_an_unreadable_one_is_replaced() {
         .dedupe(&[candidate("1", "k", "w-2")])
         .await
         .expect("it can be");
-    assert!(matches!(deduped[0], Ok(Deduped::First)), "{deduped:?}");
+    assert!(matches!(deduped[0], Ok(DedupeAnswer::First)), "{deduped:?}");
     redis.ctl(&["del", &key]);
     redis.ctl(&["lpush", &key, "x"]);
     let batch = [candidate("1", "j", "w-1"), candidate("2", "j", "w-1")];
@@ -127,5 +131,5 @@ async fn a_key_of_another_type_is_named_and_an_unreadable_one_is_replaced() {
         other => panic!("{other:?}"),
     };
     assert!(why.contains(&key) && why.contains("list"), "{why}");
-    assert!(matches!(deduped[1], Ok(Deduped::First)));
+    assert!(matches!(deduped[1], Ok(DedupeAnswer::First)));
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gate::redis::RedisGate;
 use gate::{
-    Answer, Change, Evidence, Gate, Inspection, LimitEvidence, Question, Sunk, TenantAsk,
+    Answer, Change, Evidence, Gate, Inspection, LimitEvidence, MaxChange, Question, TenantAsk,
     TenantReply,
 };
 use kit::gate::{BEGIN_US, FRESH, LONG, LimitedGate, ask, gate_at, started, tenant, three, waits};
@@ -58,7 +58,7 @@ enum Step {
 }
 
 /// The results of a step, and the visible state after it.
-type Seen = (Option<TenantReply>, Vec<Sunk>, Inspection);
+type Seen = (Option<TenantReply>, Vec<MaxChange>, Inspection);
 
 async fn play(gate: &impl Gate, limits: &Limits, step: &Step) -> Seen {
     let (mut reply, mut sunk, mut of) = (None, Vec::new(), tenant("acme"));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use gate::keys::Keys;
 use gate::redis::RedisGate;
 use gate::{
-    BreakerScope, Change, End, Gate, GateError, LimitEvidence, Question, Receipt, Settled,
+    BreakerScope, Change, End, Gate, GateError, LimitEvidence, Question, Receipt, StartSettlement,
     TenantAsk, TenantSettled, Ticket,
 };
 use kit::gate::history::{
@@ -318,7 +318,7 @@ impl Bench {
                         labels: labels.clone(),
                         limits: limits.clone(),
                         call: format!("c{calls}"),
-                        settled: vec![Settled {
+                        settled: vec![StartSettlement {
                             receipt: which.get(receipts.as_slice()).clone(),
                             end: *end,
                         }],

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use broker::BrokerEvent;
 use engine::Stop;
-use engine::action::{Changeable, EngineSettings};
+use engine::action::{EngineSettings, LiveSettings};
 use engine::scheduler::Scheduler;
 use gate::keys::Keys;
 use gate::redis::RedisGate;
-use gate::{BreakerScope, End, Gate, GateError, Settled, TenantSettled};
+use gate::{BreakerScope, End, Gate, GateError, StartSettlement, TenantSettled};
 use handler::{Handler, Outcome, Permit};
 use kit::engine::{AckRecorder, channel, deliveries, engine};
 use kit::gate::{FRESH, LimitedGate, decided, receipt, started, tenant};
@@ -64,7 +64,7 @@ async fn other_primaries_receive_settlements_while_one_is_lost() {
             labels: Labels::default(),
             limits: gate.limits.clone(),
             call: unique("call"),
-            settled: vec![Settled { receipt, end }],
+            settled: vec![StartSettlement { receipt, end }],
         });
     }
     cluster.primaries[1].kill();
@@ -136,7 +136,7 @@ fn settings() -> EngineSettings {
         policy: one_at_a_time().into(),
         // All waiting jobs stay in memory.
         prefetch: 16 * JOBS,
-        live: Changeable {
+        live: LiveSettings {
             max_in_memory: Duration::from_secs(300),
             ..open.live
         },

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use gate::fleet::registry::{NamedPolicy, Registry};
 use gate::instructions::{BoardView, drop_all, followers, in_force, put, see};
 use gate::redis::RedisGate;
-use gate::{Candidate, Change, Deduped, Gate};
+use gate::{Candidate, Change, DedupeAnswer, Gate};
 use kit::gate::{FRESH, LONG, limit, started, tenant};
 use kit::redis_topologies::{RedisCluster, shared_cluster};
 use kit::servers::{Redis, unique};
@@ -15,7 +15,7 @@ use operator::tenant::change;
 use operator::trials::Trial;
 use rules::limit::{Algorithm, Limit};
 use rules::policy::Policy;
-use rules::steering::{Hold, Instruction, Sighted, SightedState, Sighting, Steering};
+use rules::steering::{Hold, Instruction, JobSighting, SightedState, Sighting, Steering};
 
 use crate::gate::topology::{connect, tenants_of};
 
@@ -45,7 +45,7 @@ fn candidate(id: &str, key: &str, job: &str) -> Candidate {
 /// not answer.
 async fn first(gate: &RedisGate, batch: &[Candidate]) -> Vec<Option<bool>> {
     let deduped = gate.dedupe(batch).await.expect("most answer");
-    let first = |it: Result<Deduped, _>| Some(it.ok()? == Deduped::First);
+    let first = |it: Result<DedupeAnswer, _>| Some(it.ok()? == DedupeAnswer::First);
     deduped.into_iter().map(first).collect()
 }
 
@@ -70,7 +70,7 @@ async fn all_keys_of_a_tenant_share_a_slot() {
         let mut replies = limited.ask(&[question]).await.expect("all answer");
         let reply = replies.remove(0).expect("it is decided");
         assert_eq!(started(&reply.answers), 1);
-        let sighted = Sighted {
+        let sighted = JobSighting {
             tenant: tenant(id),
             job: "{j}".to_owned(),
             sighting: sighting(),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use gate::{
-    Answer, Change, End, Gate, Inspection, Question, Receipt, Sequences, Settled, TenantAsk,
-    TenantReply, TenantSettled, Ticket,
+    Answer, Change, End, Gate, Inspection, Question, Receipt, Sequences, StartSettlement,
+    TenantAsk, TenantReply, TenantSettled, Ticket,
 };
 use rules::limit::{Algorithm, Limit, Limits, Unit};
 use rules::scope::{Labels, Scope};
@@ -94,7 +94,7 @@ impl<'a, G: Gate> Desk<'a, G> {
             limits: self.limits.clone(),
             call: unique("call"),
             settled: (ends.into_iter())
-                .map(|(receipt, end)| Settled { receipt, end })
+                .map(|(receipt, end)| StartSettlement { receipt, end })
                 .collect(),
         };
         // The second settlement has no effect.

@@ -1,6 +1,6 @@
 //! Keys in Redis live as long as the usage that they hold counts.
 
-use gate::{End, Gate, Settled, TenantSettled};
+use gate::{End, Gate, StartSettlement, TenantSettled};
 use kit::MS;
 use kit::gate::{FRESH, asking, fake_gate, limit, memory_gate, receipt, tenant};
 use rules::limit::{Algorithm, Limit};
@@ -22,7 +22,7 @@ async fn no_key_expires_while_its_usage_counts() {
             let replies = fake.gate.ask(&ask).await.expect("the gate answers");
             model.gate.ask(&ask).await.expect("the gate answers");
             let reply = replies[0].as_ref().expect("a decision");
-            let ended = (0..2).map(|number| Settled {
+            let ended = (0..2).map(|number| StartSettlement {
                 receipt: receipt(&ask[0], reply, number),
                 end: End::Cost(1),
             });

@@ -10,7 +10,7 @@ use operator::NotDone;
 use operator::hold;
 use operator::job::{CancelState, JobRef};
 use rules::limit::Algorithm;
-use rules::steering::{Hold, Instruction, MAX_INSTRUCTIONS, Sighted};
+use rules::steering::{Hold, Instruction, JobSighting, MAX_INSTRUCTIONS};
 use serde_json::json;
 
 const HOUR_MS: u64 = 3_600_000;
@@ -149,7 +149,7 @@ async fn a_cancellation_that_another_replaced_is_followed() {
         let sighting = json!({
             "cancel": 7, "state": "cancelled", "at_ms": 0, "attempt": 1, "cost": 1, "queue": "q", "here_ms": 0,
         });
-        let sighted = Sighted {
+        let sighted = JobSighting {
             tenant: tenant("t"),
             job: "order-7".to_owned(),
             sighting: serde_json::from_value(sighting).expect("a report"),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use fake_redis::FakeRedis;
 use gate::redis::RedisGate;
 use gate::{
-    Answer, Change, End, Gate, Question, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
+    Answer, Change, End, Gate, Question, Receipt, StartSettlement, TenantAsk, TenantSettled, Ticket,
 };
 use kit::gate::rewritten::{Rewrite, Rewriter, without_shortcut};
 use kit::gate::{BEGIN_US, FRESH, asking, receipt, tenant};
@@ -234,7 +234,7 @@ impl Bed {
                 self.ask(&[Question { ticket, ..FRESH }], 1).await;
             }
             Step::Unused => {
-                let settled = self.last.iter().map(|receipt| Settled {
+                let settled = self.last.iter().map(|receipt| StartSettlement {
                     receipt: receipt.clone(),
                     end: End::Unused,
                 });

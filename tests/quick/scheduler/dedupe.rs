@@ -7,20 +7,20 @@ use std::time::Duration;
 use broker::{DeliverySource, Message};
 use engine::action::{ResultSettings, ResultTarget};
 use engine::facts::{Fact, JobFact};
-use gate::{Deduped, GateError, ShardId};
+use gate::{DedupeAnswer, GateError, ShardId};
 use rules::headers::HeaderValue;
 use rules::job::Field;
 
 use crate::scheduler::{Desk, Done, MS, START, by_header, settings, usual, wait};
 
-const DUPLICATE: Deduped = Deduped::Duplicate { left_ms: 5 };
+const DUPLICATE: DedupeAnswer = DedupeAnswer::Duplicate { left_ms: 5 };
 
 fn job(id: &str) -> Message {
     let key = ("x-dedupe-key", HeaderValue::Text("k".to_owned()));
     kit::job("a", id).with_headers(&[key], &[])
 }
 
-fn answer_dedupe(desk: &mut Desk, deduped: Vec<Deduped>) -> Done {
+fn answer_dedupe(desk: &mut Desk, deduped: Vec<DedupeAnswer>) -> Done {
     let all = deduped.into_iter().map(Ok).collect();
     desk.scheduler
         .deduped(desk.now, ShardId::default(), Ok(all));
@@ -48,7 +48,7 @@ fn the_first_job_continues_and_duplicates_are_acked_with_results() {
         ("k", "1", 600_000)
     );
     assert!(one.owner != two.owner && !one.seen_before);
-    let done = answer_dedupe(&mut desk, vec![Deduped::First, DUPLICATE]);
+    let done = answer_dedupe(&mut desk, vec![DedupeAnswer::First, DUPLICATE]);
     assert_eq!(done.asked[0].asks.len(), 1);
     let [(key, reply)] = &done.replies[..] else {
         panic!("{:?}", done.replies);
@@ -77,7 +77,7 @@ fn the_first_job_continues_and_duplicates_are_acked_with_results() {
 fn the_first_job_does_not_ask_again_after_a_delay_queue() {
     let mut desk = Desk::new(4);
     desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
-    answer_dedupe(&mut desk, vec![Deduped::First]);
+    answer_dedupe(&mut desk, vec![DedupeAnswer::First]);
     let (_, outgoing) = desk
         .answer(MS, vec![vec![wait(10_000, 1)]])
         .published
@@ -102,7 +102,7 @@ fn a_redelivered_job_is_marked_in_the_request() {
     let done = desk.deliver_marked(DeliverySource::Fresh, true, vec![job("1")]);
     assert!(done.deduped[0].seen_before);
     desk.scheduler.session_up(1);
-    let replies = vec![Ok(Deduped::First)];
+    let replies = vec![Ok(DedupeAnswer::First)];
     desk.scheduler
         .deduped(desk.now, ShardId::default(), Ok(replies));
     assert!(desk.step(MS).asked.is_empty(), "its session is gone");

@@ -25,13 +25,13 @@ use std::time::Duration;
 
 use broker::{Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag};
 use bytes::Bytes;
-use engine::action::{Action, Block, Changeable, EngineSettings, JobKey};
+use engine::action::{Action, Block, EngineSettings, JobKey, LiveSettings};
 use engine::facts::{Fact, TenantFact};
 use engine::scheduler::Scheduler;
-use gate::fleet::{EnforcedPolicies, Registered, RegistryKnowledge};
+use gate::fleet::{EnforcedPolicies, RegisteredPolicy, RegistryKnowledge};
 use gate::{
     Answer, BreakerEvent, BreakerScope, Candidate, End, GateError, LimitEvidence, Replies,
-    Sequences, SettleReplies, ShardId, Suspected, TenantAsk, TenantReply, TenantSettled, Ticket,
+    Sequences, SettleReplies, ShardId, SuspectNote, TenantAsk, TenantReply, TenantSettled, Ticket,
 };
 use handler::{Attempt, Fate, Outcome};
 use kit::MS;
@@ -42,7 +42,7 @@ use rules::headers::{self, HeaderValue};
 use rules::job::{Field, Fields, Job, TenantField};
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::policy::Policy;
-use rules::steering::Sighted;
+use rules::steering::JobSighting;
 use rules::tenant::Tenant;
 
 pub const STORE_MS: u64 = 1_700_000_000_000;
@@ -78,11 +78,11 @@ pub struct Done {
     /// Abandoned calls whose ends are awaited.
     pub awaited: Vec<(String, Duration)>,
     /// Notes on suspects for the gate.
-    pub suspected: Vec<Suspected>,
+    pub suspected: Vec<SuspectNote>,
     /// Candidates that ask whether they are the first with their dedupe keys.
     pub deduped: Vec<Candidate>,
     /// Answers about jobs that operators asked for.
-    pub sighted: Vec<Sighted>,
+    pub sighted: Vec<JobSighting>,
     /// Lessons for adaptive limits.
     pub lessons: Vec<LimitEvidence>,
     /// Whether new jobs are wanted.
@@ -119,7 +119,7 @@ pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> Engi
             tenant,
             ..open.fields
         },
-        live: Changeable {
+        live: LiveSettings {
             retry,
             max_throttle: Duration::from_secs(3600),
             ..open.live
@@ -939,7 +939,7 @@ fn policy(max: u64) -> Arc<Policy> {
 /// Returns the policies of a worker with 20 per second next to one with `max` per second.
 fn fleet_with(max: u64) -> EnforcedPolicies {
     let mut known = RegistryKnowledge::default();
-    let other = Registered {
+    let other = RegisteredPolicy {
         id: "other".to_owned(),
         policy: policy(max),
         since_ms: STORE_MS,
@@ -1040,7 +1040,7 @@ fn settings_change_while_jobs_run() {
     let mut desk = Desk::new(1);
     let key = desk.start_one();
     assert!(desk.deliver(DeliverySource::Fresh, &["b"]).asked.is_empty());
-    desk.scheduler.change(Changeable {
+    desk.scheduler.change(LiveSettings {
         concurrency: 2,
         max_in_memory: MS * 500,
         retry: RetryPolicy {

@@ -3,7 +3,7 @@
 use broker::{DeliverySource, Message, PublishError, Reply};
 use engine::action::{JobKey, ResultSettings, ResultTarget};
 use engine::facts::{BrokerFact, Fact, ResultOutcome};
-use handler::{Answered, Attempt, Outcome};
+use handler::{ApiAnswer, Attempt, Outcome};
 use kit::SECOND;
 use rules::job::Field;
 
@@ -41,7 +41,7 @@ fn start(desk: &mut Desk, job: Message) -> JobKey {
 }
 
 fn answered(outcome: Outcome) -> Attempt {
-    let answered = Answered {
+    let answered = ApiAnswer {
         status: Some(201),
         headers: vec![
             ("location".to_owned(), "/orders/7".to_owned()),
@@ -49,7 +49,7 @@ fn answered(outcome: Outcome) -> Attempt {
         ],
         content_type: Some("text/plain".to_owned()),
         body: "0123456789".into(),
-        ..Answered::default()
+        ..ApiAnswer::default()
     };
     Attempt {
         answered: Some(Box::new(answered)),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use broker::{DeliverySource, Message, Outgoing};
 use engine::action::JobKey;
-use gate::fleet::{Registered, RegistryKnowledge};
+use gate::fleet::{RegisteredPolicy, RegistryKnowledge};
 use gate::{Answer, End, GateError, TenantAsk};
 use handler::Outcome;
 use proptest::collection::vec;
@@ -221,7 +221,7 @@ fn an_unusable_partition_value_is_a_dead_letter_or_empty_for_other_limits() {
     let mut desk = Desk::new(4);
     let own: Policy = limit("default", Scope::Tenant).into();
     let mut known = RegistryKnowledge::default();
-    let other = Registered {
+    let other = RegisteredPolicy {
         id: "other".to_owned(),
         policy: Arc::new(limit("path", path()).into()),
         since_ms: 1,

@@ -24,7 +24,7 @@ fn jobs(ids: &[&str]) -> Vec<Message> {
 
 /// Returns the notes as text: `job: note`.
 fn words(done: &Done) -> Vec<String> {
-    let word = |suspected: &gate::Suspected| {
+    let word = |suspected: &gate::SuspectNote| {
         let what = match suspected.note {
             Note::Begin { max: 5, alone } => ["begin", "alone"][usize::from(alone)],
             Note::Begin { .. } => panic!("{suspected:?}"),

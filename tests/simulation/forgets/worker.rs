@@ -12,7 +12,7 @@ use gate::fleet::registry::Registry;
 use gate::redis::RedisGate;
 use gate::store::Store;
 use gate::{
-    Answer, EarlierStarts, End, Gate, GateError, Question, Receipt, Settled, TenantAsk,
+    Answer, EarlierStarts, End, Gate, GateError, Question, Receipt, StartSettlement, TenantAsk,
     TenantReply, TenantSettled, Ticket,
 };
 use kit::gate::{FRESH, receipt};
@@ -346,7 +346,7 @@ impl<'a> Worker<'a> {
                     labels: Labels::default(),
                     limits: running.limits.clone(),
                     call: format!("{}-{calls}", self.name),
-                    settled: vec![Settled {
+                    settled: vec![StartSettlement {
                         receipt: running.receipt.clone(),
                         end,
                     }],

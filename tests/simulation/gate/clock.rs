@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use gate::memory::MemoryGate;
 use gate::{
-    Answer, BreakerScope, Change, End, Gate, LEASE_MS, Question, Receipt, Settled, TenantAsk,
-    TenantSettled, Ticket,
+    Answer, BreakerScope, Change, End, Gate, LEASE_MS, Question, Receipt, StartSettlement,
+    TenantAsk, TenantSettled, Ticket,
 };
 use kit::gate::{FRESH, asking, decided, tenant};
 use rules::limit::{Algorithm, Limit, Limits};
@@ -155,7 +155,7 @@ async fn units_are_free_a_lease_and_a_window_after_a_step_back() {
                 labels: Labels::default(),
                 limits: limits.clone(),
                 call: "call".to_owned(),
-                settled: vec![Settled {
+                settled: vec![StartSettlement {
                     receipt,
                     end: End::Cost(1),
                 }],

@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use gate::{
     Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, End, Gate, GateError,
-    Inspection, LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings, Suspected,
+    Inspection, LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings, SuspectNote,
     TenantAsk, TenantReply, TenantSettled, Verdicts,
 };
 use rules::answers::Quotas;
 use rules::limit::{Limits, ceil_ms};
 use rules::scope::Labels;
-use rules::steering::Sighted;
+use rules::steering::JobSighting;
 use rules::tenant::Tenant;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
@@ -220,7 +220,7 @@ impl Gate for SimGate {
         Ok(standings)
     }
 
-    async fn suspect(&self, batch: &[Suspected]) -> Result<Verdicts, GateError> {
+    async fn suspect(&self, batch: &[SuspectNote]) -> Result<Verdicts, GateError> {
         let batch = batch.to_vec();
         self.0.notes(&batch);
         self.call("suspect", |world| async move {
@@ -241,7 +241,7 @@ impl Gate for SimGate {
         .await
     }
 
-    async fn sighted(&self, batch: &[Sighted]) -> Result<(), GateError> {
+    async fn sighted(&self, batch: &[JobSighting]) -> Result<(), GateError> {
         let batch = batch.to_vec();
         self.call("sighted", |world| async move {
             world.note(format_args!("{batch:?}"));

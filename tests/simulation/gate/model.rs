@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use gate::{End, Question, Receipt, Settled};
+use gate::{End, Question, Receipt, StartSettlement};
 use kit::gate::BEGIN_US;
 use kit::gate::history::{
     Family, IssuedTickets, RULE, Scale, Step, World, ask, history, labels_of,
@@ -119,7 +119,7 @@ fn starts(family: Family, (which, scale): (usize, Scale), steps: &[Step]) -> ByP
             Step::Settle { which, .. } if !receipts.is_empty() && !has_one => {
                 let receipt = which.get(receipts.as_slice()).clone();
                 let end = End::Cost(receipt.cost);
-                let settled = [Settled { receipt, end }];
+                let settled = [StartSettlement { receipt, end }];
                 let call = format!("c{number}");
                 world.with(&layout, |scopes| {
                     scopes.settle(&limits, now, &call, &settled);

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use gate::{End, Receipt, Settled, Ticket};
+use gate::{End, Receipt, StartSettlement, Ticket};
 use kit::gate::BEGIN_US;
 use kit::gate::history::{Family, RULE, Step, World, ask, evidence, history, labels_of, sets};
 use proptest::prelude::*;
@@ -108,7 +108,7 @@ proptest! {
                             End::Late => End::Abandoned { for_ms: 0 },
                             other => *other,
                         };
-                        let settled = [Settled { receipt, end }];
+                        let settled = [StartSettlement { receipt, end }];
                         world.with(&layout, |scopes| {
                             scopes.settle(&limits, clock, &format!("c{number}"), &settled);
                         });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gate::fleet::{
-    AGREED_FOR_MS, EnforcedPolicies, MARGIN_MS, Registered, RegistryKnowledge, memory_ms,
+    AGREED_FOR_MS, EnforcedPolicies, MARGIN_MS, RegisteredPolicy, RegistryKnowledge, memory_ms,
 };
 use gate::{Answer, Change};
 use kit::counts::sliding;
@@ -26,7 +26,7 @@ const STEP_MS: u64 = 20;
 
 /// The policies that `lua/policies.lua` keeps.
 #[derive(Default)]
-struct Shared(BTreeMap<usize, Registered>);
+struct Shared(BTreeMap<usize, RegisteredPolicy>);
 
 impl Shared {
     fn exchange(
@@ -34,15 +34,15 @@ impl Shared {
         mine: &[usize],
         policies: &[Arc<Policy>],
         now_ms: u64,
-    ) -> Vec<Registered> {
-        let kept_ms = |known: &Registered| memory_ms(&known.policy) + MARGIN_MS;
+    ) -> Vec<RegisteredPolicy> {
+        let kept_ms = |known: &RegisteredPolicy| memory_ms(&known.policy) + MARGIN_MS;
         let longest = self.0.values().map(kept_ms).max().unwrap_or(0);
         let longest = mine.iter().fold(longest, |max, id| {
             max.max(memory_ms(&policies[*id]) + MARGIN_MS)
         });
         self.0.retain(|_, known| known.used_ms + longest >= now_ms);
         for &id in mine {
-            let known = self.0.entry(id).or_insert_with(|| Registered {
+            let known = self.0.entry(id).or_insert_with(|| RegisteredPolicy {
                 id: id.to_string(),
                 policy: Arc::clone(&policies[id]),
                 since_ms: now_ms,

@@ -58,7 +58,7 @@ pub struct CheckArgs {
 }
 
 /// The findings on one pipeline.
-struct Checked<'a> {
+struct PipelineCheck<'a> {
     name: &'a PipelineName,
     source: LimitsSource<'a>,
     limits: &'a Limits,
@@ -67,7 +67,7 @@ struct Checked<'a> {
     measured: Option<Json>,
 }
 
-impl Checked<'_> {
+impl PipelineCheck<'_> {
     fn as_json(&self) -> Json {
         let limits = self
             .limits
@@ -100,7 +100,7 @@ struct CheckReport<'a> {
     tenant: Option<Tenant>,
     /// Findings on several named pipelines together.
     common: Findings,
-    checked: Vec<Checked<'a>>,
+    checked: Vec<PipelineCheck<'a>>,
 }
 
 impl CheckReport<'_> {
@@ -188,7 +188,7 @@ pub async fn run(
             false => progress.show(format!("checking {what}")),
         };
         let measured = check_pipeline(config, whose, (args.offline, says), &mut findings).await;
-        checked.push(Checked {
+        checked.push(PipelineCheck {
             name,
             source,
             limits,

@@ -8,7 +8,7 @@ use broker::amqp::Client;
 use clap::{Args, Subcommand};
 use config::Config;
 use operator::answer::Answer as _;
-use operator::dead::{self, Dead, LetterChange, SearchProgress};
+use operator::dead::{self, LetterChange, LetterQueue, SearchProgress};
 use operator::text::argument;
 use rules::delays::DelayLevels;
 use rules::tenant::Tenant;
@@ -181,8 +181,8 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
 }
 
 /// Returns access to the dead letters in `queue`.
-pub fn dead_in<'a>(queue: Arc<str>, client: &'a Client, config: &'a Config) -> Dead<'a> {
-    Dead {
+pub fn dead_in<'a>(queue: Arc<str>, client: &'a Client, config: &'a Config) -> LetterQueue<'a> {
+    LetterQueue {
         queue,
         client,
         config,
@@ -235,7 +235,7 @@ fn interrupted() -> impl Future<Output = ()> {
 }
 
 struct Letters<'a> {
-    dead: Dead<'a>,
+    dead: LetterQueue<'a>,
     /// The name of an entry of its queue.
     noun: &'static str,
     /// The advice after an interruption: how to change the remaining entries.

@@ -103,13 +103,13 @@ fn cells(worker: &ReportedWorker) -> [String; 8] {
 
 #[cfg(test)]
 mod tests {
-    use rules::report::view::{FleetReport, Said};
+    use rules::report::view::{FleetReport, WorkerEntry};
     use rules::report::{Load, Report, ReportError};
     use serde_json::json;
 
     use super::*;
 
-    fn fleet(reports: Vec<(&str, Said)>) -> Fleet {
+    fn fleet(reports: Vec<(&str, WorkerEntry)>) -> Fleet {
         let reports = reports
             .into_iter()
             .map(|(name, report)| (name.to_owned(), report));

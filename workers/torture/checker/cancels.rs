@@ -1,6 +1,6 @@
 //! Canceled jobs: compares the command's report with the outcome.
 
-use super::lives::{CancelReport, FaultIntervals, Life, Lives};
+use super::lives::{CancelReport, FaultIntervals, JobLives, Life};
 use super::{AFTERMATH, CheckRules, HistoryVerdict, Violation};
 use crate::faults::FaultKind;
 use crate::history::JobId;
@@ -19,7 +19,7 @@ pub fn is_cancelled(life: &Life) -> bool {
 
 impl HistoryVerdict {
     /// Checks that a canceled job is not called once all workers follow, and is not done.
-    pub(super) fn cancels(&mut self, lives: &Lives, broken: &FaultIntervals, rules: CheckRules) {
+    pub(super) fn cancels(&mut self, lives: &JobLives, broken: &FaultIntervals, rules: CheckRules) {
         for (job, life) in &lives.jobs {
             let Some(asked_from) = life.cancelling else {
                 continue;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::lives::{FaultIntervals, Life, Lives};
+use super::lives::{FaultIntervals, JobLives, Life};
 use super::{AFTERMATH, HistoryVerdict, Violation};
 use crate::faults::FaultKind;
 use crate::history::JobId;
@@ -12,7 +12,7 @@ use crate::history::JobId;
 pub struct JobsByKey<'a>(BTreeMap<(u32, u32), Vec<(JobId, &'a Life)>>);
 
 impl<'a> JobsByKey<'a> {
-    pub fn of(lives: &'a Lives) -> Self {
+    pub fn of(lives: &'a JobLives) -> Self {
         let mut all = Self::default();
         for (job, life) in &lives.jobs {
             if let Some(key) = life.key {

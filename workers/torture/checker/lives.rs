@@ -126,11 +126,11 @@ impl Life {
 
 /// All jobs of a history.
 #[derive(Debug, Default)]
-pub struct Lives {
+pub struct JobLives {
     pub jobs: BTreeMap<JobId, Life>,
 }
 
-impl Lives {
+impl JobLives {
     pub fn of(events: &[HistoryEvent]) -> Self {
         let mut lives = Self::default();
         let mut calls: HashMap<u64, (JobId, usize)> = HashMap::new();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::lives::{FaultIntervals, Lives};
+use super::lives::{FaultIntervals, JobLives};
 use super::{CheckRules, HistoryVerdict, Violation};
 use crate::faults::FaultKind;
 use crate::history::{EventKind, HistoryEvent};
@@ -29,7 +29,7 @@ impl HistoryVerdict {
     pub(super) fn neighbors(
         &mut self,
         events: &[HistoryEvent],
-        (lives, broken): (&Lives, &FaultIntervals),
+        (lives, broken): (&JobLives, &FaultIntervals),
         rules: CheckRules,
     ) {
         let mut max = None;

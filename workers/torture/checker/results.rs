@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::keys::JobsByKey;
-use super::lives::{DUPLICATE, FaultIntervals, Lives};
+use super::lives::{DUPLICATE, FaultIntervals, JobLives};
 use super::{HistoryVerdict, Violation};
 use crate::history::{DownstreamAnswer, EventKind, HistoryEvent, JobId};
 
@@ -18,7 +18,7 @@ impl HistoryVerdict {
     pub(super) fn check_results(
         &mut self,
         events: &[HistoryEvent],
-        (lives, keys): (&Lives, &JobsByKey<'_>),
+        (lives, keys): (&JobLives, &JobsByKey<'_>),
         broken: &FaultIntervals,
     ) {
         let mut calls: HashMap<u64, JobId> = HashMap::new();

@@ -1,12 +1,12 @@
 //! The calls of jobs with a delayed start.
 
-use super::lives::Lives;
+use super::lives::JobLives;
 use super::{HistoryVerdict, Violation};
 
 impl HistoryVerdict {
     /// Checks that no call comes before its job's start time. Publishers round times up, and
     /// Redis's clock is never ahead of theirs.
-    pub(super) fn starts(&mut self, lives: &Lives) {
+    pub(super) fn starts(&mut self, lives: &JobLives) {
         for (job, life) in &lives.jobs {
             let Some(starts) = life.starts else { continue };
             self.delayed += 1;

@@ -16,7 +16,7 @@ use crate::sections::placeholders;
 use crate::values::header::http_names;
 use crate::values::secret::SecretUrl;
 use rules::headers::is_reserved;
-use rules::job::call::{Carried, Template};
+use rules::job::call::{CarriedFields, Template};
 
 /// Maximum number of headers.
 const MAX_HEADERS: usize = 32;
@@ -75,7 +75,7 @@ impl ConfigInput {
         url: Option<&SecretUrl>,
         setting: &Setting<Raw>,
         file: &Setting<String>,
-        carried: &mut Carried,
+        carried: &mut CarriedFields,
     ) -> Option<ConfiguredHeaders> {
         let mut headers = ConfiguredHeaders::default();
         let has_user = url.is_some_and(has_user);
@@ -137,7 +137,7 @@ fn in_file(text: &str) -> Result<Raw, ValueError> {
 /// Adds the headers in `raw`, the value of `key`. `has_user` says that the URL's user sets
 /// authorization.
 fn add(
-    (headers, carried): (&mut ConfiguredHeaders, &mut Carried),
+    (headers, carried): (&mut ConfiguredHeaders, &mut CarriedFields),
     raw: &Raw,
     key: &'static str,
     has_user: bool,
@@ -213,7 +213,7 @@ pub(super) fn idempotency_key(raw: &Raw) -> Result<Option<String>, ValueError> {
         Raw::Text(text) if text == "true" => Ok(Some("{id}".to_owned())),
         raw => {
             let text = parse::text(raw, MUST)?;
-            let mut unused = Carried::default();
+            let mut unused = CarriedFields::default();
             let fits = value(text).is_some();
             match placeholders::header(text, "", &mut unused)? {
                 Some(_) if fits => Ok(Some(text.to_owned())),

@@ -16,7 +16,7 @@ use crate::sections::placeholders;
 use crate::shown_value::{ShownValue, ShownValues, show};
 use crate::values::secret::{Secret, SecretUrl};
 use crate::values::urls::UrlForm;
-use rules::job::call::Carried;
+use rules::job::call::CarriedFields;
 use rules::named::Named;
 
 const URLS: UrlForm = UrlForm {
@@ -107,7 +107,7 @@ fn token_url(raw: &Raw) -> Result<SecretUrl, ValueError> {
     if text[behind..].contains(TENANT) {
         return Err("has {tenant} after a #, but that part is never sent".to_owned());
     }
-    placeholders::host(text, TOKEN_URL.key.path, &mut Carried::default())?;
+    placeholders::host(text, TOKEN_URL.key.path, &mut CarriedFields::default())?;
     Ok(url)
 }
 
@@ -191,7 +191,7 @@ impl OAuth2 {
     /// Returns true if the host of the URL contains the tenant's name.
     pub fn has_hosts_of_tenants(&self) -> bool {
         let url = self.token_url.expose();
-        let host = placeholders::host(url, TOKEN_URL.key.path, &mut Carried::default());
+        let host = placeholders::host(url, TOKEN_URL.key.path, &mut CarriedFields::default());
         host.is_ok_and(|host| host.is_some())
     }
 

@@ -19,7 +19,7 @@ use rules::timing::lateness::auto_guard;
 
 /// A value, its origin, and its key for errors.
 #[derive(Debug, Clone)]
-struct Sourced<T> {
+struct SourcedValue<T> {
     value: T,
     at: Origin,
     key: String,
@@ -28,18 +28,18 @@ struct Sourced<T> {
 /// The keys that one place of the configuration sets for its limits.
 #[derive(Debug, Default)]
 pub(super) struct LimitLayer {
-    algorithm: Option<Sourced<Algorithm>>,
-    window: Option<Sourced<WindowSize>>,
-    zone: Option<Sourced<Zone>>,
-    starts: Option<Sourced<String>>,
-    max: Option<Sourced<u64>>,
-    burst: Option<Sourced<u64>>,
-    unit: Option<Sourced<Unit>>,
-    guard: Option<Sourced<GuardSetting>>,
-    scope: Option<Sourced<Scope>>,
-    shadow: Option<Sourced<bool>>,
-    concurrent: Option<Sourced<u64>>,
-    adaptive: Option<Sourced<Option<u8>>>,
+    algorithm: Option<SourcedValue<Algorithm>>,
+    window: Option<SourcedValue<WindowSize>>,
+    zone: Option<SourcedValue<Zone>>,
+    starts: Option<SourcedValue<String>>,
+    max: Option<SourcedValue<u64>>,
+    burst: Option<SourcedValue<u64>>,
+    unit: Option<SourcedValue<Unit>>,
+    guard: Option<SourcedValue<GuardSetting>>,
+    scope: Option<SourcedValue<Scope>>,
+    shadow: Option<SourcedValue<bool>>,
+    concurrent: Option<SourcedValue<u64>>,
+    adaptive: Option<SourcedValue<Option<u8>>>,
     /// Whether a value is wrong and has been reported.
     pub(crate) broken: bool,
 }
@@ -98,8 +98,8 @@ impl LimitLayer {
 fn take<T>(
     setting: &Setting<T>,
     (raw, at, key): (&Raw, &Origin, &str),
-) -> Result<Option<Sourced<T>>, ValueError> {
-    Ok(Some(Sourced {
+) -> Result<Option<SourcedValue<T>>, ValueError> {
+    Ok(Some(SourcedValue {
         value: (setting.read)(raw)?,
         at: at.clone(),
         key: key.to_owned(),
@@ -109,8 +109,8 @@ fn take<T>(
 /// Returns the first of `layers` that sets a value, with the value.
 fn first<'a, T>(
     layers: &[&'a LimitLayer],
-    of: impl Fn(&'a LimitLayer) -> &'a Option<Sourced<T>>,
-) -> Option<(usize, &'a Sourced<T>)> {
+    of: impl Fn(&'a LimitLayer) -> &'a Option<SourcedValue<T>>,
+) -> Option<(usize, &'a SourcedValue<T>)> {
     let mut found = layers.iter().enumerate();
     found.find_map(|(depth, layer)| Some((depth, of(layer).as_ref()?)))
 }
@@ -182,7 +182,7 @@ pub(crate) fn scope(layers: &[&LimitLayer]) -> Scope {
 /// Returns the calendar of the windows in `layers`, or `None` if they have a length.
 fn calendar(
     layers: &[&LimitLayer],
-    algorithm: &Sourced<Algorithm>,
+    algorithm: &SourcedValue<Algorithm>,
 ) -> Result<Option<Calendar>, ConfigProblem> {
     let Some((window_depth, window)) = first(layers, |layer| &layer.window) else {
         return Ok(None);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::action::JobKey;
 use crate::scheduler::outbox::ShardOutboxes;
 use crate::shards::Shards;
-use gate::{GateError, Note, ShardId, SuspectDecision, Suspected, Verdicts};
+use gate::{GateError, Note, ShardId, SuspectDecision, SuspectNote, Verdicts};
 use rules::failures::crash::NOTE_LEASE_MS;
 use rules::tenant::Tenant;
 
@@ -27,7 +27,7 @@ const MAX_RETRIES_PER_SHARD: usize = 1024;
 #[derive(Debug)]
 struct SuspectCall {
     shard: ShardId,
-    suspected: Suspected,
+    suspected: SuspectNote,
     /// Whether it was made and has ended.
     answered: bool,
 }
@@ -41,7 +41,7 @@ pub struct Notes {
     calls: BTreeMap<JobKey, SuspectCall>,
     /// The job with crashes that is being called, until the gate knows that its call has ended.
     alone: Option<JobKey>,
-    outboxes: ShardOutboxes<(JobKey, Suspected)>,
+    outboxes: ShardOutboxes<(JobKey, SuspectNote)>,
     renew_at: Duration,
 }
 
@@ -96,7 +96,7 @@ impl Notes {
         }
         let call = SuspectCall {
             shard: self.outboxes.shard_of(tenant),
-            suspected: Suspected {
+            suspected: SuspectNote {
                 tenant: tenant.clone(),
                 job: job.to_owned(),
                 owner: format!("{:x}-{}", self.worker, key.0),
@@ -127,7 +127,7 @@ impl Notes {
     }
 
     /// Returns the notes to send now, by shard.
-    pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<Suspected>)> {
+    pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<SuspectNote>)> {
         if self.renews_at().is_some_and(|at| at <= now) {
             self.renew_at = now + NOTE_RENEW_INTERVAL;
             for (key, call) in &self.calls {
@@ -135,7 +135,7 @@ impl Notes {
                 self.outboxes.push(call.shard, (*key, renewal));
             }
         }
-        let note = |(_, suspected): &(JobKey, Suspected)| suspected.clone();
+        let note = |(_, suspected): &(JobKey, SuspectNote)| suspected.clone();
         self.outboxes.send(now, MAX_NOTES_PER_REQUEST, note)
     }
 
@@ -194,7 +194,7 @@ impl Notes {
             self.renew_at = self.renew_at.min(now + RETRY_DELAY);
             // Jobs that want to begin do not wait for the retry.
             retries.extend(outbox.take_waiting(|_| true));
-            let begins = |(_, it): &(JobKey, Suspected)| matches!(it.note, Note::Begin { .. });
+            let begins = |(_, it): &(JobKey, SuspectNote)| matches!(it.note, Note::Begin { .. });
             let (begins, mut open): (Vec<_>, Vec<_>) = retries.into_iter().partition(begins);
             started.extend(begins.into_iter().map(|(key, _)| (key, Err(why.clone()))));
             let too_many = open.len().saturating_sub(MAX_RETRIES_PER_SHARD);
@@ -222,7 +222,7 @@ impl Notes {
     }
 
     /// Returns the ends of all notes that are not known to have ended, because the worker stops.
-    pub fn final_notes(&mut self) -> Vec<Suspected> {
+    pub fn final_notes(&mut self) -> Vec<SuspectNote> {
         self.end(|_| false);
         let all = self.outboxes.take_all().into_iter();
         let ended = all.filter(|(_, suspected)| matches!(suspected.note, Note::End { .. }));
@@ -231,14 +231,14 @@ impl Notes {
 }
 
 impl SuspectCall {
-    fn with_note(&self, note: Note) -> Suspected {
-        Suspected {
+    fn with_note(&self, note: Note) -> SuspectNote {
+        SuspectNote {
             note,
             ..self.suspected.clone()
         }
     }
 
-    fn end_note(&self) -> Suspected {
+    fn end_note(&self) -> SuspectNote {
         self.with_note(Note::End {
             answered: self.answered,
         })
@@ -261,7 +261,7 @@ mod tests {
 
     /// Returns the notes that are sent now, in words.
     fn sent(notes: &mut Notes, now: Duration) -> Vec<String> {
-        let word = |suspected: Suspected| {
+        let word = |suspected: SuspectNote| {
             let what = match suspected.note {
                 Note::Begin { .. } => "begin",
                 Note::Renew => "renew",
@@ -335,7 +335,7 @@ mod tests {
         notes.answered(JobKey(2));
         notes.end(|key| key != JobKey(2));
         let suspects = notes.final_notes();
-        let ended = |word: &Suspected| match word.note {
+        let ended = |word: &SuspectNote| match word.note {
             Note::End { answered } => (word.owner.clone(), answered),
             _ => panic!("{word:?}"),
         };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::action::JobKey;
-use gate::{End, Receipt, Sequences, Settled, TenantAsk};
+use gate::{End, Receipt, Sequences, StartSettlement, TenantAsk};
 use rules::limit::Limits;
 use rules::scope::Labels;
 use rules::tenant::Tenant;
@@ -69,8 +69,8 @@ impl GateQuestion {
 
     /// Returns settlements for jobs that the gate may have admitted in an answer that was lost or
     /// discarded. None of them starts.
-    pub fn in_doubt(&self) -> impl Iterator<Item = Settled> {
-        (0..self.jobs.len()).map(|number| Settled {
+    pub fn in_doubt(&self) -> impl Iterator<Item = StartSettlement> {
+        (0..self.jobs.len()).map(|number| StartSettlement {
             receipt: self.receipt(number, 0, Sequences::NONE),
             end: End::Unused,
         })

@@ -10,7 +10,7 @@ use crate::action::{Action, JobKey};
 use crate::facts::{Death, JobFact};
 use crate::scheduler::Scheduler;
 use crate::scheduler::entry::{JobEntry, Phase, SlotState};
-use gate::{GateError, ShardId, SuspectDecision, Suspected, Verdicts};
+use gate::{GateError, ShardId, SuspectDecision, SuspectNote, Verdicts};
 
 /// Delay before a job that can't run alone yet tries again, if it can wait in memory.
 const ALONE_RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -151,7 +151,7 @@ impl Scheduler {
     }
 
     /// Returns the final notes of a worker that stops in order, for the calls that it gives up.
-    pub fn final_notes(&mut self) -> Vec<Suspected> {
+    pub fn final_notes(&mut self) -> Vec<SuspectNote> {
         self.notes.final_notes()
     }
 }

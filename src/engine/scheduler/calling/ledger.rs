@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::scheduler::entry::StartRecord;
 use crate::shards::Shards;
-use gate::{End, GateError, LEASE_MS, SettleReplies, Settled, ShardId, TenantSettled};
+use gate::{End, GateError, LEASE_MS, SettleReplies, ShardId, StartSettlement, TenantSettled};
 use rules::failures::retry::pause;
 use rules::limit::Limits;
 use rules::scope::Labels;
@@ -32,7 +32,7 @@ const MAX_RETRIES_PER_SHARD: usize = 16_384;
 const MAX_DOUBTFUL_PER_SHARD: usize = 4096;
 
 /// A settlement of a start, with its tenant, labels and limits.
-type LedgerEntry = (Tenant, Labels, Limits, Settled);
+type LedgerEntry = (Tenant, Labels, Limits, StartSettlement);
 
 /// Settlements that are queued, and those in flight.
 #[derive(Debug)]
@@ -135,7 +135,13 @@ impl Ledger {
     }
 
     /// Adds a settlement of a start with these labels and limits.
-    pub fn add(&mut self, tenant: Tenant, labels: Labels, limits: Limits, settled: Settled) {
+    pub fn add(
+        &mut self,
+        tenant: Tenant,
+        labels: Labels,
+        limits: Limits,
+        settled: StartSettlement,
+    ) {
         let outbox = self.outbox(&tenant);
         outbox.open.push((tenant, labels, limits, settled));
     }
@@ -144,7 +150,12 @@ impl Ledger {
     pub fn add_start(&mut self, tenant: &Tenant, started: &StartRecord, end: End) {
         let receipt = started.receipt.clone();
         let (labels, limits) = (started.labels.clone(), started.limits.clone());
-        self.add(tenant.clone(), labels, limits, Settled { receipt, end });
+        self.add(
+            tenant.clone(),
+            labels,
+            limits,
+            StartSettlement { receipt, end },
+        );
     }
 
     /// Adds a settlement of a start that does not take place, although the gate may have admitted

@@ -10,7 +10,9 @@ use crate::facts::GateFact;
 use crate::scheduler::asking::questions::GateQuestion;
 use crate::scheduler::entry::StartRecord;
 use crate::shards::Shards;
-use gate::{End, GateError, LEASE_MS, Receipt, SettleReplies, Settled, ShardId, TenantSettled};
+use gate::{
+    End, GateError, LEASE_MS, Receipt, SettleReplies, ShardId, StartSettlement, TenantSettled,
+};
 use handler::Fate;
 use rules::limit::{MAX_REQUESTS, Unit, floor_ms};
 use rules::tenant::Tenant;
@@ -165,7 +167,7 @@ impl Settlement {
     /// Settles a permit that was not used.
     pub fn unused(&mut self, question: &GateQuestion, receipt: Receipt) {
         let end = End::Unused;
-        let settled = Settled { receipt, end };
+        let settled = StartSettlement { receipt, end };
         let (tenant, labels) = (question.tenant.clone(), question.labels.clone());
         (self.ledger).add(tenant, labels, question.limits.clone(), settled);
     }

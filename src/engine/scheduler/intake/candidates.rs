@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::action::JobKey;
 use crate::scheduler::outbox::ShardOutboxes;
 use crate::shards::Shards;
-use gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
+use gate::{Candidate, DedupeAnswer, DedupedAll, GateError, ShardId};
 
 /// Delay before a failed question is asked again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ impl Candidates {
         now: Duration,
         shard: ShardId,
         result: Result<DedupedAll, GateError>,
-    ) -> Vec<(JobKey, Result<Deduped, GateError>)> {
+    ) -> Vec<(JobKey, Result<DedupeAnswer, GateError>)> {
         let Some(outbox) = self.outboxes.get_mut(shard) else {
             return Vec::new();
         };
@@ -137,8 +137,9 @@ mod tests {
         let now = now + 2 * RETRY_DELAY;
         assert_eq!(all.send(now)[0].1.len(), 2, "no reply is no answer");
         let refused = GateError::Refused("a test".to_owned());
-        let results = all.dedupe_result(now, HERE(), Ok(vec![Ok(Deduped::First), Err(refused)]));
-        assert!(matches!(results[0], (JobKey(1), Ok(Deduped::First))));
+        let results =
+            all.dedupe_result(now, HERE(), Ok(vec![Ok(DedupeAnswer::First), Err(refused)]));
+        assert!(matches!(results[0], (JobKey(1), Ok(DedupeAnswer::First))));
         assert!(matches!(
             results[1],
             (JobKey(2), Err(GateError::Refused(_)))
@@ -154,7 +155,7 @@ mod tests {
         all.clear();
         add(&mut all, 300);
         assert!(all.send(Duration::ZERO).is_empty(), "one is under way");
-        let replies = vec![Ok(Deduped::First); MAX_JOBS_PER_REQUEST];
+        let replies = vec![Ok(DedupeAnswer::First); MAX_JOBS_PER_REQUEST];
         assert!(
             all.dedupe_result(Duration::ZERO, HERE(), Ok(replies))
                 .is_empty()

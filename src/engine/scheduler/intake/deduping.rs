@@ -8,7 +8,7 @@ use crate::facts::JobFact;
 use crate::scheduler::Scheduler;
 use crate::scheduler::entry::{JobEntry, Phase};
 use crate::scheduler::queues::QueuePosition;
-use gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
+use gate::{Candidate, DedupeAnswer, DedupedAll, GateError, ShardId};
 use rules::scope::Labels;
 
 impl Scheduler {
@@ -63,7 +63,7 @@ impl Scheduler {
                 continue;
             };
             match deduped {
-                Ok(Deduped::First) => {
+                Ok(DedupeAnswer::First) => {
                     job.claims.dedupe = None;
                     job.claims.is_first = true;
                     let end = match job.is_fresh() {
@@ -72,7 +72,7 @@ impl Scheduler {
                     };
                     self.arrange(now, key, end);
                 }
-                Ok(Deduped::Duplicate { left_ms }) => self.drop_duplicate(now, key, left_ms),
+                Ok(DedupeAnswer::Duplicate { left_ms }) => self.drop_duplicate(now, key, left_ms),
                 Err(why) => {
                     let tenant = job.claims.tenant.clone();
                     self.set_aside(now, (&tenant, &Labels::default()), &[key], &why);

@@ -29,12 +29,12 @@ pub struct Intake {
     /// Invalid messages that came before the first agreement, which brings the store's clock. They
     /// become dead letters then. The prefetch bounds them. A worker that does not agree gives them
     /// back with all other deliveries.
-    undated: Vec<(JobKey, Invalid)>,
+    undated: Vec<(JobKey, InvalidDelivery)>,
 }
 
 /// An invalid message.
 #[derive(Debug)]
-pub struct Invalid {
+pub struct InvalidDelivery {
     pub tag: Tag,
     pub message: Message,
     pub why: BadMessage,
@@ -53,12 +53,12 @@ impl Intake {
     }
 
     /// Keeps a message that becomes a dead letter after the first agreement.
-    pub fn keep_undated(&mut self, key: JobKey, invalid: Invalid) {
+    pub fn keep_undated(&mut self, key: JobKey, invalid: InvalidDelivery) {
         self.undated.push((key, invalid));
     }
 
     /// Takes the messages that waited for the first agreement.
-    pub(super) fn take_undated(&mut self) -> Vec<(JobKey, Invalid)> {
+    pub(super) fn take_undated(&mut self) -> Vec<(JobKey, InvalidDelivery)> {
         std::mem::take(&mut self.undated)
     }
 
@@ -108,7 +108,7 @@ impl Intake {
         inside: &InBody,
         settings: &EngineSettings,
         policy: &Policy,
-    ) -> Result<JobEntry, Box<Invalid>> {
+    ) -> Result<JobEntry, Box<InvalidDelivery>> {
         let tag = delivery.tag;
         let mut message = delivery.message;
         let has_own_id = message.id().is_some();
@@ -124,7 +124,7 @@ impl Intake {
         let mut claims = match job::read_with(&message, inside, returned, &settings.fields, policy)
         {
             Ok(claims) => claims,
-            Err(why) => return Err(Box::new(Invalid { tag, message, why })),
+            Err(why) => return Err(Box::new(InvalidDelivery { tag, message, why })),
         };
         if delivery.redelivered
             && let Some(dedupe) = &mut claims.dedupe

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::deliveries::Invalid;
+use super::deliveries::InvalidDelivery;
 use crate::action::JobKey;
 use crate::facts::JobFact;
 use crate::scheduler::Scheduler;
@@ -17,9 +17,9 @@ impl Scheduler {
         &mut self,
         now: Duration,
         key: JobKey,
-        invalid: Invalid,
+        invalid: InvalidDelivery,
     ) {
-        let Invalid { tag, message, why } = invalid;
+        let InvalidDelivery { tag, message, why } = invalid;
         let id = message.id().unwrap_or_default().to_owned();
         let reason = why.to_string();
         let headers = headers::dead(1, &reason, self.clock.at_least(now));

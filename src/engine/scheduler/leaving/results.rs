@@ -13,7 +13,7 @@ use crate::scheduler::Scheduler;
 use crate::scheduler::entry::LastCall;
 use crate::scheduler::report_limiter::ReportLimiter;
 use broker::{Message, PublishError, Reply};
-use handler::{Answered, Outcome};
+use handler::{ApiAnswer, Outcome};
 use rules::headers::{self, HeaderValue, Headers};
 use rules::limit::floor_ms;
 
@@ -42,7 +42,7 @@ impl Scheduler {
         now: Duration,
         key: JobKey,
         (outcome, took): (&Outcome, Duration),
-        answered: Option<Box<Answered>>,
+        answered: Option<Box<ApiAnswer>>,
     ) {
         let Some(results) = self.settings.results.as_ref() else {
             return;
@@ -167,7 +167,7 @@ impl Scheduler {
         own.push((headers::JOB_ID, HeaderValue::Text(id)));
         let published = message.published_at_ms();
         own.extend(published.map(|ms| (headers::PUBLISHED, headers::int(ms))));
-        let (mut answered, mut answer_headers) = (Answered::default(), Vec::new());
+        let (mut answered, mut answer_headers) = (ApiAnswer::default(), Vec::new());
         if let Some(call) = last_call {
             if let Some(ms) = call.answered_ms {
                 let called = ms.saturating_sub(floor_ms(call.took));

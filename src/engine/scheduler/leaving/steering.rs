@@ -17,7 +17,8 @@ use rules::headers::{self, HeaderValue};
 use rules::job;
 use rules::limit::{Limits, floor_ms};
 use rules::steering::{
-    CANCELLED, DIVERTED, Hold, JobRequests, Sighted, SightedState, Sighting, Steering, WaitState,
+    CANCELLED, DIVERTED, Hold, JobRequests, JobSighting, SightedState, Sighting, Steering,
+    WaitState,
 };
 use rules::tenant::Tenant;
 
@@ -31,7 +32,7 @@ pub struct SteeringState {
     pub now: Arc<Steering>,
     open: BTreeMap<(Tenant, String), Sighting>,
     /// Reports in flight.
-    sent: Vec<Sighted>,
+    sent: Vec<JobSighting>,
     not_before: Duration,
 }
 
@@ -213,8 +214,8 @@ impl Scheduler {
             return;
         }
         let open = std::mem::take(&mut self.steering.open).into_iter();
-        let batch: Vec<Sighted> = open
-            .map(|((tenant, job), sighting)| Sighted {
+        let batch: Vec<JobSighting> = open
+            .map(|((tenant, job), sighting)| JobSighting {
                 tenant,
                 job,
                 sighting,
@@ -232,7 +233,7 @@ impl Scheduler {
             return;
         }
         self.steering.not_before = now + RETRY_DELAY;
-        for Sighted {
+        for JobSighting {
             tenant,
             job,
             sighting,

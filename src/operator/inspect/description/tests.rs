@@ -1,7 +1,7 @@
 use config::Config;
 use gate::UsageOfLimit;
 use rules::answers::Quotas;
-use rules::learned::Learned;
+use rules::learned::LearnedState;
 use rules::scope::{Labels, Scope};
 
 use super::*;
@@ -282,7 +282,7 @@ fn overrides_are_shown_beside_learned_limits() {
     );
     let limit = limit.expect("in range").with_band(50);
     // Lowered to 10 a minute ago, for a day.
-    let learned = Learned::read(&format!(
+    let learned = LearnedState::read(&format!(
         "{},10,72000000,72000000,1,{},0,0,11,1,1,{}",
         NOW - 60_000,
         NOW + 86_400_000,

@@ -4,14 +4,14 @@ use super::State;
 use super::scopes::Scopes;
 use crate::gate::usage::Clock;
 use crate::gate::waitlist::KEEP_MS;
-use crate::learned::{Evidence, Learned, Sunk, explained_ms, explains_refusal};
+use crate::learned::{Evidence, LearnedState, MaxChange, explained_ms, explains_refusal};
 use crate::limit::Limit;
 
 impl Scopes<'_> {
     /// Adjusts the adaptive limits among `limits` to `evidence` from an API response. Returns the
     /// limits that sank. Usage does not change, except that buckets and sliding counters accumulate
     /// nothing while the API is closed.
-    pub fn learn(&mut self, limits: &[Limit], clock: Clock, evidence: &Evidence) -> Vec<Sunk> {
+    pub fn learn(&mut self, limits: &[Limit], clock: Clock, evidence: &Evidence) -> Vec<MaxChange> {
         let now = clock.now_ms;
         match evidence {
             Evidence::Refused {
@@ -22,21 +22,21 @@ impl Scopes<'_> {
             } => {
                 let before = self.in_force(limits, now);
                 let found = self.most_likely_cause(limits, clock, *started_ms, *after_ms);
-                let sunk = found.map(|(which, count)| {
+                let change = found.map(|(which, count)| {
                     let units = limits[which].unit().of((*cost).max(1));
                     let call = (*started_ms, units, count);
                     self.sink(limits, now, which, |state, limit| {
                         Some(state.learned.refuse(now, limit, call))
                     })
                 });
-                if let Some(Some(sunk)) = sunk
-                    && sunk.is_new
+                if let Some(Some(change)) = change
+                    && change.is_new
                 {
-                    let which = sunk.limit;
+                    let which = change.limit;
                     let closed_ms = (*closed_ms).min(explained_ms(&limits[which]));
                     self.hold(&before, limits, which, clock, now + closed_ms);
                 }
-                sunk.flatten().into_iter().collect()
+                change.flatten().into_iter().collect()
             }
             Evidence::Advertised(all) => {
                 let learn = |(which, max): (usize, &u64)| {
@@ -109,7 +109,7 @@ impl Scopes<'_> {
         now: u64,
         which: usize,
         learn: impl FnOnce(&mut State, &Limit) -> Option<(u64, bool)>,
-    ) -> Option<Sunk> {
+    ) -> Option<MaxChange> {
         let partition = self.layout.partitions[which];
         let before = self.in_force(limits, now)[which].max();
         let (configured, set) = (&limits[which], self.set(&limits[which], now));
@@ -123,7 +123,7 @@ impl Scopes<'_> {
         let state = &mut self.states[partition];
         let (ends_ms, is_new) = learn(state, highest)?;
         state.expires = state.expires.max(now.max(state.needed_until()) + KEEP_MS);
-        Some(Sunk {
+        Some(MaxChange {
             limit: which,
             from: before,
             to: self.in_force(limits, now)[which].max(),
@@ -134,7 +134,7 @@ impl Scopes<'_> {
     }
 
     /// Returns the learned value of each of `limits`, or `None` where it no longer counts.
-    pub(super) fn learned_of(&self, limits: &[Limit], now: u64) -> Vec<Option<Learned>> {
+    pub(super) fn learned_of(&self, limits: &[Limit], now: u64) -> Vec<Option<LearnedState>> {
         let partitions = &self.layout.partitions;
         let of = |(limit, partition): (&Limit, &usize)| {
             self.states[*partition].learned.of(limit, now).copied()

@@ -5,7 +5,9 @@ mod schedule;
 
 use super::call::Call;
 use super::{MARK_MS, State};
-use crate::decision::{Answer, End, Inspection, Question, Settled, Tally, Tried, UsageOfLimit};
+use crate::decision::{
+    Answer, End, Inspection, Question, StartSettlement, Tally, TrialStatus, UsageOfLimit,
+};
 use crate::gate::fair_queue::reach;
 use crate::gate::usage::Clock;
 use crate::gate::waitlist::{KEEP_MS, Waitlist};
@@ -118,7 +120,13 @@ impl<'a> Scopes<'a> {
 
     /// Settles calls that have ended: replaces their charges with actual costs, and ends or renews
     /// their leases. A `call` that was settled before is ignored.
-    pub fn settle(&mut self, limits: &[Limit], clock: Clock, call: &str, settled: &[Settled]) {
+    pub fn settle(
+        &mut self,
+        limits: &[Limit],
+        clock: Clock,
+        call: &str,
+        settled: &[StartSettlement],
+    ) {
         let now = clock.now_ms;
         self.states[self.layout.control].forget_overrides(now);
         let limits = self.in_force(limits, now);
@@ -198,7 +206,7 @@ impl<'a> Scopes<'a> {
             let trial = self.states[*partition].trials.get(limit);
             (
                 usage,
-                trial.map_or_else(Tried::default, |trial| trial.tried(now)),
+                trial.map_or_else(TrialStatus::default, |trial| trial.tried(now)),
             )
         };
         let of_shadows = limits

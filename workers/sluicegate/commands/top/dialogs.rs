@@ -64,7 +64,7 @@ pub enum LimitChange {
 }
 
 /// The next step.
-pub enum Next {
+pub enum DialogStep {
     /// Another question.
     Ask(Prompt),
     /// The request was refused for this reason.
@@ -87,19 +87,24 @@ impl Prompt {
 
     /// Asks for the limit of `tenant` and its change. `meant` is the limit that is selected on the
     /// screen.
-    pub fn limit(config: &Config, tenant: Tenant, wish: LimitChange, meant: Option<&str>) -> Next {
+    pub fn limit(
+        config: &Config,
+        tenant: Tenant,
+        wish: LimitChange,
+        meant: Option<&str>,
+    ) -> DialogStep {
         let policy = &config.rate_limiter.policy;
         let found = meant.and_then(|meant| limit_name(policy, &tenant, Some(meant)).ok());
         let found = found.map_or_else(|| limit_name(policy, &tenant, None), Ok);
         match found {
             Ok(name) => match Self::of_limit(config, tenant, name, wish) {
-                Ok(asking) => Next::Ask(asking),
-                Err(why) => Next::Refused(plain(&why, 400)),
+                Ok(asking) => DialogStep::Ask(asking),
+                Err(why) => DialogStep::Refused(plain(&why, 400)),
             },
             Err(_) if !names(config, &tenant).is_empty() => {
-                Next::Ask(Self::line(PromptStep::Name(tenant, wish)))
+                DialogStep::Ask(Self::line(PromptStep::Name(tenant, wish)))
             }
-            Err(why) => Next::Refused(plain(&why.to_string(), 400)),
+            Err(why) => DialogStep::Refused(plain(&why.to_string(), 400)),
         }
     }
 
@@ -271,10 +276,10 @@ mod tests {
         asking.entered(config)
     }
 
-    fn asked(next: Next) -> Prompt {
+    fn asked(next: DialogStep) -> Prompt {
         match next {
-            Next::Ask(asking) => asking,
-            Next::Refused(why) => panic!("{why}"),
+            DialogStep::Ask(asking) => asking,
+            DialogStep::Refused(why) => panic!("{why}"),
         }
     }
 
@@ -347,8 +352,8 @@ mod tests {
 
         let global = config("rate-limiter: {scope: global}");
         match Prompt::limit(&global, tenant(), LimitChange::Set, None) {
-            Next::Refused(why) => assert!(why.contains("scope: global"), "{why}"),
-            Next::Ask(other) => panic!("{other:?}"),
+            DialogStep::Refused(why) => assert!(why.contains("scope: global"), "{why}"),
+            DialogStep::Ask(other) => panic!("{other:?}"),
         }
     }
 
@@ -373,8 +378,8 @@ mod tests {
         assert_eq!(asking, Prompt::Sure(Act::Try(trial, 86_400_000)));
         // A limit that can't be tried is refused before a number is typed.
         match Prompt::limit(&config, tenant(), LimitChange::Try, Some("at-once")) {
-            Next::Refused(why) => assert!(why.contains("max-concurrent"), "{why}"),
-            Next::Ask(other) => panic!("{other:?}"),
+            DialogStep::Refused(why) => assert!(why.contains("max-concurrent"), "{why}"),
+            DialogStep::Ask(other) => panic!("{other:?}"),
         }
         let end = asked(Prompt::limit(
             &config,

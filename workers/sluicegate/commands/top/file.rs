@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The result of a read: the shown pipelines, or the reason why the file can't be used.
-pub type Read = Result<Vec<(PipelineName, Config)>, String>;
+pub type FileReading = Result<Vec<(PipelineName, Config)>, String>;
 
 /// The pipelines of a configuration that are shown.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ impl PipelineFilter {
     ///
     /// # Errors
     /// There is no pipeline of this name.
-    pub fn of(&self, all: &Pipelines) -> Read {
+    pub fn of(&self, all: &Pipelines) -> FileReading {
         let own = |(name, config): (&PipelineName, &Config)| (name.clone(), config.clone());
         Ok(match &self.0 {
             Some(name) => vec![own(all.one(Some(name))?)],
@@ -40,7 +40,7 @@ impl PipelineFilter {
 /// Returns the reads after each change of the file, beginning with the first read. A separate
 /// thread checks the file as long as the program runs, so that a hanging file system does not block
 /// the screen.
-pub fn reads(path: Option<PathBuf>, filter: PipelineFilter) -> mpsc::Receiver<Read> {
+pub fn reads(path: Option<PathBuf>, filter: PipelineFilter) -> mpsc::Receiver<FileReading> {
     let (send, reads) = mpsc::channel(1);
     let mut source = ConfigSource::new(path);
     thread::spawn(move || {

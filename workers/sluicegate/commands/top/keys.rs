@@ -7,7 +7,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use rules::tenant::Tenant;
 
 use super::action::{Act, LetterSelection};
-use super::dialogs::{LimitChange, Next, Prompt};
+use super::dialogs::{DialogStep, LimitChange, Prompt};
 use super::model::{Model, ServerRequest, TenantPage, TopView, VIEWS};
 use super::query::QueryState;
 
@@ -224,7 +224,7 @@ impl Model {
         };
         let of_limit = |wish| of(wish, limit);
         let next = match key {
-            'p' => Next::Ask(Prompt::pause(tenant)),
+            'p' => DialogStep::Ask(Prompt::pause(tenant)),
             'l' => of_limit(LimitChange::Set),
             'c' => of_limit(LimitChange::Clear),
             't' => of_limit(LimitChange::Try),
@@ -235,25 +235,25 @@ impl Model {
                 let only = tried.next().filter(|_| tried.next().is_none());
                 of(LimitChange::EndTry, limit.or(only))
             }
-            'r' => Next::Ask(Prompt::Sure(Act::Change(tenant, Change::Resume))),
-            _ => Next::Ask(Prompt::Sure(Act::Change(tenant, Change::Reset))),
+            'r' => DialogStep::Ask(Prompt::Sure(Act::Change(tenant, Change::Resume))),
+            _ => DialogStep::Ask(Prompt::Sure(Act::Change(tenant, Change::Reset))),
         };
         match next {
-            Next::Ask(asking) => self.asking = Some(asking),
-            Next::Refused(why) => self.show_status(why, true),
+            DialogStep::Ask(asking) => self.asking = Some(asking),
+            DialogStep::Refused(why) => self.show_status(why, true),
         }
     }
 
     /// Asks to enforce what is tried for `tenant`. `meant` is the limit that is selected on the
     /// screen.
-    fn enforced(&self, tenant: Tenant, meant: Option<&str>) -> Next {
+    fn enforced(&self, tenant: Tenant, meant: Option<&str>) -> DialogStep {
         let tried: Vec<(&str, u64)> = (self.tried(&tenant))
             .filter(|(name, _)| meant.is_none_or(|meant| meant == *name))
             .collect();
         match tried.as_slice() {
-            [(name, max)] => Next::Ask(Prompt::enforce(tenant, (*name).to_owned(), *max)),
-            [] => Next::Refused("no limit is being tried: t tries one".to_owned()),
-            _ => Next::Refused(
+            [(name, max)] => DialogStep::Ask(Prompt::enforce(tenant, (*name).to_owned(), *max)),
+            [] => DialogStep::Refused("no limit is being tried: t tries one".to_owned()),
+            _ => DialogStep::Refused(
                 "several limits are being tried: select one in the limits (3)".to_owned(),
             ),
         }

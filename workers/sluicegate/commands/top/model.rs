@@ -16,7 +16,7 @@ use rules::tenant::Tenant;
 
 use super::cursor::Cursor;
 use super::dialogs::Prompt;
-use super::file::Read;
+use super::file::FileReading;
 use super::query::QueryState;
 pub use questions::{ServerAnswer, ServerRequest};
 pub use rows::ListedLimit;
@@ -132,7 +132,7 @@ impl Model {
 
     /// Takes a read of the configuration. Returns true if another one is shown from now on. An
     /// unusable configuration changes nothing and is reported.
-    pub fn reread(&mut self, read: Read) -> bool {
+    pub fn reread(&mut self, read: FileReading) -> bool {
         let (before, now) = match &read {
             Ok(all) => {
                 let names = all.iter().map(|(name, _)| name);

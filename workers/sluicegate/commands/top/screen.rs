@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::file::Read;
+use super::file::FileReading;
 use super::model::{Model, ServerAnswer, ServerRequest};
 use super::servers::{Answers, Servers};
 use super::theme::Theme;
@@ -170,7 +170,7 @@ impl TopSession<'_> {
     }
 
     /// Applies a changed configuration.
-    fn apply_file(&mut self, read: Read) {
+    fn apply_file(&mut self, read: FileReading) {
         if self.model.reread(read) {
             match self.tasks.servers.with(self.model.configs()) {
                 Ok(servers) => self.tasks.servers = servers,
@@ -215,7 +215,7 @@ impl TopSession<'_> {
 /// The terminal went away, or a task panicked.
 pub async fn run(
     model: Model,
-    (servers, mut files): (Servers, mpsc::Receiver<Read>),
+    (servers, mut files): (Servers, mpsc::Receiver<FileReading>),
     clock: &WallClock,
     theme: Theme,
 ) -> Result<ExitCode, Failure> {

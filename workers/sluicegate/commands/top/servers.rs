@@ -9,7 +9,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use gate::redis::RedisGate;
 use operator::NotDone;
-use operator::dead::{self, ChangeResult, Dead, Filter, LetterList};
+use operator::dead::{self, ChangeResult, Filter, LetterList, LetterQueue};
 use operator::inspect::{Glance, inspect};
 use operator::labels::GivenLabels;
 use operator::overview::{Overview, TenantSelection};
@@ -214,8 +214,8 @@ impl PipelineServers {
         connected.map_err(|why| why.to_string())
     }
 
-    fn dead<'a>(&'a self, client: &'a Client, until: Option<Instant>) -> Dead<'a> {
-        Dead {
+    fn dead<'a>(&'a self, client: &'a Client, until: Option<Instant>) -> LetterQueue<'a> {
+        LetterQueue {
             queue: Arc::clone(&client.names().dead),
             client,
             config: &self.config,

@@ -24,7 +24,7 @@ const MAX_TENANTS_PER_REQUEST: usize = 256;
 
 /// The advertised limits: known, queued, and being stored.
 #[derive(Debug, Default)]
-pub struct Advertised {
+pub struct AdvertisedLimits {
     known: HashMap<Tenant, KnownQuotas>,
     swept: Duration,
     outbox: Outbox<(Tenant, Quotas)>,
@@ -41,7 +41,7 @@ struct KnownQuotas {
     same_at: Duration,
 }
 
-impl Advertised {
+impl AdvertisedLimits {
     /// Records the limits in an answer to a job of `tenant`. Returns whether they are news, or
     /// `None` if they are not stored now.
     pub fn record(&mut self, now: Duration, tenant: &Tenant, quotas: Quotas) -> Option<bool> {
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_changed_quota_is_written_soon_and_an_unchanged_one_rarely() {
-        let (mut quotas, a) = (Advertised::default(), tenant(1));
+        let (mut quotas, a) = (AdvertisedLimits::default(), tenant(1));
         let (ten, five) = (Quotas::read("10/1"), Quotas::read("5/1"));
         assert_eq!(quotas.record(SECOND, &a, Quotas::default()), None);
         assert_eq!(quotas.record(SECOND, &a, ten), Some(true));
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_failed_write_is_retried_after_a_pause() {
-        let (mut quotas, a, ten) = (Advertised::default(), tenant(1), Quotas::read("10/1"));
+        let (mut quotas, a, ten) = (AdvertisedLimits::default(), tenant(1), Quotas::read("10/1"));
         quotas.record(SECOND, &a, ten);
         quotas.send(SECOND);
         quotas.advertised_result(2 * SECOND, false);
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let (mut quotas, ten) = (Advertised::default(), Quotas::read("10/1"));
+        let (mut quotas, ten) = (AdvertisedLimits::default(), Quotas::read("10/1"));
         for number in 0..2 * MAX_TENANTS_PER_REQUEST {
             quotas.record(SECOND, &tenant(number), ten);
         }

@@ -9,7 +9,7 @@ use crate::facts::LimitFact;
 use crate::scheduler::Scheduler;
 use crate::scheduler::entry::StartRecord;
 use crate::scheduler::outbox::Outbox;
-use gate::{Evidence, GateError, LearnedAll, LimitEvidence, Sunk};
+use gate::{Evidence, GateError, LearnedAll, LimitEvidence, MaxChange};
 use handler::Outcome;
 use rules::answers::{Excess, Quotas};
 use rules::limit::{Limit, Limits, Unit, ceil_ms};
@@ -158,16 +158,16 @@ impl Lessons {
     }
 
     /// Records that a limit is lowered. Returns a fact if that is news.
-    fn sunk(
+    fn max_changed(
         &mut self,
         now: Duration,
         (tenant, limit): (&Tenant, &Limit),
-        sunk: &Sunk,
+        change: &MaxChange,
         left: Duration,
     ) -> Option<LimitFact> {
         let scope = (!limit.is_global()).then(|| tenant.clone());
         let key = (scope.clone(), limit.name().to_owned());
-        if sunk.to >= sunk.set {
+        if change.to >= change.set {
             return self.restored(now, &key);
         }
         let until = now.saturating_add(left);
@@ -179,13 +179,13 @@ impl Lessons {
                 _ => self.next_check.min(until),
             };
         }
-        let is_news = sunk.is_new && sunk.to < sunk.from;
+        let is_news = change.is_new && change.to < change.from;
         is_news.then(|| LimitFact::Lowered {
             scope,
             limit: limit.name().to_owned(),
-            from: sunk.from,
-            to: sunk.to,
-            max: sunk.set,
+            from: change.from,
+            to: change.to,
+            max: change.set,
             left,
             lowered: self.count(limit.name()),
         })
@@ -254,13 +254,14 @@ impl Scheduler {
                     continue;
                 }
             };
-            for sunk in learned {
-                let Some(limit) = limits.get(sunk.limit) else {
+            for change in learned {
+                let Some(limit) = limits.get(change.limit) else {
                     continue;
                 };
-                let left = Duration::from_millis(sunk.ends_ms.saturating_sub(clock_ms));
+                let left = Duration::from_millis(change.ends_ms.saturating_sub(clock_ms));
                 let of = (tenant, limit);
-                self.facts.extend(self.lessons.sunk(now, of, &sunk, left));
+                self.facts
+                    .extend(self.lessons.max_changed(now, of, &change, left));
             }
         }
     }
@@ -289,7 +290,7 @@ mod tests {
     }
 
     fn sink(lessons: &mut Lessons, at: u32, number: usize, to: u64, left: u32) -> Vec<String> {
-        let sunk = Sunk {
+        let change = MaxChange {
             limit: 1,
             from: 100,
             to,
@@ -298,7 +299,7 @@ mod tests {
             is_new: true,
         };
         let of = (&tenant(number), &limits()[1]);
-        words(lessons.sunk(at * SECOND, of, &sunk, left * SECOND))
+        words(lessons.max_changed(at * SECOND, of, &change, left * SECOND))
     }
 
     fn words(facts: impl IntoIterator<Item = LimitFact>) -> Vec<String> {

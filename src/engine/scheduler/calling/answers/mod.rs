@@ -1,8 +1,8 @@
 //! Applies what the API says about itself to other jobs: that it throttles a tenant or all tenants,
 //! and what its limits are. `rules::answers` decides what an answer means.
 //!
-//! [`UnstoredThrottles`] retries throttles that could not be stored in the gate, [`Advertised`]
-//! stores the API's limits, and [`Lessons`] stores lessons for adaptive limits.
+//! [`UnstoredThrottles`] retries throttles that could not be stored in the gate,
+//! [`AdvertisedLimits`] stores the API's limits, and [`Lessons`] stores lessons for adaptive limits.
 
 mod advertised;
 mod lessons;
@@ -10,7 +10,7 @@ mod unstored_throttles;
 
 use std::time::Duration;
 
-pub use advertised::Advertised;
+pub use advertised::AdvertisedLimits;
 pub(in crate::scheduler) use lessons::{Learner, Lessons};
 pub use unstored_throttles::UnstoredThrottles;
 

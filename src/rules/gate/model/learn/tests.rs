@@ -49,14 +49,14 @@ impl Bench {
         });
     }
 
-    fn learn(&mut self, evidence: &Evidence) -> Vec<Sunk> {
+    fn learn(&mut self, evidence: &Evidence) -> Vec<MaxChange> {
         let (limits, clock) = (&self.limits, self.clock());
         self.state
             .alone(limits, |scopes| scopes.learn(limits, clock, evidence))
     }
 
     /// Refuses `times` of the calls that started just now.
-    fn refuse(&mut self, times: u64) -> Vec<Sunk> {
+    fn refuse(&mut self, times: u64) -> Vec<MaxChange> {
         let refused = self.refusal(0);
         (0..times).flat_map(|_| self.learn(&refused)).collect()
     }
@@ -85,9 +85,9 @@ impl Bench {
 fn a_burst_of_refusals_is_one_event_and_finds_the_number() {
     let mut bench = Bench::new(limit(Algorithm::SlidingWindow, 100, 50));
     bench.start(100);
-    let sunk = bench.refuse(20);
-    assert_eq!(sunk.iter().filter(|sunk| sunk.is_new).count(), 1);
-    assert_eq!((sunk[0].from, sunk[0].to, sunk[19].to), (100, 99, 80));
+    let change = bench.refuse(20);
+    assert_eq!(change.iter().filter(|change| change.is_new).count(), 1);
+    assert_eq!((change[0].from, change[0].to, change[19].to), (100, 99, 80));
     let learned = bench.usage().learned.expect("it has learned");
     assert_eq!(
         (learned.times, learned.seen, learned.refused),
@@ -226,9 +226,10 @@ fn the_fullest_limit_that_explains_the_wait_learns() {
                 after_ms,
                 closed_ms: 0,
             };
-            let sunk = scopes.learn(&limits, clock, &refused);
-            sunk.first()
-                .map(|sunk| limits[sunk.limit].name().to_owned())
+            let change = scopes.learn(&limits, clock, &refused);
+            change
+                .first()
+                .map(|change| limits[change.limit].name().to_owned())
         })
     };
     assert_eq!(which(0).as_deref(), Some("second"));
@@ -250,8 +251,8 @@ fn a_reset_forgets_and_the_stored_text_survives_a_round_trip() {
     // Each time it is refused again within two windows.
     assert_eq!(learned.to, 300 - 3 - 6 * 12);
     assert!(learned.past.iter().all(|(at, _)| *at > 0));
-    assert_eq!(Learned::read(&learned.text()), Some(learned));
-    assert_eq!(Learned::read("1,2,3"), None);
+    assert_eq!(LearnedState::read(&learned.text()), Some(learned));
+    assert_eq!(LearnedState::read("1,2,3"), None);
     bench.state.change(bench.now, &Change::Reset);
     assert_eq!((bench.max(), bench.usage().learned), (300, None));
 }
@@ -304,8 +305,8 @@ proptest! {
                     let started_ms = bench.now - ago;
                     let refused = Evidence::Refused { started_ms, cost: 1, after_ms: 0, closed_ms: 0 };
                     for _ in 0..times {
-                        for sunk in bench.learn(&refused) {
-                            prop_assert!(sunk.to <= sunk.from, "{sunk:?}");
+                        for change in bench.learn(&refused) {
+                            prop_assert!(change.to <= change.from, "{change:?}");
                         }
                     }
                 }
