@@ -35,6 +35,9 @@
 
 #![allow(clippy::too_many_lines, reason = "a test may have many steps or cases")]
 
+// As other packages call it.
+extern crate sluicegate_engine as engine;
+
 mod away;
 mod backlog;
 mod broker;
