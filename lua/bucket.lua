@@ -1,10 +1,11 @@
 -- token-bucket-algo and leaky-bucket-algo: a STRING of packed numbers: (1) the level at a time; (2)
--- that time (ms); (3) when the bucket is full; (4) its highest level since another time; (5) that
--- time; (6) its highest level in the minute or more before. A level is two numbers: whole tokens,
--- and a part of the next one, in `span`ths. A level times the span would not be exact in a double.
--- The specification is src/rules/algorithms/bucket.rs. Constants that no Lua file sets come from
--- src/gate/scripts.rs, which takes their values from the specification's constants. The block ends
--- the functions' scope: a script can have 200 local variables.
+-- that time (ms); (3) when the bucket is full, also if its size follows another max by then; (4) its
+-- highest level since another time; (5) that time; (6) its highest level in the minute or more
+-- before. A level is two numbers: whole tokens, and a part of the next one, in `span`ths. A level
+-- times the span would not be exact in a double. The specification is
+-- src/rules/algorithms/bucket.rs. Constants that no Lua file sets come from src/gate/scripts.rs,
+-- which takes their values from the specification's constants. The block ends the functions' scope:
+-- a script can have 200 local variables.
 do
   local BUCKET_FORMAT, BUCKET_BYTES = '>i8I4I6I8i8I4I6i8I4', 56
 
@@ -220,7 +221,12 @@ do
       if limit.taken then
         local most, most_part = bucket_most(limit)
         local missing, part = level_difference(limit, most, most_part, limit.level, limit.part)
-        local full = math.min(limit.now + bucket_millis(limit, missing, part), LATEST_MS)
+        local wait = bucket_millis(limit, missing, part)
+        if limit.algorithm.burst_follows and limit.burst == limit.max then
+          -- The end of a lower max makes the bucket larger, and it may not be full then.
+          wait = math.max(wait, limit.span + limit.margin)
+        end
+        local full = math.min(limit.now + wait, LATEST_MS)
         redis.call('SET', KEYS[limit.key],
           struct.pack(BUCKET_FORMAT, limit.level, limit.part, limit.now, full, limit.peak, limit.peak_part, limit.since, limit.before,
             limit.before_part), 'PXAT', int(full))

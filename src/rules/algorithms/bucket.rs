@@ -118,7 +118,8 @@ struct Level {
     tokens: i128,
     /// When the bucket had this level, in milliseconds since the epoch.
     at: u64,
-    /// When it is full, so that its level need not be stored any more.
+    /// When it is full, also if its size follows another `max` by then, so that its level need not
+    /// be stored any more.
     full: u64,
     /// When the current period began. `peak` is the highest level in it, and `peak_before` in the
     /// period of [`PERIOD_MS`] or more before.
@@ -250,8 +251,13 @@ impl Bucket {
     fn drain(&mut self, terms: &Terms, units: u64) {
         let left = self.live.tokens - product(units, self.live.span);
         self.live.tokens = left.max(lowest_level(terms));
-        let full = self.live.at + refill_ms(terms, full_level(terms) - self.live.tokens);
-        self.live.full = full.min(LATEST_MS);
+        let mut wait = refill_ms(terms, full_level(terms) - self.live.tokens);
+        let default_burst = terms.algorithm().facts().default_burst;
+        if default_burst == Some(DefaultBurst::Max) && terms.burst() == terms.max() {
+            // The end of a lower max makes the bucket larger, and it may not be full then.
+            wait = wait.max(terms.span() + terms.forgiven_ms);
+        }
+        self.live.full = (self.live.at + wait).min(LATEST_MS);
         self.stored = self.live;
     }
 }

@@ -1,8 +1,10 @@
 //! Keys in Redis live as long as the usage that they hold counts.
 
-use gate::{End, Gate, StartSettlement, TenantSettled};
-use kit::MS;
-use kit::gate::{FRESH, asking, fake_gate, limit, memory_gate, receipt, tenant};
+use gate::{Change, End, Gate, StartSettlement, TenantSettled};
+use kit::gate::{
+    FRESH, LimitedGate, ask, asking, fake_gate, limit, memory_gate, receipt, started, tenant,
+};
+use kit::{MS, SECOND};
 use rules::limit::{Algorithm, Limit};
 use rules::scope::Labels;
 
@@ -49,4 +51,31 @@ async fn no_key_expires_while_its_usage_counts() {
             }
         }
     }
+}
+
+/// A bucket that is full under an operator's lower max is not full once the max ends.
+#[tokio::test(start_paused = true)]
+async fn a_bucket_fills_up_after_a_lower_max_ends() {
+    let limit = limit(Algorithm::TokenBucket, 100, 10_000);
+    let (fake, model) = (fake_gate(limit.clone()), memory_gate(limit));
+    assert_eq!(starts_after_a_lower_max(&fake).await, 19);
+    assert_eq!(starts_after_a_lower_max(&model).await, 19);
+}
+
+async fn starts_after_a_lower_max(gate: &LimitedGate<impl Gate>) -> usize {
+    let (scope, name) = (tenant("t").into(), "default".to_owned());
+    assert_eq!(started(&ask(gate, "t", 100, &[FRESH; 100]).await), 100);
+    tokio::time::sleep(5 * SECOND).await;
+    assert_eq!(started(&ask(gate, "t", 1, &[FRESH]).await), 1);
+    let lower = Change::Limit {
+        name: name.clone(),
+        max: 10,
+        duration_ms: 60_000,
+    };
+    gate.change(&scope, &lower).await.expect("the gate answers");
+    assert_eq!(started(&ask(gate, "t", 1, &[FRESH]).await), 1);
+    tokio::time::sleep(SECOND + 10 * MS).await;
+    let end = Change::Unlimit { name };
+    gate.change(&scope, &end).await.expect("the gate answers");
+    started(&ask(gate, "t", 100, &[FRESH; 50]).await)
 }
