@@ -42,7 +42,7 @@ ALGORITHMS['fixed-window-algo'] = {
     if not limit.stored then
       wrong_value(limit.key + ahead, 'a count')
     end
-    limit.window, limit.held, limit.taken = limit.index + ahead, limit.stored, 0
+    limit.window, limit.held, limit.taken, limit.repeated = limit.index + ahead, limit.stored, 0, order < 0
     if order < 0 and fixed_is_doubtful(limit, limits, waitlist.key, own, start) then
       limit.held = math.max(limit.held, limit.max)
     elseif order > 0 then
@@ -71,8 +71,12 @@ ALGORITHMS['fixed-window-algo'] = {
     limit.taken = limit.taken + units
   end,
 
-  -- Windows in the past are not corrected.
+  -- Windows in the past are not corrected. Units of other jobs must not be returned: if the clock
+  -- was stepped back, the job may have been counted in this window before.
   settle = function(limit, _, job, more)
+    if limit.repeated and more < 0 then
+      return
+    end
     if math.floor(job.started / limit.span) == limit.window and limit.known then
       limit.taken = math.max(limit.taken + more, -limit.stored)
     end

@@ -99,8 +99,9 @@ pub struct FixedWindows {
     counts: BTreeMap<u64, (u64, u64)>,
     /// The window of the last load.
     index: u64,
-    /// Whether the clock was stepped back, so that the count of this window may have been
-    /// forgotten.
+    /// Whether the clock was stepped back, so that this window may be one that was counted before.
+    is_repeated: bool,
+    /// Whether the count of this window may have been forgotten since then.
     is_doubtful: bool,
 }
 
@@ -173,7 +174,8 @@ impl Usage for FixedWindows {
         self.index = now / span;
         let start = self.index * span;
         let stepped = &mut *around.stepped;
-        self.is_doubtful = start + span <= newest && stepped.is_doubtful(terms, start, now, newest);
+        self.is_repeated = start + span <= newest;
+        self.is_doubtful = self.is_repeated && stepped.is_doubtful(terms, start, now, newest);
     }
 
     fn count(&self, terms: &Terms, _: u64) -> u64 {
@@ -194,8 +196,12 @@ impl Usage for FixedWindows {
         0
     }
 
-    /// Corrects the current window only: an earlier window no longer counts.
+    /// Corrects the current window only: an earlier window no longer counts. Gives back nothing if
+    /// the call may have been counted in this window before the clock was stepped back.
     fn settle(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) {
+        if self.is_repeated && ended.change(terms) < 0 {
+            return;
+        }
         if ended.started_ms / terms.span() == self.index
             && let Some((count, _)) = self.counts.get_mut(&self.index)
         {
@@ -216,5 +222,57 @@ impl Usage for FixedWindows {
     fn end(&self) -> u64 {
         let ends = self.counts.values().map(|(_, end)| *end);
         ends.max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Algorithm, Unit};
+    use super::*;
+
+    #[test]
+    fn starts_of_others_are_not_returned_after_a_clock_step() {
+        let terms = Terms {
+            algorithm: Algorithm::FixedWindow,
+            max: 10,
+            window_ms: 1_000,
+            guard_ms: 0,
+            burst: 10,
+            unit: Unit::Cost,
+            spacing_us: 0,
+            forgiven_ms: 0,
+            calendar: None,
+        };
+        let (mut windows, mut stepped) = (FixedWindows::default(), SteppedBack::default());
+        let mut newest = 0;
+        let mut load = |windows: &mut FixedWindows, ms: u64| {
+            let clock = Clock::from_micros(ms * 1000);
+            newest = newest.max(ms / 1000 * 1000);
+            let mut around = PartitionContext {
+                usual: 1,
+                newest,
+                stepped: &mut stepped,
+            };
+            windows.forget(ms);
+            windows.load(&terms, clock, &mut around);
+            clock
+        };
+        let clock = load(&mut windows, 10_000);
+        windows.take(&terms, clock, 8, "");
+        load(&mut windows, 12_000);
+        // The clock goes back, and reaches the same window again.
+        load(&mut windows, 8_500);
+        let clock = load(&mut windows, 10_500);
+        assert_eq!(windows.count(&terms, 10_500), 0);
+        windows.take(&terms, clock, 9, "");
+        let ended = ReportedCall {
+            started_ms: 10_000,
+            sequence: 0,
+            permit: "",
+            cost: 8,
+            used: None,
+        };
+        windows.settle(&terms, clock, &ended);
+        assert_eq!(windows.count(&terms, 10_500), 9);
     }
 }
