@@ -1,6 +1,8 @@
 //! `sluicegate demo` in small: each scenario ends by itself with figures. Figures that depend on
 //! the machine's speed (P2, P3) are counted but not asserted here; `scripts/demo` does that.
 
+mod interrupted;
+
 use std::time::{Duration, Instant};
 
 use serde_json::Value;

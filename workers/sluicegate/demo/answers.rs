@@ -1,7 +1,7 @@
 //! The results that the demo's publishers receive, if the scenario has results: their queue and its
 //! contents.
 
-use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions, QueueDeleteOptions};
+use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 
 use super::DemoError;
@@ -55,7 +55,7 @@ impl DemoQueues {
         within("closing a channel", channel.close(200, "done".into())).await
     }
 
-    /// Takes up to `at_most` results and deletes their queue.
+    /// Takes up to `at_most` results.
     ///
     /// # Errors
     /// The connection failed.
@@ -86,8 +86,6 @@ impl DemoQueues {
             let acked = message.delivery.ack(BasicAckOptions::default());
             within("acking a result", acked).await?;
         }
-        let deleted = channel.queue_delete(self.results().into(), QueueDeleteOptions::default());
-        within("deleting the results queue", deleted).await?;
         Ok(results)
     }
 }

@@ -229,7 +229,9 @@ impl DemoQueues {
             dead,
             ..
         } = &self.names;
-        let unique: HashSet<_> = [fresh, due, recheck, dead]
+        let results = self.results().into();
+        // A queue that does not exist is deleted, too.
+        let unique: HashSet<_> = [fresh, due, recheck, dead, &results]
             .into_iter()
             .chain(self.names.delays())
             .collect();
