@@ -106,7 +106,8 @@ pub fn never_exceeded(
         tenant.violations == 0 && tenant.answered_429 == 0 && while_closed.next().is_none()
     };
     // A call is sent while its permit is valid, which is half a guard. A delay by the machine that
-    // is longer than the other half makes it late by the rest.
+    // is longer than the other half makes it late by the rest. Without that it would have come
+    // before its window was full, or before its tenant was throttled.
     let half_guard = Duration::from_millis(plan.limit().guard_ms()) / 2;
     let longest = |tenant: usize| {
         let until_last = Duration::ZERO..active_time(observed, tenant).end;
@@ -116,6 +117,7 @@ pub fn never_exceeded(
         let late = longest(tenant).saturating_sub(half_guard);
         !half_guard.is_zero()
             && !late.is_zero()
+            && longest_throttled(observed, tenant) <= Duration::from_nanos(TOLD_NS) + late
             && holds_with_late_calls(plan, observed, tenant, late)
     };
     let is_kept = tenants.iter().enumerate().all(keeps);
@@ -136,6 +138,16 @@ pub fn never_exceeded(
         while_closed,
         strangers: observed.strangers,
     }
+}
+
+/// Returns how long a tenant had been throttled at the most when it was called.
+fn longest_throttled(observed: &DemoObservations, tenant: usize) -> Duration {
+    let calls = observed.arrivals.iter();
+    let throttled = calls.filter_map(|call| match call.refused {
+        Some(RefusalReason::Closed(ns)) if call.job.tenant == tenant => Some(ns),
+        _ => None,
+    });
+    Duration::from_nanos(throttled.max().unwrap_or(0))
 }
 
 pub fn never_idle(

@@ -187,6 +187,28 @@ fn a_pause_of_the_machine_explains_what_it_can_and_no_more() {
 }
 
 #[test]
+fn a_delay_excuses_a_call_of_a_throttled_tenant_only_by_its_length() {
+    let spoiled = |closed_ms: u64, delay_ms: u64| {
+        failing_of(Scenario::Throttling, |o| {
+            let last = o.arrivals[4];
+            o.arrivals.push(Arrival {
+                job: o.arrivals[0].job,
+                status: 429,
+                refused: Some(RefusalReason::Closed(closed_ms * SECOND / 1000)),
+                ..last
+            });
+            let last = Duration::from_nanos(last.mono_ns);
+            let delay = last.saturating_sub(Duration::from_millis(delay_ms))..last;
+            o.pauses = Pauses(vec![delay]);
+        })
+    };
+    assert_eq!(spoiled(250, 0), [""; 0], "on its way");
+    assert_eq!(spoiled(300, 74), ["P2"]);
+    assert_eq!(spoiled(300, 75), [""; 0]);
+    assert_eq!(spoiled(1_000, 75), ["P2"]);
+}
+
+#[test]
 fn a_job_that_ran_twice_is_counted_and_breaks_no_promise() {
     let mut observed = good();
     let again = Arrival {
