@@ -1,6 +1,6 @@
 //! One tenant's figures.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -131,8 +131,7 @@ pub fn active_time(observed: &DemoObservations, tenant: usize) -> Range<Duration
     first..times.next_back().unwrap_or(first)
 }
 
-/// Returns true if every limit of a tenant would hold for calls that arrived up to `late` earlier:
-/// then windows that are shorter by `late` are not exceeded.
+/// Returns true if every limit of a tenant would hold for calls that arrived up to `late` earlier.
 pub fn holds_with_late_calls(
     plan: &Workload,
     observed: &DemoObservations,
@@ -142,10 +141,28 @@ pub fn holds_with_late_calls(
     let calls = observed.arrivals.iter();
     let calls: Vec<&Arrival> = calls.filter(|call| call.job.tenant == tenant).collect();
     plan.limits.iter().all(|limit| {
-        let window = Duration::from_millis(limit.window_ms()).saturating_sub(late);
-        let window = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
-        let units = windows::sliding(&arrivals(plan, limit, &calls), window.max(1));
-        units.into_iter().all(|units| units <= limit.worst_case())
+        let (window, max) = (nanoseconds(limit.window_ms()), limit.max());
+        let late = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+        let arrivals = arrivals(plan, limit, &calls);
+        match limit.algorithm() {
+            Algorithm::FixedWindow => fit_aligned(&arrivals, (window, max), late),
+            // Then windows that are shorter by `late` are not exceeded.
+            _ => windows::sliding(&arrivals, window.saturating_sub(late).max(1))
+                .into_iter()
+                .all(|units| units <= max),
+        }
+    })
+}
+
+/// Returns true if aligned windows of `max` units have room for all arrivals, each in its own
+/// window or in that of a time up to `late` earlier.
+fn fit_aligned(arrivals: &[windows::Arrival], (window, max): (u64, u64), late: u64) -> bool {
+    let mut used: BTreeMap<u64, u64> = BTreeMap::new();
+    arrivals.iter().all(|(time, units)| {
+        let mut own = time.saturating_sub(late) / window..=time / window;
+        let free = own.find(|at| used.get(at).copied().unwrap_or(0) + units <= max);
+        free.map(|at| *used.entry(at).or_default() += units)
+            .is_some()
     })
 }
 

@@ -209,6 +209,33 @@ fn a_delay_excuses_a_call_of_a_throttled_tenant_only_by_its_length() {
 }
 
 #[test]
+fn a_delay_moves_a_call_at_most_into_the_fixed_window_before() {
+    let (second, guard) = (Duration::from_secs(1), Duration::from_millis(50));
+    let limits = Scenario::Limit.limits(Algorithm::FixedWindow, 2, second, guard);
+    let plan = Workload {
+        limits: limits.expect("limits"),
+        ..plan()
+    };
+    let is_kept = |times_ms: &[u64], delay_ms: u64| {
+        let mut observed = good();
+        let (first, end) = (observed.arrivals[0], Duration::from_secs(9));
+        observed.arrivals.truncate(1);
+        observed.arrivals.extend(times_ms.iter().map(|ms| Arrival {
+            wall_ns: 10 * SECOND + ms * SECOND / 1000,
+            mono_ns: 9 * SECOND,
+            ..first
+        }));
+        observed.pauses = Pauses(vec![end - Duration::from_millis(delay_ms)..end]);
+        DemoFigures::new(&plan, &observed).never_exceeded.holds
+    };
+    assert!(is_kept(&[990, 1_020, 1_500], 0));
+    assert!(!is_kept(&[990, 1_020, 1_500, 1_600], 44));
+    assert!(is_kept(&[990, 1_020, 1_500, 1_600], 46));
+    assert!(!is_kept(&[980, 990, 1_020, 1_500, 1_600], 46));
+    assert!(!is_kept(&[1_400, 1_500, 1_600], 75));
+}
+
+#[test]
 fn a_job_that_ran_twice_is_counted_and_breaks_no_promise() {
     let mut observed = good();
     let again = Arrival {
