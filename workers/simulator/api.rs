@@ -193,7 +193,11 @@ impl RecordedApi {
     fn arrives(&self, number: usize, job: &Job) -> (usize, ApiAnswer) {
         let at_us = micros(self.began.elapsed());
         let ApiState { answering, calls } = &mut *self.lock();
-        let answer = answering.arrives((job.tenant.as_str(), job.cost), at_us);
+        // Aligned windows begin at multiples of their length since the Unix epoch.
+        let answer = answering.arrives(
+            (job.tenant.as_str(), job.cost),
+            self.epoch_us.saturating_add(at_us),
+        );
         let until_us = at_us + micros(answer.latency);
         calls.push(RecordedCall {
             at_us,

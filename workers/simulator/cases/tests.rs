@@ -89,6 +89,21 @@ fn each_expectation_can_fail() {
     }
 }
 
+/// A limiter's windows are aligned with the Unix epoch, as those of `fixed-window-algo` are. Seven
+/// minutes do not divide the day in which simulations begin.
+#[test]
+fn aligned_windows_of_the_api_are_those_of_the_workers() {
+    let fixed = "
+cases:
+  - name: windows of seven minutes
+    config: {rate-limiter: {use-algo: fixed-window-algo, max-requests: 2, window-size: 7m}}
+    api: {limit: '2/7m:aligned'}
+    jobs: [{at: 0, tenant: a, count: 4}]
+    expect: {starts: [0, 0, 3m, 3m], throttled: 0}
+";
+    assert_eq!(first(fixed).differences(), [""; 0]);
+}
+
 #[test]
 fn an_unexpected_dead_letter_fails_a_case() {
     let all_die = "

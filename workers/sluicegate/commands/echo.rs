@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
 use config::show_duration;
@@ -83,8 +83,9 @@ fn status(text: &str) -> Result<StatusCode, &'static str> {
 
 struct EchoServer {
     status: StatusCode,
-    /// The start, which the limit's times are relative to.
     began: Instant,
+    /// The start in time since the Unix epoch, with which aligned windows are aligned.
+    epoch: Duration,
     answering: Mutex<ServedApi>,
     with_times: bool,
     first: OnceLock<Duration>,
@@ -99,7 +100,7 @@ impl EchoServer {
             .unwrap_or_else(PoisonError::into_inner);
         let at = self.began.elapsed();
         // It does not run for 500,000 years.
-        let at_us = u64::try_from(at.as_micros()).unwrap_or(u64::MAX);
+        let at_us = u64::try_from((self.epoch + at).as_micros()).unwrap_or(u64::MAX);
         let ApiAnswer {
             status,
             retry_after,
@@ -156,6 +157,7 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
     let echo = Arc::new(EchoServer {
         status: args.status,
         began: Instant::now(),
+        epoch: since_epoch(),
         answering: Mutex::new(ServedApi::new(api, seed, MAX_TENANTS)),
         with_times: args.times,
         first: OnceLock::new(),
@@ -169,6 +171,11 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
     ))?;
     tokio::signal::ctrl_c().await?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn since_epoch() -> Duration {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap_or_default()
 }
 
 async fn call(echo: Arc<EchoServer>, request: Request<Incoming>) -> Reply {
@@ -215,6 +222,39 @@ fn print_line(line: &str) -> Result<(), std::io::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn aligned_windows_begin_at_multiples_of_their_length() {
+        let limit = limit("1/7h:aligned").expect("a limit");
+        let api = ApiModel {
+            limits: vec![limit],
+            ..ApiModel::default()
+        };
+        let echo = EchoServer {
+            status: StatusCode::OK,
+            began: Instant::now(),
+            epoch: since_epoch(),
+            answering: Mutex::new(ServedApi::new(api, 1, MAX_TENANTS)),
+            with_times: false,
+            first: OnceLock::new(),
+        };
+        let length = limit.window.as_secs();
+        let left = || length - since_epoch().as_secs() % length;
+        let before = left();
+        let headers = [(); 2].map(|()| echo.answer("acme").1.headers);
+        // The window may end in between.
+        let wait = headers.iter().find_map(|it| it.get("retry-after"));
+        let wait = wait.map(|wait| {
+            wait.to_str()
+                .expect("text")
+                .parse::<u64>()
+                .expect("seconds")
+        });
+        assert!(
+            left() > before || wait.is_some_and(|wait| before.abs_diff(wait) < 60),
+            "{wait:?} of {before}"
+        );
+    }
 
     #[test]
     fn a_limit_is_a_number_and_a_window() {
