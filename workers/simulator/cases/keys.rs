@@ -158,6 +158,12 @@ pub(super) struct WaitsAtMost {
     pub max: Option<Time>,
 }
 
+impl WaitsAtMost {
+    fn is_empty(&self) -> bool {
+        self.p50.is_none() && self.p99.is_none() && self.max.is_none()
+    }
+}
+
 impl Expectations {
     /// Returns the tolerance in seconds.
     pub fn tolerance(&self) -> f64 {
@@ -195,14 +201,15 @@ impl Expectations {
             throttled,
             deliveries_at_most,
         } = self;
+        let mut waits = waits_at_most.iter().chain(done_after_at_most);
+        // An empty list of starts expects that no job starts.
         starts.is_none()
-            && start.is_none()
-            && order.is_none()
-            && waits_at_most.is_none()
-            && done_after_at_most.is_none()
+            && start.iter().all(BTreeMap::is_empty)
+            && order.iter().all(Vec::is_empty)
+            && waits.all(WaitsAtMost::is_empty)
             && makespan_at_most.is_none()
-            && fullest_window.is_none()
-            && would_have_waited.is_none()
+            && fullest_window.iter().all(BTreeMap::is_empty)
+            && would_have_waited.iter().all(BTreeMap::is_empty)
             && dead_letters.is_none()
             && throttled.is_none()
             && deliveries_at_most.is_none()

@@ -209,9 +209,20 @@ fn mistakes_in_a_case_file_are_reported_with_their_line() {
     for text in ["", "cases: []", "\u{0}\u{1}", "cases: [[[[", "- 1"] {
         assert!(read("a.yaml", text, None).is_err(), "{text:?}");
     }
-    let nothing = "cases: [{name: a, config: {}, jobs: [{at: 0, tenant: a}], expect: {}}]";
-    let why = read("a.yaml", nothing, None)
-        .expect_err("there are no expectations")
-        .to_string();
-    assert!(why.contains("can't fail"), "{why}");
+    for expect in [
+        "",
+        "tolerance: 1s",
+        "start: {}",
+        "order: []",
+        "waits-at-most: {}",
+        "done-after-at-most: {}",
+        "fullest-window: {}",
+        "would-have-waited: {}",
+    ] {
+        let text = format!(
+            "cases: [{{name: a, config: {{}}, jobs: [{{at: 0, tenant: a}}], expect: {{{expect}}}}}]"
+        );
+        let why = read("a.yaml", &text, None).expect_err(expect).to_string();
+        assert!(why.contains("can't fail"), "{why}");
+    }
 }
