@@ -1,5 +1,7 @@
 //! Compares the result of a case with its expectations.
 
+use operator::text::count;
+
 use super::Case;
 use super::keys::Time;
 use crate::figures::Figures;
@@ -90,8 +92,8 @@ impl<'a> Judge<'a> {
                 nth(same + 1)
             ),
             false => format!(
-                "starts: {} jobs, and {} are expected to start",
-                starts.len(),
+                "starts: {} started, not {}",
+                count(starts.len() as u64, "job"),
                 wanted.len()
             ),
         };

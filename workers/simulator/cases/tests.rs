@@ -49,7 +49,7 @@ fn each_expectation_can_fail() {
         (
             "starts: [0, 0, 0, 1s, 1]",
             "starts: [0]",
-            "5 jobs, and 1 are expected",
+            "5 jobs started, not 1",
         ),
         ("start: {last: 1s}", "start: {last: 500ms}", "start of last"),
         ("burst-4, last]", "last, burst-4]", "order"),
