@@ -8,6 +8,7 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use rules::headers;
+use rules::policy::Policy;
 use rules::tenant::Tenant;
 use rules::text;
 use serde::de::Deserializer;
@@ -174,6 +175,12 @@ impl SimulatedJob {
                 self.header.len()
             ));
         }
+        if self.header.contains_key(headers::COST) {
+            return Err(format!(
+                "it has a header {}; set cost instead",
+                headers::COST
+            ));
+        }
         let ours = |name: &&String| name.starts_with("x-sluicegate-") || *name == TENANT;
         if let Some(name) = self.header.keys().find(ours) {
             return Err(format!(
@@ -197,6 +204,16 @@ impl SimulatedJob {
             )),
             None => Ok(()),
         }
+    }
+
+    /// Returns the plan that the job's message names under `policy`.
+    pub fn plan_under(&self, policy: &Policy) -> Option<String> {
+        let header = policy.plan_header()?;
+        let named = self.plan.clone();
+        named.or_else(|| match self.header.get(header)? {
+            Text::Text(plan) => Some(plan.clone()),
+            Text::Number(plan) => Some(plan.to_string()),
+        })
     }
 
     /// Builds the job's message, with this id.

@@ -266,11 +266,8 @@ async fn learned(
         let Ok(tenant) = Tenant::parse(&job.tenant) else {
             continue;
         };
-        let plan = job
-            .plan
-            .as_deref()
-            .filter(|_| policy.plan_header().is_some());
-        let limits = policy.limits(&tenant, plan);
+        let plan = job.plan_under(policy);
+        let limits = policy.limits(&tenant, plan.as_deref());
         let labels = labels(&job.message(0, policy.plan_header()), limits.all());
         let whose = (&job.tenant, plan, labels.clone());
         if asked.contains(&whose) {

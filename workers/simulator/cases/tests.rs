@@ -105,6 +105,23 @@ cases:
 }
 
 #[test]
+fn a_plan_in_a_header_has_the_figures_of_its_limits() {
+    let plans = "
+cases:
+  - name: gold
+    config:
+      rate-limiter:
+        plan-header: x-plan
+        limits: [{name: default, max-requests: 1, window-size: 1s, guard: 0ms}]
+        plans:
+          gold: {limits: [{name: gold, max-requests: 3, window-size: 1s, guard: 0ms}]}
+    jobs: [{at: 0, tenant: a, count: 4, header: {x-plan: gold}}]
+    expect: {starts: [0, 0, 0, 1s], fullest-window: {gold: 3}}
+";
+    assert_eq!(first(plans).differences(), [""; 0]);
+}
+
+#[test]
 fn an_unexpected_dead_letter_fails_a_case() {
     let all_die = "
 cases:
@@ -149,6 +166,7 @@ fn mistakes_in_a_case_file_are_reported_with_their_line() {
         ("cost: 2", "priority: 300", 14, "priority is 300"),
         ("throttled: 0", "throttled: x", 22, "throttled: "),
         ("cost: 2", "cost: 0", 14, "cost is 0"),
+        ("cost: 2", "header: {x-cost: 2}", 14, "set cost instead"),
         ("count: 4", "count: 1000000", 13, "100000 jobs"),
         (
             "latency: 10ms",

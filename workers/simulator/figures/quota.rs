@@ -65,9 +65,7 @@ impl MeasuredQuotas {
         let Ok(tenant) = Tenant::parse(&job.tenant) else {
             return;
         };
-        let names_plan = policy.plan_header().is_some();
-        let plan = job.plan.as_deref().filter(|_| names_plan);
-        let limits = policy.limits(&tenant, plan);
+        let limits = policy.limits(&tenant, job.plan_under(policy).as_deref());
         let cost = job.cost.min(limits.max_cost());
         for limit in limits.iter() {
             let of_limit = self.each.entry(limit.name().to_owned()).or_default();
