@@ -202,6 +202,7 @@ impl RecordedApi {
         calls.push(RecordedCall {
             at_us,
             until_us,
+            ended_us: until_us,
             job: number,
             status: answer.status,
         });
@@ -253,7 +254,11 @@ impl Handler for ApiHandler {
         // The request itself takes no time to send.
         permit.written(|| true);
         if latency > self.timeout {
-            self.called.lock().calls[call].status = 0;
+            {
+                let call = &mut self.called.lock().calls[call];
+                call.status = 0;
+                call.ended_us = call.at_us + micros(self.timeout);
+            }
             sleep(self.timeout).await;
             let reason = format!("no answer within {:?}", self.timeout);
             let ended = LateEnd::new(sleep(latency - self.timeout));

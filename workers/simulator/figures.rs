@@ -191,7 +191,7 @@ impl Figures {
     pub fn of(policy: &Policy, jobs: &[SimulatedJob], history: &RunHistory) -> Self {
         let times = JobTimes::of(jobs, history);
         let begin = jobs.first().map_or(0, SimulatedJob::at_us);
-        let last_end = history.calls.iter().map(|call| call.until_us).max();
+        let last_end = history.calls.iter().map(|call| call.ended_us).max();
         let over_us = history.left.map(|left| left.at_us);
         let end = over_us.or(last_end).unwrap_or(begin);
         let waits = times.waits();

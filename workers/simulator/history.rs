@@ -10,8 +10,10 @@ use rules::decision::Tally;
 pub struct RecordedCall {
     /// Arrival, in microseconds after the beginning.
     pub at_us: u64,
-    /// End of the call, in microseconds after the beginning.
+    /// End of the call at the API, in microseconds after the beginning.
     pub until_us: u64,
+    /// End of the call for its worker: the answer or the timeout.
+    pub ended_us: u64,
     /// Index of the job that made the call.
     pub job: usize,
     /// Status of the answer; 0 if none came in time.

@@ -343,6 +343,7 @@ mod tests {
         let call = |at_us, status| RecordedCall {
             at_us,
             until_us: at_us,
+            ended_us: at_us,
             job: 0,
             status,
         };

@@ -226,6 +226,7 @@ impl Workload {
             let one = RecordedCall {
                 at_us: 0,
                 until_us: micros(latency),
+                ended_us: micros(latency),
                 job: call.job.parse().expect("a number"),
                 status: reply.status.as_u16(),
             };
@@ -279,6 +280,7 @@ impl Workload {
             RecordedCall {
                 at_us,
                 until_us: at_us + call.until_us,
+                ended_us: at_us + call.ended_us,
                 ..call
             }
         });

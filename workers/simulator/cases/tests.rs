@@ -122,6 +122,19 @@ cases:
 }
 
 #[test]
+fn a_call_ends_with_its_timeout_for_the_makespan() {
+    let slow = "
+cases:
+  - name: an answer after its timeout
+    config: {dispatch: {http: {url: 'http://h/', timeout: 10s}}, retry: {max-attempts: 1}}
+    api: {latency: 50m}
+    jobs: [{at: 0, tenant: a}]
+    expect: {dead-letters: 1, makespan-at-most: 10s}
+";
+    assert_eq!(first(slow).differences(), [""; 0]);
+}
+
+#[test]
 fn an_unexpected_dead_letter_fails_a_case() {
     let all_die = "
 cases:

@@ -48,7 +48,7 @@ impl<'a> JobTimes<'a> {
                 times.retries += 1;
             }
             first.get_or_insert(call.at_us);
-            *last = Some((call.until_us, call.status));
+            *last = Some((call.ended_us, call.status));
         }
         times
     }

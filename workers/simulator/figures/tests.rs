@@ -20,6 +20,7 @@ fn run(jobs: usize) -> (Vec<SimulatedJob>, RunHistory) {
         RecordedCall {
             at_us,
             until_us: at_us + 50_000,
+            ended_us: at_us + 50_000,
             job,
             status: 200,
         }
@@ -88,6 +89,7 @@ fn refusals_and_retries_are_distinguished() {
     let call = |status, at_us| RecordedCall {
         at_us,
         until_us: at_us,
+        ended_us: at_us,
         job: 0,
         status,
     };
@@ -126,7 +128,7 @@ fn an_unstarted_job_counts_as_waiting_until_the_end() {
     );
     assert_eq!(figures.series.last().map(|slot| slot.backlog), Some(10));
     // A call that began in time and outlasts the run is not done and ends no job.
-    history.calls[9].until_us = 60_000_000;
+    (history.calls[9].until_us, history.calls[9].ended_us) = (60_000_000, 60_000_000);
     let figures = Figures::of(&two.clone().into(), &jobs, &history);
     assert_eq!((figures.makespan, figures.done_after.not_over), (5.0, 11));
     // Dead letters that were never called have no wait for a call.
@@ -146,6 +148,7 @@ fn the_busiest_quota_is_saturated_for_long() {
     let alone = RecordedCall {
         at_us: 0,
         until_us: 1,
+        ended_us: 1,
         job: 20,
         status: 200,
     };
