@@ -50,6 +50,8 @@ pub struct Figures {
     pub dead: BTreeMap<String, usize>,
     /// Dead letters that were never called.
     pub dead_uncalled: usize,
+    /// Jobs that were dropped because another job had their dedupe key.
+    pub duplicates: usize,
     /// Jobs that were not done at the end.
     pub unfinished: usize,
     /// Unfinished jobs whose publish time was after the end of the run.
@@ -210,6 +212,7 @@ impl Figures {
             deliveries: (history.deliveries as f64 / jobs.len().max(1) as f64 * 1e3).round() / 1e3,
             dead: dead(history),
             dead_uncalled: times.dead_uncalled(),
+            duplicates: history.duplicates.len(),
             unfinished: history.unfinished,
             unpublished: times.unpublished(),
             left: UnfinishedSummary::of(history),

@@ -10,9 +10,9 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use gate::memory::MemoryGate;
 use gate::{
-    Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, Gate, GateError, Inspection,
-    LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings, SuspectNote, TenantAsk,
-    TenantSettled, Ticket, Verdicts,
+    Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupeAnswer, DedupedAll, Gate,
+    GateError, Inspection, LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings,
+    SuspectNote, TenantAsk, TenantSettled, Ticket, Verdicts,
 };
 use rules::answers::Quotas;
 use rules::decision::Tally;
@@ -39,6 +39,8 @@ struct RecordedWaits {
     names: HashMap<String, Arc<str>>,
     over: Vec<RecordedWait>,
     shadows: BTreeMap<String, Tally>,
+    /// Duplicates: the ID of each job, and when it was dropped.
+    duplicates: Vec<(String, Instant)>,
 }
 
 impl WaitRecorder {
@@ -67,6 +69,24 @@ impl WaitRecorder {
         std::mem::take(&mut self.lock().shadows)
     }
 
+    /// Removes and returns the duplicates: the index of each job, and when it was dropped, in
+    /// microseconds after `began`.
+    pub fn take_duplicates(&self, began: Instant) -> Vec<(usize, u64)> {
+        let duplicates = std::mem::take(&mut self.lock().duplicates);
+        let since = |at: Instant| micros(at.saturating_duration_since(began));
+        (duplicates.into_iter())
+            .filter_map(|(job, at)| Some((job.parse().ok()?, since(at))))
+            .collect()
+    }
+
+    fn note_duplicates(&self, batch: &[Candidate], answers: &DedupedAll) {
+        let is_duplicate = |answer| matches!(answer, &Ok(DedupeAnswer::Duplicate { .. }));
+        let all = batch.iter().zip(answers);
+        let dropped = all.filter(|(_, answer)| is_duplicate(*answer));
+        let now = Instant::now();
+        (self.lock().duplicates).extend(dropped.map(|(one, _)| (one.job.clone(), now)));
+    }
+
     /// Adds the counts of shadow limits for jobs that start.
     fn tried(&self, ask: &TenantAsk, tallies: &[Tally]) {
         let seen = ask.limits.shadows().iter().zip(tallies);
@@ -90,7 +110,7 @@ impl WaitRecorder {
             waiting,
             names,
             over,
-            shadows: _,
+            ..
         } = &mut *self.lock();
         for (one, answer) in ask.asks.iter().zip(answers) {
             let known = one.ticket.map(place);
@@ -198,7 +218,11 @@ impl Gate for GateConnection {
     }
 
     async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupedAll, GateError> {
-        self.there_and_back(self.gate.dedupe(batch)).await
+        self.travel().await;
+        let answers = self.gate.dedupe(batch).await?;
+        self.waits.note_duplicates(batch, &answers);
+        self.travel().await;
+        Ok(answers)
     }
 
     async fn sighted(&self, batch: &[JobSighting]) -> Result<(), GateError> {

@@ -67,6 +67,9 @@ pub struct RunHistory {
     pub deliveries: u64,
     /// Dead letters: the job's index and the reason.
     pub dead: Vec<(usize, String)>,
+    /// Jobs that were dropped because another job had their dedupe key: the index, and the time in
+    /// microseconds after the beginning.
+    pub duplicates: Vec<(usize, u64)>,
     /// Number of jobs that were not done at the end.
     pub unfinished: usize,
     /// Why they were not done; `None` if all were, or if the reason is unknown.

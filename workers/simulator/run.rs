@@ -131,6 +131,7 @@ async fn play(
         waits: waits.take(left.map(|left| stage.began + Duration::from_micros(left.at_us))),
         deliveries: stage.server.deliveries(),
         dead: dead_letters(stage),
+        duplicates: waits.take_duplicates(stage.began),
         unfinished,
         left,
         shadows: waits.take_shadows(),

@@ -87,6 +87,9 @@ impl<'a> FigureRows<'a> {
         if self.any(|f| f.dead_uncalled > 0) {
             self.add("  never called", &|f| number(f.dead_uncalled as u64));
         }
+        if self.any(|f| f.duplicates > 0) {
+            self.add("duplicates", &|f| number(f.duplicates as u64));
+        }
         if self.any(|f| f.unfinished > 0) {
             self.add("not done in time", &|f| number(f.unfinished as u64));
         }

@@ -135,6 +135,27 @@ cases:
 }
 
 #[test]
+fn a_dropped_duplicate_does_not_wait_for_a_call() {
+    let twice = "
+cases:
+  - name: one of two, and a job that does not fit in
+    config:
+      rate-limiter: {max-requests: 1, window-size: 1h}
+      job: {dedupe-for: 1h}
+    within: 10s
+    jobs:
+      - {at: 0, tenant: a, count: 2, header: {x-dedupe-key: k}}
+      - {at: 1, tenant: a}
+    expect: {waits-at-most: {p50: 0, max: 9s}, throttled: 0}
+";
+    let found = first(twice).differences();
+    let [found] = found.as_slice() else {
+        panic!("{found:?}");
+    };
+    assert!(found.contains("1 of 3 jobs"), "{found}");
+}
+
+#[test]
 fn an_unexpected_dead_letter_fails_a_case() {
     let all_die = "
 cases:

@@ -1,6 +1,6 @@
 //! The times of each job: its publish, its first call and its end.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::Wait;
 use crate::history::RunHistory;
@@ -11,6 +11,8 @@ pub(super) struct JobTimes<'a> {
     jobs: &'a [SimulatedJob],
     /// Jobs that are dead letters.
     dead: HashSet<usize>,
+    /// When each dropped duplicate was dropped.
+    duplicates: HashMap<usize, u64>,
     /// End of the run if jobs were left.
     over_us: Option<u64>,
     /// Whether jobs were left.
@@ -31,6 +33,7 @@ impl<'a> JobTimes<'a> {
         let mut times = Self {
             jobs,
             dead: history.dead.iter().map(|(job, _)| *job).collect(),
+            duplicates: history.duplicates.iter().copied().collect(),
             over_us: history.left.map(|left| left.at_us),
             has_unfinished: history.unfinished > 0,
             first: vec![None; jobs.len()],
@@ -54,13 +57,13 @@ impl<'a> JobTimes<'a> {
     }
 
     /// Returns the time from the job's publish to `at`, or to the end of the run. `None` if the job
-    /// was not published by then or became a dead letter before.
+    /// was not published by then, became a dead letter before, or was dropped.
     fn until(&self, job: usize, at: Option<u64>) -> Option<Wait> {
         let published = self.jobs[job].at_us();
         let since = |at: u64| at.saturating_sub(published);
         match (at, self.over_us) {
             (Some(at), _) => Some((since(at), false)),
-            (None, Some(over)) if !self.dead.contains(&job) && published <= over => {
+            (None, Some(over)) if !self.is_given_up(job) && published <= over => {
                 Some((since(over), true))
             }
             _ => None,
@@ -74,7 +77,12 @@ impl<'a> JobTimes<'a> {
             .collect()
     }
 
-    /// Returns the time at which each job was done or became a dead letter.
+    /// Returns true if the job is a dead letter or a dropped duplicate.
+    fn is_given_up(&self, job: usize) -> bool {
+        self.dead.contains(&job) || self.duplicates.contains_key(&job)
+    }
+
+    /// Returns the time at which each job was done, became a dead letter or was dropped.
     pub fn ends(&self) -> Vec<Option<u64>> {
         let is_done = |status: u16| !self.has_unfinished || (200..300).contains(&status);
         let is_dead = |job: usize| self.dead.contains(&job);
@@ -88,15 +96,15 @@ impl<'a> JobTimes<'a> {
                     Some(*at)
                 }
                 None if is_dead(job) => Some(self.jobs[job].at_us()),
-                _ => None,
+                _ => self.duplicates.get(&job).copied(),
             })
             .collect()
     }
 
-    /// Returns the times from publish to one of `ends`, without dead letters.
+    /// Returns the times from publish to one of `ends`, without dead letters and duplicates.
     pub fn done_after(&self, ends: &[Option<u64>]) -> Vec<Wait> {
         let done = ends.iter().enumerate();
-        done.filter(|(job, _)| !self.dead.contains(job))
+        done.filter(|(job, _)| !self.is_given_up(*job))
             .filter_map(|(job, end)| self.until(job, *end))
             .collect()
     }
