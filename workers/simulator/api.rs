@@ -296,13 +296,11 @@ impl Handler for ApiHandler {
                 reason,
             },
         };
-        // As in the HTTP handler.
-        let failed = outcome != Outcome::Done && status >= 500;
         Attempt {
             outcome,
-            seen: verdict.seen,
+            seen: verdict.lesson(),
             fate: Fate::Answered,
-            trouble: failed.then_some(Trouble::Failing),
+            trouble: verdict.is_failure.then_some(Trouble::Failing),
             answered: None,
         }
     }
@@ -314,19 +312,14 @@ mod tests {
     use rules::answers::{AnswerRule, AnswerRules, Conditions, StatusPattern};
     use rules::tenant::Tenant;
 
-    /// A worker waits as the answer says, and its breaker counts no answer below 500.
-    #[tokio::test(start_paused = true)]
-    async fn a_429_that_means_retry_is_no_failure_and_says_when() {
-        let api = ApiModel {
-            throttles: "100%".parse().expect("a share"),
-            ..ApiModel::default()
-        };
+    /// Calls `api` under a rule for answers with this status.
+    async fn attempt(api: ApiModel, (status, means): (u16, Consequence)) -> Attempt {
         let rule = AnswerRule {
             when: Conditions {
-                status: vec![StatusPattern::One(429)],
+                status: vec![StatusPattern::One(status)],
                 ..Conditions::default()
             },
-            means: Consequence::Retry,
+            means,
             stops_all: None,
             wait: Vec::new(),
             why: String::new(),
@@ -340,15 +333,36 @@ mod tests {
         };
         let job = Job::new("0", Tenant::parse("a").expect("a tenant"), "");
         let permit = Permit::until(Instant::now() + TIMEOUT);
+        handler.attempt(&job, permit).await
+    }
+
+    /// A worker waits as the answer says, and its breaker counts no answer below 500.
+    #[tokio::test(start_paused = true)]
+    async fn a_429_that_means_retry_is_no_failure_and_says_when() {
+        let api = ApiModel {
+            throttles: "100%".parse().expect("a share"),
+            ..ApiModel::default()
+        };
         let Attempt {
             outcome, trouble, ..
-        } = handler.attempt(&job, permit).await;
+        } = attempt(api, (429, Consequence::Retry)).await;
         let second = Some(Duration::from_secs(1));
         assert!(
             matches!(outcome, Outcome::Retry { after, .. } if after == second),
             "{outcome:?}"
         );
         assert_eq!(trouble, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_limit_learns_from_a_500_that_throttles() {
+        let api = ApiModel {
+            errors: "100%".parse().expect("a share"),
+            ..ApiModel::default()
+        };
+        let Attempt { outcome, seen, .. } = attempt(api, (500, Consequence::Throttle)).await;
+        assert!(matches!(outcome, Outcome::Throttled { .. }), "{outcome:?}");
+        assert_eq!(seen.refused, None);
     }
 
     fn answering(limit: &str, max_tenants: usize) -> ServedApi {

@@ -83,20 +83,11 @@ impl AnswerReader {
         };
         let verdict = verdict(&self.answers, &received, SystemTime::now());
         let outcome = self.outcome(&answer, &verdict);
-        let mut seen = verdict.seen;
-        // Limits learn from a 429 and from what a rule calls a throttle. A server error is about
-        // the server, even if it is mapped to the same meaning.
-        let by_rule = verdict.rule.is_some() && !answer.status.is_server_error();
-        let is_refusal = by_rule || answer.status == StatusCode::TOO_MANY_REQUESTS;
-        seen.refused = seen.refused.filter(|_| is_refusal);
-        // Another status that is mapped to a retry is no failure of the API. A server error does
-        // not show that the API is sound, unless the job is done.
-        let fails = verdict.meaning != Consequence::Done && answer.status.is_server_error();
         Attempt {
             outcome,
-            seen,
+            seen: verdict.lesson(),
             fate: Fate::Answered,
-            trouble: fails.then_some(Trouble::Failing),
+            trouble: verdict.is_failure.then_some(Trouble::Failing),
             answered: self.answered(answer),
         }
     }

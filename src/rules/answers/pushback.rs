@@ -59,6 +59,20 @@ pub struct Interpretation<'r> {
     pub rule: Option<&'r AnswerRule>,
     /// The data on limits.
     pub seen: LimitInfo,
+    /// Whether limits learn from the answer as from a refusal.
+    is_lesson: bool,
+    /// Whether the answer counts as a failure of the API.
+    pub is_failure: bool,
+}
+
+impl Interpretation<'_> {
+    /// Returns the data on limits, with a refusal only if limits learn from it.
+    pub fn lesson(&self) -> LimitInfo {
+        LimitInfo {
+            refused: self.seen.refused.filter(|_| self.is_lesson),
+            ..self.seen
+        }
+    }
 }
 
 /// The data on limits in an answer.
@@ -128,8 +142,15 @@ pub fn verdict<'r, H: AnswerHeaders + ?Sized>(
     let used_up = brake
         .or_else(|| limit_headers.used_up())
         .filter(|_| !throttles);
+    let is_server_error = (500..600).contains(&answer.status);
     Interpretation {
         meaning,
+        // Limits learn from a 429 and from each throttle by a rule. A server error is about the
+        // server, even if a rule gives it the same meaning.
+        is_lesson: answer.status == 429 || (rule.is_some() && !is_server_error),
+        // Another status that means a retry is no failure of the API. A server error does not show
+        // that the API is sound, unless the job is done.
+        is_failure: is_server_error && meaning != Consequence::Done,
         retry_after: retry_delay.map(|wait| of_rule(wait).min(MAX_RETRY_DELAY)),
         rule,
         seen: LimitInfo {
