@@ -197,7 +197,6 @@ fn mistakes_in_a_case_file_are_reported_with_their_line() {
             14,
             "a string or a 64-bit integer",
         ),
-        ("cost: 2", "priority: 300", 14, "priority is 300"),
         ("throttled: 0", "throttled: x", 22, "throttled: "),
         ("cost: 2", "cost: 0", 14, "cost is 0"),
         ("cost: 2", "header: {x-cost: 2}", 14, "set cost instead"),
