@@ -156,7 +156,12 @@ impl MeasuredQuota {
         let units: u64 = self.calls.iter().map(|(_, units, _)| units).sum();
         let us = end_us.saturating_sub(self.since_us) as f64;
         let window = (limit.window_ms() * 1000) as f64;
-        let period = window + (limit.guard_ms() * 1000) as f64;
+        // A strict limit counts a call for its duration, too.
+        let held = match limit.algorithm() {
+            Algorithm::Strict => self.mean_duration(),
+            _ => (limit.guard_ms() * 1000) as f64,
+        };
+        let period = window + held;
         match limit.algorithm() {
             Algorithm::Concurrency => {
                 // A call may last beyond the end.
@@ -175,6 +180,12 @@ impl MeasuredQuota {
             }
             _ => (units as f64, max * (1.0 + us / period)),
         }
+    }
+
+    /// Returns the mean duration of the calls, in microseconds.
+    fn mean_duration(&self) -> f64 {
+        let each = self.calls.iter().map(|(at, _, until)| until - at);
+        each.sum::<u64>() as f64 / self.calls.len().max(1) as f64
     }
 
     /// Returns the units in the fullest window at the API, or the maximum number of calls in

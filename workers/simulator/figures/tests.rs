@@ -62,6 +62,17 @@ fn a_limit_that_is_used_up_is_used_in_full() {
 }
 
 #[test]
+fn a_strict_limit_is_used_in_full_by_calls_that_follow_the_answers_before() {
+    let (jobs, mut history) = run(20);
+    for call in &mut history.calls {
+        call.at_us = call.job as u64 / 2 * 1_500_000;
+        (call.until_us, call.ended_us) = (call.at_us + 500_000, call.at_us + 500_000);
+    }
+    let figures = Figures::of(&limit(Algorithm::Strict, 2).into(), &jobs, &history);
+    assert_eq!(figures.used, 1.0);
+}
+
+#[test]
 fn half_of_a_limit_is_used_by_half() {
     let (jobs, history) = run(20);
     let figures = Figures::of(&limit(Algorithm::SlidingWindow, 4).into(), &jobs, &history);
