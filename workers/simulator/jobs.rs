@@ -197,6 +197,12 @@ impl SimulatedJob {
         }
     }
 
+    /// Returns the value of the header `name` of the job's message, unless it is that of the plan.
+    pub fn header_value(&self, name: &str) -> Option<&Text> {
+        let level = self.priority.as_ref().filter(|_| name == headers::LEVEL);
+        level.or_else(|| self.header.get(name))
+    }
+
     /// Returns the plan that the job's message names under `policy`.
     pub fn plan_under(&self, policy: &Policy) -> Option<String> {
         let header = policy.plan_header()?;

@@ -89,6 +89,21 @@ fn each_expectation_can_fail() {
     }
 }
 
+#[test]
+fn a_limit_of_each_level_has_a_window_of_each() {
+    let levels = "
+cases:
+  - name: two levels
+    config:
+      rate-limiter:
+        limits:
+          - {name: level, max-requests: 1, window-size: 1s, guard: 0ms, scope: 'header:x-priority'}
+    jobs: [{at: 0, tenant: a, priority: high}, {at: 0, tenant: a, priority: 1}]
+    expect: {starts: [0, 0], fullest-window: {level: 1}}
+";
+    assert_eq!(first(levels).differences(), [""; 0]);
+}
+
 /// A limiter's windows are aligned with the Unix epoch, as those of `fixed-window-algo` are. Seven
 /// minutes do not divide the day in which simulations begin.
 #[test]

@@ -130,7 +130,7 @@ fn quota_owner(scope: &Scope, job: &SimulatedJob) -> String {
             "{tenant} {}",
             job.routing_key.as_deref().unwrap_or_default()
         ),
-        Scope::Header(name) => match job.header.get(name) {
+        Scope::Header(name) => match job.header_value(name) {
             Some(Text::Text(text)) => format!("{tenant} {text}"),
             Some(Text::Number(number)) => format!("{tenant} {number}"),
             None => format!("{tenant} "),
