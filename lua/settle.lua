@@ -66,7 +66,12 @@ for i = 0, #ARGV - 2, 5 do
       end
     else
       local used = job.used and (limit.calls and 1 or job.used) or 0
-      limit.algorithm.settle(limit, limits, job, used - (limit.calls and 1 or job.cost))
+      local more = used - (limit.calls and 1 or job.cost)
+      -- The clock was stepped back since the start. Other jobs may have used these units.
+      if job.started > stamp then
+        more = math.max(more, 0)
+      end
+      limit.algorithm.settle(limit, limits, job, more)
     end
   end
   if holds and job.used then

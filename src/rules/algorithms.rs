@@ -1,9 +1,9 @@
 //! The algorithms by which limits count usage, and the interface that they share.
 //!
-//! To add an algorithm, write a file next to the others with [`Facts`], [`Rules`] and [`Usage`] (the
-//! state that the algorithm keeps), a file in `lua/` with the same functions over Redis, and a row in
-//! `table.rs`. Configuration, keys, scripts, the model, the search for the worst case and
-//! the simulation read the table.
+//! To add an algorithm, write a file next to the others with [`Facts`], [`Rules`] and [`Usage`]
+//! (the state that the algorithm keeps), a file in `lua/` with the same functions over Redis, and a
+//! row in `table.rs`. Configuration, keys, scripts, the model, the search for the worst case and the
+//! simulation read the table.
 
 pub mod bucket;
 mod calendar;
@@ -224,8 +224,53 @@ impl ReportedCall<'_> {
         self.used.map(|used| terms.unit().of(used))
     }
 
-    /// Returns how many units more than charged (or fewer, if negative) the call used.
-    fn change(&self, terms: &Terms) -> i64 {
-        self.used(terms).unwrap_or(0).cast_signed() - self.charged(terms).cast_signed()
+    /// Returns how many units more than charged (or fewer, if negative) the call used. A call that
+    /// started later than now returns nothing: the clock was stepped back, and other calls may have
+    /// used its units.
+    fn change(&self, terms: &Terms, clock: Clock) -> i64 {
+        let more = self.used(terms).unwrap_or(0).cast_signed() - self.charged(terms).cast_signed();
+        match self.started_ms > clock.stamp_ms {
+            true => more.max(0),
+            false => more,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_from_before_a_clock_step_returns_nothing() {
+        let terms = Terms {
+            algorithm: Algorithm::TokenBucket,
+            max: 10,
+            window_ms: 1_000,
+            guard_ms: 0,
+            burst: 10,
+            unit: Unit::Cost,
+            spacing_us: 0,
+            forgiven_ms: 0,
+            calendar: None,
+        };
+        for (used, now_us, expected) in [
+            (Some(2), 5_000_000, -6),
+            (None, 5_000_000, -8),
+            // In the millisecond of the start, whose time is rounded up.
+            (None, 4_999_001, -8),
+            (None, 4_999_000, 0),
+            (Some(2), 1_000_000, 0),
+            (Some(9), 1_000_000, 1),
+        ] {
+            let call = ReportedCall {
+                started_ms: 5_000,
+                sequence: 0,
+                permit: "",
+                cost: 8,
+                used,
+            };
+            let change = call.change(&terms, Clock::from_micros(now_us));
+            assert_eq!(change, expected, "{used:?} {now_us}");
+        }
     }
 }

@@ -118,7 +118,7 @@ struct Level {
     tokens: i128,
     /// When the bucket had this level, in milliseconds since the epoch.
     at: u64,
-    /// When it is full, also if its size follows another `max` by then, so that its level need not
+    /// When it is full, even if its size follows another `max` by then, so that its level need not
     /// be stored any more.
     full: u64,
     /// When the current period began. `peak` is the highest level in it, and `peak_before` in the
@@ -215,9 +215,9 @@ impl Usage for Bucket {
     /// Gives back unused tokens, but not those that would have overflowed: without the charge, a
     /// bucket that was full since then would have lost them. So it gives back what had room at the
     /// highest level since the start, or what can't have been refilled since.
-    fn settle(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) {
+    fn settle(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>) {
         let started = ended.started_ms;
-        let mut tokens = i128::from(-ended.change(terms)) * i128::from(self.live.span);
+        let mut tokens = i128::from(-ended.change(terms, clock)) * i128::from(self.live.span);
         if tokens > 0 {
             let passed = self.live.at.saturating_sub(started);
             let certain = tokens - product(passed, terms.max());

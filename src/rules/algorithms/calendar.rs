@@ -232,12 +232,12 @@ impl Usage for CalendarCount {
     }
 
     /// Corrects the current window only: an earlier window no longer counts.
-    fn settle(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) {
+    fn settle(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>) {
         if let Some(live) = self.live
             && self.stored == self.live
             && ended.started_ms >= live.start
         {
-            let count = live.count.saturating_add_signed(ended.change(terms));
+            let count = live.count.saturating_add_signed(ended.change(terms, clock));
             self.store(terms, Window { count, ..live });
         }
     }

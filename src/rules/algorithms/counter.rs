@@ -128,8 +128,8 @@ impl Usage for SlidingCounter {
         0
     }
 
-    fn settle(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) {
-        let (change, live) = (ended.change(terms), &mut self.live);
+    fn settle(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>) {
+        let (change, live) = (ended.change(terms, clock), &mut self.live);
         match live.index.checked_sub(ended.started_ms / live.span) {
             Some(0) => live.current = live.current.saturating_add_signed(change),
             Some(1) => live.previous = live.previous.saturating_add_signed(change),

@@ -198,14 +198,14 @@ impl Usage for FixedWindows {
 
     /// Corrects the current window only: an earlier window no longer counts. Gives back nothing if
     /// the call may have been counted in this window before the clock was stepped back.
-    fn settle(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) {
-        if self.is_repeated && ended.change(terms) < 0 {
+    fn settle(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>) {
+        if self.is_repeated && ended.change(terms, clock) < 0 {
             return;
         }
         if ended.started_ms / terms.span() == self.index
             && let Some((count, _)) = self.counts.get_mut(&self.index)
         {
-            *count = count.saturating_add_signed(ended.change(terms));
+            *count = count.saturating_add_signed(ended.change(terms, clock));
         }
     }
 

@@ -171,13 +171,15 @@ impl Usage for Segments {
     /// Leaves an expired segment alone. After a step of the clock a start may have been moved to
     /// another segment, so its units are not given back: that could give back units of other
     /// starts.
-    fn settle(&mut self, terms: &Terms, _: Clock, ended: &ReportedCall<'_>) {
+    fn settle(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>) {
         let index = ended.started_ms / self.length;
-        if index <= self.pulled && ended.change(terms) < 0 {
+        if index <= self.pulled && ended.change(terms, clock) < 0 {
             return;
         }
         if let Some(segment) = self.live.iter_mut().rev().find(|it| it.index == index) {
-            segment.units = segment.units.saturating_add_signed(ended.change(terms));
+            segment.units = segment
+                .units
+                .saturating_add_signed(ended.change(terms, clock));
             self.stored.clone_from(&self.live);
         }
     }
