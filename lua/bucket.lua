@@ -1,6 +1,6 @@
 -- token-bucket-algo and leaky-bucket-algo: a STRING of packed numbers: (1) the level at a time; (2)
--- that time (ms); (3) when the bucket is full, also if its size follows another max by then; (4) its
--- highest level since another time; (5) that time; (6) its highest level in the minute or more
+-- that time (ms); (3) when the bucket is full, even if its size follows another max by then; (4)
+-- its highest level since another time; (5) that time; (6) its highest level in the minute or more
 -- before. A level is two numbers: whole tokens, and a part of the next one, in `span`ths. A level
 -- times the span would not be exact in a double. The specification is
 -- src/rules/algorithms/bucket.rs. Constants that no Lua file sets come from src/gate/scripts.rs,
@@ -127,7 +127,8 @@ do
       if full <= now then
         level, part = most, most_part
       end
-      -- A time later than now means that the clock was stepped back. The bucket refills from now on.
+      -- A time later than now means that the clock was stepped back. The bucket refills from now
+      -- on.
       limit.taken = at > now
       level, part = bucket_refilled(limit, level, part, now - math.min(at, now))
       if full <= now or since > now then

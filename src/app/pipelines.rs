@@ -119,7 +119,7 @@ impl PipelineSet {
     fn check_config(&self, config: &Config) -> Result<(), AppError> {
         let (make, shared_state) = (&self.make, &self.shared_state);
         let check = || make(config.clone(), shared_state, false).map(drop);
-        // A thread outside the runtime can't start tasks, such as the one that fetches tokens.
+        // Outside the runtime, the check can't start tasks, such as a task that fetches tokens.
         thread::scope(
             |scope| match thread::Builder::new().spawn_scoped(scope, check) {
                 Ok(checking) => checking.join().unwrap_or_else(|why| resume_unwind(why)),

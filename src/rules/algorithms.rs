@@ -256,7 +256,7 @@ mod tests {
         for (used, now_us, expected) in [
             (Some(2), 5_000_000, -6),
             (None, 5_000_000, -8),
-            // In the millisecond of the start, whose time is rounded up.
+            // The time of a start is rounded up to a millisecond.
             (None, 4_999_001, -8),
             (None, 4_999_000, 0),
             (Some(2), 1_000_000, 0),

@@ -35,7 +35,7 @@
 
 #![allow(clippy::too_many_lines, reason = "a test may have many steps or cases")]
 
-// As other packages call it.
+// Other packages use this name, too.
 extern crate sluicegate_engine as engine;
 
 mod away;

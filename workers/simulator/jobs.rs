@@ -197,7 +197,7 @@ impl SimulatedJob {
         }
     }
 
-    /// Returns the value of the header `name` of the job's message, unless it is that of the plan.
+    /// Returns the value of the header `name` that the job sets by itself or by its level.
     pub fn header_value(&self, name: &str) -> Option<&Text> {
         let level = self.priority.as_ref().filter(|_| name == headers::LEVEL);
         level.or_else(|| self.header.get(name))

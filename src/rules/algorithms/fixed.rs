@@ -99,7 +99,7 @@ pub struct FixedWindows {
     counts: BTreeMap<u64, (u64, u64)>,
     /// The window of the last load.
     index: u64,
-    /// Whether the clock was stepped back, so that this window may be one that was counted before.
+    /// Whether the clock was stepped back, and may have passed this window before.
     is_repeated: bool,
     /// Whether the count of this window may have been forgotten since then.
     is_doubtful: bool,

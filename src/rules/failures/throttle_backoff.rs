@@ -42,8 +42,8 @@ pub struct ThrottleLength {
 }
 
 impl ThrottleBackoff {
-    /// Records that a call of `tenant` succeeded whose permit was requested at `asked_at`. A call
-    /// from before a throttle does not show that the API gives more again.
+    /// Records the success of a call of `tenant`. `asked_at` is when its permit was requested: a
+    /// call from before a throttle does not show that the API gives more again.
     pub fn succeeded(&mut self, tenant: &Tenant, asked_at: Duration) {
         if self.scopes.is_empty() {
             return;

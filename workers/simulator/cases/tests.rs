@@ -104,8 +104,8 @@ cases:
     assert_eq!(first(levels).differences(), [""; 0]);
 }
 
-/// A limiter's windows are aligned with the Unix epoch, as those of `fixed-window-algo` are. Seven
-/// minutes do not divide the day in which simulations begin.
+/// Windows of limiters and of `fixed-window-algo` are aligned with the Unix epoch. Seven minutes do
+/// not divide the day in which simulations begin.
 #[test]
 fn aligned_windows_of_the_api_are_those_of_the_workers() {
     let fixed = "

@@ -230,7 +230,7 @@ impl DemoQueues {
             ..
         } = &self.names;
         let results = self.results().into();
-        // A queue that does not exist is deleted, too.
+        // Deleting a missing queue is no error.
         let unique: HashSet<_> = [fresh, due, recheck, dead, &results]
             .into_iter()
             .chain(self.names.delays())

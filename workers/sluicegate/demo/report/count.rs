@@ -140,7 +140,7 @@ pub fn never_exceeded(
     }
 }
 
-/// Returns how long a tenant had been throttled at the most when it was called.
+/// Returns the longest time that a tenant had been throttled when a call arrived.
 fn longest_throttled(observed: &DemoObservations, tenant: usize) -> Duration {
     let calls = observed.arrivals.iter();
     let throttled = calls.filter_map(|call| match call.refused {

@@ -2,7 +2,8 @@
 //! and what its limits are. `rules::answers` decides what an answer means.
 //!
 //! [`UnstoredThrottles`] retries throttles that could not be stored in the gate,
-//! [`AdvertisedLimits`] stores the API's limits, and [`Lessons`] stores lessons for adaptive limits.
+//! [`AdvertisedLimits`] stores the API's limits, and [`Lessons`] stores lessons for adaptive
+//! limits.
 
 mod advertised;
 mod lessons;
@@ -26,7 +27,8 @@ use rules::answers::{Excess, LimitInfo, Quotas, ThrottleScope};
 use rules::limit::Limit;
 use rules::tenant::Tenant;
 
-/// How long a tenant is throttled if the answer names a time of 0, or none and there is no window.
+/// Length of a throttle for which the answer names a time of 0. Also if it names none, and the
+/// tenant has no window.
 const DEFAULT_THROTTLE: Duration = Duration::from_secs(1);
 
 impl Scheduler {
