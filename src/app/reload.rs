@@ -13,7 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{debug, error, info, warn};
 
 pub use self::read::{ConfigReader, ConfigReading};
-use crate::settings::changeable;
+use crate::settings::live_settings;
 use admin::InForce;
 use config::{Config, ConfigErrors, Pipelines};
 use engine::action::Update;
@@ -233,11 +233,11 @@ impl Steward {
         };
         self.metrics.reloaded(true);
         warn_of_restart(&restart);
-        if changeable(&applied) != changeable(&self.running) {
+        if live_settings(&applied) != live_settings(&self.running) {
             info!(
                 "configuration applied: new values of dispatch, delay, retry, max-throttle or guard-budget"
             );
-            self.send(Update::Settings(changeable(&applied))).await;
+            self.send(Update::Settings(live_settings(&applied))).await;
         }
         self.in_force.set(&applied);
         self.running = applied;

@@ -19,7 +19,7 @@ pub fn settings(config: &Config) -> EngineSettings {
     EngineSettings {
         policy: config.rate_limiter.policy.clone(),
         fields: config.job.clone(),
-        live: changeable(config),
+        live: live_settings(config),
         prefetch: usize::from(config.amqp.prefetch),
         names: config.amqp.names(&levels),
         levels,
@@ -32,7 +32,7 @@ pub fn settings(config: &Config) -> EngineSettings {
 }
 
 /// Returns the settings that can change at run time, except the policy.
-pub fn changeable(config: &Config) -> LiveSettings {
+pub fn live_settings(config: &Config) -> LiveSettings {
     LiveSettings {
         concurrency: config.dispatch.concurrency,
         max_in_memory: config.delay.max_in_memory,
@@ -110,7 +110,7 @@ mod tests {
                  retry: {{max-attempts: {attempts}}}\n"
             );
             let config = Config::parse("c.yaml", &text, std::iter::empty()).expect("valid");
-            changeable(&config).breaker.map(|rule| rule.failures)
+            live_settings(&config).breaker.map(|rule| rule.failures)
         };
         assert_eq!((failures(3), failures(9)), (Some(3), Some(4)));
     }

@@ -111,7 +111,7 @@ pub enum BrokerError {
     },
     /// 406: a queue exists with other arguments.
     #[error(transparent)]
-    QueueDiffers(#[from] QueueDiffers),
+    QueueDiffers(#[from] QueueDifference),
     /// Any other refusal, or a session that ended.
     #[error("RabbitMQ at {at}: {reason}")]
     Failed {
@@ -126,7 +126,7 @@ pub enum BrokerError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the queue '{queue}' exists with {argument} = {found}, but {argument} = {wanted} is \
     required: {}", self.advice())]
-pub struct QueueDiffers {
+pub struct QueueDifference {
     /// The queue's name.
     pub queue: String,
     /// The argument, such as `x-message-ttl` or `durable`.
@@ -137,7 +137,7 @@ pub struct QueueDiffers {
     pub wanted: String,
 }
 
-impl QueueDiffers {
+impl QueueDifference {
     /// Parses the broker's 406 text: `PRECONDITION_FAILED - inequivalent arg 'A' for queue 'Q' in
     /// vhost 'V': received X but current is Y`. It may be cut off at 255 bytes; missing values read
     /// `?`.
@@ -224,7 +224,7 @@ impl BrokerError {
             403 if reason.contains("Login was refused") => Self::Credentials { at },
             403 => Self::Forbidden { at, reason },
             530 if reason.contains("vhost") => Self::Vhost { at, reason },
-            406 => match QueueDiffers::parse(&reason) {
+            406 => match QueueDifference::parse(&reason) {
                 Some(differs) => differs.into(),
                 None => Self::Failed { at, reason },
             },
@@ -306,11 +306,11 @@ mod tests {
                 required: delete the queue once it is empty, or use another amqp.queue",
             ),
         ] {
-            let read = QueueDiffers::parse(text).map(|differs| differs.to_string());
+            let read = QueueDifference::parse(text).map(|differs| differs.to_string());
             assert_eq!(read.as_deref(), Some(line));
         }
         assert_eq!(
-            QueueDiffers::parse("PRECONDITION_FAILED - unknown delivery tag 1"),
+            QueueDifference::parse("PRECONDITION_FAILED - unknown delivery tag 1"),
             None
         );
     }

@@ -18,7 +18,7 @@ pub mod topology;
 use std::future::Future;
 use std::sync::Arc;
 
-pub use error::{BrokerError, QueueDiffers};
+pub use error::{BrokerError, QueueDifference};
 pub use message::Message;
 use strum::IntoStaticStr;
 

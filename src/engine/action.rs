@@ -12,7 +12,7 @@ use gate::fleet::EnforcedPolicies;
 use gate::fleet::registry::ClockReading;
 use gate::{
     BreakerEvent, BreakerScope, Candidate, LimitEvidence, Rule, ShardId, SuspectNote, TenantAsk,
-    TenantSettled,
+    TenantSettlements,
 };
 use handler::LateEnd;
 use rules::answers::{Quotas, ThrottleScope};
@@ -172,7 +172,7 @@ pub enum Action {
     GiveBack(Vec<Tag>),
     /// Settle starts of one shard with the gate, then call
     /// [`super::scheduler::Scheduler::settled`].
-    Settle(ShardId, Vec<TenantSettled>),
+    Settle(ShardId, Vec<TenantSettlements>),
     /// Store the limits that the API advertises in the gate, then call
     /// [`super::scheduler::Scheduler::advertised_result`]. No job waits for it.
     Advertised(Vec<(Tenant, Quotas)>),

@@ -12,7 +12,7 @@ use crate::reports::TaskReport;
 use broker::Broker;
 use gate::{
     BreakerEvent, BreakerScope, Candidate, Gate, LimitEvidence, Rule, ShardId, SuspectNote,
-    TenantAsk, TenantSettled,
+    TenantAsk, TenantSettlements,
 };
 use handler::PreparingHandler;
 use rules::answers::Quotas;
@@ -30,7 +30,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
     }
 
     /// Settles starts of one shard.
-    pub(super) fn settle(&mut self, shard: ShardId, batch: Vec<TenantSettled>) {
+    pub(super) fn settle(&mut self, shard: ShardId, batch: Vec<TenantSettlements>) {
         self.call_gate(|gate| {
             let settles = async move { TaskReport::Settled(shard, gate.settle(&batch).await) };
             settles.in_current_span()

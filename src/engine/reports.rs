@@ -8,7 +8,8 @@ use crate::calls::CallEnd;
 use crate::redis_state::RedisState;
 use broker::{Broker, Delivery, PublishError};
 use gate::{
-    DedupedAll, Gate, GateError, LearnedAll, Replies, SettleReplies, ShardId, Standings, Verdicts,
+    DedupeReplies, Gate, GateError, LearnReplies, Replies, SettleReplies, ShardId, Standings,
+    Verdicts,
 };
 use handler::{Attempt, PreparingHandler};
 use rules::job::InBody;
@@ -19,10 +20,10 @@ pub(super) enum TaskReport<R> {
     Settled(ShardId, Result<SettleReplies, GateError>),
     Blocked(Block, Result<(), GateError>),
     Advertised(Result<(), GateError>),
-    Learned(Result<LearnedAll, GateError>),
+    Learned(Result<LearnReplies, GateError>),
     Reported(Result<Standings, GateError>),
     Suspected(ShardId, Result<Verdicts, GateError>),
-    Deduped(ShardId, Result<DedupedAll, GateError>),
+    Deduped(ShardId, Result<DedupeReplies, GateError>),
     Sighted(Result<(), GateError>),
     Replied(Vec<(JobKey, Result<(), PublishError>)>),
     Moved(Vec<(JobKey, Result<(), PublishError>)>),

@@ -74,7 +74,7 @@ use self::leaving::results::LostResults;
 use self::leaving::steering::SteeringState;
 use self::queues::Queues;
 use self::report_limiter::ReportLimiter;
-use self::reporting::census::Suspended;
+use self::reporting::census::SuspendedTenants;
 use self::reporting::closed_tenants::ClosedTenants;
 use self::reporting::spans::JobTraces;
 use self::reporting::tenants::Tallies;
@@ -138,7 +138,7 @@ pub struct Scheduler {
     /// The tenants for which the gate can't decide.
     outages: TenantOutages,
     /// The suspended tenants, for metrics.
-    suspended: Suspended,
+    suspended: SuspendedTenants,
     /// The closed tenants, for the log.
     closed_tenants: ClosedTenants,
     /// The spans of jobs.
@@ -189,7 +189,7 @@ impl Scheduler {
             notes: Notes::new(seed),
             candidates: Candidates::new(seed),
             outages: TenantOutages::default(),
-            suspended: Suspended::default(),
+            suspended: SuspendedTenants::default(),
             closed_tenants: ClosedTenants::default(),
             traces: JobTraces::new(seed),
             tallies: Tallies::default(),

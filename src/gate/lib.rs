@@ -33,7 +33,7 @@ pub use crate::epoch::EarlierStarts;
 use rules::answers::Quotas;
 pub use rules::decision::{
     Answer, Change, End, Inspection, LEASE_MS, Question, Receipt, Sequences, StartSettlement,
-    TenantAsk, TenantReply, TenantSettled, Ticket, UsageOfLimit,
+    TenantAsk, TenantReply, TenantSettlements, Ticket, UsageOfLimit,
 };
 pub use rules::dedupe::{Candidate, DedupeAnswer};
 pub use rules::failures::breaker::{BreakerEvent, BreakerScope, Rule, Standing};
@@ -105,7 +105,7 @@ impl Primaries {
 /// One reply per [`TenantAsk`], in order.
 pub type Replies = Vec<Result<TenantReply, GateError>>;
 
-/// One result per [`TenantSettled`]: whether the settlement was stored.
+/// One result per [`TenantSettlements`]: whether the settlement was stored.
 pub type SettleReplies = Vec<Result<(), GateError>>;
 
 /// One standing per event of [`Gate::report`].
@@ -115,10 +115,10 @@ pub type Standings = Vec<Result<Standing, GateError>>;
 pub type Verdicts = Vec<Result<SuspectDecision, GateError>>;
 
 /// One answer per candidate of [`Gate::dedupe`].
-pub type DedupedAll = Vec<Result<DedupeAnswer, GateError>>;
+pub type DedupeReplies = Vec<Result<DedupeAnswer, GateError>>;
 
 /// The limits that were lowered by each piece of evidence of [`Gate::learn`].
-pub type LearnedAll = Vec<Result<Vec<MaxChange>, GateError>>;
+pub type LearnReplies = Vec<Result<Vec<MaxChange>, GateError>>;
 
 /// A store that decides atomically. The Redis scripts and the in-memory model pass the same
 /// conformance suite.
@@ -152,7 +152,7 @@ pub trait Gate: Send + Sync + 'static {
     /// may be sent again under the same name for up to a minute: it counts once.
     fn settle(
         &self,
-        batch: &[TenantSettled],
+        batch: &[TenantSettlements],
     ) -> impl Future<Output = Result<SettleReplies, GateError>> + Send;
 
     /// Suspends calls of `scope` for `duration` from now, in all workers, and never shortens a
@@ -189,7 +189,7 @@ pub trait Gate: Send + Sync + 'static {
     fn dedupe(
         &self,
         batch: &[Candidate],
-    ) -> impl Future<Output = Result<DedupedAll, GateError>> + Send;
+    ) -> impl Future<Output = Result<DedupeReplies, GateError>> + Send;
 
     /// Stores the state of jobs that an operator asked about ([`rules::steering`]).
     fn sighted(&self, batch: &[JobSighting]) -> impl Future<Output = Result<(), GateError>> + Send {
@@ -210,7 +210,7 @@ pub trait Gate: Send + Sync + 'static {
     fn learn(
         &self,
         batch: &[LimitEvidence],
-    ) -> impl Future<Output = Result<LearnedAll, GateError>> + Send {
+    ) -> impl Future<Output = Result<LearnReplies, GateError>> + Send {
         let nothing = batch.iter().map(|_| Ok(Vec::new())).collect();
         std::future::ready(Ok(nothing))
     }

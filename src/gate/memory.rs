@@ -8,9 +8,9 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 
 use crate::{
-    BreakerEvent, BreakerScope, Candidate, Change, DedupeAnswer, DedupedAll, Gate, GateError,
-    Inspection, LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings,
-    SuspectDecision, SuspectNote, TenantAsk, TenantReply, TenantSettled, Verdicts,
+    BreakerEvent, BreakerScope, Candidate, Change, DedupeAnswer, DedupeReplies, Gate, GateError,
+    Inspection, LearnReplies, LimitEvidence, Replies, Rule, SettleReplies, Standings,
+    SuspectDecision, SuspectNote, TenantAsk, TenantReply, TenantSettlements, Verdicts,
 };
 use rules::answers::Quotas;
 use rules::dedupe::FirstJob;
@@ -202,8 +202,8 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         Ok(batch.iter().map(decide).collect())
     }
 
-    async fn settle(&self, batch: &[TenantSettled]) -> Result<SettleReplies, GateError> {
-        for TenantSettled {
+    async fn settle(&self, batch: &[TenantSettlements]) -> Result<SettleReplies, GateError> {
+        for TenantSettlements {
             tenant,
             labels,
             limits,
@@ -249,7 +249,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         Ok(batch.iter().map(hear).collect())
     }
 
-    async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupedAll, GateError> {
+    async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupeReplies, GateError> {
         let (mut states, clock) = self.states();
         let ask = |candidate| Ok(states.dedupe(candidate, clock.now_ms));
         Ok(batch.iter().map(ask).collect())
@@ -275,7 +275,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         Ok(())
     }
 
-    async fn learn(&self, batch: &[LimitEvidence]) -> Result<LearnedAll, GateError> {
+    async fn learn(&self, batch: &[LimitEvidence]) -> Result<LearnReplies, GateError> {
         let learn = |lesson: &LimitEvidence| {
             let LimitEvidence {
                 tenant,

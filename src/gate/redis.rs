@@ -28,9 +28,9 @@ use crate::scripts::{self, Script};
 use crate::store::Store;
 use crate::watches::Watches;
 use crate::{
-    BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, EarlierStarts, Gate, GateError,
-    Inspection, LearnedAll, LimitEvidence, Primaries, Replies, Rule, SettleReplies, ShardId,
-    Standings, SuspectNote, TenantAsk, TenantSettled, Verdicts,
+    BreakerEvent, BreakerScope, Candidate, Change, DedupeReplies, EarlierStarts, Gate, GateError,
+    Inspection, LearnReplies, LimitEvidence, Primaries, Replies, Rule, SettleReplies, ShardId,
+    Standings, SuspectNote, TenantAsk, TenantSettlements, Verdicts,
 };
 use config::RedisServers;
 use rules::answers::Quotas;
@@ -295,11 +295,11 @@ impl Gate for RedisGate {
         }
     }
 
-    async fn settle(&self, batch: &[TenantSettled]) -> Result<SettleReplies, GateError> {
+    async fn settle(&self, batch: &[TenantSettlements]) -> Result<SettleReplies, GateError> {
         let calls = batch
             .iter()
             .map(|settled| {
-                let TenantSettled {
+                let TenantSettlements {
                     tenant,
                     labels,
                     limits,
@@ -360,7 +360,7 @@ impl Gate for RedisGate {
         Ok(replies.into_iter().map(decode).collect())
     }
 
-    async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupedAll, GateError> {
+    async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupeReplies, GateError> {
         let calls = (batch.iter())
             .map(|candidate| {
                 let Candidate { tenant, key, .. } = candidate;
@@ -391,7 +391,7 @@ impl Gate for RedisGate {
         replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
-    async fn learn(&self, batch: &[LimitEvidence]) -> Result<LearnedAll, GateError> {
+    async fn learn(&self, batch: &[LimitEvidence]) -> Result<LearnReplies, GateError> {
         let calls = (batch.iter())
             .map(|lesson| {
                 let LimitEvidence {

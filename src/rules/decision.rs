@@ -157,7 +157,7 @@ pub struct StartSettlement {
 
 /// The settlements of one tenant's starts, sent in one script call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TenantSettled {
+pub struct TenantSettlements {
     /// The tenant.
     pub tenant: Tenant,
     /// The labels in the question.

@@ -64,7 +64,7 @@ pub struct Layout {
     /// The narrowest partition, where the jobs wait. No other waitlist takes quota from it.
     pub waitlist: Partition,
     /// The wider partitions, which other waitlists use as well. The widest is last.
-    pub shared: Vec<Shared>,
+    pub shared: Vec<SharedPartition>,
     /// The partitions in which only shadows count, so that no job waits for them.
     pub shadow_partitions: Vec<Partition>,
     /// The number of each limit's partition: 0 for the waitlist's, then the shared ones from 1,
@@ -113,7 +113,7 @@ impl Layout {
 
 /// A partition that several waitlists share.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shared {
+pub struct SharedPartition {
     /// The partition.
     pub partition: Partition,
     /// The name of this waitlist, or of the tenant, among the flows in the partition.
@@ -142,7 +142,7 @@ impl Layout {
         let flow = labels.key();
         let mut share = |partition, flow: &str, below| {
             let flow = flow.to_owned();
-            shared.push(Shared {
+            shared.push(SharedPartition {
                 partition,
                 flow,
                 below,

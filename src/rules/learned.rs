@@ -293,9 +293,9 @@ impl LearnedState {
 
 /// The learned states of the limits of one partition, by the limits' names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct AllLearned(BTreeMap<String, LearnedState>);
+pub(crate) struct LearnedStates(BTreeMap<String, LearnedState>);
 
-impl AllLearned {
+impl LearnedStates {
     /// Returns the record of `limit`, if it still applies.
     pub(crate) fn of(&self, limit: &Limit, now: u64) -> Option<&LearnedState> {
         limit.floor()?;

@@ -72,7 +72,7 @@ pub struct Report {
     pub tenants: Vec<ReportedTenant>,
     /// The sums over all other tenants.
     #[serde(default)]
-    pub left_out: LeftOut,
+    pub left_out: UnnamedTenants,
     /// How the API seems to count, if it refuses calls within the limits; else empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub advice: String,
@@ -131,7 +131,7 @@ pub struct ReportedTenant {
 /// The sums over tenants that a report does not name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct LeftOut {
+pub struct UnnamedTenants {
     /// Number of tenants in the sums below.
     pub tenants: u64,
     /// Their waiting jobs.
@@ -196,7 +196,7 @@ impl ReportedTenant {
     }
 }
 
-impl LeftOut {
+impl UnnamedTenants {
     /// Adds the counts of `tenant` to the sums.
     pub fn add(&mut self, tenant: &ReportedTenant) {
         self.tenants = self.tenants.saturating_add(1);
@@ -214,7 +214,7 @@ impl LeftOut {
 
 /// Returns the busiest of `all`, at most [`MAX_TENANTS`], by picking in turn the first of each
 /// order that operators can sort by. Adds the others to `left_out`.
-pub fn busiest(mut all: Vec<ReportedTenant>, left_out: &mut LeftOut) -> Vec<ReportedTenant> {
+pub fn busiest(mut all: Vec<ReportedTenant>, left_out: &mut UnnamedTenants) -> Vec<ReportedTenant> {
     if all.len() <= MAX_TENANTS {
         all.sort_unstable_by(|one, two| one.tenant.cmp(&two.tenant));
         return all;

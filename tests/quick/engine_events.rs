@@ -11,9 +11,9 @@ use engine::scheduler::Scheduler;
 use engine::{Engine, EngineEnd, Stop};
 use gate::fleet::registry::ClockReading;
 use gate::{
-    Answer, BreakerEvent as CallEvent, BreakerScope, Candidate, Change, DedupeAnswer, DedupedAll,
-    Gate, GateError, Inspection, Note, Replies, Rule, Sequences, SettleReplies, Standings,
-    SuspectDecision, SuspectNote, TenantAsk, TenantReply, TenantSettled, Verdicts,
+    Answer, BreakerEvent as CallEvent, BreakerScope, Candidate, Change, DedupeAnswer,
+    DedupeReplies, Gate, GateError, Inspection, Note, Replies, Rule, Sequences, SettleReplies,
+    Standings, SuspectDecision, SuspectNote, TenantAsk, TenantReply, TenantSettlements, Verdicts,
 };
 use handler::{Attempt, Handler, Outcome, Permit, PreparingHandler};
 use kit::engine::{AckRecorder, channel, deliveries, engine};
@@ -92,7 +92,7 @@ impl Gate for OpeningGate {
         };
         Ok(batch.iter().map(|ask| Ok(start(ask))).collect())
     }
-    async fn settle(&self, batch: &[TenantSettled]) -> Result<SettleReplies, GateError> {
+    async fn settle(&self, batch: &[TenantSettlements]) -> Result<SettleReplies, GateError> {
         self.settled.fetch_add(batch.len(), Ordering::Relaxed);
         Ok(vec![Ok(()); batch.len()])
     }
@@ -122,7 +122,7 @@ impl Gate for OpeningGate {
         arrives.await.expect("no panic");
         Ok(batch.iter().map(|_| Ok(SuspectDecision::Proceed)).collect())
     }
-    async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupedAll, GateError> {
+    async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupeReplies, GateError> {
         Ok(vec![Ok(DedupeAnswer::First); batch.len()])
     }
     async fn advertised(&self, _: &[(Tenant, Quotas)]) -> Result<(), GateError> {

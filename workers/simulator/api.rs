@@ -48,7 +48,7 @@ impl Default for ApiModel {
 
 /// The API's answer to one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ApiAnswer {
+pub struct ServedAnswer {
     /// 200, 429 or 500.
     pub status: u16,
     /// Seconds until there is room, with a 429.
@@ -81,7 +81,7 @@ impl ServedApi {
     }
 
     /// Takes a call of `tenant` with this cost and returns the answer.
-    pub fn arrives(&mut self, (tenant, cost): (&str, u64), at_us: u64) -> ApiAnswer {
+    pub fn arrives(&mut self, (tenant, cost): (&str, u64), at_us: u64) -> ServedAnswer {
         let latency = self.api.latency.next(&mut self.random);
         let mut happens = |rate: Percent| rate.part() > 0.0 && self.random.random_bool(rate.part());
         let (fails, throttles) = (happens(self.api.errors), happens(self.api.throttles));
@@ -97,7 +97,7 @@ impl ServedApi {
             None if fails => (500, None),
             None => (200, None),
         };
-        ApiAnswer {
+        ServedAnswer {
             status,
             retry_after,
             latency,
@@ -190,7 +190,7 @@ impl RecordedApi {
     }
 
     /// Takes the call of a job, which has this number; returns the call's number and its answer.
-    fn arrives(&self, number: usize, job: &Job) -> (usize, ApiAnswer) {
+    fn arrives(&self, number: usize, job: &Job) -> (usize, ServedAnswer) {
         let at_us = micros(self.began.elapsed());
         let ApiState { answering, calls } = &mut *self.lock();
         // Aligned windows begin at multiples of their length since the Unix epoch.
@@ -246,7 +246,7 @@ impl Handler for ApiHandler {
         }
         let number = job.id.parse().unwrap_or_default();
         let (call, answer) = self.called.arrives(number, job);
-        let ApiAnswer {
+        let ServedAnswer {
             status,
             retry_after,
             latency,

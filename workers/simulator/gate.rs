@@ -10,9 +10,9 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use gate::memory::MemoryGate;
 use gate::{
-    Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupeAnswer, DedupedAll, Gate,
-    GateError, Inspection, LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings,
-    SuspectNote, TenantAsk, TenantSettled, Ticket, Verdicts,
+    Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupeAnswer, DedupeReplies, Gate,
+    GateError, Inspection, LearnReplies, LimitEvidence, Replies, Rule, SettleReplies, Standings,
+    SuspectNote, TenantAsk, TenantSettlements, Ticket, Verdicts,
 };
 use rules::answers::Quotas;
 use rules::decision::Tally;
@@ -79,7 +79,7 @@ impl WaitRecorder {
             .collect()
     }
 
-    fn note_duplicates(&self, batch: &[Candidate], answers: &DedupedAll) {
+    fn note_duplicates(&self, batch: &[Candidate], answers: &DedupeReplies) {
         let is_duplicate = |answer| matches!(answer, &Ok(DedupeAnswer::Duplicate { .. }));
         let all = batch.iter().zip(answers);
         let dropped = all.filter(|(_, answer)| is_duplicate(*answer));
@@ -191,7 +191,7 @@ impl Gate for GateConnection {
         self.takes
     }
 
-    async fn settle(&self, batch: &[TenantSettled]) -> Result<SettleReplies, GateError> {
+    async fn settle(&self, batch: &[TenantSettlements]) -> Result<SettleReplies, GateError> {
         self.there_and_back(self.gate.settle(batch)).await
     }
 
@@ -217,7 +217,7 @@ impl Gate for GateConnection {
         self.there_and_back(self.gate.suspect(batch)).await
     }
 
-    async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupedAll, GateError> {
+    async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupeReplies, GateError> {
         self.travel().await;
         let answers = self.gate.dedupe(batch).await?;
         self.waits.note_duplicates(batch, &answers);
@@ -233,7 +233,7 @@ impl Gate for GateConnection {
         self.there_and_back(self.gate.advertised(batch)).await
     }
 
-    async fn learn(&self, batch: &[LimitEvidence]) -> Result<LearnedAll, GateError> {
+    async fn learn(&self, batch: &[LimitEvidence]) -> Result<LearnReplies, GateError> {
         self.there_and_back(self.gate.learn(batch)).await
     }
 

@@ -34,7 +34,7 @@ pub enum RabbitMq {
 
 /// The kind of Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum RedisIs {
+pub enum RedisKind {
     /// One server
     Single,
     /// A primary with two replicas behind three Sentinels
@@ -47,7 +47,7 @@ pub enum RedisIs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerKinds {
     pub rabbitmq: RabbitMq,
-    pub redis: RedisIs,
+    pub redis: RedisKind,
 }
 
 impl ServerKinds {
@@ -69,7 +69,7 @@ impl ServerKinds {
             | FaultKind::RedisPrimaryStop
             | FaultKind::RedisPrimaryLag
             | FaultKind::RedisReplicaKill
-            | FaultKind::RedisHandover => self.redis != RedisIs::Single,
+            | FaultKind::RedisHandover => self.redis != RedisKind::Single,
             // One of several servers would forget its role with its data, and workers learn its
             // port from the others.
             FaultKind::RedisWipe
@@ -82,14 +82,14 @@ impl ServerKinds {
             | FaultKind::KillAtGate
             | FaultKind::KillAtPermit
             | FaultKind::StopAtGate
-            | FaultKind::StopAtPermit => self.redis == RedisIs::Single,
+            | FaultKind::StopAtPermit => self.redis == RedisKind::Single,
             // There is a single clock. Besides, libfaketime does not work with a Valkey that uses
             // the loader of another distribution.
             FaultKind::RedisClock => {
-                self.redis == RedisIs::Single && std::env::var_os("TEST_REDIS_SERVER").is_none()
+                self.redis == RedisKind::Single && std::env::var_os("TEST_REDIS_SERVER").is_none()
             }
             // The role of a killed server behind Sentinel is not in its configuration.
-            FaultKind::RedisKill | FaultKind::RedisRestart => self.redis != RedisIs::Sentinel,
+            FaultKind::RedisKill | FaultKind::RedisRestart => self.redis != RedisKind::Sentinel,
             _ => true,
         }
     }
@@ -99,7 +99,7 @@ impl ServerKinds {
 pub fn is_ours(kind: FaultKind) -> bool {
     let servers = ServerKinds {
         rabbitmq: RabbitMq::Single,
-        redis: RedisIs::Single,
+        redis: RedisKind::Single,
     };
     !servers.has(kind)
 }

@@ -10,7 +10,7 @@ use rules::delays::{DelayLevels, QueueNames};
 
 use crate::bed::rude::{SLOW, SLOW_MAX};
 use crate::checker::CheckRules;
-use crate::clusters::{RabbitMq, RedisIs, ServerKinds};
+use crate::clusters::{RabbitMq, RedisKind, ServerKinds};
 use crate::dispatch::DispatchMode;
 use crate::downstream::CLOSED;
 use crate::faults::FaultKind;
@@ -70,7 +70,7 @@ pub struct Args {
     pub rabbitmq: RabbitMq,
     /// Kind of Redis
     #[arg(long, value_enum, default_value = "single")]
-    pub redis: RedisIs,
+    pub redis: RedisKind,
     /// How workers process an admitted job
     #[arg(long, value_enum, default_value = "http")]
     pub dispatch: DispatchMode,
@@ -274,9 +274,9 @@ impl RunPlan {
             command.push_str(" --rabbitmq cluster");
         }
         match self.servers.redis {
-            RedisIs::Single => {}
-            RedisIs::Sentinel => command.push_str(" --redis sentinel"),
-            RedisIs::Cluster => command.push_str(" --redis cluster"),
+            RedisKind::Single => {}
+            RedisKind::Sentinel => command.push_str(" --redis sentinel"),
+            RedisKind::Cluster => command.push_str(" --redis cluster"),
         }
         if self.dispatch == DispatchMode::Forward {
             command.push_str(" --dispatch forward");

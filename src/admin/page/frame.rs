@@ -21,7 +21,7 @@ pub struct PageFrame<'a> {
     /// Query that names the pipeline.
     pub pipeline: String,
     /// The visitor who has signed in.
-    pub who: Option<SignedIn>,
+    pub who: Option<SignedInUser>,
     /// Whether an operator can sign in.
     pub has_operators: bool,
     /// Address of this page, to return to.
@@ -38,13 +38,13 @@ pub struct PipelineLink {
 }
 
 /// A visitor who has signed in.
-pub struct SignedIn {
+pub struct SignedInUser {
     pub name: String,
     pub is_operator: bool,
     pub form_token: String,
 }
 
-impl SignedIn {
+impl SignedInUser {
     /// Describes the viewer, or returns `None` for a viewer without a session.
     pub fn of(viewer: &Viewer) -> Option<Self> {
         let session = viewer.session()?;

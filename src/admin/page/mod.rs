@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::access::{Access, Viewer};
 use self::action_forms::{FormValues, is_form};
-use self::frame::{PageFrame, PipelineLink, SignedIn, sign_in_for};
+use self::frame::{PageFrame, PipelineLink, SignedInUser, sign_in_for};
 use self::history::{PipelineHistories, SAMPLE_INTERVAL};
 use self::live::LiveViews;
 use self::views::{Roster, ViewKind, ViewRequest, ViewSource};
@@ -327,7 +327,7 @@ impl Page {
             place: "",
             pipelines: Vec::new(),
             pipeline: String::new(),
-            who: SignedIn::of(viewer),
+            who: SignedInUser::of(viewer),
             has_operators: self.site.access.has_operators(),
             here: here.to_owned(),
             flash: None,

@@ -14,7 +14,7 @@ use super::BrokerState;
 use super::connection::AmqpLink;
 use super::inventory::QueueProbe;
 use crate::topology::Queue;
-use crate::{BrokerError, QueueDiffers};
+use crate::{BrokerError, QueueDifference};
 use rules::broker::existing_queue::{EffectOnJobs, QueueProperties};
 
 /// The connection's name in RabbitMQ's tools.
@@ -96,7 +96,7 @@ pub(super) async fn read(
             return Ok((messages, properties));
         };
         match queue.error(&probe.target().at, &error) {
-            BrokerError::QueueDiffers(QueueDiffers {
+            BrokerError::QueueDiffers(QueueDifference {
                 argument, found, ..
             }) => {
                 if !properties.learn(&argument, &found) {

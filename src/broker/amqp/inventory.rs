@@ -14,7 +14,7 @@ use super::connection::{AmqpLink, NodeTarget};
 use super::existing;
 use super::nodes::Nodes;
 use crate::topology::{Queue, Topology};
-use crate::{BrokerError, QueueDiffers};
+use crate::{BrokerError, QueueDifference};
 use rules::broker::existing_queue::QueueProperties;
 use rules::delays::{DelayLevels, QueueNames};
 
@@ -56,7 +56,7 @@ pub enum QueueState {
     /// It does not exist. `run` and `publish` create it.
     Missing,
     /// It exists with other arguments, so `run` can't use it.
-    Differs(QueueDiffers),
+    Differs(QueueDifference),
     /// It exists, and Sluicegate does not declare it (`amqp.declare: false`).
     Existing {
         /// Number of ready messages.

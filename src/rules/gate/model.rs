@@ -26,7 +26,7 @@ use crate::gate::shadow::ShadowTrial;
 use crate::gate::usage::{Clock, PartitionUsage};
 use crate::gate::waitlist::{KEEP_MS, Waitlist};
 use crate::layout::Layout;
-use crate::learned::AllLearned;
+use crate::learned::LearnedStates;
 use crate::limit::Limit;
 
 /// How long a settled call is remembered, in milliseconds. See [`Scopes::settle`].
@@ -54,7 +54,7 @@ pub struct State {
     /// Operator overrides: limit name to `max` and end, in milliseconds.
     overrides: BTreeMap<String, (u64, u64)>,
     /// Values learned for the adaptive limits.
-    learned: AllLearned,
+    learned: LearnedStates,
     /// The API's advertised limits, and when they were stored.
     quotas: (Quotas, u64),
     /// Trials of shadow limits. The key is the whole limit, so changing any number of a limit
@@ -168,7 +168,7 @@ impl State {
         let mut set = self.overrides.values();
         if set.all(|(_, until)| *until <= now) && self.learned.needed_until() <= now {
             self.overrides.clear();
-            self.learned = AllLearned::default();
+            self.learned = LearnedStates::default();
         }
     }
 
@@ -286,7 +286,7 @@ impl State {
                 // the same millisecond.
                 self.waitlist.reset(now + 1);
                 self.fair_queue = FairQueue::default();
-                self.learned = AllLearned::default();
+                self.learned = LearnedStates::default();
             }
         }
         // A reset is stored even if the tenant's own waitlist was empty, because it also resets the

@@ -89,7 +89,7 @@ impl JobMessage {
 /// Omits the headers: they may be kilobytes long, and some may be secrets.
 impl fmt::Debug for JobMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Published")
+        f.write_str("JobMessage")
     }
 }
 

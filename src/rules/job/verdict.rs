@@ -84,9 +84,9 @@ struct DelayValue(Duration);
 
 impl<'de> Deserialize<'de> for DelayValue {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct AfterVisitor;
+        struct DelayVisitor;
         const MUST: &str = "a number of seconds, or a text such as \"500ms\", \"10s\" or \"5m\"";
-        impl Visitor<'_> for AfterVisitor {
+        impl Visitor<'_> for DelayVisitor {
             type Value = Duration;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(MUST)
@@ -102,7 +102,7 @@ impl<'de> Deserialize<'de> for DelayValue {
                 duration(text).ok_or_else(|| E::custom(format!("after must be {MUST}")))
             }
         }
-        let after = from.deserialize_any(AfterVisitor)?;
+        let after = from.deserialize_any(DelayVisitor)?;
         if after > MAX_AFTER {
             return Err(D::Error::custom("after is more than 365 days"));
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{LeftOut, ReportedTenant};
+use super::{ReportedTenant, UnnamedTenants};
 
 /// The resource that an overdue job lacks, while jobs may be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct TenantLoads {
     /// The busiest tenants.
     pub busiest: Vec<ReportedTenant>,
     /// The sum over all other tenants.
-    pub left_out: LeftOut,
+    pub left_out: UnnamedTenants,
     /// Advice on the limits if the API refuses calls within them, or `None` if it does not.
     pub advice: Option<String>,
 }

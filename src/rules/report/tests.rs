@@ -49,7 +49,7 @@ fn a_report_survives_a_round_trip() {
 
 #[test]
 fn few_tenants_are_all_named_and_nothing_is_left_out() {
-    let mut left_out = LeftOut::default();
+    let mut left_out = UnnamedTenants::default();
     let all = vec![tenant("b"), tenant("a")];
     assert_eq!(names(&busiest(all, &mut left_out)), ["a", "b"]);
     assert!(left_out.is_nothing());
@@ -73,10 +73,10 @@ fn of_many_tenants_the_first_by_each_order_are_named_and_the_others_are_summed_u
     ] {
         change(&mut all[at]);
     }
-    let mut left_out = LeftOut {
+    let mut left_out = UnnamedTenants {
         starts: 7,
         uncounted: true,
-        ..LeftOut::default()
+        ..UnnamedTenants::default()
     };
     let named = busiest(all, &mut left_out);
     assert_eq!(named.len(), MAX_TENANTS);

@@ -6,7 +6,7 @@ mod sort;
 use std::collections::BTreeMap;
 
 pub use self::sort::Sort;
-use super::{KEPT_MS, LeftOut, Report, ReportError, ReportedTenant};
+use super::{KEPT_MS, Report, ReportError, ReportedTenant, UnnamedTenants};
 use crate::tenant::Tenant;
 
 /// All workers, and the tenants that they report.
@@ -206,7 +206,7 @@ fn rate(number: u64, over_ms: u64) -> f64 {
 }
 
 impl OmittedTenants {
-    fn add(&mut self, other: &LeftOut, over_ms: u64) {
+    fn add(&mut self, other: &UnnamedTenants, over_ms: u64) {
         self.tenants = self.tenants.saturating_add(other.tenants);
         self.uncounted |= other.uncounted;
         self.waiting = self.waiting.saturating_add(other.waiting);
@@ -370,11 +370,11 @@ mod tests {
     fn tenants_that_a_report_may_omit_are_marked() {
         let named = |name| tenant(name, |it| it.waiting = 1);
         let mut cut = report("h1", vec![named("acme")]);
-        cut.left_out = LeftOut {
+        cut.left_out = UnnamedTenants {
             tenants: 5,
             waiting: 9,
             starts: 4,
-            ..LeftOut::default()
+            ..UnnamedTenants::default()
         };
         let total = report("h2", vec![named("acme"), named("beta")]);
         let joined = view(vec![Some(Ok(cut.clone())), Some(Ok(total.clone()))]);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use broker::amqp::{AmqpBroker, Client};
-use broker::{Broker, BrokerError, BrokerEvent, PublishError, QueueDiffers};
+use broker::{Broker, BrokerError, BrokerEvent, PublishError, QueueDifference};
 use config::QueueType;
 use kit::servers::{shared_rabbit, unique};
 use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
@@ -94,7 +94,7 @@ async fn a_queue_with_other_arguments_is_named_with_the_differences() {
     declare_plain(&names.delays()[3], true).await;
     let error = refusal(server, &queue, QueueType::Quorum).await;
     assert!(
-        matches!(&error, BrokerError::QueueDiffers(QueueDiffers { queue, .. }) if **queue == *names.delays()[3]),
+        matches!(&error, BrokerError::QueueDiffers(QueueDifference { queue, .. }) if **queue == *names.delays()[3]),
         "{error}"
     );
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use gate::redis::RedisGate;
-use gate::{Answer, End, Gate, Question, StartSettlement, TenantSettled, Ticket};
+use gate::{Answer, End, Gate, Question, StartSettlement, TenantSettlements, Ticket};
 use kit::gate::{
     BEGIN_US, FRESH, LONG, LimitedGate, ask, clocked, decided, gate_at, receipt, started, tenant,
 };
@@ -71,7 +71,7 @@ async fn is_flat(what: &str, times: u64, measure: impl AsyncFn() -> [Work; 2]) {
 }
 
 async fn settle_all(gate: &LimitedGate<RedisGate>, settled: Vec<StartSettlement>) {
-    let report = TenantSettled {
+    let report = TenantSettlements {
         tenant: tenant("t"),
         labels: Labels::default(),
         limits: gate.limits.clone(),

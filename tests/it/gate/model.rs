@@ -11,7 +11,7 @@ use gate::keys::Keys;
 use gate::redis::RedisGate;
 use gate::{
     BreakerScope, Change, End, Gate, GateError, LimitEvidence, Question, Receipt, StartSettlement,
-    TenantAsk, TenantSettled, Ticket,
+    TenantAsk, TenantSettlements, Ticket,
 };
 use kit::gate::history::{
     Family, IssuedTickets, Job, RULE, Scale, Step, World, ask, evidence, history, labels_of, limit,
@@ -313,7 +313,7 @@ impl Bench {
                 Step::Settle { .. } if receipts.is_empty() => {}
                 Step::Settle { which, end, twice } => {
                     calls += 1;
-                    let settled = TenantSettled {
+                    let settled = TenantSettlements {
                         tenant: tenant.clone(),
                         labels: labels.clone(),
                         limits: limits.clone(),

@@ -11,7 +11,7 @@ use engine::action::{EngineSettings, LiveSettings};
 use engine::scheduler::Scheduler;
 use gate::keys::Keys;
 use gate::redis::RedisGate;
-use gate::{BreakerScope, End, Gate, GateError, StartSettlement, TenantSettled};
+use gate::{BreakerScope, End, Gate, GateError, StartSettlement, TenantSettlements};
 use handler::{Handler, Outcome, Permit};
 use kit::engine::{AckRecorder, channel, deliveries, engine};
 use kit::gate::{FRESH, LimitedGate, decided, receipt, started, tenant};
@@ -59,7 +59,7 @@ async fn other_primaries_receive_settlements_while_one_is_lost() {
         let replies = replies.expect("all answer");
         let receipt = receipt(&question, replies[0].as_ref().expect("a decision"), 0);
         let end = End::Cost(1);
-        batch.push(TenantSettled {
+        batch.push(TenantSettlements {
             tenant: tenant(id),
             labels: Labels::default(),
             limits: gate.limits.clone(),

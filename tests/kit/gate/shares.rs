@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gate::{
     Answer, Change, End, Gate, Inspection, Question, Receipt, Sequences, StartSettlement,
-    TenantAsk, TenantReply, TenantSettled, Ticket,
+    TenantAsk, TenantReply, TenantSettlements, Ticket,
 };
 use rules::limit::{Algorithm, Limit, Limits, Unit};
 use rules::scope::{Labels, Scope};
@@ -88,7 +88,7 @@ impl<'a, G: Gate> Desk<'a, G> {
 
     async fn settle(&self, partition: &str, ends: Vec<(Receipt, End)>) {
         let (id, labels) = self.tenant_and_labels(partition);
-        let settled = TenantSettled {
+        let settled = TenantSettlements {
             tenant: tenant(&id),
             labels,
             limits: self.limits.clone(),

@@ -1,6 +1,6 @@
 //! Keys in Redis live as long as the usage that they hold counts.
 
-use gate::{Change, End, Gate, StartSettlement, TenantSettled};
+use gate::{Change, End, Gate, StartSettlement, TenantSettlements};
 use kit::gate::{
     FRESH, LimitedGate, ask, asking, fake_gate, limit, memory_gate, receipt, started, tenant,
 };
@@ -28,7 +28,7 @@ async fn no_key_expires_while_its_usage_counts() {
                 receipt: receipt(&ask[0], reply, number),
                 end: End::Cost(1),
             });
-            let settled = [TenantSettled {
+            let settled = [TenantSettlements {
                 tenant: id.clone(),
                 labels: Labels::default(),
                 limits: fake.limits.clone(),

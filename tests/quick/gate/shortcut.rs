@@ -9,7 +9,8 @@ use std::time::Duration;
 use fake_redis::FakeRedis;
 use gate::redis::RedisGate;
 use gate::{
-    Answer, Change, End, Gate, Question, Receipt, StartSettlement, TenantAsk, TenantSettled, Ticket,
+    Answer, Change, End, Gate, Question, Receipt, StartSettlement, TenantAsk, TenantSettlements,
+    Ticket,
 };
 use kit::gate::rewritten::{Rewrite, Rewriter, without_shortcut};
 use kit::gate::{BEGIN_US, FRESH, asking, receipt, tenant};
@@ -238,7 +239,7 @@ impl Bed {
                     receipt: receipt.clone(),
                     end: End::Unused,
                 });
-                let report = [TenantSettled {
+                let report = [TenantSettlements {
                     tenant: tenant("t"),
                     labels: Labels::default(),
                     limits: self.limits.clone(),

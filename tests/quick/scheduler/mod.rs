@@ -31,7 +31,8 @@ use engine::scheduler::Scheduler;
 use gate::fleet::{EnforcedPolicies, RegisteredPolicy, RegistryKnowledge};
 use gate::{
     Answer, BreakerEvent, BreakerScope, Candidate, End, GateError, LimitEvidence, Replies,
-    Sequences, SettleReplies, ShardId, SuspectNote, TenantAsk, TenantReply, TenantSettled, Ticket,
+    Sequences, SettleReplies, ShardId, SuspectNote, TenantAsk, TenantReply, TenantSettlements,
+    Ticket,
 };
 use handler::{Attempt, Fate, Outcome};
 use kit::MS;
@@ -71,7 +72,7 @@ pub struct Done {
     pub acked: Vec<u64>,
     /// Deliveries that went back to their queues.
     pub given_back: Vec<u64>,
-    pub settled: Vec<TenantSettled>,
+    pub settled: Vec<TenantSettlements>,
     pub blocked: Vec<(Block, Duration)>,
     pub reported: Vec<(BreakerScope, BreakerEvent)>,
     pub advertised: Vec<(Tenant, Quotas)>,

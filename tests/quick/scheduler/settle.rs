@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use broker::DeliverySource;
-use gate::{BreakerScope, End, GateError, SettleReplies, TenantSettled};
+use gate::{BreakerScope, End, GateError, SettleReplies, TenantSettlements};
 use handler::{Attempt, Fate, LateEnd, Outcome};
 use rules::answers::{LimitInfo, Quotas};
 use rules::job::TenantField;
@@ -26,16 +26,17 @@ fn away() -> GateError {
 }
 
 /// Answers settlements while the primary of `a` is unavailable and that of `b` works.
-fn settled_except_a(settled: &[TenantSettled]) -> SettleReplies {
-    let reply = |batch: &TenantSettled| match batch.tenant.as_str() {
+fn settled_except_a(settled: &[TenantSettlements]) -> SettleReplies {
+    let reply = |batch: &TenantSettlements| match batch.tenant.as_str() {
         "a" => Err(away()),
         _ => Ok(()),
     };
     settled.iter().map(reply).collect()
 }
 
-fn ends_of(settled: &[TenantSettled]) -> Vec<(&str, End)> {
-    let of = |batch: &'_ TenantSettled| batch.settled.iter().map(|one| one.end).collect::<Vec<_>>();
+fn ends_of(settled: &[TenantSettlements]) -> Vec<(&str, End)> {
+    let of =
+        |batch: &'_ TenantSettlements| batch.settled.iter().map(|one| one.end).collect::<Vec<_>>();
     let ends = (settled.iter()).flat_map(|batch| {
         of(batch)
             .into_iter()

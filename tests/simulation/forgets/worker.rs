@@ -13,7 +13,7 @@ use gate::redis::RedisGate;
 use gate::store::Store;
 use gate::{
     Answer, EarlierStarts, End, Gate, GateError, Question, Receipt, StartSettlement, TenantAsk,
-    TenantReply, TenantSettled, Ticket,
+    TenantReply, TenantSettlements, Ticket,
 };
 use kit::gate::{FRESH, receipt};
 use rules::limit::Limits;
@@ -80,7 +80,7 @@ struct Worker<'a> {
     ends: Cell<bool>,
     running: RefCell<Vec<Running>>,
     /// Settlements that the gate has not confirmed, and since when.
-    ledger: RefCell<Vec<(TenantSettled, Instant)>>,
+    ledger: RefCell<Vec<(TenantSettlements, Instant)>>,
     asked: Cell<u64>,
 }
 
@@ -341,7 +341,7 @@ impl<'a> Worker<'a> {
             all.retain(|(_, since)| now < *since + TOLD_FOR);
             let mut settled = |running: &Running, end: End| {
                 calls += 1;
-                TenantSettled {
+                TenantSettlements {
                     tenant: tenant(running.number),
                     labels: Labels::default(),
                     limits: running.limits.clone(),
@@ -363,7 +363,7 @@ impl<'a> Worker<'a> {
                 }
                 true
             });
-            let news: Vec<TenantSettled> = (all.iter().map(|(settled, _)| settled.clone()))
+            let news: Vec<TenantSettlements> = (all.iter().map(|(settled, _)| settled.clone()))
                 .chain(renewals)
                 .collect();
             if news.is_empty() {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use gate::memory::MemoryGate;
 use gate::{
     Answer, BreakerScope, Change, End, Gate, LEASE_MS, Question, Receipt, StartSettlement,
-    TenantAsk, TenantSettled, Ticket,
+    TenantAsk, TenantSettlements, Ticket,
 };
 use kit::gate::{FRESH, asking, decided, tenant};
 use rules::limit::{Algorithm, Limit, Limits};
@@ -150,7 +150,7 @@ async fn units_are_free_a_lease_and_a_window_after_a_step_back() {
                 sequences,
                 cost: 1,
             };
-            let settled = TenantSettled {
+            let settled = TenantSettlements {
                 tenant: tenant("acme"),
                 labels: Labels::default(),
                 limits: limits.clone(),

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gate::{
-    Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupedAll, End, Gate, GateError,
-    Inspection, LearnedAll, LimitEvidence, Replies, Rule, SettleReplies, Standings, SuspectNote,
-    TenantAsk, TenantReply, TenantSettled, Verdicts,
+    Answer, BreakerEvent, BreakerScope, Candidate, Change, DedupeReplies, End, Gate, GateError,
+    Inspection, LearnReplies, LimitEvidence, Replies, Rule, SettleReplies, Standings, SuspectNote,
+    TenantAsk, TenantReply, TenantSettlements, Verdicts,
 };
 use rules::answers::Quotas;
 use rules::limit::{Limits, ceil_ms};
@@ -160,12 +160,12 @@ impl Gate for SimGate {
         .await
     }
 
-    async fn settle(&self, batch: &[TenantSettled]) -> Result<SettleReplies, GateError> {
+    async fn settle(&self, batch: &[TenantSettlements]) -> Result<SettleReplies, GateError> {
         let batch = batch.to_vec();
         let name = self.0.name.clone();
         self.call("settle", |world| async move {
             // Settlements of some tenants do not arrive.
-            let missed = |settled: &TenantSettled| {
+            let missed = |settled: &TenantSettlements| {
                 later::outage(&world, Some(&settled.tenant)).is_some()
                     || world.dice(|t| t.settle_misses)
             };
@@ -231,7 +231,7 @@ impl Gate for SimGate {
         .await
     }
 
-    async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupedAll, GateError> {
+    async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupeReplies, GateError> {
         let batch = batch.to_vec();
         self.call("dedupe", |world| async move {
             let deduped = world.gate.dedupe(&batch).await;
@@ -258,7 +258,7 @@ impl Gate for SimGate {
         .await
     }
 
-    async fn learn(&self, batch: &[LimitEvidence]) -> Result<LearnedAll, GateError> {
+    async fn learn(&self, batch: &[LimitEvidence]) -> Result<LearnReplies, GateError> {
         let batch = batch.to_vec();
         self.call(
             "learn",
@@ -338,7 +338,7 @@ fn note_replies(world: &World, name: &str, batch: &[TenantAsk], replies: &Replie
     }
 }
 
-fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
+fn note_settled(world: &World, name: &str, batch: &[TenantSettlements]) {
     let mut history = world.history();
     for settled in batch {
         let first = history.settled.insert(settled.call.clone());

@@ -26,9 +26,9 @@ const STEP_MS: u64 = 20;
 
 /// The policies that `lua/policies.lua` keeps.
 #[derive(Default)]
-struct Shared(BTreeMap<usize, RegisteredPolicy>);
+struct SharedPartition(BTreeMap<usize, RegisteredPolicy>);
 
-impl Shared {
+impl SharedPartition {
     fn exchange(
         &mut self,
         mine: &[usize],
@@ -75,7 +75,7 @@ enum Event {
 
 struct World {
     policies: Vec<Arc<Policy>>,
-    shared: Shared,
+    shared: SharedPartition,
     workers: Vec<Worker>,
     states: HashMap<Partition, State>,
     /// Number of tenants, and of header values of each.
@@ -101,7 +101,7 @@ impl World {
         Self {
             workers: workers.iter().enumerate().map(worker).collect(),
             policies,
-            shared: Shared::default(),
+            shared: SharedPartition::default(),
             states: HashMap::new(),
             tenants: 1,
             values: 1,
@@ -510,7 +510,7 @@ fn an_isolated_worker_stops_and_its_policy_outlives_a_lost_registry() {
     let mut world = World::new(policies.to_vec(), &[0]);
     world.run(2_000);
     world.event(0, Event::Reload(1));
-    world.shared = Shared::default();
+    world.shared = SharedPartition::default();
     world.run(5_000);
     assert_eq!(world.workers[0].fleet.policies(), 2);
     world.run(MARGIN_MS);

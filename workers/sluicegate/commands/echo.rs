@@ -12,7 +12,7 @@ use config::show_duration;
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper::{Request, StatusCode};
-use simulator::api::{ApiAnswer, ApiModel, ServedApi};
+use simulator::api::{ApiModel, ServedAnswer, ServedApi};
 use simulator::forms::{ApiLimit, Latency, Percent};
 use simulator::limiter::Counting;
 use trial::api::{ApiServer, Reply};
@@ -84,7 +84,7 @@ fn status(text: &str) -> Result<StatusCode, &'static str> {
 struct EchoServer {
     status: StatusCode,
     began: Instant,
-    /// The start in time since the Unix epoch, with which aligned windows are aligned.
+    /// The start, as time since the Unix epoch.
     epoch: Duration,
     answering: Mutex<ServedApi>,
     with_times: bool,
@@ -101,7 +101,7 @@ impl EchoServer {
         let at = self.began.elapsed();
         // It does not run for 500,000 years.
         let at_us = u64::try_from((self.epoch + at).as_micros()).unwrap_or(u64::MAX);
-        let ApiAnswer {
+        let ServedAnswer {
             status,
             retry_after,
             latency,

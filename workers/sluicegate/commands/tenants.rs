@@ -176,7 +176,7 @@ fn cells(row: &Row, now_ms: u64) -> [String; 9] {
 #[cfg(test)]
 mod tests {
     use rules::report::view::{FleetReport, WaitlistState};
-    use rules::report::{LeftOut, Report, ReportedTenant};
+    use rules::report::{Report, ReportedTenant, UnnamedTenants};
     use rules::tenant::Tenant;
     use serde_json::json;
 
@@ -220,11 +220,11 @@ mod tests {
                 }),
                 tenant("beta", |it| it.closed_until_ms = NOW + 60_500),
             ],
-            left_out: LeftOut {
+            left_out: UnnamedTenants {
                 tenants: 1_200,
                 waiting: 1,
                 starts: 3,
-                ..LeftOut::default()
+                ..UnnamedTenants::default()
             },
             ..Report::default()
         };

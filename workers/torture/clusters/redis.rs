@@ -6,7 +6,7 @@ use std::{io, thread};
 use kit::redis_topologies::{RedisCluster, Sentinels, until};
 use kit::servers::Redis;
 
-use super::RedisIs;
+use super::RedisKind;
 use crate::clocks::ProcessClock;
 
 /// The Sentinels' name of the primary.
@@ -21,9 +21,9 @@ pub enum Redises {
 
 impl Redises {
     /// Starts the servers. A single one may have a clock of its own, and may evict keys.
-    pub fn start(what: RedisIs, clock: Option<ProcessClock>, evicts: bool) -> Self {
+    pub fn start(what: RedisKind, clock: Option<ProcessClock>, evicts: bool) -> Self {
         match what {
-            RedisIs::Single => {
+            RedisKind::Single => {
                 let variables = clock.iter().flat_map(ProcessClock::variables);
                 let settings = variables.map(|(name, value)| {
                     let value = value.to_string_lossy().into_owned();
@@ -34,9 +34,11 @@ impl Redises {
                 let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
                 Self::One(Redis::start_with(&settings), clock)
             }
-            RedisIs::Sentinel => Self::Sentinel(Sentinels::start(NAME)),
+            RedisKind::Sentinel => Self::Sentinel(Sentinels::start(NAME)),
             // A machine that is busy for a while must not be taken for dead.
-            RedisIs::Cluster => Self::Cluster(RedisCluster::start(&["cluster-node-timeout 5000"])),
+            RedisKind::Cluster => {
+                Self::Cluster(RedisCluster::start(&["cluster-node-timeout 5000"]))
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::scheduler::entry::StartRecord;
 use crate::shards::Shards;
-use gate::{End, GateError, LEASE_MS, SettleReplies, ShardId, StartSettlement, TenantSettled};
+use gate::{End, GateError, LEASE_MS, SettleReplies, ShardId, StartSettlement, TenantSettlements};
 use rules::failures::retry::pause;
 use rules::limit::Limits;
 use rules::scope::Labels;
@@ -84,7 +84,7 @@ struct SettleBatch {
 /// Settlements for one tenant, with a name that makes them count once however often they are sent.
 #[derive(Debug)]
 struct SettleRequest {
-    settlement: TenantSettled,
+    settlement: TenantSettlements,
     /// When it was sent first.
     since: Duration,
     failures: u32,
@@ -222,7 +222,7 @@ impl Ledger {
     }
 
     /// Returns the settlements to send now, by shard: new ones, and those due again.
-    pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<TenantSettled>)> {
+    pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<TenantSettlements>)> {
         self.outboxes.retain(|_, outbox| !outbox.is_empty());
         let names = &mut self.names;
         let outboxes = self.outboxes.iter_mut();
@@ -266,7 +266,7 @@ impl LedgerOutbox {
             && self.sent.is_none()
     }
 
-    fn send(&mut self, now: Duration, names: &mut RequestNames) -> Option<Vec<TenantSettled>> {
+    fn send(&mut self, now: Duration, names: &mut RequestNames) -> Option<Vec<TenantSettlements>> {
         if self.sent.is_some() {
             return None;
         }
@@ -295,19 +295,19 @@ impl LedgerOutbox {
         Some(batch)
     }
 
-    fn next_batch(&mut self, names: &mut RequestNames) -> Vec<TenantSettled> {
+    fn next_batch(&mut self, names: &mut RequestNames) -> Vec<TenantSettlements> {
         let max = self.open.len().min(MAX_STARTS_PER_REQUEST);
         let open: Vec<_> = self.open.drain(..max).collect();
-        let mut batch: Vec<TenantSettled> = Vec::new();
+        let mut batch: Vec<TenantSettlements> = Vec::new();
         for (tenant, labels, limits, settled) in open {
-            let same = |known: &&mut TenantSettled| {
+            let same = |known: &&mut TenantSettlements| {
                 known.tenant == tenant && known.labels == labels && known.limits == limits
             };
             // The last entries are the likeliest to match. A miss only makes one more call in the
             // same pipeline.
             match batch.iter_mut().rev().take(16).find(same) {
                 Some(known) => known.settled.push(settled),
-                None => batch.push(TenantSettled {
+                None => batch.push(TenantSettlements {
                     tenant,
                     labels,
                     limits,
@@ -384,10 +384,10 @@ impl SettleRequest {
 
 /// Returns the tenant and the limits of calls that have ended and held leases, and the number of
 /// these calls.
-fn ended(batch: TenantSettled) -> Option<(Tenant, Limits, usize)> {
+fn ended(batch: TenantSettlements) -> Option<(Tenant, Limits, usize)> {
     let calls = (batch.settled.iter())
         .filter(|one| one.end.is_over())
         .count();
-    let TenantSettled { tenant, limits, .. } = batch;
+    let TenantSettlements { tenant, limits, .. } = batch;
     limits.hold_leases().then_some((tenant, limits, calls))
 }

@@ -11,7 +11,7 @@ use crate::scheduler::asking::questions::GateQuestion;
 use crate::scheduler::entry::StartRecord;
 use crate::shards::Shards;
 use gate::{
-    End, GateError, LEASE_MS, Receipt, SettleReplies, ShardId, StartSettlement, TenantSettled,
+    End, GateError, LEASE_MS, Receipt, SettleReplies, ShardId, StartSettlement, TenantSettlements,
 };
 use handler::Fate;
 use rules::limit::{MAX_REQUESTS, Unit, floor_ms};
@@ -226,7 +226,7 @@ impl Settlement {
     }
 
     /// Returns the settlements to send now, by shard.
-    pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<TenantSettled>)> {
+    pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<TenantSettlements>)> {
         self.ledger.send(now)
     }
 

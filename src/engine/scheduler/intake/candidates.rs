@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::action::JobKey;
 use crate::scheduler::outbox::ShardOutboxes;
 use crate::shards::Shards;
-use gate::{Candidate, DedupeAnswer, DedupedAll, GateError, ShardId};
+use gate::{Candidate, DedupeAnswer, DedupeReplies, GateError, ShardId};
 
 /// Delay before a failed question is asked again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -63,7 +63,7 @@ impl Candidates {
         &mut self,
         now: Duration,
         shard: ShardId,
-        result: Result<DedupedAll, GateError>,
+        result: Result<DedupeReplies, GateError>,
     ) -> Vec<(JobKey, Result<DedupeAnswer, GateError>)> {
         let Some(outbox) = self.outboxes.get_mut(shard) else {
             return Vec::new();

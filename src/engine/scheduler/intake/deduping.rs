@@ -8,7 +8,7 @@ use crate::facts::JobFact;
 use crate::scheduler::Scheduler;
 use crate::scheduler::entry::{JobEntry, Phase};
 use crate::scheduler::queues::QueuePosition;
-use gate::{Candidate, DedupeAnswer, DedupedAll, GateError, ShardId};
+use gate::{Candidate, DedupeAnswer, DedupeReplies, GateError, ShardId};
 use rules::scope::Labels;
 
 impl Scheduler {
@@ -55,7 +55,7 @@ impl Scheduler {
         &mut self,
         now: Duration,
         shard: ShardId,
-        result: Result<DedupedAll, GateError>,
+        result: Result<DedupeReplies, GateError>,
     ) {
         for (key, deduped) in self.candidates.dedupe_result(now, shard, result) {
             let asks = |job: &&mut JobEntry| job.phase == Phase::Candidate;

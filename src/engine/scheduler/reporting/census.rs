@@ -20,9 +20,9 @@ const MAX_TENANTS: usize = 10_000;
 /// The suspended tenants, as the gate's answers report them, and the ends of their suspensions: in
 /// scheduler time, and in milliseconds of the store's clock.
 #[derive(Debug, Default)]
-pub struct Suspended(HashMap<Tenant, (Duration, u64)>);
+pub struct SuspendedTenants(HashMap<Tenant, (Duration, u64)>);
 
-impl Suspended {
+impl SuspendedTenants {
     /// Records the state of `tenant` in an answer.
     pub fn record(&mut self, now: Duration, tenant: &Tenant, reply: &TenantReply) {
         match reply.blocked_until_ms.saturating_sub(reply.now_ms) {
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn a_tenant_is_suspended_until_its_time_or_an_answer_says_otherwise() {
         let tenant = |name: &str| Tenant::parse(name).expect("a tenant");
-        let (mut suspended, a, b) = (Suspended::default(), tenant("a"), tenant("b"));
+        let (mut suspended, a, b) = (SuspendedTenants::default(), tenant("a"), tenant("b"));
         suspended.record(SECOND, &a, &reply(0));
         suspended.record(SECOND, &a, &reply(10_000));
         assert_eq!(suspended.count(SECOND), 0);
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn the_number_of_suspended_tenants_is_bounded() {
-        let mut suspended = Suspended::default();
+        let mut suspended = SuspendedTenants::default();
         for number in 0..=MAX_TENANTS {
             let tenant = Tenant::parse(&number.to_string()).expect("a tenant");
             suspended.record(SECOND, &tenant, &reply(13_000));

@@ -12,7 +12,7 @@ use crate::scheduler::entry::Phase;
 use gate::{Answer, TenantReply};
 use rules::job::Claims;
 use rules::report::load::TenantLoads;
-use rules::report::{LeftOut, ReportedTenant, busiest};
+use rules::report::{ReportedTenant, UnnamedTenants, busiest};
 use rules::tenant::Tenant;
 
 /// Maximum number of tenants that are counted separately. Tenants whose jobs did nothing lately
@@ -140,11 +140,11 @@ impl Scheduler {
             one.closed_until_ms = until_ms;
         }
         let (starts, denials) = self.tallies.others;
-        let mut left_out = LeftOut {
+        let mut left_out = UnnamedTenants {
             starts,
             denials,
             uncounted: starts + denials > 0,
-            ..LeftOut::default()
+            ..UnnamedTenants::default()
         };
         let mut busiest = busiest(all.into_values().collect(), &mut left_out);
         for one in &mut busiest {

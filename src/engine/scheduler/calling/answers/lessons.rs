@@ -9,7 +9,7 @@ use crate::facts::LimitFact;
 use crate::scheduler::Scheduler;
 use crate::scheduler::entry::StartRecord;
 use crate::scheduler::outbox::Outbox;
-use gate::{Evidence, GateError, LearnedAll, LimitEvidence, MaxChange};
+use gate::{Evidence, GateError, LearnReplies, LimitEvidence, MaxChange};
 use handler::Outcome;
 use rules::answers::{Excess, Quotas};
 use rules::limit::{Limit, Limits, Unit, ceil_ms};
@@ -238,7 +238,7 @@ impl Lessons {
 
 impl Scheduler {
     /// Handles the result of [`Action::Learn`](crate::action::Action::Learn).
-    pub fn learned(&mut self, now: Duration, result: Result<LearnedAll, GateError>) {
+    pub fn learned(&mut self, now: Duration, result: Result<LearnReplies, GateError>) {
         let sent = self.lessons.outbox.take_sent();
         let all = match result {
             Ok(all) => all,

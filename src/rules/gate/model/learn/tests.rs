@@ -85,9 +85,12 @@ impl Bench {
 fn a_burst_of_refusals_is_one_event_and_finds_the_number() {
     let mut bench = Bench::new(limit(Algorithm::SlidingWindow, 100, 50));
     bench.start(100);
-    let change = bench.refuse(20);
-    assert_eq!(change.iter().filter(|change| change.is_new).count(), 1);
-    assert_eq!((change[0].from, change[0].to, change[19].to), (100, 99, 80));
+    let changes = bench.refuse(20);
+    assert_eq!(changes.iter().filter(|change| change.is_new).count(), 1);
+    assert_eq!(
+        (changes[0].from, changes[0].to, changes[19].to),
+        (100, 99, 80)
+    );
     let learned = bench.usage().learned.expect("it has learned");
     assert_eq!(
         (learned.times, learned.seen, learned.refused),
@@ -226,8 +229,8 @@ fn the_fullest_limit_that_explains_the_wait_learns() {
                 after_ms,
                 closed_ms: 0,
             };
-            let change = scopes.learn(&limits, clock, &refused);
-            change
+            let changes = scopes.learn(&limits, clock, &refused);
+            changes
                 .first()
                 .map(|change| limits[change.limit].name().to_owned())
         })
