@@ -300,6 +300,8 @@ fn the_configuration_is_at_the_default_path() {
     assert!(unit.contains(&set));
     assert!(read("Dockerfile").contains(&set));
     assert!(read("compose.yaml").contains(&format!("target: {file}\n")));
+    // The demo in Docker takes it from the image.
+    assert!(!read("scripts/demo").contains("--config /etc/"));
     assert!(
         read("distribution/rpm/sluicegate.spec").contains(&format!("%config(noreplace) {file}\n"))
     );
