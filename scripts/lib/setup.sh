@@ -20,7 +20,7 @@ fail() {
 temporary() {
   local room=4194304 free memory # in KiB
   free=$(df --output=avail /dev/shm 2>/dev/null | tail -n 1) || true
-  memory=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo)
+  memory=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB/\1/p' /proc/meminfo 2>/dev/null) || true
   if [[ -n ${TMPDIR:-} ]]; then
     echo "$TMPDIR"
   elif ((${free:-0} > room && ${memory:-0} > 2 * room)) &&
