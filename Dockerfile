@@ -1,5 +1,6 @@
-# The program, the authorities that TLS trusts, and nothing else: no shell, no libraries. docker build -t sluicegate .
-# scripts/release makes the last stage alone, of what it has built itself: --build-context build=DIR takes the place of the first.
+# An image of the program and the certificate authorities that it trusts, without a shell or
+# libraries: docker build -t sluicegate .
+# scripts/release builds only the last stage, from its own build (--build-context build=DIR).
 FROM docker.io/library/rust:1-bookworm AS build
 RUN apt-get update && apt-get install -y --no-install-recommends musl-tools ca-certificates
 WORKDIR /src
@@ -12,11 +13,11 @@ RUN target=$(uname -m)-unknown-linux-musl \
 
 FROM scratch
 COPY --from=build /image/ /
-# A folder to mount: with a file that is mounted alone, a change would not reach the worker.
+# Mount the folder: changes to a file that is mounted alone do not reach the worker.
 ENV SLUICEGATE_CONFIG=/etc/sluicegate/sluicegate.yaml
-# A number, so that Kubernetes sees that it is not root.
+# A number, because Kubernetes can't check that a name is not root's.
 USER 65532:65532
-# Docker's; Kubernetes has its probes. It asks admin.listen whether the worker can take jobs.
+# For Docker: asks admin.listen whether the worker can take jobs. Kubernetes has its own probes.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["/usr/bin/sluicegate", "health"]
 ENTRYPOINT ["/usr/bin/sluicegate"]
 CMD ["run"]
