@@ -1,7 +1,6 @@
 //! Whole workers with a long backlog and no faults: how often a job is delivered, and how exactly
-//! it starts at its turn. `BACKLOG_STEPS=1,2,3,8 cargo test --test simulation backlog --
-//! --nocapture` prints the table of docs/decisions/delay-queues.md; each number is a count of delay
-//! queues per doubling of the wait.
+//! it starts at its turn. `LONG_BACKLOGS=1 cargo test --test simulation backlog -- --nocapture`
+//! prints the figures of docs/decisions/delay-queues.md.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -198,8 +197,9 @@ fn message(backlog: &Backlog, number: usize) -> Message {
     }
 }
 
-async fn drain(backlog: &Backlog, levels: &DelayLevels, algorithm: Algorithm) -> Figures {
-    let (stage, _events) = Environment::begin(EPOCH_US, levels).await;
+async fn drain(backlog: &Backlog, algorithm: Algorithm) -> Figures {
+    let levels = DelayLevels::new(MAX_DELAY);
+    let (stage, _events) = Environment::begin(EPOCH_US, &levels).await;
     let server = &stage.server;
     let fresh = server.names().fresh;
     let all = (0..backlog.jobs).map(|number| Outgoing {
@@ -284,25 +284,13 @@ async fn drain(backlog: &Backlog, levels: &DelayLevels, algorithm: Algorithm) ->
 
 #[test]
 fn a_long_backlog_is_delivered_few_times_and_starts_in_time() {
-    let levels = |steps: &str| DelayLevels::with_steps(MAX_DELAY, steps.parse().expect("a number"));
     // The long backlogs take minutes in a build without optimization.
-    let (numbers, max): (Vec<_>, _) = match std::env::var("BACKLOG_STEPS") {
-        Ok(steps) => (steps.split(',').map(levels).collect(), usize::MAX),
-        Err(_) => (vec![DelayLevels::new(MAX_DELAY)], FEW),
-    };
-    for levels in &numbers {
-        println!(
-            "{} delay queues: deliveries, publishes, questions a job; late p50, p99, at most; makespan; promises",
-            levels.from_ms().len()
-        );
-        for backlog in BACKLOGS.iter().filter(|backlog| backlog.jobs <= max) {
-            let figures = in_simulated_time(drain(backlog, levels, Algorithm::SlidingWindow));
-            println!("{:48} {figures}", backlog.name);
-            // Other numbers of queues are only measured.
-            if *levels == DelayLevels::new(MAX_DELAY) {
-                backlog.demand(&figures);
-            }
-        }
+    let max = std::env::var_os("LONG_BACKLOGS").map_or(FEW, |_| usize::MAX);
+    println!("deliveries, publishes, questions a job; late p50, p99, at most; makespan; promises");
+    for backlog in BACKLOGS.iter().filter(|backlog| backlog.jobs <= max) {
+        let figures = in_simulated_time(drain(backlog, Algorithm::SlidingWindow));
+        println!("{:48} {figures}", backlog.name);
+        backlog.demand(&figures);
     }
 }
 
@@ -318,8 +306,7 @@ fn promises_are_kept_by_every_algorithm() {
             one_by_one: false,
             per_second: 2,
         };
-        let levels = DelayLevels::new(MAX_DELAY);
-        let figures = in_simulated_time(drain(&backlog, &levels, algorithm));
+        let figures = in_simulated_time(drain(&backlog, algorithm));
         println!("{:48} {figures}", backlog.name);
         figures.keep_promises(backlog.name);
     }

@@ -33,15 +33,8 @@ impl DelayLevels {
     /// [`MAX_TRIP_MS`]. The delay queues are the same for any `max_delay`: each worker takes from
     /// all of them, even if another worker's longest trip differs.
     pub fn new(max_delay: Duration) -> Self {
-        Self::with_steps(max_delay, STEPS_PER_OCTAVE)
-    }
-
-    /// Returns levels with another number of delay queues, for measurements. Workers with different
-    /// numbers do not take each other's jobs.
-    #[doc(hidden)]
-    pub fn with_steps(max_delay: Duration, per_octave: u32) -> Self {
         let steps = (0_u32..)
-            .map(|step| step_ms(step, per_octave))
+            .map(step_ms)
             .take_while(|from| *from < MAX_TRIP_MS);
         Self {
             from_ms: std::iter::once(0).chain(steps).collect(),
@@ -80,12 +73,12 @@ impl DelayLevels {
     }
 }
 
-/// Returns the shortest wait of a step: `FIRST_MS * 2^(step / per_octave)`, rounded. Every machine
-/// computes the same integers: the power is exact per octave, and the rest is far from a rounding
+/// Returns the shortest wait of a step: `FIRST_MS * 2^(step / STEPS_PER_OCTAVE)`, rounded. Every
+/// machine computes the same integers: the power is exact per octave, and the rest is far from a rounding
 /// edge. The caller stops at [`MAX_TRIP_MS`], 12 octaves up, so the shift cannot overflow.
-fn step_ms(step: u32, per_octave: u32) -> u64 {
-    let octave = FIRST_MS << (step / per_octave);
-    let part = f64::from(step % per_octave) / f64::from(per_octave);
+fn step_ms(step: u32) -> u64 {
+    let octave = FIRST_MS << (step / STEPS_PER_OCTAVE);
+    let part = f64::from(step % STEPS_PER_OCTAVE) / f64::from(STEPS_PER_OCTAVE);
     (octave as f64 * part.exp2()).round() as u64
 }
 
