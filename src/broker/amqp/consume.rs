@@ -52,6 +52,8 @@ pub(super) async fn supervise(shared: Arc<BrokerState>, events: mpsc::Sender<Bro
             Ok(SessionEnd::Closed) => return,
             Ok(SessionEnd::Resting) => {
                 session += u64::from(up.is_some());
+                // The engine last heard of a good session, so the next failure is news.
+                attempts = Attempts::new(NAME);
                 tokio::select! {
                     () = shared.closed.cancelled() => return,
                     sent = events.send(BrokerEvent::Resting) => if sent.is_err() { return },

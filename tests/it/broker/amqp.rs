@@ -175,6 +175,29 @@ async fn a_misconfiguration_is_reported_once_and_heals() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_error_from_before_a_session_that_rested_is_reported_again() {
+    let queue = unique("jobs");
+    declare_plain(&queue, true).await;
+    let config = amqp(shared_rabbit().url(), &queue, QueueType::Quorum);
+    let (broker, mut events) = AmqpBroker::start(&config, &levels(), 1).expect("readable");
+    let mut next = async || timeout(PATIENCE, events.recv()).await;
+    let first = next().await;
+    assert!(
+        matches!(first, Ok(Some(BrokerEvent::Down { .. }))),
+        "{first:?}"
+    );
+    delete(&queue).await;
+    assert_eq!(next().await, Ok(Some(BrokerEvent::Up { session: 1 })));
+    broker.rest().await;
+    assert_eq!(next().await, Ok(Some(BrokerEvent::Resting)));
+    delete(&queue).await;
+    declare_plain(&queue, true).await;
+    broker.take().await;
+    assert_eq!(next().await, first);
+    broker.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn deleted_queues_come_back() {
     let mut bed = quorum().await;
     // The session ends, and the next one declares the queue.
