@@ -78,10 +78,11 @@ impl Fitness {
     /// `None` for a test, or if the job has left. Returns true if the worker is unfit from now on.
     pub fn failed(&mut self, now: Duration, why: &str, job: Option<Job>) -> bool {
         self.failures = self.failures.saturating_add(1);
-        let Some(rule) = self.rule.filter(|rule| self.failures >= rule.failures) else {
+        let is_new = self.unfit.is_none();
+        let applies = |rule: &Rule| !is_new || self.failures >= rule.failures;
+        let Some(rule) = self.rule.filter(applies) else {
             return false;
         };
-        let is_new = self.unfit.is_none();
         let unfit = self.unfit.get_or_insert_with(|| Unfitness {
             why: String::new(),
             job: None,
@@ -278,6 +279,23 @@ mod tests {
         let due = now + SECOND + TEST_AFTER;
         assert!(begins(&mut fitness, due, 3).is_some());
         assert!(fitness.reached());
+    }
+
+    #[test]
+    fn a_try_of_a_worker_that_was_unfit_under_a_stricter_rule_ends_as_well() {
+        let mut fitness = unfit();
+        fitness.set_rule(Some(Rule {
+            failures: 1_000,
+            ..RULE
+        }));
+        let now = fitness.next().expect("a pause");
+        fitness.update(now, true);
+        let now = fitness.next().expect("a test");
+        let (test, _) = fitness.begin_test(now, || JobKey(1)).expect("it is due");
+        assert!(fitness.ends_test(test));
+        assert!(!fitness.failed(now, "refused", None), "it was unfit before");
+        assert_eq!(fitness.wants(), WantedJobs::Nothing);
+        assert!(fitness.next().is_some_and(|at| at > now), "a pause follows");
     }
 
     #[test]
