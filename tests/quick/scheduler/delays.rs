@@ -407,3 +407,18 @@ fn the_first_promise_travels_with_a_job_and_is_compared_with_its_start() {
     let off = off.expect("it was held against it");
     assert_eq!((off.ms, off.is_late, off.is_met), (10_000, false, false));
 }
+
+#[test]
+fn a_dead_letter_that_a_policy_moves_out_of_its_delay_queue_is_not_called() {
+    let (mut desk, _) = desk();
+    let parked = HeaderValue::Text("jobs.dead".to_owned());
+    let letter = in_delay_queue(60_000, STORE_MS + 60_000).message;
+    let letter = letter.with_headers(&[(headers::PARKED, parked)], &[]);
+    let done = desk.deliver_messages(DeliverySource::Due, vec![letter]);
+    assert!(done.asked.is_empty());
+    let done = desk.step(Duration::from_secs(61));
+    assert!(done.asked.is_empty(), "{:?}", done.asked);
+    let (_, moved) = &done.published[0];
+    assert_eq!(&*moved.queue, "jobs.dead");
+    assert_eq!(moved.message.header(headers::PARKED), Field::Missing);
+}

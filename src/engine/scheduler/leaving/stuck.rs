@@ -113,14 +113,14 @@ impl Scheduler {
     }
 
     /// Takes a parked message, which tries its own queue again when its time has come. Returns any
-    /// other delivery.
+    /// other delivery. A policy may have moved the message out of its delay queue.
     pub(in crate::scheduler) fn take_parked(
         &mut self,
         now: Duration,
         key: JobKey,
         delivery: Delivery,
     ) -> Option<Delivery> {
-        let is_ours = matches!(delivery.source, DeliverySource::Delay(_));
+        let is_ours = delivery.source != DeliverySource::Fresh;
         let Field::Text(queue) = delivery.message.header(PARKED) else {
             return Some(delivery);
         };
