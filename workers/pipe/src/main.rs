@@ -78,14 +78,16 @@ impl PreparingHandler for Pipe {
 /// Writes the body and waits for the exit status.
 async fn finish(job: &Job, program: &mut Child) -> Outcome {
     let mut input = program.stdin.take().expect("stdin is piped and taken once");
-    if let Err(why) = input.write_all(&job.body).await {
-        return retry(format!("the program did not read its job: {why}"));
-    }
+    let written = input.write_all(&job.body).await;
     // Closes the program's input.
     drop(input);
+    // The exit status decides even if the program did not read its job to the end.
     match program.wait().await {
         Ok(status) if status.success() => Outcome::Done,
         Ok(status) if status.code() == Some(TRY_AGAIN) => retry("the program said so".to_owned()),
+        Ok(status) if status.code().is_none() && written.is_err() => {
+            retry(format!("the program did not read its job: {status}"))
+        }
         Ok(status) => Outcome::Reject {
             reason: format!("the program ended with {status}"),
         },
@@ -147,6 +149,17 @@ mod tests {
         assert!(matches!(again, Outcome::Retry { .. }), "{again:?}");
         let never = outcome("cat; exit 1", "hello", permit()).await;
         assert!(matches!(never, Outcome::Reject { .. }), "{never:?}");
+    }
+
+    #[tokio::test]
+    async fn the_exit_status_counts_even_if_the_body_was_not_read_to_the_end() {
+        let long: &'static str = "x".repeat(1 << 20).leak();
+        let done = outcome("head -c 1 > /dev/null; exit 0", long, permit()).await;
+        assert_eq!(done, Outcome::Done);
+        let never = outcome("head -c 1 > /dev/null; exit 1", long, permit()).await;
+        assert!(matches!(never, Outcome::Reject { .. }), "{never:?}");
+        let again = outcome("head -c 1 > /dev/null; kill -KILL $$", long, permit()).await;
+        assert!(matches!(again, Outcome::Retry { .. }), "{again:?}");
     }
 
     #[tokio::test]
