@@ -278,7 +278,7 @@ impl Writer {
         }
         let limits = self.policy.limits(&claims.tenant, claims.plan.as_deref());
         let mut header = Map::new();
-        for (scope, label) in job::labels(message, limits).iter() {
+        for (scope, label) in job::labels(message, limits.all()).all() {
             match scope {
                 Scope::Header(name) => {
                     header.insert(name.clone(), Value::String(self.named("label", label)));
@@ -328,6 +328,7 @@ mod tests {
 
     use super::*;
     use broker::Tag;
+    use rules::headers::HeaderValue;
 
     fn delivery(number: u64, tenant: &str, source: DeliverySource) -> Delivery {
         let mut table = FieldTable::default();
@@ -395,6 +396,40 @@ mod tests {
         assert_eq!(lines[0]["cost"], 3);
         assert_eq!(lines[0]["tenant"], lines[2]["tenant"]);
         assert_ne!(lines[0]["tenant"], lines[1]["tenant"]);
+    }
+
+    /// Returns the jobs that `record` records under the configuration `yaml`, with real names.
+    async fn recorded_under(yaml: &str, record: impl FnOnce(&Recording)) -> Vec<Value> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("jobs.jsonl");
+        let options = RecordingOptions {
+            max_bytes: 1 << 20,
+            with_names: true,
+        };
+        let config = Config::parse("c.yaml", yaml, std::iter::empty()).expect("valid");
+        let recording = Recording::begin(&path, options, &config).expect("begun");
+        record(&recording);
+        recording.flush().await;
+        let text = fs::read_to_string(&path).expect("it can be read");
+        let json = |line| serde_json::from_str(line).expect("JSON");
+        text.lines().map(json).collect()
+    }
+
+    /// Returns a new job with this header.
+    fn job_with(name: &str, value: &str) -> Delivery {
+        let mut job = delivery(1, "acme", DeliverySource::Fresh);
+        let header = (name, HeaderValue::Text(value.to_owned()));
+        job.message = job.message.with_headers(&[header], &[]);
+        job
+    }
+
+    #[tokio::test]
+    async fn labels_that_only_a_shadow_limit_distinguishes_are_recorded() {
+        let yaml = "rate-limiter: {limits: [{name: all, max-requests: 5}, \
+            {name: users, max-requests: 5, scope: 'header:x-user', shadow: true}]}";
+        let job = job_with("x-user", "7");
+        let lines = recorded_under(yaml, |recording| recording.record_delivery(&job)).await;
+        assert_eq!(lines[0]["header"]["x-user"], "7");
     }
 
     #[test]

@@ -93,10 +93,14 @@ impl Labels {
 
     /// Returns true if the labels have a value for `scope`.
     pub fn has_value(&self, scope: &Scope) -> bool {
-        self.0
-            .iter()
-            .chain(&self.1)
-            .any(|(known, _)| known == scope)
+        self.all().any(|(known, _)| known == scope)
+    }
+
+    /// Iterates over the scopes and their values, including those that only shadow limits
+    /// distinguish.
+    pub fn all(&self) -> impl Iterator<Item = (&Scope, &str)> {
+        let all = self.0.iter().chain(&self.1);
+        all.map(|(scope, value)| (scope, value.as_str()))
     }
 
     /// Iterates over the scopes and their values.
