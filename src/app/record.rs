@@ -24,9 +24,9 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use broker::{BrokerEvent, Delivery, DeliverySource, Message};
-use config::{Config, Fields, TenantField, ValueField};
+use config::{Config, Fields};
 use rules::headers;
-use rules::job::{self, Field};
+use rules::job::{self, Field, InBody};
 use rules::policy::Policy;
 use rules::scope::Scope;
 
@@ -94,7 +94,7 @@ impl Recording {
             path: Arc::from(path.as_path()),
             sender,
             left_out: Arc::default(),
-            reads_bodies: reads_bodies(&config.job),
+            reads_bodies: InBody::is_needed(&config.job),
         };
         let writer = Writer {
             file: BufWriter::new(file),
@@ -187,11 +187,6 @@ impl Recording {
             let _ = timeout(FLUSH_TIMEOUT, flushed).await;
         }
     }
-}
-
-/// Returns true if the tenant or the cost is read from the body.
-fn reads_bodies(fields: &Fields) -> bool {
-    matches!(fields.tenant, TenantField::Json(_)) || matches!(fields.cost, ValueField::Json(_))
 }
 
 struct Writer {
@@ -430,6 +425,15 @@ mod tests {
         let job = job_with("x-user", "7");
         let lines = recorded_under(yaml, |recording| recording.record_delivery(&job)).await;
         assert_eq!(lines[0]["header"]["x-user"], "7");
+    }
+
+    #[tokio::test]
+    async fn jobs_whose_calls_have_values_of_their_bodies_are_recorded() {
+        let yaml = "dispatch: {http: {url: 'http://api/{json:/id}'}}";
+        let mut job = job_with("x-user", "7");
+        job.message.body = Bytes::from_static(br#"{"id": 7}"#);
+        let lines = recorded_under(yaml, |recording| recording.record_delivery(&job)).await;
+        assert_eq!(lines.len(), 1);
     }
 
     #[test]
