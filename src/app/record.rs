@@ -35,6 +35,8 @@ const QUEUE_CAPACITY: usize = 4_096;
 /// Maximum body, in bytes, of a job whose fields are read from its body. Jobs with longer bodies
 /// are left out.
 const MAX_BODY_BYTES: usize = 16 * 1024;
+/// Maximum length of a text in bytes. A simulation refuses longer ones.
+const MAX_TEXT_BYTES: usize = 255;
 /// Interval at which the file is flushed.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a stopping worker waits for its recording.
@@ -306,8 +308,10 @@ impl Writer {
     }
 }
 
+/// Returns the value of a header, or `None` if a simulation would refuse it.
 fn value(field: Field<'_>) -> Option<Value> {
     match field {
+        Field::Text(text) if text.len() > MAX_TEXT_BYTES => None,
         Field::Text(text) => Some(Value::String(text.to_owned())),
         Field::Int(number) => Some(number.into()),
         _ => None,
@@ -434,6 +438,22 @@ mod tests {
         job.message.body = Bytes::from_static(br#"{"id": 7}"#);
         let lines = recorded_under(yaml, |recording| recording.record_delivery(&job)).await;
         assert_eq!(lines.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_text_that_a_simulation_refuses_is_left_out() {
+        let long = "x".repeat(256);
+        let yaml = "job: {max-delayed-start: 0}";
+        let record = |recording: &Recording| {
+            for name in ["x-priority", "x-delay"] {
+                recording.record_delivery(&job_with(name, &long));
+            }
+        };
+        let lines = recorded_under(yaml, record).await;
+        assert_eq!(lines.len(), 2);
+        for line in lines {
+            assert!(!line.to_string().contains(&long), "{line}");
+        }
     }
 
     #[test]
