@@ -37,6 +37,8 @@ const QUEUE_CAPACITY: usize = 4_096;
 const MAX_BODY_BYTES: usize = 16 * 1024;
 /// Maximum length of a text in bytes. A simulation refuses longer ones.
 const MAX_TEXT_BYTES: usize = 255;
+/// Time after its first job at which a recording ends. A simulation refuses longer ones.
+const MAX_DURATION: Duration = Duration::from_secs(30 * 86_400);
 /// Interval at which the file is flushed.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a stopping worker waits for its recording.
@@ -238,6 +240,17 @@ impl Writer {
                 }
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             };
+            if self
+                .began
+                .is_some_and(|began| came.at > began + MAX_DURATION)
+            {
+                info!(
+                    duration = ?MAX_DURATION,
+                    jobs = self.jobs,
+                    "recording stopped: a simulation takes no later jobs"
+                );
+                return Ok(());
+            }
             let Some(mut line) = self.line(&came) else {
                 left_out.fetch_add(1, Ordering::Relaxed);
                 continue;
@@ -454,6 +467,22 @@ mod tests {
         for line in lines {
             assert!(!line.to_string().contains(&long), "{line}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_recording_ends_before_it_is_too_long_to_be_simulated() {
+        let day = Duration::from_secs(86_400);
+        let record = |recording: &Recording| {
+            for days in [0, 29, 31] {
+                let job = WriterMessage::Job(Box::new(DeliveredJob {
+                    at: Instant::now() + day * days,
+                    message: job_with("x-user", "7").message,
+                }));
+                recording.sender.send(job).expect("the writer runs");
+            }
+        };
+        let lines = recorded_under("", record).await;
+        assert_eq!(lines.len(), 2, "{lines:?}");
     }
 
     #[test]
