@@ -249,6 +249,11 @@ fn diverted_and_back(desk: &mut Desk, jobs: Vec<Message>, later: Duration) -> Do
     assert_eq!(done.published.len(), number);
     steer(desk, []);
     desk.step(later);
+    back(desk, done)
+}
+
+/// Brings diverted jobs back.
+fn back(desk: &mut Desk, done: Done) -> Done {
     let names = QueueNames::new("jobs", &DelayLevels::new(Duration::from_secs(300)));
     let back = |(_, outgoing): (_, Outgoing)| {
         let Outgoing { queue, message } = for_replay(outgoing.message, &names);
@@ -270,6 +275,22 @@ fn a_diverted_job_that_comes_back_keeps_its_delayed_start() {
     let outgoing = desk.leaves(done);
     let done = diverted_and_back(&mut desk, vec![outgoing.message], MS * 1_000);
     assert!(done.asked.is_empty());
+}
+
+#[test]
+fn a_diverted_job_that_comes_back_asks_at_once_for_its_turn() {
+    let mut desk = Desk::with_clock(4);
+    desk.deliver_messages(DeliverySource::Fresh, vec![job("1")]);
+    let done = desk.answer(MS, vec![vec![wait(3_600_000, 4)]]);
+    let outgoing = desk.leaves(done);
+    assert!(desk.arrives(outgoing).asked.is_empty());
+    let done = steer(
+        &mut desk,
+        [Instruction::Divert(tenant(), "elsewhere".into())],
+    );
+    assert_eq!(sent(&done, "elsewhere"), ["1"]);
+    steer(&mut desk, []);
+    assert_eq!(back(&mut desk, done).asked.len(), 1);
 }
 
 #[test]

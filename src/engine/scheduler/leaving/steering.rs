@@ -122,8 +122,10 @@ impl Scheduler {
         let Some(queue) = self.steering.now.diverts(&job.claims.tenant).cloned() else {
             return false;
         };
-        // It keeps its times, for the case that it comes back.
-        let rest = self.rest(now, key);
+        // It keeps its times, for the case that it comes back. Its turn is not one of them: the
+        // limits are asked again then.
+        let waits_for_turn = job.claims.promise.is_some();
+        let rest = self.rest(now, key).filter(|_| !waits_for_turn);
         let wait_ms = rest.map_or(0, |rest| rest.within_ms);
         let mut headers = job::postponed(&job.claims, rest.map(|rest| rest.at_ms), wait_ms);
         headers.push((headers::REASON, HeaderValue::Text(DIVERTED.to_owned())));
