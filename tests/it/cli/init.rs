@@ -36,6 +36,36 @@ fn init_writes_a_private_file_that_check_accepts() {
 }
 
 #[test]
+fn the_printed_commands_fit_where_a_job_names_its_tenant() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (tenant, publish, inspect) in [
+        (
+            "header:x-shop",
+            "publish --tenant acme '{\"order\": 7}' ",
+            "inspect acme ",
+        ),
+        (
+            "json:/shop/id",
+            "publish '{\"shop\":{\"id\":\"acme\"}}' ",
+            "inspect acme ",
+        ),
+        ("all", "publish '{\"order\": 7}' ", "inspect all "),
+        ("routing-key", "", "inspect acme "),
+    ] {
+        let args = [&API[..], &["--tenant", tenant, "--force"]].concat();
+        let done = init(folder.path(), &args).exited(0);
+        for command in [publish, inspect].into_iter().filter(|it| !it.is_empty()) {
+            let command = format!("  sluicegate {command}");
+            assert!(done.out.contains(&command), "{tenant}: {}", done.out);
+        }
+        assert_eq!(done.out.contains("sluicegate publish"), !publish.is_empty());
+    }
+    let args = ["--api", "zendesk", "--tenant", "all", "--force"];
+    let done = init(folder.path(), &args).exited(0);
+    assert!(done.out.contains("> secrets/all "), "{}", done.out);
+}
+
+#[test]
 fn an_existing_file_is_kept_unless_forced() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("sluicegate.yaml");

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use config::Config;
+use config::{Config, TenantField};
+use serde_json::json;
 
 use simulator::limiter::Counting;
 
@@ -119,7 +120,12 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
         questions: io::stderr(),
     });
     let asked = asked.as_mut();
-    let NewConfig { text, words, api } = match asked {
+    let NewConfig {
+        text,
+        words,
+        api,
+        tenant,
+    } = match asked {
         Some(asked) => written(args, Some(asked))?,
         None => written::<io::Empty, io::Stderr>(args, None)?,
     };
@@ -147,33 +153,71 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
         _ => format!(" --config {name}"),
     };
     println!("{name}: {words} for each tenant. Next:");
-    if let Some(folder) = secrets {
-        let command = format!("printf %s TOKEN > {}", folder.join("acme").display());
-        println!("  {command:<58} # stores the token of the tenant acme, for its calls");
-    }
-    let publish = match &api {
-        Some(api) if api.counts_cost() => "publish --tenant acme --cost 10 'BODY'",
-        Some(_) => "publish --tenant acme 'BODY'",
-        None => "publish --tenant acme '{\"order\": 7}'",
+    print_commands((&tenant, api.as_ref()), secrets.as_deref(), &config);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the commands that come next. `secrets` is the folder with the secrets of tenants, and
+/// `config` the option that names the file.
+fn print_commands(
+    (tenant, api): (&TenantField, Option<&KnownApi>),
+    secrets: Option<&Path>,
+    config: &str,
+) {
+    let owner = match tenant {
+        TenantField::All => "all",
+        _ => "acme",
     };
-    for (command, what) in [
-        ("check", "checks the configuration, RabbitMQ and Redis"),
-        (
-            publish,
+    if let Some(folder) = secrets {
+        let command = format!("printf %s TOKEN > {}", folder.join(owner).display());
+        println!("  {command:<58} # stores the token of the tenant {owner}, for its calls");
+    }
+    let line = |command: &str, what: &str| {
+        println!("  {:<58} # {what}", format!("sluicegate {command}{config}"));
+    };
+    line("check", "checks the configuration, RabbitMQ and Redis");
+    match first_job(tenant, api) {
+        Some(publish) => line(
+            &publish,
             "publishes a first job; its body is sent to the API",
         ),
-        (
-            "run",
-            "starts a worker; run as many as you like, on any number of machines",
-        ),
-        (
-            "inspect acme",
-            "shows the tenant's limits and why its jobs wait",
-        ),
-    ] {
-        println!("  {:<58} # {what}", format!("sluicegate {command}{config}"));
+        None => {
+            println!("  # publish a first job through an exchange, with the routing key {owner}")
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    line(
+        "run",
+        "starts a worker; run as many as you like, on any number of machines",
+    );
+    line(
+        &format!("inspect {owner}"),
+        "shows the tenant's limits and why its jobs wait",
+    );
+}
+
+/// Returns the command that publishes a job of the tenant `acme`, or `None` if `publish` can't.
+fn first_job(tenant: &TenantField, api: Option<&KnownApi>) -> Option<String> {
+    let (named, body) = match tenant {
+        TenantField::RoutingKey => return None,
+        TenantField::Header(_) => (" --tenant acme", None),
+        TenantField::All => ("", None),
+        TenantField::Json(pointer) => {
+            let within =
+                |value, key: &str| json!({(key.replace("~1", "/").replace("~0", "~")): value});
+            let names = pointer.strip_prefix('/').unwrap_or(pointer).rsplit('/');
+            ("", Some(names.fold(json!("acme"), within).to_string()))
+        }
+    };
+    let cost = match api {
+        Some(api) if api.counts_cost() => " --cost 10",
+        _ => "",
+    };
+    let body = body.unwrap_or_else(|| match api {
+        Some(_) => "BODY".to_owned(),
+        None => "{\"order\": 7}".to_owned(),
+    });
+    let body = body.replace('\'', r"'\''");
+    Some(format!("publish{named}{cost} '{body}'"))
 }
 
 /// Creates the folder with the secrets of tenants beside `output`, and returns its path.
@@ -202,6 +246,7 @@ struct NewConfig {
     /// Its limits in words.
     words: String,
     api: Option<KnownApi>,
+    tenant: TenantField,
 }
 
 /// Returns the configuration.
@@ -258,7 +303,7 @@ fn written<R: BufRead, W: Write>(
     // Errors show the position in the text, which the user has not seen. The folder is created
     // later, so the check uses one that exists.
     let checked = Config::parse("the configuration", &text("/"), std::iter::empty());
-    checked.map_err(Failure::Config)?;
+    let config = checked.map_err(Failure::Config)?;
     let text = text(SECRETS);
     let words = match (&limits, &api) {
         (ChosenLimits::Forms(forms), _) => {
@@ -267,7 +312,12 @@ fn written<R: BufRead, W: Write>(
         }
         (ChosenLimits::OfApi, api) => api.as_ref().map_or_else(String::new, KnownApi::describe),
     };
-    Ok(NewConfig { text, words, api })
+    Ok(NewConfig {
+        text,
+        words,
+        api,
+        tenant: config.job.tenant,
+    })
 }
 
 fn text(
