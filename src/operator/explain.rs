@@ -289,8 +289,10 @@ impl JobExplanation {
         around: &ExplainContext<'_>,
     ) {
         self.now_ms = schedule.now_ms;
-        self.place = Some(schedule.units);
-        self.waiting = Some(schedule.waiting.max(schedule.units));
+        // A job that has not asked yet has no place.
+        let has_place = seen.ticket.is_some() || !waits.what.is_time();
+        self.place = has_place.then_some(schedule.units);
+        self.waiting = Some(schedule.waiting.max(self.place.unwrap_or(0)));
         let waits_until_ms = waits_until_ms(seen).unwrap_or(schedule.now_ms);
         let is_away = around.steering.diverts(&job.tenant).is_some();
         let is_stopped = around.steering.hold == Some(Hold::Paused);

@@ -129,6 +129,20 @@ sure      exact: as computed by the gate, if the limits do not change and the jo
 }
 
 #[test]
+fn a_job_that_waits_for_its_start_time_has_no_place_in_the_waitlist() {
+    let mut seen = seen(WaitsFor::DelayedStart, Some(9_000));
+    seen.ticket = None;
+    let explanation = explained(&seen, 4_000, (0, Steering::default()));
+    assert_eq!(
+        (explanation.place, explanation.waiting),
+        (None, Some(12)),
+        "it has not asked yet"
+    );
+    let text = explanation.describe();
+    assert!(!text.contains("place"), "{text}");
+}
+
+#[test]
 fn every_cause_of_a_wait_is_named() {
     for (what, name, sure) in [
         (
