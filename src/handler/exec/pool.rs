@@ -347,7 +347,10 @@ impl PoolState {
 /// Parses the answer to the call number `call` for the job `id`. The error says why the line is no
 /// answer.
 fn answer_to(call: u64, id: &str, line: &[u8]) -> Result<Verdict, String> {
-    let verdict = verdict::read(line).map_err(|why| why.to_string())?;
+    let verdict = verdict::read(line).map_err(|why| match line.trim_ascii_start() {
+        [b'{', ..] => why.to_string(),
+        _ => format!("{why}; standard output is for answers, standard error for the log"),
+    })?;
     if verdict.id.as_ref().is_some_and(|of| of != id) {
         return Err("it has another job's id".to_owned());
     }

@@ -229,6 +229,9 @@ async fn a_hanging_program_is_killed_with_its_children() {
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_and_endless_lines_are_not_answers() {
     fails("echo rubbish", "", "is invalid").await.stop();
+    fails("echo rubbish", "", "standard error for the log")
+        .await
+        .stop();
     let other = answer(r#""outcome": "done", "id": "another""#);
     fails(&other, "", "another job").await.stop();
     let bare = r#"echo '{"outcome": "done"}'"#;
