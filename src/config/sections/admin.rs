@@ -97,9 +97,11 @@ impl ConfigInput {
 
 fn listen(raw: &Raw) -> Result<SocketAddr, ValueError> {
     const MUST: &str = "an address and a port, such as 127.0.0.1:9464, 0.0.0.0:9464 or [::1]:0";
-    parse::text(raw, MUST)?
-        .parse()
-        .map_err(|_| wrong(raw, MUST))
+    let address = match raw {
+        Raw::Text(text) => text.parse().ok(),
+        _ => None,
+    };
+    address.ok_or_else(|| wrong(raw, MUST))
 }
 
 fn listen_schema() -> Json {

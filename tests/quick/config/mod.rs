@@ -240,6 +240,7 @@ fn values_out_of_range_are_reported_with_the_range_and_the_place() {
         ("delay", "max-delay: 999ms", "is \"999ms\"; it must be from 1s to 1d".to_owned()),
         ("retry", "max-attempts: 0", format!("is 0; it must be {number} from 1 to 1000000")),
         ("retry", "initial-interval: 6m", "is 6m; it must be at most retry.max-interval, which is 5m".to_owned()),
+        ("admin", "listen: 9464", "is 9464; it must be an address and a port, such as 127.0.0.1:9464, 0.0.0.0:9464 or [::1]:0".to_owned()),
         ("admin", "listen: localhost:9464", "is \"localhost:9464\"; it must be an address and a port, such as 127.0.0.1:9464, 0.0.0.0:9464 or [::1]:0".to_owned()),
         ("log", "format: xml", "is \"xml\"; it must be text or json".to_owned()),
         ("log", "level: infoo", "is \"infoo\"; it must be off, error, warn, info, debug, trace, or a list such as info,sluicegate=debug; did you mean info?".to_owned()),
