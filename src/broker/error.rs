@@ -158,7 +158,8 @@ impl QueueDifference {
     }
 
     fn advice(&self) -> String {
-        let delete = "delete the queue once it is empty, or use another amqp.queue";
+        let delete = "delete the queue once it is empty, or use another amqp.queue; \
+            amqp.declare: false uses a queue of new jobs as it is";
         if self.argument == "x-queue-type" && ["classic", "quorum"].contains(&self.found.as_str()) {
             format!("set amqp.queue-type: {}, {delete}", self.found)
         } else {
@@ -276,34 +277,38 @@ mod tests {
             (
                 "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'jobs.delay.50' in vhost '/': received the value '5' of type 'signedint' but current is the value '6' of type 'signedint'",
                 "the queue 'jobs.delay.50' exists with x-message-ttl = 6, but x-message-ttl = 5 \
-                is required: delete the queue once it is empty, or use another amqp.queue",
+                is required: delete the queue once it is empty, or use another amqp.queue; \
+                amqp.declare: false uses a queue of new jobs as it is",
             ),
             (
                 "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'jobs' in vhost 'v': received the value 'quorum' of type 'longstr' but current is the value 'classic' of type 'longstr'",
                 "the queue 'jobs' exists with x-queue-type = classic, but x-queue-type = quorum \
                 is required: set amqp.queue-type: classic, delete the queue once it is empty, or \
-                use another amqp.queue",
+                use another amqp.queue; amqp.declare: false uses a queue of new jobs as it is",
             ),
             (
                 "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'jobs' in vhost '/': received 'true' but current is 'false'",
                 "the queue 'jobs' exists with durable = false, but durable = true is required: \
-                delete the queue once it is empty, or use another amqp.queue",
+                delete the queue once it is empty, or use another amqp.queue; \
+                amqp.declare: false uses a queue of new jobs as it is",
             ),
             (
                 "PRECONDITION_FAILED - inequivalent arg 'x-delivery-limit' for queue 'jobs' in vhost '/': received the value '1' of type 'signedint' but current is none",
                 "the queue 'jobs' exists with x-delivery-limit = none, but x-delivery-limit = 1 \
-                is required: delete the queue once it is empty, or use another amqp.queue",
+                is required: delete the queue once it is empty, or use another amqp.queue; \
+                amqp.declare: false uses a queue of new jobs as it is",
             ),
             (
                 "PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'jobs' in vhost '/': received the value '' of type 'longstr' but current is none",
                 "the queue 'jobs' exists with x-dead-letter-exchange = none, but \
                 x-dead-letter-exchange = '' is required: delete the queue once it is empty, or \
-                use another amqp.queue",
+                use another amqp.queue; amqp.declare: false uses a queue of new jobs as it is",
             ),
             (
                 "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'cut off...",
                 "the queue 'cut off...' exists with x-message-ttl = ?, but x-message-ttl = ? is \
-                required: delete the queue once it is empty, or use another amqp.queue",
+                required: delete the queue once it is empty, or use another amqp.queue; \
+                amqp.declare: false uses a queue of new jobs as it is",
             ),
         ] {
             let read = QueueDifference::parse(text).map(|differs| differs.to_string());
