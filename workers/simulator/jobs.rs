@@ -292,7 +292,7 @@ pub fn read(mut file: impl BufRead) -> Result<Vec<SimulatedJob>, JobsError> {
 
 /// Describes the error in the line `text`. In JSON's `… at line 1 column 7`, only the column is
 /// useful.
-fn in_line(text: &str, error: &serde_json::Error) -> String {
+pub fn in_line(text: &str, error: &serde_json::Error) -> String {
     let words = error.to_string();
     let Some((why, column)) = words.rsplit_once(" at line 1 column ") else {
         return mistake::describe(&words);

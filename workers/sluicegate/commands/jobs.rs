@@ -12,6 +12,7 @@ use rules::job::{self, ALL_TENANTS};
 use rules::text;
 use serde::Deserialize;
 use serde_json::Value;
+use simulator::jobs::in_line;
 
 use super::headers;
 
@@ -80,7 +81,8 @@ impl<'a> JobMaker<'a> {
     /// The problem, as a text for the user.
     pub fn parse_line(&self, text: &str) -> Result<Outgoing, String> {
         let mut line: JobLine = serde_json::from_str(text).map_err(|error| {
-            format!("is not a job such as {{\"tenant\":\"a\",\"body\":1}}: {error}")
+            let why = in_line(text, &error);
+            format!("is not a job such as {{\"tenant\":\"a\",\"body\":1}}: {why}")
         })?;
         let (body, kind) = match line.body.take() {
             // A missing body and `null` are empty.
@@ -234,7 +236,15 @@ mod tests {
         for (line, why) in [
             ("", "is not a job such as"),
             ("[]", "is not a job such as"),
-            (r#"{"tenant":"a","bdy":1}"#, "unknown field `bdy`"),
+            (r#"{"tenant":"a","bdy":1}"#, "unknown key `bdy`"),
+            (
+                r#"{"tenant":"a","bdy":1}"#,
+                "(at byte 19); did you mean body?",
+            ),
+            (
+                r#"{"tenant":"a","cost":"3"}"#,
+                "cost: invalid type: string \"3\", expected a whole number from 0 (at byte 24)",
+            ),
             (r#"{"tenant":7.5}"#, "expected a string or a 64-bit integer"),
             (
                 r#"{"tenant":true}"#,
