@@ -3,9 +3,12 @@
 //!
 //! All times are by the store's clock, in milliseconds since the epoch.
 
+use std::time::Duration;
+
 use super::{Envelope, Field};
 use crate::headers;
 use crate::job::expiry;
+use crate::text::show_duration;
 
 /// Header with the delay after publishing, in milliseconds, as for RabbitMQ's plugin for delayed
 /// messages. The plugin makes it negative when the delay is over.
@@ -118,7 +121,8 @@ fn read_time(found: Field<'_>) -> Result<u64, String> {
 }
 
 fn too_long(what: &str, ms: u64, max_ms: u64) -> String {
-    format!("{what} delays it by {ms} ms; the maximum is {max_ms} ms (job.max-delayed-start)")
+    let [ms, max_ms] = [ms, max_ms].map(|ms| show_duration(Duration::from_millis(ms)));
+    format!("{what} delays it by {ms}; the maximum is {max_ms} (job.max-delayed-start)")
 }
 
 /// Returns an invalid value for an error, cut to a maximum length.
@@ -254,12 +258,12 @@ mod tests {
             (
                 DELAY,
                 Field::Int(1_000_001),
-                "header x-delay delays it by 1000001 ms; the maximum is 1000000 ms",
+                "header x-delay delays it by 1000001ms; the maximum is 1000s",
             ),
             (
                 DELAY,
                 Field::Text("99999999999999999999"),
-                "header x-delay delays it by 9223372036854775807 ms",
+                "header x-delay delays it by 9223372036854775807ms",
             ),
             (
                 NOT_BEFORE,
@@ -292,6 +296,6 @@ mod tests {
         let start = start.expect("it can be used").expect("it says so");
         assert_eq!(start.too_far(4_000_000, MAX), None);
         let why = start.too_far(3_999_999, MAX).expect("one more");
-        assert!(why.starts_with("header x-not-before delays it by 1000001 ms; "));
+        assert!(why.starts_with("header x-not-before delays it by 1000001ms; "));
     }
 }
