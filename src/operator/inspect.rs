@@ -97,7 +97,8 @@ pub async fn inspect(
         failed,
     } = registry::read_policies(gate).await?;
     let own = NamedPolicy::new(policy.clone())?;
-    let limits = (known.fleet(Arc::clone(&own.policy), &own.id, now_ms)).limits(&tenant, plan);
+    let mut fleet = known.fleet(Arc::clone(&own.policy), &own.id, now_ms);
+    let limits = fleet.limits(&tenant, plan);
     let given = labels(limits.all())?;
     let would_be = match what_if {
         [] => None,
@@ -127,8 +128,12 @@ pub async fn inspect(
             Some(forecast::forecast(gate, partition, &limits, what, waits).await?)
         }
     };
-    let others: Vec<OtherPolicy> = (known.policies().iter())
+    let others: Vec<_> = (known.policies().iter())
         .filter(|other| other.id != own.id)
+        .collect();
+    let in_force = others.is_empty() || known.find(&own.id).is_some();
+    let others: Vec<OtherPolicy> = (others.into_iter())
+        .filter(|other| fleet.enforces(&other.policy, &tenant, plan))
         .map(|other| OtherPolicy::new((policy, other), (&known, now_ms), (&tenant, plan)))
         .collect();
     let with_max = |(limit, usage): (&Limit, &UsageOfLimit)| limit.clone().with_max(usage.max);
@@ -138,7 +143,7 @@ pub async fn inspect(
         hint: hint(policy, plan),
         advertised: advertised::compare(&found, &ours),
         all: all.map_err(|why| plain(&why.to_string(), 200)),
-        in_force: others.is_empty() || known.find(&own.id).is_some(),
+        in_force,
         unread: (failed.iter())
             .map(|why| plain(&why.to_string(), 200))
             .collect(),

@@ -228,6 +228,19 @@ impl EnforcedPolicies {
     }
 
     pub(super) fn join(&self, tenant: &Tenant, plan: Option<&str>) -> Limits {
+        let in_force = self.others_in_force(tenant, plan);
+        let limits = in_force.iter().map(|(_, limits)| limits);
+        self.own.limits(tenant, plan).with_all(limits)
+    }
+
+    /// Returns true if the limits of `tenant` include those of `policy`, another worker's.
+    pub fn enforces(&self, policy: &Policy, tenant: &Tenant, plan: Option<&str>) -> bool {
+        let in_force = self.others_in_force(tenant, plan);
+        in_force.iter().any(|(other, _)| other.as_ref() == policy)
+    }
+
+    /// Returns the other policies that are in force for `tenant`, with its limits.
+    fn others_in_force(&self, tenant: &Tenant, plan: Option<&str>) -> Vec<(&Arc<Policy>, Limits)> {
         let own = self.own.limits(tenant, plan);
         let of = |other: &ForeignPolicy| -> Limits {
             // If the header differs, the job may have another plan, or none.
@@ -235,10 +248,14 @@ impl EnforcedPolicies {
             let plan = plan.filter(|_| same_header);
             other.policy.limits(tenant, plan).clone()
         };
-        let others: Vec<(Limits, bool)> = self.others.iter().map(|o| (of(o), o.idle)).collect();
-        let continues = others.iter().all(|(limits, _)| own.continue_from(limits));
-        let in_force = others.iter().filter(|(_, idle)| !(continues && *idle));
-        own.with_all(in_force.map(|(limits, _)| limits))
+        let others: Vec<(&ForeignPolicy, Limits)> =
+            self.others.iter().map(|other| (other, of(other))).collect();
+        let continues = others.iter().all(|(_, limits)| own.continue_from(limits));
+        let others = others.into_iter();
+        let in_force = others.filter(|(other, _)| !(continues && other.idle));
+        in_force
+            .map(|(other, limits)| (&other.policy, limits))
+            .collect()
     }
 }
 
@@ -371,6 +388,13 @@ mod tests {
             assert!(!with(now_ms - IDLE_MS), "in use: {what}");
             // The old policy is forgotten later if its look-back is long.
             assert_eq!(with(now_ms - IDLE_MS - 1), at_once, "{what}");
+            let old = Policy::from(old.clone());
+            let others = vec![registered("old", old.clone(), now_ms - IDLE_MS - 1)];
+            let mut known = RegistryKnowledge::default();
+            known.learn(others, now_ms);
+            let fleet = known.fleet(Arc::new(own.clone()), "own", now_ms);
+            let acme = kit::gate::tenant("acme");
+            assert_eq!(fleet.enforces(&old, &acme, None), !at_once, "{what}");
         }
     }
 
