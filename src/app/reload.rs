@@ -288,7 +288,7 @@ impl Steward {
                 Ok(agreed) => {
                     info!(
                         policy = next.id,
-                        "configuration applied: new limits, with the old ones enforced for one \
+                        "configuration applied: new limits; stricter old ones may count for one \
                         longest window",
                     );
                     Ok(agreed)
