@@ -7,7 +7,7 @@ use lapin::types::AMQPValue;
 use rules::delays::QueueNames;
 use rules::headers::{
     ATTEMPT, DIED, EXPIRATION, EXPIRES, FIRST, FIRST_CALL, HeaderValue, NOT_BEFORE, OURS, REASON,
-    RETRY_AFTER, ROUTING_KEY, WAITS,
+    RETRY_AFTER, ROUTING_KEY, TICKET, WAITS,
 };
 use rules::job::dedupe::{DEDUPE_FOR, DEDUPE_KEY};
 use rules::job::start::{self, DELAY};
@@ -19,10 +19,11 @@ use super::answer::{answers, words};
 use super::text::{count, plain};
 use super::times::{at, span};
 
-/// Headers that a diverted job keeps when it comes back: its routing key, its times, and whether it
-/// is the first with its dedupe key.
-const KEPT: [&str; 6] = [
+/// Headers that a diverted job keeps when it comes back: its routing key, its place in the waitlist,
+/// its times, and whether it is the first with its dedupe key.
+const KEPT: [&str; 7] = [
     ROUTING_KEY,
+    TICKET,
     NOT_BEFORE,
     RETRY_AFTER,
     EXPIRES,

@@ -290,7 +290,9 @@ fn a_diverted_job_that_comes_back_asks_at_once_for_its_turn() {
     );
     assert_eq!(sent(&done, "elsewhere"), ["1"]);
     steer(&mut desk, []);
-    assert_eq!(back(&mut desk, done).asked.len(), 1);
+    let asked = back(&mut desk, done).asked;
+    let number = asked[0].asks[0].ticket.map(|ticket| ticket.number);
+    assert_eq!(number, Some(4), "its place is not empty");
 }
 
 #[test]
