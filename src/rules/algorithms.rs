@@ -1,6 +1,6 @@
 //! The algorithms by which limits count usage, and the interface that they share.
 //!
-//! To add an algorithm, write a file next to the others with [`Facts`], [`Rules`] and [`Usage`]
+//! To add an algorithm, write a file next to the others with [`AlgorithmFacts`], [`Rules`] and [`Usage`]
 //! (the state that the algorithm keeps), a file in `lua/` with the same functions over Redis, and a
 //! row in `table.rs`. Configuration, keys, scripts, the model, the search for the worst case and the
 //! simulation read the table.
@@ -55,7 +55,7 @@ pub struct Shortcut {
 
 /// The fixed properties of an algorithm.
 #[derive(Debug)]
-pub struct Facts {
+pub struct AlgorithmFacts {
     /// The value of `use-algo`.
     pub name: &'static str,
     /// Describes for the documentation how many units start: L is `max-requests`, W is
@@ -165,20 +165,20 @@ pub trait Usage {
     fn settle(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>);
 
     /// Counts a call from now because it arrived later than the guard covers. Only for algorithms
-    /// that [count arrivals](Facts::counts_arrivals). Returns true if usage has changed.
+    /// that [count arrivals](AlgorithmFacts::counts_arrivals). Returns true if usage has changed.
     fn late(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>) -> bool {
         let _ = (terms, clock, ended);
         false
     }
 
     /// Renews the lease of a call that may be in flight for another `for_ms`. Only for algorithms
-    /// that [hold leases](Facts::holds_leases).
+    /// that [hold leases](AlgorithmFacts::holds_leases).
     fn keep(&mut self, terms: &Terms, clock: Clock, ended: &ReportedCall<'_>, for_ms: u64) {
         let _ = (terms, clock, ended, for_ms);
     }
 
     /// Lets nothing start before `until_ms`, which is now or later, and lets no quota accumulate
-    /// meanwhile. Only for algorithms that [save up](Facts::saves_up).
+    /// meanwhile. Only for algorithms that [save up](AlgorithmFacts::saves_up).
     fn hold(&mut self, terms: &Terms, until_ms: u64) {
         let _ = (terms, until_ms);
     }

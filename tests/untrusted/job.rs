@@ -12,7 +12,7 @@ use lapin::BasicProperties;
 use lapin::protocol::basic::{gen_properties, parse_properties};
 use rules::delays::Trip;
 use rules::headers::{self, HeaderValue};
-use rules::job::call::{CarriedFields, Template, TemplatePart, ValuePlace, ValueSource};
+use rules::job::call::{CarriedFields, PlaceholderSource, Template, TemplatePart, ValuePlace};
 use rules::job::dedupe::Dedupe;
 use rules::job::priority::Priorities;
 use rules::job::{self, Claims, Field, Fields, Job, JobMessage, TenantField, ValueField};
@@ -185,8 +185,8 @@ fn fields(how: u8) -> Fields {
 fn carried() -> (CarriedFields, [(ValuePlace, Template); 3]) {
     let mut carried = CarriedFields::default();
     let values = [
-        ValueSource::Tenant,
-        ValueSource::Id,
+        PlaceholderSource::Tenant,
+        PlaceholderSource::Id,
         carried.field(ValueField::Header("x-path".to_owned())),
         carried.field(ValueField::Json("/d".to_owned())),
     ];

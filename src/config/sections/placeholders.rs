@@ -9,16 +9,18 @@ use crate::reading::error::shown;
 use crate::reading::parse::ValueError;
 use crate::reading::suggest::hint;
 use crate::values::url_parts::{MARK, parse_url, parts};
-use rules::job::call::{CarriedFields, MAX_LABEL, Template, TemplatePart, ValuePlace, ValueSource};
+use rules::job::call::{
+    CarriedFields, MAX_LABEL, PlaceholderSource, Template, TemplatePart, ValuePlace,
+};
 
 /// Maximum number of placeholders in a text. Each value may have 3 KiB when encoded, and no URL is
 /// that long in all.
 const MAX_PLACEHOLDERS: usize = 8;
-const JOB_SOURCES: [(&str, ValueSource); 4] = [
-    ("tenant", ValueSource::Tenant),
-    ("id", ValueSource::Id),
-    ("attempt", ValueSource::Attempt),
-    ("secret:tenant", ValueSource::Secret),
+const JOB_SOURCES: [(&str, PlaceholderSource); 4] = [
+    ("tenant", PlaceholderSource::Tenant),
+    ("id", PlaceholderSource::Id),
+    ("attempt", PlaceholderSource::Attempt),
+    ("secret:tenant", PlaceholderSource::Secret),
 ];
 const ALL_FORMS: &str =
     "{tenant}, {id}, {attempt}, {header:NAME}, {json:/pointer} or {secret:tenant}";
@@ -42,7 +44,7 @@ pub(super) struct UrlTemplates {
 /// A part of a text.
 enum TextToken<'t> {
     Literal(&'t str),
-    Placeholder(ValueSource),
+    Placeholder(PlaceholderSource),
 }
 
 /// Splits `text` at its placeholders and adds these to `carried`. A brace that starts none is
@@ -163,7 +165,10 @@ pub(crate) fn host(
     for (number, token) in labels.iter().enumerate() {
         match token {
             TextToken::Placeholder(source) if number % 2 == 0 => {
-                if !matches!(source, ValueSource::Tenant | ValueSource::Field(_)) {
+                if !matches!(
+                    source,
+                    PlaceholderSource::Tenant | PlaceholderSource::Field(_)
+                ) {
                     return Err(format!(
                         "has {source} in its host; only {{tenant}}, {{header:NAME}} and \
                         {{json:/pointer}} can be there"

@@ -5,8 +5,8 @@
 
 use super::product::{LATEST_MS, ceil_muldiv, muldiv};
 use super::{
-    DefaultBurst, Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms,
-    Usage,
+    AlgorithmFacts, DefaultBurst, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage,
+    Terms, Usage,
 };
 use crate::clock::Clock;
 
@@ -64,7 +64,7 @@ macro_rules! both {
 }
 
 /// The properties of [`Token`].
-pub(super) const TOKEN: Facts = Facts {
+pub(super) const TOKEN: AlgorithmFacts = AlgorithmFacts {
     name: "token-bucket-algo",
     about: "`burst` at once, refilled with L in W",
     window_words: "per",
@@ -86,7 +86,7 @@ impl Rules for Token {
 }
 
 /// The properties of [`Leaky`].
-pub(super) const LEAKY: Facts = Facts {
+pub(super) const LEAKY: AlgorithmFacts = AlgorithmFacts {
     name: "leaky-bucket-algo",
     about: "one each W / L, and `burst` at once",
     keys: KeyLayout::Own {

@@ -5,7 +5,9 @@
 //! stepped back may show a window again. The stored window takes precedence: a new one begins only
 //! when it has ended.
 
-use super::{Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
+use super::{
+    AlgorithmFacts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage,
+};
 use crate::calendar::{Boundaries, KNOWN_WINDOWS, MAX_WINDOWS_AHEAD};
 use crate::clock::Clock;
 
@@ -13,7 +15,7 @@ use crate::clock::Clock;
 pub struct CalendarWindow;
 
 /// The properties of the algorithm.
-pub(super) const FACTS: Facts = Facts {
+pub(super) const FACTS: AlgorithmFacts = AlgorithmFacts {
     name: "calendar-window",
     about: "L in each day, week or month of a time zone",
     window_words: "in each",

@@ -8,14 +8,16 @@
 //! load could use only max - 1 units of each window.
 
 use super::product::{LATEST_MS, ceil_muldiv, muldiv};
-use super::{Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
+use super::{
+    AlgorithmFacts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage,
+};
 use crate::clock::Clock;
 
 /// The algorithm.
 pub struct Counter;
 
 /// The properties of the algorithm.
-pub(super) const FACTS: Facts = Facts {
+pub(super) const FACTS: AlgorithmFacts = AlgorithmFacts {
     name: "sliding-counter-algo",
     about: "L in the window before now, estimated from two counters",
     window_words: "in about any",

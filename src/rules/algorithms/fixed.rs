@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use super::product::laps_ms;
 use super::{
-    Facts, KeyLayout, PartitionContext, ReportedCall, Rules, Shortcut, StoredUsage, Terms, Usage,
+    AlgorithmFacts, KeyLayout, PartitionContext, ReportedCall, Rules, Shortcut, StoredUsage, Terms,
+    Usage,
 };
 use crate::clock::Clock;
 
@@ -12,7 +13,7 @@ use crate::clock::Clock;
 pub struct FixedWindow;
 
 /// The properties of the algorithm.
-pub(super) const FACTS: Facts = Facts {
+pub(super) const FACTS: AlgorithmFacts = AlgorithmFacts {
     name: "fixed-window-algo",
     about: "L in each window that begins at a multiple of W since 1970 (UTC)",
     window_words: "in each aligned",

@@ -4,7 +4,9 @@
 //! its call.
 
 use super::product::laps_ms;
-use super::{Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
+use super::{
+    AlgorithmFacts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage,
+};
 use crate::clock::Clock;
 
 /// Time after its last renewal at which a lease expires, in milliseconds: its worker must have
@@ -55,7 +57,7 @@ macro_rules! both {
 }
 
 /// The properties of [`Strict`].
-pub(super) const STRICT: Facts = Facts {
+pub(super) const STRICT: AlgorithmFacts = AlgorithmFacts {
     name: "strict-window",
     about: "L in any W, calls in flight included",
     window_words: "in any",
@@ -83,7 +85,7 @@ impl Rules for Strict {
 }
 
 /// The properties of [`Concurrency`].
-pub(super) const CONCURRENCY: Facts = Facts {
+pub(super) const CONCURRENCY: AlgorithmFacts = AlgorithmFacts {
     name: "max-concurrent",
     about: "L calls in flight",
     keys: KeyLayout::Own {

@@ -4,7 +4,9 @@
 //! large L is. In return, a start counts for up to one segment longer.
 
 use super::product::laps_ms;
-use super::{Facts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage};
+use super::{
+    AlgorithmFacts, KeyLayout, PartitionContext, ReportedCall, Rules, StoredUsage, Terms, Usage,
+};
 use crate::clock::Clock;
 
 /// Number of segments in a window and its guard; fewer if segments would be shorter than a
@@ -15,7 +17,7 @@ const SEGMENTS: u64 = 192;
 pub struct SlidingSegments;
 
 /// The properties of the algorithm.
-pub(super) const FACTS: Facts = Facts {
+pub(super) const FACTS: AlgorithmFacts = AlgorithmFacts {
     name: "sliding-segments-algo",
     about: "L in any W, counted by 192nds of it",
     window_words: "in any",

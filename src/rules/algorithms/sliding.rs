@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use super::product::laps_ms;
 use super::span::LongestSpan;
 use super::{
-    Facts, KeyLayout, PartitionContext, ReportedCall, Rules, Shortcut, StoredUsage, Terms, Unit,
-    Usage,
+    AlgorithmFacts, KeyLayout, PartitionContext, ReportedCall, Rules, Shortcut, StoredUsage, Terms,
+    Unit, Usage,
 };
 use crate::clock::Clock;
 
@@ -18,7 +18,7 @@ use crate::clock::Clock;
 pub struct SlidingWindow;
 
 /// The properties of the algorithm.
-pub(super) const FACTS: Facts = Facts {
+pub(super) const FACTS: AlgorithmFacts = AlgorithmFacts {
     name: "sliding-window-algo",
     about: "L in any W",
     window_words: "in any",

@@ -1,7 +1,8 @@
 //! The table of algorithms, from which everything that exists once per algorithm is generated.
 
 use super::{
-    DefaultBurst, Facts, Rules, Usage, bucket, calendar, counter, fixed, held, segments, sliding,
+    AlgorithmFacts, DefaultBurst, Rules, Usage, bucket, calendar, counter, fixed, held, segments,
+    sliding,
 };
 
 /// Generates [`Algorithm`] and [`LimitState`] from rows of `Name: its facts, its rules, its state`.
@@ -26,7 +27,7 @@ macro_rules! algorithms {
                 [$(Self::$name,)+ $(Self::$other),+];
 
             /// Returns the algorithm's fixed properties.
-            pub fn facts(self) -> &'static Facts {
+            pub fn facts(self) -> &'static AlgorithmFacts {
                 match self {
                     $(Self::$name => &$facts,)+
                     $(Self::$other => &$other_facts,)+

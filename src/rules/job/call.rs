@@ -36,7 +36,7 @@ pub enum ValuePlace {
 
 /// The source of a placeholder's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ValueSource {
+pub enum PlaceholderSource {
     /// `{tenant}`
     Tenant,
     /// `{id}`
@@ -55,7 +55,7 @@ pub enum TemplatePart {
     /// Text that is the same for all jobs.
     Literal(String),
     /// The value of a placeholder.
-    Value(ValueSource, ValuePlace),
+    Value(PlaceholderSource, ValuePlace),
 }
 
 /// A text with placeholders. The literal parts may contain secrets, so `Debug` does not show them.
@@ -96,7 +96,7 @@ impl Template {
         for part in &self.0 {
             match part {
                 TemplatePart::Literal(literal) => text.push_str(literal),
-                TemplatePart::Value(ValueSource::Tenant, location) => {
+                TemplatePart::Value(PlaceholderSource::Tenant, location) => {
                     location.write(tenant.as_str(), &mut text);
                 }
                 TemplatePart::Value(..) => return None,
@@ -117,7 +117,7 @@ impl Template {
     /// Returns true if the text contains the secret of the job's tenant.
     pub fn has_secret(&self) -> bool {
         let is_one =
-            |part: &TemplatePart| matches!(part, TemplatePart::Value(ValueSource::Secret, _));
+            |part: &TemplatePart| matches!(part, TemplatePart::Value(PlaceholderSource::Secret, _));
         self.0.iter().any(is_one)
     }
 
@@ -130,7 +130,7 @@ impl Template {
     }
 }
 
-impl ValueSource {
+impl PlaceholderSource {
     fn value<'j>(self, job: &'j Job, secret: &'j str) -> Cow<'j, str> {
         match self {
             Self::Secret => Cow::Borrowed(secret),
@@ -205,7 +205,7 @@ fn is_dots(part: &str) -> bool {
 /// A placeholder, its place, and the configuration key that contains it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Use {
-    source: ValueSource,
+    source: PlaceholderSource,
     location: ValuePlace,
     key: &'static str,
 }
@@ -236,16 +236,16 @@ impl PlaceholderValues {
 
 impl CarriedFields {
     /// Adds `field`, unless it is known, and returns the source for its placeholder.
-    pub fn field(&mut self, field: ValueField) -> ValueSource {
+    pub fn field(&mut self, field: ValueField) -> PlaceholderSource {
         let known = self.fields.iter().position(|known| *known == field);
-        ValueSource::Field(known.unwrap_or_else(|| {
+        PlaceholderSource::Field(known.unwrap_or_else(|| {
             self.fields.push(field);
             self.fields.len() - 1
         }))
     }
 
     /// Records that `source` is used at `location` in the configuration key `key`.
-    pub fn used(&mut self, source: ValueSource, location: ValuePlace, key: &'static str) {
+    pub fn used(&mut self, source: PlaceholderSource, location: ValuePlace, key: &'static str) {
         self.uses.push(Use {
             source,
             location,
@@ -289,15 +289,18 @@ impl CarriedFields {
                 }
             };
             let value = found.and_then(|found| text(found, MAX_VALUE));
-            let value = value.map_err(|why| self.explain(ValueSource::Field(number), &why))?;
+            let value =
+                value.map_err(|why| self.explain(PlaceholderSource::Field(number), &why))?;
             values.fields.push(value);
         }
         for used in &self.uses {
             let value = match used.source {
-                ValueSource::Tenant => tenant,
-                ValueSource::Id => id,
-                ValueSource::Attempt | ValueSource::Secret => continue,
-                ValueSource::Field(number) => values.fields.get(number).map_or("", String::as_str),
+                PlaceholderSource::Tenant => tenant,
+                PlaceholderSource::Id => id,
+                PlaceholderSource::Attempt | PlaceholderSource::Secret => continue,
+                PlaceholderSource::Field(number) => {
+                    values.fields.get(number).map_or("", String::as_str)
+                }
             };
             if let Some(why) = used.location.refuses(value) {
                 let name = self.name(used.source);
@@ -328,7 +331,7 @@ impl CarriedFields {
         Ok(values)
     }
 
-    fn explain(&self, source: ValueSource, why: &str) -> String {
+    fn explain(&self, source: PlaceholderSource, why: &str) -> String {
         let (name, mut uses) = (self.name(source), self.uses.iter());
         let used = uses.find(|used| used.source == source);
         match used {
@@ -337,13 +340,13 @@ impl CarriedFields {
         }
     }
 
-    fn name(&self, source: ValueSource) -> String {
+    fn name(&self, source: PlaceholderSource) -> String {
         match source {
-            ValueSource::Tenant => "the tenant".to_owned(),
-            ValueSource::Id => "the job's id".to_owned(),
-            ValueSource::Attempt => "the attempt".to_owned(),
-            ValueSource::Secret => "the tenant's secret".to_owned(),
-            ValueSource::Field(number) => match self.fields.get(number) {
+            PlaceholderSource::Tenant => "the tenant".to_owned(),
+            PlaceholderSource::Id => "the job's id".to_owned(),
+            PlaceholderSource::Attempt => "the attempt".to_owned(),
+            PlaceholderSource::Secret => "the tenant's secret".to_owned(),
+            PlaceholderSource::Field(number) => match self.fields.get(number) {
                 Some(ValueField::Header(name)) => format!("header {name}"),
                 Some(ValueField::Json(pointer)) => format!("json:{pointer}"),
                 None => "a value".to_owned(),
@@ -368,7 +371,7 @@ fn text(found: Field<'_>, longest: usize) -> Result<String, String> {
     }
 }
 
-impl fmt::Display for ValueSource {
+impl fmt::Display for PlaceholderSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tenant => "{tenant}",

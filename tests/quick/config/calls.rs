@@ -2,7 +2,7 @@
 
 use config::{Config, Fields, Method, TenantField};
 use kit::certificates::TestCertificates;
-use rules::job::call::{Template, TemplatePart, ValuePlace, ValueSource};
+use rules::job::call::{PlaceholderSource, Template, TemplatePart, ValuePlace};
 
 fn parse(keys: &str) -> Result<Config, String> {
     let yaml = format!("dispatch: {{http: {{{keys}}}}}\n");
@@ -28,13 +28,13 @@ fn a_url_is_split_at_its_placeholders() {
     let (path, query) = (ValuePlace::Path, ValuePlace::Query);
     let expected = [
         literal("/v1/"),
-        TemplatePart::Value(ValueSource::Tenant, path),
+        TemplatePart::Value(PlaceholderSource::Tenant, path),
         literal("/%C3%A4/"),
-        TemplatePart::Value(ValueSource::Field(0), path),
+        TemplatePart::Value(PlaceholderSource::Field(0), path),
         literal("?k=%C3%A4&q="),
-        TemplatePart::Value(ValueSource::Field(1), query),
+        TemplatePart::Value(PlaceholderSource::Field(1), query),
         literal("&"),
-        TemplatePart::Value(ValueSource::Field(0), query),
+        TemplatePart::Value(PlaceholderSource::Field(0), query),
     ];
     assert!(http.target.expect("placeholders").0 == expected);
     let Fields { call, .. } = config.job;
@@ -58,8 +58,8 @@ const HOST_FORM: &str = "a host with placeholders must have the form {tenant}.ex
 
 #[test]
 fn a_host_has_placeholders_left_of_a_fixed_domain() {
-    let (host, tenant) = (ValuePlace::Host, ValueSource::Tenant);
-    let shop = TemplatePart::Value(ValueSource::Field(0), host);
+    let (host, tenant) = (ValuePlace::Host, PlaceholderSource::Tenant);
+    let shop = TemplatePart::Value(PlaceholderSource::Field(0), host);
     for (url, expected) in [
         (
             "https://{tenant}.Example.com/a",
