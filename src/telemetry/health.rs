@@ -93,11 +93,12 @@ impl Health {
         why.unwrap_or_default().clone_into(&mut unfit);
     }
 
-    /// Records that the engine has stopped: the state of its servers and the instructions of
-    /// operators are no longer known.
+    /// Records that the engine has stopped: the state of its servers, the agreement with other
+    /// workers and the instructions of operators are no longer known.
     pub fn set_stopped(&self) {
         self.set_rabbitmq(false);
         self.set_redis(false);
+        self.set_agreed(true);
         self.set_held(None);
         self.set_unfit(None);
         self.set_consuming(false);
@@ -227,14 +228,17 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_pipeline_is_not_known_to_be_paused() {
+    fn a_stopped_pipeline_is_not_known_to_be_paused_or_to_disagree() {
         let health = Health::default();
         health.set_held(Some(Hold::Paused));
+        health.set_agreed(false);
         health.set_stopped();
         let missing = health.missing();
-        assert!(
-            missing.iter().all(|line| !line.contains("paused")),
-            "{missing:?}"
-        );
+        for word in ["paused", "agree"] {
+            assert!(
+                missing.iter().all(|line| !line.contains(word)),
+                "{missing:?}"
+            );
+        }
     }
 }
