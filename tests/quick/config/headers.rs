@@ -137,6 +137,16 @@ fn invalid_headers_are_named_without_their_values() {
 }
 
 #[test]
+fn all_invalid_headers_are_named_at_once() {
+    let errors = parse("headers: {a b: hunter2, c: d, x-version: 2}").expect_err("two mistakes");
+    assert_eq!(errors.lines().count(), 2, "{errors}");
+    assert!(
+        errors.contains("of header 1 ") && errors.contains("\"x-version\""),
+        "{errors}"
+    );
+}
+
+#[test]
 fn invalid_yaml_is_not_shown() {
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), "keys", "a: b\nx-api-key: *hunter2\n");

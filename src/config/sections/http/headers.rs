@@ -11,7 +11,7 @@ use crate::reading::error::shown;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::Setting;
 use crate::reading::parse::{self, ValueError, wrong};
-use crate::reading::yaml::{self, Raw};
+use crate::reading::yaml::{self, Raw, YamlField};
 use crate::sections::placeholders;
 use crate::values::header::http_names;
 use crate::values::secret::SecretUrl;
@@ -86,13 +86,12 @@ impl ConfigInput {
         });
         let mut good = true;
         for (key, read) in [(&setting.key, here), (&file.key, there)] {
-            let added = match read {
-                Some(read) => {
-                    read.and_then(|raw| add((&mut headers, carried), &raw, key.path, has_user))
-                }
-                None => Ok(()),
+            let mistakes = match read {
+                Some(Ok(raw)) => add_all((&mut headers, carried), &raw, key.path, has_user),
+                Some(Err(words)) => vec![words],
+                None => Vec::new(),
             };
-            if let Err(words) = added {
+            for words in mistakes {
                 good = false;
                 self.wrong::<()>(key, words);
             }
@@ -134,60 +133,73 @@ fn in_file(text: &str) -> Result<Raw, ValueError> {
     }
 }
 
-/// Adds the headers in `raw`, the value of `key`. `has_user` says that the URL's user sets
-/// authorization.
-fn add(
+/// Adds the headers in `raw`, the value of `key`, and returns all mistakes. `has_user` says that the
+/// URL's user sets authorization.
+fn add_all(
     (headers, carried): (&mut ConfiguredHeaders, &mut CarriedFields),
     raw: &Raw,
     key: &'static str,
     has_user: bool,
-) -> Result<(), ValueError> {
+) -> Vec<ValueError> {
     let Raw::Map(fields) = raw else {
-        return Err(format!("must hold {MUST}"));
+        return vec![format!("must hold {MUST}")];
     };
-    for (number, field) in (1..).zip(fields) {
-        // YAML reads `x-api-key:secret` without a space, and `a, b=secret`, as names of keys.
-        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| {
-            format!(
-                "the name of header {number} has invalid characters (is the space after the \
-                colon missing?)"
-            )
-        })?;
-        let called = shown(&field.name);
-        if matches!(field.raw, Raw::Null) {
-            return Err(format!("header {number} has no value"));
-        }
-        if OWN_HEADERS.contains(&name.as_str()) || name.as_str().starts_with("content-") {
-            return Err(format!("{called} is set by Sluicegate itself"));
-        }
-        if has_user && name == AUTHORIZATION {
-            return Err(
-                "sets authorization, and the user in dispatch.http.url sets it, too; keep one of \
-                them"
-                    .to_owned(),
-            );
-        }
-        let value = match &field.raw {
-            Raw::Text(text) => value(text).ok_or_else(|| {
-                format!("the value of {called} must be 1 to {MAX_VALUE_BYTES} bytes, without control characters and spaces at its ends")
-            }),
-            _ => Err(format!("the value of {called} is not text; put it in quotes")),
-        }?;
-        if headers.has(&name) {
-            return Err(format!("{called} is set twice"));
-        }
-        let text = String::from_utf8_lossy(value.as_bytes());
-        let template = placeholders::header(&text, key, carried)
-            .map_err(|words| format!("the value of {called} {words}"))?;
-        match template {
-            Some(template) => headers.of_jobs.push((name, template)),
-            None => drop(headers.same.insert(name, value)),
-        }
-        if headers.same.len() + headers.of_jobs.len() > MAX_HEADERS {
-            return Err(format!(
-                "there are too many headers; the maximum is {MAX_HEADERS}"
-            ));
-        }
+    let number = headers.same.len() + headers.of_jobs.len() + fields.len();
+    if number > MAX_HEADERS {
+        return vec![format!(
+            "there are too many headers; the maximum is {MAX_HEADERS}"
+        )];
+    }
+    let mut mistakes = Vec::new();
+    for field in (1..).zip(fields) {
+        mistakes.extend(add((&mut *headers, &mut *carried), field, key, has_user).err());
+    }
+    mistakes
+}
+
+/// Adds the header in `field`, the one with this number in `key`.
+fn add(
+    (headers, carried): (&mut ConfiguredHeaders, &mut CarriedFields),
+    (number, field): (usize, &YamlField),
+    key: &'static str,
+    has_user: bool,
+) -> Result<(), ValueError> {
+    // YAML reads `x-api-key:secret` without a space, and `a, b=secret`, as names of keys.
+    let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| {
+        format!(
+            "the name of header {number} has invalid characters (is the space after the \
+            colon missing?)"
+        )
+    })?;
+    let called = shown(&field.name);
+    if matches!(field.raw, Raw::Null) {
+        return Err(format!("header {number} has no value"));
+    }
+    if OWN_HEADERS.contains(&name.as_str()) || name.as_str().starts_with("content-") {
+        return Err(format!("{called} is set by Sluicegate itself"));
+    }
+    if has_user && name == AUTHORIZATION {
+        return Err(
+            "sets authorization, and the user in dispatch.http.url sets it, too; keep one of \
+            them"
+                .to_owned(),
+        );
+    }
+    let value = match &field.raw {
+        Raw::Text(text) => value(text).ok_or_else(|| {
+            format!("the value of {called} must be 1 to {MAX_VALUE_BYTES} bytes, without control characters and spaces at its ends")
+        }),
+        _ => Err(format!("the value of {called} is not text; put it in quotes")),
+    }?;
+    if headers.has(&name) {
+        return Err(format!("{called} is set twice"));
+    }
+    let text = String::from_utf8_lossy(value.as_bytes());
+    let template = placeholders::header(&text, key, carried)
+        .map_err(|words| format!("the value of {called} {words}"))?;
+    match template {
+        Some(template) => headers.of_jobs.push((name, template)),
+        None => drop(headers.same.insert(name, value)),
     }
     Ok(())
 }
