@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{DeliverySource, Message, Outgoing};
+use broker::{DeliverySource, Message, Outgoing, PublishError};
 use gate::GateError;
 use handler::Outcome;
 use operator::letters::for_replay;
@@ -293,6 +293,30 @@ fn a_diverted_job_that_comes_back_asks_at_once_for_its_turn() {
     let asked = back(&mut desk, done).asked;
     let number = asked[0].asks[0].ticket.map(|ticket| ticket.number);
     assert_eq!(number, Some(4), "its place is not empty");
+}
+
+#[test]
+fn a_diverted_job_that_its_full_queue_does_not_take_is_called_once_its_tenant_is_back() {
+    let mut desk = Desk::with_clock(4);
+    let diversion = || Instruction::Divert(tenant(), "elsewhere".into());
+    steer(&mut desk, [diversion()]);
+    let mut done = desk.deliver_messages(DeliverySource::Fresh, vec![job("1"), job("2")]);
+    let parked = loop {
+        assert!(desk.now < Duration::from_secs(120), "it is parked by then");
+        let full = |(key, _): &(_, _)| (*key, Err(PublishError::Nacked));
+        let results = done.published.iter().map(full).collect();
+        desk.scheduler.moved(desk.now, results);
+        done = desk.step(MS * 1_000);
+        let mut parked = (done.published.iter()).filter(|(_, it)| &*it.queue != "elsewhere");
+        if let Some((_, outgoing)) = parked.next() {
+            break outgoing.clone();
+        }
+    };
+    let done = desk.back(parked.clone());
+    assert!(done.asked.is_empty(), "its tenant is still diverted");
+    steer(&mut desk, []);
+    let done = desk.back(parked);
+    assert_eq!(done.asked.len(), 1, "{:?}", done.published);
 }
 
 #[test]

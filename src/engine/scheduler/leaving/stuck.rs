@@ -11,9 +11,10 @@ use crate::facts::{BrokerFact, ResultOutcome};
 use crate::scheduler::Scheduler;
 use broker::{Delivery, DeliverySource, MessageKind, Outgoing};
 use rules::delays::Trip;
-use rules::headers::{self, HeaderValue, PARKED, TRIP};
+use rules::headers::{self, HeaderValue, PARKED, REASON, TRIP};
 use rules::job::Field;
 use rules::limit::floor_ms;
+use rules::steering::DIVERTED;
 
 /// Time that a dead letter spends in a delay queue if its own queue does not take it, before it
 /// tries again.
@@ -113,7 +114,8 @@ impl Scheduler {
     }
 
     /// Takes a parked message, which tries its own queue again when its time has come. Returns any
-    /// other delivery. A policy may have moved the message out of its delay queue.
+    /// other delivery, and a diverted job. A policy may have moved the message out of its delay
+    /// queue.
     pub(in crate::scheduler) fn take_parked(
         &mut self,
         now: Duration,
@@ -126,6 +128,15 @@ impl Scheduler {
         };
         if !is_ours {
             return Some(delivery);
+        }
+        // An operator may have ended the diversion. A handler may reject a job for the same reason.
+        let is_diverted = delivery.message.header(REASON) == Field::Text(DIVERTED);
+        if is_diverted && *queue != *self.settings.names.dead {
+            let message = delivery.message.with_headers(&[], &[PARKED]);
+            return Some(Delivery {
+                message,
+                ..delivery
+            });
         }
         let queue = Arc::from(queue);
         let trip = match delivery.message.header(TRIP) {
