@@ -97,6 +97,33 @@ mod tests {
     use kit::gate::tenant;
     use tokio::time::{Instant, sleep};
 
+    /// A program that still runs could call the API, although no limit counts its call any more.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_program_that_is_late_is_gone_when_its_job_ends() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("pid");
+        let script = r#"echo $$ >"$0"; echo '{"ready": true}'; read -r job; sleep 600"#;
+        let file_name = file.to_str().expect("text").to_owned();
+        let exec = Exec {
+            command: ["sh", "-c", script, &file_name].map(str::to_owned).to_vec(),
+            timeout: Duration::from_millis(50),
+            start_timeout: Duration::from_secs(10),
+        };
+        let handler = ExecHandler::new(&exec, || ());
+        let job = Job::new("1", tenant("acme"), "");
+        let ready = handler.prepare(&job).await.expect("a program");
+        let id = std::fs::read_to_string(&file).expect("its ID");
+        let permit = Permit::until(Instant::now() + Duration::from_secs(10));
+        let attempt = handler.send(&job, ready, permit).await;
+        let is_there = std::path::Path::new("/proc").join(id.trim()).exists();
+        assert!(
+            matches!(attempt.outcome, Outcome::Retry { .. }),
+            "{attempt:?}"
+        );
+        assert!(!is_there);
+        handler.closer().await;
+    }
+
     /// A program that closes its output is ending, and may take a moment.
     #[tokio::test]
     async fn a_program_that_is_ending_gets_no_job() {

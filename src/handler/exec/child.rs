@@ -215,7 +215,7 @@ impl Child {
     }
 
     /// Kills the program and all processes that it has started.
-    pub async fn kill(mut self) {
+    pub async fn kill(&mut self) {
         self.group.signal(Signal::KILL);
         // A process that can't be killed is left to the system.
         if timeout(KILL_TIMEOUT, self.process.wait()).await.is_ok() {

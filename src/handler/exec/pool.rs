@@ -320,6 +320,8 @@ impl PoolState {
                 format!("{why}, during a job"),
             ),
         };
+        // Limits on calls in flight no longer count the call after this report.
+        child.kill().await;
         let _ = reply.send(outcome.into());
         Some(why)
     }
