@@ -160,6 +160,10 @@ pub enum PublishError {
     /// The broker closed the channel or the connection over this message, which was alone on it.
     #[error("the broker closed the connection because of it: {0}")]
     Refused(String),
+    /// The user may not publish to the exchange.
+    #[error("the user may not publish it: {0}")]
+    #[strum(serialize = "refused")]
+    Forbidden(String),
     /// The broker does not confirm the message, but still answers on the same connection: the
     /// message's queue may have lost its majority. The message may or may not have been stored.
     #[error("the broker does not confirm it: a queue may have lost its majority")]

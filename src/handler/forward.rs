@@ -237,9 +237,13 @@ impl<F: Forwarding> PreparingHandler for ForwardHandler<F> {
         };
         let reason = format!("not forwarded to {exchange} with the key {key}: {why}");
         let fate = match (&why, expected) {
-            (PublishError::Returned | PublishError::Nacked | PublishError::Refused(_), _) => {
-                Fate::Answered
-            }
+            (
+                PublishError::Returned
+                | PublishError::Nacked
+                | PublishError::Refused(_)
+                | PublishError::Forbidden(_),
+                _,
+            ) => Fate::Answered,
             // RabbitMQ may have the job, and so may a worker.
             (PublishError::Unconfirmed | PublishError::Down(_), Some(expected)) => {
                 abandoned(expected)

@@ -286,6 +286,44 @@ admin: {{listen: '127.0.0.1:0'}}
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_retried_while_its_worker_may_not_write_to_the_target() {
+    let name = unique("least");
+    let work = format!("{name}.work");
+    let permissions = |target: &str| {
+        documented("forwarder", &name).map(|pattern| pattern.replace("work|results", target))
+    };
+    let user = User::new(&name, &permissions("nothing"));
+    let guest = Connection::connect(shared_rabbit().url(), ConnectionProperties::default()).await;
+    let guest = guest.expect("RabbitMQ answers");
+    let channel = guest.create_channel().await.expect("a channel");
+    exchange_with_queue(&channel, &work).await;
+    let yaml = format!(
+        "
+amqp: {{url: '{}', queue: '{name}'}}
+redis: {{url: '{}', prefix: '{name}'}}
+rate-limiter: {{max-requests: 100, window-size: 1s}}
+dispatch: {{forward: {{exchange: '{work}'}}}}
+retry: {{max-attempts: 100, initial-interval: 100ms, max-interval: 100ms}}
+admin: {{listen: '127.0.0.1:0'}}
+",
+        user.url(),
+        shared_redis().url(),
+    );
+    let worker = PROGRAM.start(&yaml);
+    worker.logs(&["RabbitMQ: consuming"]).await;
+    sluicegate(&yaml, &["publish", "--tenant", "acme", "--id", "7"]).exited(0);
+    let ends = |outcome| {
+        let name = format!("sluicegate_dispatches_total{{outcome=\"{outcome}\"}}");
+        worker.metric(&name).unwrap_or_default()
+    };
+    until("it is tried", || ends("retry") + ends("reject") > 0.0).await;
+    assert!(ends("reject") < 1.0);
+    user.may(&permissions(&work.replace('.', "\\.")));
+    next(&channel, &work).await;
+    worker.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn each_missing_permission_is_named() {
     let user = User::new(&unique("user"), &documented("worker", "nothing"));
     // The index of the permission, the missing part (empty for all of it), and the text in the

@@ -245,7 +245,10 @@ impl<M: Publishing> Lane<M> {
             if !is_up && message.is_direct() {
                 self.requests.refuse(message, &shown);
             }
-            batch.answer_rest(&Err(PublishError::Refused(shown)));
+            batch.answer_rest(&Err(match code {
+                Some(ACCESS_REFUSED) => PublishError::Forbidden(shown),
+                _ => PublishError::Refused(shown),
+            }));
         } else {
             self.requests.publish_alone(batch);
         }

@@ -326,7 +326,7 @@ impl Moves {
         let failures = entry.failures;
         let target = entry.target()?;
         // The message is to blame, not its target.
-        if let PublishError::Refused(reason) = why {
+        if let PublishError::Refused(reason) | PublishError::Forbidden(reason) = why {
             entry.refusal = Some(reason.clone());
             self.leave(now, &target, key, false);
             self.send_later(now + pause(FIRST_PAUSE, MAX_REFUSED_PAUSE, failures), key);

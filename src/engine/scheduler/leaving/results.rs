@@ -254,7 +254,9 @@ impl Scheduler {
                 Err(PublishError::Returned) => {
                     self.result_ended(now, key, ResultOutcome::Unroutable)
                 }
-                Err(PublishError::Refused(_)) if self.is_given_up(now, key) => {
+                Err(PublishError::Refused(_) | PublishError::Forbidden(_))
+                    if self.is_given_up(now, key) =>
+                {
                     self.result_ended(now, key, ResultOutcome::Refused);
                 }
                 Err(why) => self.publish_failed(now, key, why),
