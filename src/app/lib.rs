@@ -261,7 +261,7 @@ impl<H: PreparingHandler> Worker<H> {
         let window = delays::delivery_window(settings.prefetch, settings.live.concurrency);
         let (broker, events) = AmqpBroker::start(&config.amqp, &settings.levels, window)?;
         let events = match &recording {
-            Some(recording) => recording.tap(events),
+            Some(recording) => recording.tap(events, Arc::clone(&seen.config)),
             None => events,
         };
         let scheduler = Scheduler::new(settings, rand::random()).must_agree();

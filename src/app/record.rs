@@ -23,11 +23,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use admin::InForce;
 use broker::{BrokerEvent, Delivery, DeliverySource, Message};
-use config::{Config, Fields};
+use config::Config;
 use rules::headers;
 use rules::job::{self, Field, InBody};
-use rules::policy::Policy;
 use rules::scope::Scope;
 
 /// Maximum number of jobs queued for the writer. Further jobs are left out.
@@ -57,6 +57,8 @@ pub struct RecordingOptions {
 struct DeliveredJob {
     at: Instant,
     message: Message,
+    /// The configuration at that time.
+    config: Arc<Config>,
 }
 
 /// A message to the writer.
@@ -71,15 +73,14 @@ pub struct Recording {
     path: Arc<Path>,
     sender: SyncSender<WriterMessage>,
     left_out: Arc<AtomicU64>,
-    reads_bodies: bool,
 }
 
 impl Recording {
     /// Begins a recording in a new file at `path`, or at `path.1` and so on if that exists. Logs
     /// the path and the recorded fields. Returns `None` and logs a warning if no file can be made;
     /// the worker goes on, because its jobs matter more.
-    pub fn begin(path: &Path, recorded: RecordingOptions, config: &Config) -> Option<Self> {
-        let started = Self::started(path, recorded, config);
+    pub fn begin(path: &Path, recorded: RecordingOptions) -> Option<Self> {
+        let started = Self::started(path, recorded);
         started
             .inspect_err(|why| {
                 warn!(
@@ -91,14 +92,13 @@ impl Recording {
             .ok()
     }
 
-    fn started(path: &Path, recorded: RecordingOptions, config: &Config) -> io::Result<Self> {
+    fn started(path: &Path, recorded: RecordingOptions) -> io::Result<Self> {
         let (file, path) = file::create(path)?;
         let (sender, came) = sync_channel(QUEUE_CAPACITY);
         let recording = Self {
             path: Arc::from(path.as_path()),
             sender,
             left_out: Arc::default(),
-            reads_bodies: InBody::is_needed(&config.job),
         };
         let writer = Writer {
             file: BufWriter::new(file),
@@ -107,8 +107,6 @@ impl Recording {
             began: None,
             recorded,
             key: RandomState::new(),
-            fields: config.job.clone(),
-            policy: config.rate_limiter.policy.clone(),
         };
         let left_out = Arc::clone(&recording.left_out);
         thread::Builder::new()
@@ -124,8 +122,12 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Forwards all events, and records the new jobs among them.
-    pub(super) fn tap(&self, mut from: mpsc::Receiver<BrokerEvent>) -> mpsc::Receiver<BrokerEvent> {
+    /// Forwards all events, and records the new jobs among them under the configuration in force.
+    pub(super) fn tap(
+        &self,
+        mut from: mpsc::Receiver<BrokerEvent>,
+        in_force: Arc<InForce>,
+    ) -> mpsc::Receiver<BrokerEvent> {
         let (to, events) = mpsc::channel(1);
         let recording = self.clone();
         tokio::spawn(async move {
@@ -136,10 +138,12 @@ impl Recording {
                     event = from.recv() => event,
                 };
                 let Some(event) = event else { return };
-                if let BrokerEvent::Deliveries(deliveries) = &event {
-                    deliveries
-                        .iter()
-                        .for_each(|one| recording.record_delivery(one));
+                if let BrokerEvent::Deliveries(deliveries) = &event
+                    && let Some(config) = in_force.get()
+                {
+                    for delivery in deliveries {
+                        recording.record_delivery(delivery, &config);
+                    }
                 }
                 if to.send(event).await.is_err() {
                     return;
@@ -149,20 +153,22 @@ impl Recording {
         events
     }
 
-    fn record_delivery(&self, delivery: &Delivery) {
+    fn record_delivery(&self, delivery: &Delivery, config: &Arc<Config>) {
         if delivery.source != DeliverySource::Fresh || delivery.redelivered {
             return;
         }
         let mut message = delivery.message.clone();
+        let is_read = InBody::is_needed(&config.job);
         let is_long = message.body.len() > MAX_BODY_BYTES;
-        if !self.reads_bodies {
+        if !is_read {
             message.body = Bytes::new();
         }
         let came = DeliveredJob {
             at: Instant::now(),
             message,
+            config: Arc::clone(config),
         };
-        if (self.reads_bodies && is_long)
+        if (is_read && is_long)
             || self
                 .sender
                 .try_send(WriterMessage::Job(Box::new(came)))
@@ -202,8 +208,6 @@ struct Writer {
     recorded: RecordingOptions,
     /// Key of the hash that makes pseudonyms, random for each recording.
     key: RandomState,
-    fields: Fields,
-    policy: Policy,
 }
 
 impl Writer {
@@ -272,8 +276,13 @@ impl Writer {
 
     /// Returns the job as a line for `simulate --jobs`, or `None` if the message is invalid.
     fn line(&mut self, job: &DeliveredJob) -> Option<String> {
-        let DeliveredJob { at, message } = job;
-        let claims = job::read(message, false, &self.fields, &self.policy).ok()?;
+        let DeliveredJob {
+            at,
+            message,
+            config,
+        } = job;
+        let policy = &config.rate_limiter.policy;
+        let claims = job::read(message, false, &config.job, policy).ok()?;
         let began = *self.began.get_or_insert(*at);
         let at = at.saturating_duration_since(began);
         let mut line = Map::new();
@@ -286,7 +295,7 @@ impl Writer {
         if let Some(priority) = value(message.header(headers::LEVEL)) {
             line.insert("priority".to_owned(), priority);
         }
-        let limits = self.policy.limits(&claims.tenant, claims.plan.as_deref());
+        let limits = policy.limits(&claims.tenant, claims.plan.as_deref());
         let mut header = Map::new();
         for (scope, label) in job::labels(message, limits.all()).all() {
             match scope {
@@ -368,9 +377,11 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("sluicegate-record-{}", ulid::Ulid::new()));
         std::fs::create_dir(&folder).expect("a folder");
         let path = folder.join("jobs.jsonl");
-        let recording = Recording::begin(&path, recorded, &Config::default()).expect("begun");
+        let recording = Recording::begin(&path, recorded).expect("begun");
         let (sender, receiver) = mpsc::channel(1);
-        let mut events = recording.tap(receiver);
+        let in_force = Arc::<InForce>::default();
+        in_force.set(&Config::default());
+        let mut events = recording.tap(receiver, in_force);
         for number in 0..jobs {
             let tenant = if number % 2 == 0 { "acme" } else { "b" };
             let deliveries = [DeliverySource::Fresh, DeliverySource::Due]
@@ -411,7 +422,10 @@ mod tests {
     }
 
     /// Returns the jobs that `record` records under the configuration `yaml`, with real names.
-    async fn recorded_under(yaml: &str, record: impl FnOnce(&Recording)) -> Vec<Value> {
+    async fn recorded_under(
+        yaml: &str,
+        record: impl FnOnce(&Recording, &Arc<Config>),
+    ) -> Vec<Value> {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("jobs.jsonl");
         let options = RecordingOptions {
@@ -419,8 +433,8 @@ mod tests {
             with_names: true,
         };
         let config = Config::parse("c.yaml", yaml, std::iter::empty()).expect("valid");
-        let recording = Recording::begin(&path, options, &config).expect("begun");
-        record(&recording);
+        let recording = Recording::begin(&path, options).expect("begun");
+        record(&recording, &Arc::new(config));
         recording.flush().await;
         let text = fs::read_to_string(&path).expect("it can be read");
         let json = |line| serde_json::from_str(line).expect("JSON");
@@ -440,7 +454,7 @@ mod tests {
         let yaml = "rate-limiter: {limits: [{name: all, max-requests: 5}, \
             {name: users, max-requests: 5, scope: 'header:x-user', shadow: true}]}";
         let job = job_with("x-user", "7");
-        let lines = recorded_under(yaml, |recording| recording.record_delivery(&job)).await;
+        let lines = recorded_under(yaml, |to, config| to.record_delivery(&job, config)).await;
         assert_eq!(lines[0]["header"]["x-user"], "7");
     }
 
@@ -449,7 +463,7 @@ mod tests {
         let yaml = "dispatch: {http: {url: 'http://api/{json:/id}'}}";
         let mut job = job_with("x-user", "7");
         job.message.body = Bytes::from_static(br#"{"id": 7}"#);
-        let lines = recorded_under(yaml, |recording| recording.record_delivery(&job)).await;
+        let lines = recorded_under(yaml, |to, config| to.record_delivery(&job, config)).await;
         assert_eq!(lines.len(), 1);
     }
 
@@ -457,9 +471,9 @@ mod tests {
     async fn a_text_that_a_simulation_refuses_is_left_out() {
         let long = "x".repeat(256);
         let yaml = "job: {max-delayed-start: 0}";
-        let record = |recording: &Recording| {
+        let record = |recording: &Recording, config: &Arc<Config>| {
             for name in ["x-priority", "x-delay"] {
-                recording.record_delivery(&job_with(name, &long));
+                recording.record_delivery(&job_with(name, &long), config);
             }
         };
         let lines = recorded_under(yaml, record).await;
@@ -472,11 +486,12 @@ mod tests {
     #[tokio::test]
     async fn a_recording_ends_before_it_is_too_long_to_be_simulated() {
         let day = Duration::from_secs(86_400);
-        let record = |recording: &Recording| {
+        let record = |recording: &Recording, config: &Arc<Config>| {
             for days in [0, 29, 31] {
                 let job = WriterMessage::Job(Box::new(DeliveredJob {
                     at: Instant::now() + day * days,
                     message: job_with("x-user", "7").message,
+                    config: Arc::clone(config),
                 }));
                 recording.sender.send(job).expect("the writer runs");
             }
@@ -494,7 +509,7 @@ mod tests {
             with_names: true,
         };
         for _ in 0..20 {
-            let recording = Recording::begin(&path, options, &Config::default()).expect("begun");
+            let recording = Recording::begin(&path, options).expect("begun");
             assert!(path.exists());
             recording.end();
             assert!(!path.exists());

@@ -8,6 +8,7 @@ use kit::api::Api;
 use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, jobs, until};
+use rules::headers::HeaderValue;
 
 use crate::PROGRAM;
 use crate::cli::sluicegate_in;
@@ -61,4 +62,32 @@ async fn a_recording_is_a_new_file_and_never_keeps_a_worker_down() {
         let played = sluicegate_in(folder, &args, b"").exited(0).json();
         assert_eq!(played["configurations"][0]["calls"], JOBS, "{played}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_are_recorded_under_the_limits_in_force() {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let write = |limits: &str| {
+        let yaml = bed.yaml(limits, &api.url(), "");
+        std::fs::write(folder.join("new"), &yaml).expect("written");
+        std::fs::rename(folder.join("new"), folder.join("sluicegate.yaml")).expect("renamed");
+        yaml
+    };
+    write("max-requests: 100, window-size: 1s");
+    let worker = recording(folder, "jobs.jsonl");
+    worker.logs(&["RabbitMQ: consuming"]).await;
+    let yaml = write(
+        "max-requests: 100, window-size: 1s, plan-header: x-plan, plans: {pro: {max-requests: 200}}",
+    );
+    worker.logs(&["configuration applied", "new limits"]).await;
+    let plan = ("x-plan", HeaderValue::Text("pro".to_owned()));
+    let job = kit::job("acme", "1").with_headers(&[plan], &[]);
+    bed.publish(&yaml, [job]).await;
+    until("it is called", || api.count() == 1).await;
+    worker.stop();
+    let text = std::fs::read_to_string(folder.join("jobs.jsonl")).expect("a file");
+    assert!(text.contains("\"plan\":\"pro\""), "{text}");
 }

@@ -50,19 +50,18 @@ impl RunArgs {
         let Some(file) = &self.record else {
             return Ok(None);
         };
-        let mut all = pipelines.each().values();
-        let (Some(config), None) = (all.next(), all.next()) else {
+        if pipelines.each().len() != 1 {
             let words = format!(
                 "--record records one pipeline; select it with --pipeline NAME: {}",
                 pipelines.names()
             );
             return Err(Failure::Usage(words));
-        };
+        }
         let recorded = RecordingOptions {
             max_bytes: self.record_max << 20,
             with_names: self.record_names,
         };
-        Ok(Recording::begin(file, recorded, config))
+        Ok(Recording::begin(file, recorded))
     }
 }
 
