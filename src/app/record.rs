@@ -27,6 +27,7 @@ use admin::InForce;
 use broker::{BrokerEvent, Delivery, DeliverySource, Message};
 use config::Config;
 use rules::headers;
+use rules::job::start::DELAY;
 use rules::job::{self, Field, InBody};
 use rules::scope::Scope;
 
@@ -37,6 +38,9 @@ const QUEUE_CAPACITY: usize = 4_096;
 const MAX_BODY_BYTES: usize = 16 * 1024;
 /// Maximum length of a text in bytes. A simulation refuses longer ones.
 const MAX_TEXT_BYTES: usize = 255;
+/// Headers that are no labels: a simulation sets the first two itself, and refuses them in a
+/// recording. The third is recorded as it is.
+const OTHER_HEADERS: [&str; 3] = [headers::COST, "x-tenant", DELAY];
 /// Time after its first job at which a recording ends. A simulation refuses longer ones.
 const MAX_DURATION: Duration = Duration::from_secs(30 * 86_400);
 /// Interval at which the file is flushed.
@@ -299,6 +303,7 @@ impl Writer {
         let mut header = Map::new();
         for (scope, label) in job::labels(message, limits.all()).all() {
             match scope {
+                Scope::Header(name) if OTHER_HEADERS.contains(&name.as_str()) => {}
                 Scope::Header(name) => {
                     header.insert(name.clone(), Value::String(self.named("label", label)));
                 }
@@ -312,8 +317,8 @@ impl Writer {
         if let Some(plan) = claims.plan {
             line.insert("plan".to_owned(), Value::String(plan));
         }
-        if let Some(delay) = value(message.header("x-delay")) {
-            header.insert("x-delay".to_owned(), delay);
+        if let Some(delay) = value(message.header(DELAY)) {
+            header.insert(DELAY.to_owned(), delay);
         }
         if !header.is_empty() {
             line.insert("header".to_owned(), Value::Object(header));
@@ -456,6 +461,18 @@ mod tests {
         let job = job_with("x-user", "7");
         let lines = recorded_under(yaml, |to, config| to.record_delivery(&job, config)).await;
         assert_eq!(lines[0]["header"]["x-user"], "7");
+    }
+
+    #[tokio::test]
+    async fn headers_that_a_simulation_sets_itself_are_left_out() {
+        let yaml = "rate-limiter: {limits: [{name: cost, max-requests: 5, scope: 'header:x-cost'}, \
+            {name: tenant, max-requests: 5, scope: 'header:x-tenant'}]}";
+        let job = job_with("x-user", "7");
+        let lines = recorded_under(yaml, |to, config| to.record_delivery(&job, config)).await;
+        assert_eq!(
+            (&lines[0]["cost"], &lines[0]["header"]),
+            (&json!(3), &Value::Null)
+        );
     }
 
     #[tokio::test]
