@@ -3,8 +3,12 @@
 //!
 //! All times are by the store's clock, in milliseconds since the epoch.
 
+use std::time::Duration;
+
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+
+use crate::text::show_duration;
 
 /// Numbers from this on are milliseconds since the epoch (from 1973 on), smaller numbers are
 /// seconds (until the year 5138).
@@ -96,7 +100,10 @@ impl Expiry {
             false => "expiration",
         };
         let ago = now_ms.saturating_sub(at.unwrap_or(now_ms));
-        format!("expired: its {what} was over {ago} ms before")
+        // Parts of a second would hide the length of a longer time.
+        let ago = ago - if ago < 1000 { 0 } else { ago % 1000 };
+        let ago = show_duration(Duration::from_millis(ago));
+        format!("expired: its {what} was over {ago} before")
     }
 }
 
@@ -148,8 +155,9 @@ mod tests {
         for (ends, deadline, what) in [(5, 9, "expiration"), (9, 5, "deadline")] {
             let expiry = Expiry::ends(ends).with_deadline(Some(deadline));
             assert!(!expiry.is_over(4) && expiry.is_over(5));
-            let reason = format!("expired: its {what} was over 2 ms before");
+            let reason = format!("expired: its {what} was over 2ms before");
             assert_eq!(expiry.reason(7), reason);
+            assert!(expiry.reason(54_612).ends_with(" 54s before"));
         }
     }
 
