@@ -42,6 +42,11 @@ impl Bounds {
         self.0.left.store(self.0.max, Ordering::Relaxed);
     }
 
+    /// Allows that many more bytes.
+    pub(super) fn allow(&self, bytes: usize) {
+        self.0.left.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Returns the first read error with its causes. The user of the stream may pass on only its
     /// text.
     pub(super) fn failure(&self) -> Option<SharedError> {

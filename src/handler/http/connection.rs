@@ -18,9 +18,9 @@ use super::socket::{Socket, Stream};
 
 /// Maximum size of the read buffer in bytes, and so of an answer's head.
 const MAX_BUFFER: usize = 64 * 1024;
-/// Maximum number of bytes read before an answer's head is complete, including interim answers. The
-/// same maximum applies after the head, because the body's reader does not count the bytes that
-/// frame the body (chunk sizes, chunk extensions, trailers).
+/// Maximum number of bytes read before an answer's head is complete, including interim answers.
+/// After the head, the same maximum applies to the bytes that frame the body (chunk sizes, chunk
+/// extensions, trailers), which the body's reader does not count.
 const MAX_READ: usize = 4 * MAX_BUFFER;
 
 type Http1Wire = http1::Connection<TokioIo<BoundedStream>, Full<Bytes>>;
@@ -140,6 +140,9 @@ impl OwnExchange {
         let data = frame
             .await?
             .map(|frame| frame.into_data().unwrap_or_default());
+        if let Ok(part) = &data {
+            connection.bounds.allow(part.len());
+        }
         Some(data.map_err(|_| BodyBroken))
     }
 
@@ -170,5 +173,55 @@ impl OwnExchange {
     /// Closes the connection and drops unacknowledged bytes.
     pub(super) fn recall(self) {
         self.connection.socket.recall();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::time::Instant;
+
+    use crate::http::HttpHandler;
+    use crate::{Permit, PreparingHandler as _};
+    use config::Config;
+    use kit::gate::tenant;
+    use rules::job::Job;
+
+    /// The largest value of `dispatch.results.max-body`.
+    const BYTES: usize = 1 << 20;
+
+    #[tokio::test]
+    async fn a_result_has_all_of_a_body_that_is_not_too_long() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let api = listener.local_addr().expect("it is bound");
+        let yaml = format!(
+            "dispatch: {{http: {{url: 'http://{api}/', method: GET}}, \
+            results: {{to: reply-to, max-body: {BYTES}}}}}"
+        );
+        let config = Config::parse("c.yaml", &yaml, std::iter::empty()).expect("valid");
+        let http = config.dispatch.http.as_ref().expect("an API");
+        let handler = HttpHandler::new(http, 1).expect("a usable url");
+        let handler = handler.with_results(&config.dispatch.results);
+        let answers = async {
+            let (mut stream, _) = listener.accept().await.expect("it connects");
+            let mut request = [0; 4096];
+            assert!(stream.read(&mut request).await.expect("a request") > 0);
+            let mut answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {BYTES}\r\n\r\n");
+            answer.push_str(&"x".repeat(BYTES));
+            // The peer may have closed the connection.
+            let _ = stream.write_all(answer.as_bytes()).await;
+        };
+        let job = Job::new("1", tenant("acme"), "");
+        let calls = async {
+            let ready = handler.prepare(&job).await.expect("a connection");
+            let permit = Permit::until(Instant::now() + Duration::from_secs(60));
+            handler.send(&job, ready, permit).await
+        };
+        let ((), attempt) = tokio::join!(answers, calls);
+        let answer = attempt.answered.expect("a result");
+        assert_eq!((answer.body.len(), answer.truncated), (BYTES, false));
     }
 }
