@@ -362,6 +362,34 @@ async fn each_missing_permission_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn check_fails_without_permission_to_publish() {
+    let name = unique("least");
+    let permissions = documented("worker", &name);
+    let user = User::new(&name, &permissions);
+    let client = Client::connect(&amqp(&user.url(), &name, QueueType::Quorum), &levels()).await;
+    client.expect("it makes the queues").close().await;
+    let [configure, _, read] = permissions;
+    user.may(&[configure, "^$".to_owned(), read]);
+    let yaml = format!(
+        "
+amqp: {{url: '{}', queue: '{name}'}}
+redis: {{url: '{}', prefix: '{name}'}}
+rate-limiter: {{max-requests: 5, window-size: 1s}}
+",
+        user.url(),
+        shared_redis().url(),
+    );
+    let out = sluicegate(&yaml, &["check"]).exited(1).out;
+    let mut errors = out
+        .lines()
+        .filter(|line| line.starts_with("error rabbitmq"));
+    let error = errors.next().unwrap_or_else(|| panic!("{out}"));
+    for part in ["exchange 'amq.default'", "docs/DEPLOYMENT.md"] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_publisher_reaches_the_work_queue_and_no_other() {
     let name = unique("least");
     let all = documented("worker", &name);

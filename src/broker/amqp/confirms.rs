@@ -35,6 +35,8 @@ pub enum Confirms {
     Measured(Vec<Duration>),
     /// No confirm came in time, or RabbitMQ refused the messages, for this reason.
     None(String),
+    /// The user may not publish.
+    Forbidden(BrokerError),
     /// The queue could not be created or used, for this reason.
     Unknown(BrokerError),
 }
@@ -68,7 +70,10 @@ async fn with_queue(
     (queue.arguments).push(("x-expires", HeaderValue::Int(EXPIRES_MS)));
     let (target, channel) = (&link.target, link.channel().await?);
     target.rpc("queue.declare", queue.declare(&channel)).await?;
-    let confirms = confirms_of(target, name, more).await;
+    let confirms = match confirms_of(target, name, more).await {
+        Err(why @ BrokerError::Forbidden { .. }) => Ok(Confirms::Forbidden(why)),
+        confirms => confirms,
+    };
     // The name fits: the work queue's length is bounded.
     let name = ShortString::from(&**name);
     let deleting = channel.queue_delete(name, QueueDeleteOptions::default());

@@ -1,5 +1,6 @@
 //! The server's version and settings, and whether it answers.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::redis::Value;
@@ -8,6 +9,7 @@ use futures_util::future::join_all;
 use super::RedisGate;
 use crate::epoch::{ServerIdentity, info_of, server_command};
 use crate::link::Request;
+use crate::primaries::Primary;
 use crate::refusal;
 use crate::{Gate, GateError};
 use rules::limit::Limits;
@@ -125,6 +127,32 @@ impl RedisGate {
 }
 
 impl RedisGate {
+    /// Checks that all primaries accept writes. It changes nothing: the keys do not exist.
+    ///
+    /// # Errors
+    /// [`GateError`] with the reason of the first that does not.
+    pub async fn accepts_writes(&self) -> Result<(), GateError> {
+        let primaries = self.registries().await?;
+        let key = |primary: &Arc<Primary>| format!("{}:check", primary.policies);
+        let keys: Vec<String> = primaries.iter().map(key).collect();
+        let requests = keys.iter().map(|key| {
+            let mut command = ::redis::cmd("SET");
+            command.arg(key).arg("").arg("XX");
+            Request {
+                key,
+                command,
+                load: None,
+            }
+        });
+        let answers = self.link.send(requests.collect()).await?;
+        for (key, answer) in keys.iter().zip(answers) {
+            if let Value::ServerError(error) = answer? {
+                return Err(refusal::refused(&error, &format!("SET {key}")));
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that a proxy sends all keys to one server, so that the epoch tells whether any usage
     /// is lost.
     async fn has_one_server(&self) -> Result<(), GateError> {

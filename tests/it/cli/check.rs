@@ -8,7 +8,7 @@ use kit::api::{Api, ApiBehavior, Reply};
 use kit::certificates::TestCertificates;
 use kit::connect::ConnectProxy;
 use kit::proxy::{Proxy, Transfers};
-use kit::servers::{Rabbit, shared_rabbit, shared_redis};
+use kit::servers::{Rabbit, Redis, shared_rabbit, shared_redis};
 use kit::{Bed, SECOND, jobs, until};
 use serde_json::Value;
 use simulator::forms::ApiLimit;
@@ -242,6 +242,26 @@ async fn a_blocked_rabbitmq_is_a_warning() {
     assert!(out.contains(blocked), "{out}");
     let queues = || rabbit.ctl(&["list_queues", "name", "--silent"]);
     until("its own queue is deleted", || queues().trim().is_empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_refuses_writes_is_an_error() {
+    let redis = Redis::start();
+    let yaml = Bed::on(shared_rabbit().url(), redis.url()).yaml(LIMITS, "http://127.0.0.1:9/", "");
+    for (setting, error) in [
+        ("maxmemory", "Redis has no memory left; raise maxmemory"),
+        ("min-replicas-to-write", "too few replicas follow"),
+    ] {
+        redis.ctl(&["config", "set", setting, "1"]);
+        let out = sluicegate(&yaml, &["check"]).exited(1).out;
+        redis.ctl(&["config", "set", setting, "0"]);
+        let mut errors = out.lines().filter(|line| line.starts_with("error redis"));
+        let found = errors.next().unwrap_or_else(|| panic!("{setting}: {out}"));
+        assert!(found.contains(error), "{setting}: {found}");
+        assert!(!out.contains("jobs are admitted"), "{setting}: {out}");
+    }
+    sluicegate(&yaml, &["check"]).exited(0);
+    assert_eq!(redis.ctl(&["dbsize"]), "0");
 }
 
 /// Returns what the command prints on a terminal.

@@ -158,6 +158,7 @@ async fn confirm_latency(
             RABBITMQ,
             format!("a publish was not confirmed: {why}"),
         ),
+        Confirms::Forbidden(why) => findings.add(Severity::Error, RABBITMQ, why.to_string()),
         // The measurement opens as many connections as a worker.
         Confirms::Unknown(why @ BrokerError::Limit { .. }) => {
             findings.add(Severity::Error, RABBITMQ, why.to_string());
@@ -281,6 +282,9 @@ pub(super) async fn redis(
     // The tenant of the test may be on this node, but tenants of other nodes would be refused.
     if health.cluster && url.topology == RedisTopology::Single {
         return findings.add(Severity::Error, REDIS, NODE_OF_A_CLUSTER);
+    }
+    if let Err(error) = at.accepts_writes().await {
+        return findings.add(Severity::Error, REDIS, gate(&error));
     }
     let jobs = match tenant {
         Some(tenant) => format!("job of {tenant}"),
