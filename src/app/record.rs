@@ -119,7 +119,7 @@ impl Recording {
         info!(
             file = %path.display(),
             max_bytes = recorded.max_bytes,
-            names = if recorded.with_names { "unchanged" } else { "as numbers" },
+            names = if recorded.with_names { "unchanged" } else { "pseudonyms" },
             "recording new jobs: times, costs, levels, plans, tenants and labels; no ids and no \
             bodies"
         );

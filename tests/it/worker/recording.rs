@@ -38,7 +38,7 @@ async fn a_recording_is_a_new_file_and_never_keeps_a_worker_down() {
             "jobs.jsonl",
             [
                 "recording new jobs",
-                "file=jobs.jsonl.1 max_bytes=67108864 names=\"as numbers\"",
+                "file=jobs.jsonl.1 max_bytes=67108864 names=\"pseudonyms\"",
             ],
         ),
         ("jobs.jsonl", ["recording new jobs", "file=jobs.jsonl.2 "]),
