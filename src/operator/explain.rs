@@ -50,7 +50,7 @@ answers! {
 
     /// Everything known about one job.
     pub struct JobExplanation: JobState {
-        /// Time by the store's clock; 0 if the store was not asked.
+        /// Time by the store's clock.
         pub now_ms: u64,
         /// Units in the waitlist up to and including the job's own.
         pub place: Option<u64>,
@@ -86,6 +86,9 @@ pub async fn explain(
     wait: Duration,
 ) -> Result<JobExplanation, NotDone> {
     let mut explained = JobExplanation::new(job.show(gate, wait).await?);
+    let boards = instructions::see(gate).await?;
+    let now_ms = boards.iter().map(|board| board.now_ms).max();
+    explained.now_ms = now_ms.unwrap_or_default();
     let Some(seen) = explained.seen.clone() else {
         return Ok(explained);
     };
@@ -107,7 +110,6 @@ pub async fn explain(
     let labels = Labels::from_pairs(&waits.labels);
     let found = gate.inspect(tenant, &labels, &limits).await?;
     let (all, recovery) = around(gate, tenant, &limits, policy).await?;
-    let boards = instructions::see(gate).await?;
     let asked = ForecastRequest {
         target: ForecastTarget::Job(ticket(&seen, waits), seen.cost),
         ..ForecastRequest::as_it_is(&limits, not_before(&recovery, &all))

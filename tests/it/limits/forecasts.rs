@@ -367,6 +367,7 @@ async fn explain_shows_why_a_job_died_and_how_to_replay_it() {
         (&"the API answered 422".into(), &Value::Null),
         "{explained}"
     );
+    assert_ne!(explained["now_ms"], 0, "{explained}");
     buried(&client, 3).await;
     let none = slow
         .runs(&[&args("none")[..], &["--wait", "1s"]].concat())
