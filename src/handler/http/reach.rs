@@ -27,7 +27,7 @@ use runtime::tls;
 
 /// Number of connections, opened one after the other.
 const CONNECTION_COUNT: usize = 5;
-/// Maximum time for all connections.
+/// Time after which no further connection is opened, and the maximum time for each.
 const MAX_TOTAL_TIME: Duration = Duration::from_secs(5);
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -47,7 +47,7 @@ pub struct Reach {
     pub is_http2: bool,
 }
 
-/// Opens several connections to `http.url`, through the proxy if there is one, within
+/// Opens several connections to `http.url`, through the proxy if there is one, each within
 /// `http.timeout` and at most 5 s. Reads the TLS files.
 ///
 /// # Errors
@@ -60,10 +60,7 @@ pub async fn reach(http: &Http) -> Result<Reach, String> {
         url.scheme(),
         &url[Position::BeforeHost..Position::AfterPort]
     );
-    let max = MAX_TOTAL_TIME.min(http.timeout);
-    let found = timeout(max, open(http, &url, &at)).await;
-    let late = || Err(format!("no {CONNECTION_COUNT} connections within {max:?}"));
-    let found = found.unwrap_or_else(|_| late());
+    let found = open(http, &url, &at).await;
     found.map_err(|why| format!("{at} can't be reached: {why}"))
 }
 
@@ -84,14 +81,26 @@ async fn open(http: &Http, url: &Url, at: &str) -> Result<Reach, String> {
         is_http2: false,
     };
     let failed = |why: BoxError| no_connection(why.as_ref(), is_encrypted);
-    let mut path = ConnectPath::to(url, proxy).await.map_err(failed)?;
-    for _ in 0..CONNECTION_COUNT {
+    let max = MAX_TOTAL_TIME.min(http.timeout);
+    let late = |_| format!("no connection within {max:?}");
+    let begun = Instant::now();
+    let path = timeout(max, ConnectPath::to(url, proxy)).await;
+    let mut path = path.map_err(late)?.map_err(failed)?;
+    while reach.connected.is_empty()
+        || reach.connected.len() < CONNECTION_COUNT && begun.elapsed() < MAX_TOTAL_TIME
+    {
         let started = Instant::now();
-        let socket = path.take(&server).await.map_err(failed)?;
-        let connected = started.elapsed();
+        let opening = async {
+            let socket = path.take(&server).await?;
+            let connected = started.elapsed();
+            let is_http2 = is_encrypted && encrypt(socket, &tls, &server).await?;
+            Ok::<_, BoxError>((connected, is_http2))
+        };
+        let opened = timeout(max, opening).await.map_err(late)?;
+        let (connected, is_http2) = opened.map_err(failed)?;
         reach.connected.push(connected);
+        reach.is_http2 = is_http2;
         if is_encrypted {
-            reach.is_http2 = encrypt(socket, &tls, &server).await.map_err(failed)?;
             reach.encrypted.push(started.elapsed() - connected);
         }
     }
@@ -157,5 +166,40 @@ impl Service<Uri> for OpenConnection {
 
     fn call(&mut self, _: Uri) -> Self::Future {
         ready(self.0.take().ok_or_else(|| "it was taken".into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use config::Config;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// `dispatch.http.timeout` is the time of one call, which needs one connection.
+    #[tokio::test]
+    async fn each_connection_has_the_time_of_a_call() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let proxy = listener.local_addr().expect("it is bound");
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = [0; 4096];
+                assert!(stream.read(&mut request).await.expect("a request") > 0);
+                sleep(Duration::from_millis(300)).await;
+                let tunnel = b"HTTP/1.1 200 OK\r\n\r\n";
+                stream.write_all(tunnel).await.expect("it is read");
+            }
+        });
+        let yaml = format!(
+            "dispatch: {{http: {{url: 'http://api/', proxy: 'http://{proxy}', timeout: 1s}}}}"
+        );
+        let config = Config::parse("c.yaml", &yaml, std::iter::empty()).expect("valid");
+        let found = reach(&config.dispatch.http.expect("an API")).await;
+        assert_eq!(
+            found.expect("it is reached").connected.len(),
+            CONNECTION_COUNT
+        );
     }
 }
