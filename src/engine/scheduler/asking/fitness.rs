@@ -35,6 +35,8 @@ pub struct Fitness {
     rule: Option<Rule>,
     /// Calls in a row that could not be made.
     failures: u32,
+    /// Whether the worker was unfit before the last failure.
+    was_unfit: bool,
     /// `None` while the worker can make calls.
     unfit: Option<Unfitness>,
     /// The test in progress.
@@ -63,6 +65,7 @@ impl Fitness {
         Self {
             rule,
             failures: 0,
+            was_unfit: false,
             unfit: None,
             test: None,
             was_open: false,
@@ -79,6 +82,7 @@ impl Fitness {
     pub fn failed(&mut self, now: Duration, why: &str, job: Option<Job>) -> bool {
         self.failures = self.failures.saturating_add(1);
         let is_new = self.unfit.is_none();
+        self.was_unfit = !is_new;
         let applies = |rule: &Rule| !is_new || self.failures >= rule.failures;
         let Some(rule) = self.rule.filter(applies) else {
             return false;
@@ -116,7 +120,7 @@ impl Fitness {
     /// Returns true if the last failure counts for all workers. Failures of a worker that is already
     /// unfit don't: they would keep the API's breaker open for workers that can make calls.
     pub fn counts_for_all(&self) -> bool {
-        self.rule.is_none_or(|rule| self.failures <= rule.failures)
+        self.rule.is_none() || !self.was_unfit
     }
 
     /// Begins a try when the pause is over, and at once when the API's breaker closes: another
@@ -294,6 +298,7 @@ mod tests {
         let (test, _) = fitness.begin_test(now, || JobKey(1)).expect("it is due");
         assert!(fitness.ends_test(test));
         assert!(!fitness.failed(now, "refused", None), "it was unfit before");
+        assert!(!fitness.counts_for_all());
         assert_eq!(fitness.wants(), WantedJobs::Nothing);
         assert!(fitness.next().is_some_and(|at| at > now), "a pause follows");
     }
