@@ -242,8 +242,8 @@ impl LetterQueue<'_> {
         Ok((found.map(|fetched| fetched.message), progress))
     }
 
-    /// Returns the newest dead letter with this ID, and with this tenant if one is named. An empty
-    /// text means no tenant.
+    /// Returns the first dead letter in the queue with this ID, and with this tenant if one is
+    /// named. An empty text means no tenant.
     ///
     /// # Errors
     /// [`NotDone::Missing`] if no dead letter has the ID, [`NotDone::Failed`] if the look ended

@@ -62,8 +62,8 @@ enum DeadCommand {
         /// The job's id
         #[arg(value_name = "ID")]
         id: String,
-        /// The job's tenant, if several have this id; an empty text means none [default: the newest
-        /// dead letter's]
+        /// The job's tenant, if several have this id; an empty text means none [default: that of
+        /// the first one in the queue]
         #[arg(long)]
         tenant: Option<String>,
         /// Print JSON
