@@ -19,8 +19,8 @@ use super::answer::{answers, words};
 use super::text::{count, plain};
 use super::times::{at, span};
 
-/// Headers that a diverted job keeps when it comes back: its routing key, its place in the waitlist,
-/// its times, and whether it is the first with its dedupe key.
+/// Headers that a diverted job keeps when it comes back: its routing key, its place in the
+/// waitlist, its times, and whether it is the first with its dedupe key.
 const KEPT: [&str; 7] = [
     ROUTING_KEY,
     TICKET,

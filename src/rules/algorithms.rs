@@ -1,9 +1,8 @@
 //! The algorithms by which limits count usage, and the interface that they share.
 //!
-//! To add an algorithm, write a file next to the others with [`AlgorithmFacts`], [`Rules`] and [`Usage`]
-//! (the state that the algorithm keeps), a file in `lua/` with the same functions over Redis, and a
-//! row in `table.rs`. Configuration, keys, scripts, the model, the search for the worst case and the
-//! simulation read the table.
+//! An algorithm has a file here with its [`AlgorithmFacts`], [`Rules`] and [`Usage`] (its state), a
+//! file in `lua/` with the same functions over Redis, and a row in `table.rs`. Configuration, keys,
+//! scripts, the model, the search for the worst case and the simulation read the table.
 
 pub mod bucket;
 mod calendar;

@@ -96,8 +96,7 @@ impl Labels {
         self.all().any(|(known, _)| known == scope)
     }
 
-    /// Iterates over the scopes and their values, including those that only shadow limits
-    /// distinguish.
+    /// Iterates over all scopes and their values, also of shadow limits.
     pub fn all(&self) -> impl Iterator<Item = (&Scope, &str)> {
         let all = self.0.iter().chain(&self.1);
         all.map(|(scope, value)| (scope, value.as_str()))

@@ -52,7 +52,7 @@ pub(super) async fn supervise(shared: Arc<BrokerState>, events: mpsc::Sender<Bro
             Ok(SessionEnd::Closed) => return,
             Ok(SessionEnd::Resting) => {
                 session += u64::from(up.is_some());
-                // The engine last heard of a good session, so the next failure is news.
+                // The last session was good, so the next failure is reported in any case.
                 attempts = Attempts::new(NAME);
                 tokio::select! {
                     () = shared.closed.cancelled() => return,

@@ -233,7 +233,7 @@ impl EnforcedPolicies {
         self.own.limits(tenant, plan).with_all(limits)
     }
 
-    /// Returns true if the limits of `tenant` include those of `policy`, another worker's.
+    /// Returns true if another worker's `policy` is in force for `tenant`.
     pub fn enforces(&self, policy: &Policy, tenant: &Tenant, plan: Option<&str>) -> bool {
         let in_force = self.others_in_force(tenant, plan);
         in_force.iter().any(|(other, _)| other.as_ref() == policy)

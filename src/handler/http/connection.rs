@@ -19,8 +19,8 @@ use super::socket::{Socket, Stream};
 /// Maximum size of the read buffer in bytes, and so of an answer's head.
 const MAX_BUFFER: usize = 64 * 1024;
 /// Maximum number of bytes read before an answer's head is complete, including interim answers.
-/// After the head, the same maximum applies to the bytes that frame the body (chunk sizes, chunk
-/// extensions, trailers), which the body's reader does not count.
+/// Also the maximum after the head, without the bytes of the body: chunk sizes, chunk extensions
+/// and trailers. The body's reader counts only the body.
 const MAX_READ: usize = 4 * MAX_BUFFER;
 
 type Http1Wire = http1::Connection<TokioIo<BoundedStream>, Full<Bytes>>;

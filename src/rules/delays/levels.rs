@@ -74,8 +74,8 @@ impl DelayLevels {
 }
 
 /// Returns the shortest wait of a step: `FIRST_MS * 2^(step / STEPS_PER_OCTAVE)`, rounded. Every
-/// machine computes the same integers: the power is exact per octave, and the rest is far from a rounding
-/// edge. The caller stops at [`MAX_TRIP_MS`], 12 octaves up, so the shift cannot overflow.
+/// machine computes the same integers: the power is exact per octave, and the rest is far from a
+/// rounding edge. The caller stops at [`MAX_TRIP_MS`], 12 octaves up, so the shift cannot overflow.
 fn step_ms(step: u32) -> u64 {
     let octave = FIRST_MS << (step / STEPS_PER_OCTAVE);
     let part = f64::from(step % STEPS_PER_OCTAVE) / f64::from(STEPS_PER_OCTAVE);

@@ -176,8 +176,8 @@ impl PartitionUsage {
     }
 
     /// Lets nothing start before `until_ms`, and lets no quota accumulate meanwhile if the
-    /// algorithm [saves up](crate::algorithms::AlgorithmFacts::saves_up). The first of the limits was
-    /// in force until now, the second is from now on.
+    /// algorithm [saves up](crate::algorithms::AlgorithmFacts::saves_up). The first of the limits
+    /// was in force until now, the second is from now on.
     pub fn hold(
         &mut self,
         (before, limit): (&Limit, &Limit),

@@ -91,8 +91,8 @@ async fn each_routing_key_has_a_quota_and_all_tenants_share_one() {
         }
         calls.are(started).await;
         let waiting = 4 - if tenant == "x" { 2 } else { 1 };
-        // On a busy machine an answer of Redis may be late. The jobs then ask again for tickets, and
-        // the lost ones count, too.
+        // Redis may answer late on a busy machine. A job then asks for another ticket, and the
+        // waitlist counts both.
         until(&format!("{waiting} waiting"), || {
             let found = inspect(tenant, &keys[key])["waiting"].as_u64();
             found.is_some_and(|found| (waiting..=2 * waiting).contains(&found))

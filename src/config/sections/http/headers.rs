@@ -133,8 +133,8 @@ fn in_file(text: &str) -> Result<Raw, ValueError> {
     }
 }
 
-/// Adds the headers in `raw`, the value of `key`, and returns all mistakes. `has_user` says that the
-/// URL's user sets authorization.
+/// Adds the headers in `raw`, the value of `key`, and returns all mistakes. `has_user` says that
+/// the URL's user sets authorization.
 fn add_all(
     (headers, carried): (&mut ConfiguredHeaders, &mut CarriedFields),
     raw: &Raw,
