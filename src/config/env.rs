@@ -160,7 +160,7 @@ fn unknown(at: Origin, name: &str, begin: &str) -> ConfigProblem {
 
 /// Returns true for variables that Kubernetes sets. It sets `X_PORT`, `X_SERVICE_HOST`,
 /// `X_PORT_80_TCP_ADDR` and similar ones for each service X of the namespace. A service called
-/// `sluicegate` must not keep the worker from starting.
+/// `sluicegate` must not keep the worker from starting. A variable of a pipeline may have any name.
 fn set_by_kubernetes(name: &str, value: &str) -> bool {
     let protocols = ["_TCP", "_UDP", "_SCTP"];
     let service = name.ends_with("_SERVICE_HOST")
@@ -168,7 +168,7 @@ fn set_by_kubernetes(name: &str, value: &str) -> bool {
         || name.contains("_SERVICE_PORT_");
     let port = (name.ends_with("_PORT") && value.contains("://"))
         || (name.contains("_PORT_") && protocols.iter().any(|protocol| name.contains(protocol)));
-    service || port
+    (service || port) && !name.starts_with(OF_PIPELINES)
 }
 
 #[cfg(test)]
@@ -187,6 +187,8 @@ mod tests {
             assert!(set_by_kubernetes(name, value), "{name}");
         }
         assert!(!set_by_kubernetes("SLUICEGATE_ADMIN_PORT", "9464"));
+        let of_pipeline = "SLUICEGATE_PIPELINES__SERVICE_PORT__REDIS__URL";
+        assert!(!set_by_kubernetes(of_pipeline, "redis://h"));
         for key in KEYS {
             let name = key.env_name();
             assert!(!set_by_kubernetes(&name, "tcp://h:1"), "{name}");
