@@ -374,7 +374,7 @@ impl JobExplanation {
     /// none.
     pub fn search_failure(&self) -> Option<String> {
         let search = self.dead_letters.as_ref();
-        search.map(|search| search.describe(&self.id))
+        search.map(|search| search.describe(&self.tenant, &self.id))
     }
 
     /// Returns the explanation for people, one line for each fact.

@@ -70,8 +70,8 @@ impl FailedSearch {
         }
     }
 
-    /// Describes for people how far the search for the job `id` got.
-    pub(super) fn describe(&self, id: &str) -> String {
+    /// Describes for people how far the search for the job `id` of `tenant` got.
+    pub(super) fn describe(&self, tenant: &str, id: &str) -> String {
         if let Some(why) = &self.unread {
             return format!("dead letters were not read: {why}");
         }
@@ -83,7 +83,7 @@ impl FailedSearch {
             (_, left) => format!(
                 "it is not among the first {looked_at} of {queue}, and {left} behind them were \
                 not read: {} reads all",
-                shows(id)
+                shows(tenant, id)
             ),
         }
     }
@@ -100,7 +100,7 @@ impl LetterInQueue {
         if let Some(story) = self.story() {
             line("lived", story);
         }
-        line("look", shows(id));
+        line("look", shows(tenant, id));
         let (tenant, id) = (argument(tenant), argument(id));
         line(
             "replay",
@@ -110,10 +110,11 @@ impl LetterInQueue {
     }
 }
 
-fn shows(id: &str) -> String {
+fn shows(tenant: &str, id: &str) -> String {
     // An ID that begins with a dash would be read as an option.
     let dashes = if id.starts_with('-') { "-- " } else { "" };
-    format!("sluicegate dead show {dashes}{}", argument(id))
+    let (tenant, id) = (argument(tenant), argument(id));
+    format!("sluicegate dead show --tenant={tenant} {dashes}{id}")
 }
 
 #[cfg(test)]
@@ -122,7 +123,7 @@ mod tests {
 
     #[test]
     fn an_id_is_not_read_as_an_option() {
-        assert_eq!(shows("-x"), "sluicegate dead show -- -x");
+        assert_eq!(shows("a", "-x"), "sluicegate dead show --tenant=a -- -x");
     }
 
     #[test]
@@ -134,7 +135,7 @@ mod tests {
                 not_looked_at: Some(left),
                 unread: None,
             };
-            search.describe("o 7")
+            search.describe("a", "o 7")
         };
         assert_eq!(words(0, 0), "jobs.dead has no dead letters");
         assert_eq!(
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(
             words(1_000, 7),
             "it is not among the first 1000 dead letters of jobs.dead, and 7 behind them were not \
-            read: sluicegate dead show 'o 7' reads all"
+            read: sluicegate dead show --tenant=a 'o 7' reads all"
         );
     }
 }

@@ -350,7 +350,7 @@ async fn explain_shows_why_a_job_died_and_how_to_replay_it() {
         "job o-7 of acme is a dead letter in ",
         "why       the API answered 422\n",
         "since     ",
-        "look      sluicegate dead show o-7\n",
+        "look      sluicegate dead show --tenant=acme o-7\n",
         "replay    sluicegate dead replay --tenant=acme --id=o-7\n",
     ] {
         assert!(text.contains(words), "{words} is not in {text}");
