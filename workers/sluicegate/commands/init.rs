@@ -4,14 +4,15 @@ mod dialog;
 mod forms;
 mod known_apis;
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io::{self, BufRead, IsTerminal as _, Write};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use config::{Config, TenantField};
+use operator::text::argument;
 use serde_json::json;
 
 use simulator::limiter::Counting;
@@ -140,9 +141,11 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let name = args.output.display();
-    let wrote = file
-        .open(&args.output)
-        .and_then(|mut file| file.write_all(text.as_bytes()));
+    let wrote = file.open(&args.output).and_then(|mut file| {
+        // An existing file keeps its mode when it is opened. That of another user can't be changed.
+        let _ = file.set_permissions(Permissions::from_mode(0o600));
+        file.write_all(text.as_bytes())
+    });
     wrote.map_err(|error| Failure::Failed(format!("{name} can't be written: {error}")))?;
     let secrets = match api.as_ref().is_some_and(KnownApi::has_secrets) {
         true => Some(create_secrets(&args.output)?),
@@ -150,9 +153,10 @@ pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
     };
     let config = match args.output.to_str() {
         Some("sluicegate.yaml") => String::new(),
-        _ => format!(" --config {name}"),
+        Some(path) => format!(" --config {}", argument(path)),
+        None => format!(" --config {name}"),
     };
-    println!("{name}: {words} for each tenant. Next:");
+    println!("{name}: {words}. Next:");
     print_commands((&tenant, api.as_ref()), secrets.as_deref(), &config);
     Ok(ExitCode::SUCCESS)
 }
@@ -169,7 +173,8 @@ fn print_commands(
         _ => "acme",
     };
     if let Some(folder) = secrets {
-        let command = format!("printf %s TOKEN > {}", folder.join(owner).display());
+        let file = folder.join(owner);
+        let command = format!("printf %s TOKEN > {}", argument(&file.to_string_lossy()));
         println!("  {command:<58} # stores the token of the tenant {owner}, for its calls");
     }
     let line = |command: &str, what: &str| {
@@ -308,7 +313,7 @@ fn written<R: BufRead, W: Write>(
     let words = match (&limits, &api) {
         (ChosenLimits::Forms(forms), _) => {
             let words: Vec<String> = forms.iter().map(Form::describe).collect();
-            words.join(", ")
+            format!("{} for each tenant", words.join(", "))
         }
         (ChosenLimits::OfApi, api) => api.as_ref().map_or_else(String::new, KnownApi::describe),
     };
@@ -373,7 +378,7 @@ redis:
 job:
   tenant: {tenant}    # whose quota a job uses
 {cost}
-# The limits of each tenant.
+# Each tenant has these limits of its own, unless `scope: global` is set.
 {limits}
 dispatch:
   concurrency: 64    # calls in flight per worker

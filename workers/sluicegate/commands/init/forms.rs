@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use config::{parse_duration, show_duration};
+use operator::text::count;
 use rules::calendar::{Calendar, Zone};
 use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit};
 
@@ -240,10 +241,13 @@ impl Form {
                 calendar,
                 ..
             } => {
-                let what = if *of_cost { "units of cost" } else { "calls" };
+                let amount = match of_cost {
+                    true => format!("{} of cost", count(*max, "unit")),
+                    false => count(*max, "call"),
+                };
                 let mut words = match calendar {
-                    Some(calendar) => format!("{max} {what} in each {calendar}"),
-                    None => format!("{max} {what} in {}", self.window()),
+                    Some(calendar) => format!("{amount} in each {calendar}"),
+                    None => format!("{amount} in {}", self.window()),
                 };
                 if let Some(burst) = burst {
                     // Writing to a string can't fail.

@@ -40,7 +40,7 @@ impl KnownApi {
     /// Describes the limits.
     pub fn describe(&self) -> String {
         format!(
-            "the limits of {}, plan {},",
+            "the limits of {}, plan {}",
             self.profile.title, self.plan.name
         )
     }
