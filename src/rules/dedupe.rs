@@ -42,6 +42,8 @@ pub enum DedupeAnswer {
 pub struct FirstJob {
     /// Until when no other job can be the first, in milliseconds since the epoch.
     until_ms: u64,
+    /// How long no other job can be the first, counted from when this one asked, in milliseconds.
+    lasts_ms: u64,
     owner: String,
     job: String,
 }
@@ -52,6 +54,8 @@ impl FirstJob {
         let Candidate { owner, job, .. } = candidate;
         match known {
             Some(first) if first.until_ms > now_ms => {
+                // The clock may have been stepped back.
+                first.until_ms = first.until_ms.min(now_ms.saturating_add(first.lasts_ms));
                 let is_itself = first.owner == *owner || candidate.seen_before && first.job == *job;
                 match is_itself {
                     true => DedupeAnswer::First,
@@ -63,6 +67,7 @@ impl FirstJob {
             _ => {
                 *known = Some(Self {
                     until_ms: now_ms.saturating_add(candidate.lasts_ms),
+                    lasts_ms: candidate.lasts_ms,
                     owner: owner.clone(),
                     job: job.clone(),
                 });
@@ -105,6 +110,17 @@ mod tests {
         assert_eq!(ask(&mut known, 1_005, "2", "w-2"), DedupeAnswer::First);
         let first = ask(&mut known, 1_006, "1", "w-1");
         assert_eq!(first, DedupeAnswer::Duplicate { left_ms: 999 });
+    }
+
+    #[test]
+    fn a_key_expires_after_its_period_although_the_clock_was_stepped_back() {
+        let mut known = None;
+        let ask = |known: &mut _, now, job| FirstJob::ask(known, now, &candidate(job, job, false));
+        assert_eq!(ask(&mut known, 90_000, "1"), DedupeAnswer::First);
+        let left_ms = 1_000;
+        let second = ask(&mut known, 500, "2");
+        assert_eq!(second, DedupeAnswer::Duplicate { left_ms });
+        assert_eq!(ask(&mut known, 1_500, "2"), DedupeAnswer::First);
     }
 
     #[test]
