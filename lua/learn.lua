@@ -13,7 +13,7 @@
 -- ARGV[4]  for refused: the call's charge; else 0
 -- ARGV[5]  for refused: how long the API says that it refuses, in milliseconds, 0 if it does not
 --          say; for advertised: for each limit, separated by commas, the max that complies with the
---          API's limits, 0 if the limit itself does
+--          API's limits, 0 if the limit itself does, - if the answer says nothing of it
 -- ARGV[6]  for each limit, separated by commas: its window in milliseconds
 -- ARGV[7]  for refused: how long no job with an adaptive limit starts now, in milliseconds; else 0
 --
@@ -288,10 +288,10 @@ if ARGV[2] == 'refused' then
   end
 else
   local n = 0
-  for number in string.gmatch(ARGV[5], '%d+') do
+  for number in string.gmatch(ARGV[5], '[^,]+') do
     n = n + 1
     local max, learned = tonumber(number), all[n] and all[n].learns and known(n)
-    if all[n] and all[n].learns and (max > 0 or learned and learned.till > 0) then
+    if max and all[n] and all[n].learns and (max > 0 or learned and learned.till > 0) then
       learn(n, told(learned or nil, n, max), true)
     end
   end

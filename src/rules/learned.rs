@@ -95,8 +95,8 @@ pub enum Evidence {
         closed_ms: u64,
     },
     /// The `max` for each limit that keeps the API's advertised limits; 0 for a limit that already
-    /// keeps them.
-    Advertised(Vec<u64>),
+    /// keeps them, `None` for one of which the answer says nothing.
+    Advertised(Vec<Option<u64>>),
 }
 
 /// A report to the gate about an answer to one tenant's job.

@@ -22,7 +22,11 @@ pub fn learn_arguments(limits: &[Limit], evidence: &Evidence) -> Vec<Vec<u8>> {
             after_ms.to_string(),
             *closed_ms,
         ),
-        Evidence::Advertised(all) => ("advertised", 0, 0, joined(all), 0),
+        Evidence::Advertised(all) => {
+            let text = |max: &Option<u64>| max.map_or("-".to_owned(), |max| max.to_string());
+            let all: Vec<String> = all.iter().map(text).collect();
+            ("advertised", 0, 0, joined(&all), 0)
+        }
     };
     let windows = limits.iter().map(|limit| limit.window_ms());
     let arguments = [

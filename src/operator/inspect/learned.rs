@@ -131,7 +131,11 @@ mod tests {
                     scopes.learn(&limits, clock, &refused);
                 }
                 if let Some(advertised_max) = advertised_max {
-                    scopes.learn(&limits, clock, &Evidence::Advertised(vec![advertised_max]));
+                    scopes.learn(
+                        &limits,
+                        clock,
+                        &Evidence::Advertised(vec![Some(advertised_max)]),
+                    );
                 }
                 let usage = scopes.inspect(&limits, clock).limits[0];
                 (describe(&limits[0], &usage, clock.now_ms), as_json(&usage))

@@ -116,7 +116,8 @@ fn any(random: &mut SmallRng, limits: &Limits, now_ms: u64, started: &[(u64, u64
                     closed_ms: [0, 300, 1_000, 90_000][random.random_range(0..4)],
                 },
                 false => {
-                    let max = |_: &Limit| random.random_range(0..40);
+                    let max =
+                        |_: &Limit| random.random_bool(0.9).then(|| random.random_range(0..40));
                     Evidence::Advertised(limits.iter().map(max).collect())
                 }
             };
@@ -249,7 +250,7 @@ async fn learned_limits_cost_no_more_commands_than_overrides() {
             assert!(sunk.len() == 1 && sunk[0].to < 100, "{sunk:?}");
             commands
         };
-        let advertised = commands_to_learn("lowered", Evidence::Advertised(vec![90])).await;
+        let advertised = commands_to_learn("lowered", Evidence::Advertised(vec![Some(90)])).await;
         let learned = cost(&redis, &adaptive, "lowered").await;
         let seen = adaptive.inspect(&tenant("lowered")).await;
         let refused = Evidence::Refused {

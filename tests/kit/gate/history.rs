@@ -322,7 +322,11 @@ pub fn evidence(started: Option<&Receipt>, now_ms: u64, after_ms: u64, maxima: &
             after_ms,
             closed_ms: 3 * after_ms,
         },
-        false => Evidence::Advertised(maxima.to_vec()),
+        // 7 stands for an answer that says nothing of the limit.
+        false => {
+            let max = |max: &u64| Some(*max).filter(|max| *max != 7);
+            Evidence::Advertised(maxima.iter().map(max).collect())
+        }
     }
 }
 

@@ -39,10 +39,11 @@ impl Scopes<'_> {
                 change.flatten().into_iter().collect()
             }
             Evidence::Advertised(all) => {
-                let learn = |(which, max): (usize, &u64)| {
+                let learn = |(which, max): (usize, &Option<u64>)| {
+                    let max = (*max)?;
                     limits.get(which)?.floor()?;
                     self.sink(limits, now, which, |state, limit| {
-                        let ends_ms = state.learned.advertise(now, limit, *max)?;
+                        let ends_ms = state.learned.advertise(now, limit, max)?;
                         Some((ends_ms, true))
                     })
                 };

@@ -71,9 +71,9 @@ impl Learner {
     }
 
     /// Returns for each limit the `max` that respects the advertised limits, or 0 if the limit
-    /// respects them already. A limit that counts cost is left alone if the call cost more than one
-    /// unit, because an API counts calls.
-    fn keeps(&self, quotas: Quotas) -> Vec<u64> {
+    /// respects them already. A limit that counts cost is left alone (`None`) if the call cost more
+    /// than one unit, because an API counts calls.
+    fn keeps(&self, quotas: Quotas) -> Vec<Option<u64>> {
         let excesses = quotas
             .iter()
             .filter_map(|quota| Excess::of(&self.limits, quota));
@@ -84,7 +84,7 @@ impl Learner {
                 .iter()
                 .filter(|excess| excess.limit() == Some(limit));
             let max = of_this.filter_map(|excess| excess.max_requests().or(Some(1)));
-            max.filter(|_| counts_calls).min().unwrap_or(0)
+            counts_calls.then(|| max.min().unwrap_or(0))
         };
         self.limits.iter().map(keeps).collect()
     }
@@ -377,11 +377,11 @@ mod tests {
             cost,
         };
         for (quotas, cost, keeps) in [
-            ("80/60", 1, [0, 80]),
-            ("80/60,5/1", 1, [5, 80]),
-            ("100/60", 1, [0, 0]),
-            ("80/0", 1, [0, 0]),
-            ("80/60", 3, [0, 0]),
+            ("80/60", 1, [Some(0), Some(80)]),
+            ("80/60,5/1", 1, [Some(5), Some(80)]),
+            ("100/60", 1, [Some(0), Some(0)]),
+            ("80/0", 1, [Some(0), Some(0)]),
+            ("80/60", 3, [None, None]),
         ] {
             assert_eq!(learner(cost).keeps(Quotas::read(quotas)), keeps, "{quotas}");
         }

@@ -193,9 +193,10 @@ fn evidence_unrelated_to_the_limit_is_ignored() {
 #[test]
 fn an_advertised_limit_counts_until_it_is_withdrawn_or_stale() {
     let mut bench = Bench::new(limit(Algorithm::SlidingWindow, 100, 50));
-    let advertised = |max| Evidence::Advertised(vec![max]);
+    let advertised = |max: u64| Evidence::Advertised(vec![Some(max)]);
     assert_eq!(bench.learn(&advertised(0)), []);
     bench.learn(&advertised(80));
+    assert_eq!(bench.learn(&Evidence::Advertised(vec![None])), []);
     assert_eq!(bench.max(), 80);
     bench.learn(&advertised(20));
     assert_eq!(bench.max(), 50, "the end of the band");
@@ -313,7 +314,7 @@ proptest! {
                         }
                     }
                 }
-                Step::Told(max) => drop(bench.learn(&Evidence::Advertised(vec![max]))),
+                Step::Told(max) => drop(bench.learn(&Evidence::Advertised(vec![Some(max)]))),
                 Step::Forward(ms) => {
                     bench.now += ms;
                     may_sink = set.is_some();
