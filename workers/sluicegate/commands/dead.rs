@@ -281,13 +281,13 @@ impl Letters<'_> {
             for row in &rows {
                 print_json(&row.as_json())?;
             }
-            return Ok(ExitCode::SUCCESS);
+        } else {
+            std::io::stdout().write_all(in_columns(&rows).as_bytes())?;
         }
-        std::io::stdout().write_all(in_columns(&rows).as_bytes())?;
         let (hidden, queue) = (all - rows.len(), &self.dead.queue);
         if look.left > 0 {
             eprintln!("{}", cut_short(queue, (all, hidden), &look));
-        } else if all == 0 {
+        } else if all == 0 && !as_json {
             let those = match filter.is_all() {
                 true => "",
                 false => " is among these",
