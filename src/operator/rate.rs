@@ -56,7 +56,8 @@ impl Rate {
         due.max(began) + self.lasts(steps)
     }
 
-    fn lasts(self, steps: u64) -> Duration {
+    /// Returns how long `steps` take.
+    pub fn lasts(self, steps: u64) -> Duration {
         // A batch is small, and the lowest rate is one per hour.
         Duration::from_secs_f64(steps as f64 / self.per_second)
     }

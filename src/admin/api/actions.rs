@@ -32,6 +32,11 @@ const DEFAULT_CANCEL_TIME: Duration = Duration::from_secs(86_400);
 
 const MAX_OR_CLEAR: &str = "give either max (a number) or clear (true)";
 
+/// Maximum time between two jobs of a replay. A request waits for it after its last job, so that
+/// repeated requests keep the rate.
+const MAX_REPLAY_INTERVAL: Duration = Duration::from_secs(2);
+const TOO_SLOW: &str = "rate: must be at least 30/m; `sluicegate dead replay` takes lower ones";
+
 /// The actions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ActionKind {
@@ -267,10 +272,12 @@ impl ActionRequest {
             ActionKind::ResumeCalls => Self::ResumeCalls,
             ActionKind::Replay | ActionKind::Drop => {
                 let rate = input.text("rate").map(str::parse::<Rate>).transpose();
+                let rate = rate.map_err(NotDone::Wrong)?;
+                if rate.is_some_and(|rate| rate.lasts(1) > MAX_REPLAY_INTERVAL) {
+                    return Err(NotDone::Wrong(TOO_SLOW.to_owned()));
+                }
                 let change = match act {
-                    ActionKind::Replay => {
-                        letters::LetterChange::Replay(rate.map_err(NotDone::Wrong)?)
-                    }
+                    ActionKind::Replay => letters::LetterChange::Replay(rate),
                     _ => letters::LetterChange::Drop,
                 };
                 let filter = filter(input)?;
@@ -360,10 +367,16 @@ async fn changed(
     change: letters::LetterChange,
     which: (&Filter, Option<u32>),
 ) -> Result<ChangeResult, NotDone> {
-    let until = dead.until.unwrap_or_else(Instant::now);
+    let began = Instant::now();
+    let until = dead.until.unwrap_or(began);
     let done = dead
         .change(which, change, sleep_until(until), |_, _| ())
         .await?;
+    if let letters::LetterChange::Replay(Some(rate)) = change
+        && done.stopped
+    {
+        sleep_until(began + rate.lasts(done.done + done.refused)).await;
+    }
     match &done.failure {
         Some(why) => Err(NotDone::Failed(format!(
             "{} {}, and then: {why}",

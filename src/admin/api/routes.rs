@@ -309,7 +309,7 @@ const CHOSEN: &[Param] = &[
 const RATE: &[Param] = &[param(
     "rate",
     ParamKind::Rate,
-    "Maximum rate per second, minute or hour: 10/s, 100/m, 5/h",
+    "Maximum rate per second, minute or hour, at least 30/m: 10/s, 100/m, 2000/h",
 )];
 
 const fn read(

@@ -490,6 +490,11 @@ async fn actions_match_the_commands_and_are_audited() {
             "from requires back",
         ),
         (
+            "/dead/replay",
+            json!({"all": true, "rate": "29/m"}),
+            "at least 30/m",
+        ),
+        (
             "/tenants/acme/jobs/1/cancel",
             json!({"wait": "6s"}),
             "at most 5s",
