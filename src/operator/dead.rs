@@ -439,7 +439,7 @@ impl LetterQueue<'_> {
         let (_, followers) = followed(&gate, &versions, self.follow_within).await?;
         if !followers.are_all() {
             return Err(NotDone::Failed(format!(
-                "canceled jobs were not replayed: {}; run the command again",
+                "canceled jobs were not replayed: {}",
                 followers.describe()
             )));
         }

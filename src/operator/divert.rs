@@ -41,7 +41,7 @@ pub fn checked(queue: String, names: &QueueNames) -> Result<Arc<str>, NotDone> {
     }
     if names.has(&queue) {
         return Err(NotDone::Wrong(format!(
-            "{queue} is one of the workers' own queues; give another one with --to"
+            "{queue} is one of the workers' own queues; name another queue"
         )));
     }
     Ok(queue.into())

@@ -14,21 +14,28 @@ use super::input::RequestInput;
 use super::pipelines::{PipelineContext, PipelineContexts};
 use super::problem::ApiProblem;
 use super::reads::{WORKER_TIMEOUT, dead, filter, requested_job, wait};
+use broker::amqp::Client;
 use gate::Change;
 use gate::instructions::put;
 use operator::answer::{Answer as _, Omittable};
 use operator::audit::{self, AuditEntry};
 use operator::dead::{self as letters, ChangeResult, Filter};
+use operator::divert::{self, Undiverted};
 use operator::job::JobRef;
 use operator::rate::Rate;
 use operator::trials::{self, Trial};
-use operator::{NotDone, divert, hold, steer, tenant};
+use operator::{NotDone, hold, steer, tenant};
+use rules::delays::DelayLevels;
 use rules::limit::ceil_ms;
 use rules::steering::{Hold, Instruction};
 use rules::tenant::Tenant;
 
 /// Default time for which a job stays canceled.
 const DEFAULT_CANCEL_TIME: Duration = Duration::from_secs(86_400);
+
+/// Time for all workers to end a diversion before its jobs return. Together with that of the return
+/// (`WORKER_TIMEOUT`) it is shorter than the time limit of an answer.
+const FOLLOW_BEFORE_BACK: Duration = Duration::from_secs(2);
 
 const MAX_OR_CLEAR: &str = "give either max (a number) or clear (true)";
 
@@ -206,6 +213,23 @@ fn span_ms(input: &RequestInput, usual: Duration) -> Result<u64, NotDone> {
     Ok(ceil_ms(given.unwrap_or(usual)))
 }
 
+/// Returns the queue from which diverted jobs return, if they do. It is the diversion's if the
+/// request names none.
+fn back_from(
+    context: &PipelineContext,
+    input: &RequestInput,
+) -> Result<Option<Option<String>>, NotDone> {
+    let (from, back) = (input.text("from"), input.flag("back"));
+    if from.is_some() && !back {
+        return Err(NotDone::Wrong("from requires back (true)".to_owned()));
+    }
+    if let Some(from) = from {
+        let levels = DelayLevels::new(context.config.delay.max_delay);
+        divert::checked(from.to_owned(), &context.config.amqp.names(&levels))?;
+    }
+    Ok(back.then(|| from.map(str::to_owned)))
+}
+
 impl ActionRequest {
     fn of(
         act: ActionKind,
@@ -254,13 +278,7 @@ impl ActionRequest {
                 Self::Tenant(tenant, change)
             }
             ActionKind::Divert => Self::Divert(of_it()?, text("to"), year()?),
-            ActionKind::Undivert => {
-                let from = text("from");
-                if from.is_some() && !input.flag("back") {
-                    return Err(NotDone::Wrong("from requires back (true)".to_owned()));
-                }
-                Self::Undivert(of_it()?, input.flag("back").then_some(from))
-            }
+            ActionKind::Undivert => Self::Undivert(of_it()?, back_from(context, input)?),
             ActionKind::Cancel if input.flag("undo") => Self::Undo(requested_job(context, input)?),
             ActionKind::Cancel => {
                 let for_ms = span_ms(input, DEFAULT_CANCEL_TIME)?;
@@ -315,18 +333,15 @@ impl ActionRequest {
                     .await?;
                 diverted.as_json()
             }
-            Self::Undivert(tenant, back) => {
-                let (mut undiverted, known) = divert::undivert(gate, &tenant, WORKER_TIMEOUT)
-                    .boxed()
-                    .await?;
-                if let Some(from) = back {
-                    let from = from.or(known);
-                    let from = from.unwrap_or_else(|| divert::usual(&context.config.amqp.queue));
-                    let brought_back = brought_back(context, &tenant, from.clone());
-                    undiverted.back = Omittable(Some(brought_back.boxed().await?.replayed()));
-                    undiverted.from = Omittable(Some(from));
-                }
-                undiverted.as_json()
+            Self::Undivert(tenant, None) => {
+                let ended = divert::undivert(gate, &tenant, WORKER_TIMEOUT);
+                ended.boxed().await?.0.as_json()
+            }
+            Self::Undivert(tenant, Some(from)) => {
+                let client = context.client().boxed().await?;
+                let done = bring_back(context, &client, &tenant, from).boxed().await;
+                client.close().await;
+                done?.as_json()
             }
             Self::Cancel(which, wait, for_ms) => {
                 which.cancel(gate, wait, for_ms).boxed().await?.as_json()
@@ -387,32 +402,31 @@ async fn changed(
     }
 }
 
-/// Returns the diverted jobs of `tenant` to the work queue, from the queue `from`. An error names
-/// that queue, since the diversion that named it has ended.
-async fn brought_back(
+/// Ends the diversion of `tenant` and returns its jobs from the queue `from`, or from the
+/// diversion's queue. Errors of the return name that queue, since the diversion that named it has
+/// ended.
+async fn bring_back(
     context: &PipelineContext,
+    client: &Client,
     tenant: &Tenant,
-    from: String,
-) -> Result<ChangeResult, NotDone> {
-    let left = |why| match why {
-        NotDone::Wrong(_) => why,
-        _ => NotDone::Failed(format!("{from} still has diverted jobs: {why}")),
+    from: Option<String>,
+) -> Result<Undiverted, NotDone> {
+    let (mut undiverted, known) =
+        divert::undivert(&context.gate, tenant, FOLLOW_BEFORE_BACK).await?;
+    let from = from.or(known);
+    let from = from.unwrap_or_else(|| divert::usual(&client.names().fresh));
+    let mut jobs = dead(context, client);
+    jobs.queue = from.as_str().into();
+    let filter = Filter {
+        tenant: Some(tenant.as_str().to_owned()),
+        ..Filter::default()
     };
-    let client = context.client().boxed().await.map_err(&left)?;
-    let done = match divert::checked(from.clone(), client.names()) {
-        Ok(queue) => {
-            let mut jobs = dead(context, &client);
-            jobs.queue = queue;
-            let filter = Filter {
-                tenant: Some(tenant.as_str().to_owned()),
-                ..Filter::default()
-            };
-            changed(&jobs, letters::LetterChange::Replay(None), (&filter, None)).await
-        }
-        Err(why) => Err(why),
-    };
-    client.close().await;
-    done.map_err(left)
+    let back = changed(&jobs, letters::LetterChange::Replay(None), (&filter, None)).await;
+    let back =
+        back.map_err(|why| NotDone::Failed(format!("{from} still has diverted jobs: {why}")))?;
+    undiverted.back = Omittable(Some(back.replayed()));
+    undiverted.from = Omittable(Some(from));
+    Ok(undiverted)
 }
 
 /// Makes all workers take no new jobs.

@@ -490,6 +490,11 @@ async fn actions_match_the_commands_and_are_audited() {
             "from requires back",
         ),
         (
+            "/tenants/acme/undivert",
+            json!({"back": true, "from": run.bed.name}),
+            "own queues",
+        ),
+        (
             "/dead/replay",
             json!({"all": true, "rate": "29/m"}),
             "at least 30/m",

@@ -356,19 +356,20 @@ impl Letters<'_> {
             let done = count(done.done, self.noun);
             writeln!(std::io::stdout(), "{} {done}", change.keyword())?;
         }
-        match done.failure {
-            None if done.stopped => Err(Failure::Failed(format!(
-                "interrupted: the other {}s are still in {}; {} for them",
-                self.noun, self.dead.queue, self.again
-            ))),
-            Some(error) => Err(error.into()),
-            None if done.refused > 0 => Err(Failure::Failed(format!(
-                "RabbitMQ refused {}; they are still in {}",
-                count(done.refused, "job"),
-                self.dead.queue
-            ))),
-            None => Ok(ExitCode::SUCCESS),
-        }
+        let others = format!("the other {}s", self.noun);
+        let (why, which) = match done.failure {
+            None if done.stopped => ("interrupted".to_owned(), others),
+            Some(error) => (error.to_string(), others),
+            None if done.refused > 0 => {
+                let refused = format!("RabbitMQ refused {}", count(done.refused, "job"));
+                (refused, "they".to_owned())
+            }
+            None => return Ok(ExitCode::SUCCESS),
+        };
+        Err(Failure::Failed(format!(
+            "{why}: {which} are still in {}; {} for them",
+            self.dead.queue, self.again
+        )))
     }
 }
 

@@ -90,6 +90,17 @@ pub async fn undivert(
     config: &Config,
 ) -> Result<ExitCode, Failure> {
     let gate = RedisGate::new(&config.redis.url, &config.redis.prefix)?;
+    // Errors come before the divert ends, since its queue's name is lost then.
+    let client = match args.back {
+        true => {
+            let levels = DelayLevels::new(config.delay.max_delay);
+            Some(Client::connect_existing(&config.amqp, &levels).await?)
+        }
+        false => None,
+    };
+    if let (Some(client), Some(from)) = (&client, &args.from) {
+        checked(from.clone(), client.names())?;
+    }
     let request = json!({"back": args.back, "from": args.from});
     note(
         &gate,
@@ -108,9 +119,7 @@ pub async fn undivert(
         let who = undiverted.base.describe();
         writeln!(std::io::stdout(), "jobs of {tenant} {was}: {who}")?;
     }
-    if args.back {
-        let levels = DelayLevels::new(config.delay.max_delay);
-        let client = Client::connect_existing(&config.amqp, &levels).await?;
+    if let Some(client) = client {
         let names = client.names();
         let queue = args.from.or(known).unwrap_or_else(|| usual(&names.fresh));
         let done = match checked(queue, names) {
