@@ -176,8 +176,10 @@ impl Steward {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let news = tokio::select! {
-                _ = ticks.tick() => StewardEvent::Nothing,
+                // A change that came before the first exchange must precede it.
+                biased;
                 news = reload.next_event() => news,
+                _ = ticks.tick() => StewardEvent::Nothing,
             };
             match news {
                 StewardEvent::Nothing => {}
@@ -449,6 +451,8 @@ mod tests {
     use super::*;
     use gate::redis::RedisGate;
     use gate::store::Store;
+    use kit::gate::{fake_gate, limit};
+    use rules::limit::Algorithm;
 
     /// Never answers.
     struct Away;
@@ -496,6 +500,41 @@ mod tests {
             tokio::time::advance(CHECK_INTERVAL).await;
         }
         assert_eq!(warnings.0.load(Ordering::Relaxed), 3);
+    }
+
+    /// Otherwise all workers would enforce the policy of the start, under which no job ran, for a
+    /// longest window.
+    #[tokio::test(start_paused = true)]
+    async fn limits_that_change_before_the_first_exchange_never_are_in_force() {
+        let [old, new] = ["max-requests: 5", "max-requests: 6"].map(|it| parse("", it));
+        let named = |config: &Config| NamedPolicy::new(config.rate_limiter.policy.clone());
+        let wanted = |config: &Config| WantedPipeline {
+            config: config.clone(),
+            start: 1,
+            end: false,
+        };
+        // The order of events must not depend on luck.
+        for _ in 0..20 {
+            let gate = fake_gate(limit(Algorithm::SlidingWindow, 1, 1_000)).gate;
+            let registry = Registry::new(Arc::new(gate), named(&old).expect("small"));
+            let (updates, mut engine) = mpsc::channel(8);
+            let shown = (Arc::default(), Arc::default());
+            let steward = Steward::new(old.clone(), registry, updates, shown);
+            let (sender, changes) = watch::channel(wanted(&old));
+            sender.send_replace(wanted(&new));
+            let update = tokio::select! {
+                never = steward.run(Reload::Updates(changes, 1)) => match never {},
+                update = engine.recv() => update,
+            };
+            let Some(Update::Agreed {
+                fleet: Some(fleet), ..
+            }) = update
+            else {
+                panic!("an agreement comes first");
+            };
+            assert_eq!(**fleet.own(), new.rate_limiter.policy);
+            assert_eq!(fleet.policies(), 1);
+        }
     }
 
     fn parse(redis: &str, limiter: &str) -> Config {

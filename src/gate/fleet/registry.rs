@@ -177,8 +177,14 @@ impl Registry {
     /// until it has registered `next`.
     ///
     /// # Errors
-    /// [`GateError`] if nothing was changed.
+    /// [`GateError`] if nothing was changed. Only before the first exchange `next` is this worker's
+    /// policy even so.
     pub async fn switch_to(&mut self, next: NamedPolicy) -> Result<RegistryAgreement, GateError> {
+        if self.known.is_empty() {
+            // Without an exchange this worker has not asked the gate, so its policy never was in
+            // force. Registered, it would count for a longest window.
+            self.own = next.clone();
+        }
         let mut mine = vec![&self.own];
         if next.id != self.own.id {
             mine.push(&next);

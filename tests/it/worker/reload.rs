@@ -365,11 +365,36 @@ async fn workers_learn_of_each_others_policies_until_they_expire() {
     assert_eq!(one.exchange().await.expect("agreed").fleet.policies(), 2);
 }
 
+/// Otherwise a mistake that was corrected while Redis was away would count for a longest window.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_was_replaced_before_the_first_exchange_is_not_registered() {
+    let (gate, prefix) = gate(&test_clock());
+    // The key has a wrong type, so the first exchange fails.
+    let key = format!("{prefix}:%policies");
+    shared_redis().ctl(&["SET", &key, "x"]);
+    let mut worker = Registry::new(Arc::clone(&gate), named(1));
+    worker.switch_to(named(2)).await.expect_err("a wrong type");
+    worker.exchange().await.expect_err("a wrong type");
+    shared_redis().ctl(&["DEL", &key]);
+    // The steward makes a plain exchange after a failed one.
+    let agreed = worker.exchange().await.expect("agreed");
+    assert_eq!(agreed.fleet.own().default_limits()[0].max(), 2);
+    let agreed = worker.switch_to(named(3)).await.expect("agreed");
+    assert_eq!(
+        agreed.fleet.policies(),
+        2,
+        "the one that was in force stays"
+    );
+    let known = read_policies(&gate).await.expect("known").known;
+    assert!(known.find(&named(1).id).is_none());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn too_many_policies_are_refused_and_an_unreadable_one_stops_the_worker() {
     let clock = test_clock();
     let (gate, prefix) = gate(&clock);
     let mut worker = Registry::new(Arc::clone(&gate), named(1));
+    worker.exchange().await.expect("there is room");
     for max in 2..=MAX_POLICIES as u64 {
         worker.switch_to(named(max)).await.expect("there is room");
     }
