@@ -215,7 +215,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
                         in flight will be repeated");
                     return EngineEnd::Stopped;
                 }
-                () = &mut soft, if !self.is_stopping() => self.stop_softly().await,
+                () = &mut soft, if !self.is_stopping() => self.stop_softly(&stop.hard).await,
                 Some(report) = self.tasks.join_next() => {
                     if let Some(panic) = self.take_reports(report).await {
                         return EngineEnd::Panicked(panic);
@@ -319,8 +319,9 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
         next.into_iter().flatten().min().map(|at| self.started + at)
     }
 
-    /// Takes no more jobs, and gives running calls time to finish.
-    async fn stop_softly(&mut self) {
+    /// Takes no more jobs, and gives running calls time to finish. Returns early if the worker must
+    /// end: a broker that hangs may not stop in time.
+    async fn stop_softly(&mut self, hard: &CancellationToken) {
         info!(
             running = self.scheduler.running(),
             "stopping: taking no more jobs"
@@ -328,7 +329,12 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
         self.give_up_at = Some(Instant::now() + self.engine.shutdown_timeout);
         self.engine.health.set_consuming(false);
         self.scheduler.drain();
-        self.engine.broker.stop_consuming().await;
+        tokio::select! {
+            biased;
+            () = self.engine.broker.stop_consuming() => {}
+            () = hard.cancelled() => {}
+            () = sleep_for(self.give_up_at) => {}
+        }
     }
 
     /// Takes the report of a task that has ended, and the reports of all other ended tasks. Returns

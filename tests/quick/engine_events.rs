@@ -527,7 +527,7 @@ async fn an_engine_reports_a_panicked_task_and_a_silent_broker() {
     }
 }
 
-/// A broker that never answers results.
+/// A broker that never answers results, and never stops consuming.
 #[derive(Default)]
 struct SilentBroker {
     /// Number of results whose answers are awaited.
@@ -556,8 +556,43 @@ impl Broker for SilentBroker {
     async fn give_back(&self, _: Vec<Tag>) {}
     async fn rest(&self) {}
     async fn take(&self) {}
-    async fn stop_consuming(&self) {}
+    async fn stop_consuming(&self) {
+        std::future::pending().await
+    }
     async fn close(&self) {}
+}
+
+/// RabbitMQ may hang when the worker is to end.
+#[tokio::test(start_paused = true)]
+async fn an_engine_ends_in_time_although_its_broker_does_not_stop_consuming() {
+    let long = Duration::from_secs(30);
+    for (shutdown_timeout, hard_after) in [(Duration::ZERO, long), (long, Duration::ZERO)] {
+        let engine = engine(
+            &Arc::new(SilentBroker::default()),
+            &OpeningGate::after(Duration::ZERO),
+            &Arc::new(InstantHandler),
+            shutdown_timeout,
+        );
+        let (_sender, events) = channel([]);
+        let (scheduler, stop) = (Scheduler::new(settings::open(JOBS), 7), Stop::default());
+        let run = engine.run(scheduler, events, stop.clone());
+        let strike = async {
+            stop.soft.cancel();
+            tokio::time::sleep(hard_after).await;
+            stop.hard.cancel();
+            tokio::time::sleep(long).await;
+        };
+        let started = tokio::time::Instant::now();
+        tokio::select! {
+            end = run => assert_eq!(end, EngineEnd::Stopped),
+            () = strike => panic!("it goes on after {:?}", started.elapsed()),
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            started.elapsed()
+        );
+    }
 }
 
 /// Otherwise unanswered results would delay the results of other jobs.

@@ -109,7 +109,12 @@ async fn run(
         opened = opening => opened?,
     };
     *up = Some(Instant::now());
-    let result = consume(shared, &link, slots, (session, taking), events).await;
+    // A request that RabbitMQ does not answer must not delay the end.
+    let result = tokio::select! {
+        biased;
+        () = shared.closed.cancelled() => Ok(SessionEnd::Closed),
+        result = consume(shared, &link, slots, (session, taking), events) => result,
+    };
     link.close_after(shared.acks.close_channels()).await;
     result
 }
@@ -230,7 +235,6 @@ async fn consume(
     loop {
         tokio::select! {
             biased;
-            () = shared.closed.cancelled() => return Ok(SessionEnd::Closed),
             _ = shared.wants_other(taking), if !stopped => return Ok(SessionEnd::Resting),
             () = shared.stop.cancelled(), if !stopped => {
                 stop(link, &slots).await?;

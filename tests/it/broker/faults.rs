@@ -186,11 +186,27 @@ async fn a_frozen_broker_is_abandoned_in_bounded_time_and_found_again() {
 async fn closing_a_broker_that_does_not_answer_takes_bounded_time() {
     let (_turn, rabbit) = undisturbed().await;
     let bed = on(rabbit, &unique("closing"), QueueType::Quorum).await;
+    let hasty = on(rabbit, &unique("hasty"), QueueType::Quorum).await;
     tokio::task::block_in_place(|| rabbit.pause());
     let closing = async {
         bed.broker.stop_consuming().await;
         bed.broker.close().await;
     };
-    timeout(PATIENCE, closing).await.expect("it ends");
+    // As after a second signal: it has just begun to stop.
+    let closing_hastily = async {
+        let started = Instant::now();
+        let stopping = hasty.broker.stop_consuming();
+        timeout(Duration::from_millis(200), stopping)
+            .await
+            .expect_err("it is frozen");
+        hasty.broker.close().await;
+        started.elapsed()
+    };
+    let both = async { tokio::join!(closing, closing_hastily) };
+    let ((), took) = timeout(PATIENCE, both).await.expect("it ends");
+    assert!(
+        took < Duration::from_secs(9),
+        "its requests end after 10 s: {took:?}"
+    );
     tokio::task::block_in_place(|| rabbit.resume());
 }
