@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use kit::servers::shared_rabbit;
+use kit::servers::{shared_rabbit, unique};
 use kit::sources::page;
 use rules::job::{self, Field};
 
@@ -89,7 +89,7 @@ impl Example {
             .to_owned()
     }
 
-    fn run(&self, folder: &Path, queue: &str) -> Output {
+    fn run(&self, folder: &Path, url: &str, queue: &str) -> Output {
         let [program, arguments @ ..] = self.command else {
             panic!("a program");
         };
@@ -97,7 +97,7 @@ impl Example {
         command
             .args(arguments)
             .current_dir(folder)
-            .env("AMQP_URL", shared_rabbit().url())
+            .env("AMQP_URL", url)
             .env("QUEUE", queue)
             .env("AUTOLOAD", "/usr/share/php/PhpAmqpLib/autoload.php")
             .env("GO111MODULE", "off")
@@ -113,7 +113,7 @@ fn output(command: &mut Command) -> Output {
         .unwrap_or_else(|why| panic!("{command:?}: {why} (scripts/test installs what is missing)"))
 }
 
-async fn try_out(example: &Example) {
+async fn try_out(example: &Example, url: &str) {
     let what = example.fence.trim_end();
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path();
@@ -134,7 +134,7 @@ async fn try_out(example: &Example) {
     let config = config(&yaml);
     let client = client(&yaml).await;
     let queue = &client.names().fresh;
-    let done = example.run(path, queue);
+    let done = example.run(path, url, queue);
     assert!(done.status.success(), "{what}: {done:?}");
     let messages = drain(&client, queue).await;
     let [message] = messages.as_slice() else {
@@ -153,7 +153,7 @@ async fn try_out(example: &Example) {
     let claims = job::read(message, false, &config.job, policy).expect("a job");
     assert_eq!((claims.tenant.as_str(), claims.cost), ("acme", 3), "{what}");
 
-    let failed = example.run(path, "a queue that does not exist");
+    let failed = example.run(path, url, "a queue that does not exist");
     assert!(
         !failed.status.success(),
         "{what} does not notice that there is no queue: {failed:?}"
@@ -162,7 +162,14 @@ async fn try_out(example: &Example) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_example_publishes_a_job_and_notices_a_missing_queue() {
+    // The URL has the special characters of the password in percent-encoding.
+    let (rabbit, user) = (shared_rabbit(), unique("publisher"));
+    rabbit.ctl(&["add_user", &user, "p@ss+/%"]);
+    rabbit.ctl(&["set_permissions", &user, "", ".*", ""]);
+    let login = format!("//{user}:p%40ss%2B%2F%25@");
+    let url = rabbit.url().replace("//guest:guest@", &login);
     for example in &EXAMPLES {
-        try_out(example).await;
+        try_out(example, &url).await;
     }
+    rabbit.ctl(&["delete_user", &user]);
 }
