@@ -209,6 +209,8 @@ async fn one_closed_primary_is_reported() {
             admitted\n"
     );
     happens("it says both", || readyz() == two);
+    // The alert SluicegatePrimaryAway requires it.
+    assert_eq!(metric("sluicegate_up{server=\"redis\"}"), Some(1.0));
     worker.stop();
 }
 
