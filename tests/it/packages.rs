@@ -320,4 +320,6 @@ fn the_configuration_is_at_the_default_path() {
     assert!(parse_duration(&set("WatchdogSec")).is_some());
     // The default also sends SIGTERM to the programs of dispatch.exec, which then end in mid-job.
     assert_eq!(set("KillMode"), "mixed");
+    // They inherit the restrictions, and a JIT compiler needs memory of this kind.
+    assert!(!unit.contains("MemoryDenyWriteExecute=yes"));
 }
