@@ -124,6 +124,8 @@ async fn fit(all: &[Value], has_secret: bool) {
     let budget = of_kind(all, "PodDisruptionBudget");
     // A node with the only worker can be drained, too.
     assert_eq!(budget["spec"]["maxUnavailable"], 1);
+    // So can one whose workers are paused or wait for a server.
+    assert_eq!(budget["spec"]["unhealthyPodEvictionPolicy"], "AlwaysAllow");
     assert_eq!(&budget["spec"]["selector"]["matchLabels"], selected);
     let selected = selected.as_object().expect("labels");
     assert!(!selected.is_empty());
