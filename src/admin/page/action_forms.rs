@@ -5,7 +5,7 @@ use axum::http::HeaderMap;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 
-use super::text::{ShownName, query};
+use super::text::{ShownName, address, query};
 use crate::api::{ApiProblem, ApiRoute, Param, ParamKind, ParamLocation, route};
 use operator::times::at;
 
@@ -316,10 +316,7 @@ impl ActionForm {
             "" => ("", [("pipeline", pipeline), ("", "")]),
             tenant => ("/tenant", [("name", tenant), ("pipeline", pipeline)]),
         };
-        match query(pairs) {
-            query if query.is_empty() => format!("{}{path}", super::PREFIX),
-            query => format!("{}{path}?{query}", super::PREFIX),
-        }
+        address(path, pairs)
     }
 
     /// Describes the completed action in one line.

@@ -6,6 +6,7 @@ use axum::response::Response;
 use super::access::Viewer;
 use super::action_forms::{ActionForm, FormValues};
 use super::frame::{self, ConfirmForm, sign_in_for};
+use super::text::address;
 use super::{PREFIX, Page, Visit, is_link_from_elsewhere, own_path, see_other, sessions, target};
 use crate::api::{ActionClient, ApiProblem, own_site};
 
@@ -67,7 +68,7 @@ impl Page {
         let viewer = self.viewer(visit);
         let Some(act) = ActionForm::find(values.get("do")) else {
             let problem = ApiProblem::new(StatusCode::NOT_FOUND, "there is no such action");
-            return frame::wrong(self.around(&viewer, "Not found", PREFIX), &problem);
+            return frame::wrong(self.around(&viewer, "Not found", &fleet(&values)), &problem);
         };
         let Some(operator) = &viewer.operator else {
             if !self.site.access.has_operators() {
@@ -95,11 +96,14 @@ impl Page {
         let access = &self.site.access;
         let operator = match access.may_act(&visit.parts.headers, values.get("form-token")) {
             Ok(operator) => operator,
-            Err(problem) => return frame::wrong(self.around(&viewer, "Refused", PREFIX), &problem),
+            Err(problem) => {
+                let around = self.around(&viewer, "Refused", &fleet(values));
+                return frame::wrong(around, &problem);
+            }
         };
         let Some(act) = ActionForm::find(values.get("do")) else {
             let problem = ApiProblem::new(StatusCode::NOT_FOUND, "there is no such action");
-            return frame::wrong(self.around(&viewer, "Not found", PREFIX), &problem);
+            return frame::wrong(self.around(&viewer, "Not found", &fleet(values)), &problem);
         };
         let asker = ActionClient {
             name: match operator.name.as_str() {
@@ -129,6 +133,11 @@ impl Page {
             }
         }
     }
+}
+
+/// Returns the address of the fleet of the pipeline that `values` name.
+pub(super) fn fleet(values: &FormValues) -> String {
+    address("", [("pipeline", values.get("pipeline"))])
 }
 
 fn asking_back<'a>(

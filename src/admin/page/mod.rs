@@ -243,6 +243,7 @@ impl Page {
                 "there is no such page",
             )),
         };
+        let fleet = forms::fleet(&FormValues::of(query.as_bytes()));
         let wants_stream = accepts_stream(headers);
         let viewer = match site.access.may_view(headers, visit.peer) {
             Ok(viewer) => viewer,
@@ -252,13 +253,13 @@ impl Page {
                 return see_other(&sign_in_for(&target(visit), false), []);
             }
             Err(problem) => {
-                return frame::wrong(self.around(&Viewer::default(), "Refused", PREFIX), &problem);
+                return frame::wrong(self.around(&Viewer::default(), "Refused", &fleet), &problem);
             }
         };
         let asked = match asked {
             Ok(asked) => asked,
             Err(problem) => {
-                return frame::wrong(self.around(&viewer, "Not found", PREFIX), &problem);
+                return frame::wrong(self.around(&viewer, "Not found", &fleet), &problem);
             }
         };
         if wants_stream && asked.is_live() {
@@ -283,7 +284,6 @@ impl Page {
             ViewKind::Audit => "audit",
         };
         if let Some(pipeline) = asked.pipeline.as_deref() {
-            around.pipeline = text::query([("pipeline", pipeline)]);
             around.pipelines = (site.pipelines().into_iter())
                 .map(|name| PipelineLink {
                     link: text::query([("pipeline", name.as_str())]),
@@ -321,12 +321,15 @@ impl Page {
         (headers, body).into_response()
     }
 
+    /// Returns the frame of the page at the address `here`, or of one that leads back there.
     fn around<'a>(&self, viewer: &Viewer, title: &'a str, here: &str) -> PageFrame<'a> {
+        let values = here.split_once('?').map_or("", |(_, values)| values);
+        let values = FormValues::of(values.as_bytes());
         PageFrame {
             title,
             place: "",
             pipelines: Vec::new(),
-            pipeline: String::new(),
+            pipeline: text::query([("pipeline", values.get("pipeline"))]),
             who: SignedInUser::of(viewer),
             has_operators: self.site.access.has_operators(),
             here: here.to_owned(),

@@ -3,6 +3,7 @@
 use askama::Template;
 use url::form_urlencoded::Serializer;
 
+use super::PREFIX;
 pub use operator::text::grouped as number;
 use operator::text::plain;
 use operator::times::{at, span};
@@ -38,6 +39,14 @@ pub fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String 
         query.append_pair(name, value);
     }
     query.finish()
+}
+
+/// Returns the address of a view.
+pub fn address<'a>(path: &str, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    match query(pairs) {
+        query if query.is_empty() => format!("{PREFIX}{path}"),
+        query => format!("{PREFIX}{path}?{query}"),
+    }
 }
 
 /// A name from outside, as shown and as used in links.

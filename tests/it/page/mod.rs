@@ -232,6 +232,9 @@ async fn without_a_session_a_client_signs_in_and_all_answers_have_strict_headers
         is_plain(&answer);
     }
     assert_eq!(reader.get("/ui/nothing").await.status, 404);
+    assert_eq!(reader.get("/ui?pipeline=default").await.status, 200);
+    let other = reader.get("/ui/tenant?name=acme&pipeline=other").await;
+    assert_eq!(other.status, 404, "{other:?}");
     // A proxy with TLS.
     let secure = format!("{FORM}x-forwarded-proto: https\r\n");
     let answer = stranger.post_with("/ui/sign-in", &secure, &form).await;
@@ -725,6 +728,50 @@ async fn several_pipelines_are_chosen_by_name() {
     let token = operator.form_token().await;
     let form = format!("do=pause&tenant=acme&for=1h&pipeline=two&form-token={token}");
     assert_eq!(operator.post("/ui/act", &form).await.status, 303);
+    // A dead letter, a question and a problem keep the pipeline.
+    let mut stray = job("acme", "stray");
+    stray.properties = lapin::BasicProperties::default().with_message_id("stray".into());
+    let queue = format!(
+        "amqp: {{url: '{}', queue: '{}'}}",
+        file.bed.amqp,
+        file.queue("two")
+    );
+    file.bed.publish(&queue, [stray]).await;
+    let letter = async || {
+        operator
+            .get("/ui/letter?id=stray&no-tenant=true&pipeline=two")
+            .await
+    };
+    let dead = async {
+        while letter().await.status != 200 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(PATIENCE, dead).await.expect("it is dead");
+    let letter = letter().await;
+    assert_eq!(
+        letter
+            .body
+            .matches("href=\"/ui/dead?pipeline=two\"")
+            .count(),
+        2,
+        "{letter:?}"
+    );
+    let asked = operator
+        .get("/ui/act?do=pause&tenant=acme&pipeline=two")
+        .await;
+    let wrong = operator.post("/ui/act", &form.replace("1h", "soon")).await;
+    let missing = operator.get("/ui/act?do=none&pipeline=two").await;
+    let refused = operator
+        .post("/ui/act", "do=pause&tenant=acme&pipeline=two")
+        .await;
+    let nowhere = operator.get("/ui/nothing?pipeline=two").await;
+    for answer in [asked, wrong, missing, refused, nowhere] {
+        for view in ["/ui", "/ui/dead"] {
+            let link = format!("href=\"{view}?pipeline=two\"");
+            assert!(answer.body.contains(&link), "{link}: {answer:?}");
+        }
+    }
     let entries = async |name: &str| -> usize {
         let audit = port.get(&format!("/audit?pipeline={name}")).await.is(200);
         audit["entries"].as_array().map_or(0, Vec::len)

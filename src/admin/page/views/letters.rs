@@ -111,6 +111,8 @@ pub(super) async fn list(
 #[template(path = "letter.html")]
 struct LetterView {
     id: ShownName,
+    /// Query for the link to all dead letters.
+    all: String,
     of_it: String,
     tenant: Option<ShownName>,
     tenant_link: String,
@@ -142,6 +144,7 @@ pub(super) async fn one(
     };
     let view = LetterView {
         id: ShownName::new(letter.id.as_deref().unwrap_or(id)),
+        all: asked.query([]),
         of_it: query([
             ("id", id),
             ("tenant", tenant),

@@ -116,8 +116,8 @@ impl ViewRequest {
             }
         }
         match (pipelines, &asked.pipeline) {
-            ([_] | [], _) => asked.pipeline = None,
-            ([first, ..], None) => asked.pipeline = Some(first.clone()),
+            ([only], Some(name)) if name == only => asked.pipeline = None,
+            ([first, _, ..], None) => asked.pipeline = Some(first.clone()),
             _ => {}
         }
         Some(Ok(asked))
@@ -249,7 +249,11 @@ mod tests {
     fn equal_requests_have_the_same_address() {
         let one = ["default"];
         assert_eq!(asked("", "utm=1", &one).as_deref(), Some("/ui"));
-        assert_eq!(asked("/", "pipeline=x", &one).as_deref(), Some("/ui"));
+        let named = asked("/", "pipeline=default", &one);
+        assert_eq!(named.as_deref(), Some("/ui"));
+        // A pipeline of another process is missing here.
+        let other = asked("/", "pipeline=x", &one);
+        assert_eq!(other.as_deref(), Some("/ui?pipeline=x"));
         let two = ["a", "b"];
         assert_eq!(asked("", "", &two).as_deref(), Some("/ui?pipeline=a"));
         let b = asked("/tenants", "x=1&pipeline=b&sort=denied&search=", &two);
