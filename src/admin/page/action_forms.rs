@@ -135,6 +135,12 @@ impl FormValues {
         Self(pairs.into_owned().collect())
     }
 
+    /// Adds the values of `query`. Those of the form come first.
+    pub fn and(mut self, query: &str) -> Self {
+        self.0.extend(Self::of(query.as_bytes()).0);
+        self
+    }
+
     /// Returns the value with this name; empty if there is none.
     pub fn get(&self, name: &str) -> &str {
         let found = self.0.iter().find(|(known, _)| known == name);

@@ -6,7 +6,7 @@ use axum::response::Response;
 use super::access::Viewer;
 use super::action_forms::{ActionForm, FormValues};
 use super::frame::{self, ConfirmForm, sign_in_for};
-use super::text::address;
+use super::text::{ShownName, address, query};
 use super::{PREFIX, Page, Visit, is_link_from_elsewhere, own_path, see_other, sessions, target};
 use crate::api::{ActionClient, ApiProblem, own_site};
 
@@ -105,6 +105,8 @@ impl Page {
             let problem = ApiProblem::new(StatusCode::NOT_FOUND, "there is no such action");
             return frame::wrong(self.around(&viewer, "Not found", &fleet(values)), &problem);
         };
+        let query = visit.parts.uri.query().unwrap_or_default();
+        let values = &values.clone().and(query);
         let asker = ActionClient {
             name: match operator.name.as_str() {
                 "" => "operator".to_owned(),
@@ -146,6 +148,17 @@ fn asking_back<'a>(
     form_token: &'a str,
     is_again: bool,
 ) -> ConfirmForm<'a> {
+    // An input loses line breaks, or sends others.
+    let changes = |value: &str| value.contains(char::is_control);
+    let fields = act.fields(values, is_again).into_iter();
+    let (kept, fields): (Vec<_>, Vec<_>) = fields.partition(|field| changes(&field.value));
+    let hidden = act.hidden_values(values).into_iter();
+    let (carried, hidden): (Vec<_>, Vec<_>) = hidden.partition(|(_, value)| changes(value));
+    let unchanged = kept
+        .iter()
+        .map(|field| (field.name, ShownName::new(&field.value)));
+    let unchanged = unchanged.collect();
+    let kept = kept.iter().map(|field| (field.name, field.value.as_str()));
     ConfirmForm {
         name: act.name,
         question: act.question(values),
@@ -153,9 +166,38 @@ fn asking_back<'a>(
         button: act.button,
         is_irreversible: act.is_irreversible,
         also: act.also().map(|other| (other.name, other.button)),
-        fields: act.fields(values, is_again),
-        hidden: act.hidden_values(values),
+        fields,
+        hidden,
+        query: query(carried.into_iter().chain(kept)),
+        unchanged,
         form_token,
         back: act.home(values),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A browser removes line breaks from the value of a text field, and sends each line break of a
+    /// hidden field as CR LF.
+    #[test]
+    fn a_value_with_a_line_break_arrives_unchanged() {
+        let act = ActionForm::find("drop").expect("one");
+        let link = [("id", "7\n8"), ("tenant", "a\r"), ("reason", "a b")];
+        let values = FormValues::of(query(link).as_bytes());
+        let asking = asking_back(act, &values, "", false);
+        let fields = asking.fields.iter();
+        let fields = fields.map(|field| (field.name, field.value.as_str()));
+        let sent: Vec<_> = fields.chain(asking.hidden.iter().copied()).collect();
+        assert!(sent.contains(&("reason", "a b")), "{sent:?}");
+        assert!(!sent.iter().any(|(_, value)| value.contains(['\r', '\n'])));
+        let shown = asking.unchanged.iter().map(|(_, name)| &name.shown);
+        assert_eq!(shown.collect::<Vec<_>>(), ["a\\r", "7\\n8"]);
+
+        let sent = FormValues::of(query(sent).as_bytes()).and(&asking.query);
+        let (_, _, asks) = act.asks(&sent).expect("right");
+        let expected = serde_json::json!({"id": "7\n8", "tenant": "a\r", "reason": "a b"});
+        assert_eq!(serde_json::Value::from(asks), expected);
     }
 }

@@ -7,7 +7,7 @@ use axum::response::{Html, IntoResponse, Response};
 use super::access::Viewer;
 use super::action_forms::FormField;
 use super::live::ViewPart;
-use super::text::query;
+use super::text::{ShownName, query};
 use crate::api::ApiProblem;
 
 /// Values that all pages need.
@@ -146,6 +146,10 @@ pub struct ConfirmForm<'a> {
     pub also: Option<(&'static str, &'static str)>,
     pub fields: Vec<FormField>,
     pub hidden: Vec<(&'static str, &'a str)>,
+    /// Values that a form would change, as the query of its action.
+    pub query: String,
+    /// Those that would be fields, as shown.
+    pub unchanged: Vec<(&'static str, ShownName)>,
     pub form_token: &'a str,
     pub back: String,
 }

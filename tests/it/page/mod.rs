@@ -401,6 +401,21 @@ async fn an_action_requires_an_operators_session_and_its_own_form_and_site() {
             &json!({"for": "1h"})
         )
     );
+    // A text field would drop the line break, and a hidden field would send another one.
+    let link = "/ui/act?id=7%0A8&tenant=a%0Ab";
+    let asked = operator.get(&link.replace('?', "?do=drop&")).await;
+    assert!(
+        asked
+            .body
+            .contains("action=\"/ui/act?tenant=a%0Ab&#38;id=7%0A8\""),
+        "{asked:?}"
+    );
+    let form = format!("do=drop&form-token={token}");
+    let done = operator.post(link, &form).await;
+    assert_eq!(done.status, 303, "{done:?}");
+    let audit = run.port.get("/audit").await.is(200);
+    let request = &audit["entries"][0]["request"];
+    assert_eq!(request, &json!({"id": "7\n8", "tenant": "a\nb"}));
     let audit = operator.get("/ui/audit").await;
     for word in ["anna", "tenant pause", "tenant acme, for 1h"] {
         assert!(audit.body.contains(word), "{word}: {}", audit.body);
