@@ -200,6 +200,8 @@ impl PipelineSet {
             );
             return;
         }
+        self.metrics()
+            .for_each(|metrics| metrics.set_config_refused(false));
         let needs_restart = self.needs_restart(&new);
         if needs_restart {
             warn!("configuration changed: admin and log require a restart of the process");

@@ -405,7 +405,10 @@ impl Steward {
 /// Returns the configuration that a worker with one pipeline has read, or `None` after refusing it.
 fn accepted(read: Result<Pipelines, ConfigErrors>, metrics: &Metrics) -> Option<Pipelines> {
     match read {
-        Ok(pipelines) if !pipelines.are_named() => return Some(pipelines),
+        Ok(pipelines) if !pipelines.are_named() => {
+            metrics.set_config_refused(false);
+            return Some(pipelines);
+        }
         Ok(_) => {
             metrics.reloaded(false);
             let why = "the file now has `pipelines`, which requires a restart";

@@ -95,6 +95,12 @@ impl Metrics {
     pub fn reloaded(&self, applied: bool) {
         let result = if applied { "applied" } else { "refused" };
         self.config_reloads.count(result);
+        self.set_config_refused(!applied);
+    }
+
+    /// Records whether the configuration that was read last is refused.
+    pub fn set_config_refused(&self, refused: bool) {
+        self.config_refused.set(i64::from(refused));
     }
 
     /// Resets the gauges of a pipeline that no longer runs: no server answers, no job is in memory.

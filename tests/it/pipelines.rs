@@ -210,8 +210,10 @@ async fn a_reload_adds_changes_and_removes_pipelines() {
         .await;
     let refused =
         |name| format!("sluicegate_config_reloads_total{{pipeline=\"{name}\",result=\"refused\"}}");
+    let is_refused = |name| format!("sluicegate_config_refused{{pipeline=\"{name}\"}}");
     for name in ["one", "two"] {
         assert_eq!(worker.metric(&refused(name)), Some(1.0));
+        assert_eq!(worker.metric(&is_refused(name)), Some(1.0));
     }
 
     // One pipeline is changed while it runs, one is removed during a call, and one is added.
@@ -224,6 +226,9 @@ async fn a_reload_adds_changes_and_removes_pipelines() {
         .logs(&["of{pipeline=one}", "configuration applied: new limits"])
         .await;
     consume(&worker, &["three"]).await;
+    for name in ["one", "three"] {
+        assert_eq!(worker.metric(&is_refused(name)), Some(0.0));
+    }
     file.publish("three", "acme", 2).await;
     until("its jobs", || worker.metric(&done("three")) == Some(2.0)).await;
     worker.logs(&["pipeline stopped", "two"]).await;

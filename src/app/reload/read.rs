@@ -180,13 +180,19 @@ mod tests {
         let running = tokio::spawn(worker.run(stop.clone()));
         write("many");
         let refused = "sluicegate_config_reloads_total{result=\"refused\"} 1";
-        let reported = async {
-            while !metrics.encode().contains(refused) {
-                sleep(Duration::from_millis(50)).await;
-            }
+        let shows = async |line: &str| {
+            let shown = async {
+                while !metrics.encode().contains(line) {
+                    sleep(Duration::from_millis(50)).await;
+                }
+            };
+            let shown = timeout(Duration::from_secs(20), shown).await;
+            assert!(shown.is_ok(), "{line} is missing in {}", metrics.encode());
         };
-        let reported = timeout(Duration::from_secs(20), reported).await;
-        assert!(reported.is_ok(), "{}", metrics.encode());
+        shows(refused).await;
+        shows("sluicegate_config_refused 1").await;
+        write("5");
+        shows("sluicegate_config_refused 0").await;
         stop.soft.cancel();
         running.await.expect("no panic").expect("it was stopped");
     }

@@ -137,6 +137,8 @@ metrics! {
         "Breakers that failures reported by this worker opened";
     config_reloads: ByLabel<Counter> = by("result", ["applied", "refused"]),
         "Configurations read again, by result";
+    config_refused: Gauge,
+        "1 while the configuration, as last read, is refused";
     pipeline_restarts: Counter,
         "Restarts of the pipeline after an error";
     exec_restarts: Counter,
