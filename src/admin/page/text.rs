@@ -72,7 +72,7 @@ impl ShownName {
 #[derive(Debug, Clone, Template)]
 #[template(
     ext = "html",
-    source = r#"<time title="{{ long }}" datetime="{{ machine }}">{{ clock }}</time>{% if !distance.is_empty() %} <span class="away"{% if ends_ms > 0 %} data-ends="{{ ends_ms }}"{% endif %}>{{ distance }}</span>{% endif %}"#
+    source = r#"<time title="{{ long }}" datetime="{{ machine }}"{% if now_ms > 0 %} data-now="{{ now_ms }}"{% endif %}>{{ clock }}</time>{% if !distance.is_empty() %} <span class="away"{% if ends_ms > 0 %} data-ends="{{ ends_ms }}"{% endif %}>{{ distance }}</span>{% endif %}"#
 )]
 pub struct ShownTime {
     /// Time `14:32:05`, or `24 Nov 14:32` on another day.
@@ -84,11 +84,21 @@ pub struct ShownTime {
     distance: String,
     /// Milliseconds since 1970 of an end in the future.
     ends_ms: u64,
+    /// Milliseconds since 1970 of the time of the view, from which the browser counts down.
+    now_ms: u64,
 }
 
 impl askama::filters::HtmlSafe for ShownTime {}
 
 impl ShownTime {
+    /// Describes the time of a view.
+    pub fn now(now_ms: u64) -> Self {
+        Self {
+            now_ms,
+            ..Self::of(now_ms, now_ms)
+        }
+    }
+
     /// Describes `at_ms` as a future end, seen from `now_ms`, with the time left.
     pub fn end(now_ms: u64, at_ms: u64) -> Self {
         let left = at_ms.saturating_sub(now_ms);
@@ -150,6 +160,7 @@ impl ShownTime {
             long: long.replace("GMT", "UTC"),
             distance: String::new(),
             ends_ms: 0,
+            now_ms: 0,
         }
     }
 }

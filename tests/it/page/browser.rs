@@ -284,6 +284,17 @@ async fn an_operator_can_use_the_whole_page_in_a_browser() {
     let focused = browser.is("document.activeElement.className").await;
     assert_eq!(focused, json!("scroll"), "the focus stays");
 
+    // Countdowns follow the server's clock, although this computer's is ten days slow.
+    let slow = "(Date.now = () => new Date().getTime() - 864e6, 0)";
+    browser.is(slow).await;
+    let left = "document.querySelector('[data-ends]').textContent";
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let started = Instant::now();
+    while browser.is(left).await.to_string().contains("d ") {
+        assert!(started.elapsed() < PATIENCE, "it counts from its own clock");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+
     // A reader is asked for the other token, and then returns to the question.
     browser.click("Pause…").await;
     browser

@@ -230,6 +230,9 @@ async fn without_a_session_a_client_signs_in_and_all_answers_have_strict_headers
         let expected = if view.contains("letter") { 404 } else { 200 };
         assert_eq!(answer.status, expected, "{view}: {answer:?}");
         is_plain(&answer);
+        // A view with countdowns also shows the server's time.
+        let counts_down = view == "/ui" || view.contains("/tenant");
+        assert_eq!(answer.body.contains(" data-now=\""), counts_down, "{view}");
     }
     assert_eq!(reader.get("/ui/nothing").await.status, 404);
     assert_eq!(reader.get("/ui?pipeline=default").await.status, 200);

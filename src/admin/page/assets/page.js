@@ -5,6 +5,12 @@
   var link = document.getElementById("link");
   var offset = 0; // milliseconds by which the server's clock is ahead
 
+  // Sets the offset from the server's time in a new element.
+  function set(at) {
+    var now = at.querySelector("[data-now]");
+    if (now) { offset = Number(now.dataset.now) - Date.now(); }
+  }
+
   // Formats a time as the server does: "in 2m 5s".
   function span(ms) {
     var s = Math.floor(ms / 1000);
@@ -47,6 +53,7 @@
     }
     at.querySelectorAll(".scroll").forEach(function (it) { scrolled.push(it.scrollLeft); });
     at.innerHTML = part.html; // the server's own HTML, in which all text from outside is escaped
+    set(at);
     at.querySelectorAll(".scroll").forEach(function (it, i) { it.scrollLeft = scrolled[i] || 0; });
     if (key) {
       var again = at.querySelector(key);
@@ -98,6 +105,7 @@
   document.addEventListener("visibilitychange", function () {
     if (document.hidden) { close(); } else { open(); }
   });
+  set(main);
   setInterval(count, 1000);
   if (!document.hidden) { open(); }
 })();

@@ -147,7 +147,7 @@ pub(super) async fn html(
     let gone = source.roster(|roster| roster.seen(&pipeline, now_ms, named));
     let all = tenants.tenants.len() as u64 + tenants.tenants_not_shown;
     let view = FleetView {
-        now: ShownTime::of(now_ms, now_ms),
+        now: ShownTime::now(now_ms),
         held: asks.held.map(|held| HoldNotice {
             is_paused: held.0 == "pause",
             until: (asks.held_until_ms).map(|until_ms| ShownTime::end(now_ms, until_ms)),

@@ -192,7 +192,7 @@ fn view(asked: &ViewRequest, found: &InspectionAnswer) -> TenantView {
     let pipeline = asked.pipeline.as_deref().unwrap_or_default();
     let of_it = [("tenant", name), ("pipeline", pipeline)];
     TenantView {
-        now: ShownTime::of(now_ms, now_ms),
+        now: ShownTime::now(now_ms),
         pipeline: pipeline.to_owned(),
         of_it: query(of_it),
         letters: query(of_it),

@@ -108,7 +108,7 @@ pub(super) async fn html(
     };
     let shown = answer.tenants.len() as u64;
     let view = TenantsView {
-        now: ShownTime::of(answer.now_ms, answer.now_ms),
+        now: ShownTime::now(answer.now_ms),
         search: search.to_owned(),
         sort: (*sort).to_owned(),
         pipeline: asked.pipeline.clone().unwrap_or_default(),
