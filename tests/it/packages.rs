@@ -124,7 +124,7 @@ async fn fit(all: &[Value], has_secret: bool) {
     let budget = of_kind(all, "PodDisruptionBudget");
     // A node with the only worker can be drained, too.
     assert_eq!(budget["spec"]["maxUnavailable"], 1);
-    // So can one whose workers are paused or wait for a server.
+    // A node with paused workers, or with workers that wait for a server, can be drained, too.
     assert_eq!(budget["spec"]["unhealthyPodEvictionPolicy"], "AlwaysAllow");
     assert_eq!(&budget["spec"]["selector"]["matchLabels"], selected);
     let selected = selected.as_object().expect("labels");

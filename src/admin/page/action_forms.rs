@@ -135,7 +135,7 @@ impl FormValues {
         Self(pairs.into_owned().collect())
     }
 
-    /// Adds the values of `query`. Those of the form come first.
+    /// Adds the values of `query`, behind the values of the form.
     pub fn and(mut self, query: &str) -> Self {
         self.0.extend(Self::of(query.as_bytes()).0);
         self

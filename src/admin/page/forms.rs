@@ -148,7 +148,7 @@ fn asking_back<'a>(
     form_token: &'a str,
     is_again: bool,
 ) -> ConfirmForm<'a> {
-    // An input loses line breaks, or sends others.
+    // A browser removes or replaces line breaks in fields.
     let changes = |value: &str| value.contains(char::is_control);
     let fields = act.fields(values, is_again).into_iter();
     let (kept, fields): (Vec<_>, Vec<_>) = fields.partition(|field| changes(&field.value));

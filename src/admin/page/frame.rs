@@ -146,9 +146,9 @@ pub struct ConfirmForm<'a> {
     pub also: Option<(&'static str, &'static str)>,
     pub fields: Vec<FormField>,
     pub hidden: Vec<(&'static str, &'a str)>,
-    /// Values that a form would change, as the query of its action.
+    /// Query of the form's action, with the values that a browser would change in fields.
     pub query: String,
-    /// Those that would be fields, as shown.
+    /// Names and shown texts of values in `query` for which there is no field.
     pub unchanged: Vec<(&'static str, ShownName)>,
     pub form_token: &'a str,
     pub back: String,

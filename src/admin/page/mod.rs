@@ -321,7 +321,7 @@ impl Page {
         (headers, body).into_response()
     }
 
-    /// Returns the frame of the page at the address `here`, or of one that leads back there.
+    /// Returns the frame of a page. Its links lead to the address `here` and its pipeline.
     fn around<'a>(&self, viewer: &Viewer, title: &'a str, here: &str) -> PageFrame<'a> {
         let values = here.split_once('?').map_or("", |(_, values)| values);
         let values = FormValues::of(values.as_bytes());

@@ -9,8 +9,8 @@
 //! Workers learn of each other through a registry in Redis. In one atomic *exchange* a worker
 //! registers its own policy with Redis's time and reads all others. It makes an exchange before its
 //! first question to the gate, before it puts a changed policy in force (with both the old and the
-//! new policy; only with the new one before its first exchange, since the old one never was in
-//! force), and every second. A worker whose last exchange was *sent* more than [`AGREED_FOR_MS`]
+//! new policy; only with the new one before its first exchange, since no job has started under the
+//! old one), and every second. A worker whose last exchange was *sent* more than [`AGREED_FOR_MS`]
 //! ago does not ask the gate.
 //!
 //! # Why the larger of two policies bounds all starts

@@ -177,12 +177,13 @@ impl Registry {
     /// until it has registered `next`.
     ///
     /// # Errors
-    /// [`GateError`] if nothing was changed. Only before the first exchange `next` is this worker's
-    /// policy even so.
+    /// [`GateError`] if nothing was changed. Before the first exchange, `next` becomes this
+    /// worker's policy also in this case.
     pub async fn switch_to(&mut self, next: NamedPolicy) -> Result<RegistryAgreement, GateError> {
         if self.known.is_empty() {
-            // Without an exchange this worker has not asked the gate, so its policy never was in
-            // force. Registered, it would count for a longest window.
+            // Before its first exchange a worker does not ask the gate, so no job has started
+            // under the old policy. If it were registered, all workers would enforce it for a
+            // longest window.
             self.own = next.clone();
         }
         let mut mine = vec![&self.own];

@@ -192,7 +192,7 @@ async fn closing_a_broker_that_does_not_answer_takes_bounded_time() {
         bed.broker.stop_consuming().await;
         bed.broker.close().await;
     };
-    // As after a second signal: it has just begun to stop.
+    // A second signal arrives soon after the first: the worker has just begun to stop.
     let closing_hastily = async {
         let started = Instant::now();
         let stopping = hasty.broker.stop_consuming();
