@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use async_rs::traits::Reactor;
 use futures_util::{Stream, StreamExt};
 use lapin::tcp::RustlsConnector;
 use lapin::uri::{AMQPScheme, AMQPUri};
@@ -275,7 +276,7 @@ async fn connect(
             // This runs on the connection's own thread, which must not outlive the timeout either.
             let connecting = async {
                 let addresses: Vec<SocketAddr> = tokio::net::lookup_host(host).await?.collect();
-                let stream = AsyncTcpStream::connect(&runtime, addresses).await?;
+                let stream = connect_first(&runtime, &addresses).await?;
                 if let AsyncTcpStream::Plain(stream) = &stream {
                     socket.hold(stream.get_ref())?;
                 }
@@ -300,6 +301,25 @@ async fn connect(
     .await
 }
 
+/// Connects to the first address that answers. Each may take an equal part of the timeout, so that
+/// one of several nodes that does not answer keeps no other from being tried.
+async fn connect_first(
+    runtime: &async_rs::TokioRuntime,
+    addresses: &[SocketAddr],
+) -> io::Result<AsyncTcpStream<<async_rs::TokioRuntime as Reactor>::TcpStream>> {
+    let parts = u32::try_from(addresses.len() + 1).unwrap_or(u32::MAX);
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        let connecting = AsyncTcpStream::connect(runtime, *address);
+        match tokio::time::timeout(CONNECT_TIMEOUT / parts, connecting).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(error)) => last = error,
+            Err(_) => last = io::ErrorKind::TimedOut.into(),
+        }
+    }
+    Err(last)
+}
+
 /// Reads the certificate files, so that the next connection uses replaced certificates.
 async fn connector(tls: Tls) -> io::Result<RustlsConnector> {
     let made = tokio::task::spawn_blocking(move || tls::client(&tls)).await;
@@ -312,6 +332,31 @@ async fn connector(tls: Tls) -> io::Result<RustlsConnector> {
 mod tests {
     use super::*;
     use config::Config;
+    use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_keeps_no_other_from_being_tried() {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket
+            .bind("127.0.0.1:0".parse().expect("an address"))
+            .expect("a port");
+        // Two connections fill the queue of this listener. The system drops the next ones.
+        let full = socket.listen(1).expect("a listener");
+        let silent = full.local_addr().expect("its address");
+        let queued = [
+            TcpStream::connect(silent).await,
+            TcpStream::connect(silent).await,
+        ];
+        let good = TcpListener::bind("127.0.0.1:0").await.expect("a listener");
+        let address = good.local_addr().expect("its address");
+        let runtime = async_rs::Runtime::tokio_current();
+        let connected = connect_first(&runtime, &[silent, address]).await;
+        let AsyncTcpStream::Plain(stream) = connected.expect("a connection") else {
+            panic!("TLS was not asked for");
+        };
+        assert_eq!(stream.get_ref().peer_addr().expect("its address"), address);
+        assert!(queued.iter().all(Result::is_ok));
+    }
 
     #[test]
     fn a_url_without_a_virtual_host_means_the_default_one() {
