@@ -1,10 +1,12 @@
 //! Counts the jobs in the queues at intervals, for metrics. A failed count is repeated later and
 //! affects nothing else.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lapin::Channel;
+use tokio::time::Instant;
 
 use super::BrokerState;
 use super::connection::AmqpLink;
@@ -13,36 +15,48 @@ use crate::{BrokerError, QueueBacklog};
 
 /// Interval between two counts.
 const COUNT_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a missing queue is not looked for. Each look closes a channel, and `lapin` never uses
+/// its number again, so that the connection would have none left after hours.
+const MISSING_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Counts repeatedly, on a channel of its own, until the session ends.
 pub(super) async fn watch(shared: Arc<BrokerState>, link: Arc<AmqpLink>) -> BrokerError {
-    let mut channel = None;
+    let (mut channel, mut missing) = (None, HashMap::new());
     loop {
         // A blocked connection answers nothing, and requests would pile up in memory.
         let found = match link.blocked() {
             true => None,
-            false => count_jobs(&shared, &link, &mut channel).await.ok(),
+            false => count_jobs(&shared, &link, &mut channel, &mut missing)
+                .await
+                .ok(),
         };
         shared.backlog.send_replace(found);
         tokio::time::sleep(COUNT_INTERVAL).await;
     }
 }
 
-/// Counts the jobs. `channel` is an open channel, or `None` to open one.
+/// Counts the jobs. `channel` is an open channel, or `None` to open one. `missing` has the queues
+/// that were missing, and when.
 async fn count_jobs(
     shared: &BrokerState,
     link: &AmqpLink,
     channel: &mut Option<Channel>,
+    missing: &mut HashMap<Arc<str>, Instant>,
 ) -> Result<QueueBacklog, BrokerError> {
     let names = &shared.topology.names;
     let mut backlog = QueueBacklog::default();
+    missing.retain(|_, at| at.elapsed() < MISSING_INTERVAL);
     for queue in &shared.topology.queues {
+        if missing.contains_key(&queue.name) {
+            continue;
+        }
         let open = match channel.take() {
             Some(open) => open,
             None => link.channel().await?,
         };
         // A refusal closes the channel. The queue is declared again when a publish misses it.
         let Some((messages, _)) = depth(&link.target, &open, &queue.name).await? else {
+            missing.insert(queue.name.clone(), Instant::now());
             continue;
         };
         *channel = Some(open);
