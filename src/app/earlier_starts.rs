@@ -12,9 +12,9 @@ use rules::delays::DelayLevels;
 use rules::failures::retry::Reconnect;
 use telemetry::Health;
 
-/// Asks RabbitMQ whether jobs were started before this worker. Waits until RabbitMQ answers,
-/// because until then there is nothing to start. Returns `None` if the worker was stopped
-/// meanwhile; then nothing may be claimed about its start.
+/// Asks RabbitMQ whether jobs were started before this worker. Waits until RabbitMQ accepts the
+/// connection, because until then there is nothing to start. Returns `None` if the worker was
+/// stopped meanwhile; then nothing may be claimed about its start.
 pub(super) async fn earlier_starts(
     config: &Config,
     levels: &DelayLevels,
@@ -27,7 +27,7 @@ pub(super) async fn earlier_starts(
         let mut pauses = Reconnect::default();
         loop {
             match in_use(&config.amqp, levels).await {
-                Err(why @ BrokerError::Unreachable { .. }) => {
+                Err(why) if lets_no_session_begin(&why) => {
                     outage.failed(began.elapsed(), &why);
                     health.set_no_session(why.to_string());
                     tokio::time::sleep(pauses.next(rand::random())).await;
@@ -50,4 +50,19 @@ pub(super) async fn earlier_starts(
         () = stop.soft.cancelled() => None,
         () = stop.hard.cancelled() => None,
     }
+}
+
+/// Returns true if a server that answers like this starts no job of any worker. Other errors are
+/// about one queue.
+fn lets_no_session_begin(why: &BrokerError) -> bool {
+    use BrokerError::{Credentials, Failed, Limit, Shortage, Unreachable, Vhost};
+    matches!(
+        why,
+        Unreachable { .. }
+            | Shortage { .. }
+            | Limit { .. }
+            | Credentials { .. }
+            | Vhost { .. }
+            | Failed { .. }
+    )
 }
