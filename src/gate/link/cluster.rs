@@ -8,8 +8,9 @@ use std::time::Duration;
 use ::redis::cluster_routing::Slot;
 use ::redis::{Client, ConnectionAddr, ConnectionInfo, Pipeline, ServerError, Value};
 use futures_util::future::{join_all, select_ok};
+use tokio::time::timeout;
 
-use super::node::Node;
+use super::node::{Node, TIMEOUT_IN_ALL};
 use super::parcel::Parcel;
 use super::slots::{self, Address};
 use super::{Answers, PrimaryLink, Request, Shards};
@@ -318,8 +319,18 @@ impl Cluster {
         Some(node)
     }
 
-    /// Renews the map if there is none or it is stale.
+    /// Renews the map if there is none or it is stale. Callers that wait for another's renewal fail
+    /// in the same time.
     async fn fresh_map(&self) -> Result<(), GateError> {
+        match timeout(TIMEOUT_IN_ALL, self.renew_map()).await {
+            Ok(renewed) => renewed,
+            Err(_) => Err(GateError::Unreachable(format!(
+                "no node of the cluster answered within {TIMEOUT_IN_ALL:?}"
+            ))),
+        }
+    }
+
+    async fn renew_map(&self) -> Result<(), GateError> {
         let version = {
             let map = self.map();
             if map.version > 0 && !map.stale {
