@@ -355,10 +355,16 @@ fn watch_servers(
         async move { broker.failed().await }
     });
     tasks.spawn("the task that measures the backlog", {
-        let (mut backlog, metrics) = (broker.backlog(), metrics.clone());
+        let (broker, health, metrics) = (Arc::clone(broker), health.clone(), metrics.clone());
         async move {
+            let mut backlog = broker.backlog();
             while backlog.changed().await.is_ok() {
-                metrics.set_backlog(*backlog.borrow_and_update());
+                let jobs = *backlog.borrow_and_update();
+                metrics.set_backlog(jobs);
+                if jobs.is_some() && broker.is_resting() {
+                    health.set_rabbitmq(true);
+                    metrics.set_up("rabbitmq", true);
+                }
             }
             // The broker is closed, so the worker ends soon.
             std::future::pending::<String>().await

@@ -205,6 +205,11 @@ impl AmqpBroker {
         self.shared.backlog.subscribe()
     }
 
+    /// Returns true if no deliveries are wanted, so that no session reports RabbitMQ's return.
+    pub fn is_resting(&self) -> bool {
+        self.shared.is_resting()
+    }
+
     /// Returns the queues' names.
     pub fn names(&self) -> &QueueNames {
         &self.shared.topology.names
@@ -291,6 +296,10 @@ async fn publish_split<M: Publishing>(
 }
 
 impl BrokerState {
+    fn is_resting(&self) -> bool {
+        *self.taking.borrow() == WantedDeliveries::Nothing
+    }
+
     /// Waits until the worker wants other deliveries than `these`, and returns which.
     async fn wants_other(&self, these: WantedDeliveries) -> WantedDeliveries {
         let mut taking = self.taking.subscribe();

@@ -188,8 +188,8 @@ pub(super) async fn supervise(
         }
         let Err(error) = ended else { break };
         attempts.ended(up);
-        // If the consuming connection is down, too, it logs the error.
-        if shared.acks.is_up() {
+        // If the consuming connection is down, too, it logs the error. A resting worker has none.
+        if shared.acks.is_up() || shared.is_resting() {
             attempts.log(&error);
         }
         if !attempts.pause(&shared.closed).await {

@@ -1,12 +1,15 @@
-//! A worker that may start no job, since it can't agree with the others on the policies in force.
+//! A worker that may start no job, since it can't agree with the others on the policies in force,
+//! or since it is paused.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use kit::api::{Api, Reply};
+use kit::proxy::{Proxy, Transfers, server_of};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, SECOND, counts, job, jobs, until};
 
 use crate::PROGRAM;
+use crate::cli::sluicegate;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_may_start_nothing_logs_it_and_releases_its_jobs() {
@@ -55,5 +58,34 @@ async fn a_worker_that_may_start_nothing_logs_it_and_releases_its_jobs() {
     until("ready", || missing() == "ready\n").await;
     assert_eq!(worker.metric("sluicegate_agreed"), Some(1.0));
     client.close().await;
+    worker.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_paused_worker_shows_that_rabbitmq_is_back() {
+    let (name, url) = Proxy::before(shared_rabbit().url(), Transfers::OPEN, 1).await;
+    let bed = Bed::on(&url, shared_redis().url());
+    let yaml = bed.yaml(
+        "max-requests: 1, window-size: 1s",
+        "http://127.0.0.1:9/",
+        "",
+    );
+    let worker = PROGRAM.start(&yaml);
+    let up = || worker.metric("sluicegate_up{server=\"rabbitmq\"}");
+    until("a session", || up() == Some(1.0)).await;
+    let nothing = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    name.lead_to(nothing.local_addr().expect("its address"));
+    drop(nothing);
+    name.cut();
+    until("its end", || up() == Some(0.0)).await;
+    let paused = tokio::task::block_in_place(|| sluicegate(&yaml, &["pause", "--all"]));
+    paused.exited(0);
+    name.lead_to(server_of(shared_rabbit().url()));
+    until("its return", || up() == Some(1.0)).await;
+    let ready = worker.get("/readyz").unwrap_or_default();
+    assert!(
+        ready.contains("paused") && !ready.contains("RabbitMQ"),
+        "{ready}"
+    );
     worker.stop();
 }
