@@ -7,7 +7,7 @@ use kit::gate::{FRESH, ask, fake_gate, limit, memory_gate, named_limit, tenant};
 use rules::limit::{Algorithm, Limit, Limits};
 
 /// Time between two starts: half a window.
-const STEP_MS: u64 = 500;
+const STEP_MS: u64 = 200;
 
 /// Compares the scripts with the model in each millisecond of three windows.
 async fn ends_in_the_same_millisecond(limits: Limits) {

@@ -277,6 +277,10 @@ impl Bed {
                 }
             }
         }
+    }
+
+    /// Compares everything that both sides have stored.
+    fn compare(&self) {
         let [short, whole] = self.sides.each_ref().map(Side::stored);
         assert_eq!(short, whole);
     }
@@ -293,8 +297,15 @@ async fn shortens_nothing_else(limits: Limits) {
         bed.begin();
         // The script itself decides the first question, and stores what the shortcut needs.
         bed.play(Step::Ask(1, 1, 1)).await;
-        for step in steps {
+        if sequence == 0 {
+            bed.compare();
+        }
+        for (at, step) in (1..).zip(steps) {
             bed.play(step).await;
+            // Several sequences begin with the same steps. The first of them compares these.
+            if at > LENGTH || sequence < count.pow(at) {
+                bed.compare();
+            }
         }
     }
     let [short, whole] = bed.sides.map(|side| side.short.load(Ordering::Relaxed));
