@@ -18,16 +18,21 @@ pub const PATIENCE: Duration = Duration::from_secs(180);
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// Waits until `done`, which must happen.
+/// Waits until `done`, which must happen. Asks at most a fifth of the time.
 #[track_caller]
 pub fn until(what: &str, mut done: impl FnMut() -> bool) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();
     async move {
         let started = Instant::now();
-        while !done() {
+        loop {
+            let asked = std::time::Instant::now();
+            if done() {
+                return;
+            }
+            let took = asked.elapsed();
             let waited = started.elapsed();
             assert!(waited < PATIENCE, "{caller}: waited in vain for {what}");
-            tokio::time::sleep(5 * MS).await;
+            tokio::time::sleep((4 * took).clamp(5 * MS, 200 * MS)).await;
         }
     }
 }
