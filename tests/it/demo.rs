@@ -60,13 +60,6 @@ fn limits(figures: &Value) -> Vec<(&str, u64)> {
 }
 
 #[test]
-fn one_limit() {
-    let figures = demo("limit", "30");
-    let limits = limits(&figures);
-    assert!(matches!(limits[..], [("default", 1..)]), "{limits:?}");
-}
-
-#[test]
 fn several_limits() {
     let figures = demo("limits", "60");
     let limits = limits(&figures);

@@ -123,7 +123,6 @@ async fn refusals_are_distinguished_and_hold_no_password() {
     rabbit.ctl(&["set_permissions", &reader, "^$", ".*", ".*"]);
     let error = refused(&reader, "hunter2", "/%2f").await;
     assert!(matches!(error, BrokerError::Forbidden { .. }), "{error:?}");
-    rabbit.ctl(&["delete_user", &reader]);
 
     let nobody = "amqp://guest:hunter2@127.0.0.1:1/%2f";
     let error = refusal(nobody, &queue, QueueType::Quorum).await;
@@ -254,7 +253,6 @@ async fn a_full_queue_nacks_until_it_has_room() {
         }
     };
     timeout(PATIENCE, until_taken).await.expect("there is room");
-    rabbit.ctl(&["clear_policy", &policy]);
     bed.broker.close().await;
 }
 

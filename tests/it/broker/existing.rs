@@ -233,7 +233,6 @@ async fn a_worker_without_permission_to_declare_takes_the_jobs_of_an_existing_qu
     }
     let unread = sluicegate(&of_user, &["check"]).exited(0).out;
     assert!(unread.contains("not all arguments were read"), "{unread}");
-    shared_rabbit().ctl(&["delete_user", &user]);
 
     // A queue whose jobs each worker would skip.
     let stream = unique("jobs");

@@ -144,27 +144,6 @@ fn publish(yaml: &str, tenant: &str, number: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_worker_starts_no_job_of_a_paused_tenant_until_it_resumes() {
-    let yaml = yaml();
-    let calls = Calls::default();
-    let worker = Running::configured(&yaml, calls.clone());
-    publish(&yaml, "acme", 1);
-    calls.are_of_tenant("acme", 1).await;
-
-    sluicegate(&yaml, &["tenant", "pause", "acme"]).exited(0);
-    publish(&yaml, "acme", 3);
-    publish(&yaml, "other", 1);
-    calls.are_of_tenant("other", 1).await;
-    waiting(&yaml, "acme", 3).await;
-    assert_eq!(calls.of_tenant("acme"), 1, "nothing of it started");
-
-    sluicegate(&yaml, &["tenant", "resume", "acme"]).exited(0);
-    calls.are_of_tenant("acme", 4).await;
-    worker.stop().await;
-    assert_eq!((calls.of_tenant("acme"), calls.of_tenant("other")), (4, 1));
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn a_running_worker_keeps_a_limit_that_an_operator_raises_and_lowers() {
     // 5 per hour.
     let yaml = yaml();

@@ -1,22 +1,10 @@
-//! The conformance of gates on Redis, in real time. tests/quick/gate/conformance.rs tests the gates
-//! in memory.
+//! The conformance of gates on Redis, in real time: that of each algorithm is in `access`, with the
+//! documented rights. tests/quick/gate/conformance.rs tests the gates in memory.
 
-use kit::gate::conformance::conforms;
 use kit::gate::shares::shares_conform;
 use kit::gate::{FRESH, LONG, LimitedGate, ask, gate_at, limit, redis_gate, started};
 use kit::servers::{shared_redis, unique};
 use rules::limit::Algorithm;
-
-#[tokio::test]
-async fn the_redis_gate_conforms() {
-    for algorithm in Algorithm::ALL
-        .into_iter()
-        .chain([Algorithm::CalendarWindow])
-    {
-        let long = redis_gate(limit(algorithm, 5, LONG));
-        conforms(algorithm, long, redis_gate(limit(algorithm, 1, 400))).await;
-    }
-}
 
 /// Several workers on one Redis, each with its own connection, never start more than the limit
 /// together.

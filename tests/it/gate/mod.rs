@@ -13,7 +13,6 @@ mod mixed;
 mod model;
 mod proxied;
 mod redis;
-mod seeds;
 mod sentinel;
 mod shards;
 mod shards_global;

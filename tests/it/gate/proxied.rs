@@ -238,14 +238,13 @@ async fn a_server_that_refuses_script_needs_calls_by_text() {
     rule.push("+eval");
     allow(&redis, "{p}", &rule);
     let servers = by_text(&url);
-    for algorithm in Algorithm::ALL {
-        let prefix = format!("{{p}}:{}", unique("text"));
-        let gate = |max, window_ms, name: &str| {
-            let gate = RedisGate::new(&servers, &format!("{prefix}{name}")).expect("a url");
-            LimitedGate::new(gate, limit(algorithm, max, window_ms))
-        };
-        conforms(algorithm, gate(5, LONG, ":long"), gate(1, 400, "")).await;
-    }
+    let algorithm = Algorithm::TokenBucket;
+    let prefix = format!("{{p}}:{}", unique("text"));
+    let gate = |max, window_ms, name: &str| {
+        let gate = RedisGate::new(&servers, &format!("{prefix}{name}")).expect("a url");
+        LimitedGate::new(gate, limit(algorithm, max, window_ms))
+    };
+    conforms(algorithm, gate(5, LONG, ":long"), gate(1, 400, "")).await;
     let watching = RedisGate::new(&servers, "{p}").expect("a url");
     let watching = watching.watching(Duration::from_secs(60));
     watching.begin(EarlierStarts::Fresh).await.expect("allowed");

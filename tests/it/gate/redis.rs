@@ -588,3 +588,18 @@ async fn an_unreadable_waitlist_affects_only_its_tenant() {
         other => panic!("{other:?}"),
     }
 }
+
+#[tokio::test]
+async fn the_clients_clock_does_not_count() {
+    let gate = kit::gate::redis_gate(limit(Algorithm::SlidingWindow, 1, 10_000));
+    assert_eq!(started(&ask(&gate, "t", 2, &[FRESH; 2]).await), 1);
+    let mut connection = raw(shared_redis());
+    let mut clock_ms = || -> u64 {
+        let time = redis::cmd("TIME").query(&mut connection);
+        let (seconds, micros): (u64, u64) = time.expect("Redis answers");
+        seconds * 1000 + micros / 1000
+    };
+    let before = clock_ms();
+    let shown = gate.inspect(&tenant("t")).await.expect("Redis answers");
+    assert!((before..=clock_ms()).contains(&shown.now_ms), "{shown:?}");
+}

@@ -535,19 +535,6 @@ fn an_answer_that_comes_too_late_starts_nothing() {
 }
 
 #[test]
-fn an_expired_permit_leaves_the_job_its_turn() {
-    let mut desk = Desk::new(4);
-    desk.deliver(DeliverySource::Fresh, &["a"]);
-    let done = desk.answer(MS, vec![vec![START]]);
-    let key = done.dispatched[0].0;
-    (desk.scheduler).finished(desk.now, key, MS * 26, Outcome::Late);
-    desk.step(MS);
-    desk.settled_all(1);
-    let asked = desk.step(MS * 2).asked;
-    assert_eq!(asked[0].asks[0].ticket, Some(Ticket::HAD_ITS_TURN));
-}
-
-#[test]
 fn a_permits_age_is_the_answer_time_beyond_the_latency() {
     for (took, starts) in [(40, true), (64, true), (66, false)] {
         let mut desk = Desk::new(4);
@@ -793,7 +780,9 @@ fn a_start_is_marked_as_repeated_until_its_permit_is_used() {
         desk.settled_all(1);
         desk.step(MS * 2).asked[0].asks[0]
     };
-    assert!(gives_back(&mut desk, Outcome::Late).readmitted);
+    let again = gives_back(&mut desk, Outcome::Late);
+    assert!(again.readmitted);
+    assert_eq!(again.ticket, Some(Ticket::HAD_ITS_TURN));
     desk.answer(MS, vec![vec![START]]);
     assert!(
         gives_back(&mut desk, Outcome::Late).readmitted,

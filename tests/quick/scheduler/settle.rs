@@ -298,23 +298,6 @@ fn configured_limits_decide_where_they_satisfy_the_api_and_headers_are_rounded()
 }
 
 #[test]
-fn a_throttle_that_is_never_stored_is_given_up() {
-    let mut desk = Desk::new(4);
-    let key = desk.start_one();
-    let hour = Duration::from_secs(3600);
-    let mut blocks = desk.ended(key, throttled(Some(hour))).blocked;
-    let mut times = 0;
-    for _ in 0..1000 {
-        times += blocks.len();
-        for (block, _) in blocks {
-            desk.scheduler.blocked(desk.now, block, Err(away()));
-        }
-        blocks = desk.step(MS * 100).blocked;
-    }
-    assert_eq!(times, 9);
-}
-
-#[test]
 fn an_actual_cost_corrects_a_limit_that_is_only_tried() {
     let limit = |name, unit| {
         let limit = Limit::new(name, Algorithm::SlidingWindow, 20, 1_000 * MS, 50 * MS);
