@@ -1,12 +1,23 @@
 //! Keys in Redis live as long as the usage that they hold counts.
 
-use gate::{Change, End, Gate, StartSettlement, TenantSettlements};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fake_redis::FakeRedis;
+use gate::{BreakerScope, Change, End, Gate, Rule, StartSettlement, TenantSettlements};
+use kit::gate::history::{BreakerReport, RULE};
 use kit::gate::{
-    FRESH, LimitedGate, ask, asking, fake_gate, limit, memory_gate, receipt, started, tenant,
+    FRESH, LONG, LimitedGate, ask, asking, clock, fake_gate, gate_on, limit, memory_gate, receipt,
+    started, tenant,
 };
 use kit::{MS, SECOND};
-use rules::limit::{Algorithm, Limit};
+use redis::cmd;
+use rules::answers::Quotas;
+use rules::gate::model::MARK_MS;
+use rules::limit::{Algorithm, Limit, Limits};
 use rules::scope::Labels;
+use rules::steering::{JobSighting, SIGHTING_KEPT_MS};
+use serde_json::json;
 
 /// Compares the scripts with the model while windows and leases pass without questions, which would
 /// postpone the expiry.
@@ -26,7 +37,8 @@ async fn no_key_expires_while_its_usage_counts() {
             let reply = replies[0].as_ref().expect("a decision");
             let ended = (0..2).map(|number| StartSettlement {
                 receipt: receipt(&ask[0], reply, number),
-                end: End::Cost(1),
+                // Every other round, the leases are renewed and end by themselves.
+                end: [End::Cost(1), End::Running][round % 2],
             });
             let settled = [TenantSettlements {
                 tenant: id.clone(),
@@ -37,8 +49,7 @@ async fn no_key_expires_while_its_usage_counts() {
             }];
             for step in 0..16 {
                 tokio::time::sleep(MS * 170).await;
-                // Every other round, the leases last until they end by themselves.
-                if step == 0 && round % 2 == 0 {
+                if step == 0 {
                     fake.gate.settle(&settled).await.expect("the gate answers");
                     model.gate.settle(&settled).await.expect("the gate answers");
                 }
@@ -78,4 +89,177 @@ async fn starts_after_a_lower_max(gate: &LimitedGate<impl Gate>) -> usize {
     let end = Change::Unlimit { name };
     gate.change(&scope, &end).await.expect("the gate answers");
     started(&ask(gate, "t", 100, &[FRESH; 50]).await)
+}
+
+/// A settlement whose answer was lost is sent again for up to a minute.
+#[tokio::test(start_paused = true)]
+async fn a_settlement_counts_once_in_a_minute() {
+    let limit = limit(Algorithm::FixedWindow, 5, LONG);
+    let (fake, model) = (fake_gate(limit.clone()), memory_gate(limit));
+    assert_eq!(counts_after_repeats(&fake).await, [2, 2, 1]);
+    assert_eq!(counts_after_repeats(&model).await, [2, 2, 1]);
+}
+
+/// Returns how many of three starts count, each time that the end of one is reported.
+async fn counts_after_repeats(gate: &LimitedGate<impl Gate>) -> Vec<u64> {
+    let asked = [asking("t", &gate.limits, &[FRESH; 3])];
+    let replies = gate.ask(&asked).await.expect("the gate answers");
+    let unused = StartSettlement {
+        receipt: receipt(&asked[0], replies[0].as_ref().expect("a decision"), 0),
+        end: End::Unused,
+    };
+    let settled = [TenantSettlements {
+        tenant: tenant("t"),
+        labels: Labels::default(),
+        limits: gate.limits.clone(),
+        call: "c".to_owned(),
+        settled: vec![unused],
+    }];
+    let mut counts = Vec::new();
+    for wait in [MARK_MS - 1, 1, 0] {
+        gate.settle(&settled).await.expect("the gate answers");
+        let shown = gate.inspect(&tenant("t")).await;
+        counts.push(shown.expect("the gate answers").limits[0].count);
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+    }
+    counts
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_on_a_job_is_kept_as_long_as_promised() {
+    let fake = fake_gate(limit(Algorithm::FixedWindow, 1, 1_000));
+    let sighting = json!({
+        "cancel": 7, "state": "cancelled", "at_ms": 0, "attempt": 1, "cost": 1, "queue": "q", "here_ms": 0,
+    });
+    let sighted = JobSighting {
+        tenant: tenant("t"),
+        job: "order-7".to_owned(),
+        sighting: serde_json::from_value(sighting).expect("a report"),
+    };
+    fake.gate.sighted(&[sighted]).await.expect("it is stored");
+    let is_kept = async || {
+        let found = fake.gate.sighting(&tenant("t"), "order-7").await;
+        found.expect("the gate answers").is_some()
+    };
+    tokio::time::sleep(Duration::from_millis(SIGHTING_KEPT_MS - 1)).await;
+    assert!(is_kept().await);
+    tokio::time::sleep(MS).await;
+    assert!(!is_kept().await);
+}
+
+/// Jobs wait for a month here, so a call that concerns the next second must not shorten the life of
+/// their waitlist.
+#[tokio::test(start_paused = true)]
+async fn no_call_shortens_the_life_of_a_waitlist() {
+    let server = Arc::new(FakeRedis::new(clock()));
+    let limits = vec![
+        limit(Algorithm::FixedWindow, 1, LONG),
+        Limit::concurrent("running", 3).expect("in range"),
+    ];
+    let limits = Limits::new(limits).expect("two names");
+    let gate = LimitedGate::new(gate_on(&server, "p"), limits);
+    let left = || {
+        let mut keys = server.keys().into_iter();
+        let key = keys.find(|key| key.ends_with(b":line"));
+        let left = server.command(cmd("PTTL").arg(key.expect("a waitlist")));
+        redis::from_redis_value::<u64>(left).expect("a number")
+    };
+    let asked = [asking("t", &gate.limits, &[FRESH; 3])];
+    let replies = gate.ask(&asked).await.expect("the gate answers");
+    let lasts = left();
+    assert!(lasts > LONG, "{lasts}");
+    let scope = BreakerScope::from(tenant("t"));
+    gate.block(&scope, SECOND, "test")
+        .await
+        .expect("it is stored");
+    assert_eq!(left(), lasts, "block");
+    let quotas = [(tenant("t"), Quotas::read("7/9"))];
+    gate.advertised(&quotas).await.expect("it is stored");
+    assert_eq!(left(), lasts, "quota");
+    let failed = BreakerReport::Failed { of: "", jitter: 0 };
+    for report in [failed, failed, BreakerReport::Probe, BreakerReport::Release] {
+        let batch = [(scope.clone(), report.event(0))];
+        gate.report(&RULE, &batch).await.expect("it is stored");
+        assert_eq!(left(), lasts, "{report:?}");
+    }
+    let (name, duration_ms) = ("default".to_owned(), 1_000);
+    for change in [
+        Change::Pause { duration_ms },
+        Change::Resume,
+        Change::Limit {
+            name: name.clone(),
+            max: 1,
+            duration_ms,
+        },
+        Change::Unlimit { name },
+        Change::Reset,
+    ] {
+        gate.change(&scope, &change).await.expect("it is stored");
+        assert_eq!(left(), lasts, "{change:?}");
+    }
+    let settled = [TenantSettlements {
+        tenant: tenant("t"),
+        labels: Labels::default(),
+        limits: gate.limits.clone(),
+        call: "c".to_owned(),
+        settled: vec![StartSettlement {
+            receipt: receipt(&asked[0], replies[0].as_ref().expect("a decision"), 0),
+            end: End::Cost(1),
+        }],
+    }];
+    gate.settle(&settled).await.expect("it is stored");
+    assert_eq!(left(), lasts, "settle");
+}
+
+/// What keeps jobs from starting lasts for hours, in which none of the tenant's jobs may ask.
+#[tokio::test(start_paused = true)]
+async fn what_lasts_longer_than_waitlists_is_kept() {
+    let (name, duration_ms) = ("default".to_owned(), 5 * 3_600_000);
+    let limited = Change::Limit {
+        name,
+        max: 2,
+        duration_ms,
+    };
+    let rule = Rule {
+        failures: 1,
+        first_wait_ms: duration_ms,
+        longest_wait_ms: duration_ms,
+        lease_ms: duration_ms,
+    };
+    let failed = BreakerReport::Failed { of: "", jitter: 0 }.event(0);
+    for (case, from) in (0..5).flat_map(|case| [0, 2, 9].map(|from| (case, from))) {
+        let limit = limit(Algorithm::SlidingWindow, 3, 1_000);
+        let (fake, model) = (fake_gate(limit.clone()), memory_gate(limit));
+        let scope = BreakerScope::from(tenant("t"));
+        macro_rules! both {
+            ($call:ident($($argument:expr),+)) => {{
+                fake.gate.$call($($argument),+).await.expect("the gate answers");
+                model.gate.$call($($argument),+).await.expect("the gate answers");
+            }};
+        }
+        match case {
+            0 => both!(block(&scope, Duration::from_millis(duration_ms), "test")),
+            1 => both!(change(&scope, &Change::Pause { duration_ms })),
+            2 => both!(change(&scope, &limited)),
+            3 => both!(report(&rule, &[(scope.clone(), failed.clone())])),
+            _ => both!(advertised(&[(tenant("t"), Quotas::read("7/9"))])),
+        }
+        let one = [asking("t", &fake.limits, &[FRESH])];
+        let mut before = Vec::new();
+        let waits = [duration_ms - 1, 1, duration_ms - 1, 1];
+        for (round, wait_ms) in waits.into_iter().enumerate() {
+            if round >= from {
+                both!(ask(&one));
+            }
+            tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+            let shown = [
+                fake.inspect(&tenant("t")).await,
+                model.inspect(&tenant("t")).await,
+            ];
+            let [stored, kept] = shown.map(|shown| shown.expect("the gate answers"));
+            assert_eq!(stored, kept, "{case}, {from}");
+            before.push((kept.blocked_until_ms, kept.limits[0].max));
+        }
+        assert!(case == 4 || before[0] != before[3], "{case}, {from}");
+    }
 }
