@@ -293,7 +293,8 @@ impl State {
         // waitlists of the tenant's parts, when they are next read.
         let min = match change {
             Change::Reset => RESET_MS,
-            _ => KEEP_MS,
+            Change::Pause { .. } | Change::Limit { .. } => KEEP_MS,
+            Change::Resume | Change::Unlimit { .. } => 0,
         };
         if self.expires > 0 || self.needed_until() > now || *change == Change::Reset {
             self.expires = self.expires.max(now + min);

@@ -4,6 +4,7 @@ mod boundaries;
 mod conformance;
 mod epoch;
 mod expiry;
+mod histories;
 mod instructions;
 mod lua;
 mod shortcut;
