@@ -76,7 +76,7 @@ enum DeadCommand {
     /// between it is in both queues. Ctrl-C stops between two jobs; run the command again for the
     /// rest. Replaying a canceled job ends its cancellation.
     #[command(after_help = "Examples:
-  sluicegate dead replay --reason 'HTTP 503' --limit 10
+  sluicegate dead replay --reason 'answered 503' --limit 10
   sluicegate dead replay --all --rate 10/s")]
     Replay {
         #[command(flatten)]

@@ -46,7 +46,7 @@ pub struct EchoArgs {
     /// limiter can follow: 3/10s:nginx
     #[arg(long, value_name = "CALLS/WINDOW[:all][:LIMITER]", value_parser = limit)]
     limit: Option<ApiLimit>,
-    /// Duration of a call: 80ms, uniform:50ms-200ms, or lognormal:80ms,0.5 (median and deviation);
+    /// Duration of a call: 80ms, uniform:50ms-200ms, or lognormal:80ms,0.5 (median and sigma);
     /// up to 1h
     #[arg(long, value_name = "TIME", default_value = "0ms")]
     latency: Latency,
@@ -59,7 +59,7 @@ pub struct EchoArgs {
     /// Start each line with the call's time in seconds after the first call
     #[arg(long)]
     times: bool,
-    /// Status of all other answers
+    /// Status of answers to calls that are neither throttled nor failed at random
     #[arg(long, value_name = "STATUS", default_value = "200", value_parser = status)]
     status: StatusCode,
 }

@@ -47,12 +47,12 @@ pub struct PauseArgs {
 
 /// End `pause --all` and `drain`
 ///
-/// In all pipelines, unless --pipeline names one.
+/// It resumes all pipelines unless --pipeline names one.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   sluicegate resume --all
 
-What a 429 or the breaker stopped: sluicegate tenant resume --all")]
+After a 429 or an open breaker: sluicegate tenant resume --all")]
 pub struct ResumeArgs {
     /// All tenants at all workers (required)
     #[arg(long, required = true)]

@@ -13,7 +13,7 @@ use rules::tenant::Tenant;
 use super::labels::LabelArgs;
 use super::{Failure, print_json};
 
-/// Show a tenant's limits, usage, backlog, and what its jobs wait for until when
+/// Show a tenant's limits, usage and backlog, why its jobs wait, and when they start
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate inspect acme

@@ -56,7 +56,7 @@ enum JobCommand {
         #[arg(long, conflicts_with_all = ["span", "wait"])]
         undo: bool,
     },
-    /// Show a job's phase, its attempt, and what it waits for until when
+    /// Show a job's phase, its attempt, why it waits, and when the wait ends
     #[command(after_help = "Examples:
   sluicegate job show --tenant acme --id order-7
   sluicegate job show --tenant acme --id order-7 --wait 5m --json")]

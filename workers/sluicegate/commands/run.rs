@@ -17,7 +17,7 @@ use super::Failure;
 /// once; other workers then repeat the calls in flight.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  sluicegate run --config /etc/sluicegate.yaml
+  sluicegate run --config /etc/sluicegate/sluicegate.yaml
   sluicegate run --pipeline orders
   sluicegate run --record jobs.jsonl")]
 pub struct RunArgs {

@@ -53,8 +53,8 @@ const MAX_CONFIGURATIONS: usize = 16;
 A line of a file for --jobs: {\"at\": 1.5, \"tenant\": \"acme\", \"cost\": 3}
 It can also have priority, plan, routing_key and header ({\"x-endpoint\": \"/v1\"}).
 
-A run ends when all jobs are done or dead letters. It also ends if no job can end any more (such as when the API fails every
-call), and then prints how many jobs were not done, and why.")]
+A run ends when all jobs are done or dead letters. It also ends if no job can end any more, such as when the API
+fails every call, and then prints how many jobs were not done, and why.")]
 pub struct SimulateArgs {
     /// Configuration file (repeatable: several are shown side by side)
     #[arg(
@@ -86,7 +86,7 @@ pub struct SimulateArgs {
     /// How jobs are distributed over tenants: even, zipf, or zipf:1.2
     #[arg(long, value_name = "SKEW", default_value = "even")]
     skew: Skew,
-    /// Cost of a job: 3, uniform:1-5, or lognormal:800,0.7 (median and deviation) [default: 1]
+    /// Cost of a job: 3, uniform:1-5, or lognormal:800,0.7 (median and sigma) [default: 1]
     #[arg(long, value_name = "COST")]
     cost: Option<CostDistribution>,
     /// Duration of a call: 80ms, uniform:50ms-200ms, or lognormal:80ms,0.5; up to 1h
@@ -103,7 +103,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "CALLS/TIME[:tenant][:LIMITER]")]
     api_limit: Option<ApiLimit>,
     /// The limits of an API that Sluicegate knows (`init --api` lists the APIs). A plan follows
-    /// after a colon, as in shopify-graphql:plus; without it, the first plan is played. The API
+    /// after a colon, as in shopify-graphql:plus; without it, the first plan applies. The API
     /// answers calls above the limits with 429
     #[arg(long, value_name = "API[:PLAN]", conflicts_with = "api_limit")]
     api_limiter: Option<PlayedLimits>,

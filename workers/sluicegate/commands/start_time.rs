@@ -11,7 +11,8 @@ use serde_json::Value;
 /// The options.
 #[derive(Debug, Args)]
 pub struct StartOptions {
-    /// Earliest start, as a delay after a worker first sees the job (header x-delay)
+    /// Earliest start, as a delay after the publication, or, if RabbitMQ writes no timestamp, after a
+    /// worker first sees the job (header x-delay)
     #[arg(long, value_name = "TIME", value_parser = delay)]
     delay: Option<Duration>,
     /// Earliest start, as a time of Redis's clock: 2026-01-31T12:00:00Z, or seconds or milliseconds

@@ -38,9 +38,10 @@ A case:
       expect:
         starts: [0, 0, 0, 1s]
 
-A case can also have pipeline, workers, api (latency, errors, throttles, limit), redis-latency, within and seed.
+A case can also have pipeline, workers, api (latency, errors, throttles, limit, limiter),
+redis-latency, within and seed.
 Expectations:
-  starts, start, order                  start times and start order; tolerance (100ms) is the permitted difference
+  starts, start, order                  start times and order, within the tolerance (100ms)
   waits-at-most, done-after-at-most     p50, p99, max
   makespan-at-most, deliveries-at-most  maximum
   fullest-window, would-have-waited     by name of the limit or shadow limit
