@@ -87,7 +87,7 @@ keys! {
         .note("From each of the 35 delay queues it holds an eighth of that plus \
             `dispatch.concurrency` (as of the start). A higher value hides the latency to the \
             broker, a lower one spreads jobs evenly over workers. It bounds a worker's memory: \
-            lower it if bodies are large (docs/GUARANTEES.md, *Resource bounds*).");
+            lower it if bodies are large ([resource bounds](GUARANTEES.md#resource-bounds)).");
     CONSUMER_TIMEOUT: Duration = duration::<{ 10 * SECOND }, { 7 * DAY }>("amqp.consumer-timeout")
         .default("30m")
         .example("10m")

@@ -156,8 +156,8 @@ keys! {
         .secret()
         .example("http://proxy:3128")
         .about("Proxy for calls and requests for access tokens.")
-        .note("Default: `HTTPS_PROXY` or `HTTP_PROXY`, except for hosts in `NO_PROXY`. See \
-            [proxies](HANDLERS.md#proxies).");
+        .note("Default: `HTTPS_PROXY`, `HTTP_PROXY` or `ALL_PROXY`, except for hosts in `NO_PROXY`. \
+            See [proxies](HANDLERS.md#proxies).");
     PROXY_FILE: String = file("dispatch.http.proxy-file").about("File that contains `dispatch.http.proxy`.");
     TIMEOUT: Duration = duration::<1, MAX_CALL_MS>("dispatch.http.timeout")
         .default("10s")

@@ -11,7 +11,7 @@ keys! {
         .default("5")
         .example("9")
         .live()
-        .about("Number of attempts that may fail (408, 5xx, no connection) before a job becomes a \
+        .about("Number of attempts that may fail (408, 423, 425, 5xx, no answer) before a job becomes a \
             dead letter.")
         .note("It goes to `jobs.dead`. Waiting for a limit uses no attempt.");
     INITIAL_INTERVAL: Duration = duration::<1, DAY>("retry.initial-interval")
