@@ -222,20 +222,13 @@ impl PipelineSet {
         (&self.started.admin, &self.started.log) != (&new.admin, &new.log)
     }
 
-    /// Returns `config` with the admin port and the log of this process.
-    fn of_process(&self, config: &Config) -> Config {
-        Config {
-            admin: self.started.admin.clone(),
-            log: self.started.log.clone(),
-            ..config.clone()
-        }
-    }
-
     /// Returns why a changed or new pipeline can't be assembled, or `None` if all can.
     fn wrong(&self, new: &Pipelines) -> Option<String> {
         let mut differ = new.each().iter().filter(|(name, config)| {
             let running = self.running.get(name);
-            running.is_none_or(|running| running.wanted.borrow().config != self.of_process(config))
+            running.is_none_or(|running| {
+                running.wanted.borrow().config != self.started.sharing(config)
+            })
         });
         differ.find_map(|(name, config)| {
             let why = self.check_config(config).err()?;
@@ -254,7 +247,7 @@ impl PipelineSet {
             }
         }
         for (name, config) in new.each() {
-            let config = self.of_process(config);
+            let config = self.started.sharing(config);
             changed |= match self.running.get(name) {
                 Some(running) => change(name, running, &config),
                 None => {

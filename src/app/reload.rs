@@ -62,7 +62,7 @@ pub struct WantedPipeline {
 enum StewardEvent {
     Nothing,
     Config(Box<Config>),
-    Reading(ConfigReading),
+    Reading(Box<ConfigReading>),
 }
 
 impl Reload {
@@ -91,8 +91,8 @@ impl Reload {
         match self {
             Self::Off => std::future::pending().await,
             Self::Read(read) => StewardEvent::Reading(match read.kept.take() {
-                Some(kept) => *kept,
-                None => read.next().await,
+                Some(kept) => kept,
+                None => Box::new(read.next().await),
             }),
             Self::Updates(wanted, start) => {
                 // The sender outlives this pipeline.
@@ -186,7 +186,7 @@ impl Steward {
                 StewardEvent::Config(config) => {
                     self.apply(*config, false).await;
                 }
-                StewardEvent::Reading(reading) => self.read(reading).await,
+                StewardEvent::Reading(reading) => self.read(*reading).await,
             }
             self.agree_and_follow().await;
         }

@@ -51,6 +51,7 @@ mod tests {
 
     use super::super::{env, file};
     use super::*;
+    use crate::reading::shown_value::ShownValues;
 
     #[test]
     fn a_key_of_a_missing_feature_is_refused_by_name() {
@@ -64,6 +65,7 @@ mod tests {
             ],
             folder: PathBuf::new(),
             problems: Vec::new(),
+            shown: ShownValues::default(),
         };
         let part = |is_there| OptionalFeature {
             feature: "http",

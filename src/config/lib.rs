@@ -23,7 +23,6 @@ mod reading;
 mod schema;
 mod sections;
 mod shape;
-mod shown_value;
 mod values;
 mod warnings;
 mod watch;

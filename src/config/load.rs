@@ -8,17 +8,16 @@ use super::features::OPTIONAL_FEATURES;
 use super::keys::KEYS;
 use super::reading::input::ConfigInput;
 use super::reading::key::{AppliesAt, ConfigKey};
+use super::reading::shown_value::ShownValues;
 use super::sections::admin::Admin;
 use super::sections::amqp::{Amqp, CONSUMER_TIMEOUT, too_short};
-use super::sections::delay::DelayConfig;
+use super::sections::delay::{DelayConfig, MAX_IN_MEMORY};
 use super::sections::dispatch::Dispatch;
-use super::sections::job;
 use super::sections::log::Log;
 use super::sections::rate_limiter::RateLimiter;
 use super::sections::rate_limiter::limit_keys::{LIMITS, SCOPE};
 use super::sections::redis::Redis;
 use super::sections::section::Section as _;
-use super::shown_value::ShownValues;
 use rules::failures::retry::RetryPolicy;
 use rules::job::Fields;
 
@@ -57,6 +56,8 @@ pub struct Config {
     /// Logs.
     #[doc(hidden)]
     pub log: Log,
+    /// The keys that are set, with their values.
+    pub(super) shown: ShownValues,
 }
 
 impl Default for Config {
@@ -68,32 +69,6 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Returns the keys that are set, with their values.
-    pub(super) fn values(&self) -> ShownValues {
-        let Self {
-            amqp,
-            redis,
-            job,
-            rate_limiter,
-            dispatch,
-            delay,
-            retry,
-            admin,
-            log,
-        } = self;
-        let mut values = ShownValues::default();
-        amqp.show(&mut values);
-        redis.show(&mut values);
-        job::show(job, &mut values);
-        rate_limiter.show(&mut values);
-        dispatch.show(&mut values);
-        delay.show(&mut values);
-        retry.show(&mut values);
-        admin.show(&mut values);
-        log.show(&mut values);
-        values
-    }
-
     /// Returns this configuration with the changes in `new` that a running worker can apply.
     #[doc(hidden)]
     pub fn with_live(&self, new: &Self) -> Self {
@@ -102,14 +77,17 @@ impl Config {
         config.dispatch.take_live(&new.dispatch);
         config.delay.take_live(&new.delay);
         config.retry = new.retry;
+        let live = KEYS.iter().filter(|key| key.applies_at == AppliesAt::Live);
+        config.shown.take(live, &new.shown);
+        let in_memory = &config.delay.max_in_memory;
+        config.shown.set(&MAX_IN_MEMORY.key, in_memory);
         config
     }
 
     /// Returns the keys whose values differ in `new` and take effect only after a restart.
     #[doc(hidden)]
     pub fn restart_keys(&self, new: &Self) -> Vec<&'static str> {
-        let (old, new) = (self.values(), new.values());
-        let differ = |key: &&&ConfigKey| old.get(key) != new.get(key);
+        let differ = |key: &&&ConfigKey| self.shown.get(key) != new.shown.get(key);
         let keys = KEYS
             .iter()
             .filter(|key| key.applies_at == AppliesAt::Restart);
@@ -120,7 +98,7 @@ impl Config {
 impl fmt::Display for Config {
     /// Writes a file that yields this configuration, with `***` for each password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.values().write(f, KEYS)
+        self.shown.write(f, KEYS)
     }
 }
 
@@ -163,6 +141,7 @@ impl ConfigInput {
             retry: retry?,
             admin: admin?,
             log: log?,
+            shown: std::mem::take(&mut self.shown),
         })
     }
 }
@@ -214,7 +193,7 @@ mod tests {
                 continue;
             }
             let (old, new) = (with(key, ""), with(key, key.example));
-            let is = |config: &Config| config.values().get(key).cloned();
+            let is = |config: &Config| config.shown.get(key).cloned();
             assert!(
                 is(&old) != is(&new),
                 "{}: its example is not shown",

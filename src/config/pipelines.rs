@@ -13,6 +13,7 @@ use super::load::{Config, DEFAULT_FILE};
 use super::reading::error::{ConfigErrors, ConfigProblem, Origin, Position};
 use super::reading::input::{ConfigInput, KeyEntry, read_bounded};
 use super::reading::key::{ConfigKey, PREFIX};
+use super::reading::shown_value::ShownValues;
 use super::reading::suggest::closest;
 use super::reading::yaml::Raw;
 use super::sections::admin::Admin;
@@ -61,6 +62,8 @@ pub struct Pipelines {
     named: Option<Origin>,
     /// Warnings about keys at the top level that no pipeline takes.
     idle: Vec<String>,
+    /// The values of the top level.
+    shown: ShownValues,
 }
 
 impl Pipelines {
@@ -140,6 +143,7 @@ impl Pipelines {
             layers: vec![variables.entries, file.entries],
             folder: folder.unwrap_or_default(),
             problems,
+            shown: ShownValues::default(),
         };
         // The top level is also read on its own, so that mistakes in values that no pipeline takes
         // from it are reported.
@@ -185,6 +189,16 @@ impl Pipelines {
     pub fn names(&self) -> String {
         let names: Vec<&str> = self.each.keys().map(PipelineName::as_str).collect();
         names.join(", ")
+    }
+
+    /// Returns `config` with the `admin` and the `log` of these pipelines.
+    pub fn sharing(&self, config: &Config) -> Config {
+        let mut config = config.clone();
+        config.admin.clone_from(&self.admin);
+        config.log.clone_from(&self.log);
+        let shared = KEYS.iter().filter(|key| is_shared(key));
+        config.shown.take(shared, &self.shown);
+        config
     }
 
     /// Keeps only the pipeline `name`, or none if there is no such pipeline.
@@ -292,9 +306,10 @@ impl From<Config> for Pipelines {
         Self {
             admin: config.admin.clone(),
             log: config.log.clone(),
-            each: BTreeMap::from([(PipelineName::default_one(), config)]),
+            shown: config.shown.clone(),
             named: None,
             idle: Vec::new(),
+            each: BTreeMap::from([(PipelineName::default_one(), config)]),
         }
     }
 }
@@ -303,14 +318,11 @@ impl fmt::Display for Pipelines {
     /// Writes a file that yields these pipelines, with `***` for each password. Each pipeline has
     /// all of its keys there.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_shared = |path: &str| SHARED.iter().any(|shared| path.starts_with(shared));
-        let (shared, own): (Vec<_>, Vec<_>) = KEYS.iter().partition(|key| is_shared(key.path));
+        let (shared, own): (Vec<_>, Vec<_>) = KEYS.iter().partition(|key| is_shared(key));
         if !self.are_named() {
             return self.each.values().try_for_each(|only| write!(f, "{only}"));
         }
-        if let Some(any) = self.each.values().next() {
-            any.values().write(f, &shared)?;
-        }
+        self.shown.write(f, &shared)?;
         writeln!(f, "{PIPELINES}:")?;
         for (name, config) in &self.each {
             // Quoted, since YAML may read some names as numbers or booleans.
@@ -323,12 +335,17 @@ impl fmt::Display for Pipelines {
     }
 }
 
+/// Returns true if all pipelines of a process share `key`.
+fn is_shared(key: &ConfigKey) -> bool {
+    SHARED.iter().any(|shared| key.path.starts_with(shared))
+}
+
 /// Some keys of a configuration.
 struct OwnKeys<'a>(&'a Config, &'a [&'static ConfigKey]);
 
 impl fmt::Display for OwnKeys<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.values().write(f, self.1)
+        self.0.shown.write(f, self.1)
     }
 }
 
@@ -370,6 +387,7 @@ fn named(
     Some(Pipelines {
         admin: top.admin,
         log: top.log,
+        shown: top.shown,
         each,
         named: Some(declared.at),
         idle,
@@ -408,6 +426,7 @@ fn one(
         layers: layers.collect(),
         folder: input.folder.clone(),
         problems: Vec::new(),
+        shown: ShownValues::default(),
     };
     let config = whole.config();
     let config = config.filter(|config| check_forward_target(&mut whole, config));

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::error::{ConfigProblem, Origin, shown};
 use super::key::{ConfigKey, Setting, ValueKind};
 use super::parse::{self, ValueError};
+use super::shown_value::{Show, ShownValues};
 use super::yaml::Raw;
 use rules::text::{self, show_duration};
 
@@ -29,6 +30,8 @@ pub(crate) struct ConfigInput {
     pub layers: Vec<Vec<KeyEntry>>,
     pub folder: PathBuf,
     pub problems: Vec<ConfigProblem>,
+    /// The values that were read so far, as they are shown.
+    pub shown: ShownValues,
 }
 
 impl ConfigInput {
@@ -51,33 +54,56 @@ impl ConfigInput {
         None
     }
 
-    /// Returns the value of `setting` or of its default. Returns `None` after a problem, which is
-    /// recorded.
-    pub(crate) fn get<T>(&mut self, setting: &Setting<T>) -> Option<T> {
+    /// Returns the value of `setting` or of its default, which is shown. Returns `None` after a
+    /// problem, which is recorded.
+    pub(crate) fn get<T: Show>(&mut self, setting: &Setting<T>) -> Option<T> {
         let parsed = match self.entry(&setting.key) {
             Some(entry) => (setting.read)(&entry.raw),
             None => (setting.read)(&Raw::Text(setting.key.default?.to_owned())),
         };
         match parsed {
-            Ok(value) => self.check_at_least(&setting.key).map(|()| value),
+            Ok(value) => {
+                self.shown.set(&setting.key, &value);
+                self.check_at_least(&setting.key).map(|()| value)
+            }
             Err(words) => self.wrong(&setting.key, words),
         }
     }
 
     /// Returns the value of `setting`, which has no default. Returns `Some(None)` if it is not set,
     /// and `None` after a problem.
-    pub(crate) fn optional<T>(&mut self, setting: &Setting<T>) -> Option<Option<T>> {
+    pub(crate) fn optional<T: Show>(&mut self, setting: &Setting<T>) -> Option<Option<T>> {
         match self.entry(&setting.key) {
             Some(_) => self.get(setting).map(Some),
             None => Some(None),
         }
     }
 
-    /// Returns true if `value` differs from the default of `setting`, so that the user means
+    /// Returns the key of `setting` if `value` differs from its default, so that the user means
     /// something by it.
-    pub(crate) fn is_meant<T: PartialEq>(&self, setting: &Setting<T>, value: &T) -> bool {
+    pub(crate) fn meant<'s, T: PartialEq>(
+        &self,
+        setting: &'s Setting<T>,
+        value: &T,
+    ) -> Option<&'s ConfigKey> {
         let default = setting.key.default.map(|text| Raw::Text(text.to_owned()));
-        default.and_then(|raw| (setting.read)(&raw).ok()).as_ref() != Some(value)
+        let default = default.and_then(|raw| (setting.read)(&raw).ok());
+        (default.as_ref() != Some(value)).then_some(&setting.key)
+    }
+
+    /// Returns `Some(None)` for a section that is not used, whose keys begin with `begin` and are
+    /// not shown. If the user means something by the key `meant`, it is a problem in `words`.
+    pub(crate) fn unused<T>(
+        &mut self,
+        begin: &str,
+        meant: Option<&ConfigKey>,
+        words: &str,
+    ) -> Option<Option<T>> {
+        if let Some(key) = meant {
+            return self.wrong(key, words);
+        }
+        self.shown.drop_section(begin);
+        Some(None)
     }
 
     /// Checks that the duration at `key` is at least that of the key named by its `at_least`.
@@ -118,8 +144,9 @@ impl ConfigInput {
     }
 
     /// Returns the secret in `setting` or in the file named by `file`, or `Some(None)` if neither
-    /// is set and there is no default. The first layer that has either of the two wins.
-    pub(crate) fn secret<T>(
+    /// is set and there is no default. The first layer that has either of the two wins. The value
+    /// is shown at `setting`.
+    pub(crate) fn secret<T: Show>(
         &mut self,
         setting: &Setting<T>,
         file: &Setting<String>,
@@ -147,12 +174,17 @@ impl ConfigInput {
                 (entry.at, &file.key, parsed)
             }
             Some((None, None)) | None => {
-                let default = setting.key.default.map(|text| Raw::Text(text.to_owned()));
-                return Some(default.and_then(|raw| (setting.read)(&raw).ok()));
+                return match setting.key.default {
+                    Some(_) => self.get(setting).map(Some),
+                    None => Some(None),
+                };
             }
         };
         match parsed {
-            Ok(value) => Some(Some(value)),
+            Ok(value) => {
+                self.shown.set(&setting.key, &value);
+                Some(Some(value))
+            }
             Err(words) => {
                 self.problems.push(ConfigProblem::of(&at, key.path, words));
                 None
@@ -169,6 +201,25 @@ impl ConfigInput {
         match (self.entry(&one.key), self.entry(&other.key)) {
             (None, Some(_)) => &other.key,
             _ => &one.key,
+        }
+    }
+
+    /// Returns the path in `setting`, if it is set and passes `check`.
+    pub(crate) fn path(
+        &mut self,
+        setting: &Setting<String>,
+        check: impl Fn(&Path) -> Result<(), &'static str>,
+    ) -> Option<Option<PathBuf>> {
+        let Some(entry) = self.entry(&setting.key) else {
+            return Some(None);
+        };
+        let path = self.path_of(entry, setting);
+        match path.and_then(|path| Ok(check(&path).map(|()| path)?)) {
+            Ok(path) => {
+                self.shown.set(&setting.key, &path);
+                Some(Some(path))
+            }
+            Err(words) => self.wrong(&setting.key, words),
         }
     }
 

@@ -8,7 +8,6 @@ use crate::reading::input::ConfigInput;
 use crate::reading::key::{file, keys, text};
 use crate::reading::parse::{self, ValueError, wrong};
 use crate::reading::yaml::Raw;
-use crate::shown_value::ShownValues;
 use crate::values::secret::Secret;
 
 /// Form of a token that [`token`] accepts.
@@ -57,20 +56,6 @@ pub struct Admin {
     pub token: Option<Secret>,
     /// `admin.operator-token`: needed to change something, or `None` if no one may.
     pub operator_token: Option<Secret>,
-}
-
-impl Admin {
-    /// Adds the section's values to `values`.
-    pub(crate) fn show(&self, values: &mut ShownValues) {
-        let Self {
-            listen,
-            token,
-            operator_token,
-        } = self;
-        values.set(&LISTEN.key, listen);
-        values.set(&TOKEN.key, token);
-        values.set(&OPERATOR.key, operator_token);
-    }
 }
 
 impl ConfigInput {

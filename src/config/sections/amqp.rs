@@ -14,8 +14,8 @@ use crate::reading::key::{
     DAY, SECOND, boolean, choice, duration, file, integer, keys, pem, text, tree, url,
 };
 use crate::reading::parse::{ValueError, integer as parse_integer, text as parse_text, wrong};
+use crate::reading::shown_value::{ShownValue, show};
 use crate::reading::yaml::{Item, Raw, YamlField};
-use crate::shown_value::{ShownValue, ShownValues, show};
 use crate::values::amqp_servers::{AmqpServers, unlike};
 use crate::values::secret::SecretUrl;
 use crate::values::tls::Tls;
@@ -131,6 +131,7 @@ pub enum QueueType {
 
 impl Named for QueueType {}
 show!(ShownValue::named => QueueType);
+show!(|weights: &BTreeMap<_, _>| ShownValue::weights(weights) => BTreeMap<String, u16>);
 
 impl Amqp {
     /// Returns the names of all queues, with the delay queues of `levels`.
@@ -149,32 +150,6 @@ impl Amqp {
         let shares = shares(self.prefetch.max(1), &weights);
         let names = names.into_iter().map(|name| Arc::from(name.as_str()));
         names.zip(shares).collect()
-    }
-
-    /// Adds the section's values to `values`.
-    pub(crate) fn show(&self, values: &mut ShownValues) {
-        let Self {
-            url,
-            tls,
-            queue,
-            queues,
-            declare,
-            queue_type,
-            prefetch,
-            consumer_timeout,
-        } = self;
-        values.set(&URL.key, &url.urls);
-        tls.show(TLS, values);
-        values.set(&QUEUE.key, queue);
-        if !queues.is_empty() {
-            let weights = queues.iter();
-            let weights = weights.map(|(name, weight)| (name, ShownValue::bare(weight)));
-            values.set(&QUEUES.key, &ShownValue::names(weights));
-        }
-        values.set(&DECLARE.key, declare);
-        values.set(&QUEUE_TYPE.key, queue_type);
-        values.set(&PREFETCH.key, prefetch);
-        values.set(&CONSUMER_TIMEOUT.key, consumer_timeout);
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::section::{Section as _, section};
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{HOUR, boolean, duration, integer, keys};
-use crate::shown_value::ShownValues;
 
 keys! {
     ENABLED: bool = boolean("dispatch.breaker.enabled")
@@ -43,20 +42,16 @@ section! {
     }
 }
 
-/// Adds the section's values to `values`.
-pub(crate) fn show(breaker: Option<&BreakerConfig>, values: &mut ShownValues) {
-    values.set(&ENABLED.key, &breaker.is_some());
-    if let Some(breaker) = breaker {
-        breaker.show(values);
-    }
-}
-
 impl ConfigInput {
     /// Reads the section. Returns `Some(None)` if the breaker is not enabled, and `None` after a
     /// problem.
     pub(crate) fn breaker(&mut self) -> Option<Option<BreakerConfig>> {
-        let enabled = self.get(&ENABLED);
-        let breaker = BreakerConfig::read(self)?;
-        Some(enabled?.then_some(breaker))
+        let breaker = BreakerConfig::read(self);
+        if self.get(&ENABLED)? {
+            return breaker.map(Some);
+        }
+        self.shown.drop_section("dispatch.breaker.");
+        self.shown.set(&ENABLED.key, &false);
+        breaker.map(|_| None)
     }
 }

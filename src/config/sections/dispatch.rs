@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use super::breaker::{self, BreakerConfig};
+use super::breaker::BreakerConfig;
 use super::exec::Exec;
 use super::forward::Forward;
 use super::http::Http;
 use super::results::Results;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{HOUR, duration, integer, keys};
-use crate::shown_value::ShownValues;
 use rules::job::call::CarriedFields;
 
 keys! {
@@ -46,32 +45,6 @@ pub struct Dispatch {
 }
 
 impl Dispatch {
-    /// Adds the section's values to `values`.
-    pub(crate) fn show(&self, values: &mut ShownValues) {
-        let Self {
-            concurrency,
-            shutdown_timeout,
-            breaker,
-            results,
-            http,
-            exec,
-            forward,
-        } = self;
-        values.set(&CONCURRENCY.key, concurrency);
-        values.set(&SHUTDOWN_TIMEOUT.key, shutdown_timeout);
-        if let Some(http) = http {
-            http.show(values);
-        }
-        if let Some(exec) = exec {
-            exec.show(values);
-        }
-        if let Some(forward) = forward {
-            forward.show(values);
-        }
-        breaker::show(breaker.as_ref(), values);
-        results.show(values);
-    }
-
     /// Returns the maximum duration of a call for the configured kind of dispatch.
     pub fn call_timeout(&self) -> Duration {
         let http = self.http.as_ref().map(|http| http.timeout);

@@ -8,7 +8,6 @@ use crate::reading::input::ConfigInput;
 use crate::reading::key::{MINUTE, duration, keys, tree};
 use crate::reading::parse::{ValueError, wrong};
 use crate::reading::yaml::Raw;
-use crate::shown_value::ShownValues;
 
 /// Maximum number of words in a command.
 const MAX_WORDS: usize = 64;
@@ -49,20 +48,6 @@ pub struct Exec {
     pub start_timeout: Duration,
 }
 
-impl Exec {
-    /// Adds the section's values to `values`.
-    pub(crate) fn show(&self, values: &mut ShownValues) {
-        let Self {
-            command,
-            timeout,
-            start_timeout,
-        } = self;
-        values.set(&COMMAND.key, command);
-        values.set(&TIMEOUT.key, timeout);
-        values.set(&START_TIMEOUT.key, start_timeout);
-    }
-}
-
 impl ConfigInput {
     /// Reads the section. Returns `Some(None)` without a command, and `None` after a problem.
     pub(crate) fn exec(&mut self) -> Option<Option<Exec>> {
@@ -71,20 +56,10 @@ impl ConfigInput {
         let start_timeout = self.get(&START_TIMEOUT);
         let (command, timeout, start_timeout) = (command?, timeout?, start_timeout?);
         let Some(command) = command else {
-            let (late, slow) = (
-                self.is_meant(&TIMEOUT, &timeout),
-                self.is_meant(&START_TIMEOUT, &start_timeout),
-            );
-            let key = match (late, slow) {
-                (false, false) => return Some(None),
-                (true, _) => &TIMEOUT.key,
-                _ => &START_TIMEOUT.key,
-            };
-            return self.wrong(
-                key,
-                "has no effect without dispatch.exec.command; set that or \
-                remove this key",
-            );
+            let slow = self.meant(&START_TIMEOUT, &start_timeout);
+            let meant = self.meant(&TIMEOUT, &timeout).or(slow);
+            let words = "has no effect without dispatch.exec.command; set that or remove this key";
+            return self.unused("dispatch.exec.", meant, words);
         };
         Some(Some(Exec {
             command,

@@ -8,7 +8,6 @@ use super::placeholders;
 use crate::reading::error::shown;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{MINUTE, boolean, duration, keys, text};
-use crate::shown_value::ShownValues;
 use crate::values::amqp_name::{MAX_NAME_BYTES, PATTERN, name_or_empty};
 use rules::delays::QueueNames;
 use rules::job::call::{CarriedFields, Template};
@@ -80,21 +79,6 @@ pub struct RoutingKey {
 impl Forward {
     /// Default of `dispatch.forward.timeout`.
     pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
-
-    /// Adds the section's values to `values`.
-    pub(crate) fn show(&self, values: &mut ShownValues) {
-        let Self {
-            exchange,
-            routing_key,
-            done,
-            timeout,
-        } = self;
-        values.set(&EXCHANGE.key, exchange);
-        let key = routing_key.as_ref().map(|key| key.text.clone());
-        values.set(&ROUTING_KEY.key, &key);
-        values.set(&DONE.key, done);
-        values.set(&TIMEOUT.key, timeout);
-    }
 }
 
 impl ConfigInput {
@@ -109,17 +93,10 @@ impl ConfigInput {
         let (exchange, routing_key) = (exchange?, routing_key?);
         let (done, timeout) = (done?, timeout?);
         if exchange.is_none() && routing_key.is_none() {
-            let key = match (
-                self.is_meant(&DONE, &done),
-                self.is_meant(&TIMEOUT, &timeout),
-            ) {
-                (false, false) => return Some(None),
-                (true, _) => &DONE.key,
-                _ => &TIMEOUT.key,
-            };
+            let meant = self.meant(&DONE, &done).or(self.meant(&TIMEOUT, &timeout));
             let words = "has no effect without dispatch.forward.exchange or dispatch.forward.routing-key; \
                 set one of them or remove this key";
-            return self.wrong(key, words);
+            return self.unused("dispatch.forward.", meant, words);
         }
         let no_exchange = exchange.as_ref().is_none_or(String::is_empty);
         if no_exchange && routing_key.as_ref().is_some_and(String::is_empty) {
@@ -142,8 +119,10 @@ impl ConfigInput {
                 Some(RoutingKey { text, of_jobs })
             }
         };
+        let exchange = exchange.unwrap_or_default();
+        self.shown.set(&EXCHANGE.key, &exchange);
         let forward = Forward {
-            exchange: exchange.unwrap_or_default(),
+            exchange,
             routing_key,
             done,
             timeout,

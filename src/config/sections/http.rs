@@ -29,8 +29,8 @@ use crate::reading::key::{
     keys, pem, text, tree, url,
 };
 use crate::reading::parse::{self, ValueError};
+use crate::reading::shown_value::ShownValue;
 use crate::reading::yaml::Raw;
-use crate::shown_value::{ShownValue, ShownValues};
 use crate::values::secret::{Secret, SecretUrl};
 use crate::values::tls::Tls;
 use crate::values::urls::{self, UrlForm};
@@ -55,12 +55,12 @@ const SIGN_PATTERN: &str =
     r"^(\{secret:tenant\}|whsec_[A-Za-z0-9+/]{32,88}={0,2}(\s+whsec_[A-Za-z0-9+/]{32,88}={0,2})?)$";
 
 /// Parses the keys that sign calls, or the placeholder for tenants' own keys.
-fn sign_secrets(raw: &Raw) -> Result<String, ValueError> {
+fn sign_secrets(raw: &Raw) -> Result<Secret, ValueError> {
     let text = parse::secret(raw, "one or two keys such as whsec_…")?;
     if text != OF_TENANTS {
         signing_keys(text)?;
     }
-    Ok(text.to_owned())
+    Ok(Secret::new(text))
 }
 
 keys! {
@@ -124,7 +124,7 @@ keys! {
         .example("standard-webhooks")
         .about("How calls are signed, so that receivers can verify the sender.")
         .note("See [signatures](HANDLERS.md#signatures).");
-    SIGN_SECRETS: String = text(
+    SIGN_SECRETS: Secret = text(
         "dispatch.http.sign-secrets",
         "one or two keys `whsec_…`, or `{secret:tenant}`",
         || json!({"type": "string", "pattern": SIGN_PATTERN}),
@@ -246,75 +246,6 @@ pub struct Http {
     pub abandoned: Duration,
 }
 
-impl Http {
-    /// Adds the section's values to `values`.
-    pub(crate) fn show(&self, values: &mut ShownValues) {
-        let Self {
-            url,
-            method,
-            // The URL contains them.
-            host: _,
-            target: _,
-            tls,
-            headers,
-            forward,
-            idempotency_key,
-            secrets,
-            sign,
-            sign_secrets,
-            oauth2,
-            api,
-            // Only advice uses it.
-            lacks_cost: _,
-            answers,
-            proxy,
-            http2,
-            timeout,
-            abandoned,
-        } = self;
-        values.set(&URL.key, url);
-        values.set(&METHOD.key, method);
-        let of_jobs = headers
-            .of_jobs
-            .iter()
-            .map(|(name, template)| (name, template.expose()));
-        let of_jobs = of_jobs.filter(|(name, _)| **name != IDEMPOTENCY_HEADER);
-        let same = headers
-            .same
-            .iter()
-            .map(|(name, value)| (name, String::from_utf8_lossy(value.as_bytes()).into_owned()));
-        let mut headers = same
-            .chain(of_jobs)
-            .map(|(name, secret)| (name, ShownValue::hidden(&secret)))
-            .peekable();
-        if headers.peek().is_some() {
-            values.set(&HEADERS.key, &ShownValue::names(headers));
-        }
-        values.set(&FORWARD_HEADERS.key, forward);
-        values.set(
-            &IDEMPOTENCY_KEY.key,
-            &ShownValue::text(idempotency_key.as_deref().unwrap_or("false")),
-        );
-        if let Some(SecretFiles { folder, default }) = secrets {
-            values.set(&SECRETS_FOLDER.key, folder);
-            values.set(&DEFAULT_SECRET_FILE.key, default);
-        }
-        values.set(&SIGN.key, sign);
-        values.set(&SIGN_SECRETS.key, sign_secrets);
-        if let Some(oauth2) = oauth2 {
-            oauth2.show(values);
-        }
-        tls.show(TLS, values);
-        values.set(&PROXY.key, proxy);
-        values.set(&HTTP2.key, http2);
-        values.set(&TIMEOUT.key, timeout);
-        values.set(&ABANDONED.key, abandoned);
-        values.set(&API.key, api);
-        values.set(&ANSWERS.key, &answers_shown::answers(answers));
-        values.set(&COST.key, &answers_shown::cost(answers));
-    }
-}
-
 impl ConfigInput {
     /// Reads the section, and which values of jobs calls carry. Returns `Some(None)` without a URL,
     /// and `None` after a problem.
@@ -348,11 +279,18 @@ impl ConfigInput {
         let (sign, sign_secrets) = sign?;
         let (secret_files, oauth2, proxy) = (secret_files?, oauth2?, proxy?);
         let Some(url) = url else {
+            self.shown.drop_section("dispatch.http.");
             return Some(None);
         };
         if !url.has_scheme("https") && !oauth2.as_ref().is_some_and(OAuth2::has_tls) {
             self.tls_unused(TLS, "dispatch.http.url begin with https://")?;
         }
+        self.shown.set(&HEADERS.key, &headers);
+        let idempotency = ShownValue::text(idempotency_key.as_deref().unwrap_or("false"));
+        self.shown.set(&IDEMPOTENCY_KEY.key, &idempotency);
+        self.shown
+            .set(&ANSWERS.key, &answers_shown::answers(&answers));
+        self.shown.set(&COST.key, &answers_shown::cost(&answers));
         let headers = self.idempotent(headers, idempotency_key.as_deref(), &mut carried)?;
         let used = self.tenants_secret(
             target.as_ref(),
@@ -455,7 +393,7 @@ impl ConfigInput {
     fn sign(&mut self, headers: &ConfiguredHeaders) -> Option<(Sign, Option<Secret>)> {
         let how = self.get(&SIGN);
         let keys = self.secret(&SIGN_SECRETS, &SIGN_SECRETS_FILE);
-        let (how, keys) = (how?, keys?.map(Secret::new));
+        let (how, keys) = (how?, keys?);
         if how == Sign::StandardWebhooks {
             if keys.is_none() {
                 let words =

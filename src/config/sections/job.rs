@@ -9,8 +9,8 @@ use crate::reading::error::shown;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{DAY, duration, keys, text, tree};
 use crate::reading::parse::{ValueError, text as parse_text, wrong};
+use crate::reading::shown_value::{Show, ShownValue};
 use crate::reading::yaml::Raw;
-use crate::shown_value::{ShownValue, ShownValues};
 use crate::values::header::after_prefix;
 use rules::job::call::CarriedFields;
 use rules::job::priority::Priorities;
@@ -79,29 +79,11 @@ keys! {
             first](HANDLERS.md#jobs-that-go-first).");
 }
 
-/// Adds the section's values to `values`.
-pub(crate) fn show(fields: &Fields, values: &mut ShownValues) {
-    let Fields {
-        tenant,
-        cost,
-        deadline,
-        max_delayed_start_ms,
-        dedupe_for_ms,
-        priorities,
-        // Shown with dispatch.http.
-        call: _,
-    } = fields;
-    values.set(&TENANT.key, tenant);
-    values.set(&COST.key, cost);
-    values.set(&DEADLINE.key, deadline);
-    let [max_delayed_start, dedupe_for] =
-        [max_delayed_start_ms, dedupe_for_ms].map(|ms| Duration::from_millis(*ms));
-    values.set(&MAX_DELAYED_START.key, &max_delayed_start);
-    values.set(&DEDUPE_FOR.key, &dedupe_for);
-    if !priorities.levels().is_empty() {
-        let levels = priorities.levels().iter();
-        let levels = levels.map(|(name, weight)| (name, ShownValue::bare(weight)));
-        values.set(&PRIORITIES.key, &ShownValue::names(levels));
+impl Show for Priorities {
+    fn shown(&self) -> Option<ShownValue> {
+        let levels = self.levels();
+        let weights = levels.iter().map(|(name, weight)| (name, weight));
+        (!levels.is_empty()).then(|| ShownValue::weights(weights))
     }
 }
 

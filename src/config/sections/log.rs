@@ -6,9 +6,9 @@ use strum::{IntoStaticStr, VariantArray};
 use super::section::section;
 use crate::reading::key::{choice, keys, text};
 use crate::reading::parse::{ValueError, text as parse_text, wrong};
+use crate::reading::shown_value::{ShownValue, show};
 use crate::reading::suggest::hint;
 use crate::reading::yaml::Raw;
-use crate::shown_value::{ShownValue, show};
 use rules::named::Named;
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];

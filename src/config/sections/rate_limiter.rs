@@ -17,8 +17,8 @@ use self::limits::{LimitsReader, Tree};
 use crate::reading::error::Origin;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::ConfigKey;
+use crate::reading::shown_value::{ShownValue, ShownValues, show};
 use crate::reading::yaml::Raw;
-use crate::shown_value::{ShownValue, ShownValues, show};
 use rules::answers::ThrottleScope;
 use rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
 use rules::named::Named;
@@ -42,50 +42,38 @@ pub struct RateLimiter {
 
 show!(ShownValue::named => ThrottleScope);
 
-impl RateLimiter {
-    /// Adds the section's values to `values`.
-    pub(crate) fn show(&self, values: &mut ShownValues) {
-        let Self {
-            policy,
-            max_throttle,
-            guard_budget,
-            throttle_scope,
-        } = self;
-        let common: Vec<&Limit> = policy.default_limits().all().iter().collect();
-        match flat(&common) {
-            Some(limit) => {
-                for (key, value) in keys_of(limit) {
-                    values.set(key, &value);
-                }
-            }
-            None => values.set(&LIMITS.key, &list(&common)),
-        }
-        // Limits that all tenants share are among the common limits, and so also hold for plans and
-        // tenants.
-        if !policy.plans().is_empty() {
-            let plans = policy.plans().iter();
-            let plans = plans.map(|(name, limits)| (name, set(limits.own())));
-            values.set(&PLANS.key, &ShownValue::names(plans));
-        }
-        if !policy.tenants().is_empty() {
-            let tenants = policy.tenants().iter().map(|(pattern, own)| match own {
-                EntryLimits::Limits(limits) => (pattern, set(limits.own())),
-                EntryLimits::Plan(name) => {
-                    (pattern, ShownValue::map([("plan", ShownValue::text(name))]))
-                }
-            });
-            values.set(&TENANTS.key, &ShownValue::names(tenants));
-        }
-        values.set(
-            &PLAN_HEADER.key,
-            &policy.plan_header().map(ShownValue::text),
-        );
-        values.set(&MAX_THROTTLE.key, max_throttle);
-        let guard_budget = ShownValue::bare(format_args!("{guard_budget}%"));
-        values.set(&GUARD_BUDGET.key, &guard_budget);
-        values.set(&THROTTLE_SCOPE.key, throttle_scope);
-    }
+show!(|percent| ShownValue::bare(format_args!("{percent}%")) => f64);
 
+/// Adds the limits of `policy` to `values`.
+fn show(policy: &Policy, values: &mut ShownValues) {
+    let common: Vec<&Limit> = policy.default_limits().all().iter().collect();
+    match flat(&common) {
+        Some(limit) => {
+            for (key, value) in keys_of(limit) {
+                values.set(key, &value);
+            }
+        }
+        None => values.set(&LIMITS.key, &list(&common)),
+    }
+    // Limits that all tenants share are among the common limits, and so also hold for plans and
+    // tenants.
+    if !policy.plans().is_empty() {
+        let plans = policy.plans().iter();
+        let plans = plans.map(|(name, limits)| (name, set(limits.own())));
+        values.set(&PLANS.key, &ShownValue::names(plans));
+    }
+    if !policy.tenants().is_empty() {
+        let tenants = policy.tenants().iter().map(|(pattern, own)| match own {
+            EntryLimits::Limits(limits) => (pattern, set(limits.own())),
+            EntryLimits::Plan(name) => {
+                (pattern, ShownValue::map([("plan", ShownValue::text(name))]))
+            }
+        });
+        values.set(&TENANTS.key, &ShownValue::names(tenants));
+    }
+}
+
+impl RateLimiter {
     /// Takes the values of `new` that can change in a running worker.
     pub(crate) fn take_live(&mut self, new: &Self) {
         *self = Self {
@@ -237,6 +225,7 @@ impl ConfigInput {
         if let Some(words) = deaf(&policy, scope) {
             return self.wrong(&THROTTLE_SCOPE.key, words);
         }
+        show(&policy, &mut self.shown);
         Some(RateLimiter {
             policy,
             max_throttle: max_throttle?,

@@ -6,8 +6,8 @@ use super::tls_keys::TlsKeys;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{boolean, choice, file, keys, pem, text, url};
 use crate::reading::parse::{ValueError, text as parse_text, wrong};
+use crate::reading::shown_value::{ShownValue, show};
 use crate::reading::yaml::Raw;
-use crate::shown_value::{ShownValue, ShownValues, show};
 use crate::values::redis_servers::{
     RedisServers, RedisTopology, ScriptCommand, has_database, has_tls, unlike,
 };
@@ -98,26 +98,6 @@ impl Redis {
             )
         })
     }
-
-    /// Adds the section's values to `values`.
-    pub(crate) fn show(&self, values: &mut ShownValues) {
-        let Self { url, prefix } = self;
-        let RedisServers {
-            urls,
-            topology,
-            tls,
-            scripts,
-        } = url;
-        values.set(&URL.key, urls);
-        match topology {
-            RedisTopology::Single => {}
-            RedisTopology::Cluster => values.set(&CLUSTER.key, &true),
-            RedisTopology::Sentinel(all) => values.set(&SENTINELS.key, all),
-        }
-        tls.show(TLS, values);
-        values.set(&PREFIX.key, prefix);
-        values.set(&SCRIPTS.key, scripts);
-    }
 }
 
 impl ConfigInput {
@@ -165,6 +145,9 @@ impl ConfigInput {
             (None, cluster) if cluster == Some(true) || urls.len() > 1 => RedisTopology::Cluster,
             (None, _) => RedisTopology::Single,
         };
+        // Several URLs are a cluster even if the key is not set.
+        let is_cluster = (topology == RedisTopology::Cluster).then_some(true);
+        self.shown.set(&CLUSTER.key, &is_cluster);
         if let Some(words) = unlike(&urls) {
             return self.wrong(url_key, words);
         }

@@ -8,8 +8,8 @@ use crate::reading::error::shown;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{choice, integer, keys, text, tree};
 use crate::reading::parse::ValueError;
+use crate::reading::shown_value::{Show, ShownValue, show};
 use crate::reading::yaml::Raw;
-use crate::shown_value::{ShownValue, ShownValues, show};
 use crate::values::amqp_name::{MAX_NAME_BYTES, PATTERN, name, name_or_empty};
 use crate::values::header::http_names;
 use rules::named::Named;
@@ -35,11 +35,14 @@ keys! {
         .example("results")
         .about("Exchange for all results with `to: exchange`.")
         .note("It must exist.");
-    ROUTING_KEY: String = text(
+    ROUTING_KEY: Option<String> = text(
         "dispatch.results.routing-key",
         "a routing key",
         || json!({"type": "string", "maxLength": MAX_NAME_BYTES, "pattern": PATTERN}),
-        |raw| name_or_empty(raw, "a routing key of up to 255 bytes"),
+        |raw| {
+            let key = name_or_empty(raw, "a routing key of up to 255 bytes")?;
+            Ok((!key.is_empty()).then_some(key))
+        },
     )
         .example("done")
         .about("Routing key of results with `to: exchange`.");
@@ -73,6 +76,13 @@ pub enum ResultsTo {
 impl Named for ResultsTo {}
 show!(ShownValue::named => ResultsTo);
 
+impl Show for Vec<HeaderName> {
+    fn shown(&self) -> Option<ShownValue> {
+        let names: Vec<String> = self.iter().map(HeaderName::to_string).collect();
+        names.shown()
+    }
+}
+
 /// `dispatch.results`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Results {
@@ -86,27 +96,6 @@ pub struct Results {
     pub headers: Vec<HeaderName>,
     /// `dispatch.results.max-body`, in bytes.
     pub max_body: usize,
-}
-
-impl Results {
-    /// Adds the section's values to `values`.
-    pub(crate) fn show(&self, values: &mut ShownValues) {
-        let Self {
-            to,
-            exchange,
-            routing_key,
-            headers,
-            max_body,
-        } = self;
-        values.set(&TO.key, to);
-        values.set(&EXCHANGE.key, exchange);
-        if !routing_key.is_empty() {
-            values.set(&ROUTING_KEY.key, routing_key);
-        }
-        let names: Vec<String> = headers.iter().map(HeaderName::to_string).collect();
-        values.set(&HEADERS.key, &names);
-        values.set(&MAX_BODY.key, max_body);
-    }
 }
 
 impl ConfigInput {
@@ -126,7 +115,7 @@ impl ConfigInput {
         Some(Results {
             to,
             exchange,
-            routing_key: routing_key?.unwrap_or_default(),
+            routing_key: routing_key?.flatten().unwrap_or_default(),
             headers: headers?.unwrap_or_default(),
             max_body: max_body?,
         })

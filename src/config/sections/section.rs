@@ -1,15 +1,11 @@
 //! Sections whose keys are independent of each other.
 
 use crate::reading::input::ConfigInput;
-use crate::shown_value::ShownValues;
 
 /// A section whose keys are independent of each other.
 pub(crate) trait Section: Sized {
     /// Reads the section. Returns `None` after a problem.
     fn read(input: &mut ConfigInput) -> Option<Self>;
-
-    /// Adds the section's values to `values`.
-    fn show(&self, values: &mut ShownValues);
 }
 
 /// Declares a section whose fields are the values of keys. Defines the struct, unless `impl` names
@@ -31,10 +27,6 @@ macro_rules! section {
                 // All keys are read before the first `?`, so that all problems are reported at once.
                 $(let $field = input.get(&$key);)+
                 Some(Self { $($field: $field?,)+ })
-            }
-
-            fn show(&self, values: &mut $crate::shown_value::ShownValues) {
-                $(values.set(&$key.key, &self.$field);)+
             }
         }
     };

@@ -1,35 +1,18 @@
 //! The keys `ca-file`, `cert-file` and `key-file` of a server: reads them, and reports files that
 //! can't be used.
 
-use std::path::PathBuf;
-
 use crate::reading::input::ConfigInput;
 use crate::reading::key::Setting;
-use crate::shown_value::ShownValues;
 use crate::values::tls::{Identity, Tls};
 
 /// The keys of one server: `ca-file`, `cert-file` and `key-file`.
 pub(super) type TlsKeys = [&'static Setting<String>; 3];
 
-impl Tls {
-    /// Adds the values of `keys` to `values`.
-    pub(crate) fn show(&self, [ca, cert, key]: TlsKeys, values: &mut ShownValues) {
-        let Self { ca_file, identity } = self;
-        values.set(&ca.key, ca_file);
-        if let Some(identity) = identity {
-            values.set(&cert.key, &identity.cert_file);
-            values.set(&key.key, &identity.key_file);
-        }
-    }
-}
-
 impl ConfigInput {
     /// Returns the files that `keys` name. Reads them once, to report mistakes early.
     pub(crate) fn tls(&mut self, keys: TlsKeys) -> Option<Tls> {
         let [ca_key, cert_key, key_key] = keys;
-        let ca_file = self.pem_file(ca_key);
-        let cert_file = self.pem_file(cert_key);
-        let key_file = self.pem_file(key_key);
+        let [ca_file, cert_file, key_file] = keys.map(|key| self.path(key, |_| Ok(())));
         let identity = match (cert_file?, key_file?) {
             (Some(cert_file), Some(key_file)) => Some(Identity {
                 cert_file,
@@ -68,17 +51,6 @@ impl ConfigInput {
                 let words = format!("has no effect without TLS; let {begin}");
                 self.wrong(&key.key, words)
             }
-        }
-    }
-
-    /// Returns the path in `setting`, if it is set.
-    fn pem_file(&mut self, setting: &Setting<String>) -> Option<Option<PathBuf>> {
-        let Some(entry) = self.entry(&setting.key) else {
-            return Some(None);
-        };
-        match self.path_of(entry, setting) {
-            Ok(path) => Some(Some(path)),
-            Err(words) => self.wrong(&setting.key, words),
         }
     }
 }

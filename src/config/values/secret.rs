@@ -6,6 +6,7 @@ use std::fmt;
 use url::{ParseError, Url};
 
 use super::url_parts::{parse_url, restore_host};
+use crate::reading::shown_value::{ShownValue, show};
 
 /// A URL that may contain a user and a password. `Debug` and `Display` show it redacted.
 #[derive(Clone, PartialEq, Eq)]
@@ -96,6 +97,21 @@ impl fmt::Display for Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+show!(|urls: &[SecretUrl]| shown_urls(urls) => Vec<SecretUrl>);
+show!(|url| shown_urls(std::slice::from_ref(url)) => SecretUrl);
+show!(|secret: &Secret| ShownValue::hidden(secret.expose()) => Secret);
+
+/// Returns a comma-separated list of URLs, shown without passwords.
+fn shown_urls(urls: &[SecretUrl]) -> ShownValue {
+    let (shown, secret): (Vec<_>, Vec<_>) = (urls.iter())
+        .map(|url| (url.to_string(), url.expose()))
+        .unzip();
+    ShownValue::Secret {
+        shown: shown.join(","),
+        secret: secret.join(","),
     }
 }
 

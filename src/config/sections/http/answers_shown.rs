@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::answers::{MAX_PARTS, MAX_RULES, MAX_TEXT_BYTES, SCOPES};
-use crate::shown_value::{QuotedScalar, ShownValue};
+use crate::reading::shown_value::{QuotedScalar, ShownValue};
 use rules::answers::{
     AnswerRule, Answers, Conditions, Consequence, ExpectedValue, TimeForm, ValueSource, ValueTest,
     WaitSource,

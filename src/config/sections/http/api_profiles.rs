@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::answers::{AnswersReader, MAX_TEXT_BYTES, Node};
 use crate::reading::error::{ConfigErrors, ConfigProblem, Origin};
 use crate::reading::parse::{self, wrong};
+use crate::reading::shown_value::{Show, ShownValue};
 use crate::reading::yaml::{self, Raw};
-use crate::shown_value::{Show, ShownValue};
 use rules::answers::AnswerRules;
 
 /// Declares the profiles by their names in `apis`.

@@ -11,6 +11,7 @@ use crate::reading::error::shown;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::Setting;
 use crate::reading::parse::{self, ValueError, wrong};
+use crate::reading::shown_value::{Show, ShownValue};
 use crate::reading::yaml::{self, Raw, YamlField};
 use crate::sections::placeholders;
 use crate::values::header::http_names;
@@ -65,6 +66,19 @@ impl ConfiguredHeaders {
     /// Returns true if there is a header of this name.
     pub(crate) fn has(&self, name: &HeaderName) -> bool {
         self.same.contains_key(name) || self.of_jobs.iter().any(|(own, _)| own == name)
+    }
+}
+
+impl Show for ConfiguredHeaders {
+    /// Returns the names with hidden values.
+    fn shown(&self) -> Option<ShownValue> {
+        let of_jobs = (self.of_jobs.iter()).map(|(name, template)| (name, template.expose()));
+        let same = (self.same.iter())
+            .map(|(name, value)| (name, String::from_utf8_lossy(value.as_bytes()).into_owned()));
+        let mut all = (same.chain(of_jobs))
+            .map(|(name, secret)| (name, ShownValue::hidden(&secret)))
+            .peekable();
+        (all.peek().is_some()).then(|| ShownValue::names(all))
     }
 }
 

@@ -10,10 +10,10 @@ use crate::reading::error::shown;
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{ConfigKey, choice, file, keys, text, url};
 use crate::reading::parse::{self, ValueError, wrong};
+use crate::reading::shown_value::{ShownValue, show};
 use crate::reading::suggest::hint;
 use crate::reading::yaml::Raw;
 use crate::sections::placeholders;
-use crate::shown_value::{ShownValue, ShownValues, show};
 use crate::values::secret::{Secret, SecretUrl};
 use crate::values::urls::UrlForm;
 use rules::job::call::CarriedFields;
@@ -199,24 +199,6 @@ impl OAuth2 {
     pub fn has_tls(&self) -> bool {
         self.token_url.has_scheme("https")
     }
-
-    /// Adds the section's values to `values`.
-    pub(crate) fn show(&self, values: &mut ShownValues) {
-        let Self {
-            token_url,
-            client_id,
-            client_secret,
-            client_auth,
-            scope,
-            audience,
-        } = self;
-        values.set(&TOKEN_URL.key, token_url);
-        values.set(&CLIENT_ID.key, client_id);
-        values.set(&CLIENT_SECRET.key, client_secret);
-        values.set(&CLIENT_AUTH.key, client_auth);
-        values.set(&SCOPE.key, scope);
-        values.set(&AUDIENCE.key, audience);
-    }
 }
 
 impl ConfigInput {
@@ -241,14 +223,9 @@ impl ConfigInput {
             // A key with a default may be set as in the sample file.
             let is_set = |key: &&ConfigKey| key.default.is_none() && self.entry(key).is_some();
             let set = KEYS.iter().copied().find(is_set);
-            return match set {
-                None => Some(None),
-                Some(key) => self.wrong(
-                    key,
-                    "has no effect without \
-                    dispatch.http.oauth2.token-url; set that or remove this key",
-                ),
-            };
+            let words = "has no effect without dispatch.http.oauth2.token-url; set that or remove \
+                this key";
+            return self.unused("dispatch.http.oauth2.", set, words);
         };
         if has_user(&token_url) {
             let words =

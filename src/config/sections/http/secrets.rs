@@ -9,7 +9,7 @@ use strum::{IntoStaticStr, VariantArray};
 
 use crate::reading::input::ConfigInput;
 use crate::reading::key::{ConfigKey, Setting};
-use crate::shown_value::{ShownValue, show};
+use crate::reading::shown_value::{ShownValue, show};
 use rules::named::Named;
 
 /// Value of `dispatch.http.sign-secrets` or `dispatch.http.oauth2.client-secret` if each tenant has
@@ -77,8 +77,8 @@ impl ConfigInput {
             Ok(_) => Ok(()),
             Err(_) => Err("is not a readable file"),
         };
-        let folder = self.existing(folder, is_folder);
-        let default = self.existing(default, is_file);
+        let folder = self.path(folder, is_folder);
+        let default = self.path(default, is_file);
         Some(SecretFiles {
             folder: folder?,
             default: default?,
@@ -112,26 +112,6 @@ impl ConfigInput {
                 )
             }
             (is_set, _) => Some(is_set.then_some(files)),
-        }
-    }
-
-    /// Returns the path in `setting`, if it is set, after checking it with `is_there`.
-    fn existing(
-        &mut self,
-        setting: &Setting<String>,
-        is_there: impl Fn(&Path) -> Result<(), &'static str>,
-    ) -> Option<Option<PathBuf>> {
-        let Some(entry) = self.entry(&setting.key) else {
-            return Some(None);
-        };
-        let path = self.path_of(entry, setting);
-        let checked = path.and_then(|path| match is_there(&path) {
-            Ok(()) => Ok(path),
-            Err(words) => Err(words.to_owned()),
-        });
-        match checked {
-            Ok(path) => Some(Some(path)),
-            Err(words) => self.wrong(&setting.key, words),
         }
     }
 }

@@ -1,19 +1,19 @@
 //! The effective configuration as a file: each key with its value, without secrets.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::reading::key::ConfigKey;
-use super::values::secret::{Secret, SecretUrl};
+use super::key::ConfigKey;
 use rules::job::{TenantField, ValueField};
 use rules::named::Named;
 use rules::text::show_duration;
 
 /// Value of a key, as written in a file. Two values are equal only if their secrets are, too.
 #[derive(Clone, PartialEq)]
-pub(super) enum ShownValue {
+pub(crate) enum ShownValue {
     /// A value that needs no quotes in YAML: a number, a duration, a name.
     Bare(String),
     /// A text, which is quoted.
@@ -28,7 +28,7 @@ pub(super) enum ShownValue {
 
 impl ShownValue {
     /// Creates the name of `value`.
-    pub(super) fn named(value: &impl Named) -> Self {
+    pub(crate) fn named(value: &impl Named) -> Self {
         Self::bare(value.name())
     }
 
@@ -65,17 +65,6 @@ impl ShownValue {
         }
     }
 
-    /// Creates a comma-separated list of URLs, shown without passwords.
-    pub fn urls(urls: &[SecretUrl]) -> Self {
-        let (shown, secret): (Vec<_>, Vec<_>) = (urls.iter())
-            .map(|url| (url.to_string(), url.expose()))
-            .unzip();
-        Self::Secret {
-            shown: shown.join(","),
-            secret: secret.join(","),
-        }
-    }
-
     /// Creates a list of texts.
     pub fn texts(texts: &[String]) -> Self {
         let texts: Vec<String> = texts
@@ -103,6 +92,14 @@ impl ShownValue {
                 .map(|(name, value)| (QuotedScalar(&name.to_string()).to_string(), value))
                 .collect(),
         )
+    }
+
+    /// Creates a mapping of the user's names to weights.
+    pub fn weights<N: fmt::Display, W: fmt::Display>(
+        entries: impl IntoIterator<Item = (N, W)>,
+    ) -> Self {
+        let entries = entries.into_iter();
+        Self::names(entries.map(|(name, weight)| (name, Self::bare(weight))))
     }
 
     /// Writes the value behind its key, which is indented by `indent`.
@@ -144,7 +141,7 @@ impl ShownValue {
 }
 
 /// A value of a key, as it is written in a file.
-pub(super) trait Show {
+pub(crate) trait Show {
     /// Returns the written value, or `None` if the key is not set.
     fn shown(&self) -> Option<ShownValue>;
 }
@@ -152,23 +149,20 @@ pub(super) trait Show {
 /// Implements [`Show`] for types that `$show` turns into a [`ShownValue`].
 macro_rules! show {
     ($show:expr => $($type:ty),+) => {
-        $(impl $crate::shown_value::Show for $type {
-            fn shown(&self) -> Option<$crate::shown_value::ShownValue> {
+        $(impl $crate::reading::shown_value::Show for $type {
+            fn shown(&self) -> Option<$crate::reading::shown_value::ShownValue> {
                 Some($show(self))
             }
         })+
     };
 }
-pub(super) use show;
+pub(crate) use show;
 
 show!(ShownValue::bare => bool, u16, u32, usize);
 show!(ShownValue::text => String, SocketAddr, TenantField, ValueField);
 show!(ShownValue::clone => ShownValue);
 show!(|path: &Path| ShownValue::path(path) => PathBuf);
 show!(|value: &Duration| ShownValue::duration(*value) => Duration);
-show!(|urls: &[SecretUrl]| ShownValue::urls(urls) => Vec<SecretUrl>);
-show!(|url| ShownValue::urls(std::slice::from_ref(url)) => SecretUrl);
-show!(|secret: &Secret| ShownValue::hidden(secret.expose()) => Secret);
 
 impl<T: Show> Show for Option<T> {
     fn shown(&self) -> Option<ShownValue> {
@@ -183,7 +177,7 @@ impl Show for Vec<String> {
 }
 
 /// A text as a double-quoted YAML scalar.
-pub(super) struct QuotedScalar<'a>(pub &'a str);
+pub(crate) struct QuotedScalar<'a>(pub &'a str);
 
 impl fmt::Display for QuotedScalar<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -202,21 +196,41 @@ impl fmt::Display for QuotedScalar<'_> {
     }
 }
 
-/// Values of a configuration by key. A key that is not set has none.
-#[derive(Default)]
-pub(super) struct ShownValues(Vec<(&'static ConfigKey, ShownValue)>);
+/// Values of a configuration by the paths of their keys. A key that is not set has none.
+#[derive(Clone, Default, PartialEq)]
+pub(crate) struct ShownValues(BTreeMap<&'static str, ShownValue>);
+
+impl fmt::Debug for ShownValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ShownValues")
+    }
+}
 
 impl ShownValues {
-    /// Sets `key` to `value`, if there is one.
-    pub fn set(&mut self, key: &'static ConfigKey, value: &impl Show) {
-        self.0.extend(value.shown().map(|value| (key, value)));
+    /// Sets `key` to `value`, or to none. A secret is hidden, unless its type shows a part of it.
+    pub fn set(&mut self, key: &ConfigKey, value: &impl Show) {
+        match value.shown() {
+            Some(ShownValue::Bare(text) | ShownValue::Text(text)) if key.secret => {
+                self.0.insert(key.path, ShownValue::hidden(&text))
+            }
+            Some(value) => self.0.insert(key.path, value),
+            None => self.0.remove(key.path),
+        };
+    }
+
+    /// Removes the keys whose paths begin with `begin`, for a section that is not used.
+    pub fn drop_section(&mut self, begin: &str) {
+        self.0.retain(|path, _| !path.starts_with(begin));
+    }
+
+    /// Takes the values that `new` has for `keys`.
+    pub fn take<'k>(&mut self, keys: impl Iterator<Item = &'k &'static ConfigKey>, new: &Self) {
+        keys.for_each(|key| self.set(key, &new.get(key).cloned()));
     }
 
     /// Returns the value of `key`.
     pub fn get(&self, key: &ConfigKey) -> Option<&ShownValue> {
-        let mut all = self.0.iter();
-        all.find(|(known, _)| known.path == key.path)
-            .map(|(_, value)| value)
+        self.0.get(key.path)
     }
 
     /// Writes the set keys among `keys` as a file.
