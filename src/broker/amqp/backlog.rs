@@ -15,9 +15,10 @@ use crate::{BrokerError, QueueBacklog};
 
 /// Interval between two counts.
 const COUNT_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a missing queue is not looked for. Each look closes a channel, and `lapin` never uses
-/// its number again, so that the connection would have none left after hours.
-const MISSING_INTERVAL: Duration = Duration::from_secs(600);
+/// Longest pause between two looks for a missing queue. The pauses double from [`COUNT_INTERVAL`].
+/// Each look closes a channel, and `lapin` never uses its number again, so that the connection
+/// would have none left after hours.
+const MAX_MISSING_PAUSE: Duration = Duration::from_secs(600);
 
 /// Counts repeatedly, on a channel of its own, until the session ends.
 pub(super) async fn watch(shared: Arc<BrokerState>, link: Arc<AmqpLink>) -> BrokerError {
@@ -36,29 +37,31 @@ pub(super) async fn watch(shared: Arc<BrokerState>, link: Arc<AmqpLink>) -> Brok
 }
 
 /// Counts the jobs. `channel` is an open channel, or `None` to open one. `missing` has the queues
-/// that were missing, and when.
+/// that were missing, when, and the pause from then on.
 async fn count_jobs(
     shared: &BrokerState,
     link: &AmqpLink,
     channel: &mut Option<Channel>,
-    missing: &mut HashMap<Arc<str>, Instant>,
+    missing: &mut HashMap<Arc<str>, (Instant, Duration)>,
 ) -> Result<QueueBacklog, BrokerError> {
     let names = &shared.topology.names;
     let mut backlog = QueueBacklog::default();
-    missing.retain(|_, at| at.elapsed() < MISSING_INTERVAL);
     for queue in &shared.topology.queues {
-        if missing.contains_key(&queue.name) {
-            continue;
-        }
+        let pause = match missing.get(&queue.name) {
+            Some((at, pause)) if at.elapsed() < *pause => continue,
+            Some((_, pause)) => (2 * *pause).min(MAX_MISSING_PAUSE),
+            None => COUNT_INTERVAL,
+        };
         let open = match channel.take() {
             Some(open) => open,
             None => link.channel().await?,
         };
         // A refusal closes the channel. The queue is declared again when a publish misses it.
         let Some((messages, _)) = depth(&link.target, &open, &queue.name).await? else {
-            missing.insert(queue.name.clone(), Instant::now());
+            missing.insert(queue.name.clone(), (Instant::now(), pause));
             continue;
         };
+        missing.remove(&queue.name);
         *channel = Some(open);
         let is_one_of = |queues: &[Arc<str>]| queues.contains(&queue.name);
         let state = if queue.name == names.dead {
