@@ -16,8 +16,9 @@ use rules::answers::Quotas;
 use rules::gate::model::MARK_MS;
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::scope::Labels;
-use rules::steering::{JobSighting, SIGHTING_KEPT_MS};
-use serde_json::json;
+use rules::steering::SIGHTING_KEPT_MS;
+
+use super::instructions::canceled_job;
 
 /// Compares the scripts with the model while windows and leases pass without questions, which would
 /// postpone the expiry.
@@ -128,14 +129,7 @@ async fn counts_after_repeats(gate: &LimitedGate<impl Gate>) -> Vec<u64> {
 #[tokio::test(start_paused = true)]
 async fn a_report_on_a_job_is_kept_as_long_as_promised() {
     let fake = fake_gate(limit(Algorithm::FixedWindow, 1, 1_000));
-    let sighting = json!({
-        "cancel": 7, "state": "cancelled", "at_ms": 0, "attempt": 1, "cost": 1, "queue": "q", "here_ms": 0,
-    });
-    let sighted = JobSighting {
-        tenant: tenant("t"),
-        job: "order-7".to_owned(),
-        sighting: serde_json::from_value(sighting).expect("a report"),
-    };
+    let sighted = canceled_job();
     fake.gate.sighted(&[sighted]).await.expect("it is stored");
     let is_kept = async || {
         let found = fake.gate.sighting(&tenant("t"), "order-7").await;
@@ -211,9 +205,9 @@ async fn no_call_shortens_the_life_of_a_waitlist() {
     assert_eq!(left(), lasts, "settle");
 }
 
-/// What keeps jobs from starting lasts for hours, in which none of the tenant's jobs may ask.
+/// Pauses, closings and changed limits last for hours, in which the tenant's jobs may not ask.
 #[tokio::test(start_paused = true)]
-async fn what_lasts_longer_than_waitlists_is_kept() {
+async fn pauses_and_limits_outlive_waitlists() {
     let (name, duration_ms) = ("default".to_owned(), 5 * 3_600_000);
     let limited = Change::Limit {
         name,

@@ -145,7 +145,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Bed<C> {
                 self.ask((tenant, labels), limits, asks).await?;
             }
             Step::Settle { which, end, twice } => {
-                // Of a late call whose start no longer counts, the model may know more than Redis.
+                // The model may remember a late call whose start Redis has forgotten.
                 let shortest = limits.iter().map(|limit| limit.window_ms()).min();
                 let counts = |one: &Receipt| now_ms < one.started_ms + shortest.unwrap_or(0);
                 let receipt = chosen(which, receipts);
@@ -183,7 +183,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Bed<C> {
                 equal!(self, learn(&batch));
             }
             Step::Forward { micros } => self.forward(*micros),
-            // In place of faults.
+            // This test has no faults; these steps let a key expire.
             Step::Back { micros: any } => self.expire((tenant, labels), limits, *any),
             Step::Foreign { millis_ago: any } => {
                 self.expire((tenant, labels), limits, any.unsigned_abs());
@@ -239,7 +239,7 @@ fn forgets_as_the_model(family: Family) {
         .expect("a runtime");
     for (which, limits) in Scale::Few.sets(family).iter().enumerate() {
         let config = Config {
-            cases: HISTORIES,
+            cases: kit::histories(HISTORIES),
             max_shrink_iters: 2_000,
             ..Config::with_source_file(file!())
         };

@@ -137,6 +137,18 @@ async fn a_cancellation_that_ended_is_not_waited_for() {
 }
 
 /// Two operators cancel the same job at once.
+/// Returns a worker's report that the job `order-7` was canceled by the request 7.
+pub(super) fn canceled_job() -> JobSighting {
+    let sighting = json!({
+        "cancel": 7, "state": "cancelled", "at_ms": 0, "attempt": 1, "cost": 1, "queue": "q", "here_ms": 0,
+    });
+    JobSighting {
+        tenant: tenant("t"),
+        job: "order-7".to_owned(),
+        sighting: serde_json::from_value(sighting).expect("a report"),
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cancellation_that_another_replaced_is_followed() {
     let fake = fake_gate(limit(Algorithm::FixedWindow, 1, 1_000));
@@ -146,14 +158,7 @@ async fn a_cancellation_that_another_replaced_is_followed() {
         let cancel = Instruction::Cancel(tenant("t"), "order-7".to_owned(), 7);
         let put = put(&fake.gate, &cancel, HOUR_MS).await;
         put.expect("there is room");
-        let sighting = json!({
-            "cancel": 7, "state": "cancelled", "at_ms": 0, "attempt": 1, "cost": 1, "queue": "q", "here_ms": 0,
-        });
-        let sighted = JobSighting {
-            tenant: tenant("t"),
-            job: "order-7".to_owned(),
-            sighting: serde_json::from_value(sighting).expect("a report"),
-        };
+        let sighted = canceled_job();
         fake.gate.sighted(&[sighted]).await.expect("it is stored");
     };
     let (cancelled, ()) = tokio::join!(job.cancel(&fake.gate, 60 * SECOND, HOUR_MS), other);
