@@ -52,8 +52,8 @@ pub(super) async fn earlier_starts(
     }
 }
 
-/// Returns true if a server that answers like this starts no job of any worker. Other errors are
-/// about one queue.
+/// Returns true if a worker gets no session while the server answers like this. The other errors
+/// concern one queue.
 fn lets_no_session_begin(why: &BrokerError) -> bool {
     use BrokerError::{Credentials, Failed, Limit, Shortage, Unreachable, Vhost};
     matches!(

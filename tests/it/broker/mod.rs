@@ -54,8 +54,8 @@ macro_rules! conformance {
     };
 }
 
-// Delay queues are quorum queues whatever the type of the other queues, so tests of delay queues
-// alone need no second run.
+// Delay queues are always quorum queues, so tests of delay queues alone need no run with classic
+// work queues.
 conformance!(
     everywhere:
     acked_messages_are_not_redelivered,
