@@ -16,7 +16,7 @@ use hyper::{Method, Request, Uri};
 use percent_encoding::percent_decode_str;
 use url::{Position, Url};
 
-use super::secrets::{NoSecret, Secrets};
+use super::secrets::Secrets;
 use super::server::Server;
 use super::sign::Signer;
 use crate::verdicts::unprepared;
@@ -75,16 +75,6 @@ pub(super) enum NoRequest {
     Shortage(String),
     /// The reason is permanent.
     Permanent(String),
-}
-
-impl From<NoSecret> for NoRequest {
-    fn from(why: NoSecret) -> Self {
-        match why {
-            NoSecret::Absent(why) => Self::Permanent(why),
-            NoSecret::Unreadable(why) => Self::Temporary(why),
-            NoSecret::Shortage(why) => Self::Shortage(why),
-        }
-    }
 }
 
 impl From<NoRequest> for Attempt {

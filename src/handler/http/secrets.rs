@@ -12,6 +12,7 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
+use super::requests::NoRequest;
 use config::SecretFiles;
 use rules::tenant::Tenant;
 use rules::text;
@@ -43,16 +44,6 @@ pub(super) struct Secrets {
 /// one read per tenant is in progress.
 type CachedSecret = AsyncMutex<Option<(Arc<str>, Instant)>>;
 
-/// The reason why there is no secret. Its text contains no secret.
-pub(super) enum NoSecret {
-    /// There is no file for it.
-    Absent(String),
-    /// The file can't be read now.
-    Unreadable(String),
-    /// This machine lacks a resource that is needed to read it.
-    Shortage(String),
-}
-
 impl Secrets {
     pub(super) fn new(files: SecretFiles) -> Self {
         Self {
@@ -63,15 +54,19 @@ impl Secrets {
     }
 
     /// Returns the secret of `tenant`. A thread reads its file at most once a second.
-    pub(super) async fn of(&self, tenant: &Tenant) -> Result<Arc<str>, NoSecret> {
+    ///
+    /// # Errors
+    /// [`NoRequest`] with the reason, which contains no secret: it is permanent if there is no
+    /// file, a shortage if this machine lacks a resource, and else temporary.
+    pub(super) async fn of(&self, tenant: &Tenant) -> Result<Arc<str>, NoRequest> {
         let read = timeout(READ_TIMEOUT, self.read(tenant)).await;
         read.unwrap_or_else(|_| {
             let why = format!("its file system did not answer within {READ_TIMEOUT:?}");
-            Err(NoSecret::unreadable(&why))
+            Err(unreadable(&why))
         })
     }
 
-    async fn read(&self, tenant: &Tenant) -> Result<Arc<str>, NoSecret> {
+    async fn read(&self, tenant: &Tenant) -> Result<Arc<str>, NoRequest> {
         let mut known = self.known(tenant).lock_owned().await;
         if let Some((text, read)) = &*known
             && read.elapsed() < SECRET_MAX_AGE
@@ -90,7 +85,7 @@ impl Secrets {
             Ok(text)
         });
         let ended = reading.await;
-        ended.unwrap_or_else(|why| Err(NoSecret::unreadable(&why.to_string())))
+        ended.unwrap_or_else(|why| Err(unreadable(&why.to_string())))
     }
 
     fn known(&self, tenant: &Tenant) -> Arc<CachedSecret> {
@@ -107,14 +102,12 @@ impl Secrets {
     }
 }
 
-impl NoSecret {
-    fn unreadable(why: &str) -> Self {
-        Self::Unreadable(format!("the secret of this tenant can't be read: {why}"))
-    }
+fn unreadable(why: &str) -> NoRequest {
+    NoRequest::Temporary(format!("the secret of this tenant can't be read: {why}"))
 }
 
 /// Reads the secret of `tenant`, or the default one. Blocks.
-fn secret_in(files: &SecretFiles, tenant: &Tenant) -> Result<String, NoSecret> {
+fn secret_in(files: &SecretFiles, tenant: &Tenant) -> Result<String, NoRequest> {
     let SecretFiles { folder, default } = files;
     let own = folder.as_ref().map(|folder| folder.join(file_name(tenant)));
     for path in own.iter().chain(default) {
@@ -123,10 +116,10 @@ fn secret_in(files: &SecretFiles, tenant: &Tenant) -> Result<String, NoSecret> {
             Err(why) if is_absent(&why) => {}
             Err(why) => {
                 return Err(match shortage::of(&why) {
-                    Some(missing) => NoSecret::Shortage(format!(
+                    Some(missing) => NoRequest::Shortage(format!(
                         "the secret of this tenant can't be read: {why} ({missing})"
                     )),
-                    None => NoSecret::unreadable(&why.to_string()),
+                    None => unreadable(&why.to_string()),
                 });
             }
         }
@@ -135,7 +128,7 @@ fn secret_in(files: &SecretFiles, tenant: &Tenant) -> Result<String, NoSecret> {
     let named = own.map_or(keys.to_owned(), |path| {
         format!("{keys}: {}", path.display())
     });
-    Err(NoSecret::Absent(format!(
+    Err(NoRequest::Permanent(format!(
         "there is no secret for this tenant ({named})"
     )))
 }
@@ -187,9 +180,9 @@ mod tests {
     async fn describe(secrets: &Secrets, tenant: &Tenant) -> String {
         match secrets.of(tenant).await {
             Ok(text) => text.to_string(),
-            Err(NoSecret::Absent(why)) => format!("absent: {why}"),
-            Err(NoSecret::Unreadable(why)) => format!("unreadable: {why}"),
-            Err(NoSecret::Shortage(why)) => format!("short: {why}"),
+            Err(NoRequest::Permanent(why)) => format!("absent: {why}"),
+            Err(NoRequest::Temporary(why)) => format!("unreadable: {why}"),
+            Err(NoRequest::Shortage(why)) => format!("short: {why}"),
         }
     }
 
