@@ -25,36 +25,27 @@ pub(super) type Answer = Result<(), PublishError>;
 
 /// A message that can be published.
 pub(super) trait Publishing: Send + Sync + 'static {
-    /// Whether a returned message means that one of our queues is missing.
-    const TO_OUR_QUEUES: bool;
-
-    fn exchange(&self) -> &str;
-    fn key(&self) -> &str;
-    fn message(&self) -> &Message;
-    /// Returns true if the target is a client's direct reply-to, which is not a queue.
-    fn is_direct(&self) -> bool;
-}
-
-impl Publishing for Outgoing {
-    const TO_OUR_QUEUES: bool = true;
-
     fn exchange(&self) -> &str {
         ""
     }
+    fn key(&self) -> &str;
+    fn message(&self) -> &Message;
+    /// Returns true if the target is a client's direct reply-to, which is not a queue.
+    fn is_direct(&self) -> bool {
+        false
+    }
+}
+
+impl Publishing for Outgoing {
     fn key(&self) -> &str {
         &self.queue
     }
     fn message(&self) -> &Message {
         &self.message
     }
-    fn is_direct(&self) -> bool {
-        false
-    }
 }
 
 impl Publishing for Reply {
-    const TO_OUR_QUEUES: bool = false;
-
     fn exchange(&self) -> &str {
         &self.exchange
     }

@@ -52,8 +52,6 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 struct Handover(Reply);
 
 impl Publishing for Handover {
-    const TO_OUR_QUEUES: bool = false;
-
     fn exchange(&self) -> &str {
         &self.0.exchange
     }
@@ -62,9 +60,6 @@ impl Publishing for Handover {
     }
     fn message(&self) -> &Message {
         &self.0.message
-    }
-    fn is_direct(&self) -> bool {
-        false
     }
 }
 

@@ -5,11 +5,12 @@
 //! finds the message at fault. If messages are not confirmed within a second, their channel is kept
 //! to wait for them, and the lane publishes further messages on a new channel.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use super::BrokerState;
 use super::confirm::{Answer, ConfirmChannel, Publishing, SentBatch, down};
@@ -50,14 +51,6 @@ pub(super) enum LaneEnd {
     Blamed(BrokerError),
 }
 
-/// Returns the code with which RabbitMQ closed the channel or the connection, if it did.
-fn code(error: &lapin::Error) -> Option<u16> {
-    match error.kind() {
-        lapin::ErrorKind::ProtocolError(refusal) => Some(refusal.get_id()),
-        _ => None,
-    }
-}
-
 /// Returns true if RabbitMQ's `code` for closing a channel or a connection means that it refused a
 /// message. `to_ours`: the message goes to one of the worker's own queues.
 fn is_message_to_blame(code: Option<u16>, to_ours: bool) -> bool {
@@ -72,8 +65,8 @@ fn is_message_to_blame(code: Option<u16>, to_ours: bool) -> bool {
 pub(super) struct Lane<M> {
     pub link: Arc<AmqpLink>,
     pub requests: Arc<PublishRequests<M>>,
-    /// Notified if one of the worker's own queues is missing. `None` if the lane publishes to other
-    /// queues.
+    /// Notified if one of the worker's own queues is missing. `None` if the lane publishes to
+    /// external targets.
     pub shared: Option<Arc<BrokerState>>,
     /// Whether this lane is the only one on its connection. If RabbitMQ closes the connection, a
     /// message of this lane is then to blame.
@@ -132,7 +125,7 @@ impl<M: Publishing> Lane<M> {
                 Ok(batch_sent) => {
                     let answers = batch_sent.answers();
                     let has = |what: PublishError| answers.contains(&Some(Err(what)));
-                    if let Some(shared) = self.shared.as_ref().filter(|_| M::TO_OUR_QUEUES)
+                    if let Some(shared) = &self.shared
                         && has(PublishError::Returned)
                     {
                         shared.heal.notify_one();
@@ -178,21 +171,9 @@ impl<M: Publishing> Lane<M> {
         channel: &mut ConfirmChannel,
         batch: &mut Batch<M>,
     ) -> Result<lapin::Result<SentBatch>, BrokerError> {
-        let result = {
-            let mut sending = std::pin::pin!(channel.send_all(&batch.messages));
-            let mut blocked = false;
-            loop {
-                match timeout(CONFIRM_TIMEOUT, &mut sending).await {
-                    Ok(result) => break Some(result),
-                    // The write goes on after the alarm. A new connection would be blocked, too.
-                    Err(_) if self.link.blocked() => blocked = true,
-                    // The alarm has just ended.
-                    Err(_) if std::mem::take(&mut blocked) => {}
-                    Err(_) => break None,
-                }
-            }
-        };
-        match result {
+        // The write goes on after an alarm. A new connection would be blocked, too.
+        let sending = channel.send_all(&batch.messages);
+        match timeout_unless_blocked(&self.link, CONFIRM_TIMEOUT, sending).await {
             Some(result) => Ok(result),
             None => {
                 let reason = format!("it accepted no messages within {CONFIRM_TIMEOUT:?}");
@@ -209,31 +190,23 @@ impl<M: Publishing> Lane<M> {
             true => LATE_AFTER,
             false => CONFIRM_TIMEOUT,
         };
-        let mut blocked = false;
-        loop {
-            match timeout(within, batch_sent.confirmed()).await {
-                Ok(result) => return Some(result),
-                Err(_) if self.link.blocked() => blocked = true,
-                // The alarm has just ended.
-                Err(_) if std::mem::take(&mut blocked) => {}
-                Err(_) => return None,
-            }
-        }
+        timeout_unless_blocked(&self.link, within, batch_sent.confirmed()).await
     }
 
     /// Handles a batch whose channel was closed. If a message is to blame and is the only one,
     /// reports it as refused. If there are several, queues each to be published alone. Returns true
     /// if the batch closed the connection, too.
     fn blame(&self, mut batch: Batch<M>, error: &lapin::Error) -> bool {
-        let (code, is_up) = (code(error), !error.is_amqp_hard_error());
+        let (code, is_up) = (BrokerError::reply_code(error), !error.is_amqp_hard_error());
+        let to_ours = self.shared.is_some();
         let shown = self.link.target.error(error).to_string();
-        if code == Some(404) && !M::TO_OUR_QUEUES {
+        if code == Some(404) && !to_ours {
             // All messages to external targets on this connection go to one exchange, which does
             // not exist.
             batch.answer_rest(&Err(PublishError::Returned));
             return false;
         }
-        if !is_message_to_blame(code, M::TO_OUR_QUEUES) || !(is_up || self.is_alone) {
+        if !is_message_to_blame(code, to_ours) || !(is_up || self.is_alone) {
             batch.answer_rest(&Err(down(&shown)));
             return false;
         }
@@ -313,6 +286,25 @@ impl<M: Publishing> OnlyLane<M> {
     }
 }
 
+/// Waits for `work`. Returns `None` if it takes longer than `within`. Time in which RabbitMQ blocks
+/// publishers does not count.
+async fn timeout_unless_blocked<T>(
+    link: &AmqpLink,
+    within: Duration,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let (mut work, mut blocked) = (pin!(work), false);
+    loop {
+        match timeout(within, &mut work).await {
+            Ok(result) => return Some(result),
+            Err(_) if link.blocked() => blocked = true,
+            // The alarm has just ended.
+            Err(_) if std::mem::take(&mut blocked) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
 /// Answers confirmed messages and waits for the rest of a batch on its own channel. Returns true if
 /// the channel is closed. An error means that the connection is unusable.
 async fn wait_for_late<M: Publishing>(
@@ -321,18 +313,11 @@ async fn wait_for_late<M: Publishing>(
     mut batch_sent: SentBatch,
     mut batch: Batch<M>,
 ) -> Result<bool, BrokerError> {
-    let mut until = Instant::now() + CONFIRM_TIMEOUT;
     let mut result = batch_sent.collect_confirms();
     batch.answer(batch_sent.answers());
-    while result.is_ok() {
-        match timeout_at(until, batch_sent.confirmed()).await {
-            Ok(confirmed) => {
-                result = confirmed;
-                break;
-            }
-            Err(_) if link.blocked() => until = Instant::now() + CONFIRM_TIMEOUT,
-            Err(_) => break,
-        }
+    if result.is_ok() {
+        let confirming = timeout_unless_blocked(&link, CONFIRM_TIMEOUT, batch_sent.confirmed());
+        result = confirming.await.unwrap_or(Ok(()));
     }
     let answers: Vec<Option<Answer>> = batch_sent.answers();
     let is_complete = answers.iter().all(Option::is_some);
