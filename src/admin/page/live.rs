@@ -84,7 +84,11 @@ impl LiveViews {
         let cached = {
             let now = Instant::now();
             let mut all = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-            let cached = all.entry(key.clone()).or_default_at(now);
+            let (used, cached) = all
+                .entry(key.clone())
+                .or_insert_with(|| (now, Arc::default()));
+            *used = now;
+            let cached = Arc::clone(cached);
             if all.len() > MAX_VIEWS {
                 // Remove views without watchers. If all have watchers, remove the oldest, which is
                 // rendered anew.
@@ -143,19 +147,6 @@ impl LiveViews {
             Some((Ok::<_, Infallible>(Bytes::from(text)), watcher))
         });
         Some(Body::from_stream(stream))
-    }
-}
-
-/// Returns an entry and marks it as used now.
-trait OrDefaultAt {
-    fn or_default_at(self, now: Instant) -> Arc<CachedView>;
-}
-
-impl OrDefaultAt for std::collections::hash_map::Entry<'_, String, (Instant, Arc<CachedView>)> {
-    fn or_default_at(self, now: Instant) -> Arc<CachedView> {
-        let (used, cached) = self.or_insert_with(|| (now, Arc::default()));
-        *used = now;
-        Arc::clone(cached)
     }
 }
 
