@@ -1,11 +1,11 @@
-//! House rules for files: every one is compiled, scripts can be run, and suites that filters and
-//! pages name exist.
+//! House rules for files: every one is compiled, scripts can be run, and suites that filters name
+//! exist.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use kit::root;
-use kit::sources::{File, files, page, quoted};
+use kit::sources::{File, files, page};
 
 /// Whether `text` has `mod name;`.
 fn has_module(text: &str, name: &str) -> bool {
@@ -124,40 +124,4 @@ fn suites_named_by_filters_exist() {
     }
     let filters = "not test(/^(a|b_c|d::e)::/)\n  'f::  g::'\n# h::\nx=${y%::}";
     assert_eq!(suites(filters), ["a", "b_c", "d::e", "f", "g"]);
-}
-
-/// Returns the tests that `text` names as `it NAME`, each with its binary.
-fn named_tests(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    quoted(text).filter_map(|words| {
-        let words = words.strip_prefix("cargo test --test ").unwrap_or(words);
-        let (binary, tests) = words.split_once(' ')?;
-        let is_path = |c: char| c.is_ascii_alphanumeric() || "_:".contains(c);
-        let is_binary = ["it", "quick", "simulation"].contains(&binary);
-        // `NAME` stands for any.
-        let is_named = is_binary && tests != "NAME" && tests.chars().all(is_path);
-        is_named.then_some((binary, tests.trim_end_matches("::")))
-    })
-}
-
-#[test]
-fn suites_named_by_pages_exist() {
-    let (mut named, mut missing) = (0, Vec::new());
-    let last = |path: &str| path.rsplit("::").next().unwrap_or_default().to_owned();
-    for page in files(&["docs"], ".md") {
-        for (binary, tests) in named_tests(&page.text) {
-            let text = || files(&[&format!("tests/{binary}")], ".rs").into_iter();
-            let is_there = modules(binary).iter().any(|name| name.contains(tests))
-                || text().any(|file| file.text.contains(&format!("fn {}", last(tests))));
-            if !is_there {
-                missing.push(format!("{}: {binary} {tests}", page.path));
-            }
-            named += 1;
-        }
-    }
-    assert!(named > 20, "{named}");
-    assert_eq!(missing, [""; 0]);
-    let text =
-        "`it a::`, `cargo test --test quick b`, `it is`, `scripts/test c`, `it a - b`, `it NAME`";
-    let found: Vec<_> = named_tests(text).collect();
-    assert_eq!(found, [("it", "a"), ("quick", "b"), ("it", "is")]);
 }
