@@ -21,6 +21,9 @@ use admin::PipelineStates;
 
 /// Interval at which the worker's state is checked for changes.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum time that a worker needs after its calls in flight, to store notes and to close its
+/// connections.
+const CLOSING: Duration = Duration::from_secs(30);
 /// Pings per watchdog timeout. An idle worker sends half as many.
 const PINGS_PER_TIMEOUT: u32 = 4;
 
@@ -57,8 +60,8 @@ impl ServiceManager {
         })
     }
 
-    /// Sends the state that `board` shows for as long as the worker lives, and `STOPPING=1` once
-    /// `stop` is canceled.
+    /// Sends the state that `board` shows for as long as the worker lives. Once `stop` is canceled,
+    /// sends `STOPPING=1` and how long the worker may take to end.
     pub(super) async fn run(
         mut self,
         board: Arc<PipelineStates>,
@@ -68,7 +71,12 @@ impl ServiceManager {
         let look_every = ping_every.map_or(CHECK_INTERVAL, |every| every.min(CHECK_INTERVAL));
         let (mut is_ready, mut status) = (false, String::new());
         let (mut turns, mut pinged) = (board.turns(), Instant::now());
+        let mut stops = false;
         loop {
+            // A message that can't be sent is sent again at the next look.
+            if stops && !self.knows_the_end {
+                self.knows_the_end = self.notify(&stopping(&board));
+            }
             let readiness = board.readiness();
             // Sent once: a worker that lacks something later recovers by itself.
             if readiness.is_ready && !is_ready {
@@ -76,12 +84,11 @@ impl ServiceManager {
             }
             let words = readiness.lines.join("; ");
             let now = match (readiness.is_ready, words.as_str()) {
-                _ if stop.is_cancelled() => "stopping".to_owned(),
+                _ if stops => "stopping".to_owned(),
                 (true, "") => "ready".to_owned(),
                 (true, words) => format!("ready; {words}"),
                 (false, words) => words.to_owned(),
             };
-            // A message that can't be sent is sent again at the next look.
             if now != status && self.notify(&format!("STATUS={now}")) {
                 status = now;
             }
@@ -97,14 +104,9 @@ impl ServiceManager {
             }
             tokio::select! {
                 () = sleep(look_every) => {}
-                () = stop.cancelled(), if !self.knows_the_end => self.notify_stopping(),
+                () = stop.cancelled(), if !stops => stops = true,
             }
         }
-    }
-
-    fn notify_stopping(&mut self) {
-        self.knows_the_end = true;
-        self.notify("STOPPING=1");
     }
 
     fn notify(&self, words: &str) -> bool {
@@ -115,9 +117,18 @@ impl ServiceManager {
 impl Drop for ServiceManager {
     fn drop(&mut self) {
         if !self.knows_the_end {
-            self.notify_stopping();
+            self.notify("STOPPING=1");
         }
     }
+}
+
+/// Returns the message that the worker stops, and how long it may take.
+fn stopping(board: &PipelineStates) -> String {
+    let pipelines = board.pipelines();
+    let configs = pipelines.iter().filter_map(|(_, state)| state.config.get());
+    let calls = configs.map(|config| config.dispatch.shutdown_timeout).max();
+    let within = calls.unwrap_or_default() + CLOSING;
+    format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={}", within.as_micros())
 }
 
 /// Parses a socket address: a path, or an abstract name (unix(7)) after an `@`.
@@ -135,6 +146,7 @@ mod tests {
 
     use super::*;
     use admin::PipelineState;
+    use config::Config;
     use kit::MS;
     use telemetry::Health;
 
@@ -168,6 +180,9 @@ mod tests {
 
     fn ready() -> (Arc<Health>, Arc<PipelineStates>) {
         let seen = PipelineState::default();
+        let config = "dispatch: {shutdown-timeout: 5m}";
+        let config = Config::parse("c.yaml", config, std::iter::empty()).expect("valid");
+        seen.config.set(&config);
         let health = Arc::clone(&seen.health);
         health.set_rabbitmq(true);
         health.set_redis(true);
@@ -194,7 +209,8 @@ mod tests {
         assert_eq!(then, ["STATUS=ready"]);
         stop.cancel();
         let then = received(&listens, |all| all.len() >= 2).await;
-        assert_eq!(then, ["STOPPING=1", "STATUS=stopping"]);
+        let stopping = "STOPPING=1\nEXTEND_TIMEOUT_USEC=330000000";
+        assert_eq!(then, [stopping, "STATUS=stopping"]);
         telling.abort();
         assert!(telling.await.is_err_and(|end| end.is_cancelled()));
         assert!(
