@@ -60,8 +60,8 @@ fn panels() -> Vec<(String, String)> {
         if panel["type"] == "row" {
             continue;
         }
+        assert_eq!(panel["datasource"]["uid"], "${datasource}");
         for target in list(&panel["targets"]) {
-            assert_eq!(target["datasource"]["uid"], "${datasource}");
             let expression = text(&target["expr"])
                 .replace("$job", ".*")
                 .replace("$pipeline", ".*")
