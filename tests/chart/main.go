@@ -37,7 +37,15 @@ func main() {
 		for _, part := range path[:len(path)-1] {
 			at = at[part].(map[string]interface{})
 		}
-		at[path[len(path)-1]] = value
+		last := path[len(path)-1]
+		var list []interface{}
+		if value == "null" {
+			delete(at, last)
+		} else if yaml.Unmarshal([]byte(value), &list) == nil {
+			at[last] = list
+		} else {
+			at[last] = value
+		}
 	}
 	chart := map[string]interface{}{}
 	for key, value := range read(filepath.Join(folder, "Chart.yaml")) {

@@ -195,7 +195,7 @@ async fn fit(all: &[Value], has_secret: bool) {
     let grace = spec["terminationGracePeriodSeconds"]
         .as_u64()
         .expect("seconds");
-    assert!(grace > parsed.dispatch.shutdown_timeout.as_secs() + 5);
+    assert!(grace >= parsed.dispatch.shutdown_timeout.as_secs() + 5);
 
     // Probes use an existing port, and paths that a worker answers without the token.
     let port = &container["ports"][0];
@@ -244,16 +244,16 @@ fn the_chart_refuses_values_that_do_not_fit_the_configuration() {
     let timeout = "config.dispatch.shutdown-timeout";
     for (set, words) in [
         (
-            vec![format!("{timeout}=45s")],
-            "must exceed dispatch.shutdown-timeout (45s)",
+            vec![format!("{timeout}=41s")],
+            "must exceed dispatch.shutdown-timeout (41s) by 5 s",
         ),
         (
             vec![format!("{timeout}=1 m")],
             "must exceed dispatch.shutdown-timeout (1 m)",
         ),
         (
-            vec![format!("{timeout}=45000ms")],
-            "must exceed dispatch.shutdown-timeout (45000ms)",
+            vec![format!("{timeout}=40001ms")],
+            "must exceed dispatch.shutdown-timeout (40001ms)",
         ),
         (
             vec!["terminationGracePeriodSeconds=30".to_owned()],
@@ -272,10 +272,15 @@ fn the_chart_refuses_values_that_do_not_fit_the_configuration() {
             "{set:?}: {errors}"
         );
     }
-    for set in ["44s", "44999ms", "7"].map(|time| format!("{timeout}={time}")) {
+    for set in ["40s", "40000ms", "7"].map(|time| format!("{timeout}={time}")) {
         chart(&[&set]);
     }
     chart(&["adminPort=80", "config.admin.listen=[::]:80"]);
+    let scaled = chart(&["replicas=null", "imagePullSecrets=[{name: registry}]"]);
+    let deployment = &of_kind(&scaled, "Deployment")["spec"];
+    assert!(deployment["replicas"].is_null());
+    let pod = &deployment["template"]["spec"];
+    assert_eq!(pod["imagePullSecrets"][0]["name"], "registry");
 }
 
 /// The configuration that packages install, unchanged and with the changes in its comments.

@@ -32,8 +32,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- $pipelines := values (.Values.config.pipelines | default dict) | default (list .Values.config) }}
 {{- range $pipelines }}
 {{- $timeout := dig "dispatch" "shutdown-timeout" $usual (. | default dict) }}
-{{- if ge (include "sluicegate.milliseconds" $timeout | int64) (mul $grace 1000) }}
-{{- fail (printf "terminationGracePeriodSeconds is %v: it must exceed dispatch.shutdown-timeout (%v)" $grace $timeout) }}
+{{- if gt (add (include "sluicegate.milliseconds" $timeout | int64) 5000) (mul $grace 1000) }}
+{{- fail (printf "terminationGracePeriodSeconds is %v: it must exceed dispatch.shutdown-timeout (%v) by 5 s" $grace $timeout) }}
 {{- end }}
 {{- end }}
 {{- $listen := dig "admin" "listen" "" .Values.config }}
