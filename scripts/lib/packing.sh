@@ -6,6 +6,8 @@
 # Files have the commit's time, so that the same source gives the same packages.
 SOURCE_DATE_EPOCH=$(git -C "$root" log -1 --format=%ct 2>/dev/null || date +%s)
 export SOURCE_DATE_EPOCH
+# Packages contain the modes of folders and files.
+umask 022
 
 # plant PROGRAM TREE: puts every file where an installed system has it.
 plant() {

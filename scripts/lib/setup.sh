@@ -44,6 +44,8 @@ enter() {
 
 # Makes later private servers RabbitMQ 4 and Valkey. Set `newer` first, so that `leave` cleans up.
 use_newer() {
+  # `leave` unmounts its /proc even if a later step of the installation fails.
+  export TEST_RABBITMQ_CHROOT=$root/target/trixie
   "$lib/newer-servers" >"$scratch/newer"
   # shellcheck source=/dev/null
   . "$scratch/newer"
@@ -196,6 +198,8 @@ install_rust() {
       fail "$by_hand ($url can't be fetched)"
     run sh "$scratch/rustup-init" -y --default-toolchain $rust --profile minimal --component clippy,rustfmt || fail "$by_hand"
   fi
+  # A distribution's older cargo may be in PATH, too.
+  export PATH=${CARGO_HOME:-$HOME/.cargo}/bin:$PATH
 }
 
 # Prebuilt programs from PyPI that Debian lacks and that take minutes to compile, with their hashes
