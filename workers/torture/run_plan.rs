@@ -352,7 +352,7 @@ fn guard(text: &str) -> Result<Option<Duration>, String> {
         return Ok(None);
     }
     let ms = text.trim_end_matches("ms").parse::<u64>();
-    let below_half = |ms: &u64| u128::from(2 * ms) < WINDOW.as_millis();
+    let below_half = |ms: &u64| 2 * u128::from(*ms) < WINDOW.as_millis();
     match ms.ok().filter(below_half) {
         Some(ms) => Ok(Some(Duration::from_millis(ms))),
         None => Err(format!(
@@ -443,6 +443,7 @@ mod tests {
             (["--guard", "500"], "--guard 500: must be strict"),
             (["--guard", "600"], "--guard 600: must be strict"),
             (["--guard", "lax"], "--guard lax: must be strict"),
+            (["--guard", "9223372036854775808"], "must be strict"),
             (["--workers", "1"], "--workers"),
         ] {
             let error = plan(&args).expect_err("invalid");
