@@ -104,7 +104,7 @@ const AFTER: &str = "Examples:
   scripts/torture --dispatch forward                     other workers get the jobs and report when they are done
   scripts/torture --faults none                          no faults
 
-Exit status: 0 all promises held, 1 a promise was broken, 2 wrong usage.";
+Exit status: 0 all promises held, 1 a promise was broken or the run failed, 2 wrong usage.";
 
 /// The plan of a run.
 #[derive(Debug, Clone)]
