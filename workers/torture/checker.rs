@@ -44,8 +44,8 @@ pub struct CheckRules {
     pub max_attempts: u32,
     /// Whether the workers have breakers, so that a failure may use no attempt.
     pub breakers: bool,
-    /// Whether windows must hold. With any guard but `strict`, a late call is not the worker's
-    /// fault.
+    /// Whether each overfull window is a finding. Otherwise overfull windows are only counted:
+    /// third-party workers may delay the calls of forwarded jobs, and a machine may stall.
     pub windows_hold: bool,
     /// Whether jobs are forwarded through RabbitMQ to other workers, which call the downstream.
     pub forwards: bool,
@@ -197,7 +197,7 @@ pub struct HistoryVerdict {
     pub repeated: BTreeMap<FaultKind, usize>,
     /// Calls in the fullest window, and the maximum allowed in it.
     pub fullest: (u64, u64),
-    /// Number of overfull windows; zero with a strict guard.
+    /// Number of overfull windows, including those that are no finding.
     pub overfull: usize,
     /// How often a 429 closed a tenant, and how often calls went on.
     pub closings: (usize, usize),

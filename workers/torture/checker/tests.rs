@@ -168,7 +168,7 @@ fn one_call_too_many_in_a_window_is_found_to_the_nanosecond() {
 }
 
 #[test]
-fn a_guard_counts_windows_and_a_strict_one_asserts_them() {
+fn overfull_windows_are_counted_even_if_they_are_no_finding() {
     let mut story = Story::new();
     for number in 0..3 {
         let job = JobId::new(0, number);
@@ -182,6 +182,9 @@ fn a_guard_counts_windows_and_a_strict_one_asserts_them() {
     story.events.sort_by_key(|event| event.at);
     let verdict = check(&story.events, rules);
     assert!(verdict.holds());
+    assert_eq!((verdict.overfull, verdict.fullest), (1, (3, 2)));
+    let verdict = check(&story.events, RULES);
+    assert!(!verdict.holds());
     assert_eq!((verdict.overfull, verdict.fullest), (1, (3, 2)));
 }
 
