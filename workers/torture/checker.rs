@@ -107,6 +107,9 @@ pub enum Violation {
     /// Messages that were still in queues when all work had ended.
     #[error("{messages} messages are still in queues, or held by a worker")]
     LeftInQueues { messages: u64 },
+    /// Dead letters with ids of neither a job nor a rude job.
+    #[error("{count} dead letters have an unknown id")]
+    UnknownDeadLetters { count: usize },
     /// No job was confirmed, so the run tested nothing.
     #[error("no job was confirmed: nothing was tested")]
     Nothing,

@@ -182,10 +182,10 @@ async fn torture(args: &Args, plan: &RunPlan) -> Result<bool, RunFailure> {
             .push(checker::Violation::LeftInQueues { messages });
     }
     if strangers > 0 {
-        let how = format!("{strangers} dead letters have an unknown id");
+        let count = strangers;
         verdict
             .findings
-            .push(checker::Violation::Worker { worker: 0, how });
+            .push(checker::Violation::UnknownDeadLetters { count });
     }
     say(&"the verdict");
     let pace = report::pace::Run::new(&events, plan);
