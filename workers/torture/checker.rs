@@ -51,6 +51,8 @@ pub struct CheckRules {
     pub forwards: bool,
     /// The `Retry-After` of a 429, in nanoseconds.
     pub closed: u64,
+    /// Whether each confirmed job must have a result, since a listener takes results.
+    pub results: bool,
 }
 
 impl CheckRules {
@@ -257,7 +259,7 @@ pub fn check(events: &[HistoryEvent], rules: CheckRules) -> HistoryVerdict {
     }
     verdict.windows(events, rules);
     verdict.closings(events, rules);
-    verdict.check_results(events, (&lives, &keys), &broken);
+    verdict.check_results(events, (&lives, &keys), &broken, rules);
     verdict.starts(&lives);
     verdict.keys(&keys, &broken);
     verdict.cancels(&lives, &broken, rules);

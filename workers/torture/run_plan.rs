@@ -191,6 +191,8 @@ impl RunPlan {
             windows_hold: !self.count_windows && self.dispatch == DispatchMode::Http,
             forwards: self.dispatch == DispatchMode::Forward,
             closed: u64::try_from(CLOSED.as_nanos()).unwrap_or(u64::MAX),
+            // Each run has a listener, and each job requests a result.
+            results: true,
         }
     }
 

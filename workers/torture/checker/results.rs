@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::keys::JobsByKey;
 use super::lives::{DUPLICATE, FaultIntervals, JobLives};
-use super::{HistoryVerdict, Violation};
+use super::{CheckRules, HistoryVerdict, Violation};
 use crate::history::{DownstreamAnswer, EventKind, HistoryEvent, JobId};
 
 /// The statuses with which the downstream has answered each job so far.
@@ -20,6 +20,7 @@ impl HistoryVerdict {
         events: &[HistoryEvent],
         (lives, keys): (&JobLives, &JobsByKey<'_>),
         broken: &FaultIntervals,
+        rules: CheckRules,
     ) {
         let mut calls: HashMap<u64, JobId> = HashMap::new();
         let mut answered = AnsweredStatuses::default();
@@ -55,8 +56,7 @@ impl HistoryVerdict {
                 _ => {}
             }
         }
-        if self.results == 0 {
-            // No listener was running.
+        if !rules.results {
             return;
         }
         let confirmed = lives.jobs.iter().filter(|(_, life)| life.confirmed);

@@ -19,6 +19,7 @@ const RULES: CheckRules = CheckRules {
     windows_hold: true,
     forwards: false,
     closed: 100 * MS,
+    results: false,
 };
 
 const ONE: JobId = JobId::new(0, 1);

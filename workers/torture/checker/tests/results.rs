@@ -2,6 +2,12 @@
 
 use super::*;
 
+/// Rules of a run with a listener.
+const WITH_LISTENER: CheckRules = CheckRules {
+    results: true,
+    ..RULES
+};
+
 /// Judges a whole history to which `tell` adds the result of `ONE`.
 fn violations_with(tell: impl FnOnce(&mut Story)) -> Vec<Violation> {
     let mut story = whole();
@@ -14,7 +20,7 @@ fn violations_with(tell: impl FnOnce(&mut Story)) -> Vec<Violation> {
         }
     }
     tell(&mut story);
-    story.verdict().findings
+    story.verdict_by(WITH_LISTENER).findings
 }
 
 impl JobId {
@@ -69,6 +75,16 @@ fn each_job_has_a_result_after_its_call() {
 }
 
 #[test]
+fn missing_results_are_found_even_if_none_ever_came() {
+    let verdict = whole().verdict_by(WITH_LISTENER);
+    assert_eq!((verdict.confirmed, verdict.results), (10, 0));
+    let missing = (verdict.findings.iter())
+        .filter(|finding| matches!(finding, Violation::NoResult { .. }))
+        .count();
+    assert_eq!((verdict.findings.len(), missing), (10, 10));
+}
+
+#[test]
 fn a_dead_jobs_result_may_have_its_status() {
     let verdict = |status| {
         let mut story = Story::new();
@@ -77,7 +93,7 @@ fn a_dead_jobs_result_may_have_its_status() {
         story.result(7, Some(ONE), "dead", status);
         let reason = "422".to_owned();
         story.add(9, EventKind::Dead { job: ONE, reason });
-        story.verdict()
+        story.verdict_by(WITH_LISTENER)
     };
     assert!(verdict(Some(422)).holds() && verdict(None).holds());
     assert!(!verdict(Some(500)).holds());
