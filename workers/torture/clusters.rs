@@ -16,7 +16,7 @@ use crate::faults::FaultKind;
 use crate::schedule::ScheduledFault;
 pub use network::Network;
 use network::{LostDirection, NOTICED};
-pub use rabbit::Rabbits;
+pub use rabbit::{EMPTY_FOR, Rabbits};
 pub use redis::Redises;
 
 /// Maximum time that one of several servers is down, in addition to the time that the others need

@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::RunFailure;
 use crate::bed::Bed;
 use crate::bed::rude::RUDE;
+use crate::clusters::EMPTY_FOR;
 use crate::history::EventKind;
 
 /// Time without any event after which a run will not come to rest: longer than any wait of a
@@ -24,8 +25,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Timeout of one request to RabbitMQ.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Waits until no job waits, or nothing happens any more. A job that is in no queue afterwards is
-/// lost or a dead letter. Returns the number of messages that are still in queues.
+/// Waits until the queues have been empty for [`EMPTY_FOR`], or nothing happens any more. A job
+/// that is in no queue afterwards is lost or a dead letter. Returns the number of messages that are
+/// still in queues.
 ///
 /// # Errors
 /// Returns an error if RabbitMQ does not answer.
@@ -33,6 +35,7 @@ pub async fn come_to_rest(bed: &Bed) -> Result<u64, RunFailure> {
     let began = Instant::now();
     let mut seen = (0, began);
     let mut waited = usize::MAX;
+    let mut empty_since = None;
     loop {
         sleep(CHECK_INTERVAL).await;
         let happened = bed.history.len();
@@ -43,11 +46,16 @@ pub async fn come_to_rest(bed: &Bed) -> Result<u64, RunFailure> {
         // The downstream never learns that a job used up its attempts and counts it as waiting, so
         // the queues are checked, too.
         let waits = bed.history.waiting_in_all();
-        if stuck || waits == 0 || waits == waited {
-            let left = left(bed);
-            if left == 0 || stuck {
-                return Ok(left);
+        let left = (stuck || waits == 0 || waits == waited).then(|| left(bed));
+        match left {
+            Some(left) if stuck => return Ok(left),
+            Some(0) => {
+                let since = *empty_since.get_or_insert_with(Instant::now);
+                if since.elapsed() >= EMPTY_FOR {
+                    return Ok(0);
+                }
             }
+            _ => empty_since = None,
         }
         waited = waits;
     }

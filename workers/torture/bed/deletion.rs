@@ -11,15 +11,13 @@ use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
 use super::Bed;
+use crate::clusters::EMPTY_FOR;
 use crate::history::EventKind;
 use crate::schedule::ScheduledFault;
 
 /// A queue that is not empty within this time is not deleted. Workers that are stopped for longer
 /// would lose their connections.
 const EMPTIES: Duration = Duration::from_secs(18);
-/// How long a queue must look empty. RabbitMQ's message counts of quorum queues, which include
-/// unacked messages, are up to 5 s old.
-const SURE: Duration = Duration::from_secs(7);
 /// Interval between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -66,7 +64,7 @@ impl Bed {
         let ctl = |args: &[&str]| block_in_place(|| self.rabbit.ctl(args));
         let until = Instant::now() + EMPTIES;
         let mut since = Instant::now();
-        while since.elapsed() < SURE {
+        while since.elapsed() < EMPTY_FOR {
             if Instant::now() > until {
                 return false;
             }

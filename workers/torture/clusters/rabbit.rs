@@ -20,6 +20,9 @@ const OF_A_NODE: [&str; 4] = [
     "set_disk_free_limit",
 ];
 
+/// How long a queue must look empty. RabbitMQ's message counts of quorum queues, which include
+/// unacked messages, are up to 5 s old.
+pub const EMPTY_FOR: Duration = Duration::from_secs(7);
 /// Time after which a node that does not come back by itself is restarted. Usually it takes less
 /// than 10 s.
 const APART: Duration = Duration::from_secs(40);
