@@ -161,18 +161,13 @@ async fn torture(args: &Args, plan: &RunPlan) -> Result<bool, RunFailure> {
         others.declare().await?;
         listening.spawn(others.run());
     }
-    let outcome = tokio::select! {
-        outcome = run(&bed, plan, &queue, &say) => outcome,
-        died = bed.watch() => died,
+    let (left, strangers) = match run_to_rest(&bed, plan, listening, &say).await {
+        Ok(rest) => rest,
+        Err(error) => {
+            keep_history(args, plan, &bed.history.events())?;
+            return Err(error);
+        }
     };
-    if let Err(error) = outcome {
-        keep_history(args, plan, &bed.history.events())?;
-        return Err(error);
-    }
-    let left = drain::come_to_rest(&bed).await?;
-    bed.end().await?;
-    drop(listening);
-    let strangers = drain::read_the_dead(&bed).await?;
     let events = bed.history.events();
     let mut verdict = checker::check(&events, plan.rules());
     if left > 0 {
@@ -202,6 +197,24 @@ async fn torture(args: &Args, plan: &RunPlan) -> Result<bool, RunFailure> {
         }
     }
     Ok(holds)
+}
+
+/// Runs until all work has ended, and ends the workers and the listeners. Returns the number of
+/// messages that are still in queues, and the number of dead letters with unknown ids.
+async fn run_to_rest(
+    bed: &Bed,
+    plan: &RunPlan,
+    listening: JoinSet<()>,
+    say: &dyn Fn(&dyn Display),
+) -> Result<(u64, usize), RunFailure> {
+    tokio::select! {
+        outcome = run(bed, plan, say) => outcome,
+        died = bed.watch() => died,
+    }?;
+    let left = drain::come_to_rest(bed).await?;
+    bed.end().await?;
+    drop(listening);
+    Ok((left, drain::read_the_dead(bed).await?))
 }
 
 fn keep_history(args: &Args, plan: &RunPlan, events: &[HistoryEvent]) -> Result<(), RunFailure> {
@@ -308,19 +321,14 @@ fn program(args: &Args) -> Result<PathBuf, RunFailure> {
 }
 
 /// Publishes jobs and injects faults until the time is over and everything works again.
-async fn run(
-    bed: &Bed,
-    plan: &RunPlan,
-    queue: &str,
-    say: &dyn Fn(&dyn Display),
-) -> Result<(), RunFailure> {
+async fn run(bed: &Bed, plan: &RunPlan, say: &dyn Fn(&dyn Display)) -> Result<(), RunFailure> {
     let enough = Arc::new(AtomicBool::new(false));
     let mut publishers = JoinSet::new();
     for tenant in 0..plan.tenants {
         let publisher = TenantPublisher {
             tenant,
             urls: bed.rabbit.urls(),
-            queue: queue.to_owned(),
+            queue: bed.names.fresh.to_string(),
             seed: plan.seed,
             backlog: 5 * MAX as usize,
             batch: 2 * MAX as u32,
