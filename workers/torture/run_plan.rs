@@ -1,5 +1,6 @@
 //! The arguments, and the plan of a run derived from them.
 
+use std::env;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -121,6 +122,8 @@ pub struct RunPlan {
     pub longest: Duration,
     pub pause: Duration,
     pub count_windows: bool,
+    /// Whether the servers are those of `scripts/torture --rabbitmq4`.
+    pub newer_servers: bool,
 }
 
 /// Quotes a text as a JSON string, which is valid YAML, too.
@@ -169,6 +172,7 @@ impl RunPlan {
             longest: Duration::from_secs(args.longest),
             pause: Duration::from_secs(args.pause),
             count_windows: args.count_windows,
+            newer_servers: are_newer(|name| env::var_os(name).map(PathBuf::from)),
         })
     }
 
@@ -260,8 +264,13 @@ impl RunPlan {
     /// Returns the command that repeats the run.
     pub fn command(&self) -> String {
         let faults = words(&self.kinds, &possible(self.servers, self.dispatch));
+        // The script takes that argument only as the first one.
+        let newer = match self.newer_servers {
+            true => " --rabbitmq4",
+            false => "",
+        };
         let mut command = format!(
-            "scripts/torture --seed {} --minutes {} --faults {faults} --workers {} --tenants {} --longest {} --pause {}",
+            "scripts/torture{newer} --seed {} --minutes {} --faults {faults} --workers {} --tenants {} --longest {} --pause {}",
             self.seed,
             self.lasts.as_secs_f64() / 60.0,
             self.workers,
@@ -288,6 +297,17 @@ impl RunPlan {
         }
         command
     }
+}
+
+/// Returns true if these variables name servers that `scripts/lib/newer-servers` installed: its
+/// tree has both.
+fn are_newer(variable: impl Fn(&str) -> Option<PathBuf>) -> bool {
+    let (tree, redis) = (
+        variable("TEST_RABBITMQ_CHROOT"),
+        variable("TEST_REDIS_SERVER"),
+    );
+    tree.zip(redis)
+        .is_some_and(|(tree, redis)| redis == tree.join("valkey-server"))
 }
 
 /// Returns the shortest `--faults` argument for these kinds, out of `all`.
@@ -432,9 +452,39 @@ mod tests {
         ] {
             let first = plan(&args).expect("a plan");
             let command = first.command();
-            let words: Vec<&str> = command.split(' ').skip(1).collect();
+            // The script takes this word itself.
+            let words = command.split(' ').skip(1);
+            let words: Vec<&str> = words.filter(|word| *word != "--rabbitmq4").collect();
             let again = plan(&words).expect("a plan");
             assert_eq!(format!("{first:?}"), format!("{again:?}"));
+        }
+    }
+
+    #[test]
+    fn the_command_names_newer_servers_first() {
+        let mut plan = plan(&["--seed", "7"]).expect("a plan");
+        plan.newer_servers = true;
+        let command = plan.command();
+        assert!(
+            command.starts_with("scripts/torture --rabbitmq4 --seed 7 "),
+            "{command}"
+        );
+        plan.newer_servers = false;
+        assert!(!plan.command().contains("--rabbitmq4"));
+        let newer = |tree: Option<&str>, redis: Option<&str>| {
+            are_newer(|name| match name {
+                "TEST_RABBITMQ_CHROOT" => tree.map(PathBuf::from),
+                _ => redis.map(PathBuf::from),
+            })
+        };
+        assert!(newer(Some("/r/trixie"), Some("/r/trixie/valkey-server")));
+        for (tree, redis) in [
+            (None, None),
+            (Some("/r/trixie"), None),
+            (None, Some("/r/trixie/valkey-server")),
+            (Some("/r/trixie"), Some("/opt/redis-server")),
+        ] {
+            assert!(!newer(tree, redis), "{tree:?} {redis:?}");
         }
     }
 
