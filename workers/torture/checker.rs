@@ -5,6 +5,7 @@ mod cancels;
 mod closings;
 mod keys;
 mod lives;
+mod misses;
 mod neighbors;
 mod results;
 mod starts;
@@ -165,6 +166,10 @@ pub enum Violation {
         done: u64,
         allowed: u64,
     },
+    /// A kind of fault that never found its moment or could never be injected, so that the run did
+    /// not test it.
+    #[error("all {count} faults of kind {kind} missed, so it was not tested")]
+    AlwaysMissed { kind: FaultKind, count: usize },
     /// A worker that ended by itself, or not as it should have.
     #[error("worker {worker}: {how}")]
     Worker { worker: usize, how: String },
@@ -208,8 +213,9 @@ pub struct HistoryVerdict {
     pub closings: (usize, usize),
     /// Number of faults, by kind.
     pub faults: BTreeMap<FaultKind, usize>,
-    /// Faults that waited in vain for a moment or an empty queue.
-    pub missed: usize,
+    /// Number of faults that waited in vain for a moment or an empty queue, or could not be
+    /// injected, by kind.
+    pub missed: BTreeMap<FaultKind, usize>,
     /// Minimum number of jobs that a tenant had done in a span while a neighbor was rude, and the
     /// number that its limit allowed.
     pub neighbors: Option<(u64, u64)>,
@@ -264,10 +270,10 @@ pub fn check(events: &[HistoryEvent], rules: CheckRules) -> HistoryVerdict {
     verdict.keys(&keys, &broken);
     verdict.cancels(&lives, &broken, rules);
     verdict.neighbors(events, (&lives, &broken), rules);
+    verdict.misses(&broken);
     for event in events {
         match &event.what {
             EventKind::Broken { kind, .. } => *verdict.faults.entry(*kind).or_default() += 1,
-            EventKind::Missed { .. } => verdict.missed += 1,
             EventKind::Mangled { job } => verdict.findings.push(Violation::Mangled { job: *job }),
             EventKind::Failed { worker, how } => verdict.findings.push(Violation::Worker {
                 worker: *worker,

@@ -233,6 +233,12 @@ impl FaultKind {
         Some((strike, moment))
     }
 
+    /// Returns true if a worker is struck at a moment of a job, or at another one if that moment
+    /// does not come.
+    pub fn has_moment(self) -> bool {
+        matches!(self.strikes(), Some((_, Some(_))))
+    }
+
     /// Returns true if a call may have been given up, and an attempt used, without reaching the
     /// downstream: a worker that is stopped while it connects finds its timeout over.
     pub fn uses_attempts(self) -> bool {

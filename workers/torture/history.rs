@@ -151,7 +151,8 @@ pub enum EventKind {
         /// Description of the fault.
         how: String,
     },
-    /// The fault waited in vain: a worker is struck at another moment, or a queue is not deleted.
+    /// The fault waited in vain: a worker is struck at another moment, or a queue is not deleted. Or
+    /// it could not be injected.
     Missed { fault: u64 },
     /// The fault is over, and everything works again.
     Mended { fault: u64 },

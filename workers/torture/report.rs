@@ -36,8 +36,16 @@ impl ReportTable {
     fn add_faults(&mut self, verdict: &HistoryVerdict) {
         let faults: usize = verdict.faults.values().sum();
         self.line("faults", format!("{faults}: {}", list(&verdict.faults)));
-        if verdict.missed > 0 {
-            self.line("of them without effect", verdict.missed.to_string());
+        let (moments, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            (verdict.missed.clone().into_iter()).partition(|(kind, _)| kind.has_moment());
+        for (name, missed) in [
+            // The worker was struck at another moment.
+            ("missed their moment", moments),
+            ("without effect", others),
+        ] {
+            if !missed.is_empty() {
+                self.line(name, list(&missed));
+            }
         }
     }
 

@@ -196,23 +196,43 @@ impl JobLives {
     }
 }
 
-/// The faults of a history: kind, begin and end.
+/// A fault of a history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FaultInterval {
+    pub kind: FaultKind,
+    pub begins: u64,
+    pub ends: u64,
+    /// Whether it waited in vain, or could not be injected.
+    pub missed: bool,
+}
+
+/// The faults of a history.
 #[derive(Debug, Default)]
-pub struct FaultIntervals(Vec<(FaultKind, u64, u64)>);
+pub struct FaultIntervals(Vec<FaultInterval>);
 
 impl FaultIntervals {
     pub fn of(events: &[HistoryEvent]) -> Self {
-        let mut all = Vec::new();
+        let mut all: Vec<FaultInterval> = Vec::new();
         let mut open: HashMap<u64, usize> = HashMap::new();
         for HistoryEvent { at, what } in events {
             match what {
                 EventKind::Broken { fault, kind, .. } => {
                     open.insert(*fault, all.len());
-                    all.push((*kind, *at, u64::MAX));
+                    all.push(FaultInterval {
+                        kind: *kind,
+                        begins: *at,
+                        ends: u64::MAX,
+                        missed: false,
+                    });
+                }
+                EventKind::Missed { fault } => {
+                    if let Some(index) = open.get(fault) {
+                        all[*index].missed = true;
+                    }
                 }
                 EventKind::Mended { fault } => {
                     if let Some(index) = open.remove(fault) {
-                        all[index].2 = *at;
+                        all[index].ends = *at;
                     }
                 }
                 _ => {}
@@ -229,9 +249,9 @@ impl FaultIntervals {
         which: impl Fn(FaultKind) -> bool,
     ) -> impl Iterator<Item = FaultKind> {
         let aftermath = u64::try_from(aftermath.as_nanos()).unwrap_or(u64::MAX);
-        self.0.iter().filter_map(move |(kind, begins, ends)| {
-            let touches = *begins <= to && ends.saturating_add(aftermath) >= from;
-            (touches && which(*kind)).then_some(*kind)
+        self.0.iter().filter_map(move |fault| {
+            let touches = fault.begins <= to && fault.ends.saturating_add(aftermath) >= from;
+            (touches && which(fault.kind)).then_some(fault.kind)
         })
     }
 
@@ -247,9 +267,9 @@ impl FaultIntervals {
         self.between(from, to, aftermath, which).last()
     }
 
-    /// Returns the times in which a neighbor is rude.
-    pub fn rude(&self) -> impl Iterator<Item = (FaultKind, u64, u64)> {
-        self.0.iter().copied().filter(|(kind, ..)| kind.is_rude())
+    /// Returns all faults in the order of their begin.
+    pub fn all(&self) -> impl Iterator<Item = FaultInterval> {
+        self.0.iter().copied()
     }
 
     /// Returns the number of these faults.

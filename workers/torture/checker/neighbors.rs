@@ -50,12 +50,13 @@ impl HistoryVerdict {
                 .extend(first.map(|call| call.at));
         }
         done.values_mut().for_each(|times| times.sort_unstable());
-        for (kind, begins, mended) in broken.rude() {
+        for fault in broken.all().filter(|fault| fault.kind.is_rude()) {
+            let kind = fault.kind;
             let silence = match kind {
                 FaultKind::RudeReplies => SILENCE,
                 _ => 0,
             };
-            let (from, to) = (begins + SUPPLY + silence, mended.min(draining));
+            let (from, to) = (fault.begins + SUPPLY + silence, fault.ends.min(draining));
             let other = broken.latest(from, to, AFTERMATH, |kind| !kind.is_rude());
             if other.is_some() {
                 continue;

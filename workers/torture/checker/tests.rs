@@ -2,6 +2,7 @@
 
 mod cancels;
 mod keys;
+mod misses;
 mod neighbors;
 mod results;
 mod starts;
@@ -74,6 +75,12 @@ impl Story {
             },
         );
         self.add(to, EventKind::Mended { fault });
+    }
+
+    /// Adds a fault that waits in vain.
+    fn missed(&mut self, from: u64, to: u64, kind: FaultKind) {
+        self.broken(from, to, kind);
+        self.add(to - 1, EventKind::Missed { fault: from });
     }
 
     fn verdict(self) -> HistoryVerdict {
