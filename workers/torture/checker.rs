@@ -170,6 +170,13 @@ pub enum Violation {
     /// not test it.
     #[error("all {count} faults of kind {kind} missed, so it was not tested")]
     AlwaysMissed { kind: FaultKind, count: usize },
+    /// A changed file that a worker did not apply in time although no fault hindered it.
+    #[error(
+        "a changed file was not applied in the fault that began at {:.6} s, and no fault explains \
+         it",
+        seconds(.at)
+    )]
+    NotReloaded { at: u64 },
     /// A worker that ended by itself, or not as it should have.
     #[error("worker {worker}: {how}")]
     Worker { worker: usize, how: String },

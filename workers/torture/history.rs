@@ -151,8 +151,8 @@ pub enum EventKind {
         /// Description of the fault.
         how: String,
     },
-    /// The fault waited in vain: a worker is struck at another moment, or a queue is not deleted. Or
-    /// it could not be injected.
+    /// The fault waited in vain: a worker is struck at another moment, a queue is not deleted, or a
+    /// changed file is not applied. Or it could not be injected.
     Missed { fault: u64 },
     /// The fault is over, and everything works again.
     Mended { fault: u64 },

@@ -202,20 +202,27 @@ impl RunningWorker {
     /// # Errors
     /// Returns an error if the file can't be written.
     pub async fn limit(&mut self, max: u64, patience: Duration) -> Result<bool, RunFailure> {
-        let before = self.reloads().await;
+        let until = Instant::now() + patience;
+        let mut before = self.reloads().await;
+        while before.is_none() && Instant::now() < until {
+            sleep(CHECK_INTERVAL).await;
+            before = self.reloads().await;
+        }
         self.setup.max = max;
         self.setup.write_config()?;
         let until = Instant::now() + patience;
-        while self.reloads().await <= before {
-            if Instant::now() > until {
-                return Ok(false);
+        loop {
+            let has_applied = before
+                .zip(self.reloads().await)
+                .is_some_and(|(before, now)| now > before);
+            if has_applied || Instant::now() > until {
+                return Ok(has_applied);
             }
             sleep(CHECK_INTERVAL).await;
         }
-        Ok(true)
     }
 
-    /// Returns the number of changed files that it has applied.
+    /// Returns the number of changed files that it has applied; `None` if it does not answer.
     async fn reloads(&self) -> Option<u64> {
         let text = self.process.metrics().await.ok()?;
         let applied = &["result=\"applied\""];

@@ -21,7 +21,8 @@ const READY: Duration = Duration::from_secs(20);
 /// How long a new worker runs before its fault ends. If a worker dies together with Redis before
 /// its first pulse, its starts are forgotten (docs/GUARANTEES.md).
 const FIRST_PULSE: Duration = Duration::from_millis(2500);
-/// Time within which a changed file must be applied. Otherwise the limits count as unchanged.
+/// Time within which a changed file must be applied. Otherwise the fault has missed, and the limits
+/// count as unchanged.
 const APPLIED: Duration = Duration::from_secs(10);
 /// Time until a lowered limit applies everywhere and earlier calls have arrived.
 const BINDS: Duration = Duration::from_secs(8);
@@ -47,7 +48,7 @@ impl Bed {
             fault.kind,
             FaultKind::WorkerConfig | FaultKind::WorkerRolling
         ) {
-            return self.change_limits(fault).await;
+            return self.change_limits(number, fault).await;
         }
         let mut worker = self.slots[fault.worker].worker.lock().await;
         match (fault.kind.strikes(), fault.kind) {
@@ -137,14 +138,18 @@ impl Bed {
 
     /// Lowers the limit of one worker after the other, and raises it again. The lower limit counts
     /// once all workers have it.
-    async fn change_limits(&self, fault: ScheduledFault) -> Result<(), RunFailure> {
-        if self.limit_all(OTHER_MAX, fault.kind).await? {
+    async fn change_limits(&self, number: u64, fault: ScheduledFault) -> Result<(), RunFailure> {
+        let lowered = self.limit_all(OTHER_MAX, fault.kind).await?;
+        if lowered {
             sleep(BINDS).await;
             self.history.add(EventKind::Limit { max: OTHER_MAX });
         }
         sleep(fault.lasts).await;
         self.history.add(EventKind::Limit { max: MAX });
-        self.limit_all(MAX, fault.kind).await?;
+        let raised = self.limit_all(MAX, fault.kind).await?;
+        if !(lowered && raised) {
+            self.history.add(EventKind::Missed { fault: number });
+        }
         Ok(())
     }
 

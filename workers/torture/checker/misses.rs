@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::lives::{FaultInterval, FaultIntervals};
-use super::{HistoryVerdict, Violation};
-use crate::faults::FaultKind;
+use super::{AFTERMATH, HistoryVerdict, Violation};
+use crate::faults::{FaultKind, FaultTarget};
 
 /// Minimum number of faults of a kind to judge whether the kind works at all.
 const OFTEN: usize = 3;
@@ -20,6 +20,10 @@ impl HistoryVerdict {
         let mut undisturbed: BTreeMap<FaultKind, usize> = BTreeMap::new();
         for fault in broken.all().filter(|fault| fault.missed) {
             *self.missed.entry(fault.kind).or_default() += 1;
+            if fault.kind == FaultKind::WorkerConfig && !is_hindered(fault, broken) {
+                let at = fault.begins;
+                self.findings.push(Violation::NotReloaded { at });
+            }
             if !is_disturbed(fault, broken) {
                 *undisturbed.entry(fault.kind).or_default() += 1;
             }
@@ -44,4 +48,13 @@ fn is_disturbed(fault: FaultInterval, broken: &FaultIntervals) -> bool {
     let of_redis = |other: FaultKind| other.forgets() || other.part() == FaultTarget::Redis;
     let held = broken.latest(begins, ends, HELD, of_redis);
     beside.or(held).is_some()
+}
+
+/// Returns true if another fault can be the reason why a worker did not apply a changed file: it
+/// was starting, stopped, or waited for its servers.
+fn is_hindered(fault: FaultInterval, broken: &FaultIntervals) -> bool {
+    let hinders = |other: FaultKind| {
+        other != FaultKind::WorkerConfig && other.part() != FaultTarget::Downstream
+    };
+    (broken.latest(fault.begins, fault.ends, AFTERMATH, hinders)).is_some()
 }

@@ -49,3 +49,20 @@ fn other_faults_explain_misses() {
     assert_eq!(beside(9000, 9999, FaultKind::RedisFlush), []);
     assert_eq!(beside(9000, 9999, FaultKind::RedisKill), []);
 }
+
+#[test]
+fn a_changed_file_that_is_not_applied_needs_a_fault() {
+    let beside = |from, to, other| {
+        let mut story = whole();
+        story.missed(50_000, 60_000, FaultKind::WorkerConfig);
+        story.broken(from, to, other);
+        story.verdict().findings
+    };
+    let at = 50_000 * MS;
+    let found = [Violation::NotReloaded { at }];
+    assert_eq!(beside(55_000, 56_000, FaultKind::DownstreamHang), found);
+    assert_eq!(beside(19_000, 19_999, FaultKind::RedisStop), found);
+    assert_eq!(beside(61_000, 62_000, FaultKind::RedisStop), found);
+    assert_eq!(beside(19_000, 20_000, FaultKind::RedisStop), []);
+    assert_eq!(beside(30_000, 31_000, FaultKind::WorkerKill), []);
+}
