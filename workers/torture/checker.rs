@@ -54,6 +54,8 @@ pub struct CheckRules {
     pub closed: u64,
     /// Whether each confirmed job must have a result, since a listener takes results.
     pub results: bool,
+    /// Whether some neighbor must have been rude long enough, with nothing else broken.
+    pub neighbors: bool,
 }
 
 impl CheckRules {
@@ -166,6 +168,9 @@ pub enum Violation {
         done: u64,
         allowed: u64,
     },
+    /// No neighbor was rude long enough, so that P5 was not tested.
+    #[error("no neighbor was rude long enough: the run did not test the effect on other tenants")]
+    NoNeighbor,
     /// A kind of fault that never found its moment or could never be injected, so that the run did
     /// not test it.
     #[error("all {count} faults of kind {kind} missed, so it was not tested")]

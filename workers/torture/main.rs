@@ -55,8 +55,6 @@ use workers::{Common, RunningWorker};
 
 /// Maximum time from the start of the workers until all consume.
 const READY: Duration = Duration::from_secs(120);
-/// Beginning of the run without faults: its share of the run, and its maximum.
-const CALM: (f64, Duration) = (0.15, Duration::from_secs(30));
 
 /// The reason why a run ended before its verdict, as a sentence for the user.
 #[derive(Debug, thiserror::Error)]
@@ -349,7 +347,7 @@ async fn run(bed: &Bed, plan: &RunPlan, say: &dyn Fn(&dyn Display)) -> Result<()
     let mut operating = JoinSet::new();
     operating.spawn(operator.run());
     let end = Instant::now() + plan.lasts;
-    sleep(plan.lasts.mul_f64(CALM.0).min(CALM.1)).await;
+    sleep(plan.calm()).await;
     let mut number = 0;
     for step in FaultSchedule::new(plan.seed, &plan.kinds, plan.pace()) {
         if timeout(

@@ -20,6 +20,8 @@ use crate::schedule::Pace;
 
 /// Window of the limits.
 const WINDOW: Duration = Duration::from_secs(1);
+/// Beginning of the run without faults: its share of the run, and its maximum.
+const CALM: (f64, Duration) = (0.15, Duration::from_secs(30));
 /// Prefix of all keys in Redis.
 const PREFIX: &str = "torture";
 /// Prefix of a tenant's name, before its number.
@@ -186,6 +188,11 @@ impl RunPlan {
         }
     }
 
+    /// Returns how long no fault begins.
+    pub fn calm(&self) -> Duration {
+        self.lasts.mul_f64(CALM.0).min(CALM.1)
+    }
+
     /// Returns the rules that the history is checked against.
     pub fn rules(&self) -> CheckRules {
         CheckRules {
@@ -197,7 +204,16 @@ impl RunPlan {
             closed: u64::try_from(CLOSED.as_nanos()).unwrap_or(u64::MAX),
             // Each run has a listener, and each job requests a result.
             results: true,
+            neighbors: self.must_have_neighbors(),
         }
+    }
+
+    /// Returns true if some rude neighbor must be alone long enough to judge how other tenants
+    /// fare: there are no other faults, and the first one begins within the run. A fault that has
+    /// begun lasts as long as it must.
+    fn must_have_neighbors(&self) -> bool {
+        let only_rude = self.kinds.iter().all(|kind| kind.is_rude());
+        !self.kinds.is_empty() && only_rude && self.calm() + self.pause < self.lasts
     }
 
     /// Returns true if the workers have breakers: they do if the API can fail or a neighbor can be
@@ -486,6 +502,18 @@ mod tests {
         ] {
             assert!(!newer(tree, redis), "{tree:?} {redis:?}");
         }
+    }
+
+    #[test]
+    fn only_long_runs_with_nothing_but_rude_neighbors_must_have_one() {
+        let must = |faults, minutes| {
+            let args = ["--faults", faults, "--minutes", minutes, "--pause", "5"];
+            plan(&args).expect("a plan").rules().neighbors
+        };
+        assert!(must("rude-jobs,downstream-refuse-most", "0.1"));
+        assert!(!must("rude-jobs", "0.09"));
+        assert!(!must("rude-jobs,redis-cut", "5"));
+        assert!(!must("none", "5"));
     }
 
     #[test]

@@ -25,7 +25,8 @@ const AFTERMATH: Duration = Duration::from_secs(65);
 
 impl HistoryVerdict {
     /// Finds tenants with few jobs done while a neighbor was rude and nothing else was broken. A
-    /// job counts once, even if it was called again.
+    /// job counts once, even if it was called again. Finds also that no neighbor was rude long
+    /// enough although some had to be.
     pub(super) fn neighbors(
         &mut self,
         events: &[HistoryEvent],
@@ -65,8 +66,11 @@ impl HistoryVerdict {
                 let Some((at, done)) = fewest(times, from, to) else {
                     continue;
                 };
-                let min = self.neighbors.get_or_insert((done, allowed));
-                min.0 = done.min(min.0);
+                // Without its jobs, the neighbor was not rude.
+                if !fault.missed {
+                    let min = self.neighbors.get_or_insert((done, allowed));
+                    min.0 = done.min(min.0);
+                }
                 if done * PART < allowed {
                     self.findings.push(Violation::Starved {
                         tenant: *tenant,
@@ -77,6 +81,9 @@ impl HistoryVerdict {
                     });
                 }
             }
+        }
+        if rules.neighbors && self.neighbors.is_none() {
+            self.findings.push(Violation::NoNeighbor);
         }
     }
 }

@@ -21,6 +21,7 @@ const RULES: CheckRules = CheckRules {
     forwards: false,
     closed: 100 * MS,
     results: false,
+    neighbors: false,
 };
 
 const ONE: JobId = JobId::new(0, 1);

@@ -113,3 +113,29 @@ fn no_share_is_required_during_faults_or_at_the_end() {
     story.add(5500, EventKind::Draining);
     assert_eq!(story.verdict().neighbors, None);
 }
+
+#[test]
+fn a_run_of_rude_neighbors_has_one_that_was_not_missed() {
+    let rules = CheckRules {
+        neighbors: true,
+        ..RULES
+    };
+    let verdict = beside(25, FaultKind::RudeJobs).verdict_by(rules);
+    assert_eq!(
+        (verdict.neighbors, verdict.findings),
+        (Some((25, 200)), vec![])
+    );
+    let short = beside_until(15_900, 25, FaultKind::RudeJobs).verdict_by(rules);
+    assert_eq!(short.findings, [Violation::NoNeighbor]);
+    let mut story = beside(25, FaultKind::RudeJobs);
+    story.add(9000, EventKind::Missed { fault: 1000 });
+    assert_eq!(story.verdict_by(rules).findings, [Violation::NoNeighbor]);
+    // A share that is too low is found nevertheless.
+    let mut story = beside(24, FaultKind::RudeJobs);
+    story.add(9000, EventKind::Missed { fault: 1000 });
+    let findings = story.verdict().findings;
+    assert!(
+        matches!(findings[..], [Violation::Starved { .. }]),
+        "{findings:?}"
+    );
+}
