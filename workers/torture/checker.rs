@@ -276,7 +276,7 @@ pub fn check(events: &[HistoryEvent], rules: CheckRules) -> HistoryVerdict {
         verdict.findings.push(Violation::Nothing);
     }
     verdict.windows(events, rules);
-    verdict.closings(events, rules);
+    verdict.closings(events, &broken, rules);
     verdict.check_results(events, (&lives, &keys), &broken, rules);
     verdict.starts(&lives);
     verdict.keys(&keys, &broken);
@@ -402,11 +402,16 @@ impl HistoryVerdict {
         }
     }
 
-    /// Checks that no job of a tenant starts after a 429.
-    fn closings(&mut self, events: &[HistoryEvent], rules: CheckRules) {
-        let all = closings::closings(events, rules.closed);
-        let ignored = (all.iter().flatten())
-            .filter(|after| **after > KNOWN)
+    /// Checks that no job of a tenant starts after a 429. Leaves out closings in which Redis lost
+    /// data.
+    fn closings(&mut self, events: &[HistoryEvent], broken: &FaultIntervals, rules: CheckRules) {
+        let mut all = closings::closings(events, rules.closed);
+        all.retain(|closing| {
+            let end = closing.at + rules.closed;
+            (broken.latest(closing.at, end, Duration::ZERO, FaultKind::forgets)).is_none()
+        });
+        let ignored = (all.iter().filter_map(|closing| closing.last))
+            .filter(|after| *after > KNOWN)
             .count();
         let closings = all.len();
         self.closings = (closings, ignored);

@@ -24,8 +24,11 @@ pub const TOKENS: &str = "/token/";
 /// Duration of a call of [`SLOW`]: less than `dispatch.http.timeout`, so that no breaker stops its
 /// calls.
 const SLOW_CALL: Duration = Duration::from_secs(4);
-/// The `Retry-After` of a 429, in whole seconds.
-pub const CLOSED: Duration = Duration::from_secs(1);
+/// The `Retry-After` of a 429, in whole seconds. It is longer than the window of the limits: a
+/// tenant that has used up its limit makes no calls for a window, even if its worker ignores the
+/// 429. It is short, so that several 429s cost no tenant the share that it must have beside a rude
+/// neighbor.
+pub const CLOSED: Duration = Duration::from_secs(2);
 
 /// How the downstream treats a call: the delay, and then the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

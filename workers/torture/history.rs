@@ -72,7 +72,7 @@ pub enum DownstreamAnswer {
     Done,
     /// 422: the job is meant to become a dead letter.
     Rejected,
-    /// 429; the tenant is closed for a second.
+    /// 429; the tenant is closed for [`crate::downstream::CLOSED`].
     Throttled,
     /// 5xx.
     Failed,

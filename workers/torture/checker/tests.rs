@@ -440,8 +440,11 @@ fn calls_that_continue_after_most_429s_are_found() {
         closed: 1000 * MS,
         ..RULES
     };
-    let went_on = |after: [u64; 4]| {
+    let went_on_beside = |after: [u64; 4], fault: Option<(u64, u64)>| {
         let mut story = Story::new();
+        if let Some((from, to)) = fault {
+            story.broken(from, to, FaultKind::RedisFlush);
+        }
         for (tenant, after) in (0..).zip(after) {
             let job = |number| JobId::new(tenant, number);
             story.published(0, job(1));
@@ -454,11 +457,17 @@ fn calls_that_continue_after_most_429s_are_found() {
         story.events.sort_by_key(|event| event.at);
         check(&story.events, rules)
     };
+    let went_on = |after| went_on_beside(after, None);
     assert_eq!(went_on([500, 500, 20, 1]).closings, (4, 0));
     assert_eq!(went_on([1000; 4]).closings, (4, 0), "it is over");
     let verdict = went_on([501, 999, 20, 1500]);
     assert_eq!((verdict.closings, verdict.holds()), ((4, 2), true));
     let (closings, ignored) = (4, 3);
-    let verdict = went_on([501, 999, 700, 20]);
-    assert_eq!(verdict.findings, [Violation::Ignored { closings, ignored }]);
+    let after = [501, 999, 700, 20];
+    let found = [Violation::Ignored { closings, ignored }];
+    assert_eq!(went_on(after).findings, found);
+    // Redis forgot the 429s; it lost its data before them, or after the closing.
+    assert_eq!(went_on_beside(after, Some((5100, 5200))).closings, (0, 0));
+    assert_eq!(went_on_beside(after, Some((4000, 5004))).findings, found);
+    assert_eq!(went_on_beside(after, Some((6006, 6100))).findings, found);
 }
