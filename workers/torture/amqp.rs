@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::RunFailure;
 
-/// Timeout of a connect, or of one request.
+/// Timeout of a connect, or of one request or batch.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before a new attempt.
 pub const RETRY_DELAY: Duration = Duration::from_millis(500);

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use lapin::BasicProperties;
 use lapin::options::{BasicAckOptions, BasicGetOptions};
 use lapin::types::AMQPValue;
-use lapin::{BasicProperties, Connection, ConnectionProperties};
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::RunFailure;
+use crate::amqp::{self, REQUEST_TIMEOUT};
 use crate::bed::Bed;
 use crate::bed::rude::RUDE;
 use crate::clusters::EMPTY_FOR;
@@ -22,8 +23,6 @@ const STUCK_AFTER: Duration = Duration::from_secs(180);
 const MAX_DRAIN_TIME: Duration = Duration::from_secs(600);
 /// Interval between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// Timeout of one request to RabbitMQ.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waits until the queues have been empty for [`EMPTY_FOR`], or nothing happens any more. A job
 /// that is in no queue afterwards is lost or a dead letter. Returns the number of messages that are
@@ -88,9 +87,7 @@ fn left(bed: &Bed) -> u64 {
 /// # Errors
 /// Returns an error if RabbitMQ does not answer.
 pub async fn read_the_dead(bed: &Bed) -> Result<usize, RunFailure> {
-    let connecting = Connection::connect(bed.rabbit.url(), ConnectionProperties::default());
-    let connection = timeout(REQUEST_TIMEOUT, connecting).await??;
-    let channel = timeout(REQUEST_TIMEOUT, connection.create_channel()).await??;
+    let (connection, channel) = amqp::connect(bed.rabbit.url()).await?;
     let mut strangers = 0;
     loop {
         let got = channel.basic_get((&*bed.names.dead).into(), BasicGetOptions::default());

@@ -9,19 +9,15 @@ use std::time::{Duration, SystemTime};
 
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
+use lapin::{BasicProperties, Channel, Confirmation};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{sleep, timeout};
 
+use crate::amqp::{self, REQUEST_TIMEOUT, RETRY_DELAY};
 use crate::history::{EventKind, History, JobId};
 use crate::job_attributes::JobAttributes;
 use crate::results;
-
-/// Timeout of a connect, or of a batch including its confirms.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause before a new attempt.
-const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// An error of the connection. The jobs in flight are neither confirmed nor refused.
 type Trouble = Box<dyn Error + Send + Sync>;
@@ -71,9 +67,8 @@ impl TenantPublisher {
         random: &mut StdRng,
         number: &mut u32,
     ) -> Result<(), Trouble> {
-        let connecting = Connection::connect(url, ConnectionProperties::default());
-        let connection = timeout(REQUEST_TIMEOUT, connecting).await??;
-        let result = self.publish(&connection, random, number).await;
+        let (connection, channel) = amqp::connect(url).await?;
+        let result = self.publish(&channel, random, number).await;
         // The connection may already be broken.
         let _ = timeout(REQUEST_TIMEOUT, connection.close(200, "done".into())).await;
         result
@@ -81,11 +76,10 @@ impl TenantPublisher {
 
     async fn publish(
         &self,
-        connection: &Connection,
+        channel: &Channel,
         random: &mut StdRng,
         number: &mut u32,
     ) -> Result<(), Trouble> {
-        let channel = timeout(REQUEST_TIMEOUT, connection.create_channel()).await??;
         let select = channel.confirm_select(ConfirmSelectOptions::default());
         timeout(REQUEST_TIMEOUT, select).await??;
         while !self.enough() {
@@ -95,7 +89,7 @@ impl TenantPublisher {
                     .map(|n| JobId::new(self.tenant, *number + n))
                     .collect();
                 *number += u32::try_from(jobs.len()).unwrap_or(u32::MAX);
-                timeout(REQUEST_TIMEOUT, self.batch(&channel, &jobs)).await??;
+                timeout(REQUEST_TIMEOUT, self.batch(channel, &jobs)).await??;
             }
             sleep(Duration::from_millis(random.random_range(10..300))).await;
         }

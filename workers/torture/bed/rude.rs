@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
+use lapin::BasicProperties;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Connection, ConnectionProperties};
 use tokio::task::block_in_place;
 use tokio::time::{sleep, timeout};
 
 use super::Bed;
 use crate::RunFailure;
+use crate::amqp;
 use crate::faults::FaultKind;
 use crate::history::EventKind;
 use crate::results;
@@ -161,10 +162,8 @@ impl Bed {
     }
 
     /// Publishes the jobs of a fault.
-    async fn publish(&self, fault: (u64, &ScheduledFault), queue: &str) -> lapin::Result<()> {
-        let connecting = Connection::connect(self.rabbit.url(), ConnectionProperties::default());
-        let connection = connecting.await?;
-        let channel = connection.create_channel().await?;
+    async fn publish(&self, fault: (u64, &ScheduledFault), queue: &str) -> Result<(), RunFailure> {
+        let (connection, channel) = amqp::connect(self.rabbit.url()).await?;
         (channel.confirm_select(ConfirmSelectOptions::default())).await?;
         let mut confirms = Vec::with_capacity(JOBS);
         for n in 0..JOBS {
@@ -176,6 +175,6 @@ impl Bed {
         for confirm in confirms {
             confirm.await?;
         }
-        connection.close(200, "done".into()).await
+        Ok(connection.close(200, "done".into()).await?)
     }
 }
