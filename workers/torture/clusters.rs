@@ -5,6 +5,7 @@ mod network;
 mod rabbit;
 mod redis;
 
+use std::thread;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -93,6 +94,16 @@ impl ServerKinds {
             _ => true,
         }
     }
+}
+
+/// Runs `act` on all servers at the same time.
+fn at_once<S: Send>(servers: impl IntoIterator<Item = S>, act: impl Fn(S) + Sync) {
+    let act = &act;
+    thread::scope(|scope| {
+        for server in servers {
+            scope.spawn(move || act(server));
+        }
+    });
 }
 
 /// Returns true if faults of `kind` affect one of several servers.

@@ -1,7 +1,6 @@
 //! RabbitMQ as one server or as a cluster, with the same methods.
 
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
 
 use kit::rabbit_cluster::RabbitCluster;
@@ -10,6 +9,7 @@ use kit::servers::Rabbit;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
+use super::at_once;
 use super::network::{LostDirection, Network};
 
 /// Commands of rabbitmqctl that affect only the node that runs them.
@@ -77,12 +77,7 @@ impl Rabbits {
 
     /// Runs `act` on all nodes at the same time: restarted nodes of a cluster wait for each other.
     pub fn all(&self, act: impl Fn(&Rabbit) + Sync) {
-        let act = &act;
-        thread::scope(|scope| {
-            for node in self.nodes() {
-                scope.spawn(move || act(node));
-            }
-        });
+        at_once(self.nodes(), act);
     }
 
     /// Returns the node that leads `queue`, or the first one if that is unknown.

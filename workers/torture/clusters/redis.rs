@@ -1,12 +1,12 @@
 //! Redis as one server, behind Sentinel or as a cluster, with the same methods.
 
+use std::io;
 use std::time::Duration;
-use std::{io, thread};
 
 use kit::redis_topologies::{RedisCluster, Sentinels, until};
 use kit::servers::Redis;
 
-use super::RedisKind;
+use super::{RedisKind, at_once};
 use crate::clocks::ProcessClock;
 
 /// The Sentinels' name of the primary.
@@ -74,12 +74,7 @@ impl Redises {
 
     /// Runs `act` on all servers at the same time.
     pub fn all(&self, act: impl Fn(&Redis) + Sync) {
-        let act = &act;
-        thread::scope(|scope| {
-            for server in self.servers() {
-                scope.spawn(move || act(server));
-            }
-        });
+        at_once(self.servers(), act);
     }
 
     /// Steps back the clock of a single server that has one; does nothing otherwise.
