@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+
+use crate::watch::Watch;
 
 /// Interval between two readings.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -56,10 +55,7 @@ fn longest_increase(before: &Totals, after: &Totals) -> Duration {
 }
 
 /// Watches processes in a thread of its own, until it is dropped.
-pub struct CoreWatch {
-    waits: Arc<Mutex<CoreWaits>>,
-    _running: Sender<()>,
-}
+pub struct CoreWatch(Watch<(Duration, Totals)>);
 
 impl CoreWatch {
     /// Starts to watch `processes`. The readings' times count from `origin`. On systems without
@@ -69,26 +65,13 @@ impl CoreWatch {
             let waits = processes.iter().flat_map(|process| read(*process));
             (origin.elapsed(), waits.collect())
         };
-        let waits = Arc::new(Mutex::new(CoreWaits(vec![reading()])));
-        let (running, dropped) = channel();
-        let seen = Arc::clone(&waits);
-        thread::spawn(move || {
-            while dropped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                let reading = reading();
-                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                seen.0.push(reading);
-            }
-        });
-        Self {
-            waits,
-            _running: running,
-        }
+        let first = vec![reading()];
+        Self(Watch::start(INTERVAL, first, move || Some(reading())))
     }
 
     /// Returns the readings until now.
     pub fn waits(&self) -> CoreWaits {
-        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
-        waits.clone()
+        CoreWaits(self.0.seen())
     }
 }
 
@@ -109,6 +92,9 @@ fn read(process: u32) -> Vec<(ThreadId, Duration)> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+    use std::thread;
+
     use super::*;
 
     /// More threads than the machine has cores compute, so some of them wait.

@@ -7,5 +7,6 @@ pub mod door;
 pub mod fetch;
 pub mod freezable_stream;
 pub mod pauses;
+mod watch;
 pub mod windows;
 pub mod worker;

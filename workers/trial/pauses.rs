@@ -2,10 +2,9 @@
 //! with long pauses.
 
 use std::ops::Range;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+
+use crate::watch::Watch;
 
 /// Interval at which the watch looks at the clock.
 const INTERVAL: Duration = Duration::from_millis(5);
@@ -37,46 +36,33 @@ impl Pauses {
 }
 
 /// Watches for pauses in a thread of its own, until it is dropped.
-pub struct PauseWatch {
-    pauses: Arc<Mutex<Pauses>>,
-    _running: Sender<()>,
-}
+pub struct PauseWatch(Watch<Range<Duration>>);
 
 impl PauseWatch {
     /// Starts to watch. The pauses' times count from `origin`.
     pub fn start(origin: Instant) -> Self {
-        let pauses = Arc::<Mutex<Pauses>>::default();
-        let (running, dropped) = channel();
-        let seen = Arc::clone(&pauses);
         // A pause before the thread runs counts, too.
         let mut last = Instant::now();
-        thread::spawn(move || {
-            while dropped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
-                let now = Instant::now();
-                let due = last + INTERVAL;
-                if now.saturating_duration_since(due) >= MIN_PAUSE {
-                    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                    let since_origin = |time| Instant::saturating_duration_since(&time, origin);
-                    seen.0.push(since_origin(due)..since_origin(now));
-                }
-                last = now;
-            }
-        });
-        Self {
-            pauses,
-            _running: running,
-        }
+        Self(Watch::start(INTERVAL, Vec::new(), move || {
+            let now = Instant::now();
+            let due = last + INTERVAL;
+            last = now;
+            let since_origin = |time| Instant::saturating_duration_since(&time, origin);
+            let is_late = now.saturating_duration_since(due) >= MIN_PAUSE;
+            is_late.then(|| since_origin(due)..since_origin(now))
+        }))
     }
 
     /// Returns the pauses until now.
     pub fn pauses(&self) -> Pauses {
-        let pauses = self.pauses.lock().unwrap_or_else(PoisonError::into_inner);
-        pauses.clone()
+        Pauses(self.0.seen())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     /// Stops this process for a moment, as a busy host does with a virtual machine.
