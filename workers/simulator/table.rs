@@ -4,9 +4,12 @@ use crate::figures::{
     Figures, LimitSummary, Reason, ShadowSummary, TenantSummary, UnfinishedSummary, WaitFigures,
 };
 pub use operator::text::grouped as number;
+use operator::text::plain;
 
 /// Maximum number of characters shown of the name of a tenant or a file.
 const MAX_NAME_CHARS: usize = 40;
+/// Maximum number of characters shown of a dead letter's reason.
+const MAX_REASON_CHARS: usize = 40;
 
 /// A row of a table: the name of the figure, and a text for each configuration.
 type Row = (String, Vec<String>);
@@ -30,9 +33,10 @@ pub fn table(all: &[(String, Figures)]) -> String {
         rows.add("other tenants", &|f| number(f.more_tenants as u64));
     }
     for reason in names(all, |f| f.dead.keys().map(String::as_str)) {
-        rows.add(&format!("dead: {}", short(&reason)), &|f| {
-            number(f.dead.get(&reason).copied().unwrap_or(0) as u64)
-        });
+        rows.add(
+            &format!("dead: {}", plain(&reason, MAX_REASON_CHARS)),
+            &|f| number(f.dead.get(&reason).copied().unwrap_or(0) as u64),
+        );
     }
     let mut table = in_columns(&rows.rows);
     for (name, figures) in all {
@@ -294,18 +298,6 @@ pub fn middle(name: &str) -> String {
     shown.collect()
 }
 
-fn short(text: &str) -> String {
-    let mut short: String = text
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(40)
-        .collect();
-    if text.chars().count() > 40 {
-        short.push('…');
-    }
-    short
-}
-
 /// Formats seconds in a readable unit.
 pub fn time(seconds: f64) -> String {
     let whole = seconds.round() as u64;
@@ -339,6 +331,20 @@ mod tests {
             long.starts_with("beginx") && long.ends_with("xend"),
             "{long}"
         );
+    }
+
+    #[test]
+    fn a_reason_does_not_control_the_terminal() {
+        let reason = format!("no\u{1b}[2J{}", "x".repeat(100));
+        let history = RunHistory {
+            dead: vec![(0, reason)],
+            ..RunHistory::default()
+        };
+        let policy = &Config::default().rate_limiter.policy;
+        let figures = Figures::of(policy, &[SimulatedJob::new(0.0, "a")], &history);
+        let text = table(&[("run".to_owned(), figures)]);
+        assert!(text.contains("dead: no\\u{1b}[2Jxx"), "{text}");
+        assert!(text.contains('…'), "{text}");
     }
 
     #[test]

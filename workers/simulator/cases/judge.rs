@@ -1,6 +1,6 @@
 //! Compares the result of a case with its expectations.
 
-use operator::text::count;
+use operator::text::{count, plain};
 
 use super::Case;
 use super::keys::Time;
@@ -11,6 +11,8 @@ use crate::table;
 
 /// Maximum number of starts that are shown.
 const SHOWN: usize = 12;
+/// Maximum number of characters of a dead letter's reason that are shown.
+const MAX_REASON_CHARS: usize = 80;
 
 /// Returns a text for each difference. In a text, lines with `-` were expected and lines with `+`
 /// are the result.
@@ -258,12 +260,9 @@ fn death(job: Option<usize>, history: &RunHistory) -> String {
     let mut dead = history.dead.iter();
     let found = dead.find(|(dead, _)| Some(*dead) == job);
     found.map_or_else(String::new, |(_, reason)| {
-        format!("; it is a dead letter: {}", short(reason))
+        let reason = plain(reason, MAX_REASON_CHARS);
+        format!("; it is a dead letter: {reason}")
     })
-}
-
-fn short(reason: &str) -> String {
-    reason.chars().take(80).collect()
 }
 
 /// Lists dead letters with their tenants and reasons.
@@ -271,14 +270,29 @@ fn reasons(jobs: &[SimulatedJob], history: &RunHistory) -> String {
     let each = history.dead.iter().take(3).filter_map(|(job, reason)| {
         let tenant = &jobs.get(*job)?.tenant;
         let tenant = table::middle(tenant);
-        Some(format!(
-            "a job of {tenant} is a dead letter: {}",
-            short(reason)
-        ))
+        let reason = plain(reason, MAX_REASON_CHARS);
+        Some(format!("a job of {tenant} is a dead letter: {reason}"))
     });
     let each: Vec<String> = each.collect();
     match each.is_empty() {
         true => String::new(),
         false => format!(" ({})", each.join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_does_not_control_the_terminal() {
+        let history = RunHistory {
+            dead: vec![(0, "no\u{1b}[2J".to_owned())],
+            ..RunHistory::default()
+        };
+        let death = death(Some(0), &history);
+        assert_eq!(death, r"; it is a dead letter: no\u{1b}[2J");
+        let reasons = reasons(&[SimulatedJob::new(0.0, "a")], &history);
+        assert_eq!(reasons, r" (a job of a is a dead letter: no\u{1b}[2J)");
     }
 }
