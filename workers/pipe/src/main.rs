@@ -4,10 +4,12 @@
 //!
 //! `pipe-worker PROGRAM [ARGUMENT…]` is configured like `sluicegate run`, without `dispatch.http`.
 //! The program reads the body from its standard input, to the end, and then calls the API once.
-//! `JOB_TENANT` has the tenant and `JOB_ID` the job's ID. Exit status 0 means done, 75
-//! (EX_TEMPFAIL) means retry later, and any other status means never.
+//! `JOB_TENANT` has the tenant and `JOB_ID` the job's ID; the worker's own variables
+//! (`SLUICEGATE_…`) are removed. Exit status 0 means done, 75 (EX_TEMPFAIL) means retry later, and
+//! any other status means never.
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
@@ -21,10 +23,25 @@ const MAX_RUN_TIME: Duration = Duration::from_secs(60);
 /// EX_TEMPFAIL of sysexits.h.
 const TRY_AGAIN: i32 = 75;
 
+/// The beginning of the names of the worker's environment variables. They may contain passwords.
+const OWN_VARIABLES: &[u8] = b"SLUICEGATE_";
+
 /// The program to run for each job.
 struct Pipe {
     program: String,
     arguments: Vec<String>,
+}
+
+impl Pipe {
+    /// Returns the command for a worker with these environment variables.
+    fn command(&self, variables: impl Iterator<Item = (OsString, OsString)>) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).env_clear();
+        command.envs(
+            variables.filter(|(name, _)| !name.as_encoded_bytes().starts_with(OWN_VARIABLES)),
+        );
+        command
+    }
 }
 
 fn retry(reason: String) -> Outcome {
@@ -45,8 +62,7 @@ impl PreparingHandler for Pipe {
     }
 
     async fn prepare(&self, job: &Job) -> Result<Child, Attempt> {
-        Command::new(&self.program)
-            .args(&self.arguments)
+        self.command(std::env::vars_os())
             .env("JOB_TENANT", job.tenant.as_str())
             .env("JOB_ID", &job.id)
             .stdin(Stdio::piped())
@@ -125,12 +141,17 @@ mod tests {
 
     use super::*;
 
-    /// Returns the outcome of a job with this body in a shell with these commands.
-    async fn outcome(commands: &str, body: &'static str, permit: Permit) -> Outcome {
-        let pipe = Pipe {
+    /// Returns a pipe to a shell with these commands.
+    fn shell(commands: &str) -> Pipe {
+        Pipe {
             program: "sh".to_owned(),
             arguments: vec!["-c".to_owned(), commands.to_owned()],
-        };
+        }
+    }
+
+    /// Returns the outcome of a job with this body in a shell with these commands.
+    async fn outcome(commands: &str, body: &'static str, permit: Permit) -> Outcome {
+        let pipe = shell(commands);
         let job = Job::new("7", Tenant::parse("acme").expect("a name"), body);
         let mut program = pipe.prepare(&job).await.expect("there is a shell");
         assert!(pipe.is_ready(&mut program), "it waits for its job");
@@ -149,6 +170,20 @@ mod tests {
         assert!(matches!(again, Outcome::Retry { .. }), "{again:?}");
         let never = outcome("cat; exit 1", "hello", permit()).await;
         assert!(matches!(never, Outcome::Reject { .. }), "{never:?}");
+    }
+
+    #[tokio::test]
+    async fn the_program_gets_the_environment_without_the_workers_variables() {
+        let path = std::env::var_os("PATH").expect("a path");
+        let variables = [
+            ("SLUICEGATE_REDIS__URL", "redis://:secret@redis".into()),
+            ("LANGUAGE", "en".into()),
+            ("PATH", path),
+        ];
+        let variables = variables.map(|(name, value)| (name.into(), value));
+        let only_others = r#"test "${SLUICEGATE_REDIS__URL-none} $LANGUAGE" = "none en""#;
+        let mut command = shell(only_others).command(variables.into_iter());
+        assert!(command.status().await.expect("a shell").success());
     }
 
     #[tokio::test]
