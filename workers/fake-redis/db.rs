@@ -7,7 +7,8 @@ use indexmap::IndexMap;
 
 use crate::zset::Zset;
 
-/// Fields in order of insertion.
+/// Fields in order of insertion, except that a deletion moves the last field to the free place. A
+/// server's large hashes have no order.
 pub type Hash = IndexMap<Vec<u8>, Vec<u8>, FixedState>;
 
 /// The value of a key.
