@@ -6,17 +6,102 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use broker::amqp::Client;
 use config::{Amqp, QueueType, SecretUrl};
 use futures_util::StreamExt;
+use lapin::message::Delivery;
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
-    ConfirmSelectOptions, QueueDeleteOptions,
+    ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
-use rules::delays::DelayLevels;
+use lapin::{
+    BasicProperties, Channel, Connection, ConnectionProperties, Consumer, PublisherConfirm,
+};
+use rules::delays::{DelayLevels, QueueNames};
 
-const PREFETCH: u16 = 500;
+/// Unacked jobs per queue of a worker or a loop.
+pub const PREFETCH: u16 = 500;
 /// Number of confirms and acks that are awaited together, as a careful loop does.
 const GROUP: usize = 50;
+
+/// Opens a connection with a channel.
+pub async fn open(url: &str) -> (Connection, Channel) {
+    let connection = Connection::connect(url, ConnectionProperties::default()).await;
+    let connection = connection.expect("RabbitMQ");
+    let channel = connection.create_channel().await.expect("a channel");
+    (connection, channel)
+}
+
+/// Makes RabbitMQ confirm what is published on `channel`.
+pub async fn select_confirms(channel: &Channel) {
+    let confirms = channel.confirm_select(ConfirmSelectOptions::default());
+    confirms.await.expect("confirms");
+}
+
+/// Declares a durable quorum queue.
+pub async fn declare(channel: &Channel, queue: &str, mut arguments: FieldTable) {
+    let quorum = AMQPValue::LongString("quorum".into());
+    arguments.insert("x-queue-type".into(), quorum);
+    let options = QueueDeclareOptions {
+        durable: true,
+        ..QueueDeclareOptions::default()
+    };
+    let declared = channel.queue_declare(queue.into(), options, arguments);
+    declared.await.expect("declared");
+}
+
+/// Deletes a queue.
+pub async fn delete(channel: &Channel, queue: &str) {
+    let deleted = channel.queue_delete(queue.into(), QueueDeleteOptions::default());
+    deleted.await.expect("deleted");
+}
+
+/// Publishes a message. Returns its confirm, which has yet to come.
+pub async fn send(
+    channel: &Channel,
+    queue: &str,
+    body: &[u8],
+    properties: BasicProperties,
+) -> PublisherConfirm {
+    let options = BasicPublishOptions {
+        mandatory: true,
+        immediate: false,
+    };
+    let sent = channel.basic_publish("".into(), queue.into(), options, body, properties);
+    sent.await.expect("a publish")
+}
+
+/// Waits until RabbitMQ confirms that it has the message.
+pub async fn confirmed(confirm: PublisherConfirm) {
+    assert!(confirm.await.expect("a confirm").is_ack());
+}
+
+/// Consumes a queue, with [`PREFETCH`].
+pub async fn consume(channel: &Channel, queue: &str) -> Consumer {
+    let qos = channel.basic_qos(PREFETCH, BasicQosOptions::default());
+    qos.await.expect("a prefetch");
+    let options = BasicConsumeOptions::default();
+    let none = FieldTable::default();
+    let consuming = channel.basic_consume(queue.into(), "".into(), options, none);
+    consuming.await.expect("a consumer")
+}
+
+/// Acks a delivery.
+pub async fn ack(channel: &Channel, delivery: &Delivery) {
+    let acked = channel.basic_ack(delivery.delivery_tag, BasicAckOptions::default());
+    acked.await.expect("an ack");
+}
+
+/// Closes a channel. The answer comes after all acks were processed.
+pub async fn close(channel: &Channel) {
+    let closed = channel.close(200, "done".into()).await;
+    closed.expect("closed");
+}
+
+/// Returns all queues of a worker but those for more publishers.
+pub fn all_queues(names: &QueueNames) -> impl Iterator<Item = &Arc<str>> {
+    [&names.fresh, &names.due, &names.recheck, &names.dead]
+        .into_iter()
+        .chain(names.delays())
+}
 
 /// A connection, the declared queues, and a publishing channel.
 pub struct BareConnection {
@@ -46,12 +131,8 @@ impl BareConnection {
         };
         let levels = DelayLevels::new(Duration::from_secs(300));
         let client = Client::connect(&amqp, &levels).await.expect("queues");
-        let connection = Connection::connect(url, ConnectionProperties::default())
-            .await
-            .expect("RabbitMQ");
-        let publisher = connection.create_channel().await.expect("a channel");
-        let confirms = ConfirmSelectOptions::default();
-        publisher.confirm_select(confirms).await.expect("confirms");
+        let (connection, publisher) = open(url).await;
+        select_confirms(&publisher).await;
         Self {
             connection,
             publisher,
@@ -83,44 +164,19 @@ impl BareConnection {
                 .with_delivery_mode(2)
                 .with_message_id(id.into())
                 .with_headers(headers);
-            let sent = self.send(&self.queue, body.as_ref(), properties);
+            let sent = send(&self.publisher, &self.queue, body.as_ref(), properties);
             confirms.push(sent.await);
             if confirms.len() == GROUP || n + 1 == count {
                 for confirm in confirms.drain(..) {
-                    assert!(confirm.await.expect("a confirm").is_ack());
+                    confirmed(confirm).await;
                 }
             }
         }
     }
 
-    async fn send(
-        &self,
-        queue: &str,
-        body: &[u8],
-        properties: BasicProperties,
-    ) -> lapin::PublisherConfirm {
-        let options = BasicPublishOptions {
-            mandatory: true,
-            immediate: false,
-        };
-        (self.publisher)
-            .basic_publish("".into(), queue.into(), options, body, properties)
-            .await
-            .expect("a publish")
-    }
-
     async fn consume(&self) -> (Channel, Consumer) {
         let channel = self.connection.create_channel().await.expect("a channel");
-        let qos = BasicQosOptions::default();
-        channel.basic_qos(PREFETCH, qos).await.expect("a prefetch");
-        let options = BasicConsumeOptions::default();
-        let consuming = channel.basic_consume(
-            self.queue.as_str().into(),
-            "".into(),
-            options,
-            FieldTable::default(),
-        );
-        let consumer = consuming.await.expect("a consumer");
+        let consumer = consume(&channel, &self.queue).await;
         (channel, consumer)
     }
 
@@ -129,19 +185,10 @@ impl BareConnection {
         let started = Instant::now();
         let (channel, mut consumer) = self.consume().await;
         for _ in 0..count {
-            let delivery = consumer
-                .next()
-                .await
-                .expect("a delivery")
-                .expect("a delivery");
-            let ack = BasicAckOptions::default();
-            channel
-                .basic_ack(delivery.delivery_tag, ack)
-                .await
-                .expect("an ack");
+            ack(&channel, &next(&mut consumer).await).await;
         }
         let took = started.elapsed();
-        channel.close(200, "done".into()).await.expect("closed");
+        close(&channel).await;
         took
     }
 
@@ -153,12 +200,11 @@ impl BareConnection {
         let started = Instant::now();
         let (channel, mut consumer) = self.consume().await;
         let acker = channel.clone();
-        let (sender, mut receiver) =
-            tokio::sync::mpsc::channel::<(lapin::PublisherConfirm, u64)>(1000);
+        let (sender, mut receiver) = tokio::sync::mpsc::channel::<(PublisherConfirm, u64)>(1000);
         let acks = tokio::spawn(async move {
             for n in 1..=count {
                 let (confirm, tag) = receiver.recv().await.expect("a publish");
-                assert!(confirm.await.expect("a confirm").is_ack());
+                confirmed(confirm).await;
                 if n % GROUP == 0 || n == count {
                     let ack = BasicAckOptions { multiple: true };
                     acker.basic_ack(tag, ack).await.expect("an ack");
@@ -166,13 +212,10 @@ impl BareConnection {
             }
         });
         for _ in 0..count {
-            let delivery = consumer
-                .next()
-                .await
-                .expect("a delivery")
-                .expect("a delivery");
+            let delivery = next(&mut consumer).await;
             let properties = delivery.properties.clone().with_delivery_mode(2);
-            let confirm = self.send(&delay_queue, &delivery.data, properties).await;
+            let sent = send(&self.publisher, &delay_queue, &delivery.data, properties);
+            let confirm = sent.await;
             sender
                 .send((confirm, delivery.delivery_tag))
                 .await
@@ -180,14 +223,14 @@ impl BareConnection {
         }
         acks.await.expect("the acks");
         let took = started.elapsed();
-        channel.close(200, "done".into()).await.expect("closed");
+        close(&channel).await;
         took
     }
 
     /// Returns the number of ready messages in all queues.
     pub async fn ready(&self) -> u32 {
         let mut all = 0;
-        for name in self.names() {
+        for name in all_queues(self.client.names()) {
             all += self.client.depth(name).await.expect("a depth");
         }
         all
@@ -195,18 +238,9 @@ impl BareConnection {
 
     /// Deletes all queues.
     pub async fn remove(&self) {
-        for name in self.names() {
-            let options = QueueDeleteOptions::default();
-            let deleted = self.publisher.queue_delete((&**name).into(), options);
-            deleted.await.expect("deleted");
+        for name in all_queues(self.client.names()) {
+            delete(&self.publisher, name).await;
         }
-    }
-
-    fn names(&self) -> impl Iterator<Item = &Arc<str>> {
-        let names = self.client.names();
-        [&names.fresh, &names.due, &names.recheck, &names.dead]
-            .into_iter()
-            .chain(names.delays())
     }
 
     /// Waits until the work queue has no ready message.
@@ -217,6 +251,11 @@ impl BareConnection {
         }
         tokio::time::sleep(Duration::from_secs(3)).await;
     }
+}
+
+async fn next(consumer: &mut Consumer) -> Delivery {
+    let delivery = consumer.next().await;
+    delivery.expect("a delivery").expect("a delivery")
 }
 
 /// Returns now in nanoseconds since the Unix epoch.

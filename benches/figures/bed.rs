@@ -11,14 +11,12 @@ use trial::windows::sliding;
 
 use crate::PROGRAM;
 use crate::api::{Api, Call};
-use crate::bare::BareConnection;
+use crate::bare::{BareConnection, PREFETCH};
 use crate::counts;
 use crate::report::Report;
 
 /// Concurrent calls of a worker or a loop.
 pub const CONCURRENCY: usize = 50;
-/// Unacked jobs per queue of a worker or a loop.
-pub const PREFETCH: u16 = 500;
 /// Deadline for anything that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which progress is polled.

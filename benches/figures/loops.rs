@@ -11,17 +11,14 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use kit::process::Process;
 use lapin::message::Delivery;
-use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
-    ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
-};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, Connection, ConnectionProperties, Consumer};
+use lapin::{Channel, Connection};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use crate::api::{role, until_released};
-use crate::bed::{Bed, CONCURRENCY, PREFETCH};
+use crate::bare::{ack, close, confirmed, consume, declare, delete, open, select_confirms, send};
+use crate::bed::{Bed, CONCURRENCY};
 
 /// The argument that makes this program a loop. It is followed by the loop's name, RabbitMQ's URL,
 /// the queue, the API's address and the number of jobs.
@@ -85,9 +82,7 @@ struct Loop {
 
 impl Loop {
     async fn connect(amqp: &str, queue: &str, api: &str) -> Self {
-        let connection = Connection::connect(amqp, ConnectionProperties::default());
-        let connection = connection.await.expect("RabbitMQ");
-        let channel = connection.create_channel().await.expect("a channel");
+        let (connection, channel) = open(amqp).await;
         let host = (api.trim_start_matches("http://").trim_end_matches('/')).to_owned();
         let mut idle = Vec::new();
         for _ in 0..CONCURRENCY {
@@ -106,34 +101,24 @@ impl Loop {
         }
     }
 
-    async fn consume(&self, queue: &str) -> Consumer {
-        let qos = BasicQosOptions::default();
-        let qos = self.channel.basic_qos(PREFETCH, qos);
-        qos.await.expect("a prefetch");
-        let options = BasicConsumeOptions::default();
-        let none = FieldTable::default();
-        let consuming = (self.channel).basic_consume(queue.into(), "".into(), options, none);
-        consuming.await.expect("a consumer")
-    }
-
     /// Consumes jobs, posts and acks each, [`CONCURRENCY`] at once.
     async fn http(self, jobs: usize) {
-        let deliveries = self.consume(&self.queue).await.take(jobs);
+        let deliveries = consume(&self.channel, &self.queue).await.take(jobs);
         let calls = deliveries.for_each_concurrent(CONCURRENCY, async |delivery| {
             let delivery = delivery.expect("a delivery");
             self.post(&delivery).await;
-            self.ack(&delivery).await;
+            ack(&self.channel, &delivery).await;
         });
         calls.await;
-        self.close().await;
+        close(&self.channel).await;
     }
 
     /// Does the same with every other job. It first moves the jobs in between to a queue from which
     /// RabbitMQ moves them back after [`DELAY_MS`], and acks them when that is confirmed.
     async fn many(self, jobs: usize) {
         let delayed = self.declare_delayed().await;
-        let fresh = self.consume(&self.queue).await.take(jobs);
-        let due = self.consume(&delayed.due).await.take(jobs / 2);
+        let fresh = consume(&self.channel, &self.queue).await.take(jobs);
+        let due = consume(&self.channel, &delayed.due).await.take(jobs / 2);
         let both = stream::select(
             fresh.map(|delivery| (true, delivery)),
             due.map(|delivery| (false, delivery)),
@@ -143,72 +128,37 @@ impl Loop {
             let delivery = delivery.expect("a delivery");
             let number = id(&delivery).parse::<usize>().expect("a number");
             if is_fresh && number % 2 == 1 {
-                self.publish(&delayed.waiting, &delivery).await;
+                let properties = delivery.properties.clone();
+                let sent = send(&self.channel, &delayed.waiting, &delivery.data, properties);
+                confirmed(sent.await).await;
             } else {
                 let _slot = calls.acquire().await.expect("it is never closed");
                 self.post(&delivery).await;
             }
-            self.ack(&delivery).await;
+            ack(&self.channel, &delivery).await;
         });
         all.await;
         for queue in [delayed.waiting, delayed.due] {
-            let options = QueueDeleteOptions::default();
-            let deleted = self.channel.queue_delete(queue.into(), options).await;
-            deleted.expect("deleted");
+            delete(&self.channel, &queue).await;
         }
-        self.close().await;
+        close(&self.channel).await;
     }
 
     async fn declare_delayed(&self) -> DelayedQueues {
-        let confirms = ConfirmSelectOptions::default();
-        let confirms = self.channel.confirm_select(confirms).await;
-        confirms.expect("confirms");
+        select_confirms(&self.channel).await;
         let delayed = DelayedQueues {
             waiting: format!("{}.waiting", self.queue),
             due: format!("{}.back", self.queue),
         };
         let text = |text: &str| AMQPValue::LongString(text.into());
+        declare(&self.channel, &delayed.due, FieldTable::default()).await;
         let mut arguments = FieldTable::default();
-        arguments.insert("x-queue-type".into(), text("quorum"));
-        self.declare(&delayed.due, arguments.clone()).await;
         // Without x-dead-letter-strategy, RabbitMQ moves them faster, but may lose some in a crash.
         arguments.insert("x-message-ttl".into(), AMQPValue::LongInt(DELAY_MS));
         arguments.insert("x-dead-letter-exchange".into(), text(""));
         arguments.insert("x-dead-letter-routing-key".into(), text(&delayed.due));
-        self.declare(&delayed.waiting, arguments).await;
+        declare(&self.channel, &delayed.waiting, arguments).await;
         delayed
-    }
-
-    async fn declare(&self, queue: &str, arguments: FieldTable) {
-        let options = QueueDeclareOptions {
-            durable: true,
-            ..QueueDeclareOptions::default()
-        };
-        let declared = (self.channel).queue_declare(queue.into(), options, arguments);
-        declared.await.expect("a queue");
-    }
-
-    async fn publish(&self, queue: &str, delivery: &Delivery) {
-        let options = BasicPublishOptions {
-            mandatory: true,
-            immediate: false,
-        };
-        let properties = delivery.properties.clone();
-        let sent = (self.channel).basic_publish(
-            "".into(),
-            queue.into(),
-            options,
-            &delivery.data,
-            properties,
-        );
-        let confirm = sent.await.expect("a publish").await;
-        assert!(confirm.expect("a confirm").is_ack());
-    }
-
-    async fn close(&self) {
-        // The answer comes after all acks were processed.
-        let closed = self.channel.close(200, "done".into()).await;
-        closed.expect("closed");
     }
 
     async fn post(&self, delivery: &Delivery) {
@@ -229,11 +179,5 @@ impl Loop {
         assert!(answer.status().is_success());
         answer.into_body().collect().await.expect("a body");
         self.idle.lock().expect("no panic").push(sender);
-    }
-
-    async fn ack(&self, delivery: &Delivery) {
-        let ack = BasicAckOptions::default();
-        let acked = self.channel.basic_ack(delivery.delivery_tag, ack).await;
-        acked.expect("an ack");
     }
 }

@@ -8,11 +8,11 @@ use futures_util::future::join_all;
 use kit::rabbit_cluster::RabbitCluster;
 use kit::servers::{Rabbit, shared_redis, unique};
 use kit::usage::Usage;
-use lapin::options::QueueDeclareOptions;
-use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Channel, Connection, ConnectionProperties};
+use lapin::Channel;
+use lapin::types::FieldTable;
 
 use crate::PROGRAM;
+use crate::bare::{declare, open};
 use crate::report::Report;
 use crate::worker::config;
 
@@ -35,7 +35,7 @@ pub async fn queues(report: &mut Report) {
     for number in QUEUES {
         eprintln!("queues: {number}, {ALONE}");
         let rabbit = Rabbit::start();
-        declare(&rabbit, number).await;
+        declare_all(&rabbit, number).await;
         measure((ALONE, &[&rabbit]), number, report).await;
     }
     eprintln!("queues: a worker, {ALONE}");
@@ -43,37 +43,21 @@ pub async fn queues(report: &mut Report) {
     for number in QUEUES {
         eprintln!("queues: {number}, {CLUSTER}");
         let cluster = RabbitCluster::start();
-        declare(&cluster.nodes[0], number).await;
+        declare_all(&cluster.nodes[0], number).await;
         let nodes: Vec<&Rabbit> = cluster.nodes.iter().collect();
         measure((CLUSTER, &nodes), number, report).await;
     }
 }
 
 /// Declares this many quorum queues, each with a member on every node.
-async fn declare(rabbit: &Rabbit, number: usize) {
-    let (_link, channel) = channel(rabbit).await;
+async fn declare_all(rabbit: &Rabbit, number: usize) {
+    let (_link, channel) = open(rabbit.url()).await;
     let declared = (0..number).map(|n| declare_one(&channel, n));
     join_all(declared).await;
 }
 
 async fn declare_one(channel: &Channel, number: usize) {
-    let mut arguments = FieldTable::default();
-    let quorum = AMQPValue::LongString("quorum".into());
-    arguments.insert("x-queue-type".into(), quorum);
-    let options = QueueDeclareOptions {
-        durable: true,
-        ..QueueDeclareOptions::default()
-    };
-    let name = format!("queue-{number}");
-    let declared = channel.queue_declare(name.as_str().into(), options, arguments);
-    declared.await.expect("declared");
-}
-
-async fn channel(rabbit: &Rabbit) -> (Connection, Channel) {
-    let link = Connection::connect(rabbit.url(), ConnectionProperties::default()).await;
-    let link = link.expect("it answers");
-    let channel = link.create_channel().await.expect("a channel");
-    (link, channel)
+    declare(channel, &format!("queue-{number}"), FieldTable::default()).await;
 }
 
 /// Adds the idle load of the nodes, and the recovery time of the first node after a crash.
@@ -89,7 +73,7 @@ async fn measure(
         nodes[0].restart();
         let listening = started.elapsed().as_secs_f64();
         // Each queue answers only once it has a leader.
-        let (_link, channel) = channel(nodes[0]).await;
+        let (_link, channel) = open(nodes[0].url()).await;
         join_all((0..number).map(|n| declare_one(&channel, n))).await;
         let all = started.elapsed().as_secs_f64();
         let mut add = |figure, value| report.add(workload, &who, figure, value);
