@@ -10,19 +10,15 @@ use kit::servers::{Rabbit, shared_redis, unique};
 use kit::usage::Usage;
 use lapin::Channel;
 use lapin::types::FieldTable;
+use rules::delays::{DelayLevels, QueueNames};
 
 use crate::PROGRAM;
-use crate::bare::{declare, open};
+use crate::bare::{all_queues, declare, open};
 use crate::report::Report;
 use crate::worker::config;
 
 const ALONE: &str = "one node";
 const CLUSTER: &str = "three nodes";
-/// No queues; then 12, 35 (the current number) and 110 delay queues, each plus the four other
-/// queues.
-const QUEUES: [usize; 4] = [0, 16, 39, 114];
-/// Number of queues that a worker declares.
-const OF_A_WORKER: usize = 39;
 /// Number of crashes. The recovery time depends on other load on the machine, so the shortest
 /// counts.
 const CRASHES: usize = 5;
@@ -32,15 +28,21 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// Measures each number of queues on its own servers.
 pub async fn queues(report: &mut Report) {
-    for number in QUEUES {
+    // The delay queues are the same for any `delay.max-delay`.
+    let levels = DelayLevels::new(MINUTE);
+    let of_a_worker = all_queues(&QueueNames::new("queues", &levels)).count();
+    let others = of_a_worker - levels.from_ms().len();
+    // No queues; then those of a worker with 12 delay queues, as it is, and with 110.
+    let numbers = [0, 12 + others, of_a_worker, 110 + others];
+    for number in numbers {
         eprintln!("queues: {number}, {ALONE}");
         let rabbit = Rabbit::start();
         declare_all(&rabbit, number).await;
         measure((ALONE, &[&rabbit]), number, report).await;
     }
     eprintln!("queues: a worker, {ALONE}");
-    consumed(report).await;
-    for number in QUEUES {
+    consumed(of_a_worker, report).await;
+    for number in numbers {
         eprintln!("queues: {number}, {CLUSTER}");
         let cluster = RabbitCluster::start();
         declare_all(&cluster.nodes[0], number).await;
@@ -103,13 +105,13 @@ async fn idle((workload, who): (&'static str, &str), nodes: &[&Rabbit], report: 
 }
 
 /// Measures a worker's queues with an idle worker.
-async fn consumed(report: &mut Report) {
+async fn consumed(number: usize, report: &mut Report) {
     let rabbit = Rabbit::start();
     let queue = unique("queues");
     let text = config(rabbit.url(), shared_redis().url(), &queue, 1, "1m");
     let worker = PROGRAM.start(&text);
     worker.logs(&["RabbitMQ: consuming"]).await;
-    let who = format!("{OF_A_WORKER} queues and a worker");
+    let who = format!("{number} queues and a worker");
     idle((ALONE, &who), &[&rabbit], report).await;
     worker.stop();
 }
