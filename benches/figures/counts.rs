@@ -1,15 +1,20 @@
 //! The work that workers and Redis report, as figures per job.
 
-use kit::process::Process;
+use kit::process::{self, Process};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::usage::Usage;
 
 use crate::report::Report;
 
-/// Returns the sum of one series over all `workers`, or 0 if it is missing.
+/// Returns the value of `series` in metrics. A worker has each series from its start.
+pub fn value(metrics: &str, series: &str) -> f64 {
+    process::value(metrics, series).unwrap_or_else(|| panic!("there is no series {series}"))
+}
+
+/// Returns the sum of one series over all `workers`. A worker that does not answer yet counts as 0.
 pub fn sum(workers: &[Process], series: &str) -> f64 {
-    let values = workers.iter().filter_map(|worker| worker.metric(series));
-    values.sum()
+    let metrics = workers.iter().filter_map(|worker| worker.get("/metrics"));
+    metrics.map(|metrics| value(&metrics, series)).sum()
 }
 
 /// Returns the number of successful calls.
@@ -17,20 +22,18 @@ pub fn done(workers: &[Process]) -> f64 {
     sum(workers, "sluicegate_dispatches_total{outcome=\"done\"}")
 }
 
-/// Returns the number of all deliveries.
-pub fn deliveries(workers: &[Process]) -> f64 {
-    let of = |queue: &str| {
-        let series = format!("sluicegate_deliveries_total{{queue=\"{queue}\"}}");
-        sum(workers, &series)
-    };
-    ["fresh", "due", "recheck", "lane"].map(of).iter().sum()
+/// Returns the number of all deliveries, given the value of a series.
+pub fn deliveries(of: impl Fn(&str) -> f64) -> f64 {
+    let queue = |queue| of(&format!("sluicegate_deliveries_total{{queue=\"{queue}\"}}"));
+    ["fresh", "due", "recheck", "lane"].map(queue).iter().sum()
 }
 
 /// Returns the number of jobs that are being republished or decided on: unacked, but neither
-/// waiting nor called.
-pub fn moving(workers: &[Process]) -> f64 {
-    let of = |name: &str| sum(workers, &format!("sluicegate_{name}"));
-    of("in_memory") - of("delayed_in_memory") - of("calls_in_flight")
+/// waiting nor called. It takes the value of a series.
+pub fn moving(of: impl Fn(&str) -> f64) -> f64 {
+    of("sluicegate_in_memory")
+        - of("sluicegate_delayed_in_memory")
+        - of("sluicegate_calls_in_flight")
 }
 
 /// The number of each of the gate's decisions.
@@ -68,7 +71,8 @@ pub fn add(
     jobs: usize,
 ) {
     let mut each = |figure, count: f64| report.add(workload, who, figure, count / jobs as f64);
-    each("deliveries per job", deliveries(workers));
+    let all = deliveries(|series| sum(workers, series));
+    each("deliveries per job", all);
     let decisions = Decisions::read(workers);
     each("decisions per job", decisions.all());
     each("quota but no slot, per job", decisions.capacity);

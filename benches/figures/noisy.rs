@@ -109,8 +109,9 @@ async fn backlog(
     } else {
         eprintln!("{WORKLOAD}, {who}: not parked within {PATIENCE:?}");
     }
-    let deliveries = counts::deliveries(&workers) / load.jobs as f64;
-    report.add(WORKLOAD, who, "deliveries per parked job", deliveries);
+    let deliveries = counts::deliveries(|series| counts::sum(&workers, series));
+    let each = deliveries / load.jobs as f64;
+    report.add(WORKLOAD, who, "deliveries per parked job", each);
     workers.into_iter().for_each(Process::stop);
     let calls = bed.api.calls().await;
     let what = format!("{WORKLOAD}, {who}, a backlog");
@@ -229,9 +230,10 @@ fn start(bed: &Bed, count: usize) -> Vec<Process> {
 async fn until_parked(workers: &[Process], jobs: usize) -> Option<u64> {
     let started = Instant::now();
     while started.elapsed() < PATIENCE {
-        let fresh = counts::sum(workers, "sluicegate_deliveries_total{queue=\"fresh\"}");
+        let of = |series: &str| counts::sum(workers, series);
+        let fresh = of("sluicegate_deliveries_total{queue=\"fresh\"}");
         // Some of the waiting jobs are always about to be decided on again.
-        if fresh >= jobs as f64 && counts::moving(workers) <= CONCURRENCY as f64 {
+        if fresh >= jobs as f64 && counts::moving(of) <= CONCURRENCY as f64 {
             return u64::try_from(now_ns()).ok();
         }
         tokio::time::sleep(POLL).await;

@@ -14,6 +14,7 @@ use telemetry::metrics::Metrics;
 use tokio::task::JoinHandle;
 
 use crate::bare::now_ns;
+use crate::counts;
 
 type Latencies = Arc<Mutex<HashMap<String, Vec<Duration>>>>;
 
@@ -66,17 +67,14 @@ impl Running {
         }
     }
 
-    /// Returns the value of one series, or 0 if it is missing.
+    /// Returns the value of one series.
     pub fn metric(&self, series: &str) -> f64 {
-        let text = self.metrics.encode();
-        let value = |line: &str| line.strip_prefix(series)?.trim().parse().ok();
-        text.lines().find_map(value).unwrap_or(0.0)
+        counts::value(&self.metrics.encode(), series)
     }
 
     /// Returns the number of deliveries so far.
     pub fn deliveries(&self) -> f64 {
-        let of = |queue| self.metric(&format!("sluicegate_deliveries_total{{queue=\"{queue}\"}}"));
-        of("fresh") + of("due") + of("recheck") + of("lane")
+        counts::deliveries(|series| self.metric(series))
     }
 
     /// Waits until a series has reached `value`.
@@ -91,12 +89,7 @@ impl Running {
     pub async fn until_parked(&self, count: usize) {
         self.until("sluicegate_deliveries_total{queue=\"fresh\"}", count as f64)
             .await;
-        let moving = || {
-            let [all, held, running] = ["in_memory", "held", "running"]
-                .map(|name| self.metric(&format!("sluicegate_{name}")));
-            all - held - running
-        };
-        while moving() > 100.0 {
+        while counts::moving(|series| self.metric(series)) > 100.0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

@@ -111,9 +111,7 @@ impl Process {
 
     /// Returns the value of `series` in its metrics, written as there: `NAME{LABELS}`.
     pub fn metric(&self, series: &str) -> Option<f64> {
-        let metrics = self.get("/metrics")?;
-        let of = |line: &str| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok();
-        metrics.lines().find_map(of)
+        value(&self.get("/metrics")?, series)
     }
 
     /// Returns its process ID.
@@ -165,6 +163,12 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Returns the value of `series` in metrics, written as there: `NAME{LABELS}`.
+pub fn value(metrics: &str, series: &str) -> Option<f64> {
+    let of = |line: &str| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok();
+    metrics.lines().find_map(of)
 }
 
 /// Returns the body of a server's answer at `path`, or `None` if it can't be reached.
