@@ -16,11 +16,14 @@ use lapin::{
     BasicProperties, Channel, Connection, ConnectionProperties, Consumer, PublisherConfirm,
 };
 use rules::delays::{DelayLevels, QueueNames};
+use tokio::time::timeout;
 
 /// Unacked jobs per queue of a worker or a loop.
 pub const PREFETCH: u16 = 500;
 /// Number of confirms and acks that are awaited together, as a careful loop does.
 const GROUP: usize = 50;
+/// Deadline for anything that must happen.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Opens a connection with a channel.
 pub async fn open(url: &str) -> (Connection, Channel) {
@@ -69,9 +72,10 @@ pub async fn send(
     sent.await.expect("a publish")
 }
 
-/// Waits until RabbitMQ confirms that it has the message.
+/// Waits until RabbitMQ confirms that it has the message, for at most [`PATIENCE`].
 pub async fn confirmed(confirm: PublisherConfirm) {
-    assert!(confirm.await.expect("a confirm").is_ack());
+    let confirm = timeout(PATIENCE, confirm).await.expect("a confirm in time");
+    assert!(confirm.expect("a confirm").is_ack());
 }
 
 /// Consumes a queue, with [`PREFETCH`].
@@ -243,19 +247,43 @@ impl BareConnection {
         }
     }
 
-    /// Waits until the work queue has no ready message.
-    pub async fn until_empty(&self) {
-        let fresh = self.client.names().fresh.clone();
-        while self.client.depth(&fresh).await.expect("a depth") > 0 {
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+    /// Waits until the work queue has no ready message. Returns false if no message leaves it any
+    /// more.
+    pub async fn until_empty(&self) -> bool {
+        let fresh = &self.client.names().fresh;
+        let depth = async || self.client.depth(fresh).await.expect("a depth");
+        let is_empty = until(Duration::from_millis(200), depth, |depth| *depth == 0).await;
         tokio::time::sleep(Duration::from_secs(3)).await;
+        is_empty
     }
 }
 
+/// Waits for a delivery, for at most [`PATIENCE`].
 async fn next(consumer: &mut Consumer) -> Delivery {
-    let delivery = consumer.next().await;
+    let delivery = timeout(PATIENCE, consumer.next()).await;
+    let delivery = delivery.expect("a delivery in time");
     delivery.expect("a delivery").expect("a delivery")
+}
+
+/// Reads a value at each `interval` until it is as expected. Returns false if it has not changed
+/// for [`PATIENCE`].
+pub async fn until<T: PartialEq>(
+    interval: Duration,
+    read: impl AsyncFn() -> T,
+    is_expected: impl Fn(&T) -> bool,
+) -> bool {
+    let (mut last, mut since) = (read().await, Instant::now());
+    while !is_expected(&last) {
+        if since.elapsed() > PATIENCE {
+            return false;
+        }
+        tokio::time::sleep(interval).await;
+        let value = read().await;
+        if value != last {
+            (last, since) = (value, Instant::now());
+        }
+    }
+    true
 }
 
 /// Returns now in nanoseconds since the Unix epoch.

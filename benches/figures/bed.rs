@@ -1,7 +1,7 @@
 //! The setup of one turn of a figure: its own queues and key prefix, published jobs and an API; and
 //! the checks of its calls.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use config::QueueType;
@@ -11,14 +11,12 @@ use trial::windows::sliding;
 
 use crate::PROGRAM;
 use crate::api::{Api, Call};
-use crate::bare::{BareConnection, PREFETCH};
+use crate::bare::{BareConnection, PATIENCE, PREFETCH};
 use crate::counts;
 use crate::report::Report;
 
 /// Concurrent calls of a worker or a loop.
 pub const CONCURRENCY: usize = 50;
-/// Deadline for anything that must happen.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which progress is polled.
 pub const POLL: Duration = Duration::from_millis(20);
 
@@ -105,22 +103,9 @@ admin: {{listen: '127.0.0.1:0'}}
     /// job was called once, and none is in a queue.
     pub async fn check(&self, what: &str, jobs: usize, calls: &[Call], report: &mut Report) {
         check_calls(what, jobs, calls, report);
-        let left = self.left(0).await;
+        let left = left(&self.bare, 0).await;
         if left > 0 {
             report.mistake(format!("{what}: {left} messages are left in queues"));
-        }
-    }
-
-    /// Returns the number of messages in queues. It waits for `expected`, since a quorum queue
-    /// takes a moment to settle acks and to requeue jobs of workers that have ended.
-    pub async fn left(&self, expected: usize) -> usize {
-        let started = Instant::now();
-        loop {
-            let left = self.bare.ready().await as usize;
-            if left == expected || started.elapsed() > PATIENCE {
-                return left;
-            }
-            tokio::time::sleep(POLL).await;
         }
     }
 
@@ -146,6 +131,40 @@ pub fn check_calls(what: &str, jobs: usize, calls: &[Call], report: &mut Report)
         report.mistake(format!(
             "{what}: of {jobs} jobs {lost} were not called, {again} more than once; {strange} calls of nothing that was published"
         ));
+    }
+}
+
+/// Checks, when no worker holds a job any more, that each of the `published` jobs was called once
+/// or is in a queue. `calls` has the job of each call.
+pub async fn account<'a>(
+    what: &str,
+    bare: &BareConnection,
+    published: usize,
+    calls: impl Iterator<Item = &'a str>,
+    report: &mut Report,
+) {
+    let calls: Vec<&str> = calls.collect();
+    let called: HashSet<&str> = calls.iter().copied().collect();
+    let again = calls.len() - called.len();
+    let left = left(bare, published.saturating_sub(called.len())).await;
+    if again > 0 || called.len() + left != published {
+        report.mistake(format!(
+            "{what}: of {published} jobs {} were called, {again} of them more than once, and {left} are in queues",
+            called.len()
+        ));
+    }
+}
+
+/// Returns the number of messages in queues. It waits for `expected`, since a quorum queue takes a
+/// moment to settle acks and to requeue jobs of workers that have ended.
+async fn left(bare: &BareConnection, expected: usize) -> usize {
+    let started = Instant::now();
+    loop {
+        let left = bare.ready().await as usize;
+        if left == expected || started.elapsed() > PATIENCE {
+            return left;
+        }
+        tokio::time::sleep(POLL).await;
     }
 }
 

@@ -6,6 +6,7 @@ use trial::door::ANY_PORT;
 
 use crate::PROGRAM;
 use crate::bare::BareConnection;
+use crate::report::Report;
 use crate::worker::config;
 
 /// Jobs of one tenant.
@@ -21,12 +22,13 @@ const BODIES: usize = 64;
 const FEW: u16 = 8;
 
 /// Runs the floods that `is_named` selects one by one, each on its own servers.
-pub async fn flood(is_named: impl Fn(&str) -> bool) {
+pub async fn flood(is_named: impl Fn(&str) -> bool, report: &mut Report) {
     let small = b"x";
     let one = |n: usize| (n.to_string(), "noisy".to_owned());
     if is_named("bodies") {
         let large = vec![b'x'; BODY];
-        run("64 bodies of 16 MiB, prefetch 8", BODIES, FEW, one, &large).await;
+        let what = "64 bodies of 16 MiB, prefetch 8";
+        run(what, (BODIES, FEW), one, &large, report).await;
     }
     if is_named("names") {
         // Two thirds of the name take three bytes each in a key.
@@ -35,25 +37,26 @@ pub async fn flood(is_named: impl Fn(&str) -> bool) {
             (name.clone(), name)
         };
         let what = "10,000 tenants of 255 bytes, two jobs each";
-        run(what, 2 * LONG, 500, long, small).await;
+        run(what, (2 * LONG, 500), long, small, report).await;
     }
     if is_named("tenants") {
         let many = |n: usize| (n.to_string(), format!("tenant-{:06}", n % TENANTS));
         let what = "100,000 tenants, two jobs each";
-        run(what, 2 * TENANTS, 500, many, small).await;
+        run(what, (2 * TENANTS, 500), many, small, report).await;
     }
     if is_named("jobs") {
-        run("1,000,000 jobs of one tenant", JOBS, 500, one, small).await;
+        let what = "1,000,000 jobs of one tenant";
+        run(what, (JOBS, 500), one, small, report).await;
     }
 }
 
 /// Publishes `count` jobs, lets a worker take them all, and reports its memory and Redis's.
 async fn run(
     what: &str,
-    count: usize,
-    prefetch: u16,
+    (count, prefetch): (usize, u16),
     job: impl Fn(usize) -> (String, String),
     body: &[u8],
+    report: &mut Report,
 ) {
     let (rabbit, redis, queue) = (Rabbit::start(), Redis::start(), unique("flood"));
     let bare = BareConnection::connect(rabbit.url(), &queue).await;
@@ -68,7 +71,9 @@ async fn run(
     bare.publish_jobs(count, jobs).await;
     let before = used(&redis);
     let worker = PROGRAM.start(&text);
-    bare.until_empty().await;
+    if !bare.until_empty().await {
+        report.mistake(format!("flood: {what}: jobs are left in the work queue"));
+    }
     let keys = redis.ctl(&["dbsize"]);
     println!(
         "flood: {what}: worker {} kB, at most {} kB; Redis {} keys, {} bytes",

@@ -1,8 +1,7 @@
 //! A worker in this process with a handler that does nothing.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use app::Worker;
 use config::Config;
@@ -12,25 +11,36 @@ use kit::servers::{shared_rabbit, shared_redis};
 use rules::job::Job;
 use telemetry::metrics::Metrics;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
-use crate::bare::now_ns;
+use crate::bare::{PATIENCE, now_ns, until};
 use crate::counts;
 
-type Latencies = Arc<Mutex<HashMap<String, Vec<Duration>>>>;
+/// How often the worker's series are read.
+const INTERVAL: Duration = Duration::from_millis(10);
 
-/// Does nothing but record how long calm tenants' jobs took from publishing to the handler.
-struct LatencyHandler(Latencies);
+/// A job that came to the handler.
+pub struct HandledJob {
+    pub id: String,
+    /// The time from publishing to the handler.
+    pub took: Duration,
+}
 
-impl Handler for LatencyHandler {
+type HandledJobs = Arc<Mutex<Vec<HandledJob>>>;
+
+/// Does nothing but record the jobs.
+struct RecordingHandler(HandledJobs);
+
+impl Handler for RecordingHandler {
     async fn handle(&self, job: &Job, _: Permit) -> Outcome {
-        if job.tenant.as_str() == "calm"
-            && let Ok(sent) = <[u8; 16]>::try_from(&job.body[..])
-        {
-            let took = now_ns().saturating_sub(u128::from_be_bytes(sent));
-            let took = Duration::from_nanos(u64::try_from(took).unwrap_or(u64::MAX));
-            let mut all = self.0.lock().expect("no panic while it is held");
-            all.entry(job.tenant.to_string()).or_default().push(took);
-        }
+        let sent = <[u8; 16]>::try_from(&job.body[..]).map_or(0, u128::from_be_bytes);
+        let took = now_ns().saturating_sub(sent);
+        let job = HandledJob {
+            id: job.id.clone(),
+            took: Duration::from_nanos(u64::try_from(took).unwrap_or(u64::MAX)),
+        };
+        let mut all = self.0.lock().expect("no panic while it is held");
+        all.push(job);
         Outcome::Done
     }
 }
@@ -38,7 +48,7 @@ impl Handler for LatencyHandler {
 /// A worker that runs in this process.
 pub struct Running {
     metrics: Arc<Metrics>,
-    latencies: Latencies,
+    jobs: HandledJobs,
     stop: Stop,
     task: JoinHandle<()>,
 }
@@ -54,14 +64,14 @@ impl Running {
             window,
         );
         let config = Config::parse("figures", &text, std::iter::empty()).expect("a config");
-        let latencies = Latencies::default();
-        let worker = Worker::new(config, LatencyHandler(Arc::clone(&latencies))).expect("a worker");
+        let jobs = HandledJobs::default();
+        let worker = Worker::new(config, RecordingHandler(Arc::clone(&jobs))).expect("a worker");
         let (metrics, stop) = (worker.metrics(), Stop::default());
         let running = worker.run(stop.clone());
         let task = tokio::spawn(async move { running.await.expect("a worker that starts") });
         Self {
             metrics,
-            latencies,
+            jobs,
             stop,
             task,
         }
@@ -77,33 +87,39 @@ impl Running {
         counts::deliveries(|series| self.metric(series))
     }
 
-    /// Waits until a series has reached `value`.
-    pub async fn until(&self, series: &str, value: f64) {
-        while self.metric(series) < value {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+    /// Waits until a series has reached `value`. Returns false if it does not increase any more.
+    pub async fn until(&self, series: &str, value: f64) -> bool {
+        until(INTERVAL, async || self.metric(series), |now| *now >= value).await
     }
 
     /// Waits until `count` new jobs were taken and all but a few of those in memory wait there,
-    /// including those in a delay queue's window.
-    pub async fn until_parked(&self, count: usize) {
-        self.until("sluicegate_deliveries_total{queue=\"fresh\"}", count as f64)
-            .await;
-        while counts::moving(|series| self.metric(series)) > 100.0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+    /// including those in a delay queue's window. Returns false if that does not come.
+    pub async fn until_parked(&self, count: usize) -> bool {
+        let fresh = "sluicegate_deliveries_total{queue=\"fresh\"}";
+        let mut is_parked = self.until(fresh, count as f64).await;
+        let taken = Instant::now();
+        while is_parked && counts::moving(|series| self.metric(series)) > 100.0 {
+            tokio::time::sleep(INTERVAL).await;
+            is_parked = taken.elapsed() < PATIENCE;
         }
+        is_parked
     }
 
-    /// Returns how long the jobs of `tenant` took from publishing to arrival.
-    pub fn latencies(&self, tenant: &str) -> Vec<Duration> {
-        let all = self.latencies.lock().expect("no panic while it is held");
-        all.get(tenant).cloned().unwrap_or_default()
+    /// Waits until `count` jobs whose IDs begin with `prefix` came to the handler, or no more do.
+    pub async fn until_handled(&self, prefix: &str, count: usize) {
+        let handled = async || {
+            let jobs = self.jobs.lock().expect("no panic while it is held");
+            jobs.iter().filter(|job| job.id.starts_with(prefix)).count()
+        };
+        until(INTERVAL, handled, |handled| *handled >= count).await;
     }
 
-    /// Stops it gracefully.
-    pub async fn stop(self) {
+    /// Stops it gracefully. Returns all jobs that came to the handler.
+    pub async fn stop(self) -> Vec<HandledJob> {
         self.stop.soft.cancel();
-        self.task.await.expect("a worker that ends");
+        let ended = timeout(PATIENCE, self.task).await;
+        ended.expect("an end in time").expect("a worker that ends");
+        std::mem::take(&mut *self.jobs.lock().expect("no panic while it is held"))
     }
 }
 
