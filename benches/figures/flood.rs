@@ -21,6 +21,9 @@ const BODY: usize = 16 << 20;
 const BODIES: usize = 64;
 const FEW: u16 = 8;
 
+/// The names of the floods.
+pub const NAMES: [&str; 4] = ["bodies", "names", "tenants", "jobs"];
+
 /// Runs the floods that `is_named` selects one by one, each on its own servers.
 pub async fn flood(is_named: impl Fn(&str) -> bool, report: &mut Report) {
     let small = b"x";

@@ -57,16 +57,18 @@ const WATCH: Duration = Duration::from_secs(60);
   cargo bench --profile dev --bench figures -- --short"
 )]
 struct Args {
-    /// What to measure: http, turns, many, noisy, idle, flow, park, memory, pulse; all of them by default. Only when it is named:
-    /// queues, and flood [bodies] [names] [tenants] [jobs], which take long
+    /// What to measure: http, turns, many, noisy, idle, flow, park, memory, pulse; all of them by
+    /// default. Only when it is named: queues, and flood [bodies] [names] [tenants] [jobs], which
+    /// take long
     names: Vec<String>,
     /// How often each is measured
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Few jobs and one round: whether all is counted right, and no figure
+    /// Few jobs and one round: whether all is counted right, and no figure. Only http, turns,
+    /// many, noisy and idle
     #[arg(long)]
     short: bool,
-    /// Where the figures go, with all samples
+    /// Where the figures go, with all samples; flow, park, memory, pulse and flood only print theirs
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Cargo says so
@@ -74,10 +76,10 @@ struct Args {
     bench: bool,
 }
 
-/// The names of the figures. `flood` is followed by names of its own.
-const NAMES: [&str; 11] = [
-    "http", "turns", "many", "noisy", "idle", "flow", "park", "memory", "pulse", "queues", "flood",
-];
+/// The names of the figures with a short form.
+const SHORT: [&str; 5] = ["http", "turns", "many", "noisy", "idle"];
+/// The names of the other figures. `flood` is followed by names of its own.
+const WHOLE: [&str; 6] = ["flow", "park", "memory", "pulse", "queues", "flood"];
 
 /// The size of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,6 +94,51 @@ impl Size {
             Self::Whole => whole,
             Self::Short => short,
         }
+    }
+}
+
+/// The names of what to measure.
+struct Selection {
+    figures: Vec<String>,
+    floods: Vec<String>,
+}
+
+impl Selection {
+    /// Selects the figures with these names, and the floods whose names come after `flood`.
+    ///
+    /// # Errors
+    /// A name selects nothing.
+    fn new(mut names: Vec<String>, size: Size) -> Result<Self, String> {
+        let flood = names.iter().position(|name| name == "flood");
+        let floods = flood.map_or_else(Vec::new, |at| names.split_off(at + 1));
+        let all: &[&str] = &[&SHORT[..], &WHOLE].concat();
+        for (names, known) in [(&names, all), (&floods, &flood::NAMES[..])] {
+            if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
+                return Err(format!("there is no {name}: one of {}", known.join(", ")));
+            }
+        }
+        let has_size = |name: &&str| size == Size::Whole || SHORT.contains(name);
+        let mut sizes = names.iter().map(String::as_str);
+        match sizes.find(|name| !has_size(name)) {
+            Some(name) => Err(format!("{name} has no short form")),
+            None => Ok(Self {
+                figures: names,
+                floods,
+            }),
+        }
+    }
+
+    /// Returns true if this figure is named, or none is.
+    fn has(&self, figure: &str) -> bool {
+        self.figures.is_empty() || self.names(figure)
+    }
+
+    fn names(&self, figure: &str) -> bool {
+        self.figures.iter().any(|name| name == figure)
+    }
+
+    fn has_flood(&self, flood: &str) -> bool {
+        self.floods.is_empty() || self.floods.iter().any(|name| name == flood)
     }
 }
 
@@ -115,50 +162,49 @@ async fn measure(args: Args) -> ExitCode {
         true => (Size::Short, 1),
         false => (Size::Whole, args.rounds.max(1)),
     };
-    let mut ours = names.iter().take_while(|name| *name != "flood");
-    if let Some(name) = ours.find(|name| !NAMES.contains(&name.as_str())) {
-        eprintln!("error: there is no {name}: one of {}", NAMES.join(", "));
-        return ExitCode::from(2);
-    }
-    let is_named = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
+    let selection = match Selection::new(names, size) {
+        Ok(selection) => selection,
+        Err(why) => {
+            eprintln!("error: {why}");
+            return ExitCode::from(2);
+        }
+    };
     let mut report = Report::default();
-    if is_named("http") {
+    if selection.has("http") {
         Load::http(size).run(rounds, &mut report).await;
     }
-    if is_named("turns") {
+    if selection.has("turns") {
         Load::turns(size).run(rounds, &mut report).await;
     }
-    if is_named("many") {
+    if selection.has("many") {
         many::many(size, rounds, &mut report).await;
     }
-    if is_named("noisy") {
+    if selection.has("noisy") {
         noisy::noisy(size, rounds, &mut report).await;
     }
-    if is_named("idle") {
+    if selection.has("idle") {
         idle::idle(rounds, &mut report).await;
     }
     // These figures have no short form.
     if size == Size::Whole {
-        if is_named("flow") {
+        if selection.has("flow") {
             flow(&mut report).await;
         }
-        if is_named("park") {
+        if selection.has("park") {
             park(&mut report).await;
         }
-        if is_named("memory") {
+        if selection.has("memory") {
             memory(&mut report).await;
         }
         // Takes twelve minutes, so it runs only if named.
-        if names.iter().any(|name| name == "queues") {
+        if selection.names("queues") {
             queues::queues(&mut report).await;
         }
         // Takes minutes and gigabytes of disk, so it runs only if named.
-        if let Some(flood) = names.iter().position(|name| name == "flood") {
-            let which = &names[flood + 1..];
-            let is_named = |name: &str| which.is_empty() || which.iter().any(|w| w == name);
-            flood::flood(is_named, &mut report).await;
+        if selection.names("flood") {
+            flood::flood(|name| selection.has_flood(name), &mut report).await;
         }
-        if is_named("pulse") {
+        if selection.has("pulse") {
             pulse::pulse(1).await;
             pulse::pulse(100).await;
         }
