@@ -24,6 +24,8 @@ pub const PREFETCH: u16 = 500;
 const GROUP: usize = 50;
 /// Deadline for anything that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Deadline for a wait that progresses.
+const LONGEST: Duration = Duration::from_secs(900);
 
 /// Opens a connection with a channel.
 pub async fn open(url: &str) -> (Connection, Channel) {
@@ -247,8 +249,7 @@ impl BareConnection {
         }
     }
 
-    /// Waits until the work queue has no ready message. Returns false if no message leaves it any
-    /// more.
+    /// Waits until the work queue has no ready message. Returns false if its messages stay there.
     pub async fn until_empty(&self) -> bool {
         let fresh = &self.client.names().fresh;
         let depth = async || self.client.depth(fresh).await.expect("a depth");
@@ -266,15 +267,16 @@ async fn next(consumer: &mut Consumer) -> Delivery {
 }
 
 /// Reads a value at each `interval` until it is as expected. Returns false if it has not changed
-/// for [`PATIENCE`].
+/// for [`PATIENCE`], or after [`LONGEST`].
 pub async fn until<T: PartialEq>(
     interval: Duration,
     read: impl AsyncFn() -> T,
     is_expected: impl Fn(&T) -> bool,
 ) -> bool {
-    let (mut last, mut since) = (read().await, Instant::now());
+    let started = Instant::now();
+    let (mut last, mut since) = (read().await, started);
     while !is_expected(&last) {
-        if since.elapsed() > PATIENCE {
+        if since.elapsed() > PATIENCE || started.elapsed() > LONGEST {
             return false;
         }
         tokio::time::sleep(interval).await;

@@ -75,7 +75,7 @@ async fn run(
     let before = used(&redis);
     let worker = PROGRAM.start(&text);
     if !bare.until_empty().await {
-        report.mistake(format!("flood: {what}: jobs are left in the work queue"));
+        report.mistake(format!("flood: {what}: jobs are left in the work queue after 15 minutes, or for a minute without progress"));
     }
     let keys = redis.ctl(&["dbsize"]);
     println!(

@@ -97,7 +97,7 @@ impl Size {
     }
 }
 
-/// The names of what to measure.
+/// The selected figures.
 struct Selection {
     figures: Vec<String>,
     floods: Vec<String>,
