@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tracing::info;
 
+use gate::Gate;
 use gate::redis::RedisGate;
-use gate::{Gate, GateError};
 use rules::limit::floor_ms;
 use telemetry::metrics::Metrics;
-use telemetry::{Health, show_recovery};
+use telemetry::{Health, show_redis};
 
 /// Interval at which an idle worker pings Redis.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
@@ -40,10 +40,7 @@ pub(super) async fn watch_redis(
             StartPhase::Waits => gate.answers().await,
             StartPhase::Runs => gate.ping().await,
         };
-        let cold = matches!(answer, Err(GateError::Cold { .. }));
-        health.set_redis(answer.is_ok() || cold);
-        metrics.set_up("redis", answer.is_ok() || cold);
-        show_recovery(health, metrics, cold, gate.primaries());
+        show_redis(health, metrics, answer.as_ref().err(), gate.primaries());
         if matches!(phase, StartPhase::Runs) && answer.is_ok() && gate.measure().await.is_ok() {
             latency.log(gate.base());
         }
@@ -93,6 +90,7 @@ mod tests {
     use futures_util::future::{BoxFuture, ready};
 
     use super::*;
+    use gate::GateError;
     use gate::store::Store;
 
     /// Answers each command, or is away.
@@ -124,7 +122,7 @@ mod tests {
                 store.0.store(!up, Ordering::Relaxed);
                 tokio::time::sleep(2 * PING_INTERVAL).await;
                 let missing = health.missing().concat();
-                assert_eq!(!missing.contains("Redis does not answer"), up, "{missing}");
+                assert_eq!(!missing.contains("it is away"), up, "{missing}");
                 let line = format!("sluicegate_up{{server=\"redis\"}} {}", u8::from(up));
                 let text = metrics.encode();
                 assert!(text.lines().any(|found| found == line), "{line}\n{text}");

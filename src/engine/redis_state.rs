@@ -1,34 +1,13 @@
-//! The state of Redis as a whole that the gate's answers show, for `/readyz` and the metrics.
+//! Which round trips show the state of Redis as a whole, for `/readyz`, the metrics and the log.
 
 use gate::{GateError, Replies};
 
-/// The state of Redis that a round trip shows.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct RedisState {
-    pub(super) answers: bool,
-    /// Whether Redis answers that no job may start. The gate itself reports why.
-    pub(super) cold: bool,
-}
-
-impl RedisState {
-    /// Returns `None` if only some primaries of a cluster were asked and none of them decided,
-    /// because the others are not known.
-    pub(super) fn of(result: &Result<Replies, GateError>) -> Option<Self> {
-        let (answers, cold) = match result {
-            // A refusal is an answer, too.
-            Ok(replies)
-                if replies
-                    .iter()
-                    .any(|reply| matches!(reply, Ok(_) | Err(GateError::Refused(_)))) =>
-            {
-                (true, false)
-            }
-            Ok(_) => return None,
-            Err(GateError::Cold { .. }) => (true, true),
-            Err(_) => (false, false),
-        };
-        Some(Self { answers, cold })
-    }
+/// Returns true if a round trip shows the state of Redis. It does not if only some primaries of a
+/// cluster were asked and none of them decided, because the others are not known.
+pub(super) fn shows_redis(result: &Result<Replies, GateError>) -> bool {
+    // A refusal is an answer, too.
+    let decides = |reply: &_| matches!(reply, Ok(_) | Err(GateError::Refused(_)));
+    result.as_ref().map_or(true, |all| all.iter().any(decides))
 }
 
 #[cfg(test)]
@@ -52,11 +31,9 @@ mod tests {
             shadows: Vec::new(),
             answers: Vec::new(),
         };
-        let seen = |answers, cold| Some(RedisState { answers, cold });
-        assert_eq!(RedisState::of(&Ok(vec![Err(cold()), Err(away())])), None);
-        let mixed = Ok(vec![Err(cold()), Ok(decided())]);
-        assert_eq!(RedisState::of(&mixed), seen(true, false));
-        assert_eq!(RedisState::of(&Err(cold())), seen(true, true));
-        assert_eq!(RedisState::of(&Err(away())), seen(false, false));
+        assert!(!shows_redis(&Ok(vec![Err(cold()), Err(away())])));
+        assert!(shows_redis(&Ok(vec![Err(cold()), Ok(decided())])));
+        assert!(shows_redis(&Err(cold())));
+        assert!(shows_redis(&Err(away())));
     }
 }

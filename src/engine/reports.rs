@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::EngineLoop;
 use crate::action::{Block, JobKey};
 use crate::calls::CallEnd;
-use crate::redis_state::RedisState;
+use crate::redis_state::shows_redis;
 use broker::{Broker, Delivery, PublishError};
 use gate::{
     DedupeReplies, Gate, GateError, LearnReplies, Replies, SettleReplies, ShardId, Standings,
@@ -75,28 +75,25 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
 
     /// Takes the gate's answers to a round trip, and shows the state of Redis.
     fn take_answers(&mut self, now: Duration, shard: ShardId, result: Result<Replies, GateError>) {
-        if let Some(state) = RedisState::of(&result) {
-            self.show_redis(now, &state, result.as_ref().err());
+        if shows_redis(&result) {
+            let (why, engine) = (result.as_ref().err(), &self.engine);
+            telemetry::show_redis(
+                &engine.health,
+                &engine.metrics,
+                why,
+                engine.gate.primaries(),
+            );
+            match why {
+                // The gate itself reports why it is cold.
+                Some(why) if !matches!(why, GateError::Cold { .. }) => {
+                    self.redis.failed(now, why);
+                }
+                _ => self.redis.over(now),
+            }
         }
         let base = self.engine.gate.base();
         self.engine.metrics.set_gate_base(base);
         self.scheduler.set_base(base);
         self.scheduler.answered(now, shard, result);
-    }
-
-    /// Shows the state of Redis at `/readyz`, in the metrics and in the log. `why` is the error of
-    /// the round trip.
-    fn show_redis(&mut self, now: Duration, state: &RedisState, why: Option<&GateError>) {
-        let RedisState { answers, cold } = *state;
-        let (health, metrics) = (&self.engine.health, &self.engine.metrics);
-        health.set_redis(answers);
-        metrics.set_up("redis", answers);
-        telemetry::show_recovery(health, metrics, cold, self.engine.gate.primaries());
-        match why {
-            Some(why) if !answers => {
-                self.redis.failed(now, why);
-            }
-            _ => self.redis.over(now),
-        }
     }
 }

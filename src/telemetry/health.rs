@@ -7,16 +7,14 @@ use tokio::sync::Notify;
 
 use crate::metrics::Metrics;
 use broker::MessageKind;
-use gate::Primaries;
+use gate::{GateError, Primaries};
 use rules::steering::Hold;
 
 /// Conditions for a worker to be ready, as the engine reports them.
 #[derive(Debug, Default)]
 pub struct Health {
-    rabbitmq: AtomicBool,
-    /// Reason why there is no session; empty if unknown.
-    no_session: Mutex<String>,
-    redis: AtomicBool,
+    rabbitmq: ServerState,
+    redis: ServerState,
     recovering: AtomicBool,
     /// Number of Redis primaries: in all, admitting jobs, and in a recovery wait.
     primaries: [AtomicUsize; 3],
@@ -36,26 +34,52 @@ pub struct Health {
     turn: Notify,
 }
 
+/// Whether a server serves this worker, and if not, the reason; empty if unknown.
+#[derive(Debug, Default)]
+struct ServerState {
+    up: AtomicBool,
+    reason: Mutex<String>,
+}
+
+impl ServerState {
+    fn set(&self, up: bool) {
+        self.up.store(up, Ordering::Relaxed);
+        if up {
+            self.explain(String::new());
+        }
+    }
+
+    fn explain(&self, why: String) {
+        *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    fn missing(&self, name: &str) -> Option<String> {
+        let why = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        (!self.up.load(Ordering::Relaxed)).then(|| match why.is_empty() {
+            true => format!("{name} does not answer"),
+            false => why.clone(),
+        })
+    }
+}
+
 impl Health {
     /// Records whether RabbitMQ answers.
     pub fn set_rabbitmq(&self, up: bool) {
-        self.rabbitmq.store(up, Ordering::Relaxed);
-        if up {
-            self.set_reason(String::new());
-        }
+        self.rabbitmq.set(up);
     }
     /// Records that RabbitMQ has no session for this worker, and why.
     pub fn set_no_session(&self, why: String) {
-        self.set_rabbitmq(false);
-        self.set_reason(why);
-    }
-    fn set_reason(&self, why: String) {
-        let mut no_session = (self.no_session.lock()).unwrap_or_else(PoisonError::into_inner);
-        *no_session = why;
+        self.rabbitmq.set(false);
+        self.rabbitmq.explain(why);
     }
     /// Records whether Redis answers.
     pub fn set_redis(&self, up: bool) {
-        self.redis.store(up, Ordering::Relaxed);
+        self.redis.set(up);
+    }
+    /// Records that Redis does not answer or refuses, and why.
+    pub fn set_no_redis(&self, why: String) {
+        self.redis.set(false);
+        self.redis.explain(why);
     }
     /// Records whether Redis is in a recovery wait; in a cluster, whether all primaries are.
     pub fn set_recovering(&self, recovering: bool) {
@@ -128,12 +152,11 @@ impl Health {
     /// Returns the conditions that are missing for the worker to be ready; empty if it is ready.
     pub fn missing(&self) -> Vec<String> {
         let parts = [
-            (&self.redis, true, "Redis does not answer"),
             (&self.recovering, false, "Redis may have lost data"),
             (
                 &self.disagrees,
                 false,
-                "the workers do not agree on the limits, so no job is admitted; see the log",
+                "the workers have not agreed on the limits in time, so no job is admitted; see the log",
             ),
             (
                 &self.paused,
@@ -145,19 +168,13 @@ impl Health {
         let missing = |(is, wanted, what): (&AtomicBool, bool, &str)| {
             (is.load(Ordering::Relaxed) != wanted).then(|| what.to_owned())
         };
-        let no_session = (!self.rabbitmq.load(Ordering::Relaxed)).then(|| {
-            let why = self.no_session.lock();
-            let why = why.unwrap_or_else(PoisonError::into_inner).clone();
-            match why.is_empty() {
-                true => "RabbitMQ does not answer".to_owned(),
-                false => why,
-            }
-        });
+        let no_session = self.rabbitmq.missing("RabbitMQ");
         let unfit = self.unfit.lock().unwrap_or_else(PoisonError::into_inner);
         let unfit = (!unfit.is_empty()).then(|| format!("this worker can't make calls: {unfit}"));
         no_session
             .into_iter()
             .chain(unfit)
+            .chain(self.redis.missing("Redis"))
             .chain(parts.into_iter().filter_map(missing))
             .collect()
     }
@@ -200,9 +217,20 @@ impl Health {
     }
 }
 
-/// Reports the recovery wait to health and metrics. `recovering` means that no job is admitted at
-/// all; `primaries` has the states of the primaries.
-pub fn show_recovery(health: &Health, metrics: &Metrics, recovering: bool, primaries: Primaries) {
+/// Shows in health and metrics whether Redis answers and is in a recovery wait. `error` is that of
+/// the last request; `primaries` has the states of the primaries.
+pub fn show_redis(
+    health: &Health,
+    metrics: &Metrics,
+    error: Option<&GateError>,
+    primaries: Primaries,
+) {
+    let recovering = matches!(error, Some(GateError::Cold { .. }));
+    match error {
+        Some(why) if !recovering => health.set_no_redis(why.to_string()),
+        _ => health.set_redis(true),
+    }
+    metrics.set_up("redis", error.is_none() || recovering);
     health.set_recovering(recovering);
     health.set_primaries(primaries);
     metrics.set_gate_recovering(recovering || primaries.recovering > 0);
@@ -222,9 +250,13 @@ mod tests {
         assert_eq!(health.missing(), ["RabbitMQ at h can't be reached"]);
         health.set_rabbitmq(true);
         assert_eq!(health.missing(), [""; 0]);
+        health.set_no_redis("Redis refused: NOREPLICAS".to_owned());
+        assert_eq!(health.missing(), ["Redis refused: NOREPLICAS"]);
+        health.set_redis(true);
         health.set_stopped();
         let missing = health.missing();
-        assert_eq!(missing[0], "RabbitMQ does not answer", "{missing:?}");
+        let servers = ["RabbitMQ does not answer", "Redis does not answer"];
+        assert_eq!(missing[..2], servers, "{missing:?}");
     }
 
     #[test]

@@ -9,5 +9,5 @@ mod logs;
 pub mod metrics;
 pub mod traces;
 
-pub use self::health::{Health, show_recovery};
+pub use self::health::{Health, show_redis};
 pub use self::logs::{TelemetryError, init, init_log};
