@@ -431,7 +431,6 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
                 scheduler.timeout_is_unknown(now);
             }
             BrokerEvent::Resting => {
-                warn!("returned all deliveries to their queues: taking none for now");
                 health.set_consuming(false);
                 scheduler.session_down();
             }

@@ -456,7 +456,8 @@ impl Scheduler {
         let busy = self.busy() > 0 || !self.breakers.is_empty();
         match self.agreement.change(now, busy, self.fitness.wants()) {
             Some(TakingChange::Rest) => {
-                self.facts.push(BrokerFact::DeliveriesReturned);
+                let reason = self.agreement.rest_reason(now);
+                self.facts.push(BrokerFact::DeliveriesReturned(reason));
                 // The broker still has to end this session. Until then, none of the session's jobs
                 // may start.
                 self.agenda.ack_first();

@@ -69,8 +69,8 @@ pub enum BrokerFact {
         /// Whether no lost result was reported lately.
         is_news: bool,
     },
-    /// All deliveries are returned to their queues.
-    DeliveriesReturned,
+    /// All deliveries are returned to their queues, for this reason.
+    DeliveriesReturned(&'static str),
     /// Number of jobs that moved on to delay queues after being held unacked for as long as
     /// RabbitMQ may allow.
     HeldJobsReleased(usize),
@@ -93,7 +93,7 @@ impl BrokerFact {
             Self::MoveGivenBack { .. } => _ = metrics.moves_given_back.inc(),
             Self::ResultPublished => metrics.results.count(ResultOutcome::Published.into()),
             Self::ResultLost { sent, .. } => metrics.results.count(sent.into()),
-            Self::DeliveriesReturned => _ = metrics.rests.inc(),
+            Self::DeliveriesReturned(_) => _ = metrics.rests.inc(),
             // These are logged.
             Self::LeftDelayQueueEarly(..)
             | Self::TargetsStuck { .. }
@@ -178,11 +178,11 @@ impl BrokerFact {
                         job ends without a result");
                 }
             }
+            Self::DeliveriesReturned(reason) => {
+                warn!(reason, "returning all deliveries: taking none for now");
+            }
             // These are counted.
-            Self::Delivered(..)
-            | Self::ResultPublished
-            | Self::DeliveriesReturned
-            | Self::HeldJobsReleased(..) => {}
+            Self::Delivered(..) | Self::ResultPublished | Self::HeldJobsReleased(..) => {}
         }
     }
 }

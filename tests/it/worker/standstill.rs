@@ -42,7 +42,7 @@ async fn a_worker_that_may_start_nothing_logs_it_and_releases_its_jobs() {
     shared_redis().ctl(&["HSET", &registry, &id, "{\"format\":99}", &field, &times]);
     worker.logs(&["format 99"]).await;
     let missing = || worker.get("/readyz").unwrap_or_default();
-    until("not ready", || missing().contains("do not agree on")).await;
+    until("not ready", || missing().contains("not agreed on")).await;
     assert_eq!(worker.metric("sluicegate_agreed"), Some(0.0));
     let rests = || worker.metric("sluicegate_rests_total");
     until("what waits is let go", || rests() == Some(1.0)).await;

@@ -137,6 +137,17 @@ impl Agreement {
         }
     }
 
+    /// Returns why the worker takes no deliveries, when [`Agreement::change`] ends them.
+    pub fn rest_reason(&self, now: Duration) -> &'static str {
+        if self.paused {
+            "an operator paused all workers"
+        } else if !self.stands(now) {
+            "the workers have not agreed on the limits in time"
+        } else {
+            "this worker can't make calls"
+        }
+    }
+
     /// Returns true while the few jobs here must go back before the worker can take all that it
     /// wants.
     pub(super) fn is_giving_back(&self, wanted: WantedJobs) -> bool {
@@ -189,6 +200,7 @@ mod tests {
             fleet.change(until, false, WantedJobs::All),
             Some(TakingChange::Rest)
         );
+        assert!(fleet.rest_reason(until).contains("agreed"));
         assert_eq!(fleet.change(until, false, WantedJobs::All), None, "once");
         fleet.renew(None, until + SECOND);
         assert_eq!(
@@ -211,5 +223,8 @@ mod tests {
         assert_eq!(change(true, WantedJobs::All), Some(TakingChange::Take));
         assert_eq!(change(false, WantedJobs::All), None);
         assert!(!alone.is_giving_back(WantedJobs::All));
+        assert!(alone.rest_reason(SECOND).contains("calls"));
+        alone.pause(true);
+        assert!(alone.rest_reason(SECOND).contains("paused"));
     }
 }
