@@ -1,7 +1,5 @@
 //! The state of many tenants at the gate, for lists of tenants.
 
-use std::sync::Arc;
-
 use futures_util::future::{join_all, try_join_all};
 
 use crate::fleet::registry::{self, NamedPolicy};
@@ -47,8 +45,7 @@ pub async fn read_standings(
     tenants: &[Tenant],
 ) -> Result<Vec<Result<TenantStanding, GateError>>, GateError> {
     let own = NamedPolicy::new(policy.clone())?;
-    let registry::RegisteredPolicies { known, now_ms, .. } = registry::read_policies(gate).await?;
-    let mut fleet = known.fleet(Arc::clone(&own.policy), &own.id, now_ms);
+    let mut fleet = registry::read_policies(gate).await?.fleet(&own);
     let levels = priorities.waitlists();
     let mut waitlists: Vec<Labels> = levels
         .map(|(_, waitlist)| Labels::default().with_level(waitlist))

@@ -7,7 +7,6 @@
 
 pub mod letters;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -103,9 +102,8 @@ pub async fn explain(
     };
     let tenant = &job.tenant;
     let policy = &config.rate_limiter.policy;
-    let registry::RegisteredPolicies { known, now_ms, .. } = registry::read_policies(gate).await?;
     let own = NamedPolicy::new(policy.clone())?;
-    let mut fleet = known.fleet(Arc::clone(&own.policy), &own.id, now_ms);
+    let mut fleet = registry::read_policies(gate).await?.fleet(&own);
     let limits = fleet.limits(tenant, waits.plan.as_deref());
     let labels = Labels::from_pairs(&waits.labels);
     let found = gate.inspect(tenant, &labels, &limits).await?;

@@ -13,7 +13,6 @@ mod what_if;
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::Arc;
 
 pub use self::description::UsedLimit;
 use self::description::{counts_cost, describe, used};
@@ -91,13 +90,15 @@ pub async fn inspect(
 ) -> Result<TenantInspection, NotDone> {
     let policy = &config.rate_limiter.policy;
     let (source, _) = limits::of(policy, &tenant, plan)?;
+    let registered = registry::read_policies(gate).await?;
+    let own = NamedPolicy::new(policy.clone())?;
+    let mut fleet = registered.fleet(&own);
     let registry::RegisteredPolicies {
         known,
         now_ms,
         failed,
-    } = registry::read_policies(gate).await?;
-    let own = NamedPolicy::new(policy.clone())?;
-    let mut fleet = known.fleet(Arc::clone(&own.policy), &own.id, now_ms);
+        ..
+    } = registered;
     let limits = fleet.limits(&tenant, plan);
     let given = labels(limits.all())?;
     let would_be = match what_if {

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use super::NotDone;
 use super::text::plain;
 use gate::GateError;
+use gate::fleet::RegisteredPolicy;
 use gate::fleet::registry::{self, NamedPolicy};
-use gate::fleet::{IDLE_MS, RegisteredPolicy};
 use gate::redis::RedisGate;
 use rules::policy::{Policy, differing};
 
@@ -44,9 +44,8 @@ pub async fn others(gate: &RedisGate, policy: &Policy) -> Result<OtherPolicies, 
     let own = NamedPolicy::new(policy.clone())?;
     let all = seen.known.policies().iter();
     let all: Vec<&RegisteredPolicy> = all.filter(|other| other.id != own.id).collect();
-    let is_kept = |other: &RegisteredPolicy| other.used_ms + IDLE_MS >= seen.now_ms;
     let (in_use, left): (Vec<&RegisteredPolicy>, Vec<&RegisteredPolicy>) =
-        all.into_iter().partition(|other| is_kept(other));
+        all.into_iter().partition(|other| seen.is_in_use(other));
     Ok(OtherPolicies {
         in_force: in_use.is_empty() && left.is_empty() || seen.known.find(&own.id).is_some(),
         in_use: PolicyGroup::of(policy, &in_use),

@@ -332,11 +332,27 @@ impl Registry {
 pub struct RegisteredPolicies {
     /// The policies.
     pub known: RegistryKnowledge,
+    /// The policies that workers report as in force, or `None` if not all reports could be read.
+    in_use: Option<BTreeSet<String>>,
     /// Redis's clock in milliseconds.
     pub now_ms: u64,
     /// The errors of primaries in a cluster that could not be read. The result is complete only if
     /// there are none.
     pub failed: Vec<GateError>,
+}
+
+impl RegisteredPolicies {
+    /// Returns true if workers have `policy` in force.
+    pub fn is_in_use(&self, policy: &RegisteredPolicy) -> bool {
+        policy.used_ms + IDLE_MS >= self.now_ms
+            && (self.in_use.as_ref()).is_none_or(|ids| ids.contains(&policy.id))
+    }
+
+    /// Returns the policies that workers with `own` enforce.
+    pub fn fleet(&self, own: &NamedPolicy) -> EnforcedPolicies {
+        let (policy, in_use) = (Arc::clone(&own.policy), self.in_use.as_ref());
+        (self.known).fleet_of(policy, &own.id, self.now_ms, in_use)
+    }
 }
 
 /// Reads the policies that workers have in force without registering any.
@@ -345,13 +361,26 @@ pub struct RegisteredPolicies {
 /// [`GateError`] with the reason if no registry can be read.
 pub async fn read_policies(gate: &RedisGate) -> Result<RegisteredPolicies, GateError> {
     let primaries = gate.registries().await?;
-    let mut seen = RegisteredPolicies::default();
-    let looks = primaries
-        .iter()
-        .map(|primary| exchange(gate, &primary.policies, &[], RegistryKnowledge::default()));
+    let mut seen = RegisteredPolicies {
+        in_use: Some(BTreeSet::new()),
+        ..RegisteredPolicies::default()
+    };
+    let looks = primaries.iter().map(|primary| async {
+        let none = RegistryKnowledge::default();
+        let (known, clock) = exchange(gate, &primary.policies, &[], none).await?;
+        let in_use = match known.policies() {
+            // The time of its last use says enough.
+            [] | [_] => known.policies().iter().map(|it| it.id.clone()).collect(),
+            _ => in_use(gate, &primary.board).await?,
+        };
+        Ok((known, clock, in_use))
+    });
     for looked in join_all(looks).await {
         match looked {
-            Ok((known, clock)) => {
+            Ok((known, clock, in_use)) => {
+                if let Some(all) = &mut seen.in_use {
+                    all.extend(in_use);
+                }
                 seen.now_ms = clock.ms.max(seen.now_ms);
                 let newer = known.policies().iter().filter(|policy| {
                     let mut all = seen.known.policies().iter();
@@ -361,7 +390,10 @@ pub async fn read_policies(gate: &RedisGate) -> Result<RegisteredPolicies, GateE
                 let newer = newer.cloned().collect();
                 seen.known.learn(newer, seen.now_ms);
             }
-            Err(why) => seen.failed.push(why),
+            Err(why) => {
+                seen.failed.push(why);
+                seen.in_use = None;
+            }
         }
     }
     if seen.failed.len() < primaries.len() {

@@ -365,6 +365,21 @@ async fn workers_learn_of_each_others_policies_until_they_expire() {
     assert_eq!(one.exchange().await.expect("agreed").fleet.policies(), 2);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_raised_limit_is_shown_as_soon_as_workers_enforce_it() {
+    let (gate, _) = gate(&test_clock());
+    let mut worker = Registry::new(Arc::clone(&gate), named(1));
+    worker.exchange().await.expect("agreed");
+    worker.switch_to(named(2)).await.expect("agreed");
+    // Reports the new policy, so that the old one is in force nowhere.
+    let mut enforced = worker.exchange().await.expect("agreed").fleet;
+    let mut shown = (read_policies(&gate).await.expect("known")).fleet(&named(2));
+    let tenant = kit::gate::tenant("t");
+    let [enforced, shown] = [&mut enforced, &mut shown].map(|of| of.limits(&tenant, None));
+    assert_eq!(enforced.all()[0].max(), 2);
+    assert_eq!(shown, enforced);
+}
+
 /// Otherwise a mistake that was corrected while Redis was away would count for a longest window.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_that_was_replaced_before_the_first_exchange_is_not_registered() {
