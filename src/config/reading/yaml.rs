@@ -172,12 +172,19 @@ fn syntax_error(text: &str, err: &serde_saphyr::Error) -> SyntaxError {
         .any(|line| line.contains("url") || line.contains("token") || line.contains('@'));
     // A header's secret may follow any name.
     let secret = secret || text.contains("headers");
-    let message = if secret || message_text.contains("://") || message_text.contains('@') {
+    let is_secret = secret || message_text.contains("://") || message_text.contains('@');
+    let indent = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+    let indent = &indent[..indent.len() - indent.trim_start().len()];
+    let message = if !is_secret {
+        format!("is not valid YAML: {message_text}")
+    } else if indent.contains('\t') {
+        "is not valid YAML: indent with spaces instead of tabs".to_owned()
+    } else if let serde_saphyr::Error::DuplicateMappingKey { .. } = err.without_snippet() {
+        "is not valid YAML: a key appears twice".to_owned()
+    } else {
         "is not valid YAML (quote texts with special characters; details may contain a secret and \
         are not shown)"
             .to_owned()
-    } else {
-        format!("is not valid YAML: {message_text}")
     };
     SyntaxError {
         at: Some(location.into()),

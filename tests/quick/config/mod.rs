@@ -324,9 +324,17 @@ fn a_malformed_file_is_reported_with_the_position() {
             "log:\n  format: text\n  format: json\n",
             "c.yaml:3:3: is not valid YAML: ",
         ),
+        ("log:\n\tformat: text\n", "c.yaml:2:"),
         ("log:\n  format: [\n", "c.yaml:"),
         ("log: \"open\n", "c.yaml:"),
-        ("log:\n\tformat: text\n", "c.yaml:2:"),
+        (
+            "redis:\n  url: a\nredis:\n  url: b\n",
+            "c.yaml:3:1: is not valid YAML: a key appears twice",
+        ),
+        (
+            "redis:\n\turl: a\n",
+            "c.yaml:2:2: is not valid YAML: indent with spaces instead of tabs",
+        ),
         ("a: &a [*a]\n", "c.yaml:1:"),
         ("log: {}\n---\nlog: {}\n", "c.yaml:"),
     ] {
