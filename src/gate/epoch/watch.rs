@@ -33,6 +33,8 @@ use rules::slots::{SlotOwnership, Slots};
 /// Maximum number of reads of the epoch before a decision. Includes a reserve for concurrent writes
 /// of other workers.
 const STEPS: usize = 12;
+/// Maximum time after a recovery wait until a worker notices its end: it checks every two seconds.
+const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 /// Delay before a refused batch is retried, so that retries are prompt but not a busy loop.
 const BATCH_RETRY_DELAY: Duration = Duration::from_millis(50);
 
@@ -384,7 +386,7 @@ impl Watch {
     fn cold(&self, wait: Duration, why: String) -> GateError {
         let mut state = self.state();
         if state.logged_reason.as_ref() != Some(&why) {
-            let at_most_s = wait.as_secs_f64().ceil();
+            let at_most_s = (wait + NOTICED_WITHIN).as_secs_f64().ceil();
             warn!(
                 epoch = self.key,
                 reason = why,
