@@ -56,7 +56,7 @@ impl Finder {
         }
     }
 
-    /// Returns all primaries. `anew` ignores the cached state of the cluster.
+    /// Returns all primaries. `anew` accepts only a recent state of the cluster.
     pub async fn all(&self, link: &Link, anew: bool) -> Result<AllPrimaries, GateError> {
         let shards = link.shards(anew).await?;
         let mut last = lock(&self.last);

@@ -8,11 +8,11 @@ use std::time::Duration;
 use ::redis::cluster_routing::Slot;
 use ::redis::{Client, ConnectionAddr, ConnectionInfo, Pipeline, ServerError, Value};
 use futures_util::future::{join_all, select_ok};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::node::{Node, TIMEOUT_IN_ALL};
 use super::parcel::Parcel;
-use super::slots::{self, Address};
+use super::slots::{self, Address, Range};
 use super::{Answers, PrimaryLink, Request, Shards};
 use crate::GateError;
 use crate::fault::Fault;
@@ -23,6 +23,11 @@ use rules::slots::Slots;
 const HOPS: usize = 4;
 /// Maximum number of nodes asked for the slot map at once. The first answer counts.
 const ASKED: usize = 5;
+/// How long a map that nothing contradicts serves a caller that wants it anew. Workers look every
+/// second or two, for several purposes.
+const RECENT: Duration = Duration::from_secs(1);
+/// How long one node is asked for the map before all are.
+const ALONE: Duration = Duration::from_millis(500);
 /// How long a node that timed out is not contacted. Its tenants get an error at once, and tenants
 /// of other nodes don't wait with them.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -43,8 +48,10 @@ struct Map {
     slots: HashMap<Slot, Arc<Node>>,
     /// The same map by primary, as of the last renewal.
     shards: Shards,
-    /// Number of renewals. 0 means that there is no map yet.
+    /// Number of renewals.
     version: u64,
+    /// When it was last renewed. `None` means that there is no map yet.
+    renewed: Option<Instant>,
     /// Whether an answer contradicted the map, so that it must be renewed before the next use.
     stale: bool,
 }
@@ -194,12 +201,10 @@ impl Cluster {
         redirected
     }
 
-    /// Returns all primaries and their slots. `anew` renews the map first.
+    /// Returns all primaries and their slots. `anew` renews the map first, unless it is recent.
     pub async fn shards(&self, anew: bool) -> Result<Shards, GateError> {
-        if anew {
-            self.doubt();
-        }
-        self.fresh_map().await?;
+        self.map_of(if anew { RECENT } else { Duration::MAX })
+            .await?;
         Ok(Arc::clone(&self.map().shards))
     }
 
@@ -219,28 +224,6 @@ impl Cluster {
             self.doubt();
         }
         answers
-    }
-
-    /// Sends `pipeline`, which has one command, to every primary.
-    pub async fn on_primaries(
-        &self,
-        pipeline: &Pipeline,
-    ) -> Result<Vec<(String, Value)>, GateError> {
-        self.map().stale = true;
-        self.fresh_map().await?;
-        let mut nodes: Vec<Arc<Node>> = self.map().nodes.values().cloned().collect();
-        nodes.sort_by(|a, b| a.name().cmp(b.name()));
-        let sent = join_all(nodes.iter().map(|node| node.send(pipeline))).await;
-        let mut values = Vec::with_capacity(nodes.len());
-        for (node, answers) in nodes.iter().zip(sent) {
-            let answers = answers.inspect_err(|_| self.map().stale = true)?;
-            values.extend(
-                answers
-                    .into_iter()
-                    .map(|value| (node.name().to_owned(), value)),
-            );
-        }
-        Ok(values)
     }
 
     /// Returns the minimum round-trip time, as [`super::Link::base`] does.
@@ -319,10 +302,15 @@ impl Cluster {
         Some(node)
     }
 
-    /// Renews the map if there is none or it is stale. Callers that wait for another's renewal fail
-    /// in the same time.
+    /// Renews the map if there is none or it is stale.
     async fn fresh_map(&self) -> Result<(), GateError> {
-        match timeout(TIMEOUT_IN_ALL, self.renew_map()).await {
+        self.map_of(Duration::MAX).await
+    }
+
+    /// Renews the map if there is none, or it is stale or older than `max_age`. Callers that wait
+    /// for another's renewal fail in the same time.
+    async fn map_of(&self, max_age: Duration) -> Result<(), GateError> {
+        match timeout(TIMEOUT_IN_ALL, self.renew_map(max_age)).await {
             Ok(renewed) => renewed,
             Err(_) => Err(GateError::Unreachable(format!(
                 "no node of the cluster answered within {TIMEOUT_IN_ALL:?}"
@@ -330,28 +318,20 @@ impl Cluster {
         }
     }
 
-    async fn renew_map(&self) -> Result<(), GateError> {
-        let version = {
+    async fn renew_map(&self, max_age: Duration) -> Result<(), GateError> {
+        let (version, doubted) = {
             let map = self.map();
-            if map.version > 0 && !map.stale {
+            let known = map.renewed.filter(|_| !map.stale);
+            if known.is_some_and(|at| at.elapsed() <= max_age) {
                 return Ok(());
             }
-            map.version
+            (map.version, known.is_none())
         };
         let _one = self.renewing.lock().await;
         if self.map().version != version {
             return Ok(());
         }
-        let mut pipeline = Pipeline::with_capacity(1);
-        pipeline.cmd("CLUSTER").arg("SLOTS");
-        let ask = |node: Arc<Node>| {
-            let pipeline = &pipeline;
-            Box::pin(async move {
-                let answers = node.send(pipeline).await?;
-                slots::parse(&answers, &slots::host(node.info()), node.name())
-            })
-        };
-        let (ranges, _) = select_ok(self.candidates().into_iter().map(ask)).await?;
+        let ranges = self.ask_for_map(doubted).await?;
         let mut map = self.map();
         let old = std::mem::take(&mut map.nodes);
         let known: HashMap<Address, Arc<Node>> = old;
@@ -383,8 +363,30 @@ impl Cluster {
             map.shards = Arc::new(shards);
         }
         map.version += 1;
+        map.renewed = Some(Instant::now());
         map.stale = false;
         Ok(())
+    }
+
+    /// Asks one node for the map, or all if it is `doubted` or that node does not answer.
+    async fn ask_for_map(&self, doubted: bool) -> Result<Vec<Range>, GateError> {
+        let mut pipeline = Pipeline::with_capacity(1);
+        pipeline.cmd("CLUSTER").arg("SLOTS");
+        let ask = |node: Arc<Node>| {
+            let pipeline = &pipeline;
+            Box::pin(async move {
+                let answers = node.send(pipeline).await?;
+                slots::parse(&answers, &slots::host(node.info()), node.name())
+            })
+        };
+        let nodes = self.candidates();
+        if let Some(first) = nodes.first().filter(|_| !doubted)
+            && let Ok(Ok(ranges)) = timeout(ALONE, ask(Arc::clone(first))).await
+        {
+            return Ok(ranges);
+        }
+        let (ranges, _) = select_ok(nodes.into_iter().map(ask)).await?;
+        Ok(ranges)
     }
 
     /// Returns the nodes to ask for the map: known nodes whose last answer arrived, and the seeds.

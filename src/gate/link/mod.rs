@@ -19,6 +19,7 @@ use ::redis::{
     Value,
 };
 use futures_util::FutureExt as _;
+use futures_util::future::join_all;
 
 use self::cluster::Cluster;
 use self::node::Node;
@@ -189,7 +190,7 @@ impl Link {
         Ok(parcel.unpack(sent.await?))
     }
 
-    /// Returns all primaries. `anew` first renews the map of a cluster.
+    /// Returns all primaries. `anew` first renews the map of a cluster, unless it is recent.
     pub async fn shards(&self, anew: bool) -> Result<Shards, GateError> {
         match &self.kind {
             LinkKind::Cluster(cluster) => Box::pin(cluster.shards(anew)).await,
@@ -257,15 +258,15 @@ impl Link {
     pub async fn on_primaries(&self, command: Cmd) -> Result<Vec<(String, Value)>, GateError> {
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.add_command(command);
-        let name = match &self.kind {
-            LinkKind::Single(node) => node.name().to_owned(),
-            LinkKind::Sentinel(_) | LinkKind::Store(_) => self.servers.to_string(),
-            LinkKind::Cluster(cluster) => return Box::pin(cluster.on_primaries(&pipeline)).await,
-        };
+        let shards = self.shards(false).await?;
+        let sent = shards.iter().map(|shard| self.on(shard, &pipeline));
         let mut all = Vec::new();
-        for shard in self.only.iter() {
-            let answers = self.on(shard, &pipeline).await?;
-            all.extend(answers.into_iter().map(|value| (name.clone(), value)));
+        for (shard, answers) in shards.iter().zip(join_all(sent).await) {
+            let name = match shard.name() {
+                "" => self.servers.to_string(),
+                name => name.to_owned(),
+            };
+            all.extend(answers?.into_iter().map(|value| (name.clone(), value)));
         }
         Ok(all)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ::redis::Value;
+use ::redis::{Pipeline, Value};
 use futures_util::future::join_all;
 
 use super::RedisGate;
@@ -69,19 +69,24 @@ impl RedisGate {
         self.pings().await.map(drop)
     }
 
-    /// Returns the times of a few round trips, started a few milliseconds apart. In a cluster each
-    /// is the time of the slowest primary.
+    /// Returns the times of a few round trips to each primary, started a few milliseconds apart.
     ///
     /// # Errors
     /// [`GateError`] if Redis does not answer.
     pub async fn pings(&self) -> Result<Vec<Duration>, GateError> {
         // Connect first, so that connecting is not measured.
         self.answers().await?;
-        let pings = (0..PINGS).map(|number| async move {
-            tokio::time::sleep(APART * number).await;
-            let started = Instant::now();
-            self.answers().await?;
-            Ok(started.elapsed())
+        let mut ping = Pipeline::with_capacity(1);
+        ping.cmd("PING");
+        let ping = &ping;
+        let primaries = self.link.shards(false).await?;
+        let pings = (0..PINGS).flat_map(|number| {
+            primaries.iter().map(move |primary| async move {
+                tokio::time::sleep(APART * number).await;
+                let started = Instant::now();
+                self.link.on(primary, ping).await?;
+                Ok(started.elapsed())
+            })
         });
         join_all(pings).await.into_iter().collect()
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use config::{Config, RedisServers};
+use gate::fleet::registry;
 use gate::keys::Keys;
 use gate::redis::RedisGate;
 use gate::{Gate, GateError, TenantAsk};
@@ -130,6 +131,22 @@ async fn a_batch_over_a_cluster_is_one_round_trip_to_each_primary() {
         assert_eq!(of_each.iter().sum::<usize>(), ids.len(), "{of_each:?}");
         assert!(of_each.iter().all(|count| *count > 300), "{of_each:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn neither_a_ping_nor_a_look_at_all_primaries_renews_a_recent_map() {
+    let limit = limit(Algorithm::TokenBucket, 2, LONG);
+    let gate = connect(shared_cluster(), &unique("map"), limit);
+    registry::read_policies(&gate).await.expect("answers");
+    let before = gate.round_trips();
+    let pings = gate.pings().await.expect("answers").len() as u64;
+    // The first three connect.
+    assert_eq!(gate.round_trips() - before, 3 + pings);
+    for _ in 0..9 {
+        registry::read_policies(&gate).await.expect("answers");
+    }
+    let renewals = gate.round_trips() - before - 3 - pings - 9 * 3;
+    assert!(renewals < 9, "{renewals}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
