@@ -11,14 +11,15 @@ use runtime::{shortage, tls};
 /// A node of a Redis Cluster was configured as a single server.
 pub const NODE_OF_A_CLUSTER: &str = "this is a node of a Redis Cluster; set redis.cluster: true";
 
-/// Returns the error for a connection that failed before Redis answered.
-pub fn broken(error: &RedisError, server: &str) -> GateError {
+/// Returns the error for a connection that failed before Redis answered. `key` is the configuration
+/// key with the login.
+pub fn broken(error: &RedisError, server: &str, key: &str) -> GateError {
     match error.code() {
         Some(code @ ("WRONGPASS" | "NOAUTH" | "NOPERM")) => GateError::Refused(format!(
-            "{server}: {code}: wrong user or password; check redis.url"
+            "{server}: {code}: wrong user or password; check {key}"
         )),
         _ if error.kind() == ::redis::ErrorKind::AuthenticationFailed => {
-            GateError::Refused(format!("{server}: wrong user or password; check redis.url"))
+            GateError::Refused(format!("{server}: wrong user or password; check {key}"))
         }
         _ => GateError::Unreachable(match advice(error) {
             Some(advice) => format!("{server}: {error} ({advice})"),

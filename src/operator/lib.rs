@@ -62,6 +62,8 @@ pub enum NotDone {
 /// Returns advice if Redis can't be reached.
 fn redis_hint(error: &GateError) -> &'static str {
     match error {
+        // It has its own advice.
+        GateError::Unreachable(why) if why.contains("redis.sentinels") => "",
         GateError::Unreachable(_) => "; check that it is running and that redis.url is correct",
         _ => "",
     }

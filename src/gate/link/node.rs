@@ -85,7 +85,7 @@ impl Node {
         let count = pipeline.len();
         let (mut manager, number) = self
             .manager()
-            .map_err(|why| refusal::broken(&why, &self.name))?;
+            .map_err(|why| refusal::broken(&why, &self.name, "redis.url"))?;
         self.round_trips.fetch_add(1, Ordering::Relaxed);
         let started = Instant::now();
         let sent = tokio::time::timeout(
@@ -103,7 +103,10 @@ impl Node {
                 let words = format!("{}: an answer is missing", self.name);
                 (GateError::Unreachable(words), false)
             }
-            Ok(Err(error)) => (refusal::broken(&error, &self.name), error.is_timeout()),
+            Ok(Err(error)) => (
+                refusal::broken(&error, &self.name, "redis.url"),
+                error.is_timeout(),
+            ),
             Err(_) => {
                 let words = format!("{}: no answer in time", self.name);
                 (GateError::Unreachable(words), true)

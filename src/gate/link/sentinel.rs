@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use ::redis::io::tcp::TcpSettings;
 use ::redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
-use ::redis::{Client, ConnectionAddr, Pipeline, TlsMode, Value};
+use ::redis::{
+    Client, ConnectionAddr, ErrorKind, Pipeline, RedisError, RedisResult, TlsMode, Value,
+};
 
 use super::node::{Node, TIMEOUT_IN_ALL};
 use super::{certificates, client};
@@ -126,15 +128,43 @@ impl Sentinel {
             let mut sentinels = self.sentinels.lock().await;
             match self.known() {
                 Some(node) => Ok(node),
-                None => sentinels.async_get_client().await.map(|c| self.found(c)),
+                None => match sentinels.async_get_client().await {
+                    Ok(client) => Ok(self.found(client)),
+                    Err(error) => {
+                        let sentinel = sentinels.async_get_sentinel_client().await;
+                        Err(self.unfound(&error, sentinel))
+                    }
+                },
             }
         };
         match tokio::time::timeout(TIMEOUT_IN_ALL, find).await {
-            Ok(found) => found.map_err(|error| refusal::broken(&error, &self.name)),
+            Ok(found) => found,
             Err(_) => Err(GateError::Unreachable(format!(
-                "{}: no Sentinel names a primary in time",
+                "{}: no Sentinel names a primary in time; check that the primary and the servers \
+                of redis.sentinels are running",
                 self.name
             ))),
+        }
+    }
+
+    /// Returns the error if the search for the primary ended in `error` and then a search for any
+    /// Sentinel in `sentinel`.
+    fn unfound(&self, error: &RedisError, sentinel: RedisResult<Client>) -> GateError {
+        let name = &self.name;
+        match sentinel {
+            Err(why) => match refusal::broken(&why, name, "redis.sentinels") {
+                GateError::Unreachable(why) => GateError::Unreachable(format!(
+                    "{why}; check that the servers of redis.sentinels are running and are Sentinels"
+                )),
+                refused => refused,
+            },
+            Ok(_) if error.kind() == ErrorKind::MasterNameNotFoundBySentinel => {
+                GateError::Unreachable(format!(
+                    "{name}: no server of redis.sentinels has a primary of this name that is up; \
+                    the name is the host in redis.url"
+                ))
+            }
+            Ok(_) => refusal::broken(error, name, "redis.url"),
         }
     }
 

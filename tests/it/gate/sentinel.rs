@@ -71,9 +71,19 @@ async fn unreachable_sentinels_and_unknown_names_are_reported() {
         asked.contains("unknown") && asked.contains(address(&sentinels[0])),
         "{asked}"
     );
+    assert!(asked.contains("the host in redis.url"), "{asked}");
+    let login = format!("redis://user:wrong@{}", address(&sentinels[0]));
+    let foreign = configured(&format!("url: 'redis://known', sentinels: '{login}'"));
+    let foreign = RedisGate::new(foreign, "p").expect("good urls");
+    let refused = foreign.ping().await;
+    assert!(
+        matches!(&refused, Err(GateError::Refused(why)) if why.ends_with("check redis.sentinels")),
+        "{refused:?}"
+    );
     sentinels[0].kill();
-    assert!(matches!(
-        unknown.ping().await,
-        Err(GateError::Unreachable(_))
-    ));
+    let dead = unknown.ping().await;
+    assert!(
+        matches!(&dead, Err(GateError::Unreachable(why)) if why.contains("redis.sentinels")),
+        "{dead:?}"
+    );
 }
