@@ -362,14 +362,13 @@ async fn each_missing_permission_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn check_fails_without_permission_to_publish() {
+async fn check_fails_without_permission_to_publish_or_to_make_a_delay_queue() {
     let name = unique("least");
     let permissions = documented("worker", &name);
     let user = User::new(&name, &permissions);
     let client = Client::connect(&amqp(&user.url(), &name, QueueType::Quorum), &levels()).await;
     client.expect("it makes the queues").close().await;
-    let [configure, _, read] = permissions;
-    user.may(&[configure, "^$".to_owned(), read]);
+    let [configure, write, read] = permissions;
     let yaml = format!(
         "
 amqp: {{url: '{}', queue: '{name}'}}
@@ -379,13 +378,20 @@ rate-limiter: {{max-requests: 5, window-size: 1s}}
         user.url(),
         shared_redis().url(),
     );
-    let out = sluicegate(&yaml, &["check"]).exited(1).out;
-    let mut errors = out
-        .lines()
-        .filter(|line| line.starts_with("error rabbitmq"));
-    let error = errors.next().unwrap_or_else(|| panic!("{out}"));
-    for part in ["exchange 'amq.default'", "docs/DEPLOYMENT.md"] {
-        assert!(error.contains(part), "{error}");
+    let fewer = configure.replace(r"delay\..+", r"delay\.[^c].*");
+    for (configure, write, denied) in [
+        (configure, "^$".to_owned(), "exchange 'amq.default'"),
+        (fewer, write, ".delay.check-"),
+    ] {
+        user.may(&[configure, write, read.clone()]);
+        let out = sluicegate(&yaml, &["check"]).exited(1).out;
+        let mut errors = out
+            .lines()
+            .filter(|line| line.starts_with("error rabbitmq"));
+        let error = errors.next().unwrap_or_else(|| panic!("{out}"));
+        for part in [denied, "docs/DEPLOYMENT.md"] {
+            assert!(error.contains(part), "{error}");
+        }
     }
 }
 

@@ -35,7 +35,7 @@ pub enum Confirms {
     Measured(Vec<Duration>),
     /// No confirm came in time, or RabbitMQ refused the messages, for this reason.
     None(String),
-    /// The user may not publish.
+    /// The user may not declare the queue, or not publish.
     Forbidden(BrokerError),
     /// The queue could not be created or used, for this reason.
     Unknown(BrokerError),
@@ -46,6 +46,7 @@ pub enum Confirms {
 pub async fn confirms(amqp: &config::Amqp, more: usize) -> Confirms {
     match measured(amqp, more).await {
         Ok(confirms) => confirms,
+        Err(why @ BrokerError::Forbidden { .. }) => Confirms::Forbidden(why),
         Err(why) => Confirms::Unknown(why),
     }
 }
@@ -70,10 +71,7 @@ async fn with_queue(
     (queue.arguments).push(("x-expires", HeaderValue::Int(EXPIRES_MS)));
     let (target, channel) = (&link.target, link.channel().await?);
     target.rpc("queue.declare", queue.declare(&channel)).await?;
-    let confirms = match confirms_of(target, name, more).await {
-        Err(why @ BrokerError::Forbidden { .. }) => Ok(Confirms::Forbidden(why)),
-        confirms => confirms,
-    };
+    let confirms = confirms_of(target, name, more).await;
     // The name fits: the work queue's length is bounded.
     let name = ShortString::from(&**name);
     let deleting = channel.queue_delete(name, QueueDeleteOptions::default());
