@@ -11,6 +11,9 @@ use runtime::{shortage, tls};
 /// A node of a Redis Cluster was configured as a single server.
 pub const NODE_OF_A_CLUSTER: &str = "this is a node of a Redis Cluster; set redis.cluster: true";
 
+/// The commands that load and call scripts by their hash.
+const SCRIPT_COMMANDS: &[&str] = &["script", "evalsha"];
+
 /// Returns the error for a connection that failed before Redis answered. `key` is the configuration
 /// key with the login.
 pub fn broken(error: &RedisError, server: &str, key: &str) -> GateError {
@@ -20,6 +23,14 @@ pub fn broken(error: &RedisError, server: &str, key: &str) -> GateError {
         )),
         _ if error.kind() == ::redis::ErrorKind::AuthenticationFailed => {
             GateError::Refused(format!("{server}: wrong user or password; check {key}"))
+        }
+        _ if error
+            .to_string()
+            .contains("permissions to run the 'select' command") =>
+        {
+            GateError::Refused(format!(
+                "{server}: {error}: the user of redis.url needs +select for a database other than 0"
+            ))
         }
         _ => GateError::Unreachable(match advice(error) {
             Some(advice) => format!("{server}: {error} ({advice})"),
@@ -47,7 +58,11 @@ pub fn refused(error: &ServerError, what: &str) -> GateError {
         "NOAUTH" => "it requires a password: put the user and the password into redis.url",
         "NOREPLICAS" => "too few replicas follow this primary (min-replicas-to-write)",
         "OOM" => "Redis has no memory left; raise maxmemory or remove other data",
-        _ if refuses(error, &["script", "evalsha"]) => {
+        _ if refuses(error, SCRIPT_COMMANDS) && is_forbidden(error) => {
+            "the user of redis.url needs +evalsha and +script|load; docs/DEPLOYMENT.md has the \
+            required ACL rule. Without these, set redis.scripts: eval, which needs +eval"
+        }
+        _ if refuses(error, SCRIPT_COMMANDS) => {
             "Redis, or a proxy in front of it, refuses SCRIPT or EVALSHA: set redis.scripts: eval, \
             or allow both (docs/DEPLOYMENT.md)"
         }

@@ -148,12 +148,13 @@ async fn a_cluster_needs_three_more_rights() {
 async fn a_missing_right_is_named() {
     let redis = Redis::start();
     let servers = configured(&format!("url: '{}'", worker(&redis)));
-    for (taken, prefix) in [
-        (Some("-evalsha"), "p"),
-        (Some("-script|load"), "p"),
-        (Some("-hset"), "p"),
-        (Some("-time"), "p"),
-        (None, "other"),
+    let lacks = "lacks a permission";
+    for (taken, prefix, words) in [
+        (Some("-evalsha"), "p", "needs +evalsha"),
+        (Some("-script|load"), "p", "needs +evalsha and +script|load"),
+        (Some("-hset"), "p", lacks),
+        (Some("-time"), "p", lacks),
+        (None, "other", lacks),
     ] {
         redis.ctl(&["script", "flush"]);
         let mut rule = documented_rule();
@@ -164,11 +165,18 @@ async fn a_missing_right_is_named() {
         match gate.ask(&[gate.question("t", 9, &[FRESH; 9])]).await {
             Err(GateError::Refused(why)) => {
                 assert!(why.contains("docs/DEPLOYMENT.md"), "{taken:?}: {why}");
+                assert!(why.contains(words), "{taken:?}: {why}");
                 assert!(!why.contains("5512"), "{why}");
             }
             other => panic!("{taken:?}: {other:?}"),
         }
     }
+    let third = configured(&format!("url: '{}/3'", worker(&redis)));
+    let refused = gate(&third, "p", Algorithm::SlidingWindow).ping().await;
+    assert!(
+        matches!(&refused, Err(GateError::Refused(why)) if why.contains("needs +select")),
+        "{refused:?}"
+    );
     let wrong = worker(&redis).replace("5512", "7781");
     let gate = gate(
         &configured(&format!("url: '{wrong}'")),
