@@ -31,6 +31,9 @@ const MIN_CHANNELS: u16 = 16;
 /// may ask for a shorter one.
 const HEARTBEAT: u16 = 10;
 
+/// A stream to a server, possibly with TLS.
+pub(super) type TargetStream = AsyncTcpStream<<async_rs::TokioRuntime as Reactor>::TcpStream>;
+
 /// The server to connect to.
 #[derive(Clone)]
 pub(super) struct NodeTarget {
@@ -80,11 +83,10 @@ impl NodeTarget {
         Ok(Self { uri, tls, at })
     }
 
-    /// Returns the host and port if the connection is not encrypted.
-    pub fn plain(&self) -> Option<(&str, u16)> {
-        let authority = &self.uri.authority;
-        let plain = self.uri.scheme == AMQPScheme::AMQP;
-        plain.then_some((authority.host.as_str(), authority.port))
+    /// Opens a stream, with TLS if the URL says so, on which nothing was sent yet.
+    pub async fn stream(&self) -> io::Result<TargetStream> {
+        let runtime = async_rs::Runtime::tokio_current();
+        stream(&runtime, &self.uri, &self.tls, &SocketHandle::default()).await
     }
 
     pub fn failed(&self, reason: impl Into<String>) -> BrokerError {
@@ -272,28 +274,14 @@ async fn connect(
         uri,
         screen::runtime(),
         async move |uri: AMQPUri, _| {
-            let host = (uri.authority.host.as_str(), uri.authority.port);
             // This runs on the connection's own thread, which must not outlive the timeout either.
-            let connecting = async {
-                let addresses: Vec<SocketAddr> = tokio::net::lookup_host(host).await?.collect();
-                let stream = connect_first(&runtime, &addresses).await?;
-                if let AsyncTcpStream::Plain(stream) = &stream {
-                    socket.hold(stream.get_ref())?;
-                }
-                let stream = match uri.scheme {
-                    AMQPScheme::AMQP => stream,
-                    AMQPScheme::AMQPS => {
-                        let tls = connector(tls.clone()).await?;
-                        stream.into_rustls(&tls, &uri.authority.host).await?
-                    }
-                };
-                // `lapin` sees a plain stream, whether or not it is TLS inside.
-                Ok(AsyncTcpStream::Plain(ScreenedConnection::new(stream)))
-            };
+            let connecting = stream(&runtime, &uri, &tls, &socket);
             let timeout = || io::Error::from(io::ErrorKind::TimedOut);
             tokio::time::timeout(CONNECT_TIMEOUT, connecting)
                 .await
                 .unwrap_or_else(|_| Err(timeout()))
+                // `lapin` sees a plain stream, whether or not it is TLS inside.
+                .map(|stream| AsyncTcpStream::Plain(ScreenedConnection::new(stream)))
                 .map_err(lapin::Error::from)
         },
         properties,
@@ -301,12 +289,34 @@ async fn connect(
     .await
 }
 
+/// Opens a stream to the server of `uri`, with TLS if it says so.
+async fn stream(
+    runtime: &async_rs::TokioRuntime,
+    uri: &AMQPUri,
+    tls: &Tls,
+    socket: &SocketHandle,
+) -> io::Result<TargetStream> {
+    let host = (uri.authority.host.as_str(), uri.authority.port);
+    let addresses: Vec<SocketAddr> = tokio::net::lookup_host(host).await?.collect();
+    let stream = connect_first(runtime, &addresses).await?;
+    if let AsyncTcpStream::Plain(stream) = &stream {
+        socket.hold(stream.get_ref())?;
+    }
+    match uri.scheme {
+        AMQPScheme::AMQP => Ok(stream),
+        AMQPScheme::AMQPS => {
+            let tls = connector(tls.clone()).await?;
+            stream.into_rustls(&tls, &uri.authority.host).await
+        }
+    }
+}
+
 /// Connects to the first address that answers. Each may take an equal part of the timeout, so that
 /// one of several nodes that does not answer keeps no other from being tried.
 async fn connect_first(
     runtime: &async_rs::TokioRuntime,
     addresses: &[SocketAddr],
-) -> io::Result<AsyncTcpStream<<async_rs::TokioRuntime as Reactor>::TcpStream>> {
+) -> io::Result<TargetStream> {
     let parts = u32::try_from(addresses.len() + 1).unwrap_or(u32::MAX);
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in addresses {

@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
+use futures_util::io::{AsyncReadExt, AsyncWriteExt};
 use lapin::options::QueueDeclareOptions;
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, ErrorKind};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use ulid::Ulid;
 
 use super::connection::{AmqpLink, NodeTarget};
@@ -35,7 +34,7 @@ pub struct Inventory {
     pub at: String,
     /// Errors of other nodes of the cluster.
     pub silent: Vec<BrokerError>,
-    /// The server's version, such as `3.10.8`, or `None` if it did not report one or is behind TLS.
+    /// The server's version, such as `3.10.8`, or `None` if it did not report one.
     pub version: Option<String>,
     /// The queues' names.
     pub names: QueueNames,
@@ -315,8 +314,9 @@ pub(super) async fn not_found<T>(
 /// properties.
 async fn greeting(target: &NodeTarget) -> Option<String> {
     const MAX_FRAME_BYTES: u32 = 16 << 10;
-    let mut socket = TcpStream::connect(target.plain()?).await.ok()?;
+    let mut socket = target.stream().await.ok()?;
     socket.write_all(b"AMQP\x00\x00\x09\x01").await.ok()?;
+    socket.flush().await.ok()?;
     // A frame's head: its type, its channel (2 bytes), its length (4 bytes).
     let mut head = [0; 7];
     socket.read_exact(&mut head).await.ok()?;

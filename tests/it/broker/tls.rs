@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use broker::amqp::Client;
+use broker::amqp::{Client, inventory};
 use broker::{BrokerError, Outgoing};
 use config::{Amqp, QueueType, Tls};
 use kit::certificates::TestCertificates;
@@ -94,6 +94,9 @@ async fn amqps_trusts_only_the_configured_authority_and_host_name() {
         .expect("a message");
     assert!(got.message.body == body);
     client.close().await;
+    let found = inventory(&rabbit.at("localhost", papers.trusted()), &levels()).await;
+    let version = found.expect("an answer").version;
+    assert!(version.is_some_and(|it| it.contains('.')));
 
     let error = refusal(&rabbit.at("127.0.0.1", papers.trusted())).await;
     assert!(error.contains("not valid for name"), "{error}");
