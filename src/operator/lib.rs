@@ -64,6 +64,10 @@ fn redis_hint(error: &GateError) -> &'static str {
     match error {
         // It has its own advice.
         GateError::Unreachable(why) if why.contains("redis.sentinels") => "",
+        GateError::Unreachable(why) if why.contains("reset by peer") => {
+            "; check that it is running and that redis.url is correct (rediss:// if its port speaks \
+            TLS)"
+        }
         GateError::Unreachable(_) => "; check that it is running and that redis.url is correct",
         _ => "",
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
+use rustls::{AlertDescription, CertificateError, ClientConfig, InvalidMessage, RootCertStore};
 
 use config::{Pems, Tls};
 
@@ -105,6 +105,10 @@ pub fn advice(why: &(dyn Error + 'static), section: &str) -> Option<String> {
             )),
             _ => None,
         },
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => Some(
+            "the server does not answer with TLS: check the port, or use a URL without TLS"
+                .to_owned(),
+        ),
         rustls::Error::InvalidCertificate(
             CertificateError::UnknownIssuer | CertificateError::BadSignature,
         ) => Some(format!(
@@ -178,4 +182,16 @@ fn causes<'a>(why: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn E
             error.source()
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_without_tls_gets_advice_on_the_port() {
+        let why = rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType);
+        let advice = advice(&io::Error::other(why), "redis");
+        assert!(advice.is_some_and(|text| text.contains("check the port")));
+    }
 }
