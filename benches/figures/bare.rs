@@ -22,6 +22,8 @@ use tokio::time::timeout;
 pub const PREFETCH: u16 = 500;
 /// Number of confirms and acks that are awaited together, as a careful loop does.
 const GROUP: usize = 50;
+/// Time within which a channel passes its acks to the queue.
+const ACK_TIME: Duration = Duration::from_secs(2);
 /// Deadline for anything that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Deadline for a wait that progresses.
@@ -194,6 +196,8 @@ impl BareConnection {
             ack(&channel, &next(&mut consumer).await).await;
         }
         let took = started.elapsed();
+        // A quorum queue loses acks that the channel still holds when it is closed.
+        tokio::time::sleep(ACK_TIME).await;
         close(&channel).await;
         took
     }
