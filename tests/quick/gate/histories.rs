@@ -27,10 +27,16 @@ use rules::tenant::Tenant;
 
 /// Number of histories with each set of limits.
 const HISTORIES: u32 = 30;
+/// Time in which no waitlist expires, in microseconds.
+const KEPT_US: u64 = 3_000_000_000;
+/// Time in which everything expires, in microseconds.
+const FAR_US: u64 = 60 * 86_400_000_000;
 
 /// The scripts on a Redis where keys expire by the histories' clock, and the model.
 struct Bed<C> {
     clock: Arc<AtomicU64>,
+    /// Time that has passed since everything expired, in microseconds.
+    aged_us: u64,
     server: Arc<FakeRedis>,
     fake: RedisGate,
     model: MemoryGate<C>,
@@ -51,6 +57,7 @@ fn bed() -> Bed<impl Fn() -> u64 + Send + Sync + 'static> {
         server,
         model: MemoryGate::new(read),
         clock,
+        aged_us: 0,
         calls: 0,
         given: HashMap::new(),
     }
@@ -182,7 +189,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Bed<C> {
                 }];
                 equal!(self, learn(&batch));
             }
-            Step::Forward { micros } => self.forward(*micros),
+            Step::Forward { micros } => self.pass((tenant, labels), limits, *micros),
             // This test has no faults; these steps let a key expire.
             Step::Back { micros: any } => self.expire((tenant, labels), limits, *any),
             Step::Foreign { millis_ago: any } => {
@@ -193,15 +200,27 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Bed<C> {
         Ok(())
     }
 
+    /// Moves the clock between steps. The flows of a shared partition may expire before their hash, an hour after
+    /// their last use at the earliest. So with shared partitions the clock passes that time in one
+    /// step, in which all keys expire.
+    fn pass(&mut self, scope: (&Tenant, &Labels), limits: &Limits, micros: u64) {
+        self.aged_us += micros;
+        let is_far = is_shared(scope, limits) && self.aged_us > KEPT_US;
+        if is_far {
+            self.aged_us = 0;
+        }
+        self.forward(if is_far { FAR_US } else { micros });
+    }
+
     fn forward(&self, micros: u64) {
         self.clock.fetch_add(micros, Ordering::Relaxed);
     }
 
     /// Moves the clock to the moment in which `any` key expires, or to the millisecond before. With
-    /// shared partitions, whose flows may expire before their hash, it moves the clock far.
-    fn expire(&self, (tenant, labels): (&Tenant, &Labels), limits: &Limits, any: u64) {
-        if !Layout::of(limits.all(), tenant, labels).shared.is_empty() {
-            return self.forward(1_500 * any);
+    /// shared partitions, moves it by an arbitrary time.
+    fn expire(&mut self, scope: (&Tenant, &Labels), limits: &Limits, any: u64) {
+        if is_shared(scope, limits) {
+            return self.pass(scope, limits, 1_500 * any);
         }
         let keys = self.server.keys();
         let index = usize::try_from(any / 2).expect("it fits");
@@ -214,6 +233,10 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Bed<C> {
             self.forward((left - any % 2) * 1_000);
         }
     }
+}
+
+fn is_shared((tenant, labels): (&Tenant, &Labels), limits: &Limits) -> bool {
+    !Layout::of(limits.all(), tenant, labels).shared.is_empty()
 }
 
 /// Plays a history with the same limits all the time. After a switch to longer windows, the model
