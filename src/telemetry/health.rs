@@ -34,28 +34,24 @@ pub struct Health {
     turn: Notify,
 }
 
-/// Whether a server serves this worker, and if not, the reason; empty if unknown.
-#[derive(Debug, Default)]
-struct ServerState {
-    up: AtomicBool,
-    reason: Mutex<String>,
+/// The reason why a server does not serve this worker, empty if unknown; `None` if it does.
+#[derive(Debug)]
+struct ServerState(Mutex<Option<String>>);
+
+impl Default for ServerState {
+    fn default() -> Self {
+        Self(Mutex::new(Some(String::new())))
+    }
 }
 
 impl ServerState {
-    fn set(&self, up: bool) {
-        self.up.store(up, Ordering::Relaxed);
-        if up {
-            self.explain(String::new());
-        }
-    }
-
-    fn explain(&self, why: String) {
-        *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = why;
+    fn set(&self, down: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = down;
     }
 
     fn missing(&self, name: &str) -> Option<String> {
-        let why = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
-        (!self.up.load(Ordering::Relaxed)).then(|| match why.is_empty() {
+        let down = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        down.as_ref().map(|why| match why.is_empty() {
             true => format!("{name} does not answer"),
             false => why.clone(),
         })
@@ -65,21 +61,19 @@ impl ServerState {
 impl Health {
     /// Records whether RabbitMQ answers.
     pub fn set_rabbitmq(&self, up: bool) {
-        self.rabbitmq.set(up);
+        self.rabbitmq.set((!up).then(String::new));
     }
     /// Records that RabbitMQ has no session for this worker, and why.
     pub fn set_no_session(&self, why: String) {
-        self.rabbitmq.set(false);
-        self.rabbitmq.explain(why);
+        self.rabbitmq.set(Some(why));
     }
     /// Records whether Redis answers.
     pub fn set_redis(&self, up: bool) {
-        self.redis.set(up);
+        self.redis.set((!up).then(String::new));
     }
     /// Records that Redis does not answer or refuses, and why.
     pub fn set_no_redis(&self, why: String) {
-        self.redis.set(false);
-        self.redis.explain(why);
+        self.redis.set(Some(why));
     }
     /// Records whether Redis is in a recovery wait; in a cluster, whether all primaries are.
     pub fn set_recovering(&self, recovering: bool) {
