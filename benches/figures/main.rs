@@ -329,7 +329,7 @@ async fn memory(report: &mut Report) {
     bare.publish(WAITING, |n| format!("tenant-{}", n % 100))
         .await;
     let (amqp, redis) = (shared_rabbit().url(), shared_redis().url());
-    // Without an API, the breaker would leave the jobs in the work queue.
+    // If no API answers, the breaker opens, and the jobs stay in the work queue.
     let api = Api::start().await;
     let text = config(amqp, redis, &queue, 1, "1m").replace("http://127.0.0.1:9/", &api.url());
     let process = PROGRAM.start(&text);

@@ -32,7 +32,7 @@ pub async fn queues(report: &mut Report) {
     let levels = DelayLevels::new(MINUTE);
     let of_a_worker = all_queues(&QueueNames::new("queues", &levels)).count();
     let others = of_a_worker - levels.from_ms().len();
-    // No queues; then those of a worker with 12 delay queues, as it is, and with 110.
+    // No queues; the queues of a worker with 12, with its own number, and with 110 delay queues.
     let numbers = [0, 12 + others, of_a_worker, 110 + others];
     for number in numbers {
         eprintln!("queues: {number}, {ALONE}");

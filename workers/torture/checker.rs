@@ -219,7 +219,7 @@ pub struct HistoryVerdict {
     pub repeated: BTreeMap<FaultKind, usize>,
     /// Calls in the fullest window, and the maximum allowed in it.
     pub fullest: (u64, u64),
-    /// Number of overfull windows, including those that are no finding.
+    /// Number of overfull windows, whether or not they are findings.
     pub overfull: usize,
     /// How often a 429 closed a tenant, and how often calls went on.
     pub closings: (usize, usize),

@@ -66,7 +66,7 @@ impl HistoryVerdict {
                 let Some((at, done)) = fewest(times, from, to) else {
                     continue;
                 };
-                // Without its jobs, the neighbor was not rude.
+                // A neighbor whose jobs were not published was not rude.
                 if !fault.missed {
                     let min = self.neighbors.get_or_insert((done, allowed));
                     min.0 = done.min(min.0);
