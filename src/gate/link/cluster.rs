@@ -1,12 +1,13 @@
 //! The nodes of a Redis Cluster. Each request goes to the primary that has its slot.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::redis::cluster_routing::Slot;
 use ::redis::{Client, ConnectionAddr, ConnectionInfo, Pipeline, ServerError, Value};
+use futures_util::FutureExt as _;
 use futures_util::future::{join_all, select_ok};
 use tokio::time::{Instant, timeout};
 
@@ -21,8 +22,12 @@ use rules::slots::Slots;
 /// Maximum number of times a request is sent: twice more if the slot has just moved, and once for a
 /// slot that is moving.
 const HOPS: usize = 4;
-/// Maximum number of nodes asked for the slot map at once. The first answer counts.
+/// Maximum number of nodes asked for the slot map at once. The first answer counts, unless it names
+/// a primary that failed.
 const ASKED: usize = 5;
+/// How long a map that names a failed primary waits for one that names another. A former primary
+/// that was cut off from the other nodes names itself for as long as it runs.
+const BETTER: Duration = Duration::from_millis(100);
 /// How long a map that nothing contradicts serves a caller that wants it anew. Workers look every
 /// second or two, for several purposes.
 const RECENT: Duration = Duration::from_secs(1);
@@ -54,6 +59,8 @@ struct Map {
     renewed: Option<Instant>,
     /// Whether an answer contradicted the map, so that it must be renewed before the next use.
     stale: bool,
+    /// The names of the primaries that failed since the last renewal.
+    failed: HashSet<String>,
 }
 
 /// A request without an answer yet.
@@ -131,7 +138,7 @@ impl Cluster {
                         open.extend(self.take_answers(parcel, sent, &mut answers));
                     }
                     Err(why) => {
-                        self.map().stale = true;
+                        self.doubt_primary(&parcel.node);
                         for request in parcel.requests {
                             answers[request.index] = Err(why.clone());
                         }
@@ -213,15 +220,24 @@ impl Cluster {
         self.map().stale = true;
     }
 
+    /// Marks the map as stale because `node` failed as a primary.
+    fn doubt_primary(&self, node: &Node) {
+        let mut map = self.map();
+        map.stale = true;
+        map.failed.insert(node.name().to_owned());
+    }
+
     /// Sends `pipeline` to `node` only.
     pub async fn at(&self, node: &Node, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
         let answers = ask(node, pipeline).await;
         let moved = |answer: &Value| matches!(answer, Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK"));
-        let elsewhere = |answers: &Vec<Value>| {
-            Fault::among(answers) == Fault::Address || answers.iter().any(moved)
-        };
-        if answers.as_ref().map_or(true, elsewhere) {
-            self.doubt();
+        match &answers {
+            Ok(answers) if Fault::among(answers) != Fault::Address => {
+                if answers.iter().any(moved) {
+                    self.doubt();
+                }
+            }
+            _ => self.doubt_primary(node),
         }
         answers
     }
@@ -272,7 +288,7 @@ impl Cluster {
             }
             _ => {
                 if Fault::of(error) == Fault::Address {
-                    self.doubt();
+                    self.doubt_primary(node);
                 }
                 None
             }
@@ -291,10 +307,9 @@ impl Cluster {
         }
         let seed = self.seeds.first()?;
         let info = at(seed.info(), &address);
-        let name = format!("{}:{}", address.host, address.port);
         let node = Node::new(
             Client::open(info).ok()?,
-            name,
+            address.to_string(),
             Arc::clone(&self.round_trips),
         );
         let node = Arc::new(node);
@@ -365,10 +380,12 @@ impl Cluster {
         map.version += 1;
         map.renewed = Some(Instant::now());
         map.stale = false;
+        map.failed.clear();
         Ok(())
     }
 
-    /// Asks one node for the map, or all if it is `doubted` or that node does not answer.
+    /// Asks one node for the map, or all if it is `doubted` or that node does not answer. Prefers a
+    /// map without failed primaries.
     async fn ask_for_map(&self, doubted: bool) -> Result<Vec<Range>, GateError> {
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.cmd("CLUSTER").arg("SLOTS");
@@ -385,8 +402,27 @@ impl Cluster {
         {
             return Ok(ranges);
         }
-        let (ranges, _) = select_ok(nodes.into_iter().map(ask)).await?;
-        Ok(ranges)
+        let (first, others) = select_ok(nodes.into_iter().map(ask)).await?;
+        if others.is_empty() || !self.names_failed(&first) {
+            return Ok(first);
+        }
+        let better = others.into_iter().map(|answer| {
+            Box::pin(async move {
+                let ranges = answer.await.ok()?;
+                (!self.names_failed(&ranges)).then_some(ranges)
+            })
+            .map(|ranges| ranges.ok_or(()))
+        });
+        match timeout(BETTER, select_ok(better)).await {
+            Ok(Ok((better, _))) => Ok(better),
+            _ => Ok(first),
+        }
+    }
+
+    /// Returns true if one of the primaries in `ranges` failed since the last renewal.
+    fn names_failed(&self, ranges: &[Range]) -> bool {
+        let failed = &self.map().failed;
+        (ranges.iter()).any(|range| failed.contains(&range.primary.to_string()))
     }
 
     /// Returns the nodes to ask for the map: known nodes whose last answer arrived, and the seeds.
@@ -436,4 +472,80 @@ fn at(info: &ConnectionInfo, address: &Address) -> ConnectionInfo {
         _ => ConnectionAddr::Tcp(host, port),
     };
     info.clone().set_addr(addr)
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::cmd;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// Answers each command of a connection with `OK`, and `CLUSTER SLOTS` with the primary at
+    /// `port` after `delay`.
+    async fn serve(mut stream: TcpStream, port: u16, delay: Duration) -> Option<()> {
+        let mut buffer = [0; 4096];
+        loop {
+            let length = stream.read(&mut buffer).await.ok().filter(|n| *n > 0)?;
+            let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            let mut answers = String::new();
+            for command in text.split('*').skip(1) {
+                if command.contains("SLOTS") {
+                    tokio::time::sleep(delay).await;
+                    let primary = format!("*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$2\r\nid\r\n");
+                    answers += &format!("*1\r\n*3\r\n:0\r\n:16383\r\n{primary}");
+                } else {
+                    answers += "+OK\r\n";
+                }
+            }
+            stream.write_all(answers.as_bytes()).await.ok()?;
+        }
+    }
+
+    async fn listen() -> (TcpListener, u16) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        (listener, port)
+    }
+
+    #[tokio::test]
+    async fn a_node_that_names_a_failed_primary_does_not_hide_the_promoted_one() {
+        let (closed, old) = listen().await;
+        drop(closed);
+        let (former, promoted) = (listen().await, listen().await);
+        let new = promoted.1;
+        let late = Duration::from_millis(20);
+        let nodes = [(former, old, Duration::ZERO), (promoted, new, late)];
+        let round_trips = Arc::default();
+        let mut seeds = Vec::new();
+        for ((listener, port), primary, delay) in nodes {
+            let client = Client::open(format!("redis://127.0.0.1:{port}")).expect("a url");
+            seeds.push(Node::new(
+                client,
+                port.to_string(),
+                Arc::clone(&round_trips),
+            ));
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(serve(stream, primary, delay));
+                }
+            });
+        }
+        let cluster = Cluster::new(seeds, round_trips).expect("seeds");
+        let mut answers = Vec::new();
+        for _ in 0..2 {
+            let mut get = cmd("GET");
+            get.arg("key");
+            let request = Request {
+                key: "key",
+                command: get,
+                load: None,
+            };
+            answers.extend(cluster.send(&[request]).await.expect("a map"));
+        }
+        assert!(answers[0].is_err(), "{answers:?}");
+        let answer = answers[1].as_ref().expect("the promoted primary answers");
+        assert_eq!(*answer, Value::Okay);
+    }
 }

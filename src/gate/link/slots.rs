@@ -1,6 +1,7 @@
 //! The reports of a cluster about its nodes: the answer to `CLUSTER SLOTS`, and redirections.
 
 use std::collections::HashMap;
+use std::fmt::{self, Display, Formatter};
 use std::sync::LazyLock;
 
 use ::redis::cluster_routing::Slot;
@@ -14,6 +15,12 @@ use rules::slots::{SLOTS, Slots};
 pub struct Address {
     pub host: String,
     pub port: u16,
+}
+
+impl Display for Address {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
 }
 
 /// A range of slots and the primary that has them.
