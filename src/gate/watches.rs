@@ -167,7 +167,7 @@ impl Watches {
         };
         let others = self.others(primaries, primary);
         let at = at((link, finder), primary, &others);
-        let sent = watch.ready(&at).await.inspect_err(|_| link.doubt())?;
+        let sent = watch.ready(&at).await?;
         Ok((watch, sent))
     }
 
