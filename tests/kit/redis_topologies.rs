@@ -62,7 +62,7 @@ pub fn replicated(primary: &Redis, replica: &Redis) {
         let info = redis.ctl(&["info", "replication"]);
         let mut lines = info.lines();
         let value = lines.find_map(|line| line.trim().strip_prefix(name));
-        value.and_then(|text| text.parse().ok()).unwrap_or(0)
+        value.and_then(|text| text.parse().ok()).expect("an offset")
     };
     let all = offset(primary, "master_repl_offset:");
     until("the replica has everything", || {

@@ -38,6 +38,8 @@ pub struct Flow {
     starts: Starts,
     /// The reasons for undecided questions, each once.
     colds: Vec<String>,
+    /// The last error of any other kind.
+    error: Option<GateError>,
 }
 
 /// Two workers on one cluster, with a tenant on each primary.
@@ -73,6 +75,7 @@ impl Fleet {
             jobs: (0..2).map(|_| Jobs::new()).collect(),
             starts: Starts::default(),
             colds: Vec::new(),
+            error: None,
         };
         Self {
             prefix,
@@ -101,7 +104,7 @@ impl Fleet {
                         flow.colds.push(why);
                     }
                     Err(GateError::Refused(why)) => panic!("{why}"),
-                    Err(_) => {}
+                    Err(why) => flow.error = Some(why),
                 }
             }
             // Workers do this every 2 s.
@@ -116,7 +119,9 @@ impl Fleet {
     pub async fn run_until(&mut self, is_reached: impl Fn(&[Starts]) -> bool) {
         let started = Instant::now();
         while !is_reached(&self.starts()) {
-            let why: Vec<_> = self.flows.iter().map(|flow| &flow.colds).collect();
+            let why: Vec<_> = (self.flows.iter())
+                .map(|flow| (&flow.colds, &flow.error))
+                .collect();
             let starts = self.starts();
             assert!(
                 started.elapsed() < PATIENCE,
@@ -187,7 +192,9 @@ pub fn take_over(cluster: &RedisCluster, at: usize) {
         let address = address(replica);
         let is_primary = |line: &str| line.contains(address) && line.contains("master");
         let knows = |node: &Redis| node.ctl(&["cluster", "nodes"]).lines().any(is_primary);
-        cluster.replicas.iter().all(knows) && knows(&cluster.primaries[1])
+        let others = [1, 2].into_iter().filter(|other| *other != at);
+        let others = others.map(|other| &cluster.primaries[other]);
+        cluster.replicas.iter().chain(others).all(knows)
     });
 }
 
