@@ -58,9 +58,9 @@ leave() {
   stop_child
   for dir in "$scratch"/private-rabbitmq*/; do [[ ! -d $dir ]] || "$lib/private-rabbitmq" remove "${dir%/}" || true; done
   for dir in "$scratch"/private-redis*/; do [[ ! -d $dir ]] || "$lib/private-redis" remove "${dir%/}" || true; done
-  # Watchdogs stop the servers that the tests shared (`test-run`) and delete their folder. Without
-  # it they would stop nothing.
-  while compgen -G "$scratch/sluicegate-tests.*" >/dev/null && ((SECONDS < until)); do sleep 0.2; done
+  # Watchdogs stop the servers of tests and benches and delete their folders. Without its folder, a
+  # watchdog would stop nothing.
+  while compgen -G "$scratch/*/watchdog.pid" >/dev/null && ((SECONDS < until)); do sleep 0.2; done
   [[ ! -e $scratch/policy-rc.d ]] || restore_policy || true
   if [[ -n ${newer:-} ]] && mountpoint -q "${TEST_RABBITMQ_CHROOT:-/nowhere}/proc"; then
     umount "$TEST_RABBITMQ_CHROOT/proc" || true
