@@ -25,7 +25,7 @@ local until_ms = now + tonumber(ARGV[2])
 local function overrides_without()
   local stored = redis.call('HGET', key, 'overrides') or ''
   local text = ''
-  for learned in string.gmatch(stored, '[%w-]+~[%d,]+;') do
+  for learned in string.gmatch(stored, '[%w-]+/%d+~[%d,]+;') do
     text = text .. learned
   end
   for other, set in pairs(overrides_parse(stored, now)) do
@@ -70,7 +70,7 @@ elseif what == 'reset' then
   -- Newer than waitlists of the tenant's partitions that began in this very millisecond.
   waitlist_reset(waitlist, now + 1)
   -- Forget the learned numbers of the tenant's limits.
-  local by_operators = string.gsub(redis.call('HGET', key, 'overrides') or '', '[%w-]+~[%d,]+;', '')
+  local by_operators = string.gsub(redis.call('HGET', key, 'overrides') or '', '[%w-]+/%d+~[%d,]+;', '')
   if by_operators ~= '' then
     redis.call('HSET', key, 'overrides', by_operators)
   else

@@ -97,10 +97,10 @@ if closed then
   end
 end
 
--- Returns the learned state of the limits of one partition, by their names.
+-- Returns the learned state of the limits of one partition, by NAME/WINDOW.
 local function learned_of(key)
   local all = {}
-  for name, numbers in string.gmatch(redis.call('HGET', key, 'overrides') or '', '([%w-]+)~([%d,]+)') do
+  for name, numbers in string.gmatch(redis.call('HGET', key, 'overrides') or '', '([%w-]+/%d+)~([%d,]+)') do
     all[name] = learned_parse(numbers).ends > now and numbers or nil
   end
   return all
@@ -145,10 +145,10 @@ for _, max in ipairs(limits_set(limits, waitlist)) do
 end
 local text, at, learned = ARGV[1], 1, {}
 for n = 1, #limits do
-  local floor, name, _
-  _, _, _, _, _, _, floor, _, _, _, _, name, _, _, at = struct.unpack(LIMIT_FORMAT, text, at)
+  local window, floor, name, _
+  _, _, _, window, _, _, floor, _, _, _, _, name, _, _, at = struct.unpack(LIMIT_FORMAT, text, at)
   local home = limits[n].partition and limits.partitions[limits[n].partition] or waitlist
-  learned[n] = (floor < NEVER and home.overrides and learned_of(home.key)[name] or '') .. ';'
+  learned[n] = (floor < NEVER and home.overrides and learned_of(home.key)[name .. '/' .. int(window)] or '') .. ';'
 end
 reply[#reply + 1] = table.concat(learned)
 reply[#reply + 1] = redis.call('HGET', control.key, 'quota') or ''

@@ -14,8 +14,7 @@
 -- ARGV[5]  for refused: how long the API says that it refuses, in milliseconds, 0 if it does not
 --          say; for advertised: for each limit, separated by commas, the max that complies with the
 --          API's limits, 0 if the limit itself does, - if the answer says nothing of it
--- ARGV[6]  for each limit, separated by commas: its window in milliseconds
--- ARGV[7]  for refused: how long no job with an adaptive limit starts now, in milliseconds; else 0
+-- ARGV[6]  for refused: how long no job with an adaptive limit starts now, in milliseconds; else 0
 --
 -- Reply: integers.
 -- [1]  1: done; 0: the clock is in a fixed window that is not among KEYS, nothing was changed, and
@@ -37,13 +36,12 @@ local now, stamp = read_clock()
 -- Returns the limits as configured. limits_load returns the effective ones.
 local function configured()
   local all, text, at = {}, ARGV[1], 1
-  local windows = string.gmatch(ARGV[6], '%d+')
   while at <= #text do
-    local max, burst, floor, name, algorithm, _
-    max, _, _, _, _, burst, floor, _, _, _, _, name, algorithm, _, at = struct.unpack(LIMIT_FORMAT, text, at)
+    local max, window, burst, floor, name, algorithm, _
+    max, _, _, window, _, burst, floor, _, _, _, _, name, algorithm, _, at = struct.unpack(LIMIT_FORMAT, text, at)
     all[#all + 1] = {
-      max = max, floor = floor, learns = floor < NEVER, name = name, window = tonumber(windows()),
-      burst = burst, burst_follows = ALGORITHMS[algorithm].burst_follows,
+      max = max, floor = floor, learns = floor < NEVER, name = name, window = window,
+      record = name .. '/' .. int(window), burst = burst, burst_follows = ALGORITHMS[algorithm].burst_follows,
     }
   end
   return all
@@ -82,8 +80,8 @@ end
 -- Returns the learned state of limit `n`, or nil if none of it counts.
 local function known(n)
   local text = redis.call('HGET', home(n).key, 'overrides') or ''
-  for name, numbers in string.gmatch(text, '([%w-]+)~([%d,]+)') do
-    if name == all[n].name then
+  for name, numbers in string.gmatch(text, '([%w-]+/%d+)~([%d,]+)') do
+    if name == all[n].record then
       local learned = learned_parse(numbers)
       return learned.ends > now and learned or nil
     end
@@ -212,12 +210,12 @@ end
 local function save(n, learned)
   local key, kept = home(n).key, now
   local texts = {}
-  for text, name, rest in string.gmatch(redis.call('HGET', key, 'overrides') or '', '(([%w-]+)([^;]*);)') do
+  for text, name, rest in string.gmatch(redis.call('HGET', key, 'overrides') or '', '(([%w/-]+)([^;]*);)') do
     local numbers = string.match(rest, '^~([%d,]+)$')
     local other = numbers and learned_parse(numbers)
     if not other then
       texts[#texts + 1] = text
-    elseif name ~= all[n].name and other.ends > now then
+    elseif name ~= all[n].record and other.ends > now then
       texts[#texts + 1] = text
       kept = math.max(kept, other.ends)
     end
@@ -230,7 +228,7 @@ local function save(n, learned)
     for _, number in ipairs(learned.past) do
       numbers[#numbers + 1] = int(number)
     end
-    texts[#texts + 1] = all[n].name .. '~' .. table.concat(numbers, ',') .. ';'
+    texts[#texts + 1] = all[n].record .. '~' .. table.concat(numbers, ',') .. ';'
     kept = math.max(kept, learned.ends)
   end
   if #texts > 0 then
@@ -283,7 +281,7 @@ if ARGV[2] == 'refused' then
     local learned, is_new = refused(known(n), n, tonumber(ARGV[3]), units, count)
     learn(n, learned, is_new)
     if is_new then
-      hold(n, learned, now + math.min(tonumber(ARGV[7]), explained(n)))
+      hold(n, learned, now + math.min(tonumber(ARGV[6]), explained(n)))
     end
   end
 else

@@ -1,6 +1,7 @@
 -- Learned limits: how far a limit is lowered when the API grants less than configured,
 -- and how it rises again. The specification is src/rules/learned.rs. It is stored in the field
--- `overrides`, as "NAME~NUMBERS;" for each limit, with commas between the numbers:
+-- `overrides`, as "NAME/WINDOW~NUMBERS;" for each limit, with its window in milliseconds, for which
+-- alone the numbers count, and commas between the numbers:
 --
 -- at       when a refusal last lowered the limit (ms); 0 if none has
 -- to       the max it was lowered to

@@ -159,7 +159,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
       limit.max, limit.ends = set.max, set.ends
     end
     local home = limit.partition and own or waitlist
-    local most = home.overrides and home.overrides[LEARNED_OF .. name]
+    local most = home.overrides and home.overrides[LEARNED_OF .. name .. '/' .. int(window)]
     if most and math.max(most, floor) < limit.max then
       most = math.max(most, floor)
       if limit.burst == limit.max and limit.algorithm.burst_follows then

@@ -42,8 +42,8 @@
 local LEARNED_OF = '~'
 
 -- Parses overrides. Returns a table with an operator's { max, ends } under the limit's name, and a
--- learned limit's maximum under LEARNED_OF and the name, without expired entries. Also returns the
--- latest end.
+-- learned maximum under LEARNED_OF and NAME/WINDOW, without expired entries. Also returns the latest
+-- end.
 local function overrides_parse(text, now)
   local overrides, latest = {}, 0
   for name, max, ends in string.gmatch(text, '([%w-]+)=(%d+)@(%d+);') do
@@ -52,7 +52,7 @@ local function overrides_parse(text, now)
       latest = math.max(latest, tonumber(ends))
     end
   end
-  for name, numbers in string.gmatch(text, '([%w-]+)~([%d,]+)') do
+  for name, numbers in string.gmatch(text, '([%w-]+/%d+)~([%d,]+)') do
     local learned = learned_parse(numbers)
     if learned.ends > now then
       overrides[LEARNED_OF .. name] = learned_most(learned, now)

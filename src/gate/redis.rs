@@ -400,7 +400,7 @@ impl Gate for RedisGate {
                     limits,
                     evidence,
                 } = lesson;
-                let more = reply::learn_arguments(limits, evidence);
+                let more = reply::learn_arguments(evidence);
                 self.call(scripts::learn, (tenant, labels), limits, more)
             })
             .collect();

@@ -291,15 +291,21 @@ impl LearnedState {
     }
 }
 
-/// The learned states of the limits of one partition, by the limits' names.
+/// The learned states of the limits of one partition, by the limits' names and windows: a number of
+/// units says nothing of another window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct LearnedStates(BTreeMap<String, LearnedState>);
+pub(crate) struct LearnedStates(BTreeMap<(String, u64), LearnedState>);
+
+/// Returns the key of the record of `limit`.
+fn key(limit: &Limit) -> (String, u64) {
+    (limit.name().to_owned(), limit.window_ms())
+}
 
 impl LearnedStates {
     /// Returns the record of `limit`, if it still applies.
     pub(crate) fn of(&self, limit: &Limit, now: u64) -> Option<&LearnedState> {
         limit.floor()?;
-        let known = self.0.get(limit.name());
+        let known = self.0.get(&key(limit));
         known.filter(|known| !known.is_over(now))
     }
 
@@ -337,8 +343,8 @@ impl LearnedStates {
     /// Stores `learned` for `limit`, and removes expired records.
     fn put(&mut self, limit: &Limit, now: u64, learned: Option<LearnedState>) {
         self.0.retain(|_, known| !known.is_over(now));
-        self.0.remove(limit.name());
-        (self.0).extend(learned.map(|learned| (limit.name().to_owned(), learned)));
+        self.0.remove(&key(limit));
+        (self.0).extend(learned.map(|learned| (key(limit), learned)));
     }
 
     /// Returns until when any record applies.

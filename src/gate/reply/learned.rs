@@ -5,10 +5,9 @@ use ::redis::Value;
 use super::{numbers, unreadable};
 use crate::{Evidence, GateError, MaxChange};
 use rules::learned::LearnedState;
-use rules::limit::Limit;
 
 /// Returns the arguments of `learn`.
-pub fn learn_arguments(limits: &[Limit], evidence: &Evidence) -> Vec<Vec<u8>> {
+pub fn learn_arguments(evidence: &Evidence) -> Vec<Vec<u8>> {
     let (what, started_ms, cost, more, closed_ms) = match evidence {
         Evidence::Refused {
             started_ms,
@@ -25,24 +24,17 @@ pub fn learn_arguments(limits: &[Limit], evidence: &Evidence) -> Vec<Vec<u8>> {
         Evidence::Advertised(all) => {
             let text = |max: &Option<u64>| max.map_or("-".to_owned(), |max| max.to_string());
             let all: Vec<String> = all.iter().map(text).collect();
-            ("advertised", 0, 0, joined(&all), 0)
+            ("advertised", 0, 0, all.join(","), 0)
         }
     };
-    let windows = limits.iter().map(|limit| limit.window_ms());
     let arguments = [
         what.to_owned(),
         started_ms.to_string(),
         cost.to_string(),
         more,
-        joined(&windows.collect::<Vec<_>>()),
         closed_ms.to_string(),
     ];
     arguments.map(String::into_bytes).to_vec()
-}
-
-fn joined<T: ToString>(numbers: &[T]) -> String {
-    let texts: Vec<String> = numbers.iter().map(T::to_string).collect();
-    texts.join(",")
 }
 
 /// Parses the reply of `learn`.

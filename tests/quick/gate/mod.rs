@@ -6,5 +6,6 @@ mod epoch;
 mod expiry;
 mod histories;
 mod instructions;
+mod learned;
 mod lua;
 mod shortcut;
