@@ -103,8 +103,9 @@ end
 
 local function trial_start(trial, limits, cost)
   local now = limits.now
-  if now < trial.heard then
-    -- The clock was stepped back. A start in its future would delay all others forever.
+  if trial.heard == 0 or now < trial.heard then
+    -- A new trial, or the clock was stepped back. A start in its future would delay all others
+    -- forever.
     trial.at = 0
     redis.call('DEL', KEYS[trial.key + 1], KEYS[trial.key + 2])
   end

@@ -7,8 +7,8 @@ use fake_redis::FakeRedis;
 use gate::{BreakerScope, Change, End, Gate, Rule, StartSettlement, TenantSettlements};
 use kit::gate::history::{BreakerReport, RULE};
 use kit::gate::{
-    FRESH, LONG, LimitedGate, ask, asking, clock, fake_gate, gate_on, limit, memory_gate, receipt,
-    started, tenant,
+    FRESH, LONG, LimitedGate, ask, asking, clock, fake_gate, gate_on, limit, memory_gate,
+    named_limit, receipt, started, tenant,
 };
 use kit::{MS, SECOND};
 use redis::cmd;
@@ -90,6 +90,32 @@ async fn starts_after_a_lower_max(gate: &LimitedGate<impl Gate>) -> usize {
     let end = Change::Unlimit { name };
     gate.change(&scope, &end).await.expect("the gate answers");
     started(&ask(gate, "t", 100, &[FRESH; 50]).await)
+}
+
+/// A trial is forgotten after a week without starts. The usage of its simulated starts may count for
+/// a month.
+#[tokio::test(start_paused = true)]
+async fn a_new_trial_begins_without_usage() {
+    let enforced = named_limit("most", Algorithm::FixedWindow, 99, SECOND);
+    let has_trial = |algorithm: &Algorithm| !algorithm.holds_leases();
+    for algorithm in Algorithm::EVERY.into_iter().filter(has_trial) {
+        let shadow = limit(algorithm, 1, LONG).in_shadow().expect("no lease");
+        let limits = Limits::new(vec![enforced.clone(), shadow]).expect("two names");
+        let (fake, model) = (fake_gate(limits.clone()), memory_gate(limits));
+        for quiet_days in [8, 0] {
+            ask(&fake, "t", 1, &[FRESH]).await;
+            ask(&model, "t", 1, &[FRESH]).await;
+            let shown = [
+                fake.inspect(&tenant("t")).await,
+                model.inspect(&tenant("t")).await,
+            ];
+            let [stored, counted] = shown.map(|shown| shown.expect("the gate answers"));
+            assert_eq!(stored, counted, "{algorithm:?}");
+            let tally = stored.shadows[0].1.tally;
+            assert_eq!((tally.starts, tally.waited), (1, 0), "{algorithm:?}");
+            tokio::time::sleep(SECOND * 86_400 * quiet_days).await;
+        }
+    }
 }
 
 /// A settlement whose answer was lost is sent again for up to a minute.
