@@ -65,10 +65,11 @@ elseif what == 'limit' then
   local set = string.format('%s=%s@%.0f;', name, ARGV[4], until_ms)
   redis.call('HSET', key, 'overrides', overrides_without() .. set)
 elseif what == 'reset' then
-  -- Reset works without a waitlist, too: the generation also applies to the tenant's partitions.
+  -- Reset works without a waitlist, too, since it also applies to the tenant's partitions.
   local waitlist = waitlist_load(key, now)
   -- Newer than waitlists of the tenant's partitions that began in this very millisecond.
   waitlist_reset(waitlist, now + 1)
+  redis.call('HSET', key, 'reset', int(waitlist.generation))
   -- Forget the learned numbers of the tenant's limits.
   local by_operators = string.gsub(redis.call('HGET', key, 'overrides') or '', '[%w-]+/%d+~[%d,]+;', '')
   if by_operators ~= '' then

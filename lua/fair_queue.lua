@@ -24,10 +24,11 @@ local FAIR_QUEUE_FORMAT = '>I8I8I8I6I6I6I6'
 
 -- Loads the fair queue of `partition` for the flow `flow`.
 local function fair_queue_load(partition, flow, first, now)
-  local packed = redis.call('HGET', KEYS[first], 'register')
+  local f = redis.call('HMGET', KEYS[first], 'register', 'reset')
+  local packed = f[1]
   local q = {
     fronts = KEYS[first + 1], ends = KEYS[first + 2], wides = KEYS[first + 3], idles = KEYS[first + 4],
-    flow = flow, stored = packed,
+    flow = flow, stored = packed, reset = tonumber(f[2] or 0),
     tag = 0, joined = 0, waiting = 0, widest = 0, seen = 0, room = 0, each = 0,
   }
   if packed then

@@ -60,11 +60,12 @@ local function shared_reach(limits, n)
   return reach
 end
 
--- Resets this partition's waitlist if the tenant's waitlist was reset after it was created.
+-- Resets this partition's waitlist if an operator reset the tenant after it was created.
 local function shared_reset(partitions, now)
   local waitlist, control = partitions[0], partitions.control
-  if control ~= waitlist and waitlist.generation > 0 and waitlist.generation < control.generation then
-    waitlist_reset(waitlist, math.max(now, control.generation))
+  local reset = control ~= waitlist and control.fair_queue.reset or 0
+  if waitlist.generation > 0 and waitlist.generation < reset then
+    waitlist_reset(waitlist, math.max(now, reset))
   end
 end
 

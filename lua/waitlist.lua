@@ -12,6 +12,8 @@
 -- paused     until when (ms) an operator pauses the tenant, and since when: written by change.lua,
 --            as are the following fields
 -- paused-at
+-- reset      the generation that an operator's reset gave this waitlist: waitlists of the tenant's
+--            partitions with a lower one are void
 -- stepped    state of fixed windows after the clock was stepped back: see fixed_window.lua
 -- overrides  "NAME=MAX@UNTIL;" for each limit whose max an operator set, and the learned limits:
 --            see learned.lua

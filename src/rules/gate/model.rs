@@ -60,6 +60,10 @@ pub struct State {
     /// Trials of shadow limits. The key is the whole limit, so changing any number of a limit
     /// begins a new trial.
     trials: HashMap<Limit, ShadowTrial>,
+    /// The generation that an operator's reset gave this waitlist; 0 without a reset. Waitlists of
+    /// the tenant's parts with a lower one are void. The generation alone does not show a reset: the
+    /// tenant's jobs without labels wait in this waitlist.
+    reset: u64,
     /// Settled calls, and until when each is remembered. See [`Scopes::settle`].
     marks: BTreeMap<String, u64>,
     /// When the hash of the waitlist and the fair queue expires; 0 if it does not exist.
@@ -285,6 +289,7 @@ impl State {
                 // The new waitlist must be newer than waitlists of the tenant's parts that began in
                 // the same millisecond.
                 self.waitlist.reset(now + 1);
+                self.reset = self.waitlist.generation;
                 self.fair_queue = FairQueue::default();
                 self.learned = LearnedStates::default();
             }

@@ -155,6 +155,7 @@ pub async fn shares_conform<G: Gate>(gate: impl Fn() -> G) {
     settled_costs_count_in_every_log(&gate()).await;
     an_operator_reaches_all_parts(&gate()).await;
     a_reset_tenant_waits_for_no_shared_limit(&gate()).await;
+    a_waitlist_without_labels_resets_no_other(&gate()).await;
     leases_are_held_until_their_calls_end(&gate()).await;
     leases_of_abandoned_calls_are_held_for_the_given_time(&gate()).await;
 }
@@ -345,6 +346,24 @@ async fn a_reset_tenant_waits_for_no_shared_limit(gate: &impl Gate) {
     // A job that returns takes a new ticket.
     let answers = desk.back("a", &tickets_of(&answers)).await;
     assert_eq!((answers.0, waiting("b").await), (0, 3));
+}
+
+/// The jobs of one plan wait for a path, those of another plan for the tenant.
+async fn a_waitlist_without_labels_resets_no_other(gate: &impl Gate) {
+    let by_path = Desk::new(gate, vec![named("path", 1, path())]);
+    let unlabeled = Desk {
+        name: by_path.name.clone(),
+        ..Desk::new(gate, vec![named("own", 1, Scope::Tenant)])
+    };
+    let tickets = tickets_of(&by_path.ask("a/x", &[FRESH; 3]).await);
+    sleep(Duration::from_millis(2)).await;
+    assert_eq!(waits(&unlabeled.ask("a", &[FRESH; 2]).await).len(), 1);
+    assert_eq!(by_path.back("a/x", &tickets).await, (0, tickets.clone()));
+    // An operator's reset concerns all of the tenant's waitlists.
+    by_path.change("a", Change::Reset).await;
+    let (started, new) = by_path.back("a/x", &tickets).await;
+    assert_eq!((started, new.len()), (0, 2));
+    assert!(new.iter().all(|ticket| !tickets.contains(ticket)));
 }
 
 /// It is not known whether abandoned calls still arrive.

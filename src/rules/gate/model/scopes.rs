@@ -327,11 +327,11 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// Resets this part's waitlist if the tenant's waitlist was reset after it was created.
+    /// Resets this part's waitlist if an operator reset the tenant after it was created.
     fn forget_reset_waitlist(&mut self, now: u64) {
         let reset = match self.layout.control {
             0 => 0,
-            control => self.states[control].waitlist.generation,
+            control => self.states[control].reset,
         };
         let waitlist = &mut self.states[0].waitlist;
         if (1..reset).contains(&waitlist.generation) {
