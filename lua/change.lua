@@ -69,7 +69,6 @@ elseif what == 'reset' then
   local waitlist = waitlist_load(key, now)
   -- Newer than waitlists of the tenant's partitions that began in this very millisecond.
   waitlist_reset(waitlist, now + 1)
-  redis.call('HSET', key, 'reset', int(waitlist.generation))
   -- Forget the learned numbers of the tenant's limits.
   local by_operators = string.gsub(redis.call('HGET', key, 'overrides') or '', '[%w-]+/%d+~[%d,]+;', '')
   if by_operators ~= '' then
@@ -80,7 +79,7 @@ elseif what == 'reset' then
   -- The tenant's partitions are reset by their next call, and delay no other job until then. This
   -- field decides whether the keys of fair_queue.lua count.
   redis.call('HDEL', key, 'register')
-  waitlist_save(waitlist, now + math.max(RESET_MS, redis.call('PTTL', key)) - KEEP_MS)
+  waitlist_write(waitlist, now + RESET_MS - KEEP_MS, 'reset', int(waitlist.generation))
   if KEYS[2] then
     leave_fair_queue(ARGV[5])
   end

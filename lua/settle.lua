@@ -91,10 +91,8 @@ end
 for n = 0, limits.partitions and #limits.partitions or 0 do
   local partition = n == 0 and waitlist or limits.partitions[n]
   if partition.changed then
-    local left = redis.call('PTTL', partition.key)
     local fixed = n == 0 and limits.fixed or partition.fixed
-    local newest = fixed and partition.window + fixed or 0
-    waitlist_save(partition, math.max(now, newest, now + left - KEEP_MS))
+    waitlist_save(partition, math.max(now, fixed and partition.window + fixed or 0))
   end
 end
 return { 1, now }

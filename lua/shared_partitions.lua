@@ -272,8 +272,7 @@ local function shared_demand(limits, n, base, units)
   return units
 end
 
--- Stores which flows wait, after the last decision. Everything written lives until `ends` and
--- KEEP_MS longer.
+-- Stores which flows wait, after the last decision. `ends` is as in waitlist_write.
 local function shared_save(limits, base, ends)
   local partitions = limits.partitions
   local waitlist = partitions[0]
@@ -287,12 +286,8 @@ local function shared_save(limits, base, ends)
     units = shared_demand(limits, n, base, units)
     local changed = fair_queue_settle(q, partitions.started, units, widest, each, limits_most(limits, n))
     if changed or partition.changed then
-      local until_ms = math.max(ends, partition.kept, partition.fixed and partition.window + partition.fixed or 0) + KEEP_MS
-      if partition.changed then
-        waitlist_save(partition, until_ms - KEEP_MS)
-      end
-      redis.call('HSET', partition.key, 'register', fair_queue_pack(q))
-      redis.call('PEXPIREAT', partition.key, int(until_ms))
+      local needed = math.max(ends, partition.fixed and partition.window + partition.fixed or 0)
+      local until_ms = waitlist_write(partition, needed, 'register', fair_queue_pack(q))
       redis.call('PEXPIREAT', q.fronts, int(until_ms))
       redis.call('PEXPIREAT', q.ends, int(until_ms))
       redis.call('PEXPIREAT', q.wides, int(until_ms))

@@ -2,8 +2,8 @@
 -- specification is src/rules/gate/waitlist.rs.
 --
 -- Its fields, by their names in Redis:
--- line       the nine numbers below, packed: they are read and written together, in a sixth of the
---            time that nine texts take
+-- line       the ten numbers below, packed: they are read and written together, in a sixth of the
+--            time that ten texts take
 -- past       claimed_ahead: a character for each ticket after now_serving, up to the newest claimed
 --            one: '1' if the ticket was claimed, else '0'
 -- blocked    until when (ms) no job may start, since when, and why: written by block.lua
@@ -33,8 +33,9 @@
 -- widest       the largest cost in the waitlist
 -- window       the start (ms) of the newest fixed window seen
 -- usual        the recent average time (ms) that a call holds a lease; 0 if none has ended yet
+-- kept         until when (ms) the HASH is needed: calls of other plans may need it for longer
 --
--- Together they take 60 bytes: beyond 64, Redis would need three times the memory for the HASH.
+-- Together they take 64 bytes: beyond that, Redis would need three times the memory for the HASH.
 --
 -- Constants that no Lua file sets come from src/gate/scripts.rs, which takes their values from the
 -- specification's constants.
@@ -84,7 +85,7 @@ local function waitlist_closings(key, now, writing)
 end
 
 local function waitlist_load(key, now)
-  local f, closed, generation, now_serving, last_issued, jobs, seen, room, widest, window, usual = waitlist_read(key)
+  local f, closed, generation, now_serving, last_issued, jobs, seen, room, widest, window, usual, kept = waitlist_read(key)
   local claimed_ahead = f[2] or ''
   local overrides, latest = nil, 0
   if f[5] then
@@ -106,7 +107,7 @@ local function waitlist_load(key, now)
     usual = usual,
     closed = closed,
     overrides = overrides,
-    kept = math.max(closed, latest),
+    kept = math.max(kept, closed, latest),
     changed = seen > now,
   }
   if f[6] then
@@ -194,15 +195,22 @@ local function waitlist_note(waitlist, seen, room)
   end
 end
 
--- Writes the waitlist if anything changed. It lives until `ends` and KEEP_MS longer.
-local function waitlist_save(waitlist, ends)
-  if not waitlist.changed then
-    return
-  end
+-- Writes the waitlist and more fields of the HASH, which is needed until `ends`, or longer if an
+-- earlier call said so, and lives KEEP_MS longer than that. Returns when it expires.
+local function waitlist_write(waitlist, ends, ...)
+  local kept = math.max(ends, waitlist.kept)
   local numbers = struct.pack(WAITLIST_FORMAT, waitlist.generation, waitlist.now_serving, waitlist.last_issued, waitlist.jobs,
-    waitlist.seen, waitlist.room, waitlist.widest, waitlist.window, waitlist.usual)
-  redis.call('HSET', waitlist.key, 'line', numbers, 'past', waitlist.claimed_ahead)
-  redis.call('PEXPIREAT', waitlist.key, int(math.max(ends, waitlist.kept) + KEEP_MS))
+    waitlist.seen, waitlist.room, waitlist.widest, waitlist.window, waitlist.usual, kept)
+  redis.call('HSET', waitlist.key, 'line', numbers, 'past', waitlist.claimed_ahead, ...)
+  redis.call('PEXPIREAT', waitlist.key, int(kept + KEEP_MS))
+  return kept + KEEP_MS
+end
+
+-- Writes the waitlist if anything changed. `ends` is as in waitlist_write.
+local function waitlist_save(waitlist, ends)
+  if waitlist.changed then
+    waitlist_write(waitlist, ends)
+  end
 end
 
 -- Keeps the hash until `until_ms` and KEEP_MS longer. Its expiry is only ever postponed.

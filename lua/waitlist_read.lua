@@ -1,12 +1,12 @@
 -- Reads a waitlist, for waitlist.lua, which describes the fields, and for shortcut.lua.
 
 -- Returns the fields of the HASH `key`, until when the tenant is suspended (perhaps in the past),
--- and the nine numbers in `line`.
+-- and the ten numbers in `line`.
 local function waitlist_read(key)
   local f = redis.call('HMGET', key, 'line', 'past', 'blocked', 'paused', 'overrides', 'breaker')
   local closed = math.max(tonumber(f[3] or 0), tonumber(f[4] or 0))
   if f[1] then
     return f, closed, struct.unpack(WAITLIST_FORMAT, f[1])
   end
-  return f, closed, 0, 0, 0, 0, 0, 0, 0, 0, 0
+  return f, closed, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 end

@@ -31,8 +31,8 @@ use crate::limit::Limit;
 
 /// How long a settled call is remembered, in milliseconds. See [`Scopes::settle`].
 pub const MARK_MS: u64 = 60_000;
-/// Minimum time that a reset is remembered, in milliseconds: a day plus an hour. `delay.max-delay`
-/// is at most a day, so every job that waited before the reset has returned by then.
+/// Minimum time that a reset is remembered, in milliseconds: a day plus an hour. Jobs that waited
+/// before the reset return within minutes, or once workers run again.
 pub const RESET_MS: u64 = 90_000_000;
 
 /// The stored state of one partition: of a tenant, of a part of its jobs, or of the quota that all
@@ -68,6 +68,9 @@ pub struct State {
     marks: BTreeMap<String, u64>,
     /// When the hash of the waitlist and the fair queue expires; 0 if it does not exist.
     expires: u64,
+    /// Until when the calls that wrote the waitlist need it. A call of another plan may need it for
+    /// a shorter time.
+    kept_until: u64,
 }
 
 /// A period in which the tenant is closed.
@@ -165,6 +168,12 @@ impl State {
             .max(self.breaker.needed_until())
             .max(overrides.unwrap_or(0))
             .max(self.learned.needed_until())
+    }
+
+    /// Writes the waitlist, which a call needs until `end`.
+    fn save(&mut self, end: u64) {
+        self.kept_until = self.kept_until.max(self.needed_until()).max(end);
+        self.expires = self.kept_until + KEEP_MS;
     }
 
     /// Removes overrides and learned values once all of them have expired.
@@ -286,6 +295,9 @@ impl State {
                 self.overrides.remove(name);
             }
             Change::Reset => {
+                // A reset is stored even if the tenant's own waitlist was empty, because it also
+                // resets the waitlists of the tenant's parts, when they are next read.
+                self.save(now + RESET_MS - KEEP_MS);
                 // The new waitlist must be newer than waitlists of the tenant's parts that began in
                 // the same millisecond.
                 self.waitlist.reset(now + 1);
@@ -294,14 +306,11 @@ impl State {
                 self.learned = LearnedStates::default();
             }
         }
-        // A reset is stored even if the tenant's own waitlist was empty, because it also resets the
-        // waitlists of the tenant's parts, when they are next read.
         let min = match change {
-            Change::Reset => RESET_MS,
             Change::Pause { .. } | Change::Limit { .. } => KEEP_MS,
-            Change::Resume | Change::Unlimit { .. } => 0,
+            Change::Resume | Change::Unlimit { .. } | Change::Reset => 0,
         };
-        if self.expires > 0 || self.needed_until() > now || *change == Change::Reset {
+        if self.expires > 0 || self.needed_until() > now {
             self.expires = self.expires.max(now + min);
             self.keep();
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fake_redis::FakeRedis;
-use gate::{BreakerScope, Change, End, Gate, Rule, StartSettlement, TenantSettlements};
+use gate::{BreakerScope, Change, End, Gate, Rule, StartSettlement, TenantAsk, TenantSettlements};
 use kit::gate::history::{BreakerReport, RULE};
 use kit::gate::{
     FRESH, LONG, LimitedGate, ask, asking, clock, fake_gate, gate_on, limit, memory_gate,
@@ -15,7 +15,7 @@ use redis::cmd;
 use rules::answers::Quotas;
 use rules::gate::model::MARK_MS;
 use rules::limit::{Algorithm, Limit, Limits};
-use rules::scope::Labels;
+use rules::scope::{Labels, Scope};
 use rules::steering::SIGHTING_KEPT_MS;
 
 use super::instructions::canceled_job;
@@ -179,10 +179,8 @@ async fn no_call_shortens_the_life_of_a_waitlist() {
     let limits = Limits::new(limits).expect("two names");
     let gate = LimitedGate::new(gate_on(&server, "p"), limits);
     let left = || {
-        let mut keys = server.keys().into_iter();
-        let key = keys.find(|key| key.ends_with(b":line"));
-        let left = server.command(cmd("PTTL").arg(key.expect("a waitlist")));
-        redis::from_redis_value::<u64>(left).expect("a number")
+        let left = server.command(cmd("PTTL").arg("p:t:line"));
+        redis::from_redis_value::<u64>(left).expect("a waitlist")
     };
     let asked = [asking("t", &gate.limits, &[FRESH; 3])];
     let replies = gate.ask(&asked).await.expect("the gate answers");
@@ -229,6 +227,19 @@ async fn no_call_shortens_the_life_of_a_waitlist() {
     }];
     gate.settle(&settled).await.expect("it is stored");
     assert_eq!(left(), lasts, "settle");
+    // Jobs of other plans wait in the same waitlist, and in one that shares its hash.
+    let second = limit(Algorithm::SlidingWindow, 1, 1_000);
+    let path = named_limit("path", Algorithm::SlidingWindow, 9, SECOND);
+    let path = path.with_scope(Scope::Header("path".to_owned()));
+    for plan in [vec![second.clone()], vec![second, path]] {
+        let limits = Limits::new(plan).expect("two names");
+        let others = TenantAsk {
+            labels: Labels::of(&limits, |_| "x".to_owned()),
+            ..asking("t", &limits, &[FRESH; 3])
+        };
+        gate.ask(&[others]).await.expect("the gate answers");
+        assert_eq!(left(), lasts, "{limits:?}");
+    }
 }
 
 /// Pauses, closings and changed limits last for hours, in which the tenant's jobs may not ask.

@@ -90,9 +90,8 @@ impl<'a> Scopes<'a> {
         self.tallies = tallies;
         for (index, (newer, before)) in newer.into_iter().zip(&before).enumerate() {
             if newer || shared_state(&self.states[index]) != *before {
-                let needed_until = self.states[index].needed_until();
                 let newest = self.newest_window_end(index, &limits);
-                self.states[index].expires = end.max(needed_until).max(newest) + KEEP_MS;
+                self.states[index].save(end.max(newest));
             }
         }
         let closed = match base > now {
@@ -163,9 +162,7 @@ impl<'a> Scopes<'a> {
         for (index, newer) in newer.into_iter().enumerate() {
             if newer || self.states[index].waitlist != before[index] {
                 let newest = self.newest_window_end(index, &limits);
-                let state = &mut self.states[index];
-                let end = now.max(state.needed_until()).max(newest);
-                state.expires = state.expires.max(end + KEEP_MS);
+                self.states[index].save(now.max(newest));
             }
         }
     }
