@@ -48,7 +48,7 @@ if SHADOWS then
   SHADOWS.part(limits)
 end
 if SHARED then
-  SHARED.begin(limits, now)
+  SHARED.begin(limits)
 end
 
 limits.permits = ARGV[3]

@@ -173,12 +173,17 @@ local function fair_queue_whole(q, started)
   return math.max(math.floor(jobs * q.view_each / 16) - fair_queue_before(q, started + 1), 0)
 end
 
--- Clears the queue, since no flow is known to wait.
+-- Forgets what the register says, since no flow is known to wait.
+local function fair_queue_forget(q)
+  q.tag, q.joined, q.waiting, q.widest, q.seen, q.room, q.each = 0, 0, 0, 0, 0, 0, 0
+  q.known = false
+  fair_queue_view(q, 0, q.join)
+end
+
 local function fair_queue_clear(q)
   redis.call('DEL', q.fronts, q.ends, q.wides, q.idles)
-  q.tag, q.joined, q.waiting, q.widest, q.seen, q.room, q.each = 0, 0, 0, 0, 0, 0, 0
-  q.known, q.cleared = false, true
-  fair_queue_view(q, 0, q.join)
+  q.cleared = true
+  fair_queue_forget(q)
 end
 
 -- Stores the flow's front and end (`last`).

@@ -78,7 +78,7 @@ local function schedule(reply, as_it_is)
   end
   local control = waitlist
   if SHARED then
-    SHARED.look(limits)
+    SHARED.begin(limits)
     control = limits.partitions.control
   end
   local base = math.max(now, closed_until(control, as_it_is), not_before)

@@ -77,7 +77,7 @@ if SHADOWS then
   SHADOWS.part(limits)
 end
 if SHARED then
-  SHARED.look(limits)
+  SHARED.begin(limits)
 end
 
 local control = limits.partitions and limits.partitions.control or waitlist

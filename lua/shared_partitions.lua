@@ -75,20 +75,22 @@ local function shared_join(limits)
 end
 
 -- Prepares the partitions before the first decision.
-local function shared_begin(limits, now)
-  local partitions = limits.partitions
-  shared_reset(partitions, now)
-  for n, partition in ipairs(partitions) do
-    fair_queue_purge(partition.fair_queue, shared_reach(limits, n))
-    fair_queue_view(partition.fair_queue, limits_most(limits, n), shared_join(limits))
-  end
-end
-
--- Prepares the partitions in a script that writes nothing.
-local function shared_look(limits)
+local function shared_begin(limits)
   shared_reset(limits.partitions, limits.now)
   for n, partition in ipairs(limits.partitions) do
-    fair_queue_view(partition.fair_queue, limits_most(limits, n), shared_join(limits))
+    local q = partition.fair_queue
+    if limits.writing then
+      fair_queue_purge(q, shared_reach(limits, n))
+    end
+    fair_queue_view(q, limits_most(limits, n), shared_join(limits))
+    if q.waiting > 0 and not q.first then
+      -- The flows have expired before the HASH, which a pause, say, keeps for longer.
+      if limits.writing then
+        redis.call('HDEL', partition.key, 'register')
+      end
+      q.stored = nil
+      fair_queue_forget(q)
+    end
   end
 end
 
@@ -297,6 +299,6 @@ local function shared_save(limits, base, ends)
 end
 
 SHARED = {
-  load = shared_load, begin = shared_begin, look = shared_look, turn = shared_turn, give_up = shared_give_up, wide = shared_wide,
+  load = shared_load, begin = shared_begin, turn = shared_turn, give_up = shared_give_up, wide = shared_wide,
   start = shared_start, watch = shared_watch, save = shared_save, place = shared_place,
 }

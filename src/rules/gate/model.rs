@@ -68,6 +68,8 @@ pub struct State {
     marks: BTreeMap<String, u64>,
     /// When the hash of the waitlist and the fair queue expires; 0 if it does not exist.
     expires: u64,
+    /// When the flows of the fair queue expire, which is no later.
+    flows_expire: u64,
     /// Until when the calls that wrote the waitlist need it. A call of another plan may need it for
     /// a shorter time.
     kept_until: u64,
@@ -108,6 +110,9 @@ impl State {
     pub fn expire(&mut self, now: u64) -> bool {
         if self.expires <= now {
             self.forget_waitlist();
+        }
+        if self.flows_expire <= now {
+            self.fair_queue = FairQueue::default();
         }
         self.marks.retain(|_, until| *until > now);
         self.trials.retain(|_, trial| !trial.is_over(now));

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fake_redis::FakeRedis;
-use gate::{BreakerScope, Change, End, Gate, Rule, StartSettlement, TenantAsk, TenantSettlements};
+use gate::{
+    BreakerScope, Change, End, Gate, Question, Rule, StartSettlement, TenantAsk, TenantSettlements,
+};
 use kit::gate::history::{BreakerReport, RULE};
 use kit::gate::{
     FRESH, LONG, LimitedGate, ask, asking, clock, fake_gate, gate_on, limit, memory_gate,
@@ -240,6 +242,49 @@ async fn no_call_shortens_the_life_of_a_waitlist() {
         gate.ask(&[others]).await.expect("the gate answers");
         assert_eq!(left(), lasts, "{limits:?}");
     }
+}
+
+/// A long throttle keeps the hash of a shared partition, but not the flows that waited in it.
+#[tokio::test(start_paused = true)]
+async fn flows_that_expired_are_not_counted() {
+    let sliding = |name, max| named_limit(name, Algorithm::SlidingWindow, max, SECOND);
+    let path = sliding("path", 99).with_scope(Scope::Header("path".to_owned()));
+    let limits = Limits::new(vec![path, sliding("all", 3)]).expect("two names");
+    let (fake, model) = (fake_gate(limits.clone()), memory_gate(limits));
+    let expected = [(27, 3), (0, 0), (1, 1)];
+    assert_eq!(waiting_after_a_throttle(&fake).await, expected);
+    assert_eq!(waiting_after_a_throttle(&model).await, expected);
+}
+
+/// Returns the units that wait and the largest cost among them: before the flow expires, after it,
+/// and once another flow waits.
+async fn waiting_after_a_throttle(gate: &LimitedGate<impl Gate>) -> Vec<(u64, u64)> {
+    let wide = Question { cost: 3, ..FRESH };
+    let labels = |value: &str| Labels::of(&gate.limits, |_| value.to_owned());
+    let ask = async |value, asks: &[Question]| {
+        let asked = TenantAsk {
+            labels: labels(value),
+            ..asking("t", &gate.limits, asks)
+        };
+        gate.ask(&[asked]).await.expect("the gate answers");
+    };
+    let waiting = async || {
+        let (id, labels) = (tenant("t"), labels("x"));
+        let shown = gate.gate.inspect(&id, &labels, &gate.limits).await;
+        let usage = shown.expect("the gate answers").limits[1];
+        (usage.waiting, usage.widest)
+    };
+    ask("x", &[wide; 10]).await;
+    let mut all = vec![waiting().await];
+    let scope = BreakerScope::from(tenant("t"));
+    let closed = gate.block(&scope, 6 * 3_600 * SECOND, "test");
+    closed.await.expect("it is stored");
+    tokio::time::sleep(2 * 3_600 * SECOND).await;
+    all.push(waiting().await);
+    tokio::time::sleep(4 * 3_600 * SECOND).await;
+    ask("y", &[FRESH; 4]).await;
+    all.push(waiting().await);
+    all
 }
 
 /// Pauses, closings and changed limits last for hours, in which the tenant's jobs may not ask.

@@ -20,23 +20,15 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Value, cmd};
 use rules::answers::Quotas;
-use rules::layout::Layout;
 use rules::limit::{Algorithm, Limit, Limits};
 use rules::scope::Labels;
 use rules::tenant::Tenant;
 
 /// Number of histories with each set of limits.
 const HISTORIES: u32 = 30;
-/// Time in which no waitlist expires, in microseconds.
-const KEPT_US: u64 = 3_000_000_000;
-/// Time in which everything expires, in microseconds.
-const FAR_US: u64 = 60 * 86_400_000_000;
-
 /// The scripts on a Redis where keys expire by the histories' clock, and the model.
 struct Bed<C> {
     clock: Arc<AtomicU64>,
-    /// Time that has passed since everything expired, in microseconds.
-    aged_us: u64,
     server: Arc<FakeRedis>,
     fake: RedisGate,
     model: MemoryGate<C>,
@@ -57,7 +49,6 @@ fn bed() -> Bed<impl Fn() -> u64 + Send + Sync + 'static> {
         server,
         model: MemoryGate::new(read),
         clock,
-        aged_us: 0,
         calls: 0,
         given: HashMap::new(),
     }
@@ -189,39 +180,21 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Bed<C> {
                 }];
                 equal!(self, learn(&batch));
             }
-            Step::Forward { micros } => self.pass((tenant, labels), limits, *micros),
+            Step::Forward { micros } => self.forward(*micros),
             // This test has no faults; these steps let a key expire.
-            Step::Back { micros: any } => self.expire((tenant, labels), limits, *any),
-            Step::Foreign { millis_ago: any } => {
-                self.expire((tenant, labels), limits, any.unsigned_abs());
-            }
+            Step::Back { micros: any } => self.expire(*any),
+            Step::Foreign { millis_ago: any } => self.expire(any.unsigned_abs()),
             Step::Turn { .. } | Step::Limit { .. } | Step::Forget => {}
         }
         Ok(())
-    }
-
-    /// Moves the clock between steps. The flows of a shared partition may expire before their hash, an hour after
-    /// their last use at the earliest. So with shared partitions the clock passes that time in one
-    /// step, in which all keys expire.
-    fn pass(&mut self, scope: (&Tenant, &Labels), limits: &Limits, micros: u64) {
-        self.aged_us += micros;
-        let is_far = is_shared(scope, limits) && self.aged_us > KEPT_US;
-        if is_far {
-            self.aged_us = 0;
-        }
-        self.forward(if is_far { FAR_US } else { micros });
     }
 
     fn forward(&self, micros: u64) {
         self.clock.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// Moves the clock to the moment in which `any` key expires, or to the millisecond before. With
-    /// shared partitions, moves it by an arbitrary time.
-    fn expire(&mut self, scope: (&Tenant, &Labels), limits: &Limits, any: u64) {
-        if is_shared(scope, limits) {
-            return self.pass(scope, limits, 1_500 * any);
-        }
+    /// Moves the clock to the moment in which `any` key expires, or to the millisecond before.
+    fn expire(&self, any: u64) {
         let keys = self.server.keys();
         let index = usize::try_from(any / 2).expect("it fits");
         if let Some(key) = keys.get(index % keys.len().max(1)) {
@@ -233,10 +206,6 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Bed<C> {
             self.forward((left - any % 2) * 1_000);
         }
     }
-}
-
-fn is_shared((tenant, labels): (&Tenant, &Labels), limits: &Limits) -> bool {
-    !Layout::of(limits.all(), tenant, labels).shared.is_empty()
 }
 
 /// Plays a history with the same limits all the time. After a switch to longer windows, the model

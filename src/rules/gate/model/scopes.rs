@@ -91,7 +91,9 @@ impl<'a> Scopes<'a> {
         for (index, (newer, before)) in newer.into_iter().zip(&before).enumerate() {
             if newer || shared_state(&self.states[index]) != *before {
                 let newest = self.newest_window_end(index, &limits);
-                self.states[index].save(end.max(newest));
+                let state = &mut self.states[index];
+                state.save(end.max(newest));
+                state.flows_expire = state.expires;
             }
         }
         let closed = match base > now {
