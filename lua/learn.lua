@@ -3,7 +3,7 @@
 -- while the tenant is throttled. The specification is Scopes::learn in
 -- src/rules/gate/model/learn.rs, and src/rules/learned.rs. Files that must come before it:
 -- clock.lua, learned.lua, waitlist.lua, limits.lua, fair_queue.lua and shared_partitions.lua if a
--- limit is shared, and the algorithms.
+-- limit is shared, the algorithms, and set.lua.
 --
 -- KEYS[1]  the waitlist (HASH); the others as in acquire.lua
 --
@@ -40,8 +40,8 @@ local function configured()
     local max, window, burst, floor, name, algorithm, _
     max, _, _, window, _, burst, floor, _, _, _, _, name, algorithm, _, at = struct.unpack(LIMIT_FORMAT, text, at)
     all[#all + 1] = {
-      max = max, floor = floor, learns = floor < NEVER, name = name, window = window,
-      record = name .. '/' .. int(window), burst = burst, burst_follows = ALGORITHMS[algorithm].burst_follows,
+      max = max, floor = floor, learns = floor < NEVER, window = window,
+      record = name .. '/' .. int(window), burst = burst, algorithm = ALGORITHMS[algorithm],
     }
   end
   return all
@@ -54,27 +54,17 @@ if not limits then
   return { 0, now }
 end
 
+local set = limits_set(limits, waitlist)
+
 local function home(n)
   return limits[n].partition and limits.partitions[limits[n].partition] or waitlist
-end
-
--- Returns an operator's override of limit `n`, or nil.
-local function by_operator(n)
-  local control = limits.partitions and limits.partitions.control or waitlist
-  return not home(n).everybody and control.overrides and control.overrides[all[n].name] or nil
-end
-
--- Returns the max that is set for limit `n`: the configuration's or an operator's.
-local function set_max(n)
-  local set = by_operator(n)
-  return set and set.max or all[n].max
 end
 
 -- Returns the max on which learning is based: the configuration's, or an operator's if that is
 -- higher. An operator's lower max is ignored here: otherwise the learned value would be discarded
 -- when that max ends.
 local function highest(n)
-  return math.max(set_max(n), all[n].max)
+  return math.max(set[n], all[n].max)
 end
 
 -- Returns the learned state of limit `n`, or nil if none of it counts.
@@ -242,15 +232,12 @@ end
 -- Returns the effective max of limit `n` with `learned`, and the burst, as limits_load computes
 -- them.
 local function in_force(n, learned)
-  local set = by_operator(n)
-  local max, burst = all[n].max, all[n].burst
-  if set then
-    max, burst = set.max, burst == max and all[n].burst_follows and set.max or burst
-  end
+  local algorithm = all[n].algorithm
+  local max, burst = limits_with_max(algorithm, all[n].max, all[n].burst, set[n])
   -- If an operator's max is above the configured one, the learned number may expire at once.
   local most = learned and learned.ends > now and math.max(learned_most(learned, now), all[n].floor)
   if most and most < max then
-    max, burst = most, burst == max and all[n].burst_follows and most or burst
+    max, burst = limits_with_max(algorithm, max, burst, most)
   end
   return max, burst
 end
@@ -271,7 +258,7 @@ local function learn(n, learned, is_new)
   save(n, learned)
   local at = #reply
   reply[at + 1], reply[at + 2], reply[at + 3] = n - 1, limits[n].max, in_force(n, learned)
-  reply[at + 4], reply[at + 5], reply[at + 6] = set_max(n), learned and learned.ends or now, is_new and 1 or 0
+  reply[at + 4], reply[at + 5], reply[at + 6] = set[n], learned and learned.ends or now, is_new and 1 or 0
 end
 
 if ARGV[2] == 'refused' then

@@ -108,6 +108,11 @@ local function limits_own(limits, limit)
   return limit.partition and limits.partitions[limit.partition] or limits
 end
 
+-- Returns the new max, and the burst with it: a burst that is the default of `max` follows.
+local function limits_with_max(algorithm, max, burst, new)
+  return new, burst == max and algorithm.burst_follows and new or burst
+end
+
 -- Loads the limits at `now`, or returns nil if the current fixed window is not among KEYS. `jobs`
 -- is the number of jobs that the call decides on.
 local function limits_load(waitlist, now, stamp, jobs, writing)
@@ -152,20 +157,13 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
     local own = limits_own(limits, limit)
     local set = overrides and unit < 2 and not own.everybody and overrides[name]
     if set then
-      -- A burst that was the default of the old max follows the new one.
-      if burst == max and limit.algorithm.burst_follows then
-        limit.burst = set.max
-      end
-      limit.max, limit.ends = set.max, set.ends
+      limit.max, limit.burst = limits_with_max(limit.algorithm, max, burst, set.max)
+      limit.ends = set.ends
     end
     local home = limit.partition and own or waitlist
     local most = home.overrides and home.overrides[LEARNED_OF .. name .. '/' .. int(window)]
     if most and math.max(most, floor) < limit.max then
-      most = math.max(most, floor)
-      if limit.burst == limit.max and limit.algorithm.burst_follows then
-        limit.burst = most
-      end
-      limit.max = most
+      limit.max, limit.burst = limits_with_max(limit.algorithm, limit.max, limit.burst, math.max(most, floor))
     end
     if unit > 1 then
       limit.shadow = true

@@ -247,7 +247,7 @@ pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
 
 /// Feeds adaptive limits with answers of the API.
 pub fn learn(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new("learn", &["learn"]);
+    static FAMILY: Family = Family::new("learn", &["set", "learn"]);
     FAMILY.member(limits, layout)
 }
 
