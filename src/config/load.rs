@@ -203,7 +203,7 @@ mod tests {
             let restart = old.restart_keys(&new);
             match key.applies_at {
                 AppliesAt::Live => {
-                    assert!(is(&changed) == is(&new), "{} is not applied", key.path);
+                    assert_eq!(changed, new, "{} is not applied", key.path);
                     assert_eq!(restart, [""; 0], "{}", key.path);
                 }
                 AppliesAt::Restart => {
