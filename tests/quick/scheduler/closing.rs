@@ -3,7 +3,7 @@
 
 use broker::DeliverySource;
 use engine::action::{EngineSettings, JobKey};
-use gate::{BreakerScope, Standing};
+use gate::{BreakerScope, GateError, Standing};
 use handler::{Attempt, Fate, Outcome};
 use kit::SECOND;
 use rules::answers::{LimitInfo, ThrottleScope};
@@ -183,6 +183,36 @@ fn an_idle_worker_checks_the_throttle_before_it_asks() {
     assert!(done.asked.is_empty());
     assert_eq!(words(&done), ["api: look"]);
     assert!(desk.answer_reports(vec![named(5_000)]).asked.is_empty());
+}
+
+/// The API's state is on one primary of a cluster, and the tenants' state is on all of them.
+#[test]
+fn a_lost_primary_hides_another_worker_s_429_and_stops_no_tenant_of_other_primaries() {
+    let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
+    let lost = |desk: &mut Desk| {
+        let why = GateError::Unreachable("a test".to_owned());
+        desk.scheduler.reported(desk.now, Ok(vec![Err(why)]));
+        desk.step(MS * 5)
+    };
+    let done = desk.deliver(DeliverySource::Fresh, &["a"]);
+    assert_eq!(
+        (done.asked.len(), words(&done)),
+        (0, vec!["api: look".to_owned()])
+    );
+    assert_eq!(lost(&mut desk).asked.len(), 1);
+    let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
+    desk.now += SECOND * 60;
+    let done = desk.deliver(DeliverySource::Fresh, &["b"]);
+    assert_eq!(
+        (done.asked.len(), words(&done)),
+        (0, vec!["api: look".to_owned()])
+    );
+    assert_eq!(lost(&mut desk).asked.len(), 1);
+    // The worker's own 429 counts although it could not be stored.
+    desk.ended_within(MS, key, refused());
+    desk.step(SECOND);
+    assert!(lost(&mut desk).asked.is_empty());
+    assert!(desk.deliver(DeliverySource::Fresh, &["c"]).asked.is_empty());
 }
 
 #[test]

@@ -75,13 +75,16 @@ impl ApiThrottle {
         self.is_newer = false;
     }
 
-    /// Records the store's reply: all tenants are throttled for `left`, or `None` if there was no
-    /// reply. Returns true if this worker did not know the throttle.
-    pub fn store_replied(&mut self, now: Duration, left: Option<Duration>) -> bool {
+    /// Records that the store did not reply. The state counts as fresh, because a lost primary must
+    /// stop only its own tenants: in a cluster, the others' primaries still decide on their jobs.
+    pub fn store_failed(&mut self, now: Duration) {
         self.stale_at = now + STALE_AFTER;
-        let Some(left) = left else {
-            return false;
-        };
+    }
+
+    /// Records the store's reply: all tenants are throttled for `left`. Returns true if this worker
+    /// did not know the throttle.
+    pub fn store_replied(&mut self, now: Duration, left: Duration) -> bool {
+        self.stale_at = now + STALE_AFTER;
         let is_news = self.until() <= now && !left.is_zero();
         let until = if left.is_zero() { left } else { now + left };
         self.known_until = match self.is_newer {
@@ -103,25 +106,22 @@ mod tests {
         throttle.throttled(20 * SECOND);
         throttle.asked();
         // Asked before the store knew the throttle.
-        assert!(!throttle.store_replied(SECOND, Some(Duration::ZERO)));
+        assert!(!throttle.store_replied(SECOND, Duration::ZERO));
         assert_eq!(throttle.until(), 20 * SECOND);
         throttle.asked();
         throttle.stored(20 * SECOND);
-        throttle.store_replied(2 * SECOND, Some(Duration::ZERO));
+        throttle.store_replied(2 * SECOND, Duration::ZERO);
         assert_eq!(
             throttle.until(),
             20 * SECOND,
             "it may have been asked before"
         );
         throttle.asked();
-        throttle.store_replied(3 * SECOND, Some(Duration::ZERO));
+        throttle.store_replied(3 * SECOND, Duration::ZERO);
         assert_eq!(throttle.until(), Duration::ZERO);
         throttle.asked();
-        assert!(
-            throttle.store_replied(4 * SECOND, Some(SECOND)),
-            "that is news"
-        );
-        assert!(!throttle.store_replied(4 * SECOND, Some(SECOND)));
+        assert!(throttle.store_replied(4 * SECOND, SECOND), "that is news");
+        assert!(!throttle.store_replied(4 * SECOND, SECOND));
         assert_eq!(throttle.until(), 5 * SECOND);
     }
 
@@ -132,8 +132,7 @@ mod tests {
         assert!(!throttle.should_ask(SECOND, || false) && !throttle.is_stale(SECOND));
         assert!(!throttle.should_ask(SECOND + SECOND / 2, || true));
         assert!(throttle.should_ask(2 * SECOND, || true) && throttle.is_stale(2 * SECOND));
-        // A failed request must not hold up jobs: the gate is asked anyway.
-        throttle.store_replied(2 * SECOND, None);
+        throttle.store_failed(2 * SECOND);
         assert!(!throttle.is_stale(3 * SECOND) && throttle.is_stale(4 * SECOND));
         // A throttled worker keeps asking, regardless of the limits in force.
         throttle.throttled(60 * SECOND);

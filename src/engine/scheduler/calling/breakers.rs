@@ -474,7 +474,7 @@ impl Breakers {
                 let Some(Ok(standing)) = standings.next() else {
                     open = open.filter(|open| *open);
                     if scope == BreakerScope::Api {
-                        self.api_throttle.store_replied(now, None);
+                        self.api_throttle.store_failed(now);
                         if self.api == ApiBreaker::Asking {
                             let next_check = now + QUERY_INTERVAL;
                             self.api = ApiBreaker::Open {
@@ -503,7 +503,7 @@ impl Breakers {
                     BreakerScope::Api => {
                         let left = standing.named_until_ms.saturating_sub(standing.now_ms);
                         let left = Duration::from_millis(left);
-                        if self.api_throttle.store_replied(now, Some(left)) {
+                        if self.api_throttle.store_replied(now, left) {
                             outcomes.push(ReportOutcome::Closed(left, standing.reason.clone()));
                         }
                         let has_failures = standing.failures > 0 || self.has_unreported_failures();
