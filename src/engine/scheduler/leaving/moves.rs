@@ -24,15 +24,15 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest wait between two retries of a publish.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// Maximum wait of a message whose target has failed [`MIN_FAILURES`] times. After that, a result
-/// whose publisher named the target is given up, and a job takes another route.
+/// whose publisher named the target is given up, and a job takes another route. A job over which
+/// RabbitMQ closes the channel returns to its queue.
 const STUCK_PATIENCE: Duration = Duration::from_secs(30);
+/// [`STUCK_PATIENCE`] for a result for the configured exchange, for the only message that waits for
+/// one of our queues, and for a dead letter over which RabbitMQ closes the channel. If RabbitMQ
+/// takes back unacked deliveries sooner, `leaving/hold_limit.rs` ends the move.
+const MAX_STUCK_PATIENCE: Duration = Duration::from_secs(600);
 /// Minimum number of failures before a message stops waiting for its target.
 const MIN_FAILURES: u32 = 3;
-/// [`STUCK_PATIENCE`] for results whose exchange the operator named, and for the only message that
-/// waits for one of our queues. It stays below 30 minutes: RabbitMQ then takes back unacked
-/// deliveries, and their jobs would be called again. A dead letter over which RabbitMQ closes the
-/// channel is also retried for this time, other such messages for [`STUCK_PATIENCE`].
-const MAX_STUCK_PATIENCE: Duration = Duration::from_secs(600);
 /// The longest wait between two tries of a message over which RabbitMQ closes the channel.
 const MAX_REFUSED_PAUSE: Duration = Duration::from_secs(60);
 
@@ -355,14 +355,13 @@ impl Moves {
         Some(is_news)
     }
 
-    /// Returns true if a result has waited long enough to be given up.
-    pub fn is_over(&self, now: Duration, key: JobKey) -> bool {
-        let patience = match self.are_targets_named {
-            true => STUCK_PATIENCE,
-            false => MAX_STUCK_PATIENCE,
+    /// Returns true if a refused result is given up: at once if its publisher named the target, else
+    /// after [`MAX_STUCK_PATIENCE`], in which the operator may fix the configured exchange.
+    pub fn gives_up_refused_result(&self, now: Duration, key: JobKey) -> bool {
+        let is_old = |entry: &MoveEntry| {
+            entry.failures >= MIN_FAILURES && entry.of.since + MAX_STUCK_PATIENCE <= now
         };
-        let entry = self.all.get(&key);
-        entry.is_some_and(|it| it.failures >= MIN_FAILURES && it.of.since + patience <= now)
+        self.are_targets_named || self.all.get(&key).is_some_and(is_old)
     }
 
     /// Returns the message to publish, or `None` while its result comes first.

@@ -255,7 +255,7 @@ impl Scheduler {
                     self.result_ended(now, key, ResultOutcome::Unroutable)
                 }
                 Err(PublishError::Refused(_) | PublishError::Forbidden(_))
-                    if self.is_given_up(now, key) =>
+                    if self.moves.gives_up_refused_result(now, key) =>
                 {
                     self.result_ended(now, key, ResultOutcome::Refused);
                 }
@@ -293,15 +293,6 @@ impl Scheduler {
     ) {
         let is_news = self.moves.failed(now, key, &why).unwrap_or_default();
         self.facts.push(BrokerFact::PublishFailed(why, is_news));
-    }
-
-    /// Returns true if a result is given up after a refusal, in which RabbitMQ closes the
-    /// connection. A result is not tried again if its publisher named the target. The operator may
-    /// fix a configured exchange, so its results are tried for longer.
-    fn is_given_up(&self, now: Duration, key: JobKey) -> bool {
-        let results = self.settings.results.as_ref();
-        results.is_some_and(|results| results.to == ResultTarget::ReplyTo)
-            || self.moves.is_over(now, key)
     }
 }
 

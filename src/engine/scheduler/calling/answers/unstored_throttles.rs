@@ -6,11 +6,9 @@ use std::time::Duration;
 
 use crate::action::Block;
 use rules::failures::breaker::BreakerScope;
-use rules::failures::retry::pause;
 
-/// Delay before the first retry. It doubles with each failure up to the longest.
+/// Delay before the first retry. It doubles with each failure.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
-const MAX_RETRY_DELAY: Duration = Duration::from_millis(25_600);
 /// Maximum number of retries, which take 25 s together. A worker that still can't store the
 /// throttle starts nothing either, unless the store refuses only this kind of write.
 const MAX_RETRIES: u32 = 8;
@@ -43,12 +41,15 @@ impl UnstoredThrottles {
 
     /// Schedules a retry for `block`. Returns false if it is given up.
     pub fn failed(&mut self, now: Duration, mut block: Block) -> bool {
-        block.failures += 1;
-        let at = now + pause(FIRST_RETRY_DELAY, MAX_RETRY_DELAY, block.failures);
-        block.key = None;
-        if block.failures > MAX_RETRIES || block.until <= at {
+        if block.failures == MAX_RETRIES {
             return false;
         }
+        let at = now + FIRST_RETRY_DELAY * (1 << block.failures);
+        if block.until <= at {
+            return false;
+        }
+        block.failures += 1;
+        block.key = None;
         if let Some((_, known)) = self.waiting.get_mut(&block.scope) {
             if known.until < block.until {
                 *known = Block {
