@@ -440,8 +440,9 @@ impl Moves {
         returned
     }
 
-    /// Prepares for the end of the worker: if the target of a called job's result is stuck, the job
-    /// ends without the result, so that it is not called again.
+    /// Prepares for the end of the worker: a job whose result waits for a stuck target that its
+    /// publisher named ends without it, so that it is not called again. Results for the configured
+    /// exchange still wait, and their jobs run again if the worker ends first.
     pub fn drain(&mut self) {
         self.ends = true;
         if !self.stuck.is_empty() {

@@ -351,6 +351,25 @@ fn a_lost_connection_is_not_the_targets_fault_and_a_worker_that_ends_waits_for_n
 }
 
 #[test]
+fn any_number_of_results_for_the_configured_exchange_waits_for_ten_minutes_even_in_a_worker_that_ends()
+ {
+    let mut desk = Desk::new(false);
+    let keys: Vec<JobKey> = (0..PREFETCH).map(|_| desk.reply("a", "asker").0).collect();
+    keys.iter().for_each(|key| desk.must_fail(*key));
+    desk.moves.drain();
+    let mut over = Vec::new();
+    while over.is_empty() {
+        let due = desk.due();
+        for key in Desk::sent(&due.next) {
+            desk.must_fail(key);
+        }
+        over = due.overdue;
+    }
+    assert_eq!((desk.now - SECOND).as_secs(), 600);
+    assert!(over.len() >= PREFETCH - 1, "{}", over.len());
+}
+
+#[test]
 fn a_move_is_forgotten_with_its_session() {
     let mut desk = Desk::new(true);
     let (key, _) = desk.begin(to("jobs.dead"));
