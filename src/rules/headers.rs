@@ -31,8 +31,8 @@ pub const PRIORITY: &str = "x-sluicegate-priority";
 /// The routing key that a job was first published with, unless it is the work queue's name. A delay
 /// queue changes the routing key.
 pub const ROUTING_KEY: &str = "x-sluicegate-routing-key";
-/// When a job was first called and not finished, by the store's clock, in milliseconds since the
-/// epoch.
+/// When a job first failed or was throttled, by the store's clock, in milliseconds since the epoch.
+/// A connection that could not be opened counts, so this may precede the first call.
 pub const FIRST_CALL: &str = "x-sluicegate-first-call";
 /// The number of known crashes of a job that was redelivered before it went through a delay queue.
 /// RabbitMQ does not mark it as redelivered after that.
@@ -259,9 +259,9 @@ pub fn ended(expired: bool, attempt: u32, reason: &str) -> Headers {
     headers
 }
 
-/// Returns the header of a job whose first call did not finish it.
-pub fn called(first_call_ms: u64) -> (&'static str, HeaderValue) {
-    (FIRST_CALL, int(first_call_ms))
+/// Returns the header of a job that has failed or was throttled.
+pub fn first_failure(first_failure_ms: u64) -> (&'static str, HeaderValue) {
+    (FIRST_CALL, int(first_failure_ms))
 }
 
 /// Returns the header of a job in a delay queue.

@@ -226,9 +226,9 @@ pub struct Claims {
     pub is_first: bool,
     /// The time until which the job may be called.
     pub expiry: Expiry,
-    /// When the job was first called and not finished, by the store's clock (milliseconds since the
+    /// When the job first failed or was throttled, by the store's clock (milliseconds since the
     /// epoch).
-    pub first_call_ms: Option<u64>,
+    pub first_failure_ms: Option<u64>,
     /// The trip through the delay queue that the job came from.
     pub trip: Option<Trip>,
     /// The number of known crashes, if the job was redelivered, so that its calls may crash workers

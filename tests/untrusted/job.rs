@@ -285,7 +285,7 @@ fn bounded(message: &Message, claims: &Claims, returned: bool, policy: &Policy) 
         assert_eq!(ours, (1, None, None), "a publisher's word counts");
         assert_eq!(claims.trip, None, "a publisher's word counts");
         assert!(!claims.is_first, "a publisher's word counts");
-        let crashes = (claims.first_call_ms, claims.suspect);
+        let crashes = (claims.first_failure_ms, claims.suspect);
         assert_eq!(crashes, (None, None), "a publisher's word counts");
     }
     if let Some(dedupe) = &claims.dedupe {
@@ -323,7 +323,7 @@ fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
     set.push(headers::trip(trip));
     let key = HeaderValue::Text(message.routing_key.clone());
     set.push((headers::ROUTING_KEY, key));
-    set.extend(claims.first_call_ms.map(headers::called));
+    set.extend(claims.first_failure_ms.map(headers::first_failure));
     let mut back = (message.clone())
         .for_republish()
         .with_headers(&set, &headers::OURS)

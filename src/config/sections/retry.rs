@@ -29,9 +29,9 @@ keys! {
         .default("7d")
         .example("1h")
         .live()
-        .about("Time after its first call after which a job that still fails or is throttled \
-            (429) becomes a dead letter.")
-        .note("Waiting before the first call does not count.");
+        .about("Time after its first failure or throttle (429) after which a job that still fails \
+            or is throttled becomes a dead letter.")
+        .note("A connection that could not be opened is a failure. Earlier waiting does not count.");
     MAX_CRASHES: u32 = integer::<_, 0, 1_000>("retry.max-crashes", "crashes")
         .default("5")
         .example("0")

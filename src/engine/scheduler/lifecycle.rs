@@ -479,7 +479,7 @@ impl Scheduler {
         if let Some(job) = self.jobs.remove(&key) {
             self.waiting.forget(key);
             headers.extend(job::lasting(&job.claims));
-            headers.extend(job.claims.first_call_ms.map(headers::called));
+            headers.extend(job.claims.first_failure_ms.map(headers::first_failure));
             // The handler has ended, so the message has no other owner.
             let message = Arc::unwrap_or_clone(job.message);
             let of = Move::new(now, (job.tag, job.since), Some(job.claims.tenant), reply);

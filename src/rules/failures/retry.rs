@@ -15,7 +15,7 @@ pub struct RetryPolicy {
     pub initial_interval: Duration,
     /// The maximum wait.
     pub max_interval: Duration,
-    /// Time after its first call at which a job that still fails, or that the API still refuses, is
+    /// Time after its first failure or throttle at which a job that still fails or is throttled is
     /// given up.
     pub give_up_after: Duration,
     /// Maximum number of calls of one job that may crash their worker, from its second delivery on;

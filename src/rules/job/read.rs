@@ -80,7 +80,7 @@ pub fn read_with(
         dedupe,
         is_first,
         expiry: expiry.with_deadline(deadline_ms),
-        first_call_ms: None,
+        first_failure_ms: None,
         trip: None,
         suspect: None,
         promise: None,
@@ -159,7 +159,7 @@ fn read_own_headers(message: &impl Envelope, claims: &mut Claims) {
         at_ms,
         within_ms: within.unwrap_or(u64::MAX),
     });
-    claims.first_call_ms = number(headers::FIRST_CALL);
+    claims.first_failure_ms = number(headers::FIRST_CALL);
     claims.trip = match message.header(headers::TRIP) {
         Field::Text(text) => headers::read_trip(text),
         _ => None,

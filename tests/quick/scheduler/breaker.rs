@@ -471,7 +471,9 @@ fn long_waits_for_the_api_move_to_a_delay_queue_without_an_attempt() {
 fn jobs_that_fail_or_are_refused_for_too_long_are_given_up() {
     let throttled = || Attempt::from(throttled(Some(SECOND)));
     let failing = || failed(Trouble::Failing);
-    for attempt in [&failing as &dyn Fn() -> Attempt, &throttled] {
+    // It uses no attempt, so nothing else ends a job whose host never answers.
+    let unreachable = || failed(Trouble::Unreachable);
+    for attempt in [&failing as &dyn Fn() -> Attempt, &throttled, &unreachable] {
         let first = i64::try_from(STORE_MS).expect("small") - 7 * 86_400_000;
         for (age_ms, is_given_up) in [(-1_000, false), (0, true)] {
             let mut desk = desk();

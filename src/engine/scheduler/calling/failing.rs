@@ -127,7 +127,7 @@ impl Scheduler {
             self.could_call();
         }
         if matches!(outcome, Outcome::Retry { .. } | Outcome::Throttled { .. }) {
-            self.note_call(now, key);
+            self.note_failure(now, key);
         }
         let Some(job) = self.jobs.get(&key).filter(|_| self.breakers.are_enabled()) else {
             return false;
@@ -263,11 +263,11 @@ impl Scheduler {
         self.delay_in_queue(now, key, wait);
     }
 
-    /// Records the time of a job's first call, if the job goes on.
-    pub(super) fn note_call(&mut self, now: Duration, key: JobKey) {
+    /// Records the time of a job's first failure or throttle.
+    fn note_failure(&mut self, now: Duration, key: JobKey) {
         let store_now = self.clock.at_least(now);
         if let Some(job) = self.jobs.get_mut(&key) {
-            job.claims.first_call_ms = job.claims.first_call_ms.or(store_now);
+            job.claims.first_failure_ms = job.claims.first_failure_ms.or(store_now);
         }
     }
 
@@ -279,7 +279,7 @@ impl Scheduler {
         key: JobKey,
         reason: &str,
     ) -> bool {
-        let first = self.jobs.get(&key).and_then(|e| e.claims.first_call_ms);
+        let first = self.jobs.get(&key).and_then(|e| e.claims.first_failure_ms);
         let (Some(first), Some(store_now)) = (first, self.clock.at_least(now)) else {
             return false;
         };
@@ -289,7 +289,7 @@ impl Scheduler {
             return false;
         }
         let reason = format!(
-            "gave up {give_up_after:?} after its first call (retry.give-up-after): {reason}"
+            "gave up {give_up_after:?} after its first failure (retry.give-up-after): {reason}"
         );
         self.bury(now, key, Death::GivenUp, &reason);
         true

@@ -115,7 +115,7 @@ impl Scheduler {
         };
         let tenant = job.claims.tenant.as_str().to_owned();
         own.push((headers::TENANT, HeaderValue::Text(tenant)));
-        own.extend(job.claims.first_call_ms.map(headers::called));
+        own.extend(job.claims.first_failure_ms.map(headers::first_failure));
         let span = self.result_span(key, &mut own);
         let job = self.jobs.get(&key)?;
         let reply = self.reply_for(&job.message, own, last_call);
