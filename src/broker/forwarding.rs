@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::{PublishError, Reply};
+use super::{ExternalMessage, PublishError};
 
 /// Publishes jobs and receives their ends.
 pub trait Forwarding: Send + Sync + 'static {
@@ -30,7 +30,10 @@ pub trait Forwarding: Send + Sync + 'static {
     /// # Errors
     /// After [`PublishError::Unconfirmed`] or [`PublishError::Down`] a queue may have the job.
     /// After any other error, none has it.
-    fn publish(&self, outgoing: Reply) -> impl Future<Output = Result<(), PublishError>> + Send;
+    fn publish(
+        &self,
+        outgoing: ExternalMessage,
+    ) -> impl Future<Output = Result<(), PublishError>> + Send;
 }
 
 /// The registered tokens and the calls that wait for them.

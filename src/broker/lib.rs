@@ -92,10 +92,10 @@ pub struct Outgoing {
     pub message: Message,
 }
 
-/// A job's result or a forwarded job. Its target is not ours and may not exist. It is persistent,
-/// and mandatory unless it goes to a client's direct reply-to.
+/// A message to a target that is not ours and may not exist: a job's result, or a forwarded job. It
+/// is persistent, and mandatory unless it goes to a client's direct reply-to.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Reply {
+pub struct ExternalMessage {
     /// The exchange's name. Empty for the default exchange, whose routing keys are names of queues.
     pub exchange: Arc<str>,
     /// The routing key.
@@ -104,7 +104,7 @@ pub struct Reply {
     pub message: Message,
 }
 
-impl Reply {
+impl ExternalMessage {
     /// Prefix of the names of clients' direct reply-to targets.
     const DIRECT: &str = "amq.rabbitmq.reply-to.";
 
@@ -187,9 +187,9 @@ pub trait Broker: Send + Sync + 'static {
     /// Publishes results and waits for all of their confirms. Returns the outcomes in the order of
     /// `batch`. A result whose target does not exist is [`PublishError::Returned`] and affects no
     /// other result. Its time is bounded like that of [`Broker::publish`].
-    fn reply(
+    fn publish_results(
         &self,
-        batch: Vec<Reply>,
+        batch: Vec<ExternalMessage>,
     ) -> impl Future<Output = Vec<Result<(), PublishError>>> + Send;
 
     /// Acks deliveries. Ignores stale tags. On an error the broker delivers them again.

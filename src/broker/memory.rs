@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::{Broker, BrokerEvent, Message, Outgoing, PublishError, Reply, Tag};
+use crate::{Broker, BrokerEvent, ExternalMessage, Message, Outgoing, PublishError, Tag};
 use rules::delays::{DelayLevels, QueueNames};
 use server::MemoryServerState;
 
@@ -137,9 +137,9 @@ impl MemoryBroker {
     }
 
     /// Returns the results in `queue`.
-    pub fn replies(&self, queue: &str) -> Vec<Message> {
+    pub fn results(&self, queue: &str) -> Vec<Message> {
         let state = self.server.lock();
-        state.replies.get(queue).cloned().unwrap_or_default()
+        state.results.get(queue).cloned().unwrap_or_default()
     }
 
     /// Ends this client's session. The next one begins after `outage`.
@@ -157,11 +157,11 @@ impl Broker for MemoryBroker {
         batch.into_iter().map(publish).collect()
     }
 
-    async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
+    async fn publish_results(&self, batch: Vec<ExternalMessage>) -> Vec<Result<(), PublishError>> {
         tokio::task::yield_now().await;
         let mut state = self.server.lock();
-        let reply = |reply| state.reply(self.client, reply);
-        batch.into_iter().map(reply).collect()
+        let publish = |result| state.publish_external(self.client, result);
+        batch.into_iter().map(publish).collect()
     }
 
     async fn ack(&self, tags: Vec<Tag>) {

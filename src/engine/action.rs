@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use broker::{Outgoing, Reply, Tag};
+use broker::{ExternalMessage, Outgoing, Tag};
 use gate::fleet::EnforcedPolicies;
 use gate::fleet::registry::ClockReading;
 use gate::{
@@ -163,9 +163,9 @@ pub enum Action {
     },
     /// Publish, then call [`super::scheduler::Scheduler::moved`] with the result of each.
     Publish(Vec<(JobKey, Outgoing)>),
-    /// Publish results, then call [`super::scheduler::Scheduler::replied_to`] with the outcome of
-    /// each.
-    Reply(Vec<(JobKey, Reply)>),
+    /// Publish results, then call [`super::scheduler::Scheduler::results_published`] with the
+    /// outcome of each.
+    PublishResults(Vec<(JobKey, ExternalMessage)>),
     /// Ack these. No report follows.
     Ack(Vec<Tag>),
     /// Return these deliveries to their queues, which deliver them again. No report follows.

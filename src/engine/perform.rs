@@ -16,14 +16,14 @@ use crate::action::{Action, JobKey};
 use crate::calls;
 use crate::reports::TaskReport;
 use crate::watch::CallWatch;
-use broker::{Broker, Outgoing, Reply, Tag};
+use broker::{Broker, ExternalMessage, Outgoing, Tag};
 use gate::Gate;
 use handler::{LateEnd, Permit, PreparingHandler};
 use rules::job::Job;
 use rules::timing::lateness::CallCheck;
 
 /// Results for one target, and the keys of their jobs.
-type TargetReplies = (Vec<JobKey>, Vec<Reply>);
+type TargetResults = (Vec<JobKey>, Vec<ExternalMessage>);
 
 /// Unanswered results for direct reply-to targets. Removing one stops its publish, so that a result
 /// that was given up does not delay others.
@@ -31,13 +31,13 @@ pub(super) type DirectResults = HashMap<JobKey, oneshot::Sender<()>, RandomState
 
 /// Splits results by target, in order of first appearance, so that no result waits for a confirm of
 /// another queue. Results for direct reply-to targets, which can be given up, are alone.
-fn by_target(batch: Vec<(JobKey, Reply)>) -> Vec<TargetReplies> {
+fn by_target(batch: Vec<(JobKey, ExternalMessage)>) -> Vec<TargetResults> {
     let mut indexes = HashMap::new();
-    let mut all: Vec<TargetReplies> = Vec::new();
+    let mut all: Vec<TargetResults> = Vec::new();
     for (key, message) in batch {
         let target = (message.exchange.clone(), message.routing_key.clone());
         let mut new = || {
-            all.push(TargetReplies::default());
+            all.push(TargetResults::default());
             all.len() - 1
         };
         let index = match message.is_direct() {
@@ -75,7 +75,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
                 Action::TakeFew => self.engine.broker.take_few().await,
                 Action::TakeNew(enabled) => self.engine.broker.take_new(enabled).await,
                 Action::Publish(batch) => self.publish(batch),
-                Action::Reply(batch) => self.reply(batch),
+                Action::PublishResults(batch) => self.publish_results(batch),
                 Action::Ask(shard, batch) => self.ask_gate(shard, batch),
                 Action::Settle(shard, batch) => self.settle(shard, batch),
                 Action::Suspect(shard, batch) => self.store_notes(shard, batch),
@@ -128,16 +128,16 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
     }
 
     /// Publishes results.
-    fn reply(&mut self, batch: Vec<(JobKey, Reply)>) {
-        for (keys, replies) in by_target(batch) {
+    fn publish_results(&mut self, batch: Vec<(JobKey, ExternalMessage)>) {
+        for (keys, messages) in by_target(batch) {
             let broker = Arc::clone(&self.engine.broker);
-            let is_direct = replies.iter().any(Reply::is_direct);
+            let is_direct = messages.iter().any(ExternalMessage::is_direct);
             let (wanted, given_up) = is_direct.then(oneshot::channel).unzip();
             self.direct.extend(keys.first().copied().zip(wanted));
             self.tasks.spawn(async move {
                 let results = tokio::select! {
                     biased;
-                    results = broker.reply(replies) => results,
+                    results = broker.publish_results(messages) => results,
                     _ = OptionFuture::from(given_up), if is_direct => Vec::new(),
                 };
                 TaskReport::Replied(keys.into_iter().zip(results).collect())

@@ -52,7 +52,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> EngineLoop<B, G, H> {
             TaskReport::Sighted(result) => scheduler.sighted(now, &result),
             TaskReport::Replied(results) => {
                 (results.iter()).for_each(|(key, _)| _ = self.direct.remove(key));
-                scheduler.replied_to(now, results);
+                scheduler.results_published(now, results);
             }
             TaskReport::Moved(results) => scheduler.moved(now, results),
             TaskReport::Prepared(key, result, took) => {

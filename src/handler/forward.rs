@@ -16,7 +16,7 @@ use super::verdicts::{self, retry, unprepared};
 use super::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler, Trouble};
 use broker::amqp::Forwarder;
 use broker::forwarding::{ExpectedEnd, Forwarding};
-use broker::{BrokerError, Message, PublishError, Reply};
+use broker::{BrokerError, ExternalMessage, Message, PublishError};
 use config::{self, Config, Forward};
 use rules::decision::LEASE_MS;
 use rules::delays::{DelayLevels, QueueNames};
@@ -74,7 +74,7 @@ impl<F: Forwarding> ForwardHandler<F> {
 
     /// Returns the message to forward, and the handle that waits for the job's end if there is one.
     /// The error says why the job can never be forwarded.
-    fn outgoing(&self, job: &Job) -> Result<(Reply, Option<ExpectedEnd>), String> {
+    fn outgoing(&self, job: &Job) -> Result<(ExternalMessage, Option<ExpectedEnd>), String> {
         let key = match &self.routing_key {
             None => job.routing_key().to_owned(),
             Some(key) => match &key.of_jobs {
@@ -93,7 +93,7 @@ impl<F: Forwarding> ForwardHandler<F> {
                 "it would come back: dispatch.forward sends it to {key}, a queue of Sluicegate"
             ));
         }
-        if Reply::is_direct_target(&self.exchange, &key) {
+        if ExternalMessage::is_direct_target(&self.exchange, &key) {
             return Err(format!(
                 "dispatch.forward would send it to {key}, a client's direct reply-to, which is \
                 not a queue and may drop it"
@@ -112,7 +112,7 @@ impl<F: Forwarding> ForwardHandler<F> {
             job.traceparent()
                 .map(|text| (headers::TRACEPARENT, HeaderValue::Text(text))),
         );
-        let outgoing = Reply {
+        let outgoing = ExternalMessage {
             exchange: Arc::clone(&self.exchange),
             routing_key: key.into(),
             message: message.for_workers(&set),
@@ -290,7 +290,7 @@ mod tests {
             self.0.expect(token)
         }
 
-        async fn publish(&self, outgoing: Reply) -> Result<(), PublishError> {
+        async fn publish(&self, outgoing: ExternalMessage) -> Result<(), PublishError> {
             let Field::Text(token) = outgoing.message.header(headers::DONE_TOKEN) else {
                 panic!("there is no token");
             };

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use broker::{Broker, BrokerEvent, Delivery, DeliverySource, Outgoing, PublishError, Reply, Tag};
+use broker::{
+    Broker, BrokerEvent, Delivery, DeliverySource, ExternalMessage, Outgoing, PublishError, Tag,
+};
 use engine::{Engine, Stop};
 use telemetry::metrics::Metrics;
 use tokio::sync::mpsc::{self, Receiver, Sender};
@@ -49,7 +51,7 @@ impl Broker for AckRecorder {
         self.published.lock().expect("no panic").extend(batch);
         answers
     }
-    async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
+    async fn publish_results(&self, batch: Vec<ExternalMessage>) -> Vec<Result<(), PublishError>> {
         batch.iter().map(|_| Ok(())).collect()
     }
     async fn ack(&self, tags: Vec<Tag>) {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use broker::{Broker, BrokerEvent, DeliverySource, Outgoing, PublishError, Reply, Tag};
+use broker::{Broker, BrokerEvent, DeliverySource, ExternalMessage, Outgoing, PublishError, Tag};
 use engine::action::{EngineSettings, ResultSettings, ResultTarget, Update};
 use engine::scheduler::Scheduler;
 use engine::{Engine, EngineEnd, Stop};
@@ -491,7 +491,7 @@ impl Broker for PanickingBroker {
     async fn publish(&self, _: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
         panic!("a bug")
     }
-    async fn reply(&self, _: Vec<Reply>) -> Vec<Result<(), PublishError>> {
+    async fn publish_results(&self, _: Vec<ExternalMessage>) -> Vec<Result<(), PublishError>> {
         Vec::new()
     }
     async fn ack(&self, _: Vec<Tag>) {}
@@ -539,7 +539,7 @@ impl Broker for SilentBroker {
     async fn publish(&self, _: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
         Vec::new()
     }
-    async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
+    async fn publish_results(&self, batch: Vec<ExternalMessage>) -> Vec<Result<(), PublishError>> {
         struct Awaited<'a>(&'a AtomicUsize, usize);
         impl Drop for Awaited<'_> {
             fn drop(&mut self) {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::memory::{MemoryBroker, PublishFault};
-use broker::{Broker, BrokerEvent, Delivery, DeliverySource, Outgoing, PublishError, Reply, Tag};
+use broker::{
+    Broker, BrokerEvent, Delivery, DeliverySource, ExternalMessage, Outgoing, PublishError, Tag,
+};
 use rules::headers;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -102,23 +104,23 @@ impl Broker for SimBroker {
         .await
     }
 
-    async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
+    async fn publish_results(&self, batch: Vec<ExternalMessage>) -> Vec<Result<(), PublishError>> {
         let Self(life) = self;
         let world = Arc::clone(&life.world);
         let name = life.name.clone();
-        for reply in &batch {
-            results::look_at(&world, reply);
+        for result in &batch {
+            results::look_at(&world, result);
         }
         self.send(
             batch,
-            "reply",
-            move |broker, batch: Vec<Reply>| async move {
-                let results = broker.reply(batch.clone()).await;
-                for (reply, result) in batch.iter().zip(&results) {
-                    let id = reply.message.id().unwrap_or_default();
-                    world.note(format_args!("{name} tells of {id}: {result:?}"));
+            "publish_results",
+            move |broker, batch: Vec<ExternalMessage>| async move {
+                let answers = broker.publish_results(batch.clone()).await;
+                for (result, answer) in batch.iter().zip(&answers) {
+                    let id = result.message.id().unwrap_or_default();
+                    world.note(format_args!("{name} tells of {id}: {answer:?}"));
                 }
-                results
+                answers
             },
         )
         .await

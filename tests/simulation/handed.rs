@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use broker::forwarding::{ExpectedEnd, Forwarding};
-use broker::{PublishError, Reply};
+use broker::{ExternalMessage, PublishError};
 use bytes::Bytes;
 use config::{Forward, RoutingKey};
 use handler::forward::ForwardHandler;
@@ -126,7 +126,7 @@ impl Forwarding for Workers {
         self.life.ends.expect(token)
     }
 
-    async fn publish(&self, outgoing: Reply) -> Result<(), PublishError> {
+    async fn publish(&self, outgoing: ExternalMessage) -> Result<(), PublishError> {
         let Self { life, job } = self;
         let world = &life.world;
         let Field::Text(token) = outgoing.message.header(DONE_TOKEN) else {

@@ -18,7 +18,7 @@
 //! | `gate.settle` | as above | as above | one tenant's settlement or its answer is lost | repeated, arrives again |
 //! | `gate.block`, `.advertised`, `.learn`, `.report`, `.suspect`, `.dedupe`, `.sighted` | as above | unreachable | done, answer lost | repeated |
 //! | `broker.publish` | each way, beyond its patience | refused, returned, no session | each message or its confirm is lost independently | sent again after a lost confirm |
-//! | `broker.reply` ([`results`]) | as above | refused, no session | as above | as above |
+//! | `broker.publish_results` ([`results`]) | as above | refused, no session | as above | as above |
 //! | `broker.ack` | after the session, too | lost with the session | some arrive, then the session ends | stale tags |
 //! | `broker.stop_consuming`, `.close` | before and after the call | with the session | the broker learns late that a worker is gone | |
 //! | broker events | late, behind a full channel | the session ends, for a while | | redelivered to others |

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use broker::memory::{MemoryBroker, PublishFault};
-use broker::{Message, Outgoing, Reply};
+use broker::{ExternalMessage, Message, Outgoing};
 use engine::action::{ResultSettings, ResultTarget};
 use rules::headers::RESULT;
 use rules::job::Field;
@@ -51,14 +51,14 @@ fn ended(message: &Message) -> &str {
 
 /// Checks that a "done" result follows its job's call, and that only a job with a dedupe key has
 /// the result "duplicate".
-pub fn look_at(world: &World, reply: &Reply) {
-    let id = reply.message.id().unwrap_or_default();
+pub fn look_at(world: &World, result: &ExternalMessage) {
+    let id = result.message.id().unwrap_or_default();
     let mut history = world.history();
-    let (done, ended) = (history.job(id).done, ended(&reply.message));
+    let (done, ended) = (history.job(id).done, ended(&result.message));
     let is_true = match ended {
         "dead" => true,
         "done" => done,
-        "duplicate" => starts::may_be_duplicate(&world.plan, &reply.message),
+        "duplicate" => starts::may_be_duplicate(&world.plan, &result.message),
         _ => false,
     };
     if !is_true {
@@ -72,7 +72,7 @@ pub fn check_results(world: &World) {
         return;
     }
     let mut results_by_job: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for result in world.server.replies(QUEUE) {
+    for result in world.server.results(QUEUE) {
         let id = result.id().unwrap_or_default().to_owned();
         results_by_job
             .entry(id)

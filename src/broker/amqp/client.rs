@@ -9,7 +9,7 @@ use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
 use tokio::sync::Mutex;
 
-use super::confirm::ConfirmChannel;
+use super::confirm_channel::ConfirmChannel;
 use super::connection::AmqpLink;
 use super::inventory::depth;
 use super::nodes::Nodes;

@@ -13,10 +13,10 @@ use lapin::{Channel, Consumer};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::attempts::Attempts;
 use super::connection::AmqpLink;
 use super::inventory::depth;
 use super::nodes::NodeRotation;
-use super::supervise::Attempts;
 use super::{BrokerState, WantedDeliveries, existing, timeout};
 use crate::{BrokerError, BrokerEvent, Delivery, DeliverySource, Message, Tag};
 use rules::delays::QueueNames;

@@ -21,15 +21,15 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::confirm::Publishing;
+use super::attempts::Attempts;
+use super::confirm_channel::Publishing;
 use super::connection::AmqpLink;
 use super::inventory::{depth, not_found};
 use super::lane::{LaneEnd, OnlyLane};
 use super::nodes::{NodeRotation, Nodes};
 use super::publish::{PublishRequests, Publisher};
-use super::supervise::Attempts;
 use crate::forwarding::{ExpectedEnd, Forwarding, PendingEnds};
-use crate::{BrokerError, Message, PublishError, Reply};
+use crate::{BrokerError, ExternalMessage, Message, PublishError};
 use runtime::tasks::WatchedTask;
 
 /// The connection's name in logs and in RabbitMQ's tools.
@@ -49,7 +49,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A job for workers of another system. Unlike a result, it must reach a queue.
 #[derive(Debug)]
-struct Handover(Reply);
+struct Handover(ExternalMessage);
 
 impl Publishing for Handover {
     fn exchange(&self) -> &str {
@@ -138,7 +138,7 @@ impl Forwarding for Forwarder {
         self.state.ends.expect(token)
     }
 
-    async fn publish(&self, outgoing: Reply) -> Result<(), PublishError> {
+    async fn publish(&self, outgoing: ExternalMessage) -> Result<(), PublishError> {
         let mut answers = self.publisher.publish(vec![Handover(outgoing)]).await;
         answers.pop().unwrap_or(Err(PublishError::Nacked))
     }

@@ -13,7 +13,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
 use super::BrokerState;
-use super::confirm::{Answer, ConfirmChannel, Publishing, SentBatch, down};
+use super::confirm_channel::{Answer, ConfirmChannel, Publishing, SentBatch, down};
 use super::connection::AmqpLink;
 use super::publish::{Batch, PublishRequests};
 use crate::{BrokerError, PublishError};

@@ -8,23 +8,23 @@
 //! deliveries nor fails fast, and it replays consumers and publishes on its own.
 
 mod ack;
+mod attempts;
 mod backlog;
 mod client;
-mod confirm;
-mod confirms;
+mod confirm_channel;
+mod confirm_times;
 mod connection;
 mod consume;
 pub mod content;
 mod existing;
+mod external;
 mod forward;
 mod inventory;
 mod lane;
 mod nodes;
 mod publish;
 mod refused_targets;
-mod replies;
 pub mod screen;
-mod supervise;
 mod timeout;
 
 use std::sync::{Arc, Mutex};
@@ -34,14 +34,16 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use client::{Client, FetchedMessage, REPLY_TO, Replies};
-pub use confirms::{Confirms, MOVED_AT_ONCE, confirms};
+pub use confirm_times::{Confirms, MOVED_AT_ONCE, confirms};
 pub use forward::{Forwarder, target_exists};
 pub use inventory::{Inventory, QueueState, in_use, inventory};
 
 use crate::topology::Topology;
-use crate::{Broker, BrokerError, BrokerEvent, Outgoing, PublishError, QueueBacklog, Reply, Tag};
+use crate::{
+    Broker, BrokerError, BrokerEvent, ExternalMessage, Outgoing, PublishError, QueueBacklog, Tag,
+};
 use ack::Acks;
-use confirm::{Answer, Publishing};
+use confirm_channel::{Answer, Publishing};
 use nodes::Nodes;
 use publish::Publisher;
 use rules::delays::{DelayLevels, QueueNames};
@@ -67,8 +69,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct AmqpBroker {
     moves: Publisher<Outgoing>,
     letters: Publisher<Outgoing>,
-    results: Publisher<Reply>,
-    direct_results: Publisher<Reply>,
+    results: Publisher<ExternalMessage>,
+    direct_results: Publisher<ExternalMessage>,
     shared: Arc<BrokerState>,
     supervisors: Vec<WatchedTask>,
 }
@@ -161,7 +163,7 @@ impl AmqpBroker {
             let (publisher, requests) = Publisher::new();
             let shared = shared.clone();
             supervisors.push(WatchedTask::spawn(async move {
-                replies::supervise((name, &shared.nodes), &shared.closed, requests).await;
+                external::supervise((name, &shared.nodes), &shared.closed, requests).await;
                 NO_WORK_LEFT
             }));
             publisher
@@ -222,10 +224,10 @@ impl Broker for AmqpBroker {
         publish_split(batch, is_letter, [&self.letters, &self.moves]).await
     }
 
-    async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
+    async fn publish_results(&self, batch: Vec<ExternalMessage>) -> Vec<Result<(), PublishError>> {
         publish_split(
             batch,
-            Reply::is_direct,
+            ExternalMessage::is_direct,
             [&self.direct_results, &self.results],
         )
         .await

@@ -10,11 +10,11 @@ use tokio::sync::{Mutex, Notify, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::confirm::{Answer, Publishing, down};
+use super::attempts::Attempts;
+use super::confirm_channel::{Answer, Publishing, down};
 use super::lane::{Lane, LaneEnd};
 use super::nodes::NodeRotation;
 use super::refused_targets::RefusedTargets;
-use super::supervise::Attempts;
 use super::{BrokerState, backlog};
 use crate::{BrokerError, Outgoing, PublishError};
 
@@ -33,11 +33,11 @@ const PUBLISH_TIMEOUT: Duration = Duration::from_secs(15);
 /// The connection's name in logs and in RabbitMQ's tools.
 const NAME: &str = "sluicegate publish";
 
-/// A queued message. If `reply` is dropped, the caller learns that the connection was lost.
+/// A queued message. If `answer` is dropped, the caller learns that the connection was lost.
 #[derive(Debug)]
 struct PublishRequest<M> {
     outgoing: M,
-    reply: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<Answer>,
 }
 
 /// The receiving end of the queue of requests. It outlives sessions.
@@ -64,7 +64,7 @@ pub(super) struct Batch<M> {
 impl<M> Batch<M> {
     fn of(requests: impl IntoIterator<Item = PublishRequest<M>>) -> Self {
         let (messages, callers) = (requests.into_iter())
-            .map(|request| (request.outgoing, Some(request.reply)))
+            .map(|request| (request.outgoing, Some(request.answer)))
             .unzip();
         Self { messages, callers }
     }
@@ -151,19 +151,19 @@ impl<M: Publishing> Publisher<M> {
             until: Instant::now() + PUBLISH_TIMEOUT,
             blocked: self.blocked.clone(),
         };
-        let mut replies = Vec::with_capacity(batch.len());
+        let mut receivers = Vec::with_capacity(batch.len());
         for outgoing in batch {
-            let (reply, answer) = oneshot::channel();
-            // A send that fails or times out drops the request and its `reply`, so `answer` returns
-            // an error below.
-            let sending = self.requests.send(PublishRequest { outgoing, reply });
+            let (answer, receiver) = oneshot::channel();
+            // A send that fails or times out drops the request and its `answer`, so `receiver`
+            // returns an error below.
+            let sending = self.requests.send(PublishRequest { outgoing, answer });
             let _ = deadline.wait(sending).await;
             self.wanted.notify_one();
-            replies.push(answer);
+            receivers.push(receiver);
         }
-        let mut answers = Vec::with_capacity(replies.len());
-        for reply in replies {
-            answers.push(match deadline.wait(reply).await {
+        let mut answers = Vec::with_capacity(receivers.len());
+        for receiver in receivers {
+            answers.push(match deadline.wait(receiver).await {
                 Some(Ok(answer)) => answer,
                 Some(Err(_)) => Err(down("it was lost or closed before the confirm")),
                 None => Err(down("no confirm in time")),
@@ -275,10 +275,10 @@ impl<M: Publishing> PublishRequests<M> {
         match reason {
             Some(reason) => {
                 // The caller may have given up.
-                let _ = request.reply.send(Err(PublishError::Refused(reason)));
+                let _ = request.answer.send(Err(PublishError::Refused(reason)));
                 None
             }
-            None => (!request.reply.is_closed()).then_some(request),
+            None => (!request.answer.is_closed()).then_some(request),
         }
     }
 
@@ -288,7 +288,7 @@ impl<M: Publishing> PublishRequests<M> {
         let left = all.filter_map(|(outgoing, caller)| {
             Some(PublishRequest {
                 outgoing,
-                reply: caller?,
+                answer: caller?,
             })
         });
         self.alone().extend(left);

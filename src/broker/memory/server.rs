@@ -15,7 +15,7 @@ use super::client::MemoryClient;
 use super::queue::{MemoryQueue, StoredMessage};
 use super::{FaultPlan, PublishFault};
 use crate::message::as_sent;
-use crate::{BrokerEvent, DeliverySource, Message, Outgoing, PublishError, Reply, Tag};
+use crate::{BrokerEvent, DeliverySource, ExternalMessage, Message, Outgoing, PublishError, Tag};
 use rules::delays::{DelayLevels, QueueNames};
 
 /// The result of [`MemoryServerState::step`] for one client.
@@ -43,7 +43,7 @@ pub(super) struct MemoryServerState {
     /// The queue to which each exchange and key lead, for queues that are not the worker's own.
     bound: HashMap<(String, String), String>,
     /// The messages in queues that are not the worker's own.
-    pub replies: HashMap<String, Vec<Message>>,
+    pub results: HashMap<String, Vec<Message>>,
     clients: Vec<MemoryClient>,
     last_number: u64,
     /// Buffer for [`MemoryQueue::add`].
@@ -73,7 +73,7 @@ impl MemoryServerState {
             sources,
             missing: HashSet::new(),
             bound: HashMap::new(),
-            replies: HashMap::new(),
+            results: HashMap::new(),
             clients: Vec::new(),
             last_number: 0,
             paper: Vec::new(),
@@ -115,24 +115,28 @@ impl MemoryServerState {
 
     /// Publishes a result like [`MemoryServerState::publish`]. The plan sees it as a message to the
     /// queue that its key names.
-    pub fn reply(&mut self, client: usize, reply: Reply) -> Result<(), PublishError> {
+    pub fn publish_external(
+        &mut self,
+        client: usize,
+        outgoing: ExternalMessage,
+    ) -> Result<(), PublishError> {
         self.publishes += 1;
         if self.clients[client].is_down(Instant::now()) {
             return Err(PublishError::Down("no session".to_owned()));
         }
         let lost = || PublishError::Down("injected".to_owned());
         let shown = Outgoing {
-            queue: Arc::clone(&reply.routing_key),
-            message: reply.message.clone(),
+            queue: Arc::clone(&outgoing.routing_key),
+            message: outgoing.message.clone(),
         };
         match (self.plan)(self.publishes, &shown) {
-            None => self.route(reply),
-            Some(PublishFault::LoseConfirm) => self.route(reply).and_then(|()| Err(lost())),
+            None => self.route(outgoing),
+            Some(PublishFault::LoseConfirm) => self.route(outgoing).and_then(|()| Err(lost())),
             Some(PublishFault::LosePublish) => Err(lost()),
             Some(PublishFault::Nack) => Err(PublishError::Nacked),
             Some(PublishFault::Return) => Err(PublishError::Returned),
             Some(PublishFault::Disconnect) => {
-                let routed = self.route(reply);
+                let routed = self.route(outgoing);
                 self.disconnect(client, Duration::ZERO);
                 routed.and_then(|()| Err(lost()))
             }
@@ -140,20 +144,20 @@ impl MemoryServerState {
     }
 
     /// Stores a result in its queue, which may be one of the worker's own.
-    fn route(&mut self, reply: Reply) -> Result<(), PublishError> {
-        let (exchange, key) = (&reply.exchange, &reply.routing_key);
+    fn route(&mut self, outgoing: ExternalMessage) -> Result<(), PublishError> {
+        let (exchange, key) = (&outgoing.exchange, &outgoing.routing_key);
         if exchange.is_empty() && self.numbers.contains_key(key) {
             return self.store(Outgoing {
                 queue: Arc::clone(key),
-                message: reply.message,
+                message: outgoing.message,
             });
         }
         let bound = self.bound.get(&(exchange.to_string(), key.to_string()));
         let queue = bound.ok_or(PublishError::Returned)?;
-        let mut message = reply.message;
+        let mut message = outgoing.message;
         message.routing_key = key.to_string();
         message.properties = as_sent(message.properties);
-        self.replies.entry(queue.clone()).or_default().push(message);
+        self.results.entry(queue.clone()).or_default().push(message);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::action::{Action, JobKey};
-use broker::{Outgoing, Reply, Tag};
+use broker::{ExternalMessage, Outgoing, Tag};
 
 /// Actions that were not taken yet.
 #[derive(Debug, Default)]
@@ -12,7 +12,7 @@ pub(super) struct Agenda {
     /// Jobs whose prepared calls, or results for direct reply-to targets, are not needed.
     released: Vec<JobKey>,
     actions: Vec<Action>,
-    replies: Vec<(JobKey, Reply)>,
+    results: Vec<(JobKey, ExternalMessage)>,
     publishes: Vec<(JobKey, Outgoing)>,
     /// Messages whose confirms must not delay others, by queue.
     separate: BTreeMap<Arc<str>, Vec<(JobKey, Outgoing)>>,
@@ -33,8 +33,8 @@ impl Agenda {
     }
 
     /// Publishes a result.
-    pub(super) fn reply(&mut self, reply: (JobKey, Reply)) {
-        self.replies.push(reply);
+    pub(super) fn publish_result(&mut self, result: (JobKey, ExternalMessage)) {
+        self.results.push(result);
     }
 
     /// Publishes a message.
@@ -72,7 +72,7 @@ impl Agenda {
         self.released.extend(jobs);
         // Sorted into the order of arrival; the map has no stable order.
         self.released.sort_unstable();
-        self.replies.clear();
+        self.results.clear();
         self.publishes.clear();
         self.separate.clear();
         self.acks.clear();
@@ -87,8 +87,8 @@ impl Agenda {
             actions.push(Action::Release(std::mem::take(&mut self.released)));
         }
         actions.append(&mut self.actions);
-        if !self.replies.is_empty() {
-            actions.push(Action::Reply(std::mem::take(&mut self.replies)));
+        if !self.results.is_empty() {
+            actions.push(Action::PublishResults(std::mem::take(&mut self.results)));
         }
         if !self.publishes.is_empty() {
             actions.push(Action::Publish(std::mem::take(&mut self.publishes)));

@@ -22,7 +22,7 @@ use super::leaving::moves::Move;
 use super::queues::QueuePosition;
 use crate::action::{Action, JobKey};
 use crate::facts::{BrokerFact, Death, Decision, GateFact, JobFact};
-use broker::{Delivery, DeliverySource, Message, PublishError, Reply};
+use broker::{Delivery, DeliverySource, ExternalMessage, Message, PublishError};
 use gate::{Answer, GateError, Receipt, Replies, ShardId, TenantReply};
 use handler::{Attempt, Fate, Outcome};
 use rules::headers::{self, HeaderValue, Headers};
@@ -155,7 +155,7 @@ impl Scheduler {
         let took = now.saturating_sub(round.asked_at);
         self.facts.push(GateFact::Answered(took, result.is_ok()));
         match result {
-            Ok(replies) => self.replied(now, shard, round, replies),
+            Ok(replies) => self.gate_replied(now, shard, round, replies),
             Err(why) => self.undecided_round(now, &round, &why),
         }
         // A probe that started is known as such by now, so this releases only a probe that did not
@@ -164,7 +164,7 @@ impl Scheduler {
     }
 
     /// Handles each tenant's reply: the gate has decided, or could not (`asking::undecided`).
-    fn replied(&mut self, now: Duration, shard: ShardId, round: RoundTrip, replies: Replies) {
+    fn gate_replied(&mut self, now: Duration, shard: ShardId, round: RoundTrip, replies: Replies) {
         self.admission.record_answer();
         self.settlement.answers(now, shard);
         let (asked_at, lapsed) = (round.asked_at, round.lapsed);
@@ -462,8 +462,8 @@ impl Scheduler {
         let headers = headers::dead(job.claims.attempt, reason, self.clock.at_least(now));
         self.trace_death(now, key);
         let dead = Arc::clone(&self.settings.names.dead);
-        let reply = self.result_of_job(key, Some((death, reason)));
-        self.leave(now, key, (dead, headers), reply);
+        let result = self.result_of_job(key, Some((death, reason)));
+        self.leave(now, key, (dead, headers), result);
     }
 
     /// Step 9b: moves a dead letter or a delayed job out of memory, as a message on its way to
@@ -473,7 +473,7 @@ impl Scheduler {
         now: Duration,
         key: JobKey,
         (queue, mut headers): (Arc<str>, Headers),
-        reply: Option<Reply>,
+        result: Option<ExternalMessage>,
     ) {
         self.release_slot(key);
         if let Some(job) = self.jobs.remove(&key) {
@@ -482,7 +482,7 @@ impl Scheduler {
             headers.extend(job.claims.first_failure_ms.map(headers::first_failure));
             // The handler has ended, so the message has no other owner.
             let message = Arc::unwrap_or_clone(job.message);
-            let of = Move::new(now, (job.tag, job.since), Some(job.claims.tenant), reply);
+            let of = Move::new(now, (job.tag, job.since), Some(job.claims.tenant), result);
             self.publish(now, key, (of, message), (queue, headers));
         }
     }

@@ -14,7 +14,7 @@ pub mod tls;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use broker::{Broker, BrokerEvent, DeliverySource, Outgoing, PublishError, Reply};
+use broker::{Broker, BrokerEvent, DeliverySource, ExternalMessage, Outgoing, PublishError};
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, ShortString};
@@ -213,7 +213,7 @@ async fn a_missing_queue_returns_the_message<B: Broker>(mut bed: Bed<B>) {
 async fn results_reach_their_targets_and_an_unroutable_one_harms_no_other<B: Broker>(
     mut bed: Bed<B>,
 ) {
-    let reply = |exchange: &str, key: &str, id: &str| Reply {
+    let result = |exchange: &str, key: &str, id: &str| ExternalMessage {
         exchange: exchange.into(),
         routing_key: key.into(),
         message: message(id),
@@ -221,14 +221,14 @@ async fn results_reach_their_targets_and_an_unroutable_one_harms_no_other<B: Bro
     bed.nothing_but_a_marker().await;
     let work = bed.names.fresh.clone();
     let batch = vec![
-        reply("", "no such queue", "a"),
-        reply("", &work, "b"),
-        reply("", &"q".repeat(300), "c"),
-        reply("", &work, "a"),
+        result("", "no such queue", "a"),
+        result("", &work, "b"),
+        result("", &"q".repeat(300), "c"),
+        result("", &work, "a"),
     ];
     let returned = Err(PublishError::Returned);
     let expected = [returned.clone(), Ok(()), returned.clone(), Ok(())];
-    assert_eq!(bed.broker.reply(batch).await, expected);
+    assert_eq!(bed.broker.publish_results(batch).await, expected);
     let taken = bed.take(2).await;
     assert_eq!(ids(&taken), ["b", "a"]);
     for delivery in &taken {
@@ -239,21 +239,26 @@ async fn results_reach_their_targets_and_an_unroutable_one_harms_no_other<B: Bro
     // RabbitMQ.
     for exchange in ["amq.direct", "no such exchange", "no such exchange"] {
         let key = kit::servers::unique("key");
-        let batch = vec![reply(exchange, &key, "a"), reply(exchange, &key, "b")];
-        let answers = bed.broker.reply(batch).await;
+        let batch = vec![result(exchange, &key, "a"), result(exchange, &key, "b")];
+        let answers = bed.broker.publish_results(batch).await;
         assert_eq!(answers, [returned.clone(), returned.clone()], "{exchange}");
     }
     assert_eq!(
-        bed.broker.reply(vec![reply("", &work, "d")]).await,
+        bed.broker
+            .publish_results(vec![result("", &work, "d")])
+            .await,
         [Ok(())]
     );
     let taken = bed.take(1).await;
     assert_eq!(taken[0].tag.session, bed.session, "no session was lost");
     bed.broker.ack(tags(&taken)).await;
     bed.nothing_but_a_marker().await;
-    assert_eq!(bed.broker.reply(Vec::new()).await, []);
+    assert_eq!(bed.broker.publish_results(Vec::new()).await, []);
     bed.broker.close().await;
-    let answers = bed.broker.reply(vec![reply("", &work, "e")]).await;
+    let answers = bed
+        .broker
+        .publish_results(vec![result("", &work, "e")])
+        .await;
     assert!(matches!(answers[..], [Err(PublishError::Down(_))]));
 }
 

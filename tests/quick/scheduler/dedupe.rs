@@ -50,8 +50,8 @@ fn the_first_job_continues_and_duplicates_are_acked_with_results() {
     assert!(one.owner != two.owner && !one.seen_before);
     let done = answer_dedupe(&mut desk, vec![DedupeAnswer::First, DUPLICATE]);
     assert_eq!(done.asked[0].asks.len(), 1);
-    let [(key, reply)] = &done.replies[..] else {
-        panic!("{:?}", done.replies);
+    let [(key, reply)] = &done.results[..] else {
+        panic!("{:?}", done.results);
     };
     assert_eq!(
         reply.message.header("x-sluicegate-result"),
@@ -62,7 +62,8 @@ fn the_first_job_continues_and_duplicates_are_acked_with_results() {
         Field::Text("2")
     );
     assert!(done.acked.is_empty(), "its result goes first");
-    desk.scheduler.replied_to(desk.now, vec![(*key, Ok(()))]);
+    desk.scheduler
+        .results_published(desk.now, vec![(*key, Ok(()))]);
     assert_eq!(desk.actions().acked, [2]);
     let facts = desk.scheduler.take_facts();
     let duplicates = facts

@@ -23,7 +23,7 @@ mod waking;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::{Delivery, DeliverySource, Message, Outgoing, PublishError, Reply, Tag};
+use broker::{Delivery, DeliverySource, ExternalMessage, Message, Outgoing, PublishError, Tag};
 use bytes::Bytes;
 use engine::action::{Action, Block, EngineSettings, JobKey, LiveSettings};
 use engine::facts::{Fact, TenantFact};
@@ -68,7 +68,7 @@ pub struct Done {
     pub released: Vec<JobKey>,
     pub published: Vec<(JobKey, Outgoing)>,
     /// Results.
-    pub replies: Vec<(JobKey, Reply)>,
+    pub results: Vec<(JobKey, ExternalMessage)>,
     pub acked: Vec<u64>,
     /// Deliveries that went back to their queues.
     pub given_back: Vec<u64>,
@@ -187,7 +187,7 @@ impl Desk {
                 Action::TakeFew => done.takes_few += 1,
                 Action::TakeNew(enabled) => done.new.push(enabled),
                 Action::Sighted(batch) => done.sighted.extend(batch),
-                Action::Reply(batch) => done.replies.extend(batch),
+                Action::PublishResults(batch) => done.results.extend(batch),
                 Action::Publish(batch) => done.published.extend(batch),
                 Action::Settle(_, batch) => done.settled.extend(batch),
                 Action::Await { permit, lease, .. } => done.awaited.push((permit, lease)),

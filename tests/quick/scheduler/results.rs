@@ -1,6 +1,6 @@
 //! Results: the report about a job's end, its receiver, and that the ack comes last.
 
-use broker::{DeliverySource, Message, PublishError, Reply};
+use broker::{DeliverySource, ExternalMessage, Message, PublishError};
 use engine::action::{JobKey, ResultSettings, ResultTarget};
 use engine::facts::{BrokerFact, Fact, ResultOutcome};
 use handler::{ApiAnswer, Attempt, Outcome};
@@ -58,16 +58,16 @@ fn answered(outcome: Outcome) -> Attempt {
 }
 
 #[track_caller]
-fn one(done: &Done) -> (JobKey, &Reply) {
-    let [(key, reply)] = &done.replies[..] else {
-        panic!("one result, not {:?}", done.replies);
+fn one(done: &Done) -> (JobKey, &ExternalMessage) {
+    let [(key, result)] = &done.results[..] else {
+        panic!("one result, not {:?}", done.results);
     };
     assert!(done.acked.is_empty() && done.published.is_empty());
-    (*key, reply)
+    (*key, result)
 }
 
-fn text<'a>(reply: &'a Reply, name: &str) -> &'a str {
-    match reply.message.header(name) {
+fn text<'a>(result: &'a ExternalMessage, name: &str) -> &'a str {
+    match result.message.header(name) {
         Field::Text(text) => text,
         other => panic!("{name}: {other:?}"),
     }
@@ -91,15 +91,15 @@ fn a_job_is_acked_when_its_result_is_confirmed() {
         let attempt = answered(Outcome::Done);
         desk.scheduler.finished(desk.now, key, 15 * MS, attempt);
         let done = desk.actions();
-        let (key, reply) = one(&done);
-        assert_eq!((&*reply.exchange, &*reply.routing_key), target);
-        let properties = &reply.message.properties;
+        let (key, result) = one(&done);
+        assert_eq!((&*result.exchange, &*result.routing_key), target);
+        let properties = &result.message.properties;
         let of = |name: &Option<lapin::types::ShortString>| name.as_ref().map(|n| n.to_string());
         assert_eq!(of(properties.correlation_id()).as_deref(), Some("c"));
-        assert_eq!(reply.message.id(), Some("7"));
-        assert_eq!(reply.message.content_type(), Some("text/plain"));
+        assert_eq!(result.message.id(), Some("7"));
+        assert_eq!(result.message.content_type(), Some("text/plain"));
         assert_eq!(*properties.delivery_mode(), Some(2));
-        assert_eq!(reply.message.body, "01234567");
+        assert_eq!(result.message.body, "01234567");
         for (name, expected) in [
             ("x-sluicegate-result", "done"),
             ("x-sluicegate-tenant", "a"),
@@ -107,7 +107,7 @@ fn a_job_is_acked_when_its_result_is_confirmed() {
             ("x-sluicegate-truncated", "true"),
             ("x-answer-location", "/orders/7"),
         ] {
-            assert_eq!(text(reply, name), expected);
+            assert_eq!(text(result, name), expected);
         }
         let store_ms = i64::try_from(STORE_MS).expect("small");
         for (name, expected) in [
@@ -117,12 +117,13 @@ fn a_job_is_acked_when_its_result_is_confirmed() {
             ("x-sluicegate-called", store_ms + 5),
             ("x-sluicegate-answered", store_ms + 20),
         ] {
-            assert_eq!(reply.message.header(name), Field::Int(expected), "{name}");
+            assert_eq!(result.message.header(name), Field::Int(expected), "{name}");
         }
-        assert_eq!(reply.message.header("x-answer-long"), Field::Missing);
-        assert_eq!(reply.message.header("x-sluicegate-reason"), Field::Missing);
+        assert_eq!(result.message.header("x-answer-long"), Field::Missing);
+        assert_eq!(result.message.header("x-sluicegate-reason"), Field::Missing);
         assert!(!desk.scheduler.is_idle(), "a worker that ends waits for it");
-        desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
+        desk.scheduler
+            .results_published(desk.now, vec![(key, Ok(()))]);
         let published = |fact: &Fact| matches!(fact, Fact::Broker(BrokerFact::ResultPublished));
         assert!(desk.scheduler.take_facts().iter().any(published));
         assert_eq!(desk.actions().acked, [1]);
@@ -136,19 +137,24 @@ fn the_result_of_a_dead_letter_goes_first_then_the_letter_then_the_ack() {
     let key = start(&mut desk, job("asker"));
     let attempt = answered(reject());
     let done = desk.ended(key, attempt);
-    let (key, reply) = one(&done);
-    assert_eq!(text(reply, "x-sluicegate-result"), "dead");
-    assert_eq!(text(reply, "x-sluicegate-reason"), "no such order");
-    assert_eq!(reply.message.header("x-sluicegate-status"), Field::Int(201));
-    desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
+    let (key, result) = one(&done);
+    assert_eq!(text(result, "x-sluicegate-result"), "dead");
+    assert_eq!(text(result, "x-sluicegate-reason"), "no such order");
+    assert_eq!(
+        result.message.header("x-sluicegate-status"),
+        Field::Int(201)
+    );
+    desk.scheduler
+        .results_published(desk.now, vec![(key, Ok(()))]);
     let done = desk.actions();
     assert!(done.acked.is_empty());
     let (_, letter) = &done.published[0];
     assert_eq!(&*letter.queue, "jobs.dead");
-    // A replayed job also requests a reply.
+    // A replayed job also requests a result.
     assert_eq!(letter.message.reply_to(), Some("asker"));
-    // A second reply does nothing, and neither does a second confirm.
-    desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
+    // A second answer does nothing, and neither does a second confirm.
+    desk.scheduler
+        .results_published(desk.now, vec![(key, Ok(()))]);
     let again = desk.actions();
     assert!(again.published.is_empty() && again.acked.is_empty());
     assert_eq!(desk.confirmed(key).acked, [1]);
@@ -160,26 +166,27 @@ fn the_result_of_a_dead_letter_goes_first_then_the_letter_then_the_ack() {
 fn invalid_messages_and_expired_jobs_have_results() {
     let mut desk = desk(ResultTarget::ReplyTo);
     let key = start(&mut desk, job("asker"));
-    let key = desk.ended(key, Outcome::Done).replies[0].0;
-    desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
+    let key = desk.ended(key, Outcome::Done).results[0].0;
+    desk.scheduler
+        .results_published(desk.now, vec![(key, Ok(()))]);
     desk.actions();
 
     let mut nobody = job("asker").with_headers(&[], &["x-tenant"]);
     nobody.properties = nobody.properties.with_message_id("8".into());
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![nobody]);
-    let (_, reply) = one(&done);
-    assert_eq!(text(reply, "x-sluicegate-result"), "dead");
-    assert!(text(reply, "x-sluicegate-reason").contains("x-tenant"));
-    assert_eq!(reply.message.header("x-sluicegate-tenant"), Field::Missing);
+    let (_, result) = one(&done);
+    assert_eq!(text(result, "x-sluicegate-result"), "dead");
+    assert!(text(result, "x-sluicegate-reason").contains("x-tenant"));
+    assert_eq!(result.message.header("x-sluicegate-tenant"), Field::Missing);
 
     let mut late = job("asker");
     late.properties = late.properties.with_expiration("1000".into());
     // The job was published long ago.
     let done = desk.deliver_messages(DeliverySource::Fresh, vec![late]);
-    let (_, reply) = one(&done);
-    assert_eq!(text(reply, "x-sluicegate-result"), "expired");
-    assert!(text(reply, "x-sluicegate-reason").starts_with("expired"));
-    assert_eq!(reply.message.header("x-sluicegate-status"), Field::Missing);
+    let (_, result) = one(&done);
+    assert_eq!(text(result, "x-sluicegate-result"), "expired");
+    assert!(text(result, "x-sluicegate-reason").starts_with("expired"));
+    assert_eq!(result.message.header("x-sluicegate-status"), Field::Missing);
 }
 
 #[test]
@@ -193,7 +200,7 @@ fn intermediate_outcomes_have_no_result_and_their_answers_are_dropped() {
     ] {
         let key = start(&mut desk, job("asker"));
         let done = desk.ended(key, answered(outcome));
-        assert!(done.replies.is_empty());
+        assert!(done.results.is_empty());
         for (block, _) in done.blocked {
             desk.scheduler.blocked(desk.now, block, Ok(()));
         }
@@ -205,11 +212,11 @@ fn intermediate_outcomes_have_no_result_and_their_answers_are_dropped() {
     let mut desk = desk_with_attempts(1);
     let key = start(&mut desk, job("asker"));
     let done = desk.ended(key, retry("no answer"));
-    let (_, reply) = one(&done);
-    assert_eq!(text(reply, "x-sluicegate-result"), "dead");
-    assert!(text(reply, "x-sluicegate-reason").starts_with("gave up after 1 attempts"));
-    assert_eq!(reply.message.header("x-sluicegate-status"), Field::Missing);
-    assert!(reply.message.body.is_empty());
+    let (_, result) = one(&done);
+    assert_eq!(text(result, "x-sluicegate-result"), "dead");
+    assert!(text(result, "x-sluicegate-reason").starts_with("gave up after 1 attempts"));
+    assert_eq!(result.message.header("x-sluicegate-status"), Field::Missing);
+    assert!(result.message.body.is_empty());
 }
 
 fn desk_with_attempts(max: u32) -> Desk {
@@ -227,12 +234,12 @@ fn jobs_without_a_result_target_have_no_result() {
     let mut plain = Desk::new(4);
     let key = start(&mut plain, job("asker"));
     let done = plain.ended(key, answered(Outcome::Done));
-    assert_eq!((done.replies.len(), &done.acked[..]), (0, &[1][..]));
+    assert_eq!((done.results.len(), &done.acked[..]), (0, &[1][..]));
 
     let mut desk = desk(ResultTarget::ReplyTo);
     let key = desk.start_one();
     let done = desk.ended(key, answered(Outcome::Done));
-    assert_eq!((done.replies.len(), &done.acked[..]), (0, &[1][..]));
+    assert_eq!((done.results.len(), &done.acked[..]), (0, &[1][..]));
 }
 
 #[test]
@@ -241,7 +248,7 @@ fn a_job_that_names_a_queue_of_the_workers_is_done_without_a_result() {
         let mut desk = desk(ResultTarget::ReplyTo);
         let key = start(&mut desk, job(queue));
         let done = desk.ended(key, answered(Outcome::Done));
-        assert_eq!((done.replies.len(), &done.acked[..]), (0, &[1][..]));
+        assert_eq!((done.results.len(), &done.acked[..]), (0, &[1][..]));
         let lost = |fact: &Fact| {
             let sent = ResultOutcome::Unroutable;
             matches!(fact, Fact::Broker(BrokerFact::ResultLost { sent: s, is_news: true, .. }) if *s == sent)
@@ -258,15 +265,17 @@ fn a_result_without_a_target_is_counted_and_an_unconfirmed_one_is_resent() {
     let (key, first) = one(&done);
     let first = first.clone();
     let down = PublishError::Down("cut".to_owned());
-    desk.scheduler.replied_to(desk.now, vec![(key, Err(down))]);
+    desk.scheduler
+        .results_published(desk.now, vec![(key, Err(down))]);
     let done = desk.actions();
-    assert!(done.acked.is_empty() && done.replies.is_empty());
+    assert!(done.acked.is_empty() && done.results.is_empty());
     let done = desk.step(100 * MS);
     let (key, again) = one(&done);
     assert_eq!(*again, first);
     let returned = Err(PublishError::Returned);
     desk.scheduler.take_facts();
-    desk.scheduler.replied_to(desk.now, vec![(key, returned)]);
+    desk.scheduler
+        .results_published(desk.now, vec![(key, returned)]);
     assert_eq!(desk.actions().acked, [1]);
     let facts = desk.scheduler.take_facts();
     let [Fact::Broker(BrokerFact::ResultLost { sent, is_news, .. })] = &facts[..] else {
@@ -292,9 +301,9 @@ fn a_rejected_result_is_given_up_after_a_bound() {
         let key = start(&mut desk, job("asker"));
         let (mut done, began) = (desk.ended(key, answered(Outcome::Done)), desk.now);
         while done.acked.is_empty() {
-            if let [(key, _)] = done.replies[..] {
+            if let [(key, _)] = done.results[..] {
                 let result = vec![(key, Err(why.clone()))];
-                desk.scheduler.replied_to(desk.now, result);
+                desk.scheduler.results_published(desk.now, result);
                 done = desk.actions();
             } else {
                 done = desk.step(SECOND);
@@ -326,25 +335,26 @@ fn a_job_that_was_called_ends_though_too_many_results_wait() {
         let key = start(&mut desk, job("asker"));
         keys.extend(
             desk.ended(key, answered(Outcome::Done))
-                .replies
+                .results
                 .into_iter()
                 .map(|(key, _)| key),
         );
     }
     let failed = (keys.iter()).map(|key| (*key, Err(PublishError::Unconfirmed)));
-    desk.scheduler.replied_to(desk.now, failed.collect());
+    desk.scheduler.results_published(desk.now, failed.collect());
     let done = desk.step(MS);
     assert_eq!(done.acked.len(), 30 - share);
     // No result is sent before it is known whether another attempt follows.
-    assert!(done.replies.is_empty());
+    assert!(done.results.is_empty());
     let key = start(&mut desk, job("asker"));
-    assert!(desk.ended(key, answered(Outcome::Done)).replies.is_empty());
+    assert!(desk.ended(key, answered(Outcome::Done)).results.is_empty());
     let tried = desk.step(SECOND);
-    let [(key, _)] = tried.replies[..] else {
-        panic!("{:?}", tried.replies)
+    let [(key, _)] = tried.results[..] else {
+        panic!("{:?}", tried.results)
     };
-    desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
-    assert!(desk.actions().replies.len() >= share - 1);
+    desk.scheduler
+        .results_published(desk.now, vec![(key, Ok(()))]);
+    assert!(desk.actions().results.len() >= share - 1);
 }
 
 /// Publishers name many direct reply-to targets over which RabbitMQ closes the connection.
@@ -368,10 +378,10 @@ fn a_late_answer_to_a_result_that_was_given_up_changes_nothing() {
         Err(PublishError::Refused("541".to_owned())),
     ];
     let late = keys.iter().copied().zip(late).collect();
-    desk.scheduler.replied_to(desk.now, late);
+    desk.scheduler.results_published(desk.now, late);
     for _ in 0..40 {
         let done = desk.step(100 * MS);
-        assert!(done.published.is_empty() && done.replies.is_empty());
+        assert!(done.published.is_empty() && done.results.is_empty());
         assert_eq!(done.acked, [0; 0]);
     }
     for (n, key) in keys[..3].iter().enumerate() {
@@ -385,15 +395,16 @@ fn a_result_is_forgotten_with_its_session() {
     let key = start(&mut desk, job("asker"));
     let key = one(&desk.ended(key, answered(Outcome::Done))).0;
     desk.scheduler.session_up(2);
-    desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
+    desk.scheduler
+        .results_published(desk.now, vec![(key, Ok(()))]);
     assert!(desk.actions().acked.is_empty(), "it is called again");
-    assert!(desk.step(60 * SECOND).replies.is_empty());
+    assert!(desk.step(60 * SECOND).results.is_empty());
     // If its session was lost before it ended, the next call's result is reported.
     let mut desk = self::desk(ResultTarget::ReplyTo);
     let key = start(&mut desk, job("asker"));
     desk.scheduler.session_up(2);
     let done = desk.ended(key, answered(Outcome::Done));
-    assert!(done.replies.is_empty() && done.acked.is_empty());
+    assert!(done.results.is_empty() && done.acked.is_empty());
 }
 
 #[test]
@@ -401,6 +412,6 @@ fn a_job_that_waits_for_its_turn_has_no_result() {
     let mut desk = desk(exchange());
     desk.deliver_messages(DeliverySource::Fresh, vec![job("asker")]);
     let done = desk.answer(MS, vec![vec![wait(10_100, 4)]]);
-    assert!(done.replies.is_empty());
+    assert!(done.results.is_empty());
     assert_eq!(done.published.len(), 1);
 }

@@ -91,10 +91,11 @@ fn a_wait_a_call_and_a_result_belong_to_the_publishers_span() {
     desk.scheduler
         .finished(desk.now, *key, 15 * MS, Outcome::Done);
     let done = desk.actions();
-    let (key, reply) = &done.replies[0];
+    let (key, reply) = &done.results[0];
     let result = parse(text(&reply.message, "traceparent"));
     desk.now += MS;
-    desk.scheduler.replied_to(desk.now, vec![(*key, Ok(()))]);
+    desk.scheduler
+        .results_published(desk.now, vec![(*key, Ok(()))]);
     let [called, result_span] = &spans(&mut desk)[..] else {
         panic!("two spans");
     };

@@ -89,8 +89,8 @@ impl Scheduler {
         };
         self.facts
             .push(JobFact::Duplicate(job.log_fields(), left_ms));
-        let reply = self.result_of_duplicate(key);
-        self.ack_after(now, key, reply);
+        let result = self.result_of_duplicate(key);
+        self.ack_after(now, key, result);
         self.forget(key);
     }
 }

@@ -23,10 +23,10 @@ impl Scheduler {
         let id = message.id().unwrap_or_default().to_owned();
         let reason = why.to_string();
         let headers = headers::dead(1, &reason, self.clock.at_least(now));
-        let reply = self.result_of_invalid(&message, &reason);
+        let result = self.result_of_invalid(&message, &reason);
         self.facts.push(JobFact::InvalidMessage { id, reason });
         let dead = Arc::clone(&self.settings.names.dead);
-        let of = Move::new(now, (tag, now), None, reply);
+        let of = Move::new(now, (tag, now), None, result);
         self.publish(now, key, (of, message), (dead, headers));
     }
 

@@ -15,7 +15,7 @@ use foldhash::fast::RandomState;
 
 use self::due::RECHECK_DELAY;
 use crate::action::JobKey;
-use broker::{Message, Outgoing, PublishError, Reply, Tag};
+use broker::{ExternalMessage, Message, Outgoing, PublishError, Tag};
 use rules::failures::retry::pause;
 use rules::tenant::Tenant;
 
@@ -50,7 +50,7 @@ pub struct Move {
     /// The job's tenant, or `None` if the message is not a usable job.
     pub tenant: Option<Tenant>,
     /// The result, until it is sent.
-    pub reply: Option<Box<Reply>>,
+    pub result: Option<Box<ExternalMessage>>,
     /// The message, or `None` if the job is done.
     pub outgoing: Option<Outgoing>,
     /// Earliest time at which the result, or after it the message, could be sent.
@@ -59,18 +59,18 @@ pub struct Move {
 
 impl Move {
     /// Creates a move that begins now and replaces a delivery, which has a tag and a time of
-    /// arrival, with `reply` if there is a result.
+    /// arrival, with `result` if there is a result.
     pub fn new(
         now: Duration,
         (tag, delivered): (Tag, Duration),
         tenant: Option<Tenant>,
-        reply: Option<Reply>,
+        result: Option<ExternalMessage>,
     ) -> Self {
         Self {
             tag,
             delivered,
             tenant,
-            reply: reply.map(Box::new),
+            result: result.map(Box::new),
             outgoing: None,
             since: now,
         }
@@ -95,24 +95,27 @@ struct MoveEntry {
 
 impl MoveEntry {
     fn target(&self) -> Option<MoveTarget> {
-        match (&self.of.reply, &self.of.outgoing) {
-            (Some(reply), _) => Some(target_of(reply)),
+        match (&self.of.result, &self.of.outgoing) {
+            (Some(result), _) => Some(target_of(result)),
             (None, Some(it)) => Some(MoveTarget(Arc::from(""), Arc::clone(&it.queue))),
             (None, None) => None,
         }
     }
 
     fn next(&self, key: JobKey) -> MoveStep {
-        match (&self.of.reply, &self.of.outgoing) {
-            (Some(reply), _) => MoveStep::Reply((key, (**reply).clone())),
+        match (&self.of.result, &self.of.outgoing) {
+            (Some(result), _) => MoveStep::PublishResult((key, (**result).clone())),
             (None, Some(outgoing)) => MoveStep::Publish((key, outgoing.clone())),
             (None, None) => MoveStep::Ack(self.of.tag),
         }
     }
 }
 
-fn target_of(reply: &Reply) -> MoveTarget {
-    MoveTarget(Arc::clone(&reply.exchange), Arc::clone(&reply.routing_key))
+fn target_of(result: &ExternalMessage) -> MoveTarget {
+    MoveTarget(
+        Arc::clone(&result.exchange),
+        Arc::clone(&result.routing_key),
+    )
 }
 
 /// A target that did not take a message.
@@ -151,7 +154,7 @@ pub struct ReturnedMove {
 #[derive(Debug)]
 pub enum MoveStep {
     /// Publish the job's result.
-    Reply((JobKey, Reply)),
+    PublishResult((JobKey, ExternalMessage)),
     /// Publish the message.
     Publish((JobKey, Outgoing)),
     /// Ack the delivery.
@@ -226,7 +229,7 @@ impl Moves {
     }
 
     fn insert(&mut self, key: JobKey, of: Move) {
-        if self.are_targets_named && of.reply.as_ref().is_some_and(|it| it.is_direct()) {
+        if self.are_targets_named && of.result.as_ref().is_some_and(|it| it.is_direct()) {
             self.direct.insert((of.since, key));
         }
         let entry = MoveEntry {
@@ -264,18 +267,18 @@ impl Moves {
     /// Ends the wait for a result that was published or given up. Returns the result and the next
     /// steps, or `None` if its session is gone. `is_open`: the target has answered, so other
     /// messages may go there.
-    pub fn replied(
+    pub fn result_ended(
         &mut self,
         now: Duration,
         key: JobKey,
         is_open: bool,
-    ) -> Option<(Reply, Vec<MoveStep>)> {
+    ) -> Option<(ExternalMessage, Vec<MoveStep>)> {
         let entry = self.all.get_mut(&key)?;
-        let reply = *entry.of.reply.take()?;
+        let result = *entry.of.result.take()?;
         self.direct.remove(&(entry.of.since, key));
         (entry.failures, entry.refusal, entry.of.since) = (0, None, now);
         let tag = entry.of.outgoing.is_none().then_some(entry.of.tag);
-        let freed = self.leave(now, &target_of(&reply), key, is_open);
+        let freed = self.leave(now, &target_of(&result), key, is_open);
         let next = match tag {
             Some(tag) => {
                 self.all.remove(&key);
@@ -283,7 +286,7 @@ impl Moves {
             }
             None => self.send(now, key),
         };
-        Some((reply, next.into_iter().chain(freed).collect()))
+        Some((result, next.into_iter().chain(freed).collect()))
     }
 
     /// Ends a move whose message was confirmed. Returns the tag to ack and the next steps of other
@@ -367,12 +370,12 @@ impl Moves {
     /// Returns the message to publish, or `None` while its result comes first.
     pub fn outgoing(&self, key: JobKey) -> Option<&Outgoing> {
         let of = &self.all.get(&key)?.of;
-        of.outgoing.as_ref().filter(|_| of.reply.is_none())
+        of.outgoing.as_ref().filter(|_| of.result.is_none())
     }
 
     /// Returns true if the job's result is not sent yet.
-    pub fn has_reply(&self, key: JobKey) -> bool {
-        self.all.get(&key).is_some_and(|it| it.of.reply.is_some())
+    pub fn has_result(&self, key: JobKey) -> bool {
+        self.all.get(&key).is_some_and(|it| it.of.result.is_some())
     }
 
     /// Returns true if `queue` is stuck.
@@ -405,7 +408,7 @@ impl Moves {
             .of
             .outgoing
             .as_ref()
-            .filter(|_| entry.of.reply.is_none())?;
+            .filter(|_| entry.of.result.is_none())?;
         let patience = match outgoing.queue == self.dead {
             true => MAX_STUCK_PATIENCE,
             false => STUCK_PATIENCE,

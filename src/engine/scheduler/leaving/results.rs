@@ -12,7 +12,7 @@ use crate::facts::{BrokerFact, Death, ResultOutcome};
 use crate::scheduler::Scheduler;
 use crate::scheduler::entry::LastCall;
 use crate::scheduler::report_limiter::ReportLimiter;
-use broker::{Message, PublishError, Reply};
+use broker::{ExternalMessage, Message, PublishError};
 use handler::{ApiAnswer, Outcome};
 use rules::headers::{self, HeaderValue, Headers};
 use rules::limit::floor_ms;
@@ -71,27 +71,27 @@ impl Scheduler {
 
     /// Acks a finished job after its result, if it has one, is confirmed.
     pub(in crate::scheduler) fn done(&mut self, now: Duration, key: JobKey) {
-        let reply = self.result_of_job(key, None);
-        self.ack_after(now, key, reply);
+        let result = self.result_of_job(key, None);
+        self.ack_after(now, key, result);
     }
 
-    /// Acks the job after `reply`, if any, is confirmed.
+    /// Acks the job after `result`, if any, is confirmed.
     pub(in crate::scheduler) fn ack_after(
         &mut self,
         now: Duration,
         key: JobKey,
-        reply: Option<Reply>,
+        result: Option<ExternalMessage>,
     ) {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
         let (tag, since) = (job.tag, job.since);
-        let Some(reply) = reply else {
+        let Some(result) = result else {
             return self.agenda.ack(tag);
         };
         let tenant = job.claims.tenant.clone();
-        let result = Move::new(now, (tag, since), Some(tenant), Some(reply));
-        let next = self.moves.begin(now, key, result);
+        let of = Move::new(now, (tag, since), Some(tenant), Some(result));
+        let next = self.moves.begin(now, key, of);
         self.do_all(next);
     }
 
@@ -101,7 +101,7 @@ impl Scheduler {
         &mut self,
         key: JobKey,
         dead: Option<(Death, &str)>,
-    ) -> Option<Reply> {
+    ) -> Option<ExternalMessage> {
         self.settings.results.as_ref()?;
         let job = self.jobs.get_mut(&key)?;
         let last_call = job.last_call.take();
@@ -118,10 +118,10 @@ impl Scheduler {
         own.extend(job.claims.first_failure_ms.map(headers::first_failure));
         let span = self.result_span(key, &mut own);
         let job = self.jobs.get(&key)?;
-        let reply = self.reply_for(&job.message, own, last_call);
-        let reply = self.with_a_target(reply?)?;
+        let result = self.assemble_result(&job.message, own, last_call);
+        let result = self.with_a_target(result?)?;
         self.begin_result(key, span);
-        Some(reply)
+        Some(result)
     }
 
     /// Returns the result of an invalid message.
@@ -129,32 +129,35 @@ impl Scheduler {
         &mut self,
         message: &Message,
         reason: &str,
-    ) -> Option<Reply> {
+    ) -> Option<ExternalMessage> {
         self.settings.results.as_ref()?;
         let own = headers::ended(false, 1, reason);
-        let reply = self.reply_for(message, own, None);
-        self.with_a_target(reply?)
+        let result = self.assemble_result(message, own, None);
+        self.with_a_target(result?)
     }
 
     /// Returns the result of a job that is dropped, because another job with its dedupe key goes
     /// on.
-    pub(in crate::scheduler) fn result_of_duplicate(&mut self, key: JobKey) -> Option<Reply> {
+    pub(in crate::scheduler) fn result_of_duplicate(
+        &mut self,
+        key: JobKey,
+    ) -> Option<ExternalMessage> {
         self.settings.results.as_ref()?;
         let job = self.jobs.get(&key)?;
         let mut own = headers::duplicate();
         let tenant = job.claims.tenant.as_str().to_owned();
         own.push((headers::TENANT, HeaderValue::Text(tenant)));
-        let reply = self.reply_for(&job.message, own, None);
-        self.with_a_target(reply?)
+        let result = self.assemble_result(&job.message, own, None);
+        self.with_a_target(result?)
     }
 
     /// Assembles a result. Returns `None` if the job names no target.
-    fn reply_for(
+    fn assemble_result(
         &self,
         message: &Message,
         mut own: Headers,
         last_call: Option<Box<LastCall>>,
-    ) -> Option<Reply> {
+    ) -> Option<ExternalMessage> {
         let results = self.settings.results.as_ref()?;
         let (exchange, routing_key) = match &results.to {
             ResultTarget::ReplyTo => (Arc::from(""), Arc::from(message.reply_to()?)),
@@ -203,24 +206,24 @@ impl Scheduler {
             .into_iter()
             .chain((answer_headers.iter()).map(|(name, value)| (name.as_str(), value.clone())));
         let all: Vec<(&str, HeaderValue)> = all.collect();
-        Some(Reply {
+        Some(ExternalMessage {
             exchange,
             routing_key,
             message: message.with_headers(&all, &[]),
         })
     }
 
-    /// Returns `reply`, or `None` if its target is one of the worker's own queues. These queues
+    /// Returns `result`, or `None` if its target is one of the worker's own queues. These queues
     /// trust headers that only workers may set, and a result that arrived there as a job would have
     /// a result itself.
-    fn with_a_target(&mut self, reply: Reply) -> Option<Reply> {
-        let ours = reply.exchange.is_empty() && self.settings.names.has(&reply.routing_key);
+    fn with_a_target(&mut self, result: ExternalMessage) -> Option<ExternalMessage> {
+        let ours = result.exchange.is_empty() && self.settings.names.has(&result.routing_key);
         if !ours {
-            return Some(reply);
+            return Some(result);
         }
         let is_news = !std::mem::replace(&mut self.lost_results.own_reported, true);
         self.facts
-            .push(lost(ResultOutcome::Unroutable, &reply, is_news));
+            .push(lost(ResultOutcome::Unroutable, &result, is_news));
         None
     }
 
@@ -228,7 +231,7 @@ impl Scheduler {
     pub(in crate::scheduler) fn do_all(&mut self, all: impl IntoIterator<Item = MoveStep>) {
         for next in all {
             match next {
-                MoveStep::Reply(reply) => self.agenda.reply(reply),
+                MoveStep::PublishResult(result) => self.agenda.publish_result(result),
                 MoveStep::Publish(publish) => {
                     let queue = &publish.1.queue;
                     match *queue == self.settings.names.dead || self.moves.is_stuck(queue) {
@@ -241,12 +244,16 @@ impl Scheduler {
         }
     }
 
-    /// Handles the result of [`crate::action::Action::Reply`]: the job continues with its
+    /// Handles the result of [`crate::action::Action::PublishResults`]: the job continues with its
     /// dead letter or its ack. A result that the broker did not accept is published again.
-    pub fn replied_to(&mut self, now: Duration, results: Vec<(JobKey, Result<(), PublishError>)>) {
+    pub fn results_published(
+        &mut self,
+        now: Duration,
+        results: Vec<(JobKey, Result<(), PublishError>)>,
+    ) {
         for (key, result) in results {
             // A result that was given up may still be answered, while the job's next step waits.
-            if !self.moves.has_reply(key) {
+            if !self.moves.has_result(key) {
                 continue;
             }
             match result {
@@ -267,7 +274,7 @@ impl Scheduler {
     /// Continues a job whose result was published or given up.
     pub(super) fn result_ended(&mut self, now: Duration, key: JobKey, sent: ResultOutcome) {
         let is_open = matches!(sent, ResultOutcome::Published | ResultOutcome::Unroutable);
-        let Some((reply, next)) = self.moves.replied(now, key, is_open) else {
+        let Some((result, next)) = self.moves.result_ended(now, key, is_open) else {
             return;
         };
         self.end_result(now, key);
@@ -278,7 +285,7 @@ impl Scheduler {
                     .lost_results
                     .limiter
                     .may_report(now, LOST_REPORT_INTERVAL);
-                lost(sent, &reply, is_news)
+                lost(sent, &result, is_news)
             }
         });
         self.do_all(next);
@@ -296,12 +303,12 @@ impl Scheduler {
     }
 }
 
-fn lost(sent: ResultOutcome, reply: &Reply, is_news: bool) -> BrokerFact {
+fn lost(sent: ResultOutcome, result: &ExternalMessage, is_news: bool) -> BrokerFact {
     BrokerFact::ResultLost {
-        job: reply.message.id().unwrap_or_default().to_owned(),
+        job: result.message.id().unwrap_or_default().to_owned(),
         sent,
-        exchange: Arc::clone(&reply.exchange),
-        routing_key: Arc::clone(&reply.routing_key),
+        exchange: Arc::clone(&result.exchange),
+        routing_key: Arc::clone(&result.routing_key),
         is_news,
     }
 }

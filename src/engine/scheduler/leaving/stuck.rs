@@ -34,7 +34,7 @@ impl Scheduler {
         let due = self.moves.due(now);
         self.do_all(due.next);
         for key in due.overdue {
-            if self.moves.has_reply(key) {
+            if self.moves.has_result(key) {
                 self.agenda.release(key);
                 self.result_ended(now, key, ResultOutcome::Refused);
             } else if !self.intake.is_draining() {
@@ -51,8 +51,8 @@ impl Scheduler {
         for ReturnedMove { key, of, refusal } in all {
             self.end_result(now, key);
             self.agenda.give_back(of.tag);
-            let message = match (&of.reply, &of.outgoing) {
-                (Some(reply), _) => Some(&reply.message),
+            let message = match (&of.result, &of.outgoing) {
+                (Some(result), _) => Some(&result.message),
                 (None, outgoing) => outgoing.as_ref().map(|it| &it.message),
             };
             let id = message.and_then(|message| message.id());

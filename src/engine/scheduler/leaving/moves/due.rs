@@ -90,8 +90,7 @@ impl Moves {
         self.find_old(now, &mut overdue);
         self.find_surplus(now, &mut overdue);
         // A late result may be trying its target.
-        let is_over =
-            |next: &MoveStep| matches!(next, MoveStep::Reply((key, _)) if overdue.contains(key));
+        let is_over = |next: &MoveStep| matches!(next, MoveStep::PublishResult((key, _)) if overdue.contains(key));
         due.next.retain(|next| !is_over(next));
         due.overdue = overdue.into_iter().collect();
         self.next_at = self.find_next(now);
@@ -117,7 +116,7 @@ impl Moves {
     /// fewer than [`MIN_FAILURES`] times.
     fn patience(&self, stuck: &StuckTarget, entry: &MoveEntry) -> Option<Duration> {
         let is_alone = stuck.waiting.len() == 1 && stuck.trying.is_none();
-        let is_result = entry.of.reply.is_some();
+        let is_result = entry.of.result.is_some();
         let is_named = is_result && self.are_targets_named;
         if is_named && self.ends {
             return Some(Duration::ZERO);
@@ -138,7 +137,7 @@ impl Moves {
         let entries = stuck.waiting.iter();
         let entries = entries.filter_map(|key| Some((*key, self.all.get(key)?)));
         entries.filter(move |(_, entry)| {
-            let may_leave = stuck.is_to_blame || entry.of.reply.is_some();
+            let may_leave = stuck.is_to_blame || entry.of.result.is_some();
             may_leave && entry.retry_route_at <= now
         })
     }
@@ -149,7 +148,7 @@ impl Moves {
             let mut may_try = stuck.trying.is_none();
             for (key, entry) in self.waiting(now, stuck) {
                 let waited = now.saturating_sub(entry.of.since);
-                let may_stay = entry.of.reply.is_none() && waited < MAX_STUCK_PATIENCE;
+                let may_stay = entry.of.result.is_none() && waited < MAX_STUCK_PATIENCE;
                 if may_stay && std::mem::take(&mut may_try) {
                     continue;
                 }
@@ -174,7 +173,7 @@ impl Moves {
                 || (self.waiting(now, stuck)).any(|(_, entry)| !from_window(&entry.of));
             for (key, entry) in self.waiting(now, stuck) {
                 let of = &entry.of;
-                let named = of.reply.as_ref().map(|_| self.are_targets_named);
+                let named = of.result.as_ref().map(|_| self.are_targets_named);
                 if named == Some(false) {
                     continue;
                 }
@@ -270,7 +269,7 @@ impl Moves {
     fn kind(&self, target: &MoveTarget, stuck: &StuckTarget) -> MessageKind {
         let some = stuck.trying.as_ref().or_else(|| stuck.waiting.front());
         match some {
-            Some(key) if self.has_reply(*key) => MessageKind::Result,
+            Some(key) if self.has_result(*key) => MessageKind::Result,
             _ if target.1 == self.dead => MessageKind::DeadLetter,
             _ => MessageKind::Job,
         }

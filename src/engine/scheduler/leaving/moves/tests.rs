@@ -28,13 +28,13 @@ fn to(queue: &str) -> Outgoing {
     }
 }
 
-fn reply(queue: &str) -> Option<Box<Reply>> {
-    let reply = Reply {
+fn result(queue: &str) -> Option<Box<ExternalMessage>> {
+    let result = ExternalMessage {
         exchange: "".into(),
         routing_key: queue.into(),
         message: message(),
     };
-    Some(Box::new(reply))
+    Some(Box::new(result))
 }
 
 /// Moves, and the current time.
@@ -57,7 +57,7 @@ impl Desk {
         &mut self,
         source: DeliverySource,
         tenant: Option<&str>,
-        reply: Option<Box<Reply>>,
+        result: Option<Box<ExternalMessage>>,
         outgoing: Option<Outgoing>,
     ) -> (JobKey, Option<MoveStep>) {
         self.last += 1;
@@ -65,7 +65,7 @@ impl Desk {
             tag: tag(source, self.last),
             delivered: self.now,
             tenant: tenant.map(|name| Tenant::parse(name).expect("a tenant")),
-            reply,
+            result,
             outgoing,
             since: self.now,
         };
@@ -77,8 +77,8 @@ impl Desk {
         self.begin_from(DeliverySource::Fresh, None, None, Some(outgoing))
     }
 
-    fn reply(&mut self, tenant: &str, queue: &str) -> (JobKey, Option<MoveStep>) {
-        self.begin_from(DeliverySource::Fresh, Some(tenant), reply(queue), None)
+    fn result(&mut self, tenant: &str, queue: &str) -> (JobKey, Option<MoveStep>) {
+        self.begin_from(DeliverySource::Fresh, Some(tenant), result(queue), None)
     }
 
     fn failed(&mut self, key: JobKey) -> Option<bool> {
@@ -98,7 +98,7 @@ impl Desk {
     /// Returns the keys of published messages.
     fn sent(next: &[MoveStep]) -> Vec<JobKey> {
         let key = |next: &MoveStep| match next {
-            MoveStep::Reply((key, _)) | MoveStep::Publish((key, _)) => *key,
+            MoveStep::PublishResult((key, _)) | MoveStep::Publish((key, _)) => *key,
             MoveStep::Ack(tag) => panic!("{tag:?} is acked"),
         };
         next.iter().map(key).collect()
@@ -153,7 +153,7 @@ fn an_eighth_of_the_prefetch_waits_for_one_target_and_for_one_tenant_and_half_fo
     // One target.
     let mut desk = Desk::new(true);
     let keys: Vec<JobKey> = (0..30)
-        .map(|n| desk.reply(&format!("t{n}"), "asker").0)
+        .map(|n| desk.result(&format!("t{n}"), "asker").0)
         .collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
     let due = desk.due();
@@ -161,21 +161,21 @@ fn an_eighth_of_the_prefetch_waits_for_one_target_and_for_one_tenant_and_half_fo
     // One tenant, many targets.
     let mut desk = Desk::new(true);
     let keys: Vec<JobKey> = (0..30)
-        .map(|n| desk.reply("evil", &format!("q{n}")).0)
+        .map(|n| desk.result("evil", &format!("q{n}")).0)
         .collect();
-    let (good, _) = desk.reply("good", "q");
+    let (good, _) = desk.result("good", "q");
     keys.iter().for_each(|key| desk.must_fail(*key));
     desk.failed(good);
     assert_eq!(desk.due().overdue, keys[..30 - share]);
     // Many of both.
     let mut desk = Desk::new(true);
-    let reply = |desk: &mut Desk, n: u32| desk.reply(&format!("t{n}"), &format!("q{n}")).0;
-    let keys: Vec<JobKey> = (0..60).map(|n| reply(&mut desk, n)).collect();
+    let result = |desk: &mut Desk, n: u32| desk.result(&format!("t{n}"), &format!("q{n}")).0;
+    let keys: Vec<JobKey> = (0..60).map(|n| result(&mut desk, n)).collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
     assert_eq!(desk.due().overdue, keys[..60 - PREFETCH / 2]);
     // Results for the operator's exchange are never too many.
     let mut desk = Desk::new(false);
-    let keys: Vec<JobKey> = (0..60).map(|n| reply(&mut desk, n)).collect();
+    let keys: Vec<JobKey> = (0..60).map(|n| result(&mut desk, n)).collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
     assert!(desk.due().overdue.is_empty());
 }
@@ -189,11 +189,11 @@ fn late_results_for_direct_targets_are_bounded_though_no_target_is_stuck() {
     let share = PREFETCH / 8;
     let mut desk = Desk::new(true);
     // The oldest of all, but few.
-    (0..5).for_each(|n| _ = desk.reply("good", &direct(n)));
+    (0..5).for_each(|n| _ = desk.result("good", &direct(n)));
     assert_eq!(desk.moves.next(), None, "too few for a check");
-    let keys: Vec<JobKey> = (0..60).map(|n| desk.reply("evil", &direct(n)).0).collect();
+    let keys: Vec<JobKey> = (0..60).map(|n| desk.result("evil", &direct(n)).0).collect();
     // A queue or an exchange may be slow.
-    (0..60).for_each(|n| _ = desk.reply("evil", &format!("q{n}")));
+    (0..60).for_each(|n| _ = desk.result("evil", &format!("q{n}")));
     let early = desk.now + SECOND - Duration::from_millis(1);
     assert!(desk.moves.due(early).overdue.is_empty());
     let due = desk.due();
@@ -202,10 +202,13 @@ fn late_results_for_direct_targets_are_bounded_though_no_target_is_stuck() {
         (2 * SECOND, &keys[..60 - share])
     );
     for key in due.overdue {
-        let (_, next) = desk.moves.replied(desk.now, key, false).expect("it waits");
+        let (_, next) = desk
+            .moves
+            .result_ended(desk.now, key, false)
+            .expect("it waits");
         assert!(matches!(next[..], [MoveStep::Ack(_)]), "{next:?}");
         // A late answer changes nothing.
-        assert!(desk.moves.replied(desk.now, key, true).is_none());
+        assert!(desk.moves.result_ended(desk.now, key, true).is_none());
         assert!(desk.failed(key).is_none());
     }
     assert!(desk.due().overdue.is_empty());
@@ -213,14 +216,14 @@ fn late_results_for_direct_targets_are_bounded_though_no_target_is_stuck() {
     let down = PublishError::Down("cut".to_owned());
     let last = keys[59];
     assert_eq!(desk.moves.failed(desk.now, last, &down), Some(true));
-    let (more, _) = desk.reply("evil", &direct(60));
+    let (more, _) = desk.result("evil", &direct(60));
     desk.now += SECOND;
     let due = desk.moves.due(desk.now);
     assert_eq!(Desk::sent(&due.next), [last]);
     assert_eq!(due.overdue, keys[60 - share..=60 - share]);
     // Few are left.
     for key in keys[60 - share..].iter().chain([&more]) {
-        assert!(desk.moves.replied(desk.now, *key, false).is_some());
+        assert!(desk.moves.result_ended(desk.now, *key, false).is_some());
     }
     assert_eq!(desk.moves.direct.len(), 5);
 }
@@ -229,16 +232,16 @@ fn late_results_for_direct_targets_are_bounded_though_no_target_is_stuck() {
 fn late_results_for_direct_targets_count_with_waiting_ones_and_half_of_the_prefetch_is_for_all() {
     let share = PREFETCH / 8;
     let mut desk = Desk::new(true);
-    let mut keys: Vec<JobKey> = (0..share).map(|_| desk.reply("evil", "q").0).collect();
+    let mut keys: Vec<JobKey> = (0..share).map(|_| desk.result("evil", "q").0).collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
-    keys.extend((0..=share).map(|n| desk.reply("evil", &direct(n)).0));
+    keys.extend((0..=share).map(|n| desk.result("evil", &direct(n)).0));
     desk.now += SECOND;
     let due = desk.moves.due(desk.now);
     assert_eq!(Desk::sent(&due.next), keys[..1]);
     assert_eq!(due.overdue, keys[1..=share]);
     let mut desk = Desk::new(true);
-    let reply = |desk: &mut Desk, n: usize| desk.reply(&format!("t{}", n / 5), &direct(n)).0;
-    let keys: Vec<JobKey> = (0..60).map(|n| reply(&mut desk, n)).collect();
+    let result = |desk: &mut Desk, n: usize| desk.result(&format!("t{}", n / 5), &direct(n)).0;
+    let keys: Vec<JobKey> = (0..60).map(|n| result(&mut desk, n)).collect();
     // It would be tried at the time at which it is given up.
     let down = PublishError::Down("cut".to_owned());
     let cut = desk.now + SECOND - Duration::from_millis(50);
@@ -249,7 +252,7 @@ fn late_results_for_direct_targets_count_with_waiting_ones_and_half_of_the_prefe
     assert_eq!(due.overdue, keys[..60 - PREFETCH / 2]);
     // No publisher named these targets.
     let mut desk = Desk::new(false);
-    (0..60).for_each(|n| _ = reply(&mut desk, n));
+    (0..60).for_each(|n| _ = result(&mut desk, n));
     assert_eq!(desk.moves.next(), None);
 }
 
@@ -313,7 +316,7 @@ fn unanswered_moves_do_not_keep_a_worker_and_stuck_targets_are_reported_by_kind(
         tag: tag(DeliverySource::Delay(1), 9),
         delivered: desk.now,
         tenant: None,
-        reply: None,
+        result: None,
         outgoing: Some(to("jobs.dead")),
         since: desk.now,
     };
@@ -321,7 +324,7 @@ fn unanswered_moves_do_not_keep_a_worker_and_stuck_targets_are_reported_by_kind(
     desk.moves.begin_later(JobKey(99), at, of);
     assert_eq!((desk.moves.len(), desk.moves.busy()), (1, 0));
     assert_eq!(desk.moves.next(), Some(at));
-    let (one, _) = desk.reply("a", "asker");
+    let (one, _) = desk.result("a", "asker");
     desk.failed(one);
     let (letter, _) = desk.begin(to("jobs.dead"));
     desk.failed(letter);
@@ -341,7 +344,7 @@ fn a_lost_connection_is_not_the_targets_fault_and_a_worker_that_ends_waits_for_n
     let mut desk = Desk::new(true);
     let down = PublishError::Down("cut".to_owned());
     let letters: Vec<JobKey> = (0..30).map(|_| desk.begin(to("jobs.dead")).0).collect();
-    let results: Vec<JobKey> = (0..5).map(|_| desk.reply("a", "asker").0).collect();
+    let results: Vec<JobKey> = (0..5).map(|_| desk.result("a", "asker").0).collect();
     for key in letters.iter().chain(&results) {
         desk.moves.failed(desk.now, *key, &down);
     }
@@ -354,7 +357,7 @@ fn a_lost_connection_is_not_the_targets_fault_and_a_worker_that_ends_waits_for_n
 fn any_number_of_results_for_the_configured_exchange_waits_for_ten_minutes_even_in_a_worker_that_ends()
  {
     let mut desk = Desk::new(false);
-    let keys: Vec<JobKey> = (0..PREFETCH).map(|_| desk.reply("a", "asker").0).collect();
+    let keys: Vec<JobKey> = (0..PREFETCH).map(|_| desk.result("a", "asker").0).collect();
     keys.iter().for_each(|key| desk.must_fail(*key));
     desk.moves.drain();
     let mut over = Vec::new();

@@ -18,7 +18,7 @@ use lapin::{Channel, Confirmation, PublisherConfirm};
 use super::client::REPLY_TO;
 use super::connection::AmqpLink;
 use crate::message::as_sent;
-use crate::{BrokerError, Message, Outgoing, PublishError, Reply};
+use crate::{BrokerError, ExternalMessage, Message, Outgoing, PublishError};
 
 /// The outcome of a message.
 pub(super) type Answer = Result<(), PublishError>;
@@ -45,7 +45,7 @@ impl Publishing for Outgoing {
     }
 }
 
-impl Publishing for Reply {
+impl Publishing for ExternalMessage {
     fn exchange(&self) -> &str {
         &self.exchange
     }

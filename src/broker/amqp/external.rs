@@ -7,11 +7,11 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::confirm::Publishing;
+use super::attempts::Attempts;
+use super::confirm_channel::Publishing;
 use super::lane::{LaneEnd, OnlyLane};
 use super::nodes::{NodeRotation, Nodes};
 use super::publish::PublishRequests;
-use super::supervise::Attempts;
 use crate::BrokerError;
 
 /// Connects when there is something to publish, and again whenever the connection ends, until

@@ -9,7 +9,7 @@ use lapin::types::ShortString;
 use tokio::time::timeout;
 use ulid::Ulid;
 
-use super::confirm::ConfirmChannel;
+use super::confirm_channel::ConfirmChannel;
 use super::connection::{AmqpLink, NodeTarget};
 use super::nodes::Nodes;
 use super::publish::{CHANNELS, MAX_BATCH};
