@@ -227,8 +227,8 @@ impl Scheduler {
     /// change), and the gate may be asked until `until`.
     pub fn agreed(&mut self, fleet: Option<EnforcedPolicies>, until: Duration) {
         self.agreement.renew(fleet, until);
-        // An outage may have left a pause of some seconds.
-        self.admission.ends_pause();
+        // An outage may have left a delay of some seconds.
+        self.admission.end_delay();
     }
 
     /// Returns true if the agreement with the other workers allows jobs to start.

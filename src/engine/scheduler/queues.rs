@@ -162,7 +162,7 @@ impl Queues {
         }
         self.rotation.iter().any(|tenant| {
             let may_ask = |state: &TenantState| {
-                let is_open = is_open(state.shard) && state.pauses == 0;
+                let is_open = is_open(state.shard) && state.suspensions == 0;
                 is_open && self.may_have_more(tenant)
             };
             self.tenants.get(tenant).is_some_and(may_ask)
@@ -303,7 +303,7 @@ impl Queues {
                 let unreserved = self.unreserved(|other| *other != tenant);
                 demand = demand.min(few.max(unreserved));
             }
-            let may_ask = is_open(state.shard) && state.pauses == 0;
+            let may_ask = is_open(state.shard) && state.suspensions == 0;
             if may_ask && (demand > 0 || enough == usize::MAX) {
                 let run = match state.run_left {
                     0 => usual_run,
@@ -333,23 +333,23 @@ impl Queues {
         self.forget_idle(tenant);
     }
 
-    /// Keeps the jobs of `tenant` from asking until the matching [`Queues::resume`].
-    pub fn pause(&mut self, tenant: &Tenant) {
+    /// Keeps the jobs of `tenant` from asking until the matching [`Queues::end_suspension`].
+    pub fn suspend(&mut self, tenant: &Tenant) {
         let state = self.tenants.entry(tenant.clone()).or_default();
-        self.sums.change(state, |state| state.pauses += 1);
+        self.sums.change(state, |state| state.suspensions += 1);
     }
 
-    /// Ends a pause. The jobs of `tenant` may ask again once all its pauses have ended.
-    pub fn resume(&mut self, tenant: &Tenant) {
+    /// Ends a suspension. The jobs of `tenant` may ask again once all its suspensions have ended.
+    pub fn end_suspension(&mut self, tenant: &Tenant) {
         if let Some(state) = self.tenants.get_mut(tenant) {
-            self.sums.change(state, |state| state.pauses -= 1);
+            self.sums.change(state, |state| state.suspensions -= 1);
         }
         self.forget_idle(tenant);
     }
 
     /// Returns true if the jobs of `tenant` may not ask now.
-    pub fn is_paused(&self, tenant: &Tenant) -> bool {
-        (self.tenants.get(tenant)).is_some_and(|state| state.pauses > 0)
+    pub fn is_suspended(&self, tenant: &Tenant) -> bool {
+        (self.tenants.get(tenant)).is_some_and(|state| state.suspensions > 0)
     }
 
     /// Records the duration of a call.
@@ -520,12 +520,12 @@ impl Queues {
         self.sums.clear();
         self.held = 0;
         self.slots = self.running;
-        (self.tenants).retain(|_, state| state.running > 0 || state.pauses > 0);
+        (self.tenants).retain(|_, state| state.running > 0 || state.suspensions > 0);
         for state in self.tenants.values_mut() {
             *state = TenantState {
                 running: state.running,
                 slots: state.running,
-                pauses: state.pauses,
+                suspensions: state.suspensions,
                 ..TenantState::default()
             };
         }

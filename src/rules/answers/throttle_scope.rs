@@ -32,8 +32,8 @@ impl ThrottleScope {
         }
     }
 
-    /// Returns true if a refusal of a job with these limits throttles all tenants.
-    pub fn closes_all(self, limits: &[Limit]) -> bool {
+    /// Returns true if a refusal of a job with these limits stops all tenants.
+    pub fn stops_all(self, limits: &[Limit]) -> bool {
         match self {
             Self::Auto => !limits.is_empty() && limits.iter().all(Limit::is_global),
             Self::Tenant => false,
@@ -41,8 +41,8 @@ impl ThrottleScope {
         }
     }
 
-    /// Returns true if a refusal of any job may throttle all tenants.
-    pub fn may_close_all(self, policy: &Policy) -> bool {
-        policy.all().any(|limits| self.closes_all(limits))
+    /// Returns true if a refusal of any job may stop all tenants.
+    pub fn may_stop_all(self, policy: &Policy) -> bool {
+        policy.all().any(|limits| self.stops_all(limits))
     }
 }

@@ -17,7 +17,7 @@ fn calls_in_flight(worker: &Process) -> f64 {
 const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_429_for_a_shared_partition_closes_all_tenants() {
+async fn a_429_for_a_shared_partition_stops_all_tenants() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     // The limit denies no job.

@@ -66,7 +66,7 @@ pub struct Admission {
     last_ask: Option<Duration>,
     size: RoundSize,
     /// Earliest time of the next round trip after an error.
-    pause: Option<Duration>,
+    not_before: Option<Duration>,
     /// When the recovery wait ends, according to the gate's last error.
     closed_until: Duration,
     backoff: Reconnect,
@@ -113,7 +113,7 @@ impl Admission {
             Some(last) if could() < FULL_ROUND => last + PACE,
             _ => Duration::ZERO,
         };
-        paced.max(self.pause.unwrap_or_default())
+        paced.max(self.not_before.unwrap_or_default())
     }
 
     /// Returns the maximum number of jobs in one round trip.
@@ -167,13 +167,13 @@ impl Admission {
         Some(round.keys())
     }
 
-    /// Pauses the questions after `why`, an error of the gate.
-    pub fn pause(&mut self, now: Duration, why: &GateError, jitter: f64) {
+    /// Delays the next question after `why`, an error of the gate.
+    pub fn back_off(&mut self, now: Duration, why: &GateError, jitter: f64) {
         let pause = match why {
             GateError::Cold { wait, .. } => (*wait).min(COLD_PAUSE),
             _ => self.backoff.next(jitter),
         };
-        self.pause = Some(now + pause);
+        self.not_before = Some(now + pause);
         self.closed_until = match why {
             GateError::Cold { wait, .. } => now + *wait,
             _ => Duration::ZERO,
@@ -185,19 +185,19 @@ impl Admission {
         self.closed_until.saturating_sub(now)
     }
 
-    /// Pauses because the clock could not be read.
-    pub(super) fn pause_for_clock(&mut self, now: Duration) {
-        self.pause = Some(now + CLOCK_RETRY_DELAY);
+    /// Delays the next question because the clock could not be read.
+    pub(super) fn back_off_clock(&mut self, now: Duration) {
+        self.not_before = Some(now + CLOCK_RETRY_DELAY);
     }
 
-    /// Ends the pause, because the store has answered another request.
-    pub fn ends_pause(&mut self) {
-        self.pause = None;
+    /// Ends the delay, because the store has answered another request.
+    pub fn end_delay(&mut self) {
+        self.not_before = None;
     }
 
     /// Records that the gate answers.
     pub fn record_answer(&mut self) {
-        self.pause = None;
+        self.not_before = None;
         self.closed_until = Duration::ZERO;
         self.backoff.reset();
     }
@@ -289,23 +289,23 @@ mod tests {
             wait,
             why: "a test".to_owned(),
         };
-        admission.pause(MS, &cold(60_000 * MS), 0.5);
+        admission.back_off(MS, &cold(60_000 * MS), 0.5);
         assert_eq!(admission.ask_at(|| 1), MS + COLD_PAUSE);
-        admission.pause(MS, &cold(5 * MS), 0.5);
+        admission.back_off(MS, &cold(5 * MS), 0.5);
         assert_eq!(admission.ask_at(|| 1), 6 * MS);
         let away = GateError::Unreachable("a test".to_owned());
         let mut pauses = [0; 3].map(|_: u32| {
-            admission.pause(Duration::ZERO, &away, 0.5);
+            admission.back_off(Duration::ZERO, &away, 0.5);
             admission.ask_at(|| 1)
         });
         assert!(pauses.is_sorted() && pauses[0] < pauses[2], "{pauses:?}");
-        admission.ends_pause();
+        admission.end_delay();
         assert_eq!(admission.ask_at(|| 1), Duration::ZERO);
-        admission.pause(Duration::ZERO, &away, 0.5);
+        admission.back_off(Duration::ZERO, &away, 0.5);
         assert!(admission.ask_at(|| 1) > pauses[2], "the pauses still grow");
         admission.record_answer();
         assert_eq!(admission.ask_at(|| 1), Duration::ZERO);
-        admission.pause(Duration::ZERO, &away, 0.5);
+        admission.back_off(Duration::ZERO, &away, 0.5);
         pauses[1] = admission.ask_at(|| 1);
         assert_eq!(pauses[0], pauses[1], "it begins anew");
     }

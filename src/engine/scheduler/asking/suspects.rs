@@ -110,7 +110,7 @@ impl Scheduler {
         self.put_back(&back);
         // Pauses as if no permit could be requested: it is not known when the gate answers again.
         if let Some(why) = why_all.filter(|_| unheard) {
-            self.pause(now, &why);
+            self.back_off(now, &why);
         }
     }
 

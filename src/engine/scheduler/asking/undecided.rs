@@ -43,13 +43,13 @@ impl Scheduler {
             jobs.iter().for_each(|(_, key)| self.release_slot(*key));
             self.put_back_in_order(jobs);
         }
-        self.pause(now, why);
+        self.back_off(now, why);
     }
 
-    /// Pauses because the gate can't be asked.
-    pub(in crate::scheduler) fn pause(&mut self, now: Duration, why: &GateError) {
+    /// Delays the next question, because the gate can't be asked.
+    pub(in crate::scheduler) fn back_off(&mut self, now: Duration, why: &GateError) {
         let jitter = self.random.random();
-        self.admission.pause(now, why, jitter);
+        self.admission.back_off(now, why, jitter);
     }
 
     /// Handles an answer without a decision for the tenant of `question`.
@@ -77,7 +77,7 @@ impl Scheduler {
             self.facts.push(fact);
         }
         self.clock.try_next();
-        self.admission.pause_for_clock(now);
+        self.admission.back_off_clock(now);
     }
 
     /// Delays these jobs of one tenant, but no other jobs.

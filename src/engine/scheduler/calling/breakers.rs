@@ -119,8 +119,8 @@ pub enum ReportOutcome {
     Failed(FailedJob, Option<bool>),
     /// A breaker opened (true) or closed, for this reason.
     Changed(BreakerScope, bool, String),
-    /// The API is closed to all tenants for this time, as another worker reported for this reason.
-    Closed(Duration, String),
+    /// All tenants are throttled for this time, as another worker reported for this reason.
+    AllStopped(Duration, String),
 }
 
 /// This worker's part in the breakers.
@@ -389,7 +389,7 @@ impl Breakers {
     }
 
     /// Checks the API's breaker if it is time. `wants`: a job wants to start, and would be the
-    /// probe. `watches`: an answer to another worker may have closed the API to all tenants.
+    /// probe. `watches`: an answer to another worker may have stopped all tenants.
     pub fn check(&mut self, now: Duration, wants: bool, watches: impl Fn() -> bool) {
         match self.api {
             ApiBreaker::Open { next_check, free } if next_check <= now || free && wants => {
@@ -411,7 +411,7 @@ impl Breakers {
         }
     }
 
-    /// Records that an answer of the API closed it to all tenants until `until`. `is_known`: this
+    /// Records that an answer of the API stopped all tenants until `until`. `is_known`: this
     /// is stored.
     pub fn throttled(&mut self, until: Duration, is_known: bool) {
         match is_known {
@@ -504,7 +504,7 @@ impl Breakers {
                         let left = standing.named_until_ms.saturating_sub(standing.now_ms);
                         let left = Duration::from_millis(left);
                         if self.api_throttle.store_replied(now, left) {
-                            outcomes.push(ReportOutcome::Closed(left, standing.reason.clone()));
+                            outcomes.push(ReportOutcome::AllStopped(left, standing.reason.clone()));
                         }
                         let has_failures = standing.failures > 0 || self.has_unreported_failures();
                         self.api = self.api.after(now, &event, &standing, has_failures);

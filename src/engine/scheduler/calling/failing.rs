@@ -191,7 +191,7 @@ impl Scheduler {
                     self.facts.push(WorkerFact::Breaker(scope, is_open, by));
                 }
                 ReportOutcome::Failed(job, open) => self.failure_reported(now, job, open),
-                ReportOutcome::Closed(left, by) => {
+                ReportOutcome::AllStopped(left, by) => {
                     self.facts.push(TenantFact::AllStopped(left, by))
                 }
             }
@@ -304,7 +304,7 @@ impl Scheduler {
             let wants = has_jobs && self.may_call();
             let (scope, policy) = (self.settings.throttle_scope, self.agreement.own());
             let by_answer = self.settings.answers_stop_all;
-            (self.breakers).check(now, wants, || by_answer || scope.may_close_all(policy));
+            (self.breakers).check(now, wants, || by_answer || scope.may_stop_all(policy));
         }
         // A stopping worker starts no more calls.
         if draining && self.admission.is_idle() {

@@ -22,7 +22,7 @@ pub(super) struct TenantState {
     /// their waits.
     pub(super) limited: bool,
     /// Number of its throttles that are being stored. Its jobs do not ask until all are.
-    pub(super) pauses: usize,
+    pub(super) suspensions: usize,
     /// Slots that are left of its run, or 0 between its turns.
     pub(super) run_left: usize,
     /// When the next of its jobs that were delayed for lack of a slot may get one.
@@ -36,7 +36,7 @@ pub(super) struct TenantState {
 impl TenantState {
     /// Returns true if the tenant has state other than its ready jobs.
     pub(super) fn is_in_use(&self) -> bool {
-        self.held > 0 || self.slots > 0 || self.pauses > 0
+        self.held > 0 || self.slots > 0 || self.suspensions > 0
     }
 
     /// Returns the number of jobs that are ready to ask.
@@ -59,7 +59,7 @@ impl TenantState {
 
     /// Returns its contribution to the sums.
     fn sum(&self) -> ShardSum {
-        if self.pauses > 0 {
+        if self.suspensions > 0 {
             return ShardSum::default();
         }
         ShardSum {

@@ -323,19 +323,19 @@ fn jobs_without_a_slot_are_checked_from_time_to_time() {
 }
 
 #[test]
-fn a_paused_tenant_asks_once_all_its_pauses_have_ended() {
+fn a_suspended_tenant_asks_once_all_its_suspensions_have_ended() {
     let mut queues = Queues::new(4, 80);
     let a = tenant("a");
-    queues.pause(&a);
+    queues.suspend(&a);
     fill(&mut queues, "a", 0..2);
-    queues.pause(&a);
+    queues.suspend(&a);
     assert!(!may_ask(&queues));
     fill(&mut queues, "b", 10..11);
     let turns = take_round(&mut queues, 10);
     assert_eq!((turns.len(), turns[0].tenant.as_str()), (1, "b"));
-    queues.resume(&a);
-    assert!(!may_ask(&queues), "one pause is left");
-    queues.resume(&a);
+    queues.end_suspension(&a);
+    assert!(!may_ask(&queues), "one suspension is left");
+    queues.end_suspension(&a);
     assert_eq!(take_round(&mut queues, 10)[0].keys, [JobKey(0), JobKey(1)]);
 }
 
@@ -373,7 +373,7 @@ mod random {
         Join(usize, usize),
         Round(usize),
         Limited(usize, bool),
-        Pause(usize),
+        Suspend(usize),
         Slot(usize),
         Surplus,
         Stale(u64),
@@ -385,7 +385,7 @@ mod random {
             6 => (0..5_usize, 0..5_usize).prop_map(|(who, end)| QueueStep::Join(who, end)),
             3 => (1..9_usize).prop_map(QueueStep::Round),
             2 => (0..5_usize, any::<bool>()).prop_map(|(who, limited)| QueueStep::Limited(who, limited)),
-            1 => (0..5_usize).prop_map(QueueStep::Pause),
+            1 => (0..5_usize).prop_map(QueueStep::Suspend),
             1 => (0..5_usize).prop_map(QueueStep::Slot),
             1 => Just(QueueStep::Surplus),
             1 => (1..5_u64).prop_map(QueueStep::Stale),
@@ -398,7 +398,7 @@ mod random {
         fn the_sums_are_those_of_the_tenants(steps in prop::collection::vec(step(), 1..80)) {
             let tenants = ["a", "b", "c", "d", "e"].map(tenant);
             let mut queues = Queues::new(4, 16);
-            let mut paused = std::collections::BTreeSet::new();
+            let mut suspended = std::collections::BTreeSet::new();
             queues.shard_by(Shards::from_grouping(|tenant| ShardId::named(match tenant.as_str() {
                 "a" | "b" => "one",
                 _ => "other",
@@ -417,13 +417,13 @@ mod random {
                     }
                     QueueStep::Round(max) => {
                         let turns = take_round(&mut queues, max);
-                        prop_assert!(turns.iter().all(|turn| !paused.contains(&turn.tenant)));
+                        prop_assert!(turns.iter().all(|turn| !suspended.contains(&turn.tenant)));
                     }
-                    QueueStep::Pause(who) => match paused.remove(&tenants[who]) {
-                        true => queues.resume(&tenants[who]),
+                    QueueStep::Suspend(who) => match suspended.remove(&tenants[who]) {
+                        true => queues.end_suspension(&tenants[who]),
                         false => {
-                            queues.pause(&tenants[who]);
-                            paused.insert(tenants[who].clone());
+                            queues.suspend(&tenants[who]);
+                            suspended.insert(tenants[who].clone());
                         }
                     },
                     QueueStep::Limited(who, limited) => queues.set_limited(&tenants[who], limited),
@@ -440,7 +440,7 @@ mod random {
                     QueueStep::Forget => queues.forget_waiting(),
                 }
                 let mut expected = BTreeMap::<ShardId, ShardSum>::new();
-                let asks = |state: &&TenantState| state.ready() > 0 && state.pauses == 0;
+                let asks = |state: &&TenantState| state.ready() > 0 && state.suspensions == 0;
                 for state in queues.tenants.values().filter(asks) {
                     let sum = expected.entry(state.shard).or_default();
                     sum.ready += state.ready();

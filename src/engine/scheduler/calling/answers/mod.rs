@@ -185,7 +185,7 @@ impl Scheduler {
     fn throttle(&mut self, now: Duration, block: Block) {
         match &block.scope {
             BreakerScope::Api => self.breakers.throttled(block.until, false),
-            BreakerScope::Tenant(tenant) => self.queues.pause(tenant),
+            BreakerScope::Tenant(tenant) => self.queues.suspend(tenant),
         }
         let duration = block.until.saturating_sub(now);
         self.throttles.begin();
@@ -204,7 +204,7 @@ impl Scheduler {
     pub fn blocked(&mut self, now: Duration, mut block: Block, result: Result<(), GateError>) {
         self.throttles.end();
         if let BreakerScope::Tenant(tenant) = &block.scope {
-            self.queues.resume(tenant);
+            self.queues.end_suspension(tenant);
         }
         // Nothing starts anymore, so calls that are refused from now on belong to the same event.
         if let Some(lesson) = block.lesson.take() {
@@ -240,7 +240,7 @@ impl Scheduler {
     /// Returns true if no job of the tenant may start: its throttle is being stored, or all tenants
     /// are throttled.
     pub(in crate::scheduler) fn is_throttled(&self, now: Duration, tenant: &Tenant) -> bool {
-        self.queues.is_paused(tenant) || self.breakers.is_throttled(now)
+        self.queues.is_suspended(tenant) || self.breakers.is_throttled(now)
     }
 
     fn throttle_not_stored(&mut self, now: Duration, block: Block, why: &GateError) {
@@ -299,7 +299,7 @@ impl Scheduler {
 
 /// Returns which tenants a refused job of `tenant` throttles, given its limits.
 fn throttled_by(scope: ThrottleScope, limits: &[Limit], tenant: &Tenant) -> BreakerScope {
-    match scope.closes_all(limits) {
+    match scope.stops_all(limits) {
         true => BreakerScope::Api,
         false => BreakerScope::Tenant(tenant.clone()),
     }
